@@ -1,0 +1,220 @@
+//! Burton's six functions, on the process's default client.
+//!
+//! The default client is the one of [`init`], or of the environment's `MEMLOCK_URL`, or else
+//! `memcached://127.0.0.1:11211`. A mutex is owned by the process: any of its threads may unlock it, and two of
+//! its threads exclude each other. A forked child owns nothing of its parent's.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::distinct::{DistinctList, Insertion, SetUp};
+use crate::error::{Answer, Error, ErrorKind, Result};
+use crate::fork::ForkLocal;
+use crate::lease::Lease;
+use crate::mutex::{Lock, Release};
+use crate::name::check_name;
+use crate::wait::{Wait, Waited};
+
+/// Where the locks are if nobody says otherwise.
+pub const DEFAULT_URL: &str = "memcached://127.0.0.1:11211";
+
+/// How many sessions are remembered, so that an insert need not look its session up again.
+const MOST_SESSIONS: usize = 1024;
+
+/// The default client. It is made without any I/O and kept for the process's life; whoever loses the race
+/// to make it throws its own away, so that no thread ever waits here and a fork can catch nobody.
+static DEFAULT: AtomicPtr<Client> = AtomicPtr::new(std::ptr::null_mut());
+
+static HOLDINGS: ForkLocal<Mutex<Holdings>> = ForkLocal::new();
+
+/// What this process has through the bare functions.
+#[derive(Default)]
+struct Holdings {
+    locks: HashMap<Vec<u8>, Held>,
+    sessions: HashMap<Vec<u8>, DistinctList>,
+}
+
+struct Held {
+    lock: Lock,
+    thread: ThreadId,
+}
+
+/// Chooses the default client. It can be chosen once, before its first use.
+///
+/// # Errors
+/// [`ErrorKind::Config`] for an URL that cannot be read, or when there is a default client already.
+pub fn init(url: &str) -> Result<()> {
+    if install(Client::connect(url)?) {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Config,
+        "The default client is in use already: choose it once, before the first call of a bare function.",
+    ))
+}
+
+/// The default client, made if there is none.
+///
+/// # Errors
+/// [`ErrorKind::Config`] for a `MEMLOCK_URL` that cannot be read.
+pub fn default_client() -> Result<&'static Client> {
+    loop {
+        // SAFETY: a pointer that is not null came from `install` and is never freed.
+        if let Some(client) = unsafe { DEFAULT.load(Ordering::Acquire).as_ref() } {
+            return Ok(client);
+        }
+        let url = std::env::var("MEMLOCK_URL").unwrap_or_else(|_| DEFAULT_URL.to_owned());
+        install(Client::connect(&url).map_err(|error| error.during("MEMLOCK_URL"))?);
+    }
+}
+
+fn install(client: Client) -> bool {
+    let fresh = Box::into_raw(Box::new(client));
+    let installed =
+        DEFAULT.compare_exchange(std::ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire).is_ok();
+    if !installed {
+        // SAFETY: made above and shown to nobody.
+        drop(unsafe { Box::from_raw(fresh) });
+    }
+    installed
+}
+
+/// Locks a mutex for at most `duration`, waiting for it as long as it takes: [`Answer::Ok`] or
+/// [`Answer::Interrupted`].
+///
+/// # Errors
+/// [`ErrorKind::Deadlock`] when this thread holds it already; else as
+/// [`Mutex::lock_with`](crate::Mutex::lock_with).
+pub fn mutex_lock(name: &[u8], duration: Duration) -> Result<Answer> {
+    lock(name, duration, &Wait::FOREVER)
+}
+
+/// As [`mutex_lock`], but tries once: [`Answer::Ok`] or [`Answer::Busy`].
+///
+/// # Errors
+/// As [`Mutex::lock_with`](crate::Mutex::lock_with).
+pub fn mutex_lock_nonblock(name: &[u8], duration: Duration) -> Result<Answer> {
+    lock(name, duration, &Wait::NEVER)
+}
+
+/// As [`mutex_lock`], with a wait of the caller's choice.
+///
+/// # Errors
+/// As [`mutex_lock`].
+pub fn lock(name: &[u8], duration: Duration, wait: &Wait<'_>) -> Result<Answer> {
+    let mutex = default_client()?.mutex(name, duration)?;
+    let thread = std::thread::current().id();
+    let held =
+        holdings().locks.get(name).filter(|held| !held.lock.remaining().is_zero()).map(|held| held.thread);
+    // Whether this call would wait at all is only known for a lock of our own process.
+    if held == Some(thread) && !wait.is_once() {
+        return Err(Error::new(
+            ErrorKind::Deadlock,
+            format!(
+                "This thread already holds the mutex {:?} and would wait for itself.",
+                String::from_utf8_lossy(name)
+            ),
+        ));
+    }
+    Ok(match mutex.lock_with(wait)? {
+        Waited::Done(lock) => {
+            let expired = holdings().locks.insert(name.to_vec(), Held { lock, thread });
+            // Dropped out here: dropping it may speak to the server.
+            drop(expired);
+            Answer::Ok
+        }
+        Waited::Busy => Answer::Busy,
+        Waited::TimedOut => Answer::TimedOut,
+        Waited::Interrupted => Answer::Interrupted,
+    })
+}
+
+/// Unlocks a mutex that this process locked, from whichever thread: [`Answer::Ok`], [`Answer::Lost`] or
+/// [`Answer::NotHeld`].
+///
+/// # Errors
+/// [`ErrorKind::Unreachable`] or [`ErrorKind::Unknown`]: the lock is still held, and may be unlocked again.
+pub fn mutex_unlock(name: &[u8]) -> Result<Answer> {
+    check_name(name)?;
+    let Some(mut held) = holdings().locks.remove(name) else { return Ok(Answer::NotHeld) };
+    match held.lock.unlock() {
+        Ok(Release::Released) => Ok(Answer::Ok),
+        Ok(Release::Lost) => Ok(Answer::Lost),
+        Ok(Release::NotHeld) => Ok(Answer::NotHeld),
+        Err(error) => {
+            // Not confirmed, so not given up; unless another thread has locked it anew meanwhile.
+            let mut holdings = holdings();
+            if holdings.locks.contains_key(name) {
+                drop(holdings);
+                held.lock.abandon();
+            } else {
+                holdings.locks.insert(name.to_vec(), held);
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Sets up a session that ends after `duration`: [`Answer::Ok`], or [`Answer::Exists`] when we joined it.
+///
+/// # Errors
+/// As [`DistinctList::set_up`].
+pub fn distinct_list_set_up(session: &[u8], duration: Duration) -> Result<Answer> {
+    Lease::new(duration)?;
+    let mut list = default_client()?.distinct_list(session)?;
+    let answer = match list.set_up(duration)? {
+        SetUp::Created => Answer::Ok,
+        SetUp::Joined => Answer::Exists,
+    };
+    remember(session, list);
+    Ok(answer)
+}
+
+/// Inserts a key: [`Answer::Ok`] for the first to do so, [`Answer::Duplicate`], or [`Answer::NotFound`] when
+/// there is no such session.
+///
+/// # Errors
+/// As [`DistinctList::insert`].
+pub fn distinct_list_insert(session: &[u8], key: &[u8]) -> Result<Answer> {
+    let known = holdings().sessions.get(session).cloned();
+    let mut list = match known {
+        Some(list) => list,
+        None => default_client()?.distinct_list(session)?,
+    };
+    let answer = match list.insert(key)? {
+        Some(Insertion::First(_)) => Answer::Ok,
+        Some(Insertion::Duplicate(_)) => Answer::Duplicate,
+        None => return Ok(Answer::NotFound),
+    };
+    remember(session, list);
+    Ok(answer)
+}
+
+/// Ends a session for everybody: [`Answer::Ok`], or [`Answer::NotFound`] when there was none.
+///
+/// # Errors
+/// As [`DistinctList::tear_down`].
+pub fn distinct_list_tear_down(session: &[u8]) -> Result<Answer> {
+    let known = holdings().sessions.remove(session);
+    let mut list = match known {
+        Some(list) => list,
+        None => default_client()?.distinct_list(session)?,
+    };
+    Ok(if list.tear_down()? { Answer::Ok } else { Answer::NotFound })
+}
+
+fn remember(session: &[u8], list: DistinctList) {
+    let sessions = &mut holdings().sessions;
+    if sessions.len() >= MOST_SESSIONS && !sessions.contains_key(session) {
+        sessions.clear();
+    }
+    sessions.insert(session.to_vec(), list);
+}
+
+fn holdings() -> MutexGuard<'static, Holdings> {
+    HOLDINGS.get().lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,220 @@
+//! The client: one connection to the place where the locks are, shared by any number of threads.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::time::Duration;
+
+use crate::clock::{Clock, Moment, SystemClock};
+use crate::distinct::DistinctList;
+use crate::error::Result;
+use crate::fork::ForkLocal;
+use crate::lease::Lease;
+use crate::mutex::Mutex;
+use crate::name::{Key, Keyspace, check_name};
+use crate::owner::{Identity, Token, is_ours};
+use crate::store::url::Url;
+use crate::store::{self, Failure, Op, Reply, Route, Store};
+use crate::wait::Surroundings;
+
+/// How long a waiter rides out an unreachable server, unless the URL says otherwise.
+const DEFAULT_OUTAGE: Duration = Duration::from_secs(5);
+
+/// How long a stray is left alone after its server did not answer.
+const STRAY_PAUSE: Duration = Duration::from_secs(1);
+
+/// The way to one set of locks. Cloning is cheap and gives the same client.
+///
+/// It may be used from any number of threads at once, and in children made by `fork`: a child dials its own
+/// connections. It has no threads of its own.
+#[derive(Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    keys: Keyspace,
+    outage: Duration,
+    identity: ForkLocal<Identity>,
+    cancellations: AtomicU64,
+    strays: ForkLocal<Strays>,
+}
+
+/// Locks that may have been granted to us after the caller was told otherwise: their replies were lost and
+/// reading back failed. They are taken off as soon as the server can be reached again.
+#[derive(Default)]
+struct Strays {
+    any: AtomicBool,
+    list: StdMutex<Vec<Stray>>,
+}
+
+#[derive(Clone)]
+struct Stray {
+    route: Route,
+    key: Key,
+    token: Token,
+    /// After this the server has let go of it by itself.
+    until: Moment,
+    /// Not to be tried before, except on the way to the same item.
+    next_try: Moment,
+}
+
+impl Client {
+    /// Reads the URL and makes a client. **Nothing is dialled**: the first call that needs a server reports
+    /// one that cannot be reached, so that a client can be made before its server is up.
+    ///
+    /// `memcached://host[:port][,host2…]?prefix=&connect_timeout=&io_timeout=&pool=&outage=`, or
+    /// `memory://name` for locks among the threads of this process. Timeouts are written `250ms` or `2s`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for an URL that cannot be read, with the known
+    /// schemes or parameters.
+    pub fn connect(url: &str) -> Result<Client> {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let mut url = Url::parse(url)?;
+        let store = store::open(&mut url, &clock)?;
+        let keys = Keyspace::new(&url.take("prefix").unwrap_or_default())?;
+        let outage = url.take_duration("outage", DEFAULT_OUTAGE)?;
+        url.finish()?;
+        Ok(Client::assemble(store, clock, keys, outage))
+    }
+
+    /// A client over a store and a clock of the caller's: for tests and simulations.
+    pub fn with_store(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Client {
+        Client::assemble(store, clock, Keyspace::default(), DEFAULT_OUTAGE)
+    }
+
+    fn assemble(store: Arc<dyn Store>, clock: Arc<dyn Clock>, keys: Keyspace, outage: Duration) -> Client {
+        let inner = Inner {
+            store,
+            clock,
+            keys,
+            outage,
+            identity: ForkLocal::new(),
+            cancellations: AtomicU64::new(0),
+            strays: ForkLocal::new(),
+        };
+        Client { inner: Arc::new(inner) }
+    }
+
+    /// A mutex by this name, whose holders keep it for at most `lease` (1 second to 366 days) unless they
+    /// extend it. Nothing is sent.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an empty name, one above 64 KiB or with a NUL
+    /// byte, and for a lease out of range.
+    pub fn mutex(&self, name: impl AsRef<[u8]>, lease: Duration) -> Result<Mutex> {
+        check_name(name.as_ref())?;
+        Ok(Mutex::new(self.clone(), self.inner.keys.lock(name.as_ref()), Lease::new(lease)?))
+    }
+
+    /// A distinct list by this session name. Nothing is sent: see [`DistinctList::set_up`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an empty name, one above 64 KiB or with a NUL
+    /// byte.
+    pub fn distinct_list(&self, session: impl AsRef<[u8]>) -> Result<DistinctList> {
+        check_name(session.as_ref())?;
+        Ok(DistinctList::new(self.clone(), session.as_ref()))
+    }
+
+    /// Ends every wait that is going on in this client, in any thread: each answers "interrupted". Waits
+    /// that begin later are not touched. It only touches an atomic, so a signal handler may call it.
+    pub fn cancel_waits(&self) {
+        self.inner.cancellations.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        self.inner.clock.as_ref()
+    }
+
+    pub(crate) fn keys(&self) -> &Keyspace {
+        &self.inner.keys
+    }
+
+    /// Who we are; in a forked child somebody else than in the parent.
+    pub(crate) fn identity(&self) -> Result<&Identity> {
+        self.inner.identity.get_or_try_init(|| Identity::new(self.clock()))
+    }
+
+    pub(crate) fn run(&self, route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
+        self.inner.store.run(route, ops)
+    }
+
+    /// Runs `body` with all that a wait needs.
+    pub(crate) fn waiting<T>(&self, body: impl FnOnce(&Surroundings<'_>) -> Result<T>) -> Result<T> {
+        let identity = self.identity()?;
+        let seen = self.inner.cancellations.load(Ordering::Relaxed);
+        body(&Surroundings {
+            clock: self.clock(),
+            jitter: &|| identity.fraction(),
+            cancelled: &|| self.inner.cancellations.load(Ordering::Relaxed) != seen,
+            outage: self.inner.outage,
+        })
+    }
+
+    /// Remembers a lock that may be ours although nobody holds it, to take it off later. `until`: when the
+    /// server lets go of it anyway.
+    pub(crate) fn remember_stray(&self, route: Route, key: &Key, token: Token, until: Moment) {
+        log::info!("The lock {key} may be left behind by a lost reply; it is taken off at the next contact.");
+        let strays = self.inner.strays.get();
+        let mut list = strays.list.lock().unwrap_or_else(PoisonError::into_inner);
+        list.push(Stray { route, key: key.clone(), token, until, next_try: self.clock().now() });
+        strays.any.store(true, Ordering::Release);
+    }
+
+    /// Takes strays off: those on this route, and from time to time the others. Costs one atomic read when
+    /// there are none.
+    pub(crate) fn take_off_strays(&self, route: Route) {
+        let strays = self.inner.strays.get();
+        if !strays.any.load(Ordering::Acquire) {
+            return;
+        }
+        let now = self.clock().now();
+        let mut list = strays.list.lock().unwrap_or_else(PoisonError::into_inner);
+        list.retain(|stray| stray.until > now);
+        let due: Vec<Stray> =
+            list.extract_if(.., |stray| stray.route == route || stray.next_try <= now).collect();
+        strays.any.store(!list.is_empty(), Ordering::Release);
+        drop(list);
+        for mut stray in due {
+            if self.take_off(stray.route, &stray.key, stray.token).is_err() {
+                stray.next_try = self.clock().now() + STRAY_PAUSE;
+                let mut list = strays.list.lock().unwrap_or_else(PoisonError::into_inner);
+                list.push(stray);
+                strays.any.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    /// Removes the item if it carries this token, whatever its version.
+    fn take_off(&self, route: Route, key: &Key, token: Token) -> std::result::Result<(), Failure> {
+        while let Reply::Value(item) = self.one(route, Op::Get { key })? {
+            if !is_ours(&item.value, token) {
+                break;
+            }
+            // If somebody touched it between the two: look again.
+            if self.one(route, Op::Delete { key, version: item.version })? != Reply::Changed {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs one operation.
+    pub(crate) fn one(&self, route: Route, op: Op<'_>) -> std::result::Result<Reply, Failure> {
+        let replies = self.run(route, &[op])?;
+        replies.into_iter().next().ok_or_else(|| Failure {
+            error: crate::Error::new(crate::ErrorKind::Internal, "The store gave no reply."),
+            sent: true,
+        })
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("store", &self.inner.store).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,104 @@
+//! Time, sleep and randomness: the only place where memlock takes them from, so that a simulation can give
+//! its own.
+
+use std::fmt;
+use std::time::Duration;
+
+/// A moment on the boot clock: the time since this machine started, suspends included.
+///
+/// Leases are counted on it because it neither jumps when somebody sets the time nor stops while a laptop
+/// sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment(Duration);
+
+impl Moment {
+    /// The moment this long after the machine's start.
+    pub const fn from_boot(since_boot: Duration) -> Moment {
+        Moment(since_boot)
+    }
+
+    /// The time since the machine's start.
+    pub const fn since_boot(self) -> Duration {
+        self.0
+    }
+
+    /// The time from `earlier` to this moment; zero if it has not come yet.
+    pub fn since(self, earlier: Moment) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl std::ops::Add<Duration> for Moment {
+    type Output = Moment;
+    fn add(self, duration: Duration) -> Moment {
+        Moment(self.0.saturating_add(duration))
+    }
+}
+
+/// Where time, sleep and randomness come from.
+pub trait Clock: Send + Sync + fmt::Debug {
+    /// Now, on the boot clock.
+    fn now(&self) -> Moment;
+
+    /// Seconds since 1970, for people who read an owner record. Nothing is decided by it.
+    fn unix_seconds(&self) -> u64;
+
+    /// Sleeps this long, or less if a signal arrives: the caller looks again at what it waits for.
+    fn sleep(&self, duration: Duration);
+
+    /// Fills `bytes` with randomness that no other process has.
+    ///
+    /// # Errors
+    /// When the operating system gives none.
+    fn random(&self, bytes: &mut [u8]) -> std::io::Result<()>;
+}
+
+/// The machine's own clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Moment {
+        Moment(read(libc::CLOCK_BOOTTIME))
+    }
+
+    fn unix_seconds(&self) -> u64 {
+        read(libc::CLOCK_REALTIME).as_secs()
+    }
+
+    fn sleep(&self, duration: Duration) {
+        let time = libc::timespec {
+            tv_sec: duration.as_secs().min(i32::MAX as u64) as libc::time_t,
+            tv_nsec: duration.subsec_nanos() as _,
+        };
+        // SAFETY: `time` is a valid timespec, and no remaining time is asked for. The call returns early
+        // when a signal handler ran, which is what lets Ctrl-C through.
+        unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
+    }
+
+    fn random(&self, bytes: &mut [u8]) -> std::io::Result<()> {
+        getrandom::fill(bytes).map_err(std::io::Error::from)
+    }
+}
+
+fn read(clock: libc::clockid_t) -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a valid place for the answer. The call cannot fail for these two clocks on any
+    // Linux since 2.6.39.
+    unsafe { libc::clock_gettime(clock, &mut time) };
+    Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_boot_clock_runs_on() {
+        let clock = SystemClock;
+        let before = clock.now();
+        clock.sleep(Duration::from_millis(2));
+        assert!(clock.now().since(before) >= Duration::from_millis(2));
+        assert_eq!(before.since(clock.now()), Duration::ZERO);
+    }
+}

@@ -1,0 +1,341 @@
+//! The distinct list: every key gets one id, and exactly one inserter is told that it was first.
+//!
+//! Items on the server, all on the session's server and all dying with the session:
+//!
+//! | item | holds | written by |
+//! | --- | --- | --- |
+//! | `list:<session>` | the generation, a fresh token of each set-up | set-up, by `Add`; removed by tear-down |
+//! | `list:%c<generation>:` | the counter: the highest id given out | set-up, by `Add`; `Count` |
+//! | `list:%k<generation>:<key>` | `? <token>` while claimed, then `<id> <token>` | `Add`, then `Swap` |
+//! | `list:%n<generation>:<id>` | the key with that id | `Add` |
+//!
+//! An insert *claims* the key's item, draws an id from the counter, then writes the id's item and *settles*
+//! the key's item, in that order in one packet. Whose token the settled item carries was first.
+//!
+//! | what can happen | what then |
+//! | --- | --- |
+//! | the inserter dies after claiming | the next comer with that key waits for a grace, then draws an id and settles it itself: then it was first |
+//! | a slow inserter finds its key settled by another | it takes its own id's item away and is told the other's id: it is a duplicate |
+//! | dies between the id's item and settling | as above; enumeration settles it too, and skips the id if the key has another |
+//! | dies after drawing an id | the id is never used: enumeration skips such a hole after a grace |
+//! | a reply is lost | the key's item is read back, and its token says how far we came |
+//! | the session is torn down meanwhile | every packet also reads the session: another generation, or none, refuses the insert |
+//!
+//! Tear-down is one `Delete` of the session's item. What is left of the generation is unreachable, since a
+//! new set-up has another, and expires.
+//!
+//! `add` for the key and `incr` for its id are Brad Fitzpatrick's recipe for Kyle Burton's
+//! `distinct_list_*`, memcached list, 2004. Ids of duplicates, generations and repair are ours.
+
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind, Result};
+use crate::lease::{Lease, Ttl};
+use crate::name::{Key, check_member};
+use crate::owner::Token;
+use crate::store::{Failure, Op, Reply, Route};
+
+mod insert;
+mod iterate;
+
+pub use insert::Insertion;
+pub use iterate::Entries;
+
+/// How long a half-insert may be somebody's who is still at it.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// How much longer than the session its items are kept, so that none of them is missed while it lives.
+const TTL_SLACK: Duration = Duration::from_secs(2);
+
+/// How often a step is tried whose replies get lost.
+const ATTEMPTS: usize = 3;
+
+/// A named set of keys with ids, shared by everybody who knows the session's name.
+///
+/// It may be used from several threads, each with a clone. Clones made before [`DistinctList::set_up`] learn
+/// nothing of it.
+#[derive(Clone, Debug)]
+pub struct DistinctList {
+    client: Client,
+    route: Route,
+    key: Key,
+    joined: Option<Generation>,
+    /// Whether this handle set the session up, and so must not slip into a later one of the same name.
+    bound: bool,
+}
+
+/// One set-up of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Generation {
+    token: Token,
+    /// As text, for keys.
+    text: String,
+    ends: Moment,
+}
+
+/// How a set-up ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetUp {
+    /// The session is new.
+    Created,
+    /// The session was set up already, and we are in it.
+    Joined,
+}
+
+impl DistinctList {
+    pub(crate) fn new(client: Client, session: &[u8]) -> DistinctList {
+        let key = client.keys().session(session);
+        DistinctList { client, route: Route::of(&key), key, joined: None, bound: false }
+    }
+
+    /// Sets the session up, or joins it if it is. It and all its keys end after `duration` (1 second to 366
+    /// days), counted from when it was first set up. Two round trips, or one to join.
+    ///
+    /// From now on this handle belongs to that session: once it is torn down, inserts are refused even if
+    /// somebody sets up another of the same name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a duration out of range; [`ErrorKind::Unreachable`],
+    /// [`ErrorKind::Unknown`], [`ErrorKind::Protocol`].
+    pub fn set_up(&mut self, duration: Duration) -> Result<SetUp> {
+        let lease = Lease::new(duration)?;
+        let fresh = self.client.identity()?.token();
+        let generation = Generation::new(fresh, self.client.clock().now() + duration);
+        let value = format!("{SESSION_FORMAT} {fresh}");
+        let counter = self.counter(&generation);
+        let setting_up = [
+            Op::Add { key: &counter, value: b"0", ttl: item_ttl(duration) },
+            Op::Add { key: &self.key, value: value.as_bytes(), ttl: lease.ttl() },
+            Op::Get { key: &self.key },
+        ];
+        let mut error = None;
+        for _ in 0..ATTEMPTS {
+            // Most callers find the session there: look first, and write only if it is not.
+            let found = self.look_up().and_then(|found| match found {
+                Some(generation) => Ok(Some(generation)),
+                None => {
+                    let replies = self.client.run(self.route, &setting_up)?;
+                    let now = self.client.clock().now();
+                    Ok(replies.last().and_then(|reply| Generation::parse(reply, now)))
+                }
+            });
+            match found {
+                Ok(Some(found)) => {
+                    let created = found.token == fresh;
+                    (self.joined, self.bound) = (Some(found), true);
+                    return Ok(if created { SetUp::Created } else { SetUp::Joined });
+                }
+                // It ended between the two steps, or is not of our making.
+                Ok(None) => {}
+                Err(failure) if !failure.sent && error.is_none() => {
+                    return Err(self.said("Setting up", failure.error));
+                }
+                Err(failure) => error = Some(failure.error),
+            }
+        }
+        Err(self.said("Setting up", error.unwrap_or_else(not_a_session)))
+    }
+
+    /// Ends the session for everybody, in one atomic step. False when there was none: never set up, expired,
+    /// torn down, or another one than this handle set up.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`], [`ErrorKind::Protocol`].
+    pub fn tear_down(&mut self) -> Result<bool> {
+        let mut error = None;
+        for _ in 0..ATTEMPTS {
+            let ended = self.client.one(self.route, Op::Get { key: &self.key }).and_then(|reply| {
+                let found = Generation::parse(&reply, self.client.clock().now());
+                let ours = found.filter(|found| self.is_mine(found));
+                match (ours, reply) {
+                    (Some(_), Reply::Value(item)) => self
+                        .client
+                        .one(self.route, Op::Delete { key: &self.key, version: item.version })
+                        .map(Some),
+                    _ => Ok(None),
+                }
+            });
+            match ended {
+                Ok(Some(Reply::Deleted)) => return Ok(true),
+                // Gone. If a reply to our delete was lost, it was that which did it.
+                Ok(None | Some(Reply::Missing)) => return Ok(error.is_some()),
+                Ok(Some(_)) => {}
+                Err(failure) if !failure.sent && error.is_none() => {
+                    return Err(self.said("Tearing down", failure.error));
+                }
+                Err(failure) => error = Some(failure.error),
+            }
+        }
+        Err(self.said("Tearing down", error.unwrap_or_else(not_a_session)))
+    }
+
+    /// The id of a key; `Some(None)` when the key is not in the list, `None` when there is no such session.
+    /// One round trip.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for an empty key or one above 64 KiB; [`ErrorKind::Unreachable`],
+    /// [`ErrorKind::Protocol`].
+    pub fn id(&mut self, key: impl AsRef<[u8]>) -> Result<Option<Option<u64>>> {
+        check_member(key.as_ref())?;
+        self.within(|list, generation| {
+            let key = list.key_item(generation, key.as_ref());
+            let replies =
+                list.client.run(list.route, &[Op::Get { key: &key }, Op::Get { key: &list.key }])?;
+            let id = match replies.first() {
+                Some(Reply::Value(item)) => KeyItem::parse(&item.value).and_then(|item| item.id),
+                _ => None,
+            };
+            Ok(list.still_on(generation, replies.last()).then_some(id))
+        })
+    }
+
+    /// Whether a key is in the list; `None` when there is no such session. One round trip.
+    ///
+    /// # Errors
+    /// As [`DistinctList::id`].
+    pub fn contains(&mut self, key: impl AsRef<[u8]>) -> Result<Option<bool>> {
+        Ok(self.id(key)?.map(|id| id.is_some()))
+    }
+
+    /// How many ids were given out; `None` when there is no such session. That is the number of keys, plus
+    /// one for every inserter that died or was overtaken half-way. One round trip.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`], [`ErrorKind::Protocol`].
+    pub fn count(&mut self) -> Result<Option<u64>> {
+        self.within(|list, generation| {
+            let counter = list.counter(generation);
+            let replies =
+                list.client.run(list.route, &[Op::Get { key: &counter }, Op::Get { key: &list.key }])?;
+            let count = match replies.first() {
+                Some(Reply::Value(item)) => parse_number(&item.value),
+                // The server lost the counter, and with it the session.
+                _ => None,
+            };
+            Ok(count.filter(|_| list.still_on(generation, replies.last())))
+        })
+    }
+
+    /// Runs a read in the session that this handle belongs to, or in the one there is. `None` when there is
+    /// none.
+    fn within<T>(
+        &mut self,
+        mut read: impl FnMut(&DistinctList, &Generation) -> std::result::Result<Option<T>, Failure>,
+    ) -> Result<Option<T>> {
+        // The second time, after another session was found in the place of the one that was known.
+        for _ in 0..2 {
+            let Some(generation) = self.generation()? else { return Ok(None) };
+            let found = read(self, &generation).map_err(|failure| self.said("Reading", failure.of_read()))?;
+            if found.is_some() || self.bound {
+                return Ok(found);
+            }
+            self.joined = None;
+        }
+        Ok(None)
+    }
+
+    /// The session's generation: the one known, or else the one found.
+    fn generation(&mut self) -> Result<Option<Generation>> {
+        if self.joined.is_none() {
+            self.joined = self.look_up().map_err(|failure| self.said("Reading", failure.of_read()))?;
+        }
+        Ok(self.joined.clone())
+    }
+
+    fn look_up(&self) -> std::result::Result<Option<Generation>, Failure> {
+        let now = self.client.clock().now();
+        let reply = self.client.one(self.route, Op::Get { key: &self.key })?;
+        Ok(Generation::parse(&reply, now))
+    }
+
+    fn is_mine(&self, found: &Generation) -> bool {
+        !self.bound || self.joined.as_ref().is_some_and(|joined| joined.token == found.token)
+    }
+
+    /// Whether a read of the session's item shows the same generation.
+    fn still_on(&self, generation: &Generation, session: Option<&Reply>) -> bool {
+        let found = session.and_then(|reply| Generation::parse(reply, self.client.clock().now()));
+        found.is_some_and(|found| found.token == generation.token)
+    }
+
+    fn counter(&self, generation: &Generation) -> Key {
+        self.client.keys().list_item('c', &generation.text, b"")
+    }
+
+    fn key_item(&self, generation: &Generation, key: &[u8]) -> Key {
+        self.client.keys().list_item('k', &generation.text, key)
+    }
+
+    fn id_item(&self, generation: &Generation, id: u64) -> Key {
+        self.client.keys().list_item('n', &generation.text, id.to_string().as_bytes())
+    }
+
+    /// The TTL with which items are stored now.
+    fn ttl(&self, generation: &Generation) -> Ttl {
+        item_ttl(generation.ends.since(self.client.clock().now()))
+    }
+
+    fn said(&self, doing: &str, error: Error) -> Error {
+        error.during(format_args!("{doing} {}", self.key))
+    }
+}
+
+const SESSION_FORMAT: &str = "memlock-list/1";
+
+impl Generation {
+    fn new(token: Token, ends: Moment) -> Generation {
+        Generation { token, text: token.to_string(), ends }
+    }
+
+    fn parse(reply: &Reply, now: Moment) -> Option<Generation> {
+        let Reply::Value(item) = reply else { return None };
+        let mut fields = std::str::from_utf8(&item.value).ok()?.split(' ');
+        if fields.next()? != SESSION_FORMAT {
+            return None;
+        }
+        let token = fields.next()?.parse().ok()?;
+        Some(Generation::new(token, now + item.remaining.unwrap_or(crate::lease::MAX_LEASE)))
+    }
+}
+
+/// The value of a key's item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct KeyItem {
+    /// `None` while it is only claimed.
+    id: Option<u64>,
+    token: Token,
+}
+
+impl KeyItem {
+    fn parse(value: &[u8]) -> Option<KeyItem> {
+        let (id, token) = std::str::from_utf8(value).ok()?.split_once(' ')?;
+        let id = if id == "?" { None } else { Some(id.parse().ok()?) };
+        Some(KeyItem { id, token: token.parse().ok()? })
+    }
+}
+
+impl std::fmt::Display for KeyItem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.id {
+            Some(id) => write!(f, "{id} {}", self.token),
+            None => write!(f, "? {}", self.token),
+        }
+    }
+}
+
+fn item_ttl(left: Duration) -> Ttl {
+    Ttl::covering(left.min(crate::lease::MAX_LEASE) + TTL_SLACK)
+}
+
+fn parse_number(value: &[u8]) -> Option<u64> {
+    std::str::from_utf8(value).ok()?.trim_end().parse().ok()
+}
+
+fn not_a_session() -> Error {
+    Error::new(
+        ErrorKind::Protocol,
+        "The session's item changes too fast, or was not written by memlock: choose another session name or prefix.",
+    )
+}

@@ -1,0 +1,354 @@
+//! Inserting: one engine for one key and for many.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::{ATTEMPTS, DistinctList, GRACE, Generation, KeyItem};
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind, Result};
+use crate::name::{Key, check_member};
+use crate::owner::Token;
+use crate::store::{Failure, Op, Reply, Version};
+
+/// The most keys that go in one batch.
+const BATCH: usize = 1000;
+
+/// The longest pause before a key that somebody else has claimed is looked at again.
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+
+/// How an insert ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Insertion {
+    /// We were first; the key has this id.
+    First(u64),
+    /// It was in the list already, with this id.
+    Duplicate(u64),
+}
+
+impl Insertion {
+    /// The key's id, which is the same whoever asks.
+    pub fn id(self) -> u64 {
+        match self {
+            Insertion::First(id) | Insertion::Duplicate(id) => id,
+        }
+    }
+}
+
+impl DistinctList {
+    /// Inserts a key; `None` when there is no such session, and the key was refused. Three round trips for a
+    /// new key, one for a duplicate, and one more when this handle has not met its session yet.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for an empty key or one above 64 KiB. [`ErrorKind::Unreachable`]: nothing was
+    /// changed. [`ErrorKind::Unknown`]: the key may be in the list or not; inserting it again is safe, and
+    /// finishes what was begun, but may then call our own key a duplicate. [`ErrorKind::Protocol`].
+    pub fn insert(&mut self, key: impl AsRef<[u8]>) -> Result<Option<Insertion>> {
+        Ok(self.insert_many(&[key.as_ref()])?.and_then(|answers| answers.into_iter().next()))
+    }
+
+    /// Inserts many keys, and answers for each in their order; `None` when there is no such session. Three
+    /// round trips for each 1,000 keys, and one more if some of them are duplicates. Where a key is given
+    /// twice, the second is a duplicate of the first.
+    ///
+    /// # Errors
+    /// As [`DistinctList::insert`]; some of the keys may be in the list then.
+    pub fn insert_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Result<Option<Vec<Insertion>>> {
+        for key in keys {
+            check_member(key.as_ref())?;
+        }
+        let mut answers = Vec::with_capacity(keys.len());
+        for batch in keys.chunks(BATCH) {
+            let batch: Vec<&[u8]> = batch.iter().map(AsRef::as_ref).collect();
+            match self.insert_batch(&batch)? {
+                Some(more) => answers.extend(more),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(answers))
+    }
+
+    fn insert_batch(&mut self, keys: &[&[u8]]) -> Result<Option<Vec<Insertion>>> {
+        // As for reading: a second time, if another session has taken the place of the one that was known.
+        for _ in 0..2 {
+            let Some(generation) = self.generation()? else { return Ok(None) };
+            let token = self.client.identity()?.token();
+            let mut batch = Batch::new(self, generation, token, keys);
+            match batch.run().map_err(|error| self.said("Inserting into", error))? {
+                Some(answers) => return Ok(Some(answers)),
+                None if self.bound => return Ok(None),
+                None => self.joined = None,
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Some keys on their way into the list.
+struct Batch<'a> {
+    list: &'a DistinctList,
+    generation: Generation,
+    token: Token,
+    /// Each distinct key once.
+    entries: Vec<Entry<'a>>,
+    /// Which entry each given key is, and whether it is the one that may be first.
+    given: Vec<(usize, bool)>,
+}
+
+struct Entry<'a> {
+    name: &'a [u8],
+    key: Key,
+    stage: Stage,
+    /// Since when the key has been seen claimed by somebody else.
+    waiting_since: Option<Moment>,
+}
+
+/// How far a key has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Nothing was done yet.
+    New,
+    /// Its item is there, but what it says is not known.
+    Unread,
+    /// It is to be settled over this version: our own claim, or another's whose grace has passed.
+    Claimed(Version),
+    /// Done.
+    Answered(Insertion),
+}
+
+/// Why a round did not come to its end: a failure to be tried again, or that the session is gone.
+enum Stop {
+    Failed(Failure),
+    SessionGone,
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Stop {
+        Stop::Failed(failure)
+    }
+}
+
+impl<'a> Batch<'a> {
+    fn new(list: &'a DistinctList, generation: Generation, token: Token, keys: &[&'a [u8]]) -> Batch<'a> {
+        let mut places = HashMap::with_capacity(keys.len());
+        let mut entries = Vec::with_capacity(keys.len());
+        let mut given = Vec::with_capacity(keys.len());
+        for &name in keys {
+            let place = *places.entry(name).or_insert(entries.len());
+            let first = place == entries.len();
+            if first {
+                let key = list.key_item(&generation, name);
+                entries.push(Entry { name, key, stage: Stage::New, waiting_since: None });
+            }
+            given.push((place, first));
+        }
+        Batch { list, generation, token, entries, given }
+    }
+
+    /// Goes round until every key has its answer. `None` when the session is gone.
+    fn run(&mut self) -> Result<Option<Vec<Insertion>>> {
+        let clock = self.list.client.clock();
+        let mut failures = 0;
+        let mut in_doubt = false;
+        let mut pause = Duration::from_millis(1);
+        loop {
+            match self.round() {
+                Ok(()) => failures = 0,
+                Err(Stop::SessionGone) => return Ok(None),
+                Err(Stop::Failed(failure)) => {
+                    failures += 1;
+                    in_doubt |= failure.sent;
+                    if !in_doubt {
+                        return Err(failure.error);
+                    }
+                    if failures >= ATTEMPTS || !failure.error.is_outage() {
+                        return Err(unsettled(failure.error));
+                    }
+                    // What was under way may have arrived: read it back. Our token tells our own claims.
+                    for entry in &mut self.entries {
+                        if !matches!(entry.stage, Stage::Answered(_)) {
+                            entry.stage = Stage::New;
+                        }
+                    }
+                    continue;
+                }
+            }
+            if self.entries.iter().all(|entry| matches!(entry.stage, Stage::Answered(_))) {
+                break;
+            }
+            if self.entries.iter().any(|entry| entry.waiting_since.is_some()) {
+                clock.sleep(pause);
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+        let answers = self.given.iter().filter_map(|&(place, first)| match self.entries[place].stage {
+            Stage::Answered(answer) if first => Some(answer),
+            Stage::Answered(answer) => Some(Insertion::Duplicate(answer.id())),
+            _ => None,
+        });
+        Ok(Some(answers.collect()))
+    }
+
+    fn round(&mut self) -> std::result::Result<(), Stop> {
+        self.claim()?;
+        self.read()?;
+        self.settle()
+    }
+
+    /// Adds the items of new keys.
+    fn claim(&mut self) -> std::result::Result<(), Stop> {
+        let places = self.places(|stage| stage == Stage::New);
+        if places.is_empty() {
+            return Ok(());
+        }
+        let claim = KeyItem { id: None, token: self.token }.to_string();
+        let ttl = self.list.ttl(&self.generation);
+        // For one key its item is read in the same packet, so that a duplicate costs one round trip.
+        let alone = places.len() == 1;
+        let mut ops = Vec::with_capacity(places.len() + 2);
+        for &place in &places {
+            ops.push(Op::Add { key: &self.entries[place].key, value: claim.as_bytes(), ttl });
+        }
+        if alone {
+            ops.push(Op::Get { key: &self.entries[places[0]].key });
+        }
+        let replies = self.run_in_session(&mut ops)?;
+        drop(ops);
+        for (&place, reply) in places.iter().zip(&replies) {
+            self.entries[place].stage = match reply {
+                Reply::Stored(version) => Stage::Claimed(*version),
+                _ => Stage::Unread,
+            };
+        }
+        if let (true, Stage::Unread) = (alone, self.entries[places[0]].stage) {
+            self.judge(places[0], &replies[1]);
+        }
+        Ok(())
+    }
+
+    /// Reads the items of keys that were there before us.
+    fn read(&mut self) -> std::result::Result<(), Stop> {
+        let places = self.places(|stage| stage == Stage::Unread);
+        if places.is_empty() {
+            return Ok(());
+        }
+        let ops: Vec<Op<'_>> =
+            places.iter().map(|&place| Op::Get { key: &self.entries[place].key }).collect();
+        let replies = self.list.client.run(self.list.route, &ops)?;
+        drop(ops);
+        for (&place, reply) in places.iter().zip(&replies) {
+            self.judge(place, reply);
+        }
+        Ok(())
+    }
+
+    /// What a key's item means for us.
+    fn judge(&mut self, place: usize, reply: &Reply) {
+        let now = self.list.client.clock().now();
+        let entry = &mut self.entries[place];
+        let Reply::Value(item) = reply else {
+            // It was there, and is not any more: the server lost it.
+            entry.stage = Stage::New;
+            return;
+        };
+        entry.stage = match KeyItem::parse(&item.value) {
+            Some(KeyItem { id: Some(id), token }) if token == self.token => {
+                Stage::Answered(Insertion::First(id))
+            }
+            Some(KeyItem { id: Some(id), .. }) => Stage::Answered(Insertion::Duplicate(id)),
+            Some(KeyItem { id: None, token }) if token == self.token => Stage::Claimed(item.version),
+            // Claimed by somebody who is at it, or dead.
+            _ if now.since(*entry.waiting_since.get_or_insert(now)) >= GRACE => Stage::Claimed(item.version),
+            _ => Stage::Unread,
+        };
+        if entry.stage != Stage::Unread {
+            entry.waiting_since = None;
+        }
+    }
+
+    /// Draws ids for the claimed keys, writes the ids' items and settles the keys'.
+    fn settle(&mut self) -> std::result::Result<(), Stop> {
+        let places = self.places(|stage| matches!(stage, Stage::Claimed(_)));
+        if places.is_empty() {
+            return Ok(());
+        }
+        let list = self.list;
+        let counter = list.counter(&self.generation);
+        let count = list
+            .client
+            .one(list.route, Op::Count { key: &counter, by: places.len() as u64, initial: None })?;
+        let Reply::Number(last) = count else {
+            // The server lost the counter: ids would be given twice, so the session is over.
+            return Err(Stop::SessionGone);
+        };
+        let Some(before) = last.checked_sub(places.len() as u64) else { return Err(Stop::SessionGone) };
+        let ttl = list.ttl(&self.generation);
+        let drawn: Vec<Drawn> =
+            places.iter().zip(before + 1..).map(|(&place, id)| self.draw(place, id)).collect();
+        let mut ops = Vec::with_capacity(2 * drawn.len() + 1);
+        for draw in &drawn {
+            let entry = &self.entries[draw.place];
+            let Stage::Claimed(version) = entry.stage else { continue };
+            ops.push(Op::Add { key: &draw.id_item, value: entry.name, ttl });
+            ops.push(Op::Swap { key: &entry.key, version, value: draw.settled.as_bytes(), ttl });
+        }
+        let replies = self.run_in_session(&mut ops)?;
+        drop(ops);
+        for (draw, replies) in drawn.iter().zip(replies.chunks(2)) {
+            match replies {
+                [Reply::Stored(_), Reply::Stored(_)] => {
+                    self.entries[draw.place].stage = Stage::Answered(Insertion::First(draw.id));
+                }
+                // Overtaken: somebody else settled it. Our id becomes a hole.
+                [Reply::Stored(version), _] => {
+                    let _ = list.client.one(list.route, Op::Delete { key: &draw.id_item, version: *version });
+                    self.entries[draw.place].stage = Stage::Unread;
+                }
+                // An id that was given before: the counter was tampered with.
+                _ => return Err(Stop::SessionGone),
+            }
+        }
+        Ok(())
+    }
+
+    fn draw(&self, place: usize, id: u64) -> Drawn {
+        let settled = KeyItem { id: Some(id), token: self.token }.to_string();
+        Drawn { place, id, id_item: self.list.id_item(&self.generation, id), settled }
+    }
+
+    /// Runs operations and reads the session in the same packet: if it is over, they do not count.
+    fn run_in_session<'o>(&self, ops: &mut Vec<Op<'o>>) -> std::result::Result<Vec<Reply>, Stop>
+    where
+        'a: 'o,
+    {
+        ops.push(Op::Get { key: &self.list.key });
+        let mut replies = self.list.client.run(self.list.route, ops)?;
+        let session = replies.pop();
+        if self.list.still_on(&self.generation, session.as_ref()) {
+            Ok(replies)
+        } else {
+            Err(Stop::SessionGone)
+        }
+    }
+
+    fn places(&self, wanted: impl Fn(Stage) -> bool) -> Vec<usize> {
+        (0..self.entries.len()).filter(|&place| wanted(self.entries[place].stage)).collect()
+    }
+}
+
+/// An id drawn for a key.
+struct Drawn {
+    place: usize,
+    id: u64,
+    id_item: Key,
+    settled: String,
+}
+
+fn unsettled(error: Error) -> Error {
+    if !error.is_outage() {
+        return error;
+    }
+    Error::new(
+        ErrorKind::Unknown,
+        format!("The keys were sent, and neither the replies nor the items could be read ({error})"),
+    )
+}

@@ -1,0 +1,141 @@
+//! Enumerating in the order of ids, a batch at a time.
+
+use super::{DistinctList, GRACE, Generation, KeyItem};
+use crate::clock::Moment;
+use crate::error::Result;
+use crate::store::{Failure, Op, Reply};
+
+/// How many ids are read at once.
+const WINDOW: u64 = 256;
+
+impl DistinctList {
+    /// Walks through the keys that were in the list when the walk began, in the order of their ids; `None`
+    /// when there is no such session. Two round trips for each 256 keys.
+    ///
+    /// Ids that nobody uses are skipped, if need be after waiting a tenth of a second, once, for inserters
+    /// that are just at it; half-inserts of the dead are finished. Where the session ends during the walk,
+    /// the walk ends.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable),
+    /// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol).
+    pub fn entries(&mut self) -> Result<Option<Entries>> {
+        let Some(last) = self.count()? else { return Ok(None) };
+        let Some(generation) = self.joined.clone() else { return Ok(None) };
+        let began = self.client.clock().now();
+        Ok(Some(Entries {
+            list: self.clone(),
+            generation,
+            next: 1,
+            last,
+            began,
+            ready: Vec::new().into_iter(),
+        }))
+    }
+}
+
+/// Ids and their keys.
+type Ids = Vec<(u64, Vec<u8>)>;
+
+/// A walk through a list: ids and keys. See [`DistinctList::entries`].
+#[derive(Debug)]
+pub struct Entries {
+    list: DistinctList,
+    generation: Generation,
+    next: u64,
+    last: u64,
+    /// Whatever was half done then is settled or dead a grace later.
+    began: Moment,
+    ready: std::vec::IntoIter<(u64, Vec<u8>)>,
+}
+
+impl Iterator for Entries {
+    type Item = Result<(u64, Vec<u8>)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(entry) = self.ready.next() {
+                return Some(Ok(entry));
+            }
+            if self.next > self.last {
+                return None;
+            }
+            match self.window() {
+                Ok(Some(entries)) => self.ready = entries.into_iter(),
+                Ok(None) => self.next = self.last + 1,
+                Err(failure) => {
+                    self.next = self.last + 1;
+                    return Some(Err(self.list.said("Reading", failure.of_read())));
+                }
+            }
+        }
+    }
+}
+
+impl Entries {
+    /// Reads the next ids. `None` when the session is gone.
+    fn window(&mut self) -> std::result::Result<Option<Ids>, Failure> {
+        let ids: Vec<u64> = (self.next..=self.last).take(WINDOW as usize).collect();
+        let mut entries = loop {
+            let Some((entries, unsettled)) = self.read(&ids)? else { return Ok(None) };
+            let clock = self.list.client.clock();
+            let over = self.began + GRACE;
+            if !unsettled || clock.now() >= over {
+                break entries;
+            }
+            clock.sleep(over.since(clock.now()));
+        };
+        entries.sort_unstable_by_key(|&(id, _)| id);
+        self.next += ids.len() as u64;
+        Ok(Some(entries))
+    }
+
+    /// The keys of these ids, and whether some of them may still be under way.
+    fn read(&self, ids: &[u64]) -> std::result::Result<Option<(Ids, bool)>, Failure> {
+        let Entries { list, generation, .. } = self;
+        let items: Vec<_> = ids.iter().map(|&id| list.id_item(generation, id)).collect();
+        let mut ops: Vec<Op<'_>> = items.iter().map(|key| Op::Get { key }).collect();
+        ops.push(Op::Get { key: &list.key });
+        let mut replies = list.client.run(list.route, &ops)?;
+        if !list.still_on(generation, replies.pop().as_ref()) {
+            return Ok(None);
+        }
+        let mut under_way = replies.contains(&Reply::Missing);
+        let named: Ids = ids
+            .iter()
+            .zip(replies)
+            .filter_map(|(&id, reply)| match reply {
+                Reply::Value(item) => Some((id, item.value)),
+                _ => None,
+            })
+            .collect();
+        let keys: Vec<_> = named.iter().map(|(_, name)| list.key_item(generation, name)).collect();
+        let ops: Vec<Op<'_>> = keys.iter().map(|key| Op::Get { key }).collect();
+        let replies = if ops.is_empty() { Vec::new() } else { list.client.run(list.route, &ops)? };
+        let in_time = list.client.clock().now() < self.began + GRACE;
+        let mut entries = Vec::with_capacity(named.len());
+        for (((id, name), key), reply) in named.into_iter().zip(&keys).zip(replies) {
+            let Reply::Value(item) = reply else {
+                // The server lost the key's item; that of its id still tells.
+                entries.push((id, name));
+                continue;
+            };
+            match KeyItem::parse(&item.value) {
+                Some(KeyItem { id: Some(settled), .. }) if settled == id => entries.push((id, name)),
+                // Its inserter was overtaken: the key has another id.
+                Some(KeyItem { id: Some(_), .. }) | None => {}
+                Some(KeyItem { id: None, .. }) if in_time => under_way = true,
+                // Its inserter died between the two: finish it under its own token.
+                Some(KeyItem { id: None, token }) => {
+                    let value = KeyItem { id: Some(id), token }.to_string();
+                    let ttl = list.ttl(generation);
+                    let op = Op::Swap { key, version: item.version, value: value.as_bytes(), ttl };
+                    if matches!(list.client.one(list.route, op)?, Reply::Stored(_)) {
+                        entries.push((id, name));
+                    }
+                }
+            }
+        }
+        Ok(Some((entries, under_way)))
+    }
+}

@@ -1,0 +1,167 @@
+//! What memlock answers: one table of codes for every language, and the error that carries a sentence.
+//!
+//! An answer above zero is an ordinary "no" and is not an [`Error`] in Rust: it comes as `Option` or a small
+//! enum. An answer below zero is a failure and comes as an [`Error`] whose [`kind`](Error::kind) names the row.
+
+use std::fmt;
+
+/// Every answer that memlock gives, in every language. The numbers are the C library's return codes: they
+/// are fixed, and the number of an answer that is withdrawn is not given to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+#[non_exhaustive]
+pub enum Answer {
+    /// Done.
+    Ok = 0,
+    /// Another holder has it, and the call was told not to wait.
+    Busy = 1,
+    /// The limit of the wait passed.
+    TimedOut = 2,
+    /// The key was in the list already.
+    Duplicate = 3,
+    /// The session was set up already; the caller is in it and can carry on.
+    Exists = 4,
+    /// This process holds no such lock.
+    NotHeld = 5,
+    /// It was ours and was no longer when we got there: the lease ran out, or the server lost the item.
+    Lost = 6,
+    /// There is no such session: it was never set up, has expired or was torn down.
+    NotFound = 7,
+    /// The wait was cancelled.
+    Interrupted = 8,
+    /// A NULL, an empty or over-long name, or a duration below one second or too large.
+    Invalid = -1,
+    /// No server could be reached; nothing was changed.
+    Unreachable = -2,
+    /// The request was sent, no answer came, and reading back failed too.
+    Unknown = -3,
+    /// The server is too old, runs without cas, refused the request or answered nonsense.
+    Protocol = -4,
+    /// A bad URL or setting.
+    Config = -5,
+    /// This thread already holds that bare mutex.
+    Deadlock = -6,
+    /// A bug in memlock: a panic was caught at the boundary.
+    Internal = -7,
+}
+
+impl Answer {
+    /// The number that the C library returns.
+    pub fn code(self) -> i32 {
+        self as i32
+    }
+
+    /// The answer in one plain sentence, for when nothing more is known.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Answer::Ok => "Done.",
+            Answer::Busy => "Another holder has it.",
+            Answer::TimedOut => "The wait's limit passed before the lock came free.",
+            Answer::Duplicate => "The key was in the list already.",
+            Answer::Exists => "The session was set up already; carry on.",
+            Answer::NotHeld => "This process holds no such lock.",
+            Answer::Lost => {
+                "The lock was ours, and was no longer when we got there: its lease ran out, or the server lost it."
+            }
+            Answer::NotFound => {
+                "There is no such session: it was never set up, has expired or was torn down."
+            }
+            Answer::Interrupted => "The wait was cancelled.",
+            Answer::Invalid => "An argument is not valid.",
+            Answer::Unreachable => "The server cannot be reached; nothing was changed.",
+            Answer::Unknown => {
+                "The request was sent, no answer came, and reading back failed too: the outcome is not known."
+            }
+            Answer::Protocol => {
+                "The server is too old, runs without cas, refused the request or answered nonsense."
+            }
+            Answer::Config => "The URL or a setting is not valid.",
+            Answer::Deadlock => "This thread already holds that mutex and would wait for itself.",
+            Answer::Internal => "A bug in memlock was caught. Please report it.",
+        }
+    }
+}
+
+/// The failures among the [`Answer`]s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// [`Answer::Invalid`]
+    Invalid,
+    /// [`Answer::Unreachable`]
+    Unreachable,
+    /// [`Answer::Unknown`]
+    Unknown,
+    /// [`Answer::Protocol`]
+    Protocol,
+    /// [`Answer::Config`]
+    Config,
+    /// [`Answer::Deadlock`]
+    Deadlock,
+    /// [`Answer::Internal`]
+    Internal,
+    /// [`Answer::Interrupted`], from calls that have no other way to say so
+    Interrupted,
+}
+
+impl ErrorKind {
+    /// The row of the answer table that this failure is.
+    pub fn answer(self) -> Answer {
+        match self {
+            ErrorKind::Invalid => Answer::Invalid,
+            ErrorKind::Unreachable => Answer::Unreachable,
+            ErrorKind::Unknown => Answer::Unknown,
+            ErrorKind::Protocol => Answer::Protocol,
+            ErrorKind::Config => Answer::Config,
+            ErrorKind::Deadlock => Answer::Deadlock,
+            ErrorKind::Internal => Answer::Internal,
+            ErrorKind::Interrupted => Answer::Interrupted,
+        }
+    }
+}
+
+/// A failure: which kind, and a whole sentence that says what happened and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+}
+
+impl Error {
+    /// A failure of this kind with a sentence for the person who reads the log.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
+        Error { kind, message: message.into() }
+    }
+
+    /// Which failure it is.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// Whether it may pass by itself: no server, or an outcome that could not be found out.
+    pub fn is_outage(&self) -> bool {
+        matches!(self.kind, ErrorKind::Unreachable | ErrorKind::Unknown)
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Invalid, message)
+    }
+
+    pub(crate) fn config(message: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Config, message)
+    }
+
+    pub(crate) fn protocol(message: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Protocol, message)
+    }
+
+    /// Puts the operation in front, so that the sentence says what was being done.
+    pub(crate) fn during(mut self, operation: impl fmt::Display) -> Error {
+        self.message = format!("{operation}: {}", self.message);
+        self
+    }
+}
+
+/// A result whose failure is a memlock [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,131 @@
+//! Staying whole through `fork()`.
+//!
+//! A child inherits copies of the parent's sockets and mutexes. The sockets are shared with the parent, so
+//! one byte written by the child corrupts the parent's stream; a mutex that another thread held at the fork
+//! stays locked for ever. The cure for both: state that a child must not touch lives in a [`ForkLocal`],
+//! which gives every process its own fresh value. The inherited one is left alone and leaked: it cannot
+//! even be dropped safely.
+
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+
+static GENERATION: AtomicU64 = AtomicU64::new(0);
+static HANDLER_INSTALLED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn count_fork() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Names the process within its family: a number that changes in the child at every fork. Reading it makes
+/// no system call.
+pub(crate) fn generation() -> u64 {
+    if !HANDLER_INSTALLED.load(Ordering::Acquire) {
+        // Two threads may both get here and install the handler twice. That is harmless, the number then
+        // grows by two at a fork; making one wait for the other would be a lock that a fork could catch.
+        // SAFETY: `count_fork` only touches an atomic, which is allowed in a forked child.
+        let failed = unsafe { libc::pthread_atfork(None, None, Some(count_fork)) };
+        if failed == 0 {
+            HANDLER_INSTALLED.store(true, Ordering::Release);
+        } else {
+            log::warn!("memlock cannot watch for forks (out of memory): do not fork this process.");
+        }
+    }
+    GENERATION.load(Ordering::Relaxed)
+}
+
+/// A value of which every process has its own.
+#[derive(Debug)]
+pub(crate) struct ForkLocal<T> {
+    slot: AtomicPtr<Slot<T>>,
+}
+
+struct Slot<T> {
+    generation: u64,
+    value: T,
+}
+
+// SAFETY: the pointer owns a `Slot<T>` that is shared by reference between threads and dropped by one.
+unsafe impl<T: Send + Sync> Send for ForkLocal<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Sync for ForkLocal<T> {}
+
+impl<T> ForkLocal<T> {
+    /// No value yet: each process makes its own on first use.
+    pub(crate) const fn new() -> ForkLocal<T> {
+        ForkLocal { slot: AtomicPtr::new(std::ptr::null_mut()) }
+    }
+
+    /// This process's value, made by `make` if there is none. Several threads may make one at the same
+    /// time; the first one made is kept, and nobody waits for anybody.
+    pub(crate) fn get_or_try_init<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<&T, E> {
+        let generation = generation();
+        if let Some(value) = self.current(generation) {
+            return Ok(value);
+        }
+        let fresh = Box::into_raw(Box::new(Slot { generation, value: make()? }));
+        loop {
+            let seen = self.slot.load(Ordering::Acquire);
+            if let Some(value) = self.current(generation) {
+                // SAFETY: `fresh` was made above and has been shown to nobody.
+                drop(unsafe { Box::from_raw(fresh) });
+                return Ok(value);
+            }
+            if self.slot.compare_exchange(seen, fresh, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                // SAFETY: `fresh` is now owned by `self` and lives as long as it.
+                return Ok(unsafe { &(*fresh).value });
+            }
+        }
+    }
+
+    fn current(&self, generation: u64) -> Option<&T> {
+        // SAFETY: a non-null pointer came from `Box::into_raw` and is freed only by `drop`.
+        let slot = unsafe { self.slot.load(Ordering::Acquire).as_ref() }?;
+        (slot.generation == generation).then_some(&slot.value)
+    }
+}
+
+impl<T: Default> ForkLocal<T> {
+    /// This process's value, beginning with the default.
+    pub(crate) fn get(&self) -> &T {
+        match self.get_or_try_init(|| Ok::<T, std::convert::Infallible>(T::default())) {
+            Ok(value) => value,
+            Err(never) => match never {},
+        }
+    }
+}
+
+impl<T> Drop for ForkLocal<T> {
+    fn drop(&mut self) {
+        let slot = *self.slot.get_mut();
+        // SAFETY: as in `get`; `&mut self` says that nobody else looks at it.
+        let ours = unsafe { slot.as_ref() }.is_some_and(|slot| slot.generation == generation());
+        if ours {
+            // SAFETY: made by `Box::into_raw`, and dropped only here.
+            drop(unsafe { Box::from_raw(slot) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[test]
+    fn a_child_gets_a_fresh_value_even_while_the_parent_holds_the_mutex() {
+        static LOCAL: ForkLocal<Mutex<u32>> = ForkLocal::new();
+        let mut guard = LOCAL.get().lock().unwrap();
+        *guard = 8;
+        // SAFETY: the child only touches atomics and its own memory, then leaves by `_exit`.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let value = LOCAL.get().try_lock().map(|value| *value + 7).unwrap_or(0);
+            // SAFETY: ends the child without running the test harness's destructors.
+            unsafe { libc::_exit(value as i32) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child made above.
+        unsafe { libc::waitpid(child, &mut status, 0) };
+        assert_eq!(libc::WEXITSTATUS(status), 7);
+        assert_eq!(*guard, 8);
+    }
+}

@@ -1,0 +1,107 @@
+//! How long a lock or a session lives: on our clock and on the server's.
+//!
+//! memcached's clock ticks once a second and an item with TTL T lives between T-1 and T seconds. So a lease
+//! of L is sent as ceil(L) + 1: the item outlives the lease by 0 to 2 seconds. The holder counts from
+//! *before* the request left, so it stops believing in its lock before the server does.
+
+use std::time::Duration;
+
+use crate::clock::Moment;
+use crate::error::{Error, Result};
+
+/// The shortest lease that may be asked for.
+pub const MIN_LEASE: Duration = Duration::from_secs(1);
+
+/// The longest lease that may be asked for: 366 days. memcached keeps expiry times as 32-bit Unix seconds,
+/// and a lock that is held for longer is more likely a mistake in units.
+pub const MAX_LEASE: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// The time to live of an item, in whole seconds from its being stored. The store converts it where the
+/// wire wants something else, such as memcached's absolute times beyond 30 days.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ttl(u64);
+
+impl Ttl {
+    /// The TTL that keeps an item for at least `lease`.
+    pub fn covering(lease: Duration) -> Ttl {
+        let partial = u64::from(lease.subsec_nanos() > 0);
+        Ttl(lease.as_secs() + partial + 1)
+    }
+
+    /// Whole seconds.
+    pub fn seconds(self) -> u64 {
+        self.0
+    }
+}
+
+/// A duration that was checked to be a usable lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease(Duration);
+
+impl Lease {
+    /// Checks a lease.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) below one second or above 366 days.
+    pub fn new(duration: Duration) -> Result<Lease> {
+        if duration < MIN_LEASE {
+            return Err(Error::invalid(format!(
+                "The duration {duration:?} is too short: the server's clock ticks once a second, so ask for at least 1 second."
+            )));
+        }
+        if duration > MAX_LEASE {
+            return Err(Error::invalid(format!(
+                "The duration of {} seconds is too long: the longest is 366 days ({} seconds).",
+                duration.as_secs(),
+                MAX_LEASE.as_secs()
+            )));
+        }
+        Ok(Lease(duration))
+    }
+
+    /// The checked duration.
+    pub fn duration(self) -> Duration {
+        self.0
+    }
+
+    /// What to tell the server.
+    pub fn ttl(self) -> Ttl {
+        Ttl::covering(self.0)
+    }
+
+    /// Until when the holder may believe in a lock whose request left at `sent`.
+    pub fn deadline(self, sent: Moment) -> Moment {
+        sent + self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn durations_outside_one_second_to_366_days_are_refused() {
+        for bad in
+            [Duration::ZERO, Duration::from_millis(999), MAX_LEASE + Duration::from_nanos(1), Duration::MAX]
+        {
+            assert!(Lease::new(bad).is_err(), "{bad:?}");
+        }
+        for good in [MIN_LEASE, Duration::from_secs(31 * 24 * 3600), MAX_LEASE] {
+            assert!(Lease::new(good).is_ok(), "{good:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_item_outlives_the_lease_at_every_phase_of_the_servers_clock(
+            millis in 1000_u64..100_000_000, phase_nanos in 0_u32..1_000_000_000,
+        ) {
+            let lease = Lease::new(Duration::from_millis(millis)).unwrap();
+            // Stored `phase` after a tick, the item dies when the tick counter has risen by TTL.
+            let lives = Duration::from_secs(lease.ttl().seconds()) - Duration::from_nanos(phase_nanos.into());
+            prop_assert!(lives > lease.duration());
+            prop_assert!(lives <= lease.duration() + Duration::from_secs(2));
+        }
+    }
+}

@@ -1,0 +1,48 @@
+#![doc = "Locks and distinct lists for programs that share nothing but a memcached."]
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use memlock_core::Client;
+//!
+//! # fn main() -> memlock_core::Result<()> {
+//! let client = Client::connect("memcached://127.0.0.1:11211")?;
+//! let mutex = client.mutex("nightly-report", Duration::from_secs(30))?;
+//! let mut lock = mutex.lock()?;
+//! println!("fence {}", lock.fence());
+//! lock.unlock()?;
+//! # Ok(()) }
+//! ```
+//!
+//! Modules, each importing only what stands below it:
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`bare`] | Burton's six functions on the process's default client |
+//! | [`client`] | [`Client::connect`], from which everything else is made |
+//! | [`mutex`], [`distinct`] | the primitives, written once over any store |
+//! | [`wait`] | limits, cancellation and polling |
+//! | [`lease`], [`owner`], [`name`], [`clock`], [`error`] | small values, without I/O |
+//! | [`store`] | the operations, with memcached and memory behind them |
+
+pub mod bare;
+pub mod client;
+pub mod clock;
+pub mod distinct;
+pub mod error;
+mod fork;
+pub mod lease;
+pub mod mutex;
+pub mod name;
+pub mod owner;
+pub mod store;
+pub mod wait;
+
+pub use client::Client;
+pub use distinct::{DistinctList, Insertion, SetUp};
+pub use error::{Answer, Error, ErrorKind, Result};
+pub use mutex::{Extension, Lock, Mutex, Release};
+pub use owner::{OwnerRecord, Token};
+pub use wait::{Wait, Waited};
+
+/// The version of memlock.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -1,0 +1,249 @@
+//! Names that users choose, and the keys under which the server knows them.
+//!
+//! A name is any bytes without NUL, 1 byte to 64 KiB. A key is what memcached takes: at most 250 bytes from
+//! `!` to `~`. Bytes outside that range and `%` itself are percent-encoded, so plain names stay readable and
+//! `lock:xyz` is the very key that a PHP or Java program beside us would use. A key beyond 200 bytes becomes
+//! a SHA-256. What memlock adds of its own starts with `%` and a letter beyond `F`, which no name can
+//! produce, so that no name can reach into memlock's own items.
+
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+
+use crate::error::{Error, Result};
+
+/// The longest name, in bytes.
+pub const MAX_NAME: usize = 64 * 1024;
+
+/// Beyond this many bytes a key is hashed; the rest up to memcached's 250 is room for memlock's suffixes.
+const MAX_PLAIN_KEY: usize = 200;
+
+/// The longest prefix that an URL may ask for, in bytes.
+const MAX_PREFIX: usize = 64;
+
+/// Checks a name of a mutex or a session.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when it is empty, longer than 64 KiB or contains NUL.
+pub fn check_name(name: &[u8]) -> Result<()> {
+    check_length("name", name)?;
+    if name.contains(&0) {
+        return Err(Error::invalid("The name contains a NUL byte, which no name may."));
+    }
+    Ok(())
+}
+
+/// Checks a key of a distinct list: as a name, but NUL bytes are welcome.
+pub(crate) fn check_member(member: &[u8]) -> Result<()> {
+    check_length("key", member)
+}
+
+fn check_length(what: &str, bytes: &[u8]) -> Result<()> {
+    if bytes.is_empty() {
+        return Err(Error::invalid(format!("The {what} is empty: give at least one byte.")));
+    }
+    if bytes.len() > MAX_NAME {
+        return Err(Error::invalid(format!(
+            "The {what} has {} bytes, and the longest allowed is {MAX_NAME}.",
+            bytes.len()
+        )));
+    }
+    Ok(())
+}
+
+/// A key as it goes over the wire: 1 to 250 bytes, each from `!` to `~`.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key(Box<str>);
+
+impl Key {
+    /// The key's text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+/// Makes keys out of names, under the prefix that the URL asks for.
+#[derive(Clone, Debug, Default)]
+pub struct Keyspace {
+    prefix: Box<str>,
+}
+
+impl Keyspace {
+    /// A key space whose keys all begin with `prefix`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) when the prefix is longer than 64 bytes or has bytes
+    /// that memcached does not take, or a `%`.
+    pub fn new(prefix: &str) -> Result<Keyspace> {
+        if prefix.len() > MAX_PREFIX || !prefix.bytes().all(is_plain) {
+            return Err(Error::config(format!(
+                "The prefix {prefix:?} is not usable: take at most {MAX_PREFIX} visible ASCII characters other than '%'."
+            )));
+        }
+        Ok(Keyspace { prefix: prefix.into() })
+    }
+
+    /// The key of a mutex: `lock:<name>`.
+    pub fn lock(&self, name: &[u8]) -> Key {
+        self.key("lock:", name)
+    }
+
+    /// The key of a session of a distinct list: `list:<session>`.
+    pub fn session(&self, name: &[u8]) -> Key {
+        self.key("list:", name)
+    }
+
+    /// The key of one item of a session's generation. `kind` is a letter that no percent-code contains.
+    pub(crate) fn list_item(&self, kind: char, generation: &str, rest: &[u8]) -> Key {
+        self.key(&format!("list:%{kind}{generation}:"), rest)
+    }
+
+    fn key(&self, family: &str, name: &[u8]) -> Key {
+        let mut key = String::with_capacity(self.prefix.len() + family.len() + name.len() + 8);
+        key.push_str(&self.prefix);
+        key.push_str(family);
+        let stem = key.len();
+        if name.len() <= MAX_PLAIN_KEY {
+            percent_encode(name, &mut key);
+        }
+        if name.len() > MAX_PLAIN_KEY || key.len() > MAX_PLAIN_KEY {
+            key.truncate(stem);
+            key.push_str("%sha256:");
+            key.push_str(&hex(&Sha256::digest(name)));
+        }
+        Key(key.into_boxed_str())
+    }
+}
+
+fn is_plain(byte: u8) -> bool {
+    (b'!'..=b'~').contains(&byte) && byte != b'%'
+}
+
+/// Appends `bytes` to `text` with everything but visible ASCII, and `%`, written as `%XX`.
+pub(crate) fn percent_encode(bytes: &[u8], text: &mut String) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    for &byte in bytes {
+        if is_plain(byte) {
+            text.push(char::from(byte));
+        } else {
+            text.push('%');
+            text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+            text.push(char::from(DIGITS[usize::from(byte & 15)]));
+        }
+    }
+}
+
+/// The bytes that `percent_encode` made `text` from; `None` when it made no such text.
+pub(crate) fn percent_decode(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, tail)) = rest.split_first() {
+        rest = tail;
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let (code, tail) = rest.split_at_checked(2)?;
+        rest = tail;
+        let digit = |digit: u8| char::from(digit).to_digit(16);
+        bytes.push((digit(code[0])? * 16 + digit(code[1])?) as u8);
+    }
+    Some(bytes)
+}
+
+/// Lower-case hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    fn space() -> Keyspace {
+        Keyspace::default()
+    }
+
+    #[test]
+    fn a_plain_name_is_its_own_key() {
+        assert_eq!(space().lock(b"xyz").as_str(), "lock:xyz");
+        assert_eq!(Keyspace::new("app1.").unwrap().lock(b"xyz").as_str(), "app1.lock:xyz");
+    }
+
+    #[test]
+    fn what_memcached_would_misread_is_encoded() {
+        assert_eq!(space().lock(b"a b\r\ndelete c%").as_str(), "lock:a%20b%0D%0Adelete%20c%25");
+        assert_eq!(space().lock("ü".as_bytes()).as_str(), "lock:%C3%BC");
+    }
+
+    #[test]
+    fn a_long_name_becomes_a_pinned_hash() {
+        let key = space().lock(&[b'x'; 300]);
+        assert_eq!(
+            key.as_str(),
+            "lock:%sha256:0d4e2ca9e9cbced7a7a5380eb29e1a3783b9b6d0db72de36a1051038e1c1fbc7"
+        );
+        assert_eq!(space().lock(&[b'x'; 195]).as_str().len(), 200);
+        assert!(space().lock(&[b'x'; 196]).as_str().starts_with("lock:%sha256:"));
+    }
+
+    #[test]
+    fn empty_over_long_and_nul_names_are_refused() {
+        for bad in [&b""[..], b"a\0b", &vec![b'x'; MAX_NAME + 1]] {
+            assert!(check_name(bad).is_err());
+        }
+        assert!(check_name(&vec![b'x'; MAX_NAME]).is_ok());
+    }
+
+    #[test]
+    fn an_unusable_prefix_is_refused() {
+        for bad in ["a b", "a%b", "\n", &"x".repeat(65)] {
+            assert!(Keyspace::new(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_key_is_fit_for_the_wire(name in vec(1_u8.., 1..600), prefix in "[!-$&-~]{0,64}") {
+            let key = Keyspace::new(&prefix).unwrap().lock(&name);
+            prop_assert!(key.as_str().len() <= 230, "leaves room for suffixes within 250");
+            prop_assert!(key.as_str().bytes().all(|byte| (b'!'..=b'~').contains(&byte)));
+        }
+
+        #[test]
+        fn different_names_have_different_keys(a in vec(1_u8.., 1..300), b in vec(1_u8.., 1..300)) {
+            prop_assert_eq!(a == b, space().lock(&a) == space().lock(&b));
+        }
+
+        #[test]
+        fn encoding_can_be_undone(name in vec(any::<u8>(), 0..300)) {
+            let mut text = String::new();
+            percent_encode(&name, &mut text);
+            prop_assert_eq!(percent_decode(&text), Some(name));
+        }
+
+        #[test]
+        fn decoding_never_panics(text in ".{0,40}") {
+            let _ = percent_decode(&text);
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Who holds a lock: the value of the lock's item, one line that a person can read.
+//!
+//! ```text
+//! memlock/1 0d5c7a…32 hex digits… web-3 4711 1795170000
+//!           token                 host  pid  since (Unix seconds, the holder's own clock)
+//! ```
+//!
+//! The token alone decides who the owner is. Host, pid and time are for people.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::clock::Clock;
+use crate::error::{Error, Result};
+use crate::name::{percent_decode, percent_encode};
+
+const FORMAT: &str = "memlock/1";
+
+/// 128 bits that name one acquisition, or one session, and nothing else.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Token(u128);
+
+impl Token {
+    /// A token of these bits.
+    pub const fn from_bits(bits: u128) -> Token {
+        Token(bits)
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for Token {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Token> {
+        let digits = text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        match u128::from_str_radix(text, 16) {
+            Ok(bits) if digits => Ok(Token(bits)),
+            _ => {
+                Err(Error::invalid(format!("{text:?} is not a token: a token is 32 lower-case hex digits.")))
+            }
+        }
+    }
+}
+
+/// What a holder wrote into the lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OwnerRecord {
+    /// Names this acquisition.
+    pub token: Token,
+    /// The holder's host name.
+    pub host: String,
+    /// The holder's process id on that host.
+    pub pid: u32,
+    /// When it was acquired, in Unix seconds of the holder's own clock.
+    pub since: u64,
+}
+
+impl OwnerRecord {
+    /// Reads a lock's value; `None` when it is not one of ours, such as the `1` of a plain memcached client.
+    pub fn parse(value: &[u8]) -> Option<OwnerRecord> {
+        let mut fields = std::str::from_utf8(value).ok()?.split(' ');
+        if fields.next()? != FORMAT {
+            return None;
+        }
+        let token = fields.next()?.parse().ok()?;
+        let host = String::from_utf8(percent_decode(fields.next()?)?).ok()?;
+        let pid = fields.next()?.parse().ok()?;
+        let since = fields.next()?.parse().ok()?;
+        // Further fields are a later version's business.
+        Some(OwnerRecord { token, host, pid, since })
+    }
+}
+
+impl fmt::Display for OwnerRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut host = String::new();
+        percent_encode(self.host.as_bytes(), &mut host);
+        write!(f, "{FORMAT} {} {host} {} {}", self.token, self.pid, self.since)
+    }
+}
+
+/// Whether this value was written by the acquisition that `token` names.
+pub(crate) fn is_ours(value: &[u8], token: Token) -> bool {
+    OwnerRecord::parse(value).is_some_and(|record| record.token == token)
+}
+
+/// This process as the owner of things: its host and pid, and tokens that nobody else has.
+///
+/// Tokens are drawn without a system call: 128 random bits once per process, of which the lower half is
+/// walked through a permutation of all 64-bit numbers. Two tokens of one process never agree; those of two
+/// processes agree with a chance of 2^-64 per pair of processes.
+pub(crate) struct Identity {
+    host: String,
+    pid: u32,
+    seed: u128,
+    drawn: AtomicU64,
+}
+
+impl Identity {
+    pub(crate) fn new(clock: &dyn Clock) -> Result<Identity> {
+        let mut seed = [0; 16];
+        clock.random(&mut seed).map_err(|error| {
+            Error::new(
+                crate::error::ErrorKind::Internal,
+                format!("The operating system gives no randomness: {error}."),
+            )
+        })?;
+        Ok(Identity {
+            host: host_name(),
+            pid: std::process::id(),
+            seed: u128::from_le_bytes(seed),
+            drawn: AtomicU64::new(0),
+        })
+    }
+
+    /// A token never drawn before.
+    pub(crate) fn token(&self) -> Token {
+        let high = self.seed & !u128::from(u64::MAX);
+        Token(high | u128::from(self.draw()))
+    }
+
+    /// A number from 0 up to 1 for jitter.
+    pub(crate) fn fraction(&self) -> f64 {
+        (self.draw() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// The value to store in a lock.
+    pub(crate) fn record(&self, token: Token, clock: &dyn Clock) -> OwnerRecord {
+        OwnerRecord { token, host: self.host.clone(), pid: self.pid, since: clock.unix_seconds() }
+    }
+
+    fn draw(&self) -> u64 {
+        let step = self.drawn.fetch_add(1, Ordering::Relaxed);
+        crate::store::mix((self.seed as u64).wrapping_add(step.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+    }
+}
+
+fn host_name() -> String {
+    let mut buffer = [0_u8; 256];
+    // SAFETY: the buffer is writable and its length is given, less one so that a NUL remains at its end.
+    let failed = unsafe { libc::gethostname(buffer.as_mut_ptr().cast(), buffer.len() - 1) };
+    let name = buffer.split(|&byte| byte == 0).next().unwrap_or_default();
+    if failed != 0 || name.is_empty() {
+        return "unknown-host".to_owned();
+    }
+    String::from_utf8_lossy(name).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SystemClock;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn a_record_can_be_read_by_a_person() {
+        let record = OwnerRecord { token: Token(10), host: "web 3".into(), pid: 4711, since: 1_795_170_000 };
+        assert_eq!(record.to_string(), "memlock/1 0000000000000000000000000000000a web%203 4711 1795170000");
+    }
+
+    #[test]
+    fn a_plain_clients_value_is_not_a_record() {
+        for value in [&b"1"[..], b"", b"memlock/1", b"memlock/2 x", b"\xff\xfe"] {
+            assert_eq!(OwnerRecord::parse(value), None);
+        }
+    }
+
+    #[test]
+    fn tokens_are_never_drawn_twice() {
+        let identity = Identity::new(&SystemClock).unwrap();
+        let drawn: HashSet<Token> = (0..10_000).map(|_| identity.token()).collect();
+        assert_eq!(drawn.len(), 10_000);
+        assert!((0..1000).all(|_| (0.0..1.0).contains(&identity.fraction())));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(bits: u128, host in "\\PC{1,60}", pid: u32, since: u64) {
+            let record = OwnerRecord { token: Token(bits), host, pid, since };
+            prop_assert_eq!(OwnerRecord::parse(record.to_string().as_bytes()), Some(record));
+        }
+
+        #[test]
+        fn any_bytes_can_be_parsed(value: Vec<u8>, tail in "[ -~]{0,90}") {
+            let _ = OwnerRecord::parse(&value);
+            let _ = OwnerRecord::parse(format!("memlock/1 {tail}").as_bytes());
+        }
+
+        #[test]
+        fn tokens_survive_their_text(bits: u128) {
+            prop_assert_eq!(Token(bits).to_string().parse::<Token>(), Ok(Token(bits)));
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! One socket to one server.
+//!
+//! Timeouts are set on the socket once, when it is dialled, so that a round trip costs two system calls:
+//! one write, one read. A whole batch has a deadline too, but it is only looked at when an answer does not
+//! come in one piece; so a batch ends within three times the timeout. Any error closes the connection: a late
+//! reply must never be taken for the next command's.
+
+use std::io::{ErrorKind as IoKind, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use memcache::exp::{MetaResponse, parse_meta_result};
+
+use super::handshake::{Handshake, Introduction, REQUEST};
+use super::{Settings, codec};
+use crate::clock::{Clock, Moment};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::{Failure, Op, Reply};
+
+/// The longest reply line that is read before the server is given up.
+const LONGEST_LINE: usize = 2048;
+/// The largest value that is read.
+const LARGEST_VALUE: usize = 1024 * 1024;
+/// How much is read at once.
+const CHUNK: usize = 16 * 1024;
+/// Up to here a request is written in one go; a longer one is written while its replies are read, because a
+/// server that cannot get rid of its replies stops reading.
+const SMALL_REQUEST: usize = 16 * 1024;
+/// The most replies that are held while a long request is still being written.
+const LARGEST_BACKLOG: usize = 64 * 1024 * 1024;
+
+/// An open connection to a server that was found fit.
+#[derive(Debug)]
+pub(super) struct Connection {
+    stream: TcpStream,
+    clock: Arc<dyn Clock>,
+    io_timeout: Duration,
+    introduction: Introduction,
+    introduced: Moment,
+    last_opaque: u32,
+    output: Vec<u8>,
+    input: Input,
+}
+
+/// What has come in and is not used up: `buffer[start..end]`.
+#[derive(Debug, Default)]
+struct Input {
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+/// How long a batch's replies may still take. The common case, all of them in the first read, needs no look
+/// at the clock; from the second read on there is a limit, or a server that drips would hold us for ever.
+#[derive(Debug, Default)]
+struct Patience {
+    reads: usize,
+    limit: Option<Moment>,
+}
+
+impl Connection {
+    /// Dials, and asks the server who it is. Nothing is changed on the server.
+    pub(super) fn dial(
+        host: &str,
+        port: u16,
+        settings: &Settings,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Connection> {
+        let stream = connect(host, port, settings.connect_timeout, clock.as_ref())?;
+        let prepared = stream
+            .set_nodelay(true)
+            .and_then(|()| stream.set_read_timeout(Some(settings.io_timeout)))
+            .and_then(|()| stream.set_write_timeout(Some(settings.io_timeout)));
+        prepared.map_err(|error| unreachable(format!("The socket cannot be set up: {error}.")))?;
+        let mut connection = Connection {
+            stream,
+            clock: Arc::clone(clock),
+            io_timeout: settings.io_timeout,
+            introduction: Introduction {
+                incarnation: crate::store::Incarnation { boot: 0, pid: 0 },
+                time: 0,
+            },
+            introduced: clock.now(),
+            last_opaque: 0,
+            output: REQUEST.to_vec(),
+            input: Input::default(),
+        };
+        // Reading who the server is changes nothing, so failing at it is never worse than "unreachable".
+        connection.introduction = connection.introduce().map_err(|error| match error.kind() {
+            ErrorKind::Unknown => unreachable(error.to_string()),
+            _ => error,
+        })?;
+        Ok(connection)
+    }
+
+    fn introduce(&mut self) -> Result<Introduction> {
+        let mut patience = Patience::default();
+        self.write_small()?;
+        let mut handshake = Handshake::default();
+        loop {
+            let (from, to) = self.line(&mut patience)?;
+            if handshake.line(&self.input.buffer[from..to])? {
+                return handshake.finish();
+            }
+        }
+    }
+
+    /// Runs a batch. After a failure the connection must be dropped.
+    pub(super) fn run(&mut self, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
+        let first_opaque = self.last_opaque.wrapping_add(1);
+        self.output.clear();
+        for op in ops {
+            if !self.is_of_this_life(op) {
+                continue;
+            }
+            self.last_opaque = self.last_opaque.wrapping_add(1);
+            let mut output = std::mem::take(&mut self.output);
+            let encoded = codec::encode(op, self.last_opaque, || self.server_time(), &mut output);
+            self.output = output;
+            encoded.map_err(|error| Failure { error, sent: false })?;
+        }
+        if !self.output.is_empty() {
+            self.write_out()?;
+        }
+        let mut opaque = first_opaque;
+        let mut patience = Patience::default();
+        let mut replies = Vec::with_capacity(ops.len());
+        for op in ops {
+            let reply = if self.is_of_this_life(op) {
+                let reply = self.reply(op, opaque, &mut patience);
+                opaque = opaque.wrapping_add(1);
+                // A lone command that the server refused in words was not carried out.
+                reply.map_err(|(error, refused)| Failure { error, sent: !refused || ops.len() > 1 })?
+            } else {
+                Reply::Changed
+            };
+            replies.push(reply);
+        }
+        Ok(replies)
+    }
+
+    /// Whether nothing is left unread. If something is, the server said more than it was asked, and the
+    /// connection cannot be trusted with another request.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.input.unread().is_empty()
+    }
+
+    /// Versions of another life of the server mean nothing to this one: such a command is not even sent.
+    fn is_of_this_life(&self, op: &Op<'_>) -> bool {
+        match op {
+            Op::Swap { version, .. } | Op::Delete { version, .. } => {
+                version.incarnation == self.introduction.incarnation
+            }
+            _ => true,
+        }
+    }
+
+    /// The server's Unix time, rather too late than too early: an absolute expiry made from it never comes
+    /// before the lease's end. The two clocks may drift apart by 1 in 5,000.
+    fn server_time(&self) -> u64 {
+        let passed = self.clock.now().since(self.introduced).as_secs();
+        self.introduction.time + passed + passed / 5000 + 2
+    }
+
+    /// Reads one reply. The second part of an error says whether the server refused the command in words.
+    fn reply(
+        &mut self,
+        op: &Op<'_>,
+        opaque: u32,
+        patience: &mut Patience,
+    ) -> std::result::Result<Reply, (Error, bool)> {
+        let unread = |error| (error, false);
+        let (from, to) = self.line(patience).map_err(unread)?;
+        let line = &self.input.buffer[from..to];
+        let response = MetaResponse::parse_header(line).map_err(|error| match error {
+            memcache::exp::Error::Server(text) | memcache::exp::Error::Rejected(text) => {
+                (Error::protocol(format!("The server refused the request: {text}.")), true)
+            }
+            _ => unread(nonsense(line)),
+        })?;
+        let announced = line.strip_prefix(b"VA ").map(|rest| {
+            let length = rest.split(|&byte| byte == b' ').next().unwrap_or_default();
+            std::str::from_utf8(length).ok().and_then(|length| length.parse::<usize>().ok())
+        });
+        let result = parse_meta_result(response).map_err(|_| unread(nonsense(line)))?;
+        let echoed = result.opaque.as_deref().and_then(|echo| std::str::from_utf8(echo).ok());
+        if echoed.and_then(|echo| echo.parse().ok()) != Some(opaque) {
+            return Err(unread(Error::protocol(
+                "A reply does not belong to its request: the connection is out of step.",
+            )));
+        }
+        let value = match announced {
+            None => None,
+            Some(Some(length)) if length <= LARGEST_VALUE => {
+                Some(self.value(length, patience).map_err(unread)?)
+            }
+            Some(_) => {
+                return Err(unread(Error::protocol("The server announced a value larger than 1 MiB.")));
+            }
+        };
+        codec::decode(op, result, value, self.introduction.incarnation).map_err(unread)
+    }
+
+    /// The next line's place in the input, without its end.
+    fn line(&mut self, patience: &mut Patience) -> Result<(usize, usize)> {
+        let mut searched = 0;
+        loop {
+            let unread = self.input.unread();
+            if let Some(place) = unread[searched..].iter().position(|&byte| byte == b'\n') {
+                let (from, mut to) = (self.input.start, self.input.start + searched + place);
+                self.input.start = to + 1;
+                if to > from && self.input.buffer[to - 1] == b'\r' {
+                    to -= 1;
+                }
+                return Ok((from, to));
+            }
+            searched = unread.len();
+            if searched > LONGEST_LINE {
+                return Err(Error::protocol("The server answered a line longer than 2 KiB."));
+            }
+            self.read_more(patience)?;
+        }
+    }
+
+    fn value(&mut self, length: usize, patience: &mut Patience) -> Result<Vec<u8>> {
+        while self.input.unread().len() < length + 2 {
+            self.read_more(patience)?;
+        }
+        let value = match self.input.unread()[..length + 2].strip_suffix(b"\r\n") {
+            Some(value) => value.to_vec(),
+            None => return Err(Error::protocol("The server's value has not the length that it announced.")),
+        };
+        self.input.start += length + 2;
+        Ok(value)
+    }
+
+    fn read_more(&mut self, patience: &mut Patience) -> Result<()> {
+        loop {
+            if patience.reads > 0 {
+                let now = self.clock.now();
+                if now > *patience.limit.get_or_insert(now + self.io_timeout) {
+                    return Err(self.too_late());
+                }
+            }
+            patience.reads += 1;
+            match self.input.fill(&mut self.stream) {
+                Ok(0) => return Err(lost("The server closed the connection.")),
+                Ok(_) => return Ok(()),
+                Err(error) if error.kind() == IoKind::Interrupted => {}
+                Err(error) if matches!(error.kind(), IoKind::WouldBlock | IoKind::TimedOut) => {
+                    return Err(self.too_late());
+                }
+                Err(error) => return Err(lost(format!("The connection broke: {error}."))),
+            }
+        }
+    }
+
+    fn too_late(&self) -> Error {
+        lost(format!("The server did not answer within {:?}.", self.io_timeout))
+    }
+
+    fn write_out(&mut self) -> std::result::Result<(), Failure> {
+        let written =
+            if self.output.len() <= SMALL_REQUEST { self.write_small() } else { self.write_large() };
+        written.map_err(|error| Failure { sent: error.kind() == ErrorKind::Unknown, error })
+    }
+
+    fn write_small(&mut self) -> Result<()> {
+        let mut written = 0;
+        while written < self.output.len() {
+            match self.stream.write(&self.output[written..]) {
+                Ok(more) if more > 0 => written += more,
+                Err(error) if error.kind() == IoKind::Interrupted => {}
+                Err(error) => return Err(self.unwritten(written, &error)),
+                Ok(_) => return Err(self.unwritten(written, &IoKind::WriteZero.into())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes and reads as the socket lets it, whichever goes.
+    fn write_large(&mut self) -> Result<()> {
+        self.stream.set_nonblocking(true).map_err(|error| self.unwritten(0, &error))?;
+        let mut deadline = self.clock.now() + self.io_timeout;
+        let mut written = 0;
+        while written < self.output.len() {
+            match self.stream.write(&self.output[written..]) {
+                Ok(more) if more > 0 => {
+                    written += more;
+                    deadline = self.clock.now() + self.io_timeout;
+                    continue;
+                }
+                Ok(_) => return Err(self.unwritten(written, &IoKind::WriteZero.into())),
+                Err(error) if matches!(error.kind(), IoKind::WouldBlock | IoKind::Interrupted) => {}
+                Err(error) => return Err(self.unwritten(written, &error)),
+            }
+            match self.input.fill(&mut self.stream) {
+                Ok(0) => return Err(self.unwritten(written, &IoKind::UnexpectedEof.into())),
+                Ok(_) if self.input.unread().len() > LARGEST_BACKLOG => {
+                    return Err(Error::new(ErrorKind::Unknown, "The server answers more than was asked."));
+                }
+                Err(error) if !matches!(error.kind(), IoKind::WouldBlock | IoKind::Interrupted) => {
+                    return Err(self.unwritten(written, &error));
+                }
+                Ok(_) | Err(_) => {}
+            }
+            let left = deadline.since(self.clock.now());
+            if left.is_zero() {
+                return Err(self.unwritten(written, &IoKind::TimedOut.into()));
+            }
+            wait_until_ready(&self.stream, left);
+        }
+        self.stream.set_nonblocking(false).map_err(|error| self.unwritten(written, &error))
+    }
+
+    fn unwritten(&self, written: usize, error: &std::io::Error) -> Error {
+        let text = format!("The request could not be written: {error}.");
+        if written == 0 { unreachable(text) } else { lost(text) }
+    }
+}
+
+impl Input {
+    fn unread(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
+    /// Reads once; the bytes go behind those that are there.
+    fn fill(&mut self, stream: &mut TcpStream) -> std::io::Result<usize> {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if self.start > CHUNK {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        if self.buffer.len() < self.end + CHUNK {
+            self.buffer.resize(self.end + CHUNK, 0);
+        }
+        let read = stream.read(&mut self.buffer[self.end..])?;
+        self.end += read;
+        Ok(read)
+    }
+}
+
+fn connect(host: &str, port: u16, timeout: Duration, clock: &dyn Clock) -> Result<TcpStream> {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let addresses = (host, port)
+        .to_socket_addrs()
+        .map_err(|error| unreachable(format!("The host name {host:?} cannot be resolved: {error}.")))?;
+    let deadline = clock.now() + timeout;
+    let mut last = "the name has no address".to_owned();
+    for address in addresses {
+        let left = deadline.since(clock.now());
+        if left.is_zero() {
+            break;
+        }
+        match TcpStream::connect_timeout(&address, left) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error.to_string(),
+        }
+    }
+    Err(unreachable(format!("It cannot be connected to ({last}). Is memcached running there?")))
+}
+
+fn wait_until_ready(stream: &TcpStream, limit: Duration) {
+    let mut socket =
+        libc::pollfd { fd: stream.as_raw_fd(), events: libc::POLLIN | libc::POLLOUT, revents: 0 };
+    let millis = limit.as_millis().clamp(1, 60_000) as libc::c_int;
+    // SAFETY: one valid pollfd is given. The answer is not needed: the caller tries both ways again.
+    unsafe { libc::poll(&mut socket, 1, millis) };
+}
+
+fn unreachable(text: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Unreachable, text)
+}
+
+fn lost(text: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Unknown, text)
+}
+
+fn nonsense(line: &[u8]) -> Error {
+    let shown: String = String::from_utf8_lossy(line).chars().take(80).collect();
+    Error::protocol(format!("The server answered {shown:?}, which is not the meta protocol."))
+}

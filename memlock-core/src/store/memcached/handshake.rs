@@ -1,0 +1,164 @@
+//! What a server tells about itself when a connection is opened, and whether it is fit for locks.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::Incarnation;
+
+/// Asks for all of it in one packet.
+pub(super) const REQUEST: &[u8] = b"stats\r\nstats settings\r\n";
+
+/// The two answers end with this line each.
+const END: &[u8] = b"END";
+
+/// More lines than any server's two answers have.
+const MOST_LINES: usize = 2000;
+
+/// The oldest version whose `md` with a cas is right.
+const OLDEST: (u64, u64, u64) = (1, 6, 13);
+
+/// Collects the lines of the answer.
+#[derive(Debug, Default)]
+pub(super) struct Handshake {
+    lines: usize,
+    ends: usize,
+    version: Option<String>,
+    pid: Option<u64>,
+    time: Option<u64>,
+    uptime: Option<u64>,
+    cas_enabled: Option<bool>,
+}
+
+/// What was learnt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Introduction {
+    pub(super) incarnation: Incarnation,
+    /// The server's own Unix time when it answered.
+    pub(super) time: u64,
+}
+
+impl Handshake {
+    /// Takes the next line; true when it was the last.
+    pub(super) fn line(&mut self, line: &[u8]) -> Result<bool> {
+        self.lines += 1;
+        if line == END {
+            self.ends += 1;
+            return Ok(self.ends == 2);
+        }
+        let text = String::from_utf8_lossy(line);
+        if text.contains("Too many open connections") {
+            return Err(Error::new(
+                ErrorKind::Unreachable,
+                "The server takes no more connections: raise its -c, or use fewer.",
+            ));
+        }
+        let mut words = text.split(' ');
+        let (Some("STAT"), Some(name), true) = (words.next(), words.next(), self.lines <= MOST_LINES) else {
+            return Err(Error::protocol(format!(
+                "The server answered {:?} to \"stats\": it is not a memcached that memlock can use.",
+                text.chars().take(80).collect::<String>()
+            )));
+        };
+        let value = words.next().unwrap_or_default();
+        match name {
+            "version" => self.version = Some(value.to_owned()),
+            "pid" => self.pid = value.parse().ok(),
+            "time" => self.time = value.parse().ok(),
+            "uptime" => self.uptime = value.parse().ok(),
+            "cas_enabled" => self.cas_enabled = Some(value == "yes"),
+            _ => {}
+        }
+        Ok(false)
+    }
+
+    /// Judges the server once all lines are in.
+    pub(super) fn finish(self) -> Result<Introduction> {
+        let version = self.version.unwrap_or_default();
+        match parse_version(&version) {
+            Some(numbers) if numbers >= OLDEST => {}
+            _ => {
+                return Err(Error::protocol(format!(
+                    "The server is memcached {version:?}, and memlock needs 1.6.13 or later: \
+                     older ones do not delete by cas correctly. Upgrade it."
+                )));
+            }
+        }
+        if self.cas_enabled != Some(true) {
+            return Err(Error::protocol(
+                "The server runs without cas (-C), so nobody can prove ownership: start memcached without -C.",
+            ));
+        }
+        let (Some(pid), Some(time), Some(uptime)) = (self.pid, self.time, self.uptime) else {
+            return Err(Error::protocol("The server's \"stats\" has no pid, time or uptime."));
+        };
+        Ok(Introduction { incarnation: Incarnation { boot: time.saturating_sub(uptime), pid }, time })
+    }
+}
+
+/// The three leading numbers of a version such as `1.6.18_beta`.
+fn parse_version(text: &str) -> Option<(u64, u64, u64)> {
+    let mut parts = text.splitn(3, '.');
+    let mut next = || {
+        let part = parts.next()?;
+        let digits = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
+        part[..digits].parse().ok()
+    };
+    Some((next()?, next()?, next()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn introduce(lines: &[&str]) -> Result<Introduction> {
+        let mut handshake = Handshake::default();
+        for line in lines {
+            if handshake.line(line.as_bytes())? {
+                break;
+            }
+        }
+        handshake.finish()
+    }
+
+    const GOOD: [&str; 7] = [
+        "STAT pid 5",
+        "STAT uptime 100",
+        "STAT time 1100",
+        "STAT version 1.6.18",
+        "END",
+        "STAT cas_enabled yes",
+        "END",
+    ];
+
+    fn with(replaced: usize, line: &'static str) -> Result<Introduction> {
+        let mut lines = GOOD;
+        lines[replaced] = line;
+        introduce(&lines)
+    }
+
+    #[test]
+    fn a_fit_server_gives_its_incarnation() {
+        let known = introduce(&GOOD).unwrap();
+        assert_eq!(known, Introduction { incarnation: Incarnation { boot: 1000, pid: 5 }, time: 1100 });
+    }
+
+    #[test]
+    fn unfit_servers_are_refused_with_a_reason() {
+        for (version, fit) in [
+            ("1.6.12", false),
+            ("1.5.22", false),
+            ("1.6.13", true),
+            ("1.6.45_beta2", true),
+            ("1.7.0", true),
+            ("2.0.0-rc1", true),
+            ("", false),
+            ("1.6", false),
+            ("x.y.z", false),
+        ] {
+            let line: &'static str = Box::leak(format!("STAT version {version}").into_boxed_str());
+            assert_eq!(with(3, line).is_ok(), fit, "{version}");
+        }
+        assert!(with(5, "STAT cas_enabled no").unwrap_err().to_string().contains("-C"));
+        assert!(with(0, "ERROR").is_err());
+        assert_eq!(with(0, "ERROR Too many open connections").unwrap_err().kind(), ErrorKind::Unreachable);
+        assert!(with(2, "STAT time x").is_err());
+    }
+}

@@ -1,0 +1,180 @@
+//! The memcached store: one or several servers, spoken to in the meta protocol over sockets of our own.
+//!
+//! | file | what it knows |
+//! | --- | --- |
+//! | `mod` | the URL, and which server owns a route |
+//! | `server` | one server: its idle connections, and when a failed batch may be sent again |
+//! | `connection` | one socket: dialling, deadlines, framing, the opaque check |
+//! | `handshake` | what a server must be: its version, its cas, its incarnation |
+//! | `codec` | operations to commands and replies back, by the `memcache` crate's meta layer |
+
+mod codec;
+mod connection;
+mod handshake;
+mod server;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::url::Url;
+use super::{Failure, Op, Reply, Route, Store, fnv1a, mix};
+use crate::clock::Clock;
+use crate::error::{Error, Result};
+use server::Server;
+
+const DEFAULT_PORT: u16 = 11211;
+
+/// How a server is spoken to.
+#[derive(Clone, Copy, Debug)]
+struct Settings {
+    /// The limit of dialling one server.
+    connect_timeout: Duration,
+    /// The limit of each wait for the server within a batch.
+    io_timeout: Duration,
+    /// How many idle connections are kept per server.
+    pool: usize,
+}
+
+/// The store behind `memcached://host[:port][,host2…]`.
+#[derive(Debug)]
+pub(crate) struct Memcached {
+    servers: Vec<Server>,
+}
+
+impl Memcached {
+    /// Reads the URL. Nothing is dialled until the first operation.
+    pub(crate) fn open(url: &mut Url, clock: &Arc<dyn Clock>) -> Result<Memcached> {
+        let settings = Settings {
+            connect_timeout: url.take_duration("connect_timeout", Duration::from_secs(1))?,
+            io_timeout: url.take_duration("io_timeout", Duration::from_secs(1))?,
+            pool: url.take_count("pool", 16)?,
+        };
+        let mut servers: Vec<Server> = Vec::new();
+        for host in url.authority.split(',') {
+            let (host, port) = split_host(host)?;
+            let server = Server::new(host, port, settings, Arc::clone(clock));
+            if servers.iter().any(|known| known.name() == server.name()) {
+                return Err(Error::config(format!("The URL names the server {} twice.", server.name())));
+            }
+            servers.push(server);
+        }
+        Ok(Memcached { servers })
+    }
+
+    /// Rendezvous hashing: the server whose weight for the route is highest. A server that is down keeps its
+    /// keys, because its locks may still be alive behind a broken network: failing over would grant twice.
+    fn owner(&self, route: Route) -> &Server {
+        let mut servers = self.servers.iter();
+        // `open` pushes at least one: splitting any text gives at least one part.
+        let first = &self.servers[0];
+        servers.next();
+        servers.fold(first, |best, server| {
+            let key = |server: &Server| weight(server.name(), route);
+            if (key(server), server.name()) > (key(best), best.name()) { server } else { best }
+        })
+    }
+}
+
+impl Store for Memcached {
+    fn run(&self, route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
+        let server = if self.servers.len() == 1 { &self.servers[0] } else { self.owner(route) };
+        server.run(ops)
+    }
+}
+
+/// A server's weight for a route: the SplitMix64 finalizer over the route's hash and the FNV-1a of
+/// `host:port`. Pinned by golden vectors: programs of different versions must agree on it.
+fn weight(server: &str, route: Route) -> u64 {
+    mix(fnv1a(server.as_bytes()) ^ route.hash())
+}
+
+fn split_host(text: &str) -> Result<(String, u16)> {
+    let bad = |why: &str| {
+        Err(Error::config(format!(
+            "The server {text:?} in the URL {why}: write host, host:port or [ipv6]:port, and commas between servers."
+        )))
+    };
+    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, "")) => (host, None),
+        Some((host, rest)) => match rest.strip_prefix(':') {
+            Some(port) => (host, Some(port)),
+            None => return bad("has text behind ']'"),
+        },
+        None => match text.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        },
+    };
+    if host.is_empty() {
+        return bad("has no host");
+    }
+    let port = match port.map(str::parse) {
+        None => DEFAULT_PORT,
+        Some(Ok(port)) if port != 0 => port,
+        Some(_) => return bad("has no port from 1 to 65535"),
+    };
+    Ok((host.to_ascii_lowercase(), port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::name::Keyspace;
+
+    fn open(text: &str) -> Result<Memcached> {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        Memcached::open(&mut Url::parse(text)?, &clock)
+    }
+
+    #[test]
+    fn hosts_are_read_in_every_form() {
+        for (text, name) in [
+            ("memcached://localhost", "localhost:11211"),
+            ("memcached://LocalHost:1", "localhost:1"),
+            ("memcached://[::1]", "[::1]:11211"),
+            ("memcached://[::1]:12", "[::1]:12"),
+        ] {
+            assert_eq!(open(text).unwrap().servers[0].name(), name);
+        }
+        for bad in [
+            "memcached://",
+            "memcached://a,",
+            "memcached://:1",
+            "memcached://a:0",
+            "memcached://a:x",
+            "memcached://a:70000",
+            "memcached://[::1]x",
+            "memcached://::1",
+            "memcached://a,a:11211",
+        ] {
+            assert!(open(bad).is_err(), "{bad}");
+        }
+    }
+
+    /// Other programs, and other versions of this one, must find the same server.
+    #[test]
+    fn the_choice_of_server_is_pinned() {
+        let store = open("memcached://a,b,c:11212").unwrap();
+        let chosen: Vec<&str> = ["x", "y", "z", "payments/42", "cron", "ü"]
+            .iter()
+            .map(|name| store.owner(Route::of(&Keyspace::default().lock(name.as_bytes()))).name())
+            .collect();
+        assert_eq!(chosen, ["c:11212", "a:11211", "b:11211", "a:11211", "b:11211", "c:11212"]);
+        let route = Route::of(&Keyspace::default().lock(b"x"));
+        assert_eq!(route.hash(), 0x4dca128b630470ca);
+        assert_eq!(weight("a:11211", route), 0x506b0f699d7ab001);
+    }
+
+    #[test]
+    fn the_order_of_servers_does_not_matter_and_the_load_is_spread() {
+        let (one, two) = (open("memcached://a,b,c").unwrap(), open("memcached://c,a,b").unwrap());
+        let mut load = std::collections::HashMap::new();
+        for number in 0..3000 {
+            let route = Route::of(&Keyspace::default().lock(format!("name {number}").as_bytes()));
+            assert_eq!(one.owner(route).name(), two.owner(route).name());
+            *load.entry(one.owner(route).name()).or_insert(0) += 1;
+        }
+        assert!(load.values().all(|&share| (850..1150).contains(&share)), "{load:?}");
+    }
+}

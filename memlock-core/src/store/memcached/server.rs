@@ -1,0 +1,108 @@
+//! One server: its idle connections, and when a failed batch is sent again.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::Settings;
+use super::connection::Connection;
+use crate::clock::Clock;
+use crate::fork::ForkLocal;
+use crate::store::{Failure, Op, Reply};
+
+/// One server of the URL.
+#[derive(Debug)]
+pub(super) struct Server {
+    name: String,
+    host: String,
+    port: u16,
+    settings: Settings,
+    clock: Arc<dyn Clock>,
+    idle: ForkLocal<Mutex<Idle>>,
+}
+
+/// Connections nobody uses. A failure raises the epoch: what was dialled before is suspect and not kept.
+#[derive(Debug, Default)]
+struct Idle {
+    epoch: u64,
+    connections: Vec<Connection>,
+}
+
+impl Server {
+    pub(super) fn new(host: String, port: u16, settings: Settings, clock: Arc<dyn Clock>) -> Server {
+        let name = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        Server { name, host, port, settings, clock, idle: ForkLocal::new() }
+    }
+
+    /// `host:port`, by which hashing and people know it.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs a batch on this server.
+    ///
+    /// A connection that sat idle may be dead without our knowing. If it turns out so before the request
+    /// left, or if the batch only reads, the batch is run once more on a fresh connection.
+    pub(super) fn run(&self, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
+        let (pooled, epoch) = self.take();
+        let was_pooled = pooled.is_some();
+        let failure = match self.attempt(pooled, epoch, ops) {
+            Ok(replies) => return Ok(replies),
+            Err(failure) => failure,
+        };
+        let harmless = !failure.sent || !ops.iter().any(Op::is_write);
+        if was_pooled && harmless && failure.error.is_outage() {
+            return self.attempt(None, self.idle().epoch, ops);
+        }
+        Err(failure)
+    }
+
+    fn attempt(
+        &self,
+        pooled: Option<Connection>,
+        epoch: u64,
+        ops: &[Op<'_>],
+    ) -> std::result::Result<Vec<Reply>, Failure> {
+        let name = |mut failure: Failure| {
+            failure.error = failure.error.during(format_args!("memcached at {}", self.name));
+            failure
+        };
+        let mut connection = match pooled {
+            Some(connection) => connection,
+            None => Connection::dial(&self.host, self.port, &self.settings, &self.clock)
+                .map_err(|error| name(Failure { error, sent: false }))?,
+        };
+        match connection.run(ops) {
+            Ok(replies) => {
+                self.give_back(connection, epoch);
+                Ok(replies)
+            }
+            Err(failure) => {
+                self.forget_idle();
+                Err(name(failure))
+            }
+        }
+    }
+
+    fn take(&self) -> (Option<Connection>, u64) {
+        let mut idle = self.idle();
+        (idle.connections.pop(), idle.epoch)
+    }
+
+    fn give_back(&self, connection: Connection, epoch: u64) {
+        let mut idle = self.idle();
+        if connection.is_quiet() && idle.epoch == epoch && idle.connections.len() < self.settings.pool {
+            idle.connections.push(connection);
+        }
+    }
+
+    fn forget_idle(&self) {
+        let mut idle = self.idle();
+        idle.epoch += 1;
+        let suspects = std::mem::take(&mut idle.connections);
+        drop(idle);
+        drop(suspects);
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Idle> {
+        self.idle.get().lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

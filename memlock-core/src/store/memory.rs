@@ -1,0 +1,157 @@
+//! The memory store: the same promises within one process, for tests and for programs that need no server.
+//!
+//! `memory://name` is shared by every client of the process that gives the same name, and lives as long as
+//! one of them. A forked child starts with an empty one.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use super::{Failure, Incarnation, Item, Op, Reply, Route, Store, Version};
+use crate::clock::{Clock, Moment};
+use crate::error::{Error, Result};
+use crate::fork::ForkLocal;
+use crate::lease::Ttl;
+use crate::name::Key;
+
+/// Items in this process's memory.
+#[derive(Debug)]
+pub struct Memory {
+    clock: Arc<dyn Clock>,
+    boot: u64,
+    shelf: ForkLocal<Mutex<Shelf>>,
+}
+
+#[derive(Debug, Default)]
+struct Shelf {
+    items: HashMap<Key, Stored>,
+    last_cas: u64,
+    /// The number of items after the last sweep: at twice that, the expired ones are swept out.
+    swept: usize,
+}
+
+#[derive(Debug)]
+struct Stored {
+    value: Vec<u8>,
+    cas: u64,
+    expires: Moment,
+}
+
+type Registry = Mutex<HashMap<String, Weak<Memory>>>;
+
+static REGISTRY: ForkLocal<Registry> = ForkLocal::new();
+
+impl Memory {
+    /// A store of its own, which nobody else can name.
+    pub fn new(clock: Arc<dyn Clock>) -> Memory {
+        Memory { boot: clock.unix_seconds(), clock, shelf: ForkLocal::new() }
+    }
+
+    /// The store that this process knows by `name`.
+    pub(crate) fn named(name: &str, clock: &Arc<dyn Clock>) -> Result<Arc<Memory>> {
+        if name.is_empty() {
+            return Err(Error::config("The URL memory:// has no name: write memory://name."));
+        }
+        let mut registry = REGISTRY.get().lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(store) = registry.get(name).and_then(Weak::upgrade) {
+            return Ok(store);
+        }
+        registry.retain(|_, store| store.strong_count() > 0);
+        let store = Arc::new(Memory::new(Arc::clone(clock)));
+        registry.insert(name.to_owned(), Arc::downgrade(&store));
+        Ok(store)
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        Incarnation { boot: self.boot, pid: 0 }
+    }
+
+    fn apply(&self, shelf: &mut Shelf, now: Moment, op: &Op<'_>) -> Result<Reply> {
+        let version = |cas| Version { incarnation: self.incarnation(), cas };
+        Ok(match *op {
+            Op::Add { key, value, ttl } => match shelf.live(key, now) {
+                Some(_) => Reply::Exists,
+                None => Reply::Stored(version(shelf.store(key, value.to_vec(), expiry(now, ttl)))),
+            },
+            Op::Get { key } => match shelf.live(key, now) {
+                Some(stored) => Reply::Value(Item {
+                    value: stored.value.clone(),
+                    version: version(stored.cas),
+                    remaining: Some(Duration::from_secs(stored.expires.since(now).as_secs() + 1)),
+                }),
+                None => Reply::Missing,
+            },
+            Op::Swap { key, version: wanted, value, ttl } => match shelf.live(key, now) {
+                Some(stored) if version(stored.cas) == wanted => {
+                    Reply::Stored(version(shelf.store(key, value.to_vec(), expiry(now, ttl))))
+                }
+                Some(_) => Reply::Changed,
+                None => Reply::Missing,
+            },
+            Op::Delete { key, version: wanted } => match shelf.live(key, now) {
+                Some(stored) if version(stored.cas) == wanted => {
+                    shelf.items.remove(key);
+                    Reply::Deleted
+                }
+                Some(_) => Reply::Changed,
+                None => Reply::Missing,
+            },
+            Op::Append { key, value } => match shelf.live(key, now) {
+                Some(stored) => {
+                    let (mut whole, expires) = (stored.value.clone(), stored.expires);
+                    whole.extend_from_slice(value);
+                    Reply::Stored(version(shelf.store(key, whole, expires)))
+                }
+                None => Reply::Missing,
+            },
+            Op::Count { key, by, initial } => match (shelf.live(key, now), initial) {
+                (Some(stored), _) => {
+                    let number = std::str::from_utf8(&stored.value).ok().and_then(|text| text.parse().ok());
+                    let Some(number) = number.map(|number: u64| number.wrapping_add(by)) else {
+                        return Err(Error::protocol(format!(
+                            "The item {key} is not a number and cannot be counted."
+                        )));
+                    };
+                    let expires = stored.expires;
+                    shelf.store(key, number.to_string().into_bytes(), expires);
+                    Reply::Number(number)
+                }
+                (None, Some((first, ttl))) => {
+                    shelf.store(key, first.to_string().into_bytes(), expiry(now, ttl));
+                    Reply::Number(first)
+                }
+                (None, None) => Reply::Missing,
+            },
+        })
+    }
+}
+
+impl Store for Memory {
+    fn run(&self, _route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
+        let mut shelf = self.shelf.get().lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.clock.now();
+        let replies = ops.iter().map(|op| self.apply(&mut shelf, now, op)).collect::<Result<Vec<_>>>();
+        replies.map_err(|error| Failure { error, sent: ops.len() > 1 })
+    }
+}
+
+impl Shelf {
+    fn live(&mut self, key: &Key, now: Moment) -> Option<&Stored> {
+        if self.items.len() > 2 * self.swept + 64 {
+            self.items.retain(|_, stored| stored.expires > now);
+            self.swept = self.items.len();
+        }
+        self.items.get(key).filter(|stored| stored.expires > now)
+    }
+
+    fn store(&mut self, key: &Key, value: Vec<u8>, expires: Moment) -> u64 {
+        self.last_cas += 1;
+        let cas = self.last_cas;
+        self.items.insert(key.clone(), Stored { value, cas, expires });
+        cas
+    }
+}
+
+fn expiry(now: Moment, ttl: Ttl) -> Moment {
+    now + Duration::from_secs(ttl.seconds())
+}

@@ -1,0 +1,211 @@
+//! A store: a function from a batch of operations to replies. One call is one round trip.
+//!
+//! Everything above is written once over this trait. A store decides nothing: each operation is atomic on its
+//! own, and what a reply means is the primitive's business. A test store is a wrapper that loses, delays,
+//! evicts or restarts; a new store is one file that passes the same behaviour suite, plus one line in
+//! [`open`].
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::lease::Ttl;
+use crate::name::Key;
+
+pub(crate) mod memcached;
+pub mod memory;
+pub(crate) mod url;
+
+use url::Url;
+
+/// One operation on one item.
+#[derive(Clone, Copy, Debug)]
+pub enum Op<'a> {
+    /// Stores the value unless there is an item: [`Reply::Stored`] or [`Reply::Exists`].
+    Add {
+        /// The item.
+        key: &'a Key,
+        /// What to store.
+        value: &'a [u8],
+        /// How long it lives.
+        ttl: Ttl,
+    },
+    /// Reads: [`Reply::Value`] or [`Reply::Missing`].
+    Get {
+        /// The item.
+        key: &'a Key,
+    },
+    /// Stores the value if the item still has that version: [`Reply::Stored`], [`Reply::Changed`] or
+    /// [`Reply::Missing`].
+    Swap {
+        /// The item.
+        key: &'a Key,
+        /// The version it must have.
+        version: Version,
+        /// What to store.
+        value: &'a [u8],
+        /// How long it lives from now.
+        ttl: Ttl,
+    },
+    /// Removes the item if it still has that version: [`Reply::Deleted`], [`Reply::Changed`] or
+    /// [`Reply::Missing`].
+    Delete {
+        /// The item.
+        key: &'a Key,
+        /// The version it must have.
+        version: Version,
+    },
+    /// Adds bytes to the item's end: [`Reply::Stored`] or [`Reply::Missing`].
+    Append {
+        /// The item.
+        key: &'a Key,
+        /// What to add.
+        value: &'a [u8],
+    },
+    /// Adds to a decimal number: [`Reply::Number`] with the new number, or [`Reply::Missing`].
+    Count {
+        /// The item.
+        key: &'a Key,
+        /// How much to add.
+        by: u64,
+        /// Where there is no item: begin with this number and live this long, instead of answering
+        /// [`Reply::Missing`].
+        initial: Option<(u64, Ttl)>,
+    },
+}
+
+impl Op<'_> {
+    /// Whether it can change anything.
+    pub fn is_write(&self) -> bool {
+        !matches!(self, Op::Get { .. })
+    }
+}
+
+/// What a store answers to one operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// It was stored, and this is the version it got.
+    Stored(Version),
+    /// There is an item already; nothing was stored.
+    Exists,
+    /// There is no such item.
+    Missing,
+    /// The item has another version, or the server is not the incarnation that gave this one.
+    Changed,
+    /// It was removed.
+    Deleted,
+    /// The item.
+    Value(Item),
+    /// The number after counting.
+    Number(u64),
+}
+
+/// An item as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// Its value.
+    pub value: Vec<u8>,
+    /// Its version.
+    pub version: Version,
+    /// Its remaining time to live in the server's whole seconds: it has at least one second less and at most
+    /// this. `None` when it lives for ever.
+    pub remaining: Option<Duration>,
+}
+
+/// One life of one server. Everything a server gave out in one life is worthless in the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Incarnation {
+    /// When the server started, in Unix seconds of its own clock.
+    pub boot: u64,
+    /// Its process id, or whatever tells two lives in the same second apart.
+    pub pid: u64,
+}
+
+/// Which state of an item it was: a number that rises with every store, within one incarnation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Version {
+    /// The server's life in which it was given.
+    pub incarnation: Incarnation,
+    /// The server's rising number (memcached's cas id).
+    pub cas: u64,
+}
+
+impl Version {
+    /// A fencing token: it rises from holder to holder and across restarts, as long as the server stores
+    /// fewer than a million items a second on average and its clock is not set back.
+    pub fn fence(self) -> u64 {
+        self.incarnation.boot.saturating_mul(1_000_000).saturating_add(self.cas)
+    }
+}
+
+/// Decides which of several servers owns some keys: a hash of the key they are all found by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route(u64);
+
+impl Route {
+    /// The route of everything that belongs to `key`.
+    pub fn of(key: &Key) -> Route {
+        Route(mix(fnv1a(key.as_str().as_bytes())))
+    }
+
+    /// The pinned hash.
+    pub fn hash(self) -> u64 {
+        self.0
+    }
+}
+
+/// FNV-1a, 64 bits.
+pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// The finalizer of SplitMix64: a permutation of the 64-bit numbers that spreads every bit.
+pub(crate) fn mix(mut bits: u64) -> u64 {
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+/// A batch that did not come to its end.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// What went wrong.
+    pub error: Error,
+    /// Whether the server may have got some of it: if so, what it did is not known.
+    pub sent: bool,
+}
+
+impl Failure {
+    /// The error of a batch that only read: nothing was changed, so there is nothing unknown about it.
+    pub(crate) fn of_read(self) -> Error {
+        match self.error.kind() {
+            ErrorKind::Unknown => Error::new(ErrorKind::Unreachable, self.error.to_string()),
+            _ => self.error,
+        }
+    }
+}
+
+/// A place that keeps items with versions and a time to live.
+pub trait Store: Send + Sync + fmt::Debug {
+    /// Runs `ops` in order on the server that owns `route`, each atomic on its own, in one round trip, and
+    /// answers each with one reply.
+    ///
+    /// # Errors
+    /// A [`Failure`] says whether the server may have got the request.
+    fn run(&self, route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure>;
+}
+
+/// Makes the store that an URL names. The parameters it knows are taken out of `url`.
+pub(crate) fn open(url: &mut Url, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Store>> {
+    match url.scheme.as_str() {
+        "memcached" => Ok(Arc::new(memcached::Memcached::open(url, clock)?)),
+        "memory" => Ok(memory::Memory::named(&url.authority, clock)?),
+        other => Err(Error::config(format!(
+            "The URL's scheme {other:?} is not known. The known ones are memcached:// and memory://."
+        ))),
+    }
+}

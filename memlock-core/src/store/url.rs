@@ -1,0 +1,153 @@
+//! The URL that says where the locks are: `scheme://authority?name=value&…`.
+
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::name::percent_decode;
+
+/// An URL in its parts. Whoever knows a parameter takes it; what is left at the end is a mistake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Url {
+    pub(crate) scheme: String,
+    pub(crate) authority: String,
+    params: Vec<(String, String)>,
+    known: Vec<&'static str>,
+}
+
+impl Url {
+    pub(crate) fn parse(text: &str) -> Result<Url> {
+        let Some((scheme, rest)) = text.split_once("://") else {
+            return Err(Error::config(format!(
+                "The URL {text:?} has no scheme: write memcached://host:port or memory://name."
+            )));
+        };
+        if text.contains('#') || text.chars().any(|c| c.is_control() || c.is_whitespace()) {
+            return Err(Error::config(format!(
+                "The URL {text:?} contains '#', white space or control characters: write them as %XX."
+            )));
+        }
+        let (authority, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let authority = authority.strip_suffix('/').unwrap_or(authority);
+        if authority.contains('/') || authority.contains('@') {
+            return Err(Error::config(format!(
+                "The URL {text:?} has a path or a user: only {scheme}://host[:port][,host2…][?parameters] is known."
+            )));
+        }
+        let mut url = Url {
+            scheme: scheme.to_ascii_lowercase(),
+            authority: authority.to_owned(),
+            params: Vec::new(),
+            known: Vec::new(),
+        };
+        for param in query.split('&').filter(|param| !param.is_empty()) {
+            let (name, value) = param.split_once('=').ok_or_else(|| {
+                Error::config(format!("The URL's parameter {param:?} has no value: write {param}=…"))
+            })?;
+            if url.params.iter().any(|(known, _)| known == name) {
+                return Err(Error::config(format!("The URL's parameter {name:?} is given twice.")));
+            }
+            let value =
+                percent_decode(value).and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(|| {
+                    Error::config(format!("The URL's parameter {name}={value:?} has a broken %XX code."))
+                })?;
+            url.params.push((name.to_owned(), value));
+        }
+        Ok(url)
+    }
+
+    /// Takes a parameter out.
+    pub(crate) fn take(&mut self, name: &'static str) -> Option<String> {
+        self.known.push(name);
+        let place = self.params.iter().position(|(given, _)| given == name)?;
+        Some(self.params.remove(place).1)
+    }
+
+    /// Takes a duration out: `250ms`, `1.5s`, or seconds without a unit.
+    pub(crate) fn take_duration(&mut self, name: &'static str, default: Duration) -> Result<Duration> {
+        let Some(text) = self.take(name) else { return Ok(default) };
+        let (number, unit) = match text.strip_suffix("ms") {
+            Some(number) => (number, 0.001),
+            None => (text.strip_suffix('s').unwrap_or(&text), 1.0),
+        };
+        let plain = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+        let seconds = number.parse::<f64>().ok().filter(|_| plain).map(|number| number * unit);
+        match seconds {
+            Some(seconds) if (0.001..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+            _ => Err(Error::config(format!(
+                "The URL's parameter {name}={text:?} is not a duration from 1ms to 3600s: write for example 250ms or 2s."
+            ))),
+        }
+    }
+
+    /// Takes a count out.
+    pub(crate) fn take_count(&mut self, name: &'static str, default: usize) -> Result<usize> {
+        let Some(text) = self.take(name) else { return Ok(default) };
+        text.parse().map_err(|_| {
+            Error::config(format!("The URL's parameter {name}={text:?} is not a whole number from 0 up."))
+        })
+    }
+
+    /// Says so if a parameter is left that nobody took.
+    pub(crate) fn finish(self) -> Result<()> {
+        let Some((unknown, _)) = self.params.first() else { return Ok(()) };
+        Err(Error::config(format!(
+            "The URL's parameter {unknown:?} is not known. Those of {}:// are {}.",
+            self.scheme,
+            self.known.join(", ")
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn an_url_comes_apart() {
+        let mut url = Url::parse("memcached://a:1,b/?prefix=x%2Dy&io_timeout=250ms&pool=3").unwrap();
+        assert_eq!((url.scheme.as_str(), url.authority.as_str()), ("memcached", "a:1,b"));
+        assert_eq!(url.take("prefix").as_deref(), Some("x-y"));
+        let duration = url.take_duration("io_timeout", Duration::ZERO).unwrap();
+        assert_eq!(duration, Duration::from_millis(250));
+        assert_eq!(url.take_count("pool", 1), Ok(3));
+        assert_eq!(url.finish(), Ok(()));
+    }
+
+    #[test]
+    fn an_unknown_parameter_lists_the_known_ones() {
+        let mut url = Url::parse("memory://x?prefiks=1").unwrap();
+        url.take("prefix");
+        let message = url.finish().unwrap_err().to_string();
+        assert!(message.contains("prefiks") && message.contains("prefix"), "{message}");
+    }
+
+    #[test]
+    fn malformed_urls_are_refused() {
+        for bad in [
+            "",
+            "localhost",
+            "memcached://a?x",
+            "memcached://a?x=%4",
+            "memcached://u@a",
+            "memcached://a/b",
+            "memcached://a?x=1&x=2",
+            "memcached://a b",
+            "memcached://a#b",
+        ] {
+            assert!(Url::parse(bad).is_err(), "{bad:?}");
+        }
+        for bad in ["", "-1", "1h", "NaN", "inf", "1e3", "0", "4000s", "ms"] {
+            let mut url = Url::parse(&format!("memory://x?t={bad}")).unwrap();
+            assert!(url.take_duration("t", Duration::ZERO).is_err(), "{bad:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_can_be_parsed(text in "\\PC{0,60}", tail in "[ -~]{0,60}") {
+            let _ = Url::parse(&text);
+            let _ = Url::parse(&format!("memcached://{tail}"));
+        }
+    }
+}
