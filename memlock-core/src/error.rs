@@ -3,6 +3,7 @@
 //! An answer above zero is an ordinary "no" and is not an [`Error`] in Rust: it comes as `Option` or a small
 //! enum. An answer below zero is a failure and comes as an [`Error`] whose [`kind`](Error::kind) names the row.
 
+use std::ffi::CStr;
 use std::fmt;
 
 /// Every answer that memlock gives, in every language. The numbers are the C library's return codes: they
@@ -51,35 +52,58 @@ impl Answer {
         self as i32
     }
 
-    /// The answer in one plain sentence, for when nothing more is known.
-    pub fn describe(self) -> &'static str {
+    /// The answer of this number.
+    pub fn from_code(code: i32) -> Option<Answer> {
+        Answer::ALL.into_iter().find(|answer| answer.code() == code)
+    }
+
+    /// The answer in one plain sentence, for when nothing more is known; it ends in NUL for C's sake.
+    pub fn describe(self) -> &'static CStr {
         match self {
-            Answer::Ok => "Done.",
-            Answer::Busy => "Another holder has it.",
-            Answer::TimedOut => "The wait's limit passed before the lock came free.",
-            Answer::Duplicate => "The key was in the list already.",
-            Answer::Exists => "The session was set up already; carry on.",
-            Answer::NotHeld => "This process holds no such lock.",
+            Answer::Ok => c"Done.",
+            Answer::Busy => c"Another holder has it.",
+            Answer::TimedOut => c"The wait's limit passed before the lock came free.",
+            Answer::Duplicate => c"The key was in the list already.",
+            Answer::Exists => c"The session was set up already; carry on.",
+            Answer::NotHeld => c"This process holds no such lock.",
             Answer::Lost => {
-                "The lock was ours, and was no longer when we got there: its lease ran out, or the server lost it."
+                c"It was ours, and was no longer when we got there: the lease ran out, or the server lost it."
             }
             Answer::NotFound => {
-                "There is no such session: it was never set up, has expired or was torn down."
+                c"There is no such session: it was never set up, has expired or was torn down."
             }
-            Answer::Interrupted => "The wait was cancelled.",
-            Answer::Invalid => "An argument is not valid.",
-            Answer::Unreachable => "The server cannot be reached; nothing was changed.",
-            Answer::Unknown => {
-                "The request was sent, no answer came, and reading back failed too: the outcome is not known."
-            }
+            Answer::Interrupted => c"The wait was cancelled.",
+            Answer::Invalid => c"An argument is not valid.",
+            Answer::Unreachable => c"The server cannot be reached; nothing was changed.",
+            Answer::Unknown => c"The request was sent, no answer came, and reading back failed too.",
             Answer::Protocol => {
-                "The server is too old, runs without cas, refused the request or answered nonsense."
+                c"The server is too old, runs without cas, refused the request or answered nonsense."
             }
-            Answer::Config => "The URL or a setting is not valid.",
-            Answer::Deadlock => "This thread already holds that mutex and would wait for itself.",
-            Answer::Internal => "A bug in memlock was caught. Please report it.",
+            Answer::Config => c"The URL or a setting is not valid.",
+            Answer::Deadlock => c"This thread already holds that mutex and would wait for itself.",
+            Answer::Internal => c"A bug in memlock was caught. Please report it.",
         }
     }
+
+    /// All of them.
+    pub const ALL: [Answer; 16] = [
+        Answer::Ok,
+        Answer::Busy,
+        Answer::TimedOut,
+        Answer::Duplicate,
+        Answer::Exists,
+        Answer::NotHeld,
+        Answer::Lost,
+        Answer::NotFound,
+        Answer::Interrupted,
+        Answer::Invalid,
+        Answer::Unreachable,
+        Answer::Unknown,
+        Answer::Protocol,
+        Answer::Config,
+        Answer::Deadlock,
+        Answer::Internal,
+    ];
 }
 
 /// The failures among the [`Answer`]s.

@@ -24,12 +24,14 @@
 use std::fmt;
 use std::time::Duration;
 
+use sha2::{Digest, Sha256};
+
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork;
 use crate::lease::Lease;
-use crate::name::{Key, percent_encode};
+use crate::name::{Key, hex};
 use crate::owner::{OwnerRecord, Token, is_ours};
 use crate::store::{Failure, Op, Reply, Route, Version};
 use crate::wait::{self, Wait, Waited};
@@ -164,15 +166,11 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// What names this acquisition: the token, or the percent-encoded value of a plain client.
+    /// What names this acquisition: the token, or the hash of a plain client's value.
     pub fn token(&self) -> String {
         match &self.record {
             Some(record) => record.token.to_string(),
-            None => {
-                let mut text = String::from("plain:");
-                percent_encode(&self.value, &mut text);
-                text
-            }
+            None => format!("plain:{}", hex(&Sha256::digest(&self.value))),
         }
     }
 }

@@ -199,6 +199,18 @@ pub trait Store: Send + Sync + fmt::Debug {
     fn run(&self, route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure>;
 }
 
+/// The store that an URL names, for those who want to put something of their own between it and a
+/// [`Client`](crate::Client). The client's own parameters are not known here.
+///
+/// # Errors
+/// [`ErrorKind::Config`] for an URL that cannot be read.
+pub fn connect(url: &str, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Store>> {
+    let mut url = Url::parse(url)?;
+    let store = open(&mut url, clock)?;
+    url.finish()?;
+    Ok(store)
+}
+
 /// Makes the store that an URL names. The parameters it knows are taken out of `url`.
 pub(crate) fn open(url: &mut Url, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Store>> {
     match url.scheme.as_str() {

@@ -39,10 +39,14 @@ pub(super) struct Connection {
     io_timeout: Duration,
     introduction: Introduction,
     introduced: Moment,
+    last_used: Moment,
     last_opaque: u32,
     output: Vec<u8>,
     input: Input,
 }
+
+/// After so long without use a connection is looked at before it is used again.
+const IDLE: Duration = Duration::from_millis(100);
 
 /// What has come in and is not used up: `buffer[start..end]`.
 #[derive(Debug, Default)]
@@ -83,6 +87,7 @@ impl Connection {
                 time: 0,
             },
             introduced: clock.now(),
+            last_used: clock.now(),
             last_opaque: 0,
             output: REQUEST.to_vec(),
             input: Input::default(),
@@ -138,6 +143,7 @@ impl Connection {
             };
             replies.push(reply);
         }
+        self.last_used = self.clock.now();
         Ok(replies)
     }
 
@@ -145,6 +151,26 @@ impl Connection {
     /// connection cannot be trusted with another request.
     pub(super) fn is_quiet(&self) -> bool {
         self.input.unread().is_empty()
+    }
+
+    /// Whether the server has closed it, or sent something unasked, since it was last used. Asked only of a
+    /// connection that was idle for a while, since it costs a system call.
+    pub(super) fn was_closed(&self) -> bool {
+        if self.clock.now().since(self.last_used) < IDLE {
+            return false;
+        }
+        let mut byte = 0_u8;
+        // SAFETY: one writable byte is given for one byte.
+        let peeked = unsafe {
+            libc::recv(
+                self.stream.as_raw_fd(),
+                std::ptr::from_mut(&mut byte).cast(),
+                1,
+                libc::MSG_PEEK | libc::MSG_DONTWAIT,
+            )
+        };
+        // Nothing to read yet is the good case; 0 is the end, and a byte is one that nobody asked for.
+        peeked >= 0 || std::io::Error::last_os_error().kind() != IoKind::WouldBlock
     }
 
     /// Versions of another life of the server mean nothing to this one: such a command is not even sent.

@@ -50,7 +50,8 @@ impl Server {
         };
         let harmless = !failure.sent || !ops.iter().any(Op::is_write);
         if was_pooled && harmless && failure.error.is_outage() {
-            return self.attempt(None, self.idle().epoch, ops);
+            let epoch = self.idle().epoch;
+            return self.attempt(None, epoch, ops);
         }
         Err(failure)
     }
@@ -84,7 +85,17 @@ impl Server {
 
     fn take(&self) -> (Option<Connection>, u64) {
         let mut idle = self.idle();
-        (idle.connections.pop(), idle.epoch)
+        let (connection, epoch) = (idle.connections.pop(), idle.epoch);
+        drop(idle);
+        // A connection that the server has closed is found out before anything is sent on it: then a dead
+        // server is "unreachable, nothing was changed" and not "outcome unknown".
+        match connection {
+            Some(connection) if connection.was_closed() => {
+                let epoch = self.forget_idle();
+                (None, epoch)
+            }
+            other => (other, epoch),
+        }
     }
 
     fn give_back(&self, connection: Connection, epoch: u64) {
@@ -94,12 +105,13 @@ impl Server {
         }
     }
 
-    fn forget_idle(&self) {
+    fn forget_idle(&self) -> u64 {
         let mut idle = self.idle();
         idle.epoch += 1;
-        let suspects = std::mem::take(&mut idle.connections);
+        let (epoch, suspects) = (idle.epoch, std::mem::take(&mut idle.connections));
         drop(idle);
         drop(suspects);
+        epoch
     }
 
     fn idle(&self) -> std::sync::MutexGuard<'_, Idle> {

@@ -1,0 +1,243 @@
+//! What every entry point goes through.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use memlock_core::{Answer, Error, ErrorKind, Result};
+
+/* The answers. Above zero: an ordinary "no". Below zero: a failure, of which memlock_last_error() tells more.
+ * The numbers are fixed; the number of an answer that is withdrawn is not given to another. */
+
+/// Done.
+pub const MEMLOCK_OK: c_int = 0;
+/// Another holder has it, and the call was told not to wait.
+pub const MEMLOCK_BUSY: c_int = 1;
+/// The limit of the wait passed.
+pub const MEMLOCK_TIMED_OUT: c_int = 2;
+/// The key was in the list already.
+pub const MEMLOCK_DUPLICATE: c_int = 3;
+/// The session was set up already, and the caller is in it: carry on.
+pub const MEMLOCK_EXISTS: c_int = 4;
+/// This process holds no such lock.
+pub const MEMLOCK_NOT_HELD: c_int = 5;
+/// It was ours, and was no longer when we got there: the lease ran out, or the server lost the item.
+pub const MEMLOCK_LOST: c_int = 6;
+/// No such session: never set up, expired or torn down.
+pub const MEMLOCK_NOT_FOUND: c_int = 7;
+/// The wait was cancelled.
+pub const MEMLOCK_INTERRUPTED: c_int = 8;
+/// NULL, an empty or over-long name, a duration below 1 s or too large.
+pub const MEMLOCK_INVALID: c_int = -1;
+/// No server could be reached; nothing was changed.
+pub const MEMLOCK_UNREACHABLE: c_int = -2;
+/// Sent, no answer came, and reading back failed too.
+pub const MEMLOCK_UNKNOWN: c_int = -3;
+/// The server is too old, runs without cas, refused the request or answered nonsense.
+pub const MEMLOCK_PROTOCOL: c_int = -4;
+/// A bad URL or setting.
+pub const MEMLOCK_CONFIG: c_int = -5;
+/// This thread already holds that bare mutex.
+pub const MEMLOCK_DEADLOCK: c_int = -6;
+/// A bug in memlock was caught; please report it.
+pub const MEMLOCK_INTERNAL: c_int = -7;
+
+thread_local! {
+    static LAST_ERROR: RefCell<CString> = RefCell::default();
+}
+
+const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+    Ok(version) => version,
+    Err(_) => c"",
+};
+
+/// The sentence that belongs to the last failure (an answer below zero) of a memlock call in this thread;
+/// empty if there was none. Valid until the next memlock call of this thread. Never NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn memlock_last_error() -> *const c_char {
+    // A thread that is being torn down has no last error any more.
+    LAST_ERROR.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// The version of the library, such as "0.1.0". Never NULL; valid for ever.
+#[unsafe(no_mangle)]
+pub extern "C" fn memlock_version() -> *const c_char {
+    VERSION.as_ptr()
+}
+
+/// An answer in one plain English sentence. Never NULL; valid for ever.
+#[unsafe(no_mangle)]
+pub extern "C" fn memlock_describe(answer: c_int) -> *const c_char {
+    Answer::from_code(answer).map_or(c"That is no answer of memlock.", Answer::describe).as_ptr()
+}
+
+/// Runs an entry point's body: turns its error into a number and a sentence, and stops a panic, which must
+/// not unwind into C.
+pub(crate) fn enter(body: impl FnOnce() -> Result<Answer>) -> c_int {
+    let error = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(answer)) => return answer.code(),
+        Ok(Err(error)) => error,
+        Err(panic) => {
+            Error::new(ErrorKind::Internal, format!("A bug in memlock was caught: {}.", said(panic.as_ref())))
+        }
+    };
+    let sentence: Vec<u8> = error.to_string().bytes().filter(|&byte| byte != 0).collect();
+    // Without its NULs it always fits; and a thread that is being torn down does without.
+    let sentence = CString::new(sentence).unwrap_or_default();
+    let _ = LAST_ERROR.try_with(|last| *last.borrow_mut() = sentence);
+    error.kind().answer().code()
+}
+
+/// For entry points that answer nothing: stops a panic.
+pub(crate) fn quietly(body: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(body));
+}
+
+fn said(panic: &(dyn std::any::Any + Send)) -> &str {
+    match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
+        (Some(text), _) => text,
+        (_, Some(text)) => text,
+        _ => "a panic without words",
+    }
+}
+
+/// A NUL-terminated string that C lends us.
+///
+/// # Safety
+/// `pointer` is NULL or a NUL-terminated string that lives as long as `'a`.
+pub(crate) unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a [u8]> {
+    if pointer.is_null() {
+        return Err(null(what));
+    }
+    // SAFETY: not NULL, and the rest is the caller's promise.
+    Ok(unsafe { CStr::from_ptr(pointer) }.to_bytes())
+}
+
+/// An URL that C lends us.
+///
+/// # Safety
+/// As [`text`].
+pub(crate) unsafe fn url<'a>(pointer: *const c_char) -> Result<&'a str> {
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { text(pointer, "url") }?;
+    std::str::from_utf8(bytes).map_err(|_| Error::new(ErrorKind::Config, "The URL is not UTF-8."))
+}
+
+/// Bytes that C lends us.
+///
+/// # Safety
+/// `data` is NULL or points to `len` readable bytes that live as long as `'a`.
+pub(crate) unsafe fn bytes<'a>(data: *const c_char, len: usize, what: &str) -> Result<&'a [u8]> {
+    if data.is_null() {
+        return Err(null(what));
+    }
+    if isize::try_from(len).is_err() {
+        return Err(invalid(format!("The length of {what} is not possible: {len}.")));
+    }
+    // SAFETY: not NULL, a possible length, and the rest is the caller's promise.
+    Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
+}
+
+/// A handle that C lends us.
+///
+/// # Safety
+/// `pointer` is NULL or came from [`give`] and was not taken back.
+pub(crate) unsafe fn lent<'a, T>(pointer: *const T, what: &str) -> Result<&'a T> {
+    // SAFETY: the caller's promise.
+    unsafe { pointer.as_ref() }.ok_or_else(|| null(what))
+}
+
+/// A handle that C lends us for ourselves alone.
+///
+/// # Safety
+/// As [`lent`], and nobody else uses it during the call.
+pub(crate) unsafe fn lent_mut<'a, T>(pointer: *mut T, what: &str) -> Result<&'a mut T> {
+    // SAFETY: the caller's promise.
+    unsafe { pointer.as_mut() }.ok_or_else(|| null(what))
+}
+
+/// A place for an answer, which may hold anything before.
+///
+/// # Safety
+/// `pointer` is NULL or writable.
+pub(crate) unsafe fn put<T>(pointer: *mut T, value: T, what: &str) -> Result<()> {
+    if pointer.is_null() {
+        return Err(null(what));
+    }
+    // SAFETY: not NULL, and writable by the caller's promise. What was there before is not read.
+    unsafe { pointer.write(value) };
+    Ok(())
+}
+
+/// Makes a handle that C owns from now on.
+pub(crate) fn give<T>(value: T) -> *mut T {
+    Box::into_raw(Box::new(value))
+}
+
+/// Takes a handle back from C; `None` for NULL.
+///
+/// # Safety
+/// `pointer` is NULL or came from [`give`] and was not taken back before.
+pub(crate) unsafe fn take_back<T>(pointer: *mut T) -> Option<Box<T>> {
+    // SAFETY: not NULL here, and the rest is the caller's promise.
+    (!pointer.is_null()).then(|| unsafe { Box::from_raw(pointer) })
+}
+
+/// A lease or duration in milliseconds; what is too short or too long is found out further down.
+pub(crate) fn millis(millis: i64) -> Result<Duration> {
+    u64::try_from(millis)
+        .map(Duration::from_millis)
+        .map_err(|_| invalid(format!("The duration of {millis} ms is negative.")))
+}
+
+/// Burton's durations: seconds.
+pub(crate) fn seconds(seconds: libc::time_t) -> Result<Duration> {
+    u64::try_from(seconds)
+        .map(Duration::from_secs)
+        .map_err(|_| invalid(format!("The duration of {seconds} s is negative.")))
+}
+
+pub(crate) fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Invalid, message)
+}
+
+fn null(what: &str) -> Error {
+    invalid(format!("The argument \"{what}\" is NULL."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_headers_numbers_are_the_answers_numbers() {
+        let named = [
+            MEMLOCK_OK,
+            MEMLOCK_BUSY,
+            MEMLOCK_TIMED_OUT,
+            MEMLOCK_DUPLICATE,
+            MEMLOCK_EXISTS,
+            MEMLOCK_NOT_HELD,
+            MEMLOCK_LOST,
+            MEMLOCK_NOT_FOUND,
+            MEMLOCK_INTERRUPTED,
+            MEMLOCK_INVALID,
+            MEMLOCK_UNREACHABLE,
+            MEMLOCK_UNKNOWN,
+            MEMLOCK_PROTOCOL,
+            MEMLOCK_CONFIG,
+            MEMLOCK_DEADLOCK,
+            MEMLOCK_INTERNAL,
+        ];
+        assert_eq!(named, Answer::ALL.map(Answer::code));
+    }
+
+    #[test]
+    fn a_panic_stops_at_the_boundary() {
+        assert_eq!(enter(|| panic!("oh {}", "no")), MEMLOCK_INTERNAL);
+        // SAFETY: the last error is a string of this thread.
+        let sentence = unsafe { CStr::from_ptr(memlock_last_error()) };
+        assert!(sentence.to_string_lossy().contains("oh no"));
+    }
+}

@@ -1,0 +1,71 @@
+//! The client handle, and the choice of the default client.
+
+use std::ffi::{c_char, c_int};
+
+use memlock_core::{Answer, Client, bare};
+
+use crate::boundary::{enter, give, lent, put, quietly, take_back, url};
+
+/// The way to one set of locks. It may be used from any number of threads at once, and in forked children.
+pub struct memlock_client(pub(crate) Client);
+
+/// Chooses the default client of the bare functions, once, before the first of them is called. Nothing is
+/// dialled. Answers MEMLOCK_OK, MEMLOCK_INVALID, or MEMLOCK_CONFIG for a bad URL or when there is a default
+/// client already.
+///
+/// # Safety
+/// `url` is NULL or a NUL-terminated string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlock_init(url: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    enter(|| bare::init(unsafe { self::url(url) }?).map(|()| Answer::Ok))
+}
+
+/// Opens a client: memcached://host[:port][,host2...]?prefix=&connect_timeout=&io_timeout=&pool=&outage=, or
+/// memory://name for locks within this process. Nothing is dialled until the first call that needs a server.
+/// Answers MEMLOCK_OK, MEMLOCK_INVALID, or MEMLOCK_CONFIG with the known schemes or parameters in the last
+/// error. On failure *client is NULL.
+///
+/// # Safety
+/// `url` is NULL or a NUL-terminated string; `client` is NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlock_client_open(url: *const c_char, client: *mut *mut memlock_client) -> c_int {
+    enter(|| {
+        // SAFETY: the caller's promise.
+        unsafe { put(client, std::ptr::null_mut(), "client") }?;
+        // SAFETY: the caller's promise.
+        let opened = Client::connect(unsafe { self::url(url) }?)?;
+        // SAFETY: the caller's promise.
+        unsafe { put(client, give(memlock_client(opened)), "client") }?;
+        Ok(Answer::Ok)
+    })
+}
+
+/// Closes a client. Locks and lists made from it go on working. NULL is allowed.
+///
+/// # Safety
+/// `client` is NULL or came from memlock_client_open() and is not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlock_client_close(client: *mut memlock_client) {
+    // SAFETY: the caller's promise.
+    quietly(|| drop(unsafe { take_back(client) }));
+}
+
+/// Ends every wait that is going on in this client, in whichever thread: each answers MEMLOCK_INTERRUPTED,
+/// within about 40 ms, and leaves no lock behind. NULL means the default client. May be called from any thread
+/// and, for a client of memlock_client_open(), from a signal handler.
+///
+/// # Safety
+/// `client` is NULL or an open client.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlock_client_cancel_waits(client: *const memlock_client) -> c_int {
+    enter(|| {
+        if client.is_null() {
+            bare::default_client()?.cancel_waits();
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { lent(client, "client") }?.0.cancel_waits();
+        }
+        Ok(Answer::Ok)
+    })
+}

@@ -1,0 +1,25 @@
+//! The C library. See `include/memlock.h`, which is generated from these files by `make header`.
+//!
+//! | file | what it holds |
+//! | --- | --- |
+//! | `boundary` | what every entry point goes through: NULL checks, the panic boundary, the last error |
+//! | `bare` | Burton's six functions and the default client |
+//! | `client`, `lock`, `list` | the handles |
+//!
+//! Ownership is in the types. A handle that C owns is a `Box` that came from [`boundary::give`] and goes back
+//! to [`boundary::take_back`]; a pointer that C lends is a reference for the time of the call.
+#![allow(non_camel_case_types)]
+
+#[cfg(feature = "bare-names")]
+mod bare;
+mod boundary;
+mod client;
+mod list;
+mod lock;
+
+#[cfg(feature = "bare-names")]
+pub use bare::*;
+pub use boundary::*;
+pub use client::*;
+pub use list::*;
+pub use lock::*;
