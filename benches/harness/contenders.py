@@ -1,0 +1,156 @@
+"""Who races: what each contender needs, how it is built, and how it is started."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import server
+
+ROOT = Path(__file__).resolve().parents[2]
+BENCHES = ROOT / "benches"
+HEADER = ROOT / "include" / "memlock.h"
+LIBRARIES = ROOT / "target" / "release"
+BUILT = ROOT / "target" / "bench"
+
+PYTHON = os.environ.get("PYTHON", sys.executable)
+CC = os.environ.get("CC", "cc")
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A program to race; its command wants a port and a limit after it."""
+
+    name: str
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Section:
+    """Contenders that are compared with each other, all of them with the first."""
+
+    key: str
+    title: str
+    unit: str
+    contenders: tuple[Contender, ...]
+    # What a round trip is counted for: a pair, or a batch of so many units.
+    step: str = "pair"
+    units_per_step: int = 1
+
+    @property
+    def floor(self) -> str:
+        """The contender that the others are measured by."""
+        return self.contenders[0].name
+
+
+def _section(key: str, title: str, command: Sequence[object], names: str) -> Section:
+    start = tuple(map(str, command))
+    racers = (Contender(name, (*start, name)) for name in names.split())
+    return Section(key, title, "pair", tuple(racers))
+
+
+def _insert_many() -> Section:
+    racers = (
+        Contender(name, (str(BUILT / "pairs"), f"{name}-batch")) for name in ("raw", "memlock")
+    )
+    title = "insert_many: new keys in batches of 1000, from C"
+    return Section("insert_many", title, "key", tuple(racers), "batch", 1000)
+
+
+SECTIONS = (
+    _section("c", "C: lock+unlock pairs", [BUILT / "pairs"], "raw libmemcached memlock"),
+    _section("rust", "Rust: lock+unlock pairs", [LIBRARIES / "memlock-bench"], "raw memlock"),
+    _section(
+        "python",
+        "Python: lock+unlock pairs",
+        [PYTHON, BENCHES / "pairs.py"],
+        "pylibmc sherlock memlock",
+    ),
+    _insert_many(),
+)
+
+
+def missing(sections: Sequence[Section]) -> list[str]:
+    """One sentence for each thing that is not installed and that these sections need."""
+    keys = {section.key for section in sections}
+    wants = []
+    if server.executable() is None:
+        wants.append("memcached is not installed: package `memcached`")
+    if shutil.which("taskset") is None:
+        wants.append("taskset is not installed: package `util-linux`")
+    if keys & {"c", "insert_many"}:
+        wants += _missing_for_c()
+    if "rust" in keys and shutil.which("cargo") is None:
+        wants.append("cargo is not installed: see https://rustup.rs")
+    if "python" in keys:
+        for module in ("pylibmc", "sherlock", "pymemcache", "memlock"):
+            # Imported, not looked up: a package whose shared library is gone is not installed.
+            tried = _run([PYTHON, "-c", f"import {module}"])
+            if tried.returncode != 0:
+                # Ours is the one in this tree, never one of that name in an index.
+                source = ROOT / "memlock-py" if module == "memlock" else module
+                said = (tried.stderr.splitlines() or ["no reason given"])[-1]
+                remedy = f"`{PYTHON} -m pip install {source}`"
+                wants.append(f"Python package `{module}` is not installed ({said}): {remedy}")
+    return wants
+
+
+def _missing_for_c() -> list[str]:
+    if shutil.which(CC) is None:
+        return [f"the C compiler {CC} is not installed: package `gcc`"]
+    wants = []
+    if shutil.which("readelf") is None:
+        wants.append("readelf is not installed: package `binutils`")
+    probe = _run([CC, "-E", "-x", "c", "-"], "#include <libmemcached/memcached.h>\n")
+    if probe.returncode != 0:
+        wants.append("libmemcached's header is not installed: package `libmemcached-dev`")
+    for needed in (HEADER, LIBRARIES / "libmemlock.so"):
+        if not needed.exists():
+            where = needed.relative_to(ROOT)
+            wants.append(f"memlock's C library is not built: no {where}; run `make bench`")
+    return wants
+
+
+def build(sections: Sequence[Section]) -> None:
+    """Compile the contenders that need it."""
+    keys = {section.key for section in sections}
+    if keys & {"c", "insert_many"}:
+        BUILT.mkdir(parents=True, exist_ok=True)
+        _link_soname()
+        flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror"]
+        paths = [f"-I{HEADER.parent}", f"-L{LIBRARIES}", f"-Wl,-rpath,{BUILT}"]
+        source, program = BENCHES / "pairs.c", BUILT / "pairs"
+        _must_run([CC, *flags, *paths, "-o", program, source, "-lmemlock", "-lmemcached"])
+    if "rust" in keys:
+        # Said here, since the environment might say otherwise and LIBRARIES says where to look.
+        target = f"--target-dir={ROOT / 'target'}"
+        _must_run(["cargo", "build", "--quiet", "--release", "-p", "memlock-bench", target])
+
+
+def _link_soname() -> None:
+    """Give the library the name that a linked program looks for, as `make install` would."""
+    library = LIBRARIES / "libmemlock.so"
+    dynamic = _must_run(["readelf", "-d", library]).stdout
+    soname = re.search(r"soname: \[(.+)\]", dynamic)
+    name = BUILT / (soname.group(1) if soname else library.name)
+    name.unlink(missing_ok=True)
+    name.symlink_to(library)
+
+
+def _must_run(command: Sequence[object]) -> subprocess.CompletedProcess[str]:
+    done = _run([str(part) for part in command])
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(map(str, command))}\n{done.stderr.strip()}")
+    return done
+
+
+def _run(command: list[str], text: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, input=text, capture_output=True, text=True, cwd=ROOT, check=False
+    )

@@ -1,0 +1,155 @@
+"""What the figures say: tables, and a line for each target."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from . import server
+from .contenders import PYTHON, Section
+from .measure import Costs
+
+
+@dataclass
+class Results:
+    """All that was measured of one section, by the contender's name."""
+
+    section: Section
+    rates: dict[str, list[float]] = field(default_factory=dict)
+    costs: dict[str, Costs] = field(default_factory=dict)
+    calls: dict[str, dict[str, float] | str] = field(default_factory=dict)
+
+    def ratio(self, name: str, to: str) -> Ratio:
+        """How fast `name` is by `to`, round by round: the machine's moods hit both alike."""
+        pairs = zip(self.rates[name], self.rates[to])
+        return Ratio([one / other for one, other in pairs])
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Ratios of one round each, and their median as the figure to go by."""
+
+    rounds: Sequence[float]
+
+    @property
+    def median(self) -> float:
+        """The figure to go by."""
+        return statistics.median(self.rounds)
+
+    def __str__(self) -> str:
+        return f"{self.median:5.2f}  {min(self.rounds):.2f}-{max(self.rounds):.2f}"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A ratio that memlock should reach; without `wanted`, one that is good to know."""
+
+    section: str
+    to: str
+    wanted: float | None
+
+
+TARGETS = (
+    Target("c", "raw", 0.90),
+    Target("c", "libmemcached", None),
+    Target("rust", "raw", None),
+    Target("python", "pylibmc", 1.00),
+    Target("python", "sherlock", None),
+    Target("insert_many", "raw", 0.20),
+)
+
+
+def machine(core: int) -> str:
+    """Where this was measured, and with which versions."""
+    libraries = "pylibmc sherlock pymemcache memlock"
+    lines = {
+        "machine": f"{os.cpu_count()} cores, {_processor()}, load {os.getloadavg()[0]:.1f}",
+        "pinned": f"server and client share core {core}",
+        "kernel": f"{platform.system()} {platform.release()}",
+        "server": _said_by([server.executable() or "memcached", "-V"]),
+        "python": _said_by([PYTHON, "-c", _VERSIONS, *libraries.split()]),
+    }
+    return "\n".join(f"{name:<9}{said}" for name, said in lines.items())
+
+
+_VERSIONS = """
+import platform, sys
+from importlib import metadata
+said = [platform.python_version()]
+for name in sys.argv[1:]:
+    try:
+        said.append(name + " " + metadata.version(name))
+    except metadata.PackageNotFoundError:
+        said.append(name + " (not installed)")
+print(", ".join(said))
+"""
+
+
+def _said_by(command: list[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            names = [
+                line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+            ]
+    except OSError:
+        names = []
+    return names[0] if names else platform.machine()
+
+
+def table(results: Results) -> str:
+    """Speeds and costs of one section."""
+    section = results.section
+    head = (
+        f"{section.unit + 's/s':>12}  {'of ' + section.floor:>10}  {'min-max':<9}"
+        f"  {'commands/' + section.unit:>14}  {'round trips/' + section.step:>17}"
+    )
+    lines = [section.title, f"  {'':<14}{head}"]
+    for contender in section.contenders:
+        name, costs = contender.name, results.costs[contender.name]
+        lines.append(
+            f"  {name:<14}{statistics.median(results.rates[name]):>12,.0f}"
+            f"  {results.ratio(name, section.floor)!s:>21}"
+            f"  {costs.commands_per_unit:>14.2f}  {costs.round_trips_per_step:>17.2f}"
+        )
+    return "\n".join(lines)
+
+
+def call_table(results: Results) -> str:
+    """System calls of the C contenders."""
+    lines = ["C: system calls per round trip"]
+    for name, calls in results.calls.items():
+        if isinstance(calls, str):
+            lines.append(f"  {name:<14}{calls}")
+            continue
+        per_trip = sum(calls.values()) / results.costs[name].round_trips_per_step
+        often = sorted(calls.items(), key=lambda call: -call[1])
+        detail = ", ".join(f"{call} {times:.2f}" for call, times in often)
+        lines.append(f"  {name:<14}{per_trip:>12.2f}  per pair: {detail}")
+    return "\n".join(lines)
+
+
+def verdicts(all_results: Sequence[Results]) -> str:
+    """A line for each target: it informs, since a noisy machine proves nothing."""
+    lines = ["memlock's targets (median of the rounds' ratios, min-max)"]
+    by_key = {results.section.key: results for results in all_results}
+    for target in TARGETS:
+        if target.section not in by_key:
+            continue
+        ratio = by_key[target.section].ratio("memlock", target.to)
+        what = f"{target.section} memlock / {target.to}"
+        if target.wanted is None:
+            verdict = "for comparison"
+        elif ratio.median >= target.wanted:
+            verdict = f"met: {target.wanted:.2f} or more"
+        else:
+            verdict = f"NOT MET: {target.wanted:.2f} or more was wanted"
+        lines.append(f"  {what:<30}{ratio}   {verdict}")
+    return "\n".join(lines)

@@ -1,0 +1,113 @@
+"""How many lock+unlock pairs a second one Python process gets from one memcached.
+
+    pairs.py CONTENDER PORT seconds=T     warm up for T/4, then run for T seconds
+    pairs.py CONTENDER PORT count=N       exactly N pairs and no warm-up, for counting commands
+
+Prints one line for benches/run, in the form that pairs.c describes.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+import memlock
+import pylibmc
+import sherlock
+from pymemcache.client.base import Client
+from pymemcache.serde import pickle_serde
+
+# What memlock itself puts on the server for the mutex "bench": key, length of value, seconds.
+LOCK_KEY = "lock:bench"
+LOCK_VALUE = b"0123456789abcdef" * 5
+LOCK_TTL_S = 31
+
+PAIRS_PER_LOOK = 16  # how often the clock is read: not so often that it shows
+
+
+# Each contender is a function that connects and answers its `pair`.
+
+
+def memlock_pair(port: int) -> Callable[[], None]:
+    """memlock's mutex: owner-checked, and the waiters' queue is looked at on every release."""
+    mutex = memlock.connect(f"memcached://127.0.0.1:{port}").mutex("bench", lease=30)
+
+    def pair() -> None:
+        if not mutex.acquire():
+            raise RuntimeError("acquire: the lock is taken")
+        mutex.release()
+
+    return pair
+
+
+def pylibmc_pair(port: int) -> Callable[[], None]:
+    """The usual unsafe recipe, add then a blind delete, over libmemcached."""
+    client = pylibmc.Client([f"127.0.0.1:{port}"], binary=False, behaviors={"tcp_nodelay": True})
+
+    def pair() -> None:
+        if not client.add(LOCK_KEY, LOCK_VALUE, time=LOCK_TTL_S):
+            raise RuntimeError("add: the lock is taken")
+        if not client.delete(LOCK_KEY):
+            raise RuntimeError("delete: the lock is gone")
+
+    return pair
+
+
+def sherlock_pair(port: int) -> Callable[[], None]:
+    """sherlock's MCLock (add; get, compare here, then delete) over pymemcache."""
+    # MCLock believes the answer to `add` and compares what it gets with a str: so answers must be
+    # waited for, and str must come back as str (which this serde does without pickling it).
+    client = Client(("127.0.0.1", port), no_delay=True, default_noreply=False, serde=pickle_serde)
+    lock = sherlock.MCLock("lock:bench", client=client, expire=LOCK_TTL_S, timeout=1)
+
+    def pair() -> None:
+        lock.acquire()
+        lock.release()
+
+    return pair
+
+
+CONTENDERS = {
+    "memlock": memlock_pair,
+    "pylibmc": pylibmc_pair,
+    "sherlock": sherlock_pair,
+}
+
+
+def run(pair: Callable[[], None], count: int, seconds: float) -> int:
+    """Run exactly `count` pairs, or as many as fit in `seconds`; answer how many they were."""
+    end = time.perf_counter() + seconds
+    pairs = 0
+    while True:
+        look = count or PAIRS_PER_LOOK
+        for _ in range(look):
+            pair()
+        pairs += look
+        if count or time.perf_counter() >= end:
+            return pairs
+
+
+def main(arguments: list[str]) -> None:
+    """Run the contender that the command line names."""
+    try:
+        name, port, limit = arguments
+        connect = CONTENDERS[name]
+        kind, number = limit.split("=")
+        count = int({"count": number, "seconds": 0}[kind])
+        seconds = float({"count": 0, "seconds": number}[kind])
+    except (KeyError, ValueError):
+        sys.exit(f"usage: pairs.py {'|'.join(CONTENDERS)} PORT seconds=T|count=N")
+    pair = connect(int(port))
+    if not count:
+        run(pair, 0, seconds / 4)
+    begin = time.perf_counter()
+    pairs = run(pair, count, seconds)
+    took = time.perf_counter() - begin
+    print(
+        f"contender={name} unit=pair units={pairs} seconds={took:.6f} per_second={pairs / took:.1f}"
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
