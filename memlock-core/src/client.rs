@@ -14,11 +14,14 @@ use crate::mutex::Mutex;
 use crate::name::{Key, Keyspace, check_name};
 use crate::owner::{Identity, Token, is_ours};
 use crate::store::url::Url;
-use crate::store::{self, Failure, Op, Reply, Route, Store};
+use crate::store::{self, Failure, Item, Op, Reply, Route, Store};
 use crate::wait::Surroundings;
 
 /// How long a waiter rides out an unreachable server, unless the URL says otherwise.
 const DEFAULT_OUTAGE: Duration = Duration::from_secs(5);
+
+/// How often in a row a step is sent before its outcome counts as unknown.
+pub(crate) const ATTEMPTS: usize = 3;
 
 /// How long a stray is left alone after its server did not answer.
 const STRAY_PAUSE: Duration = Duration::from_secs(1);
@@ -190,17 +193,39 @@ impl Client {
     }
 
     /// Removes the item if it carries this token, whatever its version.
-    fn take_off(&self, route: Route, key: &Key, token: Token) -> std::result::Result<(), Failure> {
-        while let Reply::Value(item) = self.one(route, Op::Get { key })? {
-            if !is_ours(&item.value, token) {
-                break;
-            }
+    fn take_off(&self, route: Route, key: &Key, token: Token) -> Result<()> {
+        while let Some(item) = self.get(route, key)?.filter(|item| is_ours(&item.value, token)) {
+            let gone = self.one(route, Op::Delete { key, version: item.version });
             // If somebody touched it between the two: look again.
-            if self.one(route, Op::Delete { key, version: item.version })? != Reply::Changed {
+            if gone.map_err(|failure| failure.error)? != Reply::Changed {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Runs operations that change nothing, again if need be: nothing can be unknown about them.
+    pub(crate) fn read(&self, route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>> {
+        let mut failures = 0;
+        loop {
+            match self.run(route, ops) {
+                Ok(replies) => return Ok(replies),
+                Err(failure) => {
+                    failures += 1;
+                    if failures == ATTEMPTS || !failure.sent {
+                        return Err(failure.of_read());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads one item.
+    pub(crate) fn get(&self, route: Route, key: &Key) -> Result<Option<Item>> {
+        match self.read(route, &[Op::Get { key }])?.pop() {
+            Some(Reply::Value(item)) => Ok(Some(item)),
+            _ => Ok(None),
+        }
     }
 
     /// Runs one operation.

@@ -29,13 +29,13 @@
 
 use std::time::Duration;
 
-use crate::client::Client;
+use crate::client::{ATTEMPTS, Client};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{Lease, Ttl};
 use crate::name::{Key, check_member};
 use crate::owner::Token;
-use crate::store::{Failure, Op, Reply, Route};
+use crate::store::{Failure, Item, Op, Reply, Route};
 
 mod insert;
 mod iterate;
@@ -48,9 +48,6 @@ const GRACE: Duration = Duration::from_millis(100);
 
 /// How much longer than the session its items are kept, so that none of them is missed while it lives.
 const TTL_SLACK: Duration = Duration::from_secs(2);
-
-/// How often a step is tried whose replies get lost.
-const ATTEMPTS: usize = 3;
 
 /// A named set of keys with ids, shared by everybody who knows the session's name.
 ///
@@ -113,14 +110,13 @@ impl DistinctList {
         let mut error = None;
         for _ in 0..ATTEMPTS {
             // Most callers find the session there: look first, and write only if it is not.
-            let found = self.look_up().and_then(|found| match found {
-                Some(generation) => Ok(Some(generation)),
-                None => {
-                    let replies = self.client.run(self.route, &setting_up)?;
-                    let now = self.client.clock().now();
-                    Ok(replies.last().and_then(|reply| Generation::parse(reply, now)))
-                }
-            });
+            let mut found = self.look_up().map_err(|error| Failure { error, sent: false });
+            if let Ok(None) = found {
+                found = self.client.run(self.route, &setting_up).map(|replies| match replies.last() {
+                    Some(Reply::Value(item)) => Generation::parse(item, self.client.clock().now()),
+                    _ => None,
+                });
+            }
             match found {
                 Ok(Some(found)) => {
                     let created = found.token == fresh;
@@ -146,22 +142,17 @@ impl DistinctList {
     pub fn tear_down(&mut self) -> Result<bool> {
         let mut error = None;
         for _ in 0..ATTEMPTS {
-            let ended = self.client.one(self.route, Op::Get { key: &self.key }).and_then(|reply| {
-                let found = Generation::parse(&reply, self.client.clock().now());
-                let ours = found.filter(|found| self.is_mine(found));
-                match (ours, reply) {
-                    (Some(_), Reply::Value(item)) => self
-                        .client
-                        .one(self.route, Op::Delete { key: &self.key, version: item.version })
-                        .map(Some),
-                    _ => Ok(None),
-                }
-            });
-            match ended {
-                Ok(Some(Reply::Deleted)) => return Ok(true),
-                // Gone. If a reply to our delete was lost, it was that which did it.
-                Ok(None | Some(Reply::Missing)) => return Ok(error.is_some()),
-                Ok(Some(_)) => {}
+            let item =
+                self.client.get(self.route, &self.key).map_err(|error| self.said("Tearing down", error))?;
+            let found = item.as_ref().and_then(|item| Generation::parse(item, self.client.clock().now()));
+            let (Some(item), Some(_)) = (item, found.filter(|found| self.is_mine(found))) else {
+                // Gone. If the reply to our delete was lost, it was that which did it.
+                return Ok(error.is_some());
+            };
+            match self.client.one(self.route, Op::Delete { key: &self.key, version: item.version }) {
+                Ok(Reply::Deleted) => return Ok(true),
+                Ok(Reply::Missing) => return Ok(error.is_some()),
+                Ok(_) => {}
                 Err(failure) if !failure.sent && error.is_none() => {
                     return Err(self.said("Tearing down", failure.error));
                 }
@@ -182,7 +173,7 @@ impl DistinctList {
         self.within(|list, generation| {
             let key = list.key_item(generation, key.as_ref());
             let replies =
-                list.client.run(list.route, &[Op::Get { key: &key }, Op::Get { key: &list.key }])?;
+                list.client.read(list.route, &[Op::Get { key: &key }, Op::Get { key: &list.key }])?;
             let id = match replies.first() {
                 Some(Reply::Value(item)) => KeyItem::parse(&item.value).and_then(|item| item.id),
                 _ => None,
@@ -208,7 +199,7 @@ impl DistinctList {
         self.within(|list, generation| {
             let counter = list.counter(generation);
             let replies =
-                list.client.run(list.route, &[Op::Get { key: &counter }, Op::Get { key: &list.key }])?;
+                list.client.read(list.route, &[Op::Get { key: &counter }, Op::Get { key: &list.key }])?;
             let count = match replies.first() {
                 Some(Reply::Value(item)) => parse_number(&item.value),
                 // The server lost the counter, and with it the session.
@@ -222,12 +213,12 @@ impl DistinctList {
     /// none.
     fn within<T>(
         &mut self,
-        mut read: impl FnMut(&DistinctList, &Generation) -> std::result::Result<Option<T>, Failure>,
+        mut read: impl FnMut(&DistinctList, &Generation) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
         // The second time, after another session was found in the place of the one that was known.
         for _ in 0..2 {
             let Some(generation) = self.generation()? else { return Ok(None) };
-            let found = read(self, &generation).map_err(|failure| self.said("Reading", failure.of_read()))?;
+            let found = read(self, &generation).map_err(|error| self.said("Reading", error))?;
             if found.is_some() || self.bound {
                 return Ok(found);
             }
@@ -239,15 +230,14 @@ impl DistinctList {
     /// The session's generation: the one known, or else the one found.
     fn generation(&mut self) -> Result<Option<Generation>> {
         if self.joined.is_none() {
-            self.joined = self.look_up().map_err(|failure| self.said("Reading", failure.of_read()))?;
+            self.joined = self.look_up().map_err(|error| self.said("Reading", error))?;
         }
         Ok(self.joined.clone())
     }
 
-    fn look_up(&self) -> std::result::Result<Option<Generation>, Failure> {
+    fn look_up(&self) -> Result<Option<Generation>> {
         let now = self.client.clock().now();
-        let reply = self.client.one(self.route, Op::Get { key: &self.key })?;
-        Ok(Generation::parse(&reply, now))
+        Ok(self.client.get(self.route, &self.key)?.and_then(|item| Generation::parse(&item, now)))
     }
 
     fn is_mine(&self, found: &Generation) -> bool {
@@ -256,7 +246,8 @@ impl DistinctList {
 
     /// Whether a read of the session's item shows the same generation.
     fn still_on(&self, generation: &Generation, session: Option<&Reply>) -> bool {
-        let found = session.and_then(|reply| Generation::parse(reply, self.client.clock().now()));
+        let Some(Reply::Value(item)) = session else { return false };
+        let found = Generation::parse(item, self.client.clock().now());
         found.is_some_and(|found| found.token == generation.token)
     }
 
@@ -289,8 +280,7 @@ impl Generation {
         Generation { token, text: token.to_string(), ends }
     }
 
-    fn parse(reply: &Reply, now: Moment) -> Option<Generation> {
-        let Reply::Value(item) = reply else { return None };
+    fn parse(item: &Item, now: Moment) -> Option<Generation> {
         let mut fields = std::str::from_utf8(&item.value).ok()?.split(' ');
         if fields.next()? != SESSION_FORMAT {
             return None;

@@ -26,18 +26,18 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use crate::client::Client;
+use crate::client::{ATTEMPTS, Client};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork;
 use crate::lease::Lease;
 use crate::name::{Key, hex};
 use crate::owner::{OwnerRecord, Token, is_ours};
-use crate::store::{Failure, Op, Reply, Route, Version};
+use crate::store::{Op, Reply, Route, Version};
 use crate::wait::{self, Wait, Waited};
 
-/// How often a step is sent before its outcome counts as unknown.
-const ATTEMPTS: usize = 3;
+/// How often a step is taken anew because the lock's version was found to be another.
+const ROUNDS: usize = 10;
 
 /// When a grant took longer than this, the server may have been stopped, and its once-a-second clock may
 /// have stood still while it stored our item. We then ask it how long the item really lives.
@@ -124,7 +124,7 @@ impl Mutex {
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
     pub fn force_unlock(&self, token: &str) -> Result<bool> {
-        for _ in 0..ATTEMPTS {
+        for _ in 0..ROUNDS {
             let Some((owner, version)) = self.seen()? else { return Ok(false) };
             if owner.token() != token {
                 return Ok(false);
@@ -143,13 +143,10 @@ impl Mutex {
     }
 
     fn seen(&self) -> Result<Option<(Owner, Version)>> {
-        match self.client.one(self.route, Op::Get { key: &self.key }).map_err(Failure::of_read)? {
-            Reply::Value(item) => {
-                let record = OwnerRecord::parse(&item.value);
-                Ok(Some((Owner { record, value: item.value, remaining: item.remaining }, item.version)))
-            }
-            _ => Ok(None),
-        }
+        Ok(self.client.get(self.route, &self.key)?.map(|item| {
+            let record = OwnerRecord::parse(&item.value);
+            (Owner { record, value: item.value, remaining: item.remaining }, item.version)
+        }))
     }
 }
 
@@ -364,8 +361,9 @@ impl Lock {
     /// Takes a step that only the owner may take. True when it was taken, false when the lock was lost.
     fn settle(&mut self, step: Step) -> Result<bool> {
         let mut error = None;
+        let mut failures = 0;
         let mut read_first = false;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..ROUNDS {
             let sent = self.client.clock().now();
             let (key, version) = (&self.key, self.version);
             let op = match step {
@@ -382,6 +380,10 @@ impl Lock {
                         self.deadline = self.deadline.min(lease.deadline(sent));
                     }
                     (error, read_first) = (Some(failure.error), true);
+                    failures += 1;
+                    if failures == ATTEMPTS {
+                        break;
+                    }
                     continue;
                 }
             };
@@ -418,10 +420,10 @@ impl Lock {
     /// After a suspiciously slow grant: counts on no more than the server will keep the item for.
     fn believe_the_server(&mut self) -> Result<()> {
         let sent = self.client.clock().now();
-        let seen = self.client.one(self.route, Op::Get { key: &self.key }).map_err(Failure::of_read)?;
-        let kept = match seen {
-            Reply::Value(item) if is_ours(&item.value, self.token) => item.remaining.unwrap_or(Duration::MAX),
-            _ => Duration::ZERO,
+        let seen = self.client.get(self.route, &self.key)?;
+        let kept = match seen.filter(|item| is_ours(&item.value, self.token)) {
+            Some(item) => item.remaining.unwrap_or(Duration::MAX),
+            None => Duration::ZERO,
         };
         // The last of the server's seconds may be over in no time.
         self.deadline = self.deadline.min(sent + kept.saturating_sub(Duration::from_secs(1)));

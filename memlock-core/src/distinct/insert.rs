@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::{ATTEMPTS, DistinctList, GRACE, Generation, KeyItem};
+use super::{DistinctList, GRACE, Generation, KeyItem};
+use crate::client::ATTEMPTS;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::{Key, check_member};
@@ -160,7 +161,7 @@ impl<'a> Batch<'a> {
                     if !in_doubt {
                         return Err(failure.error);
                     }
-                    if failures >= ATTEMPTS || !failure.error.is_outage() {
+                    if failures == ATTEMPTS {
                         return Err(unsettled(failure.error));
                     }
                     // What was under way may have arrived: read it back. Our token tells our own claims.

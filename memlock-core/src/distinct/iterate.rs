@@ -3,7 +3,7 @@
 use super::{DistinctList, GRACE, Generation, KeyItem};
 use crate::clock::Moment;
 use crate::error::Result;
-use crate::store::{Failure, Op, Reply};
+use crate::store::{Op, Reply};
 
 /// How many ids are read at once.
 const WINDOW: u64 = 256;
@@ -63,9 +63,9 @@ impl Iterator for Entries {
             match self.window() {
                 Ok(Some(entries)) => self.ready = entries.into_iter(),
                 Ok(None) => self.next = self.last + 1,
-                Err(failure) => {
+                Err(error) => {
                     self.next = self.last + 1;
-                    return Some(Err(self.list.said("Reading", failure.of_read())));
+                    return Some(Err(self.list.said("Reading", error)));
                 }
             }
         }
@@ -74,7 +74,7 @@ impl Iterator for Entries {
 
 impl Entries {
     /// Reads the next ids. `None` when the session is gone.
-    fn window(&mut self) -> std::result::Result<Option<Ids>, Failure> {
+    fn window(&mut self) -> Result<Option<Ids>> {
         let ids: Vec<u64> = (self.next..=self.last).take(WINDOW as usize).collect();
         let mut entries = loop {
             let Some((entries, unsettled)) = self.read(&ids)? else { return Ok(None) };
@@ -91,12 +91,12 @@ impl Entries {
     }
 
     /// The keys of these ids, and whether some of them may still be under way.
-    fn read(&self, ids: &[u64]) -> std::result::Result<Option<(Ids, bool)>, Failure> {
+    fn read(&self, ids: &[u64]) -> Result<Option<(Ids, bool)>> {
         let Entries { list, generation, .. } = self;
         let items: Vec<_> = ids.iter().map(|&id| list.id_item(generation, id)).collect();
         let mut ops: Vec<Op<'_>> = items.iter().map(|key| Op::Get { key }).collect();
         ops.push(Op::Get { key: &list.key });
-        let mut replies = list.client.run(list.route, &ops)?;
+        let mut replies = list.client.read(list.route, &ops)?;
         if !list.still_on(generation, replies.pop().as_ref()) {
             return Ok(None);
         }
@@ -111,7 +111,7 @@ impl Entries {
             .collect();
         let keys: Vec<_> = named.iter().map(|(_, name)| list.key_item(generation, name)).collect();
         let ops: Vec<Op<'_>> = keys.iter().map(|key| Op::Get { key }).collect();
-        let replies = if ops.is_empty() { Vec::new() } else { list.client.run(list.route, &ops)? };
+        let replies = if ops.is_empty() { Vec::new() } else { list.client.read(list.route, &ops)? };
         let in_time = list.client.clock().now() < self.began + GRACE;
         let mut entries = Vec::with_capacity(named.len());
         for (((id, name), key), reply) in named.into_iter().zip(&keys).zip(replies) {
@@ -130,7 +130,10 @@ impl Entries {
                     let value = KeyItem { id: Some(id), token }.to_string();
                     let ttl = list.ttl(generation);
                     let op = Op::Swap { key, version: item.version, value: value.as_bytes(), ttl };
-                    if matches!(list.client.one(list.route, op)?, Reply::Stored(_)) {
+                    // Whether that was we or somebody else, what it is now decides.
+                    let _ = list.client.one(list.route, op);
+                    let now = list.client.get(list.route, key)?.and_then(|item| KeyItem::parse(&item.value));
+                    if now.is_some_and(|now| now.id == Some(id)) {
                         entries.push((id, name));
                     }
                 }

@@ -76,13 +76,6 @@ pub enum Op<'a> {
     },
 }
 
-impl Op<'_> {
-    /// Whether it can change anything.
-    pub fn is_write(&self) -> bool {
-        !matches!(self, Op::Get { .. })
-    }
-}
-
 /// What a store answers to one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {

@@ -40,7 +40,7 @@ impl Server {
     /// Runs a batch on this server.
     ///
     /// A connection that sat idle may be dead without our knowing. If it turns out so before the request
-    /// left, or if the batch only reads, the batch is run once more on a fresh connection.
+    /// left, the batch is run once more on a fresh one.
     pub(super) fn run(&self, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
         let (pooled, epoch) = self.take();
         let was_pooled = pooled.is_some();
@@ -48,8 +48,7 @@ impl Server {
             Ok(replies) => return Ok(replies),
             Err(failure) => failure,
         };
-        let harmless = !failure.sent || !ops.iter().any(Op::is_write);
-        if was_pooled && harmless && failure.error.is_outage() {
+        if was_pooled && !failure.sent && failure.error.is_outage() {
             let epoch = self.idle().epoch;
             return self.attempt(None, epoch, ops);
         }

@@ -1,0 +1,156 @@
+//! Time as the subject: leases on a real server's clock, at every phase of its ticks.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::thread;
+use std::time::Duration;
+
+use memlock_core::clock::{Clock, Moment, SystemClock};
+use memlock_core::{Client, Extension, Release};
+use memlock_tests::server::Memcached;
+
+fn now() -> Moment {
+    SystemClock.now()
+}
+
+/// Polls without mercy until the mutex is granted: the first moment at which the server gives it away.
+fn granted_at(client: &Client, name: &str, limit: Duration) -> Moment {
+    let began = now();
+    let mutex = client.mutex(name, Duration::from_secs(1)).unwrap();
+    loop {
+        if let Some(mut lock) = mutex.try_lock().unwrap() {
+            let at = now();
+            lock.unlock().unwrap();
+            return at;
+        }
+        assert!(now().since(began) < limit, "{name} was never given away");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_lease_is_never_granted_twice_at_any_phase_of_the_servers_clock() {
+    let server = Memcached::start();
+    let client = Client::connect(&server.url()).unwrap();
+    for lease in [1000, 1400] {
+        thread::scope(|scope| {
+            // Twenty-five phases, each 40 ms after the one before.
+            for phase in 0..25 {
+                let client = &client;
+                scope.spawn(move || {
+                    thread::sleep(Duration::from_millis(phase * 40));
+                    let name = format!("{lease} {phase}");
+                    let mutex = client.mutex(&name, Duration::from_millis(lease)).unwrap();
+                    let lock = mutex.lock().unwrap();
+                    let deadline = now() + lock.remaining();
+                    std::mem::forget(lock);
+                    let next = granted_at(client, &name, Duration::from_secs(10));
+                    assert!(next > deadline, "phase {phase}: granted {:?} too early", deadline.since(next));
+                    let late = next.since(deadline);
+                    assert!(late < Duration::from_millis(2600), "phase {phase}: only after {late:?}");
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn an_extended_lease_is_counted_from_the_extension() {
+    let server = Memcached::start();
+    let client = Client::connect(&server.url()).unwrap();
+    let mut lock = client.mutex("m", Duration::from_secs(2)).unwrap().lock().unwrap();
+    thread::sleep(Duration::from_millis(1500));
+    assert_eq!(lock.extend(Duration::from_secs(2)).unwrap(), Extension::Extended);
+    let deadline = now() + lock.remaining();
+    std::mem::forget(lock);
+    assert!(granted_at(&client, "m", Duration::from_secs(10)) > deadline);
+}
+
+#[test]
+fn an_overrun_holder_finds_its_lock_lost_and_its_successor_untouched() {
+    let server = Memcached::start();
+    let client = Client::connect(&server.url()).unwrap();
+    let mutex = client.mutex("m", Duration::from_secs(1)).unwrap();
+    let mut old = mutex.lock().unwrap();
+    let mut new = client.mutex("m", Duration::from_secs(60)).unwrap().lock().unwrap();
+    assert!(new.fence() > old.fence());
+    assert!(old.remaining().is_zero());
+    assert_eq!(old.extend(Duration::from_secs(60)).unwrap(), Extension::Lost, "a renewal never steals");
+    let mut old = old;
+    assert_eq!(old.unlock().unwrap(), Release::NotHeld, "it was told already");
+    assert!(mutex.try_lock().unwrap().is_none());
+    assert_eq!(new.unlock().unwrap(), Release::Released);
+}
+
+#[test]
+fn a_lease_beyond_thirty_days_is_neither_immortal_nor_dead_at_once() {
+    let server = Memcached::start();
+    let client = Client::connect(&server.url()).unwrap();
+    let day = Duration::from_secs(24 * 3600);
+    for days in [29, 30, 31, 366] {
+        let mutex = client.mutex(format!("{days}"), days * day).unwrap();
+        let lock = mutex.lock().unwrap();
+        let kept = mutex.owner().unwrap().unwrap().remaining.unwrap();
+        assert!(kept >= days * day && kept < days * day + Duration::from_secs(60), "{days} days: {kept:?}");
+        drop(lock);
+    }
+}
+
+/// A server that stood still cannot have counted the seconds: it is asked how long it will keep the item.
+#[test]
+fn a_grant_from_a_server_that_stood_still_is_not_believed_for_longer_than_the_server_keeps_it() {
+    let server = Memcached::start();
+    let client = Client::connect(&format!("{}?io_timeout=10s", server.url())).unwrap();
+    let mutex = client.mutex("m", Duration::from_secs(4)).unwrap();
+    mutex.owner().unwrap();
+    server.pause();
+    let deadline = thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let lock = mutex.lock().unwrap();
+            let deadline = now() + lock.remaining();
+            std::mem::forget(lock);
+            deadline
+        });
+        thread::sleep(Duration::from_millis(1800));
+        server.resume();
+        waiter.join().unwrap()
+    });
+    assert!(granted_at(&client, "m", Duration::from_secs(12)) > deadline);
+}
+
+#[test]
+fn a_grant_that_took_longer_than_its_lease_is_given_up() {
+    let server = Memcached::start();
+    let client = Client::connect(&format!("{}?io_timeout=10s", server.url())).unwrap();
+    let mutex = client.mutex("m", Duration::from_secs(1)).unwrap();
+    mutex.owner().unwrap();
+    server.pause();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| mutex.try_lock().map(|lock| lock.map(|lock| lock.remaining())));
+        thread::sleep(Duration::from_millis(1500));
+        server.resume();
+        let told = waiter.join().unwrap().unwrap_err();
+        assert!(told.to_string().contains("longer to answer than the lease"), "{told}");
+    });
+    assert!(mutex.owner().unwrap().is_none(), "and nothing is left behind");
+}
+
+#[test]
+fn a_session_and_its_keys_end_with_its_duration() {
+    let server = Memcached::start();
+    let client = Client::connect(&server.url()).unwrap();
+    let mut list = client.distinct_list("s").unwrap();
+    let began = now();
+    list.set_up(Duration::from_secs(2)).unwrap();
+    list.insert("k").unwrap().unwrap();
+    let mut late = 0;
+    while let Some(told) = list.insert(format!("later {late}")).unwrap() {
+        assert_eq!(told.id(), late + 2, "ids are dense for as long as the session lives");
+        late += 1;
+        thread::sleep(Duration::from_millis(20));
+    }
+    let lived = now().since(began);
+    assert!(lived > Duration::from_secs(2) && lived < Duration::from_secs(5), "{lived:?}");
+    let mut next = client.distinct_list("s").unwrap();
+    next.set_up(Duration::from_secs(60)).unwrap();
+    assert_eq!(next.insert("k").unwrap().unwrap().id(), 1);
+}

@@ -1,0 +1,313 @@
+//! Replies that get lost: at every step of every operation, on a store that loses them on purpose, and through
+//! a proxy in front of a real memcached. Never granted twice, never left behind, never guessed.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use memlock_core::clock::{Clock, SystemClock};
+use memlock_core::store::{self, Failure, Op, Reply, Route, Store};
+use memlock_core::{Client, Error, ErrorKind, Extension, Insertion, Lock, Release, Result};
+use memlock_tests::proxy::{Fault, Match, Proxy};
+use memlock_tests::server::Memcached;
+
+const LEASE: Duration = Duration::from_secs(30);
+
+/// What happens to a batch on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loss {
+    /// It never arrives.
+    Request,
+    /// It is carried out, and the reply never arrives.
+    Reply,
+}
+
+/// A store that loses the batches with these numbers, counted from 0.
+#[derive(Debug)]
+struct Lossy {
+    inner: Arc<dyn Store>,
+    seen: AtomicUsize,
+    losses: Mutex<Vec<(usize, Loss)>>,
+}
+
+impl Store for Lossy {
+    fn run(&self, route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
+        let number = self.seen.fetch_add(1, Ordering::SeqCst);
+        let loss = self.losses.lock().unwrap().iter().find(|(at, _)| *at == number).map(|(_, loss)| *loss);
+        let lost = Failure { error: Error::new(ErrorKind::Unknown, "The reply was lost."), sent: true };
+        match loss {
+            None => self.inner.run(route, ops),
+            Some(Loss::Request) => Err(lost),
+            Some(Loss::Reply) => {
+                self.inner.run(route, ops)?;
+                Err(lost)
+            }
+        }
+    }
+}
+
+/// A client that loses what it is told to, and one beside it on the same store that loses nothing.
+fn clients(losses: &[(usize, Loss)]) -> (Client, Client) {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let memory: Arc<dyn Store> = Arc::new(store::memory::Memory::new(Arc::clone(&clock)));
+    let lossy =
+        Lossy { inner: Arc::clone(&memory), seen: AtomicUsize::new(0), losses: Mutex::new(losses.to_vec()) };
+    (Client::with_store(Arc::new(lossy), Arc::clone(&clock)), Client::with_store(memory, clock))
+}
+
+/// Every way to lose up to two of the first batches.
+fn all_losses() -> Vec<Vec<(usize, Loss)>> {
+    let one = |at: usize| [Loss::Request, Loss::Reply].map(|loss| (at, loss));
+    let mut all: Vec<Vec<(usize, Loss)>> = (0..8).flat_map(one).map(|loss| vec![loss]).collect();
+    for first in 0..7 {
+        for second in first + 1..8 {
+            all.extend(one(first).iter().flat_map(|&a| one(second).map(|b| vec![a, b])));
+        }
+    }
+    all
+}
+
+fn is_free(client: &Client, name: &str) -> bool {
+    client.mutex(name, LEASE).unwrap().owner().unwrap().is_none()
+}
+
+#[test]
+fn a_lock_survives_the_loss_of_any_two_batches() {
+    for losses in all_losses() {
+        let (client, witness) = clients(&losses);
+        let mutex = client.mutex("m", LEASE).unwrap();
+        let mut lock = mutex.try_lock().unwrap().unwrap_or_else(|| panic!("{losses:?}: it was free"));
+        assert!(
+            witness.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none(),
+            "{losses:?}: granted twice"
+        );
+        let fence = lock.fence();
+        assert_eq!(lock.extend(LEASE).unwrap(), Extension::Extended, "{losses:?}");
+        assert!(lock.remaining() > LEASE - Duration::from_secs(5));
+        assert_eq!(lock.unlock().unwrap(), Release::Released, "{losses:?}");
+        assert!(is_free(&witness, "m"), "{losses:?}: left behind");
+        let next = mutex.lock().unwrap();
+        assert!(next.fence() > fence, "{losses:?}");
+        drop(next);
+        assert!(is_free(&witness, "m"), "{losses:?}: left behind");
+    }
+}
+
+#[test]
+fn a_lock_of_another_is_busy_whatever_gets_lost() {
+    for losses in all_losses() {
+        let (client, witness) = clients(&losses);
+        let mut held = witness.mutex("m", LEASE).unwrap().lock().unwrap();
+        assert!(client.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none(), "{losses:?}");
+        assert_eq!(held.unlock().unwrap(), Release::Released, "{losses:?}");
+        drop(client.mutex("m", LEASE).unwrap().lock().unwrap());
+        assert!(is_free(&witness, "m"), "{losses:?}: left behind");
+    }
+}
+
+#[test]
+fn what_cannot_be_found_out_is_unknown_and_taken_off_at_the_next_contact() {
+    let losses = [(0, Loss::Reply), (1, Loss::Request), (2, Loss::Request)];
+    let (client, witness) = clients(&losses);
+    let mutex = client.mutex("m", LEASE).unwrap();
+    assert_eq!(mutex.try_lock().unwrap_err().kind(), ErrorKind::Unknown);
+    assert!(!is_free(&witness, "m"), "it was granted after all");
+    // Any further use of the client cleans up; for the same mutex it happens before anything else.
+    assert!(mutex.try_lock().unwrap().is_some());
+    assert!(is_free(&witness, "m"));
+}
+
+#[test]
+fn an_unknown_release_may_be_tried_again() {
+    for loss in [Loss::Request, Loss::Reply] {
+        let losses = [(1, loss), (2, Loss::Request), (3, Loss::Request)];
+        let (client, witness) = clients(&losses);
+        let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
+        assert_eq!(lock.unlock().unwrap_err().kind(), ErrorKind::Unknown);
+        let again = lock.unlock().unwrap();
+        let expected = if loss == Loss::Request { Release::Released } else { Release::Lost };
+        assert_eq!(again, expected, "what is gone by then is not claimed");
+        assert!(is_free(&witness, "m"));
+        assert_eq!(lock.unlock().unwrap(), Release::NotHeld);
+    }
+}
+
+#[test]
+fn an_unknown_extension_counts_on_the_shorter_lease() {
+    let losses = [(1, Loss::Reply), (2, Loss::Request), (3, Loss::Request)];
+    let (client, _witness) = clients(&losses);
+    let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
+    assert_eq!(lock.extend(Duration::from_secs(2)).unwrap_err().kind(), ErrorKind::Unknown);
+    assert!(lock.remaining() <= Duration::from_secs(2));
+    assert_eq!(lock.extend(LEASE).unwrap(), Extension::Extended);
+    assert_eq!(lock.unlock().unwrap(), Release::Released);
+}
+
+#[test]
+fn a_list_survives_the_loss_of_any_two_batches() {
+    for losses in all_losses() {
+        let (client, witness) = clients(&losses);
+        let mut list = client.distinct_list("s").unwrap();
+        list.set_up(LEASE).unwrap();
+        let mut other = witness.distinct_list("s").unwrap();
+        assert_eq!(other.insert("theirs").unwrap(), Some(Insertion::First(1)), "{losses:?}");
+        let told = list.insert_many(&["a", "theirs", "b"]).unwrap().unwrap();
+        assert!(
+            matches!(told[..], [Insertion::First(_), Insertion::Duplicate(1), Insertion::First(_)]),
+            "{losses:?}: {told:?}"
+        );
+        for (name, told) in ["a", "theirs", "b"].iter().zip(&told) {
+            assert_eq!(other.insert(name).unwrap(), Some(Insertion::Duplicate(told.id())), "{losses:?}");
+        }
+        let walked: Vec<_> = list.entries().unwrap().unwrap().collect::<Result<_>>().unwrap();
+        assert_eq!(walked.len(), 3, "{losses:?}: {walked:?}");
+        assert!(list.tear_down().unwrap(), "{losses:?}");
+        assert_eq!(other.insert("late").unwrap(), None, "{losses:?}");
+    }
+}
+
+/// The worker claims a key and dies; another finishes the insert, and is then the first.
+#[test]
+fn a_half_insert_is_finished_by_the_next_comer() {
+    // Batches: 0 looks the session up, 1 claims, 2 counts, 3 settles; all further ones are lost.
+    for died_after in 2..5 {
+        let losses: Vec<_> = (died_after..40).map(|at| (at, Loss::Request)).collect();
+        let (client, witness) = clients(&losses);
+        let mut other = witness.distinct_list("s").unwrap();
+        other.set_up(LEASE).unwrap();
+        let died = client.distinct_list("s").unwrap().insert("k");
+        assert_eq!(died.is_ok(), died_after == 4, "{died_after}: {died:?}");
+        let told = other.insert("k").unwrap().unwrap();
+        let finished = if died_after == 4 { Insertion::Duplicate(1) } else { Insertion::First(told.id()) };
+        assert_eq!(told, finished);
+        assert_eq!(other.insert("l").unwrap(), Some(Insertion::First(told.id() + 1)));
+        let walked: Vec<_> = other.entries().unwrap().unwrap().collect::<Result<_>>().unwrap();
+        assert_eq!(walked, [(told.id(), b"k".to_vec()), (told.id() + 1, b"l".to_vec())], "holes are skipped");
+    }
+}
+
+fn through_proxy() -> (Memcached, Proxy, Client, Client) {
+    let server = Memcached::start();
+    let proxy = Proxy::start(server.address());
+    let client = Client::connect(&format!("{}?io_timeout=300ms", proxy.url())).unwrap();
+    let witness = Client::connect(&server.url()).unwrap();
+    (server, proxy, client, witness)
+}
+
+/// What is lost on the way to the first step, and on the way back.
+fn faults() -> Vec<Fault> {
+    vec![
+        Fault::SwallowReply,
+        Fault::CutAfterRequest,
+        Fault::CutReplyAfter(0),
+        Fault::CutReplyAfter(1),
+        Fault::CutReplyAfter(3),
+        Fault::DelayReply(Duration::from_millis(700)),
+        Fault::DropRequest,
+        Fault::CutBeforeRequest,
+        Fault::DelayRequest(Duration::from_millis(700)),
+        Fault::GarbleReply(b"HD c1 O777\r\n".to_vec()),
+    ]
+}
+
+#[test]
+fn a_grant_whose_reply_is_lost_is_found_and_kept() {
+    for fault in faults() {
+        let (_server, proxy, client, witness) = through_proxy();
+        proxy.inject(Match::Adding, fault.clone());
+        let mutex = client.mutex("m", LEASE).unwrap();
+        let mut lock: Lock = mutex.try_lock().unwrap().unwrap_or_else(|| panic!("{fault:?}: it was free"));
+        assert_eq!(proxy.hits(), 1, "{fault:?}");
+        assert!(witness.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none(), "{fault:?}: granted twice");
+        assert_eq!(lock.unlock().unwrap(), Release::Released, "{fault:?}");
+        // A request that was only late may still arrive: it is taken off at the next contact.
+        thread::sleep(Duration::from_millis(800));
+        drop(client.mutex("other", LEASE).unwrap().lock().unwrap());
+        assert!(is_free(&witness, "m"), "{fault:?}: left behind for its whole lease");
+    }
+}
+
+#[test]
+fn a_release_whose_reply_is_lost_is_settled() {
+    for fault in faults() {
+        let (_server, proxy, client, witness) = through_proxy();
+        let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
+        proxy.inject(Match::Deleting, fault.clone());
+        assert_eq!(lock.unlock().unwrap(), Release::Released, "{fault:?}");
+        assert_eq!(proxy.hits(), 1, "{fault:?}");
+        assert!(is_free(&witness, "m"), "{fault:?}");
+        // A late delete must not hit the next holder.
+        let mut next = witness.mutex("m", LEASE).unwrap().lock().unwrap();
+        thread::sleep(Duration::from_millis(800));
+        assert_eq!(next.unlock().unwrap(), Release::Released, "{fault:?}: another's lock was released");
+    }
+}
+
+#[test]
+fn an_extension_whose_reply_is_lost_is_settled() {
+    for fault in faults() {
+        let (_server, proxy, client, witness) = through_proxy();
+        let mut lock = client.mutex("m", Duration::from_secs(5)).unwrap().lock().unwrap();
+        proxy.inject(Match::Swapping, fault.clone());
+        assert_eq!(lock.extend(LEASE).unwrap(), Extension::Extended, "{fault:?}");
+        assert_eq!(proxy.hits(), 1, "{fault:?}");
+        assert!(lock.remaining() > Duration::from_secs(20));
+        thread::sleep(Duration::from_millis(800));
+        assert!(!is_free(&witness, "m"), "{fault:?}");
+        assert_eq!(lock.unlock().unwrap(), Release::Released, "{fault:?}");
+    }
+}
+
+#[test]
+fn inserts_whose_replies_are_lost_are_settled() {
+    for step in [Match::Adding, Match::Counting, Match::Swapping] {
+        for fault in faults() {
+            let (_server, proxy, client, witness) = through_proxy();
+            let mut list = client.distinct_list("s").unwrap();
+            list.set_up(LEASE).unwrap();
+            proxy.inject(step, fault.clone());
+            let told = list.insert("k").unwrap().unwrap();
+            assert_eq!(proxy.hits(), 1, "{step:?} {fault:?}");
+            assert!(matches!(told, Insertion::First(_)), "{step:?} {fault:?}: {told:?}");
+            let again = witness.distinct_list("s").unwrap().insert("k").unwrap().unwrap();
+            assert_eq!(again, Insertion::Duplicate(told.id()), "{step:?} {fault:?}");
+        }
+    }
+}
+
+#[test]
+fn a_mutex_costs_one_round_trip_each_way() {
+    let (_server, proxy, client, _witness) = through_proxy();
+    let mutex = client.mutex("m", LEASE).unwrap();
+    mutex.lock().unwrap().unlock().unwrap();
+    let before = proxy.round_trips();
+    for _ in 0..10 {
+        mutex.lock().unwrap().unlock().unwrap();
+    }
+    assert_eq!(proxy.round_trips() - before, 20);
+    let before = proxy.round_trips();
+    let mut lock = mutex.lock().unwrap();
+    lock.extend(LEASE).unwrap();
+    assert_eq!(proxy.round_trips() - before, 2);
+    assert_eq!(proxy.connections(), 1);
+}
+
+#[test]
+fn a_batch_of_inserts_costs_a_constant_number_of_round_trips() {
+    let (_server, proxy, client, _witness) = through_proxy();
+    let mut list = client.distinct_list("s").unwrap();
+    list.set_up(LEASE).unwrap();
+    let names = |from: usize, to: usize| (from..to).map(|number| format!("{number}")).collect::<Vec<_>>();
+    let cost = |list: &mut memlock_core::DistinctList, names: Vec<String>| {
+        let before = proxy.round_trips();
+        list.insert_many(&names).unwrap().unwrap();
+        proxy.round_trips() - before
+    };
+    assert_eq!(cost(&mut list, names(0, 1)), 3);
+    assert_eq!(cost(&mut list, names(0, 1)), 1, "a duplicate");
+    assert_eq!(cost(&mut list, names(1, 1001)), 3, "a thousand new keys");
+    assert_eq!(cost(&mut list, names(500, 1500)), 4, "half of them duplicates");
+    assert_eq!(cost(&mut list, names(0, 1000)), 2, "all of them duplicates");
+}

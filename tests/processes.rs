@@ -1,0 +1,327 @@
+//! Several processes: kill -9, SIGSTOP, fork, and plain memcached clients beside us.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use memlock_core::clock::{Clock, Moment, SystemClock};
+use memlock_core::{Answer, Client, Insertion, Release, bare};
+use memlock_tests::server::Memcached;
+
+const LEASE: Duration = Duration::from_secs(30);
+
+/// Another process that holds a lock.
+struct Holder {
+    child: Child,
+    since: Moment,
+    fence: u64,
+}
+
+impl Holder {
+    fn start(url: &str, name: &str, lease: Duration) -> Holder {
+        let millis = lease.as_millis().to_string();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_holder"))
+            .args([url, "lock", name, &millis])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let ["held", since, fence] = words[..] else { panic!("the holder said {line:?}") };
+        let since = Moment::from_boot(Duration::from_nanos(since.parse().unwrap()));
+        Holder { child, since, fence: fence.parse().unwrap() }
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: our own child, not yet waited for.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+    }
+
+    fn unlock(mut self) -> String {
+        self.child.stdin.as_mut().unwrap().write_all(b"unlock\n").unwrap();
+        let mut line = String::new();
+        BufReader::new(self.child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_dead_holder_frees_the_lock_within_lease_plus_two_seconds() {
+    let server = Memcached::start();
+    let client = Client::connect(&server.url()).unwrap();
+    thread::scope(|scope| {
+        for phase in 0..4 {
+            let (server, client) = (&server, &client);
+            scope.spawn(move || {
+                thread::sleep(Duration::from_millis(phase * 250));
+                let name = format!("m{phase}");
+                let holder = Holder::start(&server.url(), &name, Duration::from_secs(3));
+                holder.signal(libc::SIGKILL);
+                let mutex = client.mutex(&name, LEASE).unwrap();
+                let mut lock = loop {
+                    match mutex.try_lock().unwrap() {
+                        Some(lock) => break lock,
+                        None => thread::sleep(Duration::from_millis(5)),
+                    }
+                };
+                let freed = SystemClock.now().since(holder.since);
+                assert!(freed > Duration::from_secs(3), "phase {phase}: granted twice after {freed:?}");
+                assert!(freed < Duration::from_millis(5100), "phase {phase}: only after {freed:?}");
+                assert!(lock.fence() > holder.fence);
+                lock.unlock().unwrap();
+            });
+        }
+    });
+}
+
+#[test]
+fn a_stopped_holder_wakes_up_without_its_lock() {
+    let server = Memcached::start();
+    let holder = Holder::start(&server.url(), "m", Duration::from_secs(1));
+    holder.signal(libc::SIGSTOP);
+    let mut lock = Client::connect(&server.url()).unwrap().mutex("m", LEASE).unwrap().lock().unwrap();
+    holder.signal(libc::SIGCONT);
+    assert_eq!(holder.unlock(), "Lost");
+    assert_eq!(lock.unlock().unwrap(), Release::Released, "the successor's lock was left alone");
+}
+
+#[test]
+fn a_plain_clients_add_and_ours_exclude_each_other() {
+    let server = Memcached::start();
+    let mut plain = server.plain();
+    let client = Client::connect(&server.url()).unwrap();
+    let mutex = client.mutex("xyz", LEASE).unwrap();
+    assert!(plain.add("lock:xyz", "1", 60));
+    assert!(mutex.try_lock().unwrap().is_none());
+    let owner = mutex.owner().unwrap().unwrap();
+    assert_eq!((owner.record, owner.value), (None, b"1".to_vec()));
+    assert!(plain.delete("lock:xyz"));
+    let mut lock = mutex.try_lock().unwrap().unwrap();
+    assert!(!plain.add("lock:xyz", "1", 60));
+    let value = String::from_utf8(plain.get("lock:xyz").unwrap()).unwrap();
+    assert!(
+        value.starts_with("memlock/1 ") && value.contains(&format!(" {} ", std::process::id())),
+        "{value}"
+    );
+    lock.unlock().unwrap();
+    assert!(plain.add("lock:xyz", "1", 60));
+    let token = mutex.owner().unwrap().unwrap().token();
+    assert!(mutex.force_unlock(&token).unwrap(), "an operator can take off a plain client's lock too");
+    assert_eq!(plain.get("lock:xyz"), None);
+}
+
+#[test]
+fn somebody_who_touches_our_item_does_not_lose_us_the_lock() {
+    let server = Memcached::start();
+    let client = Client::connect(&server.url()).unwrap();
+    let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
+    // Appending nothing gives the item another version and leaves its value.
+    assert!(server.plain().command("ms lock:m 0 MA\r\n").starts_with("HD"));
+    lock.extend(LEASE).unwrap();
+    assert!(server.plain().command("ms lock:m 0 MA\r\n").starts_with("HD"));
+    assert_eq!(lock.unlock().unwrap(), Release::Released);
+    assert_eq!(server.plain().get("lock:m"), None);
+}
+
+#[test]
+fn a_hostile_name_is_never_a_command() {
+    let server = Memcached::start();
+    let mut plain = server.plain();
+    assert!(plain.set("victim", "alive", 0));
+    let client = Client::connect(&server.url()).unwrap();
+    for name in ["x\r\ndelete victim\r\n", "x 0 0 1\r\n1\r\nflush_all\r\n", "x\ndelete victim"] {
+        drop(client.mutex(name, LEASE).unwrap().lock().unwrap());
+        let mut list = client.distinct_list(name).unwrap();
+        list.set_up(LEASE).unwrap();
+        assert_eq!(list.insert(name).unwrap(), Some(Insertion::First(1)));
+    }
+    assert_eq!(plain.get("victim").unwrap(), b"alive");
+}
+
+#[test]
+fn processes_agree_on_the_ids_of_a_list() {
+    let server = Memcached::start();
+    let mut list = Client::connect(&server.url()).unwrap().distinct_list("s").unwrap();
+    list.set_up(LEASE).unwrap();
+    let keys: Vec<String> = (0..400).map(|number| format!("key {number}")).collect();
+    let workers: Vec<Child> = (0..4)
+        .map(|_| {
+            Command::new(env!("CARGO_BIN_EXE_holder"))
+                .args([&server.url(), "insert", "s"])
+                .args(&keys)
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    let told: Vec<Vec<(u64, bool)>> = workers
+        .into_iter()
+        .map(|worker| {
+            let output = worker.wait_with_output().unwrap();
+            assert!(output.status.success());
+            let lines = String::from_utf8(output.stdout).unwrap();
+            lines
+                .lines()
+                .map(|line| {
+                    line.split_once(' ').map(|(id, first)| (id.parse().unwrap(), first == "true")).unwrap()
+                })
+                .collect()
+        })
+        .collect();
+    for number in 0..400 {
+        assert!(told.iter().all(|one| one[number].0 == told[0][number].0));
+        assert_eq!(told.iter().filter(|told| told[number].1).count(), 1);
+    }
+}
+
+/// Runs `body` in a forked child and gives its exit code.
+fn in_a_child(body: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: the child runs `body` and leaves by `_exit`; it uses nothing that a thread of the parent may
+    // have locked, which is what is tested here.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        // A child that hangs is ended by this; the parent then sees the signal.
+        // SAFETY: two plain system calls.
+        unsafe { libc::alarm(20) };
+        let code = body();
+        // SAFETY: as above.
+        unsafe { libc::_exit(code) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child made above.
+    unsafe { libc::waitpid(child, &mut status, 0) };
+    assert!(libc::WIFEXITED(status), "the child hung or crashed: {status}");
+    libc::WEXITSTATUS(status)
+}
+
+#[test]
+fn a_forked_child_holds_nothing_of_its_parents() {
+    let server = Memcached::start();
+    let client = Client::connect(&server.url()).unwrap();
+    let mutex = client.mutex("m", LEASE).unwrap();
+    let mut held = Some(mutex.lock().unwrap());
+    let code = in_a_child(|| {
+        let mut lock = held.take().unwrap();
+        let told = [
+            lock.remaining().is_zero(),
+            lock.unlock().unwrap() == Release::NotHeld,
+            lock.extend(LEASE).unwrap() == memlock_core::Extension::NotHeld,
+            mutex.try_lock().unwrap().is_none(),
+            client.mutex("child", LEASE).unwrap().lock().unwrap().unlock().unwrap() == Release::Released,
+        ];
+        drop(lock);
+        i32::from(told.contains(&false))
+    });
+    assert_eq!(code, 0);
+    assert!(mutex.owner().unwrap().is_some(), "the child's copy was dropped, and the parent's lock stands");
+    assert_eq!(held.unwrap().unlock().unwrap(), Release::Released);
+}
+
+#[test]
+fn children_of_a_busy_parent_work_at_once() {
+    let server = Memcached::start();
+    let client = Client::connect(&server.url()).unwrap();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for worker in 0..4 {
+            let (client, stop) = (&client, &stop);
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    drop(client.mutex(format!("w{}", worker / 2), LEASE).unwrap().lock().unwrap());
+                }
+            });
+        }
+        for round in 0..40 {
+            let code = in_a_child(|| {
+                let mine = client.mutex(format!("child {round}"), LEASE).unwrap();
+                let mut lock = mine.lock().unwrap();
+                let list = client.distinct_list("s").and_then(|mut list| list.set_up(LEASE));
+                i32::from(lock.unlock().unwrap() != Release::Released || list.is_err())
+            });
+            assert_eq!(code, 0, "round {round}");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+/// One test for all that the bare functions do: the process has one default client.
+#[test]
+fn the_bare_functions_belong_to_the_process() {
+    let server = Memcached::start();
+    bare::init(&server.url()).unwrap();
+    assert!(bare::init(&server.url()).is_err(), "it is chosen once");
+    let lease = Duration::from_secs(5);
+    assert_eq!(bare::mutex_unlock(b"m").unwrap(), Answer::NotHeld);
+    assert_eq!(bare::mutex_lock(b"m", lease).unwrap(), Answer::Ok);
+    assert_eq!(bare::mutex_lock(b"m", lease).unwrap_err().kind(), memlock_core::ErrorKind::Deadlock);
+    assert_eq!(bare::mutex_lock_nonblock(b"m", lease).unwrap(), Answer::Busy);
+    assert_eq!(in_a_child(|| bare::mutex_unlock(b"m").unwrap().code()), Answer::NotHeld.code());
+    thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(bare::mutex_lock_nonblock(b"m", lease).unwrap(), Answer::Busy));
+    });
+    thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(bare::mutex_unlock(b"m").unwrap(), Answer::Ok));
+    });
+    assert_eq!(bare::mutex_lock(b"m", lease).unwrap(), Answer::Ok);
+    assert!(server.plain().delete("lock:m"));
+    assert_eq!(bare::mutex_unlock(b"m").unwrap(), Answer::Lost);
+    assert_eq!(bare::distinct_list_insert(b"s", b"k").unwrap(), Answer::NotFound);
+    assert_eq!(bare::distinct_list_set_up(b"s", lease).unwrap(), Answer::Ok);
+    assert_eq!(bare::distinct_list_set_up(b"s", lease).unwrap(), Answer::Exists);
+    assert_eq!(bare::distinct_list_insert(b"s", b"k").unwrap(), Answer::Ok);
+    assert_eq!(bare::distinct_list_insert(b"s", b"k").unwrap(), Answer::Duplicate);
+    assert_eq!(
+        in_a_child(|| bare::distinct_list_insert(b"s", b"k").unwrap().code()),
+        Answer::Duplicate.code()
+    );
+    assert_eq!(bare::distinct_list_tear_down(b"s").unwrap(), Answer::Ok);
+    assert_eq!(bare::distinct_list_insert(b"s", b"k").unwrap(), Answer::NotFound);
+    assert_eq!(bare::distinct_list_tear_down(b"s").unwrap(), Answer::NotFound);
+}
+
+#[test]
+fn a_client_has_no_threads_of_its_own() {
+    let server = Memcached::start();
+    let holder = Holder::start(&server.url(), "m", LEASE);
+    let threads = std::fs::read_dir(format!("/proc/{}/task", holder.child.id())).unwrap().count();
+    assert_eq!(threads, 1);
+}
+
+#[test]
+fn a_waiter_uses_no_cpu_to_speak_of() {
+    let server = Memcached::start();
+    let client = Client::connect(&server.url()).unwrap();
+    let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
+    thread::spawn({
+        let client = client.clone();
+        move || {
+            let cpu = || {
+                let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+                // SAFETY: a valid place for this thread's own clock.
+                unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+                Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+            };
+            let before = cpu();
+            let waited = client.mutex("m", LEASE).unwrap().lock_for(Duration::from_secs(2)).unwrap();
+            assert!(waited.is_none());
+            let used = cpu() - before;
+            assert!(used < Duration::from_millis(60), "{used:?} of CPU for two seconds of waiting");
+        }
+    })
+    .join()
+    .unwrap();
+    lock.unlock().unwrap();
+}

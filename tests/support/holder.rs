@@ -1,0 +1,42 @@
+//! A process of its own for the tests that kill, stop or fork one.
+//!
+//! `holder URL lock NAME LEASE_MS` locks, prints `held <boot clock in ns> <fence>`, and then holds until a line
+//! comes in: `unlock` unlocks and prints what came of it; the end of input ends it without unlocking.
+//! `holder URL insert SESSION KEY…` inserts, and prints `<id> <first>` for each key.
+
+use std::io::{BufRead, Write};
+use std::time::Duration;
+
+use memlock_core::clock::{Clock, SystemClock};
+use memlock_core::{Client, Insertion};
+
+#[allow(clippy::print_stdout)]
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [url, what, name, rest @ ..] = args.as_slice() else {
+        return Err("holder URL lock|insert NAME …".into());
+    };
+    let client = Client::connect(url)?;
+    if what == "insert" {
+        let mut list = client.distinct_list(name)?;
+        for told in list.insert_many(rest)?.ok_or("there is no such session")? {
+            println!("{} {}", told.id(), matches!(told, Insertion::First(_)));
+        }
+        return Ok(());
+    }
+    let lease = Duration::from_millis(rest.first().ok_or("a lease is missing")?.parse()?);
+    let mutex = client.mutex(name, lease)?;
+    // Dial beforehand, so that the time of the request is that of the lock.
+    mutex.owner()?;
+    let before = SystemClock.now().since_boot().as_nanos();
+    let mut lock = mutex.lock()?;
+    println!("held {before} {}", lock.fence());
+    std::io::stdout().flush()?;
+    for line in std::io::stdin().lock().lines() {
+        if line? == "unlock" {
+            println!("{:?}", lock.unlock()?);
+            return Ok(());
+        }
+    }
+    std::process::exit(0);
+}
