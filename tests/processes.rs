@@ -278,6 +278,14 @@ fn the_bare_functions_belong_to_the_process() {
     assert_eq!(bare::mutex_lock(b"m", lease).unwrap(), Answer::Ok);
     assert!(server.plain().delete("lock:m"));
     assert_eq!(bare::mutex_unlock(b"m").unwrap(), Answer::Lost);
+    // A thread that overran its lease does not release the thread that came after it.
+    assert_eq!(bare::mutex_lock(b"overrun", Duration::from_secs(1)).unwrap(), Answer::Ok);
+    thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(bare::mutex_lock(b"overrun", lease).unwrap(), Answer::Ok));
+    });
+    assert_eq!(bare::mutex_unlock(b"overrun").unwrap(), Answer::Lost);
+    assert!(server.plain().get("lock:overrun").is_some(), "the successor's lock was left alone");
+    assert_eq!(bare::mutex_unlock(b"overrun").unwrap(), Answer::Ok, "any thread may unlock it");
     assert_eq!(bare::distinct_list_insert(b"s", b"k").unwrap(), Answer::NotFound);
     assert_eq!(bare::distinct_list_set_up(b"s", lease).unwrap(), Answer::Ok);
     assert_eq!(bare::distinct_list_set_up(b"s", lease).unwrap(), Answer::Exists);

@@ -4,7 +4,8 @@
 //! `memcached://127.0.0.1:11211`. A mutex is owned by the process: any of its threads may unlock it, and two of
 //! its threads exclude each other. A forked child owns nothing of its parent's.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
@@ -17,13 +18,15 @@ use crate::fork::ForkLocal;
 use crate::lease::Lease;
 use crate::mutex::{Lock, Release};
 use crate::name::check_name;
+use crate::store::{fnv1a, mix};
 use crate::wait::{Wait, Waited};
 
 /// Where the locks are if nobody says otherwise.
 pub const DEFAULT_URL: &str = "memcached://127.0.0.1:11211";
 
-/// How many sessions are remembered, so that an insert need not look its session up again.
-const MOST_SESSIONS: usize = 1024;
+/// How many sessions are remembered, so that an insert need not look its session up again; and how many
+/// displaced threads, which may never come back.
+const MOST: usize = 1024;
 
 /// The default client. It is made without any I/O and kept for the process's life; whoever loses the race
 /// to make it throws its own away, so that no thread ever waits here and a fork can catch nobody.
@@ -34,8 +37,27 @@ static HOLDINGS: ForkLocal<Mutex<Holdings>> = ForkLocal::new();
 /// What this process has through the bare functions.
 #[derive(Default)]
 struct Holdings {
-    locks: HashMap<Vec<u8>, Held>,
-    sessions: HashMap<Vec<u8>, DistinctList>,
+    locks: ByName<Held>,
+    /// Threads whose lease ran out and whose lock another thread has by now: their late unlock must not hit
+    /// the other's lock.
+    displaced: HashSet<(Vec<u8>, ThreadId)>,
+    sessions: ByName<DistinctList>,
+}
+
+/// The names are the process's own, so a cheap hash will do.
+type ByName<T> = HashMap<Vec<u8>, T, BuildHasherDefault<Fnv>>;
+
+#[derive(Default)]
+struct Fnv(u64);
+
+impl Hasher for Fnv {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 ^= fnv1a(bytes);
+    }
+
+    fn finish(&self) -> u64 {
+        mix(self.0)
+    }
 }
 
 struct Held {
@@ -67,7 +89,13 @@ pub fn default_client() -> Result<&'static Client> {
         if let Some(client) = unsafe { DEFAULT.load(Ordering::Acquire).as_ref() } {
             return Ok(client);
         }
-        let url = std::env::var("MEMLOCK_URL").unwrap_or_else(|_| DEFAULT_URL.to_owned());
+        let url = match std::env::var("MEMLOCK_URL") {
+            Ok(url) => url,
+            Err(std::env::VarError::NotPresent) => DEFAULT_URL.to_owned(),
+            Err(std::env::VarError::NotUnicode(_)) => {
+                return Err(Error::new(ErrorKind::Config, "The environment's MEMLOCK_URL is not UTF-8."));
+            }
+        };
         install(Client::connect(&url).map_err(|error| error.during("MEMLOCK_URL"))?);
     }
 }
@@ -122,9 +150,7 @@ pub fn lock(name: &[u8], duration: Duration, wait: &Wait<'_>) -> Result<Answer> 
     }
     Ok(match mutex.lock_with(wait)? {
         Waited::Done(lock) => {
-            let expired = holdings().locks.insert(name.to_vec(), Held { lock, thread });
-            // Dropped out here: dropping it may speak to the server.
-            drop(expired);
+            keep(name, Held { lock, thread });
             Answer::Ok
         }
         Waited::Busy => Answer::Busy,
@@ -133,14 +159,45 @@ pub fn lock(name: &[u8], duration: Duration, wait: &Wait<'_>) -> Result<Answer> 
     })
 }
 
+fn keep(name: &[u8], held: Held) {
+    let mut holdings = holdings();
+    let thread = held.thread;
+    let expired = holdings.locks.insert(name.to_vec(), held);
+    if let Some(expired) = expired.as_ref().filter(|expired| expired.thread != thread) {
+        if holdings.displaced.len() >= MOST {
+            holdings.displaced.clear();
+        }
+        holdings.displaced.insert((name.to_vec(), expired.thread));
+    }
+    // Before the expired one is dropped, which may speak to the server.
+    drop(holdings);
+    drop(expired);
+}
+
+/// Whether this thread's own lock was displaced by another thread's. It is told once.
+fn was_displaced(holdings: &mut Holdings, name: &[u8]) -> bool {
+    if holdings.displaced.is_empty() {
+        return false;
+    }
+    let thread = std::thread::current().id();
+    let has_another = holdings.locks.get(name).is_none_or(|held| held.thread != thread);
+    has_another && holdings.displaced.remove(&(name.to_vec(), thread))
+}
+
 /// Unlocks a mutex that this process locked, from whichever thread: [`Answer::Ok`], [`Answer::Lost`] or
-/// [`Answer::NotHeld`].
+/// [`Answer::NotHeld`]. A thread whose own lease ran out, and whose mutex another thread has by now, is told
+/// [`Answer::Lost`].
 ///
 /// # Errors
 /// [`ErrorKind::Unreachable`] or [`ErrorKind::Unknown`]: the lock is still held, and may be unlocked again.
 pub fn mutex_unlock(name: &[u8]) -> Result<Answer> {
     check_name(name)?;
-    let Some(mut held) = holdings().locks.remove(name) else { return Ok(Answer::NotHeld) };
+    let mut holding = holdings();
+    if was_displaced(&mut holding, name) {
+        return Ok(Answer::Lost);
+    }
+    let Some(mut held) = holding.locks.remove(name) else { return Ok(Answer::NotHeld) };
+    drop(holding);
     match held.lock.unlock() {
         Ok(Release::Released) => Ok(Answer::Ok),
         Ok(Release::Lost) => Ok(Answer::Lost),
@@ -209,7 +266,7 @@ pub fn distinct_list_tear_down(session: &[u8]) -> Result<Answer> {
 
 fn remember(session: &[u8], list: DistinctList) {
     let sessions = &mut holdings().sessions;
-    if sessions.len() >= MOST_SESSIONS && !sessions.contains_key(session) {
+    if sessions.len() >= MOST && !sessions.contains_key(session) {
         sessions.clear();
     }
     sessions.insert(session.to_vec(), list);

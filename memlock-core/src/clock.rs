@@ -63,7 +63,8 @@ impl Clock for SystemClock {
     }
 
     fn unix_seconds(&self) -> u64 {
-        read(libc::CLOCK_REALTIME).as_secs()
+        // Whole seconds need no better clock, and this one is cheaper.
+        read(libc::CLOCK_REALTIME_COARSE).as_secs()
     }
 
     fn sleep(&self, duration: Duration) {

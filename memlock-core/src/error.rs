@@ -126,6 +126,8 @@ pub enum ErrorKind {
     Internal,
     /// [`Answer::Interrupted`], from calls that have no other way to say so
     Interrupted,
+    /// [`Answer::NotFound`], from a walk whose session ends under it
+    NotFound,
 }
 
 impl ErrorKind {
@@ -140,6 +142,7 @@ impl ErrorKind {
             ErrorKind::Deadlock => Answer::Deadlock,
             ErrorKind::Internal => Answer::Internal,
             ErrorKind::Interrupted => Answer::Interrupted,
+            ErrorKind::NotFound => Answer::NotFound,
         }
     }
 }

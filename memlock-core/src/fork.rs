@@ -17,7 +17,7 @@ extern "C" fn count_fork() {
 
 /// Names the process within its family: a number that changes in the child at every fork. Reading it makes
 /// no system call.
-pub(crate) fn generation() -> u64 {
+pub fn generation() -> u64 {
     if !HANDLER_INSTALLED.load(Ordering::Acquire) {
         // Two threads may both get here and install the handler twice. That is harmless, the number then
         // grows by two at a fork; making one wait for the other would be a lock that a fork could catch.

@@ -21,6 +21,7 @@
 //! | [`client`] | [`Client::connect`], from which everything else is made |
 //! | [`mutex`], [`distinct`] | the primitives, written once over any store |
 //! | [`wait`] | limits, cancellation and polling |
+//! | [`fork`] | which process of its family this one is |
 //! | [`lease`], [`owner`], [`name`], [`clock`], [`error`] | small values, without I/O |
 //! | [`store`] | the operations, with memcached and memory behind them |
 
@@ -29,7 +30,7 @@ pub mod client;
 pub mod clock;
 pub mod distinct;
 pub mod error;
-mod fork;
+pub mod fork;
 pub mod lease;
 pub mod mutex;
 pub mod name;

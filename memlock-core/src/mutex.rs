@@ -99,9 +99,10 @@ impl Mutex {
         self.client.take_off_strays(self.route);
         let identity = self.client.identity()?;
         let token = identity.token();
-        let value = identity.record(token, self.client.clock()).to_string().into_bytes();
+        let value = identity.record(token, self.client.clock());
         let mut attempt = Attempt { mutex: self, token, value, in_doubt_since: None };
-        let waited = self.client.waiting(|around| wait::poll(wait, around, || attempt.run()));
+        let waited =
+            self.client.waiting(|around| wait::poll(wait, around, |interrupted| attempt.run(interrupted)));
         if let (Some(sent), false) = (attempt.in_doubt_since, matches!(waited, Ok(Waited::Done(_)))) {
             let until = sent + self.lease.duration() + SERVER_SLACK;
             self.client.remember_stray(self.route, &self.key, token, until);
@@ -182,7 +183,8 @@ struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    fn run(&mut self) -> Result<Option<Lock>> {
+    /// Tries once, and finds out what came of it. `interrupted`: whether to leave that for later.
+    fn run(&mut self, interrupted: &dyn Fn() -> bool) -> Result<Option<Lock>> {
         let Mutex { client, route, key, .. } = self.mutex;
         let mut error = None;
         for _ in 0..ATTEMPTS {
@@ -207,6 +209,9 @@ impl Attempt<'_> {
                         return Err(failure.error);
                     }
                     error = Some(failure.error);
+                    if interrupted() {
+                        break;
+                    }
                 }
             }
         }
@@ -230,6 +235,7 @@ impl Attempt<'_> {
             deadline: lease.deadline(sent),
             process: fork::generation(),
             held: true,
+            release_in_doubt: false,
             stray: self.in_doubt_since.map(|sent| sent + lease.duration() + SERVER_SLACK),
         };
         if client.clock().now().since(sent) > SUSPICIOUS_DELAY {
@@ -256,6 +262,8 @@ pub struct Lock {
     deadline: Moment,
     process: u64,
     held: bool,
+    /// Set when a release of ours was sent and its outcome is not known.
+    release_in_doubt: bool,
     /// Set when a request of ours may still be under way: until when to look for what it may have left.
     stray: Option<Moment>,
 }
@@ -292,7 +300,12 @@ impl Lock {
 
     /// How long the lock is certainly ours yet, unless the server loses it; zero when it is not. No I/O.
     pub fn remaining(&self) -> Duration {
-        if self.is_ours_to_use() { self.deadline.since(self.client.clock().now()) } else { Duration::ZERO }
+        self.deadline().since(self.client.clock().now())
+    }
+
+    /// Until when it is certainly ours, on the boot clock; past when it is not. No I/O.
+    pub fn deadline(&self) -> Moment {
+        if self.is_ours_to_use() { self.deadline } else { Moment::from_boot(Duration::ZERO) }
     }
 
     /// The token by which the item carries our ownership.
@@ -362,9 +375,12 @@ impl Lock {
     fn settle(&mut self, step: Step) -> Result<bool> {
         let mut error = None;
         let mut failures = 0;
-        let mut read_first = false;
+        let mut read_first = self.release_in_doubt;
         for _ in 0..ROUNDS {
-            let sent = self.client.clock().now();
+            let deadline = match step {
+                Step::Release => self.deadline,
+                Step::Extend(lease) => lease.deadline(self.client.clock().now()),
+            };
             let (key, version) = (&self.key, self.version);
             let op = match step {
                 Step::Release => Op::Delete { key, version },
@@ -375,9 +391,10 @@ impl Lock {
                 Ok(replies) => replies,
                 Err(failure) if !failure.sent && error.is_none() => return Err(failure.error),
                 Err(failure) => {
-                    // Should a shorter lease have been taken, it began no later than this.
-                    if let (Step::Extend(lease), true) = (step, failure.sent) {
-                        self.deadline = self.deadline.min(lease.deadline(sent));
+                    if failure.sent {
+                        // It may be the shorter lease that counts from now on.
+                        self.deadline = self.deadline.min(deadline);
+                        self.release_in_doubt |= matches!(step, Step::Release);
                     }
                     (error, read_first) = (Some(failure.error), true);
                     failures += 1;
@@ -390,16 +407,13 @@ impl Lock {
             match (replies.last(), read_first.then(|| replies.first()).flatten()) {
                 (Some(Reply::Deleted), _) => return Ok(true),
                 (Some(&Reply::Stored(version)), _) => {
-                    self.version = version;
-                    if let Step::Extend(lease) = step {
-                        self.deadline = lease.deadline(sent);
-                    }
+                    (self.version, self.deadline) = (version, deadline);
                     return Ok(true);
                 }
                 (_, Some(Reply::Value(item))) if is_ours(&item.value, self.token) => {
                     self.version = item.version
                 }
-                // The item is gone, or another's. If an earlier request of ours got no reply, it was most
+                // The item is gone, or another's. If an earlier release of ours got no reply, it was most
                 // likely that which removed it: but not if the server is another one since, nor if our lease
                 // was over before. The store answers "changed" to a version of another life.
                 (Some(last), Some(read)) => {
@@ -408,7 +422,10 @@ impl Lock {
                         _ => *last == Reply::Missing,
                     };
                     let in_time = self.client.clock().now() < self.deadline;
-                    return Ok(matches!(step, Step::Release) && error.is_some() && same_life && in_time);
+                    return Ok(matches!(step, Step::Release)
+                        && self.release_in_doubt
+                        && same_life
+                        && in_time);
                 }
                 (Some(Reply::Changed), None) => read_first = true,
                 _ => return Ok(false),
@@ -439,8 +456,8 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        let useful = self.deadline + SERVER_SLACK > self.client.clock().now();
-        if !self.is_ours_to_use() || !useful {
+        // Past that the server has let go of it by itself.
+        if !self.is_ours_to_use() || self.deadline + SERVER_SLACK <= self.client.clock().now() {
             return;
         }
         if let Err(error) = self.unlock() {

@@ -111,7 +111,8 @@ impl Keyspace {
     }
 
     fn key(&self, family: &str, name: &[u8]) -> Key {
-        let mut key = String::with_capacity(self.prefix.len() + family.len() + name.len() + 8);
+        // Exactly as long as a plain name needs, so that it is not copied once more at the end.
+        let mut key = String::with_capacity(self.prefix.len() + family.len() + name.len());
         key.push_str(&self.prefix);
         key.push_str(family);
         let stem = key.len();
@@ -134,6 +135,10 @@ fn is_plain(byte: u8) -> bool {
 /// Appends `bytes` to `text` with everything but visible ASCII, and `%`, written as `%XX`.
 pub(crate) fn percent_encode(bytes: &[u8], text: &mut String) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    if let (true, Ok(plain)) = (bytes.iter().all(|&byte| is_plain(byte)), std::str::from_utf8(bytes)) {
+        text.push_str(plain);
+        return;
+    }
     for &byte in bytes {
         if is_plain(byte) {
             text.push(char::from(byte));
@@ -163,14 +168,35 @@ pub(crate) fn percent_decode(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
+/// Appends a number in decimal. The general formatting of the standard library costs several times as much,
+/// and this stands on the way of every lock.
+pub(crate) fn push_number(mut number: u64, text: &mut Vec<u8>) {
+    let mut digits = [0_u8; 20];
+    let mut start = digits.len();
+    loop {
+        start -= 1;
+        digits[start] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    text.extend_from_slice(&digits[start..]);
+}
+
+/// Appends lower-case hexadecimal digits.
+pub(crate) fn push_hex(bytes: &[u8], text: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for byte in bytes {
+        text.extend_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    }
+}
+
 /// Lower-case hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    let mut text = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
+    let mut text = Vec::with_capacity(bytes.len() * 2);
+    push_hex(bytes, &mut text);
+    text.into_iter().map(char::from).collect()
 }
 
 #[cfg(test)]
@@ -239,6 +265,13 @@ mod tests {
             let mut text = String::new();
             percent_encode(&name, &mut text);
             prop_assert_eq!(percent_decode(&text), Some(name));
+        }
+
+        #[test]
+        fn numbers_are_written_in_decimal(number: u64) {
+            let mut text = Vec::new();
+            push_number(number, &mut text);
+            prop_assert_eq!(text, number.to_string().into_bytes());
         }
 
         #[test]

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::clock::Clock;
 use crate::error::{Error, Result};
-use crate::name::{percent_decode, percent_encode};
+use crate::name::{hex, percent_decode, percent_encode, push_hex, push_number};
 
 const FORMAT: &str = "memlock/1";
 
@@ -30,7 +30,7 @@ impl Token {
 
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        f.write_str(&hex(&self.0.to_be_bytes()))
     }
 }
 
@@ -102,8 +102,8 @@ pub(crate) fn is_ours(value: &[u8], token: Token) -> bool {
 /// walked through a permutation of all 64-bit numbers. Two tokens of one process never agree; those of two
 /// processes agree with a chance of 2^-64 per pair of processes.
 pub(crate) struct Identity {
-    host: String,
-    pid: u32,
+    /// ` <host> <pid> `, as it stands in the middle of every record.
+    place: String,
     seed: u128,
     drawn: AtomicU64,
 }
@@ -117,9 +117,10 @@ impl Identity {
                 format!("The operating system gives no randomness: {error}."),
             )
         })?;
+        let mut place = String::from(" ");
+        percent_encode(host_name().as_bytes(), &mut place);
         Ok(Identity {
-            host: host_name(),
-            pid: std::process::id(),
+            place: format!("{place} {} ", std::process::id()),
             seed: u128::from_le_bytes(seed),
             drawn: AtomicU64::new(0),
         })
@@ -136,9 +137,15 @@ impl Identity {
         (self.draw() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// The value to store in a lock.
-    pub(crate) fn record(&self, token: Token, clock: &dyn Clock) -> OwnerRecord {
-        OwnerRecord { token, host: self.host.clone(), pid: self.pid, since: clock.unix_seconds() }
+    /// The value to store in a lock: an [`OwnerRecord`] as text.
+    pub(crate) fn record(&self, token: Token, clock: &dyn Clock) -> Vec<u8> {
+        let mut value = Vec::with_capacity(128);
+        value.extend_from_slice(FORMAT.as_bytes());
+        value.push(b' ');
+        push_hex(&token.0.to_be_bytes(), &mut value);
+        value.extend_from_slice(self.place.as_bytes());
+        push_number(clock.unix_seconds(), &mut value);
+        value
     }
 
     fn draw(&self) -> u64 {
@@ -169,6 +176,16 @@ mod tests {
     fn a_record_can_be_read_by_a_person() {
         let record = OwnerRecord { token: Token(10), host: "web 3".into(), pid: 4711, since: 1_795_170_000 };
         assert_eq!(record.to_string(), "memlock/1 0000000000000000000000000000000a web%203 4711 1795170000");
+    }
+
+    #[test]
+    fn what_a_process_writes_is_its_record() {
+        let identity = Identity::new(&SystemClock).unwrap();
+        let token = identity.token();
+        let value = identity.record(token, &SystemClock);
+        let record = OwnerRecord::parse(&value).unwrap();
+        assert_eq!((record.token, record.pid, record.host.clone()), (token, std::process::id(), host_name()));
+        assert_eq!(record.to_string().into_bytes(), value);
     }
 
     #[test]

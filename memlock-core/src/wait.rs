@@ -89,14 +89,15 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) outage: Duration,
 }
 
-/// Tries until `attempt` gives something, or the wait ends.
+/// Tries until `attempt` gives something, or the wait ends. An attempt that takes long asks the function that it
+/// is given whether to stop.
 ///
 /// An unreachable server on the very first attempt is reported at once: it is more likely a wrong address
 /// than an outage. Later it is ridden out for as long as the client tolerates.
 pub(crate) fn poll<T>(
     wait: &Wait<'_>,
     around: &Surroundings<'_>,
-    mut attempt: impl FnMut() -> Result<Option<T>>,
+    mut attempt: impl FnMut(&dyn Fn() -> bool) -> Result<Option<T>>,
 ) -> Result<Waited<T>> {
     let clock = around.clock;
     let once = wait.is_once();
@@ -106,9 +107,12 @@ pub(crate) fn poll<T>(
     let mut met = false;
     let mut out_since: Option<Moment> = None;
     loop {
-        match attempt() {
+        match attempt(&interrupted) {
             Ok(Some(value)) => return Ok(Waited::Done(value)),
             Ok(None) => (met, out_since) = (true, None),
+            Err(error) if error.kind() == ErrorKind::Unknown && interrupted() => {
+                return Ok(Waited::Interrupted);
+            }
             Err(error) if once || !error.is_outage() => return Err(error),
             Err(error) if !met && error.kind() == ErrorKind::Unreachable => return Err(error),
             Err(error) => {

@@ -93,8 +93,9 @@ unsafe fn named(
     session: *const c_char,
     list: *mut *mut memlock_list,
 ) -> memlock_core::Result<DistinctList> {
-    // SAFETY: the caller's promise, for the three of them.
+    // SAFETY: the caller's promise.
     unsafe { put(list, std::ptr::null_mut(), "list") }?;
+    // SAFETY: as above.
     let (client, session) = unsafe { (lent(client, "client")?, text(session, "session")?) };
     client.0.distinct_list(session)
 }
@@ -219,8 +220,8 @@ pub unsafe extern "C" fn memlock_list_count(list: *mut memlock_list, count: *mut
 /// `list` is NULL or a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlock_list_tear_down(list: *mut memlock_list) -> c_int {
-    // SAFETY: the caller's promise.
     enter(|| {
+        // SAFETY: the caller's promise.
         Ok(if unsafe { lent_mut(list, "list") }?.0.tear_down()? { Answer::Ok } else { Answer::NotFound })
     })
 }
@@ -246,7 +247,8 @@ pub unsafe extern "C" fn memlock_list_walk(list: *mut memlock_list, walk: *mut *
 }
 
 /// The next key of a walk: *id, *key and *len; at the end *key is NULL and the answer is MEMLOCK_OK too. The key
-/// is valid until the next call on this walk and has no NUL at its end. Two round trips for each 256 keys.
+/// is valid until the next call on this walk and has no NUL at its end. MEMLOCK_NOT_FOUND when the session ended
+/// during the walk. Two round trips for each 256 keys.
 ///
 /// # Safety
 /// `walk` is NULL or a walk; the others are NULL or writable.

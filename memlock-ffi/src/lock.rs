@@ -50,8 +50,9 @@ pub unsafe extern "C" fn memlock_mutex_lock(
     lock: *mut *mut memlock_lock,
 ) -> c_int {
     enter(|| {
-        // SAFETY: the caller's promise, for the three of them.
+        // SAFETY: the caller's promise.
         unsafe { put(lock, std::ptr::null_mut(), "lock") }?;
+        // SAFETY: as above.
         let (client, name) = unsafe { (lent(client, "client")?, text(name, "name")?) };
         let mutex = client.0.mutex(name, millis(lease_ms)?)?;
         let wait = match u64::try_from(wait_ms) {

@@ -2,7 +2,7 @@
 
 use super::{DistinctList, GRACE, Generation, KeyItem};
 use crate::clock::Moment;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Op, Reply};
 
 /// How many ids are read at once.
@@ -14,11 +14,10 @@ impl DistinctList {
     ///
     /// Ids that nobody uses are skipped, if need be after waiting a tenth of a second, once, for inserters
     /// that are just at it; half-inserts of the dead are finished. Where the session ends during the walk,
-    /// the walk ends.
+    /// the walk ends with an error of kind [`ErrorKind::NotFound`].
     ///
     /// # Errors
-    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable),
-    /// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol).
+    /// [`ErrorKind::Unreachable`], [`ErrorKind::Protocol`].
     pub fn entries(&mut self) -> Result<Option<Entries>> {
         let Some(last) = self.count()? else { return Ok(None) };
         let Some(generation) = self.joined.clone() else { return Ok(None) };
@@ -62,7 +61,11 @@ impl Iterator for Entries {
             }
             match self.window() {
                 Ok(Some(entries)) => self.ready = entries.into_iter(),
-                Ok(None) => self.next = self.last + 1,
+                Ok(None) => {
+                    self.next = self.last + 1;
+                    let gone = Error::new(ErrorKind::NotFound, "The session ended during the walk.");
+                    return Some(Err(self.list.said("Reading", gone)));
+                }
                 Err(error) => {
                     self.next = self.last + 1;
                     return Some(Err(self.list.said("Reading", error)));

@@ -11,8 +11,6 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use memcache::exp::{MetaResponse, parse_meta_result};
-
 use super::handshake::{Handshake, Introduction, REQUEST};
 use super::{Settings, codec};
 use crate::clock::{Clock, Moment};
@@ -39,6 +37,7 @@ pub(super) struct Connection {
     io_timeout: Duration,
     introduction: Introduction,
     introduced: Moment,
+    /// When it was last taken into use.
     last_used: Moment,
     last_opaque: u32,
     output: Vec<u8>,
@@ -143,7 +142,6 @@ impl Connection {
             };
             replies.push(reply);
         }
-        self.last_used = self.clock.now();
         Ok(replies)
     }
 
@@ -153,10 +151,13 @@ impl Connection {
         self.input.unread().is_empty()
     }
 
-    /// Whether the server has closed it, or sent something unasked, since it was last used. Asked only of a
-    /// connection that was idle for a while, since it costs a system call.
-    pub(super) fn was_closed(&self) -> bool {
-        if self.clock.now().since(self.last_used) < IDLE {
+    /// Takes it into use again. True when the server has closed it meanwhile, or sent something unasked; that
+    /// is looked at only after a while, since it costs a system call.
+    pub(super) fn was_closed(&mut self) -> bool {
+        let now = self.clock.now();
+        let idle = now.since(self.last_used);
+        self.last_used = now;
+        if idle < IDLE {
             return false;
         }
         let mut byte = 0_u8;
@@ -199,34 +200,20 @@ impl Connection {
     ) -> std::result::Result<Reply, (Error, bool)> {
         let unread = |error| (error, false);
         let (from, to) = self.line(patience).map_err(unread)?;
-        let line = &self.input.buffer[from..to];
-        let response = MetaResponse::parse_header(line).map_err(|error| match error {
-            memcache::exp::Error::Server(text) | memcache::exp::Error::Rejected(text) => {
-                (Error::protocol(format!("The server refused the request: {text}.")), true)
-            }
-            _ => unread(nonsense(line)),
-        })?;
-        let announced = line.strip_prefix(b"VA ").map(|rest| {
-            let length = rest.split(|&byte| byte == b' ').next().unwrap_or_default();
-            std::str::from_utf8(length).ok().and_then(|length| length.parse::<usize>().ok())
-        });
-        let result = parse_meta_result(response).map_err(|_| unread(nonsense(line)))?;
-        let echoed = result.opaque.as_deref().and_then(|echo| std::str::from_utf8(echo).ok());
-        if echoed.and_then(|echo| echo.parse().ok()) != Some(opaque) {
+        let head = codec::parse(&self.input.buffer[from..to])?;
+        if head.opaque != Some(opaque) {
             return Err(unread(Error::protocol(
                 "A reply does not belong to its request: the connection is out of step.",
             )));
         }
-        let value = match announced {
+        let value = match head.length {
             None => None,
-            Some(Some(length)) if length <= LARGEST_VALUE => {
-                Some(self.value(length, patience).map_err(unread)?)
-            }
+            Some(length) if length <= LARGEST_VALUE => Some(self.value(length, patience).map_err(unread)?),
             Some(_) => {
                 return Err(unread(Error::protocol("The server announced a value larger than 1 MiB.")));
             }
         };
-        codec::decode(op, result, value, self.introduction.incarnation).map_err(unread)
+        codec::decode(op, head, value, self.introduction.incarnation).map_err(unread)
     }
 
     /// The next line's place in the input, without its end.
@@ -403,9 +390,4 @@ fn unreachable(text: impl Into<String>) -> Error {
 
 fn lost(text: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unknown, text)
-}
-
-fn nonsense(line: &[u8]) -> Error {
-    let shown: String = String::from_utf8_lossy(line).chars().take(80).collect();
-    Error::protocol(format!("The server answered {shown:?}, which is not the meta protocol."))
 }

@@ -23,7 +23,8 @@ pub(super) struct Server {
 #[derive(Debug, Default)]
 struct Idle {
     epoch: u64,
-    connections: Vec<Connection>,
+    #[expect(clippy::vec_box, reason = "a connection is moved in and out for every batch")]
+    connections: Vec<Box<Connection>>,
 }
 
 impl Server {
@@ -57,7 +58,7 @@ impl Server {
 
     fn attempt(
         &self,
-        pooled: Option<Connection>,
+        pooled: Option<Box<Connection>>,
         epoch: u64,
         ops: &[Op<'_>],
     ) -> std::result::Result<Vec<Reply>, Failure> {
@@ -68,6 +69,7 @@ impl Server {
         let mut connection = match pooled {
             Some(connection) => connection,
             None => Connection::dial(&self.host, self.port, &self.settings, &self.clock)
+                .map(Box::new)
                 .map_err(|error| name(Failure { error, sent: false }))?,
         };
         match connection.run(ops) {
@@ -82,22 +84,25 @@ impl Server {
         }
     }
 
-    fn take(&self) -> (Option<Connection>, u64) {
+    fn take(&self) -> (Option<Box<Connection>>, u64) {
         let mut idle = self.idle();
         let (connection, epoch) = (idle.connections.pop(), idle.epoch);
         drop(idle);
         // A connection that the server has closed is found out before anything is sent on it: then a dead
         // server is "unreachable, nothing was changed" and not "outcome unknown".
         match connection {
-            Some(connection) if connection.was_closed() => {
-                let epoch = self.forget_idle();
-                (None, epoch)
+            Some(mut connection) => {
+                if connection.was_closed() {
+                    (None, self.forget_idle())
+                } else {
+                    (Some(connection), epoch)
+                }
             }
-            other => (other, epoch),
+            None => (None, epoch),
         }
     }
 
-    fn give_back(&self, connection: Connection, epoch: u64) {
+    fn give_back(&self, connection: Box<Connection>, epoch: u64) {
         let mut idle = self.idle();
         if connection.is_quiet() && idle.epoch == epoch && idle.connections.len() < self.settings.pool {
             idle.connections.push(connection);
