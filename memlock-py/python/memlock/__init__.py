@@ -1,0 +1,75 @@
+"""Locks and distinct lists for programs that share nothing but a memcached.
+
+    import memlock
+
+    client = memlock.connect("memcached://127.0.0.1:11211")
+    with client.mutex("nightly-report", lease=30) as mutex:
+        print(mutex.fence)
+
+Durations are seconds, as int or float, or a datetime.timedelta. Names are str (encoded in UTF-8)
+or bytes: 1 byte to 64 KiB, without NUL. Every failure is a memlock.Error, and most are also the
+built-in exception that says the same: an unreachable server is a ConnectionError, a timeout a
+TimeoutError.
+
+Threads: every object may be used from any number of threads. The interpreter's lock is released
+around all waits and all input and output. Ctrl-C ends a wait for a lock.
+
+Forks: a child made by os.fork or multiprocessing may use the objects that it inherited. It dials
+its own connections, and it neither holds nor releases what its parent holds.
+"""
+
+from memlock._memlock import (
+    Client,
+    ConfigError,
+    Deadlock,
+    DistinctList,
+    Error,
+    InternalError,
+    Invalid,
+    LockLost,
+    Mutex,
+    NotHeld,
+    OutcomeUnknown,
+    Owner,
+    ProtocolError,
+    SessionNotFound,
+    TimedOut,
+    Unreachable,
+    __version__,
+    connect,
+    distinct_list_insert,
+    distinct_list_set_up,
+    distinct_list_tear_down,
+    init,
+    mutex_lock,
+    mutex_lock_nonblock,
+    mutex_unlock,
+)
+
+__all__ = [
+    "Client",
+    "ConfigError",
+    "Deadlock",
+    "DistinctList",
+    "Error",
+    "InternalError",
+    "Invalid",
+    "LockLost",
+    "Mutex",
+    "NotHeld",
+    "OutcomeUnknown",
+    "Owner",
+    "ProtocolError",
+    "SessionNotFound",
+    "TimedOut",
+    "Unreachable",
+    "__version__",
+    "connect",
+    "distinct_list_insert",
+    "distinct_list_set_up",
+    "distinct_list_tear_down",
+    "init",
+    "mutex_lock",
+    "mutex_lock_nonblock",
+    "mutex_unlock",
+]

@@ -1,0 +1,88 @@
+//! What callers pass: names and durations.
+
+use std::time::Duration;
+
+use memlock_core::Answer;
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString};
+
+use crate::error::raise;
+
+/// A name or a key: bytes, or a str encoded in UTF-8, where the surrogates by which Python writes bytes that
+/// are not UTF-8 become those bytes again.
+pub(crate) struct Name(pub(crate) Vec<u8>);
+
+impl FromPyObject<'_, '_> for Name {
+    type Error = PyErr;
+
+    fn extract(given: Borrowed<'_, '_, PyAny>) -> PyResult<Name> {
+        if let Ok(bytes) = given.cast::<PyBytes>() {
+            return Ok(Name(bytes.as_bytes().to_vec()));
+        }
+        let Ok(text) = given.cast::<PyString>() else {
+            let kind = given.get_type().name()?;
+            return Err(PyTypeError::new_err(format!("a name or key is str or bytes, not {kind}")));
+        };
+        if let Ok(text) = text.to_cow() {
+            return Ok(Name(text.into_owned().into_bytes()));
+        }
+        let encoded = given.call_method1("encode", ("utf-8", "surrogateescape")).map_err(|error| {
+            let py = given.py();
+            let refused =
+                raise(py, Answer::Invalid, format!("The name cannot be encoded in UTF-8: {error}."));
+            refused.set_cause(py, Some(error));
+            refused
+        })?;
+        Ok(Name(encoded.cast::<PyBytes>()?.as_bytes().to_vec()))
+    }
+}
+
+/// The str of which [`Name`] makes these bytes.
+pub(crate) fn text<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyString>> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Ok(PyString::new(py, text)),
+        Err(_) => {
+            let bytes = PyBytes::new(py, bytes);
+            PyString::from_encoded_object(&bytes, Some(c"utf-8"), Some(c"surrogateescape"))
+        }
+    }
+}
+
+/// A duration: seconds as a number, or a timedelta.
+#[derive(Clone, Copy)]
+pub(crate) struct Seconds(pub(crate) Duration);
+
+impl Seconds {
+    pub(crate) const fn new(seconds: u64) -> Seconds {
+        Seconds(Duration::from_secs(seconds))
+    }
+}
+
+impl FromPyObject<'_, '_> for Seconds {
+    type Error = PyErr;
+
+    fn extract(given: Borrowed<'_, '_, PyAny>) -> PyResult<Seconds> {
+        let py = given.py();
+        let unusable = |shown: String| {
+            raise(py, Answer::Invalid, format!("{shown} is not a usable duration: give seconds from 0 up."))
+        };
+        let number = match given.extract::<f64>() {
+            Ok(number) => number,
+            Err(error) if error.is_instance_of::<PyOverflowError>(py) => {
+                return Err(unusable("So large an integer".to_owned()));
+            }
+            Err(error) if error.is_instance_of::<PyTypeError>(py) => {
+                let Ok(seconds) = given.call_method0("total_seconds") else {
+                    let kind = given.get_type().name()?;
+                    return Err(PyTypeError::new_err(format!(
+                        "a duration is seconds as int or float, or a datetime.timedelta, not {kind}"
+                    )));
+                };
+                seconds.extract::<f64>()?
+            }
+            Err(error) => return Err(error),
+        };
+        Duration::try_from_secs_f64(number).map(Seconds).map_err(|_| unusable(number.to_string()))
+    }
+}

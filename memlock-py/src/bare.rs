@@ -1,0 +1,92 @@
+//! Burton's six functions, on the process's default client.
+
+use memlock_core::{Answer, Result, bare};
+use pyo3::prelude::*;
+
+use crate::args::{Name, Seconds};
+use crate::call::{call, wait};
+use crate::error::{raise_core, raise_plain};
+
+/// Chooses the default client by its URL, as for connect(). It can be chosen once, before the first call of one
+/// of the six functions; without a choice it is that of MEMLOCK_URL, or memcached://127.0.0.1:11211.
+///
+/// Raises ConfigError for a URL that cannot be read, or when there is a default client already.
+#[pyfunction]
+#[pyo3(text_signature = "(url)")]
+pub(crate) fn init(py: Python<'_>, url: &str) -> PyResult<()> {
+    bare::init(url).map_err(|error| raise_core(py, &error))
+}
+
+/// Locks a mutex for at most `duration` (1 second to 366 days), waiting for as long as it takes, and gives True.
+///
+/// It is then the process's: any of its threads may unlock it, and two of its threads exclude each other.
+///
+/// Raises Deadlock when this thread holds it already; Invalid; Unreachable, OutcomeUnknown or ProtocolError as
+/// Mutex.acquire(). KeyboardInterrupt ends the wait within 100 ms, with nothing held.
+#[pyfunction]
+#[pyo3(text_signature = "(mutex_key, duration)")]
+pub(crate) fn mutex_lock(py: Python<'_>, mutex_key: Name, duration: Seconds) -> PyResult<bool> {
+    let answer = wait(py, None, |wait| bare::lock(&mutex_key.0, duration.0, wait))?;
+    done_or(py, answer, None)
+}
+
+/// As mutex_lock(), but tries once: True when it is locked now, False when another holds it.
+#[pyfunction]
+#[pyo3(text_signature = "(mutex_key, duration)")]
+pub(crate) fn mutex_lock_nonblock(py: Python<'_>, mutex_key: Name, duration: Seconds) -> PyResult<bool> {
+    ask(py, Some(Answer::Busy), || bare::mutex_lock_nonblock(&mutex_key.0, duration.0))
+}
+
+/// Unlocks a mutex that this process locked with mutex_lock() or mutex_lock_nonblock(), from whichever thread,
+/// and gives True.
+///
+/// Raises NotHeld when this process holds no such lock; LockLost when its duration had passed, or the server
+/// had lost it, so that another may have held it meanwhile. On Unreachable and OutcomeUnknown it is still held,
+/// and can be unlocked again.
+#[pyfunction]
+#[pyo3(text_signature = "(mutex_key)")]
+pub(crate) fn mutex_unlock(py: Python<'_>, mutex_key: Name) -> PyResult<bool> {
+    ask(py, None, || bare::mutex_unlock(&mutex_key.0))
+}
+
+/// Sets up a session that ends, with all its keys, after `duration` (1 second to 366 days): True when it is
+/// new, False when it was set up already and was joined; carry on either way.
+///
+/// Raises Invalid, Unreachable, OutcomeUnknown or ProtocolError.
+#[pyfunction]
+#[pyo3(text_signature = "(session, duration)")]
+pub(crate) fn distinct_list_set_up(py: Python<'_>, session: Name, duration: Seconds) -> PyResult<bool> {
+    ask(py, Some(Answer::Exists), || bare::distinct_list_set_up(&session.0, duration.0))
+}
+
+/// Inserts a key: True for the first of all who do so, False when it was in the list already.
+///
+/// Raises SessionNotFound when there is no such session; otherwise as DistinctList.add().
+#[pyfunction]
+#[pyo3(text_signature = "(session, key)")]
+pub(crate) fn distinct_list_insert(py: Python<'_>, session: Name, key: Name) -> PyResult<bool> {
+    ask(py, Some(Answer::Duplicate), || bare::distinct_list_insert(&session.0, &key.0))
+}
+
+/// Ends a session for everybody: True, or False when there was none.
+///
+/// Raises Invalid, Unreachable, OutcomeUnknown or ProtocolError.
+#[pyfunction]
+#[pyo3(text_signature = "(session)")]
+pub(crate) fn distinct_list_tear_down(py: Python<'_>, session: Name) -> PyResult<bool> {
+    ask(py, Some(Answer::NotFound), || bare::distinct_list_tear_down(&session.0))
+}
+
+fn ask(py: Python<'_>, no: Option<Answer>, body: impl FnOnce() -> Result<Answer> + Send) -> PyResult<bool> {
+    let answer = call(py, body)?;
+    done_or(py, answer, no)
+}
+
+/// True for "done", False for the ordinary "no" of this function, and an exception for any other answer.
+fn done_or(py: Python<'_>, answer: Answer, no: Option<Answer>) -> PyResult<bool> {
+    match answer {
+        Answer::Ok => Ok(true),
+        answer if Some(answer) == no => Ok(false),
+        answer => Err(raise_plain(py, answer)),
+    }
+}

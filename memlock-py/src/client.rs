@@ -1,0 +1,96 @@
+//! `memlock.Client` and `memlock.connect`.
+
+use std::env::{self, VarError};
+
+use memlock_core::{Answer, bare::DEFAULT_URL};
+use pyo3::prelude::*;
+
+use crate::args::{Name, Seconds};
+use crate::distinct::DistinctList;
+use crate::error::{raise, raise_core};
+use crate::mutex::Mutex;
+
+/// The way to one set of locks. Made by connect().
+///
+/// It may be used from any number of threads, and in forked children: a child dials its own connections. It
+/// needs no closing: its sockets are closed when the last object that was made from it is gone. As a context
+/// manager it gives itself, and does nothing at the end.
+#[pyclass(frozen, module = "memlock")]
+pub(crate) struct Client {
+    core: memlock_core::Client,
+    url: String,
+}
+
+/// Makes a client for the servers that `url` names; without one, for those of the environment variable
+/// MEMLOCK_URL, or else for memcached://127.0.0.1:11211.
+///
+/// `memcached://host[:port][,host2...]?prefix=&connect_timeout=&io_timeout=&pool=&outage=`, or `memory://name`
+/// for locks among the threads of this process. Timeouts are written `250ms` or `2s`.
+///
+/// Nothing is dialled: the first call that needs a server raises Unreachable if there is none. Raises
+/// ConfigError for a URL that cannot be read.
+#[pyfunction]
+#[pyo3(signature = (url = None), text_signature = "(url=None)")]
+pub(crate) fn connect(py: Python<'_>, url: Option<String>) -> PyResult<Client> {
+    let (url, from) = match url {
+        Some(url) => (url, ""),
+        None => match env::var("MEMLOCK_URL") {
+            Ok(url) => (url, "MEMLOCK_URL: "),
+            Err(VarError::NotPresent) => (DEFAULT_URL.to_owned(), ""),
+            Err(VarError::NotUnicode(_)) => {
+                return Err(raise(py, Answer::Config, "The variable MEMLOCK_URL is not in UTF-8."));
+            }
+        },
+    };
+    match memlock_core::Client::connect(&url) {
+        Ok(core) => Ok(Client { core, url }),
+        Err(error) if from.is_empty() => Err(raise_core(py, &error)),
+        Err(error) => Err(raise(py, error.kind().answer(), format!("{from}{error}"))),
+    }
+}
+
+#[pymethods]
+impl Client {
+    /// A mutex by this name, whose holders keep it for at most `lease` (1 second to 366 days) unless they
+    /// extend it. Nothing is sent.
+    ///
+    /// `wait` is how long acquire() without a timeout, and `with`, wait for it: None for ever, 0 not at all.
+    /// Both are seconds as int or float, or a datetime.timedelta.
+    ///
+    /// Raises Invalid for an empty name, one above 64 KiB or with a NUL byte, and for durations out of range.
+    #[pyo3(
+        signature = (name, lease = Seconds::new(30), wait = None),
+        text_signature = "($self, name, lease=30, wait=None)"
+    )]
+    fn mutex(&self, py: Python<'_>, name: Name, lease: Seconds, wait: Option<Seconds>) -> PyResult<Mutex> {
+        Mutex::new(py, &self.core, &name, lease, wait)
+    }
+
+    /// Sets up a distinct list by this session name, or joins it if it is there: see `created`. The session
+    /// and all its keys end after `duration` (1 second to 366 days), counted from when it was first set up.
+    /// Two round trips, or one to join.
+    ///
+    /// Raises Invalid as mutex() does; Unreachable, OutcomeUnknown or ProtocolError.
+    #[pyo3(text_signature = "($self, session, duration)")]
+    fn distinct_list(&self, py: Python<'_>, session: Name, duration: Seconds) -> PyResult<DistinctList> {
+        DistinctList::set_up(py, &self.core, &session, duration)
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (exc_type, exc_value, traceback, /))]
+    fn __exit__(
+        &self,
+        exc_type: &Bound<'_, PyAny>,
+        exc_value: &Bound<'_, PyAny>,
+        traceback: &Bound<'_, PyAny>,
+    ) {
+        let _ = (exc_type, exc_value, traceback);
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<memlock.Client {:?}>", self.url)
+    }
+}

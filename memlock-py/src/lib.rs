@@ -1,0 +1,42 @@
+//! The Python module: `memlock._memlock`, of which the package `memlock` shows the public names.
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `client`, `mutex`, `owner`, `distinct`, `bare` | the classes and functions, as Python sees them |
+//! | `held` | what a mutex object holds, shared between threads |
+//! | `call` | into the core without the interpreter's lock, and Ctrl-C |
+//! | `error`, `args` | exceptions and arguments |
+
+use pyo3::prelude::*;
+
+mod args;
+mod bare;
+mod call;
+mod client;
+mod distinct;
+mod error;
+mod held;
+mod mutex;
+mod owner;
+
+/// The compiled half of memlock. Import the package `memlock` instead.
+#[pymodule]
+fn _memlock(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", memlock_core::VERSION)?;
+    error::add_to(module)?;
+    module.add_class::<client::Client>()?;
+    module.add_class::<mutex::Mutex>()?;
+    module.add_class::<owner::Owner>()?;
+    module.add_class::<distinct::DistinctList>()?;
+    module.add_function(wrap_pyfunction!(client::connect, module)?)?;
+    module.add_function(wrap_pyfunction!(bare::init, module)?)?;
+    module.add_function(wrap_pyfunction!(bare::mutex_lock, module)?)?;
+    module.add_function(wrap_pyfunction!(bare::mutex_lock_nonblock, module)?)?;
+    module.add_function(wrap_pyfunction!(bare::mutex_unlock, module)?)?;
+    module.add_function(wrap_pyfunction!(bare::distinct_list_set_up, module)?)?;
+    module.add_function(wrap_pyfunction!(bare::distinct_list_insert, module)?)?;
+    module.add_function(wrap_pyfunction!(bare::distinct_list_tear_down, module)?)?;
+    // Filled in by the above; what is public is the package's to say.
+    module.delattr("__all__")?;
+    Ok(())
+}

@@ -1,0 +1,252 @@
+//! `memlock.Mutex`: shaped like `threading.Lock`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use memlock_core::{Answer, Client, Extension, Release, Waited};
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
+use pyo3::prelude::*;
+
+use crate::args::{Name, Seconds};
+use crate::call::{call, wait};
+use crate::error::{raise, raise_core, raise_plain};
+use crate::held::{Held, Slot};
+use crate::owner::Owner;
+
+/// What `threading.TIMEOUT_MAX` is on 64-bit machines, in seconds.
+const LONGEST_TIMEOUT: f64 = 9_223_372_036.0;
+
+/// A mutex by its name, held by at most one holder anywhere. Made by Client.mutex().
+///
+/// It is used like threading.Lock, in a `with` statement or by acquire() and release(). The object holds at
+/// most one acquisition at a time: threads that share it exclude each other, a thread that acquires it
+/// twice waits for itself, and any thread may release it.
+///
+/// A holder keeps it for the lease at most, unless it extends it. After that it may be another's: check
+/// `remaining`, or hand `fence` to the resource that is guarded.
+///
+/// An object that goes out of scope while it holds the lock releases it as well as that can be done. In a
+/// forked child it holds nothing, and neither releasing nor dropping it touches the parent's lock.
+#[pyclass(frozen, module = "memlock")]
+pub(crate) struct Mutex {
+    core: memlock_core::Mutex,
+    name: Box<str>,
+    lease: Duration,
+    wait: Option<Duration>,
+    slot: Slot,
+}
+
+impl Mutex {
+    pub(crate) fn new(
+        py: Python<'_>,
+        client: &Client,
+        name: &Name,
+        lease: Seconds,
+        wait: Option<Seconds>,
+    ) -> PyResult<Mutex> {
+        Ok(Mutex {
+            core: client.mutex(&name.0, lease.0).map_err(|error| raise_core(py, &error))?,
+            name: String::from_utf8_lossy(&name.0).into(),
+            lease: lease.0,
+            wait: wait.map(|wait| wait.0),
+            slot: Slot::default(),
+        })
+    }
+
+    fn lock(&self, py: Python<'_>, limit: Option<Duration>) -> PyResult<bool> {
+        let held = wait(py, limit, |wait| match self.core.lock_with(wait)? {
+            Waited::Done(lock) => Ok(Some(Arc::new(Held::new(lock)))),
+            // Interrupted only by a signal, whose exception is then raised.
+            _ => Ok(None),
+        })?;
+        let Some(held) = held else { return Ok(false) };
+        if let Some(displaced) = self.slot.keep(py, held) {
+            py.detach(|| drop(displaced));
+        }
+        Ok(true)
+    }
+}
+
+#[pymethods]
+impl Mutex {
+    /// Acquires the lock; True when it is ours.
+    ///
+    /// blocking=False tries once and answers False when another holds it. Otherwise it waits for `timeout`
+    /// seconds and answers False when they passed. The default, -1, is the mutex's own `wait`: for ever,
+    /// unless it was made with another. A free lock is taken in one round trip.
+    ///
+    /// Raises ValueError or OverflowError for a timeout that threading.Lock would not take either;
+    /// Unreachable when there is no server at the first attempt, or for longer than the URL's `outage`
+    /// while waiting; OutcomeUnknown; ProtocolError. An exception from a signal handler, such as
+    /// KeyboardInterrupt, ends the wait within 100 ms, with nothing held.
+    #[pyo3(signature = (blocking = None, timeout = -1.0), text_signature = "($self, blocking=True, timeout=-1)")]
+    fn acquire(&self, py: Python<'_>, blocking: Option<&Bound<'_, PyAny>>, timeout: f64) -> PyResult<bool> {
+        let invalid = |sentence: &str| Err(raise(py, Answer::Invalid, sentence));
+        let blocking = blocking.map_or(Ok(true), |blocking| blocking.is_truthy())?;
+        let limit = if timeout == -1.0 {
+            if blocking { self.wait } else { Some(Duration::ZERO) }
+        } else if !blocking {
+            return invalid("can't specify a timeout for a non-blocking call");
+        } else if timeout > LONGEST_TIMEOUT {
+            return Err(PyOverflowError::new_err("timeout value is too large"));
+        } else {
+            match Duration::try_from_secs_f64(timeout) {
+                Ok(limit) => Some(limit),
+                Err(_) => return invalid("timeout value must be a non-negative number"),
+            }
+        };
+        self.lock(py, limit)
+    }
+
+    /// Releases the lock, in one round trip; any thread may.
+    ///
+    /// Raises NotHeld, a RuntimeError, when this object holds nothing; LockLost when the lease had run out or
+    /// the server had lost the lock, so that another may have held it meanwhile. On Unreachable and
+    /// OutcomeUnknown the object still holds it, and release() can be called again.
+    fn release(&self, py: Python<'_>) -> PyResult<()> {
+        let held = self.slot.take(py).map_err(|answer| raise_plain(py, answer))?;
+        match call(py, || held.release()) {
+            Ok(Release::Released) => Ok(()),
+            Ok(Release::Lost) => Err(raise_plain(py, Answer::Lost)),
+            Ok(Release::NotHeld) => Err(raise_plain(py, Answer::NotHeld)),
+            Err(error) => {
+                self.slot.put_back(py, held);
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether anybody, here or elsewhere, holds the lock. One round trip. The answer is already past: it is
+    /// for people, not for decisions.
+    ///
+    /// Raises Unreachable or ProtocolError.
+    fn locked(&self, py: Python<'_>) -> PyResult<bool> {
+        call(py, || Ok(self.core.owner()?.is_some()))
+    }
+
+    /// Gives the lock a new lease, counted from now; by default as long as the first. One round trip. The
+    /// fence stays as it is. Any thread may call it, such as one that does nothing else.
+    ///
+    /// Raises NotHeld; LockLost; Invalid for a lease out of range; Unreachable when nothing was changed, and
+    /// OutcomeUnknown when it may have been: then the old lease may run on, and `remaining` counts on the
+    /// shorter of the two.
+    #[pyo3(signature = (lease = None), text_signature = "($self, lease=None)")]
+    fn extend(&self, py: Python<'_>, lease: Option<Seconds>) -> PyResult<()> {
+        let held = self.slot.look(py, Clone::clone).map_err(|answer| raise_plain(py, answer))?;
+        let lease = lease.map_or(self.lease, |lease| lease.0);
+        // The clone goes in there, too: the last one to go speaks to the server.
+        match call(py, move || held.extend(lease))? {
+            Extension::Extended => Ok(()),
+            Extension::Lost => Err(raise_plain(py, Answer::Lost)),
+            Extension::NotHeld => Err(raise_plain(py, Answer::NotHeld)),
+        }
+    }
+
+    /// For how many seconds the lock is certainly ours yet, unless the server loses it; 0.0 when it is not.
+    /// Counted here, from before the request left, without any I/O.
+    #[getter]
+    fn remaining(&self, py: Python<'_>) -> f64 {
+        self.slot.look(py, |held| held.remaining().as_secs_f64()).unwrap_or_default()
+    }
+
+    /// The fencing token: an int that is greater than that of every earlier holder of this mutex. Hand it to
+    /// the resource, which refuses anything below the greatest it has seen.
+    ///
+    /// Raises NotHeld when the object holds nothing, and LockLost in a thread whose lease ran out and whose
+    /// place another thread has taken. No I/O: a lease that ran out unnoticed still has its fence.
+    #[getter]
+    fn fence(&self, py: Python<'_>) -> PyResult<u64> {
+        self.slot.look(py, |held| held.fence).map_err(|answer| raise_plain(py, answer))
+    }
+
+    /// Who holds the lock, or None. One round trip. The answer is already past.
+    ///
+    /// Raises Unreachable or ProtocolError.
+    fn owner(&self, py: Python<'_>) -> PyResult<Option<Owner>> {
+        Ok(call(py, || self.core.owner())?.map(Owner::from))
+    }
+
+    /// Takes the lock away from the holder whose Owner.token is given: for operators who know that it is
+    /// dead. False when that acquisition does not hold it any more; a later holder is never touched. The old
+    /// holder finds its lock lost.
+    ///
+    /// Raises Unreachable, OutcomeUnknown or ProtocolError.
+    #[pyo3(text_signature = "($self, token)")]
+    fn force_unlock(&self, py: Python<'_>, token: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let token: String = token.extract().map_err(|_| {
+            PyTypeError::new_err("a token is a str, as Mutex.owner() gives it in Owner.token")
+        })?;
+        call(py, || self.core.force_unlock(&token))
+    }
+
+    /// Acquires the lock, waiting as long as the mutex's `wait` says, and gives the mutex itself.
+    ///
+    /// Raises TimedOut when the wait's limit passed, and otherwise as acquire().
+    fn __enter__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
+        let (py, mutex) = (slf.py(), slf.get());
+        if mutex.lock(py, mutex.wait)? {
+            return Ok(slf);
+        }
+        let limit = mutex.wait.unwrap_or_default();
+        let sentence = format!("The mutex {:?} did not come free within {limit:?}.", mutex.name);
+        Err(raise(py, Answer::TimedOut, sentence))
+    }
+
+    /// Releases the lock. When the body raised, its exception goes on, and a failure to release is only
+    /// logged, as a warning of the logger "memlock"; otherwise it is raised, as by release().
+    #[pyo3(signature = (exc_type, exc_value, traceback, /))]
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        exc_type: &Bound<'_, PyAny>,
+        exc_value: &Bound<'_, PyAny>,
+        traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let _ = (exc_value, traceback);
+        if exc_type.is_none() {
+            return self.release(py);
+        }
+        // A forked child leaves its parent's `with` so: nothing was left locked, nothing is to be said.
+        if self.slot.look(py, |_| ()) == Err(Answer::NotHeld) {
+            return Ok(());
+        }
+        if let Err(error) = self.release(py)
+            && let Err(unlogged) = log(py, &self.name, &error)
+        {
+            unlogged.write_unraisable(py, None);
+        }
+        Ok(())
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let held = self.slot.look(py, |held| (held.fence, held.remaining()));
+        match held {
+            Ok((fence, left)) if !left.is_zero() => {
+                format!(
+                    "<memlock.Mutex {:?} held, fence {fence}, {:.1} s left>",
+                    self.name,
+                    left.as_secs_f64()
+                )
+            }
+            Ok(_) => format!("<memlock.Mutex {:?} held, lease over>", self.name),
+            Err(_) => format!("<memlock.Mutex {:?} not held>", self.name),
+        }
+    }
+}
+
+impl Drop for Mutex {
+    fn drop(&mut self) {
+        if let Some(held) = self.slot.empty() {
+            // It may speak to the server: meanwhile others may run.
+            Python::attach(|py| py.detach(|| drop(held)));
+        }
+    }
+}
+
+fn log(py: Python<'_>, name: &str, error: &PyErr) -> PyResult<()> {
+    let logger = py.import("logging")?.call_method1("getLogger", ("memlock",))?;
+    let kind = error.get_type(py).name()?;
+    let text = "The mutex %r was not released after its body raised. %s: %s";
+    logger.call_method1("warning", (text, name, kind, error.value(py)))?;
+    Ok(())
+}

@@ -1,0 +1,55 @@
+"""Every test has a memcached of this test run, and names that no other test uses."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import memlock
+import pytest
+from support import Memcached, Plain
+
+
+@pytest.fixture(scope="session")
+def shared_server() -> Iterator[Memcached]:
+    server = Memcached()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def server(shared_server: Memcached) -> Memcached:
+    """The run's memcached, for tests that leave it running."""
+    return shared_server
+
+
+@pytest.fixture
+def mortal_server() -> Iterator[Memcached]:
+    """A memcached that the test may kill, restart or pause."""
+    server = Memcached()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def plain(server: Memcached) -> Iterator[Plain]:
+    with server.plain() as plain:
+        yield plain
+
+
+@pytest.fixture
+def client(server: Memcached) -> memlock.Client:
+    return memlock.connect(server.url)
+
+
+@pytest.fixture(params=["memcached", "memory"])
+def any_client(request: pytest.FixtureRequest) -> memlock.Client:
+    """A client of each store."""
+    if request.param == "memory":
+        return memlock.connect(f"memory://{uuid.uuid4().hex}")
+    return memlock.connect(request.getfixturevalue("server").url)
+
+
+@pytest.fixture
+def name() -> str:
+    return f"test-{uuid.uuid4().hex}"

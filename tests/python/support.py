@@ -1,0 +1,194 @@
+"""A memcached of our own, a plain client to look at it from outside, and Python children."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+PATIENCE = 20.0
+PR_SET_PDEATHSIG = 1
+
+
+def eventually(true: Callable[[], object], limit: float = PATIENCE) -> None:
+    """Looks every few milliseconds until it is true."""
+    end = time.monotonic() + limit
+    while not true():
+        assert time.monotonic() < end, f"it did not become true within {limit} s"
+        time.sleep(0.002)
+
+
+class Plain:
+    """A memcached client that knows nothing of memlock: lines over a socket."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+        self.input = self.socket.makefile("rb")
+
+    def command(self, line: str, data: bytes | None = None) -> str:
+        tail = b"" if data is None else data + b"\r\n"
+        self.socket.sendall(line.encode() + b"\r\n" + tail)
+        return self.line()
+
+    def line(self) -> str:
+        return self.input.readline().decode().rstrip("\r\n")
+
+    def add(self, key: str, value: bytes = b"1", ttl: int = 0) -> bool:
+        return self.command(f"add {key} 0 {ttl} {len(value)}", value) == "STORED"
+
+    def delete(self, key: str) -> bool:
+        return self.command(f"delete {key}") == "DELETED"
+
+    def get(self, key: str) -> bytes | None:
+        answer = self.command(f"get {key}")
+        if answer == "END":
+            return None
+        value = self.input.read(int(answer.split()[3]))
+        assert (self.line(), self.line()) == ("", "END")
+        return value
+
+    def stats(self) -> dict[str, str]:
+        found = {}
+        line = self.command("stats")
+        while line != "END":
+            _, name, value = line.split(" ", 2)
+            found[name] = value
+            line = self.line()
+        return found
+
+    def close(self) -> None:
+        self.input.close()
+        self.socket.close()
+
+    def __enter__(self) -> Plain:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Memcached:
+    """A memcached on a loopback port that stays its own while it is down."""
+
+    def __init__(self) -> None:
+        # Bound but not listening: memcached may bind beside it, and nobody else is given the port.
+        self.reserved = socket.socket()
+        self.reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.reserved.bind(("127.0.0.1", 0))
+        self.port: int = self.reserved.getsockname()[1]
+        self.process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"memcached://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        arguments = ["memcached", "-l", "127.0.0.1", "-p", str(self.port), "-U", "0"]
+        libc = ctypes.CDLL(None)
+        self.process = subprocess.Popen(
+            arguments,
+            user="nobody" if os.geteuid() == 0 else None,
+            stdin=subprocess.DEVNULL,
+            # So that it dies with the test run. prctl takes no lock that a thread could hold.
+            preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509
+        )
+        eventually(self.answers)
+
+    def answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, "memcached ended"
+        try:
+            with self.plain() as plain:
+                return plain.stats()["pid"] == str(self.process.pid)
+        except OSError:
+            return False
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stands still: connections are accepted, nobody answers."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+
+    def plain(self) -> Plain:
+        return Plain(self.port)
+
+    def close(self) -> None:
+        self.kill()
+        self.reserved.close()
+
+
+class Child:
+    """A Python program in a process of its own, which talks in lines."""
+
+    def __init__(self, program: str, *arguments: str) -> None:
+        # Forking with threads is the subject of some of them; newer Pythons warn of it.
+        options = ["-u", "-W", "error", "-W", "ignore::DeprecationWarning"]
+        self.process = subprocess.Popen(
+            [sys.executable, *options, "-c", program, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+
+    def reads(self, limit: float = PATIENCE) -> str:
+        """Its next line."""
+        assert self.process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            assert selector.select(limit), f"the child said nothing within {limit} s"
+        return self.process.stdout.readline().rstrip("\n")
+
+    def says(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def ends(self) -> int:
+        """Its exit code; it must not have complained."""
+        _, complaints = self.process.communicate(timeout=60)
+        assert complaints == ""
+        return self.process.returncode
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.returncode is None:
+            self.process.kill()
+            _, complaints = self.process.communicate()
+            sys.stderr.write(complaints)
+
+
+def run(program: str, *arguments: str) -> list[str]:
+    """Runs a Python program to its end; gives the lines it printed."""
+    with Child(program, *arguments) as child:
+        output, complaints = child.process.communicate(timeout=60)
+        assert (child.process.returncode, complaints) == (0, ""), output
+    return output.splitlines()

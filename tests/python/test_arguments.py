@@ -1,0 +1,136 @@
+"""Names, durations and URLs: what is taken and what is refused; and the exceptions' family."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import timedelta
+from decimal import Decimal
+
+import memlock
+import pytest
+from support import Plain
+
+
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [
+        ("plain", "plain"),
+        (b"plain", "plain"),
+        ("a b", "a%20b"),
+        ("ü", "%C3%BC"),
+        (b"\xff\x80", "%FF%80"),
+        ("\udcff\udc80", "%FF%80"),
+        ("x\r\ndelete victim\r\n", "x%0D%0Adelete%20victim%0D%0A"),
+        ("a%20b", "a%2520b"),
+    ],
+)
+def test_a_name_reaches_the_server_encoded(
+    client: memlock.Client, plain: Plain, given: str | bytes, key: str
+) -> None:
+    assert plain.add("victim", b"alive") or plain.get("victim") == b"alive"
+    with client.mutex(given):
+        assert plain.get(f"lock:{key}") is not None
+    assert plain.get(f"lock:{key}") is None
+    assert plain.get("victim") == b"alive"
+
+
+def test_long_names_are_told_apart(any_client: memlock.Client) -> None:
+    with any_client.mutex("x" * 65536) as mutex:
+        assert not any_client.mutex("x" * 65535).locked()
+        assert any_client.mutex(b"x" * 65536).locked()
+        assert mutex.remaining > 0
+
+
+@pytest.mark.parametrize("name", ["", b"", "a\0b", b"\0", "x" * 65537, "\ud800"])
+def test_unusable_names_are_refused(any_client: memlock.Client, name: str | bytes) -> None:
+    with pytest.raises(memlock.Invalid):
+        any_client.mutex(name)
+    with pytest.raises(ValueError):
+        any_client.distinct_list(name, 30)
+
+
+@pytest.mark.parametrize("name", [None, 5, bytearray(b"x"), ["x"]])
+def test_what_is_no_name_is_a_type_error(any_client: memlock.Client, name: object) -> None:
+    with pytest.raises(TypeError, match="str or bytes"):
+        any_client.mutex(name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("lease", [1, 1.0, 1.5, timedelta(seconds=1), Decimal(2), 366 * 86400])
+def test_usable_leases(any_client: memlock.Client, name: str, lease: float) -> None:
+    with any_client.mutex(name, lease=lease) as mutex:
+        assert mutex.remaining > 0.5
+
+
+@pytest.mark.parametrize(
+    "lease",
+    [0, 0.999, -1, float("nan"), float("inf"), 10**400, timedelta(0), -timedelta(1), 366.1 * 86400],
+)
+def test_unusable_leases_are_refused(
+    any_client: memlock.Client, name: str, lease: float | timedelta
+) -> None:
+    with pytest.raises(memlock.Invalid):
+        any_client.mutex(name, lease=lease)
+
+
+def test_what_is_no_duration_is_a_type_error(any_client: memlock.Client, name: str) -> None:
+    for wrong in ["30", None, b"30"]:
+        with pytest.raises(TypeError, match="timedelta"):
+            any_client.mutex(name, lease=wrong)  # type: ignore[arg-type]
+    with pytest.raises(memlock.Invalid):
+        any_client.mutex(name, wait=-1)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "127.0.0.1", "redis://x", "memcached://", "memcached://h?colour=red", "memory://", "\0"],
+)
+def test_unreadable_urls_are_refused(url: str) -> None:
+    with pytest.raises(memlock.ConfigError) as caught:
+        memlock.connect(url)
+    assert isinstance(caught.value, ValueError)
+    with pytest.raises(TypeError):
+        memlock.connect(5)  # type: ignore[arg-type]
+
+
+FAMILY = {
+    "Invalid": (-1, ValueError),
+    "Unreachable": (-2, ConnectionError),
+    "OutcomeUnknown": (-3, memlock.Error),
+    "ProtocolError": (-4, memlock.Error),
+    "ConfigError": (-5, ValueError),
+    "Deadlock": (-6, RuntimeError),
+    "InternalError": (-7, memlock.Error),
+    "NotHeld": (5, RuntimeError),
+    "LockLost": (6, memlock.Error),
+    "SessionNotFound": (7, LookupError),
+    "TimedOut": (2, TimeoutError),
+}
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_every_exception_has_its_number_and_its_relatives(name: str) -> None:
+    code, also = FAMILY[name]
+    exception = getattr(memlock, name)
+    assert issubclass(exception, memlock.Error)
+    assert issubclass(exception, also)
+    assert exception.code == code
+    raised = exception("what happened")
+    assert (str(raised), raised.code) == ("what happened", code)
+    again = pickle.loads(pickle.dumps(raised))
+    assert (type(again), str(again)) == (exception, "what happened")
+    assert exception.__module__ == "memlock"
+    assert exception.__doc__
+
+
+def test_everything_public_is_documented() -> None:
+    for name in memlock.__all__:
+        thing = getattr(memlock, name)
+        assert name.startswith("__") or thing.__doc__, name
+        if isinstance(thing, type) and not issubclass(thing, BaseException):
+            for member, value in vars(thing).items():
+                assert member.startswith("_") or value.__doc__, f"{name}.{member}"
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    metadata = pytest.importorskip("importlib.metadata")
+    assert metadata.version("memlock") == memlock.__version__

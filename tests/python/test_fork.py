@@ -1,0 +1,193 @@
+"""A forked child holds nothing of its parent's, and its own calls just work."""
+
+from __future__ import annotations
+
+import pytest
+from support import Memcached, Plain, run
+
+# Each program runs in a process of its own, because a test run has threads. `in_child` forks, runs
+# the body in the child, and prints what it gave, or its exception.
+PRELUDE = """
+import gc, multiprocessing, os, sys, threading
+import memlock
+url, name = sys.argv[1:]
+client = memlock.connect(url)
+memlock.init(url)
+
+def in_child(body):
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            print(body(), flush=True)
+        except BaseException as error:
+            print(type(error).__name__, flush=True)
+        finally:
+            os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "answer"),
+    [
+        ("mutex.release()", "NotHeld"),
+        ("mutex.extend()", "NotHeld"),
+        ("mutex.fence", "NotHeld"),
+        ("mutex.remaining", "0.0"),
+        ("mutex.locked()", "True"),
+        ("mutex.owner().pid == os.getppid()", "True"),
+        ("mutex.acquire(blocking=False)", "False"),
+        ("memlock.mutex_unlock(name + '-bare')", "NotHeld"),
+        ("memlock.mutex_lock_nonblock(name + '-bare', 30)", "False"),
+        ("client.mutex(name + '-other').acquire()", "True"),
+        ("client.distinct_list(name, 30).add('x')", "True"),
+    ],
+)
+def test_a_child_does_not_hold_what_its_parent_holds(
+    server: Memcached, name: str, body: str, answer: str
+) -> None:
+    program = """
+mutex = client.mutex(name)
+mutex.acquire()
+memlock.mutex_lock(name + "-bare", 30)
+in_child(lambda: BODY)
+mutex.release()
+memlock.mutex_unlock(name + "-bare")
+"""
+    assert run(PRELUDE + program.replace("BODY", body), server.url, name) == [answer]
+
+
+def test_a_childs_garbage_collection_leaves_the_parents_lock(
+    server: Memcached, plain: Plain, name: str
+) -> None:
+    program = """
+mutex = client.mutex(name)
+mutex.acquire()
+def forget():
+    global mutex
+    del mutex
+    gc.collect()
+    return client.mutex(name).locked()
+in_child(forget)
+print(mutex.locked(), mutex.remaining > 0)
+mutex.release()
+"""
+    assert run(PRELUDE + program, server.url, name) == ["True", "True True"]
+    assert plain.get(f"lock:{name}") is None
+
+
+def test_a_child_that_ends_leaves_the_parents_lock(server: Memcached, name: str) -> None:
+    program = """
+mutex = client.mutex(name)
+with mutex:
+    pid = os.fork()
+    if pid == 0:
+        sys.exit()  # with all the destructors of the interpreter's end
+    assert os.waitpid(pid, 0)[1] == 0
+    print(mutex.locked())
+"""
+    assert run(PRELUDE + program, server.url, name) == ["True"]
+
+
+def test_a_with_that_a_child_leaves_does_not_release(server: Memcached, name: str) -> None:
+    program = """
+mutex = client.mutex(name)
+try:
+    with mutex:
+        pid = os.fork()
+        if pid:
+            assert os.waitpid(pid, 0)[1] == 0
+            print("parent", mutex.locked(), flush=True)
+except memlock.NotHeld:
+    assert pid == 0
+    print("child", mutex.locked(), flush=True)
+    os._exit(0)
+"""
+    assert run(PRELUDE + program, server.url, name) == ["child True", "parent True"]
+
+
+def test_a_child_may_take_the_inherited_object_for_itself(server: Memcached, name: str) -> None:
+    program = """
+mutex = client.mutex(name)
+mutex.acquire()
+first = mutex.fence
+receive, send = multiprocessing.Pipe(duplex=False)
+pid = os.fork()
+if pid == 0:
+    receive.recv()
+    mutex.acquire()
+    print(mutex.fence > first, mutex.owner().pid == os.getpid(), flush=True)
+    mutex.release()
+    os._exit(0)
+mutex.release()
+send.send("go")
+assert os.waitpid(pid, 0)[1] == 0
+with mutex:
+    print("parent")
+"""
+    assert run(PRELUDE + program, server.url, name) == ["True True", "parent"]
+
+
+def test_forking_while_threads_are_inside_calls_hangs_nobody(server: Memcached, name: str) -> None:
+    program = """
+stop = threading.Event()
+shared = client.mutex(name)
+words = client.distinct_list(name, 60)
+def work(number):
+    while not stop.is_set():
+        with shared:
+            shared.extend()
+        words.add(str(number))
+        with client.mutex(f"{name}-{number}"):
+            pass
+        memlock.mutex_lock(name + "-bare", 30)
+        memlock.mutex_unlock(name + "-bare")
+threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+for thread in threads:
+    thread.start()
+done = 0
+for turn in range(60):
+    pid = os.fork()
+    if pid == 0:
+        for mutex in (shared, client.mutex(f"{name}-child")):
+            assert mutex.acquire(timeout=20)
+            mutex.extend()
+            mutex.release()
+        words.add("child")
+        memlock.mutex_lock(name + "-bare", 30)
+        memlock.mutex_unlock(name + "-bare")
+        gc.collect()
+        os._exit(7)
+    done += os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+stop.set()
+for thread in threads:
+    thread.join()
+print(done, sorted(words))
+"""
+    (line,) = run(PRELUDE + program, server.url, name)
+    assert line == "60 ['0', '1', '2', '3', 'child']"
+
+
+def test_multiprocessing_by_fork_shares_objects(server: Memcached, name: str) -> None:
+    program = """
+mutex = client.mutex(name)
+counter = multiprocessing.RawValue("i", 0)
+def work():
+    for _ in range(50):
+        with mutex:
+            seen = counter.value
+            for _ in range(50):
+                pass
+            counter.value = seen + 1
+mutex.acquire()
+context = multiprocessing.get_context("fork")
+workers = [context.Process(target=work) for _ in range(4)]
+for worker in workers:
+    worker.start()
+mutex.release()
+for worker in workers:
+    worker.join()
+print(counter.value, [worker.exitcode for worker in workers], mutex.locked())
+"""
+    assert run(PRELUDE + program, server.url, name) == ["200 [0, 0, 0, 0] False"]

@@ -1,0 +1,173 @@
+"""Ctrl-C ends a wait for a lock within 100 ms, and leaves nothing held."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import memlock
+import pytest
+from support import Child, Memcached, Plain, eventually
+
+# How the child blocks in each way that there is.
+WAYS = {
+    "acquire": "mutex.acquire()",
+    "acquire with a timeout": "mutex.acquire(timeout=60)",
+    "with": "with mutex: raise SystemExit('it got the lock')",
+    "bare mutex_lock": "memlock.mutex_lock(name, 30)",
+}
+
+CHILD = """
+import sys, time
+import memlock
+url, name, way = sys.argv[1:]
+memlock.init(url)
+mutex = memlock.connect(url).mutex(name)
+for _ in sys.stdin:
+    try:
+        print("blocking")
+        exec(way)
+    except KeyboardInterrupt:
+        print(time.monotonic())
+"""
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+def test_ctrl_c_ends_a_wait_within_a_tenth_of_a_second(
+    server: Memcached, plain: Plain, name: str, way: str
+) -> None:
+    key = f"lock:{name}"
+    took = []
+    with Child(CHILD, server.url, name, way) as child:
+        for pause in [0.05, 0.1, 0.2, 0.4, 0.6]:
+            assert plain.add(key, b"another's")
+            child.says("block")
+            assert child.reads() == "blocking"
+            # The longer it has waited, the longer are its pauses: that is the subject.
+            time.sleep(pause)
+            sent = time.monotonic()
+            child.signal(signal.SIGINT)
+            took.append(float(child.reads()) - sent)
+            assert plain.get(key) == b"another's"
+            assert plain.delete(key)
+            time.sleep(0.02)
+            assert plain.get(key) is None, "the interrupted wait took the lock after all"
+    assert min(took) < 0.1, took
+    # A busy machine may spoil some of them, but not most.
+    assert sorted(took)[len(took) // 2] < 0.1, took
+
+
+SECOND_THREAD = """
+import sys, threading, time
+import memlock
+url, name = sys.argv[1:]
+mutex = memlock.connect(url).mutex(name)
+done = threading.Event()
+def block():
+    print("got it" if mutex.acquire() else "not")
+    done.set()
+threading.Thread(target=block).start()
+try:
+    print("blocking")
+    done.wait()
+except KeyboardInterrupt:
+    print("interrupted")
+done.wait()
+"""
+
+
+def test_ctrl_c_is_the_main_threads_and_other_threads_wait_on(
+    server: Memcached, plain: Plain, name: str
+) -> None:
+    key = f"lock:{name}"
+    plain.add(key)
+    with Child(SECOND_THREAD, server.url, name) as child:
+        assert child.reads() == "blocking"
+        child.signal(signal.SIGINT)
+        assert child.reads() == "interrupted"
+        plain.delete(key)
+        assert child.reads() == "got it"
+        assert child.ends() == 0
+
+
+def test_a_signal_handler_that_raises_ends_the_wait_with_its_exception(
+    client: memlock.Client, name: str
+) -> None:
+    class AlarmError(Exception):
+        pass
+
+    def ring(*_: object) -> None:
+        raise AlarmError
+
+    previous = signal.signal(signal.SIGALRM, ring)
+    try:
+        with client.mutex(name):
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(AlarmError):
+                client.mutex(name).acquire()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    assert not client.mutex(name).locked()
+
+
+def test_a_signal_handler_that_returns_lets_the_wait_go_on(
+    client: memlock.Client, name: str
+) -> None:
+    rung = []
+    previous = signal.signal(signal.SIGALRM, lambda *_: rung.append(True))
+    try:
+        with client.mutex(name):
+            signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+            assert client.mutex(name).acquire(timeout=0.3) is False
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    assert len(rung) > 3
+
+
+DAEMON = """
+import sys, threading
+import memlock
+url, name = sys.argv[1:]
+mutex = memlock.connect(url).mutex(name)
+threading.Thread(target=mutex.acquire, daemon=True).start()
+held = memlock.connect(url).mutex(name + "-held")
+held.acquire()
+print("leaving")
+"""
+
+
+def test_a_daemon_thread_in_a_wait_does_not_keep_the_program(
+    server: Memcached, plain: Plain, name: str
+) -> None:
+    plain.add(f"lock:{name}")
+    with Child(DAEMON, server.url, name) as child:
+        assert child.reads() == "leaving"
+        assert child.ends() == 0
+    assert plain.get(f"lock:{name}-held") is None, "what the program held is released at its end"
+
+
+KILLED = """
+import sys, time
+import memlock
+url, name = sys.argv[1:]
+with memlock.connect(url).mutex(name, lease=2):
+    print("holding")
+    sys.stdin.read()
+"""
+
+
+def test_a_dead_holder_frees_the_lock_within_lease_plus_two_seconds(
+    server: Memcached, client: memlock.Client, name: str
+) -> None:
+    mutex = client.mutex(name)
+    with Child(KILLED, server.url, name) as child:
+        assert child.reads() == "holding"
+        child.signal(signal.SIGKILL)
+        assert child.ends() == -signal.SIGKILL
+        began = time.monotonic()
+        assert mutex.acquire(blocking=False) is False
+        eventually(lambda: mutex.acquire(blocking=False))
+        assert 0.5 < time.monotonic() - began < 4.5
+    mutex.release()

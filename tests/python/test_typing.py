@@ -1,0 +1,59 @@
+"""The stub is what the module is, and a strict checker is content with it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mypy")
+
+SAMPLE = """
+import memlock
+from datetime import timedelta
+
+def use(url: str) -> int:
+    client = memlock.connect(url)
+    with client.mutex("x", lease=timedelta(seconds=30), wait=1.5) as mutex:
+        mutex.extend(30)
+        left: float = mutex.remaining
+        owner = mutex.owner()
+        if owner is not None and owner.host is not None:
+            mutex.force_unlock(owner.token)
+        fence: int = mutex.fence
+    words = client.distinct_list(b"words", 60)
+    ids: list[tuple[int, bool]] = words.add_many(["a", b"b"])
+    keys: list[str] = list(words)
+    by_id: dict[int, str] = dict(words.items())
+    if mutex.acquire(timeout=2) and "a" in words and words.add("a"):
+        mutex.release()
+    try:
+        memlock.mutex_lock("x", 30)
+    except memlock.Error as error:
+        return error.code
+    return fence + len(words) + len(ids) + len(keys) + len(by_id) + int(left)
+"""
+
+
+def python(*arguments: str, folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_stub_agrees_with_the_module(tmp_path: Path) -> None:
+    python("-m", "mypy.stubtest", "memlock", folder=tmp_path)
+
+
+def test_a_program_passes_mypy_strict(tmp_path: Path) -> None:
+    (tmp_path / "sample.py").write_text(SAMPLE)
+    python("-m", "mypy", "--strict", "sample.py", folder=tmp_path)
+
+
+def test_a_wrong_program_does_not(tmp_path: Path) -> None:
+    (tmp_path / "wrong.py").write_text('import memlock\nmemlock.connect().mutex(5, lease="x")\n')
+    with pytest.raises(AssertionError, match="arg-type"):
+        python("-m", "mypy", "--strict", "wrong.py", folder=tmp_path)
