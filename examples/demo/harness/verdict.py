@@ -1,0 +1,129 @@
+"""The reports of all workers, checked against each other and against the input."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .corpus import Corpus
+from .journal import Hold, Report
+
+# From the grant to the dead until the grant to its successor: no less than the lease, and no more
+# than 2 seconds over it (what memcached's clock of whole seconds costs) and a waiter's next look.
+# The grants are written down a moment after they are made.
+LEASE_S = 3.0
+SOONEST_TAKE_OVER_S, LATEST_TAKE_OVER_S = LEASE_S - 0.1, LEASE_S + 2.1
+
+# An inserter that is held up in the middle for longer than this may be overtaken by another with
+# the same word, and its number is then never used. That is allowed.
+GRACE_S = 0.1
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came out."""
+
+    words_read: int
+    words_of_the_dead: int
+    distinct: int
+    duplicates: int
+    holds: int
+    # What must be 0.
+    miscounted_words: int
+    disagreeing_ids: int
+    shared_ids: int
+    wrong_firsts: int
+    holes: int
+    holes_allowed: bool
+    units_not_done_once: int
+    double_grants: int
+    fences_out_of_order: int
+    miscounting_workers: int
+    # None when nobody took over.
+    take_over: TakeOver | None
+
+    @property
+    def good(self) -> bool:
+        """Whether all is as promised."""
+        zeros = (
+            self.miscounted_words,
+            self.disagreeing_ids,
+            self.shared_ids,
+            self.wrong_firsts,
+            0 if self.holes_allowed else self.holes,
+            self.units_not_done_once,
+            self.double_grants,
+            self.fences_out_of_order,
+            self.miscounting_workers,
+        )
+        return not any(zeros) and self.take_over is not None and self.take_over.good
+
+
+@dataclass(frozen=True)
+class TakeOver:
+    """How the dead worker's unit found another."""
+
+    dead: Hold
+    successor: Hold
+
+    @property
+    def seconds(self) -> float:
+        """From the grant to the dead worker until the grant to its successor."""
+        return (self.successor.start - self.dead.start) / 1e9
+
+    @property
+    def good(self) -> bool:
+        """Whether it came neither too soon nor too late."""
+        return SOONEST_TAKE_OVER_S <= self.seconds <= LATEST_TAKE_OVER_S
+
+
+def judge(reports: Sequence[Report], corpus: Corpus, killed: int) -> Verdict:
+    """Check everything. `killed`: when the victim was certainly dead, on the boot clock."""
+    words_by_id, ids_by_word = defaultdict(set), defaultdict(set)
+    firsts: Counter[bytes] = Counter()
+    for report in reports:
+        firsts.update(report.new)
+        for word, number in report.told:
+            words_by_id[number].add(word)
+            ids_by_word[word].add(number)
+    holds = [hold for report in reports for hold in report.holds]
+    done = [hold for hold in holds if hold.done]
+    counted = sum((hold.words for hold in done), Counter())
+    times_done = Counter(hold.unit for hold in done)
+    read = sum(report.words for report in reports)
+    in_order = _in_order(holds)
+    return Verdict(
+        words_read=sum(counted.values()),
+        words_of_the_dead=read - sum(counted.values()),
+        distinct=len(ids_by_word),
+        duplicates=read - sum(firsts.values()),
+        holds=len(holds),
+        miscounted_words=sum(((counted - corpus.words) + (corpus.words - counted)).values()),
+        disagreeing_ids=sum(len(ids) > 1 for ids in ids_by_word.values()),
+        shared_ids=sum(len(words) > 1 for words in words_by_id.values()),
+        wrong_firsts=sum(times != 1 for times in firsts.values()),
+        holes=max(words_by_id, default=0) - len(words_by_id),
+        holes_allowed=any(hold.seconds > GRACE_S for hold in holds),
+        units_not_done_once=sum(times_done[unit] != 1 for unit in range(len(corpus.units))),
+        # A hold that its worker did not live to end was over when the worker was dead.
+        double_grants=sum(later.start < (earlier.end or killed) for earlier, later in in_order),
+        fences_out_of_order=sum(later.fence <= earlier.fence for earlier, later in in_order),
+        miscounting_workers=sum(not report.counts_agree for report in reports),
+        take_over=_take_over(in_order),
+    )
+
+
+def _in_order(holds: Sequence[Hold]) -> list[tuple[Hold, Hold]]:
+    """Give each hold with the next one of the same unit."""
+    by_unit = defaultdict(list)
+    for hold in sorted(holds, key=lambda hold: hold.start):
+        by_unit[hold.unit].append(hold)
+    return [pair for holds in by_unit.values() for pair in zip(holds, holds[1:])]
+
+
+def _take_over(in_order: Sequence[tuple[Hold, Hold]]) -> TakeOver | None:
+    for earlier, later in in_order:
+        if earlier.worker.is_victim:
+            return TakeOver(earlier, later)
+    return None
