@@ -1,0 +1,126 @@
+# memlock: `make help` lists the targets. Two of them set up everything on a fresh machine: demo and test.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PREFIX ?= /usr/local
+LIBDIR ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+DESTDIR ?=
+CARGO ?= cargo
+
+# One version for all: that of Cargo.toml. The soname's number is that of memlock-ffi/build.rs.
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+SONAME := libmemlock.so.0
+RELEASE := target/release
+VENV := target/venv
+PYTHON := $(abspath $(VENV))/bin/python
+CBINDGEN_VERSION := 0.29.4
+CBINDGEN := target/tools/bin/cbindgen
+RUFF := $(VENV)/bin/ruff
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | sort | while IFS=$$'\t' read -r name text; do printf '  %-12s %s\n' "$$name" "$$text"; done
+
+.PHONY: build
+build: ## build the C library (release)
+	@packaging/need cc
+	$(CARGO) build --release -p memlock-ffi
+	ln -sf libmemlock.so $(RELEASE)/$(SONAME)
+
+.PHONY: demo
+demo: build python ## show four languages at one job on a real memcached (FILES=… for files of your own)
+	@packaging/need cc c++ memcached
+	$(CARGO) build --release -p memlock-examples
+	PYTHON=$(PYTHON) MEMLOCK_LIB_DIR=$(RELEASE) MEMLOCK_INCLUDE_DIR=include examples/demo/run $(FILES)
+
+.PHONY: test
+test: build test-rust test-native test-install test-python ## run all tests
+
+.PHONY: test-rust
+test-rust: ## the Rust tests: units, the behaviour suite through Rust and C, faults, leases, processes
+	@packaging/need cc memcached
+	RUST_BACKTRACE=0 $(CARGO) test --workspace --exclude memlock-py
+
+.PHONY: test-native
+test-native: build ## the C and C++ programs, under valgrind and the sanitizers
+	@packaging/need cc c++ valgrind memcached python3
+	MEMLOCK_LIB_DIR=$(RELEASE) tests/c/run
+
+.PHONY: test-install
+test-install: build ## what `make install` puts in place: pkg-config, CMake, static and shared
+	@packaging/need cc c++ pkg-config cmake memcached
+	tests/install.sh
+
+.PHONY: test-python
+test-python: python $(VENV)/.test ## the Python tests, types included
+	@packaging/need memcached
+	$(PYTHON) -m pytest -q tests/python
+
+.PHONY: bench
+bench: build python $(VENV)/.bench ## measure pairs and inserts next to their floors (ARGS=--quick for a glance)
+	@packaging/need cc memcached libmemcached strace taskset readelf
+	PYTHON=$(PYTHON) benches/run $(ARGS)
+
+.PHONY: check
+check: $(CBINDGEN) $(VENV)/.test ## formatting, lints, and whether the C header is up to date
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(RUFF) check . benches/run examples/demo/run
+	$(RUFF) format --check . benches/run examples/demo/run
+	$(CBINDGEN) -q --config memlock-ffi/cbindgen.toml --crate memlock-ffi --verify --output include/memlock.h memlock-ffi \
+	  || { echo "include/memlock.h is not what memlock-ffi/src says: run 'make header'."; exit 1; }
+
+.PHONY: header
+header: $(CBINDGEN) ## write include/memlock.h anew from memlock-ffi/src
+	$(CBINDGEN) -q --config memlock-ffi/cbindgen.toml --crate memlock-ffi --output include/memlock.h memlock-ffi
+
+.PHONY: fmt
+fmt: $(VENV)/.test ## format Rust and Python
+	$(CARGO) fmt --all
+	$(RUFF) format . benches/run examples/demo/run
+
+.PHONY: install
+install: build ## install libraries, headers, pkg-config and CMake files (PREFIX=, LIBDIR=, DESTDIR=)
+	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(LIBDIR)/cmake/memlock $(DESTDIR)$(INCLUDEDIR)
+	install -m 755 $(RELEASE)/libmemlock.so $(DESTDIR)$(LIBDIR)/libmemlock.so.$(VERSION)
+	ln -sf libmemlock.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$(SONAME)
+	ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/libmemlock.so
+	install -m 644 $(RELEASE)/libmemlock.a $(DESTDIR)$(LIBDIR)/libmemlock.a
+	strip --strip-debug $(DESTDIR)$(LIBDIR)/libmemlock.a
+	install -m 644 include/memlock.h include/memlock.hpp $(DESTDIR)$(INCLUDEDIR)
+	for file in memlock.pc memlock-config.cmake memlock-config-version.cmake; do \
+	  case $$file in *.pc) to=pkgconfig ;; *) to=cmake/memlock ;; esac; \
+	  sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|; s|@VERSION@|$(VERSION)|; s|@SONAME@|$(SONAME)|' \
+	    -e 's|@RPATH@|$(if $(filter /usr/lib%,$(LIBDIR)),,-Wl,-rpath,$${libdir})|' \
+	    -e "s|@LIB_TO_INCLUDE@|$$(realpath -m --relative-to=$(LIBDIR) $(INCLUDEDIR))|" \
+	    packaging/$$file.in > $(DESTDIR)$(LIBDIR)/$$to/$$file; \
+	  chmod 644 $(DESTDIR)$(LIBDIR)/$$to/$$file; \
+	done
+
+.PHONY: clean
+clean: ## remove everything that was built
+	$(CARGO) clean
+
+.PHONY: python
+python: $(VENV)/bin/python
+	$(PYTHON) -m pip install -q --disable-pip-version-check ./memlock-py
+
+$(VENV)/bin/python:
+	@packaging/need python3 venv cc
+	python3 -m venv $(VENV)
+
+$(VENV)/.test: $(VENV)/bin/python packaging/test-requirements.txt
+	$(PYTHON) -m pip install -q --disable-pip-version-check -r packaging/test-requirements.txt
+	touch $@
+
+$(VENV)/.bench: $(VENV)/bin/python packaging/bench-requirements.txt
+	@packaging/need cc libmemcached zlib python-headers
+	$(PYTHON) -m pip install -q --disable-pip-version-check -r packaging/bench-requirements.txt
+	touch $@
+
+$(CBINDGEN):
+	@packaging/need cc
+	$(CARGO) install -q cbindgen --version =$(CBINDGEN_VERSION) --locked --root target/tools
