@@ -10,6 +10,9 @@
  * in milliseconds where the argument's name ends in _ms. All functions are thread-safe where they do not say
  * otherwise, and may be called in a child made by fork(): it holds nothing of its parent's.
  *
+ * Where a function answers anything but what it is said to write for, the places for its results stay as they
+ * were; those for handles are NULL then.
+ *
  * Define MEMLOCK_NO_BARE_NAMES before including this header to hide Burton's six bare function names.
  */
 
@@ -121,8 +124,8 @@ typedef struct memlock_client memlock_client;
 typedef struct memlock_list memlock_list;
 
 /**
- * A mutex that is held. Use it from one thread at a time; reading its fence, its remaining time and its
- * token is allowed from several.
+ * A mutex that is held. Use it from one thread at a time; reading its fence and its remaining time is allowed
+ * from several.
  */
 typedef struct memlock_lock memlock_lock;
 
@@ -425,7 +428,8 @@ int memlock_list_walk(struct memlock_list *list, struct memlock_walk **walk);
 
 /**
  * The next key of a walk: *id, *key and *len; at the end *key is NULL and the answer is MEMLOCK_OK too. The key
- * is valid until the next call on this walk and has no NUL at its end. Two round trips for each 256 keys.
+ * is valid until the next call on this walk and has no NUL at its end. MEMLOCK_NOT_FOUND when the session ended
+ * during the walk. Two round trips for each 256 keys.
  *
  * # Safety
  * `walk` is NULL or a walk; the others are NULL or writable.
@@ -474,8 +478,9 @@ int memlock_mutex_lock(const struct memlock_client *client,
 int memlock_unlock(struct memlock_lock *lock);
 
 /**
- * Gives the lock a new lease, counted from now, if it is still ours: MEMLOCK_OK or MEMLOCK_LOST. The fence
- * stays. After MEMLOCK_UNREACHABLE the old lease runs on; after MEMLOCK_UNKNOWN count on the shorter of the
+ * Gives the lock a new lease, counted from now, if it is still ours: MEMLOCK_OK or MEMLOCK_LOST, and
+ * MEMLOCK_NOT_HELD in a child made by fork. The fence stays. MEMLOCK_INVALID for a lease out of range changes
+ * nothing. After MEMLOCK_UNREACHABLE the old lease runs on; after MEMLOCK_UNKNOWN count on the shorter of the
  * two, as memlock_lock_remaining_ms() does.
  *
  * # Safety
@@ -502,12 +507,15 @@ int memlock_lock_fence(const struct memlock_lock *lock, uint64_t *fence);
 
 /**
  * Who holds the mutex `name`: MEMLOCK_BUSY and *owner when somebody does, MEMLOCK_NOT_HELD when nobody does.
- * What is read is already past: it is for people, not for decisions. One round trip.
+ * What is read is already past: it is for people, not for decisions. *owner is written only with MEMLOCK_BUSY. One
+ * round trip.
  *
  * # Safety
  * `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `owner` is NULL or writable.
  */
-int memlock_mutex_owner(const struct memlock_client *client, const char *name, struct memlock_owner *owner);
+int memlock_mutex_owner(const struct memlock_client *client,
+                        const char *name,
+                        struct memlock_owner *owner);
 
 /**
  * Takes the mutex `name` away from the acquisition that memlock_mutex_owner() named by `token`: for operators

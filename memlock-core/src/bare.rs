@@ -4,11 +4,11 @@
 //! `memcached://127.0.0.1:11211`. A mutex is owned by the process: any of its threads may unlock it, and two of
 //! its threads exclude each other. A forked child owns nothing of its parent's.
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread::ThreadId;
 use std::time::Duration;
 
 use crate::client::Client;
@@ -40,7 +40,7 @@ struct Holdings {
     locks: ByName<Held>,
     /// Threads whose lease ran out and whose lock another thread has by now: their late unlock must not hit
     /// the other's lock.
-    displaced: HashSet<(Vec<u8>, ThreadId)>,
+    displaced: HashSet<(Vec<u8>, Thread)>,
     sessions: ByName<DistinctList>,
 }
 
@@ -60,9 +60,24 @@ impl Hasher for Fnv {
     }
 }
 
+/// A number that no other thread of this process has or had.
+type Thread = u64;
+
+/// Not `std::thread::current`, which panics in the last destructors of a thread; this has none itself.
+fn this_thread() -> Thread {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    thread_local! {
+        static NUMBER: Cell<Thread> = const { Cell::new(0) };
+    }
+    if NUMBER.get() == 0 {
+        NUMBER.set(LAST.fetch_add(1, Ordering::Relaxed) + 1);
+    }
+    NUMBER.get()
+}
+
 struct Held {
     lock: Lock,
-    thread: ThreadId,
+    thread: Thread,
 }
 
 /// Chooses the default client. It can be chosen once, before its first use.
@@ -135,7 +150,7 @@ pub fn mutex_lock_nonblock(name: &[u8], duration: Duration) -> Result<Answer> {
 /// As [`mutex_lock`].
 pub fn lock(name: &[u8], duration: Duration, wait: &Wait<'_>) -> Result<Answer> {
     let mutex = default_client()?.mutex(name, duration)?;
-    let thread = std::thread::current().id();
+    let thread = this_thread();
     let held =
         holdings().locks.get(name).filter(|held| !held.lock.remaining().is_zero()).map(|held| held.thread);
     // Whether this call would wait at all is only known for a lock of our own process.
@@ -179,7 +194,7 @@ fn was_displaced(holdings: &mut Holdings, name: &[u8]) -> bool {
     if holdings.displaced.is_empty() {
         return false;
     }
-    let thread = std::thread::current().id();
+    let thread = this_thread();
     let has_another = holdings.locks.get(name).is_none_or(|held| held.thread != thread);
     has_another && holdings.displaced.remove(&(name.to_vec(), thread))
 }

@@ -235,6 +235,7 @@ impl Attempt<'_> {
             deadline: lease.deadline(sent),
             process: fork::generation(),
             held: true,
+            lost: false,
             release_in_doubt: false,
             stray: self.in_doubt_since.map(|sent| sent + lease.duration() + SERVER_SLACK),
         };
@@ -262,6 +263,8 @@ pub struct Lock {
     deadline: Moment,
     process: u64,
     held: bool,
+    /// Whether it was found lost.
+    lost: bool,
     /// Set when a release of ours was sent and its outcome is not known.
     release_in_doubt: bool,
     /// Set when a request of ours may still be under way: until when to look for what it may have left.
@@ -322,7 +325,7 @@ impl Lock {
     /// server, or ends with its lease.
     pub fn unlock(&mut self) -> Result<Release> {
         if !self.is_ours_to_use() {
-            return Ok(Release::NotHeld);
+            return Ok(if self.was_lost() { Release::Lost } else { Release::NotHeld });
         }
         let settled = self.settle(Step::Release).map_err(|error| self.said("Unlocking", error))?;
         self.held = false;
@@ -342,12 +345,12 @@ impl Lock {
     pub fn extend(&mut self, lease: Duration) -> Result<Extension> {
         let lease = Lease::new(lease)?;
         if !self.is_ours_to_use() {
-            return Ok(Extension::NotHeld);
+            return Ok(if self.was_lost() { Extension::Lost } else { Extension::NotHeld });
         }
         match self.settle(Step::Extend(lease)) {
             Ok(true) => Ok(Extension::Extended),
             Ok(false) => {
-                self.held = false;
+                (self.held, self.lost) = (false, true);
                 Ok(Extension::Lost)
             }
             Err(error) => Err(self.said("Extending", error)),
@@ -365,6 +368,10 @@ impl Lock {
 
     fn is_ours_to_use(&self) -> bool {
         self.held && self.process == fork::generation()
+    }
+
+    fn was_lost(&self) -> bool {
+        self.lost && self.process == fork::generation()
     }
 
     fn said(&self, doing: &str, error: Error) -> Error {

@@ -8,8 +8,8 @@ use memlock_core::{Answer, Extension, Lock, Release, Wait, Waited};
 use crate::boundary::{enter, give, invalid, lent, lent_mut, millis, put, take_back, text};
 use crate::client::memlock_client;
 
-/// A mutex that is held. Use it from one thread at a time; reading its fence, its remaining time and its
-/// token is allowed from several.
+/// A mutex that is held. Use it from one thread at a time; reading its fence and its remaining time is allowed
+/// from several.
 pub struct memlock_lock(pub(crate) Lock);
 
 /// The room for a token, its NUL included.
@@ -101,8 +101,9 @@ pub unsafe extern "C" fn memlock_unlock(lock: *mut memlock_lock) -> c_int {
     })
 }
 
-/// Gives the lock a new lease, counted from now, if it is still ours: MEMLOCK_OK or MEMLOCK_LOST. The fence
-/// stays. After MEMLOCK_UNREACHABLE the old lease runs on; after MEMLOCK_UNKNOWN count on the shorter of the
+/// Gives the lock a new lease, counted from now, if it is still ours: MEMLOCK_OK or MEMLOCK_LOST, and
+/// MEMLOCK_NOT_HELD in a child made by fork. The fence stays. MEMLOCK_INVALID for a lease out of range changes
+/// nothing. After MEMLOCK_UNREACHABLE the old lease runs on; after MEMLOCK_UNKNOWN count on the shorter of the
 /// two, as memlock_lock_remaining_ms() does.
 ///
 /// # Safety
@@ -155,7 +156,8 @@ pub unsafe extern "C" fn memlock_lock_fence(lock: *const memlock_lock, fence: *m
 }
 
 /// Who holds the mutex `name`: MEMLOCK_BUSY and *owner when somebody does, MEMLOCK_NOT_HELD when nobody does.
-/// What is read is already past: it is for people, not for decisions. One round trip.
+/// What is read is already past: it is for people, not for decisions. *owner is written only with MEMLOCK_BUSY. One
+/// round trip.
 ///
 /// # Safety
 /// `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `owner` is NULL or writable.

@@ -54,8 +54,7 @@ impl Held {
             Some(lock) => lock.unlock()?,
         };
         *lock = None;
-        // A lock of this process that holds nothing any more was found lost by an extension.
-        Ok(if ended == Release::NotHeld { Release::Lost } else { ended })
+        Ok(ended)
     }
 
     /// To be called detached: it speaks to the server.
@@ -66,8 +65,7 @@ impl Held {
         self.ends.fetch_min(nanoseconds(SystemClock.now() + lease), Ordering::Relaxed);
         let ended = lock.extend(lease);
         self.ends.store(nanoseconds(lock.deadline()), Ordering::Relaxed);
-        // As above.
-        Ok(if ended? == Extension::Extended { Extension::Extended } else { Extension::Lost })
+        ended
     }
 }
 

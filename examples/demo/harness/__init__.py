@@ -4,7 +4,6 @@
 | --- | --- |
 | `corpus` | finds the input, cuts it into units, counts its words the plain way |
 | `tools` | says what is not installed, compiles the workers |
-| `server` | a private memcached |
 | `crew` | starts the workers, kills one, waits for the others |
 | `journal` | reads the workers' reports |
 | `verdict` | checks the reports against each other and against the input |
@@ -12,6 +11,12 @@
 """
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+# For private_memcached, which the benchmarks use too.
+sys.path.append(str(Path(__file__).resolve().parents[3] / "tests" / "support"))
 
 
 class DemoError(Exception):

@@ -11,7 +11,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from . import DemoError, server
+from private_memcached import executable
+
+from . import DemoError
 from .corpus import ROOT
 
 DEMO = ROOT / "examples" / "demo"
@@ -32,7 +34,7 @@ WARNINGS = ["-O2", "-Wall", "-Wextra", "-Werror"]
 def missing() -> list[str]:
     """Say what is not there and how to get it: a sentence each."""
     wants = []
-    if server.executable() is None:
+    if executable() is None:
         wants.append("memcached is not installed: install the package `memcached`.")
     for (compiler, *_), variable, package in ((CC, "CC", "gcc"), (CXX, "CXX", "g++")):
         if shutil.which(compiler) is None:

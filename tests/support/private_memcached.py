@@ -1,4 +1,4 @@
-"""A private memcached on a free loopback port."""
+"""A private memcached on a free loopback port, for the benchmarks and the demo."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import shutil
 import socket
 import subprocess
 import time
-
-from . import DemoError
+from collections.abc import Sequence
 
 START_TRIES = 5
 START_LIMIT_S = 5.0
@@ -20,24 +19,29 @@ def executable() -> str | None:
     return shutil.which("memcached", path=f"{path}:/usr/local/bin:/usr/bin:/usr/sbin")
 
 
-class Server:
-    """A memcached that answers on `port` until the `with` statement ends."""
+class PrivateMemcached:
+    """A memcached that answers on `port` until the `with` statement ends, or `close`."""
 
-    def __init__(self) -> None:
+    def __init__(self, flags: Sequence[str], wrapper: Sequence[str] = ()) -> None:
+        """`wrapper` is a program that becomes memcached, such as taskset, with its arguments."""
+        command = [*wrapper, executable() or "memcached", *flags, "-l", "127.0.0.1", "-U", "0"]
+        command += ["-u", "nobody"] if os.geteuid() == 0 else []
         # A port that was free a moment ago may be taken by the time the server binds it.
         for _ in range(START_TRIES):
             self.port = _free_port()
             self._process = subprocess.Popen(
-                self._command(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+                [*command, "-p", str(self.port)],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
             )
             if self._wait_until_it_is_ours():
                 return
             self.close()
-        raise DemoError(f"memcached would not start: {' '.join(self._command())}")
+        raise OSError(f"memcached would not start: {' '.join(command)}")
 
     @property
     def url(self) -> str:
-        """What the workers connect to."""
+        """What clients connect to."""
         return f"memcached://127.0.0.1:{self.port}"
 
     def stats(self) -> dict[str, str]:
@@ -58,17 +62,11 @@ class Server:
         self._process.kill()
         self._process.wait()
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> PrivateMemcached:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _command(self) -> list[str]:
-        command = [executable() or "memcached", "-l", "127.0.0.1", "-p", str(self.port), "-U", "0"]
-        # With -M a server that is full says so; without, it would forget words and locks.
-        command += ["-M", "-m", "1024", "-t", "2"]
-        return command + (["-u", "nobody"] if os.geteuid() == 0 else [])
 
     def _wait_until_it_is_ours(self) -> bool:
         limit = time.monotonic() + START_LIMIT_S

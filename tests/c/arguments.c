@@ -1,0 +1,189 @@
+/* NULL for every pointer of every function, and what the last error says of it. */
+
+#include "check.h"
+
+static memlock_client *client;
+static memlock_list *list;
+static memlock_lock *lock;
+static memlock_walk *walk;
+
+/* The call must refuse, and must name the argument that was NULL. */
+#define REFUSED(argument, call) (ANSWERS(MEMLOCK_INVALID, call), SAYS(argument))
+
+static void clients_take_no_null(void) {
+    memlock_client *opened = client;
+    REFUSED("url", memlock_init(NULL));
+    REFUSED("url", memlock_client_open(NULL, &opened));
+    CHECK(opened == NULL);
+    REFUSED("client", memlock_client_open("memory://null", NULL));
+    REFUSED("client", memlock_client_open(NULL, NULL));
+    memlock_client_close(NULL);
+    /* NULL is the default client here. */
+    ANSWERS(MEMLOCK_OK, memlock_client_cancel_waits(NULL));
+}
+
+static void mutexes_take_no_null(void) {
+    memlock_lock *taken = lock;
+    memlock_owner owner;
+    int64_t left;
+    uint64_t fence;
+    REFUSED("client", memlock_mutex_lock(NULL, "x", 30000, 0, &taken));
+    CHECK(taken == NULL);
+    taken = lock;
+    REFUSED("name", memlock_mutex_lock(client, NULL, 30000, 0, &taken));
+    CHECK(taken == NULL);
+    REFUSED("lock", memlock_mutex_lock(client, "x", 30000, 0, NULL));
+    REFUSED("lock", memlock_unlock(NULL));
+    REFUSED("lock", memlock_lock_extend(NULL, 30000));
+    REFUSED("lock", memlock_lock_remaining_ms(NULL, &left));
+    REFUSED("remaining_ms", memlock_lock_remaining_ms(lock, NULL));
+    REFUSED("lock", memlock_lock_fence(NULL, &fence));
+    REFUSED("fence", memlock_lock_fence(lock, NULL));
+    REFUSED("client", memlock_mutex_owner(NULL, "held", &owner));
+    REFUSED("name", memlock_mutex_owner(client, NULL, &owner));
+    REFUSED("owner", memlock_mutex_owner(client, "held", NULL));
+    REFUSED("client", memlock_mutex_force_unlock(NULL, "held", "token"));
+    REFUSED("name", memlock_mutex_force_unlock(client, NULL, "token"));
+    REFUSED("token", memlock_mutex_force_unlock(client, "held", NULL));
+}
+
+static void lists_take_no_null(void) {
+    memlock_list *opened = list;
+    memlock_insertion done;
+    memlock_bytes key = {"key", 3}, nowhere = {NULL, 3};
+    uint64_t number;
+    REFUSED("client", memlock_list_open(NULL, "x", &opened));
+    CHECK(opened == NULL);
+    opened = list;
+    REFUSED("session", memlock_list_open(client, NULL, &opened));
+    CHECK(opened == NULL);
+    REFUSED("list", memlock_list_open(client, "x", NULL));
+    opened = list;
+    REFUSED("client", memlock_list_set_up(NULL, "x", 60000, &opened));
+    CHECK(opened == NULL);
+    opened = list;
+    REFUSED("session", memlock_list_set_up(client, NULL, 60000, &opened));
+    CHECK(opened == NULL);
+    REFUSED("list", memlock_list_set_up(client, "x", 60000, NULL));
+    REFUSED("list", memlock_list_insert(NULL, "key", 3, &number));
+    REFUSED("key", memlock_list_insert(list, NULL, 3, &number));
+    REFUSED("key", memlock_list_insert(list, NULL, 0, &number));
+    REFUSED("list", memlock_list_insert_many(NULL, &key, 1, &done));
+    ANSWERS(MEMLOCK_INVALID, memlock_list_insert_many(list, NULL, 1, &done));
+    ANSWERS(MEMLOCK_INVALID, memlock_list_insert_many(list, &key, 1, NULL));
+    REFUSED("key", memlock_list_insert_many(list, &nowhere, 1, &done));
+    ANSWERS(MEMLOCK_OK, memlock_list_insert_many(list, NULL, 0, NULL));
+    REFUSED("list", memlock_list_id(NULL, "key", 3, &number));
+    REFUSED("key", memlock_list_id(list, NULL, 3, &number));
+    REFUSED("id", memlock_list_id(list, "key", 3, NULL));
+    REFUSED("list", memlock_list_count(NULL, &number));
+    REFUSED("count", memlock_list_count(list, NULL));
+    REFUSED("list", memlock_list_tear_down(NULL));
+    memlock_list_close(NULL);
+}
+
+static void walks_take_no_null(void) {
+    memlock_walk *begun = walk;
+    uint64_t id;
+    const char *key;
+    size_t length;
+    REFUSED("list", memlock_list_walk(NULL, &begun));
+    CHECK(begun == NULL);
+    REFUSED("walk", memlock_list_walk(list, NULL));
+    REFUSED("walk", memlock_walk_next(NULL, &id, &key, &length));
+    REFUSED("id", memlock_walk_next(walk, NULL, &key, &length));
+    REFUSED("key", memlock_walk_next(walk, &id, NULL, &length));
+    REFUSED("len", memlock_walk_next(walk, &id, &key, NULL));
+    memlock_walk_close(NULL);
+    /* None of those took a step. */
+    ANSWERS(MEMLOCK_OK, memlock_walk_next(walk, &id, &key, &length));
+    CHECK(id == 1 && length == 5 && memcmp(key, "first", 5) == 0);
+}
+
+static void what_cannot_be_done_to_an_opened_list_is_invalid(void) {
+    memlock_list *opened = list;
+    const int64_t bad[] = {0, 999, -1, INT64_MIN, 31622400001, INT64_MAX};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        ANSWERS(MEMLOCK_INVALID, memlock_list_set_up(client, "x", bad[i], &opened));
+        CHECK(opened == NULL);
+    }
+    uint64_t number;
+    memlock_bytes impossible = {"key", (size_t)-1};
+    memlock_insertion done;
+    ANSWERS(MEMLOCK_INVALID, memlock_list_insert(list, "key", (size_t)-1, &number));
+    ANSWERS(MEMLOCK_INVALID, memlock_list_id(list, "key", (size_t)-1, &number));
+    ANSWERS(MEMLOCK_INVALID, memlock_list_insert_many(list, &impossible, 1, &done));
+    ANSWERS(MEMLOCK_INVALID, memlock_list_insert_many(list, &impossible, (size_t)-1, &done));
+}
+
+static void a_bad_url_is_told_what_would_be_good(void) {
+    const struct {
+        const char *url, *says;
+    } bad[] = {
+        {"", "scheme"},
+        {"localhost:11211", "scheme"},
+        {"redis://localhost", "memcached://"},
+        {"memcached://", "host"},
+        {"memcached://localhost:0", "port"},
+        {"memcached://localhost:70000", "port"},
+        {"memcached://localhost?nonsense=1", "io_timeout"},
+        {"memcached://localhost?io_timeout=soon", "io_timeout"},
+        {"memcached://user:password@localhost", "user"},
+        {"memcached://local host", "white space"},
+        {"memcached://\xff", "UTF-8"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        memlock_client *opened = client;
+        ANSWERS(MEMLOCK_CONFIG, memlock_client_open(bad[i].url, &opened));
+        SAYS(bad[i].says);
+        CHECK(opened == NULL);
+    }
+}
+
+static void *an_error_of_its_own(void *unused) {
+    (void)unused;
+    CHECK(memlock_last_error()[0] == '\0');
+    ANSWERS(MEMLOCK_CONFIG, memlock_init("of this thread"));
+    SAYS("of this thread");
+    return NULL;
+}
+
+static void the_last_error_is_the_threads_own(void) {
+    ANSWERS(MEMLOCK_CONFIG, memlock_init("of the main thread"));
+    check_in_thread(an_error_of_its_own, NULL);
+    SAYS("of the main thread");
+}
+
+static void every_answer_has_a_sentence(void) {
+    for (int answer = MEMLOCK_INTERNAL; answer <= MEMLOCK_INTERRUPTED; answer++) {
+        const char *sentence = memlock_describe(answer);
+        CHECK(strlen(sentence) > 4 && sentence[strlen(sentence) - 1] == '.');
+        for (int other = MEMLOCK_INTERNAL; other < answer; other++) {
+            CHECK(strcmp(sentence, memlock_describe(other)) != 0);
+        }
+    }
+    CHECK(memlock_describe(12345) != NULL && memlock_describe(-12345) != NULL);
+    CHECK(memlock_version()[0] >= '0' && memlock_version()[0] <= '9');
+}
+
+int main(void) {
+    ANSWERS(MEMLOCK_OK, memlock_client_open(check_url(), &client));
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "held", 30000, 0, &lock));
+    ANSWERS(MEMLOCK_OK, memlock_list_set_up(client, "session", 60000, &list));
+    ANSWERS(MEMLOCK_OK, memlock_list_insert(list, "first", 5, NULL));
+    ANSWERS(MEMLOCK_OK, memlock_list_walk(list, &walk));
+    RUN(clients_take_no_null);
+    RUN(mutexes_take_no_null);
+    RUN(lists_take_no_null);
+    RUN(walks_take_no_null);
+    RUN(what_cannot_be_done_to_an_opened_list_is_invalid);
+    RUN(a_bad_url_is_told_what_would_be_good);
+    RUN(the_last_error_is_the_threads_own);
+    RUN(every_answer_has_a_sentence);
+    memlock_walk_close(walk);
+    ANSWERS(MEMLOCK_OK, memlock_list_tear_down(list));
+    memlock_list_close(list);
+    ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
+    memlock_client_close(client);
+    return 0;
+}

@@ -1,0 +1,95 @@
+/* What the native tests say "must" with, in C and in C++.
+ *
+ * A test is a function named for the promise that it holds. RUN(it) calls it; the first thing that is not as
+ * it must be ends the program with a line that says where, and the status 1.
+ */
+
+#ifndef CHECK_H
+#define CHECK_H
+
+#include <memlock.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char *check_running = "(no test)";
+
+#define RUN(test) (check_running = #test, test(), (void)0)
+
+#define FAIL(...)                                                                           \
+    (fprintf(stderr, "%s:%d: in %s: ", __FILE__, __LINE__, check_running),                  \
+     fprintf(stderr, __VA_ARGS__), fputc('\n', stderr), check_leave())
+
+#define CHECK(condition) ((condition) ? (void)0 : FAIL("this must be true: %s", #condition))
+
+/* The call must give this answer. Both are evaluated once. */
+#define ANSWERS(expected, call) check_answer(__FILE__, __LINE__, (expected), (call), #expected, #call)
+
+/* The last error must contain this text. */
+#define SAYS(text) \
+    (strstr(memlock_last_error(), (text)) ? (void)0 : FAIL("no \"%s\" in: %s", (text), memlock_last_error()))
+
+/* _exit, because a forked child and a thread fail here too, and must not run anybody's destructors. */
+static inline void check_leave(void) {
+    fflush(stderr);
+    _exit(1);
+}
+
+static inline void check_answer(const char *file, int line, int expected, int got, const char *name,
+                                const char *call) {
+    if (got == expected) return;
+    fprintf(stderr, "%s:%d: in %s: %s must be %s (%d) and is %d: %s\n", file, line, check_running, call, name,
+            expected, got, got < 0 ? memlock_last_error() : memlock_describe(got));
+    check_leave();
+}
+
+/* The URL of this program's own memcached, which tests/c/run starts. */
+static inline const char *check_url(void) {
+    const char *url = getenv("MEMLOCK_URL");
+    if (url == NULL) FAIL("set MEMLOCK_URL, or start this by tests/c/run");
+    return url;
+}
+
+/* The process of that memcached, for tests that freeze or kill it. */
+static inline pid_t check_server(void) {
+    const char *pid = getenv("MEMCACHED_PID");
+    if (pid == NULL) FAIL("set MEMCACHED_PID, or start this by tests/c/run");
+    return (pid_t)atol(pid);
+}
+
+/* Milliseconds on a clock that only goes forward. */
+static inline long long check_now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* A pause where time is the subject, or between two looks at something that takes its time. */
+static inline void check_pause_ms(long ms) {
+    struct timespec left = {ms / 1000, ms % 1000 * 1000000};
+    while (nanosleep(&left, &left) != 0) continue;
+}
+
+static inline pthread_t check_start(void *(*body)(void *), void *argument) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, body, argument) != 0) FAIL("no thread");
+    return thread;
+}
+
+/* Waits for the thread's end and gives what it returned. */
+static inline void *check_join(pthread_t thread) {
+    void *returned = NULL;
+    if (pthread_join(thread, &returned) != 0) FAIL("no join");
+    return returned;
+}
+
+/* Runs `body` in a thread of its own. */
+static inline void *check_in_thread(void *(*body)(void *), void *argument) {
+    return check_join(check_start(body, argument));
+}
+
+#endif

@@ -1,0 +1,80 @@
+/* Ten thousand clients opened and closed, locks and lists with them, leave no memory and no descriptor. */
+
+#include "check.h"
+
+#include <dirent.h>
+#include <malloc.h>
+
+enum { WARM_UP = 500, CYCLES = 10000, EVERY = 20 };
+
+static int descriptors(void) {
+    int count = 0;
+    DIR *all = opendir("/proc/self/fd");
+    CHECK(all != NULL);
+    while (readdir(all) != NULL) count++;
+    closedir(all);
+    return count;
+}
+
+/* Bytes that malloc has given out; always 0 under valgrind and sanitizers, which find leaks by themselves. */
+static size_t in_use(void) { return mallinfo2().uordblks; }
+
+static void cycle(int number) {
+    memlock_client *client;
+    ANSWERS(MEMLOCK_OK, memlock_client_open(check_url(), &client));
+    /* Not each of them, or the machine runs out of ports for the closed connections. */
+    if (number % EVERY == 0) {
+        memlock_lock *lock, *busy;
+        memlock_list *list;
+        memlock_walk *walk;
+        uint64_t id;
+        const char *key;
+        size_t length;
+        ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "churn", 30000, 0, &lock));
+        ANSWERS(MEMLOCK_BUSY, memlock_mutex_lock(client, "churn", 30000, 0, &busy));
+        ANSWERS(MEMLOCK_INVALID, memlock_lock_extend(lock, 0));
+        ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
+        ANSWERS(MEMLOCK_OK, memlock_list_set_up(client, "churn", 60000, &list));
+        ANSWERS(MEMLOCK_OK, memlock_list_insert(list, "key", 3, NULL));
+        ANSWERS(MEMLOCK_OK, memlock_list_walk(list, &walk));
+        ANSWERS(MEMLOCK_OK, memlock_walk_next(walk, &id, &key, &length));
+        ANSWERS(MEMLOCK_OK, memlock_list_tear_down(list));
+        memlock_walk_close(walk);
+        memlock_list_close(list);
+    }
+    memlock_client_close(client);
+}
+
+static void opening_and_closing_leaves_nothing_behind(void) {
+    for (int i = 0; i < WARM_UP; i++) cycle(i);
+    const int open_before = descriptors();
+    const size_t used_before = in_use();
+    for (int i = 0; i < CYCLES; i++) cycle(i);
+    CHECK(descriptors() == open_before);
+    CHECK(in_use() <= used_before + 16384);
+}
+
+/* Bare functions keep one default client, whatever the number of names. */
+static void ten_thousand_names_leave_nothing_behind(void) {
+    char name[32];
+    for (int i = 0; i < WARM_UP; i++) {
+        snprintf(name, sizeof name, "warm %d", i);
+        ANSWERS(MEMLOCK_OK, mutex_lock(name, 30));
+        ANSWERS(MEMLOCK_OK, mutex_unlock(name));
+    }
+    const int open_before = descriptors();
+    const size_t used_before = in_use();
+    for (int i = 0; i < CYCLES; i++) {
+        snprintf(name, sizeof name, "name %d", i);
+        ANSWERS(MEMLOCK_OK, mutex_lock(name, 30));
+        ANSWERS(MEMLOCK_OK, mutex_unlock(name));
+    }
+    CHECK(descriptors() == open_before);
+    CHECK(in_use() <= used_before + 16384);
+}
+
+int main(void) {
+    RUN(opening_and_closing_leaves_nothing_behind);
+    RUN(ten_thousand_names_leave_nothing_behind);
+    return 0;
+}

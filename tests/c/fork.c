@@ -1,0 +1,140 @@
+/* Forking at any moment: the child holds nothing of its parent's and its own calls just work. */
+
+#include "check.h"
+#include "plain.h"
+
+#include <sys/wait.h>
+
+enum { WORKERS = 4, PATIENCE_S = 60 };
+
+static memlock_client *client;
+static memlock_list *list;
+static memlock_lock *lock;
+static volatile bool stop;
+static int forks = 50;
+
+/* In the middle of every kind of call when the fork comes. */
+static void *work(void *number) {
+    char name[32];
+    snprintf(name, sizeof name, "worker %d", *(int *)number);
+    while (!stop) {
+        memlock_lock *own;
+        memlock_client *another;
+        ANSWERS(MEMLOCK_OK, mutex_lock(name, 30));
+        ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "contended", 30000, -1, &own));
+        ANSWERS(MEMLOCK_OK, memlock_unlock(own));
+        ANSWERS(MEMLOCK_CONFIG, memlock_client_open("nonsense", &another));
+        ANSWERS(MEMLOCK_OK, memlock_client_open(check_url(), &another));
+        const int inserted = distinct_list_insert("bare session", name);
+        CHECK(inserted == MEMLOCK_OK || inserted == MEMLOCK_DUPLICATE);
+        memlock_client_close(another);
+        ANSWERS(MEMLOCK_OK, mutex_unlock(name));
+    }
+    return NULL;
+}
+
+static void the_parents_locks_are_not_the_childs(void) {
+    int64_t left = -1;
+    ANSWERS(MEMLOCK_NOT_HELD, mutex_unlock("parents"));
+    ANSWERS(MEMLOCK_BUSY, mutex_lock_nonblock("parents", 30));
+    ANSWERS(MEMLOCK_OK, memlock_lock_remaining_ms(lock, &left));
+    CHECK(left == 0);
+    ANSWERS(MEMLOCK_NOT_HELD, memlock_lock_extend(lock, 30000));
+    ANSWERS(MEMLOCK_NOT_HELD, memlock_unlock(lock));
+    ANSWERS(MEMLOCK_NOT_HELD, mutex_unlock("worker 0"));
+    CHECK(plain_has("lock:parents") && plain_has("lock:parents%20handle"));
+}
+
+static void the_childs_own_calls_work(void) {
+    char name[32];
+    memlock_client *fresh;
+    memlock_lock *own;
+    memlock_list *joined;
+    memlock_owner owner;
+    uint64_t id;
+    snprintf(name, sizeof name, "child %d", (int)getpid());
+    ANSWERS(MEMLOCK_OK, mutex_lock(name, 30));
+    ANSWERS(MEMLOCK_DEADLOCK, mutex_lock(name, 30));
+    ANSWERS(MEMLOCK_BUSY, memlock_mutex_owner(client, name, &owner));
+    CHECK(owner.pid == (uint32_t)getpid());
+    ANSWERS(MEMLOCK_OK, mutex_unlock(name));
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, name, 30000, -1, &own));
+    ANSWERS(MEMLOCK_OK, memlock_unlock(own));
+    ANSWERS(MEMLOCK_OK, distinct_list_insert("bare session", name));
+    ANSWERS(MEMLOCK_OK, memlock_list_insert(list, name, strlen(name), &id));
+    ANSWERS(MEMLOCK_DUPLICATE, memlock_list_insert(list, "parents", 7, &id));
+    CHECK(id == 1);
+    ANSWERS(MEMLOCK_EXISTS, memlock_list_set_up(client, "session", 60000, &joined));
+    memlock_list_close(joined);
+    ANSWERS(MEMLOCK_OK, memlock_client_open(check_url(), &fresh));
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(fresh, name, 30000, 0, &own));
+    memlock_client_close(fresh);
+    ANSWERS(MEMLOCK_OK, memlock_unlock(own));
+}
+
+static void fork_and_expect_good_news(int number, void (*body)(int)) {
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        /* A child that hangs is what this is about: it must end, and badly. */
+        alarm(PATIENCE_S);
+        body(number);
+        _exit(0);
+    }
+    int status = -1;
+    CHECK(waitpid(child, &status, 0) == child);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) FAIL("child %d: status %#x", number, status);
+}
+
+static void live_as_a_grandchild(int number) {
+    (void)number;
+    ANSWERS(MEMLOCK_NOT_HELD, mutex_unlock("parents"));
+    ANSWERS(MEMLOCK_NOT_HELD, mutex_unlock("childs"));
+    ANSWERS(MEMLOCK_BUSY, mutex_lock_nonblock("childs", 30));
+    the_childs_own_calls_work();
+}
+
+static void live_as_a_child(int number) {
+    the_parents_locks_are_not_the_childs();
+    the_childs_own_calls_work();
+    if (number % 5 == 0) {
+        ANSWERS(MEMLOCK_OK, mutex_lock("childs", 30));
+        fork_and_expect_good_news(number, live_as_a_grandchild);
+        ANSWERS(MEMLOCK_OK, mutex_unlock("childs"));
+    }
+    /* Every other one leaves through the destructors. */
+    if (number % 2 == 0) exit(0);
+}
+
+static void a_fork_may_come_at_any_moment(void) {
+    pthread_t workers[WORKERS];
+    static int numbers[WORKERS];
+    for (int i = 0; i < WORKERS; i++) {
+        numbers[i] = i;
+        workers[i] = check_start(work, &numbers[i]);
+    }
+    for (int i = 0; i < forks; i++) {
+        fork_and_expect_good_news(i, live_as_a_child);
+        CHECK(plain_has("lock:parents") && plain_has("lock:parents%20handle"));
+    }
+    stop = true;
+    for (int i = 0; i < WORKERS; i++) check_join(workers[i]);
+}
+
+/* Usage: fork [number of forks] */
+int main(int argc, char **argv) {
+    if (argc > 1) forks = atoi(argv[1]);
+    ANSWERS(MEMLOCK_OK, memlock_client_open(check_url(), &client));
+    ANSWERS(MEMLOCK_OK, mutex_lock("parents", 300));
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "parents handle", 300000, 0, &lock));
+    ANSWERS(MEMLOCK_OK, distinct_list_set_up("bare session", 300));
+    ANSWERS(MEMLOCK_OK, memlock_list_set_up(client, "session", 300000, &list));
+    ANSWERS(MEMLOCK_OK, memlock_list_insert(list, "parents", 7, NULL));
+    RUN(a_fork_may_come_at_any_moment);
+    ANSWERS(MEMLOCK_OK, mutex_unlock("parents"));
+    ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
+    ANSWERS(MEMLOCK_OK, memlock_list_tear_down(list));
+    memlock_list_close(list);
+    memlock_client_close(client);
+    return 0;
+}

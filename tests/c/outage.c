@@ -1,0 +1,175 @@
+/* No server, a silent one, a frozen one, a dead one: "unreachable" and "unknown" are told, never guessed. */
+
+#include "check.h"
+#include "freeze.h"
+#include "plain.h"
+
+static memlock_client *client;
+
+/* A client whose timeouts are short enough to be waited for. The server's own URL if `port` is 0. */
+static memlock_client *impatient(int port) {
+    char url[256];
+    memlock_client *opened;
+    snprintf(url, sizeof url, "memcached://127.0.0.1:%d?connect_timeout=200ms&io_timeout=200ms&outage=300ms",
+             port != 0 ? port : plain_port());
+    ANSWERS(MEMLOCK_OK, memlock_client_open(url, &opened));
+    return opened;
+}
+
+/* A port of our own where nobody listens, or where connections are taken and never answered. */
+static int own_port(int *fd, bool listens) {
+    struct sockaddr_in address;
+    socklen_t size = sizeof address;
+    memset(&address, 0, sizeof address);
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    *fd = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(*fd >= 0 && bind(*fd, (struct sockaddr *)&address, size) == 0);
+    CHECK(!listens || listen(*fd, 64) == 0);
+    CHECK(getsockname(*fd, (struct sockaddr *)&address, &size) == 0);
+    return ntohs(address.sin_port);
+}
+
+static void nothing_works_and_all_of_it_says_why(memlock_client *nowhere, int port) {
+    char address[32];
+    memlock_lock *lock = (memlock_lock *)address;
+    memlock_list *list = (memlock_list *)address;
+    memlock_walk *walk;
+    memlock_owner owner;
+    memlock_bytes key = {"key", 3};
+    memlock_insertion done;
+    uint64_t number;
+    snprintf(address, sizeof address, "127.0.0.1:%d", port);
+    ANSWERS(MEMLOCK_UNREACHABLE, memlock_mutex_lock(nowhere, "x", 30000, 0, &lock));
+    CHECK(lock == NULL);
+    SAYS(address);
+    /* Not even a wait for ever waits for a server that was not there at its start. */
+    ANSWERS(MEMLOCK_UNREACHABLE, memlock_mutex_lock(nowhere, "x", 30000, -1, &lock));
+    ANSWERS(MEMLOCK_UNREACHABLE, memlock_mutex_owner(nowhere, "x", &owner));
+    ANSWERS(MEMLOCK_UNREACHABLE, memlock_mutex_force_unlock(nowhere, "x", "token"));
+    ANSWERS(MEMLOCK_UNREACHABLE, memlock_list_set_up(nowhere, "x", 60000, &list));
+    CHECK(list == NULL);
+    ANSWERS(MEMLOCK_OK, memlock_list_open(nowhere, "x", &list));
+    ANSWERS(MEMLOCK_UNREACHABLE, memlock_list_insert(list, "key", 3, &number));
+    SAYS(address);
+    ANSWERS(MEMLOCK_UNREACHABLE, memlock_list_insert_many(list, &key, 1, &done));
+    ANSWERS(MEMLOCK_UNREACHABLE, memlock_list_id(list, "key", 3, &number));
+    ANSWERS(MEMLOCK_UNREACHABLE, memlock_list_count(list, &number));
+    ANSWERS(MEMLOCK_UNREACHABLE, memlock_list_walk(list, &walk));
+    CHECK(walk == NULL);
+    ANSWERS(MEMLOCK_UNREACHABLE, memlock_list_tear_down(list));
+    memlock_list_close(list);
+}
+
+static void a_closed_port_is_unreachable(void) {
+    int fd;
+    const int port = own_port(&fd, false);
+    memlock_client *nowhere = impatient(port);
+    nothing_works_and_all_of_it_says_why(nowhere, port);
+    memlock_client_close(nowhere);
+    close(fd);
+}
+
+static void a_silent_port_is_unreachable_too(void) {
+    int fd;
+    const int port = own_port(&fd, true);
+    memlock_client *nowhere = impatient(port);
+    memlock_lock *lock;
+    memlock_list *list;
+    const long long began = check_now_ms();
+    ANSWERS(MEMLOCK_UNREACHABLE, memlock_mutex_lock(nowhere, "x", 30000, 0, &lock));
+    CHECK(lock == NULL && check_now_ms() - began < 1500);
+    ANSWERS(MEMLOCK_UNREACHABLE, memlock_list_set_up(nowhere, "x", 60000, &list));
+    CHECK(list == NULL);
+    memlock_client_close(nowhere);
+    close(fd);
+}
+
+static void what_a_frozen_server_did_is_unknown_and_mended_later(void) {
+    memlock_lock *held, *lock;
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "held", 30000, 0, &held));
+    freeze();
+    ANSWERS(MEMLOCK_UNKNOWN, memlock_mutex_lock(client, "asked for", 30000, 0, &lock));
+    CHECK(lock == NULL);
+    CHECK(memlock_unlock(held) < 0);
+    thaw();
+    /* The requests are in the server's hands now. The next contact takes off whatever they left. */
+    while (memlock_mutex_lock(client, "held", 30000, 10000, &lock) != MEMLOCK_OK) check_pause_ms(10);
+    ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
+    for (int tries = 0; plain_has("lock:asked%20for") && tries < 300; tries++) {
+        check_pause_ms(10);
+        ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "contact", 30000, 0, &lock));
+        ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
+    }
+    CHECK(!plain_has("lock:asked%20for"));
+}
+
+static void a_bare_lock_stays_held_until_its_unlock_is_certain(void) {
+    ANSWERS(MEMLOCK_OK, mutex_lock("bare", 30));
+    freeze();
+    CHECK(mutex_unlock("bare") < 0);
+    CHECK(mutex_unlock("bare") < 0);
+    thaw();
+    /* Even if one of the two above was carried out after all: then it was not lost, but unlocked. */
+    ANSWERS(MEMLOCK_OK, mutex_unlock("bare"));
+    ANSWERS(MEMLOCK_NOT_HELD, mutex_unlock("bare"));
+    CHECK(!plain_has("lock:bare"));
+}
+
+static void an_extension_that_nobody_confirms_is_not_counted_on(void) {
+    memlock_lock *lock;
+    int64_t before, after;
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "extended", 30000, 0, &lock));
+    freeze();
+    ANSWERS(MEMLOCK_OK, memlock_lock_remaining_ms(lock, &before));
+    CHECK(memlock_lock_extend(lock, 600000) < 0);
+    ANSWERS(MEMLOCK_OK, memlock_lock_remaining_ms(lock, &after));
+    CHECK(after > 0 && after <= before);
+    thaw();
+    while (memlock_lock_extend(lock, 60000) != MEMLOCK_OK) check_pause_ms(10);
+    ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
+}
+
+static void *wait_for_the_dead(void *unused) {
+    (void)unused;
+    memlock_lock *lock;
+    const int answer = memlock_mutex_lock(client, "taken", 30000, -1, &lock);
+    CHECK((answer == MEMLOCK_UNREACHABLE || answer == MEMLOCK_UNKNOWN) && lock == NULL);
+    return NULL;
+}
+
+/* The last test: it kills the server. */
+static void a_dead_server_ends_every_wait_and_no_process(void) {
+    memlock_lock *lock;
+    CHECK(plain_add("lock:taken", 60));
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "held", 30000, 0, &lock));
+    ANSWERS(MEMLOCK_OK, mutex_lock("bare", 30));
+    const pthread_t waiter = check_start(wait_for_the_dead, NULL);
+    check_pause_ms(50);
+    CHECK(kill(check_server(), SIGKILL) == 0);
+    check_join(waiter);
+    /* The first of these writes into a connection whose other end is gone: SIGPIPE would end us here. */
+    CHECK(memlock_lock_extend(lock, 30000) < 0);
+    CHECK(memlock_unlock(lock) < 0);
+    CHECK(mutex_unlock("bare") < 0);
+    ANSWERS(MEMLOCK_UNREACHABLE, mutex_unlock("bare"));
+    ANSWERS(MEMLOCK_UNREACHABLE, mutex_lock("other", 30));
+    ANSWERS(MEMLOCK_UNREACHABLE, distinct_list_set_up("other", 30));
+    ANSWERS(MEMLOCK_UNREACHABLE, distinct_list_insert("other", "key"));
+    ANSWERS(MEMLOCK_UNREACHABLE, distinct_list_tear_down("other"));
+}
+
+int main(void) {
+    char url[256];
+    snprintf(url, sizeof url, "memcached://127.0.0.1:%d?io_timeout=200ms", plain_port());
+    setenv("MEMLOCK_URL", url, 1);
+    client = impatient(0);
+    RUN(a_closed_port_is_unreachable);
+    RUN(a_silent_port_is_unreachable_too);
+    RUN(what_a_frozen_server_did_is_unknown_and_mended_later);
+    RUN(a_bare_lock_stays_held_until_its_unlock_is_certain);
+    RUN(an_extension_that_nobody_confirms_is_not_counted_on);
+    RUN(a_dead_server_ends_every_wait_and_no_process);
+    memlock_client_close(client);
+    return 0;
+}

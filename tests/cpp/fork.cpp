@@ -1,0 +1,87 @@
+// A memlock::mutex object in a forked child: unlocked there, usable, and harmless to the parent's lock.
+
+#include "check.hpp"
+
+#include <mutex>
+#include <sys/wait.h>
+
+using namespace std::chrono_literals;
+using memlock::errc;
+
+namespace {
+
+int forks = 50;
+
+template <class Body>
+void in_a_child(const Body& body) {
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        alarm(60);  // A child that hangs is what this is about: it must end, and badly.
+        body();
+        _exit(0);
+    }
+    int status = -1;
+    CHECK(waitpid(child, &status, 0) == child);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) FAIL("the child ended with status %#x", status);
+}
+
+void a_child_has_the_object_but_not_the_lock() {
+    const memlock::client client{check_url()};
+    auto held = std::make_unique<memlock::mutex>(client, "held", 300s);
+    memlock::mutex guarded{client, "guarded", 300s};
+    memlock::mutex free{client, "free", 300s};
+    memlock::distinct_list list{client, "session", 300s};
+    held->lock();
+    auto guard = std::make_unique<std::unique_lock<memlock::mutex>>(guarded);
+    in_a_child([&] {
+        CHECK(held->remaining() == 0ms);
+        CHECK(!held->try_lock());
+        THROWS(errc::not_held, held->extend(30s));
+        held->unlock();
+        CHECK(held->last_unlock() == errc::not_held);
+        CHECK(!held->try_lock_for(20ms));
+        held.reset();   // The destructors of both leave the parent's locks alone.
+        guard.reset();
+        std::scoped_lock own{free};
+        CHECK(free.owner()->pid == static_cast<std::uint32_t>(getpid()));
+        CHECK(list.insert("child's").first);
+    });
+    CHECK(plain_has("lock:held") && plain_has("lock:guarded") && !plain_has("lock:free"));
+    CHECK(!list.insert("child's").first);
+    held->release();
+    guard->release()->release();
+    list.tear_down();
+}
+
+void a_fork_may_come_while_other_threads_use_the_object() {
+    const memlock::client client{check_url()};
+    memlock::mutex shared{client, "shared", 300s};
+    std::atomic<bool> stop{false};
+    std::vector<std::thread> users;
+    for (int i = 0; i < 3; i++) {
+        users.emplace_back([&] {
+            while (!stop) {
+                std::scoped_lock guard{shared};
+            }
+        });
+    }
+    for (int i = 0; i < forks; i++) {
+        in_a_child([&] {
+            std::scoped_lock guard{shared};
+            CHECK(shared.owner()->pid == static_cast<std::uint32_t>(getpid()));
+        });
+    }
+    stop = true;
+    for (auto& user : users) user.join();
+    CHECK(!shared.last_unlock());
+}
+
+}  // namespace
+
+// Usage: fork [number of forks]
+int main(int argc, char** argv) {
+    if (argc > 1) forks = atoi(argv[1]);
+    RUN(a_child_has_the_object_but_not_the_lock);
+    RUN(a_fork_may_come_while_other_threads_use_the_object);
+}

@@ -1,0 +1,158 @@
+#!/usr/bin/env bash
+# Installs memlock into a scratch directory and uses it as a stranger would: by pkg-config, statically, from
+# C++, by CMake; and looks at what the library exports and at what DESTDIR leaves where.
+# Wants: cc, c++, make, cargo, cmake, pkg-config, binutils, memcached. The last line is "install: ...".
+set -u
+
+cd "$(dirname "$0")/.." || exit 1
+: "${CC:=cc}" "${CXX:=c++}"
+readonly programs=tests/cmake
+readonly bare='mutex_lock mutex_lock_nonblock mutex_unlock
+    distinct_list_insert distinct_list_set_up distinct_list_tear_down'
+work=$(mktemp -d) || exit 1
+readonly work prefix=$work/prefix
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+readonly version
+failed=0 passed=0
+# A library path from outside would hide that the installed one is not found.
+unset LD_LIBRARY_PATH CFLAGS LDFLAGS PKG_CONFIG_SYSROOT_DIR
+
+# must WHAT COMMAND...: one line for one promise, and what the command said only if it failed.
+must() {
+    local what=$1
+    shift
+    if "$@" >"$work/log" 2>&1; then
+        echo "ok $what"
+        passed=$((passed + 1))
+    else
+        printf 'FAILED %s\n%s\n' "$what" "$(tail -n 40 "$work/log" | sed 's/^/    /')"
+        failed=$((failed + 1))
+    fi
+}
+
+main() {
+    start_server
+    must "make install works" make -s install "PREFIX=$prefix" DESTDIR=
+    export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
+    must "every file is there" all_files "$prefix"
+    must "the links lead to the library" links
+    must "the library and pkg-config know the version" versions
+    must "a C program builds with pkg-config and locks" c_program
+    must "a C++ program builds with pkg-config and locks" cpp_program
+    must "the library can be linked statically" static_library
+    must "a wholly static program locks" static_program
+    must "CMake finds both targets" cmake_project
+    must "CMake refuses another major version" cmake_refuses
+    must "the soname is that of the ABI" soname
+    must "nothing but memlock's functions is exported" exports_nothing_else
+    must "every function of the header is exported" exports_all
+    must "DESTDIR stages the files" make -s install PREFIX=/usr "DESTDIR=$work/stage"
+    must "every file is staged" all_files "$work/stage/usr"
+    must "nothing that is staged knows of the stage" staged_for_usr
+    echo "install: $passed passed, $failed failed"
+    ((failed == 0))
+}
+
+# Port -1 is a free one; the file appears when the server listens.
+start_server() {
+    local port_file=$work/port
+    MEMCACHED_PORT_FILENAME=$port_file memcached -l 127.0.0.1 -p -1 -U 0 -u "$(id -un)" &
+    local server=$!
+    # shellcheck disable=SC2064 # the pid of now
+    trap "{ kill $server; wait $server; } 2>/dev/null; rm -rf '$work'" EXIT
+    trap 'exit 1' INT TERM
+    for _ in {1..500}; do
+        [[ -s $port_file ]] && break
+        sleep 0.01
+    done
+    MEMLOCK_URL=memcached://127.0.0.1:$(sed -n 's/^TCP INET: //p' "$port_file")
+    export MEMLOCK_URL
+}
+
+all_files() {
+    local file missing=0
+    for file in include/memlock.h include/memlock.hpp lib/libmemlock.a lib/libmemlock.so lib/libmemlock.so.0 \
+        "lib/libmemlock.so.$version" lib/pkgconfig/memlock.pc lib/cmake/memlock/memlock-config.cmake \
+        lib/cmake/memlock/memlock-config-version.cmake; do
+        # Readable by everybody, whoever installed it.
+        [[ $(stat -L -c %A "$1/$file") == ?r??r??r* ]] || { echo "no $1/$file"; missing=1; }
+    done
+    return $missing
+}
+
+links() {
+    # Without a directory in them, or a staged tree could not be moved.
+    [[ $(readlink "$prefix/lib/libmemlock.so.0") == "libmemlock.so.$version" ]] &&
+        [[ $(readlink "$prefix/lib/libmemlock.so") == libmemlock.so?(.0|".$version") ]]
+}
+
+versions() {
+    local program=$work/versions
+    echo '#include <memlock.h>
+          #include <stdio.h>
+          int main(void) { return puts(memlock_version()) < 0; }' >"$program.c"
+    # shellcheck disable=SC2046 # words are wanted
+    "$CC" "$program.c" $(pkg-config --cflags --libs memlock) -o "$program" &&
+        [[ $("$program") == "$version" && $(pkg-config --modversion memlock) == "$version" ]]
+}
+
+c_program() {
+    # shellcheck disable=SC2046
+    "$CC" $programs/lock.c $(pkg-config --cflags --libs memlock) -o "$work/c" && "$work/c"
+}
+
+cpp_program() {
+    # shellcheck disable=SC2046
+    "$CXX" -std=c++17 $programs/lock.cpp $(pkg-config --cflags --libs memlock) -o "$work/cpp" && "$work/cpp"
+}
+
+# Without naming the archive a linker takes the shared library that lies beside it.
+static_library() {
+    # shellcheck disable=SC2046
+    "$CC" $programs/lock.c -o "$work/archive" \
+        $(pkg-config --static --cflags --libs memlock | sed 's/-lmemlock/-l:libmemlock.a/') &&
+        "$work/archive" && ! needs_memlock "$work/archive"
+}
+
+static_program() {
+    # shellcheck disable=SC2046
+    "$CC" -static $programs/lock.c $(pkg-config --static --cflags --libs memlock) -o "$work/static" &&
+        "$work/static" && ! needs_memlock "$work/static"
+}
+
+needs_memlock() { readelf -d "$1" | grep NEEDED | grep memlock; }
+
+cmake_project() {
+    cmake -S $programs -B "$work/build" "-DCMAKE_PREFIX_PATH=$prefix" &&
+        cmake --build "$work/build" &&
+        (cd "$work/build" && ctest --output-on-failure) &&
+        needs_memlock "$work/build/c_memlock" && needs_memlock "$work/build/cpp_memlock" &&
+        ! needs_memlock "$work/build/c_static" && ! needs_memlock "$work/build/cpp_static"
+}
+
+cmake_refuses() {
+    ! cmake -S $programs -B "$work/refused" "-DCMAKE_PREFIX_PATH=$prefix" -DMEMLOCK_VERSION=99
+}
+
+soname() { readelf -d "$prefix/lib/libmemlock.so.0" | grep -F 'soname: [libmemlock.so.0]'; }
+
+exported() { nm -D --defined-only "$prefix/lib/libmemlock.so" | awk '{ print $3 }' | sort; }
+
+exports_nothing_else() {
+    # shellcheck disable=SC2086 # words are wanted
+    ! exported | grep -v '^memlock_' | grep -vxF "$(printf '%s\n' $bare)"
+}
+
+exports_all() {
+    # shellcheck disable=SC2086
+    { printf '%s\n' $bare; grep -oE '\bmemlock_[a-z_]+\(' "$prefix/include/memlock.h" | tr -d '('; } |
+        sort -u >"$work/declared"
+    [[ $(wc -l <"$work/declared") -gt 20 ]] &&
+        [[ -z $(exported | comm -13 - "$work/declared" | tee /dev/stderr) ]]
+}
+
+staged_for_usr() {
+    ! grep -rIF "$work" "$work/stage" && grep -E '^prefix=/usr$' "$work/stage/usr/lib/pkgconfig/memlock.pc"
+}
+
+main
