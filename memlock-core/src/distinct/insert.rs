@@ -14,6 +14,10 @@ use crate::store::{Failure, Op, Reply, Version};
 /// The most keys that go in one batch.
 const BATCH: usize = 1000;
 
+/// After so many rounds something is wrong with the server: a key needs one, or some twenty while another
+/// inserter's grace runs.
+const MOST_ROUNDS: usize = 200;
+
 /// The longest pause before a key that somebody else has claimed is looked at again.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
@@ -151,7 +155,7 @@ impl<'a> Batch<'a> {
         let mut failures = 0;
         let mut in_doubt = false;
         let mut pause = Duration::from_millis(1);
-        loop {
+        for _ in 0..MOST_ROUNDS {
             match self.round() {
                 Ok(()) => failures = 0,
                 Err(Stop::SessionGone) => return Ok(None),
@@ -174,19 +178,27 @@ impl<'a> Batch<'a> {
                 }
             }
             if self.entries.iter().all(|entry| matches!(entry.stage, Stage::Answered(_))) {
-                break;
+                return Ok(Some(self.answers()));
             }
             if self.entries.iter().any(|entry| entry.waiting_since.is_some()) {
                 clock.sleep(pause);
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
         }
-        let answers = self.given.iter().filter_map(|&(place, first)| match self.entries[place].stage {
+        Err(Error::new(
+            ErrorKind::Unknown,
+            "The server loses items as fast as they are stored: give it more memory, or start it with -M.",
+        ))
+    }
+
+    /// What to tell for each given key.
+    fn answers(&self) -> Vec<Insertion> {
+        let answer = |&(place, first): &(usize, bool)| match self.entries[place].stage {
             Stage::Answered(answer) if first => Some(answer),
             Stage::Answered(answer) => Some(Insertion::Duplicate(answer.id())),
             _ => None,
-        });
-        Ok(Some(answers.collect()))
+        };
+        self.given.iter().filter_map(answer).collect()
     }
 
     fn round(&mut self) -> std::result::Result<(), Stop> {

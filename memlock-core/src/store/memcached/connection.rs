@@ -357,7 +357,6 @@ impl Input {
 }
 
 fn connect(host: &str, port: u16, timeout: Duration, clock: &dyn Clock) -> Result<TcpStream> {
-    let host = host.trim_start_matches('[').trim_end_matches(']');
     let addresses = (host, port)
         .to_socket_addrs()
         .map_err(|error| unreachable(format!("The host name {host:?} cannot be resolved: {error}.")))?;

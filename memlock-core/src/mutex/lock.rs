@@ -1,0 +1,255 @@
+//! A mutex that is held: releasing, extending, and what is known meanwhile.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::{ROUNDS, SERVER_SLACK, unsettled};
+use crate::client::{ATTEMPTS, Client};
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fork;
+use crate::lease::Lease;
+use crate::name::Key;
+use crate::owner::{Token, is_ours};
+use crate::store::{Op, Reply, Route, Version};
+
+/// A mutex that is held. Dropping it unlocks, as well as that can be done; [`Lock::unlock`] tells how it
+/// went.
+///
+/// In a child made by `fork` it is dead: the child holds nothing, and neither unlocking nor dropping it
+/// there touches the parent's lock.
+#[must_use = "the mutex is unlocked as soon as the Lock is dropped"]
+pub struct Lock {
+    pub(super) client: Client,
+    pub(super) route: Route,
+    pub(super) key: Key,
+    pub(super) token: Token,
+    pub(super) value: Vec<u8>,
+    pub(super) version: Version,
+    pub(super) fence: u64,
+    pub(super) deadline: Moment,
+    pub(super) process: u64,
+    pub(super) held: bool,
+    /// Whether it was found lost.
+    pub(super) lost: bool,
+    /// Set when a release of ours was sent and its outcome is not known.
+    pub(super) release_in_doubt: bool,
+    /// Set when a request of ours may still be under way: until when to look for what it may have left.
+    pub(super) stray: Option<Moment>,
+}
+
+/// How a release ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// It was ours until now, and is free.
+    Released,
+    /// It was no longer ours when we got there: the lease ran out, or the server lost it.
+    Lost,
+    /// This handle holds nothing: it was unlocked before, or belongs to the parent of this process.
+    NotHeld,
+}
+
+/// How an extension ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extension {
+    /// It is ours for the new lease, counted from when the call was made.
+    Extended,
+    /// It was no longer ours when we got there: the lease ran out, or the server lost it.
+    Lost,
+    /// This handle holds nothing: it was unlocked before, or belongs to the parent of this process.
+    NotHeld,
+}
+
+impl Lock {
+    /// The fencing token: greater than that of every earlier holder of this mutex. Hand it to the resource,
+    /// which refuses anything below the greatest it has seen; then even a holder that overslept its lease
+    /// does no harm.
+    pub fn fence(&self) -> u64 {
+        self.fence
+    }
+
+    /// How long the lock is certainly ours yet, unless the server loses it; zero when it is not. No I/O.
+    pub fn remaining(&self) -> Duration {
+        self.deadline().since(self.client.clock().now())
+    }
+
+    /// Until when it is certainly ours, on the boot clock; past when it is not. No I/O.
+    pub fn deadline(&self) -> Moment {
+        if self.is_ours_to_use() { self.deadline } else { Moment::from_boot(Duration::ZERO) }
+    }
+
+    /// The token by which the item carries our ownership.
+    pub fn token(&self) -> Token {
+        self.token
+    }
+
+    /// Unlocks, in one round trip.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`]: nothing was changed, the lock is still ours, and unlocking may be tried
+    /// again. [`ErrorKind::Unknown`]: sent, and neither the reply nor the item could be read; it may be tried
+    /// again too. When the handle is dropped instead, the lock is taken off at the next contact with the
+    /// server, or ends with its lease.
+    pub fn unlock(&mut self) -> Result<Release> {
+        if !self.is_ours_to_use() {
+            return Ok(if self.was_lost() { Release::Lost } else { Release::NotHeld });
+        }
+        let settled = self.settle(Step::Release).map_err(|error| self.said("Unlocking", error))?;
+        self.held = false;
+        if let Some(until) = self.stray {
+            self.client.remember_stray(self.route, &self.key, self.token, until);
+        }
+        Ok(if settled { Release::Released } else { Release::Lost })
+    }
+
+    /// Gives it a new lease, counted from now: in one round trip, and only if it is still ours. The fence
+    /// stays as it is.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a lease out of range. [`ErrorKind::Unreachable`]: nothing was changed, and
+    /// the old lease runs on. [`ErrorKind::Unknown`]: it may or may not have been extended; count on the
+    /// shorter of the two leases, as [`Lock::remaining`] does.
+    pub fn extend(&mut self, lease: Duration) -> Result<Extension> {
+        let lease = Lease::new(lease)?;
+        if !self.is_ours_to_use() {
+            return Ok(if self.was_lost() { Extension::Lost } else { Extension::NotHeld });
+        }
+        match self.settle(Step::Extend(lease)) {
+            Ok(true) => Ok(Extension::Extended),
+            Ok(false) => {
+                (self.held, self.lost) = (false, true);
+                Ok(Extension::Lost)
+            }
+            Err(error) => Err(self.said("Extending", error)),
+        }
+    }
+
+    /// Lets go without waiting for the server: the lock is taken off at the client's next contact with it,
+    /// or ends with its lease. For when unlocking failed and nobody will try again.
+    pub fn abandon(mut self) {
+        if self.is_ours_to_use() {
+            self.held = false;
+            self.client.remember_stray(self.route, &self.key, self.token, self.deadline + SERVER_SLACK);
+        }
+    }
+
+    fn is_ours_to_use(&self) -> bool {
+        self.held && self.process == fork::generation()
+    }
+
+    fn was_lost(&self) -> bool {
+        self.lost && self.process == fork::generation()
+    }
+
+    fn said(&self, doing: &str, error: Error) -> Error {
+        error.during(format_args!("{doing} {}", self.key))
+    }
+
+    /// Takes a step that only the owner may take. True when it was taken, false when the lock was lost.
+    fn settle(&mut self, step: Step) -> Result<bool> {
+        let mut error = None;
+        let mut failures = 0;
+        let mut read_first = self.release_in_doubt;
+        for _ in 0..ROUNDS {
+            let deadline = match step {
+                Step::Release => self.deadline,
+                Step::Extend(lease) => lease.deadline(self.client.clock().now()),
+            };
+            let (key, version) = (&self.key, self.version);
+            let op = match step {
+                Step::Release => Op::Delete { key, version },
+                Step::Extend(lease) => Op::Swap { key, version, value: &self.value, ttl: lease.ttl() },
+            };
+            let ops = [Op::Get { key }, op];
+            let replies = match self.client.run(self.route, if read_first { &ops } else { &ops[1..] }) {
+                Ok(replies) => replies,
+                Err(failure) if !failure.sent && error.is_none() => return Err(failure.error),
+                Err(failure) => {
+                    if failure.sent {
+                        // It may be the shorter lease that counts from now on.
+                        self.deadline = self.deadline.min(deadline);
+                        self.release_in_doubt |= matches!(step, Step::Release);
+                    }
+                    (error, read_first) = (Some(failure.error), true);
+                    failures += 1;
+                    if failures == ATTEMPTS {
+                        break;
+                    }
+                    continue;
+                }
+            };
+            match (replies.last(), read_first.then(|| replies.first()).flatten()) {
+                (Some(Reply::Deleted), _) => return Ok(true),
+                (Some(&Reply::Stored(version)), _) => {
+                    (self.version, self.deadline) = (version, deadline);
+                    return Ok(true);
+                }
+                (_, Some(Reply::Value(item))) if is_ours(&item.value, self.token) => {
+                    self.version = item.version
+                }
+                // The item is gone, or another's. If an earlier release of ours got no reply, it was most
+                // likely that which removed it: but not if the server is another one since, nor if our lease
+                // was over before. The store answers "changed" to a version of another life.
+                (Some(last), Some(read)) => {
+                    let same_life = match read {
+                        Reply::Value(item) => item.version.incarnation == self.version.incarnation,
+                        _ => *last == Reply::Missing,
+                    };
+                    let in_time = self.client.clock().now() < self.deadline;
+                    return Ok(matches!(step, Step::Release)
+                        && self.release_in_doubt
+                        && same_life
+                        && in_time);
+                }
+                (Some(Reply::Changed), None) => read_first = true,
+                _ => return Ok(false),
+            }
+        }
+        Err(unsettled(error))
+    }
+
+    /// After a suspiciously slow grant: counts on no more than the server will keep the item for.
+    pub(super) fn believe_the_server(&mut self) -> Result<()> {
+        let sent = self.client.clock().now();
+        let seen = self.client.get(self.route, &self.key)?;
+        let kept = match seen.filter(|item| is_ours(&item.value, self.token)) {
+            Some(item) => item.remaining.unwrap_or(Duration::MAX),
+            None => Duration::ZERO,
+        };
+        // The last of the server's seconds may be over in no time.
+        self.deadline = self.deadline.min(sent + kept.saturating_sub(Duration::from_secs(1)));
+        if self.remaining().is_zero() {
+            return Err(Error::new(
+                ErrorKind::Unreachable,
+                "The server took longer to answer than the lease lasts; nothing is held. Ask for a longer lease.",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Past that the server has let go of it by itself.
+        if !self.is_ours_to_use() || self.deadline + SERVER_SLACK <= self.client.clock().now() {
+            return;
+        }
+        if let Err(error) = self.unlock() {
+            log::warn!("A lock could not be released when it was dropped. {error}");
+            self.client.remember_stray(self.route, &self.key, self.token, self.deadline + SERVER_SLACK);
+        }
+    }
+}
+
+impl fmt::Debug for Lock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lock").field("key", &self.key).field("fence", &self.fence).finish_non_exhaustive()
+    }
+}
+
+/// A step that only the owner may take.
+#[derive(Clone, Copy)]
+enum Step {
+    Release,
+    Extend(Lease),
+}
