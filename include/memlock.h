@@ -275,7 +275,8 @@ int distinct_list_tear_down(const char *session);
 
 /**
  * The sentence that belongs to the last failure (an answer below zero) of a memlock call in this thread;
- * empty if there was none. Valid until the next memlock call of this thread. Never NULL.
+ * empty if there was none. The pointer is valid until the thread ends, and the same each time; the next failure
+ * writes another sentence there. Never NULL.
  */
 const char *memlock_last_error(void);
 

@@ -1,7 +1,7 @@
 //! What every entry point goes through.
 
-use std::cell::RefCell;
-use std::ffi::{CStr, CString, c_char, c_int};
+use std::cell::Cell;
+use std::ffi::{CStr, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -43,8 +43,14 @@ pub const MEMLOCK_DEADLOCK: c_int = -6;
 /// A bug in memlock was caught; please report it.
 pub const MEMLOCK_INTERNAL: c_int = -7;
 
+/// The longest sentence that is kept, its NUL included.
+const SENTENCE_SIZE: usize = 1024;
+
 thread_local! {
-    static LAST_ERROR: RefCell<CString> = RefCell::default();
+    /// A fixed place, so that the pointer that C has stays good: `printf("%d %s", mutex_lock(…),
+    /// memlock_last_error())` may ask for the sentence first. Without a destructor, so that it is there in a
+    /// thread's last moments too.
+    static LAST_ERROR: Cell<[u8; SENTENCE_SIZE]> = const { Cell::new([0; SENTENCE_SIZE]) };
 }
 
 const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
@@ -53,11 +59,11 @@ const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_V
 };
 
 /// The sentence that belongs to the last failure (an answer below zero) of a memlock call in this thread;
-/// empty if there was none. Valid until the next memlock call of this thread. Never NULL.
+/// empty if there was none. The pointer is valid until the thread ends, and the same each time; the next failure
+/// writes another sentence there. Never NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlock_last_error() -> *const c_char {
-    // A thread that is being torn down has no last error any more.
-    LAST_ERROR.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+    LAST_ERROR.with(|last| last.as_ptr().cast_const().cast())
 }
 
 /// The version of the library, such as "0.1.0". Never NULL; valid for ever.
@@ -82,11 +88,20 @@ pub(crate) fn enter(body: impl FnOnce() -> Result<Answer>) -> c_int {
             Error::new(ErrorKind::Internal, format!("A bug in memlock was caught: {}.", said(panic.as_ref())))
         }
     };
-    let sentence: Vec<u8> = error.to_string().bytes().filter(|&byte| byte != 0).collect();
-    // Without its NULs it always fits; and a thread that is being torn down does without.
-    let sentence = CString::new(sentence).unwrap_or_default();
-    let _ = LAST_ERROR.try_with(|last| *last.borrow_mut() = sentence);
+    LAST_ERROR.set(kept(&error.to_string()));
     error.kind().answer().code()
+}
+
+/// A sentence as C has it: without NULs, cut to fit at a character's boundary, and ended by one NUL.
+fn kept(sentence: &str) -> [u8; SENTENCE_SIZE] {
+    let mut room = [0; SENTENCE_SIZE];
+    let mut end = sentence.len().min(SENTENCE_SIZE - 1);
+    while !sentence.is_char_boundary(end) {
+        end -= 1;
+    }
+    let bytes = sentence.bytes().take(end).filter(|&byte| byte != 0);
+    room.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
+    room
 }
 
 /// For entry points that answer nothing: stops a panic.
@@ -231,6 +246,15 @@ mod tests {
             MEMLOCK_INTERNAL,
         ];
         assert_eq!(named, Answer::ALL.map(Answer::code));
+    }
+
+    #[test]
+    fn a_sentence_always_fits_and_ends() {
+        for sentence in ["", "a\0b", &"x".repeat(5000), &"ü".repeat(600)] {
+            let room = kept(sentence);
+            let text = CStr::from_bytes_until_nul(&room).unwrap().to_str().unwrap();
+            assert!(sentence.replace('\0', "").starts_with(text));
+        }
     }
 
     #[test]
