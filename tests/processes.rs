@@ -297,7 +297,13 @@ fn the_bare_functions_belong_to_the_process() {
     );
     assert_eq!(bare::distinct_list_tear_down(b"s").unwrap(), Answer::Ok);
     assert_eq!(bare::distinct_list_insert(b"s", b"k").unwrap(), Answer::NotFound);
-    assert_eq!(bare::distinct_list_tear_down(b"s").unwrap(), Answer::NotFound);
+    let other = Client::connect(&server.url()).unwrap();
+    other.distinct_list("s").unwrap().set_up(lease).unwrap();
+    assert_eq!(bare::distinct_list_insert(b"s", b"late").unwrap(), Answer::NotFound, "not our session");
+    assert_eq!(bare::distinct_list_tear_down(b"s").unwrap(), Answer::NotFound, "nor ours to tear down");
+    assert_eq!(bare::distinct_list_set_up(b"s", lease).unwrap(), Answer::Exists);
+    assert_eq!(bare::distinct_list_insert(b"s", b"k").unwrap(), Answer::Ok);
+    assert_eq!(bare::distinct_list_tear_down(b"s").unwrap(), Answer::Ok);
 }
 
 #[test]

@@ -24,8 +24,8 @@ use crate::wait::{Wait, Waited};
 /// Where the locks are if nobody says otherwise.
 pub const DEFAULT_URL: &str = "memcached://127.0.0.1:11211";
 
-/// How many sessions are remembered, so that an insert need not look its session up again; and how many
-/// displaced threads, which may never come back.
+/// Beyond so many sessions those that have ended are forgotten; and beyond so many displaced threads, which may
+/// never come back, all of them.
 const MOST: usize = 1024;
 
 /// The default client. It is made without any I/O and kept for the process's life; whoever loses the race
@@ -252,11 +252,7 @@ pub fn distinct_list_set_up(session: &[u8], duration: Duration) -> Result<Answer
 /// # Errors
 /// As [`DistinctList::insert`].
 pub fn distinct_list_insert(session: &[u8], key: &[u8]) -> Result<Answer> {
-    let known = holdings().sessions.get(session).cloned();
-    let mut list = match known {
-        Some(list) => list,
-        None => default_client()?.distinct_list(session)?,
-    };
+    let mut list = list(session)?;
     let answer = match list.insert(key)? {
         Some(Insertion::First(_)) => Answer::Ok,
         Some(Insertion::Duplicate(_)) => Answer::Duplicate,
@@ -266,23 +262,28 @@ pub fn distinct_list_insert(session: &[u8], key: &[u8]) -> Result<Answer> {
     Ok(answer)
 }
 
-/// Ends a session for everybody: [`Answer::Ok`], or [`Answer::NotFound`] when there was none.
+/// Ends a session for everybody: [`Answer::Ok`], or [`Answer::NotFound`] when there was none, or another one than
+/// this process set up. What this process inserts late is refused until it sets the session up again.
 ///
 /// # Errors
 /// As [`DistinctList::tear_down`].
 pub fn distinct_list_tear_down(session: &[u8]) -> Result<Answer> {
-    let known = holdings().sessions.remove(session);
-    let mut list = match known {
-        Some(list) => list,
-        None => default_client()?.distinct_list(session)?,
-    };
-    Ok(if list.tear_down()? { Answer::Ok } else { Answer::NotFound })
+    Ok(if list(session)?.tear_down()? { Answer::Ok } else { Answer::NotFound })
+}
+
+/// The session as this process knows it. One that it set up stays its own, even when it is over.
+fn list(session: &[u8]) -> Result<DistinctList> {
+    let known = holdings().sessions.get(session).cloned();
+    match known {
+        Some(list) => Ok(list),
+        None => default_client()?.distinct_list(session),
+    }
 }
 
 fn remember(session: &[u8], list: DistinctList) {
     let sessions = &mut holdings().sessions;
     if sessions.len() >= MOST && !sessions.contains_key(session) {
-        sessions.clear();
+        sessions.retain(|_, list| !list.has_ended());
     }
     sessions.insert(session.to_vec(), list);
 }

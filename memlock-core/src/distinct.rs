@@ -209,6 +209,12 @@ impl DistinctList {
         })
     }
 
+    /// Whether the session that this handle knows has outlived its duration.
+    pub(crate) fn has_ended(&self) -> bool {
+        let now = self.client.clock().now();
+        self.joined.as_ref().is_none_or(|joined| joined.ends < now)
+    }
+
     /// Runs a read in the session that this handle belongs to, or in the one there is. `None` when there is
     /// none.
     fn within<T>(

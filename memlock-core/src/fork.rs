@@ -2,7 +2,7 @@
 //!
 //! A child inherits copies of the parent's sockets and mutexes. The sockets are shared with the parent, so
 //! one byte written by the child corrupts the parent's stream; a mutex that another thread held at the fork
-//! stays locked for ever. The cure for both: state that a child must not touch lives in a [`ForkLocal`],
+//! stays locked for ever. The cure for both: state that a child must not touch lives in a `ForkLocal`,
 //! which gives every process its own fresh value. The inherited one is left alone and leaked: it cannot
 //! even be dropped safely.
 

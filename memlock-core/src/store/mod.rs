@@ -3,7 +3,7 @@
 //! Everything above is written once over this trait. A store decides nothing: each operation is atomic on its
 //! own, and what a reply means is the primitive's business. A test store is a wrapper that loses, delays,
 //! evicts or restarts; a new store is one file that passes the same behaviour suite, plus one line in
-//! [`open`].
+//! `open`.
 
 use std::fmt;
 use std::sync::Arc;
