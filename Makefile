@@ -71,7 +71,7 @@ bench: build python $(VENV)/.bench ## measure pairs and inserts next to their fl
 check: $(CBINDGEN) $(VENV)/.test ## formatting, lints, links in the docs, and whether the C header is up to date
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -q --workspace --exclude memlock-py --no-deps
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -q --no-deps -p memlock-core -p memlock-tests
 	$(RUFF) check . benches/run examples/demo/run
 	$(RUFF) format --check . benches/run examples/demo/run
 	$(CBINDGEN) -q --config memlock-ffi/cbindgen.toml --crate memlock-ffi --verify --output include/memlock.h memlock-ffi \

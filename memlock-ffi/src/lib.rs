@@ -6,8 +6,8 @@
 //! | `bare` | Burton's six functions and the default client |
 //! | `client`, `lock`, `list` | the handles |
 //!
-//! Ownership is in the types. A handle that C owns is a `Box` that came from [`boundary::give`] and goes back
-//! to [`boundary::take_back`]; a pointer that C lends is a reference for the time of the call.
+//! Ownership is in the types. A handle that C owns is a `Box` that came from `boundary::give` and goes back
+//! to `boundary::take_back`; a pointer that C lends is a reference for the time of the call.
 #![allow(non_camel_case_types)]
 
 #[cfg(feature = "bare-names")]
