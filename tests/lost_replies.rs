@@ -22,6 +22,10 @@ enum Loss {
     Request,
     /// It is carried out, and the reply never arrives.
     Reply,
+    /// It is carried out, and the reply arrives after more than a second.
+    Time,
+    /// It never arrives, and is answered as an `Add` to an item that is there.
+    Chance,
 }
 
 /// A store that loses the batches with these numbers, counted from 0.
@@ -43,6 +47,12 @@ impl Store for Lossy {
             Some(Loss::Reply) => {
                 self.inner.run(route, ops)?;
                 Err(lost)
+            }
+            Some(Loss::Chance) => Ok(vec![Reply::Exists]),
+            Some(Loss::Time) => {
+                let replies = self.inner.run(route, ops);
+                thread::sleep(Duration::from_millis(1100));
+                replies
             }
         }
     }
@@ -117,6 +127,34 @@ fn what_cannot_be_found_out_is_unknown_and_taken_off_at_the_next_contact() {
     // Any further use of the client cleans up; for the same mutex it happens before anything else.
     assert!(mutex.try_lock().unwrap().is_some());
     assert!(is_free(&witness, "m"));
+}
+
+/// A grant that took longer than its lease is given up, and the wait goes on with a token of its own: what may be
+/// left of the first one must not be mistaken for the second.
+#[test]
+fn a_waiter_goes_on_after_a_grant_that_came_too_late() {
+    // Batches: 0 finds it busy; 1 is granted too late, 2 reads it, 3 to 5 fail to give it back; what is left of it
+    // is taken off before the next one adds anew.
+    for failing in [0, 3] {
+        let mut losses = vec![(0, Loss::Chance), (1, Loss::Time)];
+        losses.extend((3..3 + failing).map(|at| (at, Loss::Request)));
+        let (client, witness) = clients(&losses);
+        let mut lock = client.mutex("m", Duration::from_secs(1)).unwrap().lock().unwrap();
+        let owner = witness.mutex("m", LEASE).unwrap().owner().unwrap().unwrap();
+        assert_eq!(owner.token(), lock.token().to_string());
+        drop(client.mutex("other", LEASE).unwrap().lock().unwrap());
+        assert!(!is_free(&witness, "m"), "cleaning up took our own lock off");
+        assert_eq!(lock.unlock().unwrap(), Release::Released);
+    }
+}
+
+#[test]
+fn a_slow_extension_counts_on_what_the_server_says() {
+    let (client, _witness) = clients(&[(1, Loss::Time)]);
+    let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
+    assert_eq!(lock.extend(Duration::from_secs(5)).unwrap(), Extension::Extended);
+    assert!(lock.remaining() < Duration::from_secs(4) && lock.remaining() > Duration::from_secs(2));
+    assert_eq!(lock.unlock().unwrap(), Release::Released);
 }
 
 #[test]

@@ -99,16 +99,12 @@ impl Mutex {
     /// should it have been granted, it is taken off at the next contact or ends with its lease.
     /// [`ErrorKind::Protocol`] when the server is too old, runs without cas, or answers nonsense.
     pub fn lock_with(&self, wait: &Wait<'_>) -> Result<Waited<Lock>> {
-        self.client.take_off_strays(self.route);
-        let identity = self.client.identity()?;
-        let token = identity.token();
-        let value = identity.record(token, self.client.clock());
-        let mut attempt = Attempt { mutex: self, token, value, in_doubt_since: None };
+        let mut attempt = Attempt::new(self)?;
         let waited =
             self.client.waiting(|around| wait::poll(wait, around, |interrupted| attempt.run(interrupted)));
         if let (Some(sent), false) = (attempt.in_doubt_since, matches!(waited, Ok(Waited::Done(_)))) {
             let until = sent + self.lease.duration() + SERVER_SLACK;
-            self.client.remember_stray(self.route, &self.key, token, until);
+            self.client.remember_stray(self.route, &self.key, attempt.token, until);
         }
         waited.map_err(|error| error.during(format_args!("Locking {}", self.key)))
     }
@@ -186,9 +182,18 @@ struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
+    fn new(mutex: &Mutex) -> Result<Attempt<'_>> {
+        let identity = mutex.client.identity()?;
+        let token = identity.token();
+        let value = identity.record(token, mutex.client.clock());
+        Ok(Attempt { mutex, token, value, in_doubt_since: None })
+    }
+
     /// Tries once, and finds out what came of it. `interrupted`: whether to leave that for later.
     fn run(&mut self, interrupted: &dyn Fn() -> bool) -> Result<Option<Lock>> {
         let Mutex { client, route, key, .. } = self.mutex;
+        // One of our own strays may be what is in the way.
+        client.take_off_strays(*route);
         let mut error = None;
         for _ in 0..ATTEMPTS {
             let sent = client.clock().now();
@@ -249,6 +254,8 @@ impl Attempt<'_> {
             if lock.unlock().is_err() {
                 lock.abandon();
             }
+            // That token is used up: what is left of it, if anything, is to be taken off.
+            *self = Attempt::new(self.mutex)?;
             return Err(error);
         }
         Ok(lock)

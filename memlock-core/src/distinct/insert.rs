@@ -73,6 +73,7 @@ impl DistinctList {
     }
 
     fn insert_batch(&mut self, keys: &[&[u8]]) -> Result<Option<Vec<Insertion>>> {
+        self.client.take_off_strays(self.route);
         // As for reading: a second time, if another session has taken the place of the one that was known.
         for _ in 0..2 {
             let Some(generation) = self.generation()? else { return Ok(None) };

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{ROUNDS, SERVER_SLACK, unsettled};
+use super::{ROUNDS, SERVER_SLACK, SUSPICIOUS_DELAY, unsettled};
 use crate::client::{ATTEMPTS, Client};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
@@ -96,6 +96,7 @@ impl Lock {
         }
         let settled = self.settle(Step::Release).map_err(|error| self.said("Unlocking", error))?;
         self.held = false;
+        self.client.take_off_strays(self.route);
         if let Some(until) = self.stray {
             self.client.remember_stray(self.route, &self.key, self.token, until);
         }
@@ -181,8 +182,9 @@ impl Lock {
             match (replies.last(), read_first.then(|| replies.first()).flatten()) {
                 (Some(Reply::Deleted), _) => return Ok(true),
                 (Some(&Reply::Stored(version)), _) => {
-                    (self.version, self.deadline) = (version, deadline);
-                    return Ok(true);
+                    let before = std::mem::replace(&mut self.deadline, deadline);
+                    self.version = version;
+                    return self.believe_if_slow(step, before).map(|()| true);
                 }
                 (_, Some(Reply::Value(item))) if is_ours(&item.value, self.token) => {
                     self.version = item.version
@@ -206,6 +208,22 @@ impl Lock {
             }
         }
         Err(unsettled(error))
+    }
+
+    /// After an extension that took suspiciously long: counts on no more than the server will keep the item for,
+    /// or, if it does not say, than it would have kept it for before.
+    fn believe_if_slow(&mut self, step: Step, before: Moment) -> Result<()> {
+        let Step::Extend(lease) = step else { return Ok(()) };
+        if self.client.clock().now() + lease.duration() < self.deadline + SUSPICIOUS_DELAY {
+            return Ok(());
+        }
+        self.believe_the_server().map_err(|error| {
+            self.deadline = self.deadline.min(before);
+            Error::new(
+                ErrorKind::Unknown,
+                format!("It was extended, but for how long cannot be told: {error}"),
+            )
+        })
     }
 
     /// After a suspiciously slow grant: counts on no more than the server will keep the item for.
