@@ -89,7 +89,8 @@ fn a_lease_beyond_thirty_days_is_neither_immortal_nor_dead_at_once() {
         let mutex = client.mutex(format!("{days}"), days * day).unwrap();
         let lock = mutex.lock().unwrap();
         let kept = mutex.owner().unwrap().unwrap().remaining.unwrap();
-        assert!(kept >= days * day && kept < days * day + Duration::from_secs(60), "{days} days: {kept:?}");
+        let most = days * day + days * day / 5000 + Duration::from_secs(60);
+        assert!(kept >= days * day && kept < most, "{days} days: {kept:?}");
         drop(lock);
     }
 }

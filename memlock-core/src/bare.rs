@@ -177,6 +177,9 @@ pub fn lock(name: &[u8], duration: Duration, wait: &Wait<'_>) -> Result<Answer> 
 fn keep(name: &[u8], held: Held) {
     let mut holdings = holdings();
     let thread = held.thread;
+    if !holdings.displaced.is_empty() {
+        holdings.displaced.remove(&(name.to_vec(), thread));
+    }
     let expired = holdings.locks.insert(name.to_vec(), held);
     if let Some(expired) = expired.as_ref().filter(|expired| expired.thread != thread) {
         if holdings.displaced.len() >= MOST {
@@ -258,7 +261,11 @@ pub fn distinct_list_insert(session: &[u8], key: &[u8]) -> Result<Answer> {
         Some(Insertion::Duplicate(_)) => Answer::Duplicate,
         None => return Ok(Answer::NotFound),
     };
-    remember(session, list);
+    // One that is known stays as it is: another thread may have set up the session anew meanwhile.
+    let known = holdings().sessions.contains_key(session);
+    if !known {
+        remember(session, list);
+    }
     Ok(answer)
 }
 

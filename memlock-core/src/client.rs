@@ -23,8 +23,9 @@ const DEFAULT_OUTAGE: Duration = Duration::from_secs(5);
 /// How often in a row a step is sent before its outcome counts as unknown.
 pub(crate) const ATTEMPTS: usize = 3;
 
-/// How long a stray is left alone after its server did not answer.
-const STRAY_PAUSE: Duration = Duration::from_secs(1);
+/// How long a stray is left alone after it was looked for in vain; the next pauses are longer.
+const STRAY_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_STRAY_PAUSE: Duration = Duration::from_secs(30);
 
 /// The way to one set of locks. Cloning is cheap and gives the same client.
 ///
@@ -60,8 +61,10 @@ struct Stray {
     token: Token,
     /// After this the server has let go of it by itself.
     until: Moment,
-    /// Not to be tried before, except on the way to the same item.
+    /// Not to be tried before.
     next_try: Moment,
+    /// How long it was left alone the last time.
+    pause: Duration,
 }
 
 impl Client {
@@ -164,12 +167,19 @@ impl Client {
         log::info!("The lock {key} may be left behind by a lost reply; it is taken off at the next contact.");
         let strays = self.inner.strays.get();
         let mut list = strays.list.lock().unwrap_or_else(PoisonError::into_inner);
-        list.push(Stray { route, key: key.clone(), token, until, next_try: self.clock().now() });
+        list.push(Stray {
+            route,
+            key: key.clone(),
+            token,
+            until,
+            next_try: self.clock().now(),
+            pause: STRAY_PAUSE,
+        });
         strays.any.store(true, Ordering::Release);
     }
 
-    /// Takes strays off: those on this route, and from time to time the others. Costs one atomic read when
-    /// there are none.
+    /// Takes strays off: those on this route, and now and then one of the others, so that a server that hangs
+    /// does not hold up the use of another. Costs one atomic read when there are none.
     pub(crate) fn take_off_strays(&self, route: Route) {
         let strays = self.inner.strays.get();
         if !strays.any.load(Ordering::Acquire) {
@@ -178,30 +188,40 @@ impl Client {
         let now = self.clock().now();
         let mut list = strays.list.lock().unwrap_or_else(PoisonError::into_inner);
         list.retain(|stray| stray.until > now);
-        let due: Vec<Stray> =
-            list.extract_if(.., |stray| stray.route == route || stray.next_try <= now).collect();
+        let mut another = true;
+        let due: Vec<Stray> = list
+            .extract_if(.., |stray| {
+                stray.next_try <= now && (stray.route == route || std::mem::take(&mut another))
+            })
+            .collect();
         strays.any.store(!list.is_empty(), Ordering::Release);
         drop(list);
         for mut stray in due {
-            if self.take_off(stray.route, &stray.key, stray.token).is_err() {
-                stray.next_try = self.clock().now() + STRAY_PAUSE;
-                let mut list = strays.list.lock().unwrap_or_else(PoisonError::into_inner);
-                list.push(stray);
-                strays.any.store(true, Ordering::Release);
+            // What is not there yet may still be under way, so only one that was removed is done with.
+            if let Ok(true) = self.take_off(stray.route, &stray.key, stray.token) {
+                continue;
             }
+            stray.pause = (stray.pause * 2).min(LONGEST_STRAY_PAUSE);
+            stray.next_try = self.clock().now() + stray.pause;
+            let mut list = strays.list.lock().unwrap_or_else(PoisonError::into_inner);
+            list.push(stray);
+            strays.any.store(true, Ordering::Release);
         }
     }
 
-    /// Removes the item if it carries this token, whatever its version.
-    fn take_off(&self, route: Route, key: &Key, token: Token) -> Result<()> {
-        while let Some(item) = self.get(route, key)?.filter(|item| is_ours(&item.value, token)) {
-            let gone = self.one(route, Op::Delete { key, version: item.version });
-            // If somebody touched it between the two: look again.
-            if gone.map_err(|failure| failure.error)? != Reply::Changed {
-                break;
+    /// Removes the item if it carries this token, whatever its version. True when it did.
+    fn take_off(&self, route: Route, key: &Key, token: Token) -> std::result::Result<bool, Failure> {
+        for _ in 0..ATTEMPTS {
+            let Reply::Value(item) = self.one(route, Op::Get { key })? else { return Ok(false) };
+            if !is_ours(&item.value, token) {
+                return Ok(false);
             }
+            if self.one(route, Op::Delete { key, version: item.version })? == Reply::Deleted {
+                return Ok(true);
+            }
+            // Somebody touched it between the two: look again.
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Runs operations that change nothing, again if need be: nothing can be unknown about them.

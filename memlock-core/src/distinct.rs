@@ -118,6 +118,10 @@ impl DistinctList {
                 });
             }
             match found {
+                // A failure may have left a session without its counter, which nobody could use.
+                Ok(Some(found)) if error.is_some() && !self.has_counter(&found)? => {
+                    self.remove_session(&found)?
+                }
                 Ok(Some(found)) => {
                     let created = found.token == fresh;
                     (self.joined, self.bound) = (Some(found), true);
@@ -141,11 +145,15 @@ impl DistinctList {
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`], [`ErrorKind::Protocol`].
     pub fn tear_down(&mut self) -> Result<bool> {
         let mut error = None;
+        let mut meant = None;
         for _ in 0..ATTEMPTS {
             let item =
                 self.client.get(self.route, &self.key).map_err(|error| self.said("Tearing down", error))?;
             let found = item.as_ref().and_then(|item| Generation::parse(item, self.client.clock().now()));
-            let (Some(item), Some(_)) = (item, found.filter(|found| self.is_mine(found))) else {
+            let found = found.filter(|found| self.is_mine(found));
+            // Another one than the first time is not the one that was to be torn down.
+            let found = found.filter(|found| *meant.get_or_insert(found.token) == found.token);
+            let (Some(item), Some(_)) = (item, found) else {
                 // Gone. If the reply to our delete was lost, it was that which did it.
                 return Ok(error.is_some());
             };
@@ -207,6 +215,24 @@ impl DistinctList {
             };
             Ok(count.filter(|_| list.still_on(generation, replies.last())))
         })
+    }
+
+    fn has_counter(&self, generation: &Generation) -> Result<bool> {
+        let counter = self.client.get(self.route, &self.counter(generation));
+        Ok(counter.map_err(|error| self.said("Setting up", error))?.is_some())
+    }
+
+    /// Removes the session's item if it is of that generation.
+    fn remove_session(&self, generation: &Generation) -> Result<()> {
+        let now = self.client.clock().now();
+        let item = self.client.get(self.route, &self.key).map_err(|error| self.said("Setting up", error))?;
+        if let Some(item) = item
+            && Generation::parse(&item, now).is_some_and(|found| found.token == generation.token)
+        {
+            // Whether it worked is seen in the next round.
+            let _ = self.client.one(self.route, Op::Delete { key: &self.key, version: item.version });
+        }
+        Ok(())
     }
 
     /// Whether the session that this handle knows has outlived its duration.
@@ -292,7 +318,9 @@ impl Generation {
             return None;
         }
         let token = fields.next()?.parse().ok()?;
-        Some(Generation::new(token, now + item.remaining.unwrap_or(crate::lease::MAX_LEASE)))
+        let remaining = item.remaining.unwrap_or(crate::lease::MAX_LEASE).min(2 * crate::lease::MAX_LEASE);
+        // Rather too late than too early: the items are to outlive the session, on the server's clock.
+        Some(Generation::new(token, now + remaining + remaining / crate::lease::DRIFT as u32))
     }
 }
 

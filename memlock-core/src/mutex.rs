@@ -44,10 +44,7 @@ const ROUNDS: usize = 10;
 
 /// When a grant took longer than this, the server may have been stopped, and its once-a-second clock may
 /// have stood still while it stored our item. We then ask it how long the item really lives.
-const SUSPICIOUS_DELAY: Duration = Duration::from_millis(500);
-
-/// By how much an item may outlive its lease on the server.
-const SERVER_SLACK: Duration = Duration::from_secs(2);
+const SUSPICIOUS_DELAY: Duration = Duration::from_millis(50);
 
 /// A mutex by its name. It can be used from any number of threads at once; each call to `lock` competes
 /// with every other, in this process and elsewhere. It is not re-entrant.
@@ -102,8 +99,7 @@ impl Mutex {
         let mut attempt = Attempt::new(self)?;
         let waited =
             self.client.waiting(|around| wait::poll(wait, around, |interrupted| attempt.run(interrupted)));
-        if let (Some(sent), false) = (attempt.in_doubt_since, matches!(waited, Ok(Waited::Done(_)))) {
-            let until = sent + self.lease.duration() + SERVER_SLACK;
+        if let (Some(until), false) = (attempt.stray_until(), matches!(waited, Ok(Waited::Done(_)))) {
             self.client.remember_stray(self.route, &self.key, attempt.token, until);
         }
         waited.map_err(|error| error.during(format_args!("Locking {}", self.key)))
@@ -145,7 +141,12 @@ impl Mutex {
     fn seen(&self) -> Result<Option<(Owner, Version)>> {
         Ok(self.client.get(self.route, &self.key)?.map(|item| {
             let record = OwnerRecord::parse(&item.value);
-            (Owner { record, value: item.value, remaining: item.remaining }, item.version)
+            let token = match &record {
+                Some(record) => record.token.to_string(),
+                // Plain clients often write the same value each time; the cas id tells their locks apart.
+                None => format!("plain:{}:{}", item.version.cas, &hex(&Sha256::digest(&item.value))[..32]),
+            };
+            (Owner { record, value: item.value, remaining: item.remaining, token }, item.version)
         }))
     }
 }
@@ -160,15 +161,13 @@ pub struct Owner {
     pub value: Vec<u8>,
     /// How long the server keeps it yet, in its whole seconds; `None`: for ever.
     pub remaining: Option<Duration>,
+    token: String,
 }
 
 impl Owner {
-    /// What names this acquisition: the token, or the hash of a plain client's value.
+    /// What names this acquisition, for [`Mutex::force_unlock`].
     pub fn token(&self) -> String {
-        match &self.record {
-            Some(record) => record.token.to_string(),
-            None => format!("plain:{}", hex(&Sha256::digest(&self.value))),
-        }
+        self.token.clone()
     }
 }
 
@@ -179,6 +178,10 @@ struct Attempt<'a> {
     value: Vec<u8>,
     /// When a request left whose reply was lost: from then on the item may be ours without our knowing.
     in_doubt_since: Option<Moment>,
+    /// When the last such request left.
+    in_doubt_until: Option<Moment>,
+    /// Whether somebody else was seen to hold it.
+    busy: bool,
 }
 
 impl Attempt<'_> {
@@ -186,7 +189,7 @@ impl Attempt<'_> {
         let identity = mutex.client.identity()?;
         let token = identity.token();
         let value = identity.record(token, mutex.client.clock());
-        Ok(Attempt { mutex, token, value, in_doubt_since: None })
+        Ok(Attempt { mutex, token, value, in_doubt_since: None, in_doubt_until: None, busy: false })
     }
 
     /// Tries once, and finds out what came of it. `interrupted`: whether to leave that for later.
@@ -194,6 +197,11 @@ impl Attempt<'_> {
         let Mutex { client, route, key, .. } = self.mutex;
         // One of our own strays may be what is in the way.
         client.take_off_strays(*route);
+        // A memcached that has no room for an `Add` removes what it was not to overwrite, so an item that is
+        // known to be there is looked at, not added to again.
+        if self.busy && self.in_doubt_since.is_none() && client.get(*route, key)?.is_some() {
+            return Ok(None);
+        }
         let mut error = None;
         for _ in 0..ATTEMPTS {
             let sent = client.clock().now();
@@ -207,11 +215,15 @@ impl Attempt<'_> {
                         let version = item.version;
                         return self.grant(version, self.in_doubt_since.unwrap_or(sent)).map(Some);
                     }
-                    _ => return Ok(None),
+                    _ => {
+                        self.busy = true;
+                        return Ok(None);
+                    }
                 },
                 Err(failure) => {
                     if failure.sent {
                         self.in_doubt_since.get_or_insert(sent);
+                        self.in_doubt_until = Some(sent);
                     }
                     if self.in_doubt_since.is_none() {
                         return Err(failure.error);
@@ -226,12 +238,18 @@ impl Attempt<'_> {
         Err(unsettled(error))
     }
 
+    /// Until when to look for what a request without a reply may have left.
+    fn stray_until(&self) -> Option<Moment> {
+        self.in_doubt_until.map(|sent| self.mutex.lease.gone(sent))
+    }
+
     fn add(&self) -> Op<'_> {
         Op::Add { key: &self.mutex.key, value: &self.value, ttl: self.mutex.lease.ttl() }
     }
 
     fn grant(&mut self, version: Version, sent: Moment) -> Result<Lock> {
         let Mutex { client, route, key, lease } = self.mutex;
+        let now = client.clock().now();
         let mut lock = Lock {
             client: client.clone(),
             route: *route,
@@ -241,19 +259,24 @@ impl Attempt<'_> {
             version,
             fence: version.fence(),
             deadline: lease.deadline(sent),
+            server_until: lease.gone(now),
             process: fork::generation(),
             held: true,
             lost: false,
             release_in_doubt: false,
-            stray: self.in_doubt_since.map(|sent| sent + lease.duration() + SERVER_SLACK),
+            stray: self.stray_until(),
         };
-        if client.clock().now().since(sent) > SUSPICIOUS_DELAY
+        if now.since(sent) > SUSPICIOUS_DELAY
             && let Err(error) = lock.believe_the_server()
         {
-            // Dropping it would leave what is past its lease to the server.
-            if lock.unlock().is_err() {
-                lock.abandon();
-            }
+            // What is left of it is not to wait for the lease's end.
+            let error = match lock.unlock() {
+                Ok(_) => error,
+                Err(unlocking) => {
+                    lock.abandon();
+                    unsettled(Some(unlocking))
+                }
+            };
             // That token is used up: what is left of it, if anything, is to be taken off.
             *self = Attempt::new(self.mutex)?;
             return Err(error);

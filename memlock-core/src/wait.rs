@@ -4,6 +4,7 @@
 //! four times a second. A wait ends when the lock is ours, at its limit, when it is cancelled, or when the
 //! server has been out of reach for longer than the client tolerates.
 
+use std::cell::Cell;
 use std::fmt;
 use std::time::Duration;
 
@@ -102,12 +103,21 @@ pub(crate) fn poll<T>(
     let clock = around.clock;
     let once = wait.is_once();
     let deadline = wait.limit.map(|limit| clock.now() + limit);
-    let interrupted = || (around.cancelled)() || wait.interrupted.is_some_and(|interrupted| interrupted());
+    // Once is enough: whoever asks may be told only once, as by a signal that is consumed by looking at it.
+    let told = Cell::new(false);
+    let interrupted = || {
+        let now =
+            told.get() || (around.cancelled)() || wait.interrupted.is_some_and(|interrupted| interrupted());
+        told.set(now);
+        now
+    };
+    // A call that tries once finds out what came of it; a wait does that only within its limit.
+    let enough = || interrupted() || (!once && deadline.is_some_and(|deadline| clock.now() >= deadline));
     let mut pause = FIRST_PAUSE;
     let mut met = false;
     let mut out_since: Option<Moment> = None;
     loop {
-        match attempt(&interrupted) {
+        match attempt(&enough) {
             Ok(Some(value)) => return Ok(Waited::Done(value)),
             Ok(None) => (met, out_since) = (true, None),
             Err(error) if error.kind() == ErrorKind::Unknown && interrupted() => {

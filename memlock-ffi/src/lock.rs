@@ -168,6 +168,9 @@ pub unsafe extern "C" fn memlock_mutex_owner(
     owner: *mut memlock_owner,
 ) -> c_int {
     enter(|| {
+        if owner.is_null() {
+            return Err(invalid("The argument \"owner\" is NULL."));
+        }
         // SAFETY: the caller's promise.
         let (client, name) = unsafe { (lent(client, "client")?, text(name, "name")?) };
         // The lease does not matter for looking.

@@ -106,6 +106,8 @@ struct Entry<'a> {
     stage: Stage,
     /// Since when the key has been seen claimed by somebody else.
     waiting_since: Option<Moment>,
+    /// An id that was drawn, and written, before somebody else settled the key.
+    overtaken: Option<(u64, Key, Version)>,
 }
 
 /// How far a key has come.
@@ -143,7 +145,7 @@ impl<'a> Batch<'a> {
             let first = place == entries.len();
             if first {
                 let key = list.key_item(&generation, name);
-                entries.push(Entry { name, key, stage: Stage::New, waiting_since: None });
+                entries.push(Entry { name, key, stage: Stage::New, waiting_since: None, overtaken: None });
             }
             given.push((place, first));
         }
@@ -277,6 +279,13 @@ impl<'a> Batch<'a> {
         if entry.stage != Stage::Unread {
             entry.waiting_since = None;
         }
+        if let Stage::Answered(answer) = entry.stage
+            && let Some((id, key, version)) = entry.overtaken.take()
+            && answer.id() != id
+        {
+            // Our id becomes a hole. If this fails, walks skip it by the key's own id.
+            let _ = self.list.client.one(self.list.route, Op::Delete { key: &key, version });
+        }
     }
 
     /// Draws ids for the claimed keys, writes the ids' items and settles the keys'.
@@ -312,10 +321,11 @@ impl<'a> Batch<'a> {
                 [Reply::Stored(_), Reply::Stored(_)] => {
                     self.entries[draw.place].stage = Stage::Answered(Insertion::First(draw.id));
                 }
-                // Overtaken: somebody else settled it. Our id becomes a hole.
+                // Overtaken: somebody else settled it, be it with our id (a walk does that) or with another.
                 [Reply::Stored(version), _] => {
-                    let _ = list.client.one(list.route, Op::Delete { key: &draw.id_item, version: *version });
-                    self.entries[draw.place].stage = Stage::Unread;
+                    let entry = &mut self.entries[draw.place];
+                    entry.overtaken = Some((draw.id, draw.id_item.clone(), *version));
+                    entry.stage = Stage::Unread;
                 }
                 // An id that was given before: the counter was tampered with.
                 _ => return Err(Stop::SessionGone),

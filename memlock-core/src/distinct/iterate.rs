@@ -62,7 +62,7 @@ impl Iterator for Entries {
             match self.window() {
                 Ok(Some(entries)) => self.ready = entries.into_iter(),
                 Ok(None) => {
-                    self.next = self.last + 1;
+                    self.next = self.last.saturating_add(1);
                     let gone = Error::new(ErrorKind::NotFound, "The session ended during the walk.");
                     return Some(Err(self.list.said("Reading", gone)));
                 }

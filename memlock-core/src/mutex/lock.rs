@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{ROUNDS, SERVER_SLACK, SUSPICIOUS_DELAY, unsettled};
+use super::{ROUNDS, SUSPICIOUS_DELAY, unsettled};
 use crate::client::{ATTEMPTS, Client};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
@@ -12,6 +12,9 @@ use crate::lease::Lease;
 use crate::name::Key;
 use crate::owner::{Token, is_ours};
 use crate::store::{Op, Reply, Route, Version};
+
+/// How long a request may be under way, for the purpose of looking for what it left.
+const LATEST_ARRIVAL: Duration = Duration::from_secs(10);
 
 /// A mutex that is held. Dropping it unlocks, as well as that can be done; [`Lock::unlock`] tells how it
 /// went.
@@ -28,6 +31,8 @@ pub struct Lock {
     pub(super) version: Version,
     pub(super) fence: u64,
     pub(super) deadline: Moment,
+    /// When the server has let go of it by itself, whichever of the leases that were asked for it took.
+    pub(super) server_until: Moment,
     pub(super) process: u64,
     pub(super) held: bool,
     /// Whether it was found lost.
@@ -130,7 +135,7 @@ impl Lock {
     pub fn abandon(mut self) {
         if self.is_ours_to_use() {
             self.held = false;
-            self.client.remember_stray(self.route, &self.key, self.token, self.deadline + SERVER_SLACK);
+            self.client.remember_stray(self.route, &self.key, self.token, self.server_until);
         }
     }
 
@@ -154,7 +159,12 @@ impl Lock {
         for _ in 0..ROUNDS {
             let deadline = match step {
                 Step::Release => self.deadline,
-                Step::Extend(lease) => lease.deadline(self.client.clock().now()),
+                Step::Extend(lease) => {
+                    let now = self.client.clock().now();
+                    // It may reach the server at any time until its reply is given up.
+                    self.server_until = self.server_until.max(lease.gone(now) + LATEST_ARRIVAL);
+                    lease.deadline(now)
+                }
             };
             let (key, version) = (&self.key, self.version);
             let op = match step {
@@ -164,7 +174,16 @@ impl Lock {
             let ops = [Op::Get { key }, op];
             let replies = match self.client.run(self.route, if read_first { &ops } else { &ops[1..] }) {
                 Ok(replies) => replies,
-                Err(failure) if !failure.sent && error.is_none() => return Err(failure.error),
+                Err(failure) if !failure.sent && error.is_none() => {
+                    // A memcached that has no room for a `Swap` refuses it and removes the item.
+                    if failure.error.kind() == ErrorKind::Protocol
+                        && let Ok(item) = self.client.get(self.route, &self.key)
+                        && !item.is_some_and(|item| is_ours(&item.value, self.token))
+                    {
+                        return Ok(false);
+                    }
+                    return Err(failure.error);
+                }
                 Err(failure) => {
                     if failure.sent {
                         // It may be the shorter lease that counts from now on.
@@ -249,12 +268,12 @@ impl Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         // Past that the server has let go of it by itself.
-        if !self.is_ours_to_use() || self.deadline + SERVER_SLACK <= self.client.clock().now() {
+        if !self.is_ours_to_use() || self.server_until <= self.client.clock().now() {
             return;
         }
         if let Err(error) = self.unlock() {
             log::warn!("A lock could not be released when it was dropped. {error}");
-            self.client.remember_stray(self.route, &self.key, self.token, self.deadline + SERVER_SLACK);
+            self.client.remember_stray(self.route, &self.key, self.token, self.server_until);
         }
     }
 }

@@ -271,9 +271,9 @@ mod tests {
             encode(&Op::Add { key: &key, value: b"", ttl }, 0, || now, &mut out)
                 .map(|()| String::from_utf8(out).unwrap())
         };
-        assert!(encoded(29, 1_795_170_000).unwrap().contains(" T2505601 "));
-        assert!(encoded(30, 1_795_170_000).unwrap().contains(" T1797762001 "));
-        assert!(encoded(31, 1_795_170_000).unwrap().contains(" T1797848401 "));
+        assert!(encoded(29, 1_795_170_000).unwrap().contains(" T2506102 "));
+        assert!(encoded(30, 1_795_170_000).unwrap().contains(" T1797762519 "));
+        assert!(encoded(31, 1_795_170_000).unwrap().contains(" T1797848936 "));
         assert!(encoded(366, 2_147_000_000).is_err());
     }
 }

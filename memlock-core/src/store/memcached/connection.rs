@@ -6,7 +6,7 @@
 //! reply must never be taken for the next command's.
 
 use std::io::{ErrorKind as IoKind, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use super::handshake::{Handshake, Introduction, REQUEST};
 use super::{Settings, codec};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
+use crate::lease::DRIFT;
 use crate::store::{Failure, Op, Reply};
 
 /// The longest reply line that is read before the server is given up.
@@ -68,10 +69,11 @@ impl Connection {
     pub(super) fn dial(
         host: &str,
         port: u16,
+        pinned: Option<SocketAddr>,
         settings: &Settings,
         clock: &Arc<dyn Clock>,
     ) -> Result<Connection> {
-        let stream = connect(host, port, settings.connect_timeout, clock.as_ref())?;
+        let stream = connect(host, port, pinned, settings.connect_timeout, clock.as_ref())?;
         let prepared = stream
             .set_nodelay(true)
             .and_then(|()| stream.set_read_timeout(Some(settings.io_timeout)))
@@ -151,6 +153,11 @@ impl Connection {
         self.input.unread().is_empty()
     }
 
+    /// The server's address.
+    pub(super) fn address(&self) -> Option<SocketAddr> {
+        self.stream.peer_addr().ok()
+    }
+
     /// Takes it into use again. True when the server has closed it meanwhile, or sent something unasked; that
     /// is looked at only after a while, since it costs a system call.
     pub(super) fn was_closed(&mut self) -> bool {
@@ -188,7 +195,7 @@ impl Connection {
     /// before the lease's end. The two clocks may drift apart by 1 in 5,000.
     fn server_time(&self) -> u64 {
         let passed = self.clock.now().since(self.introduced).as_secs();
-        self.introduction.time + passed + passed / 5000 + 2
+        self.introduction.time.saturating_add(passed + passed / DRIFT + 2)
     }
 
     /// Reads one reply. The second part of an error says whether the server refused the command in words.
@@ -356,10 +363,18 @@ impl Input {
     }
 }
 
-fn connect(host: &str, port: u16, timeout: Duration, clock: &dyn Clock) -> Result<TcpStream> {
-    let addresses = (host, port)
-        .to_socket_addrs()
-        .map_err(|error| unreachable(format!("The host name {host:?} cannot be resolved: {error}.")))?;
+/// Connects to the one server that the name leads to: the address that answered before, if there was one.
+fn connect(
+    host: &str,
+    port: u16,
+    pinned: Option<SocketAddr>,
+    timeout: Duration,
+    clock: &dyn Clock,
+) -> Result<TcpStream> {
+    let addresses = match pinned {
+        Some(address) => vec![address],
+        None => resolve(host, port)?,
+    };
     let deadline = clock.now() + timeout;
     let mut last = "the name has no address".to_owned();
     for address in addresses {
@@ -373,6 +388,28 @@ fn connect(host: &str, port: u16, timeout: Duration, clock: &dyn Clock) -> Resul
         }
     }
     Err(unreachable(format!("It cannot be connected to ({last}). Is memcached running there?")))
+}
+
+/// The addresses of a name: at most one of each family. A name with more of them leads to several servers, and
+/// then each client would find the locks of another.
+fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
+    let found = (host, port)
+        .to_socket_addrs()
+        .map_err(|error| unreachable(format!("The host name {host:?} cannot be resolved: {error}.")))?;
+    let mut addresses: Vec<SocketAddr> = Vec::new();
+    for address in found {
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    let old = addresses.iter().filter(|address| address.is_ipv4()).count();
+    if old > 1 || addresses.len() - old > 1 {
+        return Err(Error::config(format!(
+            "The host name {host:?} has several addresses ({addresses:?}), so it may lead to several servers: \
+             name one address, or list the servers with commas."
+        )));
+    }
+    Ok(addresses)
 }
 
 fn wait_until_ready(stream: &TcpStream, limit: Duration) {

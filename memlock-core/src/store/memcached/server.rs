@@ -1,10 +1,12 @@
 //! One server: its idle connections, and when a failed batch is sent again.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Settings;
 use super::connection::Connection;
 use crate::clock::Clock;
+use crate::error::Result;
 use crate::fork::ForkLocal;
 use crate::store::{Failure, Op, Reply};
 
@@ -23,6 +25,8 @@ pub(super) struct Server {
 #[derive(Debug, Default)]
 struct Idle {
     epoch: u64,
+    /// Which of a name's addresses answered first: the server stays the same one from then on.
+    address: Option<SocketAddr>,
     #[expect(clippy::vec_box, reason = "a connection is moved in and out for every batch")]
     connections: Vec<Box<Connection>>,
 }
@@ -68,9 +72,7 @@ impl Server {
         };
         let mut connection = match pooled {
             Some(connection) => connection,
-            None => Connection::dial(&self.host, self.port, &self.settings, &self.clock)
-                .map(Box::new)
-                .map_err(|error| name(Failure { error, sent: false }))?,
+            None => self.dial().map(Box::new).map_err(|error| name(Failure { error, sent: false }))?,
         };
         match connection.run(ops) {
             Ok(replies) => {
@@ -82,6 +84,17 @@ impl Server {
                 Err(name(failure))
             }
         }
+    }
+
+    fn dial(&self) -> Result<Connection> {
+        let pinned = self.idle().address;
+        let connection = Connection::dial(&self.host, self.port, pinned, &self.settings, &self.clock)?;
+        if pinned.is_none() {
+            let address = connection.address();
+            let mut idle = self.idle();
+            idle.address = idle.address.or(address);
+        }
+        Ok(connection)
     }
 
     fn take(&self) -> (Option<Box<Connection>>, u64) {
