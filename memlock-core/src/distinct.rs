@@ -35,7 +35,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{Lease, Ttl};
 use crate::name::{Key, check_member};
 use crate::owner::Token;
-use crate::store::{Failure, Item, Op, Reply, Route};
+use crate::store::{Failure, Item, Op, Reply, Route, Version};
 
 mod insert;
 mod iterate;
@@ -147,17 +147,15 @@ impl DistinctList {
         let mut error = None;
         let mut meant = None;
         for _ in 0..ATTEMPTS {
-            let item =
-                self.client.get(self.route, &self.key).map_err(|error| self.said("Tearing down", error))?;
-            let found = item.as_ref().and_then(|item| Generation::parse(item, self.client.clock().now()));
-            let found = found.filter(|found| self.is_mine(found));
+            let found = self.session().map_err(|error| self.said("Tearing down", error))?;
+            let found = found.filter(|(found, _)| self.is_mine(found));
             // Another one than the first time is not the one that was to be torn down.
-            let found = found.filter(|found| *meant.get_or_insert(found.token) == found.token);
-            let (Some(item), Some(_)) = (item, found) else {
+            let found = found.filter(|(found, _)| *meant.get_or_insert(found.token) == found.token);
+            let Some((_, version)) = found else {
                 // Gone. If the reply to our delete was lost, it was that which did it.
                 return Ok(error.is_some());
             };
-            match self.client.one(self.route, Op::Delete { key: &self.key, version: item.version }) {
+            match self.client.one(self.route, Op::Delete { key: &self.key, version }) {
                 Ok(Reply::Deleted) => return Ok(true),
                 Ok(Reply::Missing) => return Ok(error.is_some()),
                 Ok(_) => {}
@@ -224,13 +222,12 @@ impl DistinctList {
 
     /// Removes the session's item if it is of that generation.
     fn remove_session(&self, generation: &Generation) -> Result<()> {
-        let now = self.client.clock().now();
-        let item = self.client.get(self.route, &self.key).map_err(|error| self.said("Setting up", error))?;
-        if let Some(item) = item
-            && Generation::parse(&item, now).is_some_and(|found| found.token == generation.token)
+        let found = self.session().map_err(|error| self.said("Setting up", error))?;
+        if let Some((found, version)) = found
+            && found.token == generation.token
         {
             // Whether it worked is seen in the next round.
-            let _ = self.client.one(self.route, Op::Delete { key: &self.key, version: item.version });
+            let _ = self.client.one(self.route, Op::Delete { key: &self.key, version });
         }
         Ok(())
     }
@@ -268,8 +265,14 @@ impl DistinctList {
     }
 
     fn look_up(&self) -> Result<Option<Generation>> {
+        Ok(self.session()?.map(|(generation, _)| generation))
+    }
+
+    /// The session that there is, and the version of its item.
+    fn session(&self) -> Result<Option<(Generation, Version)>> {
         let now = self.client.clock().now();
-        Ok(self.client.get(self.route, &self.key)?.and_then(|item| Generation::parse(&item, now)))
+        let item = self.client.get(self.route, &self.key)?;
+        Ok(item.and_then(|item| Some((Generation::parse(&item, now)?, item.version))))
     }
 
     fn is_mine(&self, found: &Generation) -> bool {

@@ -190,7 +190,7 @@ impl<'a> Batch<'a> {
         }
         Err(Error::new(
             ErrorKind::Unknown,
-            "The server loses items as fast as they are stored: give it more memory, or start it with -M.",
+            "The server loses items as fast as they are stored: give it more memory.",
         ))
     }
 
