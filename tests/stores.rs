@@ -125,12 +125,15 @@ fn a_delete_needs_the_version(bench: &Bench) {
 fn appending_changes_the_version_and_keeps_the_rest(bench: &Bench) {
     let key = &bench.key;
     assert_eq!(bench.one(Op::Append { key, value: b"x" }), Reply::Missing);
+    assert_eq!(bench.one(Op::Prepend { key, value: b"x" }), Reply::Missing);
     let first = bench.add(b"1");
     let second = stored(&bench.one(Op::Append { key, value: b"" }));
     assert!(second.cas > first.cas);
-    stored(&bench.one(Op::Append { key, value: b"23" }));
+    let third = stored(&bench.one(Op::Append { key, value: b"23" }));
+    let fourth = stored(&bench.one(Op::Prepend { key, value: b"-" }));
+    assert!(fourth.cas > third.cas && third.cas > second.cas);
     let item = bench.read().unwrap();
-    assert_eq!(item.value, b"123");
+    assert_eq!(item.value, b"-123");
     assert!(item.remaining.unwrap() > Duration::from_secs(50));
 }
 

@@ -4,6 +4,7 @@
 //! one of them. A forked child starts with an empty one.
 
 use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -98,8 +99,14 @@ impl Memory {
             },
             Op::Append { key, value } => match shelf.live(key, now) {
                 Some(stored) => {
-                    let (mut whole, expires) = (stored.value.clone(), stored.expires);
-                    whole.extend_from_slice(value);
+                    let (whole, expires) = ([&stored.value, value].concat(), stored.expires);
+                    Reply::Stored(version(shelf.store(key, whole, expires)))
+                }
+                None => Reply::Missing,
+            },
+            Op::Prepend { key, value } => match shelf.live(key, now) {
+                Some(stored) => {
+                    let (whole, expires) = ([value, &stored.value].concat(), stored.expires);
                     Reply::Stored(version(shelf.store(key, whole, expires)))
                 }
                 None => Reply::Missing,
@@ -132,6 +139,11 @@ impl Store for Memory {
         let now = self.clock.now();
         let replies = ops.iter().map(|op| self.apply(&mut shelf, now, op)).collect::<Result<Vec<_>>>();
         replies.map_err(|error| Failure { error, sent: ops.len() > 1 })
+    }
+
+    /// All who use it are in this process.
+    fn local_address(&self, _route: Route) -> Option<IpAddr> {
+        Some(Ipv4Addr::LOCALHOST.into())
     }
 }
 

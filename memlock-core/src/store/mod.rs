@@ -6,6 +6,7 @@
 //! `open`.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,6 +60,13 @@ pub enum Op<'a> {
     },
     /// Adds bytes to the item's end: [`Reply::Stored`] or [`Reply::Missing`].
     Append {
+        /// The item.
+        key: &'a Key,
+        /// What to add.
+        value: &'a [u8],
+    },
+    /// Adds bytes in front of the item's value: [`Reply::Stored`] or [`Reply::Missing`].
+    Prepend {
         /// The item.
         key: &'a Key,
         /// What to add.
@@ -190,6 +198,12 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// # Errors
     /// A [`Failure`] says whether the server may have got the request.
     fn run(&self, route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure>;
+
+    /// The address by which this process was last connected to the server that owns `route`: where others
+    /// who use that server can most likely reach us. `None` when there is none.
+    fn local_address(&self, _route: Route) -> Option<IpAddr> {
+        None
+    }
 }
 
 /// The store that an URL names, for those who want to put something of their own between it and a

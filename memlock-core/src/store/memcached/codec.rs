@@ -26,9 +26,10 @@ pub(super) fn encode(
     out: &mut Vec<u8>,
 ) -> Result<()> {
     let (verb, key, value) = match *op {
-        Op::Add { key, value, .. } | Op::Swap { key, value, .. } | Op::Append { key, value } => {
-            (b"ms ", key, Some(value))
-        }
+        Op::Add { key, value, .. }
+        | Op::Swap { key, value, .. }
+        | Op::Append { key, value }
+        | Op::Prepend { key, value } => (b"ms ", key, Some(value)),
         Op::Get { key } => (b"mg ", key, None),
         Op::Delete { key, .. } => (b"md ", key, None),
         Op::Count { key, .. } => (b"ma ", key, None),
@@ -50,6 +51,7 @@ pub(super) fn encode(
         }
         Op::Delete { version, .. } => number(b" C", version.cas, out),
         Op::Append { .. } => out.extend_from_slice(b" MA c"),
+        Op::Prepend { .. } => out.extend_from_slice(b" MP c"),
         Op::Count { by, initial, .. } => {
             number(b" v D", by, out);
             if let Some((first, ttl)) = initial {
@@ -159,11 +161,11 @@ pub(super) fn decode(op: &Op<'_>, head: Head, value: Option<Vec<u8>>, life: Inca
         _ => Err(Error::protocol("The server's reply carries no cas id: start memcached without -C.")),
     };
     let reply = match (op, head.code, value) {
-        (Op::Add { .. } | Op::Swap { .. } | Op::Append { .. }, ReturnCode::Hd, None) => {
+        (Op::Add { .. } | Op::Swap { .. } | Op::Append { .. } | Op::Prepend { .. }, ReturnCode::Hd, None) => {
             Reply::Stored(version()?)
         }
         (Op::Add { .. }, ReturnCode::Ns, None) => Reply::Exists,
-        (Op::Append { .. }, ReturnCode::Ns | ReturnCode::Nf, None) => Reply::Missing,
+        (Op::Append { .. } | Op::Prepend { .. }, ReturnCode::Ns | ReturnCode::Nf, None) => Reply::Missing,
         (Op::Get { .. }, ReturnCode::En, None) => Reply::Missing,
         (Op::Get { .. }, ReturnCode::Va, Some(value)) => Reply::Value(Item {
             value,
@@ -212,6 +214,7 @@ mod tests {
         );
         assert_eq!(text(Op::Delete { key: &key, version }), "md lock:x C7 O9\r\n");
         assert_eq!(text(Op::Append { key: &key, value: b"v" }), "ms lock:x 1 MA c O9\r\nv\r\n");
+        assert_eq!(text(Op::Prepend { key: &key, value: b"v" }), "ms lock:x 1 MP c O9\r\nv\r\n");
         assert_eq!(
             text(Op::Count { key: &key, by: 2, initial: Some((2, ttl)) }),
             "ma lock:x v D2 N31 J2 O9\r\n"

@@ -6,7 +6,7 @@
 //! reply must never be taken for the next command's.
 
 use std::io::{ErrorKind as IoKind, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -153,9 +153,9 @@ impl Connection {
         self.input.unread().is_empty()
     }
 
-    /// The server's address.
-    pub(super) fn address(&self) -> Option<SocketAddr> {
-        self.stream.peer_addr().ok()
+    /// Our address, and the server's.
+    pub(super) fn ends(&self) -> (Option<IpAddr>, Option<SocketAddr>) {
+        (self.stream.local_addr().ok().map(|local| local.ip()), self.stream.peer_addr().ok())
     }
 
     /// Takes it into use again. True when the server has closed it meanwhile, or sent something unasked; that

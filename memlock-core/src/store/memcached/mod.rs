@@ -13,6 +13,7 @@ mod connection;
 mod handshake;
 mod server;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,11 +65,9 @@ impl Memcached {
     /// Rendezvous hashing: the server whose weight for the route is highest. A server that is down keeps its
     /// keys, because its locks may still be alive behind a broken network: failing over would grant twice.
     fn owner(&self, route: Route) -> &Server {
-        let mut servers = self.servers.iter();
         // `open` pushes at least one: splitting any text gives at least one part.
         let first = &self.servers[0];
-        servers.next();
-        servers.fold(first, |best, server| {
+        self.servers[1..].iter().fold(first, |best, server| {
             let key = |server: &Server| weight(server.name(), route);
             if (key(server), server.name()) > (key(best), best.name()) { server } else { best }
         })
@@ -77,8 +76,11 @@ impl Memcached {
 
 impl Store for Memcached {
     fn run(&self, route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
-        let server = if self.servers.len() == 1 { &self.servers[0] } else { self.owner(route) };
-        server.run(ops)
+        self.owner(route).run(ops)
+    }
+
+    fn local_address(&self, route: Route) -> Option<IpAddr> {
+        self.owner(route).local_address()
     }
 }
 

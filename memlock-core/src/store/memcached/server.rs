@@ -1,6 +1,6 @@
 //! One server: its idle connections, and when a failed batch is sent again.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Settings;
@@ -27,6 +27,8 @@ struct Idle {
     epoch: u64,
     /// Which of a name's addresses answered first: the server stays the same one from then on.
     address: Option<SocketAddr>,
+    /// Our own end of the connection that was dialled last.
+    local: Option<IpAddr>,
     #[expect(clippy::vec_box, reason = "a connection is moved in and out for every batch")]
     connections: Vec<Box<Connection>>,
 }
@@ -40,6 +42,11 @@ impl Server {
     /// `host:port`, by which hashing and people know it.
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Our own end of the connection that was dialled last.
+    pub(super) fn local_address(&self) -> Option<IpAddr> {
+        self.idle().local
     }
 
     /// Runs a batch on this server.
@@ -89,11 +96,11 @@ impl Server {
     fn dial(&self) -> Result<Connection> {
         let pinned = self.idle().address;
         let connection = Connection::dial(&self.host, self.port, pinned, &self.settings, &self.clock)?;
-        if pinned.is_none() {
-            let address = connection.address();
-            let mut idle = self.idle();
-            idle.address = idle.address.or(address);
-        }
+        let (local, address) = connection.ends();
+        let mut idle = self.idle();
+        idle.address = idle.address.or(address);
+        idle.local = local;
+        drop(idle);
         Ok(connection)
     }
 
