@@ -1,6 +1,7 @@
 //! The client: one connection to the place where the locks are, shared by any number of threads.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
@@ -10,12 +11,14 @@ use crate::distinct::DistinctList;
 use crate::error::Result;
 use crate::fork::ForkLocal;
 use crate::lease::Lease;
-use crate::mutex::Mutex;
+use crate::mutex::{self, Lock, Mutex};
 use crate::name::{Key, Keyspace, check_name};
 use crate::owner::{Identity, Token, is_ours};
 use crate::store::url::Url;
 use crate::store::{self, Failure, Item, Op, Reply, Route, Store};
-use crate::wait::Surroundings;
+use crate::wait::Cancel;
+use crate::wait::bell::{Bells, Setting};
+use crate::wait::hall::Hall;
 
 /// How long a waiter rides out an unreachable server, unless the URL says otherwise.
 const DEFAULT_OUTAGE: Duration = Duration::from_secs(5);
@@ -44,6 +47,8 @@ struct Inner {
     identity: ForkLocal<Identity>,
     cancellations: AtomicU64,
     strays: ForkLocal<Strays>,
+    bells: Bells,
+    mutex_waiters: ForkLocal<Hall<mutex::Ask, Lock>>,
 }
 
 /// Locks that may have been granted to us after the caller was told otherwise: their replies were lost and
@@ -71,8 +76,9 @@ impl Client {
     /// Reads the URL and makes a client. **Nothing is dialled**: the first call that needs a server reports
     /// one that cannot be reached, so that a client can be made before its server is up.
     ///
-    /// `memcached://host[:port][,host2…]?prefix=&connect_timeout=&io_timeout=&pool=&outage=`, or
-    /// `memory://name` for locks among the threads of this process. Timeouts are written `250ms` or `2s`.
+    /// `memcached://host[:port][,host2…]?prefix=&connect_timeout=&io_timeout=&pool=&outage=&bell=`,
+    /// or `memory://name` for locks among the threads of this process. Timeouts are written `250ms` or `2s`; `bell` is
+    /// `off`, or the address by which waiters of other hosts reach this one.
     ///
     /// # Errors
     /// [`ErrorKind::Config`](crate::ErrorKind::Config) for an URL that cannot be read, with the known
@@ -83,16 +89,23 @@ impl Client {
         let store = store::open(&mut url, &clock)?;
         let keys = Keyspace::new(&url.take("prefix").unwrap_or_default())?;
         let outage = url.take_duration("outage", DEFAULT_OUTAGE)?;
+        let bell = url.take("bell").map_or(Ok(Setting::Near), |text| Setting::parse(&text))?;
         url.finish()?;
-        Ok(Client::assemble(store, clock, keys, outage))
+        Ok(Client::assemble(store, clock, keys, outage, bell))
     }
 
     /// A client over a store and a clock of the caller's: for tests and simulations.
     pub fn with_store(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Client {
-        Client::assemble(store, clock, Keyspace::default(), DEFAULT_OUTAGE)
+        Client::assemble(store, clock, Keyspace::default(), DEFAULT_OUTAGE, Setting::Near)
     }
 
-    fn assemble(store: Arc<dyn Store>, clock: Arc<dyn Clock>, keys: Keyspace, outage: Duration) -> Client {
+    fn assemble(
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        keys: Keyspace,
+        outage: Duration,
+        bell: Setting,
+    ) -> Client {
         let inner = Inner {
             store,
             clock,
@@ -101,6 +114,8 @@ impl Client {
             identity: ForkLocal::new(),
             cancellations: AtomicU64::new(0),
             strays: ForkLocal::new(),
+            bells: Bells::new(bell),
+            mutex_waiters: ForkLocal::new(),
         };
         Client { inner: Arc::new(inner) }
     }
@@ -127,9 +142,15 @@ impl Client {
     }
 
     /// Ends every wait that is going on in this client, in any thread: each answers "interrupted". Waits
-    /// that begin later are not touched. It only touches an atomic, so a signal handler may call it.
+    /// that begin later are not touched. A signal handler may call it.
     pub fn cancel_waits(&self) {
-        self.inner.cancellations.fetch_add(1, Ordering::Relaxed);
+        self.inner.cancellations.fetch_add(1, Ordering::Release);
+        self.inner.bells.nudge_all();
+    }
+
+    /// A handle by which single waits of this client can be ended: see [`Wait::unless_cancelled`](crate::Wait).
+    pub fn cancel_handle(&self) -> Cancel {
+        Cancel::new(self.clone())
     }
 
     pub(crate) fn clock(&self) -> &dyn Clock {
@@ -149,16 +170,28 @@ impl Client {
         self.inner.store.run(route, ops)
     }
 
-    /// Runs `body` with all that a wait needs.
-    pub(crate) fn waiting<T>(&self, body: impl FnOnce(&Surroundings<'_>) -> Result<T>) -> Result<T> {
-        let identity = self.identity()?;
-        let seen = self.inner.cancellations.load(Ordering::Relaxed);
-        body(&Surroundings {
-            clock: self.clock(),
-            jitter: &|| identity.fraction(),
-            cancelled: &|| self.inner.cancellations.load(Ordering::Relaxed) != seen,
-            outage: self.inner.outage,
-        })
+    /// How often [`Client::cancel_waits`] was called.
+    pub(crate) fn cancellations(&self) -> u64 {
+        self.inner.cancellations.load(Ordering::Acquire)
+    }
+
+    /// How long the server may be out of reach before a waiter gives up.
+    pub(crate) fn outage(&self) -> Duration {
+        self.inner.outage
+    }
+
+    pub(crate) fn bells(&self) -> &Bells {
+        &self.inner.bells
+    }
+
+    /// The address by which we reach the server that owns `route`.
+    pub(crate) fn local_address(&self, route: Route) -> Option<IpAddr> {
+        self.inner.store.local_address(route)
+    }
+
+    /// Who waits for a mutex in this process.
+    pub(crate) fn mutex_waiters(&self) -> &Hall<mutex::Ask, Lock> {
+        self.inner.mutex_waiters.get()
     }
 
     /// Remembers a lock that may be ours although nobody holds it, to take it off later. `until`: when the
@@ -199,6 +232,7 @@ impl Client {
         for mut stray in due {
             // What is not there yet may still be under way, so only one that was removed is done with.
             if let Ok(true) = self.take_off(stray.route, &stray.key, stray.token) {
+                mutex::ring_next(self, stray.route, &stray.key);
                 continue;
             }
             stray.pause = (stray.pause * 2).min(LONGEST_STRAY_PAUSE);

@@ -76,6 +76,11 @@ impl<T> ForkLocal<T> {
         }
     }
 
+    /// This process's value if there is one: for signal handlers, which may not make one.
+    pub(crate) fn existing(&self) -> Option<&T> {
+        self.current(generation())
+    }
+
     fn current(&self, generation: u64) -> Option<&T> {
         // SAFETY: a non-null pointer came from `Box::into_raw` and is freed only by `drop`.
         let slot = unsafe { self.slot.load(Ordering::Acquire).as_ref() }?;

@@ -20,7 +20,7 @@
 //! | [`bare`] | Burton's six functions on the process's default client |
 //! | [`client`] | [`Client::connect`], from which everything else is made |
 //! | [`mutex`], [`distinct`] | the primitives, written once over any store |
-//! | [`wait`] | limits, cancellation and polling |
+//! | [`wait`] | waiting for a lock: the queue, bells, limits, cancellation |
 //! | [`fork`] | which process of its family this one is |
 //! | [`lease`], [`owner`], [`name`], [`clock`], [`error`] | small values, without I/O |
 //! | [`store`] | the operations, with memcached and memory behind them |
@@ -43,7 +43,7 @@ pub use distinct::{DistinctList, Insertion, SetUp};
 pub use error::{Answer, Error, ErrorKind, Result};
 pub use mutex::{Extension, Lock, Mutex, Release};
 pub use owner::{OwnerRecord, Token};
-pub use wait::{Wait, Waited};
+pub use wait::{Cancel, Wait, Waited};
 
 /// The version of memlock.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

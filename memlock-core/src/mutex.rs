@@ -25,18 +25,21 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use crate::client::{ATTEMPTS, Client};
-use crate::clock::Moment;
+use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fork;
 use crate::lease::Lease;
 use crate::name::{Key, hex};
-use crate::owner::{OwnerRecord, Token, is_ours};
+use crate::owner::OwnerRecord;
 use crate::store::{Op, Reply, Route, Version};
+use crate::wait::queue::Queue;
 use crate::wait::{self, Wait, Waited};
 
+mod attempt;
+mod hand_over;
 mod lock;
 
+pub(crate) use attempt::Ask;
+use attempt::Attempt;
 pub use lock::{Extension, Lock, Release};
 
 /// How often a step is taken anew because the lock's version was found to be another.
@@ -97,10 +100,11 @@ impl Mutex {
     /// [`ErrorKind::Protocol`] when the server is too old, runs without cas, or answers nonsense.
     pub fn lock_with(&self, wait: &Wait<'_>) -> Result<Waited<Lock>> {
         let mut attempt = Attempt::new(self)?;
-        let waited =
-            self.client.waiting(|around| wait::poll(wait, around, |interrupted| attempt.run(interrupted)));
+        let hall = self.client.mutex_waiters();
+        let place = wait::Place { client: &self.client, route: self.route, key: &self.key, hall };
+        let waited = wait::wait_for(&mut attempt, wait, &place);
         if let (Some(until), false) = (attempt.stray_until(), matches!(waited, Ok(Waited::Done(_)))) {
-            self.client.remember_stray(self.route, &self.key, attempt.token, until);
+            self.client.remember_stray(self.route, &self.key, attempt.token(), until);
         }
         waited.map_err(|error| error.during(format_args!("Locking {}", self.key)))
     }
@@ -126,7 +130,10 @@ impl Mutex {
                 return Ok(false);
             }
             match self.client.one(self.route, Op::Delete { key: &self.key, version }) {
-                Ok(Reply::Deleted) => return Ok(true),
+                Ok(Reply::Deleted) => {
+                    ring_next(&self.client, self.route, &self.key);
+                    return Ok(true);
+                }
                 Ok(Reply::Missing) => return Ok(false),
                 Ok(_) => {}
                 Err(failure) => return Err(failure.error),
@@ -171,117 +178,11 @@ impl Owner {
     }
 }
 
-/// One acquisition on its way: the same token however often it tries.
-struct Attempt<'a> {
-    mutex: &'a Mutex,
-    token: Token,
-    value: Vec<u8>,
-    /// When a request left whose reply was lost: from then on the item may be ours without our knowing.
-    in_doubt_since: Option<Moment>,
-    /// When the last such request left.
-    in_doubt_until: Option<Moment>,
-    /// Whether somebody else was seen to hold it.
-    busy: bool,
-}
-
-impl Attempt<'_> {
-    fn new(mutex: &Mutex) -> Result<Attempt<'_>> {
-        let identity = mutex.client.identity()?;
-        let token = identity.token();
-        let value = identity.record(token, mutex.client.clock());
-        Ok(Attempt { mutex, token, value, in_doubt_since: None, in_doubt_until: None, busy: false })
-    }
-
-    /// Tries once, and finds out what came of it. `interrupted`: whether to leave that for later.
-    fn run(&mut self, interrupted: &dyn Fn() -> bool) -> Result<Option<Lock>> {
-        let Mutex { client, route, key, .. } = self.mutex;
-        // One of our own strays may be what is in the way.
-        client.take_off_strays(*route);
-        // A memcached that has no room for an `Add` removes what it was not to overwrite, so an item that is
-        // known to be there is looked at, not added to again.
-        if self.busy && self.in_doubt_since.is_none() && client.get(*route, key)?.is_some() {
-            return Ok(None);
-        }
-        let mut error = None;
-        for _ in 0..ATTEMPTS {
-            let sent = client.clock().now();
-            let ops = [self.add(), Op::Get { key }];
-            // The item needs to be read only if it may be ours.
-            let ops = if self.in_doubt_since.is_some() { &ops[..] } else { &ops[..1] };
-            match client.run(*route, ops) {
-                Ok(replies) => match (replies.first(), replies.get(1)) {
-                    (Some(&Reply::Stored(version)), _) => return self.grant(version, sent).map(Some),
-                    (_, Some(Reply::Value(item))) if is_ours(&item.value, self.token) => {
-                        let version = item.version;
-                        return self.grant(version, self.in_doubt_since.unwrap_or(sent)).map(Some);
-                    }
-                    _ => {
-                        self.busy = true;
-                        return Ok(None);
-                    }
-                },
-                Err(failure) => {
-                    if failure.sent {
-                        self.in_doubt_since.get_or_insert(sent);
-                        self.in_doubt_until = Some(sent);
-                    }
-                    if self.in_doubt_since.is_none() {
-                        return Err(failure.error);
-                    }
-                    error = Some(failure.error);
-                    if interrupted() {
-                        break;
-                    }
-                }
-            }
-        }
-        Err(unsettled(error))
-    }
-
-    /// Until when to look for what a request without a reply may have left.
-    fn stray_until(&self) -> Option<Moment> {
-        self.in_doubt_until.map(|sent| self.mutex.lease.gone(sent))
-    }
-
-    fn add(&self) -> Op<'_> {
-        Op::Add { key: &self.mutex.key, value: &self.value, ttl: self.mutex.lease.ttl() }
-    }
-
-    fn grant(&mut self, version: Version, sent: Moment) -> Result<Lock> {
-        let Mutex { client, route, key, lease } = self.mutex;
-        let now = client.clock().now();
-        let mut lock = Lock {
-            client: client.clone(),
-            route: *route,
-            key: key.clone(),
-            token: self.token,
-            value: std::mem::take(&mut self.value),
-            version,
-            fence: version.fence(),
-            deadline: lease.deadline(sent),
-            server_until: lease.gone(now),
-            process: fork::generation(),
-            held: true,
-            lost: false,
-            release_in_doubt: false,
-            stray: self.stray_until(),
-        };
-        if now.since(sent) > SUSPICIOUS_DELAY
-            && let Err(error) = lock.believe_the_server()
-        {
-            // What is left of it is not to wait for the lease's end.
-            let error = match lock.unlock() {
-                Ok(_) => error,
-                Err(unlocking) => {
-                    lock.abandon();
-                    unsettled(Some(unlocking))
-                }
-            };
-            // That token is used up: what is left of it, if anything, is to be taken off.
-            *self = Attempt::new(self.mutex)?;
-            return Err(error);
-        }
-        Ok(lock)
+/// Tells the first waiter that nobody holds the mutex any more, for one that was freed out of turn.
+pub(crate) fn ring_next(client: &Client, route: Route, key: &Key) {
+    let queue = Queue { client, route, key: &key.waiters() };
+    if let Ok(Some(item)) = client.get(route, queue.key) {
+        queue.hand_on(item, &[], &wait::ringing(client, client.mutex_waiters(), key));
     }
 }
 

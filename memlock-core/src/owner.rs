@@ -5,7 +5,8 @@
 //!           token                 host  pid  since (Unix seconds, the holder's own clock)
 //! ```
 //!
-//! The token alone decides who the owner is. Host, pid and time are for people.
+//! The token alone decides who the owner is. Host, pid and time are for people. Behind them may stand the word
+//! `rings`, which a waiter appends, or the holder wrote itself: the holder looks at the queue when it lets go.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,6 +17,9 @@ use crate::error::{Error, Result};
 use crate::name::{hex, percent_decode, percent_encode, push_hex, push_number};
 
 const FORMAT: &str = "memlock/1";
+/// What a waiter appends to the record of a holder that does not know of the queue. As the item's version changes with
+/// it, the holder notices when it lets go.
+pub(crate) const RINGS: &[u8] = b" rings";
 
 /// 128 bits that name one acquisition, or one session, and nothing else.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -65,6 +69,8 @@ pub struct OwnerRecord {
     pub pid: u32,
     /// When it was acquired, in Unix seconds of the holder's own clock.
     pub since: u64,
+    /// Whether the holder knows that others may be waiting, and rings the next one when it lets go.
+    pub rings: bool,
 }
 
 impl OwnerRecord {
@@ -78,8 +84,9 @@ impl OwnerRecord {
         let host = String::from_utf8(percent_decode(fields.next()?)?).ok()?;
         let pid = fields.next()?.parse().ok()?;
         let since = fields.next()?.parse().ok()?;
-        // Further fields are a later version's business.
-        Some(OwnerRecord { token, host, pid, since })
+        // Other words are a later version's business.
+        let rings = fields.any(|word| word == "rings");
+        Some(OwnerRecord { token, host, pid, since, rings })
     }
 }
 
@@ -87,7 +94,8 @@ impl fmt::Display for OwnerRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut host = String::new();
         percent_encode(self.host.as_bytes(), &mut host);
-        write!(f, "{FORMAT} {} {host} {} {}", self.token, self.pid, self.since)
+        write!(f, "{FORMAT} {} {host} {} {}", self.token, self.pid, self.since)?;
+        if self.rings { f.write_str(" rings") } else { Ok(()) }
     }
 }
 
@@ -132,6 +140,11 @@ impl Identity {
         Token(high | u128::from(self.draw()))
     }
 
+    /// A number never drawn before.
+    pub(crate) fn number(&self) -> u64 {
+        self.draw()
+    }
+
     /// A number from 0 up to 1 for jitter.
     pub(crate) fn fraction(&self) -> f64 {
         (self.draw() >> 11) as f64 / (1_u64 << 53) as f64
@@ -174,8 +187,17 @@ mod tests {
 
     #[test]
     fn a_record_can_be_read_by_a_person() {
-        let record = OwnerRecord { token: Token(10), host: "web 3".into(), pid: 4711, since: 1_795_170_000 };
-        assert_eq!(record.to_string(), "memlock/1 0000000000000000000000000000000a web%203 4711 1795170000");
+        let record = OwnerRecord {
+            token: Token(10),
+            host: "web 3".into(),
+            pid: 4711,
+            since: 1_795_170_000,
+            rings: false,
+        };
+        let text = "memlock/1 0000000000000000000000000000000a web%203 4711 1795170000";
+        assert_eq!(record.to_string(), text);
+        let marked = OwnerRecord::parse(&[text.as_bytes(), RINGS, RINGS].concat());
+        assert_eq!(marked, Some(OwnerRecord { rings: true, ..record }));
     }
 
     #[test]
@@ -205,8 +227,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(bits: u128, host in "\\PC{1,60}", pid: u32, since: u64) {
-            let record = OwnerRecord { token: Token(bits), host, pid, since };
+        fn what_is_written_is_read_back(bits: u128, host in "\\PC{1,60}", pid: u32, since: u64, rings: bool) {
+            let record = OwnerRecord { token: Token(bits), host, pid, since, rings };
             prop_assert_eq!(OwnerRecord::parse(record.to_string().as_bytes()), Some(record));
         }
 

@@ -10,8 +10,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fork;
 use crate::lease::Lease;
 use crate::name::Key;
-use crate::owner::{Token, is_ours};
-use crate::store::{Op, Reply, Route, Version};
+use crate::owner::{OwnerRecord, RINGS, Token, is_ours};
+use crate::store::{Item, Op, Reply, Route, Version};
+use crate::wait::entries::WaitId;
+use crate::wait::queue::Queue;
+use crate::wait::ringing;
 
 /// How long a request may be under way, for the purpose of looking for what it left.
 const LATEST_ARRIVAL: Duration = Duration::from_secs(10);
@@ -41,6 +44,38 @@ pub struct Lock {
     pub(super) release_in_doubt: bool,
     /// Set when a request of ours may still be under way: until when to look for what it may have left.
     pub(super) stray: Option<Moment>,
+    pub(super) lease: Lease,
+    /// Others may be waiting: our record says that we ring, so the queue is looked at when we let go.
+    pub(super) rings: bool,
+    /// Under which ids we stood in the queue; they are taken off when we let go.
+    pub(super) stood: Vec<WaitId>,
+    /// No bell was heard, so that one of them should still be there.
+    unrung: bool,
+    pub(super) turn: Turn,
+}
+
+/// This process's turn: from when it got the mutex until another one gets it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turn {
+    pub(super) began: Moment,
+    /// How often it was handed over within the process.
+    pub(super) passed_on: u32,
+}
+
+/// What was granted.
+pub(super) struct Grant {
+    pub(super) client: Client,
+    pub(super) route: Route,
+    pub(super) key: Key,
+    pub(super) token: Token,
+    pub(super) value: Vec<u8>,
+    pub(super) rings: bool,
+    pub(super) version: Version,
+    pub(super) lease: Lease,
+    /// When the request left that was granted.
+    pub(super) sent: Moment,
+    pub(super) stray: Option<Moment>,
+    pub(super) turn: Turn,
 }
 
 /// How a release ended.
@@ -66,6 +101,37 @@ pub enum Extension {
 }
 
 impl Lock {
+    pub(super) fn new(grant: Grant) -> Lock {
+        let Grant { client, route, key, token, value, rings, version, lease, sent, stray, turn } = grant;
+        let server_until = lease.gone(client.clock().now());
+        Lock {
+            client,
+            route,
+            key,
+            token,
+            value,
+            version,
+            fence: version.fence(),
+            deadline: lease.deadline(sent),
+            server_until,
+            process: fork::generation(),
+            held: true,
+            lost: false,
+            release_in_doubt: false,
+            stray,
+            lease,
+            rings,
+            stood: Vec::new(),
+            unrung: false,
+            turn,
+        }
+    }
+
+    pub(super) fn stood_in_line(&mut self, ids: Vec<WaitId>, unrung: bool) {
+        self.stood.extend(ids);
+        self.unrung = unrung;
+    }
+
     /// The fencing token: greater than that of every earlier holder of this mutex. Hand it to the resource,
     /// which refuses anything below the greatest it has seen; then even a holder that overslept its lease
     /// does no harm.
@@ -99,13 +165,35 @@ impl Lock {
         if !self.is_ours_to_use() {
             return Ok(if self.was_lost() { Release::Lost } else { Release::NotHeld });
         }
-        let settled = self.settle(Step::Release).map_err(|error| self.said("Unlocking", error))?;
+        let handed_over = self.hand_over();
+        let settled = match handed_over {
+            Some(settled) => settled,
+            None => self.settle(Step::Release),
+        };
+        let settled = settled.map_err(|error| self.said("Unlocking", error))?;
         self.held = false;
+        if let Settled::Taken(queue) | Settled::Lost(queue) = &settled
+            && let Some(queue) = queue
+        {
+            self.hand_on(queue);
+        }
         self.client.take_off_strays(self.route);
         if let Some(until) = self.stray {
             self.client.remember_stray(self.route, &self.key, self.token, until);
         }
-        Ok(if settled { Release::Released } else { Release::Lost })
+        Ok(if matches!(settled, Settled::Lost(_)) { Release::Lost } else { Release::Released })
+    }
+
+    /// Nobody has it any more: rings the next one who waits for it.
+    fn hand_on(&self, item: &Item) {
+        let Lock { client, route, key, .. } = self;
+        let hall = client.mutex_waiters();
+        let queue = Queue { client, route: *route, key: &key.waiters() };
+        let handed = queue.hand_on(item.clone(), &self.stood, &ringing(client, hall, key));
+        hall.met_others(key, handed.others);
+        if self.unrung && !handed.ours {
+            client.bells().missed();
+        }
     }
 
     /// Gives it a new lease, counted from now: in one round trip, and only if it is still ours. The fence
@@ -121,8 +209,8 @@ impl Lock {
             return Ok(if self.was_lost() { Extension::Lost } else { Extension::NotHeld });
         }
         match self.settle(Step::Extend(lease)) {
-            Ok(true) => Ok(Extension::Extended),
-            Ok(false) => {
+            Ok(Settled::Taken(_) | Settled::HandedOver { .. }) => Ok(Extension::Extended),
+            Ok(Settled::Lost(_)) => {
                 (self.held, self.lost) = (false, true);
                 Ok(Extension::Lost)
             }
@@ -151,28 +239,35 @@ impl Lock {
         error.during(format_args!("{doing} {}", self.key))
     }
 
-    /// Takes a step that only the owner may take. True when it was taken, false when the lock was lost.
-    fn settle(&mut self, step: Step) -> Result<bool> {
+    /// Takes a step that only the owner may take.
+    pub(super) fn settle(&mut self, step: Step<'_>) -> Result<Settled> {
         let mut error = None;
         let mut failures = 0;
         let mut read_first = self.release_in_doubt;
+        let mut first_sent = None;
         for _ in 0..ROUNDS {
+            let now = self.client.clock().now();
+            let sent = *first_sent.get_or_insert(now);
             let deadline = match step {
-                Step::Release => self.deadline,
+                Step::Release | Step::HandOver(_) => self.deadline,
                 Step::Extend(lease) => {
-                    let now = self.client.clock().now();
                     // It may reach the server at any time until its reply is given up.
                     self.server_until = self.server_until.max(lease.gone(now) + LATEST_ARRIVAL);
                     lease.deadline(now)
                 }
             };
+            let queue_key = (self.rings && matches!(step, Step::Release)).then(|| self.key.waiters());
             let (key, version) = (&self.key, self.version);
+            let read = Op::Get { key };
             let op = match step {
                 Step::Release => Op::Delete { key, version },
                 Step::Extend(lease) => Op::Swap { key, version, value: &self.value, ttl: lease.ttl() },
+                Step::HandOver(heir) => Op::Swap { key, version, value: heir.value, ttl: heir.lease.ttl() },
             };
-            let ops = [Op::Get { key }, op];
-            let replies = match self.client.run(self.route, if read_first { &ops } else { &ops[1..] }) {
+            let queue = queue_key.as_ref().map_or(read, |key| Op::Get { key });
+            let ops = [read, op, queue];
+            let ops = &ops[usize::from(!read_first)..2 + usize::from(queue_key.is_some())];
+            let replies = match self.client.run(self.route, ops) {
                 Ok(replies) => replies,
                 Err(failure) if !failure.sent && error.is_none() => {
                     // A memcached that has no room for a `Swap` refuses it and removes the item.
@@ -180,7 +275,7 @@ impl Lock {
                         && let Ok(item) = self.client.get(self.route, &self.key)
                         && !item.is_some_and(|item| is_ours(&item.value, self.token))
                     {
-                        return Ok(false);
+                        return Ok(Settled::Lost(None));
                     }
                     return Err(failure.error);
                 }
@@ -188,7 +283,7 @@ impl Lock {
                     if failure.sent {
                         // It may be the shorter lease that counts from now on.
                         self.deadline = self.deadline.min(deadline);
-                        self.release_in_doubt |= matches!(step, Step::Release);
+                        self.release_in_doubt |= !matches!(step, Step::Extend(_));
                     }
                     (error, read_first) = (Some(failure.error), true);
                     failures += 1;
@@ -198,40 +293,66 @@ impl Lock {
                     continue;
                 }
             };
-            match (replies.last(), read_first.then(|| replies.first()).flatten()) {
-                (Some(Reply::Deleted), _) => return Ok(true),
-                (Some(&Reply::Stored(version)), _) => {
+            let mut replies = replies.into_iter();
+            let seen = if read_first { replies.next() } else { None };
+            let answer = replies.next();
+            let queue = match replies.next() {
+                Some(Reply::Value(item)) => Some(item),
+                _ => None,
+            };
+            match (answer, seen, step) {
+                (Some(Reply::Deleted), ..) => return Ok(Settled::Taken(queue)),
+                (Some(Reply::Stored(version)), _, Step::HandOver(_)) => {
+                    return Ok(Settled::HandedOver { version, sent });
+                }
+                (Some(Reply::Stored(version)), ..) => {
                     let before = std::mem::replace(&mut self.deadline, deadline);
                     self.version = version;
-                    return self.believe_if_slow(step, before).map(|()| true);
+                    return self.believe_if_slow(step, before).map(|()| Settled::Taken(None));
                 }
-                (_, Some(Reply::Value(item))) if is_ours(&item.value, self.token) => {
-                    self.version = item.version
+                (_, Some(Reply::Value(item)), _) if is_ours(&item.value, self.token) => {
+                    self.version = item.version;
+                    self.notice_waiters(&item.value);
+                }
+                // An earlier one of ours arrived.
+                (_, Some(Reply::Value(item)), Step::HandOver(heir)) if is_ours(&item.value, heir.token) => {
+                    return Ok(Settled::HandedOver { version: item.version, sent });
                 }
                 // The item is gone, or another's. If an earlier release of ours got no reply, it was most
                 // likely that which removed it: but not if the server is another one since, nor if our lease
                 // was over before. The store answers "changed" to a version of another life.
-                (Some(last), Some(read)) => {
+                (Some(last), Some(read), _) => {
                     let same_life = match read {
                         Reply::Value(item) => item.version.incarnation == self.version.incarnation,
-                        _ => *last == Reply::Missing,
+                        _ => last == Reply::Missing,
                     };
                     let in_time = self.client.clock().now() < self.deadline;
-                    return Ok(matches!(step, Step::Release)
-                        && self.release_in_doubt
-                        && same_life
-                        && in_time);
+                    let released = !matches!(step, Step::Extend(_));
+                    let queue = queue.filter(|_| last == Reply::Missing);
+                    return Ok(if released && self.release_in_doubt && same_life && in_time {
+                        Settled::Taken(queue)
+                    } else {
+                        Settled::Lost(queue)
+                    });
                 }
-                (Some(Reply::Changed), None) => read_first = true,
-                _ => return Ok(false),
+                (Some(Reply::Changed), None, _) => read_first = true,
+                _ => return Ok(Settled::Lost(queue)),
             }
         }
         Err(unsettled(error))
     }
 
+    /// A waiter may have written into our record that it waits.
+    fn notice_waiters(&mut self, value: &[u8]) {
+        if !self.rings && OwnerRecord::parse(value).is_some_and(|record| record.rings) {
+            self.rings = true;
+            self.value.extend_from_slice(RINGS);
+        }
+    }
+
     /// After an extension that took suspiciously long: counts on no more than the server will keep the item for,
     /// or, if it does not say, than it would have kept it for before.
-    fn believe_if_slow(&mut self, step: Step, before: Moment) -> Result<()> {
+    fn believe_if_slow(&mut self, step: Step<'_>, before: Moment) -> Result<()> {
         let Step::Extend(lease) = step else { return Ok(()) };
         if self.client.clock().now() + lease.duration() < self.deadline + SUSPICIOUS_DELAY {
             return Ok(());
@@ -286,7 +407,26 @@ impl fmt::Debug for Lock {
 
 /// A step that only the owner may take.
 #[derive(Clone, Copy)]
-enum Step {
+pub(super) enum Step<'a> {
     Release,
     Extend(Lease),
+    /// To a waiter of this process.
+    HandOver(&'a Heir<'a>),
+}
+
+/// Who is to have it next.
+pub(super) struct Heir<'a> {
+    pub(super) token: Token,
+    pub(super) value: &'a [u8],
+    pub(super) lease: Lease,
+}
+
+/// What came of a step.
+pub(super) enum Settled {
+    /// It was taken. A release also read the queue, if there may be one.
+    Taken(Option<Item>),
+    /// It is the heir's, by this version, from a request that left then.
+    HandedOver { version: Version, sent: Moment },
+    /// The lock was not ours any more; and here is the queue if nobody has it.
+    Lost(Option<Item>),
 }

@@ -1,0 +1,191 @@
+//! Acquiring: one acquisition on its way to the lock.
+
+use super::lock::{Grant, Turn};
+use super::{Lock, Mutex, SUSPICIOUS_DELAY, unsettled};
+use crate::client::ATTEMPTS;
+use crate::clock::Moment;
+use crate::error::Result;
+use crate::lease::Lease;
+use crate::owner::{OwnerRecord, RINGS, Token, is_ours};
+use crate::store::{Op, Reply, Version};
+use crate::wait::Goal;
+use crate::wait::entries::WaitId;
+use crate::wait::plan::Seen;
+
+/// What a holder of this process needs to know to hand the mutex over to us.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask {
+    /// A token of its own: that of our attempts may be on its way to the server.
+    pub(super) token: Token,
+    pub(super) lease: Lease,
+}
+
+/// One acquisition on its way: the same token however often it tries.
+pub(super) struct Attempt<'a> {
+    mutex: &'a Mutex,
+    token: Token,
+    value: Vec<u8>,
+    /// When a request left whose reply was lost: from then on the item may be ours without our knowing.
+    in_doubt_since: Option<Moment>,
+    /// When the last such request left.
+    in_doubt_until: Option<Moment>,
+    ask: Ask,
+    /// Whether our record says that we ring.
+    rings: bool,
+}
+
+impl<'a> Attempt<'a> {
+    pub(super) fn new(mutex: &'a Mutex) -> Result<Attempt<'a>> {
+        let identity = mutex.client.identity()?;
+        let token = identity.token();
+        let value = identity.record(token, mutex.client.clock());
+        let ask = Ask { token: identity.token(), lease: mutex.lease };
+        Ok(Attempt { mutex, token, value, in_doubt_since: None, in_doubt_until: None, ask, rings: false })
+    }
+
+    /// Until when to look for what a request without a reply may have left.
+    pub(super) fn stray_until(&self) -> Option<Moment> {
+        self.in_doubt_until.map(|sent| self.mutex.lease.gone(sent))
+    }
+
+    pub(super) fn token(&self) -> Token {
+        self.token
+    }
+
+    fn add(&self) -> Op<'_> {
+        Op::Add { key: &self.mutex.key, value: &self.value, ttl: self.mutex.lease.ttl() }
+    }
+
+    fn grant(&mut self, version: Version, sent: Moment) -> Result<Lock> {
+        let Mutex { client, route, key, lease } = self.mutex;
+        let mut lock = Lock::new(Grant {
+            client: client.clone(),
+            route: *route,
+            key: key.clone(),
+            token: self.token,
+            value: std::mem::take(&mut self.value),
+            rings: self.rings,
+            version,
+            lease: *lease,
+            sent,
+            stray: self.stray_until(),
+            turn: Turn { began: sent, passed_on: 0 },
+        });
+        if client.clock().now().since(sent) > SUSPICIOUS_DELAY
+            && let Err(error) = lock.believe_the_server()
+        {
+            // What is left of it is not to wait for the lease's end.
+            let error = match lock.unlock() {
+                Ok(_) => error,
+                Err(unlocking) => {
+                    lock.abandon();
+                    unsettled(Some(unlocking))
+                }
+            };
+            // That token is used up: what is left of it, if anything, is to be taken off.
+            let rings = self.rings;
+            *self = Attempt::new(self.mutex)?;
+            if rings {
+                self.will_wait();
+            }
+            return Err(error);
+        }
+        Ok(lock)
+    }
+
+    /// Tells a holder that does not know of the queue: its version changes, so that it notices when it lets go.
+    fn tell_the_holder(&self) -> Result<Seen> {
+        let Mutex { client, route, key, .. } = self.mutex;
+        match client.one(*route, Op::Append { key, value: RINGS }) {
+            Ok(Reply::Stored(_)) => Ok(Seen::Held { rings: true, left: None }),
+            Ok(_) => Ok(Seen::Free),
+            Err(failure) if failure.error.is_outage() => Err(failure.of_read()),
+            Err(_) => Ok(Seen::Held { rings: false, left: None }),
+        }
+    }
+}
+
+impl Goal for Attempt<'_> {
+    type Ask = Ask;
+    type Got = Lock;
+
+    fn attempt(&mut self, enough: &dyn Fn() -> bool) -> Result<Option<Lock>> {
+        let Mutex { client, route, key, .. } = self.mutex;
+        // One of our own strays may be what is in the way.
+        client.take_off_strays(*route);
+        let mut error = None;
+        for _ in 0..ATTEMPTS {
+            let sent = client.clock().now();
+            let ops = [self.add(), Op::Get { key }];
+            // The item needs to be read only if it may be ours.
+            let ops = if self.in_doubt_since.is_some() { &ops[..] } else { &ops[..1] };
+            match client.run(*route, ops) {
+                Ok(replies) => match (replies.first(), replies.get(1)) {
+                    (Some(&Reply::Stored(version)), _) => return self.grant(version, sent).map(Some),
+                    (_, Some(Reply::Value(item))) if is_ours(&item.value, self.token) => {
+                        let version = item.version;
+                        return self.grant(version, self.in_doubt_since.unwrap_or(sent)).map(Some);
+                    }
+                    _ => return Ok(None),
+                },
+                Err(failure) => {
+                    if failure.sent {
+                        self.in_doubt_since.get_or_insert(sent);
+                        self.in_doubt_until = Some(sent);
+                    }
+                    if self.in_doubt_since.is_none() {
+                        return Err(failure.error);
+                    }
+                    error = Some(failure.error);
+                    if enough() {
+                        break;
+                    }
+                }
+            }
+        }
+        Err(unsettled(error))
+    }
+
+    fn look(&self) -> Op<'_> {
+        Op::Get { key: &self.mutex.key }
+    }
+
+    fn seen(&mut self, reply: &Reply) -> Result<Seen> {
+        let Reply::Value(item) = reply else { return Ok(Seen::Free) };
+        // A plain client's lock is left as it is; and its holder rings nobody.
+        let Some(record) = OwnerRecord::parse(&item.value) else {
+            return Ok(Seen::Held { rings: false, left: item.remaining });
+        };
+        if record.token == self.token {
+            // Ours, by a request without a reply: the next attempt finds that out.
+            return Ok(Seen::Free);
+        }
+        let seen =
+            if record.rings { Seen::Held { rings: true, left: None } } else { self.tell_the_holder()? };
+        Ok(match seen {
+            Seen::Held { rings, .. } => Seen::Held { rings, left: item.remaining },
+            Seen::Free => Seen::Free,
+        })
+    }
+
+    fn ask(&self) -> Ask {
+        self.ask
+    }
+
+    fn will_wait(&mut self) {
+        if !self.rings {
+            self.rings = true;
+            self.value.extend_from_slice(RINGS);
+        }
+    }
+
+    fn stood(&mut self, lock: &mut Lock, ids: Vec<WaitId>, unrung: bool) {
+        lock.stood_in_line(ids, unrung);
+    }
+
+    fn decline(&mut self, mut lock: Lock) {
+        if lock.unlock().is_err() {
+            lock.abandon();
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Handing over within the process: the next thread in line gets the lock from the last one in one round trip, with a
+//! token, a lease and a fence of its own, and without the queue on the server having any part in it.
+//!
+//! So that other processes come to their turn, a process keeps a lock for so many hand-overs, or for one lease.
+
+use super::attempt::Ask;
+use super::lock::{Grant, Heir, Settled, Step, Turn};
+use super::{Lock, SUSPICIOUS_DELAY};
+use crate::error::{ErrorKind, Result};
+use crate::owner::RINGS;
+
+/// How often a lock is handed over within a process before others get their turn.
+const MOST_IN_A_TURN: u32 = 8;
+
+impl Lock {
+    /// Hands the lock over to the first thread of this process that waits for it. `None` when there is none, or it is
+    /// another process's turn: then the lock is to be released.
+    pub(super) fn hand_over(&mut self) -> Option<Result<Settled>> {
+        if self.turn.passed_on >= MOST_IN_A_TURN || self.release_in_doubt {
+            return None;
+        }
+        let (client, key) = (self.client.clone(), self.key.clone());
+        let hall = client.mutex_waiters();
+        let served = hall.serve(&key)?;
+        if client.clock().now() >= self.turn.began + self.lease.duration() {
+            hall.refuse(&key, &served, served.ask);
+            return None;
+        }
+        let Ask { token, lease } = served.ask;
+        let settled = client.identity().and_then(|identity| {
+            let mut value = identity.record(token, client.clock());
+            value.extend_from_slice(RINGS);
+            let settled = self.settle(Step::HandOver(&Heir { token, value: &value, lease }))?;
+            Ok((settled, value))
+        });
+        // After a failure that token may be on its way to the server: another one is asked with from now on.
+        let anew = || client.identity().map_or(served.ask, |identity| Ask { token: identity.token(), lease });
+        match settled {
+            Ok((Settled::HandedOver { version, sent }, value)) => {
+                let mut lock = Lock::new(Grant {
+                    client: client.clone(),
+                    route: self.route,
+                    key: key.clone(),
+                    token,
+                    value,
+                    rings: true,
+                    version,
+                    lease,
+                    sent,
+                    stray: None,
+                    turn: Turn { passed_on: self.turn.passed_on + 1, ..self.turn },
+                });
+                lock.stood_in_line(std::mem::take(&mut self.stood), false);
+                let slow = client.clock().now().since(sent) > SUSPICIOUS_DELAY;
+                if slow && lock.believe_the_server().is_err() {
+                    drop(lock);
+                    hall.refuse(&key, &served, anew());
+                } else {
+                    hall.give(&key, &served, lock);
+                }
+                Some(Ok(Settled::Taken(None)))
+            }
+            Ok((lost, _)) => {
+                hall.refuse(&key, &served, served.ask);
+                Some(Ok(lost))
+            }
+            Err(error) => {
+                if error.kind() == ErrorKind::Unknown {
+                    client.remember_stray(self.route, &key, token, lease.gone(client.clock().now()));
+                }
+                hall.refuse(&key, &served, anew());
+                // A server that refuses to store may still let go.
+                if error.kind() == ErrorKind::Protocol { None } else { Some(Err(error)) }
+            }
+        }
+    }
+}

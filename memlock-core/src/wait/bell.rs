@@ -1,0 +1,345 @@
+//! Bells: how one process wakes a waiter in another, by one datagram.
+//!
+//! A waiter's bell is a UDP socket on the address by which it reaches the server. Whoever lets go of a lock sends
+//! `memlock/1 <wait-id>` there. A bell is a hint: the waiter tries for itself, and waits on if it was rung in vain;
+//! and a bell that is lost costs time and nothing else. Datagrams that do not carry the id of the wait that is
+//! going on are dropped: nothing is allocated, kept or answered because of one.
+//!
+//! Every waiting thread has a bell of its own from a pool in the client, so that nobody has to pass on what another
+//! socket received. Beside the socket it has an `eventfd`, by which threads of the same process wake it.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use super::entries::WaitId;
+use crate::error::{Error, Result};
+use crate::fork::ForkLocal;
+
+/// What every ring begins with.
+const GREETING: &[u8] = b"memlock/1 ";
+/// A ring is as long as this; all else is dropped.
+const LENGTH: usize = GREETING.len() + 16;
+/// How many datagrams are read in a row before the waiter looks at its other affairs.
+const AT_ONCE: usize = 32;
+/// Where there is no `eventfd` to be had, a sleeper looks up this often.
+const BLIND: Duration = Duration::from_millis(20);
+
+/// Why a sleeper woke up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Woken {
+    /// Its bell rang.
+    Rung,
+    /// Somebody in this process woke it, or a signal handler ran.
+    Nudged,
+    /// The time was over.
+    Late,
+}
+
+/// What stands in the URL: `bell=off`, or `bell=address[:port[-port]]`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Setting {
+    /// On the address by which the server is reached.
+    #[default]
+    Near,
+    Off,
+    At(IpAddr, Option<(u16, u16)>),
+}
+
+impl Setting {
+    pub(crate) fn parse(text: &str) -> Result<Setting> {
+        let unreadable = || {
+            Error::config(format!(
+                "The URL's parameter bell={text:?} is not read: write bell=off, or bell=address, \
+                 bell=address:port or bell=address:first-last with the address by which other waiters' hosts \
+                 reach this one ([…] around an IPv6 address)."
+            ))
+        };
+        if text == "off" {
+            return Ok(Setting::Off);
+        }
+        let unbracketed = text.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+        let (host, ports) = match unbracketed {
+            Some((host, "")) => (host, None),
+            Some((host, ports)) => (host, Some(ports.strip_prefix(':').ok_or_else(unreadable)?)),
+            None if text.matches(':').count() > 1 => (text, None),
+            None => text.split_once(':').map_or((text, None), |(host, ports)| (host, Some(ports))),
+        };
+        let address: IpAddr = host.parse().map_err(|_| unreadable())?;
+        if address.is_unspecified() || address.is_multicast() {
+            return Err(unreadable());
+        }
+        let Some(ports) = ports else { return Ok(Setting::At(address, None)) };
+        let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
+        match (first.parse(), last.parse()) {
+            (Ok(first), Ok(last)) if 0 < first && first <= last => {
+                Ok(Setting::At(address, Some((first, last))))
+            }
+            _ => Err(unreadable()),
+        }
+    }
+}
+
+/// The bells of one client.
+pub(crate) struct Bells {
+    setting: Setting,
+    tower: ForkLocal<Arc<Tower>>,
+}
+
+/// The bells of one process. They are made one by one and kept as long as the client, in a list that only grows: so
+/// that a signal handler may walk along it.
+#[derive(Default)]
+struct Tower {
+    /// A ring was heard, and none was missed since.
+    heard: AtomicBool,
+    first: OnceLock<Box<Link>>,
+    /// From which we ring: for IPv4 and for IPv6.
+    ringers: [OnceLock<Option<UdpSocket>>; 2],
+}
+
+struct Link {
+    bell: Bell,
+    next: OnceLock<Box<Link>>,
+}
+
+#[derive(Default)]
+struct Bell {
+    taken: AtomicBool,
+    nudge: Option<OwnedFd>,
+    socket: OnceLock<Option<Socket>>,
+}
+
+struct Socket {
+    udp: UdpSocket,
+    /// What others are told.
+    address: SocketAddr,
+    near: Option<IpAddr>,
+    /// Rung by ourselves once, to hear whether it can be heard at all.
+    test: WaitId,
+}
+
+impl Bells {
+    pub(crate) fn new(setting: Setting) -> Bells {
+        Bells { setting, tower: ForkLocal::new() }
+    }
+
+    /// A bell that nobody uses, for one waiter whose server is near this address of ours.
+    pub(crate) fn take(&self, near: Option<IpAddr>) -> TakenBell {
+        let tower = Arc::clone(self.tower.get());
+        let mut slot = &tower.first;
+        let bell: *const Bell = loop {
+            let link = slot.get_or_init(|| Box::new(Link { bell: Bell::new(), next: OnceLock::new() }));
+            let fits = link.bell.socket.get().is_none_or(|socket| {
+                // One that could not be opened may be so by now, but not for the asking each time.
+                socket.as_ref().is_none_or(|socket| socket.near == near)
+            });
+            if fits && !link.bell.taken.swap(true, Ordering::Acquire) {
+                break &raw const link.bell;
+            }
+            slot = &link.next;
+        };
+        TakenBell { setting: self.setting, near, tower, bell }
+    }
+
+    /// Rings a waiter's bell: one datagram, that may get lost.
+    pub(crate) fn ring(&self, address: SocketAddr, id: WaitId) {
+        let ringer = self.tower.get().ringers[usize::from(address.is_ipv6())].get_or_init(|| {
+            let any: IpAddr =
+                if address.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+            open(any, 0).inspect_err(|error| log::warn!("No waiter can be rung: {error}.")).ok()
+        });
+        if let Some(udp) = ringer
+            && let Err(error) = udp.send_to(&ring(id), address)
+        {
+            log::debug!("The waiter at {address} cannot be rung: {error}.");
+        }
+    }
+
+    /// Whether rings are known to reach us.
+    pub(crate) fn are_heard(&self) -> bool {
+        self.tower.get().heard.load(Ordering::Relaxed)
+    }
+
+    /// Notes that somebody rang and we did not hear it.
+    pub(crate) fn missed(&self) {
+        self.tower.get().heard.store(false, Ordering::Relaxed);
+    }
+
+    /// Wakes everybody who sleeps. It reads atomics and writes to descriptors, so a signal handler may call it.
+    pub(crate) fn nudge_all(&self) {
+        let mut link = self.tower.existing().and_then(|tower| tower.first.get());
+        while let Some(Link { bell, next }) = link.map(Box::as_ref) {
+            if bell.taken.load(Ordering::Acquire) {
+                bell.nudge();
+            }
+            link = next.get();
+        }
+    }
+}
+
+impl fmt::Debug for Bells {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bells").field("setting", &self.setting).finish_non_exhaustive()
+    }
+}
+
+/// A bell in use by one waiter.
+pub(crate) struct TakenBell {
+    setting: Setting,
+    near: Option<IpAddr>,
+    tower: Arc<Tower>,
+    bell: *const Bell,
+}
+
+// SAFETY: the bell lives in the tower, which this keeps, behind a list that only grows; all that is in it may be
+// used from any thread.
+unsafe impl Send for TakenBell {}
+// SAFETY: as above.
+unsafe impl Sync for TakenBell {}
+
+impl TakenBell {
+    fn bell(&self) -> &Bell {
+        // SAFETY: see above.
+        unsafe { &*self.bell }
+    }
+
+    /// Where it can be rung, if it can. Opens its socket at the first time.
+    pub(crate) fn address(&self, test: WaitId) -> Option<SocketAddr> {
+        let opened = self.bell().socket.get_or_init(|| {
+            let socket = self.open(test)?;
+            // Without this, a first waiter would not know whether it is deaf.
+            let _ = socket.udp.send_to(&ring(test), socket.address);
+            Some(socket)
+        });
+        opened.as_ref().map(|socket| socket.address)
+    }
+
+    fn open(&self, test: WaitId) -> Option<Socket> {
+        let (advertised, ports) = match self.setting {
+            Setting::Off => return None,
+            Setting::At(address, ports) => (address, ports.unwrap_or((0, 0))),
+            Setting::Near => (self.near?.to_canonical(), (0, 0)),
+        };
+        // A link-local address means nothing to another host.
+        if matches!(advertised, IpAddr::V6(ip) if ip.is_unicast_link_local()) {
+            return None;
+        }
+        // Behind a translated address, listen on all of our own.
+        let any: IpAddr =
+            if advertised.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let opened = (ports.0..=ports.1).find_map(|port| open(advertised, port).ok());
+        let opened = match (opened, self.setting) {
+            (None, Setting::At(..)) => (ports.0..=ports.1).find_map(|port| open(any, port).ok()),
+            (opened, _) => opened,
+        };
+        let Some((udp, port)) = opened.and_then(|udp| udp.local_addr().ok().map(|local| (udp, local.port())))
+        else {
+            log::warn!(
+                "No bell can be opened on {advertised}: this waiter asks the server now and then instead."
+            );
+            return None;
+        };
+        Some(Socket { udp, address: SocketAddr::new(advertised, port), near: self.near, test })
+    }
+
+    /// Sleeps for so long, or until the bell rings for one of `live`, or somebody nudges.
+    pub(crate) fn sleep(&self, limit: Duration, live: &[WaitId]) -> Woken {
+        let bell = self.bell();
+        let socket = bell.socket.get().and_then(Option::as_ref);
+        let Some(nudge) = &bell.nudge else {
+            std::thread::sleep(limit.min(BLIND));
+            return if self.heard(live) { Woken::Rung } else { Woken::Nudged };
+        };
+        let watch = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut watched =
+            [watch(nudge.as_raw_fd()), watch(socket.map_or(-1, |socket| socket.udp.as_raw_fd()))];
+        let limit = libc::timespec {
+            tv_sec: limit.as_secs().min(i32::MAX as u64) as libc::time_t,
+            tv_nsec: limit.subsec_nanos() as _,
+        };
+        // SAFETY: two valid pollfds and a valid timespec are given, and the signal mask is left alone. A
+        // negative descriptor is passed over.
+        let ready = unsafe { libc::ppoll(watched.as_mut_ptr(), 2, &limit, std::ptr::null()) };
+        if watched[1].revents != 0 && ready > 0 && self.heard(live) {
+            return Woken::Rung;
+        }
+        if watched[0].revents != 0 && ready > 0 {
+            let mut count = 0_u64;
+            // SAFETY: eight writable bytes are given for eight bytes.
+            unsafe { libc::read(nudge.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
+        }
+        if ready == 0 { Woken::Late } else { Woken::Nudged }
+    }
+
+    /// Whether it has rung for one of `live`. What came before that is dropped.
+    pub(crate) fn heard(&self, live: &[WaitId]) -> bool {
+        let Some(socket) = self.bell().socket.get().and_then(Option::as_ref) else { return false };
+        // One more than a ring has, to tell longer ones.
+        let mut datagram = [0; LENGTH + 1];
+        for _ in 0..AT_ONCE {
+            let length = match socket.udp.recv_from(&mut datagram) {
+                Ok((length, _)) => length,
+                Err(_) => return false,
+            };
+            let Some(id) = read_ring(&datagram[..length]) else { continue };
+            if live.contains(&id) || id == socket.test {
+                self.tower.heard.store(true, Ordering::Relaxed);
+            }
+            if live.contains(&id) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Wakes the sleeper, or lets it not fall asleep the next time.
+    pub(crate) fn nudge(&self) {
+        self.bell().nudge();
+    }
+}
+
+impl Drop for TakenBell {
+    fn drop(&mut self) {
+        self.bell().taken.store(false, Ordering::Release);
+    }
+}
+
+impl Bell {
+    fn new() -> Bell {
+        // SAFETY: eventfd gives a descriptor that nobody else owns, or -1.
+        let nudge = unsafe {
+            let fd = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
+            (fd >= 0).then(|| OwnedFd::from_raw_fd(fd))
+        };
+        Bell { nudge, ..Bell::default() }
+    }
+
+    fn nudge(&self) {
+        let Some(fd) = &self.nudge else { return };
+        let one = 1_u64;
+        // SAFETY: eight readable bytes are given for eight bytes; errno is put back, as a signal handler must.
+        unsafe {
+            let errno = libc::__errno_location();
+            let before = *errno;
+            libc::write(fd.as_raw_fd(), (&raw const one).cast(), size_of::<u64>());
+            *errno = before;
+        }
+    }
+}
+
+fn open(address: IpAddr, port: u16) -> std::io::Result<UdpSocket> {
+    let udp = UdpSocket::bind((address, port))?;
+    udp.set_nonblocking(true)?;
+    Ok(udp)
+}
+
+fn ring(id: WaitId) -> Vec<u8> {
+    [GREETING, id.to_string().as_bytes()].concat()
+}
+
+fn read_ring(datagram: &[u8]) -> Option<WaitId> {
+    WaitId::parse(datagram.strip_prefix(GREETING)?)
+}

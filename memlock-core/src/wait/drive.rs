@@ -1,0 +1,391 @@
+//! The blocking driver: a thread that does what its [`Plan`] says.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::bell::{TakenBell, Woken};
+use super::entries::{self, Entry, WaitId};
+use super::hall::{Hall, Rise, Stand as HallStand};
+use super::plan::{Ended, Event, Plan, Seen, Stand, Step};
+use super::queue::Queue;
+use super::{Wait, Waited};
+use crate::client::Client;
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind, Result};
+use crate::name::Key;
+use crate::owner::Identity;
+use crate::store::{Op, Reply, Route};
+
+/// A wait that asks somebody whether to go on does so at least this often.
+const SLICE: Duration = Duration::from_millis(50);
+/// A waiter that only its bell can wake looks up so often.
+const LONG: Duration = Duration::from_secs(3600);
+/// The most ids that a wait remembers having stood under.
+const MOST_IDS: usize = 16;
+
+/// What can be waited for.
+pub(crate) trait Goal {
+    /// What another thread of this process needs to know, to hand over to us.
+    type Ask: Copy;
+    /// What is got.
+    type Got;
+
+    /// Tries once, and finds out what came of it. `enough`: whether to leave that for later.
+    fn attempt(&mut self, enough: &dyn Fn() -> bool) -> Result<Option<Self::Got>>;
+    /// What is to be read, to see whether it can be had.
+    fn look(&self) -> Op<'_>;
+    /// What that showed. A holder that would not ring is told to.
+    fn seen(&mut self, reply: &Reply) -> Result<Seen>;
+    /// What another thread needs to know, to hand over to us.
+    fn ask(&self) -> Self::Ask;
+    /// From now on others may be waiting behind us.
+    fn will_wait(&mut self);
+    /// It was got after standing in the queue under these ids, which may still be there. `unrung`: no bell was
+    /// heard, so they should be.
+    fn stood(&mut self, got: &mut Self::Got, ids: Vec<WaitId>, unrung: bool);
+    /// Lets go of what came too late.
+    fn decline(&mut self, got: Self::Got);
+}
+
+/// What is waited for, and where.
+pub(crate) struct Place<'a, G: Goal> {
+    pub(crate) client: &'a Client,
+    pub(crate) route: Route,
+    pub(crate) key: &'a Key,
+    pub(crate) hall: &'a Hall<G::Ask, G::Got>,
+}
+
+/// Waits for `goal`, as `wait` says.
+///
+/// An unreachable server on the very first attempt is reported at once: it is more likely a wrong address
+/// than an outage. Later it is ridden out for as long as the client tolerates.
+pub(crate) fn wait_for<G: Goal>(goal: &mut G, wait: &Wait<'_>, at: &Place<'_, G>) -> Result<Waited<G::Got>> {
+    let cancellations = at.client.cancellations();
+    let told = Cell::new(false);
+    // Once is enough: whoever asks may be told only once, as by a signal that is consumed by looking at it.
+    let interrupted = || {
+        let now = told.get() || at.client.cancellations() != cancellations || wait.is_interrupted();
+        told.set(now);
+        now
+    };
+    let known = at.hall.known(at.key);
+    if wait.is_once() {
+        return Ok(goal.attempt(&interrupted)?.map_or(Waited::Busy, Waited::Done));
+    }
+    let began = at.client.clock().now();
+    let deadline = wait.limit.map(|limit| began + limit);
+    let enough = || interrupted() || deadline.is_some_and(|deadline| at.client.clock().now() >= deadline);
+    let first = if known.courteous || known.line {
+        None
+    } else {
+        match goal.attempt(&enough) {
+            Ok(Some(got)) => return Ok(Waited::Done(got)),
+            Ok(None) => Some(Event::Missed),
+            Err(error) if error.kind() == ErrorKind::Unknown && interrupted() => {
+                return Ok(Waited::Interrupted);
+            }
+            // There was an answer to be had, or none at all: only a lost one is worth waiting for.
+            Err(error) if error.kind() != ErrorKind::Unknown => return Err(error),
+            Err(_) => Some(Event::Failed),
+        }
+    };
+    goal.will_wait();
+    let queue_key = at.key.waiters();
+    let identity = at.client.identity()?;
+    let plan = Plan::new(began, wait.limit, at.client.outage(), known.courteous || known.line, known.pace);
+    let mut waiter = Waiter::enter(goal, wait, at, plan, &queue_key, identity);
+    if let Some(first) = first {
+        waiter.tell(first);
+    }
+    waiter.run(&interrupted, &enough, deadline)
+}
+
+/// One thread in its wait.
+struct Waiter<'a, 'g, G: Goal> {
+    goal: &'g mut G,
+    wait: &'a Wait<'a>,
+    at: &'a Place<'a, G>,
+    queue: Queue<'a>,
+    identity: &'a Identity,
+    plan: Plan,
+    /// Under which we stood in the queue, the last one last.
+    ids: Vec<WaitId>,
+    bell: Arc<TakenBell>,
+    number: u64,
+    first: bool,
+    heard: bool,
+    left: bool,
+    failure: Option<Error>,
+    reached: bool,
+}
+
+impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
+    fn enter(
+        goal: &'g mut G,
+        wait: &'a Wait<'a>,
+        at: &'a Place<'a, G>,
+        plan: Plan,
+        queue_key: &'a Key,
+        identity: &'a Identity,
+    ) -> Self {
+        let bell = Arc::new(at.client.bells().take(at.client.local_address(at.route)));
+        let number = at.hall.enter(at.key, goal.ask(), &bell);
+        let queue = Queue { client: at.client, route: at.route, key: queue_key };
+        Waiter {
+            goal,
+            wait,
+            at,
+            queue,
+            identity,
+            plan,
+            ids: Vec::new(),
+            bell,
+            number,
+            first: false,
+            heard: false,
+            left: false,
+            failure: None,
+            reached: false,
+        }
+    }
+
+    fn run(
+        &mut self,
+        interrupted: &dyn Fn() -> bool,
+        enough: &dyn Fn() -> bool,
+        deadline: Option<Moment>,
+    ) -> Result<Waited<G::Got>> {
+        loop {
+            if !self.first && !self.come_first() {
+                if deadline.is_some_and(|deadline| deadline <= self.now()) {
+                    return Ok(Waited::TimedOut);
+                }
+                let until = deadline.unwrap_or_else(|| self.now() + LONG);
+                if let Some(got) = self.sleep(until) {
+                    return Ok(self.given(got, interrupted()));
+                }
+                if interrupted() {
+                    return Ok(Waited::Interrupted);
+                }
+                continue;
+            }
+            let now = self.now();
+            match self.plan.step(now) {
+                Step::Try => match self.goal.attempt(enough) {
+                    Ok(Some(mut got)) => {
+                        self.reached = true;
+                        let unrung = !self.heard && self.plan.is_queued() && !self.bell.heard(&self.ids);
+                        self.goal.stood(&mut got, std::mem::take(&mut self.ids), unrung);
+                        return Ok(Waited::Done(got));
+                    }
+                    Ok(None) => self.tell(Event::Missed),
+                    Err(error) if error.kind() == ErrorKind::Unknown && interrupted() => {
+                        self.tell(Event::Interrupted);
+                    }
+                    Err(error) => self.fail(error)?,
+                },
+                Step::Join { front } => self.join(front)?,
+                Step::Look { lock, queue } => self.look(lock, queue)?,
+                Step::StepOut => self.leave(false),
+                Step::Leave => self.leave(true),
+                Step::Sleep(until) => {
+                    if let Some(got) = self.sleep(until) {
+                        return Ok(self.given(got, interrupted()));
+                    }
+                    if interrupted() {
+                        self.tell(Event::Interrupted);
+                    }
+                }
+                Step::End(Ended::TimedOut) => return Ok(Waited::TimedOut),
+                Step::End(Ended::Interrupted) => return Ok(Waited::Interrupted),
+                Step::End(Ended::Outage) => {
+                    let unknown =
+                        || Error::new(ErrorKind::Unreachable, "The server was out of reach for too long.");
+                    return Err(self.failure.take().unwrap_or_else(unknown));
+                }
+            }
+        }
+    }
+
+    fn join(&mut self, front: bool) -> Result<()> {
+        let (id, test) = (WaitId(self.identity.number()), WaitId(self.identity.number()));
+        if self.ids.len() == MOST_IDS {
+            self.ids.remove(0);
+        }
+        self.ids.push(id);
+        let line = entries::line(self.bell.address(test), id);
+        match self.queue.join(&line, id, front, self.goal.look()) {
+            Ok((before, reply)) => match self.goal.seen(&reply) {
+                Ok(lock) => self.tell(Event::Joined { before, lock }),
+                Err(error) => self.fail(error)?,
+            },
+            // No room for the queue is no reason not to wait for the lock.
+            Err(failure) if failure.error.kind() == ErrorKind::Protocol => self.tell(Event::Refused),
+            Err(failure) => self.fail(failure.error)?,
+        }
+        Ok(())
+    }
+
+    fn look(&mut self, lock: bool, queue: bool) -> Result<()> {
+        let op = self.goal.look();
+        let (stand, reply) = match self.queue.look(&self.ids, queue, lock.then_some(op)) {
+            Ok(seen) => seen,
+            Err(error) => return self.fail(error),
+        };
+        if let Some(stand) = stand
+            && self.plan.was_passed_over(stand)
+        {
+            // Whoever took us off has rung before.
+            if self.bell.heard(&self.ids) {
+                self.heard = true;
+                self.tell(Event::Rung);
+                return Ok(());
+            }
+            if stand != (Stand::Gone { waiters: 0 }) {
+                self.at.client.bells().missed();
+            }
+        }
+        let lock = match reply.map(|reply| self.goal.seen(&reply)) {
+            Some(Err(error)) => return self.fail(error),
+            Some(Ok(seen)) => Some(seen),
+            None => None,
+        };
+        self.tell(Event::Looked { stand, lock });
+        Ok(())
+    }
+
+    /// Gives our place in the queue back; if we go for good, rather to the next waiter of this process.
+    fn leave(&mut self, for_good: bool) {
+        let stand = self.stand().filter(|_| for_good);
+        if stand.is_some() && self.go(stand).is_none() {
+            self.tell(Event::Left);
+            return;
+        }
+        match self.queue.leave(&self.ids, self.goal.look()) {
+            Ok(Some(reply)) if matches!(self.goal.seen(&reply), Ok(Seen::Free)) => self.pass_on(),
+            Ok(_) => {}
+            Err(failure) => log::debug!("The queue could not be left: {}", failure.error),
+        }
+        self.tell(Event::Left);
+    }
+
+    /// Rings the next one in our place.
+    fn pass_on(&self) {
+        if let Ok(Some(queue)) = self.at.client.get(self.at.route, self.queue.key) {
+            self.queue.hand_on(queue, &self.ids, &ringing(self.at.client, self.at.hall, self.at.key));
+        }
+    }
+
+    /// Whether we are the first in line by now.
+    fn come_first(&mut self) -> bool {
+        let (first, stand) = self.at.hall.first(self.at.key, self.number);
+        if let Some(HallStand { place, ids, bell }) = stand {
+            (self.ids, self.bell) = (ids, bell);
+            let (now, chance) = (self.now(), self.identity.fraction());
+            self.plan.take_over(place, now, chance);
+        }
+        self.first = first;
+        first
+    }
+
+    /// Sleeps until the moment, a ring, or another reason to look up. What another thread gave us is returned.
+    fn sleep(&mut self, until: Moment) -> Option<G::Got> {
+        let (hall, key) = (self.at.hall, self.at.key);
+        let mut rung = false;
+        if hall.doze(key, self.number, &self.ids) {
+            let left = until.since(self.now());
+            let limit = if self.wait.asks() { left.min(SLICE) } else { left };
+            rung = self.bell.sleep(limit, &self.ids) == Woken::Rung;
+        }
+        loop {
+            match hall.rise(key, self.number) {
+                Rise::Given(got) => return Some(got),
+                Rise::Up { rung: nearby } => {
+                    rung |= nearby;
+                    break;
+                }
+                // Whoever serves us is speaking to the server, and will not take long.
+                Rise::Served => rung |= self.bell.sleep(SLICE, &self.ids) == Woken::Rung,
+            }
+        }
+        if rung {
+            self.heard = true;
+            self.tell(Event::Rung);
+        }
+        None
+    }
+
+    /// We were given it by another thread of this process.
+    fn given(&mut self, mut got: G::Got, interrupted: bool) -> Waited<G::Got> {
+        let stand = self.stand();
+        let had_none = stand.is_none();
+        if self.go(stand).is_some() || had_none {
+            self.goal.stood(&mut got, std::mem::take(&mut self.ids), false);
+        }
+        if interrupted {
+            self.goal.decline(got);
+            return Waited::Interrupted;
+        }
+        Waited::Done(got)
+    }
+
+    fn stand(&self) -> Option<HallStand> {
+        let place = self.plan.place()?;
+        Some(HallStand { place, ids: self.ids.clone(), bell: Arc::clone(&self.bell) })
+    }
+
+    /// Leaves the line, and our place in the queue to the next one there; gives it back if there is none.
+    fn go(&mut self, stand: Option<HallStand>) -> Option<HallStand> {
+        self.left = true;
+        self.at.hall.leave(self.at.key, self.number, stand, self.plan.pace(self.now()))
+    }
+
+    /// Takes in a failure, or gives it back if there is no use in waiting.
+    fn fail(&mut self, error: Error) -> Result<()> {
+        if !error.is_outage() || !self.reached && error.kind() == ErrorKind::Unreachable {
+            return Err(error);
+        }
+        log::debug!("Waiting through an outage: {error}");
+        self.failure = Some(error);
+        let (now, chance) = (self.now(), self.identity.fraction());
+        self.plan.on(Event::Failed, now, chance, self.at.client.bells().are_heard());
+        Ok(())
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.reached |= !matches!(event, Event::Failed | Event::Interrupted);
+        let (now, chance) = (self.now(), self.identity.fraction());
+        self.plan.on(event, now, chance, self.at.client.bells().are_heard());
+    }
+
+    fn now(&self) -> Moment {
+        self.at.client.clock().now()
+    }
+}
+
+impl<G: Goal> Drop for Waiter<'_, '_, G> {
+    fn drop(&mut self) {
+        if !self.left {
+            let stand = self.go(None);
+            if let Some(stand) = stand {
+                let _ = self.queue.leave(&stand.ids, self.goal.look());
+            }
+        }
+    }
+}
+
+/// How a waiter is rung: one of this process without a datagram.
+pub(crate) fn ringing<'a, A: Copy, G>(
+    client: &'a Client,
+    hall: &'a Hall<A, G>,
+    key: &'a Key,
+) -> impl Fn(&Entry<'_>) + 'a {
+    move |entry| {
+        if !hall.ring(key, entry.id)
+            && let Some(address) = entry.bell
+        {
+            client.bells().ring(address, entry.id);
+        }
+    }
+}

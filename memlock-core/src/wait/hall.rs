@@ -1,0 +1,284 @@
+//! The waiters of one process: those who wait for the same thing through the same client stand in a line, and only the
+//! first of them stands in the server's queue.
+//!
+//! | a waiter in the line | what is true | who may move it on |
+//! | --- | --- | --- |
+//! | awake | it is at work, speaking to the server or about to | itself |
+//! | asleep | it sleeps on its bell | itself, by waking; whoever lets go of what it waits for, by serving it |
+//! | served | somebody is handing over to it, and speaks to the server for it; it may not go before that is settled | the one who serves it |
+//! | given | it has it, and is to take it when it wakes | itself |
+//!
+//! When the first one goes, the next one is woken, and takes over its place in the server's queue if it still has one.
+//! The room also remembers what this process knows of the queue: whether others were waiting, and its pace.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::bell::TakenBell;
+use super::entries::WaitId;
+use super::plan::Place;
+use crate::name::Key;
+
+/// Beyond so many rooms those in which nobody waits are forgotten.
+const MOST_ROOMS: usize = 1024;
+
+/// The lines of one client. `A` is what a waiter asks for, `G` what it is given.
+pub(crate) struct Hall<A, G> {
+    /// Whether there is any room: all that a caller looks at as long as nobody competes.
+    occupied: AtomicBool,
+    rooms: Mutex<Rooms<A, G>>,
+}
+
+struct Rooms<A, G> {
+    last_number: u64,
+    by_key: HashMap<Key, Room<A, G>>,
+}
+
+struct Room<A, G> {
+    line: VecDeque<Seat<A, G>>,
+    stand: Option<Stand>,
+    known: Known,
+}
+
+/// What this process knows of a queue.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Known {
+    /// Others were waiting when we let go the last time: now they come first.
+    pub(crate) courteous: bool,
+    /// How long the queue took for one waiter.
+    pub(crate) pace: Option<Duration>,
+    /// Somebody of this process waits already.
+    pub(crate) line: bool,
+}
+
+/// A place in the server's queue, with the bell that belongs to it.
+pub(crate) struct Stand {
+    pub(crate) place: Place,
+    pub(crate) ids: Vec<WaitId>,
+    pub(crate) bell: Arc<TakenBell>,
+}
+
+struct Seat<A, G> {
+    number: u64,
+    ask: A,
+    bell: Arc<TakenBell>,
+    /// Under which ids it stands in the server's queue.
+    ids: Vec<WaitId>,
+    rung: bool,
+    state: State<G>,
+}
+
+enum State<G> {
+    Awake,
+    Asleep,
+    Served,
+    Given(G),
+}
+
+/// A waiter that is being served.
+pub(crate) struct Serving<A> {
+    number: u64,
+    pub(crate) ask: A,
+}
+
+/// What a waiter finds when it wakes up.
+pub(crate) enum Rise<G> {
+    /// It is being served: sleep on.
+    Served,
+    /// It has it.
+    Given(G),
+    /// Nothing but perhaps a ring.
+    Up {
+        /// Somebody of this process rang.
+        rung: bool,
+    },
+}
+
+impl<A, G> Default for Hall<A, G> {
+    fn default() -> Self {
+        let rooms = Rooms { last_number: 0, by_key: HashMap::new() };
+        Hall { occupied: AtomicBool::new(false), rooms: Mutex::new(rooms) }
+    }
+}
+
+impl<A: Copy, G> Hall<A, G> {
+    /// What is known of a queue; nothing as long as nobody competes, which costs one atomic read.
+    pub(crate) fn known(&self, key: &Key) -> Known {
+        if !self.occupied.load(Ordering::Acquire) {
+            return Known::default();
+        }
+        let rooms = self.rooms();
+        rooms
+            .by_key
+            .get(key)
+            .map_or_else(Known::default, |room| Known { line: !room.line.is_empty(), ..room.known })
+    }
+
+    /// Remembers whether others were waiting when we let go.
+    pub(crate) fn met_others(&self, key: &Key, others: bool) {
+        if others || self.known(key).courteous {
+            self.with_room(key, |room| room.known.courteous = others);
+        }
+    }
+
+    /// Stands at the end of the line. Gives a number by which the waiter is known from now on.
+    pub(crate) fn enter(&self, key: &Key, ask: A, bell: &Arc<TakenBell>) -> u64 {
+        let mut rooms = self.rooms();
+        rooms.last_number += 1;
+        let number = rooms.last_number;
+        let room = rooms.by_key.entry(key.clone()).or_default();
+        let bell = Arc::clone(bell);
+        room.line.push_back(Seat { number, ask, bell, ids: Vec::new(), rung: false, state: State::Awake });
+        self.settle(rooms, key);
+        number
+    }
+
+    /// Whether this waiter is the first, and the place in the server's queue that it finds there.
+    pub(crate) fn first(&self, key: &Key, number: u64) -> (bool, Option<Stand>) {
+        let mut rooms = self.rooms();
+        match rooms.by_key.get_mut(key) {
+            Some(room) if room.line.front().is_none_or(|first| first.number == number) => {
+                let stand = room.stand.take();
+                if let (Some(stand), Some(first)) = (&stand, room.line.front_mut()) {
+                    (first.bell, first.ids) = (Arc::clone(&stand.bell), stand.ids.clone());
+                }
+                (true, stand)
+            }
+            room => (room.is_none(), None),
+        }
+    }
+
+    /// About to sleep, standing in the server's queue under these ids. False when there is a reason not to.
+    pub(crate) fn doze(&self, key: &Key, number: u64, ids: &[WaitId]) -> bool {
+        self.with_seat(key, number, |seat| {
+            if !matches!(seat.state, State::Awake) || seat.rung {
+                return false;
+            }
+            seat.state = State::Asleep;
+            if seat.ids != ids {
+                seat.ids = ids.to_vec();
+            }
+            true
+        })
+        .unwrap_or(true)
+    }
+
+    /// Awake again.
+    pub(crate) fn rise(&self, key: &Key, number: u64) -> Rise<G> {
+        self.with_seat(key, number, |seat| match std::mem::replace(&mut seat.state, State::Awake) {
+            State::Given(got) => Rise::Given(got),
+            State::Served => {
+                seat.state = State::Served;
+                Rise::Served
+            }
+            State::Awake | State::Asleep => Rise::Up { rung: std::mem::take(&mut seat.rung) },
+        })
+        .unwrap_or(Rise::Up { rung: false })
+    }
+
+    /// Goes, and leaves its place in the server's queue to the next in line, which is woken. Gives the place back
+    /// when nobody is there to take it.
+    pub(crate) fn leave(
+        &self,
+        key: &Key,
+        number: u64,
+        stand: Option<Stand>,
+        pace: Option<Duration>,
+    ) -> Option<Stand> {
+        let mut rooms = self.rooms();
+        let Some(room) = rooms.by_key.get_mut(key) else { return stand };
+        let was_first = room.line.front().is_some_and(|first| first.number == number);
+        let place = room.line.iter().position(|seat| seat.number == number);
+        // What it holds may speak to the server when it is dropped: not before the rooms are unlocked.
+        let _gone = place.and_then(|place| room.line.remove(place));
+        room.known.pace = pace.or(room.known.pace);
+        // One that nobody has taken over yet goes on to the one after.
+        let stand = stand.or_else(|| if was_first { room.stand.take() } else { None });
+        let left = match room.line.front() {
+            Some(next) if was_first => {
+                room.stand = stand;
+                next.bell.nudge();
+                None
+            }
+            _ => stand,
+        };
+        self.settle(rooms, key);
+        left
+    }
+
+    /// The first in line, if it sleeps: it will not go before [`Hall::give`] or [`Hall::refuse`].
+    pub(crate) fn serve(&self, key: &Key) -> Option<Serving<A>> {
+        if !self.occupied.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut rooms = self.rooms();
+        let first = rooms.by_key.get_mut(key)?.line.front_mut()?;
+        if !matches!(first.state, State::Asleep) {
+            return None;
+        }
+        first.state = State::Served;
+        Some(Serving { number: first.number, ask: first.ask })
+    }
+
+    /// Gives a served waiter what it waits for.
+    pub(crate) fn give(&self, key: &Key, served: &Serving<A>, got: G) {
+        self.end_service(key, served, |seat| seat.state = State::Given(got));
+    }
+
+    /// Lets a served waiter look for itself; `ask` is what it asks for from now on.
+    pub(crate) fn refuse(&self, key: &Key, served: &Serving<A>, ask: A) {
+        self.end_service(key, served, |seat| (seat.state, seat.ask, seat.rung) = (State::Awake, ask, true));
+    }
+
+    /// Rings a waiter of this process. False when there is none by this id.
+    pub(crate) fn ring(&self, key: &Key, id: WaitId) -> bool {
+        let mut rooms = self.rooms();
+        let Some(room) = rooms.by_key.get_mut(key) else { return false };
+        let Some(seat) = room.line.iter_mut().find(|seat| seat.ids.contains(&id)) else { return false };
+        seat.rung = true;
+        seat.bell.nudge();
+        true
+    }
+
+    fn end_service(&self, key: &Key, served: &Serving<A>, end: impl FnOnce(&mut Seat<A, G>)) {
+        self.with_seat(key, served.number, |seat| {
+            end(seat);
+            seat.bell.nudge();
+        });
+    }
+
+    fn with_seat<T>(&self, key: &Key, number: u64, body: impl FnOnce(&mut Seat<A, G>) -> T) -> Option<T> {
+        let mut rooms = self.rooms();
+        let room = rooms.by_key.get_mut(key)?;
+        room.line.iter_mut().find(|seat| seat.number == number).map(body)
+    }
+
+    fn with_room(&self, key: &Key, body: impl FnOnce(&mut Room<A, G>)) {
+        let mut rooms = self.rooms();
+        body(rooms.by_key.entry(key.clone()).or_default());
+        self.settle(rooms, key);
+    }
+
+    /// Forgets a room that is worth nothing, and when there are too many, all in which nobody waits.
+    fn settle(&self, mut rooms: MutexGuard<'_, Rooms<A, G>>, key: &Key) {
+        if rooms.by_key.get(key).is_some_and(|room| room.line.is_empty() && !room.known.courteous) {
+            rooms.by_key.remove(key);
+        }
+        if rooms.by_key.len() > MOST_ROOMS {
+            rooms.by_key.retain(|_, room| !room.line.is_empty());
+        }
+        self.occupied.store(!rooms.by_key.is_empty(), Ordering::Release);
+    }
+
+    fn rooms(&self) -> MutexGuard<'_, Rooms<A, G>> {
+        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<A, G> Default for Room<A, G> {
+    fn default() -> Self {
+        Room { line: VecDeque::new(), stand: None, known: Known::default() }
+    }
+}

@@ -1,0 +1,441 @@
+//! What a waiter does next: a state machine that knows the time and what happened, and does no I/O.
+//!
+//! A driver asks [`Plan::step`] what to do, does it, and tells [`Plan::on`] what came of it. The blocking driver
+//! is `drive`; a simulation and an event loop can be others. The plan knows nothing of what is waited for: only
+//! whether it was seen to be free.
+//!
+//! **When to look, although nobody rang.** The lock may be free without our hearing of it: its holder died, the
+//! waiter before us died with the bell in its hand, a bell was lost. How soon a waiter looks:
+//!
+//! | the waiter | looks after |
+//! | --- | --- |
+//! | saw the lock free, and others before it in the queue | 25 to 40 ms: the one that was rung may be dead |
+//! | is the first in the queue, its bells work, and the holder will ring | 1 s; less where the holder's lease ends before |
+//! | stands behind others, and as before | 0.6 s for each of them, between 1 and 3 s; then when its turn should have come by the pace of the queue |
+//! | has bells that do not work, or a holder that rings nobody | 100 ms, growing to 280 ms within the first second, to 1 s later |
+//!
+//! So the waiters of a healthy queue together ask the server for next to nothing, however many they are.
+
+use std::time::Duration;
+
+use super::entries::MOST_WAITERS;
+use crate::clock::Moment;
+
+/// How long the waiter that was rung may take before one behind it takes the lock.
+const GRACE: Duration = Duration::from_millis(25);
+/// The pauses of a waiter at the head that trusts its bell.
+const HEAD: Duration = Duration::from_secs(1);
+/// A queue that needs longer than this for one waiter is looked at more closely.
+const SLOW: Duration = Duration::from_millis(600);
+/// The bounds of the first pause behind others, and of later ones.
+const FIRST: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3));
+const LATER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// The pauses of a waiter without a bell: the first, the longest of a young wait, the longest.
+const POLL: [Duration; 3] =
+    [Duration::from_millis(100), Duration::from_millis(280), Duration::from_millis(1000)];
+/// Until then a wait is young.
+const YOUNG: Duration = Duration::from_millis(1300);
+/// How often a waiter without a bell, or at the head, sees to it that it still stands in the queue.
+const QUEUE_CHECK: Duration = Duration::from_secs(2);
+/// The first pause after a failure; each further one is twice as long, up to the longest.
+const FIRST_RETRY: Duration = Duration::from_millis(5);
+const LONGEST_RETRY: Duration = Duration::from_millis(250);
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Try to take it.
+    Try,
+    /// Enter the queue, and look at it in the same packet.
+    Join {
+        /// Before all others: our turn had come, and somebody was faster.
+        front: bool,
+    },
+    /// Look, without taking anything.
+    Look {
+        /// At what is waited for.
+        lock: bool,
+        /// At our place in the queue.
+        queue: bool,
+    },
+    /// Leave the queue, for it is too long, and go on waiting.
+    StepOut,
+    /// Leave the queue for good, and pass on a bell that came too late.
+    Leave,
+    /// Sleep until the bell rings, something else happens, or this moment has come.
+    Sleep(Moment),
+    /// The wait is over.
+    End(Ended),
+}
+
+/// How a wait ended that got nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Its limit passed.
+    TimedOut,
+    /// It was cancelled.
+    Interrupted,
+    /// The server was out of reach for too long.
+    Outage,
+}
+
+/// What is waited for, as it was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// It can be had.
+    Free,
+    /// Somebody has it.
+    Held {
+        /// Whether its holder will ring when it lets go.
+        rings: bool,
+        /// How long the server keeps it for the holder, at most.
+        left: Option<Duration>,
+    },
+}
+
+/// Our place in the queue, as it was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stand {
+    /// We stand in it, and so many before us.
+    Behind(usize),
+    /// We do not stand in it: we were rung, or the queue was lost.
+    Gone {
+        /// How many stand in it.
+        waiters: usize,
+    },
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The try failed: somebody has it.
+    Missed,
+    /// We stand in the queue.
+    Joined {
+        /// How many stand before us.
+        before: usize,
+        /// What is waited for, seen after we had joined.
+        lock: Seen,
+    },
+    /// The server has no room for us in the queue.
+    Refused,
+    /// What a look showed of what it was to show.
+    Looked {
+        /// Our place in the queue.
+        stand: Option<Stand>,
+        /// What is waited for.
+        lock: Option<Seen>,
+    },
+    /// Our bell rang.
+    Rung,
+    /// We left the queue, or are not in it.
+    Left,
+    /// The wait was cancelled.
+    Interrupted,
+    /// The server could not be reached.
+    Failed,
+}
+
+/// A wait on its way.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    place: Place,
+    began: Moment,
+    deadline: Option<Moment>,
+    outage: Duration,
+    /// Whether anything was tried yet: the first step is taken whatever the time.
+    started: bool,
+    /// Our turn has come, and nobody else will be rung before we try.
+    rung: bool,
+    trusted: bool,
+    out_since: Option<Moment>,
+    retry: Duration,
+    /// What to end with once the queue is left.
+    ended: Ended,
+    step: Step,
+}
+
+/// A stand in the queue, which one waiter can take over from another of the same process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    queued: Queued,
+    /// How many stood before us, and when that was.
+    before: usize,
+    seen: Moment,
+    /// How long the queue takes for one waiter, as far as that was seen.
+    pace: Option<Duration>,
+    /// When we entered it, and how many stood before us then.
+    joined: Option<(Moment, usize)>,
+    /// The last look found the lock free and others before us.
+    free: bool,
+    /// Whether the holder that was seen last rings.
+    rings: bool,
+    /// When the server lets go of that holder at the latest.
+    left: Option<Moment>,
+    /// The last pause of a waiter without a bell.
+    poll: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Queued {
+    /// Not yet, or not any more.
+    No,
+    Yes,
+    /// There was no room.
+    Crowded,
+}
+
+impl Plan {
+    /// A wait that begins now. `courteous`: others were seen waiting, so stand behind them at once instead of
+    /// trying first. `pace`: how long the queue took for one waiter the last time.
+    pub fn new(
+        now: Moment,
+        limit: Option<Duration>,
+        outage: Duration,
+        courteous: bool,
+        pace: Option<Duration>,
+    ) -> Plan {
+        let place = Place {
+            queued: Queued::No,
+            before: 0,
+            seen: now,
+            pace,
+            joined: None,
+            free: false,
+            rings: false,
+            left: None,
+            poll: Duration::ZERO,
+        };
+        Plan {
+            place,
+            began: now,
+            deadline: limit.map(|limit| now + limit),
+            outage,
+            started: false,
+            rung: false,
+            trusted: false,
+            out_since: None,
+            retry: FIRST_RETRY,
+            ended: Ended::TimedOut,
+            step: if courteous { Step::Join { front: false } } else { Step::Try },
+        }
+    }
+
+    /// What to do now.
+    pub fn step(&mut self, now: Moment) -> Step {
+        let late = self.deadline.is_some_and(|deadline| deadline <= now);
+        let ending = matches!(self.step, Step::Leave | Step::End(_));
+        if late && self.started && !ending {
+            self.finish(Ended::TimedOut);
+        } else if let Step::Sleep(until) = self.step
+            && until <= now
+        {
+            self.step = self.look(now);
+        }
+        self.started = true;
+        match self.step {
+            Step::Sleep(until) => Step::Sleep(self.deadline.map_or(until, |deadline| deadline.min(until))),
+            step => step,
+        }
+    }
+
+    /// Takes in what happened. `chance` is a number from 0 up to 1 that spreads waiters in time; `trusted`:
+    /// whether bells are known to reach us.
+    pub fn on(&mut self, event: Event, now: Moment, chance: f64, trusted: bool) {
+        self.trusted = trusted;
+        if let Step::End(_) = self.step {
+            return;
+        }
+        if !matches!(event, Event::Failed | Event::Interrupted) {
+            (self.out_since, self.retry) = (None, FIRST_RETRY);
+        }
+        if let (Step::Leave, false) = (self.step, matches!(event, Event::Left | Event::Failed)) {
+            return;
+        }
+        match event {
+            Event::Interrupted => self.finish(Ended::Interrupted),
+            Event::Failed => self.failed(now),
+            Event::Left => self.left(now, chance),
+            Event::Rung => {
+                self.place.queued = Queued::No;
+                self.rung = true;
+                self.step = Step::Try;
+            }
+            Event::Missed => {
+                let front = std::mem::take(&mut self.rung);
+                self.step = match self.place.queued {
+                    Queued::No => Step::Join { front },
+                    // Somebody was faster, who may not know that we wait.
+                    _ => Step::Look { lock: true, queue: false },
+                };
+            }
+            Event::Refused => {
+                self.place.queued = Queued::Crowded;
+                self.step = self.sleep(now, chance);
+            }
+            Event::Joined { before, lock } => {
+                self.place.queued = Queued::Yes;
+                self.place.joined.get_or_insert((now, before));
+                (self.place.before, self.place.seen) = (before, now);
+                self.step = Step::StepOut;
+                if before < MOST_WAITERS || lock == Seen::Free {
+                    self.judge(lock, now, chance);
+                }
+            }
+            Event::Looked { stand, lock } => self.looked(stand, lock, now, chance),
+        }
+    }
+
+    /// Whether our turn came without our being told: bells do not reach us, or the queue was lost.
+    pub fn was_passed_over(&self, stand: Stand) -> bool {
+        self.place.queued == Queued::Yes && matches!(stand, Stand::Gone { .. })
+    }
+
+    /// Whether we stand in the queue, as far as we know.
+    pub fn is_queued(&self) -> bool {
+        self.place.queued == Queued::Yes
+    }
+
+    /// How long the queue took for one waiter, in this wait.
+    pub fn pace(&self, now: Moment) -> Option<Duration> {
+        let (joined, before) = self.place.joined?;
+        Some(now.since(joined) / u32::try_from(before + 1).unwrap_or(u32::MAX))
+    }
+
+    /// Our place in the queue, for another waiter of this process to take over; if there is one.
+    pub fn place(&self) -> Option<Place> {
+        (self.place.queued == Queued::Yes && !self.rung).then_some(self.place)
+    }
+
+    /// Takes over another waiter's place. It is rung as before.
+    pub fn take_over(&mut self, place: Place, now: Moment, chance: f64) {
+        self.place = place;
+        self.started = true;
+        self.step = self.sleep(now, chance);
+    }
+
+    fn finish(&mut self, ended: Ended) {
+        self.ended = ended;
+        // Somebody may be about to ring us, or has done so: that must not be lost.
+        let owes = self.rung || self.place.queued == Queued::Yes;
+        self.step = if owes { Step::Leave } else { Step::End(ended) };
+    }
+
+    fn left(&mut self, now: Moment, chance: f64) {
+        self.step = match self.step {
+            Step::Leave => Step::End(self.ended),
+            _ => {
+                self.place.queued = Queued::Crowded;
+                self.sleep(now, chance)
+            }
+        };
+    }
+
+    fn failed(&mut self, now: Moment) {
+        if self.step == Step::Leave {
+            // It dies with the queue, or at the next bell that it does not answer.
+            return self.left(now, 0.0);
+        }
+        if now.since(*self.out_since.get_or_insert(now)) >= self.outage {
+            self.step = Step::End(Ended::Outage);
+            return;
+        }
+        self.step = Step::Sleep(now + self.retry);
+        self.retry = (self.retry * 2).min(LONGEST_RETRY);
+    }
+
+    fn looked(&mut self, stand: Option<Stand>, lock: Option<Seen>, now: Moment, chance: f64) {
+        let mut slow = false;
+        match stand {
+            Some(Stand::Gone { waiters }) if self.place.queued == Queued::Crowded => {
+                self.place.seen = now;
+                if waiters < MOST_WAITERS && lock != Some(Seen::Free) {
+                    self.step = Step::Join { front: false };
+                    return;
+                }
+            }
+            Some(Stand::Gone { .. }) => {
+                // It was our turn, and perhaps still is.
+                self.place.queued = Queued::No;
+                self.rung = lock == Some(Seen::Free);
+                self.step = if self.rung { Step::Try } else { Step::Join { front: true } };
+                return;
+            }
+            Some(Stand::Behind(before)) => {
+                let (passed, moved) = (now.since(self.place.seen), self.place.before.saturating_sub(before));
+                let pace = passed / u32::try_from(moved.max(1)).unwrap_or(u32::MAX);
+                slow = pace > SLOW;
+                self.place.pace = Some(pace);
+                (self.place.before, self.place.seen) = (before, now);
+            }
+            None => {}
+        }
+        match lock {
+            Some(seen) => self.judge(seen, now, chance),
+            None if slow || self.place.before == 0 => self.step = Step::Look { lock: true, queue: false },
+            None => self.step = self.sleep(now, chance),
+        }
+    }
+
+    fn judge(&mut self, seen: Seen, now: Moment, chance: f64) {
+        let place = &mut self.place;
+        match seen {
+            // Of those whose bells work, the one that was rung goes first.
+            Seen::Free if place.before == 0 || place.free || !self.trusted && place.poll > Duration::ZERO => {
+                place.free = false;
+                self.step = Step::Try;
+                return;
+            }
+            Seen::Free => place.free = true,
+            Seen::Held { rings, left } => {
+                (place.free, place.rings) = (false, rings);
+                place.left = left.map(|left| now + left);
+            }
+        }
+        self.step = self.sleep(now, chance);
+    }
+
+    fn look(&self, now: Moment) -> Step {
+        let place = &self.place;
+        if place.queued == Queued::No {
+            return Step::Try;
+        }
+        let queue = now.since(place.seen) >= QUEUE_CHECK;
+        if self.out_since.is_some() {
+            Step::Look { lock: true, queue: true }
+        } else if self.hears() && place.before > 0 && !place.free {
+            Step::Look { lock: false, queue: true }
+        } else {
+            Step::Look { lock: true, queue }
+        }
+    }
+
+    /// Whether we shall be told when it is our turn, as far as can be known.
+    fn hears(&self) -> bool {
+        self.trusted && self.place.rings && self.place.queued == Queued::Yes
+    }
+
+    fn sleep(&mut self, now: Moment, chance: f64) -> Step {
+        let hears = self.hears();
+        let place = &mut self.place;
+        let turns = f64::from(u32::try_from(place.before).unwrap_or(u32::MAX)) + 1.0;
+        let jitter = 0.85 + 0.15 * chance;
+        let pause = if place.free {
+            GRACE.mul_f64(1.0 + 0.6 * chance)
+        } else if !hears {
+            let longest = if now.since(self.began) < YOUNG { POLL[1] } else { POLL[2] };
+            place.poll = place.poll.mul_f64(1.5).clamp(POLL[0], longest);
+            place.poll.mul_f64(jitter)
+        } else if place.before == 0 {
+            // The server's last second may be over in no time, and a look too early costs another.
+            let end = place.left.map_or(HEAD, |left| left.since(now));
+            HEAD.min(end.mul_f64(0.5).max(HEAD / 4)).mul_f64(jitter)
+        } else if let Some(pace) = place.pace {
+            let turn = pace.mul_f64(1.25 * turns) + Duration::from_millis(300);
+            turn.clamp(LATER.0, LATER.1).mul_f64(1.0 + 0.15 * chance)
+        } else {
+            SLOW.mul_f64(turns).clamp(FIRST.0, FIRST.1).mul_f64(1.0 + 0.15 * chance)
+        };
+        Step::Sleep(now + pause)
+    }
+}

@@ -1,0 +1,172 @@
+//! The queue on the server: the item beside the lock that says who waits.
+//!
+//! It is advice and nothing else. Entering is one atomic append; leaving, and taking off the waiter that was rung, is a
+//! compare-and-swap that names waiters by their ids, never by their position: so it does not matter who does it, how
+//! often, or what happened in between.
+
+use std::time::Duration;
+
+use super::entries::{self, Entry, WaitId};
+use super::plan::Stand;
+use crate::client::Client;
+use crate::error::{Error, ErrorKind, Result};
+use crate::lease::Ttl;
+use crate::name::Key;
+use crate::store::{Failure, Item, Op, Reply, Route};
+
+/// How long a queue lives that nobody writes to. Waiters that wait for longer write it anew.
+const LIFE: Duration = Duration::from_secs(300);
+/// How often a change is tried anew because somebody else was faster.
+const ROUNDS: usize = 10;
+
+/// A queue by its key.
+#[derive(Clone, Copy)]
+pub(crate) struct Queue<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) route: Route,
+    pub(crate) key: &'a Key,
+}
+
+/// Who else was in the queue when the next one was rung.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct HandedOn {
+    /// Others were waiting.
+    pub(crate) others: bool,
+    /// One of our own entries was still there.
+    pub(crate) ours: bool,
+}
+
+impl Queue<'_> {
+    /// Enters, and runs `look` behind it in the same packet: how many stand before us, and what `look` gave.
+    pub(crate) fn join(
+        &self,
+        line: &[u8],
+        id: WaitId,
+        front: bool,
+        look: Op<'_>,
+    ) -> std::result::Result<(usize, Reply), Failure> {
+        let key = self.key;
+        for round in 0..ROUNDS {
+            let enter = match (round % 2, front) {
+                (1, _) => Op::Add { key, value: line, ttl: life() },
+                (_, false) => Op::Append { key, value: line },
+                (_, true) => Op::Prepend { key, value: line },
+            };
+            let mut replies = self.client.run(self.route, &[enter, Op::Get { key }, look])?.into_iter();
+            if let (Some(Reply::Stored(_)), queue, Some(seen)) =
+                (replies.next(), replies.next(), replies.next())
+            {
+                let before = match &queue {
+                    Some(Reply::Value(item)) => position(&item.value, &[id]),
+                    _ => None,
+                };
+                // It may be gone again already: rung, or the queue lost.
+                return Ok((before.unwrap_or(0), seen));
+            }
+        }
+        Err(Failure {
+            error: Error::new(ErrorKind::Unknown, "The queue of waiters changes too fast."),
+            sent: true,
+        })
+    }
+
+    /// Our place, what `look` gives if it is asked for, or both. A queue that would not live much longer is written
+    /// anew.
+    pub(crate) fn look(
+        &self,
+        ids: &[WaitId],
+        queue: bool,
+        look: Option<Op<'_>>,
+    ) -> Result<(Option<Stand>, Option<Reply>)> {
+        let ops: Vec<Op<'_>> = queue.then_some(Op::Get { key: self.key }).into_iter().chain(look).collect();
+        let mut replies = self.client.read(self.route, &ops)?.into_iter();
+        if !queue {
+            return Ok((None, replies.next()));
+        }
+        let stand = match replies.next() {
+            Some(Reply::Value(item)) => {
+                if item.remaining.is_some_and(|left| left < LIFE / 2) {
+                    let value = entries::without(&item.value, &[]);
+                    let _ = self.client.run(self.route, &[self.swap(&item, &value)]);
+                }
+                let gone = || Stand::Gone { waiters: entries::waiters(&item.value).count() };
+                position(&item.value, ids).map_or_else(gone, Stand::Behind)
+            }
+            _ => Stand::Gone { waiters: 0 },
+        };
+        Ok((Some(stand), replies.next()))
+    }
+
+    /// Takes our entries off, and runs `look` afterwards: whoever rang us in between relies on us, so if what we
+    /// waited for is free, the next one is to be told. Gives what `look` gave last.
+    pub(crate) fn leave(&self, ids: &[WaitId], look: Op<'_>) -> std::result::Result<Option<Reply>, Failure> {
+        for _ in 0..ROUNDS {
+            let mut replies = self.client.run(self.route, &[Op::Get { key: self.key }, look])?;
+            let seen = replies.pop();
+            let Some(Reply::Value(item)) = replies.pop() else { return Ok(seen) };
+            if position(&item.value, ids).is_none() {
+                return Ok(seen);
+            }
+            let rest = entries::without(&item.value, ids);
+            let mut replies = self.client.run(self.route, &[self.swap(&item, &rest), look])?;
+            let seen = replies.pop();
+            if replies.pop() != Some(Reply::Changed) {
+                return Ok(seen);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Rings the first one who is not one of `ours`, and takes it and ours off. `queue` is what was read of it.
+    ///
+    /// First the bell, then the queue: the next one is to be at work while we still write. But if an entry of ours is
+    /// still there, whoever rang us has not got to write yet; then the next one might be done before either of us
+    /// has, and would ring our entry instead of the one after it. So then the queue is written first.
+    pub(crate) fn hand_on(&self, queue: Item, ours: &[WaitId], ring: &dyn Fn(&Entry<'_>)) -> HandedOn {
+        let mut handed = HandedOn { others: false, ours: position(&queue.value, ours).is_some() };
+        let mut rung = None;
+        let mut queue = queue;
+        for round in 1..=ROUNDS {
+            let mut gone = ours.to_vec();
+            let next = entries::waiters(&queue.value).find(|entry| !ours.contains(&entry.id));
+            let next = next.filter(|_| rung.is_none());
+            if let Some(next) = next
+                && (position(&queue.value, ours).is_none() || round == ROUNDS)
+            {
+                ring(&next);
+                rung = Some(next.id);
+            }
+            gone.extend(rung.or(next.map(|next| next.id)));
+            handed.others |= next.is_some();
+            let rest = entries::without(&queue.value, &gone);
+            if rest == queue.value {
+                break;
+            }
+            let written = self.client.one(self.route, self.swap(&queue, &rest));
+            if matches!(written, Ok(Reply::Changed))
+                && let Ok(Some(item)) = self.client.get(self.route, self.key)
+            {
+                queue = item;
+                continue;
+            }
+            if let (Some(next), None) = (next, rung) {
+                ring(&next);
+            }
+            break;
+        }
+        handed
+    }
+
+    fn swap<'b>(&'b self, item: &Item, value: &'b [u8]) -> Op<'b> {
+        Op::Swap { key: self.key, version: item.version, value, ttl: life() }
+    }
+}
+
+fn life() -> Ttl {
+    Ttl::covering(LIFE)
+}
+
+/// How many stand before the first of `ids`.
+fn position(queue: &[u8], ids: &[WaitId]) -> Option<usize> {
+    entries::waiters(queue).position(|entry| ids.contains(&entry.id))
+}
