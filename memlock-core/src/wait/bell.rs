@@ -16,6 +16,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::entries::WaitId;
+use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, Result};
 use crate::fork::ForkLocal;
 
@@ -246,25 +247,30 @@ impl TakenBell {
     }
 
     /// Sleeps for so long, or until the bell rings for one of `live`, or somebody nudges.
-    pub(crate) fn sleep(&self, limit: Duration, live: &[WaitId]) -> Woken {
+    pub(crate) fn sleep(&self, duration: Duration, live: &[WaitId]) -> Woken {
         let bell = self.bell();
         let socket = bell.socket.get().and_then(Option::as_ref);
         let Some(nudge) = &bell.nudge else {
-            std::thread::sleep(limit.min(BLIND));
+            SystemClock.sleep(duration.min(BLIND));
             return if self.heard(live) { Woken::Rung } else { Woken::Nudged };
         };
         let watch = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut watched =
             [watch(nudge.as_raw_fd()), watch(socket.map_or(-1, |socket| socket.udp.as_raw_fd()))];
         let limit = libc::timespec {
-            tv_sec: limit.as_secs().min(i32::MAX as u64) as libc::time_t,
-            tv_nsec: limit.subsec_nanos() as _,
+            tv_sec: duration.as_secs().min(i32::MAX as u64) as libc::time_t,
+            tv_nsec: duration.subsec_nanos() as _,
         };
         // SAFETY: two valid pollfds and a valid timespec are given, and the signal mask is left alone. A
         // negative descriptor is passed over.
         let ready = unsafe { libc::ppoll(watched.as_mut_ptr(), 2, &limit, std::ptr::null()) };
         if watched[1].revents != 0 && ready > 0 && self.heard(live) {
             return Woken::Rung;
+        }
+        if watched.iter().any(|watched| watched.revents & libc::POLLNVAL != 0) {
+            // The program has closed our descriptors: then this is no way to sleep.
+            SystemClock.sleep(duration.min(BLIND));
+            return Woken::Nudged;
         }
         if watched[0].revents != 0 && ready > 0 {
             let mut count = 0_u64;

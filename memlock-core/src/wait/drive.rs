@@ -217,7 +217,14 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         let line = entries::line(self.bell.address(test), id);
         match self.queue.join(&line, id, front, self.goal.look()) {
             Ok((before, reply)) => match self.goal.seen(&reply) {
-                Ok(lock) => self.tell(Event::Joined { before, lock }),
+                Ok(lock) => {
+                    // By now a bell that was just opened has heard itself, if it hears anything.
+                    let rung = !self.at.client.bells().are_heard() && self.bell.heard(&self.ids);
+                    self.tell(Event::Joined { before, lock });
+                    if rung {
+                        self.rung();
+                    }
+                }
                 Err(error) => self.fail(error)?,
             },
             // No room for the queue is no reason not to wait for the lock.
@@ -238,8 +245,7 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         {
             // Whoever took us off has rung before.
             if self.bell.heard(&self.ids) {
-                self.heard = true;
-                self.tell(Event::Rung);
+                self.rung();
                 return Ok(());
             }
             if stand != (Stand::Gone { waiters: 0 }) {
@@ -283,7 +289,7 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         if let Some(HallStand { place, ids, bell }) = stand {
             (self.ids, self.bell) = (ids, bell);
             let (now, chance) = (self.now(), self.identity.fraction());
-            self.plan.take_over(place, now, chance);
+            self.plan.take_over(place, now, chance, self.at.client.bells().are_heard());
         }
         self.first = first;
         first
@@ -310,10 +316,14 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
             }
         }
         if rung {
-            self.heard = true;
-            self.tell(Event::Rung);
+            self.rung();
         }
         None
+    }
+
+    fn rung(&mut self) {
+        self.heard = true;
+        self.tell(Event::Rung);
     }
 
     /// We were given it by another thread of this process.

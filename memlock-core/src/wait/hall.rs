@@ -235,8 +235,10 @@ impl<A: Copy, G> Hall<A, G> {
     /// Rings a waiter of this process. False when there is none by this id.
     pub(crate) fn ring(&self, key: &Key, id: WaitId) -> bool {
         let mut rooms = self.rooms();
-        let Some(room) = rooms.by_key.get_mut(key) else { return false };
-        let Some(seat) = room.line.iter_mut().find(|seat| seat.ids.contains(&id)) else { return false };
+        let Some(Room { line, stand, .. }) = rooms.by_key.get_mut(key) else { return false };
+        let orphaned = stand.as_ref().is_some_and(|stand| stand.ids.contains(&id));
+        let seat = line.iter_mut().find(|seat| orphaned || seat.ids.contains(&id));
+        let Some(seat) = seat else { return false };
         seat.rung = true;
         seat.bell.nudge();
         true

@@ -308,9 +308,8 @@ impl Plan {
     }
 
     /// Takes over another waiter's place. It is rung as before.
-    pub fn take_over(&mut self, place: Place, now: Moment, chance: f64) {
-        self.place = place;
-        self.started = true;
+    pub fn take_over(&mut self, place: Place, now: Moment, chance: f64, trusted: bool) {
+        (self.place, self.trusted, self.started) = (place, trusted, true);
         self.step = self.sleep(now, chance);
     }
 
@@ -428,8 +427,8 @@ impl Plan {
             place.poll.mul_f64(jitter)
         } else if place.before == 0 {
             // The server's last second may be over in no time, and a look too early costs another.
-            let end = place.left.map_or(HEAD, |left| left.since(now));
-            HEAD.min(end.mul_f64(0.5).max(HEAD / 4)).mul_f64(jitter)
+            let half = place.left.map_or(HEAD, |left| (left.since(now) / 2).max(HEAD / 4));
+            HEAD.min(half).mul_f64(jitter)
         } else if let Some(pace) = place.pace {
             let turn = pace.mul_f64(1.25 * turns) + Duration::from_millis(300);
             turn.clamp(LATER.0, LATER.1).mul_f64(1.0 + 0.15 * chance)
@@ -439,3 +438,6 @@ impl Plan {
         Step::Sleep(now + pause)
     }
 }
+
+#[cfg(test)]
+mod tests;
