@@ -48,7 +48,11 @@ fn whoever_is_first_and_finds_it_free_goes_ahead() {
     plan.on(Event::Joined { before: 0, lock: Seen::Free }, at(1), 0.0, true);
     assert_eq!(plan.step(at(1)), Step::Try);
     plan.on(Event::Missed, at(2), 0.0, true);
-    assert_eq!(plan.step(at(2)), Step::Look { lock: true, queue: false }, "the new holder may have to be told");
+    assert_eq!(
+        plan.step(at(2)),
+        Step::Look { lock: true, queue: false },
+        "the new holder may have to be told"
+    );
 }
 
 #[test]
@@ -107,7 +111,10 @@ fn without_bells_a_young_wait_asks_often_and_an_old_one_seldom() {
     let (mut now, mut looks) = (0, 0);
     while now < 10_000 {
         let pause = sleeps(&mut plan, now);
-        assert!(pause <= Duration::from_millis(if now < 1200 { 280 } else { 1000 }), "{pause:?} after {now} ms");
+        assert!(
+            pause <= Duration::from_millis(if now < 1200 { 280 } else { 1000 }),
+            "{pause:?} after {now} ms"
+        );
         now += pause.as_millis() as u64 + 1;
         let Step::Look { lock: true, queue } = plan.step(at(now)) else { panic!("no look") };
         looks += 1 + u64::from(queue);
@@ -194,10 +201,8 @@ fn an_outage_is_ridden_out_for_so_long() {
 fn any_event() -> impl Strategy<Value = Event> {
     let seen = prop_oneof![
         Just(Seen::Free),
-        (any::<bool>(), proptest::option::of(0_u64..100_000)).prop_map(|(rings, left)| Seen::Held {
-            rings,
-            left: left.map(Duration::from_millis)
-        }),
+        (any::<bool>(), proptest::option::of(0_u64..100_000))
+            .prop_map(|(rings, left)| Seen::Held { rings, left: left.map(Duration::from_millis) }),
     ];
     let stand = prop_oneof![
         (0_usize..600).prop_map(Stand::Behind),

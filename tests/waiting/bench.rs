@@ -1,0 +1,249 @@
+//! What the tests of waiting stand on: a server, clients for which no time passes, stores that let something happen
+//! in the middle of a batch or tell others of a wrong address.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use memlock_core::clock::{Clock, Moment, SystemClock};
+use memlock_core::lease::Ttl;
+use memlock_core::name::{Key, Keyspace};
+use memlock_core::store::{self, Failure, Op, Reply, Route, Store};
+use memlock_core::wait::entries::{self, WaitId};
+use memlock_core::{Client, Lock, Release};
+use memlock_tests::server::Memcached;
+
+pub(crate) const LEASE: Duration = Duration::from_secs(30);
+/// For what must happen, however slow the machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A clock that stands still.
+#[derive(Debug)]
+pub(crate) struct Frozen(Moment);
+
+impl Frozen {
+    pub(crate) fn clock() -> Arc<dyn Clock> {
+        Arc::new(Frozen(SystemClock.now()))
+    }
+}
+
+impl Clock for Frozen {
+    fn now(&self) -> Moment {
+        self.0
+    }
+    fn unix_seconds(&self) -> u64 {
+        SystemClock.unix_seconds()
+    }
+    fn sleep(&self, duration: Duration) {
+        SystemClock.sleep(duration);
+    }
+    fn random(&self, bytes: &mut [u8]) -> std::io::Result<()> {
+        SystemClock.random(bytes)
+    }
+}
+
+pub(crate) type Hook = Box<dyn FnMut(&Op<'_>) + Send>;
+
+/// A store that lets something happen before each operation.
+pub(crate) struct Hooked {
+    inner: Arc<dyn Store>,
+    hook: Mutex<Hook>,
+}
+
+impl std::fmt::Debug for Hooked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hooked")
+    }
+}
+
+impl Store for Hooked {
+    /// One by one: the operations of a batch are not atomic together.
+    fn run(&self, route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>, Failure> {
+        ops.iter()
+            .map(|op| {
+                (self.hook.lock().unwrap())(op);
+                Ok(self.inner.run(route, &[*op])?.remove(0))
+            })
+            .collect()
+    }
+
+    fn local_address(&self, route: Route) -> Option<IpAddr> {
+        self.inner.local_address(route)
+    }
+}
+
+/// A server, and what a test wants of it.
+pub(crate) struct Bench {
+    pub(crate) server: Memcached,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) lock: Key,
+    pub(crate) queue: Key,
+}
+
+impl Bench {
+    pub(crate) fn new() -> Bench {
+        let server = Memcached::start();
+        let lock = Keyspace::default().lock(b"m");
+        let queue = lock.waiters();
+        Bench { store: connect(&server), server, lock, queue }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(&self.server.url()).unwrap()
+    }
+
+    /// A client for which no time passes.
+    pub(crate) fn frozen(&self) -> Client {
+        Client::with_store(connect(&self.server), Frozen::clock())
+    }
+
+    pub(crate) fn hooked(&self, clock: Arc<dyn Clock>, hook: impl FnMut(&Op<'_>) + Send + 'static) -> Client {
+        let store = Hooked { inner: connect(&self.server), hook: Mutex::new(Box::new(hook)) };
+        Client::with_store(Arc::new(store), clock)
+    }
+
+    pub(crate) fn entries(&self) -> Vec<u8> {
+        match &self.store.run(Route::of(&self.lock), &[Op::Get { key: &self.queue }]).unwrap()[..] {
+            [Reply::Value(item)] => item.value.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    pub(crate) fn waiters(&self) -> Vec<WaitId> {
+        entries::waiters(&self.entries()).map(|entry| entry.id).collect()
+    }
+
+    pub(crate) fn until_waiting(&self, count: usize) {
+        until(|| self.waiters().len() == count);
+    }
+
+    /// Until so many wait, and the holder can know that somebody does.
+    pub(crate) fn until_seen(&self, count: usize) {
+        self.until_waiting(count);
+        self.until_marked();
+    }
+
+    /// Until the holder can know that somebody waits.
+    pub(crate) fn until_marked(&self) {
+        until(|| self.server.plain().get("lock:m").is_some_and(|record| record.ends_with(b" rings")));
+    }
+
+    /// Puts entries into the queue that nobody answers for.
+    pub(crate) fn add_dead(&self, front: bool, ids: impl Iterator<Item = u64>) {
+        // A port that nobody listens on for the test's time, most likely; it does not matter.
+        let lines: Vec<u8> =
+            ids.flat_map(|id| entries::line("127.0.0.1:9".parse().ok(), WaitId(id))).collect();
+        let (key, value, ttl) = (&self.queue, &lines[..], Ttl::covering(LEASE * 10));
+        let add = if front { Op::Prepend { key, value } } else { Op::Append { key, value } };
+        let ops = [Op::Add { key, value: b"", ttl }, add];
+        assert!(matches!(self.store.run(Route::of(&self.lock), &ops).unwrap()[1], Reply::Stored(_)));
+    }
+
+    pub(crate) fn delete(&self, key: &Key) {
+        self.server.plain().command(&format!("delete {}", key.as_str()));
+    }
+}
+
+pub(crate) fn connect(server: &Memcached) -> Arc<dyn Store> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    store::connect(&server.url(), &clock).unwrap()
+}
+
+pub(crate) fn until(mut done: impl FnMut() -> bool) {
+    let end = SystemClock.now() + PATIENCE;
+    while !done() {
+        assert!(SystemClock.now() < end, "it did not come about");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+pub(crate) fn lock(client: &Client) -> Lock {
+    client.mutex("m", LEASE).unwrap().lock().unwrap()
+}
+
+/// Waits in another thread.
+pub(crate) fn waiter(client: &Client) -> Receiver<Lock> {
+    let (done, got) = mpsc::channel();
+    let client = client.clone();
+    thread::spawn(move || {
+        // Nobody may want it any more when a test has failed.
+        let _ = done.send(lock(&client));
+    });
+    got
+}
+
+pub(crate) fn gets(waiter: &Receiver<Lock>) -> Lock {
+    waiter.recv_timeout(PATIENCE).expect("the waiter was not told")
+}
+
+/// Whichever of them gets it first.
+pub(crate) fn one_of(waiters: &[Receiver<Lock>]) -> Lock {
+    let mut got = None;
+    until(|| {
+        got = waiters.iter().find_map(|waiter| waiter.try_recv().ok());
+        got.is_some()
+    });
+    got.unwrap()
+}
+
+pub(crate) fn unlock(mut lock: Lock) {
+    assert_eq!(lock.unlock().unwrap(), Release::Released);
+}
+
+/// Unlocks what is kept there, if it is there yet.
+pub(crate) fn release(held: &Mutex<Option<Lock>>) {
+    if let Some(lock) = held.lock().unwrap().take() {
+        unlock(lock);
+    }
+}
+
+/// A store on which others are told of an address where nobody listens.
+#[derive(Debug)]
+pub(crate) struct Deaf {
+    pub(crate) inner: Arc<dyn Store>,
+    /// How often it stood in the queue and had looked at the lock.
+    pub(crate) joined: AtomicUsize,
+}
+
+impl Store for Deaf {
+    fn run(&self, route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>, Failure> {
+        let deafened: Vec<Vec<u8>> = ops
+            .iter()
+            .map(|op| match op {
+                Op::Add { value, .. } | Op::Append { value, .. } | Op::Prepend { value, .. } => {
+                    deafened(value)
+                }
+                _ => Vec::new(),
+            })
+            .collect();
+        let ops: Vec<Op<'_>> = ops
+            .iter()
+            .zip(&deafened)
+            .map(|(op, value)| match *op {
+                Op::Add { key, ttl, .. } => Op::Add { key, value, ttl },
+                Op::Append { key, .. } => Op::Append { key, value },
+                Op::Prepend { key, .. } => Op::Prepend { key, value },
+                op => op,
+            })
+            .collect();
+        let replies = self.inner.run(route, &ops);
+        if deafened.iter().any(|value| entries::waiters(value).next().is_some()) {
+            self.joined.fetch_add(1, Ordering::SeqCst);
+        }
+        replies
+    }
+
+    fn local_address(&self, route: Route) -> Option<IpAddr> {
+        self.inner.local_address(route)
+    }
+}
+
+pub(crate) fn deafened(value: &[u8]) -> Vec<u8> {
+    match entries::waiters(value).next() {
+        Some(entry) => entries::line("127.0.0.1:9".parse().ok(), entry.id),
+        None => value.to_vec(),
+    }
+}

@@ -1,0 +1,234 @@
+//! The races of the table at the head of `memlock_core::wait`.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use memlock_core::clock::{Clock, SystemClock};
+use memlock_core::store::Op;
+use memlock_core::{Client, Lock, Wait, Waited};
+
+use super::bench::{Bench, Deaf, Frozen, LEASE, connect, gets, lock, one_of, release, unlock, until, waiter};
+
+#[test]
+fn a_release_at_any_step_of_joining_is_not_missed() {
+    for step in 0..9 {
+        let bench = Bench::new();
+        let holder = Arc::new(Mutex::new(Some(lock(&bench.client()))));
+        let (mut ops, held) = (0, Arc::clone(&holder));
+        let client = bench.hooked(Frozen::clock(), move |_| {
+            if ops == step {
+                release(&held);
+            }
+            ops += 1;
+        });
+        let waiter = waiter(&client);
+        // Joining has fewer steps than that: then it happens while the waiter sleeps.
+        until(|| holder.lock().unwrap().is_none() || !bench.waiters().is_empty());
+        if step == 8 {
+            bench.until_marked();
+            release(&holder);
+        }
+        unlock(gets(&waiter));
+        until(|| bench.entries().is_empty());
+    }
+}
+
+#[test]
+fn a_releaser_that_dies_before_it_rings_is_noticed() {
+    let bench = Bench::new();
+    let holder = lock(&bench.client());
+    let waiters = [waiter(&bench.client()), waiter(&bench.client())];
+    bench.until_waiting(2);
+    // Its `md` arrived, and then nothing more.
+    bench.delete(&bench.lock);
+    let freed = SystemClock.now();
+    unlock(one_of(&waiters));
+    let noticed = SystemClock.now().since(freed);
+    assert!(noticed < Duration::from_secs(5), "{noticed:?}");
+    unlock(one_of(&waiters));
+    drop(holder);
+}
+
+#[test]
+fn a_dead_head_is_passed() {
+    let bench = Bench::new();
+    let client = bench.client();
+    let holder = lock(&client);
+    bench.add_dead(false, 1..=1);
+    let waiter = waiter(&bench.client());
+    bench.until_seen(2);
+    // The dead one is rung, and taken off.
+    unlock(holder);
+    bench.until_waiting(1);
+    unlock(gets(&waiter));
+    until(|| bench.entries().is_empty());
+}
+
+#[test]
+fn a_courteous_process_waits_for_the_dead_for_a_moment_only() {
+    let bench = Bench::new();
+    let client = bench.client();
+    let mut holder = lock(&client);
+    bench.add_dead(false, 1..=6);
+    // A waiter came and went, so that the holder knows of the queue.
+    let gone = bench.client().mutex("m", LEASE).unwrap().lock_for(Duration::from_millis(20)).unwrap();
+    assert!(gone.is_none());
+    for left in (0..6).rev() {
+        unlock(holder);
+        let began = SystemClock.now();
+        holder = lock(&client);
+        let waited = SystemClock.now().since(began);
+        assert!(waited < Duration::from_millis(800), "{waited:?} with {left} dead before it");
+    }
+    unlock(holder);
+    assert!(bench.entries().is_empty());
+    // And when it is alone it waits for nobody.
+    let commands = bench.server.commands();
+    unlock(lock(&client));
+    unlock(lock(&client));
+    assert!(bench.server.commands() - commands <= 4 + 4, "it goes straight ahead");
+}
+
+#[test]
+fn lost_bells_cost_time_and_nothing_else() {
+    let bench = Bench::new();
+    let holder = bench.client();
+    // Its bell works, but the others are told of another address.
+    let deaf = Arc::new(Deaf { inner: connect(&bench.server), joined: AtomicUsize::new(0) });
+    let client = Client::with_store(Arc::<Deaf>::clone(&deaf), Arc::new(SystemClock));
+    for round in 0..4 {
+        let held = lock(&holder);
+        let waiter = waiter(&client);
+        until(|| deaf.joined.load(Ordering::SeqCst) > round);
+        bench.until_marked();
+        unlock(held);
+        let began = SystemClock.now();
+        unlock(gets(&waiter));
+        let waited = SystemClock.now().since(began);
+        let bound = Duration::from_millis(if round == 0 { 2500 } else { 700 });
+        assert!(waited < bound, "round {round}: {waited:?}, though it knows by now that it is deaf");
+        until(|| bench.entries().is_empty());
+    }
+}
+
+#[test]
+fn a_rung_waiter_that_missed_is_the_next() {
+    let bench = Bench::new();
+    let holder = lock(&bench.client());
+    let barger = bench.client();
+    let (barged, won) = mpsc::channel();
+    let mut tries = 0;
+    let first = bench.hooked(Frozen::clock(), move |op| {
+        if let Op::Add { key, .. } = op
+            && key.as_str() == "lock:m"
+        {
+            tries += 1;
+            if tries == 2 {
+                // It was rung, and somebody is faster.
+                barged.send(barger.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap()).unwrap();
+            }
+        }
+    });
+    let first = waiter(&first);
+    bench.until_seen(1);
+    let second = waiter(&bench.frozen());
+    bench.until_waiting(2);
+    unlock(holder);
+    let barger = gets(&won);
+    // It is before the second one again; whose entry the releaser may not have got to.
+    bench.until_waiting(2);
+    // The barger took a free lock and is told that others wait.
+    bench.until_marked();
+    unlock(barger);
+    let fence = |lock: &Lock| lock.fence();
+    let got = gets(&first);
+    let earlier = fence(&got);
+    unlock(got);
+    let got = gets(&second);
+    assert!(fence(&got) > earlier);
+    unlock(got);
+}
+
+#[test]
+fn two_releasers_at_once_lose_nobody() {
+    let bench = Bench::new();
+    let inside = AtomicUsize::new(0);
+    let (done, ended) = mpsc::channel();
+    let clients: Vec<Client> = (0..6).map(|_| bench.frozen()).collect();
+    thread::scope(|scope| {
+        for client in &clients {
+            let (inside, done) = (&inside, done.clone());
+            scope.spawn(move || {
+                for _ in 0..300 {
+                    let held = lock(client);
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    unlock(held);
+                }
+                done.send(()).unwrap();
+            });
+        }
+        for _ in &clients {
+            if ended.recv_timeout(Duration::from_secs(120)).is_err() {
+                // The threads cannot be ended otherwise, as they wait for ever.
+                clients.iter().for_each(Client::cancel_waits);
+                panic!("somebody was not told; the queue is {:?}", String::from_utf8_lossy(&bench.entries()));
+            }
+        }
+    });
+    assert_eq!(bench.entries(), b"");
+}
+
+#[test]
+fn a_lost_queue_is_built_anew() {
+    let bench = Bench::new();
+    let client = bench.client();
+    let mut holder = lock(&client);
+    let waiters = [waiter(&bench.client()), waiter(&bench.client()), waiter(&bench.client())];
+    bench.until_seen(3);
+    bench.delete(&bench.queue);
+    // Whether the holder goes now or later, all of them get it.
+    for _ in 0..3 {
+        unlock(holder);
+        holder = one_of(&waiters);
+    }
+    unlock(holder);
+    until(|| bench.entries().is_empty());
+}
+
+#[test]
+fn a_bell_that_comes_too_late_is_passed_on() {
+    for step in 0..4 {
+        let bench = Bench::new();
+        let holder = Arc::new(Mutex::new(Some(lock(&bench.client()))));
+        let leaving = Arc::new(AtomicUsize::new(usize::MAX));
+        let (held, left) = (Arc::clone(&holder), Arc::clone(&leaving));
+        let first = bench.hooked(Arc::new(SystemClock), move |_| match left.load(Ordering::SeqCst) {
+            usize::MAX => {}
+            0 => {
+                release(&held);
+                left.store(usize::MAX, Ordering::SeqCst);
+            }
+            more => left.store(more - 1, Ordering::SeqCst),
+        });
+        let cancel = first.cancel_handle();
+        thread::scope(|scope| {
+            let first = scope.spawn(|| {
+                let mutex = first.mutex("m", LEASE).unwrap();
+                mutex.lock_with(&Wait::FOREVER.unless_cancelled(&cancel)).unwrap()
+            });
+            bench.until_seen(1);
+            let second = waiter(&bench.frozen());
+            bench.until_waiting(2);
+            leaving.store(step, Ordering::SeqCst);
+            cancel.cancel();
+            assert!(matches!(first.join().unwrap(), Waited::Interrupted));
+            // Leaving took fewer steps than that.
+            release(&holder);
+            unlock(gets(&second));
+        });
+        until(|| bench.entries().is_empty());
+    }
+}
