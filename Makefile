@@ -25,7 +25,7 @@ RUFF := $(VENV)/bin/ruff
 
 .PHONY: help
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | sort | while IFS=$$'\t' read -r name text; do printf '  %-12s %s\n' "$$name" "$$text"; done
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | sort | while IFS=$$'\t' read -r name text; do printf '  %-15s %s\n' "$$name" "$$text"; done
 
 .PHONY: build
 build: ## build the C library (release)
@@ -67,13 +67,18 @@ bench: build python $(VENV)/.bench ## measure pairs and inserts next to their fl
 	@packaging/need cc memcached libmemcached strace taskset readelf
 	PYTHON=$(PYTHON) benches/run $(ARGS)
 
+.PHONY: bench-contended
+bench-contended: build python $(VENV)/.bench ## measure processes that contend for one lock, next to what people use (10 minutes)
+	@packaging/need cc memcached redis-server
+	PYTHON=$(PYTHON) benches/run-contended $(ARGS)
+
 .PHONY: check
 check: $(CBINDGEN) $(VENV)/.test ## formatting, lints, links in the docs, and whether the C header is up to date
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -q --no-deps -p memlock-core -p memlock-tests
-	$(RUFF) check . benches/run examples/demo/run
-	$(RUFF) format --check . benches/run examples/demo/run
+	$(RUFF) check . benches/run benches/run-contended examples/demo/run
+	$(RUFF) format --check . benches/run benches/run-contended examples/demo/run
 	$(CBINDGEN) -q --config memlock-ffi/cbindgen.toml --crate memlock-ffi --verify --output include/memlock.h memlock-ffi \
 	  || { echo "include/memlock.h is not what memlock-ffi/src says: run 'make header'."; exit 1; }
 
@@ -84,7 +89,7 @@ header: $(CBINDGEN) ## write include/memlock.h anew from memlock-ffi/src
 .PHONY: fmt
 fmt: $(VENV)/.test ## format Rust and Python
 	$(CARGO) fmt --all
-	$(RUFF) format . benches/run examples/demo/run
+	$(RUFF) format . benches/run benches/run-contended examples/demo/run
 
 .PHONY: install
 install: build ## install libraries, headers, pkg-config and CMake files (PREFIX=, LIBDIR=, DESTDIR=)

@@ -1,0 +1,116 @@
+"""What is run: which contenders, how many processes, how long they hold, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+# Holds are in milliseconds. Long holds are waited for: they cost a run its time, not its work.
+HOLDS = (0.0, 1.0, 5.0, 50.0, 500.0)
+PROCESSES = (2, 8, 32)
+CROWD = 128
+
+# Turns that every process should have: a first one, which Jain's index leaves out, and three.
+TURNS = 4.2
+SECONDS = 5.0
+# So that a percentile of hand-overs is one of some hundreds, where that can be had.
+SECONDS_OF_LONG_HOLDS = 12.0
+LONG_HOLD_MS = 50.0
+
+QUICK_SECONDS = 1.2
+QUICK_HOLDS = (0.0, 1.0, 50.0)
+QUICK_PROCESSES = (8,)
+
+# Starting servers and processes, and ending them.
+SECONDS_AROUND = 0.5
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A lock to contend for: `worker` and `name` say how to start those who do."""
+
+    key: str
+    title: str
+    language: str
+    name: str
+    server: str
+    holds: Sequence[float] = HOLDS
+    processes: Sequence[int] = PROCESSES
+    # The holds at which a CROWD contends too.
+    crowd: Sequence[float] = ()
+
+
+_FEW = {"holds": (1.0, 50.0), "processes": (8, 32)}
+_CROWDED = {"crowd": (0.0, 1.0, 5.0, 50.0)}
+_POLLING = {"holds": (0.0, 1.0, 50.0), "crowd": (0.0,)}
+
+CONTENDERS = (
+    Contender("c", "C: memlock", "c", "memlock", "memcached", **_CROWDED),
+    Contender("python", "Python: memlock", "python", "memlock", "memcached"),
+    Contender("polling", "C: polling at 1 ms", "c", "polling", "memcached", **_POLLING),
+    Contender("redis-lock", "python-redis-lock", "python", "python-redis-lock", "redis", **_FEW),
+    Contender("redis-py", "redis-py's Lock", "python", "redis-py", "redis", **_FEW),
+    Contender("sherlock", "sherlock's MCLock", "python", "sherlock", "memcached", **_FEW),
+)
+
+PEERS = ("redis-lock", "redis-py", "sherlock")
+
+# Lets two in at once, to see whether that is noticed.
+BROKEN = Contender("broken", "C: broken", "c", "broken", "memcached")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row of the table."""
+
+    contender: Contender
+    processes: int
+    hold_ms: float
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.contender.title}, {self.processes} processes, {self.hold_ms:g} ms"
+
+    @property
+    def order(self) -> tuple[float, int, int]:
+        """By hold, then processes, then contender."""
+        return self.hold_ms, self.processes, CONTENDERS.index(self.contender)
+
+
+def cells(
+    keys: Collection[str],
+    processes: Sequence[int] | None = None,
+    holds: Sequence[float] | None = None,
+    seconds: float | None = None,
+    *,
+    quick: bool = False,
+) -> list[Cell]:
+    """The rows that are wanted: what is named is run by all, else each contender has its own."""
+    wanted = []
+    for contender in CONTENDERS:
+        if contender.key not in keys:
+            continue
+        its_holds = [hold for hold in QUICK_HOLDS if hold in contender.holds]
+        its = [(count, hold) for count in QUICK_PROCESSES for hold in its_holds]
+        if processes or holds or not quick:
+            its = [
+                (count, hold)
+                for count in processes or contender.processes
+                for hold in holds or contender.holds
+            ]
+        if not (processes or holds or quick):
+            its += [(CROWD, hold) for hold in contender.crowd]
+        for count, hold in its:
+            lasting = seconds or (QUICK_SECONDS if quick else _seconds(count, hold))
+            wanted.append(Cell(contender, count, hold, lasting))
+    return sorted(wanted, key=lambda cell: cell.order)
+
+
+def duration(wanted: Sequence[Cell]) -> float:
+    """About how many seconds all of it takes."""
+    return sum(cell.seconds + SECONDS_AROUND for cell in wanted)
+
+
+def _seconds(processes: int, hold_ms: float) -> float:
+    least = SECONDS if hold_ms < LONG_HOLD_MS else SECONDS_OF_LONG_HOLDS
+    return max(least, TURNS * processes * hold_ms / 1000)

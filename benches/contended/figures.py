@@ -1,0 +1,134 @@
+"""What the turns of a race say."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .board import Turn
+
+
+@dataclass(frozen=True)
+class Run:
+    """A race as it was seen: `turns` in the order in which they were entered."""
+
+    turns: Sequence[Turn]
+    open_waits: Sequence[int]
+    processes: int
+    start_ns: int
+    stop_ns: int
+    clashes: int
+    commands: int
+    worker_cpu_s: float
+    server_cpu_s: float
+    machine_cpu_s: float
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A row of the table. Hand-overs are in milliseconds, in rising order."""
+
+    seconds: float
+    acquisitions: int
+    handovers: Sequence[float]
+    to_itself: int
+    jain: float
+    turns_each: float
+    longest_wait_s: float
+    commands: int
+    worker_cpu_s: float
+    server_cpu_s: float
+    others_cpu_s: float
+    violations: dict[str, int]
+
+    @property
+    def per_second(self) -> float:
+        """Acquisitions a second."""
+        return self.acquisitions / self.seconds
+
+    @property
+    def per_acquisition(self) -> float:
+        """Commands that the server ran for each."""
+        return self.commands / self.acquisitions if self.acquisitions else math.inf
+
+    def percentile(self, percent: float) -> float:
+        """The hand-over that so many of a hundred do not exceed; NaN if there was none."""
+        rank = max(1, math.ceil(len(self.handovers) * percent / 100))
+        return self.handovers[rank - 1] if self.handovers else math.nan
+
+
+def figures(run: Run) -> Figures:
+    """Work the figures out."""
+    counted = [turn for turn in run.turns if turn.entered_ns < run.stop_ns]
+    handovers, to_itself = _handovers(counted, run.open_waits)
+    jain, turns_each = _fairness([turn.process for turn in counted], run.processes)
+    seconds = (run.stop_ns - run.start_ns) / 1e9
+    used = run.worker_cpu_s + run.server_cpu_s
+    return Figures(
+        seconds=seconds,
+        acquisitions=len(counted),
+        handovers=sorted(handovers),
+        to_itself=to_itself,
+        jain=jain,
+        turns_each=turns_each,
+        longest_wait_s=_longest_wait_s(counted, run),
+        commands=run.commands,
+        worker_cpu_s=run.worker_cpu_s / seconds,
+        server_cpu_s=run.server_cpu_s / seconds,
+        others_cpu_s=max(0.0, run.machine_cpu_s - used) / seconds,
+        violations=_violations(run),
+    )
+
+
+def _handovers(turns: Sequence[Turn], open_waits: Sequence[int]) -> tuple[list[float], int]:
+    """From the end of a hold to the next one's entry, when somebody was waiting at that end.
+
+    Answers how long it took when another process was next, and how often the same one was, past
+    those who waited. Who is waiting is told by the turns to come: one was asked for before.
+    """
+    handovers, to_itself = [], 0
+    # The earliest request of all that are still to be granted, or never were.
+    earliest = min(open_waits, default=math.inf)
+    for turn, following in zip(reversed(turns[:-1]), reversed(turns[1:])):
+        earliest = min(earliest, following.asked_ns)
+        if earliest > turn.left_ns:
+            continue
+        if turn.process == following.process:
+            to_itself += 1
+        else:
+            handovers.append((following.entered_ns - turn.left_ns) / 1e6)
+    return handovers, to_itself
+
+
+def _fairness(sequence: Sequence[int], processes: int) -> tuple[float, float]:
+    """Jain's index over the turns of each process, and how many each had on average.
+
+    The first round is left out, being the start-up. What follows is cut to whole rounds, counted
+    from the end: else the index would blame a lock that is quite fair for a round half done.
+    """
+    whole = (len(sequence) - processes) // processes * processes
+    window = sequence[-whole:] if whole > 0 else sequence
+    each = list(Counter(window).values())
+    if not each:
+        return math.nan, 0.0
+    return sum(each) ** 2 / (processes * sum(n * n for n in each)), len(window) / processes
+
+
+def _longest_wait_s(turns: Sequence[Turn], run: Run) -> float:
+    waits = [turn.entered_ns - turn.asked_ns for turn in turns]
+    waits += [run.stop_ns - since for since in run.open_waits]
+    return max(waits, default=0) / 1e9
+
+
+def _violations(run: Run) -> dict[str, int]:
+    """What must not be: all turns count here, those after the stop too."""
+    overlaps, last_left = 0, 0
+    for turn in run.turns:
+        overlaps += turn.entered_ns < last_left
+        last_left = max(last_left, turn.left_ns)
+    fences = [turn.fence for turn in run.turns if turn.fence]
+    stale = sum(later <= earlier for earlier, later in zip(fences, fences[1:]))
+    found = {"overlaps": overlaps, "two inside": run.clashes, "fences that did not rise": stale}
+    return {what: times for what, times in found.items() if times}

@@ -1,0 +1,186 @@
+"""Runs one cell: a server, the processes, a common start, a stop, and what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import BinaryIO
+
+from harness import server as memcached
+from harness.contenders import BUILT, CC, HEADER, LIBRARIES, PYTHON, ROOT
+
+from .board import Board
+from .cells import Cell, Contender
+from .figures import Figures, Run, figures
+from .servers import SERVERS
+
+FOLDER = ROOT / "benches" / "contended"
+WORKER = BUILT / "contended"
+ARCHIVE = LIBRARIES / "libmemlock.a"
+MODULES = ("memlock", "pylibmc", "pymemcache", "redis", "redis_lock", "sherlock")
+
+# No process gets the lock more often than this, in one second.
+TURNS_A_SECOND = 50_000
+SPARE_TURNS = 1000
+
+READY_LIMIT_S = 60.0
+STOP_LIMIT_S = 20.0
+# From when all are ready: they look every millisecond whether there is a start.
+START_IN_NS = 30_000_000
+# A process may be told to stop just before it begins a wait: so it is told again.
+TELL_AGAIN_S = 0.05
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def missing(contenders: Sequence[Contender]) -> list[str]:
+    """One sentence for each thing that is not here and that these contenders need."""
+    wants = []
+    if shutil.which(CC) is None:
+        wants.append(f"the C compiler {CC} is not installed: package `gcc`")
+    for needed in (HEADER, ARCHIVE):
+        if not needed.exists():
+            where = needed.relative_to(ROOT)
+            wants.append(f"memlock's C library is not built: no {where}; run `make build`")
+    if memcached.executable() is None:
+        wants.append("memcached is not installed: package `memcached`")
+    if any(it.server == "redis" for it in contenders) and shutil.which("redis-server") is None:
+        wants.append("redis-server is not installed: package `redis-server`")
+    if any(it.language == "python" for it in contenders):
+        for module in MODULES:
+            tried = _run([PYTHON, "-c", f"import {module}"])
+            if tried.returncode != 0:
+                said = (tried.stderr.splitlines() or ["no reason given"])[-1]
+                wants.append(f"Python module `{module}` is not installed ({said})")
+    return wants
+
+
+def build() -> None:
+    """Compile the worker; the library is put into it, so that a build meanwhile does no harm."""
+    BUILT.mkdir(parents=True, exist_ok=True)
+    flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{HEADER.parent}"]
+    sources = [str(FOLDER / "worker.c"), str(ARCHIVE), "-lpthread", "-ldl", "-lm"]
+    done = _run([CC, *flags, "-o", str(WORKER), *sources])
+    if done.returncode != 0:
+        raise RuntimeError(f"{CC} worker.c\n{done.stderr.strip()}")
+
+
+def race(cell: Cell) -> Figures:
+    """Run a cell, and answer its figures."""
+    hold_s = cell.hold_ms / 1000
+    a_second = min(TURNS_A_SECOND, 1 / hold_s if hold_s else TURNS_A_SECOND)
+    room = int(a_second * cell.seconds) + SPARE_TURNS
+    board = Board.new(cell.processes, room, int(hold_s * 1e9))
+    with closing(board), closing(SERVERS[cell.contender.server]()) as server:
+        with _processes(cell, server.port, board) as processes:
+            _until_ready(processes, board)
+            cpu, before = _machine_cpu_s(), server.used()
+            start_ns = board.words[Board.START] = time.monotonic_ns() + START_IN_NS
+            processes.expect_to_last((start_ns - time.monotonic_ns()) / 1e9 + cell.seconds)
+            # Before the stop, since what it sets off is no part of the race.
+            after = server.used()
+            stop_ns = board.words[Board.STOP] = time.monotonic_ns()
+            cpu = _machine_cpu_s() - cpu
+            processes.stop(hold_s)
+        return figures(
+            Run(
+                turns=board.turns(),
+                open_waits=board.open_waits(),
+                processes=cell.processes,
+                start_ns=start_ns,
+                stop_ns=stop_ns,
+                clashes=board.clashes(),
+                commands=after.commands - before.commands,
+                worker_cpu_s=board.cpu_ns() / 1e9,
+                server_cpu_s=after.cpu_s - before.cpu_s,
+                machine_cpu_s=cpu,
+            )
+        )
+
+
+class _Processes:
+    """The processes that contend: the worker and its children, in a group of their own."""
+
+    def __init__(self, cell: Cell, port: int, board: Board, said: BinaryIO):
+        program = {"c": [str(WORKER)], "python": [PYTHON, str(FOLDER / "worker.py")]}
+        command = [*program[cell.contender.language], cell.contender.name, str(port)]
+        self._said = said
+        self._worker = subprocess.Popen(
+            [*command, str(board.fd)],
+            pass_fds=[board.fd],
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            start_new_session=True,
+        )
+
+    def expect_to_last(self, seconds: float) -> None:
+        """Wait so long, during which nobody may end."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._worker.wait(seconds)
+            raise self.failure("ended too early")
+
+    def stop(self, hold_s: float) -> None:
+        """End all waits, and wait until all have ended."""
+        limit = time.monotonic() + hold_s + STOP_LIMIT_S
+        while self._worker.poll() is None:
+            if time.monotonic() > limit:
+                raise self.failure("did not stop")
+            self._signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._worker.wait(TELL_AGAIN_S)
+        if self._worker.returncode != 0:
+            raise self.failure("failed")
+
+    def failure(self, what: str) -> RuntimeError:
+        """Say what went wrong, in the processes' own words if they had any."""
+        self._said.seek(0)
+        words = self._said.read().decode(errors="replace").strip()
+        return RuntimeError(f"the processes {what}" + (f": {words}" if words else ""))
+
+    def kill(self) -> None:
+        """Leave nobody behind."""
+        if self._worker.poll() is None:
+            self._signal(signal.SIGKILL)
+            self._worker.wait()
+
+    def _signal(self, number: int) -> None:
+        # The group's id is the worker's, and nobody else's while that is not waited for.
+        os.killpg(self._worker.pid, number)
+
+
+@contextlib.contextmanager
+def _processes(cell: Cell, port: int, board: Board) -> Iterator[_Processes]:
+    with tempfile.TemporaryFile() as said:
+        processes = _Processes(cell, port, board, said)
+        try:
+            yield processes
+        finally:
+            processes.kill()
+
+
+def _until_ready(processes: _Processes, board: Board) -> None:
+    limit = time.monotonic() + READY_LIMIT_S
+    while not board.all_ready():
+        if time.monotonic() > limit:
+            raise processes.failure("were not ready in time")
+        processes.expect_to_last(0.01)
+
+
+def _machine_cpu_s() -> float:
+    """What all programs of this machine have used of its processors."""
+    with open("/proc/stat", encoding="utf-8") as lines:
+        user, nice, system, _idle, _iowait, irq, softirq, steal = map(
+            int, lines.readline().split()[1:9]
+        )
+    return (user + nice + system + irq + softirq + steal) / TICKS_PER_S
+
+
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)

@@ -1,0 +1,205 @@
+"""What the figures say: a table, and a line for each thing that was wanted."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import subprocess
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from harness.contenders import PYTHON
+
+from .cells import BROKEN, Cell
+from .figures import Figures
+from .servers import versions
+
+Rows = Mapping[Cell, Figures]
+
+# Beyond this, others were at work on the machine: processors used by neither side of the race.
+DISTURBED = 0.2
+# Fewer turns than this for each process say little about fairness.
+TURNS_WANTED = 3
+
+# The holds and crowds at which memlock has a promise to keep, apart from hold 0.
+PROMISED_PROCESSES = (8, 32)
+PROMISED_HOLDS = (1.0, 500.0)
+PROMISED_P50_MS = {"c": 0.3, "python": 0.4}
+PROMISED_P99_MS = {"c": 1.0, "python": 1.5}
+PROMISED_JAIN = 0.99
+PROMISED_COMMANDS = 9.0
+PROMISED_MAX_MS = 50.0
+
+LEGEND = """\
+per second     acquisitions, of all processes together
+of 1/hold      what would be if a hand-over took no time and a sleep no longer than asked for
+hand-over      ms from just before a release to just after the next process's lock call returned,
+               when somebody was waiting at that release
+to itself      how many of a hundred such releases went on with the same process
+Jain           fairness: 1 when all had as many turns
+turns          how many each had on average, without a first round, which is the start-up
+longest wait   of any lock call, also of those that the end of the run cut short
+commands       that the server ran for an acquisition (memcached: on items; Redis: also those that
+               scripts call)
+CPU            processors in use, by all processes and by the server
+*              other programs used more than 0.2 processors meanwhile"""
+
+_VERSIONS = """
+import platform, sys
+from importlib import metadata
+said = [platform.python_version()] + [name + " " + metadata.version(name) for name in sys.argv[1:]]
+print(", ".join(said))
+"""
+_LIBRARIES = ("memlock", "python-redis-lock", "redis", "sherlock", "pymemcache")
+
+
+def machine() -> str:
+    """Where this was measured, and with which versions."""
+    told = subprocess.run(
+        [PYTHON, "-c", _VERSIONS, *_LIBRARIES], capture_output=True, text=True, check=False
+    )
+    kernel = f"{platform.system()} {platform.release()}"
+    lines = {
+        "machine": f"{os.cpu_count()} cores, {kernel}, load {os.getloadavg()[0]:.1f}",
+        "servers": versions(),
+        "python": told.stdout.strip() or platform.python_version(),
+    }
+    return "\n".join(f"{name:<9}{said}" for name, said in lines.items())
+
+
+COLUMNS = (
+    "hold, ms",
+    "processes",
+    "contender",
+    "per second",
+    "of 1/hold",
+    "hand-over p50",
+    "p99",
+    "max",
+    "to itself",
+    "Jain",
+    "turns",
+    "longest wait, s",
+    "commands",
+    "CPU: processes",
+    "server",
+    "violations",
+)
+
+# --- the table ---------------------------------------------------------------------------------
+
+
+def table(rows: Rows) -> str:
+    """All rows in markdown, by hold, then processes, then contender."""
+    lines = [[*COLUMNS], ["---:", "---:", "---", *["---:"] * (len(COLUMNS) - 3)]]
+    lines += [_row(cell, rows[cell]) for cell in sorted(rows, key=lambda cell: cell.order)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _row(cell: Cell, its: Figures) -> list[str]:
+    releases = its.to_itself + len(its.handovers)
+    ideal = f"{its.per_second * cell.hold_ms / 10:.0f} %" if cell.hold_ms else "-"
+    return [
+        f"{cell.hold_ms:g}",
+        str(cell.processes),
+        cell.contender.title + (" *" if its.others_cpu_s > DISTURBED else ""),
+        f"{its.per_second:,.0f}" if its.per_second >= 10 else f"{its.per_second:.2f}",
+        ideal,
+        *(_ms(its.percentile(percent)) for percent in (50, 99, 100)),
+        f"{100 * its.to_itself / releases:.0f} %" if releases else "-",
+        f"{its.jain:.3f}",
+        f"{its.turns_each:,.0f}" if its.turns_each >= 10 else f"{its.turns_each:.1f}",
+        f"{its.longest_wait_s:.2f}",
+        f"{its.per_acquisition:.1f}",
+        f"{its.worker_cpu_s:.2f}",
+        f"{its.server_cpu_s:.2f}",
+        str(sum(its.violations.values())),
+    ]
+
+
+def _ms(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.2f}" if value < 10 else f"{value:,.0f}"
+
+
+# --- the verdicts ------------------------------------------------------------------------------
+
+
+class Verdict(NamedTuple):
+    """One thing that was wanted, and what there was."""
+
+    wanted: str
+    figure: str
+    met: bool
+
+    def __str__(self) -> str:
+        if self.met:
+            return f"{self.figure} met"
+        return f"{self.figure} MISSED ({self.wanted})"
+
+
+def verdicts(rows: Rows) -> str:
+    """A line for each row that has a promise: it informs, since a noisy machine proves nothing."""
+    lines, all_told = [], []
+    for cell in sorted(rows, key=lambda cell: (cell.contender.key, *cell.order)):
+        found = list(_verdicts(cell, rows))
+        if found:
+            marks = _remarks(rows[cell])
+            lines.append(f"  {cell!s:<38} {', '.join(map(str, found))}{marks}")
+            all_told += found
+    missed = sum(not verdict.met for verdict in all_told)
+    return "\n".join([f"memlock's bar: {len(all_told) - missed} met, {missed} MISSED", *lines])
+
+
+def violations(rows: Rows) -> list[str]:
+    """A sentence for each row in which the lock let two in, or its fences did not rise."""
+    return [
+        f"{cell}: {', '.join(f'{times} {what}' for what, times in its.violations.items())}"
+        for cell, its in rows.items()
+        if its.violations and cell.contender != BROKEN
+    ]
+
+
+def _verdicts(cell: Cell, rows: Rows) -> Iterator[Verdict]:
+    its, key = rows[cell], cell.contender.key
+    if key not in PROMISED_P50_MS:
+        return
+    if cell.hold_ms == 0:
+        yield _at_most("longest", its.percentile(100), PROMISED_MAX_MS, "ms")
+        polling = [
+            figures
+            for other, figures in rows.items()
+            if other.contender.key == "polling"
+            and (other.hold_ms, other.processes) == (cell.hold_ms, cell.processes)
+        ]
+        if key == "c" and polling:
+            wanted = polling[0].per_second
+            met = its.per_second >= wanted
+            figure = f"{its.per_second:,.0f} per second"
+            yield Verdict(f"polling: {wanted:,.0f}", figure, met)
+    elif cell.processes in PROMISED_PROCESSES and (
+        PROMISED_HOLDS[0] <= cell.hold_ms <= PROMISED_HOLDS[1]
+    ):
+        yield _at_most("p50", its.percentile(50), PROMISED_P50_MS[key], "ms")
+        yield _at_most("p99", its.percentile(99), PROMISED_P99_MS[key], "ms")
+        met = its.jain >= PROMISED_JAIN
+        yield Verdict(f"{PROMISED_JAIN:g} or more", f"Jain {its.jain:.3f}", met)
+        yield _at_most("commands", its.per_acquisition, PROMISED_COMMANDS, "")
+
+
+def _at_most(what: str, value: float, limit: float, unit: str) -> Verdict:
+    tail = f" {unit}" if unit else ""
+    if math.isnan(value):
+        return Verdict(f"{limit:g}{tail} or less", f"no {what}", met=False)
+    return Verdict(f"{limit:g}{tail} or less", f"{what} {_ms(value)}{tail}", value <= limit)
+
+
+def _remarks(its: Figures) -> str:
+    remarks = []
+    if its.turns_each < TURNS_WANTED:
+        remarks.append(f"only {its.turns_each:.1f} turns each")
+    if len(its.handovers) < 100:
+        remarks.append(f"only {len(its.handovers)} hand-overs")
+    if its.others_cpu_s > DISTURBED:
+        remarks.append(f"others used {its.others_cpu_s:.1f} processors")
+    return f"; {', '.join(remarks)}" if remarks else ""

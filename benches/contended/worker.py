@@ -1,0 +1,218 @@
+"""Processes that contend for one lock from Python, each as fast as it can.
+
+    worker.py CONTENDER PORT FD
+
+As worker.c, on the same board.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import NamedTuple
+
+import memlock
+import redis
+import redis_lock
+import sherlock
+from board import Board
+from pymemcache.client.base import Client
+from pymemcache.serde import pickle_serde
+
+NAME = "contended"
+LEASE_S = 30
+READY_POLL_S = 0.001
+PR_SET_PDEATHSIG = 1
+
+now_ns = time.monotonic_ns
+
+
+class Lock(NamedTuple):
+    """What every contender can do; a fence of 0 is none."""
+
+    acquire: Callable[[], object]
+    release: Callable[[], object]
+    fence: Callable[[], int] = lambda: 0
+
+
+# Each contender is a function that connects, and answers what makes a lock of a name.
+
+
+def memlock_locks(port: int) -> Callable[[str], Lock]:
+    """memlock's mutex."""
+    client = memlock.connect(f"memcached://127.0.0.1:{port}")
+
+    def make(name: str) -> Lock:
+        mutex = client.mutex(name, lease=LEASE_S)
+        return Lock(mutex.acquire, mutex.release, lambda: mutex.fence)
+
+    return make
+
+
+def redis_lock_locks(port: int) -> Callable[[str], Lock]:
+    """python-redis-lock: SET NX, and BLPOP on a list to which the holder pushes on release."""
+    client = _redis(port)
+
+    def make(name: str) -> Lock:
+        lock = redis_lock.Lock(client, name, expire=LEASE_S)
+        return Lock(lock.acquire, lock.release)
+
+    return make
+
+
+def redis_py_locks(port: int) -> Callable[[str], Lock]:
+    """redis-py's own lock, which asks every 0.1 s unless told otherwise."""
+    client = _redis(port)
+
+    def make(name: str) -> Lock:
+        lock = client.lock(name, timeout=LEASE_S)
+        return Lock(lock.acquire, lock.release)
+
+    return make
+
+
+def sherlock_locks(port: int) -> Callable[[str], Lock]:
+    """sherlock's MCLock over pymemcache, which asks every 0.1 s unless told otherwise."""
+    # As in pairs.py: MCLock needs the answer to `add`, and its str back as a str.
+    client = Client(("127.0.0.1", port), no_delay=True, default_noreply=False, serde=pickle_serde)
+
+    def make(name: str) -> Lock:
+        lock = sherlock.MCLock(name, client=client, expire=LEASE_S, timeout=float("inf"))
+        return Lock(lock.acquire, lock.release)
+
+    return make
+
+
+def _redis(port: int) -> redis.Redis:
+    # A limit would cut BLPOP short.
+    return redis.Redis(port=port, socket_timeout=None)
+
+
+CONTENDERS = {
+    "memlock": memlock_locks,
+    "python-redis-lock": redis_lock_locks,
+    "redis-py": redis_py_locks,
+    "sherlock": sherlock_locks,
+}
+
+
+class Stop(BaseException):
+    """Ends a wait. No library takes it for an error of its own."""
+
+
+class Racer:
+    """One process of the race."""
+
+    def __init__(self, board: Board, index: int) -> None:
+        self.board = board
+        self.index = index
+        self.waiting = False
+
+    def run(self, make: Callable[[str], Lock]) -> None:
+        """Get ready, wait for the start, race."""
+        board, index = self.board, self.index
+        # Another lock, so that connections and scripts are there and nobody has met the lock.
+        warm_up = make(f"warm-up-{index}")
+        warm_up.acquire()
+        warm_up.release()
+        lock = make(NAME)
+        signal.signal(signal.SIGTERM, self._on_term)
+        cpu_before = cpu_ns()
+        board.set_ready(index)
+        while board.start_ns == 0:
+            time.sleep(READY_POLL_S)
+        time.sleep(max(0, board.start_ns - now_ns()) / 1e9)
+        self._race(lock)
+        board.set_cpu_ns(index, cpu_ns() - cpu_before)
+
+    def _race(self, lock: Lock) -> None:
+        acquire, release, fence = lock
+        words, hold_s, mark = self.board.words, self.board.hold_ns / 1e9, 1 + self.index
+        stop, inside = Board.STOP, Board.INSIDE
+        asked_at, clashes_at = self.board.asked_at(self.index), self.board.clashes_at(self.index)
+        turns = 0
+        while True:
+            try:
+                self.waiting = True
+                if words[stop]:
+                    return
+                words[asked_at] = asked = now_ns()
+                acquire()
+                entered = now_ns()
+                self.waiting = False
+            except Stop:
+                return  # asked stays on the board: this wait had no end
+            if words[stop]:
+                release()
+                return
+            clash = words[inside] != 0
+            words[inside] = mark
+            words[asked_at] = 0
+            number = fence()
+            if hold_s:
+                time.sleep(hold_s)
+            if words[inside] != mark or clash:
+                words[clashes_at] += 1
+            words[inside] = 0
+            left = now_ns()
+            release()
+            self.board.log(self.index, turns, (asked, entered, left, number))
+            turns += 1
+
+    def _on_term(self, *_: object) -> None:
+        # A hold is not cut short, nor is a release.
+        if self.waiting:
+            self.waiting = False
+            raise Stop
+
+
+def cpu_ns() -> int:
+    """What this process used of the processor so far."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return int((used.ru_utime + used.ru_stime) * 1e9)
+
+
+def end_with_parent() -> None:
+    """See to it that no process outlives the harness, however it ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def child(board: Board, index: int, connect: Callable[[int], Callable], port: int) -> int:
+    """Run one process; answer its exit status."""
+    try:
+        end_with_parent()
+        Racer(board, index).run(connect(port))
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def main(arguments: list[str]) -> int:
+    """Start the processes and wait for them."""
+    try:
+        name, port, fd = arguments
+        connect = CONTENDERS[name]
+    except (KeyError, ValueError):
+        sys.exit(f"usage: worker.py {'|'.join(CONTENDERS)} PORT FD")
+    board = Board.of_fd(int(fd))
+    end_with_parent()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is for the processes, sent to the group
+    for index in range(board.processes):
+        if os.fork() == 0:
+            # Without the clearing up of an orderly exit, which would use the connections.
+            os._exit(child(board, index, connect, int(port)))
+    for _ in range(board.processes):
+        if os.wait()[1] != 0:
+            return 1  # the rest of us die of it
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
