@@ -182,7 +182,7 @@ impl Owner {
 pub(crate) fn ring_next(client: &Client, route: Route, key: &Key) {
     let queue = Queue { client, route, key: &key.waiters() };
     if let Ok(Some(item)) = client.get(route, queue.key) {
-        queue.hand_on(item, &[], &wait::ringing(client, client.mutex_waiters(), key));
+        queue.hand_on(item, &[], &wait::ringing(client, client.mutex_waiters(), key, Duration::ZERO));
     }
 }
 

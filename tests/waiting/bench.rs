@@ -20,19 +20,24 @@ pub(crate) const LEASE: Duration = Duration::from_secs(30);
 /// For what must happen, however slow the machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A clock that stands still.
+/// A clock that stands still, but for what it is told.
 #[derive(Debug)]
-pub(crate) struct Frozen(Moment);
+pub(crate) struct Frozen(Mutex<Moment>);
 
 impl Frozen {
-    pub(crate) fn clock() -> Arc<dyn Clock> {
-        Arc::new(Frozen(SystemClock.now()))
+    pub(crate) fn clock() -> Arc<Frozen> {
+        Arc::new(Frozen(Mutex::new(SystemClock.now())))
+    }
+
+    pub(crate) fn advance(&self, time: Duration) {
+        let mut now = self.0.lock().unwrap();
+        *now = *now + time;
     }
 }
 
 impl Clock for Frozen {
     fn now(&self) -> Moment {
-        self.0
+        *self.0.lock().unwrap()
     }
     fn unix_seconds(&self) -> u64 {
         SystemClock.unix_seconds()

@@ -188,9 +188,13 @@ impl Lock {
     fn hand_on(&self, item: &Item) {
         let Lock { client, route, key, .. } = self;
         let hall = client.mutex_waiters();
+        let now = client.clock().now();
+        // Only one that stood in line for it may go on without standing there again.
+        let stood = !self.stood.is_empty();
+        let turn = if stood { hall.turn(key, now, now.since(self.turn.began)) } else { Duration::ZERO };
         let queue = Queue { client, route: *route, key: &key.waiters() };
-        let handed = queue.hand_on(item.clone(), &self.stood, &ringing(client, hall, key));
-        hall.met_others(key, handed.others);
+        let handed = queue.hand_on(item.clone(), &self.stood, &ringing(client, hall, key, turn));
+        hall.met_others(key, handed.others, client.clock().now());
         if self.unrung && !handed.ours {
             client.bells().missed();
         }

@@ -1,7 +1,7 @@
 //! Bells: how one process wakes a waiter in another, by one datagram.
 //!
 //! A waiter's bell is a UDP socket on the address by which it reaches the server. Whoever lets go of a lock sends
-//! `memlock/1 <wait-id>` there. A bell is a hint: the waiter tries for itself, and waits on if it was rung in vain;
+//! `memlock/1 <wait-id>` there, or `memlock/1 <wait-id> <microseconds>`: come then. A bell is a hint: the waiter tries for itself, and waits on if it was rung in vain;
 //! and a bell that is lost costs time and nothing else. Datagrams that do not carry the id of the wait that is
 //! going on are dropped: nothing is allocated, kept or answered because of one.
 //!
@@ -22,8 +22,10 @@ use crate::fork::ForkLocal;
 
 /// What every ring begins with.
 const GREETING: &[u8] = b"memlock/1 ";
-/// A ring is as long as this; all else is dropped.
-const LENGTH: usize = GREETING.len() + 16;
+/// No ring is longer than this; all else is dropped.
+const LENGTH: usize = GREETING.len() + 16 + 6;
+/// Nobody is told to come later than this.
+const LATEST: Duration = Duration::from_millis(10);
 /// How many datagrams are read in a row before the waiter looks at its other affairs.
 const AT_ONCE: usize = 32;
 /// Where there is no `eventfd` to be had, a sleeper looks up this often.
@@ -32,8 +34,8 @@ const BLIND: Duration = Duration::from_millis(20);
 /// Why a sleeper woke up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Woken {
-    /// Its bell rang.
-    Rung,
+    /// Its bell rang, for when this time has passed.
+    Rung(Duration),
     /// Somebody in this process woke it, or a signal handler ran.
     Nudged,
     /// The time was over.
@@ -145,15 +147,15 @@ impl Bells {
         TakenBell { setting: self.setting, near, tower, bell }
     }
 
-    /// Rings a waiter's bell: one datagram, that may get lost.
-    pub(crate) fn ring(&self, address: SocketAddr, id: WaitId) {
+    /// Rings a waiter's bell: one datagram, that may get lost. It is to try when `after` has passed.
+    pub(crate) fn ring(&self, address: SocketAddr, id: WaitId, after: Duration) {
         let ringer = self.tower.get().ringers[usize::from(address.is_ipv6())].get_or_init(|| {
             let any: IpAddr =
                 if address.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
             open(any, 0).inspect_err(|error| log::warn!("No waiter can be rung: {error}.")).ok()
         });
         if let Some(udp) = ringer
-            && let Err(error) = udp.send_to(&ring(id), address)
+            && let Err(error) = udp.send_to(&ring(id, after), address)
         {
             log::debug!("The waiter at {address} cannot be rung: {error}.");
         }
@@ -212,7 +214,7 @@ impl TakenBell {
         let opened = self.bell().socket.get_or_init(|| {
             let socket = self.open(test)?;
             // Without this, a first waiter would not know whether it is deaf.
-            let _ = socket.udp.send_to(&ring(test), socket.address);
+            let _ = socket.udp.send_to(&ring(test, Duration::ZERO), socket.address);
             Some(socket)
         });
         opened.as_ref().map(|socket| socket.address)
@@ -252,7 +254,7 @@ impl TakenBell {
         let socket = bell.socket.get().and_then(Option::as_ref);
         let Some(nudge) = &bell.nudge else {
             SystemClock.sleep(duration.min(BLIND));
-            return if self.heard(live) { Woken::Rung } else { Woken::Nudged };
+            return self.heard(live).map_or(Woken::Nudged, Woken::Rung);
         };
         let watch = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut watched =
@@ -264,8 +266,11 @@ impl TakenBell {
         // SAFETY: two valid pollfds and a valid timespec are given, and the signal mask is left alone. A
         // negative descriptor is passed over.
         let ready = unsafe { libc::ppoll(watched.as_mut_ptr(), 2, &limit, std::ptr::null()) };
-        if watched[1].revents != 0 && ready > 0 && self.heard(live) {
-            return Woken::Rung;
+        if watched[1].revents != 0
+            && ready > 0
+            && let Some(after) = self.heard(live)
+        {
+            return Woken::Rung(after);
         }
         if watched.iter().any(|watched| watched.revents & libc::POLLNVAL != 0) {
             // The program has closed our descriptors: then this is no way to sleep.
@@ -280,25 +285,22 @@ impl TakenBell {
         if ready == 0 { Woken::Late } else { Woken::Nudged }
     }
 
-    /// Whether it has rung for one of `live`. What came before that is dropped.
-    pub(crate) fn heard(&self, live: &[WaitId]) -> bool {
-        let Some(socket) = self.bell().socket.get().and_then(Option::as_ref) else { return false };
+    /// Whether it has rung for one of `live`, and when that is to try. What came before is dropped.
+    pub(crate) fn heard(&self, live: &[WaitId]) -> Option<Duration> {
+        let socket = self.bell().socket.get().and_then(Option::as_ref)?;
         // One more than a ring has, to tell longer ones.
         let mut datagram = [0; LENGTH + 1];
         for _ in 0..AT_ONCE {
-            let length = match socket.udp.recv_from(&mut datagram) {
-                Ok((length, _)) => length,
-                Err(_) => return false,
-            };
-            let Some(id) = read_ring(&datagram[..length]) else { continue };
+            let (length, _) = socket.udp.recv_from(&mut datagram).ok()?;
+            let Some((id, after)) = read_ring(&datagram[..length]) else { continue };
             if live.contains(&id) || id == socket.test {
                 self.tower.heard.store(true, Ordering::Relaxed);
             }
             if live.contains(&id) {
-                return true;
+                return Some(after);
             }
         }
-        false
+        None
     }
 
     /// Wakes the sleeper, or lets it not fall asleep the next time.
@@ -342,10 +344,120 @@ fn open(address: IpAddr, port: u16) -> std::io::Result<UdpSocket> {
     Ok(udp)
 }
 
-fn ring(id: WaitId) -> Vec<u8> {
-    [GREETING, id.to_string().as_bytes()].concat()
+fn ring(id: WaitId, after: Duration) -> Vec<u8> {
+    match after.as_micros() {
+        0 => format!("memlock/1 {id}"),
+        micros => format!("memlock/1 {id} {micros}"),
+    }
+    .into_bytes()
 }
 
-fn read_ring(datagram: &[u8]) -> Option<WaitId> {
-    WaitId::parse(datagram.strip_prefix(GREETING)?)
+fn read_ring(datagram: &[u8]) -> Option<(WaitId, Duration)> {
+    let mut fields = datagram.strip_prefix(GREETING)?.split(|&byte| byte == b' ');
+    let id = WaitId::parse(fields.next()?)?;
+    let after = match fields.next() {
+        None => 0,
+        Some(micros) => std::str::from_utf8(micros).ok()?.parse().ok()?,
+    };
+    let after = Duration::from_micros(after);
+    (fields.next().is_none() && after <= LATEST).then_some((id, after))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_ring_is_read_as_it_was_written_and_all_else_is_dropped() {
+        for after in [Duration::ZERO, Duration::from_micros(1), Duration::from_millis(10)] {
+            assert_eq!(read_ring(&ring(WaitId(7), after)), Some((WaitId(7), after)));
+            assert!(ring(WaitId(7), after).len() <= LENGTH);
+        }
+        for bad in [
+            "",
+            "memlock/1 ",
+            "memlock/1 7",
+            "memlock/1 000000000000000g",
+            "memlock/1 0000000000000007 ",
+            "memlock/1 0000000000000007 10001",
+            "memlock/1 0000000000000007 1 2",
+            "memlock/2 0000000000000007",
+        ] {
+            assert_eq!(read_ring(bad.as_bytes()), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_urls_parameter_is_read_in_every_form() {
+        let at = |ip: &str, ports| Ok(Setting::At(ip.parse().unwrap(), ports));
+        assert_eq!(Setting::parse("off"), Ok(Setting::Off));
+        assert_eq!(Setting::parse("10.0.0.1"), at("10.0.0.1", None));
+        assert_eq!(Setting::parse("10.0.0.1:4000"), at("10.0.0.1", Some((4000, 4000))));
+        assert_eq!(Setting::parse("10.0.0.1:4000-4010"), at("10.0.0.1", Some((4000, 4010))));
+        assert_eq!(Setting::parse("fd00::1"), at("fd00::1", None));
+        assert_eq!(Setting::parse("[fd00::1]"), at("fd00::1", None));
+        assert_eq!(Setting::parse("[fd00::1]:4000-4010"), at("fd00::1", Some((4000, 4010))));
+        for bad in [
+            "",
+            "on",
+            "host",
+            "0.0.0.0",
+            "224.0.0.1",
+            "10.0.0.1:",
+            "10.0.0.1:0",
+            "10.0.0.1:9-8",
+            "[fd00::1]4",
+        ] {
+            let said = Setting::parse(bad).unwrap_err().to_string();
+            assert!(said.contains("bell=off"), "{bad:?}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_bell_hears_itself_and_what_is_meant_for_it() {
+        let bells = Bells::new(Setting::Near);
+        let bell = bells.take(Some(Ipv4Addr::LOCALHOST.into()));
+        let address = bell.address(WaitId(1)).unwrap();
+        let long = Duration::from_secs(20);
+        while !bells.are_heard() {
+            assert_eq!(bell.sleep(long, &[WaitId(2)]), Woken::Nudged, "that was nobody's ring");
+        }
+        let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for noise in [&b"GET / HTTP/1.0\r\n"[..], &[0; 1400], b"", &ring(WaitId(3), Duration::ZERO)] {
+            stranger.send_to(noise, address).unwrap();
+        }
+        bells.ring(address, WaitId(2), Duration::from_micros(5));
+        let woken = loop {
+            match bell.sleep(long, &[WaitId(2)]) {
+                Woken::Nudged => {}
+                other => break other,
+            }
+        };
+        assert_eq!(woken, Woken::Rung(Duration::from_micros(5)));
+        bells.nudge_all();
+        assert_eq!(bell.sleep(long, &[]), Woken::Nudged);
+        assert_eq!(bell.sleep(Duration::from_millis(1), &[]), Woken::Late);
+    }
+
+    #[test]
+    fn a_bell_that_was_given_back_is_taken_again_where_it_fits() {
+        let bells = Bells::new(Setting::Near);
+        let (four, six) = (Some(Ipv4Addr::LOCALHOST.into()), Some(Ipv6Addr::LOCALHOST.into()));
+        let first = bells.take(four);
+        let address = first.address(WaitId(1));
+        assert!(address.is_some() && bells.take(four).address(WaitId(2)) != address, "that one is taken");
+        drop(first);
+        assert_eq!(bells.take(four).address(WaitId(3)), address);
+        assert_ne!(bells.take(six).address(WaitId(4)), address);
+        assert_eq!(Bells::new(Setting::Off).take(four).address(WaitId(5)), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_datagram_can_be_read(datagram: Vec<u8>, tail in "[0-9a-f ]{0,40}") {
+            let _ = read_ring(&datagram);
+            let _ = read_ring(format!("memlock/1 {tail}").as_bytes());
+        }
+    }
 }

@@ -69,17 +69,16 @@ pub(crate) fn wait_for<G: Goal>(goal: &mut G, wait: &Wait<'_>, at: &Place<'_, G>
         told.set(now);
         now
     };
-    let known = at.hall.known(at.key);
     if wait.is_once() {
         return Ok(goal.attempt(&interrupted)?.map_or(Waited::Busy, Waited::Done));
     }
     let began = at.client.clock().now();
+    let known = at.hall.come(at.key, began);
     let deadline = wait.limit.map(|limit| began + limit);
     let enough = || interrupted() || deadline.is_some_and(|deadline| at.client.clock().now() >= deadline);
-    let first = if known.courteous || known.line {
-        None
-    } else {
-        match goal.attempt(&enough) {
+    let first = match known {
+        Some(_) => None,
+        None => match goal.attempt(&enough) {
             Ok(Some(got)) => return Ok(Waited::Done(got)),
             Ok(None) => Some(Event::Missed),
             Err(error) if error.kind() == ErrorKind::Unknown && interrupted() => {
@@ -88,12 +87,12 @@ pub(crate) fn wait_for<G: Goal>(goal: &mut G, wait: &Wait<'_>, at: &Place<'_, G>
             // There was an answer to be had, or none at all: only a lost one is worth waiting for.
             Err(error) if error.kind() != ErrorKind::Unknown => return Err(error),
             Err(_) => Some(Event::Failed),
-        }
+        },
     };
     goal.will_wait();
     let queue_key = at.key.waiters();
     let identity = at.client.identity()?;
-    let plan = Plan::new(began, wait.limit, at.client.outage(), known.courteous || known.line, known.pace);
+    let plan = Plan::new(began, wait.limit, at.client.outage(), known.unwrap_or_default());
     let mut waiter = Waiter::enter(goal, wait, at, plan, &queue_key, identity);
     if let Some(first) = first {
         waiter.tell(first);
@@ -175,7 +174,8 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
                 Step::Try => match self.goal.attempt(enough) {
                     Ok(Some(mut got)) => {
                         self.reached = true;
-                        let unrung = !self.heard && self.plan.is_queued() && !self.bell.heard(&self.ids);
+                        let unrung =
+                            !self.heard && self.plan.is_queued() && self.bell.heard(&self.ids).is_none();
                         self.goal.stood(&mut got, std::mem::take(&mut self.ids), unrung);
                         return Ok(Waited::Done(got));
                     }
@@ -219,11 +219,10 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
             Ok((before, reply)) => match self.goal.seen(&reply) {
                 Ok(lock) => {
                     // By now a bell that was just opened has heard itself, if it hears anything.
-                    let rung = !self.at.client.bells().are_heard() && self.bell.heard(&self.ids);
+                    let deaf = !self.at.client.bells().are_heard();
+                    let rung = if deaf { self.bell.heard(&self.ids) } else { None };
                     self.tell(Event::Joined { before, lock });
-                    if rung {
-                        self.rung();
-                    }
+                    self.rung(rung);
                 }
                 Err(error) => self.fail(error)?,
             },
@@ -244,8 +243,9 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
             && self.plan.was_passed_over(stand)
         {
             // Whoever took us off has rung before.
-            if self.bell.heard(&self.ids) {
-                self.rung();
+            let rung = self.bell.heard(&self.ids);
+            if rung.is_some() {
+                self.rung(rung);
                 return Ok(());
             }
             if stand != (Stand::Gone { waiters: 0 }) {
@@ -279,7 +279,11 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
     /// Rings the next one in our place.
     fn pass_on(&self) {
         if let Ok(Some(queue)) = self.at.client.get(self.at.route, self.queue.key) {
-            self.queue.hand_on(queue, &self.ids, &ringing(self.at.client, self.at.hall, self.at.key));
+            self.queue.hand_on(
+                queue,
+                &self.ids,
+                &ringing(self.at.client, self.at.hall, self.at.key, Duration::ZERO),
+            );
         }
     }
 
@@ -298,32 +302,39 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
     /// Sleeps until the moment, a ring, or another reason to look up. What another thread gave us is returned.
     fn sleep(&mut self, until: Moment) -> Option<G::Got> {
         let (hall, key) = (self.at.hall, self.at.key);
-        let mut rung = false;
+        let mut rung = None;
+        let mut slept = |woken| {
+            if let Woken::Rung(after) = woken {
+                rung = Some(after);
+            }
+        };
         if hall.doze(key, self.number, &self.ids) {
             let left = until.since(self.now());
             let limit = if self.wait.asks() { left.min(SLICE) } else { left };
-            rung = self.bell.sleep(limit, &self.ids) == Woken::Rung;
+            slept(self.bell.sleep(limit, &self.ids));
         }
         loop {
             match hall.rise(key, self.number) {
                 Rise::Given(got) => return Some(got),
-                Rise::Up { rung: nearby } => {
-                    rung |= nearby;
+                Rise::Up { rung: true } => {
+                    slept(Woken::Rung(Duration::ZERO));
                     break;
                 }
+                Rise::Up { rung: false } => break,
                 // Whoever serves us is speaking to the server, and will not take long.
-                Rise::Served => rung |= self.bell.sleep(SLICE, &self.ids) == Woken::Rung,
+                Rise::Served => slept(self.bell.sleep(SLICE, &self.ids)),
             }
         }
-        if rung {
-            self.rung();
-        }
+        self.rung(rung);
         None
     }
 
-    fn rung(&mut self) {
-        self.heard = true;
-        self.tell(Event::Rung);
+    /// Our bell rang, if it did.
+    fn rung(&mut self, after: Option<Duration>) {
+        if let Some(after) = after {
+            self.heard = true;
+            self.tell(Event::Rung(after));
+        }
     }
 
     /// We were given it by another thread of this process.
@@ -385,17 +396,18 @@ impl<G: Goal> Drop for Waiter<'_, '_, G> {
     }
 }
 
-/// How a waiter is rung: one of this process without a datagram.
+/// How a waiter is rung, to try when `after` has passed: one of this process at once, and without a datagram.
 pub(crate) fn ringing<'a, A: Copy, G>(
     client: &'a Client,
     hall: &'a Hall<A, G>,
     key: &'a Key,
+    after: Duration,
 ) -> impl Fn(&Entry<'_>) + 'a {
     move |entry| {
         if !hall.ring(key, entry.id)
             && let Some(address) = entry.bell
         {
-            client.bells().ring(address, entry.id);
+            client.bells().ring(address, entry.id, after);
         }
     }
 }

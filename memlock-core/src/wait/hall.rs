@@ -8,6 +8,10 @@
 //! | served | somebody is handing over to it, and speaks to the server for it; it may not go before that is settled | the one who serves it |
 //! | given | it has it, and is to take it when it wakes | itself |
 //!
+//! A process that holds what it waited for only for moments, and comes back at once each time, would spend most of its
+//! time on handing over. It gets a **turn** instead: it asks the next one to come two milliseconds later, and until then
+//! takes and releases what it wants as if nobody waited.
+//!
 //! When the first one goes, the next one is woken, and takes over its place in the server's queue if it still has one.
 //! The room also remembers what this process knows of the queue: whether others were waiting, and its pace.
 
@@ -18,11 +22,16 @@ use std::time::Duration;
 
 use super::bell::TakenBell;
 use super::entries::WaitId;
-use super::plan::Place;
+use super::plan::{Known, Place};
+use crate::clock::Moment;
 use crate::name::Key;
 
 /// Beyond so many rooms those in which nobody waits are forgotten.
 const MOST_ROOMS: usize = 1024;
+/// What counts as "at once", and as holding something only for a moment.
+const MOMENT: Duration = Duration::from_micros(200);
+/// How long a turn lasts.
+const TURN: Duration = Duration::from_millis(2);
 
 /// The lines of one client. `A` is what a waiter asks for, `G` what it is given.
 pub(crate) struct Hall<A, G> {
@@ -40,17 +49,19 @@ struct Room<A, G> {
     line: VecDeque<Seat<A, G>>,
     stand: Option<Stand>,
     known: Known,
+    habit: Habit,
 }
 
-/// What this process knows of a queue.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Known {
-    /// Others were waiting when we let go the last time: now they come first.
-    pub(crate) courteous: bool,
-    /// How long the queue took for one waiter.
-    pub(crate) pace: Option<Duration>,
-    /// Somebody of this process waits already.
-    pub(crate) line: bool,
+/// How this process uses what it waits for.
+struct Habit {
+    /// When it let go the last time, after others had been waiting.
+    released: Moment,
+    /// It had held it for a moment only.
+    brief: bool,
+    /// It comes back at once each time.
+    brisk: bool,
+    /// Until then it goes on as if nobody waited.
+    turn_ends: Moment,
 }
 
 /// A place in the server's queue, with the bell that belongs to it.
@@ -104,23 +115,47 @@ impl<A, G> Default for Hall<A, G> {
 }
 
 impl<A: Copy, G> Hall<A, G> {
-    /// What is known of a queue; nothing as long as nobody competes, which costs one atomic read.
-    pub(crate) fn known(&self, key: &Key) -> Known {
+    /// What is known of a queue for somebody who comes now; `None` when it may try at once. As long as nobody
+    /// competes, this costs one atomic read.
+    pub(crate) fn come(&self, key: &Key, now: Moment) -> Option<Known> {
         if !self.occupied.load(Ordering::Acquire) {
-            return Known::default();
+            return None;
         }
-        let rooms = self.rooms();
-        rooms
-            .by_key
-            .get(key)
-            .map_or_else(Known::default, |room| Known { line: !room.line.is_empty(), ..room.known })
+        let mut rooms = self.rooms();
+        let room = rooms.by_key.get_mut(key)?;
+        let habit = &mut room.habit;
+        let in_turn = now < habit.turn_ends;
+        if !in_turn {
+            habit.brisk = habit.brief && now.since(habit.turn_ends.max(habit.released)) < MOMENT;
+        }
+        let courteous = !room.line.is_empty() || room.known.courteous && !in_turn;
+        let invited = now.since(habit.turn_ends) < MOMENT;
+        courteous.then_some(Known { courteous, invited, ..room.known })
     }
 
-    /// Remembers whether others were waiting when we let go.
-    pub(crate) fn met_others(&self, key: &Key, others: bool) {
-        if others || self.known(key).courteous {
-            self.with_room(key, |room| room.known.courteous = others);
+    /// For how long we go on, now that we let go of what we held for so long while others may be waiting.
+    pub(crate) fn turn(&self, key: &Key, now: Moment, held: Duration) -> Duration {
+        let mut rooms = self.rooms();
+        let Some(room) = rooms.by_key.get_mut(key) else { return Duration::ZERO };
+        let habit = &mut room.habit;
+        habit.brief = held < MOMENT;
+        if !habit.brisk || !habit.brief || !room.line.is_empty() {
+            return Duration::ZERO;
         }
+        habit.turn_ends = now + TURN;
+        TURN
+    }
+
+    /// Remembers whether others were waiting when we let go, which is done now.
+    pub(crate) fn met_others(&self, key: &Key, others: bool, now: Moment) {
+        let mut rooms = self.rooms();
+        if others {
+            let room = rooms.by_key.entry(key.clone()).or_default();
+            (room.known.courteous, room.habit.released) = (true, now);
+        } else if let Some(room) = rooms.by_key.get_mut(key) {
+            room.known.courteous = false;
+        }
+        self.settle(rooms, key);
     }
 
     /// Stands at the end of the line. Gives a number by which the waiter is known from now on.
@@ -257,12 +292,6 @@ impl<A: Copy, G> Hall<A, G> {
         room.line.iter_mut().find(|seat| seat.number == number).map(body)
     }
 
-    fn with_room(&self, key: &Key, body: impl FnOnce(&mut Room<A, G>)) {
-        let mut rooms = self.rooms();
-        body(rooms.by_key.entry(key.clone()).or_default());
-        self.settle(rooms, key);
-    }
-
     /// Forgets a room that is worth nothing, and when there are too many, all in which nobody waits.
     fn settle(&self, mut rooms: MutexGuard<'_, Rooms<A, G>>, key: &Key) {
         if rooms.by_key.get(key).is_some_and(|room| room.line.is_empty() && !room.known.courteous) {
@@ -281,6 +310,8 @@ impl<A: Copy, G> Hall<A, G> {
 
 impl<A, G> Default for Room<A, G> {
     fn default() -> Self {
-        Room { line: VecDeque::new(), stand: None, known: Known::default() }
+        let never = Moment::from_boot(Duration::ZERO);
+        let habit = Habit { released: never, brief: false, brisk: false, turn_ends: never };
+        Room { line: VecDeque::new(), stand: None, known: Known::default(), habit }
     }
 }

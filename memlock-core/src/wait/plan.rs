@@ -126,14 +126,25 @@ pub enum Event {
         /// What is waited for.
         lock: Option<Seen>,
     },
-    /// Our bell rang.
-    Rung,
+    /// Our bell rang, for when this time has passed.
+    Rung(Duration),
     /// We left the queue, or are not in it.
     Left,
     /// The wait was cancelled.
     Interrupted,
     /// The server could not be reached.
     Failed,
+}
+
+/// What is known of the queue before a wait begins.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Known {
+    /// Others were waiting when we let go the last time: so stand behind them at once, instead of trying first.
+    pub courteous: bool,
+    /// One of them was asked to come about now, and has left the queue for it.
+    pub invited: bool,
+    /// How long the queue took for one waiter.
+    pub pace: Option<Duration>,
 }
 
 /// A wait on its way.
@@ -166,6 +177,8 @@ pub struct Place {
     pace: Option<Duration>,
     /// When we entered it, and how many stood before us then.
     joined: Option<(Moment, usize)>,
+    /// Somebody who has left the queue comes before us.
+    invited: bool,
     /// The last look found the lock free and others before us.
     free: bool,
     /// Whether the holder that was seen last rings.
@@ -186,21 +199,15 @@ enum Queued {
 }
 
 impl Plan {
-    /// A wait that begins now. `courteous`: others were seen waiting, so stand behind them at once instead of
-    /// trying first. `pace`: how long the queue took for one waiter the last time.
-    pub fn new(
-        now: Moment,
-        limit: Option<Duration>,
-        outage: Duration,
-        courteous: bool,
-        pace: Option<Duration>,
-    ) -> Plan {
+    /// A wait that begins now, and rides out outages of the server up to that long.
+    pub fn new(now: Moment, limit: Option<Duration>, outage: Duration, known: Known) -> Plan {
         let place = Place {
             queued: Queued::No,
             before: 0,
             seen: now,
-            pace,
+            pace: known.pace,
             joined: None,
+            invited: known.invited,
             free: false,
             rings: false,
             left: None,
@@ -217,7 +224,7 @@ impl Plan {
             out_since: None,
             retry: FIRST_RETRY,
             ended: Ended::TimedOut,
-            step: if courteous { Step::Join { front: false } } else { Step::Try },
+            step: if known.courteous { Step::Join { front: false } } else { Step::Try },
         }
     }
 
@@ -256,10 +263,10 @@ impl Plan {
             Event::Interrupted => self.finish(Ended::Interrupted),
             Event::Failed => self.failed(now),
             Event::Left => self.left(now, chance),
-            Event::Rung => {
+            Event::Rung(after) => {
                 self.place.queued = Queued::No;
                 self.rung = true;
-                self.step = Step::Try;
+                self.step = if after.is_zero() { Step::Try } else { Step::Sleep(now + after) };
             }
             Event::Missed => {
                 let front = std::mem::take(&mut self.rung);
@@ -378,9 +385,14 @@ impl Plan {
 
     fn judge(&mut self, seen: Seen, now: Moment, chance: f64) {
         let place = &mut self.place;
+        let invited = std::mem::take(&mut place.invited);
         match seen {
             // Of those whose bells work, the one that was rung goes first.
-            Seen::Free if place.before == 0 || place.free || !self.trusted && place.poll > Duration::ZERO => {
+            Seen::Free
+                if place.before == 0 && !invited
+                    || place.free
+                    || !self.trusted && place.poll > Duration::ZERO =>
+            {
                 place.free = false;
                 self.step = Step::Try;
                 return;

@@ -2,6 +2,7 @@ use super::*;
 use proptest::prelude::*;
 
 const OUTAGE: Duration = Duration::from_secs(5);
+const COURTEOUS: Known = Known { courteous: true, invited: false, pace: None };
 const RINGING: Seen = Seen::Held { rings: true, left: None };
 const SILENT: Seen = Seen::Held { rings: false, left: None };
 
@@ -10,7 +11,7 @@ fn at(millis: u64) -> Moment {
 }
 
 fn plan(limit: Option<u64>) -> Plan {
-    Plan::new(at(0), limit.map(Duration::from_millis), OUTAGE, false, None)
+    Plan::new(at(0), limit.map(Duration::from_millis), OUTAGE, Known::default())
 }
 
 /// One that has missed the lock and stands in the queue behind `before`.
@@ -33,7 +34,7 @@ fn sleeps(plan: &mut Plan, now: u64) -> Duration {
 #[test]
 fn a_rung_waiter_tries_at_once_and_joins_in_front_if_it_missed() {
     let mut plan = queued(3, RINGING, true);
-    plan.on(Event::Rung, at(5), 0.5, true);
+    plan.on(Event::Rung(Duration::ZERO), at(5), 0.5, true);
     assert_eq!(plan.step(at(5)), Step::Try);
     plan.on(Event::Missed, at(6), 0.5, true);
     assert_eq!(plan.step(at(6)), Step::Join { front: true });
@@ -42,8 +43,18 @@ fn a_rung_waiter_tries_at_once_and_joins_in_front_if_it_missed() {
 }
 
 #[test]
+fn a_waiter_that_is_asked_to_come_later_does_so() {
+    let mut plan = queued(0, RINGING, true);
+    plan.on(Event::Rung(Duration::from_millis(2)), at(5), 0.5, true);
+    assert_eq!(plan.step(at(5)), Step::Sleep(at(7)));
+    assert_eq!(plan.step(at(7)), Step::Try);
+    plan.on(Event::Missed, at(8), 0.5, true);
+    assert_eq!(plan.step(at(8)), Step::Join { front: true });
+}
+
+#[test]
 fn whoever_is_first_and_finds_it_free_goes_ahead() {
-    let mut plan = Plan::new(at(0), None, OUTAGE, true, None);
+    let mut plan = Plan::new(at(0), None, OUTAGE, COURTEOUS);
     assert_eq!(plan.step(at(0)), Step::Join { front: false }, "a courteous one does not try first");
     plan.on(Event::Joined { before: 0, lock: Seen::Free }, at(1), 0.0, true);
     assert_eq!(plan.step(at(1)), Step::Try);
@@ -66,6 +77,17 @@ fn the_one_that_was_rung_has_a_moment_before_those_behind_it_go_ahead() {
     assert_eq!(gone_ahead.step(at(46)), Step::Try);
     plan.on(Event::Looked { stand: None, lock: Some(RINGING) }, at(46), 0.0, true);
     assert!(sleeps(&mut plan, 46) >= FIRST.0);
+}
+
+#[test]
+fn whoever_asked_another_to_come_lets_it_pass() {
+    let mut plan = Plan::new(at(0), None, OUTAGE, Known { invited: true, ..COURTEOUS });
+    assert_eq!(plan.step(at(0)), Step::Join { front: false });
+    plan.on(Event::Joined { before: 0, lock: Seen::Free }, at(1), 0.0, true);
+    assert_eq!(plan.step(at(1)), Step::Sleep(at(1) + GRACE), "it may be on its way");
+    assert_eq!(plan.step(at(40)), Step::Look { lock: true, queue: false });
+    plan.on(Event::Looked { stand: None, lock: Some(Seen::Free) }, at(41), 0.0, true);
+    assert_eq!(plan.step(at(41)), Step::Try, "and if not, it had its chance");
 }
 
 #[test]
@@ -170,7 +192,7 @@ fn a_wait_that_ends_leaves_the_queue_and_nothing_more() {
     let mut cancelled = queued(2, RINGING, true);
     cancelled.on(Event::Interrupted, at(3), 0.0, true);
     assert_eq!(cancelled.step(at(3)), Step::Leave);
-    cancelled.on(Event::Rung, at(3), 0.0, true);
+    cancelled.on(Event::Rung(Duration::ZERO), at(3), 0.0, true);
     assert_eq!(cancelled.step(at(3)), Step::Leave, "a bell that comes too late is passed on by leaving");
     cancelled.on(Event::Left, at(4), 0.0, true);
     assert_eq!(cancelled.step(at(4)), Step::End(Ended::Interrupted));
@@ -213,7 +235,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         2 => Just(Event::Missed),
         2 => (0_usize..600, seen).prop_map(|(before, lock)| Event::Joined { before, lock }),
         4 => looked.prop_map(|(stand, lock)| Event::Looked { stand, lock }),
-        2 => Just(Event::Rung),
+        2 => (0_u64..3).prop_map(|after| Event::Rung(Duration::from_millis(after))),
         1 => Just(Event::Left),
         1 => Just(Event::Refused),
         1 => Just(Event::Failed),
@@ -228,7 +250,7 @@ proptest! {
         courteous: bool,
         events in proptest::collection::vec((any_event(), 0_u64..3000, 0.0..1.0_f64, any::<bool>()), 0..60),
     ) {
-        let mut plan = Plan::new(at(0), limit.map(Duration::from_millis), OUTAGE, courteous, None);
+        let mut plan = Plan::new(at(0), limit.map(Duration::from_millis), OUTAGE, Known { courteous, ..Known::default() });
         let first = plan.step(at(0));
         prop_assert_eq!(first, if courteous { Step::Join { front: false } } else { Step::Try });
         let (mut now, mut interrupted) = (0, false);
@@ -246,7 +268,7 @@ proptest! {
                 prop_assert!(until > at(now) && until <= at(now) + LATER.1.mul_f64(1.15));
                 prop_assert!(limit.is_none_or(|limit| until <= at(limit)));
             }
-            if event == Event::Rung && !late && !interrupted && !matches!(step, Step::End(_)) {
+            if event == Event::Rung(Duration::ZERO) && !late && !interrupted && !matches!(step, Step::End(_)) {
                 prop_assert_eq!(step, Step::Try);
             }
         }
@@ -254,7 +276,7 @@ proptest! {
         plan.on(Event::Left, at(now), 0.0, true);
         let end = plan.step(at(now));
         prop_assert!(matches!(end, Step::End(_)), "{:?}", end);
-        plan.on(Event::Rung, at(now), 0.0, true);
+        plan.on(Event::Rung(Duration::ZERO), at(now), 0.0, true);
         prop_assert_eq!(plan.step(at(now)), end, "the end is the end");
     }
 
