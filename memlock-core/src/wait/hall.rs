@@ -125,11 +125,12 @@ impl<A: Copy, G> Hall<A, G> {
         let room = rooms.by_key.get_mut(key)?;
         let habit = &mut room.habit;
         let in_turn = now < habit.turn_ends;
+        let at_once = now.since(habit.turn_ends.max(habit.released)) < MOMENT;
         if !in_turn {
-            habit.brisk = habit.brief && now.since(habit.turn_ends.max(habit.released)) < MOMENT;
+            habit.brisk = habit.brief && at_once;
         }
         let courteous = !room.line.is_empty() || room.known.courteous && !in_turn;
-        let invited = now.since(habit.turn_ends) < MOMENT;
+        let invited = at_once && room.line.is_empty();
         courteous.then_some(Known { courteous, invited, ..room.known })
     }
 

@@ -10,6 +10,7 @@
 //! | the waiter | looks after |
 //! | --- | --- |
 //! | saw the lock free, and others before it in the queue | 25 to 40 ms: the one that was rung may be dead |
+//! | rang another one just now, came back at once, and saw the lock free | 2 ms: the other one comes first |
 //! | is the first in the queue, its bells work, and the holder will ring | 1 s; less where the holder's lease ends before |
 //! | stands behind others, and as before | 0.6 s for each of them, between 1 and 3 s; then when its turn should have come by the pace of the queue |
 //! | has bells that do not work, or a holder that rings nobody | 100 ms, growing to 280 ms within the first second, to 1 s later |
@@ -23,6 +24,8 @@ use crate::clock::Moment;
 
 /// How long the waiter that was rung may take before one behind it takes the lock.
 const GRACE: Duration = Duration::from_millis(25);
+/// How long the one that was asked to come may take before whoever asked it goes ahead.
+const INVITATION: Duration = Duration::from_millis(2);
 /// The pauses of a waiter at the head that trusts its bell.
 const HEAD: Duration = Duration::from_secs(1);
 /// A queue that needs longer than this for one waiter is looked at more closely.
@@ -141,7 +144,7 @@ pub enum Event {
 pub struct Known {
     /// Others were waiting when we let go the last time: so stand behind them at once, instead of trying first.
     pub courteous: bool,
-    /// One of them was asked to come about now, and has left the queue for it.
+    /// We rang one of them just now, and it is off the queue.
     pub invited: bool,
     /// How long the queue took for one waiter.
     pub pace: Option<Duration>,
@@ -395,6 +398,11 @@ impl Plan {
             {
                 place.free = false;
                 self.step = Step::Try;
+                return;
+            }
+            Seen::Free if place.before == 0 && invited => {
+                place.free = true;
+                self.step = Step::Sleep(now + INVITATION);
                 return;
             }
             Seen::Free => place.free = true,

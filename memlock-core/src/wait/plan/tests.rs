@@ -80,14 +80,14 @@ fn the_one_that_was_rung_has_a_moment_before_those_behind_it_go_ahead() {
 }
 
 #[test]
-fn whoever_asked_another_to_come_lets_it_pass() {
+fn whoever_rang_another_lets_it_pass() {
     let mut plan = Plan::new(at(0), None, OUTAGE, Known { invited: true, ..COURTEOUS });
     assert_eq!(plan.step(at(0)), Step::Join { front: false });
     plan.on(Event::Joined { before: 0, lock: Seen::Free }, at(1), 0.0, true);
-    assert_eq!(plan.step(at(1)), Step::Sleep(at(1) + GRACE), "it may be on its way");
-    assert_eq!(plan.step(at(40)), Step::Look { lock: true, queue: false });
-    plan.on(Event::Looked { stand: None, lock: Some(Seen::Free) }, at(41), 0.0, true);
-    assert_eq!(plan.step(at(41)), Step::Try, "and if not, it had its chance");
+    assert_eq!(plan.step(at(1)), Step::Sleep(at(1) + INVITATION), "it may be on its way");
+    assert_eq!(plan.step(at(3)), Step::Look { lock: true, queue: false });
+    plan.on(Event::Looked { stand: None, lock: Some(Seen::Free) }, at(4), 0.0, true);
+    assert_eq!(plan.step(at(4)), Step::Try, "and if not, it had its chance");
 }
 
 #[test]
