@@ -182,7 +182,8 @@ impl Owner {
 pub(crate) fn ring_next(client: &Client, route: Route, key: &Key) {
     let queue = Queue { client, route, key: &key.waiters() };
     if let Ok(Some(item)) = client.get(route, queue.key) {
-        queue.hand_on(item, &[], &wait::ringing(client, client.mutex_waiters(), key, Duration::ZERO));
+        let ring = wait::ringing(client, client.mutex_waiters(), key, Duration::ZERO);
+        queue.hand_on(item, &[], &ring, &wait::is_deaf);
     }
 }
 

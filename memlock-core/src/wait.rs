@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::client::Client;
 
-pub(crate) use drive::{Goal, Place, ringing, wait_for};
+pub(crate) use drive::{Goal, Place, is_deaf, ringing, wait_for};
 
 /// How long to wait for a lock, and what may end the wait early.
 #[derive(Clone, Copy, Default)]

@@ -13,7 +13,7 @@ use memlock_core::lease::Ttl;
 use memlock_core::name::{Key, Keyspace};
 use memlock_core::store::{self, Failure, Op, Reply, Route, Store};
 use memlock_core::wait::entries::{self, WaitId};
-use memlock_core::{Client, Lock, Release};
+use memlock_core::{Cancel, Client, Error, ErrorKind, Lock, Release, Wait, Waited};
 use memlock_tests::server::Memcached;
 
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
@@ -50,9 +50,19 @@ impl Clock for Frozen {
     }
 }
 
-pub(crate) type Hook = Box<dyn FnMut(&Op<'_>) + Send>;
+/// What becomes of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Done,
+    /// It never arrives.
+    RequestLost,
+    /// It is carried out, and its reply never arrives.
+    ReplyLost,
+}
 
-/// A store that lets something happen before each operation.
+type Hook = Box<dyn FnMut(&Op<'_>) -> Fate + Send>;
+
+/// A store that lets something happen before each operation, and may lose it.
 pub(crate) struct Hooked {
     inner: Arc<dyn Store>,
     hook: Mutex<Hook>,
@@ -67,10 +77,15 @@ impl std::fmt::Debug for Hooked {
 impl Store for Hooked {
     /// One by one: the operations of a batch are not atomic together.
     fn run(&self, route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>, Failure> {
+        let lost = || Failure { error: Error::new(ErrorKind::Unknown, "The reply was lost."), sent: true };
         ops.iter()
             .map(|op| {
-                (self.hook.lock().unwrap())(op);
-                Ok(self.inner.run(route, &[*op])?.remove(0))
+                let fate = (self.hook.lock().unwrap())(op);
+                if fate == Fate::RequestLost {
+                    return Err(lost());
+                }
+                let reply = self.inner.run(route, &[*op])?.remove(0);
+                if fate == Fate::ReplyLost { Err(lost()) } else { Ok(reply) }
             })
             .collect()
     }
@@ -105,7 +120,11 @@ impl Bench {
         Client::with_store(connect(&self.server), Frozen::clock())
     }
 
-    pub(crate) fn hooked(&self, clock: Arc<dyn Clock>, hook: impl FnMut(&Op<'_>) + Send + 'static) -> Client {
+    pub(crate) fn hooked(
+        &self,
+        clock: Arc<dyn Clock>,
+        hook: impl FnMut(&Op<'_>) -> Fate + Send + 'static,
+    ) -> Client {
         let store = Hooked { inner: connect(&self.server), hook: Mutex::new(Box::new(hook)) };
         Client::with_store(Arc::new(store), clock)
     }
@@ -178,6 +197,31 @@ pub(crate) fn waiter(client: &Client) -> Receiver<Lock> {
         let _ = done.send(lock(&client));
     });
     got
+}
+
+/// A thread that waits in line with others of its client.
+pub(crate) struct InLine {
+    pub(crate) got: Receiver<Waited<Lock>>,
+    pub(crate) cancel: Arc<Cancel>,
+}
+
+/// Waits in another thread of the same client, behind those who wait there already. It sleeps by now.
+pub(crate) fn in_line(client: &Client) -> InLine {
+    let ((done, got), (named, name)) = (mpsc::channel(), mpsc::channel());
+    let cancel = Arc::new(client.cancel_handle());
+    let (client, theirs) = (client.clone(), Arc::clone(&cancel));
+    thread::spawn(move || {
+        // SAFETY: gettid has no preconditions.
+        named.send(unsafe { libc::gettid() }).unwrap();
+        let waited =
+            client.mutex("m", LEASE).unwrap().lock_with(&Wait::FOREVER.unless_cancelled(&theirs)).unwrap();
+        // Nobody may want it any more when a test has failed.
+        let _ = done.send(waited);
+    });
+    let state = format!("/proc/self/task/{}/syscall", name.recv().unwrap());
+    let asleep = format!("{} ", libc::SYS_ppoll);
+    until(|| std::fs::read_to_string(&state).is_ok_and(|call| call.starts_with(&asleep)));
+    InLine { got, cancel }
 }
 
 pub(crate) fn gets(waiter: &Receiver<Lock>) -> Lock {

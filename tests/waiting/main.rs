@@ -5,4 +5,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod bench;
+mod deaf;
+mod line;
 mod races;

@@ -9,7 +9,9 @@ use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::store::Op;
 use memlock_core::{Client, Lock, Wait, Waited};
 
-use super::bench::{Bench, Deaf, Frozen, LEASE, connect, gets, lock, one_of, release, unlock, until, waiter};
+use super::bench::{
+    Bench, Deaf, Fate, Frozen, LEASE, connect, gets, lock, one_of, release, unlock, until, waiter,
+};
 
 #[test]
 fn a_release_at_any_step_of_joining_is_not_missed() {
@@ -22,6 +24,7 @@ fn a_release_at_any_step_of_joining_is_not_missed() {
                 release(&held);
             }
             ops += 1;
+            Fate::Done
         });
         let waiter = waiter(&client);
         // Joining has fewer steps than that: then it happens while the waiter sleeps.
@@ -131,6 +134,7 @@ fn a_rung_waiter_that_missed_is_the_next() {
                 barged.send(barger.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap()).unwrap();
             }
         }
+        Fate::Done
     });
     let first = waiter(&first);
     bench.until_seen(1);
@@ -211,13 +215,16 @@ fn a_bell_that_comes_too_late_is_passed_on() {
         let holder = Arc::new(Mutex::new(Some(lock(&bench.client()))));
         let leaving = Arc::new(AtomicUsize::new(usize::MAX));
         let (held, left) = (Arc::clone(&holder), Arc::clone(&leaving));
-        let first = bench.hooked(Arc::new(SystemClock), move |_| match left.load(Ordering::SeqCst) {
-            usize::MAX => {}
-            0 => {
-                release(&held);
-                left.store(usize::MAX, Ordering::SeqCst);
+        let first = bench.hooked(Arc::new(SystemClock), move |_| {
+            match left.load(Ordering::SeqCst) {
+                usize::MAX => {}
+                0 => {
+                    release(&held);
+                    left.store(usize::MAX, Ordering::SeqCst);
+                }
+                more => left.store(more - 1, Ordering::SeqCst),
             }
-            more => left.store(more - 1, Ordering::SeqCst),
+            Fate::Done
         });
         let cancel = first.cancel_handle();
         thread::scope(|scope| {

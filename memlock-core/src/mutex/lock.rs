@@ -12,7 +12,7 @@ use crate::lease::Lease;
 use crate::name::Key;
 use crate::owner::{OwnerRecord, RINGS, Token, is_ours};
 use crate::store::{Item, Op, Reply, Route, Version};
-use crate::wait::entries::WaitId;
+use crate::wait::entries::{Entry, WaitId};
 use crate::wait::queue::Queue;
 use crate::wait::ringing;
 
@@ -193,8 +193,10 @@ impl Lock {
         let stood = !self.stood.is_empty();
         let turn = if stood { hall.turn(key, now, now.since(self.turn.began)) } else { Duration::ZERO };
         let queue = Queue { client, route: *route, key: &key.waiters() };
-        let handed = queue.hand_on(item.clone(), &self.stood, &ringing(client, hall, key, turn));
-        hall.met_others(key, handed.others, client.clock().now());
+        let ring = ringing(client, hall, key, turn);
+        let to_leave = |entry: &Entry<'_>| hall.to_leave(key, entry, now);
+        let handed = queue.hand_on(item.clone(), &self.stood, &ring, &to_leave);
+        hall.let_go(key, handed, client.clock().now());
         if self.unrung && !handed.ours {
             client.bells().missed();
         }

@@ -156,24 +156,29 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         deadline: Option<Moment>,
     ) -> Result<Waited<G::Got>> {
         loop {
-            if !self.first && !self.come_first() {
-                if deadline.is_some_and(|deadline| deadline <= self.now()) {
-                    return Ok(Waited::TimedOut);
-                }
-                let until = deadline.unwrap_or_else(|| self.now() + LONG);
+            let step = if self.first || self.come_first() {
+                self.plan.step(self.now())
+            } else {
+                self.stand_by(interrupted, deadline)
+            };
+            let sleep_until = match step {
+                Step::Sleep(until) => Some(until),
+                // Whoever is handing over to us is not to be crossed.
+                _ if !self.at.hall.go_to_work(self.at.key, self.number) => Some(self.now()),
+                _ => None,
+            };
+            if let Some(until) = sleep_until {
                 if let Some(got) = self.sleep(until) {
                     return Ok(self.given(got, interrupted()));
                 }
-                if interrupted() {
-                    return Ok(Waited::Interrupted);
+                if self.first && interrupted() {
+                    self.tell(Event::Interrupted);
                 }
                 continue;
             }
-            let now = self.now();
-            match self.plan.step(now) {
+            match step {
                 Step::Try => match self.goal.attempt(enough) {
                     Ok(Some(mut got)) => {
-                        self.reached = true;
                         let unrung =
                             !self.heard && self.plan.is_queued() && self.bell.heard(&self.ids).is_none();
                         self.goal.stood(&mut got, std::mem::take(&mut self.ids), unrung);
@@ -189,23 +194,29 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
                 Step::Look { lock, queue } => self.look(lock, queue)?,
                 Step::StepOut => self.leave(false),
                 Step::Leave => self.leave(true),
-                Step::Sleep(until) => {
-                    if let Some(got) = self.sleep(until) {
-                        return Ok(self.given(got, interrupted()));
-                    }
-                    if interrupted() {
-                        self.tell(Event::Interrupted);
-                    }
-                }
+                Step::Sleep(_) => {}
                 Step::End(Ended::TimedOut) => return Ok(Waited::TimedOut),
                 Step::End(Ended::Interrupted) => return Ok(Waited::Interrupted),
                 Step::End(Ended::Outage) => {
-                    let unknown =
-                        || Error::new(ErrorKind::Unreachable, "The server was out of reach for too long.");
-                    return Err(self.failure.take().unwrap_or_else(unknown));
+                    let text = "The server was out of reach for too long.";
+                    return Err(self
+                        .failure
+                        .take()
+                        .unwrap_or_else(|| Error::new(ErrorKind::Unreachable, text)));
                 }
             }
         }
+    }
+
+    /// What one does who is not the first in line.
+    fn stand_by(&self, interrupted: &dyn Fn() -> bool, deadline: Option<Moment>) -> Step {
+        if deadline.is_some_and(|deadline| deadline <= self.now()) {
+            return Step::End(Ended::TimedOut);
+        }
+        if interrupted() {
+            return Step::End(Ended::Interrupted);
+        }
+        Step::Sleep(deadline.unwrap_or_else(|| self.now() + LONG))
     }
 
     fn join(&mut self, front: bool) -> Result<()> {
@@ -279,11 +290,8 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
     /// Rings the next one in our place.
     fn pass_on(&self) {
         if let Ok(Some(queue)) = self.at.client.get(self.at.route, self.queue.key) {
-            self.queue.hand_on(
-                queue,
-                &self.ids,
-                &ringing(self.at.client, self.at.hall, self.at.key, Duration::ZERO),
-            );
+            let ring = ringing(self.at.client, self.at.hall, self.at.key, Duration::ZERO);
+            self.queue.hand_on(queue, &self.ids, &ring, &is_deaf);
         }
     }
 
@@ -394,6 +402,11 @@ impl<G: Goal> Drop for Waiter<'_, '_, G> {
             }
         }
     }
+}
+
+/// Whether a waiter cannot be rung.
+pub(crate) fn is_deaf(entry: &Entry<'_>) -> bool {
+    entry.bell.is_none()
 }
 
 /// How a waiter is rung, to try when `after` has passed: one of this process at once, and without a datagram.

@@ -3,8 +3,8 @@
 //!
 //! | a waiter in the line | what is true | who may move it on |
 //! | --- | --- | --- |
-//! | awake | it is at work, speaking to the server or about to | itself |
-//! | asleep | it sleeps on its bell | itself, by waking; whoever lets go of what it waits for, by serving it |
+//! | idle | it sleeps on its bell, or has just been woken | itself, by going to work; whoever lets go of what it waits for, by serving it |
+//! | at work | it speaks to the server, or is about to end its wait | itself |
 //! | served | somebody is handing over to it, and speaks to the server for it; it may not go before that is settled | the one who serves it |
 //! | given | it has it, and is to take it when it wakes | itself |
 //!
@@ -21,8 +21,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::bell::TakenBell;
-use super::entries::WaitId;
+use super::entries::{Entry, WaitId};
 use super::plan::{Known, Place};
+use super::queue::HandedOn;
 use crate::clock::Moment;
 use crate::name::Key;
 
@@ -30,6 +31,12 @@ use crate::name::Key;
 const MOST_ROOMS: usize = 1024;
 /// What counts as "at once", and as holding something only for a moment.
 const MOMENT: Duration = Duration::from_micros(200);
+/// How long one that was rung gets to come, before we take for ourselves what we just gave away; and one that cannot be
+/// rung, and looks for itself every now and then.
+const RUNG: Duration = Duration::from_millis(2);
+const DEAF: Duration = Duration::from_millis(100);
+/// How long one that cannot be rung is left at the head of the queue.
+const DEAF_TURN: Duration = Duration::from_millis(1200);
 /// How long a turn lasts.
 const TURN: Duration = Duration::from_millis(2);
 
@@ -56,6 +63,10 @@ struct Room<A, G> {
 struct Habit {
     /// When it let go the last time, after others had been waiting.
     released: Moment,
+    /// How long the one that was to have it then gets to come.
+    invited: Duration,
+    /// The last one that could not be rung, and since when it is its turn.
+    left: (Option<WaitId>, Moment),
     /// It had held it for a moment only.
     brief: bool,
     /// It comes back at once each time.
@@ -82,8 +93,8 @@ struct Seat<A, G> {
 }
 
 enum State<G> {
-    Awake,
-    Asleep,
+    Idle,
+    AtWork,
     Served,
     Given(G),
 }
@@ -130,7 +141,7 @@ impl<A: Copy, G> Hall<A, G> {
             habit.brisk = habit.brief && at_once;
         }
         let courteous = !room.line.is_empty() || room.known.courteous && !in_turn;
-        let invited = at_once && room.line.is_empty();
+        let invited = if at_once { habit.invited } else { Duration::ZERO };
         courteous.then_some(Known { courteous, invited, ..room.known })
     }
 
@@ -147,12 +158,14 @@ impl<A: Copy, G> Hall<A, G> {
         TURN
     }
 
-    /// Remembers whether others were waiting when we let go, which is done now.
-    pub(crate) fn met_others(&self, key: &Key, others: bool, now: Moment) {
+    /// Remembers who was waiting when we let go, which is done now.
+    pub(crate) fn let_go(&self, key: &Key, handed: HandedOn, now: Moment) {
         let mut rooms = self.rooms();
-        if others {
+        if handed.others {
             let room = rooms.by_key.entry(key.clone()).or_default();
-            (room.known.courteous, room.habit.released) = (true, now);
+            room.known.courteous = true;
+            room.habit.released = now;
+            room.habit.invited = if handed.deaf { DEAF } else { RUNG };
         } else if let Some(room) = rooms.by_key.get_mut(key) {
             room.known.courteous = false;
         }
@@ -166,7 +179,7 @@ impl<A: Copy, G> Hall<A, G> {
         let number = rooms.last_number;
         let room = rooms.by_key.entry(key.clone()).or_default();
         let bell = Arc::clone(bell);
-        room.line.push_back(Seat { number, ask, bell, ids: Vec::new(), rung: false, state: State::Awake });
+        room.line.push_back(Seat { number, ask, bell, ids: Vec::new(), rung: false, state: State::Idle });
         self.settle(rooms, key);
         number
     }
@@ -186,32 +199,44 @@ impl<A: Copy, G> Hall<A, G> {
         }
     }
 
+    /// About to speak to the server, or to end the wait. False when it is being served: then it is to sleep on.
+    pub(crate) fn go_to_work(&self, key: &Key, number: u64) -> bool {
+        let go = self.with_seat(key, number, |seat| match seat.state {
+            State::Idle | State::AtWork => {
+                seat.state = State::AtWork;
+                true
+            }
+            State::Served | State::Given(_) => false,
+        });
+        go.unwrap_or(true)
+    }
+
     /// About to sleep, standing in the server's queue under these ids. False when there is a reason not to.
     pub(crate) fn doze(&self, key: &Key, number: u64, ids: &[WaitId]) -> bool {
-        self.with_seat(key, number, |seat| {
-            if !matches!(seat.state, State::Awake) || seat.rung {
-                return false;
+        let doze = self.with_seat(key, number, |seat| {
+            if matches!(seat.state, State::AtWork) {
+                seat.state = State::Idle;
             }
-            seat.state = State::Asleep;
             if seat.ids != ids {
                 seat.ids = ids.to_vec();
             }
-            true
-        })
-        .unwrap_or(true)
+            matches!(seat.state, State::Idle) && !seat.rung
+        });
+        doze.unwrap_or(true)
     }
 
     /// Awake again.
     pub(crate) fn rise(&self, key: &Key, number: u64) -> Rise<G> {
-        self.with_seat(key, number, |seat| match std::mem::replace(&mut seat.state, State::Awake) {
-            State::Given(got) => Rise::Given(got),
-            State::Served => {
-                seat.state = State::Served;
-                Rise::Served
-            }
-            State::Awake | State::Asleep => Rise::Up { rung: std::mem::take(&mut seat.rung) },
-        })
-        .unwrap_or(Rise::Up { rung: false })
+        let risen =
+            self.with_seat(key, number, |seat| match std::mem::replace(&mut seat.state, State::Idle) {
+                State::Given(got) => Rise::Given(got),
+                State::Served => {
+                    seat.state = State::Served;
+                    Rise::Served
+                }
+                State::Idle | State::AtWork => Rise::Up { rung: std::mem::take(&mut seat.rung) },
+            });
+        risen.unwrap_or(Rise::Up { rung: false })
     }
 
     /// Goes, and leaves its place in the server's queue to the next in line, which is woken. Gives the place back
@@ -244,14 +269,14 @@ impl<A: Copy, G> Hall<A, G> {
         left
     }
 
-    /// The first in line, if it sleeps: it will not go before [`Hall::give`] or [`Hall::refuse`].
+    /// The first in line, if it is idle: it will not go before [`Hall::give`] or [`Hall::refuse`].
     pub(crate) fn serve(&self, key: &Key) -> Option<Serving<A>> {
         if !self.occupied.load(Ordering::Acquire) {
             return None;
         }
         let mut rooms = self.rooms();
         let first = rooms.by_key.get_mut(key)?.line.front_mut()?;
-        if !matches!(first.state, State::Asleep) {
+        if !matches!(first.state, State::Idle) {
             return None;
         }
         first.state = State::Served;
@@ -265,7 +290,24 @@ impl<A: Copy, G> Hall<A, G> {
 
     /// Lets a served waiter look for itself; `ask` is what it asks for from now on.
     pub(crate) fn refuse(&self, key: &Key, served: &Serving<A>, ask: A) {
-        self.end_service(key, served, |seat| (seat.state, seat.ask, seat.rung) = (State::Awake, ask, true));
+        self.end_service(key, served, |seat| (seat.state, seat.ask, seat.rung) = (State::Idle, ask, true));
+    }
+
+    /// Whether to leave a waiter that cannot be rung where it stands, so that it finds that its turn has come. For as
+    /// long as it may take to look.
+    pub(crate) fn to_leave(&self, key: &Key, entry: &Entry<'_>, now: Moment) -> bool {
+        if entry.bell.is_some() {
+            return false;
+        }
+        let mut rooms = self.rooms();
+        let room = rooms.by_key.entry(key.clone()).or_default();
+        if room.line.iter().any(|seat| seat.ids.contains(&entry.id)) {
+            return false;
+        }
+        if room.habit.left.0 != Some(entry.id) {
+            room.habit.left = (Some(entry.id), now);
+        }
+        now.since(room.habit.left.1) < DEAF_TURN
     }
 
     /// Rings a waiter of this process. False when there is none by this id.
@@ -312,7 +354,14 @@ impl<A: Copy, G> Hall<A, G> {
 impl<A, G> Default for Room<A, G> {
     fn default() -> Self {
         let never = Moment::from_boot(Duration::ZERO);
-        let habit = Habit { released: never, brief: false, brisk: false, turn_ends: never };
+        let habit = Habit {
+            released: never,
+            invited: RUNG,
+            left: (None, never),
+            brief: false,
+            brisk: false,
+            turn_ends: never,
+        };
         Room { line: VecDeque::new(), stand: None, known: Known::default(), habit }
     }
 }

@@ -10,10 +10,10 @@
 //! | the waiter | looks after |
 //! | --- | --- |
 //! | saw the lock free, and others before it in the queue | 25 to 40 ms: the one that was rung may be dead |
-//! | rang another one just now, came back at once, and saw the lock free | 2 ms: the other one comes first |
+//! | rang another one just now, came back at once, and saw the lock free | 2 ms, or 100 ms if that has no bell: the other one comes first |
 //! | is the first in the queue, its bells work, and the holder will ring | 1 s; less where the holder's lease ends before |
 //! | stands behind others, and as before | 0.6 s for each of them, between 1 and 3 s; then when its turn should have come by the pace of the queue |
-//! | has bells that do not work, or a holder that rings nobody | 100 ms, growing to 280 ms within the first second, to 1 s later |
+//! | has bells that do not work, or a holder that rings nobody | 150 ms, growing to 280 ms within the first second, to 1 s later |
 //!
 //! So the waiters of a healthy queue together ask the server for next to nothing, however many they are.
 
@@ -24,8 +24,6 @@ use crate::clock::Moment;
 
 /// How long the waiter that was rung may take before one behind it takes the lock.
 const GRACE: Duration = Duration::from_millis(25);
-/// How long the one that was asked to come may take before whoever asked it goes ahead.
-const INVITATION: Duration = Duration::from_millis(2);
 /// The pauses of a waiter at the head that trusts its bell.
 const HEAD: Duration = Duration::from_secs(1);
 /// A queue that needs longer than this for one waiter is looked at more closely.
@@ -35,9 +33,9 @@ const FIRST: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 const LATER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// The pauses of a waiter without a bell: the first, the longest of a young wait, the longest.
 const POLL: [Duration; 3] =
-    [Duration::from_millis(100), Duration::from_millis(280), Duration::from_millis(1000)];
+    [Duration::from_millis(150), Duration::from_millis(280), Duration::from_millis(1000)];
 /// Until then a wait is young.
-const YOUNG: Duration = Duration::from_millis(1300);
+const YOUNG: Duration = Duration::from_secs(1);
 /// How often a waiter without a bell, or at the head, sees to it that it still stands in the queue.
 const QUEUE_CHECK: Duration = Duration::from_secs(2);
 /// The first pause after a failure; each further one is twice as long, up to the longest.
@@ -144,8 +142,8 @@ pub enum Event {
 pub struct Known {
     /// Others were waiting when we let go the last time: so stand behind them at once, instead of trying first.
     pub courteous: bool,
-    /// We rang one of them just now, and it is off the queue.
-    pub invited: bool,
+    /// One of them is off the queue and comes first; it has so long to come.
+    pub invited: Duration,
     /// How long the queue took for one waiter.
     pub pace: Option<Duration>,
 }
@@ -180,8 +178,8 @@ pub struct Place {
     pace: Option<Duration>,
     /// When we entered it, and how many stood before us then.
     joined: Option<(Moment, usize)>,
-    /// Somebody who has left the queue comes before us.
-    invited: bool,
+    /// How long somebody who has left the queue, and comes before us, has to come.
+    invited: Duration,
     /// The last look found the lock free and others before us.
     free: bool,
     /// Whether the holder that was seen last rings.
@@ -392,20 +390,20 @@ impl Plan {
         match seen {
             // Of those whose bells work, the one that was rung goes first.
             Seen::Free
-                if place.before == 0 && !invited
-                    || place.free
+                if place.free
+                    || place.before == 0 && invited.is_zero()
                     || !self.trusted && place.poll > Duration::ZERO =>
             {
                 place.free = false;
                 self.step = Step::Try;
                 return;
             }
-            Seen::Free if place.before == 0 && invited => {
+            Seen::Free => {
                 place.free = true;
-                self.step = Step::Sleep(now + INVITATION);
+                let grace = if place.before > 0 { GRACE.mul_f64(1.0 + 0.6 * chance) } else { Duration::ZERO };
+                self.step = Step::Sleep(now + grace.max(invited));
                 return;
             }
-            Seen::Free => place.free = true,
             Seen::Held { rings, left } => {
                 (place.free, place.rings) = (false, rings);
                 place.left = left.map(|left| now + left);
@@ -419,7 +417,7 @@ impl Plan {
         if place.queued == Queued::No {
             return Step::Try;
         }
-        let queue = now.since(place.seen) >= QUEUE_CHECK;
+        let queue = now.since(place.seen) >= if self.trusted { QUEUE_CHECK } else { 2 * QUEUE_CHECK };
         if self.out_since.is_some() {
             Step::Look { lock: true, queue: true }
         } else if self.hears() && place.before > 0 && !place.free {
@@ -439,9 +437,7 @@ impl Plan {
         let place = &mut self.place;
         let turns = f64::from(u32::try_from(place.before).unwrap_or(u32::MAX)) + 1.0;
         let jitter = 0.85 + 0.15 * chance;
-        let pause = if place.free {
-            GRACE.mul_f64(1.0 + 0.6 * chance)
-        } else if !hears {
+        let pause = if !hears {
             let longest = if now.since(self.began) < YOUNG { POLL[1] } else { POLL[2] };
             place.poll = place.poll.mul_f64(1.5).clamp(POLL[0], longest);
             place.poll.mul_f64(jitter)

@@ -30,8 +30,10 @@ pub(crate) struct Queue<'a> {
 /// Who else was in the queue when the next one was rung.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HandedOn {
-    /// Others were waiting.
+    /// Others were waiting, of whom the first one's turn has come.
     pub(crate) others: bool,
+    /// That one cannot be rung.
+    pub(crate) deaf: bool,
     /// One of our own entries was still there.
     pub(crate) ours: bool,
 }
@@ -46,16 +48,14 @@ impl Queue<'_> {
         look: Op<'_>,
     ) -> std::result::Result<(usize, Reply), Failure> {
         let key = self.key;
-        for round in 0..ROUNDS {
-            let enter = match (round % 2, front) {
-                (1, _) => Op::Add { key, value: line, ttl: life() },
-                (_, false) => Op::Append { key, value: line },
-                (_, true) => Op::Prepend { key, value: line },
-            };
-            let mut replies = self.client.run(self.route, &[enter, Op::Get { key }, look])?.into_iter();
-            if let (Some(Reply::Stored(_)), queue, Some(seen)) =
-                (replies.next(), replies.next(), replies.next())
-            {
+        let add = Op::Add { key, value: b"", ttl: life() };
+        let enter = if front { Op::Prepend { key, value: line } } else { Op::Append { key, value: line } };
+        let ops = [add, enter, Op::Get { key }, look];
+        // There is a queue already, most of the time.
+        for ops in [&ops[1..], &ops, &ops] {
+            let mut replies = self.client.run(self.route, ops)?.into_iter().rev();
+            let (seen, queue, entered) = (replies.next(), replies.next(), replies.next());
+            if let (Some(seen), Some(Reply::Stored(_))) = (seen, entered) {
                 let before = match &queue {
                     Some(Reply::Value(item)) => position(&item.value, &[id]),
                     _ => None,
@@ -65,7 +65,7 @@ impl Queue<'_> {
             }
         }
         Err(Failure {
-            error: Error::new(ErrorKind::Unknown, "The queue of waiters changes too fast."),
+            error: Error::new(ErrorKind::Unknown, "The queue of waiters is lost again and again."),
             sent: true,
         })
     }
@@ -101,12 +101,10 @@ impl Queue<'_> {
     /// waited for is free, the next one is to be told. Gives what `look` gave last.
     pub(crate) fn leave(&self, ids: &[WaitId], look: Op<'_>) -> std::result::Result<Option<Reply>, Failure> {
         for _ in 0..ROUNDS {
-            let mut replies = self.client.run(self.route, &[Op::Get { key: self.key }, look])?;
-            let seen = replies.pop();
-            let Some(Reply::Value(item)) = replies.pop() else { return Ok(seen) };
-            if position(&item.value, ids).is_none() {
-                return Ok(seen);
-            }
+            let item = match self.client.one(self.route, Op::Get { key: self.key })? {
+                Reply::Value(item) if position(&item.value, ids).is_some() => item,
+                _ => return self.client.one(self.route, look).map(Some),
+            };
             let rest = entries::without(&item.value, ids);
             let mut replies = self.client.run(self.route, &[self.swap(&item, &rest), look])?;
             let seen = replies.pop();
@@ -117,27 +115,39 @@ impl Queue<'_> {
         Ok(None)
     }
 
-    /// Rings the first one who is not one of `ours`, and takes it and ours off. `queue` is what was read of it.
+    /// Rings the first one who is not one of `ours`, and takes it and ours off. `queue` is what was read of it. One
+    /// that cannot be rung is left where it is, if `to_leave` says so: it is to find that it is its turn.
     ///
     /// First the bell, then the queue: the next one is to be at work while we still write. But if an entry of ours is
     /// still there, whoever rang us has not got to write yet; then the next one might be done before either of us
     /// has, and would ring our entry instead of the one after it. So then the queue is written first.
-    pub(crate) fn hand_on(&self, queue: Item, ours: &[WaitId], ring: &dyn Fn(&Entry<'_>)) -> HandedOn {
-        let mut handed = HandedOn { others: false, ours: position(&queue.value, ours).is_some() };
+    pub(crate) fn hand_on(
+        &self,
+        queue: Item,
+        ours: &[WaitId],
+        ring: &dyn Fn(&Entry<'_>),
+        to_leave: &dyn Fn(&Entry<'_>) -> bool,
+    ) -> HandedOn {
+        let mut handed =
+            HandedOn { others: false, deaf: false, ours: position(&queue.value, ours).is_some() };
         let mut rung = None;
         let mut queue = queue;
         for round in 1..=ROUNDS {
-            let mut gone = ours.to_vec();
             let next = entries::waiters(&queue.value).find(|entry| !ours.contains(&entry.id));
             let next = next.filter(|_| rung.is_none());
+            let leave = next.is_some_and(|next| to_leave(&next));
+            if next.is_some() {
+                (handed.others, handed.deaf) = (true, leave);
+            }
+            let next = next.filter(|_| !leave);
             if let Some(next) = next
                 && (position(&queue.value, ours).is_none() || round == ROUNDS)
             {
                 ring(&next);
                 rung = Some(next.id);
             }
+            let mut gone = ours.to_vec();
             gone.extend(rung.or(next.map(|next| next.id)));
-            handed.others |= next.is_some();
             let rest = entries::without(&queue.value, &gone);
             if rest == queue.value {
                 break;

@@ -1,0 +1,124 @@
+//! Waiting without bells: slower, bounded, and bearable for the server.
+//!
+//! Time is the subject here; the bounds leave room for a busy machine.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use memlock_core::clock::{Clock, SystemClock};
+use memlock_core::{Client, Wait, Waited};
+use memlock_tests::server::Memcached;
+
+use super::bench::{LEASE, unlock};
+
+/// Rings are switched off; or all are sent to where nobody is (an address that is reserved for documentation).
+const DEAF: [&str; 2] = ["bell=off", "bell=192.0.2.1"];
+
+/// How long after the release a waiter has it, for holders that let go after so many milliseconds; in their order.
+fn latencies(parameter: &str, holds: &[u64]) -> Vec<Duration> {
+    let server = Memcached::start();
+    let url = format!("{}?{parameter}", server.url());
+    let (done, measured) = mpsc::channel();
+    thread::scope(|scope| {
+        for hold in holds {
+            let (url, done) = (&url, done.clone());
+            scope.spawn(move || {
+                let name = format!("m{hold}");
+                let [holder, waiter] = [0, 1].map(|_| Client::connect(url).unwrap());
+                let held = holder.mutex(&name, LEASE).unwrap().lock().unwrap();
+                let entered = scope.spawn(move || {
+                    let lock = waiter.mutex(&name, LEASE).unwrap().lock().unwrap();
+                    let entered = SystemClock.now();
+                    unlock(lock);
+                    entered
+                });
+                thread::sleep(Duration::from_millis(*hold));
+                let freed = SystemClock.now();
+                unlock(held);
+                done.send(entered.join().unwrap().since(freed)).unwrap();
+            });
+        }
+    });
+    drop(done);
+    let mut latencies: Vec<Duration> = measured.iter().collect();
+    latencies.sort();
+    latencies
+}
+
+#[test]
+fn without_bells_a_short_wait_ends_soon_and_a_long_one_somewhat_later() {
+    for parameter in DEAF {
+        let short: Vec<u64> = (1..30).map(|step| step * 37).collect();
+        let long: Vec<u64> = (0..10).map(|step| 3000 + step * 137).collect();
+        for (holds, typical, longest) in [(short, 300, 450), (long, 1050, 1200)] {
+            let latencies = latencies(parameter, &holds);
+            let nine_in_ten = latencies[latencies.len() * 9 / 10];
+            assert!(nine_in_ten <= Duration::from_millis(typical), "{parameter}: {latencies:?}");
+            assert!(
+                latencies[latencies.len() - 1] <= Duration::from_millis(longest),
+                "{parameter}: {latencies:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn without_bells_a_waiter_asks_the_server_less_than_four_times_a_second() {
+    const WAITERS: u64 = 8;
+    for parameter in DEAF {
+        let server = Memcached::start();
+        let url = format!("{}?{parameter}", server.url());
+        let holder = Client::connect(&url).unwrap();
+        let held = holder.mutex("m", LEASE).unwrap().lock().unwrap();
+        let before = server.commands();
+        let limit = Duration::from_secs(6);
+        thread::scope(|scope| {
+            for number in 0..WAITERS {
+                let url = &url;
+                // Not all end at the same moment, in which they would get into each other's way.
+                let limit = limit + Duration::from_millis(20 * number);
+                scope.spawn(move || {
+                    let mutex = Client::connect(url).unwrap().mutex("m", LEASE).unwrap();
+                    let waited = mutex.lock_with(&Wait::at_most(limit)).unwrap();
+                    assert!(matches!(waited, Waited::TimedOut));
+                });
+            }
+        });
+        let commands = server.commands() - before;
+        assert!(commands <= WAITERS * limit.as_secs() * 4, "{parameter}: {commands} commands");
+        unlock(held);
+    }
+}
+
+#[test]
+fn one_without_a_bell_is_not_starved_by_those_with_bells() {
+    let server = Memcached::start();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mutex = Client::connect(&server.url()).unwrap().mutex("m", LEASE).unwrap();
+                while !stop.load(std::sync::atomic::Ordering::SeqCst) {
+                    let held = mutex.lock().unwrap();
+                    thread::sleep(Duration::from_millis(2));
+                    unlock(held);
+                }
+            });
+        }
+        let deaf = Client::connect(&format!("{}?bell=off", server.url())).unwrap();
+        let mutex = deaf.mutex("m", LEASE).unwrap();
+        let waits = (0..5).map(|_| {
+            let began = SystemClock.now();
+            let held = mutex.lock_for(Duration::from_secs(20)).unwrap();
+            let waited = SystemClock.now().since(began);
+            held.map(|held| {
+                unlock(held);
+                waited
+            })
+        });
+        let waits: Vec<_> = waits.collect();
+        stop.store(true, std::sync::atomic::Ordering::SeqCst);
+        assert!(waits.iter().all(|wait| wait.is_some_and(|wait| wait < Duration::from_secs(8))), "{waits:?}");
+    });
+}

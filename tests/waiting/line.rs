@@ -1,0 +1,169 @@
+//! The waiters of one process: their order, their hand-overs, and what these leave to others.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use memlock_core::clock::SystemClock;
+use memlock_core::store::Op;
+use memlock_core::{Client, ErrorKind, Lock, Release, Waited};
+
+use super::bench::{Bench, Fate, InLine, LEASE, PATIENCE, gets, in_line, lock, unlock, until, waiter};
+
+fn got(waiter: &InLine) -> Lock {
+    match waiter.got.recv_timeout(PATIENCE).expect("the waiter was not told") {
+        Waited::Done(lock) => lock,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_hand_over_is_one_command_with_a_token_a_lease_and_a_fence_of_its_own() {
+    let bench = Bench::new();
+    let client = bench.client();
+    let mut holder = lock(&client);
+    let waiters: Vec<_> = (0..4).map(|_| in_line(&client)).collect();
+    assert_eq!(bench.waiters().len(), 1, "one of them stands in the queue for all");
+    let mut before = 0;
+    for waiter in &waiters {
+        let (fence, token) = (holder.fence(), holder.token());
+        unlock(holder);
+        holder = got(waiter);
+        assert!(holder.fence() > fence && holder.token() != token);
+        assert!(holder.remaining() > LEASE - Duration::from_secs(5), "{:?}", holder.remaining());
+        // At the first one the holder found out that others wait.
+        before = if before == 0 { bench.server.commands() } else { before };
+    }
+    assert_eq!(bench.server.commands() - before, 3);
+    let owner = client.mutex("m", LEASE).unwrap().owner().unwrap().unwrap();
+    assert_eq!(owner.token(), holder.token().to_string());
+    unlock(holder);
+    assert!(bench.waiters().is_empty(), "the last one takes their entry off");
+}
+
+#[test]
+fn a_process_hands_over_so_often_and_then_it_is_anothers_turn() {
+    let bench = Bench::new();
+    let client = bench.client();
+    let holder = lock(&client);
+    let turns = Arc::new(AtomicUsize::new(0));
+    let first = in_line(&client);
+    let other = waiter(&bench.client());
+    bench.until_waiting(2);
+    // As long as the other one waits, there are always more of us.
+    let stop = Arc::new(AtomicBool::new(false));
+    let crowd: Vec<_> = (0..6)
+        .map(|_| {
+            let (client, turns, stop) = (client.clone(), Arc::clone(&turns), Arc::clone(&stop));
+            thread::spawn(move || {
+                while !stop.load(Ordering::SeqCst) {
+                    let held = lock(&client);
+                    turns.fetch_add(1, Ordering::SeqCst);
+                    unlock(held);
+                }
+            })
+        })
+        .collect();
+    unlock(holder);
+    unlock(got(&first));
+    let others = gets(&other);
+    let before_it = turns.load(Ordering::SeqCst);
+    stop.store(true, Ordering::SeqCst);
+    unlock(others);
+    crowd.into_iter().for_each(|thread| thread.join().unwrap());
+    // The turn that was going on, and the one for which the first stood in the queue before it; each may end with
+    // one more who was rung.
+    assert!(before_it <= 2 * (8 + 2), "{before_it} were before it");
+    until(|| bench.waiters().is_empty());
+}
+
+#[test]
+fn whoever_gives_up_leaves_the_line_in_order() {
+    let bench = Bench::new();
+    let client = bench.client();
+    let holder = lock(&client);
+    let mut waiters: Vec<_> = (0..4).map(|_| in_line(&client)).collect();
+    let place = bench.waiters();
+    let other = waiter(&bench.client());
+    bench.until_waiting(2);
+    // One in the middle, and then the first, whose place in the queue the next one takes over.
+    for gone in [1, 0] {
+        waiters[gone].cancel.cancel();
+        assert!(matches!(waiters[gone].got.recv_timeout(PATIENCE).unwrap(), Waited::Interrupted));
+    }
+    assert_eq!(bench.waiters()[0], place[0]);
+    let (third, fourth) = (waiters.remove(2), waiters.remove(2));
+    let mut last = holder.fence();
+    unlock(holder);
+    for waiter in [third, fourth] {
+        let held = got(&waiter);
+        assert!(held.fence() > last);
+        last = held.fence();
+        unlock(held);
+    }
+    let held = gets(&other);
+    assert!(held.fence() > last);
+    unlock(held);
+    until(|| bench.waiters().is_empty());
+}
+
+#[test]
+fn a_hand_over_that_is_lost_on_the_way_is_found_out() {
+    for fate in [Fate::RequestLost, Fate::ReplyLost] {
+        for times in 1..=3 {
+            let bench = Bench::new();
+            let mut left = times;
+            let client = bench.hooked(Arc::new(SystemClock), move |op| {
+                let hand_over = matches!(op, Op::Swap { key, .. } if key.as_str() == "lock:m");
+                if hand_over && left > 0 {
+                    left -= 1;
+                    return fate;
+                }
+                Fate::Done
+            });
+            let mut holder = lock(&client);
+            let waiter = in_line(&client);
+            let fence = holder.fence();
+            match holder.unlock() {
+                Ok(Release::Released) => assert!(times < 3 || fate == Fate::ReplyLost),
+                Ok(other) => panic!("{other:?}"),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Unknown);
+                    assert_eq!(times, 3, "{fate:?}: twice is found out");
+                    // It may be asked for again, and then it is known.
+                    assert_ne!(holder.unlock().unwrap(), Release::NotHeld);
+                }
+            }
+            let held = got(&waiter);
+            assert!(held.fence() > fence);
+            unlock(held);
+            until(|| bench.waiters().is_empty());
+            assert!(client.mutex("m", LEASE).unwrap().owner().unwrap().is_none());
+        }
+    }
+}
+
+#[test]
+fn threads_of_several_processes_are_never_inside_together() {
+    let bench = Bench::new();
+    let inside = AtomicUsize::new(0);
+    let clients: Vec<Client> = (0..3).map(|_| bench.client()).collect();
+    thread::scope(|scope| {
+        for client in clients.iter().flat_map(|client| [client; 4]) {
+            let inside = &inside;
+            scope.spawn(move || {
+                let mut fence = 0;
+                for _ in 0..100 {
+                    let held = lock(client);
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                    assert!(held.fence() > fence);
+                    fence = held.fence();
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    unlock(held);
+                }
+            });
+        }
+    });
+    assert!(bench.waiters().is_empty());
+}
