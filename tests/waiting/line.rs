@@ -60,6 +60,8 @@ fn a_process_hands_over_so_often_and_then_it_is_anothers_turn() {
                 while !stop.load(Ordering::SeqCst) {
                     let held = lock(&client);
                     turns.fetch_add(1, Ordering::SeqCst);
+                    // Those who hold it for a moment only get turns of another kind.
+                    thread::sleep(Duration::from_micros(300));
                     unlock(held);
                 }
             })

@@ -7,4 +7,5 @@
 mod bench;
 mod deaf;
 mod line;
+mod manners;
 mod races;

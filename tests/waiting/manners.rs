@@ -1,0 +1,199 @@
+//! What waiters owe each other, the holder and the server.
+
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use memlock_core::clock::{Clock, SystemClock};
+use memlock_core::wait::entries;
+use memlock_core::{Client, Wait, Waited};
+use memlock_tests::server::Memcached;
+
+use super::bench::{Bench, Frozen, LEASE, PATIENCE, gets, in_line, lock, unlock, until, waiter};
+
+#[test]
+fn a_lock_that_nobody_wants_costs_two_commands() {
+    let bench = Bench::new();
+    let client = bench.client();
+    for _ in 0..3 {
+        let before = bench.server.commands();
+        unlock(lock(&client));
+        assert_eq!(bench.server.commands() - before, 2);
+    }
+}
+
+#[test]
+fn a_process_that_met_waiters_stands_behind_them() {
+    let bench = Bench::new();
+    // No time passes for it, so that it cannot lose patience with the one that it rang.
+    let courteous = bench.frozen();
+    let held = lock(&courteous);
+    let waiter = waiter(&bench.client());
+    bench.until_seen(1);
+    unlock(held);
+    let again = in_line(&courteous);
+    let first = gets(&waiter);
+    let fence = first.fence();
+    unlock(first);
+    let Waited::Done(again) = again.got.recv_timeout(PATIENCE).unwrap() else { panic!("nobody rang it") };
+    assert!(again.fence() > fence);
+    unlock(again);
+    until(|| bench.waiters().is_empty());
+}
+
+#[test]
+fn a_queue_that_is_full_takes_no_more_until_there_is_room() {
+    let bench = Bench::new();
+    let held = lock(&bench.client());
+    bench.add_dead(false, 0..512);
+    let waiter = waiter(&bench.client());
+    bench.until_marked();
+    // It stepped in, saw that there was no room, and stepped out again.
+    until(|| bench.waiters().len() == 512 && bench.waiters().iter().all(|id| id.0 < 512));
+    bench.delete(&bench.queue);
+    bench.until_waiting(1);
+    unlock(held);
+    unlock(gets(&waiter));
+    until(|| bench.waiters().is_empty());
+}
+
+#[test]
+fn a_queue_that_is_garbage_is_cleaned_by_whoever_writes_it() {
+    let bench = Bench::new();
+    let garbage =
+        [&b"17"[..], b"\n\n#\n-#\n", &[b'x'; 70_000], b"\n127.0.0.1:9#zz#0\n\xff\xfe#0#0\n"].concat();
+    for garbage in [&garbage[..], b"42", b""] {
+        let held = lock(&bench.client());
+        assert!(bench.server.plain().set(bench.queue.as_str(), garbage, 60));
+        // Behind text without an end its line cannot be read: then nobody rings it, and it has to look.
+        let waiter = waiter(&bench.client());
+        bench.until_marked();
+        unlock(held);
+        unlock(gets(&waiter));
+        until(|| bench.entries().is_empty());
+    }
+}
+
+#[test]
+fn a_plain_clients_lock_is_left_as_it_is() {
+    let bench = Bench::new();
+    assert!(bench.server.plain().add("lock:m", "1", 60));
+    let waiter = waiter(&bench.client());
+    bench.until_waiting(1);
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(bench.server.plain().get("lock:m").unwrap(), b"1");
+    bench.delete(&bench.lock);
+    let began = SystemClock.now();
+    unlock(gets(&waiter));
+    // Such a holder rings nobody, so the waiter asks now and then.
+    assert!(SystemClock.now().since(began) < Duration::from_secs(2));
+}
+
+#[test]
+fn a_lock_that_is_taken_away_goes_to_the_next_in_the_queue() {
+    let bench = Bench::new();
+    let holder = bench.client();
+    let held = lock(&holder);
+    let waiter = waiter(&bench.frozen());
+    bench.until_seen(1);
+    let operator = bench.client().mutex("m", LEASE).unwrap();
+    let token = operator.owner().unwrap().unwrap().token();
+    assert!(operator.force_unlock(&token).unwrap());
+    unlock(gets(&waiter));
+    drop(held);
+    until(|| bench.waiters().is_empty());
+}
+
+#[test]
+fn a_wait_that_ends_takes_its_entry_along() {
+    let bench = Bench::new();
+    let held = lock(&bench.client());
+    let client = bench.client();
+    let mutex = client.mutex("m", LEASE).unwrap();
+    for limit in [30, 130] {
+        let limit = Duration::from_millis(limit);
+        let began = SystemClock.now();
+        assert!(mutex.lock_for(limit).unwrap().is_none());
+        let waited = SystemClock.now().since(began);
+        assert!(waited >= limit && waited < limit + Duration::from_millis(300), "{waited:?}");
+        assert!(bench.entries().is_empty());
+    }
+    // For this one no time passes: only being cancelled can end it.
+    let waiting = in_line(&bench.frozen());
+    assert_eq!(bench.waiters().len(), 1);
+    waiting.cancel.cancel();
+    assert!(matches!(waiting.got.recv_timeout(PATIENCE).unwrap(), Waited::Interrupted));
+    assert!(bench.entries().is_empty());
+    // Once and for all.
+    let cancel = client.cancel_handle();
+    cancel.cancel();
+    let wait = Wait::at_most(LEASE).unless_cancelled(&cancel);
+    assert!(matches!(mutex.lock_with(&wait).unwrap(), Waited::Interrupted));
+    assert!(bench.entries().is_empty());
+    unlock(held);
+}
+
+#[test]
+fn the_urls_bell_is_what_others_are_told() {
+    let bench = Bench::new();
+    let held = lock(&bench.client());
+    let told = |parameter: &str| {
+        let client = Client::connect(&format!("{}?bell={parameter}", bench.server.url())).unwrap();
+        let waiting = in_line(&client);
+        let queue = bench.entries();
+        let bell = entries::waiters(&queue).next().unwrap().bell;
+        waiting.cancel.cancel();
+        assert!(matches!(waiting.got.recv_timeout(PATIENCE).unwrap(), Waited::Interrupted));
+        bell
+    };
+    assert_eq!(told("off"), None);
+    assert_eq!(told("127.0.0.2").unwrap().ip().to_string(), "127.0.0.2");
+    // One that is not ours is believed: it may be translated on the way.
+    assert_eq!(told("192.0.2.1").unwrap().ip().to_string(), "192.0.2.1");
+    // A free port, which another program may take in the meantime: then the bell is off.
+    let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let taken = UdpSocket::bind(("127.0.0.1", port)).unwrap();
+    assert_eq!(told(&format!("127.0.0.1:{port}")), None, "the only port is in use");
+    let last = port.saturating_add(50);
+    let bell = told(&format!("127.0.0.1:{port}-{last}")).unwrap();
+    assert!(bell.port() > port && bell.port() <= last);
+    drop(taken);
+    unlock(held);
+}
+
+#[test]
+fn bells_ring_over_ipv6() {
+    if UdpSocket::bind("[::1]:0").is_err() {
+        println!("There is no IPv6 on this machine, so there is nothing to be tested.");
+        return;
+    }
+    let server = Memcached::with_args(&["-l", "::1"]);
+    let url = format!("memcached://[::1]:{}", server.port());
+    let held = lock(&Client::connect(&url).unwrap());
+    let clock = Frozen::clock();
+    let store = memlock_core::store::connect(&url, &(Arc::new(SystemClock) as Arc<dyn Clock>)).unwrap();
+    let waiter = waiter(&Client::with_store(store, clock));
+    until(|| server.plain().get("lock:m%wait").is_some_and(|queue| queue.starts_with(b"[::1]:")));
+    until(|| server.plain().get("lock:m").is_some_and(|record| record.ends_with(b" rings")));
+    unlock(held);
+    unlock(gets(&waiter));
+}
+
+#[test]
+fn clients_of_one_process_on_the_memory_store_ring_each_other() {
+    let clock = Frozen::clock();
+    let memory = Arc::new(memlock_core::store::memory::Memory::new(Arc::new(SystemClock)));
+    let clients: Vec<Client> = (0..4).map(|_| Client::with_store(memory.clone(), clock.clone())).collect();
+    thread::scope(|scope| {
+        for client in &clients {
+            let clock = &clock;
+            scope.spawn(move || {
+                for _ in 0..200 {
+                    clock.advance(Duration::from_micros(300));
+                    unlock(lock(client));
+                }
+            });
+        }
+    });
+}
