@@ -1,7 +1,7 @@
 //! The waiters of one process: their order, their hand-overs, and what these leave to others.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -9,7 +9,9 @@ use memlock_core::clock::SystemClock;
 use memlock_core::store::Op;
 use memlock_core::{Client, ErrorKind, Lock, Release, Waited};
 
-use super::bench::{Bench, Fate, InLine, LEASE, PATIENCE, gets, in_line, lock, unlock, until, waiter};
+use super::bench::{
+    Bench, Fate, Frozen, InLine, LEASE, PATIENCE, connect, gets, in_line, lock, unlock, until, waiter,
+};
 
 fn got(waiter: &InLine) -> Lock {
     match waiter.got.recv_timeout(PATIENCE).expect("the waiter was not told") {
@@ -49,7 +51,7 @@ fn a_process_hands_over_so_often_and_then_it_is_anothers_turn() {
     let holder = lock(&client);
     let turns = Arc::new(AtomicUsize::new(0));
     let first = in_line(&client);
-    let other = waiter(&bench.client());
+    let other = waiter(&bench.frozen());
     bench.until_waiting(2);
     // As long as the other one waits, there are always more of us.
     let stop = Arc::new(AtomicBool::new(false));
@@ -87,7 +89,7 @@ fn whoever_gives_up_leaves_the_line_in_order() {
     let holder = lock(&client);
     let mut waiters: Vec<_> = (0..4).map(|_| in_line(&client)).collect();
     let place = bench.waiters();
-    let other = waiter(&bench.client());
+    let other = waiter(&bench.frozen());
     bench.until_waiting(2);
     // One in the middle, and then the first, whose place in the queue the next one takes over.
     for gone in [1, 0] {
@@ -147,16 +149,22 @@ fn a_hand_over_that_is_lost_on_the_way_is_found_out() {
 }
 
 #[test]
-fn threads_of_several_processes_are_never_inside_together() {
+fn threads_of_several_processes_are_never_inside_together_and_none_is_forgotten() {
     let bench = Bench::new();
     let inside = AtomicUsize::new(0);
-    let clients: Vec<Client> = (0..3).map(|_| bench.client()).collect();
+    let clocks: Vec<_> = (0..3).map(|_| Frozen::clock()).collect();
+    let client =
+        |clock: &Arc<Frozen>| Client::with_store(connect(&bench.server), Arc::<Frozen>::clone(clock));
+    let clients: Vec<Client> = clocks.iter().map(client).collect();
+    let (done, ended) = mpsc::channel();
     thread::scope(|scope| {
-        for client in clients.iter().flat_map(|client| [client; 4]) {
-            let inside = &inside;
+        for (client, clock) in clients.iter().zip(&clocks).flat_map(|pair| [pair; 4]) {
+            let (inside, done) = (&inside, done.clone());
             scope.spawn(move || {
                 let mut fence = 0;
                 for _ in 0..100 {
+                    // Between two locks: whoever comes back at once gets turns, in which nobody is rung.
+                    clock.advance(Duration::from_millis(1));
                     let held = lock(client);
                     assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
                     assert!(held.fence() > fence);
@@ -164,7 +172,14 @@ fn threads_of_several_processes_are_never_inside_together() {
                     inside.fetch_sub(1, Ordering::SeqCst);
                     unlock(held);
                 }
+                done.send(()).unwrap();
             });
+        }
+        for _ in 0..12 {
+            if ended.recv_timeout(Duration::from_secs(120)).is_err() {
+                clients.iter().for_each(Client::cancel_waits);
+                panic!("somebody was not told; the queue is {:?}", String::from_utf8_lossy(&bench.entries()));
+            }
         }
     });
     assert!(bench.waiters().is_empty());

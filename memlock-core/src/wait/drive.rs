@@ -348,10 +348,10 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
     /// We were given it by another thread of this process.
     fn given(&mut self, mut got: G::Got, interrupted: bool) -> Waited<G::Got> {
         let stand = self.stand();
-        let had_none = stand.is_none();
-        if self.go(stand).is_some() || had_none {
-            self.goal.stood(&mut got, std::mem::take(&mut self.ids), false);
-        }
+        let mut ids = if stand.is_none() { std::mem::take(&mut self.ids) } else { Vec::new() };
+        // Nobody is there to take it over; it may be one that we had not taken over ourselves.
+        ids.extend(self.go(stand).into_iter().flat_map(|stand| stand.ids));
+        self.goal.stood(&mut got, ids, false);
         if interrupted {
             self.goal.decline(got);
             return Waited::Interrupted;
