@@ -6,7 +6,8 @@
 //! going on are dropped: nothing is allocated, kept or answered because of one.
 //!
 //! Every waiting thread has a bell of its own from a pool in the client, so that nobody has to pass on what another
-//! socket received. Beside the socket it has an `eventfd`, by which threads of the same process wake it.
+//! socket received: measured on a two-core machine, a thread runs 26 µs after the ring on its own socket and 40 µs after one that
+//! another thread dispatches; when all have slept for 10 ms, 42 and 76 µs. Beside the socket it has an `eventfd`, by which threads of the same process wake it.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -17,8 +18,11 @@ use std::time::Duration;
 
 use super::entries::WaitId;
 use crate::clock::{Clock, SystemClock};
-use crate::error::{Error, Result};
 use crate::fork::ForkLocal;
+
+mod setting;
+
+pub(crate) use setting::Setting;
 
 /// What every ring begins with.
 const GREETING: &[u8] = b"memlock/1 ";
@@ -40,50 +44,6 @@ pub(crate) enum Woken {
     Nudged,
     /// The time was over.
     Late,
-}
-
-/// What stands in the URL: `bell=off`, or `bell=address[:port[-port]]`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Setting {
-    /// On the address by which the server is reached.
-    #[default]
-    Near,
-    Off,
-    At(IpAddr, Option<(u16, u16)>),
-}
-
-impl Setting {
-    pub(crate) fn parse(text: &str) -> Result<Setting> {
-        let unreadable = || {
-            Error::config(format!(
-                "The URL's parameter bell={text:?} is not read: write bell=off, or bell=address, \
-                 bell=address:port or bell=address:first-last with the address by which other waiters' hosts \
-                 reach this one ([…] around an IPv6 address)."
-            ))
-        };
-        if text == "off" {
-            return Ok(Setting::Off);
-        }
-        let unbracketed = text.strip_prefix('[').and_then(|rest| rest.split_once(']'));
-        let (host, ports) = match unbracketed {
-            Some((host, "")) => (host, None),
-            Some((host, ports)) => (host, Some(ports.strip_prefix(':').ok_or_else(unreadable)?)),
-            None if text.matches(':').count() > 1 => (text, None),
-            None => text.split_once(':').map_or((text, None), |(host, ports)| (host, Some(ports))),
-        };
-        let address: IpAddr = host.parse().map_err(|_| unreadable())?;
-        if address.is_unspecified() || address.is_multicast() {
-            return Err(unreadable());
-        }
-        let Some(ports) = ports else { return Ok(Setting::At(address, None)) };
-        let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
-        match (first.parse(), last.parse()) {
-            (Ok(first), Ok(last)) if 0 < first && first <= last => {
-                Ok(Setting::At(address, Some((first, last))))
-            }
-            _ => Err(unreadable()),
-        }
-    }
 }
 
 /// The bells of one client.
@@ -364,100 +324,4 @@ fn read_ring(datagram: &[u8]) -> Option<(WaitId, Duration)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn a_ring_is_read_as_it_was_written_and_all_else_is_dropped() {
-        for after in [Duration::ZERO, Duration::from_micros(1), Duration::from_millis(10)] {
-            assert_eq!(read_ring(&ring(WaitId(7), after)), Some((WaitId(7), after)));
-            assert!(ring(WaitId(7), after).len() <= LENGTH);
-        }
-        for bad in [
-            "",
-            "memlock/1 ",
-            "memlock/1 7",
-            "memlock/1 000000000000000g",
-            "memlock/1 0000000000000007 ",
-            "memlock/1 0000000000000007 10001",
-            "memlock/1 0000000000000007 1 2",
-            "memlock/2 0000000000000007",
-        ] {
-            assert_eq!(read_ring(bad.as_bytes()), None, "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn the_urls_parameter_is_read_in_every_form() {
-        let at = |ip: &str, ports| Ok(Setting::At(ip.parse().unwrap(), ports));
-        assert_eq!(Setting::parse("off"), Ok(Setting::Off));
-        assert_eq!(Setting::parse("10.0.0.1"), at("10.0.0.1", None));
-        assert_eq!(Setting::parse("10.0.0.1:4000"), at("10.0.0.1", Some((4000, 4000))));
-        assert_eq!(Setting::parse("10.0.0.1:4000-4010"), at("10.0.0.1", Some((4000, 4010))));
-        assert_eq!(Setting::parse("fd00::1"), at("fd00::1", None));
-        assert_eq!(Setting::parse("[fd00::1]"), at("fd00::1", None));
-        assert_eq!(Setting::parse("[fd00::1]:4000-4010"), at("fd00::1", Some((4000, 4010))));
-        for bad in [
-            "",
-            "on",
-            "host",
-            "0.0.0.0",
-            "224.0.0.1",
-            "10.0.0.1:",
-            "10.0.0.1:0",
-            "10.0.0.1:9-8",
-            "[fd00::1]4",
-        ] {
-            let said = Setting::parse(bad).unwrap_err().to_string();
-            assert!(said.contains("bell=off"), "{bad:?}: {said}");
-        }
-    }
-
-    #[test]
-    fn a_bell_hears_itself_and_what_is_meant_for_it() {
-        let bells = Bells::new(Setting::Near);
-        let bell = bells.take(Some(Ipv4Addr::LOCALHOST.into()));
-        let address = bell.address(WaitId(1)).unwrap();
-        let long = Duration::from_secs(20);
-        while !bells.are_heard() {
-            assert_eq!(bell.sleep(long, &[WaitId(2)]), Woken::Nudged, "that was nobody's ring");
-        }
-        let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
-        for noise in [&b"GET / HTTP/1.0\r\n"[..], &[0; 1400], b"", &ring(WaitId(3), Duration::ZERO)] {
-            stranger.send_to(noise, address).unwrap();
-        }
-        bells.ring(address, WaitId(2), Duration::from_micros(5));
-        let woken = loop {
-            match bell.sleep(long, &[WaitId(2)]) {
-                Woken::Nudged => {}
-                other => break other,
-            }
-        };
-        assert_eq!(woken, Woken::Rung(Duration::from_micros(5)));
-        bells.nudge_all();
-        assert_eq!(bell.sleep(long, &[]), Woken::Nudged);
-        assert_eq!(bell.sleep(Duration::from_millis(1), &[]), Woken::Late);
-    }
-
-    #[test]
-    fn a_bell_that_was_given_back_is_taken_again_where_it_fits() {
-        let bells = Bells::new(Setting::Near);
-        let (four, six) = (Some(Ipv4Addr::LOCALHOST.into()), Some(Ipv6Addr::LOCALHOST.into()));
-        let first = bells.take(four);
-        let address = first.address(WaitId(1));
-        assert!(address.is_some() && bells.take(four).address(WaitId(2)) != address, "that one is taken");
-        drop(first);
-        assert_eq!(bells.take(four).address(WaitId(3)), address);
-        assert_ne!(bells.take(six).address(WaitId(4)), address);
-        assert_eq!(Bells::new(Setting::Off).take(four).address(WaitId(5)), None);
-    }
-
-    proptest! {
-        #[test]
-        fn any_datagram_can_be_read(datagram: Vec<u8>, tail in "[0-9a-f ]{0,40}") {
-            let _ = read_ring(&datagram);
-            let _ = read_ring(format!("memlock/1 {tail}").as_bytes());
-        }
-    }
-}
+mod tests;

@@ -1,0 +1,80 @@
+//! The URL's parameter `bell`.
+
+use std::net::IpAddr;
+
+use crate::error::{Error, Result};
+
+/// What stands in the URL: `bell=off`, or `bell=address[:port[-port]]`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Setting {
+    /// On the address by which the server is reached.
+    #[default]
+    Near,
+    Off,
+    At(IpAddr, Option<(u16, u16)>),
+}
+
+impl Setting {
+    pub(crate) fn parse(text: &str) -> Result<Setting> {
+        let unreadable = || {
+            Error::config(format!(
+                "The URL's parameter bell={text:?} is not read: write bell=off, or bell=address, \
+                 bell=address:port or bell=address:first-last with the address by which other waiters' hosts \
+                 reach this one ([…] around an IPv6 address)."
+            ))
+        };
+        if text == "off" {
+            return Ok(Setting::Off);
+        }
+        let unbracketed = text.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+        let (host, ports) = match unbracketed {
+            Some((host, "")) => (host, None),
+            Some((host, ports)) => (host, Some(ports.strip_prefix(':').ok_or_else(unreadable)?)),
+            None if text.matches(':').count() > 1 => (text, None),
+            None => text.split_once(':').map_or((text, None), |(host, ports)| (host, Some(ports))),
+        };
+        let address: IpAddr = host.parse().map_err(|_| unreadable())?;
+        if address.is_unspecified() || address.is_multicast() {
+            return Err(unreadable());
+        }
+        let Some(ports) = ports else { return Ok(Setting::At(address, None)) };
+        let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
+        match (first.parse(), last.parse()) {
+            (Ok(first), Ok(last)) if 0 < first && first <= last => {
+                Ok(Setting::At(address, Some((first, last))))
+            }
+            _ => Err(unreadable()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_urls_parameter_is_read_in_every_form() {
+        let at = |ip: &str, ports| Ok(Setting::At(ip.parse().unwrap(), ports));
+        assert_eq!(Setting::parse("off"), Ok(Setting::Off));
+        assert_eq!(Setting::parse("10.0.0.1"), at("10.0.0.1", None));
+        assert_eq!(Setting::parse("10.0.0.1:4000"), at("10.0.0.1", Some((4000, 4000))));
+        assert_eq!(Setting::parse("10.0.0.1:4000-4010"), at("10.0.0.1", Some((4000, 4010))));
+        assert_eq!(Setting::parse("fd00::1"), at("fd00::1", None));
+        assert_eq!(Setting::parse("[fd00::1]"), at("fd00::1", None));
+        assert_eq!(Setting::parse("[fd00::1]:4000-4010"), at("fd00::1", Some((4000, 4010))));
+        for bad in [
+            "",
+            "on",
+            "host",
+            "0.0.0.0",
+            "224.0.0.1",
+            "10.0.0.1:",
+            "10.0.0.1:0",
+            "10.0.0.1:9-8",
+            "[fd00::1]4",
+        ] {
+            let said = Setting::parse(bad).unwrap_err().to_string();
+            assert!(said.contains("bell=off"), "{bad:?}: {said}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The terms in which a plan and its driver speak.
+
+use std::time::Duration;
+
+use crate::clock::Moment;
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Try to take it.
+    Try,
+    /// Enter the queue, and look at it in the same packet.
+    Join {
+        /// Before all others: our turn had come, and somebody was faster.
+        front: bool,
+    },
+    /// Look, without taking anything.
+    Look {
+        /// At what is waited for.
+        lock: bool,
+        /// At our place in the queue.
+        queue: bool,
+    },
+    /// Leave the queue, for it is too long, and go on waiting.
+    StepOut,
+    /// Leave the queue for good, and pass on a bell that came too late.
+    Leave,
+    /// Sleep until the bell rings, something else happens, or this moment has come.
+    Sleep(Moment),
+    /// The wait is over.
+    End(Ended),
+}
+
+/// How a wait ended that got nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Its limit passed.
+    TimedOut,
+    /// It was cancelled.
+    Interrupted,
+    /// The server was out of reach for too long.
+    Outage,
+}
+
+/// What is waited for, as it was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// It can be had.
+    Free,
+    /// Somebody has it.
+    Held {
+        /// Whether its holder will ring when it lets go.
+        rings: bool,
+        /// How long the server keeps it for the holder, at most.
+        left: Option<Duration>,
+    },
+}
+
+/// Our place in the queue, as it was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stand {
+    /// We stand in it, and so many before us.
+    Behind(usize),
+    /// We do not stand in it: we were rung, or the queue was lost.
+    Gone {
+        /// How many stand in it.
+        waiters: usize,
+    },
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The try failed: somebody has it.
+    Missed,
+    /// We stand in the queue.
+    Joined {
+        /// How many stand before us.
+        before: usize,
+        /// What is waited for, seen after we had joined.
+        lock: Seen,
+    },
+    /// The server has no room for us in the queue.
+    Refused,
+    /// What a look showed of what it was to show.
+    Looked {
+        /// Our place in the queue.
+        stand: Option<Stand>,
+        /// What is waited for.
+        lock: Option<Seen>,
+    },
+    /// Our bell rang, for when this time has passed.
+    Rung(Duration),
+    /// We left the queue, or are not in it.
+    Left,
+    /// The wait was cancelled.
+    Interrupted,
+    /// The server could not be reached.
+    Failed,
+}
+
+/// What is known of the queue before a wait begins.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Known {
+    /// Others were waiting when we let go the last time: so stand behind them at once, instead of trying first.
+    pub courteous: bool,
+    /// One of them is off the queue and comes first; it has so long to come.
+    pub invited: Duration,
+    /// How long the queue took for one waiter.
+    pub pace: Option<Duration>,
+}
