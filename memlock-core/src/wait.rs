@@ -49,17 +49,22 @@ impl<'a> Wait<'a> {
         self
     }
 
-    /// Ends the wait when the handle is cancelled. It must be one of the client that waits.
+    /// Ends the wait when the handle is cancelled, before it begins if that was done already. The handle must be one
+    /// of the client that waits.
     #[must_use]
     pub fn unless_cancelled(mut self, cancel: &'a Cancel) -> Wait<'a> {
         self.cancel = Some(cancel);
         self
     }
 
+    /// Whether its handle was cancelled.
+    fn is_cancelled(&self) -> bool {
+        self.cancel.is_some_and(Cancel::is_cancelled)
+    }
+
     /// Whether somebody wants it ended.
     fn is_interrupted(&self) -> bool {
-        self.cancel.is_some_and(Cancel::is_cancelled)
-            || self.interrupted.is_some_and(|interrupted| interrupted())
+        self.is_cancelled() || self.interrupted.is_some_and(|interrupted| interrupted())
     }
 
     /// Whether somebody has to be asked, who cannot wake the waiter.

@@ -132,6 +132,7 @@ fn a_wait_that_ends_takes_its_entry_along() {
     assert!(matches!(mutex.lock_with(&wait).unwrap(), Waited::Interrupted));
     assert!(bench.entries().is_empty());
     unlock(held);
+    assert!(matches!(mutex.lock_with(&wait).unwrap(), Waited::Interrupted), "though the lock is free");
 }
 
 #[test]

@@ -69,6 +69,9 @@ pub(crate) fn wait_for<G: Goal>(goal: &mut G, wait: &Wait<'_>, at: &Place<'_, G>
         told.set(now);
         now
     };
+    if wait.is_cancelled() {
+        return Ok(Waited::Interrupted);
+    }
     if wait.is_once() {
         return Ok(goal.attempt(&interrupted)?.map_or(Waited::Busy, Waited::Done));
     }
