@@ -126,15 +126,19 @@ fn appending_changes_the_version_and_keeps_the_rest(bench: &Bench) {
     let key = &bench.key;
     assert_eq!(bench.one(Op::Append { key, value: b"x" }), Reply::Missing);
     assert_eq!(bench.one(Op::Prepend { key, value: b"x" }), Reply::Missing);
-    let first = bench.add(b"1");
-    let second = stored(&bench.one(Op::Append { key, value: b"" }));
-    assert!(second.cas > first.cas);
-    let third = stored(&bench.one(Op::Append { key, value: b"23" }));
-    let fourth = stored(&bench.one(Op::Prepend { key, value: b"-" }));
-    assert!(fourth.cas > third.cas && third.cas > second.cas);
-    let item = bench.read().unwrap();
-    assert_eq!(item.value, b"-123");
-    assert!(item.remaining.unwrap() > Duration::from_secs(50));
+    let mut last = bench.add(b"1");
+    for (op, value) in [
+        (Op::Append { key, value: b"" }, &b"1"[..]),
+        (Op::Append { key, value: b"23" }, b"123"),
+        (Op::Prepend { key, value: b"-\r\n" }, b"-\r\n123"),
+    ] {
+        assert_eq!(bench.one(op), Reply::Grown);
+        let item = bench.read().unwrap();
+        assert_eq!(item.value, value);
+        assert!(item.version.cas > last.cas);
+        assert!(item.remaining.unwrap() > Duration::from_secs(50));
+        last = item.version;
+    }
 }
 
 fn counting_begins_where_it_is_told(bench: &Bench) {

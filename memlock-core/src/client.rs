@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::clock::{Clock, Moment, SystemClock};
 use crate::distinct::DistinctList;
 use crate::error::Result;
-use crate::fork::ForkLocal;
+use crate::fork::{self, ForkLocal};
 use crate::lease::Lease;
 use crate::mutex::{self, Lock, Mutex};
 use crate::name::{Key, Keyspace, check_name};
@@ -106,6 +106,8 @@ impl Client {
         outage: Duration,
         bell: Setting,
     ) -> Client {
+        // What watches for forks is set up here, so that no signal handler is the first to ask.
+        fork::generation();
         let inner = Inner {
             store,
             clock,
@@ -144,7 +146,7 @@ impl Client {
     /// Ends every wait that is going on in this client, in any thread: each answers "interrupted". Waits
     /// that begin later are not touched. A signal handler may call it.
     pub fn cancel_waits(&self) {
-        self.inner.cancellations.fetch_add(1, Ordering::Release);
+        self.inner.cancellations.fetch_add(1, Ordering::SeqCst);
         self.inner.bells.nudge_all();
     }
 
@@ -172,7 +174,7 @@ impl Client {
 
     /// How often [`Client::cancel_waits`] was called.
     pub(crate) fn cancellations(&self) -> u64 {
-        self.inner.cancellations.load(Ordering::Acquire)
+        self.inner.cancellations.load(Ordering::SeqCst)
     }
 
     /// How long the server may be out of reach before a waiter gives up.

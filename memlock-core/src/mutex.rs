@@ -27,6 +27,7 @@ use sha2::{Digest, Sha256};
 
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fork;
 use crate::lease::Lease;
 use crate::name::{Key, hex};
 use crate::owner::OwnerRecord;
@@ -99,11 +100,17 @@ impl Mutex {
     /// should it have been granted, it is taken off at the next contact or ends with its lease.
     /// [`ErrorKind::Protocol`] when the server is too old, runs without cas, or answers nonsense.
     pub fn lock_with(&self, wait: &Wait<'_>) -> Result<Waited<Lock>> {
+        let process = fork::generation();
         let mut attempt = Attempt::new(self)?;
         let hall = self.client.mutex_waiters();
         let place = wait::Place { client: &self.client, route: self.route, key: &self.key, hall };
         let waited = wait::wait_for(&mut attempt, wait, &place);
-        if let (Some(until), false) = (attempt.stray_until(), matches!(waited, Ok(Waited::Done(_)))) {
+        // It may have come from another thread, by another token. And what a parent may have left is its own business.
+        let by_this_token = matches!(&waited, Ok(Waited::Done(lock)) if lock.token() == attempt.token());
+        if let Some(until) = attempt.stray_until()
+            && !by_this_token
+            && fork::generation() == process
+        {
             self.client.remember_stray(self.route, &self.key, attempt.token(), until);
         }
         waited.map_err(|error| error.during(format_args!("Locking {}", self.key)))

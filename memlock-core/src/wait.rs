@@ -116,13 +116,13 @@ impl Cancel {
 
     /// Ends them. It is done once and for all. A signal handler may call it.
     pub fn cancel(&self) {
-        self.cancelled.store(true, Ordering::Release);
+        self.cancelled.store(true, Ordering::SeqCst);
         self.client.bells().nudge_all();
     }
 
     /// Whether they were ended.
     pub fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Acquire)
+        self.cancelled.load(Ordering::SeqCst)
     }
 }
 

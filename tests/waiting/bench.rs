@@ -163,7 +163,7 @@ impl Bench {
         let (key, value, ttl) = (&self.queue, &lines[..], Ttl::covering(LEASE * 10));
         let add = if front { Op::Prepend { key, value } } else { Op::Append { key, value } };
         let ops = [Op::Add { key, value: b"", ttl }, add];
-        assert!(matches!(self.store.run(Route::of(&self.lock), &ops).unwrap()[1], Reply::Stored(_)));
+        assert_eq!(self.store.run(Route::of(&self.lock), &ops).unwrap()[1], Reply::Grown);
     }
 
     pub(crate) fn delete(&self, key: &Key) {

@@ -97,7 +97,7 @@ impl<'a> Attempt<'a> {
     fn tell_the_holder(&self) -> Result<Seen> {
         let Mutex { client, route, key, .. } = self.mutex;
         match client.one(*route, Op::Append { key, value: RINGS }) {
-            Ok(Reply::Stored(_)) => Ok(Seen::Held { rings: true, left: None }),
+            Ok(Reply::Grown) => Ok(Seen::Held { rings: true, left: None }),
             Ok(_) => Ok(Seen::Free),
             Err(failure) if failure.error.is_outage() => Err(failure.of_read()),
             Err(_) => Ok(Seen::Held { rings: false, left: None }),
@@ -124,6 +124,9 @@ impl Goal for Attempt<'_> {
                     (Some(&Reply::Stored(version)), _) => return self.grant(version, sent).map(Some),
                     (_, Some(Reply::Value(item))) if is_ours(&item.value, self.token) => {
                         let version = item.version;
+                        if OwnerRecord::parse(&item.value).is_some_and(|record| record.rings) {
+                            self.will_wait();
+                        }
                         return self.grant(version, self.in_doubt_since.unwrap_or(sent)).map(Some);
                     }
                     _ => return Ok(None),

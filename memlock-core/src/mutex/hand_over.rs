@@ -20,21 +20,19 @@ impl Lock {
             return None;
         }
         let (client, key) = (self.client.clone(), self.key.clone());
-        let hall = client.mutex_waiters();
-        let served = hall.serve(&key)?;
         if client.clock().now() >= self.turn.began + self.lease.duration() {
-            hall.refuse(&key, &served, served.ask);
             return None;
         }
+        let mut served = client.mutex_waiters().serve(&key)?;
         let Ask { token, lease } = served.ask;
         let settled = client.identity().and_then(|identity| {
+            // Should that token be left on its way to the server by a failure, another one is asked with from then on.
+            served.ask.token = identity.token();
             let mut value = identity.record(token, client.clock());
             value.extend_from_slice(RINGS);
             let settled = self.settle(Step::HandOver(&Heir { token, value: &value, lease }))?;
             Ok((settled, value))
         });
-        // After a failure that token may be on its way to the server: another one is asked with from now on.
-        let anew = || client.identity().map_or(served.ask, |identity| Ask { token: identity.token(), lease });
         match settled {
             Ok((Settled::HandedOver { version, sent }, value)) => {
                 let mut lock = Lock::new(Grant {
@@ -54,21 +52,16 @@ impl Lock {
                 let slow = client.clock().now().since(sent) > SUSPICIOUS_DELAY;
                 if slow && lock.believe_the_server().is_err() {
                     drop(lock);
-                    hall.refuse(&key, &served, anew());
                 } else {
-                    hall.give(&key, &served, lock);
+                    served.give(lock);
                 }
                 Some(Ok(Settled::Taken(None)))
             }
-            Ok((lost, _)) => {
-                hall.refuse(&key, &served, served.ask);
-                Some(Ok(lost))
-            }
+            Ok((lost, _)) => Some(Ok(lost)),
             Err(error) => {
-                if error.kind() == ErrorKind::Unknown {
+                if self.release_in_doubt {
                     client.remember_stray(self.route, &key, token, lease.gone(client.clock().now()));
                 }
-                hall.refuse(&key, &served, anew());
                 // A server that refuses to store may still let go.
                 if error.kind() == ErrorKind::Protocol { None } else { Some(Err(error)) }
             }

@@ -146,7 +146,8 @@ impl Lock {
 
     /// Until when it is certainly ours, on the boot clock; past when it is not. No I/O.
     pub fn deadline(&self) -> Moment {
-        if self.is_ours_to_use() { self.deadline } else { Moment::from_boot(Duration::ZERO) }
+        let certain = self.is_ours_to_use() && !self.release_in_doubt;
+        if certain { self.deadline } else { Moment::from_boot(Duration::ZERO) }
     }
 
     /// The token by which the item carries our ownership.
@@ -262,7 +263,9 @@ impl Lock {
                     lease.deadline(now)
                 }
             };
-            let queue_key = (self.rings && matches!(step, Step::Release)).then(|| self.key.waiters());
+            // A queue that cannot be read must not keep us from letting go.
+            let ring = self.rings && failures == 0 && matches!(step, Step::Release);
+            let queue_key = ring.then(|| self.key.waiters());
             let (key, version) = (&self.key, self.version);
             let read = Op::Get { key };
             let op = match step {

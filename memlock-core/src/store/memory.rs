@@ -100,14 +100,16 @@ impl Memory {
             Op::Append { key, value } => match shelf.live(key, now) {
                 Some(stored) => {
                     let (whole, expires) = ([&stored.value, value].concat(), stored.expires);
-                    Reply::Stored(version(shelf.store(key, whole, expires)))
+                    shelf.store(key, whole, expires);
+                    Reply::Grown
                 }
                 None => Reply::Missing,
             },
             Op::Prepend { key, value } => match shelf.live(key, now) {
                 Some(stored) => {
                     let (whole, expires) = ([value, &stored.value].concat(), stored.expires);
-                    Reply::Stored(version(shelf.store(key, whole, expires)))
+                    shelf.store(key, whole, expires);
+                    Reply::Grown
                 }
                 None => Reply::Missing,
             },

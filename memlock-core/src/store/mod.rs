@@ -58,14 +58,15 @@ pub enum Op<'a> {
         /// The version it must have.
         version: Version,
     },
-    /// Adds bytes to the item's end: [`Reply::Stored`] or [`Reply::Missing`].
+    /// Adds bytes to the item's end: [`Reply::Grown`] or [`Reply::Missing`]. An item that cannot grow, because the
+    /// server has no room, is left as it is.
     Append {
         /// The item.
         key: &'a Key,
         /// What to add.
         value: &'a [u8],
     },
-    /// Adds bytes in front of the item's value: [`Reply::Stored`] or [`Reply::Missing`].
+    /// Adds bytes in front of the item's value: as [`Op::Append`].
     Prepend {
         /// The item.
         key: &'a Key,
@@ -89,6 +90,8 @@ pub enum Op<'a> {
 pub enum Reply {
     /// It was stored, and this is the version it got.
     Stored(Version),
+    /// Bytes were added, and the item has another version.
+    Grown,
     /// There is an item already; nothing was stored.
     Exists,
     /// There is no such item.

@@ -29,7 +29,7 @@ const GREETING: &[u8] = b"memlock/1 ";
 /// No ring is longer than this; all else is dropped.
 const LENGTH: usize = GREETING.len() + 16 + 6;
 /// Nobody is told to come later than this.
-const LATEST: Duration = Duration::from_millis(10);
+const LATEST: Duration = Duration::from_millis(50);
 /// How many datagrams are read in a row before the waiter looks at its other affairs.
 const AT_ONCE: usize = 32;
 /// Where there is no `eventfd` to be had, a sleeper looks up this often.
@@ -60,7 +60,7 @@ struct Tower {
     heard: AtomicBool,
     first: OnceLock<Box<Link>>,
     /// From which we ring: for IPv4 and for IPv6.
-    ringers: [OnceLock<Option<UdpSocket>>; 2],
+    ringers: [OnceLock<UdpSocket>; 2],
 }
 
 struct Link {
@@ -71,8 +71,9 @@ struct Link {
 #[derive(Default)]
 struct Bell {
     taken: AtomicBool,
-    nudge: Option<OwnedFd>,
-    socket: OnceLock<Option<Socket>>,
+    /// Both may be missing, when there were no descriptors to be had; then they are asked for again the next time.
+    nudge: OnceLock<OwnedFd>,
+    socket: OnceLock<Socket>,
 }
 
 struct Socket {
@@ -94,12 +95,10 @@ impl Bells {
         let tower = Arc::clone(self.tower.get());
         let mut slot = &tower.first;
         let bell: *const Bell = loop {
-            let link = slot.get_or_init(|| Box::new(Link { bell: Bell::new(), next: OnceLock::new() }));
-            let fits = link.bell.socket.get().is_none_or(|socket| {
-                // One that could not be opened may be so by now, but not for the asking each time.
-                socket.as_ref().is_none_or(|socket| socket.near == near)
-            });
-            if fits && !link.bell.taken.swap(true, Ordering::Acquire) {
+            let link = slot.get_or_init(|| Box::new(Link { bell: Bell::default(), next: OnceLock::new() }));
+            let fits = link.bell.socket.get().is_none_or(|socket| socket.near == near);
+            if fits && !link.bell.taken.swap(true, Ordering::SeqCst) {
+                link.bell.prepare();
                 break &raw const link.bell;
             }
             slot = &link.next;
@@ -109,14 +108,10 @@ impl Bells {
 
     /// Rings a waiter's bell: one datagram, that may get lost. It is to try when `after` has passed.
     pub(crate) fn ring(&self, address: SocketAddr, id: WaitId, after: Duration) {
-        let ringer = self.tower.get().ringers[usize::from(address.is_ipv6())].get_or_init(|| {
-            let any: IpAddr =
-                if address.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
-            open(any, 0).inspect_err(|error| log::warn!("No waiter can be rung: {error}.")).ok()
-        });
-        if let Some(udp) = ringer
-            && let Err(error) = udp.send_to(&ring(id, after), address)
-        {
+        let ringer = &self.tower.get().ringers[usize::from(address.is_ipv6())];
+        let rung = get_or_open(ringer, || open(any_like(address.ip()), 0))
+            .and_then(|udp| udp.send_to(&ring(id, after), address));
+        if let Err(error) = rung {
             log::debug!("The waiter at {address} cannot be rung: {error}.");
         }
     }
@@ -135,7 +130,7 @@ impl Bells {
     pub(crate) fn nudge_all(&self) {
         let mut link = self.tower.existing().and_then(|tower| tower.first.get());
         while let Some(Link { bell, next }) = link.map(Box::as_ref) {
-            if bell.taken.load(Ordering::Acquire) {
+            if bell.taken.load(Ordering::SeqCst) {
                 bell.nudge();
             }
             link = next.get();
@@ -171,16 +166,6 @@ impl TakenBell {
 
     /// Where it can be rung, if it can. Opens its socket at the first time.
     pub(crate) fn address(&self, test: WaitId) -> Option<SocketAddr> {
-        let opened = self.bell().socket.get_or_init(|| {
-            let socket = self.open(test)?;
-            // Without this, a first waiter would not know whether it is deaf.
-            let _ = socket.udp.send_to(&ring(test, Duration::ZERO), socket.address);
-            Some(socket)
-        });
-        opened.as_ref().map(|socket| socket.address)
-    }
-
-    fn open(&self, test: WaitId) -> Option<Socket> {
         let (advertised, ports) = match self.setting {
             Setting::Off => return None,
             Setting::At(address, ports) => (address, ports.unwrap_or((0, 0))),
@@ -190,29 +175,30 @@ impl TakenBell {
         if matches!(advertised, IpAddr::V6(ip) if ip.is_unicast_link_local()) {
             return None;
         }
-        // Behind a translated address, listen on all of our own.
-        let any: IpAddr =
-            if advertised.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-        let opened = (ports.0..=ports.1).find_map(|port| open(advertised, port).ok());
-        let opened = match (opened, self.setting) {
-            (None, Setting::At(..)) => (ports.0..=ports.1).find_map(|port| open(any, port).ok()),
-            (opened, _) => opened,
-        };
-        let Some((udp, port)) = opened.and_then(|udp| udp.local_addr().ok().map(|local| (udp, local.port())))
-        else {
+        let socket = get_or_open(&self.bell().socket, || {
+            let udp = match (open_one_of(advertised, ports), self.setting) {
+                // Behind a translated address, listen on all of our own.
+                (Err(_), Setting::At(..)) => open_one_of(any_like(advertised), ports),
+                (opened, _) => opened,
+            }?;
+            let address = SocketAddr::new(advertised, udp.local_addr()?.port());
+            // Without this, a first waiter would not know whether it is deaf.
+            let _ = udp.send_to(&ring(test, Duration::ZERO), address);
+            Ok(Socket { udp, address, near: self.near, test })
+        });
+        let deaf = |error| {
             log::warn!(
-                "No bell can be opened on {advertised}: this waiter asks the server now and then instead."
+                "No bell can be opened on {advertised} ({error}): this waiter asks the server now and then."
             );
-            return None;
         };
-        Some(Socket { udp, address: SocketAddr::new(advertised, port), near: self.near, test })
+        socket.map(|socket| socket.address).map_err(deaf).ok()
     }
 
     /// Sleeps for so long, or until the bell rings for one of `live`, or somebody nudges.
     pub(crate) fn sleep(&self, duration: Duration, live: &[WaitId]) -> Woken {
         let bell = self.bell();
-        let socket = bell.socket.get().and_then(Option::as_ref);
-        let Some(nudge) = &bell.nudge else {
+        let socket = bell.socket.get();
+        let Some(nudge) = bell.nudge.get() else {
             SystemClock.sleep(duration.min(BLIND));
             return self.heard(live).map_or(Woken::Nudged, Woken::Rung);
         };
@@ -247,7 +233,7 @@ impl TakenBell {
 
     /// Whether it has rung for one of `live`, and when that is to try. What came before is dropped.
     pub(crate) fn heard(&self, live: &[WaitId]) -> Option<Duration> {
-        let socket = self.bell().socket.get().and_then(Option::as_ref)?;
+        let socket = self.bell().socket.get()?;
         // One more than a ring has, to tell longer ones.
         let mut datagram = [0; LENGTH + 1];
         for _ in 0..AT_ONCE {
@@ -276,17 +262,21 @@ impl Drop for TakenBell {
 }
 
 impl Bell {
-    fn new() -> Bell {
-        // SAFETY: eventfd gives a descriptor that nobody else owns, or -1.
-        let nudge = unsafe {
-            let fd = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
-            (fd >= 0).then(|| OwnedFd::from_raw_fd(fd))
-        };
-        Bell { nudge, ..Bell::default() }
+    fn prepare(&self) {
+        let made = get_or_open(&self.nudge, || {
+            // SAFETY: eventfd gives a descriptor that nobody else owns, or -1.
+            unsafe {
+                let fd = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
+                if fd >= 0 { Ok(OwnedFd::from_raw_fd(fd)) } else { Err(std::io::Error::last_os_error()) }
+            }
+        });
+        if let Err(error) = made {
+            log::warn!("A waiter looks up every {BLIND:?}, since it cannot be woken: {error}.");
+        }
     }
 
     fn nudge(&self) {
-        let Some(fd) = &self.nudge else { return };
+        let Some(fd) = self.nudge.get() else { return };
         let one = 1_u64;
         // SAFETY: eight readable bytes are given for eight bytes; errno is put back, as a signal handler must.
         unsafe {
@@ -296,6 +286,29 @@ impl Bell {
             *errno = before;
         }
     }
+}
+
+/// What is there, or what can be opened by now. A failure is not kept: descriptors that are lacking now may be had later.
+fn get_or_open<T>(place: &OnceLock<T>, open: impl FnOnce() -> std::io::Result<T>) -> std::io::Result<&T> {
+    match place.get() {
+        Some(there) => Ok(there),
+        None => {
+            let opened = open()?;
+            Ok(place.get_or_init(|| opened))
+        }
+    }
+}
+
+fn any_like(address: IpAddr) -> IpAddr {
+    if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
+}
+
+fn open_one_of(address: IpAddr, (first, last): (u16, u16)) -> std::io::Result<UdpSocket> {
+    let mut opened = open(address, first);
+    for port in first.saturating_add(1)..=last {
+        opened = opened.or_else(|_| open(address, port));
+    }
+    opened
 }
 
 fn open(address: IpAddr, port: u16) -> std::io::Result<UdpSocket> {

@@ -13,6 +13,7 @@ use super::{Wait, Waited};
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fork;
 use crate::name::Key;
 use crate::owner::Identity;
 use crate::store::{Op, Reply, Route};
@@ -158,6 +159,11 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         enough: &dyn Fn() -> bool,
         deadline: Option<Moment>,
     ) -> Result<Waited<G::Got>> {
+        // Whoever cancelled before we had a bell could not wake us.
+        if interrupted() {
+            return Ok(Waited::Interrupted);
+        }
+        let process = fork::generation();
         loop {
             let step = if self.first || self.come_first() {
                 self.plan.step(self.now())
@@ -176,6 +182,12 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
                 }
                 if self.first && interrupted() {
                     self.tell(Event::Interrupted);
+                }
+                if fork::generation() != process {
+                    // A child made by the callback: the wait, and all that belongs to it, is its parent's.
+                    self.left = true;
+                    self.ids.clear();
+                    return Ok(Waited::Interrupted);
                 }
                 continue;
             }
@@ -248,6 +260,8 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
     }
 
     fn look(&mut self, lock: bool, queue: bool) -> Result<()> {
+        // One of our own strays may be what is in the way.
+        self.at.client.take_off_strays(self.at.route);
         let op = self.goal.look();
         let (stand, reply) = match self.queue.look(&self.ids, queue, lock.then_some(op)) {
             Ok(seen) => seen,
@@ -282,12 +296,18 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
             self.tell(Event::Left);
             return;
         }
+        self.leave_the_queue();
+        self.tell(Event::Left);
+    }
+
+    /// Takes our entries off; if what we wait for is free by now, the next one is rung.
+    fn leave_the_queue(&mut self) {
         match self.queue.leave(&self.ids, self.goal.look()) {
             Ok(Some(reply)) if matches!(self.goal.seen(&reply), Ok(Seen::Free)) => self.pass_on(),
             Ok(_) => {}
             Err(failure) => log::debug!("The queue could not be left: {}", failure.error),
         }
-        self.tell(Event::Left);
+        self.ids.clear();
     }
 
     /// Rings the next one in our place.
@@ -302,7 +322,7 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
     fn come_first(&mut self) -> bool {
         let (first, stand) = self.at.hall.first(self.at.key, self.number);
         if let Some(HallStand { place, ids, bell }) = stand {
-            (self.ids, self.bell) = (ids, bell);
+            (self.ids, self.bell, self.reached) = (ids, bell, true);
             let (now, chance) = (self.now(), self.identity.fraction());
             self.plan.take_over(place, now, chance, self.at.client.bells().are_heard());
         }
@@ -386,7 +406,9 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
     }
 
     fn tell(&mut self, event: Event) {
-        self.reached |= !matches!(event, Event::Failed | Event::Interrupted);
+        if !matches!(event, Event::Failed | Event::Interrupted) {
+            (self.reached, self.failure) = (true, None);
+        }
         let (now, chance) = (self.now(), self.identity.fraction());
         self.plan.on(event, now, chance, self.at.client.bells().are_heard());
     }
@@ -398,11 +420,15 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
 
 impl<G: Goal> Drop for Waiter<'_, '_, G> {
     fn drop(&mut self) {
-        if !self.left {
-            let stand = self.go(None);
-            if let Some(stand) = stand {
-                let _ = self.queue.leave(&stand.ids, self.goal.look());
-            }
+        if self.left {
+            return;
+        }
+        let stand = self.go(None);
+        self.ids.extend(stand.into_iter().flat_map(|stand| stand.ids));
+        // An error ended the wait, or nobody is left to take over a place. In an outage the entry dies with the queue, or
+        // at the next bell.
+        if !self.ids.is_empty() && !self.failure.as_ref().is_some_and(Error::is_outage) {
+            self.leave_the_queue();
         }
     }
 }
@@ -418,12 +444,12 @@ pub(crate) fn ringing<'a, A: Copy, G>(
     hall: &'a Hall<A, G>,
     key: &'a Key,
     after: Duration,
-) -> impl Fn(&Entry<'_>) + 'a {
-    move |entry| {
+) -> impl Fn(&Entry<'_>, Duration) + 'a {
+    move |entry, later| {
         if !hall.ring(key, entry.id)
             && let Some(address) = entry.bell
         {
-            client.bells().ring(address, entry.id, after);
+            client.bells().ring(address, entry.id, after.max(later));
         }
     }
 }

@@ -90,11 +90,12 @@ fn entry(line: &[u8]) -> Option<Entry<'_>> {
 
 /// One program's own address, and no crowd's.
 fn can_be_rung(address: &SocketAddr) -> bool {
-    let crowd = match address.ip() {
+    let ip = address.ip().to_canonical();
+    let crowd = match ip {
         IpAddr::V4(ip) => ip.is_broadcast() || ip.is_multicast(),
         IpAddr::V6(ip) => ip.is_multicast(),
     };
-    address.port() != 0 && !crowd && !address.ip().is_unspecified()
+    address.port() != 0 && !crowd && !ip.is_unspecified()
 }
 
 #[cfg(test)]
@@ -120,6 +121,8 @@ mod tests {
             "255.255.255.255:9#000000000000000a#0\n",
             "224.0.0.1:9#000000000000000a#0\n",
             "[ff02::1]:9#000000000000000a#0\n",
+            "[::ffff:224.0.0.1]:9#000000000000000a#0\n",
+            "[::ffff:0.0.0.0]:9#000000000000000a#0\n",
             "localhost:9#000000000000000a#0\n",
             "10.0.0.7:9#00000000000000A0#0\n",
             "10.0.0.7:9#a#0\n",

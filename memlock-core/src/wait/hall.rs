@@ -31,10 +31,8 @@ use crate::name::Key;
 const MOST_ROOMS: usize = 1024;
 /// What counts as "at once", and as holding something only for a moment.
 const MOMENT: Duration = Duration::from_micros(200);
-/// How long one that was rung gets to come, before we take for ourselves what we just gave away; and one that cannot be
-/// rung, and looks for itself every now and then.
+/// How long one that was rung gets to come, before we take for ourselves what we just gave away.
 const RUNG: Duration = Duration::from_millis(2);
-const DEAF: Duration = Duration::from_millis(100);
 /// How long one that cannot be rung is left at the head of the queue.
 const DEAF_TURN: Duration = Duration::from_millis(1200);
 /// How long a turn lasts.
@@ -63,8 +61,6 @@ struct Room<A, G> {
 struct Habit {
     /// When it let go the last time, after others had been waiting.
     released: Moment,
-    /// How long the one that was to have it then gets to come.
-    invited: Duration,
     /// The last one that could not be rung, and since when it is its turn.
     left: (Option<WaitId>, Moment),
     /// It had held it for a moment only.
@@ -99,10 +95,39 @@ enum State<G> {
     Given(G),
 }
 
-/// A waiter that is being served.
-pub(crate) struct Serving<A> {
+/// A waiter that is being served. Unless it is given something, it is to look for itself in the end, and asks with what
+/// stands here then.
+pub(crate) struct Serving<'a, A: Copy, G> {
+    hall: &'a Hall<A, G>,
+    key: &'a Key,
     number: u64,
     pub(crate) ask: A,
+}
+
+impl<A: Copy, G> Serving<'_, A, G> {
+    /// Gives it what it waits for.
+    pub(crate) fn give(self, got: G) {
+        let mut got = Some(got);
+        self.hall.with_seat(self.key, self.number, |seat| {
+            if let Some(got) = got.take() {
+                seat.state = State::Given(got);
+                seat.bell.nudge();
+            }
+        });
+        // If the waiter is gone, it is dropped here, where the rooms are not locked: that may speak to the server.
+        drop(got);
+    }
+}
+
+impl<A: Copy, G> Drop for Serving<'_, A, G> {
+    fn drop(&mut self) {
+        self.hall.with_seat(self.key, self.number, |seat| {
+            if matches!(seat.state, State::Served) {
+                (seat.state, seat.ask, seat.rung) = (State::Idle, self.ask, true);
+                seat.bell.nudge();
+            }
+        });
+    }
 }
 
 /// What a waiter finds when it wakes up.
@@ -141,7 +166,7 @@ impl<A: Copy, G> Hall<A, G> {
             habit.brisk = habit.brief && at_once;
         }
         let courteous = !room.line.is_empty() || room.known.courteous && !in_turn;
-        let invited = if at_once { habit.invited } else { Duration::ZERO };
+        let invited = if at_once { RUNG } else { Duration::ZERO };
         courteous.then_some(Known { courteous, invited, ..room.known })
     }
 
@@ -165,7 +190,6 @@ impl<A: Copy, G> Hall<A, G> {
             let room = rooms.by_key.entry(key.clone()).or_default();
             room.known.courteous = true;
             room.habit.released = now;
-            room.habit.invited = if handed.deaf { DEAF } else { RUNG };
         } else if let Some(room) = rooms.by_key.get_mut(key) {
             room.known.courteous = false;
         }
@@ -253,13 +277,15 @@ impl<A: Copy, G> Hall<A, G> {
         let was_first = room.line.front().is_some_and(|first| first.number == number);
         let place = room.line.iter().position(|seat| seat.number == number);
         // What it holds may speak to the server when it is dropped: not before the rooms are unlocked.
-        let _gone = place.and_then(|place| room.line.remove(place));
+        let gone = place.and_then(|place| room.line.remove(place));
+        let rung = gone.as_ref().is_some_and(|gone| gone.rung);
         room.known.pace = pace.or(room.known.pace);
         // One that nobody has taken over yet goes on to the one after.
         let stand = stand.or_else(|| if was_first { room.stand.take() } else { None });
-        let left = match room.line.front() {
+        let left = match room.line.front_mut() {
             Some(next) if was_first => {
                 room.stand = stand;
+                next.rung |= rung;
                 next.bell.nudge();
                 None
             }
@@ -269,8 +295,8 @@ impl<A: Copy, G> Hall<A, G> {
         left
     }
 
-    /// The first in line, if it is idle: it will not go before [`Hall::give`] or [`Hall::refuse`].
-    pub(crate) fn serve(&self, key: &Key) -> Option<Serving<A>> {
+    /// The first in line, if it is idle: it will not go as long as this lasts.
+    pub(crate) fn serve<'a>(&'a self, key: &'a Key) -> Option<Serving<'a, A, G>> {
         if !self.occupied.load(Ordering::Acquire) {
             return None;
         }
@@ -280,17 +306,7 @@ impl<A: Copy, G> Hall<A, G> {
             return None;
         }
         first.state = State::Served;
-        Some(Serving { number: first.number, ask: first.ask })
-    }
-
-    /// Gives a served waiter what it waits for.
-    pub(crate) fn give(&self, key: &Key, served: &Serving<A>, got: G) {
-        self.end_service(key, served, |seat| seat.state = State::Given(got));
-    }
-
-    /// Lets a served waiter look for itself; `ask` is what it asks for from now on.
-    pub(crate) fn refuse(&self, key: &Key, served: &Serving<A>, ask: A) {
-        self.end_service(key, served, |seat| (seat.state, seat.ask, seat.rung) = (State::Idle, ask, true));
+        Some(Serving { hall: self, key, number: first.number, ask: first.ask })
     }
 
     /// Whether to leave a waiter that cannot be rung where it stands, so that it finds that its turn has come. For as
@@ -322,13 +338,6 @@ impl<A: Copy, G> Hall<A, G> {
         true
     }
 
-    fn end_service(&self, key: &Key, served: &Serving<A>, end: impl FnOnce(&mut Seat<A, G>)) {
-        self.with_seat(key, served.number, |seat| {
-            end(seat);
-            seat.bell.nudge();
-        });
-    }
-
     fn with_seat<T>(&self, key: &Key, number: u64, body: impl FnOnce(&mut Seat<A, G>) -> T) -> Option<T> {
         let mut rooms = self.rooms();
         let room = rooms.by_key.get_mut(key)?;
@@ -354,14 +363,8 @@ impl<A: Copy, G> Hall<A, G> {
 impl<A, G> Default for Room<A, G> {
     fn default() -> Self {
         let never = Moment::from_boot(Duration::ZERO);
-        let habit = Habit {
-            released: never,
-            invited: RUNG,
-            left: (None, never),
-            brief: false,
-            brisk: false,
-            turn_ends: never,
-        };
+        let habit =
+            Habit { released: never, left: (None, never), brief: false, brisk: false, turn_ends: never };
         Room { line: VecDeque::new(), stand: None, known: Known::default(), habit }
     }
 }

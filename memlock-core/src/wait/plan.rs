@@ -216,7 +216,11 @@ impl Plan {
     /// Takes over another waiter's place. It is rung as before.
     pub fn take_over(&mut self, place: Place, now: Moment, chance: f64, trusted: bool) {
         (self.place, self.trusted, self.started) = (place, trusted, true);
-        self.step = self.sleep(now, chance);
+        if self.rung {
+            self.place.queued = Queued::No;
+        } else {
+            self.step = self.sleep(now, chance);
+        }
     }
 
     fn finish(&mut self, ended: Ended) {

@@ -16,6 +16,9 @@ use crate::store::{Failure, Item, Op, Reply, Route};
 
 /// How long a queue lives that nobody writes to. Waiters that wait for longer write it anew.
 const LIFE: Duration = Duration::from_secs(300);
+/// How much later the one behind a waiter without a bell is to come: that looks for itself every now and then, and should
+/// find the lock free most of the time.
+const BEHIND_THE_DEAF: Duration = Duration::from_millis(20);
 /// How often a change is tried anew because somebody else was faster.
 const ROUNDS: usize = 10;
 
@@ -32,8 +35,6 @@ pub(crate) struct Queue<'a> {
 pub(crate) struct HandedOn {
     /// Others were waiting, of whom the first one's turn has come.
     pub(crate) others: bool,
-    /// That one cannot be rung.
-    pub(crate) deaf: bool,
     /// One of our own entries was still there.
     pub(crate) ours: bool,
 }
@@ -55,7 +56,7 @@ impl Queue<'_> {
         for ops in [&ops[1..], &ops, &ops] {
             let mut replies = self.client.run(self.route, ops)?.into_iter().rev();
             let (seen, queue, entered) = (replies.next(), replies.next(), replies.next());
-            if let (Some(seen), Some(Reply::Stored(_))) = (seen, entered) {
+            if let (Some(seen), Some(Reply::Grown)) = (seen, entered) {
                 let before = match &queue {
                     Some(Reply::Value(item)) => position(&item.value, &[id]),
                     _ => None,
@@ -116,7 +117,8 @@ impl Queue<'_> {
     }
 
     /// Rings the first one who is not one of `ours`, and takes it and ours off. `queue` is what was read of it. One
-    /// that cannot be rung is left where it is, if `to_leave` says so: it is to find that it is its turn.
+    /// that cannot be rung is left where it is, if `to_leave` says so: it is to find that it is its turn, and the one
+    /// behind it is asked to come a little later.
     ///
     /// First the bell, then the queue: the next one is to be at work while we still write. But if an entry of ours is
     /// still there, whoever rang us has not got to write yet; then the next one might be done before either of us
@@ -125,25 +127,21 @@ impl Queue<'_> {
         &self,
         queue: Item,
         ours: &[WaitId],
-        ring: &dyn Fn(&Entry<'_>),
+        ring: &dyn Fn(&Entry<'_>, Duration),
         to_leave: &dyn Fn(&Entry<'_>) -> bool,
     ) -> HandedOn {
-        let mut handed =
-            HandedOn { others: false, deaf: false, ours: position(&queue.value, ours).is_some() };
+        let mut handed = HandedOn { others: false, ours: position(&queue.value, ours).is_some() };
         let mut rung = None;
         let mut queue = queue;
         for round in 1..=ROUNDS {
-            let next = entries::waiters(&queue.value).find(|entry| !ours.contains(&entry.id));
-            let next = next.filter(|_| rung.is_none());
-            let leave = next.is_some_and(|next| to_leave(&next));
-            if next.is_some() {
-                (handed.others, handed.deaf) = (true, leave);
-            }
-            let next = next.filter(|_| !leave);
+            let turn = whose_turn(&queue.value, ours, to_leave);
+            handed.others |= turn.others;
+            let next = turn.next.filter(|_| rung.is_none());
+            let after = if turn.left { BEHIND_THE_DEAF } else { Duration::ZERO };
             if let Some(next) = next
                 && (position(&queue.value, ours).is_none() || round == ROUNDS)
             {
-                ring(&next);
+                ring(&next, after);
                 rung = Some(next.id);
             }
             let mut gone = ours.to_vec();
@@ -160,7 +158,7 @@ impl Queue<'_> {
                 continue;
             }
             if let (Some(next), None) = (next, rung) {
-                ring(&next);
+                ring(&next, after);
             }
             break;
         }
@@ -174,6 +172,24 @@ impl Queue<'_> {
 
 fn life() -> Ttl {
     Ttl::covering(LIFE)
+}
+
+/// Who is next in the queue.
+struct Turn<'a> {
+    /// Anybody but us.
+    others: bool,
+    /// The first one cannot be rung, and is left where it is.
+    left: bool,
+    /// The one to be rung.
+    next: Option<Entry<'a>>,
+}
+
+fn whose_turn<'a>(queue: &'a [u8], ours: &[WaitId], to_leave: &dyn Fn(&Entry<'_>) -> bool) -> Turn<'a> {
+    let mut others = entries::waiters(queue).filter(|entry| !ours.contains(&entry.id));
+    let first = others.next();
+    let left = first.is_some_and(|first| to_leave(&first));
+    let next = if left { others.find(|entry| entry.bell.is_some()) } else { first };
+    Turn { others: first.is_some(), left, next }
 }
 
 /// How many stand before the first of `ids`.

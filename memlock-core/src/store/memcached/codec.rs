@@ -11,7 +11,7 @@ use memcache::exp::{self, MetaResponse, ReturnCode, parse_meta_result};
 
 use crate::error::{Error, Result};
 use crate::lease::Ttl;
-use crate::name::push_number;
+use crate::name::{Key, push_number};
 use crate::store::{Incarnation, Item, Op, Reply, Version};
 
 /// Beyond this many seconds memcached takes a TTL for an absolute Unix time.
@@ -25,11 +25,12 @@ pub(super) fn encode(
     server_time: impl Fn() -> u64,
     out: &mut Vec<u8>,
 ) -> Result<()> {
+    // The classic commands, which answer neither a version nor an opaque: a server that has no room for the meta ones
+    // removes the item that was to grow, be it a lock that somebody holds. These leave it alone.
     let (verb, key, value) = match *op {
-        Op::Add { key, value, .. }
-        | Op::Swap { key, value, .. }
-        | Op::Append { key, value }
-        | Op::Prepend { key, value } => (b"ms ", key, Some(value)),
+        Op::Append { key, value } => return grow(b"append ", key, value, out),
+        Op::Prepend { key, value } => return grow(b"prepend ", key, value, out),
+        Op::Add { key, value, .. } | Op::Swap { key, value, .. } => (b"ms ", key, Some(value)),
         Op::Get { key } => (b"mg ", key, None),
         Op::Delete { key, .. } => (b"md ", key, None),
         Op::Count { key, .. } => (b"ma ", key, None),
@@ -50,8 +51,7 @@ pub(super) fn encode(
             number(b" T", wire_ttl(ttl, server_time)?, out);
         }
         Op::Delete { version, .. } => number(b" C", version.cas, out),
-        Op::Append { .. } => out.extend_from_slice(b" MA c"),
-        Op::Prepend { .. } => out.extend_from_slice(b" MP c"),
+        Op::Append { .. } | Op::Prepend { .. } => {}
         Op::Count { by, initial, .. } => {
             number(b" v D", by, out);
             if let Some((first, ttl)) = initial {
@@ -67,6 +67,25 @@ pub(super) fn encode(
         out.extend_from_slice(b"\r\n");
     }
     Ok(())
+}
+
+fn grow(verb: &[u8], key: &Key, value: &[u8], out: &mut Vec<u8>) -> Result<()> {
+    out.extend_from_slice(verb);
+    out.extend_from_slice(key.as_str().as_bytes());
+    number(b" 0 0 ", value.len() as u64, out);
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+    Ok(())
+}
+
+/// What a classic command was answered; `None` when it was refused, or by nonsense.
+pub(super) fn parse_classic(line: &[u8]) -> Option<Reply> {
+    match line {
+        b"STORED" => Some(Reply::Grown),
+        b"NOT_STORED" => Some(Reply::Missing),
+        _ => None,
+    }
 }
 
 /// Appends what stands before a number, and the number.
@@ -161,11 +180,8 @@ pub(super) fn decode(op: &Op<'_>, head: Head, value: Option<Vec<u8>>, life: Inca
         _ => Err(Error::protocol("The server's reply carries no cas id: start memcached without -C.")),
     };
     let reply = match (op, head.code, value) {
-        (Op::Add { .. } | Op::Swap { .. } | Op::Append { .. } | Op::Prepend { .. }, ReturnCode::Hd, None) => {
-            Reply::Stored(version()?)
-        }
+        (Op::Add { .. } | Op::Swap { .. }, ReturnCode::Hd, None) => Reply::Stored(version()?),
         (Op::Add { .. }, ReturnCode::Ns, None) => Reply::Exists,
-        (Op::Append { .. } | Op::Prepend { .. }, ReturnCode::Ns | ReturnCode::Nf, None) => Reply::Missing,
         (Op::Get { .. }, ReturnCode::En, None) => Reply::Missing,
         (Op::Get { .. }, ReturnCode::Va, Some(value)) => Reply::Value(Item {
             value,
@@ -213,8 +229,8 @@ mod tests {
             "ms lock:x 1 c C7 T31 O9\r\nv\r\n"
         );
         assert_eq!(text(Op::Delete { key: &key, version }), "md lock:x C7 O9\r\n");
-        assert_eq!(text(Op::Append { key: &key, value: b"v" }), "ms lock:x 1 MA c O9\r\nv\r\n");
-        assert_eq!(text(Op::Prepend { key: &key, value: b"v" }), "ms lock:x 1 MP c O9\r\nv\r\n");
+        assert_eq!(text(Op::Append { key: &key, value: b"v" }), "append lock:x 0 0 1\r\nv\r\n");
+        assert_eq!(text(Op::Prepend { key: &key, value: b"v" }), "prepend lock:x 0 0 1\r\nv\r\n");
         assert_eq!(
             text(Op::Count { key: &key, by: 2, initial: Some((2, ttl)) }),
             "ma lock:x v D2 N31 J2 O9\r\n"

@@ -207,6 +207,11 @@ impl Connection {
     ) -> std::result::Result<Reply, (Error, bool)> {
         let unread = |error| (error, false);
         let (from, to) = self.line(patience).map_err(unread)?;
+        if let Op::Append { .. } | Op::Prepend { .. } = op
+            && let Some(reply) = codec::parse_classic(&self.input.buffer[from..to])
+        {
+            return Ok(reply);
+        }
         let head = codec::parse(&self.input.buffer[from..to])?;
         if head.opaque != Some(opaque) {
             return Err(unread(Error::protocol(
