@@ -6,6 +6,7 @@
 
 mod bench;
 mod deaf;
+mod faults;
 mod line;
 mod manners;
 mod races;

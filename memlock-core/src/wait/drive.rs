@@ -62,6 +62,7 @@ pub(crate) struct Place<'a, G: Goal> {
 /// An unreachable server on the very first attempt is reported at once: it is more likely a wrong address
 /// than an outage. Later it is ridden out for as long as the client tolerates.
 pub(crate) fn wait_for<G: Goal>(goal: &mut G, wait: &Wait<'_>, at: &Place<'_, G>) -> Result<Waited<G::Got>> {
+    let process = fork::generation();
     let cancellations = at.client.cancellations();
     let told = Cell::new(false);
     // Once is enough: whoever asks may be told only once, as by a signal that is consumed by looking at it.
@@ -93,11 +94,14 @@ pub(crate) fn wait_for<G: Goal>(goal: &mut G, wait: &Wait<'_>, at: &Place<'_, G>
             Err(_) => Some(Event::Failed),
         },
     };
+    if fork::generation() != process {
+        return Ok(Waited::Interrupted);
+    }
     goal.will_wait();
     let queue_key = at.key.waiters();
     let identity = at.client.identity()?;
     let plan = Plan::new(began, wait.limit, at.client.outage(), known.unwrap_or_default());
-    let mut waiter = Waiter::enter(goal, wait, at, plan, &queue_key, identity);
+    let mut waiter = Waiter::enter(goal, wait, at, plan, &queue_key, (identity, process));
     if let Some(first) = first {
         waiter.tell(first);
     }
@@ -116,6 +120,7 @@ struct Waiter<'a, 'g, G: Goal> {
     ids: Vec<WaitId>,
     bell: Arc<TakenBell>,
     number: u64,
+    process: u64,
     first: bool,
     heard: bool,
     left: bool,
@@ -130,7 +135,7 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         at: &'a Place<'a, G>,
         plan: Plan,
         queue_key: &'a Key,
-        identity: &'a Identity,
+        (identity, process): (&'a Identity, u64),
     ) -> Self {
         let bell = Arc::new(at.client.bells().take(at.client.local_address(at.route)));
         let number = at.hall.enter(at.key, goal.ask(), &bell);
@@ -145,6 +150,7 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
             ids: Vec::new(),
             bell,
             number,
+            process,
             first: false,
             heard: false,
             left: false,
@@ -161,10 +167,15 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
     ) -> Result<Waited<G::Got>> {
         // Whoever cancelled before we had a bell could not wake us.
         if interrupted() {
-            return Ok(Waited::Interrupted);
+            self.tell(Event::Interrupted);
         }
-        let process = fork::generation();
         loop {
+            if fork::generation() != self.process {
+                // A child that a callback made: the wait, and all that belongs to it, is its parent's.
+                self.left = true;
+                self.ids.clear();
+                return Ok(Waited::Interrupted);
+            }
             let step = if self.first || self.come_first() {
                 self.plan.step(self.now())
             } else {
@@ -182,12 +193,6 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
                 }
                 if self.first && interrupted() {
                     self.tell(Event::Interrupted);
-                }
-                if fork::generation() != process {
-                    // A child made by the callback: the wait, and all that belongs to it, is its parent's.
-                    self.left = true;
-                    self.ids.clear();
-                    return Ok(Waited::Interrupted);
                 }
                 continue;
             }

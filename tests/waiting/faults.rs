@@ -1,0 +1,229 @@
+//! Waiting while something else goes wrong: strays, full servers, panics, forks.
+//! Most of these were found by a review, and are kept so that they stay found.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, TcpStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use memlock_core::clock::{Clock, SystemClock};
+use memlock_core::store::{Failure, Op, Reply, Route, Store};
+use memlock_core::{Client, ErrorKind, Release, Wait, Waited};
+use memlock_tests::server::Memcached;
+
+use super::bench::{Bench, Fate, LEASE, connect, gets, in_line, lock, release, unlock, until, waiter};
+
+fn is_add_of_the_lock(op: &Op<'_>) -> bool {
+    matches!(op, Op::Add { key, .. } if key.as_str() == "lock:m")
+}
+
+#[test]
+fn waiters_do_not_cost_the_holder_its_lock_on_a_full_server() {
+    let server = Memcached::with_args(&["-M", "-m", "2"]);
+    let holder = Client::connect(&server.url()).unwrap();
+    let mut held = lock(&holder);
+    let mut plain = server.plain();
+    // The queue can be written; after that there is no room for anything, however small.
+    assert!(plain.set("lock:m%wait", "", 0));
+    let mut number = 0;
+    for size in [400_000, 100_000, 20_000, 5000, 1000, 500, 200, 100, 50, 6] {
+        let value = "x".repeat(size);
+        let mut stored = true;
+        while stored {
+            number += 1;
+            stored = plain.command(&format!("set f{number} 0 0 {size}\r\n{value}")).starts_with("STORED");
+        }
+    }
+    let other = Client::connect(&server.url()).unwrap();
+    // Its first attempt may be refused in words; it never gets what another has.
+    let waited = other.mutex("m", LEASE).unwrap().lock_for(Duration::from_millis(1500));
+    let refused = waited.as_ref().is_err_and(|error| error.kind() == ErrorKind::Protocol);
+    assert!(refused || matches!(waited, Ok(None)), "{waited:?}");
+    if !refused {
+        assert_eq!(held.unlock().unwrap(), Release::Released);
+    }
+}
+
+#[test]
+fn a_cancellation_during_the_first_attempt_is_noticed() {
+    let bench = Bench::new();
+    let held = lock(&bench.client());
+    let (slot, mut first) = (Arc::new(Mutex::new(None::<Client>)), true);
+    let there = Arc::clone(&slot);
+    let client = bench.hooked(super::bench::Frozen::clock(), move |_| {
+        if std::mem::take(&mut first) {
+            there.lock().unwrap().as_ref().unwrap().cancel_waits();
+        }
+        Fate::Done
+    });
+    *slot.lock().unwrap() = Some(client.clone());
+    // No time passes for it.
+    let waited = client.mutex("m", LEASE).unwrap().lock_with(&Wait::FOREVER).unwrap();
+    assert!(matches!(waited, Waited::Interrupted));
+    slot.lock().unwrap().take();
+    unlock(held);
+}
+
+#[test]
+fn a_late_request_of_a_waiter_that_was_served_is_taken_off() {
+    let bench = Bench::new();
+    let lost = Arc::new(AtomicUsize::new(0));
+    let (losing, late) = (Arc::clone(&lost), Arc::new(Mutex::new(None)));
+    let kept = Arc::clone(&late);
+    let client = bench.hooked(Arc::new(SystemClock), move |op| match op {
+        Op::Add { value, ttl, .. } if is_add_of_the_lock(op) && losing.load(Ordering::SeqCst) > 0 => {
+            losing.fetch_sub(1, Ordering::SeqCst);
+            *kept.lock().unwrap() = Some((value.to_vec(), *ttl));
+            Fate::RequestLost
+        }
+        _ => Fate::Done,
+    });
+    let held = lock(&client);
+    lost.store(3, Ordering::SeqCst);
+    let waiting = in_line(&client);
+    until(|| lost.load(Ordering::SeqCst) == 0);
+    bench.until_seen(1);
+    unlock(held);
+    let Waited::Done(got) = waiting.got.recv().unwrap() else { panic!("it was served") };
+    unlock(got);
+    // Now the first request arrives after all.
+    let (value, ttl) = late.lock().unwrap().take().unwrap();
+    let add = Op::Add { key: &bench.lock, value: &value, ttl };
+    assert!(matches!(bench.store.run(Route::of(&bench.lock), &[add]).unwrap()[0], Reply::Stored(_)));
+    let again = client.mutex("m", LEASE).unwrap().lock_for(Duration::from_secs(5)).unwrap();
+    unlock(again.expect("the client takes off what it may have left"));
+}
+
+#[test]
+fn a_stray_does_not_keep_the_waiters_of_its_own_client_out() {
+    let bench = Bench::new();
+    let down = Arc::new(AtomicBool::new(false));
+    let is_down = Arc::clone(&down);
+    let client = bench.hooked(Arc::new(SystemClock), move |op| {
+        let of_the_lock = matches!(op, Op::Delete { .. } | Op::Swap { .. } | Op::Get { .. });
+        if of_the_lock && is_down.load(Ordering::SeqCst) { Fate::RequestLost } else { Fate::Done }
+    });
+    let mut held = lock(&client);
+    let waiting = waiter(&client);
+    bench.until_seen(1);
+    down.store(true, Ordering::SeqCst);
+    assert_eq!(held.unlock().unwrap_err().kind(), ErrorKind::Unknown);
+    assert_eq!(held.remaining(), Duration::ZERO, "after that it is not certainly ours");
+    held.abandon();
+    down.store(false, Ordering::SeqCst);
+    let began = SystemClock.now();
+    unlock(gets(&waiting));
+    assert!(SystemClock.now().since(began) < LEASE / 3, "not only when the lease ended");
+}
+
+#[test]
+fn a_holder_whose_grant_was_read_back_knows_of_its_waiters() {
+    let bench = Bench::new();
+    let (other, waiting) = (bench.frozen(), Arc::new(Mutex::new(None)));
+    let (slot, mut adds) = (Arc::clone(&waiting), 0);
+    let mut plain = bench.server.plain();
+    let client = bench.hooked(Arc::new(SystemClock), move |op| {
+        adds += usize::from(is_add_of_the_lock(op));
+        match (adds, is_add_of_the_lock(op)) {
+            (1, true) => Fate::ReplyLost,
+            (2, true) => {
+                // Before it finds out that it has the lock, somebody else has seen that.
+                *slot.lock().unwrap() = Some(waiter(&other));
+                until(|| plain.get("lock:m").is_some_and(|record| record.ends_with(b" rings")));
+                Fate::Done
+            }
+            _ => Fate::Done,
+        }
+    });
+    unlock(lock(&client));
+    let waiting = waiting.lock().unwrap().take().unwrap();
+    unlock(gets(&waiting));
+}
+
+#[test]
+fn a_queue_that_cannot_be_read_keeps_nobody_from_letting_go() {
+    let server = Memcached::with_args(&["-I", "4m"]);
+    let client = Client::connect(&server.url()).unwrap();
+    let mut held = lock(&client);
+    // Somebody waited, so that the holder looks at the queue; which is larger by then than any that we read.
+    let gone = Client::connect(&server.url()).unwrap().mutex("m", LEASE).unwrap();
+    assert!(gone.lock_for(Duration::from_millis(20)).unwrap().is_none());
+    let mut stream = TcpStream::connect(server.address()).unwrap();
+    write!(stream, "set lock:m%wait 0 0 {}\r\n", 3 << 19).unwrap();
+    stream.write_all(&vec![b'x'; 3 << 19]).unwrap();
+    stream.write_all(b"\r\n").unwrap();
+    let mut answer = [0; 8];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"STORED\r\n");
+    assert_eq!(held.unlock().unwrap(), Release::Released);
+}
+
+/// A store that panics at a hand-over, once.
+#[derive(Debug)]
+struct Panicking {
+    inner: Arc<dyn Store>,
+    armed: AtomicBool,
+}
+
+impl Store for Panicking {
+    fn run(&self, route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>, Failure> {
+        let hand_over = matches!(ops[0], Op::Swap { key, .. } if key.as_str() == "lock:m");
+        assert!(!(hand_over && self.armed.swap(false, Ordering::SeqCst)), "a bug");
+        self.inner.run(route, ops)
+    }
+
+    fn local_address(&self, route: Route) -> Option<IpAddr> {
+        self.inner.local_address(route)
+    }
+}
+
+#[test]
+fn a_panic_of_the_one_who_hands_over_leaves_no_waiter_hanging() {
+    let bench = Bench::new();
+    let store = Arc::new(Panicking { inner: connect(&bench.server), armed: AtomicBool::new(false) });
+    let client = Client::with_store(Arc::<Panicking>::clone(&store), Arc::new(SystemClock));
+    let mut held = lock(&client);
+    let waiting = in_line(&client);
+    store.armed.store(true, Ordering::SeqCst);
+    assert!(catch_unwind(AssertUnwindSafe(|| held.unlock().map(|_| ()))).is_err());
+    assert_eq!(held.unlock().unwrap(), Release::Released);
+    let Waited::Done(got) = waiting.got.recv_timeout(super::bench::PATIENCE).unwrap() else {
+        panic!("it waits for ever")
+    };
+    unlock(got);
+}
+
+#[test]
+fn a_child_that_a_waits_callback_made_leaves_the_wait_to_its_parent() {
+    let bench = Bench::new();
+    let held = Mutex::new(Some(lock(&bench.client())));
+    let client = bench.client();
+    let child = AtomicI32::new(-1);
+    let fork_once = || {
+        if child.load(Ordering::SeqCst) == -1 {
+            // SAFETY: the child ends its wait and leaves by `_exit`.
+            child.store(unsafe { libc::fork() }, Ordering::SeqCst);
+        }
+        if child.load(Ordering::SeqCst) > 0 {
+            release(&held);
+        }
+        false
+    };
+    let wait = Wait::at_most(super::bench::PATIENCE).unless(&fork_once);
+    let waited = client.mutex("m", LEASE).unwrap().lock_with(&wait);
+    let pid = child.load(Ordering::SeqCst);
+    if pid == 0 {
+        let left = matches!(waited, Ok(Waited::Interrupted));
+        // SAFETY: ends the child without running the test harness's destructors.
+        unsafe { libc::_exit(if left { 7 } else { 1 }) }
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child made above.
+    unsafe { libc::waitpid(pid, &mut status, 0) };
+    assert_eq!(libc::WEXITSTATUS(status), 7);
+    let Ok(Waited::Done(got)) = waited else { panic!("the parent's wait goes on: {waited:?}") };
+    unlock(got);
+    until(|| bench.waiters().is_empty());
+}
