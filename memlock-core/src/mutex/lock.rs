@@ -8,7 +8,7 @@ use crate::client::{ATTEMPTS, Client};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork;
-use crate::lease::Lease;
+use crate::lease::{CLOCK_ERROR, Lease};
 use crate::name::Key;
 use crate::owner::{OwnerRecord, RINGS, Token, is_ours};
 use crate::store::{Item, Op, Reply, Route, Version};
@@ -384,7 +384,7 @@ impl Lock {
             None => Duration::ZERO,
         };
         // The last of the server's seconds may be over in no time.
-        self.deadline = self.deadline.min(sent + kept.saturating_sub(Duration::from_secs(1)));
+        self.deadline = self.deadline.min(sent + kept.saturating_sub(CLOCK_ERROR));
         if self.remaining().is_zero() {
             return Err(Error::new(
                 ErrorKind::Unreachable,

@@ -113,7 +113,7 @@ pub struct Item {
     pub value: Vec<u8>,
     /// Its version.
     pub version: Version,
-    /// Its remaining time to live in the server's whole seconds: it has at least one second less and at most
+    /// Its remaining time to live in the server's whole seconds: it has at least two seconds less and at most
     /// this. `None` when it lives for ever.
     pub remaining: Option<Duration>,
 }

@@ -222,18 +222,18 @@ mod tests {
             encode(&op, 9, || 1_795_170_000, &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
-        assert_eq!(text(Op::Add { key: &key, value: b"v", ttl }), "ms lock:x 1 ME c T31 O9\r\nv\r\n");
+        assert_eq!(text(Op::Add { key: &key, value: b"v", ttl }), "ms lock:x 1 ME c T32 O9\r\nv\r\n");
         assert_eq!(text(Op::Get { key: &key }), "mg lock:x v c t O9\r\n");
         assert_eq!(
             text(Op::Swap { key: &key, version, value: b"v", ttl }),
-            "ms lock:x 1 c C7 T31 O9\r\nv\r\n"
+            "ms lock:x 1 c C7 T32 O9\r\nv\r\n"
         );
         assert_eq!(text(Op::Delete { key: &key, version }), "md lock:x C7 O9\r\n");
         assert_eq!(text(Op::Append { key: &key, value: b"v" }), "append lock:x 0 0 1\r\nv\r\n");
         assert_eq!(text(Op::Prepend { key: &key, value: b"v" }), "prepend lock:x 0 0 1\r\nv\r\n");
         assert_eq!(
             text(Op::Count { key: &key, by: 2, initial: Some((2, ttl)) }),
-            "ma lock:x v D2 N31 J2 O9\r\n"
+            "ma lock:x v D2 N32 J2 O9\r\n"
         );
     }
 
@@ -290,9 +290,9 @@ mod tests {
             encode(&Op::Add { key: &key, value: b"", ttl }, 0, || now, &mut out)
                 .map(|()| String::from_utf8(out).unwrap())
         };
-        assert!(encoded(29, 1_795_170_000).unwrap().contains(" T2506102 "));
-        assert!(encoded(30, 1_795_170_000).unwrap().contains(" T1797762519 "));
-        assert!(encoded(31, 1_795_170_000).unwrap().contains(" T1797848936 "));
+        assert!(encoded(29, 1_795_170_000).unwrap().contains(" T2506103 "));
+        assert!(encoded(30, 1_795_170_000).unwrap().contains(" T1797762520 "));
+        assert!(encoded(31, 1_795_170_000).unwrap().contains(" T1797848937 "));
         assert!(encoded(366, 2_147_000_000).is_err());
     }
 }
