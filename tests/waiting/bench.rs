@@ -155,14 +155,12 @@ impl Bench {
         until(|| self.server.plain().get("lock:m").is_some_and(|record| record.ends_with(b" rings")));
     }
 
-    /// Puts entries into the queue that nobody answers for.
-    pub(crate) fn add_dead(&self, front: bool, ids: impl Iterator<Item = u64>) {
-        // A port that nobody listens on for the test's time, most likely; it does not matter.
-        let lines: Vec<u8> =
-            ids.flat_map(|id| entries::line("127.0.0.1:9".parse().ok(), WaitId(id))).collect();
+    /// Puts entries into the queue that nobody answers for: on this host, which says so, or elsewhere.
+    pub(crate) fn add_dead(&self, bell: &str, ids: impl Iterator<Item = u64>) {
+        let bell = bell.parse().ok();
+        let lines: Vec<u8> = ids.flat_map(|id| entries::line(bell, WaitId(id))).collect();
         let (key, value, ttl) = (&self.queue, &lines[..], Ttl::covering(LEASE * 10));
-        let add = if front { Op::Prepend { key, value } } else { Op::Append { key, value } };
-        let ops = [Op::Add { key, value: b"", ttl }, add];
+        let ops = [Op::Add { key, value: b"", ttl }, Op::Append { key, value }];
         assert_eq!(self.store.run(Route::of(&self.lock), &ops).unwrap()[1], Reply::Grown);
     }
 

@@ -46,7 +46,7 @@ fn a_process_that_met_waiters_stands_behind_them() {
 fn a_queue_that_is_full_takes_no_more_until_there_is_room() {
     let bench = Bench::new();
     let held = lock(&bench.client());
-    bench.add_dead(false, 0..512);
+    bench.add_dead("127.0.0.1:9", 0..512);
     let waiter = waiter(&bench.client());
     bench.until_marked();
     // It stepped in, saw that there was no room, and stepped out again.

@@ -57,12 +57,24 @@ fn a_releaser_that_dies_before_it_rings_is_noticed() {
 #[test]
 fn a_dead_head_is_passed() {
     let bench = Bench::new();
-    let client = bench.client();
-    let holder = lock(&client);
-    bench.add_dead(false, 1..=1);
+    let holder = lock(&bench.client());
+    bench.add_dead("127.0.0.1:9", 1..=3);
+    let waiter = waiter(&bench.frozen());
+    bench.until_seen(4);
+    // They are found dead, and the next one is rung.
+    unlock(holder);
+    unlock(gets(&waiter));
+    until(|| bench.entries().is_empty());
+}
+
+#[test]
+fn a_head_that_died_elsewhere_is_noticed() {
+    let bench = Bench::new();
+    let holder = lock(&bench.client());
+    bench.add_dead("192.0.2.1:9", 1..=1);
     let waiter = waiter(&bench.client());
     bench.until_seen(2);
-    // The dead one is rung, and taken off.
+    // It is rung in vain, and taken off.
     unlock(holder);
     bench.until_waiting(1);
     unlock(gets(&waiter));
@@ -74,7 +86,7 @@ fn a_courteous_process_waits_for_the_dead_for_a_moment_only() {
     let bench = Bench::new();
     let client = bench.client();
     let mut holder = lock(&client);
-    bench.add_dead(false, 1..=6);
+    bench.add_dead("192.0.2.1:9", 1..=6);
     // A waiter came and went, so that the holder knows of the queue.
     let gone = bench.client().mutex("m", LEASE).unwrap().lock_for(Duration::from_millis(20)).unwrap();
     assert!(gone.is_none());

@@ -13,7 +13,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::entries::WaitId;
@@ -60,7 +60,7 @@ struct Tower {
     heard: AtomicBool,
     first: OnceLock<Box<Link>>,
     /// From which we ring: for IPv4 and for IPv6.
-    ringers: [OnceLock<UdpSocket>; 2],
+    ringers: [OnceLock<Mutex<UdpSocket>>; 2],
 }
 
 struct Link {
@@ -106,13 +106,25 @@ impl Bells {
         TakenBell { setting: self.setting, near, tower, bell }
     }
 
-    /// Rings a waiter's bell: one datagram, that may get lost. It is to try when `after` has passed.
-    pub(crate) fn ring(&self, address: SocketAddr, id: WaitId, after: Duration) {
-        let ringer = &self.tower.get().ringers[usize::from(address.is_ipv6())];
-        let rung = get_or_open(ringer, || open(any_like(address.ip()), 0))
-            .and_then(|udp| udp.send_to(&ring(id, after), address));
-        if let Err(error) = rung {
-            log::debug!("The waiter at {address} cannot be rung: {error}.");
+    /// Rings a waiter's bell: one datagram, that may get lost. It is to try when `after` has passed. False when our own
+    /// host says that nobody has that bell any more, so that nobody got it: the waiter's process is dead.
+    pub(crate) fn ring(&self, address: SocketAddr, id: WaitId, after: Duration) -> bool {
+        let tower = self.tower.get();
+        let ringer = &tower.ringers[usize::from(address.is_ipv6())];
+        let rung = get_or_open(ringer, || open(any_like(address.ip()), 0).map(Mutex::new)).and_then(|udp| {
+            let udp = udp.lock().unwrap_or_else(PoisonError::into_inner);
+            // Only a connected socket is told; and by now it may have been told of an earlier one.
+            udp.connect(address)?;
+            let _ = udp.take_error();
+            udp.send(&ring(id, after))?;
+            udp.take_error()
+        });
+        match rung {
+            Ok(None) => true,
+            Ok(Some(error)) | Err(error) => {
+                log::debug!("The waiter at {address} cannot be rung: {error}.");
+                error.kind() != std::io::ErrorKind::ConnectionRefused
+            }
         }
     }
 

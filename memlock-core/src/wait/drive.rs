@@ -443,18 +443,16 @@ pub(crate) fn is_deaf(entry: &Entry<'_>) -> bool {
     entry.bell.is_none()
 }
 
-/// How a waiter is rung, to try when `after` has passed: one of this process at once, and without a datagram.
+/// How a waiter is rung, to try when `after` has passed: one of this process at once, and without a datagram. False when it
+/// was found dead.
 pub(crate) fn ringing<'a, A: Copy, G>(
     client: &'a Client,
     hall: &'a Hall<A, G>,
     key: &'a Key,
     after: Duration,
-) -> impl Fn(&Entry<'_>, Duration) + 'a {
+) -> impl Fn(&Entry<'_>, Duration) -> bool + 'a {
     move |entry, later| {
-        if !hall.ring(key, entry.id)
-            && let Some(address) = entry.bell
-        {
-            client.bells().ring(address, entry.id, after.max(later));
-        }
+        let far = |address| client.bells().ring(address, entry.id, after.max(later));
+        hall.ring(key, entry.id) || entry.bell.is_none_or(far)
     }
 }

@@ -19,6 +19,8 @@ const LIFE: Duration = Duration::from_secs(300);
 /// How much later the one behind a waiter without a bell is to come: that looks for itself every now and then, and should
 /// find the lock free most of the time.
 const BEHIND_THE_DEAF: Duration = Duration::from_millis(20);
+/// How many of the dead are passed at once.
+const MOST_DEAD: usize = 8;
 /// How often a change is tried anew because somebody else was faster.
 const ROUNDS: usize = 10;
 
@@ -118,7 +120,7 @@ impl Queue<'_> {
 
     /// Rings the first one who is not one of `ours`, and takes it and ours off. `queue` is what was read of it. One
     /// that cannot be rung is left where it is, if `to_leave` says so: it is to find that it is its turn, and the one
-    /// behind it is asked to come a little later.
+    /// behind it is asked to come a little later. One that `ring` finds dead is taken off, too, and the next one rung.
     ///
     /// First the bell, then the queue: the next one is to be at work while we still write. But if an entry of ours is
     /// still there, whoever rang us has not got to write yet; then the next one might be done before either of us
@@ -127,40 +129,50 @@ impl Queue<'_> {
         &self,
         queue: Item,
         ours: &[WaitId],
-        ring: &dyn Fn(&Entry<'_>, Duration),
+        ring: &dyn Fn(&Entry<'_>, Duration) -> bool,
         to_leave: &dyn Fn(&Entry<'_>) -> bool,
     ) -> HandedOn {
         let mut handed = HandedOn { others: false, ours: position(&queue.value, ours).is_some() };
         let mut rung = None;
+        // Ourselves, and those who are found dead.
+        let mut gone = ours.to_vec();
         let mut queue = queue;
         for round in 1..=ROUNDS {
-            let turn = whose_turn(&queue.value, ours, to_leave);
-            handed.others |= turn.others;
-            let next = turn.next.filter(|_| rung.is_none());
-            let after = if turn.left { BEHIND_THE_DEAF } else { Duration::ZERO };
-            if let Some(next) = next
-                && (position(&queue.value, ours).is_none() || round == ROUNDS)
-            {
-                ring(&next, after);
-                rung = Some(next.id);
+            let write_first = position(&queue.value, ours).is_some() && round < ROUNDS;
+            let mut next = None;
+            while rung.is_none() && gone.len() < ours.len() + MOST_DEAD {
+                let turn = whose_turn(&queue.value, &gone, to_leave);
+                handed.others |= turn.others;
+                let after = if turn.left { BEHIND_THE_DEAF } else { Duration::ZERO };
+                next = turn.next.map(|next| (next, after));
+                match turn.next {
+                    Some(next) if !write_first && ring(&next, after) => rung = Some(next.id),
+                    Some(next) if !write_first => gone.push(next.id),
+                    _ => break,
+                }
             }
-            let mut gone = ours.to_vec();
-            gone.extend(rung.or(next.map(|next| next.id)));
-            let rest = entries::without(&queue.value, &gone);
+            let off: Vec<WaitId> =
+                gone.iter().copied().chain(rung.or(next.map(|(next, _)| next.id))).collect();
+            let rest = entries::without(&queue.value, &off);
             if rest == queue.value {
                 break;
             }
             let written = self.client.one(self.route, self.swap(&queue, &rest));
-            if matches!(written, Ok(Reply::Changed))
-                && let Ok(Some(item)) = self.client.get(self.route, self.key)
-            {
-                queue = item;
-                continue;
+            let again = match (next, rung, &written) {
+                (_, _, Ok(Reply::Changed)) => true,
+                (Some((next, after)), None, _) if !ring(&next, after) => {
+                    gone.push(next.id);
+                    true
+                }
+                _ => false,
+            };
+            if !again {
+                break;
             }
-            if let (Some(next), None) = (next, rung) {
-                ring(&next, after);
-            }
-            break;
+            queue = match self.client.get(self.route, self.key) {
+                Ok(Some(item)) => item,
+                _ => break,
+            };
         }
         handed
     }

@@ -1,0 +1,299 @@
+//! Churn: many processes that join, die by SIGKILL, leave and give up, for a minute on five keys. Each writes its
+//! history; what the promises are worth is read from the histories afterwards.
+//!
+//! `MEMLOCK_CHURN_SECONDS` makes it shorter, for a quick look. With `--nocapture` it shows its figures.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
+
+use std::io;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use memlock_core::clock::{Clock, SystemClock};
+use memlock_core::lease::MIN_LEASE;
+use memlock_core::wait::entries;
+use memlock_core::{Client, OwnerRecord};
+use memlock_tests::server::Memcached;
+
+use chance::Chance;
+use history::{History, Holder, Process, Sight};
+use line::{KEYS, name};
+
+#[path = "support/churn/chance.rs"]
+mod chance;
+#[path = "support/churn/checks.rs"]
+mod checks;
+#[path = "support/churn/history.rs"]
+mod history;
+#[path = "support/churn/line.rs"]
+mod line;
+
+/// How long the processes may take to end once they are asked to: a killed holder's lease and a look by every
+/// waiter that nobody rings.
+const END_LIMIT: Duration = Duration::from_secs(20);
+/// How often the locks are looked at on the server.
+const LOOK: Duration = Duration::from_millis(10);
+/// How many releases may be needed to take the entries of the dead off one queue.
+const MOST_ROUNDS: usize = 200;
+
+/// The tests of this file measure time, so only one of them runs at once.
+static ALONE: Mutex<()> = Mutex::new(());
+
+#[test]
+fn a_hundred_processes_that_come_die_and_give_up_neither_collide_nor_get_stuck() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let seconds = std::env::var("MEMLOCK_CHURN_SECONDS").map_or(60, |text| text.parse().unwrap());
+    wait_for_the_end_of_a_second();
+    let server = Memcached::start();
+    Crowd::gather(&server, 100).churn(Duration::from_secs(seconds), true);
+    for key in 0..KEYS {
+        let left = queue(&server, key);
+        let rounds = take_off_the_dead(&server, key);
+        println!("  key {key}: {left} entries of the dead were left, and were gone after {rounds} releases");
+    }
+}
+
+#[test]
+fn who_gives_up_or_leaves_leaves_no_entry_behind() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let server = Memcached::start();
+    Crowd::gather(&server, 30).churn(Duration::from_secs(5), false);
+    for key in 0..KEYS {
+        assert_eq!(queue(&server, key), 0, "key {key}: an entry was left behind, and nobody was killed");
+    }
+}
+
+/// The processes of one test.
+struct Crowd<'a> {
+    server: &'a Memcached,
+    folder: PathBuf,
+    size: usize,
+    chance: Chance,
+    members: Vec<Member>,
+    /// Those that were asked to end.
+    leaving: Vec<Member>,
+    processes: Vec<Process>,
+}
+
+struct Member {
+    number: usize,
+    child: Child,
+}
+
+impl<'a> Crowd<'a> {
+    fn gather(server: &'a Memcached, size: usize) -> Crowd<'a> {
+        // A disk that makes a writer wait would look like a slow lock.
+        let memory = Some(PathBuf::from("/dev/shm")).filter(|folder| folder.is_dir());
+        let folder = memory.unwrap_or_else(std::env::temp_dir);
+        let folder = folder.join(format!("memlock-churn-{}-{size}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let mut seed = [0; 8];
+        SystemClock.random(&mut seed).unwrap();
+        let chance = Chance(u64::from_ne_bytes(seed));
+        let (members, leaving, processes) = (Vec::new(), Vec::new(), Vec::new());
+        Crowd { server, folder, size, chance, members, leaving, processes }
+    }
+
+    /// Lets them churn, ends them, and checks what they wrote.
+    fn churn(mut self, time: Duration, kill: bool) {
+        let stop = AtomicBool::new(false);
+        let mut stuck = Vec::new();
+        let sights = thread::scope(|scope| {
+            let watcher = scope.spawn(|| watch(self.server, &stop));
+            let stop_watching = Stop(&stop);
+            let end = now() + time;
+            while now() < end {
+                while self.members.len() < self.size {
+                    self.start();
+                }
+                thread::sleep(self.chance.millis(50, 150));
+                match self.chance.below(16) {
+                    0..3 => self.ask_one_to_end(),
+                    _ if !kill => {}
+                    3..5 => (0..12).for_each(|_| self.kill_one()),
+                    _ => self.kill_one(),
+                }
+            }
+            while !self.members.is_empty() {
+                self.ask_one_to_end();
+            }
+            stuck = self.see_them_end();
+            drop(stop_watching);
+            watcher.join().unwrap()
+        });
+        self.check(sights, stuck);
+    }
+
+    fn start(&mut self) {
+        let number = self.processes.len();
+        let parent = libc::pid_t::try_from(std::process::id()).unwrap();
+        let deaf = self.chance.below(10) == 0;
+        let bell = if deaf { "?bell=off" } else { "" };
+        let mut command = Command::new(env!("CARGO_BIN_EXE_churner"));
+        command.arg(format!("{}/{bell}", self.server.url())).arg(self.file(number));
+        command.arg(self.chance.number().to_string()).stdin(Stdio::piped());
+        // SAFETY: between fork and exec only prctl and getppid run, both async-signal-safe. The thread that forks is
+        // the test's own, so the child is killed when the test is over.
+        unsafe {
+            command.pre_exec(move || {
+                if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                    return Err(io::Error::last_os_error());
+                }
+                // The parent may have died before the signal was asked for.
+                if libc::getppid() == parent { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+            });
+        }
+        let child = command.spawn().unwrap();
+        self.processes.push(Process { pid: child.id(), deaf, killed: None });
+        self.members.push(Member { number, child });
+    }
+
+    fn any(&mut self) -> Option<Member> {
+        let count = self.members.len() as u64;
+        (count > 0).then(|| self.members.swap_remove(self.chance.below(count) as usize))
+    }
+
+    fn kill_one(&mut self) {
+        let Some(Member { number, child }) = self.any() else { return };
+        let status = self.kill(number, child);
+        assert_eq!(status.signal(), Some(libc::SIGKILL), "process {number} ended by itself: {status}");
+    }
+
+    fn kill(&mut self, number: usize, mut child: Child) -> ExitStatus {
+        let before = now();
+        child.kill().unwrap();
+        let status = child.wait().unwrap();
+        self.processes[number].killed = Some((before, now()));
+        status
+    }
+
+    /// Closes its input, by which it knows.
+    fn ask_one_to_end(&mut self) {
+        let Some(mut member) = self.any() else { return };
+        drop(member.child.stdin.take());
+        self.leaving.push(member);
+    }
+
+    /// Gives those that do not.
+    fn see_them_end(&mut self) -> Vec<String> {
+        let end = now() + END_LIMIT;
+        let mut stuck = Vec::new();
+        for Member { number, mut child } in std::mem::take(&mut self.leaving) {
+            let status = loop {
+                match child.try_wait().unwrap() {
+                    Some(status) => break status,
+                    None if now() < end => thread::sleep(Duration::from_millis(5)),
+                    None => {
+                        stuck
+                            .push(format!("process {number} was asked to end, and did not in {END_LIMIT:?}"));
+                        break self.kill(number, child);
+                    }
+                }
+            };
+            let proper = status.success() || self.processes[number].killed.is_some();
+            assert!(proper, "process {number} ended with {status}");
+        }
+        stuck
+    }
+
+    fn check(self, sights: [Vec<Sight>; KEYS], stuck: Vec<String>) {
+        let end = now();
+        let numbered = self.processes.iter().enumerate();
+        let waits = numbered.flat_map(|(number, process)| {
+            history::read(&self.file(number), number, process.killed.map(|(before, _)| before), end)
+        });
+        let waits = waits.collect();
+        let history = History { processes: self.processes, waits, sights };
+        let findings = checks::check(&history);
+        println!("\n{}", checks::summary(&history, &findings));
+        let folder = self.folder.display();
+        let violations: Vec<String> = stuck.into_iter().chain(findings.violations).collect();
+        let first = &violations[..violations.len().min(20)];
+        assert!(first.is_empty(), "{} violations, see {folder}; the first: {first:#?}", violations.len());
+        std::fs::remove_dir_all(&self.folder).unwrap();
+    }
+
+    fn file(&self, number: usize) -> PathBuf {
+        self.folder.join(number.to_string())
+    }
+}
+
+/// Stops the watcher, also when the test fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Looks at the locks on the server until it is told to stop.
+fn watch(server: &Memcached, stop: &AtomicBool) -> [Vec<Sight>; KEYS] {
+    let mut plain = server.plain();
+    let mut sights = [const { Vec::new() }; KEYS];
+    while !stop.load(Ordering::Relaxed) {
+        for (key, sights) in sights.iter_mut().enumerate() {
+            let before = now();
+            let value = plain.get(&format!("lock:{}", name(key)));
+            let holder = value.map(|value| {
+                let record = OwnerRecord::parse(&value).expect("only memlock writes here");
+                Holder { pid: record.pid, token: record.token.to_string() }
+            });
+            sights.push(Sight { before, after: now(), holder });
+        }
+        thread::sleep(LOOK);
+    }
+    sights
+}
+
+/// memcached looks at the time when a second has passed since it looked the last time, and so about a millisecond later
+/// in each second. Where that comes to the next full second, its clock skips one: so let it start just before.
+fn wait_for_the_end_of_a_second() {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a valid place for the answer.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    let phase = Duration::from_nanos(time.tv_nsec.unsigned_abs());
+    let start = Duration::from_millis(985);
+    thread::sleep(start.checked_sub(phase).unwrap_or(start + Duration::from_secs(1) - phase));
+}
+
+/// How many stand in the queue of a key.
+fn queue(server: &Memcached, key: usize) -> usize {
+    let queue = server.plain().get(&format!("lock:{}%wait", name(key))).unwrap_or_default();
+    entries::waiters(&queue).count()
+}
+
+/// Locks and unlocks until the queue of a key is empty; gives how often. A release looks at the queue only if somebody
+/// waits, so the first time somebody does.
+fn take_off_the_dead(server: &Memcached, key: usize) -> usize {
+    let mutex = || Client::connect(&server.url()).unwrap().mutex(name(key), MIN_LEASE).unwrap();
+    let last = mutex();
+    if queue(server, key) > 0 {
+        let before = queue(server, key);
+        let mut first = mutex().lock().unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| last.lock().unwrap().unlock().unwrap());
+            while queue(server, key) == before {
+                thread::sleep(Duration::from_millis(1));
+            }
+            first.unlock().unwrap();
+        });
+    }
+    for round in 0..MOST_ROUNDS {
+        if queue(server, key) == 0 {
+            return round;
+        }
+        last.lock().unwrap().unlock().unwrap();
+        // An entry without a bell is left to find its turn for a while.
+        thread::sleep(Duration::from_millis(50));
+    }
+    panic!("key {key}: the queue is not empty after {MOST_ROUNDS} releases");
+}
+
+fn now() -> Duration {
+    SystemClock.now().since_boot()
+}
