@@ -38,7 +38,7 @@ const END_LIMIT: Duration = Duration::from_secs(20);
 /// How often the locks are looked at on the server.
 const LOOK: Duration = Duration::from_millis(10);
 /// How many releases may be needed to take the entries of the dead off one queue.
-const MOST_ROUNDS: usize = 200;
+const MOST_ROUNDS: usize = 600;
 
 /// The tests of this file measure time, so only one of them runs at once.
 static ALONE: Mutex<()> = Mutex::new(());

@@ -195,8 +195,8 @@ impl Lock {
         let turn = if stood { hall.turn(key, now, now.since(self.turn.began)) } else { Duration::ZERO };
         let queue = Queue { client, route: *route, key: &key.waiters() };
         let ring = ringing(client, hall, key, turn);
-        let to_leave = |entry: &Entry<'_>| hall.to_leave(key, entry, now);
-        let handed = queue.hand_on(item.clone(), &self.stood, &ring, &to_leave);
+        let is_deaf = |entry: &Entry<'_>| entry.bell.is_none() && !hall.has(key, entry.id);
+        let handed = queue.hand_on(item.clone(), &self.stood, &ring, &is_deaf);
         hall.let_go(key, handed, client.clock().now());
         if self.unrung && !handed.ours {
             client.bells().missed();

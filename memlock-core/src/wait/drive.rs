@@ -444,7 +444,7 @@ pub(crate) fn is_deaf(entry: &Entry<'_>) -> bool {
 }
 
 /// How a waiter is rung, to try when `after` has passed: one of this process at once, and without a datagram. False when it
-/// was found dead.
+/// was found dead, or has no bell.
 pub(crate) fn ringing<'a, A: Copy, G>(
     client: &'a Client,
     hall: &'a Hall<A, G>,
@@ -453,6 +453,6 @@ pub(crate) fn ringing<'a, A: Copy, G>(
 ) -> impl Fn(&Entry<'_>, Duration) -> bool + 'a {
     move |entry, later| {
         let far = |address| client.bells().ring(address, entry.id, after.max(later));
-        hall.ring(key, entry.id) || entry.bell.is_none_or(far)
+        hall.ring(key, entry.id) || entry.bell.is_some_and(far)
     }
 }

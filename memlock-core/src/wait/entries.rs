@@ -4,10 +4,11 @@
 //! 10.0.0.7:40123#9f8e7d6c5b4a3210#0      one waiter a line, the first one is next
 //! [fd00::7]:40123#0123456789abcdef#0
 //! -#00000000000000aa#0                   a waiter without a bell
+//! -#00000000000000ab#0#7                 another one, whose turn has come, and that 7 releases have waited for
 //! address        wait-id          priority, 0 for now
 //! ```
 //!
-//! Further fields behind a `#` are a later version's business and are kept. A line that cannot be read is dropped
+//! Further fields are a later version's business and are kept. A line that cannot be read is dropped
 //! by whoever writes the item next. Nothing here does any I/O.
 
 use std::fmt;
@@ -51,6 +52,8 @@ pub struct Entry<'a> {
     pub bell: Option<SocketAddr>,
     /// Which waiter it is.
     pub id: WaitId,
+    /// How many releases have waited for it in vain.
+    pub passed: u32,
     line: &'a [u8],
 }
 
@@ -73,6 +76,18 @@ pub fn without(queue: &[u8], gone: &[WaitId]) -> Vec<u8> {
     waiters(queue).filter(|entry| !gone.contains(&entry.id)).flat_map(|entry| entry.line).copied().collect()
 }
 
+/// The queue without these waiters, and with one release more that has waited for that one in vain.
+pub fn passing(queue: &[u8], gone: &[WaitId], passed: WaitId) -> Vec<u8> {
+    let count = |entry: Entry<'_>| {
+        let fields = || entry.line.splitn(4, |&byte| byte == b'#').take(3);
+        let kept: Vec<&[u8]> = fields().map(|field| field.strip_suffix(b"\n").unwrap_or(field)).collect();
+        let count = entry.passed.saturating_add(1).to_string();
+        [&kept.join(&b'#')[..], b"#", count.as_bytes(), b"\n"].concat()
+    };
+    let left = waiters(queue).filter(|entry| !gone.contains(&entry.id));
+    left.flat_map(|entry| if entry.id == passed { count(entry) } else { entry.line.to_vec() }).collect()
+}
+
 fn entry(line: &[u8]) -> Option<Entry<'_>> {
     let mut fields = line.strip_suffix(b"\n")?.split(|&byte| byte == b'#');
     let bell = match fields.next()? {
@@ -85,7 +100,8 @@ fn entry(line: &[u8]) -> Option<Entry<'_>> {
     };
     let id = WaitId::parse(fields.next()?)?;
     std::str::from_utf8(fields.next()?).ok()?.parse::<i64>().ok()?;
-    Some(Entry { bell, id, line })
+    let passed = fields.next().and_then(|field| std::str::from_utf8(field).ok()?.parse().ok()).unwrap_or(0);
+    Some(Entry { bell, id, passed, line })
 }
 
 /// One program's own address, and no crowd's.
@@ -137,6 +153,16 @@ mod tests {
         let later = b"10.0.0.7:9#000000000000000a#-7#more\n";
         assert_eq!(waiters(later).count(), 1);
         assert_eq!(without(later, &[]), later, "what a later version adds is kept");
+    }
+
+    #[test]
+    fn releases_that_wait_for_one_in_vain_are_counted() {
+        let queue = b"-#00000000000000aa#0\n-#00000000000000bb#-3#7\n".to_vec();
+        let once = passing(&queue, &[], WaitId(0xaa));
+        assert_eq!(once, b"-#00000000000000aa#0#1\n-#00000000000000bb#-3#7\n");
+        let twice = passing(&once, &[WaitId(0xaa)], WaitId(0xbb));
+        assert_eq!(twice, b"-#00000000000000bb#-3#8\n");
+        assert_eq!(waiters(&twice).map(|entry| entry.passed).collect::<Vec<_>>(), [8]);
     }
 
     proptest! {

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::bell::TakenBell;
-use super::entries::{Entry, WaitId};
+use super::entries::WaitId;
 use super::plan::{Known, Place};
 use super::queue::HandedOn;
 use crate::clock::Moment;
@@ -33,8 +33,6 @@ const MOST_ROOMS: usize = 1024;
 const MOMENT: Duration = Duration::from_micros(200);
 /// How long one that was rung gets to come, before we take for ourselves what we just gave away.
 const RUNG: Duration = Duration::from_millis(2);
-/// How long one that cannot be rung is left at the head of the queue.
-const DEAF_TURN: Duration = Duration::from_millis(1200);
 /// How long a turn lasts.
 const TURN: Duration = Duration::from_millis(2);
 
@@ -61,8 +59,6 @@ struct Room<A, G> {
 struct Habit {
     /// When it let go the last time, after others had been waiting.
     released: Moment,
-    /// The last one that could not be rung, and since when it is its turn.
-    left: (Option<WaitId>, Moment),
     /// It had held it for a moment only.
     brief: bool,
     /// It comes back at once each time.
@@ -309,21 +305,12 @@ impl<A: Copy, G> Hall<A, G> {
         Some(Serving { hall: self, key, number: first.number, ask: first.ask })
     }
 
-    /// Whether to leave a waiter that cannot be rung where it stands, so that it finds that its turn has come. For as
-    /// long as it may take to look.
-    pub(crate) fn to_leave(&self, key: &Key, entry: &Entry<'_>, now: Moment) -> bool {
-        if entry.bell.is_some() {
-            return false;
-        }
-        let mut rooms = self.rooms();
-        let room = rooms.by_key.entry(key.clone()).or_default();
-        if room.line.iter().any(|seat| seat.ids.contains(&entry.id)) {
-            return false;
-        }
-        if room.habit.left.0 != Some(entry.id) {
-            room.habit.left = (Some(entry.id), now);
-        }
-        now.since(room.habit.left.1) < DEAF_TURN
+    /// Whether a waiter by this id is one of this process.
+    pub(crate) fn has(&self, key: &Key, id: WaitId) -> bool {
+        let rooms = self.rooms();
+        let Some(room) = rooms.by_key.get(key) else { return false };
+        let orphaned = room.stand.as_ref().is_some_and(|stand| stand.ids.contains(&id));
+        orphaned || room.line.iter().any(|seat| seat.ids.contains(&id))
     }
 
     /// Rings a waiter of this process. False when there is none by this id.
@@ -363,8 +350,7 @@ impl<A: Copy, G> Hall<A, G> {
 impl<A, G> Default for Room<A, G> {
     fn default() -> Self {
         let never = Moment::from_boot(Duration::ZERO);
-        let habit =
-            Habit { released: never, left: (None, never), brief: false, brisk: false, turn_ends: never };
+        let habit = Habit { released: never, brief: false, brisk: false, turn_ends: never };
         Room { line: VecDeque::new(), stand: None, known: Known::default(), habit }
     }
 }

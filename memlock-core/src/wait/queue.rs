@@ -19,6 +19,9 @@ const LIFE: Duration = Duration::from_secs(300);
 /// How much later the one behind a waiter without a bell is to come: that looks for itself every now and then, and should
 /// find the lock free most of the time.
 const BEHIND_THE_DEAF: Duration = Duration::from_millis(20);
+/// How many releases wait for such a one before it is taken off. It looks every 0.3 seconds while its wait is young; an
+/// older one that is taken off finds that out, and comes in front.
+const MOST_PASSES: u32 = 20;
 /// How many of the dead are passed at once.
 const MOST_DEAD: usize = 8;
 /// How often a change is tried anew because somebody else was faster.
@@ -119,8 +122,8 @@ impl Queue<'_> {
     }
 
     /// Rings the first one who is not one of `ours`, and takes it and ours off. `queue` is what was read of it. One
-    /// that cannot be rung is left where it is, if `to_leave` says so: it is to find that it is its turn, and the one
-    /// behind it is asked to come a little later. One that `ring` finds dead is taken off, too, and the next one rung.
+    /// that `is_deaf`, so that it cannot be rung, is left where it is for some releases: it is to find that it is its turn,
+    /// and the one behind it is asked to come a little later. One that `ring` finds dead is taken off, too, and the next one rung.
     ///
     /// First the bell, then the queue: the next one is to be at work while we still write. But if an entry of ours is
     /// still there, whoever rang us has not got to write yet; then the next one might be done before either of us
@@ -130,7 +133,7 @@ impl Queue<'_> {
         queue: Item,
         ours: &[WaitId],
         ring: &dyn Fn(&Entry<'_>, Duration) -> bool,
-        to_leave: &dyn Fn(&Entry<'_>) -> bool,
+        is_deaf: &dyn Fn(&Entry<'_>) -> bool,
     ) -> HandedOn {
         let mut handed = HandedOn { others: false, ours: position(&queue.value, ours).is_some() };
         let mut rung = None;
@@ -139,11 +142,12 @@ impl Queue<'_> {
         let mut queue = queue;
         for round in 1..=ROUNDS {
             let write_first = position(&queue.value, ours).is_some() && round < ROUNDS;
-            let mut next = None;
+            let (mut next, mut left) = (None, None);
             while rung.is_none() && gone.len() < ours.len() + MOST_DEAD {
-                let turn = whose_turn(&queue.value, &gone, to_leave);
+                let turn = whose_turn(&queue.value, &gone, is_deaf);
                 handed.others |= turn.others;
-                let after = if turn.left { BEHIND_THE_DEAF } else { Duration::ZERO };
+                left = turn.left;
+                let after = if left.is_some() { BEHIND_THE_DEAF } else { Duration::ZERO };
                 next = turn.next.map(|next| (next, after));
                 match turn.next {
                     Some(next) if !write_first && ring(&next, after) => rung = Some(next.id),
@@ -153,7 +157,10 @@ impl Queue<'_> {
             }
             let off: Vec<WaitId> =
                 gone.iter().copied().chain(rung.or(next.map(|(next, _)| next.id))).collect();
-            let rest = entries::without(&queue.value, &off);
+            let rest = match left {
+                Some(left) => entries::passing(&queue.value, &off, left),
+                None => entries::without(&queue.value, &off),
+            };
             if rest == queue.value {
                 break;
             }
@@ -190,17 +197,17 @@ fn life() -> Ttl {
 struct Turn<'a> {
     /// Anybody but us.
     others: bool,
-    /// The first one cannot be rung, and is left where it is.
-    left: bool,
+    /// The first one, if it cannot be rung and is left where it is.
+    left: Option<WaitId>,
     /// The one to be rung.
     next: Option<Entry<'a>>,
 }
 
-fn whose_turn<'a>(queue: &'a [u8], ours: &[WaitId], to_leave: &dyn Fn(&Entry<'_>) -> bool) -> Turn<'a> {
+fn whose_turn<'a>(queue: &'a [u8], ours: &[WaitId], is_deaf: &dyn Fn(&Entry<'_>) -> bool) -> Turn<'a> {
     let mut others = entries::waiters(queue).filter(|entry| !ours.contains(&entry.id));
     let first = others.next();
-    let left = first.is_some_and(|first| to_leave(&first));
-    let next = if left { others.find(|entry| entry.bell.is_some()) } else { first };
+    let left = first.filter(|first| is_deaf(first) && first.passed < MOST_PASSES).map(|first| first.id);
+    let next = if left.is_some() { others.find(|entry| entry.bell.is_some()) } else { first };
     Turn { others: first.is_some(), left, next }
 }
 
