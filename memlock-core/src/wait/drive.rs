@@ -181,6 +181,11 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
             } else {
                 self.stand_by(interrupted, deadline)
             };
+            // A cancellation nudges but once, and we may have come to be the first since.
+            if self.first && matches!(step, Step::Sleep(_)) && interrupted() {
+                self.tell(Event::Interrupted);
+                continue;
+            }
             let sleep_until = match step {
                 Step::Sleep(until) => Some(until),
                 // Whoever is handing over to us is not to be crossed.
@@ -190,9 +195,6 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
             if let Some(until) = sleep_until {
                 if let Some(got) = self.sleep(until) {
                     return Ok(self.given(got, interrupted()));
-                }
-                if self.first && interrupted() {
-                    self.tell(Event::Interrupted);
                 }
                 continue;
             }
