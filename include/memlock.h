@@ -130,6 +130,12 @@ typedef struct memlock_list memlock_list;
 typedef struct memlock_lock memlock_lock;
 
 /**
+ * Ends waits of one client from outside: each that is given it. It may be used from any number of threads at
+ * once.
+ */
+typedef struct memlock_wait memlock_wait;
+
+/**
  * A walk through a list. Use it from one thread at a time.
  */
 typedef struct memlock_walk memlock_walk;
@@ -301,8 +307,16 @@ const char *memlock_describe(int answer);
 int memlock_init(const char *url);
 
 /**
- * Opens a client: memcached://host[:port][,host2...]?prefix=&connect_timeout=&io_timeout=&pool=&outage=, or
+ * Opens a client:
+ * memcached://host[:port][,host2...]?prefix=&connect_timeout=&io_timeout=&pool=&outage=&bell=, or
  * memory://name for locks within this process. Nothing is dialled until the first call that needs a server.
+ *
+ * `bell` is the address at which whoever unlocks, on another host too, wakes the next waiter of this process
+ * with one UDP datagram: bell=address, bell=address:port or bell=address:first-last, with [...] around an
+ * IPv6 address. Give as many ports as there are locks for which this process waits at one time. Without
+ * `bell` it is our end of the connection to the server, and any free port. With bell=off nobody can wake us:
+ * then waiters ask the server, first after a tenth of a second and at last once a second.
+ *
  * Answers MEMLOCK_OK, MEMLOCK_INVALID, or MEMLOCK_CONFIG with the known schemes or parameters in the last
  * error. On failure *client is NULL.
  *
@@ -320,9 +334,13 @@ int memlock_client_open(const char *url, struct memlock_client **client);
 void memlock_client_close(struct memlock_client *client);
 
 /**
- * Ends every wait that is going on in this client, in whichever thread: each answers MEMLOCK_INTERRUPTED,
- * within about 40 ms, and leaves no lock behind. NULL means the default client. May be called from any thread
- * and, for a client of memlock_client_open(), from a signal handler.
+ * Ends every wait that is going on in this client, in whichever thread: each is woken at once, answers
+ * MEMLOCK_INTERRUPTED, and leaves neither a lock nor a place in the queue behind. Waits that begin later are
+ * not touched; memlock_wait_cancel() ends one wait alone, whether it has begun or not. NULL means the default
+ * client.
+ *
+ * Answers MEMLOCK_OK; for NULL also MEMLOCK_CONFIG, when the default client cannot be made. No I/O. May be
+ * called from any thread and, for a client of memlock_client_open(), from a signal handler.
  *
  * # Safety
  * `client` is NULL or an open client.
@@ -468,13 +486,33 @@ int memlock_mutex_lock(const struct memlock_client *client,
                        struct memlock_lock **lock);
 
 /**
+ * As memlock_mutex_lock(), but the wait ends when `wait` is cancelled: see memlock_wait_cancel(). NULL is no
+ * handle, and then it is memlock_mutex_lock().
+ *
+ * Answers as memlock_mutex_lock(): MEMLOCK_INTERRUPTED and NULL in *lock when `wait` was cancelled; then
+ * nothing is held, and nothing of ours is in the queue. If that was before the call, nothing is sent, whether
+ * the mutex is free or not. MEMLOCK_INVALID when `wait` was opened with another client than this one.
+ * Thread-safe, and any number of waits may share a handle.
+ *
+ * # Safety
+ * `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `wait` is NULL or a wait
+ * handle that is not closed before this call ends, `lock` is NULL or writable.
+ */
+int memlock_mutex_lock_wait(const struct memlock_client *client,
+                            const char *name,
+                            int64_t lease_ms,
+                            int64_t wait_ms,
+                            const struct memlock_wait *wait,
+                            struct memlock_lock **lock);
+
+/**
  * Unlocks, in one round trip, and only if it is still ours. The handle is gone afterwards, **whatever is
  * answered**: MEMLOCK_OK; MEMLOCK_LOST when it was no longer ours; MEMLOCK_NOT_HELD in a child made by fork;
  * after MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN the lock is taken off at the client's next contact with the
  * server, or ends with its lease.
  *
  * # Safety
- * `lock` is NULL or came from memlock_mutex_lock() and is not used any more.
+ * `lock` is NULL or came from memlock_mutex_lock() or memlock_mutex_lock_wait(), and is not used any more.
  */
 int memlock_unlock(struct memlock_lock *lock);
 
@@ -529,6 +567,45 @@ int memlock_mutex_owner(const struct memlock_client *client,
 int memlock_mutex_force_unlock(const struct memlock_client *client,
                                const char *name,
                                const char *token);
+
+/**
+ * Makes a handle for memlock_mutex_lock_wait(), by which waits of this client can be ended one by one, where
+ * memlock_client_cancel_waits() ends all of them. Nothing is sent.
+ *
+ * A wait needs one only if it is to be ended alone: waits that end together may share one. The client may be
+ * closed before it. A child made by fork() has a handle of its own, which is as cancelled as its parent's was
+ * at the fork, and ends the child's waits only.
+ *
+ * Answers MEMLOCK_OK, or MEMLOCK_INVALID and NULL in *wait. Thread-safe.
+ *
+ * # Safety
+ * `client` is NULL or an open client, `wait` is NULL or writable.
+ */
+int memlock_wait_open(const struct memlock_client *client, struct memlock_wait **wait);
+
+/**
+ * Ends the waits that go on with this handle, in whichever thread, and every later one that is given it: each
+ * answers MEMLOCK_INTERRUPTED, within a few milliseconds unless it is waiting for the server's reply, and
+ * leaves neither a lock nor a place in the queue behind. It is done once and for all: open another handle for
+ * waits that are to go on. A wait that has its lock already, and is only about to say so, may answer
+ * MEMLOCK_OK.
+ *
+ * Answers MEMLOCK_OK, also when it was cancelled before, or MEMLOCK_INVALID for NULL. No I/O. May be called
+ * from any thread, and from a signal handler.
+ *
+ * # Safety
+ * `wait` is NULL or an open wait handle.
+ */
+int memlock_wait_cancel(const struct memlock_wait *wait);
+
+/**
+ * Gives a wait handle back. NULL is allowed. Thread-safe, but not while a wait goes on with it: cancel it,
+ * and let the wait end first.
+ *
+ * # Safety
+ * `wait` is NULL or came from memlock_wait_open() and is not used any more.
+ */
+void memlock_wait_close(struct memlock_wait *wait);
 
 #ifdef __cplusplus
 }  // extern "C"

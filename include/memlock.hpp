@@ -20,6 +20,8 @@
  *   you have not unlocked. Work that may take longer calls extend(), or hands fence() to what it changes.
  * - **Locking can fail.** An "I could not find out" is never a lock: lock() and the try_ functions throw
  *   memlock::error, a std::system_error in memlock::category(). "Busy" and "timed out" are plain false.
+ * - **A wait can be ended** from another thread: all of a client's by client::cancel_waits(), single ones by a
+ *   wait_handle or, in C++20, a std::stop_token. It throws errc::interrupted, and nothing is held.
  * - **Unlocking can find the lock lost.** unlock() does not throw, because guards call it in destructors;
  *   release() does the same and throws. With a guard: `guard.release()->release();`.
  *
@@ -54,6 +56,10 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#if __cplusplus >= 202002L
+#include <stop_token>
+#endif
 
 namespace memlock {
 
@@ -190,8 +196,8 @@ public:
         handle_.reset(opened, memlock_client_close);
     }
 
-    /// Ends every wait that is going on in this client, in any thread: they throw errc::interrupted. Waits
-    /// that begin later are not touched. May be called from a signal handler.
+    /// Ends every wait that is going on in this client, in any thread: they throw errc::interrupted, at once.
+    /// Waits that begin later are not touched: see wait_handle. May be called from a signal handler.
     void cancel_waits() const noexcept {
         // For C, NULL is the default client; a client that was moved away is none.
         if (handle_) memlock_client_cancel_waits(handle_.get());
@@ -202,6 +208,33 @@ public:
 
 private:
     std::shared_ptr<memlock_client> handle_;
+};
+
+/// Ends single waits of one client from outside: those that are given it, by mutex::lock_unless() or
+/// mutex::try_lock_for(). Any number of threads may use it at once.
+///
+/// In a child made by fork() it is a handle of its own, as cancelled as its parent's was at the fork.
+class wait_handle {
+public:
+    /// Sends nothing. For waits of this client and its copies; another's throw errc::invalid.
+    explicit wait_handle(const client& where) {
+        memlock_wait* opened = nullptr;
+        const int answer = memlock_wait_open(where.get(), &opened);
+        if (answer != MEMLOCK_OK) detail::fail(answer, "wait_handle");
+        handle_.reset(opened);
+    }
+
+    /// Ends the waits that go on with this handle, at once, and every later one: they throw errc::interrupted
+    /// and hold nothing. It is done once and for all. May be called from a signal handler.
+    void cancel() const noexcept {
+        if (handle_) memlock_wait_cancel(handle_.get());
+    }
+
+    /// For the functions of memlock.h; NULL after this handle was moved away.
+    memlock_wait* get() const noexcept { return handle_.get(); }
+
+private:
+    std::unique_ptr<memlock_wait, detail::closer<memlock_wait, memlock_wait_close>> handle_;
 };
 
 /// Who was seen to hold a mutex.
@@ -250,6 +283,13 @@ public:
         if (answer != MEMLOCK_OK) detail::fail(answer, name_);
     }
 
+    /// As lock(), but throws errc::interrupted also when `handle` is cancelled, or was before. What it locked,
+    /// `std::unique_lock guard{mutex, std::adopt_lock};` takes over.
+    void lock_unless(const wait_handle& handle) {
+        const int answer = acquire(-1, given(handle));
+        if (answer != MEMLOCK_OK) detail::fail(answer, name_);
+    }
+
     /// False when somebody has it, this thread included. One round trip. Throws as lock().
     bool try_lock() { return acquired(0); }
 
@@ -258,6 +298,21 @@ public:
     bool try_lock_for(const std::chrono::duration<Rep, Period>& limit) {
         return acquired(detail::wait_ms(limit));
     }
+
+    /// As try_lock_for(limit), but throws errc::interrupted also when `handle` is cancelled, or was before.
+    template <class Rep, class Period>
+    bool try_lock_for(const std::chrono::duration<Rep, Period>& limit, const wait_handle& handle) {
+        return acquired(detail::wait_ms(limit), given(handle));
+    }
+
+#ifdef __cpp_lib_jthread
+    /// As lock_unless() with a handle that is cancelled when the stop is requested, as by a std::jthread.
+    void lock_unless(const std::stop_token& stop) {
+        const wait_handle handle{client_};
+        const std::stop_callback cancelled{stop, [&handle]() noexcept { handle.cancel(); }};
+        lock_unless(handle);
+    }
+#endif
 
     /// False when the moment came first. Throws as lock().
     template <class Clock, class Duration>
@@ -355,7 +410,13 @@ private:
         return left;
     }
 
-    int acquire(std::int64_t wait_ms) {
+    // For C, NULL is no handle; one that was moved away is a mistake.
+    static const memlock_wait* given(const wait_handle& handle) {
+        if (handle.get() == nullptr) throw error{errc::invalid, "The wait handle was moved away."};
+        return handle.get();
+    }
+
+    int acquire(std::int64_t wait_ms, const memlock_wait* unless = nullptr) {
         slot& ours = claim();
         if (remaining_ms(ours.lock) > 0) {
             if (wait_ms == 0) return MEMLOCK_BUSY;
@@ -364,14 +425,14 @@ private:
         }
         // What is left of a lease that ran out, or of the parent of this process.
         drop(std::exchange(ours.lock, nullptr));
-        const int answer =
-            memlock_mutex_lock(client_.get(), name_.c_str(), lease_.count(), wait_ms, &ours.lock);
+        const int answer = memlock_mutex_lock_wait(client_.get(), name_.c_str(), lease_.count(), wait_ms,
+                                                   unless, &ours.lock);
         if (answer != MEMLOCK_OK) vacate(ours);
         return answer;
     }
 
-    bool acquired(std::int64_t wait_ms) {
-        const int answer = acquire(wait_ms);
+    bool acquired(std::int64_t wait_ms, const memlock_wait* unless = nullptr) {
+        const int answer = acquire(wait_ms, unless);
         if (answer == MEMLOCK_OK) return true;
         if (answer == MEMLOCK_BUSY || answer == MEMLOCK_TIMED_OUT) return false;
         detail::fail(answer, name_);

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `boundary` | what every entry point goes through: NULL checks, the panic boundary, the last error |
 //! | `bare` | Burton's six functions and the default client |
-//! | `client`, `lock`, `list` | the handles |
+//! | `client`, `lock`, `wait`, `list` | the handles |
 //!
 //! Ownership is in the types. A handle that C owns is a `Box` that came from `boundary::give` and goes back
 //! to `boundary::take_back`; a pointer that C lends is a reference for the time of the call.
@@ -16,6 +16,7 @@ mod boundary;
 mod client;
 mod list;
 mod lock;
+mod wait;
 
 #[cfg(feature = "bare-names")]
 pub use bare::*;
@@ -23,3 +24,4 @@ pub use boundary::*;
 pub use client::*;
 pub use list::*;
 pub use lock::*;
+pub use wait::*;

@@ -97,7 +97,7 @@ unsafe fn named(
     unsafe { put(list, std::ptr::null_mut(), "list") }?;
     // SAFETY: as above.
     let (client, session) = unsafe { (lent(client, "client")?, text(session, "session")?) };
-    client.0.distinct_list(session)
+    client.core.distinct_list(session)
 }
 
 /// Gives a handle back. The session goes on. NULL is allowed.

@@ -3,10 +3,11 @@
 use std::ffi::{c_char, c_int};
 use std::time::Duration;
 
-use memlock_core::{Answer, Extension, Lock, Release, Wait, Waited};
+use memlock_core::{Answer, Extension, Lock, Release, Result, Wait, Waited};
 
 use crate::boundary::{enter, give, invalid, lent, lent_mut, millis, put, take_back, text};
 use crate::client::memlock_client;
+use crate::wait::memlock_wait;
 
 /// A mutex that is held. Use it from one thread at a time; reading its fence and its remaining time is allowed
 /// from several.
@@ -49,22 +50,44 @@ pub unsafe extern "C" fn memlock_mutex_lock(
     wait_ms: i64,
     lock: *mut *mut memlock_lock,
 ) -> c_int {
+    // SAFETY: the caller's promise, and NULL is no handle.
+    unsafe { memlock_mutex_lock_wait(client, name, lease_ms, wait_ms, std::ptr::null(), lock) }
+}
+
+/// As memlock_mutex_lock(), but the wait ends when `wait` is cancelled: see memlock_wait_cancel(). NULL is no
+/// handle, and then it is memlock_mutex_lock().
+///
+/// Answers as memlock_mutex_lock(): MEMLOCK_INTERRUPTED and NULL in *lock when `wait` was cancelled; then
+/// nothing is held, and nothing of ours is in the queue. If that was before the call, nothing is sent, whether
+/// the mutex is free or not. MEMLOCK_INVALID when `wait` was opened with another client than this one.
+/// Thread-safe, and any number of waits may share a handle.
+///
+/// # Safety
+/// `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `wait` is NULL or a wait
+/// handle that is not closed before this call ends, `lock` is NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlock_mutex_lock_wait(
+    client: *const memlock_client,
+    name: *const c_char,
+    lease_ms: i64,
+    wait_ms: i64,
+    wait: *const memlock_wait,
+    lock: *mut *mut memlock_lock,
+) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
         unsafe { put(lock, std::ptr::null_mut(), "lock") }?;
         // SAFETY: as above.
         let (client, name) = unsafe { (lent(client, "client")?, text(name, "name")?) };
-        let mutex = client.0.mutex(name, millis(lease_ms)?)?;
-        let wait = match u64::try_from(wait_ms) {
-            Ok(limit) => Wait::at_most(Duration::from_millis(limit)),
-            Err(_) if wait_ms == -1 => Wait::FOREVER,
-            Err(_) => {
-                return Err(invalid(format!("wait_ms is {wait_ms}: give 0, -1 or a time in milliseconds.")));
-            }
-        };
-        Ok(match mutex.lock_with(&wait)? {
+        let mutex = client.core.mutex(name, millis(lease_ms)?)?;
+        let mut until = limit(wait_ms)?;
+        // SAFETY: as above.
+        if let Some(handle) = unsafe { wait.as_ref() } {
+            until = until.unless_cancelled(handle.of(client)?);
+        }
+        Ok(match mutex.lock_with(&until)? {
             Waited::Done(held) => {
-                // SAFETY: the caller's promise.
+                // SAFETY: as above.
                 unsafe { put(lock, give(memlock_lock(held)), "lock") }?;
                 Answer::Ok
             }
@@ -81,7 +104,7 @@ pub unsafe extern "C" fn memlock_mutex_lock(
 /// server, or ends with its lease.
 ///
 /// # Safety
-/// `lock` is NULL or came from memlock_mutex_lock() and is not used any more.
+/// `lock` is NULL or came from memlock_mutex_lock() or memlock_mutex_lock_wait(), and is not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlock_unlock(lock: *mut memlock_lock) -> c_int {
     enter(|| {
@@ -174,7 +197,7 @@ pub unsafe extern "C" fn memlock_mutex_owner(
         // SAFETY: the caller's promise.
         let (client, name) = unsafe { (lent(client, "client")?, text(name, "name")?) };
         // The lease does not matter for looking.
-        let Some(seen) = client.0.mutex(name, Duration::from_secs(1))?.owner()? else {
+        let Some(seen) = client.core.mutex(name, Duration::from_secs(1))?.owner()? else {
             return Ok(Answer::NotHeld);
         };
         let record = seen.record.as_ref();
@@ -207,10 +230,19 @@ pub unsafe extern "C" fn memlock_mutex_force_unlock(
         // SAFETY: the caller's promise.
         let (client, name, token) =
             unsafe { (lent(client, "client")?, text(name, "name")?, text(token, "token")?) };
-        let mutex = client.0.mutex(name, Duration::from_secs(1))?;
+        let mutex = client.core.mutex(name, Duration::from_secs(1))?;
         let taken = mutex.force_unlock(&String::from_utf8_lossy(token))?;
         Ok(if taken { Answer::Ok } else { Answer::NotHeld })
     })
+}
+
+/// How long to wait, as C says it.
+fn limit<'a>(wait_ms: i64) -> Result<Wait<'a>> {
+    match u64::try_from(wait_ms) {
+        Ok(limit) => Ok(Wait::at_most(Duration::from_millis(limit))),
+        Err(_) if wait_ms == -1 => Ok(Wait::FOREVER),
+        Err(_) => Err(invalid(format!("wait_ms is {wait_ms}: give 0, -1 or a time in milliseconds."))),
+    }
 }
 
 fn to_millis(duration: Duration) -> i64 {

@@ -22,7 +22,8 @@ pub(crate) fn init(py: Python<'_>, url: &str) -> PyResult<()> {
 /// It is then the process's: any of its threads may unlock it, and two of its threads exclude each other.
 ///
 /// Raises Deadlock when this thread holds it already; Invalid; Unreachable, OutcomeUnknown or ProtocolError as
-/// Mutex.acquire(). KeyboardInterrupt ends the wait within 100 ms, with nothing held.
+/// Mutex.acquire(). KeyboardInterrupt ends a wait of the main thread within 100 ms, with nothing held and nothing
+/// left in the queue.
 #[pyfunction]
 #[pyo3(text_signature = "(mutex_key, duration)")]
 pub(crate) fn mutex_lock(py: Python<'_>, mutex_key: Name, duration: Seconds) -> PyResult<bool> {

@@ -78,7 +78,8 @@ impl Mutex {
     /// Raises ValueError or OverflowError for a timeout that threading.Lock would not take either;
     /// Unreachable when there is no server at the first attempt, or for longer than the URL's `outage`
     /// while waiting; OutcomeUnknown; ProtocolError. An exception from a signal handler, such as
-    /// KeyboardInterrupt, ends the wait within 100 ms, with nothing held.
+    /// KeyboardInterrupt, ends a wait of the main thread within 100 ms, with nothing held and nothing left in
+    /// the queue.
     #[pyo3(signature = (blocking = None, timeout = -1.0), text_signature = "($self, blocking=True, timeout=-1)")]
     fn acquire(&self, py: Python<'_>, blocking: Option<&Bound<'_, PyAny>>, timeout: f64) -> PyResult<bool> {
         let invalid = |sentence: &str| Err(raise(py, Answer::Invalid, sentence));

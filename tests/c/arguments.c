@@ -6,6 +6,7 @@ static memlock_client *client;
 static memlock_list *list;
 static memlock_lock *lock;
 static memlock_walk *walk;
+static memlock_wait *wait;
 
 /* The call must refuse, and must name the argument that was NULL. */
 #define REFUSED(argument, call) (ANSWERS(MEMLOCK_INVALID, call), SAYS(argument))
@@ -45,6 +46,30 @@ static void mutexes_take_no_null(void) {
     REFUSED("client", memlock_mutex_force_unlock(NULL, "held", "token"));
     REFUSED("name", memlock_mutex_force_unlock(client, NULL, "token"));
     REFUSED("token", memlock_mutex_force_unlock(client, "held", NULL));
+}
+
+static void waits_take_no_null(void) {
+    memlock_wait *opened = wait;
+    memlock_lock *taken = lock;
+    REFUSED("client", memlock_wait_open(NULL, &opened));
+    CHECK(opened == NULL);
+    REFUSED("wait", memlock_wait_open(client, NULL));
+    REFUSED("wait", memlock_wait_open(NULL, NULL));
+    REFUSED("wait", memlock_wait_cancel(NULL));
+    memlock_wait_close(NULL);
+    REFUSED("client", memlock_mutex_lock_wait(NULL, "x", 30000, 0, wait, &taken));
+    CHECK(taken == NULL);
+    taken = lock;
+    REFUSED("name", memlock_mutex_lock_wait(client, NULL, 30000, 0, wait, &taken));
+    CHECK(taken == NULL);
+    REFUSED("lock", memlock_mutex_lock_wait(client, "x", 30000, 0, wait, NULL));
+    REFUSED("lock", memlock_mutex_lock_wait(NULL, NULL, 0, -2, NULL, NULL));
+    /* NULL is no handle here. */
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock_wait(client, "x", 30000, 0, NULL, &taken));
+    ANSWERS(MEMLOCK_OK, memlock_unlock(taken));
+    ANSWERS(MEMLOCK_BUSY, memlock_mutex_lock_wait(client, "held", 30000, 0, NULL, &taken));
+    ANSWERS(MEMLOCK_TIMED_OUT, memlock_mutex_lock_wait(client, "held", 30000, 1, NULL, &taken));
+    CHECK(taken == NULL);
 }
 
 static void lists_take_no_null(void) {
@@ -128,6 +153,13 @@ static void a_bad_url_is_told_what_would_be_good(void) {
         {"memcached://localhost:70000", "port"},
         {"memcached://localhost?nonsense=1", "io_timeout"},
         {"memcached://localhost?io_timeout=soon", "io_timeout"},
+        {"memcached://localhost?bell=nonsense", "bell=off"},
+        {"memcached://localhost?bell=nonsense", "bell=address:first-last"},
+        {"memcached://localhost?bell=localhost:45000", "bell=address"},
+        {"memcached://localhost?bell=127.0.0.1:0", "bell=address:port"},
+        {"memcached://localhost?bell=127.0.0.1:9-8", "bell=address:first-last"},
+        {"memcached://localhost?bell=0.0.0.0", "bell=address"},
+        {"memory://here?bell=nonsense", "bell=off"},
         {"memcached://user:password@localhost", "user"},
         {"memcached://local host", "white space"},
         {"memcached://\xff", "UTF-8"},
@@ -172,14 +204,17 @@ int main(void) {
     ANSWERS(MEMLOCK_OK, memlock_list_set_up(client, "session", 60000, &list));
     ANSWERS(MEMLOCK_OK, memlock_list_insert(list, "first", 5, NULL));
     ANSWERS(MEMLOCK_OK, memlock_list_walk(list, &walk));
+    ANSWERS(MEMLOCK_OK, memlock_wait_open(client, &wait));
     RUN(clients_take_no_null);
     RUN(mutexes_take_no_null);
+    RUN(waits_take_no_null);
     RUN(lists_take_no_null);
     RUN(walks_take_no_null);
     RUN(what_cannot_be_done_to_an_opened_list_is_invalid);
     RUN(a_bad_url_is_told_what_would_be_good);
     RUN(the_last_error_is_the_threads_own);
     RUN(every_answer_has_a_sentence);
+    memlock_wait_close(wait);
     memlock_walk_close(walk);
     ANSWERS(MEMLOCK_OK, memlock_list_tear_down(list));
     memlock_list_close(list);

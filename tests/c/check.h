@@ -74,6 +74,20 @@ static inline void check_pause_ms(long ms) {
     while (nanosleep(&left, &left) != 0) continue;
 }
 
+/* Who is told takes a few milliseconds; who is not looks for itself, but after 850 at the earliest. This is
+ * between the two, with room for a busy machine. */
+enum { TOLD_MS = 600 };
+
+/* Looks every millisecond until it is true, for as long as what must happen may take on a busy machine. */
+#define EVENTUALLY(condition)                                                               \
+    do {                                                                                    \
+        const long long check_began = check_now_ms();                                       \
+        while (!(condition)) {                                                              \
+            if (check_now_ms() - check_began > 20000) FAIL("this never came: %s", #condition); \
+            check_pause_ms(1);                                                              \
+        }                                                                                   \
+    } while (false)
+
 static inline pthread_t check_start(void *(*body)(void *), void *argument) {
     pthread_t thread;
     if (pthread_create(&thread, NULL, body, argument) != 0) FAIL("no thread");

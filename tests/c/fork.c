@@ -2,6 +2,7 @@
 
 #include "check.h"
 #include "plain.h"
+#include "queue.h"
 
 #include <sys/wait.h>
 
@@ -72,7 +73,7 @@ static void the_childs_own_calls_work(void) {
     ANSWERS(MEMLOCK_OK, memlock_unlock(own));
 }
 
-static void fork_and_expect_good_news(int number, void (*body)(int)) {
+static pid_t start_child(int number, void (*body)(int)) {
     const pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
@@ -81,9 +82,17 @@ static void fork_and_expect_good_news(int number, void (*body)(int)) {
         body(number);
         _exit(0);
     }
+    return child;
+}
+
+static void expect_good_news(pid_t child, int number) {
     int status = -1;
     CHECK(waitpid(child, &status, 0) == child);
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) FAIL("child %d: status %#x", number, status);
+}
+
+static void fork_and_expect_good_news(int number, void (*body)(int)) {
+    expect_good_news(start_child(number, body), number);
 }
 
 static void live_as_a_grandchild(int number) {
@@ -121,6 +130,64 @@ static void a_fork_may_come_at_any_moment(void) {
     for (int i = 0; i < WORKERS; i++) check_join(workers[i]);
 }
 
+static memlock_wait *wait_handle;
+
+static void *wait_in_the_family(void *unused) {
+    (void)unused;
+    memlock_lock *own;
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock_wait(client, "family", 30000, -1, wait_handle, &own));
+    ANSWERS(MEMLOCK_OK, memlock_unlock(own));
+    return NULL;
+}
+
+static void wait_as_a_child(int number) {
+    (void)number;
+    wait_in_the_family(NULL);
+}
+
+static void cancel_as_a_child(int number) {
+    (void)number;
+    memlock_lock *own;
+    ANSWERS(MEMLOCK_OK, memlock_wait_cancel(wait_handle));
+    ANSWERS(MEMLOCK_INTERRUPTED, memlock_mutex_lock_wait(client, "family", 30000, -1, wait_handle, &own));
+    ANSWERS(MEMLOCK_OK, memlock_client_cancel_waits(client));
+}
+
+/* Where the first one in the queue is woken. */
+static size_t first_bell(const char *queue) { return strcspn(queue, "#"); }
+
+static void a_child_and_its_parent_wait_each_for_itself(void) {
+    memlock_client *holder;
+    memlock_lock *held;
+    char queue[256];
+    ANSWERS(MEMLOCK_OK, memlock_client_open(check_url(), &holder));
+    ANSWERS(MEMLOCK_OK, memlock_wait_open(client, &wait_handle));
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(holder, "family", 30000, 0, &held));
+    const pthread_t parent = check_start(wait_in_the_family, NULL);
+    QUEUE_BECOMES(1, "family");
+    /* Its copy of the handle is not ours. */
+    fork_and_expect_good_news(0, cancel_as_a_child);
+    CHECK(queue_length("family") == 1);
+    const pid_t children[] = {start_child(1, wait_as_a_child), start_child(2, wait_as_a_child)};
+    QUEUE_BECOMES(3, "family");
+    /* Bells of their own. */
+    snprintf(queue, sizeof queue, "%s", queue_of("family"));
+    for (const char *one = queue; *one != '\r'; one = strchr(one, '\n') + 1) {
+        CHECK(*one != '-');
+        for (const char *next = strchr(one, '\n') + 1; *next != '\r'; next = strchr(next, '\n') + 1) {
+            CHECK(first_bell(one) != first_bell(next) || strncmp(one, next, first_bell(one)) != 0);
+        }
+    }
+    const long long began = check_now_ms();
+    ANSWERS(MEMLOCK_OK, memlock_unlock(held));
+    check_join(parent);
+    for (int i = 0; i < 2; i++) expect_good_news(children[i], i + 1);
+    CHECK(check_now_ms() - began < 2000);
+    CHECK(queue_length("family") == 0 && !plain_has("lock:family"));
+    memlock_wait_close(wait_handle);
+    memlock_client_close(holder);
+}
+
 /* Usage: fork [number of forks] */
 int main(int argc, char **argv) {
     if (argc > 1) forks = atoi(argv[1]);
@@ -130,6 +197,7 @@ int main(int argc, char **argv) {
     ANSWERS(MEMLOCK_OK, distinct_list_set_up("bare session", 300));
     ANSWERS(MEMLOCK_OK, memlock_list_set_up(client, "session", 300000, &list));
     ANSWERS(MEMLOCK_OK, memlock_list_insert(list, "parents", 7, NULL));
+    RUN(a_child_and_its_parent_wait_each_for_itself);
     RUN(a_fork_may_come_at_any_moment);
     ANSWERS(MEMLOCK_OK, mutex_unlock("parents"));
     ANSWERS(MEMLOCK_OK, memlock_unlock(lock));

@@ -25,26 +25,28 @@ static inline int plain_connect(void) {
     return fd;
 }
 
-/* Sends a request, line ends and all, and returns the first line of the reply. The text is the thread's own
+/* Sends a request, line ends and all, and returns the reply up to `end`, without it. The text is the thread's own
  * and good until its next request. */
-static inline const char *plain(const char *request) {
-    static __thread char reply[2048];
+static inline const char *plain_until(const char *request, const char *end) {
+    static __thread char reply[8192];
     const int fd = plain_connect();
     if (send(fd, request, strlen(request), MSG_NOSIGNAL) != (ssize_t)strlen(request)) FAIL("plain: no send");
     size_t got = 0;
-    while (got < sizeof reply - 1) {
+    char *found = NULL;
+    while (found == NULL) {
         const ssize_t more = recv(fd, reply + got, sizeof reply - 1 - got, 0);
         if (more <= 0) FAIL("plain: the reply broke off after \"%.*s\"", (int)got, reply);
         got += (size_t)more;
         reply[got] = '\0';
-        char *end = strstr(reply, "\r\n");
-        if (end == NULL) continue;
-        *end = '\0';
-        break;
+        found = strstr(reply, end);
     }
+    *found = '\0';
     close(fd);
     return reply;
 }
+
+/* The first line of the reply. */
+static inline const char *plain(const char *request) { return plain_until(request, "\r\n"); }
 
 /* The lock that a plain client would take; `ttl` in seconds, 0 for ever. */
 static inline bool plain_add(const char *key, int ttl) {

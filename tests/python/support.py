@@ -54,6 +54,10 @@ class Plain:
         assert (self.line(), self.line()) == ("", "END")
         return value
 
+    def queue(self, name: str) -> list[str]:
+        """Those who wait for the lock `name`, the next one first."""
+        return (self.get(f"lock:{name}%wait") or b"").decode().splitlines()
+
     def stats(self) -> dict[str, str]:
         found = {}
         line = self.command("stats")

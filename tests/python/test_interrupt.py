@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import memlock
 import pytest
@@ -55,6 +56,31 @@ def test_ctrl_c_ends_a_wait_within_a_tenth_of_a_second(
     assert min(took) < 0.1, took
     # A busy machine may spoil some of them, but not most.
     assert sorted(took)[len(took) // 2] < 0.1, took
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+def test_an_interrupted_wait_leaves_the_queue_and_the_next_one_gets_the_lock(
+    server: Memcached, client: memlock.Client, plain: Plain, name: str, way: str
+) -> None:
+    holder, waiter = memlock.connect(server.url).mutex(name), client.mutex(name)
+    holder.acquire()
+    with Child(CHILD, server.url, name, way) as child, ThreadPoolExecutor(1) as pool:
+        child.says("block")
+        assert child.reads() == "blocking"
+        eventually(lambda: len(plain.queue(name)) == 1)
+        waiting = pool.submit(waiter.acquire)
+        eventually(lambda: len(plain.queue(name)) == 2)
+        _, ours = plain.queue(name)
+        child.signal(signal.SIGINT)
+        assert float(child.reads()) > 0
+        assert plain.queue(name) == [ours]
+        began = time.monotonic()
+        holder.release()
+        assert waiting.result(20) is True
+        assert time.monotonic() - began < 0.6, "it was not told, but found out for itself"
+    waiter.release()
+    assert plain.queue(name) == []
+    assert plain.get(f"lock:{name}") is None
 
 
 SECOND_THREAD = """
@@ -146,6 +172,34 @@ def test_a_daemon_thread_in_a_wait_does_not_keep_the_program(
         assert child.reads() == "leaving"
         assert child.ends() == 0
     assert plain.get(f"lock:{name}-held") is None, "what the program held is released at its end"
+
+
+# This one takes its time to end: past all atexit calls it waits to be told to go on.
+SLOW_END = """
+import os, sys, threading
+import memlock
+url, name = sys.argv[1:]
+mutex = memlock.connect(url).mutex(name)
+threading.Thread(target=mutex.acquire, daemon=True).start()
+class Last:
+    def __del__(self, read=os.read):
+        read(0, 1)
+last = Last()
+os.read(0, 1)
+print("leaving")
+"""
+
+
+def test_a_daemon_threads_wait_ends_with_the_interpreter(
+    server: Memcached, client: memlock.Client, plain: Plain, name: str
+) -> None:
+    with client.mutex(name), Child(SLOW_END, server.url, name) as child:
+        eventually(lambda: len(plain.queue(name)) == 1)
+        child.says("")
+        assert child.reads() == "leaving"
+        eventually(lambda: plain.queue(name) == [])
+        child.says("")
+        assert child.ends() == 0
 
 
 KILLED = """

@@ -12,7 +12,8 @@ built-in exception that says the same: an unreachable server is a ConnectionErro
 TimeoutError.
 
 Threads: every object may be used from any number of threads. The interpreter's lock is released
-around all waits and all input and output. Ctrl-C ends a wait for a lock.
+around all waits and all input and output. Ctrl-C ends a wait for a lock in the main thread; Python
+runs signal handlers nowhere else.
 
 Forks: a child made by os.fork or multiprocessing may use the objects that it inherited. It dials
 its own connections, and it neither holds nor releases what its parent holds.

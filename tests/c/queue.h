@@ -1,0 +1,55 @@
+/* The queue of those who wait for a lock, as it is on the server: one waiter a line, the first one is next. */
+
+#ifndef QUEUE_H
+#define QUEUE_H
+
+#include "check.h"
+#include "plain.h"
+
+#include <sys/syscall.h>
+
+/* The text of the queue; empty where there is none. The thread's own, and good until its next request. */
+static inline const char *queue_of(const char *name) {
+    char request[512];
+    snprintf(request, sizeof request, "get lock:%s%%wait\r\n", name);
+    const char *reply = plain_until(request, "END\r\n");
+    const char *value = strstr(reply, "\r\n");
+    return value != NULL ? value + 2 : "";
+}
+
+static inline int queue_length(const char *name) {
+    int waiters = 0;
+    for (const char *at = queue_of(name); (at = strchr(at, '\n')) != NULL; at++) {
+        /* The item's own end is a line end too, but memcached's. */
+        if (at[-1] != '\r') waiters++;
+    }
+    return waiters;
+}
+
+/* Waits until so many stand in it. */
+#define QUEUE_BECOMES(length, name) EVENTUALLY(queue_length(name) == (length))
+
+/* A thread that waits for a lock, behind which others can be started: of one client's waiters only the first one
+ * stands in the queue on the server, so whether a later one waits is seen by its sleep. */
+struct queue_thread {
+    pthread_t thread;
+    volatile pid_t id;
+};
+
+/* To be called first in the thread. */
+static inline void queue_here(struct queue_thread *self) { self->id = (pid_t)syscall(SYS_gettid); }
+
+/* Waiters sleep in this call, and nothing else of the library does for long. */
+static inline bool queue_sleeps(const struct queue_thread *waiter) {
+    if (waiter->id == 0) return false;
+    char path[64];
+    long call = -1;
+    snprintf(path, sizeof path, "/proc/self/task/%d/syscall", (int)waiter->id);
+    FILE *file = fopen(path, "r");
+    if (file == NULL) FAIL("%s cannot be read", path);
+    const bool known = fscanf(file, "%ld", &call) == 1;
+    fclose(file);
+    return known && call == SYS_ppoll;
+}
+
+#endif
