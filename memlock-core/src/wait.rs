@@ -4,6 +4,7 @@
 pub(crate) mod bell;
 mod drive;
 pub mod entries;
+mod goal;
 pub(crate) mod hall;
 pub mod plan;
 pub(crate) mod queue;
@@ -14,7 +15,8 @@ use std::time::Duration;
 
 use crate::client::Client;
 
-pub(crate) use drive::{Goal, Place, is_deaf, ringing, wait_for};
+pub(crate) use drive::{is_deaf, ringing, wait_for};
+pub(crate) use goal::{Goal, Place};
 
 /// How long to wait for a lock, and what may end the wait early.
 #[derive(Clone, Copy, Default)]

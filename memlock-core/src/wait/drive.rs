@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::bell::{TakenBell, Woken};
 use super::entries::{self, Entry, WaitId};
+use super::goal::{Goal, Place};
 use super::hall::{Hall, Rise, Stand as HallStand};
 use super::plan::{Ended, Event, Plan, Seen, Stand, Step};
 use super::queue::Queue;
@@ -16,7 +17,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fork;
 use crate::name::Key;
 use crate::owner::Identity;
-use crate::store::{Op, Reply, Route};
 
 /// A wait that asks somebody whether to go on does so at least this often.
 const SLICE: Duration = Duration::from_millis(50);
@@ -24,38 +24,6 @@ const SLICE: Duration = Duration::from_millis(50);
 const LONG: Duration = Duration::from_secs(3600);
 /// The most ids that a wait remembers having stood under.
 const MOST_IDS: usize = 16;
-
-/// What can be waited for.
-pub(crate) trait Goal {
-    /// What another thread of this process needs to know, to hand over to us.
-    type Ask: Copy;
-    /// What is got.
-    type Got;
-
-    /// Tries once, and finds out what came of it. `enough`: whether to leave that for later.
-    fn attempt(&mut self, enough: &dyn Fn() -> bool) -> Result<Option<Self::Got>>;
-    /// What is to be read, to see whether it can be had.
-    fn look(&self) -> Op<'_>;
-    /// What that showed. A holder that would not ring is told to.
-    fn seen(&mut self, reply: &Reply) -> Result<Seen>;
-    /// What another thread needs to know, to hand over to us.
-    fn ask(&self) -> Self::Ask;
-    /// From now on others may be waiting behind us.
-    fn will_wait(&mut self);
-    /// It was got after standing in the queue under these ids, which may still be there. `unrung`: no bell was
-    /// heard, so they should be.
-    fn stood(&mut self, got: &mut Self::Got, ids: Vec<WaitId>, unrung: bool);
-    /// Lets go of what came too late.
-    fn decline(&mut self, got: Self::Got);
-}
-
-/// What is waited for, and where.
-pub(crate) struct Place<'a, G: Goal> {
-    pub(crate) client: &'a Client,
-    pub(crate) route: Route,
-    pub(crate) key: &'a Key,
-    pub(crate) hall: &'a Hall<G::Ask, G::Got>,
-}
 
 /// Waits for `goal`, as `wait` says.
 ///

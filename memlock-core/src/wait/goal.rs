@@ -1,0 +1,41 @@
+//! What can be waited for: all that the driver knows of a mutex, and will know of other primitives.
+
+use super::entries::WaitId;
+use super::hall::Hall;
+use super::plan::Seen;
+use crate::client::Client;
+use crate::error::Result;
+use crate::name::Key;
+use crate::store::{Op, Reply, Route};
+
+/// What can be waited for.
+pub(crate) trait Goal {
+    /// What another thread of this process needs to know, to hand over to us.
+    type Ask: Copy;
+    /// What is got.
+    type Got;
+
+    /// Tries once, and finds out what came of it. `enough`: whether to leave that for later.
+    fn attempt(&mut self, enough: &dyn Fn() -> bool) -> Result<Option<Self::Got>>;
+    /// What is to be read, to see whether it can be had.
+    fn look(&self) -> Op<'_>;
+    /// What that showed. A holder that would not ring is told to.
+    fn seen(&mut self, reply: &Reply) -> Result<Seen>;
+    /// What another thread needs to know, to hand over to us.
+    fn ask(&self) -> Self::Ask;
+    /// From now on others may be waiting behind us.
+    fn will_wait(&mut self);
+    /// It was got after standing in the queue under these ids, which may still be there. `unrung`: no bell was
+    /// heard, so they should be.
+    fn stood(&mut self, got: &mut Self::Got, ids: Vec<WaitId>, unrung: bool);
+    /// Lets go of what came too late.
+    fn decline(&mut self, got: Self::Got);
+}
+
+/// What is waited for, and where.
+pub(crate) struct Place<'a, G: Goal> {
+    pub(crate) client: &'a Client,
+    pub(crate) route: Route,
+    pub(crate) key: &'a Key,
+    pub(crate) hall: &'a Hall<G::Ask, G::Got>,
+}
