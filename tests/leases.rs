@@ -46,7 +46,8 @@ fn a_lease_is_never_granted_twice_at_any_phase_of_the_servers_clock() {
                     let next = granted_at(client, &name, Duration::from_secs(10));
                     assert!(next > deadline, "phase {phase}: granted {:?} too early", deadline.since(next));
                     let late = next.since(deadline);
-                    assert!(late < Duration::from_millis(2600), "phase {phase}: only after {late:?}");
+                    // The rest of the second, the two seconds more that are asked for, and a tick that comes late.
+                    assert!(late < Duration::from_millis(3100), "phase {phase}: only after {late:?}");
                 });
             }
         });
