@@ -12,7 +12,7 @@
 //! | saw the lock free, and others before it in the queue | 25 to 40 ms: the one that was rung may be dead |
 //! | rang another one just now, came back at once, and saw the lock free | 2 ms, or 100 ms if that has no bell: the other one comes first |
 //! | is the first in the queue, its bells work, and the holder will ring | 1 s; less where the holder's lease ends before |
-//! | stands behind others, and as before | 0.6 s for each of them, between 1 and 3 s; then when its turn should have come by the pace of the queue |
+//! | stands behind others, and as before | 0.6 s for each of them, between 1 and 4.3 s; then when its turn should have come by the pace of the queue |
 //! | has bells that do not work, or a holder that rings nobody | 150 ms, growing to 280 ms within the first second, to 1 s later |
 //!
 //! So the waiters of a healthy queue together ask the server for next to nothing, however many they are.
@@ -33,7 +33,7 @@ const HEAD: Duration = Duration::from_secs(1);
 /// A queue that needs longer than this for one waiter is looked at more closely.
 const SLOW: Duration = Duration::from_millis(600);
 /// The bounds of the first pause behind others, and of later ones.
-const FIRST: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3));
+const FIRST: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(4300));
 const LATER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// The pauses of a waiter without a bell: the first, the longest of a young wait, the longest.
 const POLL: [Duration; 3] =
