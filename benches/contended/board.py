@@ -93,6 +93,10 @@ class Board:
         """Say that this process waits for the start."""
         self.words[self._of(index, self._READY)] = 1
 
+    def all_had_a_turn(self) -> bool:
+        """Whether every process has had the lock and let it go."""
+        return all(self.words[self._of(i, self._TURNS)] for i in range(self.processes))
+
     def set_cpu_ns(self, index: int, cpu_ns: int) -> None:
         """Say what this process used of the processor in the race."""
         self.words[self._of(index, self._CPU)] = cpu_ns

@@ -43,11 +43,13 @@ class Contender:
 _FEW = {"holds": (1.0, 50.0), "processes": (8, 32)}
 _CROWDED = {"crowd": (0.0, 1.0, 5.0, 50.0)}
 _POLLING = {"holds": (0.0, 1.0, 50.0), "crowd": (0.0,)}
+_RELAY = {"holds": (0.0, 1.0, 5.0, 50.0, 500.0), "processes": (8,)}
 
 CONTENDERS = (
     Contender("c", "C: memlock", "c", "memlock", "memcached", **_CROWDED),
     Contender("python", "Python: memlock", "python", "memlock", "memcached"),
     Contender("polling", "C: polling at 1 ms", "c", "polling", "memcached", **_POLLING),
+    Contender("relay", "C: relay (no lock)", "c", "relay", "memcached", **_RELAY),
     Contender("redis-lock", "python-redis-lock", "python", "python-redis-lock", "redis", **_FEW),
     Contender("redis-py", "redis-py's Lock", "python", "redis-py", "redis", **_FEW),
     Contender("sherlock", "sherlock's MCLock", "python", "sherlock", "memcached", **_FEW),

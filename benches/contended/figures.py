@@ -21,6 +21,7 @@ class Run:
     stop_ns: int
     clashes: int
     commands: int
+    counted_from_ns: int
     worker_cpu_s: float
     server_cpu_s: float
     machine_cpu_s: float
@@ -38,6 +39,7 @@ class Figures:
     turns_each: float
     longest_wait_s: float
     commands: int
+    commanded: int
     worker_cpu_s: float
     server_cpu_s: float
     others_cpu_s: float
@@ -50,8 +52,8 @@ class Figures:
 
     @property
     def per_acquisition(self) -> float:
-        """Commands that the server ran for each."""
-        return self.commands / self.acquisitions if self.acquisitions else math.inf
+        """Commands that the server ran for each, after the first round."""
+        return self.commands / self.commanded if self.commanded else math.inf
 
     def percentile(self, percent: float) -> float:
         """The hand-over that so many of a hundred do not exceed; NaN if there was none."""
@@ -75,6 +77,7 @@ def figures(run: Run) -> Figures:
         turns_each=turns_each,
         longest_wait_s=_longest_wait_s(counted, run),
         commands=run.commands,
+        commanded=sum(turn.entered_ns >= run.counted_from_ns for turn in counted),
         worker_cpu_s=run.worker_cpu_s / seconds,
         server_cpu_s=run.server_cpu_s / seconds,
         others_cpu_s=max(0.0, run.machine_cpu_s - used) / seconds,

@@ -141,12 +141,14 @@ class Racer:
             try:
                 self.waiting = True
                 if words[stop]:
+                    self.waiting = False
                     return
                 words[asked_at] = asked = now_ns()
                 acquire()
                 entered = now_ns()
                 self.waiting = False
             except Stop:
+                self.waiting = False
                 return  # asked stays on the board: this wait had no end
             if words[stop]:
                 release()

@@ -17,6 +17,7 @@ use crate::owner::{Identity, Token, is_ours};
 use crate::store::url::Url;
 use crate::store::{self, Failure, Item, Op, Reply, Route, Store};
 use crate::wait::Cancel;
+use crate::wait::bell::udp::UdpBells;
 use crate::wait::bell::{Bells, Setting};
 use crate::wait::hall::Hall;
 
@@ -47,7 +48,7 @@ struct Inner {
     identity: ForkLocal<Identity>,
     cancellations: AtomicU64,
     strays: ForkLocal<Strays>,
-    bells: Bells,
+    bells: Arc<dyn Bells>,
     mutex_waiters: ForkLocal<Hall<mutex::Ask, Lock>>,
 }
 
@@ -91,12 +92,17 @@ impl Client {
         let outage = url.take_duration("outage", DEFAULT_OUTAGE)?;
         let bell = url.take("bell").map_or(Ok(Setting::Near), |text| Setting::parse(&text))?;
         url.finish()?;
-        Ok(Client::assemble(store, clock, keys, outage, bell))
+        Ok(Client::assemble(store, clock, keys, outage, Arc::new(UdpBells::new(bell))))
     }
 
     /// A client over a store and a clock of the caller's: for tests and simulations.
     pub fn with_store(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Client {
-        Client::assemble(store, clock, Keyspace::default(), DEFAULT_OUTAGE, Setting::Near)
+        Client::with_parts(store, clock, Arc::new(UdpBells::new(Setting::Near)))
+    }
+
+    /// A client over a store, a clock and bells of the caller's: for simulations.
+    pub fn with_parts(store: Arc<dyn Store>, clock: Arc<dyn Clock>, bells: Arc<dyn Bells>) -> Client {
+        Client::assemble(store, clock, Keyspace::default(), DEFAULT_OUTAGE, bells)
     }
 
     fn assemble(
@@ -104,7 +110,7 @@ impl Client {
         clock: Arc<dyn Clock>,
         keys: Keyspace,
         outage: Duration,
-        bell: Setting,
+        bells: Arc<dyn Bells>,
     ) -> Client {
         // What watches for forks is set up here, so that no signal handler is the first to ask.
         fork::generation();
@@ -116,7 +122,7 @@ impl Client {
             identity: ForkLocal::new(),
             cancellations: AtomicU64::new(0),
             strays: ForkLocal::new(),
-            bells: Bells::new(bell),
+            bells,
             mutex_waiters: ForkLocal::new(),
         };
         Client { inner: Arc::new(inner) }
@@ -182,8 +188,8 @@ impl Client {
         self.inner.outage
     }
 
-    pub(crate) fn bells(&self) -> &Bells {
-        &self.inner.bells
+    pub(crate) fn bells(&self) -> &dyn Bells {
+        self.inner.bells.as_ref()
     }
 
     /// The address by which we reach the server that owns `route`.

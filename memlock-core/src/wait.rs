@@ -1,7 +1,7 @@
 //! Waiting: in a queue, rung by a bell, and asking the server only where that fails.
 //!
 //! TABLE
-pub(crate) mod bell;
+pub mod bell;
 mod drive;
 pub mod entries;
 mod goal;

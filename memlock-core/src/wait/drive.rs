@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::bell::{TakenBell, Woken};
+use super::bell::{Bell, Woken};
 use super::entries::{self, Entry, WaitId};
 use super::goal::{Goal, Place};
 use super::hall::{Hall, Rise, Stand as HallStand};
@@ -86,7 +86,7 @@ struct Waiter<'a, 'g, G: Goal> {
     plan: Plan,
     /// Under which we stood in the queue, the last one last.
     ids: Vec<WaitId>,
-    bell: Arc<TakenBell>,
+    bell: Arc<dyn Bell>,
     number: u64,
     process: u64,
     first: bool,
@@ -105,7 +105,7 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         queue_key: &'a Key,
         (identity, process): (&'a Identity, u64),
     ) -> Self {
-        let bell = Arc::new(at.client.bells().take(at.client.local_address(at.route)));
+        let bell = at.client.bells().take(at.client.local_address(at.route));
         let number = at.hall.enter(at.key, goal.ask(), &bell);
         let queue = Queue { client: at.client, route: at.route, key: queue_key };
         Waiter {

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::bell::TakenBell;
+use super::bell::Bell;
 use super::entries::WaitId;
 use super::plan::{Known, Place};
 use super::queue::HandedOn;
@@ -71,13 +71,13 @@ struct Habit {
 pub(crate) struct Stand {
     pub(crate) place: Place,
     pub(crate) ids: Vec<WaitId>,
-    pub(crate) bell: Arc<TakenBell>,
+    pub(crate) bell: Arc<dyn Bell>,
 }
 
 struct Seat<A, G> {
     number: u64,
     ask: A,
-    bell: Arc<TakenBell>,
+    bell: Arc<dyn Bell>,
     /// Under which ids it stands in the server's queue.
     ids: Vec<WaitId>,
     rung: bool,
@@ -193,7 +193,7 @@ impl<A: Copy, G> Hall<A, G> {
     }
 
     /// Stands at the end of the line. Gives a number by which the waiter is known from now on.
-    pub(crate) fn enter(&self, key: &Key, ask: A, bell: &Arc<TakenBell>) -> u64 {
+    pub(crate) fn enter(&self, key: &Key, ask: A, bell: &Arc<dyn Bell>) -> u64 {
         let mut rooms = self.rooms();
         rooms.last_number += 1;
         let number = rooms.last_number;

@@ -23,7 +23,7 @@ fn a_ring_is_read_as_it_was_written_and_all_else_is_dropped() {
 
 #[test]
 fn a_bell_hears_itself_and_what_is_meant_for_it() {
-    let bells = Bells::new(Setting::Near);
+    let bells = UdpBells::new(Setting::Near);
     let bell = bells.take(Some(Ipv4Addr::LOCALHOST.into()));
     let address = bell.address(WaitId(1)).unwrap();
     let long = Duration::from_secs(20);
@@ -49,7 +49,7 @@ fn a_bell_hears_itself_and_what_is_meant_for_it() {
 
 #[test]
 fn a_bell_that_was_given_back_is_taken_again_where_it_fits() {
-    let bells = Bells::new(Setting::Near);
+    let bells = UdpBells::new(Setting::Near);
     let (four, six) = (Some(Ipv4Addr::LOCALHOST.into()), Some(Ipv6Addr::LOCALHOST.into()));
     let first = bells.take(four);
     let address = first.address(WaitId(1));
@@ -57,7 +57,7 @@ fn a_bell_that_was_given_back_is_taken_again_where_it_fits() {
     drop(first);
     assert_eq!(bells.take(four).address(WaitId(3)), address);
     assert_ne!(bells.take(six).address(WaitId(4)), address);
-    assert_eq!(Bells::new(Setting::Off).take(four).address(WaitId(5)), None);
+    assert_eq!(UdpBells::new(Setting::Off).take(four).address(WaitId(5)), None);
 }
 
 proptest! {
