@@ -87,8 +87,8 @@ def race(cell: Cell) -> Figures:
             cpu, before = _machine_cpu_s(), server.used()
             start_ns = board.words[Board.START] = time.monotonic_ns() + START_IN_NS
             end_ns = start_ns + int(cell.seconds * 1e9)
-            # What a first turn costs more, and who is left waiting at the end, is no part of what an
-            # acquisition costs: so commands are counted from when all wait for another turn.
+            # What a first turn costs more, and who is left waiting at the end, is no part of what
+            # an acquisition costs: so commands are counted from when all wait for another turn.
             while not board.all_had_a_turn() and time.monotonic_ns() < (start_ns + end_ns) // 2:
                 processes.expect_to_last(LOOK_S)
             counted_from_ns, commands = time.monotonic_ns(), server.used().commands
