@@ -62,6 +62,25 @@ test-python: python $(VENV)/.test ## the Python tests, types included
 	@packaging/need memcached
 	$(PYTHON) -m pytest -q tests/python
 
+# The simulation's hooks are in no other build: so it has a place of its own.
+SIMULATE := RUSTFLAGS="--cfg memlock_sim" $(CARGO)
+SIMULATION := target/simulation/release/simulation
+SEEDS ?= 20000
+FIRST ?= 1
+
+.PHONY: simulation
+simulation:
+	@packaging/need cc
+	$(SIMULATE) build --release -q -p memlock-simulation --target-dir target/simulation
+
+.PHONY: sim
+sim: simulation ## run memlock in a simulated world (SEEDS=20000 FIRST=1; SEED=n replays one, with its story)
+	$(SIMULATION) $(if $(SEED),seed $(SEED),seeds $(SEEDS) $(FIRST))
+
+.PHONY: sim-teeth
+sim-teeth: simulation ## put flaws into memlock, one after another, and see that the simulation finds each
+	$(SIMULATION) teeth $(SEEDS)
+
 .PHONY: bench
 bench: build python $(VENV)/.bench ## measure pairs and inserts next to their floors (ARGS=--quick for a glance)
 	@packaging/need cc memcached libmemcached strace taskset readelf
@@ -76,6 +95,7 @@ bench-contended: build python $(VENV)/.bench ## measure processes that contend f
 check: $(CBINDGEN) $(VENV)/.test ## formatting, lints, links in the docs, and whether the C header is up to date
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(SIMULATE) clippy -q -p memlock-simulation --target-dir target/simulation -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -q --no-deps -p memlock-core -p memlock-tests
 	$(RUFF) check . benches/run benches/run-contended examples/demo/run
 	$(RUFF) format --check . benches/run benches/run-contended examples/demo/run

@@ -18,6 +18,10 @@ extern "C" fn count_fork() {
 /// Names the process within its family: a number that changes in the child at every fork. Reading it makes
 /// no system call.
 pub fn generation() -> u64 {
+    #[cfg(memlock_sim)]
+    if let Some(pretended) = PRETENDED.get() {
+        return pretended;
+    }
     if !HANDLER_INSTALLED.load(Ordering::Acquire) {
         // Two threads may both get here and install the handler twice. That is harmless, the number then
         // grows by two at a fork; making one wait for the other would be a lock that a fork could catch.
@@ -32,6 +36,17 @@ pub fn generation() -> u64 {
     GENERATION.load(Ordering::Relaxed)
 }
 
+#[cfg(memlock_sim)]
+thread_local! {
+    static PRETENDED: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
+}
+
+/// From now on this thread passes for one of that process. For a simulation, whose processes are not real.
+#[cfg(memlock_sim)]
+pub fn pretend(generation: Option<u64>) {
+    PRETENDED.set(generation);
+}
+
 /// A value of which every process has its own.
 #[derive(Debug)]
 pub(crate) struct ForkLocal<T> {
@@ -41,6 +56,8 @@ pub(crate) struct ForkLocal<T> {
 struct Slot<T> {
     generation: u64,
     value: T,
+    /// What was there before: what a parent has left, which a child never looks into.
+    older: *mut Slot<T>,
 }
 
 // SAFETY: the pointer owns a `Slot<T>` that is shared by reference between threads and dropped by one.
@@ -61,7 +78,7 @@ impl<T> ForkLocal<T> {
         if let Some(value) = self.current(generation) {
             return Ok(value);
         }
-        let fresh = Box::into_raw(Box::new(Slot { generation, value: make()? }));
+        let fresh = Box::into_raw(Box::new(Slot { generation, value: make()?, older: std::ptr::null_mut() }));
         loop {
             let seen = self.slot.load(Ordering::Acquire);
             if let Some(value) = self.current(generation) {
@@ -69,6 +86,8 @@ impl<T> ForkLocal<T> {
                 drop(unsafe { Box::from_raw(fresh) });
                 return Ok(value);
             }
+            // SAFETY: as above: nobody else knows it yet.
+            unsafe { (*fresh).older = seen };
             if self.slot.compare_exchange(seen, fresh, Ordering::AcqRel, Ordering::Acquire).is_ok() {
                 // SAFETY: `fresh` is now owned by `self` and lives as long as it.
                 return Ok(unsafe { &(*fresh).value });

@@ -30,6 +30,10 @@ pub mod client;
 pub mod clock;
 pub mod distinct;
 pub mod error;
+#[cfg(memlock_sim)]
+pub mod flaw;
+#[cfg(not(memlock_sim))]
+mod flaw;
 pub mod fork;
 pub mod lease;
 pub mod mutex;

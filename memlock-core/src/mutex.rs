@@ -113,6 +113,11 @@ impl Mutex {
         {
             self.client.remember_stray(self.route, &self.key, attempt.token(), until);
         }
+        // What was sent without a reply may still be granted: so it cannot be said that nothing was changed.
+        let waited = waited.map_err(|error| match error.kind() {
+            ErrorKind::Unreachable if attempt.may_have_left_something() => unsettled(Some(error)),
+            _ => error,
+        });
         waited.map_err(|error| error.during(format_args!("Locking {}", self.key)))
     }
 

@@ -7,6 +7,7 @@ use super::{DistinctList, GRACE, Generation, KeyItem};
 use crate::client::ATTEMPTS;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
+use crate::flaw::{self, Flaw};
 use crate::name::{Key, check_member};
 use crate::owner::Token;
 use crate::store::{Failure, Op, Reply, Version};
@@ -318,6 +319,9 @@ impl<'a> Batch<'a> {
         drop(ops);
         for (draw, replies) in drawn.iter().zip(replies.chunks(2)) {
             match replies {
+                [Reply::Stored(_), _] if flaw::has(Flaw::ClaimersAreFirst) => {
+                    self.entries[draw.place].stage = Stage::Answered(Insertion::First(draw.id));
+                }
                 [Reply::Stored(_), Reply::Stored(_)] => {
                     self.entries[draw.place].stage = Stage::Answered(Insertion::First(draw.id));
                 }
@@ -347,7 +351,7 @@ impl<'a> Batch<'a> {
         ops.push(Op::Get { key: &self.list.key });
         let mut replies = self.list.client.run(self.list.route, ops)?;
         let session = replies.pop();
-        if self.list.still_on(&self.generation, session.as_ref()) {
+        if self.list.still_on(&self.generation, session.as_ref()) || flaw::has(Flaw::InsertWithoutSession) {
             Ok(replies)
         } else {
             Err(Stop::SessionGone)

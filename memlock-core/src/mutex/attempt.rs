@@ -5,6 +5,7 @@ use super::{Lock, Mutex, SUSPICIOUS_DELAY, unsettled};
 use crate::client::ATTEMPTS;
 use crate::clock::Moment;
 use crate::error::Result;
+use crate::flaw::{self, Flaw};
 use crate::lease::Lease;
 use crate::owner::{OwnerRecord, RINGS, Token, is_ours};
 use crate::store::{Op, Reply, Version};
@@ -32,6 +33,8 @@ pub(super) struct Attempt<'a> {
     ask: Ask,
     /// Whether our record says that we ring.
     rings: bool,
+    /// A lock that was granted, and not believed in, could not be let go of.
+    left: bool,
 }
 
 impl<'a> Attempt<'a> {
@@ -40,12 +43,26 @@ impl<'a> Attempt<'a> {
         let token = identity.token();
         let value = identity.record(token, mutex.client.clock());
         let ask = Ask { token: identity.token(), lease: mutex.lease };
-        Ok(Attempt { mutex, token, value, in_doubt_since: None, in_doubt_until: None, ask, rings: false })
+        Ok(Attempt {
+            mutex,
+            token,
+            value,
+            in_doubt_since: None,
+            in_doubt_until: None,
+            ask,
+            rings: false,
+            left: false,
+        })
     }
 
     /// Until when to look for what a request without a reply may have left.
     pub(super) fn stray_until(&self) -> Option<Moment> {
         self.in_doubt_until.map(|sent| self.mutex.lease.gone(sent))
+    }
+
+    /// Whether something of ours may be on the server, or on its way there.
+    pub(super) fn may_have_left_something(&self) -> bool {
+        self.left || self.in_doubt_since.is_some()
     }
 
     pub(super) fn token(&self) -> Token {
@@ -58,6 +75,7 @@ impl<'a> Attempt<'a> {
 
     fn grant(&mut self, version: Version, sent: Moment) -> Result<Lock> {
         let Mutex { client, route, key, lease } = self.mutex;
+        let sent = if flaw::has(Flaw::DeadlineFromReply) { client.clock().now() } else { sent };
         let mut lock = Lock::new(Grant {
             client: client.clone(),
             route: *route,
@@ -72,19 +90,21 @@ impl<'a> Attempt<'a> {
             turn: Turn { began: sent, passed_on: 0 },
         });
         if client.clock().now().since(sent) > SUSPICIOUS_DELAY
+            && !flaw::has(Flaw::BelieveSlowGrants)
             && let Err(error) = lock.believe_the_server()
         {
             // What is left of it is not to wait for the lease's end.
-            let error = match lock.unlock() {
-                Ok(_) => error,
-                Err(unlocking) => {
+            let left = match lock.unlock() {
+                Ok(_) => self.may_have_left_something(),
+                Err(_) => {
                     lock.abandon();
-                    unsettled(Some(unlocking))
+                    true
                 }
             };
+            let error = if left { unsettled(Some(error)) } else { error };
             // That token is used up: what is left of it, if anything, is to be taken off.
             let rings = self.rings;
-            *self = Attempt::new(self.mutex)?;
+            *self = Attempt { left, ..Attempt::new(self.mutex)? };
             if rings {
                 self.will_wait();
             }
@@ -118,7 +138,8 @@ impl Goal for Attempt<'_> {
             let sent = client.clock().now();
             let ops = [self.add(), Op::Get { key }];
             // The item needs to be read only if it may be ours.
-            let ops = if self.in_doubt_since.is_some() { &ops[..] } else { &ops[..1] };
+            let read_back = self.in_doubt_since.is_some() && !flaw::has(Flaw::NoReadBack);
+            let ops = if read_back { &ops[..] } else { &ops[..1] };
             match client.run(*route, ops) {
                 Ok(replies) => match (replies.first(), replies.get(1)) {
                     (Some(&Reply::Stored(version)), _) => return self.grant(version, sent).map(Some),

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{ROUNDS, SUSPICIOUS_DELAY, unsettled};
+use super::{ROUNDS, SUSPICIOUS_DELAY, ring_next, unsettled};
 use crate::client::{ATTEMPTS, Client};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
+use crate::flaw::{self, Flaw};
 use crate::fork;
 use crate::lease::{CLOCK_ERROR, Lease};
 use crate::name::Key;
@@ -15,6 +16,9 @@ use crate::store::{Item, Op, Reply, Route, Version};
 use crate::wait::entries::{Entry, WaitId};
 use crate::wait::queue::Queue;
 use crate::wait::ringing;
+
+/// How often an item that was found missing, and then another's, is looked at again.
+const LOOKS: usize = 2;
 
 /// How long a request may be under way, for the purpose of looking for what it left.
 const LATEST_ARRIVAL: Duration = Duration::from_secs(10);
@@ -177,6 +181,8 @@ impl Lock {
             && let Some(queue) = queue
         {
             self.hand_on(queue);
+        } else if matches!(settled, Settled::Lost(_)) {
+            self.leave_the_line();
         }
         self.client.take_off_strays(self.route);
         if let Some(until) = self.stray {
@@ -198,8 +204,27 @@ impl Lock {
         let is_deaf = |entry: &Entry<'_>| entry.bell.is_none() && !hall.has(key, entry.id);
         let handed = queue.hand_on(item.clone(), &self.stood, &ring, &is_deaf);
         hall.let_go(key, handed, client.clock().now());
+        if handed.stuck {
+            hall.leave_behind(key, &self.stood);
+        }
         if self.unrung && !handed.ours {
             client.bells().missed();
+        }
+    }
+
+    /// It was lost, and none of those who wait was told: takes our entries off the queue, if there are any left, and rings
+    /// the next one if nobody has it.
+    fn leave_the_line(&mut self) {
+        let stood = std::mem::take(&mut self.stood);
+        let Lock { client, route, key, .. } = self;
+        let queue = Queue { client, route: *route, key: &key.waiters() };
+        match queue.leave(&stood, Op::Get { key }) {
+            Ok(Some(Reply::Missing)) => ring_next(client, *route, key),
+            Ok(_) => {}
+            Err(failure) => {
+                log::debug!("The queue could not be left: {}", failure.error);
+                client.mutex_waiters().leave_behind(key, &stood);
+            }
         }
     }
 
@@ -219,6 +244,7 @@ impl Lock {
             Ok(Settled::Taken(_) | Settled::HandedOver { .. }) => Ok(Extension::Extended),
             Ok(Settled::Lost(_)) => {
                 (self.held, self.lost) = (false, true);
+                self.leave_the_line();
                 Ok(Extension::Lost)
             }
             Err(error) => Err(self.said("Extending", error)),
@@ -235,7 +261,7 @@ impl Lock {
     }
 
     fn is_ours_to_use(&self) -> bool {
-        self.held && self.process == fork::generation()
+        self.held && (self.process == fork::generation() || flaw::has(Flaw::ChildrenHold))
     }
 
     fn was_lost(&self) -> bool {
@@ -249,7 +275,7 @@ impl Lock {
     /// Takes a step that only the owner may take.
     pub(super) fn settle(&mut self, step: Step<'_>) -> Result<Settled> {
         let mut error = None;
-        let mut failures = 0;
+        let (mut failures, mut unclear) = (0, 0);
         let mut read_first = self.release_in_doubt;
         let mut first_sent = None;
         for _ in 0..ROUNDS {
@@ -289,9 +315,14 @@ impl Lock {
                     return Err(failure.error);
                 }
                 Err(failure) => {
+                    if failure.sent && flaw::has(Flaw::GuessReleased) && matches!(step, Step::Release) {
+                        return Ok(Settled::Taken(None));
+                    }
                     if failure.sent {
                         // It may be the shorter lease that counts from now on.
-                        self.deadline = self.deadline.min(deadline);
+                        if !flaw::has(Flaw::HopeForTheLonger) {
+                            self.deadline = self.deadline.min(deadline);
+                        }
                         self.release_in_doubt |= !matches!(step, Step::Extend(_));
                     }
                     (error, read_first) = (Some(failure.error), true);
@@ -315,11 +346,14 @@ impl Lock {
                     return Ok(Settled::HandedOver { version, sent });
                 }
                 (Some(Reply::Stored(version)), ..) => {
-                    let before = std::mem::replace(&mut self.deadline, deadline);
+                    let late = lease_from_reply(step, self.client.clock().now());
+                    let before = std::mem::replace(&mut self.deadline, late.unwrap_or(deadline));
                     self.version = version;
                     return self.believe_if_slow(step, before).map(|()| Settled::Taken(None));
                 }
-                (_, Some(Reply::Value(item)), _) if is_ours(&item.value, self.token) => {
+                (_, Some(Reply::Value(item)), _)
+                    if is_ours(&item.value, self.token) || flaw::has(Flaw::BlindDelete) =>
+                {
                     self.version = item.version;
                     self.notice_waiters(&item.value);
                 }
@@ -330,6 +364,8 @@ impl Lock {
                 // The item is gone, or another's. If an earlier release of ours got no reply, it was most
                 // likely that which removed it: but not if the server is another one since, nor if our lease
                 // was over before. The store answers "changed" to a version of another life.
+                // Somebody took it between the two: whose the server is, the next look tells.
+                (Some(Reply::Changed), Some(Reply::Missing), _) if unclear < LOOKS => unclear += 1,
                 (Some(last), Some(read), _) => {
                     let same_life = match read {
                         Reply::Value(item) => item.version.incarnation == self.version.incarnation,
@@ -397,8 +433,12 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
+        if !self.is_ours_to_use() {
+            return;
+        }
         // Past that the server has let go of it by itself.
-        if !self.is_ours_to_use() || self.server_until <= self.client.clock().now() {
+        if self.server_until <= self.client.clock().now() {
+            self.leave_the_line();
             return;
         }
         if let Err(error) = self.unlock() {
@@ -411,6 +451,14 @@ impl Drop for Lock {
 impl fmt::Debug for Lock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lock").field("key", &self.key).field("fence", &self.fence).finish_non_exhaustive()
+    }
+}
+
+/// When an extension would end that is counted from its answer.
+fn lease_from_reply(step: Step<'_>, now: Moment) -> Option<Moment> {
+    match step {
+        Step::Extend(lease) if flaw::has(Flaw::ExtensionFromReply) => Some(lease.deadline(now)),
+        _ => None,
     }
 }
 

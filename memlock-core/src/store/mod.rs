@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
+use crate::flaw::{self, Flaw};
 use crate::lease::Ttl;
 use crate::name::Key;
 
@@ -85,6 +86,17 @@ pub enum Op<'a> {
     },
 }
 
+impl Op<'_> {
+    /// Whether it makes sense to a server in that life: versions of another life mean nothing to it, and such an operation
+    /// is not even sent. It is answered with [`Reply::Changed`].
+    pub fn is_of(&self, life: Incarnation) -> bool {
+        match self {
+            Op::Swap { version, .. } | Op::Delete { version, .. } => version.incarnation == life,
+            _ => true,
+        }
+    }
+}
+
 /// What a store answers to one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
@@ -140,6 +152,9 @@ impl Version {
     /// A fencing token: it rises from holder to holder and across restarts, as long as the server stores
     /// fewer than a million items a second on average and its clock is not set back.
     pub fn fence(self) -> u64 {
+        if flaw::has(Flaw::FenceWithoutBoot) {
+            return self.cas;
+        }
         self.incarnation.boot.saturating_mul(1_000_000).saturating_add(self.cas)
     }
 }

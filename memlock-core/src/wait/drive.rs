@@ -14,6 +14,7 @@ use super::{Wait, Waited};
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
+use crate::flaw::{self, Flaw};
 use crate::fork;
 use crate::name::Key;
 use crate::owner::Identity;
@@ -219,6 +220,8 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         match self.queue.join(&line, id, front, self.goal.look()) {
             Ok((before, reply)) => match self.goal.seen(&reply) {
                 Ok(lock) => {
+                    let blind = flaw::has(Flaw::NoLookAfterJoining);
+                    let lock = if blind { Seen::Held { rings: true, left: None } } else { lock };
                     // By now a bell that was just opened has heard itself, if it hears anything.
                     let deaf = !self.at.client.bells().are_heard();
                     let rung = if deaf { self.bell.heard(&self.ids) } else { None };
@@ -278,9 +281,13 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
     /// Takes our entries off; if what we wait for is free by now, the next one is rung.
     fn leave_the_queue(&mut self) {
         match self.queue.leave(&self.ids, self.goal.look()) {
+            Ok(Some(_)) if flaw::has(Flaw::KeepTheBell) => {}
             Ok(Some(reply)) if matches!(self.goal.seen(&reply), Ok(Seen::Free)) => self.pass_on(),
             Ok(_) => {}
-            Err(failure) => log::debug!("The queue could not be left: {}", failure.error),
+            Err(failure) => {
+                log::debug!("The queue could not be left: {}", failure.error);
+                self.at.hall.leave_behind(self.at.key, &self.ids);
+            }
         }
         self.ids.clear();
     }
@@ -300,6 +307,9 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
             (self.ids, self.bell, self.reached) = (ids, bell, true);
             let (now, chance) = (self.now(), self.identity.fraction());
             self.plan.take_over(place, now, chance, self.at.client.bells().are_heard());
+        }
+        if first && !self.first {
+            self.ids.splice(..0, self.at.hall.take_left_behind(self.at.key));
         }
         self.first = first;
         first
@@ -402,7 +412,9 @@ impl<G: Goal> Drop for Waiter<'_, '_, G> {
         self.ids.extend(stand.into_iter().flat_map(|stand| stand.ids));
         // An error ended the wait, or nobody is left to take over a place. In an outage the entry dies with the queue, or
         // at the next bell.
-        if !self.ids.is_empty() && !self.failure.as_ref().is_some_and(Error::is_outage) {
+        if self.failure.as_ref().is_some_and(Error::is_outage) {
+            self.at.hall.leave_behind(self.at.key, &self.ids);
+        } else if !self.ids.is_empty() {
             self.leave_the_queue();
         }
     }

@@ -29,6 +29,8 @@ use crate::name::Key;
 
 /// Beyond so many rooms those in which nobody waits are forgotten.
 const MOST_ROOMS: usize = 1024;
+/// So many entries that could not be taken off the server's queue are remembered.
+const MOST_LEFT_BEHIND: usize = 8;
 /// What counts as "at once", and as holding something only for a moment.
 const MOMENT: Duration = Duration::from_micros(200);
 /// How long one that was rung gets to come, before we take for ourselves what we just gave away.
@@ -50,6 +52,9 @@ struct Rooms<A, G> {
 
 struct Room<A, G> {
     line: VecDeque<Seat<A, G>>,
+    /// Under which ids we may still stand in the server's queue, though nobody waits under them: whoever is rung by one of
+    /// them, takes it for its own.
+    left_behind: Vec<WaitId>,
     stand: Option<Stand>,
     known: Known,
     habit: Habit,
@@ -190,6 +195,24 @@ impl<A: Copy, G> Hall<A, G> {
             room.known.courteous = false;
         }
         self.settle(rooms, key);
+    }
+
+    /// Our entries by these ids could not be taken off the server's queue.
+    pub(crate) fn leave_behind(&self, key: &Key, ids: &[WaitId]) {
+        if ids.is_empty() {
+            return;
+        }
+        let mut rooms = self.rooms();
+        let left = &mut rooms.by_key.entry(key.clone()).or_default().left_behind;
+        left.extend(ids);
+        left.drain(..left.len().saturating_sub(MOST_LEFT_BEHIND));
+        self.settle(rooms, key);
+    }
+
+    /// The ids of entries that were left behind: from now on they are the caller's.
+    pub(crate) fn take_left_behind(&self, key: &Key) -> Vec<WaitId> {
+        let mut rooms = self.rooms();
+        rooms.by_key.get_mut(key).map(|room| std::mem::take(&mut room.left_behind)).unwrap_or_default()
     }
 
     /// Stands at the end of the line. Gives a number by which the waiter is known from now on.
@@ -333,7 +356,9 @@ impl<A: Copy, G> Hall<A, G> {
 
     /// Forgets a room that is worth nothing, and when there are too many, all in which nobody waits.
     fn settle(&self, mut rooms: MutexGuard<'_, Rooms<A, G>>, key: &Key) {
-        if rooms.by_key.get(key).is_some_and(|room| room.line.is_empty() && !room.known.courteous) {
+        let worthless =
+            |room: &Room<A, G>| room.line.is_empty() && !room.known.courteous && room.left_behind.is_empty();
+        if rooms.by_key.get(key).is_some_and(worthless) {
             rooms.by_key.remove(key);
         }
         if rooms.by_key.len() > MOST_ROOMS {
@@ -351,6 +376,6 @@ impl<A, G> Default for Room<A, G> {
     fn default() -> Self {
         let never = Moment::from_boot(Duration::ZERO);
         let habit = Habit { released: never, brief: false, brisk: false, turn_ends: never };
-        Room { line: VecDeque::new(), stand: None, known: Known::default(), habit }
+        Room { line: VecDeque::new(), left_behind: Vec::new(), stand: None, known: Known::default(), habit }
     }
 }

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use super::entries::MOST_WAITERS;
 use crate::clock::Moment;
+use crate::flaw::{self, Flaw};
 
 mod terms;
 
@@ -32,9 +33,11 @@ const GRACE: Duration = Duration::from_millis(25);
 const HEAD: Duration = Duration::from_secs(1);
 /// A queue that needs longer than this for one waiter is looked at more closely.
 const SLOW: Duration = Duration::from_millis(600);
+/// Nor is a queue believed to need longer than this.
+const SLOWEST: Duration = Duration::from_millis(1500);
 /// The bounds of the first pause behind others, and of later ones.
 const FIRST: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(4300));
-const LATER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+const LATER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 /// The pauses of a waiter without a bell: the first, the longest of a young wait, the longest.
 const POLL: [Duration; 3] =
     [Duration::from_millis(150), Duration::from_millis(280), Duration::from_millis(1000)];
@@ -348,11 +351,13 @@ impl Plan {
             let half = place.left.map_or(HEAD, |left| (left.since(now) / 2).max(HEAD / 4));
             HEAD.min(half).mul_f64(jitter)
         } else if let Some(pace) = place.pace {
-            let turn = pace.mul_f64(1.25 * turns) + Duration::from_millis(300);
+            // A pace that was seen while something stood still is not to be relied on for long.
+            let turn = pace.min(SLOWEST).mul_f64(1.25 * turns) + Duration::from_millis(300);
             turn.clamp(LATER.0, LATER.1).mul_f64(1.0 + 0.15 * chance)
         } else {
             SLOW.mul_f64(turns).clamp(FIRST.0, FIRST.1).mul_f64(1.0 + 0.15 * chance)
         };
+        let pause = if flaw::has(Flaw::BellsAlone) { Duration::from_secs(3600) } else { pause };
         Step::Sleep(now + pause)
     }
 }

@@ -42,6 +42,8 @@ pub(crate) struct HandedOn {
     pub(crate) others: bool,
     /// One of our own entries was still there.
     pub(crate) ours: bool,
+    /// The queue could not be written: our entries may be there yet.
+    pub(crate) stuck: bool,
 }
 
 impl Queue<'_> {
@@ -135,7 +137,7 @@ impl Queue<'_> {
         ring: &dyn Fn(&Entry<'_>, Duration) -> bool,
         is_deaf: &dyn Fn(&Entry<'_>) -> bool,
     ) -> HandedOn {
-        let mut handed = HandedOn { others: false, ours: position(&queue.value, ours).is_some() };
+        let mut handed = HandedOn { ours: position(&queue.value, ours).is_some(), ..HandedOn::default() };
         let mut rung = None;
         // Ourselves, and those who are found dead.
         let mut gone = ours.to_vec();
@@ -165,6 +167,7 @@ impl Queue<'_> {
                 break;
             }
             let written = self.client.one(self.route, self.swap(&queue, &rest));
+            handed.stuck = written.is_err();
             let again = match (next, rung, &written) {
                 (_, _, Ok(Reply::Changed)) => true,
                 (Some((next, after)), None, _) if !ring(&next, after) => {

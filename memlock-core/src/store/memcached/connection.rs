@@ -118,7 +118,7 @@ impl Connection {
         let first_opaque = self.last_opaque.wrapping_add(1);
         self.output.clear();
         for op in ops {
-            if !self.is_of_this_life(op) {
+            if !op.is_of(self.introduction.incarnation) {
                 continue;
             }
             self.last_opaque = self.last_opaque.wrapping_add(1);
@@ -134,7 +134,7 @@ impl Connection {
         let mut patience = Patience::default();
         let mut replies = Vec::with_capacity(ops.len());
         for op in ops {
-            let reply = if self.is_of_this_life(op) {
+            let reply = if op.is_of(self.introduction.incarnation) {
                 let reply = self.reply(op, opaque, &mut patience);
                 opaque = opaque.wrapping_add(1);
                 // A lone command that the server refused in words was not carried out.
@@ -179,16 +179,6 @@ impl Connection {
         };
         // Nothing to read yet is the good case; 0 is the end, and a byte is one that nobody asked for.
         peeked >= 0 || std::io::Error::last_os_error().kind() != IoKind::WouldBlock
-    }
-
-    /// Versions of another life of the server mean nothing to this one: such a command is not even sent.
-    fn is_of_this_life(&self, op: &Op<'_>) -> bool {
-        match op {
-            Op::Swap { version, .. } | Op::Delete { version, .. } => {
-                version.incarnation == self.introduction.incarnation
-            }
-            _ => true,
-        }
     }
 
     /// The server's Unix time, rather too late than too early: an absolute expiry made from it never comes

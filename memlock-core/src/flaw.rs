@@ -1,0 +1,97 @@
+//! Flaws put in on purpose, to see that the simulation finds them.
+//!
+//! They are there only in a build with `--cfg memlock_sim`, which nothing but the simulation is built with. In any other,
+//! [`has`] is a constant and leaves no trace.
+#![cfg_attr(
+    not(memlock_sim),
+    allow(dead_code, unreachable_pub, reason = "only the simulation names them all")
+)]
+
+/// One way to get it wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flaw {
+    /// A release that finds another version deletes whatever is there.
+    BlindDelete,
+    /// The item lives no longer than the lease.
+    TtlOfTheLease,
+    /// The item outlives the lease by one second: a server's clock may leave one out.
+    TtlPlusOne,
+    /// The lease is counted from when the answer came.
+    DeadlineFromReply,
+    /// An extension is counted from when the answer came.
+    ExtensionFromReply,
+    /// Versions are trusted across a restart of the server.
+    VersionsOutliveTheServer,
+    /// A fence is the server's version alone.
+    FenceWithoutBoot,
+    /// A slow grant is believed, though the server may have stood still.
+    BelieveSlowGrants,
+    /// A child uses what its parent holds.
+    ChildrenHold,
+    /// A release whose answer was lost is taken for done.
+    GuessReleased,
+    /// After a lost answer to an extension, the holder counts on the longer lease.
+    HopeForTheLonger,
+    /// After a lost answer to an acquisition, nobody reads back whose the lock is.
+    NoReadBack,
+    /// What entering the queue shows of the lock is not looked at.
+    NoLookAfterJoining,
+    /// Whoever goes while it is being rung does not ring the next one.
+    KeepTheBell,
+    /// Waiters rely on bells alone.
+    BellsAlone,
+    /// An insert does not see whether its session is still there.
+    InsertWithoutSession,
+    /// Whoever claimed a key was first with it, even if another settled it.
+    ClaimersAreFirst,
+    /// A tear-down removes whatever session is there.
+    TearDownAnySession,
+}
+
+impl Flaw {
+    /// All of them.
+    pub const ALL: [Flaw; 18] = [
+        Flaw::BlindDelete,
+        Flaw::TtlOfTheLease,
+        Flaw::TtlPlusOne,
+        Flaw::DeadlineFromReply,
+        Flaw::ExtensionFromReply,
+        Flaw::VersionsOutliveTheServer,
+        Flaw::FenceWithoutBoot,
+        Flaw::BelieveSlowGrants,
+        Flaw::ChildrenHold,
+        Flaw::GuessReleased,
+        Flaw::HopeForTheLonger,
+        Flaw::NoReadBack,
+        Flaw::NoLookAfterJoining,
+        Flaw::KeepTheBell,
+        Flaw::BellsAlone,
+        Flaw::InsertWithoutSession,
+        Flaw::ClaimersAreFirst,
+        Flaw::TearDownAnySession,
+    ];
+}
+
+#[cfg(memlock_sim)]
+thread_local! {
+    static PRESENT: std::cell::Cell<Option<Flaw>> = const { std::cell::Cell::new(None) };
+}
+
+/// Puts a flaw into what this thread does from now on.
+#[cfg(memlock_sim)]
+pub fn put_in(flaw: Option<Flaw>) {
+    PRESENT.set(flaw);
+}
+
+/// Whether this flaw was put in.
+#[cfg(memlock_sim)]
+pub fn has(flaw: Flaw) -> bool {
+    PRESENT.get() == Some(flaw)
+}
+
+/// Whether this flaw was put in: never.
+#[cfg(not(memlock_sim))]
+#[inline(always)]
+pub const fn has(_: Flaw) -> bool {
+    false
+}

@@ -1,0 +1,282 @@
+//! The network: requests on their way to the server, and what may become of them.
+
+use std::collections::VecDeque;
+
+use memlock_core::store::{Incarnation, Reply};
+
+use crate::judge::Doer;
+use crate::server::Command;
+use crate::world::{Event, MICRO, MILLI, Nanos, SECOND, World, sleep_until, with};
+
+/// An answer within this time makes nobody suspicious.
+const LOOKS_PROMPT: Nanos = 51 * MILLI;
+/// How long a client waits for a reply.
+const IO_TIMEOUT: Nanos = SECOND;
+
+#[derive(Debug)]
+pub(crate) struct Request {
+    sent: Nanos,
+    task: usize,
+    process: usize,
+    life: Incarnation,
+    /// What is not carried out yet.
+    commands: VecDeque<Command>,
+    sent_all: Vec<Command>,
+    replies: Vec<Reply>,
+    fate: Fate,
+    /// How it ended for the client: `Some(true)` when all replies are there.
+    ended: Option<bool>,
+    /// The client waits for it no longer.
+    given_up: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Fine,
+    LostOnTheWay,
+    ReplyLost,
+    /// The connection breaks when the reply should have come.
+    Reset,
+    /// It arrives when nobody waits for it any more.
+    Late,
+}
+
+/// Why an exchange failed, and whether the server may have got some of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Broken {
+    Unreachable,
+    Lost,
+}
+
+/// Sends operations to the server, and waits for what it answers.
+pub(crate) fn exchange(process: usize, commands: VecDeque<Command>) -> Result<Vec<Reply>, Broken> {
+    connect(process)?;
+    let sent = with(|world| world.send(process, commands));
+    let (number, timeout) = sent.ok_or(Broken::Unreachable)?;
+    loop {
+        if !sleep_until(timeout) {
+            return Err(Broken::Lost);
+        }
+        let ended = with(|world| world.collect(number, timeout));
+        if let Some(ended) = ended {
+            return ended;
+        }
+    }
+}
+
+/// The life of the server that this process is connected to.
+pub(crate) fn connect(process: usize) -> Result<Incarnation, Broken> {
+    loop {
+        let step = with(|world| world.link(process));
+        match step {
+            Link::Ready(life) => return Ok(life),
+            Link::Broke => return Err(Broken::Lost),
+            Link::Refused(time) => {
+                sleep_until(time);
+                return Err(Broken::Unreachable);
+            }
+            Link::Dial(time) => {
+                if !sleep_until(time) {
+                    return Err(Broken::Unreachable);
+                }
+                with(|world| world.dialled(process));
+            }
+        }
+    }
+}
+
+enum Link {
+    Ready(Incarnation),
+    Broke,
+    Refused(Nanos),
+    Dial(Nanos),
+}
+
+impl World {
+    pub(crate) fn latency(&mut self, host: usize) -> Nanos {
+        let base = self.hosts[host].latency;
+        let jitter = self.chance.spread(MICRO, base);
+        let slow = self.scenario.slow_permille;
+        let spike = if self.chance.permille(slow) { self.chance.spread(MILLI, 900 * MILLI) } else { 0 };
+        base / 2 + jitter + spike
+    }
+
+    fn link(&mut self, process: usize) -> Link {
+        if self.current.is_none() || !self.processes[process].alive {
+            return Link::Refused(self.now);
+        }
+        let host = self.processes[process].host;
+        let life = self.server.life();
+        match self.processes[process].connection {
+            Some(connected) if connected == life && self.down_until <= self.now => Link::Ready(life),
+            Some(_) => {
+                self.processes[process].connection = None;
+                // It is seen to be closed only if it was looked at before use.
+                if self.chance.permille(500) { Link::Broke } else { self.link(process) }
+            }
+            None if self.down_until > self.now => {
+                let time = self.now + self.latency(host);
+                Link::Refused(time)
+            }
+            None if self.hosts[host].cut_off_until > self.now => Link::Refused(self.now + IO_TIMEOUT),
+            None => {
+                let time = self.now.max(self.stalled_until) + 2 * self.latency(host);
+                if time > self.now + IO_TIMEOUT {
+                    Link::Refused(self.now + IO_TIMEOUT)
+                } else {
+                    Link::Dial(time)
+                }
+            }
+        }
+    }
+
+    fn dialled(&mut self, process: usize) {
+        if self.down_until <= self.now {
+            self.processes[process].connection = Some(self.server.life());
+        }
+    }
+
+    fn send(&mut self, process: usize, commands: VecDeque<Command>) -> Option<(u64, Nanos)> {
+        let task = self.current?;
+        let life = self.processes[process].connection?;
+        let host = self.processes[process].host;
+        let lossy = self.scenario.lossy_permille;
+        let mut fate = Fate::Fine;
+        if self.chance.permille(lossy) {
+            fate = self.chance.pick(&[Fate::LostOnTheWay, Fate::ReplyLost, Fate::Reset, Fate::Late]);
+        }
+        if self.hosts[host].cut_off_until > self.now {
+            fate = Fate::LostOnTheWay;
+        }
+        let number = self.sequence + 1;
+        self.say(|_| {
+            let list: Vec<String> = commands.iter().map(|it| format!("{} {}", it.verb(), it.key())).collect();
+            format!(
+                "request {number}: {}{}",
+                list.join(", "),
+                if fate == Fate::Fine { String::new() } else { format!(" ({fate:?})") }
+            )
+        });
+        let request = Request {
+            sent: self.now,
+            task,
+            process,
+            life,
+            sent_all: commands.iter().cloned().collect(),
+            commands,
+            replies: Vec::new(),
+            fate,
+            ended: None,
+            given_up: false,
+        };
+        let mut arrival = self.now + self.latency(host);
+        if fate == Fate::Late {
+            arrival = self.now + IO_TIMEOUT + self.chance.spread(MICRO, 8 * SECOND);
+        }
+        if fate != Fate::LostOnTheWay {
+            self.at(arrival, Event::Arrive(number));
+        } else {
+            self.sequence += 1;
+        }
+        self.requests.insert(number, request);
+        Some((number, self.now + IO_TIMEOUT))
+    }
+
+    pub(crate) fn arrive(&mut self, number: u64) {
+        if self.stalled_until > self.now {
+            let later = self.stalled_until + self.chance.within(0..MILLI);
+            return self.at(later, Event::Arrive(number));
+        }
+        // The documented hole: what reaches a stopped server just before it goes on is answered as fast as any, and may be
+        // stored against a clock that is behind. It is not let happen here.
+        let sent = self.requests.get(&number).map_or(0, |request| request.sent);
+        if self.clock_back > self.now && sent + LOOKS_PROMPT > self.stalled_until {
+            let later = self.clock_back + self.chance.within(1..MILLI);
+            return self.at(later, Event::Arrive(number));
+        }
+        let Some(mut request) = self.requests.remove(&number) else { return };
+        let gone = request.life != self.server.life() || self.down_until > self.now;
+        let host = self.processes[request.process].host;
+        if gone || self.hosts[host].cut_off_until > self.now && self.chance.permille(500) {
+            if gone {
+                request.ended = Some(false);
+                self.wake_for(&request);
+            }
+            self.requests.insert(number, request);
+            return;
+        }
+        self.judge.changing = Some(Doer { process: request.process, task: request.task, sent: request.sent });
+        while let Some(command) = request.commands.pop_front() {
+            let reply = self.server.run(&command);
+            self.say(|_| {
+                format!("server: request {number}: {} {} -> {}", command.verb(), command.key(), brief(&reply))
+            });
+            request.replies.push(reply);
+            if !request.commands.is_empty() && self.chance.permille(100) {
+                // Another connection's command comes in between.
+                let soon = self.now + self.chance.within(MICRO..200 * MICRO);
+                self.at(soon, Event::Arrive(number));
+                self.requests.insert(number, request);
+                return;
+            }
+        }
+        let back = self.now + self.latency(host);
+        if matches!(request.fate, Fate::Fine | Fate::Reset) {
+            self.at(back, Event::Answer(number));
+        }
+        self.requests.insert(number, request);
+    }
+
+    pub(crate) fn answer(&mut self, number: u64) {
+        let Some(mut request) = self.requests.remove(&number) else { return };
+        let host = self.processes[request.process].host;
+        if self.hosts[host].cut_off_until <= self.now {
+            request.ended = Some(request.fate == Fate::Fine);
+            self.wake_for(&request);
+        }
+        self.requests.insert(number, request);
+    }
+
+    fn wake_for(&mut self, request: &Request) {
+        if !request.given_up && self.processes[request.process].alive {
+            self.resume_at(request.task, self.now);
+        }
+    }
+
+    /// What came of a request, if it has ended by now.
+    fn collect(&mut self, number: u64, timeout: Nanos) -> Option<Result<Vec<Reply>, Broken>> {
+        let late = self.now >= timeout;
+        let request = self.requests.get_mut(&number)?;
+        match request.ended {
+            Some(true) => {
+                let request = self.requests.remove(&number)?;
+                return Some(Ok(request.replies));
+            }
+            None if !late => return None,
+            _ => {}
+        }
+        request.given_up = true;
+        for command in &request.sent_all {
+            if let Command::Delete { key, .. } | Command::Swap { key, .. } = command {
+                self.judge.is_in_doubt(request.process, key);
+            }
+        }
+        let process = request.process;
+        self.processes[process].connection = None;
+        self.say(|_| format!("request {number}: no answer"));
+        Some(Err(Broken::Lost))
+    }
+}
+
+fn brief(reply: &Reply) -> String {
+    match reply {
+        Reply::Stored(version) => format!("stored, cas {}", version.cas),
+        Reply::Value(item) => format!(
+            "value {:?}, cas {}, {:?} left",
+            String::from_utf8_lossy(&item.value),
+            item.version.cas,
+            item.remaining
+        ),
+        other => format!("{other:?}").to_lowercase(),
+    }
+}

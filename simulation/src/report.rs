@@ -1,0 +1,117 @@
+//! What a person is told.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use memlock_core::flaw::Flaw;
+
+use crate::judge::Tally;
+use crate::run::{Outcome, run};
+use crate::world::MILLI;
+
+/// So many failing seeds are told of.
+const MOST_TOLD: usize = 10;
+/// One run in so many is made twice, to see that it is the same both times.
+const TWICE: u64 = 100;
+
+#[derive(Default)]
+struct Sum {
+    runs: u64,
+    events: u64,
+    tally: Tally,
+    failures: Vec<(u64, String)>,
+}
+
+/// Runs seeds from `first` on, on all processors. `flaw` is put in; then the first failure ends it.
+fn run_all(first: u64, count: u64, flaw: Option<Flaw>) -> Sum {
+    let next = AtomicU64::new(first);
+    let enough = AtomicBool::new(false);
+    let sum = Mutex::new(Sum::default());
+    let work = || {
+        while !enough.load(Ordering::Relaxed) {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= first + count {
+                return;
+            }
+            let mut outcome = run(seed, flaw, false);
+            if seed.is_multiple_of(TWICE) && run(seed, flaw, false).digest != outcome.digest {
+                outcome.violation = Some("two runs of this seed are not the same".to_owned());
+            }
+            let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
+            sum.add(seed, outcome);
+            if sum.failures.len() >= if flaw.is_some() { 1 } else { MOST_TOLD } {
+                enough.store(true, Ordering::Relaxed);
+            }
+        }
+    };
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..processors {
+            scope.spawn(work);
+        }
+    });
+    sum.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Sum {
+    fn add(&mut self, seed: u64, outcome: Outcome) {
+        let Outcome { violation, events, tally, .. } = outcome;
+        self.runs += 1;
+        self.events += events;
+        self.tally.grants += tally.grants;
+        self.tally.refusals += tally.refusals;
+        self.tally.errors += tally.errors;
+        self.tally.lost += tally.lost;
+        self.tally.inserts += tally.inserts;
+        self.tally.longest_free = self.tally.longest_free.max(tally.longest_free);
+        self.failures.extend(violation.map(|violation| (seed, violation)));
+    }
+}
+
+/// Many seeds. False when one failed.
+pub(crate) fn seeds(first: u64, count: u64) -> bool {
+    let began = Instant::now();
+    let mut sum = run_all(first, count, None);
+    sum.failures.sort();
+    for (seed, violation) in &sum.failures {
+        println!("seed {seed}: {violation}\n    replay it: make sim SEED={seed}");
+    }
+    let Tally { grants, refusals, errors, lost, inserts, .. } = sum.tally;
+    println!(
+        "{} runs in {:.1} s: {} events, {grants} grants, {refusals} refusals, {errors} errors, {lost} locks found lost, \
+         {inserts} inserts; {} violations",
+        sum.runs,
+        began.elapsed().as_secs_f64(),
+        sum.events,
+        sum.failures.len()
+    );
+    sum.failures.is_empty()
+}
+
+/// One seed, with its story.
+pub(crate) fn seed(seed: u64) -> bool {
+    let outcome = run(seed, None, true);
+    for line in &outcome.story {
+        println!("{line}");
+    }
+    let verdict = outcome.violation.as_deref().unwrap_or("no violation");
+    println!("seed {seed}: {verdict} ({} events, digest {:016x})", outcome.events, outcome.digest);
+    outcome.violation.is_none()
+}
+
+/// Puts in one flaw after another. False when one was not found.
+pub(crate) fn teeth(count: u64) -> bool {
+    let mut all = true;
+    println!("| flaw put in | found after | what was seen |\n| --- | ---: | --- |");
+    for flaw in Flaw::ALL {
+        let began = Instant::now();
+        let sum = run_all(1, count, Some(flaw));
+        let found = sum.failures.first();
+        all &= found.is_some();
+        let seen = found.map_or("NOT FOUND", |(_, violation)| violation);
+        let millis = began.elapsed().as_nanos() as u64 / MILLI;
+        println!("| {flaw:?} | {} runs, {:.1} s | {seen} |", sum.runs, millis as f64 / 1e3);
+    }
+    all
+}

@@ -1,0 +1,214 @@
+//! One run: the tasks of a seed, each on a stack of its own, from the beginning to the judge's last word.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+
+use corosensei::stack::DefaultStack;
+use corosensei::{Coroutine, CoroutineResult};
+use memlock_core::clock::Clock;
+use memlock_core::flaw::{self, Flaw};
+use memlock_core::{Client, fork};
+
+use crate::actors::{Actor, Pocket};
+use crate::chance::Chance;
+use crate::judge::Tally;
+use crate::scenario::Scenario;
+use crate::seams::{SimBells, SimClock, SimStore};
+use crate::world::{self, Nanos, SECOND, Todo, World, with};
+
+const STACK: usize = 256 * 1024;
+/// A run that is not over by then hangs.
+const LONGEST: Nanos = 600 * SECOND;
+const MOST_EVENTS: u64 = 2_000_000;
+
+/// What came of a run.
+pub(crate) struct Outcome {
+    pub(crate) violation: Option<String>,
+    pub(crate) story: Vec<String>,
+    pub(crate) digest: u64,
+    pub(crate) events: u64,
+    pub(crate) tally: Tally,
+}
+
+struct Thread {
+    process: usize,
+    coroutine: Option<Coroutine<(), (), (), DefaultStack>>,
+}
+
+#[derive(Clone)]
+struct Program {
+    client: Client,
+    /// Which process made the client: a child shares its parent's, as far as it is not its own.
+    maker: usize,
+    /// What its threads hold.
+    pockets: Vec<Pocket>,
+}
+
+struct Stage {
+    threads: Vec<Thread>,
+    programs: Vec<Program>,
+    stacks: Vec<DefaultStack>,
+}
+
+/// Runs a seed.
+pub(crate) fn run(seed: u64, flaw: Option<Flaw>, told: bool) -> Outcome {
+    flaw::put_in(flaw);
+    let scenario = Scenario::of(seed);
+    let mut chance = Chance::new(!seed);
+    let parts = chance.fork();
+    world::begin(World::new(scenario.clone(), chance, told));
+    with(|world| world.say(|world| format!("{:?}", world.scenario)));
+    let mut stage = Stage { threads: Vec::new(), programs: Vec::new(), stacks: Vec::new() };
+    stage.populate(&scenario, parts);
+    let mut last = None;
+    while last.is_none() {
+        let todo = with(World::step);
+        last = stage.act(todo);
+        with(|world| {
+            let World { judge, server, now, story, .. } = world;
+            judge.check_holds(*now, server);
+            if let Some(objection) = judge.lists.objection(false) {
+                judge.object(objection);
+            }
+            if *now > LONGEST || story.events > MOST_EVENTS {
+                judge.object("the run does not come to an end");
+            }
+            if judge.violation.is_some() {
+                last = Some(());
+            }
+        });
+    }
+    with(|world| {
+        let World { judge, server, .. } = world;
+        judge.check_end(server);
+    });
+    stage.clear();
+    fork::pretend(None);
+    flaw::put_in(None);
+    let Some(World { judge, story, .. }) = world::end() else { unreachable!("it was begun above") };
+    let violation = judge.violation;
+    Outcome { violation, story: story.lines, digest: story.digest, events: story.events, tally: judge.tally }
+}
+
+impl Stage {
+    fn populate(&mut self, scenario: &Scenario, mut chance: Chance) {
+        for (process, &(host, threads)) in scenario.processes.iter().enumerate() {
+            with(|world| world.new_process(host, 1 + process as u64));
+            let clock: Arc<dyn Clock> = Arc::new(SimClock { process });
+            let bells = Arc::new(SimBells { process, off: scenario.bells_off });
+            fork::pretend(Some(1 + process as u64));
+            let client = Client::with_parts(Arc::new(SimStore { process }), clock, bells);
+            self.programs.push(Program { client, maker: process, pockets: Vec::new() });
+            for _ in 0..threads {
+                let actor = self.actor(process, chance.fork());
+                self.start(process, move || actor.live());
+            }
+        }
+    }
+
+    fn actor(&mut self, process: usize, chance: Chance) -> Actor {
+        let pocket: Pocket = Arc::new(Mutex::new(None));
+        self.programs[process].pockets.push(Arc::clone(&pocket));
+        Actor { client: self.programs[process].client.clone(), chance, pocket }
+    }
+
+    fn start(&mut self, process: usize, body: impl FnOnce() + 'static) {
+        with(|world| world.new_task(process));
+        let stack = self.stacks.pop().unwrap_or_else(|| match DefaultStack::new(STACK) {
+            Ok(stack) => stack,
+            Err(error) => unreachable!("no memory for a stack: {error}"),
+        });
+        let coroutine = Coroutine::with_stack(stack, move |yielder, ()| {
+            world::enter_task(yielder);
+            body();
+            world::leave_task();
+        });
+        self.threads.push(Thread { process, coroutine: Some(coroutine) });
+    }
+
+    /// Does what the world cannot. `Some` when all is over.
+    fn act(&mut self, todo: Todo) -> Option<()> {
+        match todo {
+            Todo::Nothing => {}
+            Todo::End => return Some(()),
+            Todo::Resume(task) => self.resume(task),
+            Todo::Kill(process) => self.kill(process),
+            Todo::Fork(process) => self.fork(process),
+            Todo::CancelWaits(process) => {
+                let maker = self.programs[process].maker;
+                let sharing: Vec<usize> =
+                    (0..self.programs.len()).filter(|&other| self.programs[other].maker == maker).collect();
+                let alive = with(|world| {
+                    world.judge.cancelled(&sharing);
+                    fork::pretend(Some(world.processes[process].generation));
+                    world.processes[process].alive
+                });
+                if alive {
+                    self.programs[process].client.cancel_waits();
+                }
+            }
+        }
+        self.threads.iter().all(|thread| thread.coroutine.is_none()).then_some(())
+    }
+
+    fn resume(&mut self, task: usize) {
+        let Thread { process, coroutine } = &mut self.threads[task];
+        let Some(running) = coroutine else { return };
+        with(|world| {
+            world.current = Some(task);
+            fork::pretend(Some(world.processes[*process].generation));
+        });
+        let result = catch_unwind(AssertUnwindSafe(|| running.resume(())));
+        with(|world| world.current = None);
+        match result {
+            Ok(CoroutineResult::Yield(())) => return,
+            Ok(CoroutineResult::Return(())) => {}
+            Err(_) => with(|world| world.judge.object("memlock panicked")),
+        }
+        with(|world| world.tasks[task].done = true);
+        world::leave_task();
+        self.stacks.extend(coroutine.take().filter(Coroutine::done).map(Coroutine::into_stack));
+    }
+
+    fn kill(&mut self, process: usize) {
+        with(|world| fork::pretend(Some(world.processes[process].generation)));
+        for thread in self.threads.iter_mut().filter(|thread| thread.process == process) {
+            // Its stack is unwound, and what that tries to do to the world fails: the process is dead.
+            if let Some(mut coroutine) = thread.coroutine.take() {
+                coroutine.force_unwind();
+                self.stacks.push(coroutine.into_stack());
+            }
+        }
+    }
+
+    fn fork(&mut self, parent: usize) {
+        let born = with(|world| {
+            let host = world.processes[parent].host;
+            let generation = 1000 + world.processes.len() as u64;
+            world.processes[parent].alive.then(|| world.new_process(host, generation))
+        });
+        let Some(process) = born else { return };
+        let inherited = self.programs[parent].pockets.first().cloned();
+        let client = self.programs[parent].client.clone();
+        let maker = self.programs[parent].maker;
+        self.programs.push(Program { client, maker, pockets: Vec::new() });
+        let chance = with(|world| world.chance.fork());
+        let actor = self.actor(process, chance);
+        self.start(process, move || match inherited {
+            Some(parents) => actor.inherit(&parents),
+            None => actor.live(),
+        });
+    }
+
+    fn clear(&mut self) {
+        let count = with(|world| world.processes.len());
+        with(|world| world.processes.iter_mut().for_each(|process| process.alive = false));
+        for process in 0..count {
+            self.kill(process);
+        }
+        for (process, program) in self.programs.drain(..).enumerate() {
+            with(|world| fork::pretend(Some(world.processes[process].generation)));
+            drop(program);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! What a seed makes of a run: who takes part, what they do, and what goes wrong.
+
+use crate::chance::Chance;
+use crate::world::{Host, MICRO, MILLI, Nanos, SECOND};
+
+/// Something that goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mishap {
+    /// SIGKILL.
+    Kill(usize),
+    /// SIGSTOP, and SIGCONT so much later.
+    Pause(usize, Nanos),
+    /// A child is made, which inherits everything, and uses it.
+    Fork(usize),
+    /// All waits of a client are cancelled.
+    CancelWaits(usize),
+    /// A host's network.
+    CutOff(usize, Nanos),
+    /// The server is stopped and goes on later.
+    Stall(Nanos),
+    /// The server dies, and another life begins so much later.
+    Restart(Nanos),
+    Flush,
+    Evict(u64),
+    /// No ring arrives.
+    Deafen(Nanos),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Scenario {
+    hosts: usize,
+    host_chance: u64,
+    pub(crate) server_ahead: Nanos,
+    /// From one tick of the server's clock to the next, at most; and when in its seconds the first one is.
+    pub(crate) tick: Nanos,
+    pub(crate) first_tick: Nanos,
+    /// All that lasts, lasts a multiple of the same time: so things happen at once.
+    pub(crate) in_step: bool,
+    /// The host of each process, and how many threads it has.
+    pub(crate) processes: Vec<(usize, usize)>,
+    pub(crate) bells_off: bool,
+    pub(crate) mutexes: u64,
+    /// How many turns each thread takes.
+    pub(crate) turns: u64,
+    /// Threads insert into distinct lists, too.
+    pub(crate) lists: bool,
+    pub(crate) tear_downs: bool,
+    pub(crate) slow_permille: u64,
+    pub(crate) lossy_permille: u64,
+    pub(crate) lossy_bells_permille: u64,
+    pub(crate) mishaps: Vec<(Nanos, Mishap)>,
+    /// Nothing goes wrong: then waiters are looked at more closely.
+    pub(crate) calm: bool,
+}
+
+impl Scenario {
+    pub(crate) fn of(seed: u64) -> Scenario {
+        let mut chance = Chance::new(seed);
+        // One run in four is calm, one has everything, the others have one or two kinds of trouble.
+        let kind = chance.within(0..4);
+        let calm = kind == 0;
+        let mut has = |permille: u64| match kind {
+            0 => false,
+            1 => true,
+            _ => chance.permille(permille),
+        };
+        let (kills, pauses, forks, cancels) = (has(200), has(250), has(100), has(150));
+        let (cuts, stalls, restarts, losses) = (has(150), has(150), has(150), has(150));
+        let (deaf, lossy, lossy_bells, slow) = (has(150), has(250), has(200), has(250));
+        let hosts = chance.within(1..4) as usize;
+        let processes: Vec<(usize, usize)> = (0..chance.within(2..6))
+            .map(|_| {
+                (
+                    chance.within(0..hosts as u64) as usize,
+                    if chance.permille(700) { 1 } else { chance.within(2..4) as usize },
+                )
+            })
+            .collect();
+        let count = processes.len() as u64;
+        let length = 8 * SECOND;
+        let mut mishaps = Vec::new();
+        let mut add = |wanted: bool, most: u64, chance: &mut Chance, make: &dyn Fn(&mut Chance) -> Mishap| {
+            if wanted {
+                for _ in 0..chance.within(1..most + 1) {
+                    let time = SECOND + chance.spread(MILLI, length);
+                    mishaps.push((time, make(chance)));
+                }
+            }
+        };
+        let who = |chance: &mut Chance| chance.within(0..count) as usize;
+        add(kills, 3, &mut chance, &|chance| Mishap::Kill(who(chance)));
+        add(pauses, 4, &mut chance, &|chance| Mishap::Pause(who(chance), chance.spread(MILLI, 8 * SECOND)));
+        add(forks, 2, &mut chance, &|chance| Mishap::Fork(who(chance)));
+        add(cancels, 3, &mut chance, &|chance| Mishap::CancelWaits(who(chance)));
+        add(cuts, 2, &mut chance, &|chance| {
+            Mishap::CutOff(chance.within(0..3) as usize, chance.spread(MILLI, 4 * SECOND))
+        });
+        add(stalls, 4, &mut chance, &|chance| {
+            Mishap::Stall(if chance.permille(700) {
+                chance.within(900 * MILLI..3 * SECOND)
+            } else {
+                chance.spread(MILLI, 5 * SECOND)
+            })
+        });
+        add(restarts, 2, &mut chance, &|chance| Mishap::Restart(chance.spread(1200 * MILLI, 4 * SECOND)));
+        add(losses, 3, &mut chance, &|chance| {
+            if chance.permille(200) { Mishap::Flush } else { Mishap::Evict(chance.bits()) }
+        });
+        add(deaf, 2, &mut chance, &|chance| Mishap::Deafen(chance.spread(100 * MILLI, 10 * SECOND)));
+        Scenario {
+            hosts,
+            host_chance: chance.bits(),
+            server_ahead: chance.within(0..1000 * SECOND),
+            tick: SECOND + chance.spread(MICRO, 10 * MILLI),
+            first_tick: if chance.permille(500) {
+                SECOND - chance.spread(MICRO, 50 * MILLI)
+            } else {
+                chance.within(0..SECOND)
+            },
+            in_step: chance.permille(250),
+            bells_off: chance.permille(80),
+            mutexes: chance.within(1..3),
+            turns: chance.within(2..7),
+            lists: chance.permille(350),
+            tear_downs: chance.permille(400),
+            slow_permille: if slow { chance.within(5..60) } else { 0 },
+            lossy_permille: match lossy {
+                true if chance.permille(200) => chance.within(80..500),
+                true => chance.within(5..80),
+                false => 0,
+            },
+            lossy_bells_permille: if lossy_bells { chance.within(20..300) } else { 0 },
+            mishaps,
+            calm,
+            processes,
+        }
+    }
+
+    /// Clocks begin anywhere, and run fast or slow by up to one in 10,000.
+    pub(crate) fn hosts(&self) -> Vec<Host> {
+        let mut chance = Chance::new(self.host_chance);
+        (0..self.hosts)
+            .map(|_| Host {
+                ahead: chance.within(0..100_000 * SECOND),
+                fast: chance.within(0..200) as i64 - 100,
+                cut_off_until: 0,
+                latency: chance.spread(20 * MICRO, 400 * MICRO),
+            })
+            .collect()
+    }
+}

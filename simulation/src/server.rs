@@ -1,0 +1,229 @@
+//! The server: memcached's items, versions and expiry, with a clock that ticks once a second and now and then leaves a
+//! second out.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use memlock_core::store::{Incarnation, Item, Op, Reply, Version};
+
+use crate::world::{Nanos, SECOND};
+
+/// Where an item's value went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// A client's command.
+    Command,
+    /// Its time was over.
+    Expiry,
+    /// The server lost it: eviction, flush or restart. No lock service on memcached can help that.
+    Loss,
+}
+
+/// An item that is not what it was.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    pub(crate) key: String,
+    pub(crate) before: Option<Vec<u8>>,
+    pub(crate) after: Option<Vec<u8>>,
+    pub(crate) cause: Cause,
+}
+
+/// An operation on its way, which outlives the call that sent it.
+#[derive(Clone, Debug)]
+pub(crate) enum Command {
+    Add { key: String, value: Vec<u8>, ttl: u64 },
+    Get { key: String },
+    Swap { key: String, version: Version, value: Vec<u8>, ttl: u64 },
+    Delete { key: String, version: Version },
+    Append { key: String, value: Vec<u8> },
+    Prepend { key: String, value: Vec<u8> },
+    Count { key: String, by: u64, initial: Option<(u64, u64)> },
+}
+
+impl Command {
+    pub(crate) fn of(op: &Op<'_>) -> Command {
+        let text = |key: &memlock_core::name::Key| key.as_str().to_owned();
+        match *op {
+            Op::Add { key, value, ttl } => {
+                Command::Add { key: text(key), value: value.to_vec(), ttl: ttl.seconds() }
+            }
+            Op::Get { key } => Command::Get { key: text(key) },
+            Op::Swap { key, version, value, ttl } => {
+                Command::Swap { key: text(key), version, value: value.to_vec(), ttl: ttl.seconds() }
+            }
+            Op::Delete { key, version } => Command::Delete { key: text(key), version },
+            Op::Append { key, value } => Command::Append { key: text(key), value: value.to_vec() },
+            Op::Prepend { key, value } => Command::Prepend { key: text(key), value: value.to_vec() },
+            Op::Count { key, by, initial } => Command::Count {
+                key: text(key),
+                by,
+                initial: initial.map(|(first, ttl)| (first, ttl.seconds())),
+            },
+        }
+    }
+
+    pub(crate) fn key(&self) -> &str {
+        match self {
+            Command::Add { key, .. }
+            | Command::Get { key }
+            | Command::Swap { key, .. }
+            | Command::Delete { key, .. }
+            | Command::Append { key, .. }
+            | Command::Prepend { key, .. }
+            | Command::Count { key, .. } => key,
+        }
+    }
+
+    pub(crate) fn verb(&self) -> &'static str {
+        match self {
+            Command::Add { .. } => "add",
+            Command::Get { .. } => "get",
+            Command::Swap { .. } => "swap",
+            Command::Delete { .. } => "delete",
+            Command::Append { .. } => "append",
+            Command::Prepend { .. } => "prepend",
+            Command::Count { .. } => "count",
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Stored {
+    value: Vec<u8>,
+    cas: u64,
+    expires: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Server {
+    items: BTreeMap<String, Stored>,
+    cas: u64,
+    life: Incarnation,
+    /// What its clock shows, in whole seconds.
+    shows: u64,
+    /// How far its time is ahead of the world's.
+    ahead: Nanos,
+    /// How long from tick to tick.
+    pub(crate) tick: Nanos,
+    changes: Vec<Change>,
+}
+
+impl Server {
+    pub(crate) fn new(now: Nanos, ahead: Nanos, tick: Nanos) -> Server {
+        let shows = (now + ahead) / SECOND;
+        let life = Incarnation { boot: 1_700_000_000 + shows, pid: 1 };
+        Server { items: BTreeMap::new(), cas: 0, life, shows, ahead, tick, changes: Vec::new() }
+    }
+
+    pub(crate) fn life(&self) -> Incarnation {
+        self.life
+    }
+
+    pub(crate) fn value(&self, key: &str) -> Option<&[u8]> {
+        self.items.get(key).map(|stored| &stored.value[..])
+    }
+
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
+        self.items.keys().map(String::as_str)
+    }
+
+    /// What has changed since the last time this was asked.
+    pub(crate) fn changes(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// The clock's once-a-second timer.
+    pub(crate) fn tick(&mut self, now: Nanos) {
+        self.shows = (now + self.ahead) / SECOND;
+        let over: Vec<String> = self
+            .items
+            .iter()
+            .filter(|(_, it)| it.expires <= self.shows)
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in over {
+            self.set(&key, None, Cause::Expiry);
+        }
+    }
+
+    pub(crate) fn lose(&mut self, key: &str) {
+        self.set(key, None, Cause::Loss);
+    }
+
+    pub(crate) fn flush(&mut self) {
+        for key in self.items.keys().cloned().collect::<Vec<_>>() {
+            self.lose(&key);
+        }
+    }
+
+    /// Another life begins, with nothing of the last one.
+    pub(crate) fn restart(&mut self, now: Nanos) {
+        self.flush();
+        self.shows = (now + self.ahead) / SECOND;
+        self.life = Incarnation { boot: 1_700_000_000 + self.shows, pid: self.life.pid + 1 };
+        self.cas = 0;
+    }
+
+    fn set(&mut self, key: &str, to: Option<Stored>, cause: Cause) {
+        let after = to.as_ref().map(|stored| stored.value.clone());
+        let before = match to {
+            Some(stored) => self.items.insert(key.to_owned(), stored),
+            None => self.items.remove(key),
+        };
+        let before = before.map(|stored| stored.value);
+        self.changes.push(Change { key: key.to_owned(), before, after, cause });
+    }
+
+    fn store(&mut self, key: &str, value: Vec<u8>, expires: u64) -> Version {
+        self.cas += 1;
+        self.set(key, Some(Stored { value, cas: self.cas, expires }), Cause::Command);
+        self.version(self.cas)
+    }
+
+    fn version(&self, cas: u64) -> Version {
+        Version { incarnation: self.life, cas }
+    }
+
+    /// Runs a command. Whose versions are of another life is the connection's business: the server compares cas ids.
+    pub(crate) fn run(&mut self, command: &Command) -> Reply {
+        let found = self.items.get(command.key()).cloned();
+        match (command, found) {
+            (Command::Add { .. }, Some(_)) => Reply::Exists,
+            (Command::Add { key, value, ttl }, None) => {
+                Reply::Stored(self.store(key, value.clone(), self.shows + ttl))
+            }
+            (Command::Get { .. }, Some(stored)) => Reply::Value(Item {
+                version: self.version(stored.cas),
+                remaining: Some(Duration::from_secs(stored.expires.saturating_sub(self.shows))),
+                value: stored.value,
+            }),
+            (Command::Swap { key, version, value, ttl }, Some(stored)) if stored.cas == version.cas => {
+                Reply::Stored(self.store(key, value.clone(), self.shows + ttl))
+            }
+            (Command::Delete { key, version }, Some(stored)) if stored.cas == version.cas => {
+                self.set(key, None, Cause::Command);
+                Reply::Deleted
+            }
+            (Command::Swap { .. } | Command::Delete { .. }, Some(_)) => Reply::Changed,
+            (Command::Append { key, value }, Some(stored)) => {
+                self.store(key, [&stored.value[..], value].concat(), stored.expires);
+                Reply::Grown
+            }
+            (Command::Prepend { key, value }, Some(stored)) => {
+                self.store(key, [value, &stored.value[..]].concat(), stored.expires);
+                Reply::Grown
+            }
+            (Command::Count { key, by, .. }, Some(stored)) => {
+                let number: u64 = String::from_utf8_lossy(&stored.value).parse().unwrap_or(0);
+                let number = number.wrapping_add(*by);
+                self.store(key, number.to_string().into_bytes(), stored.expires);
+                Reply::Number(number)
+            }
+            (Command::Count { key, initial: Some((first, ttl)), .. }, None) => {
+                self.store(key, first.to_string().into_bytes(), self.shows + ttl);
+                Reply::Number(*first)
+            }
+            (_, None) => Reply::Missing,
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The judge of waits: what those were told who got nothing, and how long others wait.
+
+use crate::judge::{Judge, token_of};
+use crate::server::Server;
+use crate::world::{Nanos, SECOND};
+
+/// How long a lock may be free while somebody waits for it who was not rung.
+pub(crate) const PATIENCE_WITHOUT_A_BELL: Nanos = 13 * SECOND;
+/// For so long it matters that a holder overslept its lease: it rings nobody, and may leave a place in the queue behind.
+pub(crate) const AFTER_OVERSLEEPING: Nanos = 20 * SECOND;
+
+/// How a call for a lock ended that got none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    Busy,
+    TimedOut,
+    Interrupted,
+    Unreachable,
+    Unknown,
+    Other,
+}
+
+impl Judge {
+    pub(crate) fn refused(
+        &mut self,
+        task: usize,
+        why: Refusal,
+        now: Nanos,
+        troubled: Nanos,
+        server: &Server,
+    ) {
+        let Some(call) = self.calls.remove(&task) else { return };
+        if matches!(why, Refusal::Unreachable | Refusal::Unknown) {
+            self.tally.errors += 1;
+        } else {
+            self.tally.refusals += 1;
+        }
+        let key = &call.key;
+        let mine = |token: &str| {
+            self.tokens.get(token).is_some_and(|it| it.task == Some(task) && it.sent >= call.begun)
+        };
+        let objection = match why {
+            Refusal::Busy => {
+                let others = self.was_anothers(key, call.begun, &mine);
+                (!others).then(|| format!("{key} was called busy, and no other had it since the call began"))
+            }
+            Refusal::TimedOut => {
+                let passed = (now - call.begun) as f64;
+                let limit = call.limit.unwrap_or(Nanos::MAX) as f64;
+                let late = if self.calm { 0.03 } else { 12.0 } * 1e9;
+                let late = late + troubled.saturating_sub(call.begun) as f64;
+                if passed < limit * 0.9995 - 1e4 {
+                    Some(format!("the wait for {key} timed out after {:.3} s of {:.3} s", passed / 1e9, limit / 1e9))
+                } else if passed > limit * 1.0005 + late {
+                    Some(format!("the wait for {key} ended {:.3} s too late", (passed - limit) / 1e9))
+                } else {
+                    None
+                }
+            }
+            Refusal::Interrupted if !call.cancelled => Some(format!("the wait for {key} was cancelled by nobody")),
+            Refusal::Unreachable => token_of(server.value(key))
+                .filter(|token| mine(token))
+                .map(|token| format!("the server of {key} was called out of reach and nothing changed, yet it has {token} of that call")),
+            Refusal::Unknown if self.calm => Some(format!("nothing went wrong, and yet it is not known whether {key} is held")),
+            Refusal::Other => Some(format!("the call for {key} failed for no reason that can be")),
+            _ => None,
+        };
+        if let Some(objection) = objection {
+            self.object(objection);
+        }
+    }
+
+    /// Whether at some time since then somebody had it whom that is not.
+    fn was_anothers(&self, key: &str, since: Nanos, mine: &dyn Fn(&str) -> bool) -> bool {
+        let Some(lock) = self.locks.get(key) else { return false };
+        let mut last_before = None;
+        for (time, whose) in &lock.past {
+            if *time <= since {
+                last_before = whose.as_deref();
+            } else if whose.as_deref().is_some_and(|token| !mine(token)) {
+                return true;
+            }
+        }
+        last_before.is_some_and(|token| !mine(token))
+    }
+
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = usize> {
+        self.calls.iter().filter(|(_, call)| call.limit != Some(0)).map(|(&task, _)| task)
+    }
+
+    pub(crate) fn check_waiter(&mut self, task: usize, now: Nanos, troubled: Nanos, server: &Server) {
+        let Some(call) = self.calls.get(&task) else { return };
+        if server.value(&call.key).is_some() {
+            return;
+        }
+        let (mut freed, mut patience) = (0, self.patience);
+        if let Some(lock) = self.locks.get(&call.key) {
+            freed = lock.past.last().map_or(0, |&(time, _)| time);
+            if lock.overslept.is_some_and(|when| now < when + AFTER_OVERSLEEPING) {
+                patience = patience.max(PATIENCE_WITHOUT_A_BELL);
+            }
+        }
+        let since = freed.max(call.begun).max(troubled);
+        if now.saturating_sub(since) > patience {
+            let what = format!(
+                "{} is free for {:.3} s, and task {task} waits for it",
+                call.key,
+                now.saturating_sub(since) as f64 / 1e9
+            );
+            self.object(what);
+        }
+    }
+}
