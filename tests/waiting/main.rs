@@ -7,6 +7,7 @@
 mod bench;
 mod deaf;
 mod faults;
+mod found;
 mod line;
 mod manners;
 mod races;

@@ -306,3 +306,21 @@ proptest! {
         prop_assert!(took <= bound, "after {} ms behind {}, {} dead", took, before, dead);
     }
 }
+
+/// Found by the simulation: a waiter that saw its queue stand still went to sleep for half a minute.
+#[test]
+fn a_queue_that_stood_still_is_not_believed_to_be_slow_for_long() {
+    let mut plan = queued(2, RINGING, true);
+    let first = sleeps(&mut plan, 0).as_millis() as u64;
+    assert_eq!(plan.step(at(first)), Step::Look { lock: false, queue: true });
+    // An outage, after which one waiter less stands before us.
+    let later = first + 60_000;
+    plan.on(Event::Looked { stand: Some(Stand::Behind(1)), lock: Some(RINGING) }, at(later), 1.0, true);
+    assert!(sleeps(&mut plan, later) < Duration::from_secs(5));
+    // And in the longest queue of all.
+    let mut plan = queued(500, RINGING, true);
+    let first = sleeps(&mut plan, 0).as_millis() as u64;
+    plan.step(at(first));
+    plan.on(Event::Looked { stand: Some(Stand::Behind(499)), lock: Some(RINGING) }, at(later), 1.0, true);
+    assert!(sleeps(&mut plan, later) < Duration::from_secs(12));
+}

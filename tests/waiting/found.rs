@@ -1,0 +1,116 @@
+//! What the simulation found, kept as tests of the real thing.
+
+use super::bench::*;
+use memlock_core::clock::{Clock, SystemClock};
+use memlock_core::store::{Failure, Op, Reply, Route, Store};
+use memlock_core::{Client, Error, ErrorKind, Extension, Release, Wait, Waited};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+#[test]
+fn a_lock_that_was_lost_goes_to_the_next_in_the_queue() {
+    for extending in [false, true] {
+        let bench = Bench::new();
+        let mut holder = lock(&bench.client());
+        let waiter = waiter(&bench.frozen());
+        bench.until_seen(1);
+        bench.delete(&bench.lock);
+        if extending {
+            assert_eq!(holder.extend(LEASE).unwrap(), Extension::Lost);
+        }
+        assert_eq!(holder.unlock().unwrap(), Release::Lost);
+        unlock(gets(&waiter));
+    }
+}
+
+#[test]
+fn a_release_without_a_reply_is_one_even_if_another_is_faster_than_the_look() {
+    let bench = Bench::new();
+    let other = Arc::new(Mutex::new(None));
+    let (theirs, newcomer) = (Arc::clone(&other), bench.client());
+    let (deletes, reads) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let client = bench.hooked(Arc::new(SystemClock), move |op| match op {
+        Op::Delete { .. } if deletes.fetch_add(1, Ordering::SeqCst) == 0 => Fate::ReplyLost,
+        // Between what is read and what is deleted after it.
+        Op::Delete { .. } if reads.load(Ordering::SeqCst) == 1 => {
+            theirs.lock().unwrap().get_or_insert_with(|| lock(&newcomer));
+            Fate::Done
+        }
+        Op::Get { .. } => {
+            reads.fetch_add(1, Ordering::SeqCst);
+            Fate::Done
+        }
+        _ => Fate::Done,
+    });
+    assert_eq!(lock(&client).unlock().unwrap(), Release::Released);
+    unlock(other.lock().unwrap().take().expect("nobody came in between"));
+}
+
+/// A server that is gone after the first answer was lost.
+#[derive(Debug)]
+struct Going {
+    inner: Arc<dyn Store>,
+    gone: AtomicBool,
+}
+
+impl Store for Going {
+    fn run(&self, route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>, Failure> {
+        if self.gone.swap(true, Ordering::SeqCst) {
+            let error = Error::new(ErrorKind::Unreachable, "It cannot be connected to.");
+            return Err(Failure { error, sent: false });
+        }
+        self.inner.run(route, ops)?;
+        Err(Failure { error: Error::new(ErrorKind::Unknown, "The reply was lost."), sent: true })
+    }
+}
+
+#[test]
+fn nobody_is_told_that_nothing_was_changed_who_may_have_left_something() {
+    let bench = Bench::new();
+    let store = Going { inner: connect(&bench.server), gone: false.into() };
+    let client = Client::with_store(Arc::new(store), Arc::new(SystemClock));
+    // For as long as an outage is ridden out.
+    let waited = client.mutex("m", LEASE).unwrap().lock();
+    assert_eq!(waited.unwrap_err().kind(), ErrorKind::Unknown);
+    assert!(bench.server.plain().get("lock:m").is_some(), "it was granted, without anybody knowing");
+}
+
+#[test]
+fn a_bell_for_a_place_that_could_not_be_given_back_is_heeded() {
+    let bench = Bench::new();
+    let holder = lock(&bench.client());
+    let queue = bench.queue.clone();
+    let stuck = Arc::new(AtomicBool::new(true));
+    let losing = Arc::clone(&stuck);
+    let client = bench.hooked(Frozen::clock(), move |op| match op {
+        Op::Swap { key, .. } if losing.load(Ordering::SeqCst) && **key == queue => Fate::RequestLost,
+        _ => Fate::Done,
+    });
+    let cancel = client.cancel_handle();
+    std::thread::scope(|scope| {
+        let mutex = client.mutex("m", LEASE).unwrap();
+        let first = scope.spawn(move || mutex.lock_with(&Wait::FOREVER.unless_cancelled(&cancel)).unwrap());
+        bench.until_seen(1);
+        client.cancel_waits();
+        assert!(matches!(first.join().unwrap(), Waited::Interrupted));
+    });
+    assert_eq!(bench.waiters().len(), 1, "its place was given back after all");
+    stuck.store(false, Ordering::SeqCst);
+    let second = waiter(&client);
+    bench.until_waiting(2);
+    // The holder rings the first entry, under which nobody waits any more.
+    unlock(holder);
+    unlock(gets(&second));
+    until(|| bench.entries().is_empty());
+}
+
+#[test]
+fn a_holder_stops_believing_before_a_late_timer_can_end_its_item() {
+    let bench = Bench::new();
+    let before = SystemClock.now();
+    let lock = lock(&bench.client());
+    assert!(lock.deadline() <= SystemClock.now() + (LEASE - Duration::from_millis(10)));
+    assert!(lock.deadline() >= before + (LEASE - Duration::from_millis(10)));
+    unlock(lock);
+}
