@@ -312,7 +312,9 @@ impl Lock {
                     {
                         return Ok(Settled::Lost(None));
                     }
-                    return Err(failure.error);
+                    // This one changed nothing; an earlier one may have.
+                    let in_doubt = self.release_in_doubt;
+                    return Err(if in_doubt { unsettled(Some(failure.error)) } else { failure.error });
                 }
                 Err(failure) => {
                     if failure.sent && flaw::has(Flaw::GuessReleased) && matches!(step, Step::Release) {
