@@ -6,10 +6,12 @@
 //! which gives every process its own fresh value. The inherited one is left alone and leaked: it cannot
 //! even be dropped safely.
 
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::sync::AtomicPtr;
 
 static GENERATION: AtomicU64 = AtomicU64::new(0);
-static HANDLER_INSTALLED: AtomicBool = AtomicBool::new(false);
+static HANDLER_INSTALLED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 
 extern "C" fn count_fork() {
     GENERATION.fetch_add(1, Ordering::Relaxed);

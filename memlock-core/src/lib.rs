@@ -32,10 +32,13 @@ pub mod distinct;
 pub mod error;
 pub mod fork;
 pub mod lease;
+#[cfg(all(test, shuttle))]
+mod models;
 pub mod mutex;
 pub mod name;
 pub mod owner;
 pub mod store;
+mod sync;
 pub mod wait;
 
 pub use client::Client;
