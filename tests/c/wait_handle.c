@@ -27,7 +27,7 @@ struct waiter {
     const char *name;
     memlock_wait *wait;
     int answer;
-    volatile bool ended;
+    _Atomic bool ended;
 };
 
 static void *wait_for_ever(void *argument) {
