@@ -62,6 +62,11 @@ test-python: python $(VENV)/.test ## the Python tests, types included
 	@packaging/need memcached
 	$(PYTHON) -m pytest -q tests/python
 
+.PHONY: sanitize
+sanitize: ## watch the code run: model tests, Miri, thread and address sanitizers, leaks (PARTS=… for some; wants nightly)
+	@packaging/need cc c++ valgrind memcached python3
+	tests/sanitize/run $(PARTS)
+
 .PHONY: bench
 bench: build python $(VENV)/.bench ## measure pairs and inserts next to their floors (ARGS=--quick for a glance)
 	@packaging/need cc memcached libmemcached strace taskset readelf
