@@ -41,9 +41,14 @@ static inline void queue_here(struct queue_thread *self) {
     __atomic_store_n(&self->id, (pid_t)syscall(SYS_gettid), __ATOMIC_RELEASE);
 }
 
+/* The kernel's number for it; 0 until it has begun. */
+static inline pid_t queue_id(const struct queue_thread *thread) {
+    return __atomic_load_n(&thread->id, __ATOMIC_ACQUIRE);
+}
+
 /* Waiters sleep in this call, and nothing else of the library does for long. */
 static inline bool queue_sleeps(const struct queue_thread *waiter) {
-    const pid_t id = __atomic_load_n(&waiter->id, __ATOMIC_ACQUIRE);
+    const pid_t id = queue_id(waiter);
     if (id == 0) return false;
     char path[64];
     long call = -1;
