@@ -81,6 +81,11 @@ sim: simulation ## run memlock in a simulated world (SEEDS=20000 FIRST=1; SEED=n
 sim-teeth: simulation ## put flaws into memlock, one after another, and see that the simulation finds each
 	$(SIMULATION) teeth $(SEEDS)
 
+.PHONY: sanitize
+sanitize: ## watch the code run: model tests, Miri, thread and address sanitizers, leaks (PARTS=… for some; wants nightly)
+	@packaging/need cc c++ valgrind memcached python3
+	tests/sanitize/run $(PARTS)
+
 .PHONY: bench
 bench: build python $(VENV)/.bench ## measure pairs and inserts next to their floors (ARGS=--quick for a glance)
 	@packaging/need cc memcached libmemcached strace taskset readelf

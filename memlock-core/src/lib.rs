@@ -36,10 +36,13 @@ pub mod flaw;
 mod flaw;
 pub mod fork;
 pub mod lease;
+#[cfg(all(test, shuttle))]
+mod models;
 pub mod mutex;
 pub mod name;
 pub mod owner;
 pub mod store;
+mod sync;
 pub mod wait;
 
 pub use client::Client;

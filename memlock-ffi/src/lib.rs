@@ -16,6 +16,8 @@ mod boundary;
 mod client;
 mod list;
 mod lock;
+#[cfg(test)]
+mod tests;
 mod wait;
 
 #[cfg(feature = "bare-names")]

@@ -151,7 +151,7 @@ static void a_thread_may_lock_again_what_has_run_out(void) {
     CHECK(!plain_has("lock:again"));
 }
 
-static volatile bool ended;
+static _Atomic bool ended;
 
 static void *wait_for_it(void *name) {
     ANSWERS(MEMLOCK_INTERRUPTED, mutex_lock((const char *)name, 30));

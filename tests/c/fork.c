@@ -11,7 +11,7 @@ enum { WORKERS = 4, PATIENCE_S = 60 };
 static memlock_client *client;
 static memlock_list *list;
 static memlock_lock *lock;
-static volatile bool stop;
+static _Atomic bool stop;
 static int forks = 50;
 
 /* In the middle of every kind of call when the fork comes. */

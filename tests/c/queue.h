@@ -33,18 +33,26 @@ static inline int queue_length(const char *name) {
  * stands in the queue on the server, so whether a later one waits is seen by its sleep. */
 struct queue_thread {
     pthread_t thread;
-    volatile pid_t id;
+    pid_t id; /* read and written atomically, in C and in C++ */
 };
 
 /* To be called first in the thread. */
-static inline void queue_here(struct queue_thread *self) { self->id = (pid_t)syscall(SYS_gettid); }
+static inline void queue_here(struct queue_thread *self) {
+    __atomic_store_n(&self->id, (pid_t)syscall(SYS_gettid), __ATOMIC_RELEASE);
+}
+
+/* The kernel's number for it; 0 until it has begun. */
+static inline pid_t queue_id(const struct queue_thread *thread) {
+    return __atomic_load_n(&thread->id, __ATOMIC_ACQUIRE);
+}
 
 /* Waiters sleep in this call, and nothing else of the library does for long. */
 static inline bool queue_sleeps(const struct queue_thread *waiter) {
-    if (waiter->id == 0) return false;
+    const pid_t id = queue_id(waiter);
+    if (id == 0) return false;
     char path[64];
     long call = -1;
-    snprintf(path, sizeof path, "/proc/self/task/%d/syscall", (int)waiter->id);
+    snprintf(path, sizeof path, "/proc/self/task/%d/syscall", (int)id);
     FILE *file = fopen(path, "r");
     if (file == NULL) FAIL("%s cannot be read", path);
     const bool known = fscanf(file, "%ld", &call) == 1;

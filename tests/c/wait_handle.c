@@ -27,7 +27,7 @@ struct waiter {
     const char *name;
     memlock_wait *wait;
     int answer;
-    volatile bool ended;
+    _Atomic bool ended;
 };
 
 static void *wait_for_ever(void *argument) {
@@ -183,7 +183,7 @@ static void a_wait_can_be_ended_at_any_moment(void) {
         for (int i = 0; i < 200; i++) {
             memlock_wait *wait = handle();
             start(&waiter, "moment", wait);
-            while (waiter.self.id == 0) continue;
+            while (queue_id(&waiter.self) == 0) continue;
             const struct timespec pause = {0, i * 2000L};
             nanosleep(&pause, NULL);
             is_cancelled_at_once(&waiter);

@@ -47,7 +47,7 @@ static void the_longest_wait_takes_a_free_lock_at_once(void) {
     }
 }
 
-static volatile bool given_back;
+static _Atomic bool given_back;
 
 static void *wait_for_ever(void *name) {
     memlock_lock *lock;

@@ -16,8 +16,8 @@
 //! The room also remembers what this process knows of the queue: whether others were waiting, and its pace.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::bell::Bell;
@@ -26,6 +26,7 @@ use super::plan::{Known, Place};
 use super::queue::HandedOn;
 use crate::clock::Moment;
 use crate::name::Key;
+use crate::sync::{AtomicBool, Mutex, MutexGuard};
 
 /// Beyond so many rooms those in which nobody waits are forgotten.
 const MOST_ROOMS: usize = 1024;

@@ -228,6 +228,8 @@ impl Plan {
 
     fn finish(&mut self, ended: Ended) {
         self.ended = ended;
+        // We saw it free and were about to try: whoever is next is to look at once, and not to take over our place and sleep there.
+        self.rung |= self.step == Step::Try && self.place.queued == Queued::Yes;
         // Somebody may be about to ring us, or has done so: that must not be lost.
         let owes = self.rung || self.place.queued == Queued::Yes;
         self.step = if owes { Step::Leave } else { Step::End(ended) };

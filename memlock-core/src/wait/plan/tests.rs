@@ -67,6 +67,17 @@ fn whoever_is_first_and_finds_it_free_goes_ahead() {
 }
 
 #[test]
+fn whoever_runs_out_of_time_before_it_tries_what_it_saw_free_leaves_no_place_to_sleep_in() {
+    let mut plan = Plan::new(at(0), Some(Duration::from_millis(5)), OUTAGE, COURTEOUS);
+    assert_eq!(plan.step(at(0)), Step::Join { front: false });
+    plan.on(Event::Joined { before: 0, lock: Seen::Free }, at(4), 0.0, true);
+    assert_eq!(plan.step(at(5)), Step::Leave);
+    assert_eq!(plan.place(), None, "the next thread would sleep there, while it is free");
+    plan.on(Event::Left, at(6), 0.0, true);
+    assert_eq!(plan.step(at(6)), Step::End(Ended::TimedOut));
+}
+
+#[test]
 fn the_one_that_was_rung_has_a_moment_before_those_behind_it_go_ahead() {
     let mut plan = queued(1, Seen::Free, true);
     let pause = sleeps(&mut plan, 0);

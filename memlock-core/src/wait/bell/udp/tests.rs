@@ -22,6 +22,7 @@ fn a_ring_is_read_as_it_was_written_and_all_else_is_dropped() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no UDP")]
 fn a_bell_hears_itself_and_what_is_meant_for_it() {
     let bells = UdpBells::new(Setting::Near);
     let bell = bells.take(Some(Ipv4Addr::LOCALHOST.into()));
@@ -48,6 +49,7 @@ fn a_bell_hears_itself_and_what_is_meant_for_it() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no UDP")]
 fn a_bell_that_was_given_back_is_taken_again_where_it_fits() {
     let bells = UdpBells::new(Setting::Near);
     let (four, six) = (Some(Ipv4Addr::LOCALHOST.into()), Some(Ipv6Addr::LOCALHOST.into()));
@@ -60,8 +62,31 @@ fn a_bell_that_was_given_back_is_taken_again_where_it_fits() {
     assert_eq!(UdpBells::new(Setting::Off).take(four).address(WaitId(5)), None);
 }
 
+#[test]
+fn bells_are_taken_nudged_and_given_back_by_threads_at_the_same_time() {
+    let bells = UdpBells::new(Setting::Off);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for _ in 0..3 {
+                    let (one, two) = (bells.take(None), bells.take(None));
+                    one.nudge();
+                    drop(one);
+                    two.nudge();
+                }
+            });
+        }
+        scope.spawn(|| (0..3).for_each(|_| bells.nudge_all()));
+    });
+    // One that is in use outlives its client.
+    let last = bells.take(None);
+    drop(bells);
+    last.nudge();
+}
+
 proptest! {
     #[test]
+    #[cfg_attr(miri, ignore = "hundreds of cases of safe code take Miri too long")]
     fn any_datagram_can_be_read(datagram: Vec<u8>, tail in "[0-9a-f ]{0,40}") {
         let _ = read_ring(&datagram);
         let _ = read_ring(format!("memlock/1 {tail}").as_bytes());

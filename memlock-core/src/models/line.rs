@@ -1,0 +1,344 @@
+//! The hall alone: waiters that do as `wait/drive.rs` does, a server of a few lines, and bells without a clock.
+//!
+//! No sleep here ever ends by itself. So whoever sleeps although it was given what it waits for, was rung, or has come to be
+//! the first in line, sleeps for ever, and shuttle reports a deadlock.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::sync::atomic::{AtomicBool, Ordering};
+use shuttle::sync::{Condvar, Mutex};
+use shuttle::thread::{self, JoinHandle};
+
+use super::explore;
+use crate::clock::Moment;
+use crate::name::{Key, Keyspace};
+use crate::wait::bell::{Bell, Woken};
+use crate::wait::entries::WaitId;
+use crate::wait::hall::{Hall, Rise, Stand};
+use crate::wait::plan::{Event, Known, Place, Plan, Seen};
+use crate::wait::queue::HandedOn;
+
+const NOW: Moment = Moment::from_boot(Duration::from_secs(1));
+
+/// A bell that sleeps until it is nudged or rung.
+struct Chime {
+    number: u16,
+    heard: Mutex<Heard>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct Heard {
+    nudge: bool,
+    rings: Vec<WaitId>,
+}
+
+impl Chime {
+    /// A ring that comes from outside, as a datagram would.
+    fn ring(&self, id: WaitId) {
+        self.heard.lock().unwrap().rings.push(id);
+        self.wake.notify_one();
+    }
+}
+
+impl Bell for Chime {
+    fn address(&self, _test: WaitId) -> Option<SocketAddr> {
+        Some(SocketAddr::from(([127, 0, 0, 1], self.number)))
+    }
+
+    fn sleep(&self, _duration: Duration, live: &[WaitId]) -> Woken {
+        let mut heard = self.heard.lock().unwrap();
+        loop {
+            if heard.rings.drain(..).any(|id| live.contains(&id)) {
+                return Woken::Rung(Duration::ZERO);
+            }
+            if std::mem::take(&mut heard.nudge) {
+                return Woken::Nudged;
+            }
+            heard = self.wake.wait(heard).unwrap();
+        }
+    }
+
+    fn heard(&self, _live: &[WaitId]) -> Option<Duration> {
+        None
+    }
+
+    fn nudge(&self) {
+        self.heard.lock().unwrap().nudge = true;
+        self.wake.notify_one();
+    }
+}
+
+/// What is on the server: who holds it, by token, and who stands in the queue.
+struct Server {
+    last: u64,
+    holder: Option<u64>,
+    queue: Vec<Entry>,
+}
+
+/// One who stands in the queue, and where it can be rung.
+#[derive(Clone, Copy)]
+struct Entry {
+    id: WaitId,
+    bell: Option<SocketAddr>,
+}
+
+impl Server {
+    fn next(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+}
+
+struct World {
+    hall: Hall<u64, Held>,
+    key: Key,
+    server: Mutex<Server>,
+    /// All bells, by their numbers.
+    bells: Mutex<Vec<Arc<Chime>>>,
+    /// The waiters' numbers, in the order in which they got it.
+    got: Mutex<Vec<u64>>,
+    /// Whether the server refuses some hand-overs.
+    refuses: bool,
+}
+
+/// It is held, by this token, after standing in the queue under these ids.
+struct Held {
+    token: u64,
+    stood: Vec<WaitId>,
+}
+
+impl World {
+    /// With a holder who does not know of waiters yet.
+    fn new(refuses: bool) -> (Arc<World>, Held) {
+        let world = World {
+            hall: Hall::default(),
+            key: Keyspace::default().lock(b"model"),
+            server: Mutex::new(Server { last: 1, holder: Some(1), queue: Vec::new() }),
+            bells: Mutex::default(),
+            got: Mutex::default(),
+            refuses,
+        };
+        (Arc::new(world), Held { token: 1, stood: Vec::new() })
+    }
+
+    fn new_bell(&self) -> Arc<Chime> {
+        let mut bells = self.bells.lock().unwrap();
+        let number = bells.len() as u16;
+        bells.push(Arc::new(Chime { number, heard: Mutex::default(), wake: Condvar::new() }));
+        Arc::clone(&bells[usize::from(number)])
+    }
+
+    /// Waits in line, unless that is called off; then nothing of it is left.
+    fn wait(&self, called_off: &AtomicBool) -> Option<Held> {
+        let (hall, key) = (&self.hall, &self.key);
+        let mut bell: Arc<dyn Bell> = self.new_bell();
+        let ask = self.server.lock().unwrap().next();
+        let number = hall.enter(key, ask, &bell);
+        let (mut ids, mut queued, mut rung, mut first) = (Vec::new(), false, false, false);
+        loop {
+            if !first {
+                let (is_first, stand) = hall.first(key, number);
+                first = is_first;
+                if let Some(stand) = stand {
+                    (ids, bell, queued) = (stand.ids, stand.bell, true);
+                }
+            }
+            let off = called_off.load(Ordering::SeqCst);
+            let asleep = !off && (!first || queued && !rung);
+            if !asleep && hall.go_to_work(key, number) {
+                if off {
+                    self.leave(number, ids, queued && !rung, bell);
+                    return None;
+                }
+                let mut server = self.server.lock().unwrap();
+                if rung && server.holder.is_none() {
+                    let token = server.next();
+                    server.holder = Some(token);
+                    drop(server);
+                    self.got.lock().unwrap().push(number);
+                    let left = hall.leave(key, number, None, None);
+                    assert!(left.is_none_or(|left| left.ids == ids), "a strange place is left");
+                    return Some(Held { token, stood: ids });
+                }
+                let id = WaitId(server.next());
+                let entry = Entry { id, bell: bell.address(id) };
+                let end = if rung { 0 } else { server.queue.len() };
+                server.queue.insert(end, entry);
+                (queued, rung) = (true, server.holder.is_none());
+                ids.push(id);
+                continue;
+            }
+            let mut heard = false;
+            let mut sleep = || heard |= matches!(bell.sleep(Duration::MAX, &ids), Woken::Rung(_));
+            if hall.doze(key, number, &ids) {
+                sleep();
+            }
+            loop {
+                match hall.rise(key, number) {
+                    Rise::Given(mut held) => {
+                        assert_eq!(self.server.lock().unwrap().holder, Some(held.token), "given twice");
+                        self.got.lock().unwrap().push(number);
+                        let place = queued && !rung;
+                        let stand = place.then(|| Stand { place: a_place(), ids: ids.clone(), bell });
+                        let left = hall.leave(key, number, stand, None);
+                        held.stood.extend(left.into_iter().flat_map(|left| left.ids));
+                        if !place {
+                            held.stood.extend(ids);
+                        }
+                        return Some(held);
+                    }
+                    Rise::Up { rung } => {
+                        heard |= rung;
+                        break;
+                    }
+                    Rise::Served => sleep(),
+                }
+            }
+            (rung, queued) = (rung || heard, queued && !heard);
+        }
+    }
+
+    /// Leaves without it: the place goes to the next in line, or the entry is taken off.
+    fn leave(&self, number: u64, mut ids: Vec<WaitId>, place: bool, bell: Arc<dyn Bell>) {
+        let stand = place.then(|| Stand { place: a_place(), ids: ids.clone(), bell });
+        let had_stand = stand.is_some();
+        match self.hall.leave(&self.key, number, stand, None) {
+            None if had_stand => return,
+            left => ids.extend(left.into_iter().flat_map(|left| left.ids)),
+        }
+        let mut server = self.server.lock().unwrap();
+        server.queue.retain(|entry| !ids.contains(&entry.id));
+        let free = server.holder.is_none();
+        let queue = server.queue.clone();
+        drop(server);
+        if free {
+            // We may have been rung in between.
+            self.ring_first(queue, &ids);
+        }
+    }
+
+    fn let_go(&self, mut held: Held) {
+        if let Some(mut serving) = self.hall.serve(&self.key) {
+            let token = serving.ask;
+            let mut server = self.server.lock().unwrap();
+            assert_eq!(server.holder, Some(held.token), "somebody else has it");
+            serving.ask = server.next();
+            if !self.refuses || thread_rng().gen_bool(0.5) {
+                server.holder = Some(token);
+                drop(server);
+                return serving.give(Held { token, stood: std::mem::take(&mut held.stood) });
+            }
+        }
+        let mut server = self.server.lock().unwrap();
+        assert_eq!(server.holder.take(), Some(held.token), "somebody else has it");
+        let queue = server.queue.clone();
+        drop(server);
+        let others = self.ring_first(queue, &held.stood);
+        self.hall.let_go(&self.key, HandedOn { others, ours: false }, NOW);
+    }
+
+    /// As `Queue::hand_on`: rings the first who is not one of ours, and takes it and ours off; first the bell, unless one of
+    /// ours is still there.
+    fn ring_first(&self, mut queue: Vec<Entry>, ours: &[WaitId]) -> bool {
+        let write_first = queue.iter().any(|entry| ours.contains(&entry.id));
+        let mut next = None;
+        for write in [write_first, !write_first] {
+            if write {
+                let mut server = self.server.lock().unwrap();
+                if write_first {
+                    queue.clone_from(&server.queue);
+                    next = queue.iter().find(|entry| !ours.contains(&entry.id)).copied();
+                }
+                let off = next.map(|next| next.id);
+                server.queue.retain(|entry| !ours.contains(&entry.id) && Some(entry.id) != off);
+                continue;
+            }
+            if !write_first {
+                next = queue.iter().find(|entry| !ours.contains(&entry.id)).copied();
+            }
+            // One that has not come to sleep yet hears the bell when it does. One that just left looks at the lock
+            // afterwards, and rings in its turn.
+            if let Some(Entry { id, bell: Some(bell) }) = next
+                && !self.hall.ring(&self.key, id)
+            {
+                let bell = Arc::clone(&self.bells.lock().unwrap()[usize::from(bell.port())]);
+                bell.ring(id);
+            }
+        }
+        next.is_some()
+    }
+
+    fn cancel(&self, called_off: &AtomicBool) {
+        called_off.store(true, Ordering::SeqCst);
+        let bells = self.bells.lock().unwrap().clone();
+        bells.iter().for_each(|bell| bell.nudge());
+    }
+
+    /// Nobody waits, nobody holds it, and those who got it came in the order of the line.
+    fn is_over(&self, waiters: usize) {
+        assert_eq!(self.got.lock().unwrap().len(), waiters, "who has got it");
+        assert_eq!(self.server.lock().unwrap().holder, None);
+        assert!(self.hall.serve(&self.key).is_none());
+        let got = self.got.lock().unwrap();
+        assert!(got.is_sorted(), "out of order: {got:?}");
+    }
+}
+
+/// A waiter that lets go of it when it has it, and whether it has got it.
+fn start(world: &Arc<World>, called_off: &Arc<AtomicBool>) -> JoinHandle<bool> {
+    let (world, called_off) = (Arc::clone(world), Arc::clone(called_off));
+    thread::spawn(move || {
+        let held = world.wait(&called_off);
+        held.map(|held| world.let_go(held)).is_some()
+    })
+}
+
+/// Any place in the queue.
+fn a_place() -> Place {
+    let mut plan = Plan::new(NOW, None, Duration::ZERO, Known::default());
+    plan.on(Event::Joined { before: 0, lock: Seen::Held { rings: true, left: None } }, NOW, 0.5, true);
+    plan.place().unwrap()
+}
+
+fn everybody_gets_it(refuses: bool) {
+    let (world, held) = World::new(refuses);
+    let never = Arc::new(AtomicBool::new(false));
+    let waiters: Vec<_> = (0..3).map(|_| start(&world, &never)).collect();
+    world.let_go(held);
+    for waiter in waiters {
+        assert!(waiter.join().unwrap());
+    }
+    world.is_over(3);
+}
+
+#[test]
+fn each_waiter_is_given_it_once_and_in_turn() {
+    explore("line: in turn", || everybody_gets_it(false));
+}
+
+#[test]
+fn a_hand_over_that_is_refused_leaves_nobody_asleep() {
+    explore("line: refused", || everybody_gets_it(true));
+}
+
+#[test]
+fn who_leaves_passes_its_place_on() {
+    explore("line: leaving", || {
+        let (world, held) = World::new(true);
+        let (never, off) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let waiters = [&off, &never, &off, &never].map(|called_off| start(&world, called_off));
+        let canceller = thread::spawn({
+            let world = Arc::clone(&world);
+            move || world.cancel(&off)
+        });
+        world.let_go(held);
+        canceller.join().unwrap();
+        let got = waiters.map(|waiter| waiter.join().unwrap());
+        assert!(got[1] && got[3], "who was not called off gets it");
+        world.is_over(got.iter().filter(|&&got| got).count());
+    });
+}

@@ -1,0 +1,17 @@
+//! Where shared state takes its locks and atomics from: the standard library, or, in the model tests, shuttle, which
+//! decides itself which thread runs next.
+//!
+//! `make sanitize` runs the model tests: unit tests that are compiled with `--cfg shuttle`. Everything else, the other unit
+//! tests included, never sees shuttle.
+
+#[cfg(not(all(test, shuttle)))]
+pub(crate) use std::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicPtr},
+};
+
+#[cfg(all(test, shuttle))]
+pub(crate) use shuttle::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicPtr},
+};

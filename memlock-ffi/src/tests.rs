@@ -1,0 +1,108 @@
+//! The handles through the C functions, without a server: what Miri can watch of the boundary.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::ptr::{null, null_mut};
+
+use crate::*;
+
+fn sentence() -> String {
+    // SAFETY: it is never NULL, and a string of this thread.
+    unsafe { CStr::from_ptr(memlock_last_error()) }.to_string_lossy().into_owned()
+}
+
+fn open(url: &CStr) -> *mut memlock_client {
+    let mut client = null_mut();
+    // SAFETY: the URL is a string, and the place is ours.
+    assert_eq!(unsafe { memlock_client_open(url.as_ptr(), &raw mut client) }, MEMLOCK_OK, "{}", sentence());
+    client
+}
+
+fn lock(client: *const memlock_client, wait_ms: i64) -> (c_int, *mut memlock_lock) {
+    let mut lock = null_mut();
+    // SAFETY: the client is open, the name is a string, and the place is ours.
+    let answer = unsafe { memlock_mutex_lock(client, c"name".as_ptr(), 30_000, wait_ms, &raw mut lock) };
+    (answer, lock)
+}
+
+#[test]
+fn a_lock_goes_from_one_client_to_the_other() {
+    let (one, two) = (open(c"memory://locks"), open(c"memory://locks"));
+    let (answer, held) = lock(one, 0);
+    assert_eq!((answer, lock(two, 0).0), (MEMLOCK_OK, MEMLOCK_BUSY), "{}", sentence());
+    let (mut fence, mut left, mut owner) = (0, 0, std::mem::MaybeUninit::<memlock_owner>::uninit());
+    // SAFETY: handles that are open, strings, and places of our own, of which one holds nothing yet. What is closed is not
+    // used again.
+    unsafe {
+        assert_eq!(memlock_lock_fence(held, &raw mut fence), MEMLOCK_OK);
+        assert_eq!(memlock_lock_remaining_ms(held, &raw mut left), MEMLOCK_OK);
+        assert_eq!(memlock_lock_extend(held, 40_000), MEMLOCK_OK);
+        assert_eq!(memlock_lock_extend(held, -1), MEMLOCK_INVALID);
+        assert_eq!(memlock_mutex_owner(two, c"name".as_ptr(), owner.as_mut_ptr()), MEMLOCK_BUSY);
+        let token = &owner.assume_init_ref().token;
+        assert_eq!(memlock_mutex_force_unlock(two, c"name".as_ptr(), token.as_ptr()), MEMLOCK_OK);
+        memlock_client_close(one);
+        assert_eq!(memlock_unlock(held), MEMLOCK_LOST);
+    }
+    let (answer, held) = lock(two, -1);
+    assert!(answer == MEMLOCK_OK && fence > 0 && left > 0);
+    // SAFETY: as above; a lock outlives its client.
+    unsafe {
+        memlock_client_close(two);
+        assert_eq!(memlock_unlock(held), MEMLOCK_OK);
+    }
+}
+
+#[test]
+fn a_list_is_walked_through() {
+    let client = open(c"memory://lists");
+    let (mut list, mut walk, mut id) = (null_mut(), null_mut(), 0);
+    let (mut key, mut length): (*const c_char, usize) = (null(), 0);
+    // SAFETY: as above; the bytes of a key are those that were given, for as long as the walk stands there.
+    unsafe {
+        assert_eq!(memlock_list_set_up(client, c"s".as_ptr(), 60_000, &raw mut list), MEMLOCK_OK);
+        for (expected, bytes) in [(MEMLOCK_OK, "a\0b"), (MEMLOCK_DUPLICATE, "a\0b"), (MEMLOCK_OK, "")] {
+            let answer = memlock_list_insert(list, bytes.as_ptr().cast(), bytes.len(), &raw mut id);
+            assert!(answer == expected || bytes.is_empty() && answer == MEMLOCK_INVALID, "{}", sentence());
+        }
+        assert_eq!(memlock_list_insert(list, null(), 1, null_mut()), MEMLOCK_INVALID);
+        assert_eq!(memlock_list_walk(list, &raw mut walk), MEMLOCK_OK);
+        assert_eq!(memlock_walk_next(walk, &raw mut id, &raw mut key, &raw mut length), MEMLOCK_OK);
+        assert_eq!(std::slice::from_raw_parts(key.cast::<u8>(), length), b"a\0b");
+        memlock_list_close(list);
+        memlock_client_close(client);
+        memlock_walk_close(walk);
+    }
+}
+
+#[test]
+fn a_wait_that_was_cancelled_gets_nothing() {
+    let client = open(c"memory://waits");
+    let (mut wait, mut held) = (null_mut(), null_mut());
+    // SAFETY: as above.
+    unsafe {
+        assert_eq!(memlock_wait_open(client, &raw mut wait), MEMLOCK_OK);
+        assert_eq!(memlock_wait_cancel(wait), MEMLOCK_OK);
+        let name = c"name".as_ptr();
+        let answer = memlock_mutex_lock_wait(client, name, 30_000, -1, wait, &raw mut held);
+        assert!(answer == MEMLOCK_INTERRUPTED && held.is_null());
+        memlock_client_close(client);
+        memlock_wait_close(wait);
+    }
+}
+
+#[test]
+fn null_is_refused_and_may_be_closed() {
+    let mut held = null_mut();
+    // SAFETY: NULL is allowed everywhere.
+    unsafe {
+        assert_eq!(memlock_client_open(c"memory://null".as_ptr(), null_mut()), MEMLOCK_INVALID);
+        assert_eq!(memlock_mutex_lock(null(), null(), 0, 0, &raw mut held), MEMLOCK_INVALID);
+        assert_eq!(memlock_unlock(null_mut()), MEMLOCK_INVALID);
+        assert_eq!(memlock_lock_fence(null(), null_mut()), MEMLOCK_INVALID);
+        memlock_client_close(null_mut());
+        memlock_list_close(null_mut());
+        memlock_walk_close(null_mut());
+        memlock_wait_close(null_mut());
+    }
+    assert!(sentence().contains("NULL"));
+}
