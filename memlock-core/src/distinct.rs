@@ -99,20 +99,24 @@ impl DistinctList {
     /// [`ErrorKind::Unknown`], [`ErrorKind::Protocol`].
     pub fn set_up(&mut self, duration: Duration) -> Result<SetUp> {
         let lease = Lease::new(duration)?;
-        let fresh = self.client.identity()?.token();
-        let generation = Generation::new(fresh, self.client.clock().now() + duration);
-        let value = format!("{SESSION_FORMAT} {fresh}");
-        let counter = self.counter(&generation);
-        let setting_up = [
-            Op::Add { key: &counter, value: b"0", ttl: item_ttl(duration) },
-            Op::Add { key: &self.key, value: value.as_bytes(), ttl: lease.ttl() },
-            Op::Get { key: &self.key },
-        ];
+        let mut tried = Vec::new();
         let mut error = None;
         for _ in 0..ATTEMPTS {
             // Most callers find the session there: look first, and write only if it is not.
             let mut found = self.look_up().map_err(|error| Failure { error, sent: false });
             if let Ok(None) = found {
+                // Each time another one: an earlier one may have been set up, joined, and torn down meanwhile, and those who
+                // joined it must not find it there again.
+                let fresh = self.client.identity()?.token();
+                tried.push(fresh);
+                let generation = Generation::new(fresh, self.client.clock().now() + duration);
+                let value = format!("{SESSION_FORMAT} {fresh}");
+                let counter = self.counter(&generation);
+                let setting_up = [
+                    Op::Add { key: &counter, value: b"0", ttl: item_ttl(duration) },
+                    Op::Add { key: &self.key, value: value.as_bytes(), ttl: lease.ttl() },
+                    Op::Get { key: &self.key },
+                ];
                 found = self.client.run(self.route, &setting_up).map(|replies| match replies.last() {
                     Some(Reply::Value(item)) => Generation::parse(item, self.client.clock().now()),
                     _ => None,
@@ -124,7 +128,7 @@ impl DistinctList {
                     self.remove_session(&found)?
                 }
                 Ok(Some(found)) => {
-                    let created = found.token == fresh;
+                    let created = tried.contains(&found.token);
                     (self.joined, self.bound) = (Some(found), true);
                     return Ok(if created { SetUp::Created } else { SetUp::Joined });
                 }

@@ -3,7 +3,7 @@
 use super::bench::*;
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::store::{Failure, Op, Reply, Route, Store};
-use memlock_core::{Client, Error, ErrorKind, Extension, Release, Wait, Waited};
+use memlock_core::{Client, Error, ErrorKind, Extension, Release, SetUp, Wait, Waited};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -118,6 +118,33 @@ fn a_bell_for_a_place_that_could_not_be_given_back_is_heeded() {
     unlock(holder);
     unlock(gets(&second));
     until(|| bench.entries().is_empty());
+}
+
+#[test]
+fn a_session_that_was_torn_down_does_not_come_back() {
+    let bench = Bench::new();
+    let mut other = bench.client().distinct_list("s").unwrap();
+    let theirs = Arc::new(Mutex::new(other.clone()));
+    let (handle, sets) = (Arc::clone(&theirs), AtomicUsize::new(0));
+    let client = bench.hooked(Arc::new(SystemClock), move |op| match op {
+        Op::Add { key, .. } if key.as_str() == "list:s" && sets.fetch_add(1, Ordering::SeqCst) == 0 => {
+            Fate::ReplyLost
+        }
+        // The answer was lost; before it is looked for, somebody joins the session, and ends it.
+        Op::Get { .. } if sets.load(Ordering::SeqCst) == 1 => {
+            sets.store(2, Ordering::SeqCst);
+            let mut handle = handle.lock().unwrap();
+            assert_eq!(handle.set_up(LEASE).unwrap(), SetUp::Joined);
+            assert!(handle.tear_down().unwrap());
+            Fate::Done
+        }
+        _ => Fate::Done,
+    });
+    let mut list = client.distinct_list("s").unwrap();
+    assert_eq!(list.set_up(LEASE).unwrap(), SetUp::Created);
+    assert!(list.insert("a").unwrap().is_some());
+    assert_eq!(theirs.lock().unwrap().insert("b").unwrap(), None, "that session is over");
+    assert_eq!(other.set_up(LEASE).unwrap(), SetUp::Joined);
 }
 
 #[test]

@@ -305,8 +305,7 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         let (first, stand) = self.at.hall.first(self.at.key, self.number);
         if let Some(HallStand { place, ids, bell }) = stand {
             (self.ids, self.bell, self.reached) = (ids, bell, true);
-            let (now, chance) = (self.now(), self.identity.fraction());
-            self.plan.take_over(place, now, chance, self.at.client.bells().are_heard());
+            self.plan.take_over(place, self.at.client.bells().are_heard());
         }
         if first && !self.first {
             self.ids.splice(..0, self.at.hall.take_left_behind(self.at.key));

@@ -89,6 +89,8 @@ pub struct Place {
     left: Option<Moment>,
     /// The last pause of a waiter without a bell.
     poll: Duration,
+    /// When to look, if nobody rings: also if another waiter has taken the place over by then.
+    look: Moment,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +116,7 @@ impl Plan {
             rings: false,
             left: None,
             poll: Duration::ZERO,
+            look: now,
         };
         Plan {
             place,
@@ -216,13 +219,13 @@ impl Plan {
         (self.place.queued == Queued::Yes && !self.rung).then_some(self.place)
     }
 
-    /// Takes over another waiter's place. It is rung as before.
-    pub fn take_over(&mut self, place: Place, now: Moment, chance: f64, trusted: bool) {
+    /// Takes over another waiter's place. It is rung as before, and looked at when it would have been.
+    pub fn take_over(&mut self, place: Place, trusted: bool) {
         (self.place, self.trusted, self.started) = (place, trusted, true);
         if self.rung {
             self.place.queued = Queued::No;
         } else {
-            self.step = self.sleep(now, chance);
+            self.step = Step::Sleep(self.place.look);
         }
     }
 
@@ -360,7 +363,8 @@ impl Plan {
             SLOW.mul_f64(turns).clamp(FIRST.0, FIRST.1).mul_f64(1.0 + 0.15 * chance)
         };
         let pause = if flaw::has(Flaw::BellsAlone) { Duration::from_secs(3600) } else { pause };
-        Step::Sleep(now + pause)
+        self.place.look = now + pause;
+        Step::Sleep(self.place.look)
     }
 }
 

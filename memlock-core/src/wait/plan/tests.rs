@@ -335,3 +335,14 @@ fn a_queue_that_stood_still_is_not_believed_to_be_slow_for_long() {
     plan.on(Event::Looked { stand: Some(Stand::Behind(499)), lock: Some(RINGING) }, at(later), 1.0, true);
     assert!(sleeps(&mut plan, later) < Duration::from_secs(12));
 }
+
+/// Found by the simulation: each time a waiter of a line timed out, the next one began its pause anew.
+#[test]
+fn whoever_takes_a_place_over_looks_when_the_last_one_would_have_looked() {
+    let mut first = queued(1, RINGING, false);
+    let pause = sleeps(&mut first, 0);
+    let mut next = plan(None);
+    next.take_over(first.place().unwrap(), false);
+    assert_eq!(next.step(at(pause.as_millis() as u64 / 2)), Step::Sleep(at(0) + pause));
+    assert!(matches!(next.step(at(2000)), Step::Look { .. }));
+}
