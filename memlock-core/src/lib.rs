@@ -31,6 +31,8 @@ pub mod clock;
 pub mod distinct;
 pub mod error;
 pub mod fork;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 pub mod lease;
 pub mod mutex;
 pub mod name;

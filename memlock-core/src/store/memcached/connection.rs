@@ -75,8 +75,7 @@ impl Connection {
     ) -> Result<Connection> {
         let stream = connect(host, port, pinned, settings.connect_timeout, clock.as_ref())?;
         let prepared = stream
-            .set_nodelay(true)
-            .and_then(|()| stream.set_read_timeout(Some(settings.io_timeout)))
+            .set_read_timeout(Some(settings.io_timeout))
             .and_then(|()| stream.set_write_timeout(Some(settings.io_timeout)));
         prepared.map_err(|error| unreachable(format!("The socket cannot be set up: {error}.")))?;
         let mut connection = Connection {
@@ -376,6 +375,10 @@ fn connect(
     timeout: Duration,
     clock: &dyn Clock,
 ) -> Result<TcpStream> {
+    #[cfg(fuzzing)]
+    if let Some(stream) = crate::fuzzing::dialled() {
+        return Ok(stream);
+    }
     let addresses = match pinned {
         Some(address) => vec![address],
         None => resolve(host, port)?,
@@ -387,12 +390,17 @@ fn connect(
         if left.is_zero() {
             break;
         }
-        match TcpStream::connect_timeout(&address, left) {
+        match TcpStream::connect_timeout(&address, left).and_then(without_delay) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error.to_string(),
         }
     }
     Err(unreachable(format!("It cannot be connected to ({last}). Is memcached running there?")))
+}
+
+fn without_delay(stream: TcpStream) -> std::io::Result<TcpStream> {
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 /// The addresses of a name: at most one of each family. A name with more of them leads to several servers, and

@@ -317,7 +317,7 @@ fn open(address: IpAddr, port: u16) -> std::io::Result<UdpSocket> {
     Ok(udp)
 }
 
-fn ring(id: WaitId, after: Duration) -> Vec<u8> {
+pub(crate) fn ring(id: WaitId, after: Duration) -> Vec<u8> {
     match after.as_micros() {
         0 => format!("memlock/1 {id}"),
         micros => format!("memlock/1 {id} {micros}"),
