@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use crate::error::{Error, Result};
+use crate::wait::entries::is_one_hosts;
 
 /// What stands in the URL: `bell=off`, or `bell=address[:port[-port]]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +35,7 @@ impl Setting {
             None => text.split_once(':').map_or((text, None), |(host, ports)| (host, Some(ports))),
         };
         let address: IpAddr = host.parse().map_err(|_| unreadable())?;
-        if address.is_unspecified() || address.is_multicast() {
+        if !is_one_hosts(address) {
             return Err(unreadable());
         }
         let Some(ports) = ports else { return Ok(Setting::At(address, None)) };
@@ -68,6 +69,9 @@ mod tests {
             "host",
             "0.0.0.0",
             "224.0.0.1",
+            "255.255.255.255",
+            "::ffff:224.0.0.1",
+            "[::ffff:0.0.0.0]:4000",
             "10.0.0.1:",
             "10.0.0.1:0",
             "10.0.0.1:9-8",
