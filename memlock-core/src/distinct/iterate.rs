@@ -146,31 +146,3 @@ impl Entries {
         Ok(Some((entries, under_way)))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::client::Client;
-    use crate::clock::{Clock, SystemClock};
-    use crate::distinct::Insertion;
-    use crate::store::memory::Memory;
-    use std::sync::Arc;
-    use std::time::Duration;
-
-    /// Somebody has written to the counter of ids.
-    #[test]
-    fn a_counter_at_its_end_gives_its_last_id_and_a_walk_that_ends() {
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let client = Client::with_store(Arc::new(Memory::new(Arc::clone(&clock))), clock);
-        let mut list = client.distinct_list("s").unwrap();
-        list.set_up(Duration::from_secs(60)).unwrap();
-        let counter = list.counter(&list.joined.clone().unwrap());
-        let count = Op::Count { key: &counter, by: u64::MAX - 1, initial: None };
-        assert_eq!(client.one(list.route, count).unwrap(), Reply::Number(u64::MAX - 1));
-        assert_eq!(list.insert("k").unwrap(), Some(Insertion::First(u64::MAX)));
-        let mut walk = list.entries().unwrap().unwrap();
-        assert!(list.tear_down().unwrap());
-        assert_eq!(walk.next().unwrap().unwrap_err().kind(), ErrorKind::NotFound);
-        assert_eq!(walk.next(), None);
-    }
-}

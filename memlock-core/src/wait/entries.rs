@@ -191,6 +191,30 @@ mod tests {
         }
 
         #[test]
+        fn a_release_in_vain_changes_one_count_and_nothing_else(
+            lines in vec("-#[0-9a-f]{16}#-?[0-9]{1,3}(#[ -\"$-~]{0,9}){0,3}\n", 1..6), chosen: usize,
+        ) {
+            let queue = lines.concat().into_bytes();
+            let before: Vec<Entry<'_>> = waiters(&queue).collect();
+            prop_assert_eq!(before.len(), lines.len());
+            let passed = before[chosen % before.len()].id;
+            let counted = passing(&queue, &[], passed);
+            let after: Vec<Entry<'_>> = waiters(&counted).collect();
+            prop_assert_eq!(after.len(), lines.len());
+            let fields = |entry: &Entry<'_>| -> Vec<Vec<u8>> {
+                entry.line.strip_suffix(b"\n").unwrap().split(|&byte| byte == b'#').map(<[u8]>::to_vec).collect()
+            };
+            for (before, after) in before.iter().zip(&after) {
+                let (mut expected, after) = (fields(before), fields(after));
+                if before.id == passed {
+                    expected.resize(expected.len().max(4), Vec::new());
+                    expected[3] = before.passed.saturating_add(1).to_string().into_bytes();
+                }
+                prop_assert_eq!(expected, after);
+            }
+        }
+
+        #[test]
         fn any_bytes_can_be_read(queue in vec(any::<u8>(), 0..200), text in "([0-9.:\\[\\]#a-f-]{0,40}\n){0,4}") {
             for queue in [&queue[..], text.as_bytes()] {
                 let clean = without(queue, &[]);

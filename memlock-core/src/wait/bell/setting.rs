@@ -52,6 +52,9 @@ impl Setting {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wait::entries::{WaitId, line, waiters};
+    use proptest::prelude::*;
+    use std::net::SocketAddr;
 
     #[test]
     fn the_urls_parameter_is_read_in_every_form() {
@@ -79,6 +82,24 @@ mod tests {
         ] {
             let said = Setting::parse(bad).unwrap_err().to_string();
             assert!(said.contains("bell=off"), "{bad:?}: {said}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_can_be_read(text in "\\PC{0,40}", address in "[0-9.:a-f\\[\\]-]{0,30}") {
+            let _ = Setting::parse(&text);
+            let _ = Setting::parse(&address);
+        }
+
+        /// Otherwise the waiter would stand in the queue as a line that nobody can read.
+        #[test]
+        fn whoever_is_at_an_accepted_address_can_be_rung(ip: IpAddr, mapped: [u8; 4], port in 1_u16..) {
+            for ip in [ip, IpAddr::from(mapped), IpAddr::V6(std::net::Ipv4Addr::from(mapped).to_ipv6_mapped())] {
+                let accepted = Setting::parse(&ip.to_string()).is_ok();
+                let line = line(Some(SocketAddr::new(ip, port)), WaitId(1));
+                prop_assert_eq!(waiters(&line).count(), usize::from(accepted), "{}", ip);
+            }
         }
     }
 }
