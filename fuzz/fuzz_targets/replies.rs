@@ -60,6 +60,10 @@ fuzz_target!(|data: &[u8]| {
                 // Where nothing was written, nothing was read.
                 let served = sent.iter().rposition(|&length| length > 0);
                 let mut served = served.map(|place| &mut peers[place]);
+                if let Some(peer) = &mut served {
+                    peer.life();
+                    assert!(peer.is_between_packets(), "what was there before is no reply to this");
+                }
                 for (op, reply) in ops.iter().zip(&replies) {
                     check(op, reply, served.as_deref_mut());
                 }
@@ -74,6 +78,12 @@ fuzz_target!(|data: &[u8]| {
                 let arrived = sent.iter().any(|&length| length > 0);
                 let was_refused = ops.len() == 1 && said.contains("refused");
                 assert!(failure.sent || !arrived || was_refused, "{said}");
+                let served = sent.iter().rposition(|&length| length > 0);
+                if let Some(place) = served
+                    && step == 1
+                {
+                    assert!(!all_was_well(&ops, &mut peers[place]), "{said}");
+                }
             }
         }
     }
@@ -98,6 +108,19 @@ fn op<'a>(byte: u8, keys: &'a [Key; 2], versions: &[Version]) -> Op<'a> {
         6 => Op::Count { key, by: u64::from(more), initial: (more % 4 > 1).then_some((u64::MAX, ttl)) },
         _ => Op::Get { key },
     }
+}
+
+/// Whether each of these operations was answered, plainly and in time.
+fn all_was_well(ops: &[Op<'_>], peer: &mut Peer) -> bool {
+    let life = peer.life();
+    peer.is_between_packets()
+        && ops.iter().all(|op| match op {
+            Op::Swap { version, .. } | Op::Delete { version, .. } if version.incarnation != life => true,
+            _ => {
+                let opaque = peer.next_request(op);
+                peer.is_plain() && expected_reply(op, opaque, peer).is_some()
+            }
+        })
 }
 
 /// Whether the reply is that which the server gave to this very request.

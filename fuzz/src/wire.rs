@@ -20,8 +20,9 @@ thread_local! {
 /// The server's end.
 pub struct Peer {
     socket: UnixStream,
-    /// What was sent, and how much of it the reader has read.
+    /// What was sent, where its packets end, and how much of it the reader has read.
     sent: Vec<u8>,
+    ends: Vec<usize>,
     read: usize,
     /// What the client wrote behind its first question, and how much of that was looked at.
     requests: Vec<u8>,
@@ -41,7 +42,7 @@ pub fn connection(packets: impl Iterator<Item = Vec<u8>>) -> (Peer, OwnedFd) {
     };
     let socket = UnixStream::from(ours);
     socket.set_nonblocking(true).expect("a socket of ours");
-    let mut sent = Vec::new();
+    let (mut sent, mut packet_ends) = (Vec::new(), Vec::new());
     'packets: for packet in packets {
         // The client has room for a whole chunk always, but for no more.
         for packet in packet.chunks(8 * 1024) {
@@ -53,10 +54,12 @@ pub fn connection(packets: impl Iterator<Item = Vec<u8>>) -> (Peer, OwnedFd) {
                 break 'packets;
             }
             sent.extend_from_slice(packet);
+            packet_ends.push(sent.len());
         }
     }
     socket.shutdown(Shutdown::Write).expect("a socket of ours");
-    let peer = Peer { socket, sent, read: 0, requests: Vec::new(), looked_at: 0, asked: 0 };
+    let peer =
+        Peer { socket, sent, ends: packet_ends, read: 0, requests: Vec::new(), looked_at: 0, asked: 0 };
     (peer, client)
 }
 
@@ -103,6 +106,28 @@ impl Peer {
         self.read = self.read.max(position);
         let [pid, time, uptime]: [u64; 3] = numbers;
         Incarnation { boot: time.saturating_sub(uptime), pid }
+    }
+
+    /// Whether nothing was left of the last packet that the client read. To be asked after [`Peer::life`].
+    pub fn is_between_packets(&self) -> bool {
+        self.ends.contains(&self.read)
+    }
+
+    /// Whether the next line is one that nobody could refuse to read.
+    pub fn is_plain(&self) -> bool {
+        let Some(line) = line(&self.sent, &mut self.read.clone()) else { return false };
+        let Ok(text) = std::str::from_utf8(line) else { return false };
+        let is_number =
+            |text: &str| (1..10).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
+        let mut words = text.split(' ');
+        let first = words.next().unwrap_or_default();
+        let starts = match first {
+            "VA" => words.next().is_some_and(is_number),
+            _ => ["HD", "NS", "EX", "NF", "EN", "STORED", "NOT_STORED"].contains(&first),
+        };
+        starts
+            && text.len() < 2000
+            && words.all(|word| word.starts_with(['c', 't', 'O']) && is_number(&word[1..]))
     }
 
     /// The next request, which must be this operation and nothing else; its opaque.

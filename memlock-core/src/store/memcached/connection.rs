@@ -107,7 +107,8 @@ impl Connection {
         loop {
             let (from, to) = self.line(&mut patience)?;
             if handshake.line(&self.input.buffer[from..to])? {
-                return handshake.finish();
+                // More might be taken for the first reply.
+                return if self.is_quiet() { handshake.finish() } else { Err(unasked()) };
             }
         }
     }
@@ -431,6 +432,10 @@ fn wait_until_ready(stream: &TcpStream, limit: Duration) {
     let millis = limit.as_millis().clamp(1, 60_000) as libc::c_int;
     // SAFETY: one valid pollfd is given. The answer is not needed: the caller tries both ways again.
     unsafe { libc::poll(&mut socket, 1, millis) };
+}
+
+fn unasked() -> Error {
+    Error::protocol("The server said more than it was asked: it is not a memcached that memlock can use.")
 }
 
 fn unreachable(text: impl Into<String>) -> Error {
