@@ -47,7 +47,8 @@ fuzz_target!(|data: &[u8]| {
 
     // What we write is such a datagram.
     let micros =
-        data.iter().fold(data.len() as u64, |hash, &byte| hash.wrapping_mul(31) + u64::from(byte)) % 50_001;
+        data.iter().fold(data.len() as u64, |hash, &byte| hash.wrapping_mul(31).wrapping_add(byte.into()))
+            % 50_001;
     let after = Duration::from_micros(micros);
     assert_eq!(reference(&ring(LIVE[1], after)), Some(after));
     assert!(bells.ring(*address, LIVE[1], after), "somebody has that bell");
@@ -63,7 +64,7 @@ fn reference(datagram: &[u8]) -> Option<Duration> {
     let text = std::str::from_utf8(datagram).ok()?.strip_prefix("memlock/1 ")?;
     let (id, micros) = text.split_once(' ').unwrap_or((text, "0"));
     let is_live = LIVE.iter().any(|live| live.to_string() == id);
-    // Five digits are the most; one leading zero is let pass.
+    // A datagram has room for five digits.
     let is_number = (1..=5).contains(&micros.len()) && micros.bytes().all(|byte| byte.is_ascii_digit());
     let micros = micros.parse().ok().filter(|&micros| is_live && is_number && micros <= 50_000)?;
     Some(Duration::from_micros(micros))

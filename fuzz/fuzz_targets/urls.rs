@@ -17,14 +17,13 @@ fuzz_target!(|text: &str| {
     as_a_bell(text);
 });
 
-/// An URL is read, or refused as a bad setting with a whole sentence; and then it is again.
+/// An URL is read, or refused as a bad setting with a whole sentence.
 fn as_an_url(text: &str) {
     match Client::connect(text) {
         Ok(client) => {
             assert!(text.contains("://") && !text.contains(['#', ' ', '\n', '\0']));
-            let host = text.split(['?', '/', ',']).next_back();
             assert!(Client::connect(&format!("{text}{}unknown=1", separator(text))).is_err());
-            assert!(!format!("{client:?}").is_empty() && host.is_some());
+            assert!(format!("{client:?}").contains("store"));
             if text.to_ascii_lowercase().starts_with("memory://") {
                 let mutex = client.mutex("x", Duration::from_secs(60)).expect("a plain name");
                 let mut lock = mutex.try_lock().expect("a store in memory").expect("nobody has it");
