@@ -21,6 +21,9 @@ VENV := target/venv
 PYTHON := $(abspath $(VENV))/bin/python
 CBINDGEN_VERSION := 0.29.4
 CBINDGEN := target/tools/bin/cbindgen
+CARGO_FUZZ_VERSION := 0.13.2
+CARGO_FUZZ := target/tools/bin/cargo-fuzz
+SECONDS ?= 20
 RUFF := $(VENV)/bin/ruff
 
 .PHONY: help
@@ -96,14 +99,20 @@ bench-contended: build python $(VENV)/.bench ## measure processes that contend f
 	@packaging/need cc memcached redis-server
 	PYTHON=$(PYTHON) benches/run-contended $(ARGS)
 
+.PHONY: fuzz
+fuzz: $(CARGO_FUZZ) ## replay the fuzzers' corpora and fuzz each target for SECONDS=20 (TARGETS=… for some; needs Rust nightly)
+	@packaging/need c++ python3
+	CARGO=$(CARGO) fuzz/run --seconds $(SECONDS) $(TARGETS)
+
 .PHONY: check
 check: $(CBINDGEN) $(VENV)/.test ## formatting, lints, links in the docs, and whether the C header is up to date
 	$(CARGO) fmt --all --check
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(SIMULATE) clippy -q -p memlock-simulation --target-dir target/simulation -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -q --no-deps -p memlock-core -p memlock-tests
-	$(RUFF) check . benches/run benches/run-contended examples/demo/run
-	$(RUFF) format --check . benches/run benches/run-contended examples/demo/run
+	$(RUFF) check . benches/run benches/run-contended examples/demo/run fuzz/run
+	$(RUFF) format --check . benches/run benches/run-contended examples/demo/run fuzz/run
 	$(CBINDGEN) -q --config memlock-ffi/cbindgen.toml --crate memlock-ffi --verify --output include/memlock.h memlock-ffi \
 	  || { echo "include/memlock.h is not what memlock-ffi/src says: run 'make header'."; exit 1; }
 
@@ -114,7 +123,8 @@ header: $(CBINDGEN) ## write include/memlock.h anew from memlock-ffi/src
 .PHONY: fmt
 fmt: $(VENV)/.test ## format Rust and Python
 	$(CARGO) fmt --all
-	$(RUFF) format . benches/run benches/run-contended examples/demo/run
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
+	$(RUFF) format . benches/run benches/run-contended examples/demo/run fuzz/run
 
 .PHONY: install
 install: build ## install libraries, headers, pkg-config and CMake files (PREFIX=, LIBDIR=, DESTDIR=)
@@ -158,3 +168,7 @@ $(VENV)/.bench: $(VENV)/bin/python packaging/bench-requirements.txt
 $(CBINDGEN):
 	@packaging/need cc
 	$(CARGO) install -q cbindgen --version =$(CBINDGEN_VERSION) --locked --root target/tools
+
+$(CARGO_FUZZ):
+	@packaging/need cc
+	$(CARGO) install -q cargo-fuzz --version =$(CARGO_FUZZ_VERSION) --locked --root target/tools

@@ -40,6 +40,8 @@ use crate::store::{Failure, Item, Op, Reply, Route, Version};
 
 mod insert;
 mod iterate;
+#[cfg(test)]
+mod tests;
 
 pub use insert::Insertion;
 pub use iterate::Entries;

@@ -35,6 +35,8 @@ pub mod flaw;
 #[cfg(not(memlock_sim))]
 mod flaw;
 pub mod fork;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 pub mod lease;
 #[cfg(all(test, shuttle))]
 mod models;

@@ -307,7 +307,7 @@ impl<'a> Batch<'a> {
         let Some(before) = last.checked_sub(places.len() as u64) else { return Err(Stop::SessionGone) };
         let ttl = list.ttl(&self.generation);
         let drawn: Vec<Drawn> =
-            places.iter().zip(before + 1..).map(|(&place, id)| self.draw(place, id)).collect();
+            places.iter().zip(before + 1..=last).map(|(&place, id)| self.draw(place, id)).collect();
         let mut ops = Vec::with_capacity(2 * drawn.len() + 1);
         for draw in &drawn {
             let entry = &self.entries[draw.place];

@@ -42,6 +42,7 @@ pub struct Entries {
     list: DistinctList,
     generation: Generation,
     next: u64,
+    /// 0 when the walk ended early.
     last: u64,
     /// Whatever was half done then is settled or dead a grace later.
     began: Moment,
@@ -62,12 +63,12 @@ impl Iterator for Entries {
             match self.window() {
                 Ok(Some(entries)) => self.ready = entries.into_iter(),
                 Ok(None) => {
-                    self.next = self.last.saturating_add(1);
+                    self.last = 0;
                     let gone = Error::new(ErrorKind::NotFound, "The session ended during the walk.");
                     return Some(Err(self.list.said("Reading", gone)));
                 }
                 Err(error) => {
-                    self.next = self.last + 1;
+                    self.last = 0;
                     return Some(Err(self.list.said("Reading", error)));
                 }
             }

@@ -79,10 +79,14 @@ pub fn without(queue: &[u8], gone: &[WaitId]) -> Vec<u8> {
 /// The queue without these waiters, and with one release more that has waited for that one in vain.
 pub fn passing(queue: &[u8], gone: &[WaitId], passed: WaitId) -> Vec<u8> {
     let count = |entry: Entry<'_>| {
-        let fields = || entry.line.splitn(4, |&byte| byte == b'#').take(3);
-        let kept: Vec<&[u8]> = fields().map(|field| field.strip_suffix(b"\n").unwrap_or(field)).collect();
         let count = entry.passed.saturating_add(1).to_string();
-        [&kept.join(&b'#')[..], b"#", count.as_bytes(), b"\n"].concat()
+        let line = entry.line.strip_suffix(b"\n").unwrap_or(entry.line);
+        let mut fields: Vec<&[u8]> = line.split(|&byte| byte == b'#').collect();
+        match fields.get_mut(3) {
+            Some(field) => *field = count.as_bytes(),
+            None => fields.push(count.as_bytes()),
+        }
+        [&fields.join(&b'#')[..], b"\n"].concat()
     };
     let left = waiters(queue).filter(|entry| !gone.contains(&entry.id));
     left.flat_map(|entry| if entry.id == passed { count(entry) } else { entry.line.to_vec() }).collect()
@@ -106,12 +110,17 @@ fn entry(line: &[u8]) -> Option<Entry<'_>> {
 
 /// One program's own address, and no crowd's.
 fn can_be_rung(address: &SocketAddr) -> bool {
-    let ip = address.ip().to_canonical();
+    address.port() != 0 && is_one_hosts(address.ip())
+}
+
+/// Whether it may be one host's own address, and not a crowd's.
+pub(crate) fn is_one_hosts(ip: IpAddr) -> bool {
+    let ip = ip.to_canonical();
     let crowd = match ip {
         IpAddr::V4(ip) => ip.is_broadcast() || ip.is_multicast(),
         IpAddr::V6(ip) => ip.is_multicast(),
     };
-    address.port() != 0 && !crowd && !ip.is_unspecified()
+    !crowd && !ip.is_unspecified()
 }
 
 #[cfg(test)]
@@ -163,6 +172,8 @@ mod tests {
         let twice = passing(&once, &[WaitId(0xaa)], WaitId(0xbb));
         assert_eq!(twice, b"-#00000000000000bb#-3#8\n");
         assert_eq!(waiters(&twice).map(|entry| entry.passed).collect::<Vec<_>>(), [8]);
+        let later = passing(b"-#00000000000000aa#0#7#and#more\n", &[], WaitId(0xaa));
+        assert_eq!(later, b"-#00000000000000aa#0#8#and#more\n", "what a later version adds is kept");
     }
 
     proptest! {
@@ -177,6 +188,30 @@ mod tests {
             let left = without(&queue, &[WaitId(gone)]);
             let left: Vec<u64> = waiters(&left).map(|entry| entry.id.0).collect();
             prop_assert_eq!(left, ids.into_iter().filter(|&id| id != gone).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn a_release_in_vain_changes_one_count_and_nothing_else(
+            lines in vec("-#[0-9a-f]{16}#-?[0-9]{1,3}(#[ -\"$-~]{0,9}){0,3}\n", 1..6), chosen: usize,
+        ) {
+            let queue = lines.concat().into_bytes();
+            let before: Vec<Entry<'_>> = waiters(&queue).collect();
+            prop_assert_eq!(before.len(), lines.len());
+            let passed = before[chosen % before.len()].id;
+            let counted = passing(&queue, &[], passed);
+            let after: Vec<Entry<'_>> = waiters(&counted).collect();
+            prop_assert_eq!(after.len(), lines.len());
+            let fields = |entry: &Entry<'_>| -> Vec<Vec<u8>> {
+                entry.line.strip_suffix(b"\n").unwrap().split(|&byte| byte == b'#').map(<[u8]>::to_vec).collect()
+            };
+            for (before, after) in before.iter().zip(&after) {
+                let (mut expected, after) = (fields(before), fields(after));
+                if before.id == passed {
+                    expected.resize(expected.len().max(4), Vec::new());
+                    expected[3] = before.passed.saturating_add(1).to_string().into_bytes();
+                }
+                prop_assert_eq!(expected, after);
+            }
         }
 
         #[test]

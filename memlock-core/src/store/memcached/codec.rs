@@ -275,6 +275,15 @@ mod tests {
 
     proptest! {
         #[test]
+        fn what_the_short_way_reads_the_crate_reads_too(line in "HD( c[0-9]{0,21})?( ?O[0-9+]{0,11}){0,2}") {
+            if let Some(short) = plain_success(line.as_bytes()) {
+                let crates = parse_meta_result(MetaResponse::parse_header(line.as_bytes()).unwrap()).unwrap();
+                prop_assert_eq!((short.code, short.cas, short.ttl), (crates.rc, crates.cas, crates.ttl));
+                prop_assert_eq!(short.opaque.map(u64::from), crates.opaque.and_then(|text| parse_number(&text)));
+            }
+        }
+
+        #[test]
         fn any_line_can_be_parsed(line: Vec<u8>, tail in "(HD|VA|EN|NS) [ -~]{0,40}") {
             let _ = parse(&line);
             let _ = parse(tail.as_bytes());

@@ -75,8 +75,7 @@ impl Connection {
     ) -> Result<Connection> {
         let stream = connect(host, port, pinned, settings.connect_timeout, clock.as_ref())?;
         let prepared = stream
-            .set_nodelay(true)
-            .and_then(|()| stream.set_read_timeout(Some(settings.io_timeout)))
+            .set_read_timeout(Some(settings.io_timeout))
             .and_then(|()| stream.set_write_timeout(Some(settings.io_timeout)));
         prepared.map_err(|error| unreachable(format!("The socket cannot be set up: {error}.")))?;
         let mut connection = Connection {
@@ -108,7 +107,8 @@ impl Connection {
         loop {
             let (from, to) = self.line(&mut patience)?;
             if handshake.line(&self.input.buffer[from..to])? {
-                return handshake.finish();
+                // More might be taken for the first reply.
+                return if self.is_quiet() { handshake.finish() } else { Err(unasked()) };
             }
         }
     }
@@ -366,6 +366,10 @@ fn connect(
     timeout: Duration,
     clock: &dyn Clock,
 ) -> Result<TcpStream> {
+    #[cfg(fuzzing)]
+    if let Some(stream) = crate::fuzzing::dialled() {
+        return Ok(stream);
+    }
     let addresses = match pinned {
         Some(address) => vec![address],
         None => resolve(host, port)?,
@@ -377,12 +381,17 @@ fn connect(
         if left.is_zero() {
             break;
         }
-        match TcpStream::connect_timeout(&address, left) {
+        match TcpStream::connect_timeout(&address, left).and_then(without_delay) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error.to_string(),
         }
     }
     Err(unreachable(format!("It cannot be connected to ({last}). Is memcached running there?")))
+}
+
+fn without_delay(stream: TcpStream) -> std::io::Result<TcpStream> {
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 /// The addresses of a name: at most one of each family. A name with more of them leads to several servers, and
@@ -413,6 +422,10 @@ fn wait_until_ready(stream: &TcpStream, limit: Duration) {
     let millis = limit.as_millis().clamp(1, 60_000) as libc::c_int;
     // SAFETY: one valid pollfd is given. The answer is not needed: the caller tries both ways again.
     unsafe { libc::poll(&mut socket, 1, millis) };
+}
+
+fn unasked() -> Error {
+    Error::protocol("The server said more than it was asked: it is not a memcached that memlock can use.")
 }
 
 fn unreachable(text: impl Into<String>) -> Error {

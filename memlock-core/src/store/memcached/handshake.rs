@@ -107,6 +107,8 @@ fn parse_version(text: &str) -> Option<(u64, u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
 
     fn introduce(lines: &[&str]) -> Result<Introduction> {
         let mut handshake = Handshake::default();
@@ -160,5 +162,30 @@ mod tests {
         assert!(with(0, "ERROR").is_err());
         assert_eq!(with(0, "ERROR Too many open connections").unwrap_err().kind(), ErrorKind::Unreachable);
         assert!(with(2, "STAT time x").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_lines_can_be_read_and_only_a_whole_introduction_is_believed(
+            lines in vec("(STAT (pid|uptime|time|version|cas_enabled) [ -~]{0,24})|END|[ -~]{0,40}", 0..16), raw: Vec<u8>,
+        ) {
+            let mut handshake = Handshake::default();
+            let _ = Handshake::default().line(&raw);
+            for line in &lines {
+                if !matches!(handshake.line(line.as_bytes()), Ok(false)) {
+                    break;
+                }
+            }
+            let said = |name: &str| lines.iter().any(|line| line.starts_with(&format!("STAT {name} ")));
+            let whole = ["pid", "uptime", "time", "version", "cas_enabled"].iter().all(|name| said(name));
+            prop_assert!(handshake.finish().is_err() || whole);
+        }
+
+        #[test]
+        fn a_version_is_as_old_as_its_numbers(numbers: (u32, u32, u32), tail in "([_-][ -~]{0,8})?") {
+            let (major, minor, patch) = numbers;
+            let parsed = parse_version(&format!("{major}.{minor}.{patch}{tail}"));
+            prop_assert_eq!(parsed, Some((major.into(), minor.into(), patch.into())));
+        }
     }
 }

@@ -122,7 +122,9 @@ fn split_host(text: &str) -> Result<(String, u16)> {
 mod tests {
     use super::*;
     use crate::clock::SystemClock;
+    use crate::error::ErrorKind;
     use crate::name::Keyspace;
+    use std::io::Write;
 
     fn open(text: &str) -> Result<Memcached> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -152,6 +154,25 @@ mod tests {
         ] {
             assert!(open(bad).is_err(), "{bad}");
         }
+    }
+
+    /// What it says unasked might be taken for the reply to the first request.
+    #[test]
+    fn a_server_that_says_more_than_it_was_asked_is_refused() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("memcached://{}", listener.local_addr().unwrap());
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let said = "STAT pid 5\r\nSTAT uptime 1\r\nSTAT time 9\r\nSTAT version 1.6.18\r\nEND\r\n\
+                STAT cas_enabled yes\r\nEND\r\nSTORED\r\n";
+            stream.write_all(said.as_bytes()).unwrap();
+            stream
+        });
+        let key = Keyspace::default().lock(b"x");
+        let append = [Op::Append { key: &key, value: b"v" }];
+        let failure = open(&url).unwrap().run(Route::of(&key), &append).unwrap_err();
+        assert_eq!((failure.error.kind(), failure.sent), (ErrorKind::Protocol, false));
+        drop(server.join().unwrap());
     }
 
     /// Other programs, and other versions of this one, must find the same server.

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use crate::error::{Error, Result};
+use crate::wait::entries::is_one_hosts;
 
 /// What stands in the URL: `bell=off`, or `bell=address[:port[-port]]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +35,7 @@ impl Setting {
             None => text.split_once(':').map_or((text, None), |(host, ports)| (host, Some(ports))),
         };
         let address: IpAddr = host.parse().map_err(|_| unreadable())?;
-        if address.is_unspecified() || address.is_multicast() {
+        if !is_one_hosts(address) {
             return Err(unreadable());
         }
         let Some(ports) = ports else { return Ok(Setting::At(address, None)) };
@@ -51,6 +52,9 @@ impl Setting {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wait::entries::{WaitId, line, waiters};
+    use proptest::prelude::*;
+    use std::net::SocketAddr;
 
     #[test]
     fn the_urls_parameter_is_read_in_every_form() {
@@ -68,6 +72,9 @@ mod tests {
             "host",
             "0.0.0.0",
             "224.0.0.1",
+            "255.255.255.255",
+            "::ffff:224.0.0.1",
+            "[::ffff:0.0.0.0]:4000",
             "10.0.0.1:",
             "10.0.0.1:0",
             "10.0.0.1:9-8",
@@ -75,6 +82,24 @@ mod tests {
         ] {
             let said = Setting::parse(bad).unwrap_err().to_string();
             assert!(said.contains("bell=off"), "{bad:?}: {said}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_can_be_read(text in "\\PC{0,40}", address in "[0-9.:a-f\\[\\]-]{0,30}") {
+            let _ = Setting::parse(&text);
+            let _ = Setting::parse(&address);
+        }
+
+        /// Otherwise the waiter would stand in the queue as a line that nobody can read.
+        #[test]
+        fn whoever_is_at_an_accepted_address_can_be_rung(ip: IpAddr, mapped: [u8; 4], port in 1_u16..) {
+            for ip in [ip, IpAddr::from(mapped), IpAddr::V6(std::net::Ipv4Addr::from(mapped).to_ipv6_mapped())] {
+                let accepted = Setting::parse(&ip.to_string()).is_ok();
+                let line = line(Some(SocketAddr::new(ip, port)), WaitId(1));
+                prop_assert_eq!(waiters(&line).count(), usize::from(accepted), "{}", ip);
+            }
         }
     }
 }

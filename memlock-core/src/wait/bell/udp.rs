@@ -317,7 +317,7 @@ fn open(address: IpAddr, port: u16) -> std::io::Result<UdpSocket> {
     Ok(udp)
 }
 
-fn ring(id: WaitId, after: Duration) -> Vec<u8> {
+pub(crate) fn ring(id: WaitId, after: Duration) -> Vec<u8> {
     match after.as_micros() {
         0 => format!("memlock/1 {id}"),
         micros => format!("memlock/1 {id} {micros}"),
@@ -326,11 +326,18 @@ fn ring(id: WaitId, after: Duration) -> Vec<u8> {
 }
 
 fn read_ring(datagram: &[u8]) -> Option<(WaitId, Duration)> {
+    if datagram.len() > LENGTH {
+        return None;
+    }
     let mut fields = datagram.strip_prefix(GREETING)?.split(|&byte| byte == b' ');
     let id = WaitId::parse(fields.next()?)?;
     let after = match fields.next() {
         None => 0,
-        Some(micros) => std::str::from_utf8(micros).ok()?.parse().ok()?,
+        // The standard library would let a sign pass.
+        Some(micros) if micros.iter().all(u8::is_ascii_digit) => {
+            std::str::from_utf8(micros).ok()?.parse().ok()?
+        }
+        Some(_) => return None,
     };
     let after = Duration::from_micros(after);
     (fields.next().is_none() && after <= LATEST).then_some((id, after))

@@ -15,6 +15,8 @@ fn a_ring_is_read_as_it_was_written_and_all_else_is_dropped() {
         "memlock/1 0000000000000007 ",
         "memlock/1 0000000000000007 50001",
         "memlock/1 0000000000000007 1 2",
+        "memlock/1 0000000000000007 +5",
+        "memlock/1 0000000000000007 000005",
         "memlock/2 0000000000000007",
     ] {
         assert_eq!(read_ring(bad.as_bytes()), None, "{bad:?}");

@@ -1,0 +1,101 @@
+//! Mutexes and their queue over a store that loses packets, gives false replies, and has items that others wrote. The
+//! input is a program of calls by two clients, with its length before it, and what befalls the first one's store.
+
+#![no_main]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use libfuzzer_sys::fuzz_target;
+use memlock_core::clock::Clock;
+use memlock_core::{Client, Lock, Release, Wait, Waited};
+use memlock_fuzz::store::Hostile;
+use memlock_fuzz::{DeafBells, Input, Time};
+
+fuzz_target!(|data: &[u8]| {
+    let mut input = Input(data);
+    let mut program = Input(input.chunk());
+    let honest = !Hostile::tampers(input.0);
+    let time = Time::new(Duration::from_micros(10));
+    let clock: Arc<dyn Clock> = time.clone();
+    let store = Hostile::new(Arc::clone(&clock), input.0);
+    let client = || {
+        let bells = Arc::new(DeafBells(Arc::clone(&time)));
+        Client::with_parts(store.clone(), Arc::clone(&clock), bells)
+    };
+    let clients = [client(), client()];
+    let mut held: [Option<Lock>; 2] = [None, None];
+    let mut fence = 0;
+    let mut steps = 0;
+    while !program.is_over() && steps < 24 {
+        steps += 1;
+        let what = program.byte();
+        let who = usize::from(what >> 7);
+        let granted = step(&clients[who], &mut held[who], what & 15, &mut program, (&time, honest));
+        if honest && granted {
+            let now = held[who].as_ref().map_or(0, Lock::fence);
+            assert!(now > fence, "fences rise");
+            fence = now;
+        }
+        let holders = held.iter().flatten().filter(|lock| !lock.remaining().is_zero()).count();
+        assert!(!honest || holders < 2, "granted twice");
+    }
+});
+
+/// True when a lock was granted.
+fn step(
+    client: &Client,
+    held: &mut Option<Lock>,
+    what: u8,
+    program: &mut Input<'_>,
+    (time, honest): (&Time, bool),
+) -> bool {
+    let lease = Duration::from_secs(1 + program.number() % 100);
+    let mutex = client.mutex("x", lease).expect("a plain name");
+    match what {
+        0..=5 if held.is_none() => {
+            let limit = Duration::from_millis(100 * u64::from(program.byte()));
+            let wait = if what < 3 { Wait::NEVER } else { Wait::at_most(limit) };
+            if let Ok(Waited::Done(lock)) = mutex.lock_with(&wait) {
+                assert!(lock.remaining() <= lease);
+                *held = Some(lock);
+                return true;
+            }
+        }
+        6 | 7 => {
+            if let Some(mut lock) = held.take() {
+                match lock.unlock() {
+                    Ok(_) => {
+                        let again = lock.unlock();
+                        assert!(matches!(again, Ok(Release::NotHeld | Release::Lost)), "{again:?}");
+                        assert!(lock.remaining().is_zero());
+                    }
+                    Err(_) => *held = Some(lock),
+                }
+            }
+        }
+        8 | 9 => {
+            if let Some(lock) = held {
+                let _ = lock.extend(lease);
+                assert!(lock.remaining() <= Duration::from_secs(101));
+            }
+        }
+        10 => {
+            // Whoever had it does not know, so that two may believe in it.
+            if let Ok(Some(owner)) = mutex.owner()
+                && !honest
+            {
+                let _ = mutex.force_unlock(&owner.token());
+            }
+        }
+        11 => {
+            if let Some(lock) = held.take() {
+                lock.abandon();
+            }
+        }
+        12 => *held = None,
+        13 => time.pass(Duration::from_millis(program.number() % 4000)),
+        _ => time.pass(Duration::from_secs(program.number() % 400)),
+    }
+    false
+}

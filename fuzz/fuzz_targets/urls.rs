@@ -1,0 +1,71 @@
+//! URLs: what a user, or an environment variable, gives.
+
+#![no_main]
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use libfuzzer_sys::fuzz_target;
+use memlock_core::fuzzing::{bell, percent_encode};
+use memlock_core::name::Keyspace;
+use memlock_core::wait::entries::{WaitId, line, waiters};
+use memlock_core::{Client, ErrorKind};
+
+fuzz_target!(|text: &str| {
+    as_an_url(text);
+    as_a_parameter(text);
+    as_a_bell(text);
+});
+
+/// An URL is read, or refused as a bad setting with a whole sentence.
+fn as_an_url(text: &str) {
+    match Client::connect(text) {
+        Ok(client) => {
+            assert!(text.contains("://") && !text.contains(['#', ' ', '\n', '\0']));
+            assert!(Client::connect(&format!("{text}{}unknown=1", separator(text))).is_err());
+            assert!(format!("{client:?}").contains("store"));
+            if text.to_ascii_lowercase().starts_with("memory://") {
+                let mutex = client.mutex("x", Duration::from_secs(60)).expect("a plain name");
+                let mut lock = mutex.try_lock().expect("a store in memory").expect("nobody has it");
+                lock.unlock().expect("a store in memory");
+            }
+        }
+        Err(error) => {
+            let said = error.to_string();
+            assert_eq!(error.kind(), ErrorKind::Config, "{said}");
+            assert!(said.ends_with(['.', '…']), "{said}");
+        }
+    }
+}
+
+fn separator(url: &str) -> char {
+    if url.contains('?') { '&' } else { '?' }
+}
+
+/// Whatever a parameter's value is, it can be written with %XX, and means the same.
+fn as_a_parameter(value: &str) {
+    let written = percent_encode(value.as_bytes()).replace('&', "%26").replace('#', "%23");
+    let accepts = |name: &str| Client::connect(&format!("memory://parameter?{name}={written}")).is_ok();
+    assert_eq!(accepts("prefix"), Keyspace::new(value).is_ok());
+    assert_eq!(accepts("bell"), bell(value).is_ok());
+    assert_eq!(accepts("outage"), is_duration(value), "{value:?}");
+    assert!(!accepts("unheard_of"));
+}
+
+/// `250ms`, `1.5s` or seconds without a unit, from 1 ms to 3600 s.
+fn is_duration(text: &str) -> bool {
+    let number = text.strip_suffix("ms").or(text.strip_suffix('s')).unwrap_or(text);
+    let unit = if text.ends_with("ms") { 0.001 } else { 1.0 };
+    let plain = number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    plain && number.parse::<f64>().is_ok_and(|number| (0.001..=3600.0).contains(&(number * unit)))
+}
+
+/// A waiter at an address that the setting accepts can be read by whoever is to ring it.
+fn as_a_bell(text: &str) {
+    let Ok(Some((address, (first, last)))) = bell(text) else { return };
+    assert!(first <= last && (first > 0 || last == 0));
+    let address = SocketAddr::new(address, last.max(1));
+    let line = line(Some(address), WaitId(7));
+    let read: Vec<_> = waiters(&line).map(|entry| (entry.bell, entry.id)).collect();
+    assert_eq!(read, [(Some(address), WaitId(7))], "{text:?}");
+}

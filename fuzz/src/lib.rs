@@ -1,0 +1,138 @@
+//! What several targets share: reading an input piece by piece, and time that only goes on when it is asked for.
+
+pub mod store;
+pub mod wire;
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use memlock_core::clock::{Clock, Moment};
+use memlock_core::wait::bell::{Bell, Bells, Woken};
+use memlock_core::wait::entries::WaitId;
+
+/// What is left of an input. Once it is used up, it goes on with zeros.
+#[derive(Debug, Default)]
+pub struct Input<'a>(pub &'a [u8]);
+
+impl<'a> Input<'a> {
+    pub fn byte(&mut self) -> u8 {
+        self.bytes(1).first().copied().unwrap_or(0)
+    }
+
+    pub fn number(&mut self) -> u64 {
+        // Most numbers are to be small, and some on the edge.
+        match self.byte() {
+            0xff => u64::MAX,
+            0xfe => i64::MAX as u64,
+            0xfd => self.bytes(8).iter().fold(0, |number, &byte| number << 8 | u64::from(byte)),
+            0xfc => u64::MAX - u64::from(self.byte()),
+            small => u64::from(small),
+        }
+    }
+
+    pub fn bytes(&mut self, length: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(length.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+
+    /// Some bytes with their length before them.
+    pub fn chunk(&mut self) -> &'a [u8] {
+        let length = self.byte();
+        self.bytes(length.into())
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Time goes on by a step whenever somebody looks, and by sleeping.
+#[derive(Debug)]
+pub struct Time {
+    micros: AtomicU64,
+    step: u64,
+    drawn: AtomicU64,
+}
+
+impl Time {
+    pub fn new(step: Duration) -> Arc<Time> {
+        let began = 1_000_000_000;
+        Arc::new(Time { micros: began.into(), step: step.as_micros() as u64, drawn: 1.into() })
+    }
+
+    pub fn pass(&self, duration: Duration) {
+        self.micros.fetch_add(duration.as_micros().min(1 << 50) as u64, Ordering::Relaxed);
+    }
+}
+
+impl Clock for Time {
+    fn now(&self) -> Moment {
+        Moment::from_boot(Duration::from_micros(self.micros.fetch_add(self.step, Ordering::Relaxed)))
+    }
+
+    fn unix_seconds(&self) -> u64 {
+        1_795_170_000 + self.micros.load(Ordering::Relaxed) / 1_000_000
+    }
+
+    fn sleep(&self, duration: Duration) {
+        self.pass(duration);
+    }
+
+    fn random(&self, bytes: &mut [u8]) -> std::io::Result<()> {
+        let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
+        for (place, byte) in bytes.iter_mut().zip(drawn.to_le_bytes().into_iter().cycle()) {
+            *place = byte;
+        }
+        Ok(())
+    }
+}
+
+/// Bells that are never heard: who sleeps sleeps for as long as it meant to.
+pub struct DeafBells(pub Arc<Time>);
+
+impl fmt::Debug for DeafBells {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DeafBells")
+    }
+}
+
+impl Bells for DeafBells {
+    fn take(&self, _near: Option<IpAddr>) -> Arc<dyn Bell> {
+        Arc::new(DeafBell(Arc::clone(&self.0)))
+    }
+
+    fn ring(&self, address: SocketAddr, _id: WaitId, _after: Duration) -> bool {
+        address.port().is_multiple_of(2)
+    }
+
+    fn are_heard(&self) -> bool {
+        true
+    }
+
+    fn missed(&self) {}
+
+    fn nudge_all(&self) {}
+}
+
+struct DeafBell(Arc<Time>);
+
+impl Bell for DeafBell {
+    fn address(&self, _test: WaitId) -> Option<SocketAddr> {
+        Some(([127, 0, 0, 1], 4000).into())
+    }
+
+    fn sleep(&self, duration: Duration, _live: &[WaitId]) -> Woken {
+        self.0.pass(duration);
+        Woken::Late
+    }
+
+    fn heard(&self, _live: &[WaitId]) -> Option<Duration> {
+        None
+    }
+
+    fn nudge(&self) {}
+}

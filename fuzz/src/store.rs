@@ -1,0 +1,133 @@
+//! A store that keeps its promises until the input says otherwise.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use memlock_core::clock::Clock;
+use memlock_core::lease::Ttl;
+use memlock_core::store::memory::Memory;
+use memlock_core::store::{Failure, Incarnation, Item, Op, Reply, Route, Store, Version};
+use memlock_core::{Error, ErrorKind};
+
+use crate::Input;
+
+/// After so many operations the server is gone: there are walks that would end with it only.
+const MOST_OPS: usize = 4000;
+/// After so many further round trips somebody does not take that for an answer.
+const FAR_TOO_MANY: usize = 4000;
+
+/// What may happen to a batch, with the byte that stands for the first of its kind.
+const LOSE_REQUEST: u8 = 200;
+const LOSE_REPLY: u8 = 210;
+const TAMPER: u8 = 230;
+const PLANT: u8 = 243;
+
+/// Items in memory, behind a wire and beside others that the input commands.
+#[derive(Debug)]
+pub struct Hostile {
+    inner: Memory,
+    script: Mutex<Vec<u8>>,
+    ops: AtomicUsize,
+    late: AtomicUsize,
+}
+
+impl Hostile {
+    /// The script's bytes are used from the front. An honest store is one with an empty script.
+    pub fn new(clock: Arc<dyn Clock>, script: &[u8]) -> Arc<Hostile> {
+        let script = Mutex::new(script.to_vec());
+        Arc::new(Hostile {
+            inner: Memory::new(clock),
+            script,
+            ops: AtomicUsize::new(0),
+            late: AtomicUsize::new(0),
+        })
+    }
+
+    /// Whether a script of these bytes may do more than lose packets.
+    pub fn tampers(script: &[u8]) -> bool {
+        script.iter().any(|&byte| byte >= TAMPER)
+    }
+
+    fn plant(&self, route: Route, op: &Op<'_>, value: &[u8]) {
+        let (key, ttl) = (key_of(op), Ttl::covering(Duration::from_secs(600)));
+        let plant = match self.inner.run(route, &[Op::Get { key }]).as_deref() {
+            Ok([Reply::Value(item)]) => Op::Swap { key, version: item.version, value, ttl },
+            _ => Op::Add { key, value, ttl },
+        };
+        self.inner.run(route, &[plant]).expect("a store in memory");
+    }
+}
+
+impl Store for Hostile {
+    fn run(&self, route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>, Failure> {
+        let unreachable = |sent| {
+            let kind = if sent { ErrorKind::Unknown } else { ErrorKind::Unreachable };
+            Err(Failure { error: Error::new(kind, "The packet was lost."), sent })
+        };
+        if self.ops.fetch_add(ops.len(), Ordering::Relaxed) > MOST_OPS {
+            let late = self.late.fetch_add(1, Ordering::Relaxed);
+            assert!(late < FAR_TOO_MANY, "somebody asks for ever");
+            return unreachable(false);
+        }
+        let mut script = self.script.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut input = Input(&script);
+        let what = input.byte();
+        let chosen = usize::from(input.byte()) % ops.len().max(1);
+        let result = match what {
+            LOSE_REQUEST..LOSE_REPLY => unreachable(false),
+            LOSE_REPLY..TAMPER => self.inner.run(route, ops).and_then(|_| unreachable(true)),
+            TAMPER..PLANT => self.inner.run(route, ops).map(|mut replies| {
+                if let (Some(reply), Some(op)) = (replies.get_mut(chosen), ops.get(chosen)) {
+                    *reply = another(op, &mut input);
+                }
+                replies
+            }),
+            PLANT.. => {
+                let value = input.chunk();
+                if let Some(op) = ops.get(chosen) {
+                    self.plant(route, op, value);
+                }
+                self.inner.run(route, ops)
+            }
+            _ => self.inner.run(route, ops),
+        };
+        *script = input.0.to_vec();
+        result
+    }
+}
+
+/// A reply that a server may give to such a command, whatever is true.
+fn another(op: &Op<'_>, input: &mut Input<'_>) -> Reply {
+    let which = input.byte();
+    let version = |input: &mut Input<'_>| {
+        let incarnation = Incarnation { boot: input.number(), pid: input.number() };
+        Version { incarnation, cas: input.number() }
+    };
+    match (op, which % 3) {
+        (Op::Add { .. } | Op::Swap { .. }, 0) => Reply::Stored(version(input)),
+        (Op::Add { .. }, _) => Reply::Exists,
+        (Op::Get { .. }, 0 | 1) => {
+            let remaining = (which < 128).then(|| Duration::from_secs(input.number()));
+            let version = version(input);
+            Reply::Value(Item { value: input.chunk().to_vec(), version, remaining })
+        }
+        (Op::Delete { .. }, 0) => Reply::Deleted,
+        (Op::Swap { .. } | Op::Delete { .. }, 1) => Reply::Changed,
+        (Op::Append { .. } | Op::Prepend { .. }, 0) => Reply::Grown,
+        (Op::Count { .. }, 0 | 1) => Reply::Number(input.number()),
+        _ => Reply::Missing,
+    }
+}
+
+fn key_of<'a>(op: &Op<'a>) -> &'a memlock_core::name::Key {
+    match *op {
+        Op::Add { key, .. }
+        | Op::Get { key }
+        | Op::Swap { key, .. }
+        | Op::Delete { key, .. }
+        | Op::Append { key, .. }
+        | Op::Prepend { key, .. }
+        | Op::Count { key, .. } => key,
+    }
+}

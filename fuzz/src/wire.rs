@@ -1,0 +1,224 @@
+//! The server's side of a connection whose bytes are known beforehand, and a simple reader of them.
+
+use std::cell::Cell;
+use std::io::{ErrorKind, Read};
+use std::net::Shutdown;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use memlock_core::name::Key;
+use memlock_core::store::{Incarnation, Item, Op, Reply, Version};
+
+/// What the client asks every server first.
+const QUESTION: &[u8] = b"stats\r\nstats settings\r\n";
+
+thread_local! {
+    static PACKET: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// The server's end.
+pub struct Peer {
+    socket: UnixStream,
+    /// What was sent, where its packets end, and how much of it the reader has read.
+    sent: Vec<u8>,
+    ends: Vec<usize>,
+    read: usize,
+    /// What the client wrote behind its first question, and how much of that was looked at.
+    requests: Vec<u8>,
+    looked_at: usize,
+    asked: usize,
+}
+
+/// A pair of sockets: the server's, which has sent these packets and says no more, and the client's. Every read of the
+/// client's gives one packet at most.
+pub fn connection(packets: impl Iterator<Item = Vec<u8>>) -> (Peer, OwnedFd) {
+    let mut ends = [0; 2];
+    // SAFETY: room for two descriptors is given; nobody else has them.
+    let (ours, client) = unsafe {
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+        assert_eq!(libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()), 0);
+        (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))
+    };
+    let socket = UnixStream::from(ours);
+    socket.set_nonblocking(true).expect("a socket of ours");
+    let (mut sent, mut packet_ends) = (Vec::new(), Vec::new());
+    'packets: for packet in packets {
+        // The client has room for a whole chunk always, but for no more.
+        for packet in packet.chunks(8 * 1024) {
+            // SAFETY: the bytes are readable, and an error is looked at.
+            let done = unsafe {
+                libc::send(socket.as_raw_fd(), packet.as_ptr().cast(), packet.len(), libc::MSG_DONTWAIT)
+            };
+            if done < 0 {
+                break 'packets;
+            }
+            sent.extend_from_slice(packet);
+            packet_ends.push(sent.len());
+        }
+    }
+    socket.shutdown(Shutdown::Write).expect("a socket of ours");
+    let peer =
+        Peer { socket, sent, ends: packet_ends, read: 0, requests: Vec::new(), looked_at: 0, asked: 0 };
+    (peer, client)
+}
+
+impl Peer {
+    /// Takes in what the client has written; the number of new bytes other than its first question.
+    pub fn take_requests(&mut self) -> usize {
+        let before = self.requests.len();
+        // As large as a packet can be, and filled once only: that takes time.
+        let mut packet = PACKET.take();
+        packet.resize(256 * 1024, 0);
+        loop {
+            let length = match self.socket.read(&mut packet) {
+                Ok(0) => break,
+                Ok(length) => length,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                // The client closed without having read all: that is said once, before what it wrote.
+                Err(_) => continue,
+            };
+            let asking = QUESTION.len().saturating_sub(self.asked).min(length);
+            assert_eq!(packet[..asking], QUESTION[self.asked..self.asked + asking]);
+            self.asked += asking;
+            self.requests.extend_from_slice(&packet[asking..length]);
+        }
+        PACKET.set(packet);
+        self.requests.len() - before
+    }
+
+    /// The life that this server said to be in. To be asked only where the client was content with it.
+    pub fn life(&mut self) -> Incarnation {
+        let mut position = 0;
+        let mut numbers = [0; 3];
+        let mut ends = 0;
+        while ends < 2 {
+            let line = line(&self.sent, &mut position).expect("the handshake was whole");
+            ends += usize::from(line == b"END");
+            let text = String::from_utf8_lossy(line);
+            let words: Vec<&str> = text.split(' ').collect();
+            for (number, name) in numbers.iter_mut().zip(["pid", "time", "uptime"]) {
+                if words.len() > 1 && words[1] == name {
+                    *number = words.get(2).and_then(|word| word.parse().ok()).unwrap_or(0);
+                }
+            }
+        }
+        self.read = self.read.max(position);
+        let [pid, time, uptime]: [u64; 3] = numbers;
+        Incarnation { boot: time.saturating_sub(uptime), pid }
+    }
+
+    /// Whether nothing was left of the last packet that the client read. To be asked after [`Peer::life`].
+    pub fn is_between_packets(&self) -> bool {
+        self.ends.contains(&self.read)
+    }
+
+    /// Whether the next line is one that nobody could refuse to read.
+    pub fn is_plain(&self) -> bool {
+        let Some(line) = line(&self.sent, &mut self.read.clone()) else { return false };
+        let Ok(text) = std::str::from_utf8(line) else { return false };
+        let is_number =
+            |text: &str| (1..10).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
+        let mut words = text.split(' ');
+        let first = words.next().unwrap_or_default();
+        let starts = match first {
+            "VA" => words.next().is_some_and(is_number),
+            _ => ["HD", "NS", "EX", "NF", "EN", "STORED", "NOT_STORED"].contains(&first),
+        };
+        starts
+            && text.len() < 2000
+            && words.all(|word| word.starts_with(['c', 't', 'O']) && is_number(&word[1..]))
+    }
+
+    /// The next request, which must be this operation and nothing else; its opaque.
+    pub fn next_request(&mut self, op: &Op<'_>) -> Option<u64> {
+        let rest = &self.requests[self.looked_at..];
+        let end = rest.windows(2).position(|two| two == b"\r\n").expect("a whole line");
+        let text = std::str::from_utf8(&rest[..end]).expect("a line of text");
+        assert!(end < 2048, "memcached takes no longer ones");
+        let words: Vec<&str> = text.split(' ').collect();
+        let (verb, key, value): (&str, &Key, Option<&[u8]>) = match *op {
+            Op::Add { key, value, .. } | Op::Swap { key, value, .. } => ("ms", key, Some(value)),
+            Op::Append { key, value } => ("append", key, Some(value)),
+            Op::Prepend { key, value } => ("prepend", key, Some(value)),
+            Op::Get { key } => ("mg", key, None),
+            Op::Delete { key, .. } => ("md", key, None),
+            Op::Count { key, .. } => ("ma", key, None),
+        };
+        assert_eq!((words[0], words[1]), (verb, key.as_str()));
+        let mut length = end + 2;
+        if let Some(value) = value {
+            let announced = words[if verb == "ms" { 2 } else { 4 }];
+            assert_eq!(announced, value.len().to_string());
+            assert_eq!(rest[length..][..value.len() + 2], [value, b"\r\n"].concat());
+            length += value.len() + 2;
+        }
+        let opaque = words
+            .last()
+            .and_then(|word| word.strip_prefix('O'))
+            .map(|number| number.parse().expect("a number"));
+        assert_eq!(opaque.is_none(), verb.ends_with("pend"));
+        self.looked_at += length;
+        opaque
+    }
+}
+
+/// The next line without its end.
+fn line<'a>(bytes: &'a [u8], position: &mut usize) -> Option<&'a [u8]> {
+    let rest = &bytes[*position..];
+    let end = rest.iter().position(|&byte| byte == b'\n')?;
+    *position += end + 1;
+    Some(rest[..end].strip_suffix(b"\r").unwrap_or(&rest[..end]))
+}
+
+/// What the server answered to this operation; `None` where it answered anything but a reply to it.
+pub fn expected_reply(op: &Op<'_>, opaque: Option<u64>, peer: &mut Peer) -> Option<Reply> {
+    let life = peer.life();
+    let mut position = peer.read;
+    let line = line(&peer.sent, &mut position)?;
+    if opaque.is_none() {
+        peer.read = position;
+        return match line {
+            b"STORED" => Some(Reply::Grown),
+            b"NOT_STORED" => Some(Reply::Missing),
+            _ => None,
+        };
+    }
+    let words: Vec<&[u8]> = line.split(|&byte| byte == b' ').filter(|word| !word.is_empty()).collect();
+    let flag = |letter: u8| {
+        let flag = words.iter().skip(1).rfind(|word| word[0] == letter);
+        flag.and_then(|word| std::str::from_utf8(&word[1..]).ok())
+    };
+    if flag(b'O')?.parse().ok() != opaque {
+        return None;
+    }
+    let mut value = None;
+    if words[0] == b"VA" {
+        let length: usize = std::str::from_utf8(words.get(1)?).ok()?.parse().ok()?;
+        value = Some(peer.sent.get(position..position.checked_add(length)?)?.to_vec());
+        if peer.sent.get(position + length..position + length + 2)? != b"\r\n" {
+            return None;
+        }
+        position += length + 2;
+    }
+    peer.read = position;
+    let cas = flag(b'c').and_then(|cas| cas.parse().ok()).filter(|&cas| cas != 0);
+    let version = || cas.map(|cas| Version { incarnation: life, cas });
+    Some(match (op, words[0], value) {
+        (Op::Add { .. } | Op::Swap { .. }, b"HD", None) => Reply::Stored(version()?),
+        (Op::Add { .. }, b"NS", None) => Reply::Exists,
+        (Op::Get { .. }, b"EN", None) => Reply::Missing,
+        (Op::Get { .. }, b"VA", Some(value)) => {
+            let seconds = flag(b't').and_then(|ttl| ttl.parse::<i64>().ok());
+            let remaining = seconds.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs);
+            Reply::Value(Item { value, version: version()?, remaining })
+        }
+        (Op::Delete { .. }, b"HD", None) => Reply::Deleted,
+        (Op::Swap { .. } | Op::Delete { .. }, b"EX", None) => Reply::Changed,
+        (Op::Swap { .. } | Op::Delete { .. } | Op::Count { .. }, b"NF", None) => Reply::Missing,
+        (Op::Count { .. }, b"VA", Some(value)) => {
+            Reply::Number(std::str::from_utf8(&value).ok()?.trim_end().parse().ok()?)
+        }
+        _ => return None,
+    })
+}
