@@ -7,6 +7,8 @@ use crate::store::{Op, Reply};
 
 /// How many ids are read at once.
 const WINDOW: u64 = 256;
+/// After so many windows in a row without a key, the counter says more than there can be: somebody tampered with it.
+const MOST_EMPTY: usize = 1000;
 
 impl DistinctList {
     /// Walks through the keys that were in the list when the walk began, in the order of their ids; `None`
@@ -28,6 +30,7 @@ impl DistinctList {
             next: 1,
             last,
             began,
+            empty: 0,
             ready: Vec::new().into_iter(),
         }))
     }
@@ -46,6 +49,8 @@ pub struct Entries {
     last: u64,
     /// Whatever was half done then is settled or dead a grace later.
     began: Moment,
+    /// Windows in a row that had no key.
+    empty: usize,
     ready: std::vec::IntoIter<(u64, Vec<u8>)>,
 }
 
@@ -61,7 +66,14 @@ impl Iterator for Entries {
                 return None;
             }
             match self.window() {
-                Ok(Some(entries)) => self.ready = entries.into_iter(),
+                Ok(Some(entries)) if entries.is_empty() && self.empty == MOST_EMPTY => {
+                    self.last = 0;
+                    return Some(Err(self.list.said("Reading", astray())));
+                }
+                Ok(Some(entries)) => {
+                    self.empty = if entries.is_empty() { self.empty + 1 } else { 0 };
+                    self.ready = entries.into_iter();
+                }
                 Ok(None) => {
                     self.last = 0;
                     let gone = Error::new(ErrorKind::NotFound, "The session ended during the walk.");
@@ -74,6 +86,12 @@ impl Iterator for Entries {
             }
         }
     }
+}
+
+fn astray() -> Error {
+    Error::protocol(
+        "The list's counter is far beyond its keys: somebody else writes to it. Tear the session down.",
+    )
 }
 
 impl Entries {

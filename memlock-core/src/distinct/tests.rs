@@ -17,6 +17,10 @@ fn a_counter_at_its_end_gives_its_last_id_and_a_walk_that_ends() {
     let count = Op::Count { key: &counter, by: u64::MAX - 1, initial: None };
     assert_eq!(client.one(list.route, count).unwrap(), Reply::Number(u64::MAX - 1));
     assert_eq!(list.insert("k").unwrap(), Some(Insertion::First(u64::MAX)));
+    // Nobody waits until all ids have been looked for.
+    let mut walk = list.entries().unwrap().unwrap();
+    assert_eq!(walk.next().unwrap().unwrap_err().kind(), ErrorKind::Protocol);
+    assert_eq!(walk.next(), None);
     let mut walk = list.entries().unwrap().unwrap();
     assert!(list.tear_down().unwrap());
     assert_eq!(walk.next().unwrap().unwrap_err().kind(), ErrorKind::NotFound);
