@@ -11,6 +11,7 @@ PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 DESTDIR ?=
+MINUTES ?= 5
 CARGO ?= cargo
 
 # One version for all: that of Cargo.toml. The soname's number is that of memlock-ffi/build.rs.
@@ -61,6 +62,24 @@ test-install: build ## what `make install` puts in place: pkg-config, CMake, sta
 test-python: python $(VENV)/.test ## the Python tests, types included
 	@packaging/need memcached
 	$(PYTHON) -m pytest -q tests/python
+
+FAULTS := target/debug/faults
+FAULTS_C_CLIENT := target/debug/fault-client-c
+
+.PHONY: faults
+faults: $(FAULTS) ## cut, delay, kill, stop, fill and starve clients, wire and server, one after the other (ARGS=WORD for some; 2 minutes)
+	PYTHON=$(PYTHON) FAULTS_C_CLIENT=$(abspath $(FAULTS_C_CLIENT)) $(FAULTS) $(ARGS)
+
+.PHONY: soak
+soak: $(FAULTS) ## the same faults at random, several at once, for MINUTES=n (also 0.3)
+	PYTHON=$(PYTHON) FAULTS_C_CLIENT=$(abspath $(FAULTS_C_CLIENT)) $(FAULTS) soak $(MINUTES)
+
+.PHONY: $(FAULTS)
+$(FAULTS): build python
+	@packaging/need cc memcached ip
+	$(CARGO) build -p memlock-tests --bins
+	$(CC) -std=gnu11 -O1 -g -Wall -Wextra -Wpedantic -Werror -Iinclude tests/faults/client.c -o $(FAULTS_C_CLIENT) \
+	  -L$(RELEASE) -lmemlock -Wl,-rpath,$(abspath $(RELEASE))
 
 .PHONY: bench
 bench: build python $(VENV)/.bench ## measure pairs and inserts next to their floors (ARGS=--quick for a glance)

@@ -60,8 +60,10 @@ pub(super) struct Rule {
     pub(super) once: bool,
 }
 
+type Decide = dyn FnMut(&[u8]) -> Option<Fault> + Send;
+
 /// Who chooses for each burst: see [`Proxy::decide`](super::Proxy::decide).
-pub(super) struct Decider(pub(super) Box<dyn FnMut(&[u8]) -> Option<Fault> + Send>);
+pub(super) struct Decider(pub(super) Box<Decide>);
 
 impl fmt::Debug for Decider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

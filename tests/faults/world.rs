@@ -1,0 +1,136 @@
+//! What one round runs in: a server, the way to it, and the clients.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use memlock_core::clock::{Clock, SystemClock};
+use memlock_core::wait::entries;
+use memlock_tests::proxy::Proxy;
+use memlock_tests::server::Memcached;
+
+use crate::cable::Cable;
+use crate::chance::Chance;
+use crate::check::Facts;
+use crate::crew::{Crew, Kind, Programs, Way};
+use crate::history::{Call, Span};
+use crate::{Failure, now};
+
+/// The names that the clients contend for.
+pub(crate) const NAMES: [&str; 3] = ["m0", "m1", "m2"];
+/// What the clients ask for beside their URL: [`crate::check::BOUND`] is made from it.
+const TIMEOUTS: &str = "io_timeout=300ms&connect_timeout=300ms&outage=1s";
+
+/// A server, a proxy, a cable if there is one, and a crew.
+pub(crate) struct World {
+    pub(crate) crew: Crew,
+    pub(crate) proxy: Proxy,
+    pub(crate) server: Memcached,
+    pub(crate) cable: Option<Cable>,
+    pub(crate) chance: Chance,
+    pub(crate) losses: Vec<Span>,
+    pub(crate) dozes: Vec<Span>,
+    folder: PathBuf,
+}
+
+impl World {
+    pub(crate) fn new(
+        programs: &Programs,
+        flags: &[&str],
+        cable: Option<Cable>,
+        folder: &Path,
+    ) -> Result<World, Failure> {
+        std::fs::create_dir_all(folder)?;
+        let server = match &cable {
+            None => Memcached::with_args(flags),
+            Some(cable) => Memcached::with_args(&[flags, &["-l", cable.address()]].concat()),
+        };
+        let mut seed = [0; 8];
+        SystemClock.random(&mut seed)?;
+        let mut chance = Chance(u64::from_ne_bytes(seed));
+        Ok(World {
+            crew: Crew::new(programs, folder, chance.number()),
+            proxy: Proxy::start(server.address()),
+            server,
+            cable,
+            chance,
+            losses: Vec::new(),
+            dozes: Vec::new(),
+            folder: folder.to_owned(),
+        })
+    }
+
+    /// Starts clients behind the proxy, and some at the far end of the cable if there is one.
+    pub(crate) fn gather(&mut self, kinds: &[Kind]) -> Result<(), Failure> {
+        self.start(kinds)?;
+        let far = self.cable.as_ref().map(|cable| Way {
+            url: format!("memcached://{}:{}/?{TIMEOUTS}", cable.address(), self.server.port()),
+            namespace: Some(cable.namespace()),
+        });
+        for kind in [Kind::C, Kind::Rust] {
+            far.iter().try_for_each(|way| self.crew.start(kind, way))?;
+        }
+        Ok(())
+    }
+
+    /// Starts clients behind the proxy.
+    pub(crate) fn start(&mut self, kinds: &[Kind]) -> Result<(), Failure> {
+        let bell = self.cable.as_ref().map(|cable| format!("&bell={}", cable.address()));
+        let url = format!("{}/?{TIMEOUTS}{}", self.proxy.url(), bell.unwrap_or_default());
+        for kind in kinds {
+            self.crew.start(*kind, &Way { url: url.clone(), namespace: None })?;
+        }
+        Ok(())
+    }
+
+    /// Closes all connections through the proxy.
+    pub(crate) fn cut_all(&self) {
+        self.proxy.refuse(true);
+        self.proxy.refuse(false);
+    }
+
+    /// What is known beside the histories; `now`: until when they were read.
+    pub(crate) fn facts(&self, now: Duration) -> Facts {
+        Facts {
+            losses: self.losses.clone(),
+            dozes: self.dozes.clone(),
+            stops: self.crew.stops(now),
+            deaths: self.crew.deaths.clone(),
+            sound: false,
+            punctual: false,
+            now,
+        }
+    }
+
+    /// What was completed until this moment and not read before.
+    pub(crate) fn read(&mut self, until: Duration) -> Result<Vec<Call>, Failure> {
+        let mut calls = Vec::new();
+        for reader in &mut self.crew.readers {
+            calls.extend(reader.read(until)?);
+        }
+        Ok(calls)
+    }
+
+    /// What is under way, or was when its process died.
+    pub(crate) fn open(&self) -> impl Iterator<Item = Call> + '_ {
+        self.crew.readers.iter().flat_map(|reader| reader.open().cloned())
+    }
+
+    /// How many stand in the queues.
+    pub(crate) fn queued(&self) -> usize {
+        let mut plain = self.server.plain();
+        let queues = NAMES.iter().map(|name| plain.get(&format!("lock:{name}%wait")).unwrap_or_default());
+        queues.map(|queue| entries::waiters(&queue).count()).sum()
+    }
+
+    /// Forgets the histories: they showed nothing.
+    pub(crate) fn clean_up(self) -> Result<(), Failure> {
+        Ok(std::fs::remove_dir_all(&self.folder)?)
+    }
+
+    /// Something that makes the server lose what it has.
+    pub(crate) fn lose(&mut self, how: impl FnOnce(&Memcached)) {
+        let from = now();
+        how(&self.server);
+        self.losses.push(Span { from, to: now() });
+    }
+}
