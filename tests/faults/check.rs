@@ -39,6 +39,8 @@ pub(crate) struct Facts {
     pub(crate) sound: bool,
     /// No request can come late, so that whoever can hold a mutex is known.
     pub(crate) punctual: bool,
+    /// From when on all that matters was read: what happened before that moment proves nothing by being absent.
+    pub(crate) since: Duration,
     /// Until when the histories were read.
     pub(crate) now: Duration,
 }

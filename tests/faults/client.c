@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { NAMES = 3, SESSION_MS = 2000, KEY_MS = 4, SESSION_LIFE_MS = 60000 };
+enum { NAMES = 3, SESSION_MS = 2000, KEY_MS = 4, SESSION_LIFE_MS = 60000, AFTER_FAILURE_MS = 10 };
 
 static int history;
 static uint64_t seed;
@@ -57,6 +57,7 @@ static void done(int answer, uint64_t first, uint64_t second) {
     }
     snprintf(text, sizeof text, "done %d %" PRIu64 " %" PRIu64 " %s", answer, first, second, said);
     say(text);
+    if (answer < 0) pause_ms(AFTER_FAILURE_MS);
 }
 
 /* Until when the lock is certainly ours: rather too early than too late. */

@@ -13,7 +13,7 @@ import time
 
 import memlock
 
-NAMES, SESSION_MS, KEY_MS, SESSION_LIFE_S = 3, 2000, 4, 60
+NAMES, SESSION_MS, KEY_MS, SESSION_LIFE_S, AFTER_FAILURE_S = 3, 2000, 4, 60, 0.01
 OK, BUSY, TIMED_OUT, DUPLICATE, EXISTS, NOT_FOUND = 0, 1, 2, 3, 4, 7
 
 
@@ -49,6 +49,8 @@ class Client:
     def _done(self, answer: int, first: int = 0, second: int = 0, said: object = "") -> None:
         words = " ".join(str(said).split("\n"))
         self._say(f"done {answer} {first} {second} {words}")
+        if answer < 0:
+            time.sleep(AFTER_FAILURE_S)
 
     def _contend(self) -> None:
         name = f"m{self._chance.randrange(NAMES)}"

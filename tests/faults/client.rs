@@ -28,8 +28,10 @@ const NAMES: u64 = 3;
 const SESSION: u128 = 2000;
 const KEY: u128 = 4;
 const SESSION_LIFE: Duration = Duration::from_secs(60);
-/// For how long a credulous one believes in a lock, and what it asks for.
-const CREDULITY: Duration = Duration::from_secs(8);
+/// Whoever fails is not to do nothing but fail.
+const AFTER_FAILURE: Duration = Duration::from_millis(10);
+/// For how long a credulous one believes in a lock, whatever it asked for.
+const CREDULITY: Duration = Duration::from_secs(5);
 
 const OK: i32 = 0;
 const BUSY: i32 = 1;
@@ -109,12 +111,14 @@ impl Worker<'_> {
 
     fn failed(&self, error: &Error, second: Duration) -> Result<(), Failure> {
         let said = error.to_string().replace('\n', " ");
-        self.say(&format!("done {} 0 {} {said}", error.kind().answer().code(), second.as_nanos()))
+        self.say(&format!("done {} 0 {} {said}", error.kind().answer().code(), second.as_nanos()))?;
+        thread::sleep(AFTER_FAILURE);
+        Ok(())
     }
 
     fn contend(&mut self) -> Result<(), Failure> {
         let name = format!("m{}", self.chance.below(NAMES));
-        let lease = Duration::from_millis(1000 + self.chance.below(1000));
+        let lease = Duration::from_millis(1000 + if self.credulous { 0 } else { self.chance.below(1000) });
         let millis = if self.chance.below(10) < 4 { 0 } else { 50 + self.chance.below(1450) };
         let wait = Wait::at_most(Duration::from_millis(millis));
         let mutex = self.client.mutex(&name, lease)?;
@@ -136,7 +140,7 @@ impl Worker<'_> {
         if self.deadline(&lock) > now() {
             self.say("enter")?;
             match self.chance.below(1000) {
-                _ if self.credulous => thread::sleep(Duration::from_millis(self.chance.below(7500))),
+                _ if self.credulous => thread::sleep(CREDULITY),
                 0 => thread::sleep(lease + Duration::from_millis(self.chance.below(2500))),
                 1..8 => self.extend(name, &mut lock, lease)?,
                 8..28 => thread::sleep(self.chance.millis(20, 120)),

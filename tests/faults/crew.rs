@@ -13,6 +13,8 @@ use crate::chance::Chance;
 use crate::history::{Reader, Span};
 use crate::{Failure, cable, now};
 
+/// How long clients may take to begin.
+const START_LIMIT: Duration = Duration::from_secs(15);
 /// How long a client may take to end once it is asked to: a wait, an overslept lease, a release, each with its bound.
 const END_LIMIT: Duration = Duration::from_secs(15);
 
@@ -54,7 +56,14 @@ struct Member {
     kind: Kind,
     way: Way,
     child: Child,
+    history: PathBuf,
     stopped: Option<Duration>,
+}
+
+impl Member {
+    fn has_begun(&self) -> bool {
+        self.history.metadata().is_ok_and(|file| file.len() > 0)
+    }
 }
 
 /// All of them. Dropping it kills them; so does the kernel if this process dies.
@@ -107,8 +116,8 @@ impl Crew {
         }
         die_with_us(&mut command)?;
         let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
-        self.readers.push(Reader::new(number, history));
-        self.members.push(Member { number, kind, way: way.clone(), child, stopped: None });
+        self.readers.push(Reader::new(number, history.clone()));
+        self.members.push(Member { number, kind, way: way.clone(), child, history, stopped: None });
         Ok(())
     }
 
@@ -176,9 +185,22 @@ impl Crew {
         Ok(())
     }
 
-    /// Leaves each process only the descriptors that it has, or gives them all back.
+    /// Waits until every client has begun.
+    pub(crate) fn see_them_begin(&self) -> Result<(), Failure> {
+        let end = now() + START_LIMIT;
+        while !self.members.iter().all(Member::has_begun) {
+            if now() > end {
+                return Err(format!("not all clients began within {START_LIMIT:?}").into());
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// Leaves each process only the descriptors that it has, or gives them all back. One that has not begun needs more
+    /// than that to begin.
     pub(crate) fn limit_descriptors(&self, limited: bool) -> Result<(), Failure> {
-        for member in &self.members {
+        for member in self.members.iter().filter(|member| member.has_begun()) {
             // Above standard input, output, error and the history everything is ours to refuse.
             let soft = if limited { 4 } else { 1024 };
             let limit = libc::rlimit { rlim_cur: soft, rlim_max: 1024 };

@@ -9,7 +9,7 @@ use memlock_tests::proxy::Fault;
 /// One burst in so many is cut, so that most of what is begun comes to an end.
 const EVERY: u64 = 3;
 /// The longest answer to commands that read an item, to others, and to an introduction; in steps of so many bytes.
-const READING: (usize, usize) = (320, 1);
+const READING: (usize, usize) = (240, 1);
 const WRITING: (usize, usize) = (64, 1);
 const INTRODUCTION: (usize, usize) = (6000, 97);
 

@@ -15,7 +15,10 @@ use crate::{Failure, now};
 
 /// How often a round looks at its clients, and at the time.
 const STEP: Duration = Duration::from_millis(10);
+/// How long a server has to run before another one takes its place.
 const FIRST_SECOND: Duration = Duration::from_millis(1200);
+/// How long a wrong client needs to be found: until the server has let go of its lock.
+const LEAST_FOR_WRONG: Duration = Duration::from_secs(6);
 /// How often connections are closed where it takes that for a fault to be felt.
 const STIR: Duration = Duration::from_millis(700);
 
@@ -93,14 +96,14 @@ impl Round {
     }
 
     fn disturb(&self, world: &mut World, time: Duration) -> Result<(), Failure> {
+        // A server that is replaced within its first second gives fences that do not rise: see DESIGN.md.
         if self.trouble.is_in_the_server() {
-            // A server that is replaced within its first second gives fences that do not rise: see DESIGN.md.
             thread::sleep(FIRST_SECOND);
         }
-        let end = now() + time;
+        let end = now() + if self.name == WRONG { time.max(LEAST_FOR_WRONG) } else { time };
         let [lasting, gone] = self.trouble.times();
         let mut stirred = now();
-        while now() < end {
+        while now() + FIRST_SECOND < end {
             let undo = self.trouble.begin(world)?;
             for (undo, (least, most)) in [(None, lasting), (Some(undo), gone)] {
                 if let Some(undo) = undo {

@@ -19,6 +19,8 @@ const STEP: Duration = Duration::from_millis(10);
 const CHECK: Duration = Duration::from_secs(15);
 /// For how long what was read is kept, to be checked with what comes after it: longer than any hold and any stop.
 const KEPT: Duration = Duration::from_secs(30);
+/// Within that time all clients have met what one of them set up or inserted.
+const SETTLED: Duration = Duration::from_secs(15);
 /// Without faults: at the beginning, so that a server is older than the next one; and at the end, so that what the dead
 /// have left in the queues is taken off.
 const CALM: Duration = Duration::from_secs(4);
@@ -172,10 +174,10 @@ impl Soak {
     fn begin_one(&mut self) -> Result<(), Failure> {
         let world = &mut self.world;
         self.next = now() + world.chance.millis(PAUSE.0, PAUSE.1);
-        let trouble = self.choice[world.chance.below(self.choice.len() as u64) as usize].clone();
-        if self.active.iter().any(|active| active.excludes(&trouble)) {
-            return Ok(());
-        }
+        let excluded = |trouble: &&Trouble| self.active.iter().any(|active| active.excludes(trouble));
+        let choice: Vec<&Trouble> = self.choice.iter().filter(|trouble| !excluded(trouble)).collect();
+        let place = world.chance.below(choice.len().max(1) as u64) as usize;
+        let Some(trouble) = choice.get(place).map(|trouble| Trouble::clone(trouble)) else { return Ok(()) };
         let [(least, most), (gone, longest)] = trouble.times();
         let undo = Some(trouble.begin(world)?);
         let ends = now() + world.chance.millis(least, most);
@@ -204,8 +206,14 @@ impl Soak {
         let now = until.min(now());
         let since = now.saturating_sub(KEPT);
         let mut facts = self.world.facts(now);
-        facts.losses.retain(|loss| loss.to >= since);
-        facts.stops.retain(|(_, stop)| stop.to >= since);
+        // Calls that end after that moment may have begun before it.
+        let margin = since.saturating_sub(KEPT);
+        facts.losses.retain(|loss| loss.to >= margin);
+        facts.stops.retain(|(_, stop)| stop.to >= margin);
+        self.calls.retain(|call| call.ended() >= since);
+        if since > self.began {
+            facts.since = since + SETTLED;
+        }
         let dead = |call: &Call| facts.deaths.get(&call.who.process).is_some_and(|death| *death < since);
         let open = self.world.open().filter(|call| !dead(call));
         let calls: Vec<Call> = self.calls.iter().cloned().chain(open).collect();
@@ -218,7 +226,6 @@ impl Soak {
             let fresh: Vec<String> = new.into_iter().filter(|text| !all.contains(text)).collect();
             all.extend(fresh);
         }
-        self.calls.retain(|call| call.ended() >= since);
         Ok(())
     }
 
@@ -239,3 +246,5 @@ impl Soak {
 
 // A stop may last for as long as its trouble, and a call that is longer by its bound: both must be kept together.
 const _: () = assert!(KEPT.as_secs() > 3 * BOUND.as_secs() + 10);
+// What one check passes by, since its beginning is out of sight, the one before has seen.
+const _: () = assert!(CHECK.as_secs() + SETTLED.as_secs() <= KEPT.as_secs());

@@ -19,8 +19,8 @@ use crate::{Failure, now};
 const WAKING: Duration = Duration::from_millis(100);
 /// A server of so many megabytes is soon full.
 const SMALL: [&str; 2] = ["-m", "4"];
-/// A server that takes no more connections than that, those of the clients and two of its own.
-const FEW: [&str; 2] = ["-c", "9"];
+/// A server that is allowed twenty descriptors has seven of them left for connections.
+const FEW: [&str; 4] = ["-c", "20", "-t", "1"];
 
 #[derive(Clone, Debug)]
 pub(crate) enum Trouble {

@@ -69,7 +69,7 @@ impl World {
         for kind in [Kind::C, Kind::Rust] {
             far.iter().try_for_each(|way| self.crew.start(kind, way))?;
         }
-        Ok(())
+        self.crew.see_them_begin()
     }
 
     /// Starts clients behind the proxy.
@@ -97,6 +97,7 @@ impl World {
             deaths: self.crew.deaths.clone(),
             sound: false,
             punctual: false,
+            since: Duration::ZERO,
             now,
         }
     }

@@ -53,7 +53,7 @@ fn one_id_and_one_first(inserts: &[&Call], facts: &Facts, verdict: &mut Verdict)
             call.answer(),
             Some(answer::OK | answer::DUPLICATE | answer::NOT_FOUND | answer::UNREACHABLE)
         );
-        !settled || session(call, facts).is_none()
+        !settled || call.began < facts.since || session(call, facts).is_none()
     });
     for told in by_session.into_values() {
         if let Some(other) = told.iter().find(|(id, _)| *id != told[0].0 || *id == 0) {
@@ -97,7 +97,8 @@ fn sessions(calls: &[&Call], facts: &Facts, verdict: &mut Verdict) {
     for call in calls.iter().filter(|call| call.op == Op::SetUp && call.answer() == Some(answer::EXISTS)) {
         if first_asked.get(call.name.as_str()).is_none_or(|first| *first >= call.began) {
             let others = calls.iter().filter(|other| other.op == Op::SetUp && other.name == call.name);
-            if others.filter(|other| other.began <= call.ended()).count() < 2 {
+            let alone = others.filter(|other| other.began <= call.ended()).count() < 2;
+            if alone && call.began >= facts.since {
                 verdict.violations.push(format!("a session was there that nobody had set up: {call:?}"));
             }
         }
