@@ -59,6 +59,8 @@ pub(crate) struct Verdict {
     pub(crate) hung: Vec<String>,
     /// Locks that were lost with the server's memory, as is documented.
     pub(crate) losses: Vec<String>,
+    /// By how much a call exceeded its limit at most.
+    pub(crate) latest: Duration,
 }
 
 /// How often what was answered.

@@ -9,7 +9,7 @@ const WIDTH: usize = 900;
 
 pub(crate) fn head() -> String {
     format!(
-        "{:<26}{:>7}{:>8}{:>8}{:>9}{:>6}{:>8}{:>8}{:>9}{:>8}{:>11}{:>6}",
+        "{:<26}{:>7}{:>8}{:>8}{:>9}{:>6}{:>8}{:>8}{:>9}{:>8}{:>11}{:>6}{:>8}",
         "fault",
         "calls",
         "granted",
@@ -21,13 +21,14 @@ pub(crate) fn head() -> String {
         "protocol",
         "losses",
         "violations",
-        "hung"
+        "hung",
+        "latest"
     )
 }
 
 pub(crate) fn row(name: &str, tally: &Tally, verdict: &Verdict) -> String {
     format!(
-        "{name:<26}{:>7}{:>8}{:>8}{:>9}{:>6}{:>8}{:>8}{:>9}{:>8}{:>11}{:>6}",
+        "{name:<26}{:>7}{:>8}{:>8}{:>9}{:>6}{:>8}{:>8}{:>9}{:>8}{:>11}{:>6}{:>6.1} s",
         tally.calls,
         tally.granted,
         tally.refused,
@@ -38,7 +39,8 @@ pub(crate) fn row(name: &str, tally: &Tally, verdict: &Verdict) -> String {
         tally.protocol,
         verdict.losses.len(),
         verdict.violations.len(),
-        verdict.hung.len()
+        verdict.hung.len(),
+        verdict.latest.as_secs_f64()
     )
 }
 
@@ -58,4 +60,5 @@ pub(crate) fn findings(all: &[String]) -> String {
 /// What the columns mean, for who reads the table.
 pub(crate) const LEGEND: &str = "\
 lost: answers LOST, mostly of clients that overslept their lease on purpose. losses: locks that went with the memory of a
-server that was flushed, restarted, full or stopped, as is documented. unreach, unknown, protocol: failures by their kind.";
+server that was flushed, restarted, full or stopped, as is documented. unreach, unknown, protocol: failures by their kind.
+hung: calls that took 4 s more than their limit. latest: by how much a call exceeded its limit at most.";

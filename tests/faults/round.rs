@@ -86,7 +86,7 @@ impl Round {
         let mut tally = Tally::default();
         tally.add(&calls);
         calls.extend(world.open());
-        let verdict = self.judge(&world, &calls);
+        let verdict = self.judge(&world, &calls)?;
         let fine = verdict.violations.is_empty() && verdict.hung.is_empty();
         let kept = (!fine).then(|| folder.to_owned());
         if fine || self.name == WRONG {
@@ -123,10 +123,16 @@ impl Round {
         Ok(())
     }
 
-    fn judge(&self, world: &World, calls: &[Call]) -> Verdict {
+    fn judge(&self, world: &World, calls: &[Call]) -> Result<Verdict, Failure> {
         let facts = Facts { sound: self.sound, punctual: self.punctual, ..world.facts(now()) };
         let mut verdict = check(calls, &facts);
         verdict.violations.extend(world.crew.misdeeds.iter().cloned());
-        verdict
+        // Whoever is killed, or cut off, may leave an entry that the next release or the next ring takes off.
+        let left = world.queued();
+        if self.sound && world.crew.deaths.is_empty() && left > 0 {
+            verdict.violations.push(format!("{left} entries of processes that ended are left in the queues"));
+        }
+        verdict.violations.extend(world.stuck()?);
+        Ok(verdict)
     }
 }

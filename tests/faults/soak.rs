@@ -68,6 +68,7 @@ pub(crate) fn run(programs: &Programs, folder: &Path, time: Duration) -> Result<
         most.descriptors
     );
     soak.verdict.violations.extend(too_much);
+    soak.verdict.violations.extend(soak.world.stuck()?);
     println!("{}\n{}\n{}", report::head(), report::row("soak", &soak.tally, &soak.verdict), report::LEGEND);
     let Verdict { violations, hung, .. } = &soak.verdict;
     print!("{}{}", report::findings(violations), report::findings(hung));
@@ -218,6 +219,7 @@ impl Soak {
         let open = self.world.open().filter(|call| !dead(call));
         let calls: Vec<Call> = self.calls.iter().cloned().chain(open).collect();
         let found = check(&calls, &facts);
+        self.verdict.latest = self.verdict.latest.max(found.latest);
         for (all, new) in [
             (&mut self.verdict.violations, found.violations),
             (&mut self.verdict.hung, found.hung),

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use memlock_core::Client;
 use memlock_core::clock::{Clock, SystemClock};
+use memlock_core::lease::MIN_LEASE;
 use memlock_core::wait::entries;
 use memlock_tests::proxy::Proxy;
 use memlock_tests::server::Memcached;
@@ -17,6 +19,8 @@ use crate::{Failure, now};
 
 /// The names that the clients contend for.
 pub(crate) const NAMES: [&str; 3] = ["m0", "m1", "m2"];
+/// When what a client left must have come free: its lease of two seconds, the server's three, and a look.
+const FREE_AGAIN: Duration = Duration::from_secs(8);
 /// What the clients ask for beside their URL: [`crate::check::BOUND`] is made from it.
 const TIMEOUTS: &str = "io_timeout=300ms&connect_timeout=300ms&outage=1s";
 
@@ -121,6 +125,19 @@ impl World {
         let mut plain = self.server.plain();
         let queues = NAMES.iter().map(|name| plain.get(&format!("lock:{name}%wait")).unwrap_or_default());
         queues.map(|queue| entries::waiters(&queue).count()).sum()
+    }
+
+    /// What is left of the clients when all of them have ended: locks that do not come free.
+    pub(crate) fn stuck(&self) -> Result<Vec<String>, Failure> {
+        let client = Client::connect(&self.server.url())?;
+        let mut stuck = Vec::new();
+        for name in NAMES {
+            match client.mutex(name, MIN_LEASE)?.lock_for(FREE_AGAIN)? {
+                Some(mut lock) => drop(lock.unlock()?),
+                None => stuck.push(format!("{name} did not come free within {FREE_AGAIN:?} of the end")),
+            }
+        }
+        Ok(stuck)
     }
 
     /// Forgets the histories: they showed nothing.

@@ -16,7 +16,9 @@ pub(super) fn check(calls: &[&Call], facts: &Facts, verdict: &mut Verdict) {
             _ => Duration::ZERO,
         };
         let length = took.to.saturating_sub(took.from);
-        if length > limit + stood + BOUND {
+        let late = length.saturating_sub(limit + stood);
+        verdict.latest = verdict.latest.max(late);
+        if late > BOUND {
             verdict.hung.push(format!("hung: {length:?} with a limit of {limit:?}: {call:?}"));
         }
         if call.answer().is_some_and(|answer| !is_possible(&call.op, answer)) {
