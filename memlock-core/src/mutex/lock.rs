@@ -19,6 +19,9 @@ use crate::wait::ringing;
 /// How long a request may be under way, for the purpose of looking for what it left.
 const LATEST_ARRIVAL: Duration = Duration::from_secs(10);
 
+/// How often the item is read again where two commands of one packet saw different things.
+const REREADS: usize = 2;
+
 /// A mutex that is held. Dropping it unlocks, as well as that can be done; [`Lock::unlock`] tells how it
 /// went.
 ///
@@ -252,6 +255,7 @@ impl Lock {
         let mut failures = 0;
         let mut read_first = self.release_in_doubt;
         let mut first_sent = None;
+        let mut rereads = REREADS;
         for _ in 0..ROUNDS {
             let now = self.client.clock().now();
             let sent = *first_sent.get_or_insert(now);
@@ -326,6 +330,11 @@ impl Lock {
                 // An earlier one of ours arrived.
                 (_, Some(Reply::Value(item)), Step::HandOver(heir)) if is_ours(&item.value, heir.token) => {
                     return Ok(Settled::HandedOver { version: item.version, sent });
+                }
+                // Gone when we read it, and changed when we came to it: another one took it in between, or our version is
+                // of another life of the server. Its item tells.
+                (Some(Reply::Changed), Some(Reply::Missing), _) if self.release_in_doubt && rereads > 0 => {
+                    rereads -= 1;
                 }
                 // The item is gone, or another's. If an earlier release of ours got no reply, it was most
                 // likely that which removed it: but not if the server is another one since, nor if our lease
