@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { NAMES = 3, SESSION_MS = 2000, KEY_MS = 4, SESSION_LIFE_MS = 60000, AFTER_FAILURE_MS = 10 };
+enum { NAMES = 3, SESSION_MS = 2000, KEY_MS = 4, SESSION_LIFE_MS = 60000, AFTER_FAILURE_MS = 10, SHORTLY_MS = 30 };
 
 static int history;
 static uint64_t seed;
@@ -76,7 +76,9 @@ static void hold(const char *name, memlock_lock *lock, int64_t lease_ms) {
         const uint64_t what = below(1000);
         if (what == 0) {
             pause_ms(lease_ms + (int64_t)below(2500));
-        } else if (what < 8) {
+        } else if (what < 5) {
+            if (left > SHORTLY_MS) pause_ms(left - SHORTLY_MS);
+        } else if (what < 12) {
             call("extend", name, lease_ms, 0);
             const int answer = memlock_lock_extend(lock, lease_ms);
             done(answer, 0, deadline(lock));

@@ -13,7 +13,8 @@ import time
 
 import memlock
 
-NAMES, SESSION_MS, KEY_MS, SESSION_LIFE_S, AFTER_FAILURE_S = 3, 2000, 4, 60, 0.01
+NAMES, SESSION_MS, KEY_MS, SESSION_LIFE_S = 3, 2000, 4, 60
+AFTER_FAILURE_S, SHORTLY_S = 0.01, 0.03
 OK, BUSY, TIMED_OUT, DUPLICATE, EXISTS, NOT_FOUND = 0, 1, 2, 3, 4, 7
 
 
@@ -91,7 +92,9 @@ class Client:
         what = self._chance.randrange(1000)
         if what == 0:
             time.sleep((lease_ms + self._chance.randrange(2500)) / 1000)
-        elif what < 8:
+        elif what < 5:
+            time.sleep(max(0.0, mutex.remaining - SHORTLY_S))
+        elif what < 12:
             self._call("extend", name, lease_ms)
             try:
                 mutex.extend()

@@ -28,6 +28,8 @@ const NAMES: u64 = 3;
 const SESSION: u128 = 2000;
 const KEY: u128 = 4;
 const SESSION_LIFE: Duration = Duration::from_secs(60);
+/// Some hold until so long before their deadline: so much of a lease must be true.
+const SHORTLY: Duration = Duration::from_millis(30);
 /// Whoever fails is not to do nothing but fail.
 const AFTER_FAILURE: Duration = Duration::from_millis(10);
 /// For how long a credulous one believes in a lock, whatever it asked for.
@@ -142,8 +144,9 @@ impl Worker<'_> {
             match self.chance.below(1000) {
                 _ if self.credulous => thread::sleep(CREDULITY),
                 0 => thread::sleep(lease + Duration::from_millis(self.chance.below(2500))),
-                1..8 => self.extend(name, &mut lock, lease)?,
-                8..28 => thread::sleep(self.chance.millis(20, 120)),
+                1..5 => thread::sleep(lock.remaining().saturating_sub(SHORTLY)),
+                5..12 => self.extend(name, &mut lock, lease)?,
+                12..28 => thread::sleep(self.chance.millis(20, 120)),
                 _ => thread::sleep(Duration::from_millis(self.chance.below(3))),
             }
             self.say("leave")?;
