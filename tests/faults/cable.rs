@@ -14,6 +14,7 @@ use std::thread;
 #[derive(Debug)]
 pub(crate) struct Cable {
     namespace: File,
+    near_end: String,
     far_end: String,
     address: String,
 }
@@ -29,12 +30,12 @@ impl Cable {
         let (address, far_address) = (format!("{net}.{}", base + 1), format!("{net}.{}/30", base + 2));
         let (near_end, far_end) = (format!("ml{number}a"), format!("ml{number}b"));
         let place = format!("/proc/{number}/fd/{}", namespace.as_raw_fd());
-        let cable = Cable { namespace, far_end, address };
-        let far_end = &cable.far_end;
-        ip(None, &["link", "add", &near_end, "type", "veth", "peer", "name", far_end])?;
+        let cable = Cable { namespace, near_end, far_end, address };
+        let Cable { near_end, far_end, .. } = &cable;
+        ip(None, &["link", "add", near_end, "type", "veth", "peer", "name", far_end])?;
         ip(None, &["link", "set", far_end, "netns", &place])?;
-        ip(None, &["address", "add", &format!("{}/30", cable.address), "dev", &near_end])?;
-        ip(None, &["link", "set", &near_end, "up"])?;
+        ip(None, &["address", "add", &format!("{}/30", cable.address), "dev", near_end])?;
+        ip(None, &["link", "set", near_end, "up"])?;
         let there = Some(cable.namespace());
         ip(there, &["address", "add", &far_address, "dev", far_end])?;
         ip(there, &["link", "set", "lo", "up"])?;
@@ -65,8 +66,8 @@ impl Cable {
 
 impl Drop for Cable {
     fn drop(&mut self) {
-        // Without it the ends would go with the namespace, a little later. They may be gone already.
-        let _ = ip(Some(self.namespace()), &["link", "del", &self.far_end]);
+        // Both ends go. It fails if they were never there.
+        let _ = ip(None, &["link", "del", &self.near_end]);
     }
 }
 

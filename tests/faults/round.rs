@@ -1,5 +1,6 @@
 //! One round: one fault, again and again, for some seconds.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -72,12 +73,22 @@ pub(crate) fn all() -> Vec<Round> {
 }
 
 impl Round {
+    /// What it needs: an error says why it cannot be run here.
+    pub(crate) fn cable(&self) -> io::Result<Option<Cable>> {
+        match self.trouble {
+            Trouble::CablePulled => Cable::lay().map(Some),
+            _ => Ok(None),
+        }
+    }
+
     /// Lets it happen, and checks what was written down.
-    pub(crate) fn run(&self, programs: &Programs, folder: &Path, time: Duration) -> Result<Outcome, Failure> {
-        let cable = match self.trouble {
-            Trouble::CablePulled => Some(Cable::lay()?),
-            _ => None,
-        };
+    pub(crate) fn run(
+        &self,
+        programs: &Programs,
+        folder: &Path,
+        time: Duration,
+        cable: Option<Cable>,
+    ) -> Result<Outcome, Failure> {
         let mut world = World::new(programs, &[], cable, folder)?;
         world.gather(self.kinds)?;
         self.disturb(&mut world, time)?;
