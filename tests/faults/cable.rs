@@ -1,12 +1,13 @@
 //! A cable that can be pulled: another network namespace, joined to ours by a veth pair.
 //!
-//! The namespace has no name: it lasts as long as this process has it open, and the veth pair with it. So nothing is
-//! left behind, however this process ends.
+//! The namespace has no name: it lasts as long as this process has it open, and the veth pair with it. If this process is
+//! killed, sockets that nobody owns may keep both for some minutes more; the next one to lay a cable does not wait for that.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 use std::thread;
 
@@ -22,6 +23,7 @@ pub(crate) struct Cable {
 impl Cable {
     /// Lays it. Only root may.
     pub(crate) fn lay() -> io::Result<Cable> {
+        remove_those_of_the_dead()?;
         let namespace = new_namespace()?;
         let number = std::process::id();
         // Out of 198.18.0.0/15, which is for tests: four addresses for each process that may run this.
@@ -80,6 +82,20 @@ pub(crate) fn enter(command: &mut Command, namespace: RawFd) {
             _ => Err(io::Error::last_os_error()),
         });
     }
+}
+
+/// Removes the cables of processes that are no more.
+fn remove_those_of_the_dead() -> io::Result<()> {
+    for link in std::fs::read_dir("/sys/class/net")? {
+        let name = link?.file_name();
+        let Some(name) = name.to_str() else { continue };
+        let number = name.strip_prefix("ml").and_then(|rest| rest.strip_suffix('a'));
+        let number: Option<u32> = number.and_then(|number| number.parse().ok());
+        if number.is_some_and(|number| !Path::new(&format!("/proc/{number}")).exists()) {
+            ip(None, &["link", "del", name])?;
+        }
+    }
+    Ok(())
 }
 
 /// Made by a thread that moves into it and ends: our own thread stays where it is.
