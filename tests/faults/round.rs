@@ -11,7 +11,7 @@ use crate::crew::{Kind, Programs, USUAL};
 use crate::cuts::{Cutter, Side};
 use crate::history::Call;
 use crate::trouble::Trouble;
-use crate::world::World;
+use crate::world::{LONG, SHORT, World};
 use crate::{Failure, now};
 
 /// How often a round looks at its clients, and at the time.
@@ -89,7 +89,8 @@ impl Round {
         time: Duration,
         cable: Option<Cable>,
     ) -> Result<Outcome, Failure> {
-        let mut world = World::new(programs, &[], cable, folder)?;
+        let timeouts = if self.sound { LONG } else { SHORT };
+        let mut world = World::new(programs, timeouts, cable, folder)?;
         world.gather(self.kinds)?;
         self.disturb(&mut world, time)?;
         world.crew.dismiss()?;

@@ -10,7 +10,7 @@ use crate::crew::{Kind, Programs, USUAL};
 use crate::cuts::{Cutter, Side};
 use crate::history::Call;
 use crate::trouble::{Trouble, Undo};
-use crate::world::World;
+use crate::world::{SHORT, World};
 use crate::{Failure, growth, now, report};
 
 /// How often the clients are looked at, and the time.
@@ -39,7 +39,7 @@ pub(crate) fn run(programs: &Programs, folder: &Path, time: Duration) -> Result<
             None
         }
     };
-    let mut world = World::new(programs, &[], cable, folder)?;
+    let mut world = World::new(programs, SHORT, cable, folder)?;
     world.gather(&USUAL)?;
     world.crew.spare_all();
     world.start(&MORTAL)?;

@@ -21,8 +21,10 @@ use crate::{Failure, now};
 pub(crate) const NAMES: [&str; 3] = ["m0", "m1", "m2"];
 /// When what a client left must have come free: its lease of two seconds, the server's three, and a look.
 const FREE_AGAIN: Duration = Duration::from_secs(8);
-/// What the clients ask for beside their URL: [`crate::check::BOUND`] is made from it.
-const TIMEOUTS: &str = "io_timeout=300ms&connect_timeout=300ms&outage=1s";
+/// What the clients ask for in their URL: [`crate::check::BOUND`] is made from it.
+pub(crate) const SHORT: &str = "io_timeout=300ms&connect_timeout=300ms&outage=1s";
+/// Where nothing is wrong with server and wire, a busy machine is not to look like it.
+pub(crate) const LONG: &str = "io_timeout=3s&connect_timeout=3s";
 
 /// A server, a proxy, a cable if there is one, and a crew.
 pub(crate) struct World {
@@ -33,20 +35,21 @@ pub(crate) struct World {
     pub(crate) chance: Chance,
     pub(crate) losses: Vec<Span>,
     pub(crate) dozes: Vec<Span>,
+    timeouts: &'static str,
     folder: PathBuf,
 }
 
 impl World {
     pub(crate) fn new(
         programs: &Programs,
-        flags: &[&str],
+        timeouts: &'static str,
         cable: Option<Cable>,
         folder: &Path,
     ) -> Result<World, Failure> {
         std::fs::create_dir_all(folder)?;
         let server = match &cable {
-            None => Memcached::with_args(flags),
-            Some(cable) => Memcached::with_args(&[flags, &["-l", cable.address()]].concat()),
+            None => Memcached::start(),
+            Some(cable) => Memcached::with_args(&["-l", cable.address()]),
         };
         let mut seed = [0; 8];
         SystemClock.random(&mut seed)?;
@@ -59,6 +62,7 @@ impl World {
             chance,
             losses: Vec::new(),
             dozes: Vec::new(),
+            timeouts,
             folder: folder.to_owned(),
         })
     }
@@ -67,7 +71,7 @@ impl World {
     pub(crate) fn gather(&mut self, kinds: &[Kind]) -> Result<(), Failure> {
         self.start(kinds)?;
         let far = self.cable.as_ref().map(|cable| Way {
-            url: format!("memcached://{}:{}/?{TIMEOUTS}", cable.address(), self.server.port()),
+            url: format!("memcached://{}:{}/?{}", cable.address(), self.server.port(), self.timeouts),
             namespace: Some(cable.namespace()),
         });
         for kind in [Kind::C, Kind::Rust] {
@@ -79,7 +83,7 @@ impl World {
     /// Starts clients behind the proxy.
     pub(crate) fn start(&mut self, kinds: &[Kind]) -> Result<(), Failure> {
         let bell = self.cable.as_ref().map(|cable| format!("&bell={}", cable.address()));
-        let url = format!("{}/?{TIMEOUTS}{}", self.proxy.url(), bell.unwrap_or_default());
+        let url = format!("{}/?{}{}", self.proxy.url(), self.timeouts, bell.unwrap_or_default());
         for kind in kinds {
             self.crew.start(*kind, &Way { url: url.clone(), namespace: None })?;
         }
