@@ -120,8 +120,10 @@ fn one_at_a_time(holds: &[Hold<'_>], facts: &Facts, verdict: &mut Verdict) {
     for this in holds.iter().filter(|hold| hold.granted < hold.until()) {
         if let Some(last) = last.filter(|last| this.granted < last.until()) {
             let text = format!("two valid holds: {this:?} within {last:?}");
-            match last.may_be_lost_from(facts) {
-                Some(lost) if lost <= this.granted => verdict.losses.push(text),
+            // Whose fence is less was granted it first, though it may have been told later.
+            let (first, second) = if this.fence < last.fence { (this, last) } else { (last, this) };
+            match first.may_be_lost_from(facts) {
+                Some(lost) if lost <= second.granted => verdict.losses.push(text),
                 _ => verdict.violations.push(text),
             }
         }

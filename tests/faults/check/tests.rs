@@ -104,6 +104,23 @@ fn overlapping_holds_are_found_unless_the_server_lost_the_first_one() {
 }
 
 #[test]
+fn a_grant_that_is_told_after_the_server_lost_it_is_a_loss() {
+    let late = "
+        10 call lock m0 1000 0
+        110 done 0 5 @1010
+        120 call unlock m0 0 0
+        121 done 6 0 0 ";
+    let other = "
+        100 call lock m0 1000 0
+        101 done 0 6 @1100";
+    let verdict = judge(&[late, other], &lossy(50, 51));
+    finds_nothing(&verdict);
+    assert_eq!(verdict.losses.len(), 2, "{verdict:#?}");
+    finds(&judge(&[late, other], &lossy(105, 106)), "two valid holds");
+    finds(&judge(&[late, other], &facts()), "two valid holds");
+}
+
+#[test]
 fn a_killed_holder_excludes_others_until_its_deadline_and_no_longer() {
     let killed = "
         10 call lock m0 1000 0
