@@ -198,6 +198,8 @@ fn a_release_of_what_was_anothers_is_found() {
         1503 done 0 0 0 ";
     finds(&judge(&[late, between], &facts()), "told as released, but it was another's");
     finds_nothing(&judge(&[late], &facts()));
+    finds(&judge(&[late, between], &lossy(20, 21)), "told as released, but it was another's");
+    finds_nothing(&judge(&[late, between], &Facts { punctual: false, ..lossy(20, 21) }));
 }
 
 #[test]
