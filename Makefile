@@ -11,6 +11,7 @@ PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 DESTDIR ?=
+MINUTES ?= 5
 CARGO ?= cargo
 
 # One version for all: that of Cargo.toml. The soname's number is that of memlock-ffi/build.rs.
@@ -88,6 +89,24 @@ sim-teeth: simulation ## put flaws into memlock, one after another, and see that
 sanitize: ## watch the code run: model tests, Miri, thread and address sanitizers, leaks (PARTS=… for some; wants nightly)
 	@packaging/need cc c++ valgrind memcached python3
 	tests/sanitize/run $(PARTS)
+
+FAULTS := target/debug/faults
+FAULTS_C_CLIENT := target/debug/fault-client-c
+
+.PHONY: faults
+faults: $(FAULTS) ## cut, delay, kill, stop, fill and starve clients, wire and server, one after the other (ARGS=WORD for some; 2 minutes)
+	PYTHON=$(PYTHON) FAULTS_C_CLIENT=$(abspath $(FAULTS_C_CLIENT)) $(FAULTS) $(ARGS)
+
+.PHONY: soak
+soak: $(FAULTS) ## the same faults at random, several at once, for MINUTES=n (also 0.3)
+	PYTHON=$(PYTHON) FAULTS_C_CLIENT=$(abspath $(FAULTS_C_CLIENT)) $(FAULTS) soak $(MINUTES)
+
+.PHONY: $(FAULTS)
+$(FAULTS): build python
+	@packaging/need cc memcached ip
+	$(CARGO) build -p memlock-tests --bins
+	$(CC) -std=gnu11 -O1 -g -Wall -Wextra -Wpedantic -Werror -Iinclude tests/faults/client.c -o $(FAULTS_C_CLIENT) \
+	  -L$(RELEASE) -lmemlock -Wl,-rpath,$(abspath $(RELEASE))
 
 .PHONY: bench
 bench: build python $(VENV)/.bench ## measure pairs and inserts next to their floors (ARGS=--quick for a glance)

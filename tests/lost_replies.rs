@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
+use memlock_core::lease::Lease;
 use memlock_core::store::{self, Failure, Op, Reply, Route, Store};
 use memlock_core::{Client, Error, ErrorKind, Extension, Insertion, Lock, Release, Result, Wait, Waited};
 use memlock_tests::proxy::{Fault, Match, Proxy};
@@ -26,6 +27,8 @@ enum Loss {
     Time,
     /// It never arrives, and is answered as an `Add` to an item that is there.
     Chance,
+    /// Another one takes the lock between its first operation and the next.
+    Between,
 }
 
 /// A store that loses the batches with these numbers, counted from 0.
@@ -49,6 +52,14 @@ impl Store for Lossy {
                 Err(lost)
             }
             Some(Loss::Chance) => Ok(vec![Reply::Exists]),
+            Some(Loss::Between) => {
+                let Op::Get { key } = ops[0] else { panic!("only what reads first can be crossed") };
+                let mut replies = self.inner.run(route, &ops[..1])?;
+                let ttl = Lease::new(LEASE).unwrap().ttl();
+                self.inner.run(route, &[Op::Add { key, value: b"another's", ttl }])?;
+                replies.extend(self.inner.run(route, &ops[1..])?);
+                Ok(replies)
+            }
             Some(Loss::Time) => {
                 let replies = self.inner.run(route, ops);
                 thread::sleep(Duration::from_millis(1100));
@@ -188,6 +199,14 @@ fn an_unknown_release_may_be_tried_again() {
         assert!(is_free(&witness, "m"));
         assert_eq!(lock.unlock().unwrap(), Release::NotHeld);
     }
+}
+
+#[test]
+fn a_release_without_a_reply_is_released_even_if_another_takes_the_lock_while_it_is_looked_for() {
+    let (client, witness) = clients(&[(1, Loss::Reply), (2, Loss::Between)]);
+    let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
+    assert_eq!(lock.unlock().unwrap(), Release::Released);
+    assert!(!is_free(&witness, "m"), "the other one's lock is left alone");
 }
 
 #[test]

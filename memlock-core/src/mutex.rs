@@ -14,6 +14,8 @@
 //! fresh connection, with the same token, and read the item back in the same packet: the token says whether
 //! it is ours. Only if that fails too is the outcome unknown; the lock is then remembered and taken off as
 //! soon as the server answers again.
+//! Another one may take the lock between two commands of such a packet: what was gone when it was read, and is changed
+//! a moment later, is read again before it is called lost.
 //!
 //! **Versions.** A version is good only for the life of the server that gave it; the store answers "changed"
 //! to one of another life. "Changed" is never taken for "lost": the item is read, and if it carries our token

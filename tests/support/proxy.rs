@@ -6,54 +6,15 @@
 //! which memcached does not count in its statistics.
 
 mod exchange;
+mod rules;
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::wire::{Burst, Command, Listener, lock};
-
-/// Which bursts a rule is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Match {
-    /// `ms` in any mode.
-    Storing,
-    /// `ms` only if the key is free (`ME`).
-    Adding,
-    /// `ms` only over a known version (`C<number>`).
-    Swapping,
-    /// `md`
-    Deleting,
-    /// `mg`
-    Getting,
-    /// `ma`
-    Counting,
-    /// `stats`: a client that introduces itself.
-    Stats,
-    /// Every burst, that of a handshake too.
-    Any,
-}
-
-/// What happens to a burst that a rule matches.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// The server never sees the burst. The connection stays open, and silent for good.
-    DropRequest,
-    /// The connection is closed; the server never sees the burst.
-    CutBeforeRequest,
-    /// The server sees the burst that much later, even if the client has gone by then.
-    DelayRequest(Duration),
-    /// The server did it, the client never hears. The connection stays open, and silent for good.
-    SwallowReply,
-    /// The server did it, and the connection is closed before any byte of the answer.
-    CutAfterRequest,
-    /// The server did it, and the connection is closed after that many bytes of the answer.
-    CutReplyAfter(usize),
-    /// The answer comes that much later.
-    DelayReply(Duration),
-    /// These bytes come instead of the answer. The connection goes on.
-    GarbleReply(Vec<u8>),
-}
+use crate::wire::{Burst, Listener, lock};
+use rules::{Decider, Rule};
+pub use rules::{Fault, Match};
 
 /// The proxy. Dropping it closes its connections and ends its threads.
 #[derive(Debug)]
@@ -71,6 +32,7 @@ impl Proxy {
             refuse: false,
             black_hole: false,
             rules: Vec::new(),
+            decider: None,
             hits: 0,
             round_trips: 0,
             connections: 0,
@@ -103,9 +65,16 @@ impl Proxy {
         lock(&self.shared.state).rules.push(Rule { bursts, fault, once: false });
     }
 
-    /// Forgets all rules. What they did to connections stays.
+    /// Lets `decide` choose for each burst, of which it is given the bytes, before any rule is looked at.
+    pub fn decide(&self, decide: impl FnMut(&[u8]) -> Option<Fault> + Send + 'static) {
+        lock(&self.shared.state).decider = Some(Decider(Box::new(decide)));
+    }
+
+    /// Forgets all rules, and who decides. What they did to connections stays.
     pub fn clear_rules(&self) {
-        lock(&self.shared.state).rules.clear();
+        let mut state = lock(&self.shared.state);
+        state.rules.clear();
+        state.decider = None;
     }
 
     /// While true, nobody gets through: existing connections are closed now, new ones at once.
@@ -173,43 +142,20 @@ struct State {
     refuse: bool,
     black_hole: bool,
     rules: Vec<Rule>,
+    decider: Option<Decider>,
     hits: usize,
     round_trips: usize,
     connections: usize,
 }
 
-#[derive(Debug)]
-struct Rule {
-    bursts: Match,
-    fault: Fault,
-    once: bool,
-}
-
-impl Match {
-    fn any_of(self, burst: &Burst) -> bool {
-        burst.commands.iter().any(|command| self.covers(command))
-    }
-
-    fn covers(self, command: &Command) -> bool {
-        let version =
-            command.flag_value('C').is_some_and(|value| value.bytes().all(|byte| byte.is_ascii_digit()));
-        match self {
-            Match::Storing => command.verb() == "ms",
-            Match::Adding => command.verb() == "ms" && (command.has_flag("ME") || command.has_flag("Me")),
-            Match::Swapping => command.verb() == "ms" && version,
-            Match::Deleting => command.verb() == "md",
-            Match::Getting => command.verb() == "mg",
-            Match::Counting => command.verb() == "ma",
-            Match::Stats => command.verb() == "stats",
-            Match::Any => true,
-        }
-    }
-}
-
 impl Shared {
     /// The fault for this burst; a rule that acts once is used up.
     fn fault_for(&self, burst: &Burst) -> Option<Fault> {
-        let rules = &mut lock(&self.state).rules;
+        let state = &mut *lock(&self.state);
+        if let Some(fault) = state.decider.as_mut().and_then(|decider| (decider.0)(&burst.bytes)) {
+            return Some(fault);
+        }
+        let rules = &mut state.rules;
         let place = rules.iter().position(|rule| rule.bursts.any_of(burst))?;
         Some(if rules[place].once { rules.remove(place).fault } else { rules[place].fault.clone() })
     }
@@ -302,6 +248,29 @@ mod tests {
         assert!(proxy.wait_for_hits(2, LONG));
         assert!(is_silent(&mut client, "mn"));
         assert_eq!(server.plain().get("k"), None);
+    }
+
+    #[test]
+    fn a_request_is_cut_after_so_many_bytes() {
+        let (server, proxy, mut client) = with_rule(Match::Storing, Fault::CutRequestAfter(ADD.len() - 1));
+        assert!(is_cut(&mut client, ADD));
+        assert_eq!(server.plain().get("k"), None);
+        let mut client = Plain::connect(&proxy.address());
+        proxy.decide(|bytes| bytes.starts_with(b"ms").then_some(Fault::CutRequestAfter(bytes.len())));
+        assert!(is_cut(&mut client, ADD));
+        let end = Instant::now() + LONG;
+        while server.plain().get("k").is_none() {
+            assert!(Instant::now() < end, "a whole request was not carried out");
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_reply_is_repeated_and_a_trickle_is_whole() {
+        let (_server, proxy, mut client) = with_rule(Match::Storing, Fault::RepeatReply(4));
+        assert_eq!(client.command(ADD), "HD");
+        assert_eq!(client.command("mn"), "HD");
+        proxy.inject(Match::Getting, Fault::Trickle(Duration::ZERO));
+        assert_eq!(Plain::connect(&proxy.address()).command("mg k s v"), "VA 1 s1");
     }
 
     #[test]

@@ -92,8 +92,15 @@ impl Memcached {
 
     /// Kills the server if it runs, and starts an empty one on the same port.
     pub fn restart(&self) {
+        self.restart_with(&[]);
+    }
+
+    /// [`Memcached::restart`] with further arguments, this time.
+    pub fn restart_with(&self, more: &[&str]) {
         self.kill();
-        let started = poll_until(START_LIMIT, || launch(&self.args, self.port()).ok());
+        let args: Vec<String> =
+            self.args.iter().cloned().chain(more.iter().map(ToString::to_string)).collect();
+        let started = poll_until(START_LIMIT, || launch(&args, self.port()).ok());
         *self.child() =
             Some(started.unwrap_or_else(|| panic!("memcached did not restart on port {}", self.port())));
     }
@@ -343,6 +350,8 @@ mod tests {
         let settings = server.plain().stats_of("settings");
         assert_eq!(settings["cas_enabled"], "no");
         assert_eq!(settings["maxbytes"], (17 << 20).to_string());
+        server.restart_with(&["-m", "18"]);
+        assert_eq!(server.plain().stats_of("settings")["maxbytes"], (18 << 20).to_string());
     }
 
     #[test]

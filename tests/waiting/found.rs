@@ -24,29 +24,6 @@ fn a_lock_that_was_lost_goes_to_the_next_in_the_queue() {
     }
 }
 
-#[test]
-fn a_release_without_a_reply_is_one_even_if_another_is_faster_than_the_look() {
-    let bench = Bench::new();
-    let other = Arc::new(Mutex::new(None));
-    let (theirs, newcomer) = (Arc::clone(&other), bench.client());
-    let (deletes, reads) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let client = bench.hooked(Arc::new(SystemClock), move |op| match op {
-        Op::Delete { .. } if deletes.fetch_add(1, Ordering::SeqCst) == 0 => Fate::ReplyLost,
-        // Between what is read and what is deleted after it.
-        Op::Delete { .. } if reads.load(Ordering::SeqCst) == 1 => {
-            theirs.lock().unwrap().get_or_insert_with(|| lock(&newcomer));
-            Fate::Done
-        }
-        Op::Get { .. } => {
-            reads.fetch_add(1, Ordering::SeqCst);
-            Fate::Done
-        }
-        _ => Fate::Done,
-    });
-    assert_eq!(lock(&client).unlock().unwrap(), Release::Released);
-    unlock(other.lock().unwrap().take().expect("nobody came in between"));
-}
-
 /// A server that is gone after an answer was lost.
 #[derive(Debug)]
 struct Going {

@@ -366,7 +366,8 @@ impl Lock {
                 // The item is gone, or another's. If an earlier release of ours got no reply, it was most
                 // likely that which removed it: but not if the server is another one since, nor if our lease
                 // was over before. The store answers "changed" to a version of another life.
-                // Somebody took it between the two: whose the server is, the next look tells.
+                // Gone when we read it, and changed when we came to it: another one took it in between, or our version is
+                // of another life of the server. Its item tells.
                 (Some(Reply::Changed), Some(Reply::Missing), _) if unclear < LOOKS => unclear += 1,
                 (Some(last), Some(read), _) => {
                     let same_life = match read {

@@ -106,6 +106,17 @@ impl Exchange<'_> {
                 self.open.pause(time);
                 send(self.server, &burst.bytes)
             }
+            Fault::CutRequestAfter(length) => {
+                self.shared.count_hit();
+                let sent = send(self.server, &burst.bytes[..length.min(burst.bytes.len())]);
+                self.cut();
+                sent
+            }
+            Fault::Trickle(pause) => {
+                *lock(&self.reply_fault) = Some(fault);
+                self.trickle(self.server, &burst.bytes, pause)?;
+                send(self.server, END_MARK)
+            }
             reply_fault => {
                 *lock(&self.reply_fault) = Some(reply_fault);
                 send(self.server, &[&burst.bytes, END_MARK].concat())
@@ -157,20 +168,33 @@ impl Exchange<'_> {
                 send(self.client, answer)
             }
             Fault::GarbleReply(bytes) => send(self.client, &bytes),
+            Fault::RepeatReply(length) => {
+                let again = &answer[answer.len().saturating_sub(length)..];
+                send(self.client, &[answer, again].concat())
+            }
+            Fault::Trickle(pause) => self.trickle(self.client, answer, pause),
             Fault::CutReplyAfter(length) => {
                 let sent = send(self.client, &answer[..length.min(answer.len())]);
                 self.cut();
                 sent
             }
-            // The last three have acted on the request and do not come here.
+            // All but the first have acted on the request and do not come here.
             Fault::CutAfterRequest
             | Fault::DropRequest
             | Fault::CutBeforeRequest
+            | Fault::CutRequestAfter(_)
             | Fault::DelayRequest(_) => {
                 self.cut();
                 Ok(())
             }
         }
+    }
+
+    fn trickle(&self, to: &TcpStream, bytes: &[u8], pause: Duration) -> io::Result<()> {
+        bytes.iter().try_for_each(|&byte| {
+            self.open.pause(pause);
+            send(to, &[byte])
+        })
     }
 
     fn fall_silent(&self) {

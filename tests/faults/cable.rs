@@ -1,0 +1,125 @@
+//! A cable that can be pulled: another network namespace, joined to ours by a veth pair.
+//!
+//! The namespace has no name: it lasts as long as this process has it open, and the veth pair with it. If this process is
+//! killed, sockets that nobody owns may keep both for some minutes more; the next one to lay a cable does not wait for that.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+
+/// The cable, plugged in. Dropping it removes both ends.
+#[derive(Debug)]
+pub(crate) struct Cable {
+    namespace: File,
+    near_end: String,
+    far_end: String,
+    address: String,
+}
+
+impl Cable {
+    /// Lays it. Only root may.
+    pub(crate) fn lay() -> io::Result<Cable> {
+        remove_those_of_the_dead()?;
+        let namespace = new_namespace()?;
+        let number = std::process::id();
+        // Out of 198.18.0.0/15, which is for tests: four addresses for each process that may run this.
+        let base = (number & 63) * 4;
+        let net = format!("198.18.{}", number >> 6 & 255);
+        let (address, far_address) = (format!("{net}.{}", base + 1), format!("{net}.{}/30", base + 2));
+        let (near_end, far_end) = (format!("ml{number}a"), format!("ml{number}b"));
+        let place = format!("/proc/{number}/fd/{}", namespace.as_raw_fd());
+        let cable = Cable { namespace, near_end, far_end, address };
+        let Cable { near_end, far_end, .. } = &cable;
+        ip(None, &["link", "add", near_end, "type", "veth", "peer", "name", far_end])?;
+        ip(None, &["link", "set", far_end, "netns", &place])?;
+        ip(None, &["address", "add", &format!("{}/30", cable.address), "dev", near_end])?;
+        ip(None, &["link", "set", near_end, "up"])?;
+        let there = Some(cable.namespace());
+        ip(there, &["address", "add", &far_address, "dev", far_end])?;
+        ip(there, &["link", "set", "lo", "up"])?;
+        cable.plug_in()?;
+        Ok(cable)
+    }
+
+    /// The near end's address, at which both sides reach a server.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// For [`enter`].
+    pub(crate) fn namespace(&self) -> RawFd {
+        self.namespace.as_raw_fd()
+    }
+
+    /// From now on nothing passes, and nobody is told.
+    pub(crate) fn pull(&self) -> io::Result<()> {
+        ip(Some(self.namespace()), &["link", "set", &self.far_end, "down"])
+    }
+
+    /// Ends [`Cable::pull`].
+    pub(crate) fn plug_in(&self) -> io::Result<()> {
+        ip(Some(self.namespace()), &["link", "set", &self.far_end, "up"])
+    }
+}
+
+impl Drop for Cable {
+    fn drop(&mut self) {
+        // Both ends go. It fails if they were never there.
+        let _ = ip(None, &["link", "del", &self.near_end]);
+    }
+}
+
+/// Has the command run in a network namespace.
+pub(crate) fn enter(command: &mut Command, namespace: RawFd) {
+    // SAFETY: between fork and exec only setns runs, which is one system call.
+    unsafe {
+        command.pre_exec(move || match libc::setns(namespace, libc::CLONE_NEWNET) {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        });
+    }
+}
+
+/// Removes the cables of processes that are no more.
+fn remove_those_of_the_dead() -> io::Result<()> {
+    for link in std::fs::read_dir("/sys/class/net")? {
+        let name = link?.file_name();
+        let Some(name) = name.to_str() else { continue };
+        let number = name.strip_prefix("ml").and_then(|rest| rest.strip_suffix('a'));
+        let number: Option<u32> = number.and_then(|number| number.parse().ok());
+        if number.is_some_and(|number| !Path::new(&format!("/proc/{number}")).exists()) {
+            ip(None, &["link", "del", name])?;
+        }
+    }
+    Ok(())
+}
+
+/// Made by a thread that moves into it and ends: our own thread stays where it is.
+fn new_namespace() -> io::Result<File> {
+    let maker = thread::spawn(|| {
+        // SAFETY: it concerns this thread only, which ends here.
+        if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        File::open("/proc/thread-self/ns/net")
+    });
+    maker.join().map_err(|_| io::Error::other("the thread that makes a namespace panicked"))?
+}
+
+fn ip(namespace: Option<RawFd>, words: &[&str]) -> io::Result<()> {
+    let mut command = Command::new("ip");
+    command.args(words);
+    if let Some(namespace) = namespace {
+        enter(&mut command, namespace);
+    }
+    let done = command.output()?;
+    if done.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&done.stderr);
+    Err(io::Error::other(format!("ip {}: {}", words.join(" "), said.trim())))
+}

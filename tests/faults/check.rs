@@ -1,0 +1,115 @@
+//! Decides offline, from the histories of all processes, whether what was promised was kept.
+//!
+//! | what is looked for | where |
+//! | --- | --- |
+//! | two valid holds of a mutex at once; a fence that does not rise; a lock lost before its deadline; a release that is told as done after another was granted it; a refusal when nobody can have held it | [`locks`] |
+//! | a key with two ids, an id with two keys, a key with two firsts or with none; a session set up twice, or gone | [`lists`] |
+//! | a call that lasts longer than its limit and [`BOUND`]; an answer that these programs cannot get | [`calls`] |
+//!
+//! Stamps are taken so that they err on the side of memlock: a hold is counted from when the grant was known until just
+//! before the release was begun, or until its deadline. Where the server lost its memory (it was flushed, restarted, or
+//! evicts), a hold that spans that moment may be lost; that is counted as a loss and is no violation. A server that was
+//! stopped may shorten what it stored when it woke up: that counts as a loss too.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::history::{Call, Op, Span, answer};
+
+mod calls;
+mod lists;
+mod locks;
+
+/// How much longer than its limit a call may take. The clients' `io_timeout` and `connect_timeout` are 300 ms: three
+/// attempts that each wait for a connection, its introduction and an answer, and a queue that is left.
+pub(crate) const BOUND: Duration = Duration::from_secs(4);
+
+/// What is known beside the histories.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Facts {
+    /// When the server lost what it had stored: at some moment of each span, or all the time.
+    pub(crate) losses: Vec<Span>,
+    /// When the server stood still, and until its clock may have been wrong.
+    pub(crate) dozes: Vec<Span>,
+    /// When processes stood still.
+    pub(crate) stops: Vec<(usize, Span)>,
+    /// When processes were killed.
+    pub(crate) deaths: HashMap<usize, Duration>,
+    /// Nothing is wrong with server and wire: no call may fail.
+    pub(crate) sound: bool,
+    /// No request can come late, so that whoever can hold a mutex is known.
+    pub(crate) punctual: bool,
+    /// From when on all that matters was read: what happened before that moment proves nothing by being absent.
+    pub(crate) since: Duration,
+    /// Until when the histories were read.
+    pub(crate) now: Duration,
+}
+
+impl Facts {
+    /// Whether the server may have lost something within that time.
+    pub(crate) fn lost_within(&self, span: Span) -> bool {
+        self.losses.iter().any(|loss| loss.meets(span))
+    }
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Verdict {
+    pub(crate) violations: Vec<String>,
+    pub(crate) hung: Vec<String>,
+    /// Locks that were lost with the server's memory, as is documented.
+    pub(crate) losses: Vec<String>,
+    /// By how much a call exceeded its limit at most.
+    pub(crate) latest: Duration,
+}
+
+/// How often what was answered.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) calls: usize,
+    pub(crate) granted: usize,
+    pub(crate) refused: usize,
+    pub(crate) inserted: usize,
+    pub(crate) lost: usize,
+    pub(crate) unreachable: usize,
+    pub(crate) unknown: usize,
+    pub(crate) protocol: usize,
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, calls: &[Call]) {
+        for call in calls {
+            let Some(said) = call.answer().filter(|_| call.op != Op::Inside) else { continue };
+            self.calls += 1;
+            let count = match (&call.op, said) {
+                (Op::Lock { .. }, answer::OK) => &mut self.granted,
+                (_, answer::BUSY | answer::TIMED_OUT) => &mut self.refused,
+                (Op::Insert { .. }, answer::OK | answer::DUPLICATE) => &mut self.inserted,
+                (_, answer::LOST) => &mut self.lost,
+                (_, answer::UNREACHABLE) => &mut self.unreachable,
+                (_, answer::UNKNOWN) => &mut self.unknown,
+                (_, answer::PROTOCOL) => &mut self.protocol,
+                _ => continue,
+            };
+            *count += 1;
+        }
+    }
+
+    pub(crate) fn errors(&self) -> usize {
+        self.unreachable + self.unknown + self.protocol
+    }
+}
+
+/// Looks for everything that may not be.
+pub(crate) fn check(calls: &[Call], facts: &Facts) -> Verdict {
+    let mut calls: Vec<&Call> = calls.iter().collect();
+    calls.sort_by_key(|call| (call.who, call.began));
+    let mut verdict = Verdict::default();
+    calls::check(&calls, facts, &mut verdict);
+    locks::check(&calls, facts, &mut verdict);
+    lists::check(&calls, facts, &mut verdict);
+    verdict
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,228 @@
+//! What mutexes owe.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::{Facts, Verdict};
+use crate::history::{Call, Op, Span, answer};
+
+/// How much longer than a lease the server may keep its item: to the next full second, and two more.
+const KEPT: Duration = Duration::from_secs(4);
+
+/// One acquisition, from its grant to its end.
+#[derive(Debug)]
+struct Hold<'a> {
+    lock: &'a Call,
+    granted: Duration,
+    fence: u64,
+    deadline: Duration,
+    /// The extensions of it.
+    extended: Vec<&'a Call>,
+    /// The releases of it: more than one if the first failed.
+    released: Vec<&'a Call>,
+}
+
+impl Hold<'_> {
+    /// Until when nobody else may be granted it.
+    fn until(&self) -> Duration {
+        let lost = self.extended.iter().find(|call| call.answer() == Some(answer::LOST));
+        let given_up = self.released.first().into_iter().chain(lost).map(|call| call.began).min();
+        self.deadline.min(given_up.unwrap_or(Duration::MAX))
+    }
+
+    /// From when on the server may have lost it, so that it is no fault of ours.
+    fn may_be_lost_from(&self, facts: &Facts) -> Option<Duration> {
+        let life = Span { from: self.lock.began, to: self.deadline };
+        let losses = facts.losses.iter().filter(|loss| loss.meets(life)).map(|loss| loss.from);
+        let stored = self.extended.iter().copied().chain([self.lock]);
+        let mut dozes = stored.filter(|call| facts.dozes.iter().any(|doze| doze.meets(call.span())));
+        losses.chain(dozes.next().map(|_| self.lock.began)).min()
+    }
+
+    /// Until when it may stand on the server, for all that is known.
+    fn gone_by(&self, facts: &Facts) -> Duration {
+        let settled =
+            self.released.iter().find(|call| matches!(call.answer(), Some(answer::OK | answer::LOST)));
+        let stored = self.extended.iter().copied().chain([self.lock]);
+        settled.map_or_else(
+            || stored.map(|call| kept_until(call, facts)).max().unwrap_or(Duration::MAX),
+            |call| call.ended(),
+        )
+    }
+}
+
+/// Until when the server may keep what this call stored. The dead send nothing more.
+fn kept_until(call: &Call, facts: &Facts) -> Duration {
+    let death = facts.deaths.get(&call.who.process).copied().unwrap_or(Duration::MAX);
+    let lease = match call.op {
+        Op::Lock { lease, .. } | Op::Extend { lease } => lease,
+        _ => Duration::ZERO,
+    };
+    call.ended().min(death).saturating_add(lease + KEPT)
+}
+
+pub(super) fn check(calls: &[&Call], facts: &Facts, verdict: &mut Verdict) {
+    let mut names: HashMap<&str, Vec<&Call>> = HashMap::new();
+    for call in calls.iter().filter(|call| matches!(call.op, Op::Lock { .. })) {
+        names.entry(&call.name).or_default().push(call);
+    }
+    let mut by_name: HashMap<&str, Vec<Hold<'_>>> = HashMap::new();
+    for hold in holds(calls, verdict) {
+        by_name.entry(&hold.lock.name).or_default().push(hold);
+    }
+    for (name, locks) in names {
+        let mut holds = by_name.remove(name).unwrap_or_default();
+        holds.sort_by_key(|hold| hold.granted);
+        one_at_a_time(&holds, facts, verdict);
+        fences_rise(&holds, verdict);
+        told_truly(&holds, facts, verdict);
+        if facts.punctual {
+            refused_for_a_reason(&locks, &holds, facts, verdict);
+        }
+    }
+}
+
+/// Puts together what each thread did between a grant and its end.
+fn holds<'a>(calls: &[&'a Call], verdict: &mut Verdict) -> Vec<Hold<'a>> {
+    let mut holds: Vec<Hold<'a>> = Vec::new();
+    for call in calls {
+        // The first calls of a history may be cut off: then there is no hold to them.
+        let last = holds.last_mut().filter(|hold| hold.lock.who == call.who);
+        match (&call.op, &call.done, last) {
+            (Op::Lock { .. }, Some(done), _) if done.answer == answer::OK => holds.push(Hold {
+                lock: call,
+                granted: done.at,
+                fence: done.first,
+                deadline: Duration::from_nanos(done.second),
+                extended: Vec::new(),
+                released: Vec::new(),
+            }),
+            (Op::Extend { .. }, done, Some(hold)) => {
+                hold.extended.push(call);
+                // One that was lost says that nothing is left; when it was lost is looked at elsewhere.
+                if let Some(done) = done.as_ref().filter(|done| done.answer != answer::LOST) {
+                    hold.deadline = Duration::from_nanos(done.second);
+                }
+            }
+            (Op::Unlock, _, Some(hold)) => hold.released.push(call),
+            (Op::Inside, _, Some(hold)) if hold.deadline <= hold.granted => {
+                verdict.violations.push(format!("entered without a lease: {call:?} of {hold:?}"));
+            }
+            _ => {}
+        }
+    }
+    holds
+}
+
+fn one_at_a_time(holds: &[Hold<'_>], facts: &Facts, verdict: &mut Verdict) {
+    let mut last: Option<&Hold<'_>> = None;
+    // A thread that slept from the grant until past its deadline was told nothing wrong, and was never inside.
+    for this in holds.iter().filter(|hold| hold.granted < hold.until()) {
+        if let Some(last) = last.filter(|last| this.granted < last.until()) {
+            let text = format!("two valid holds: {this:?} within {last:?}");
+            // Whose fence is less was granted it first, though it may have been told later.
+            let (first, second) = if this.fence < last.fence { (this, last) } else { (last, this) };
+            match first.may_be_lost_from(facts) {
+                Some(lost) if lost <= second.granted => verdict.losses.push(text),
+                _ => verdict.violations.push(text),
+            }
+        }
+        if last.is_none_or(|last| last.until() <= this.until()) {
+            last = Some(this);
+        }
+    }
+}
+
+fn fences_rise(holds: &[Hold<'_>], verdict: &mut Verdict) {
+    // Of those granted so far, the one with the greatest fence: there are as many as holds, in their order.
+    let mut greatest: Vec<&Hold<'_>> = Vec::with_capacity(holds.len());
+    for hold in holds {
+        let best = greatest.last().filter(|best| best.fence > hold.fence);
+        greatest.push(best.copied().unwrap_or(hold));
+    }
+    for hold in holds {
+        let before = holds.partition_point(|other| other.granted <= hold.lock.began);
+        if let Some(other) = before.checked_sub(1).map(|last| greatest[last])
+            && other.fence >= hold.fence
+        {
+            verdict.violations.push(format!("the fence did not rise: {hold:?} after {other:?}"));
+        }
+    }
+    let mut fences: Vec<u64> = holds.iter().map(|hold| hold.fence).collect();
+    fences.sort_unstable();
+    let twice = fences.windows(2).filter(|pair| pair[0] == pair[1]);
+    verdict.violations.extend(twice.map(|pair| format!("two grants have the fence {}", pair[0])));
+}
+
+fn told_truly(holds: &[Hold<'_>], facts: &Facts, verdict: &mut Verdict) {
+    let mut by_asking: Vec<&Hold<'_>> = holds.iter().collect();
+    by_asking.sort_by_key(|hold| hold.lock.began);
+    // Of those asked for from here on, the one that was granted first.
+    let mut first_granted: Vec<&Hold<'_>> = Vec::with_capacity(holds.len());
+    for hold in by_asking.iter().rev() {
+        let best = first_granted.last().filter(|best| best.granted < hold.granted);
+        first_granted.push(best.copied().unwrap_or(hold));
+    }
+    first_granted.reverse();
+    for hold in holds {
+        let steps = hold.extended.iter().chain(&hold.released);
+        for lost in steps.filter(|call| call.answer() == Some(answer::LOST)) {
+            if lost.ended() >= hold.deadline {
+                continue;
+            }
+            let text = format!("lost before its deadline: {hold:?}");
+            match hold.may_be_lost_from(facts) {
+                Some(from) if from <= lost.ended() => verdict.losses.push(text),
+                _ => verdict.violations.push(text),
+            }
+        }
+        let Some(release) = hold.released.first() else { continue };
+        let after = by_asking.partition_point(|other| other.lock.began < hold.granted);
+        if hold.released.last().and_then(|call| call.answer()) == Some(answer::OK)
+            && let Some(other) = first_granted.get(after)
+            && other.granted <= release.began
+        {
+            let text = format!("told as released, but it was another's: {hold:?}, {other:?}");
+            // Where the reply to a release is lost too, and the item is gone, "released" is what is told: see DESIGN.md.
+            match hold.may_be_lost_from(facts) {
+                Some(lost) if lost <= other.granted && !facts.punctual => verdict.losses.push(text),
+                _ => verdict.violations.push(text),
+            }
+        }
+    }
+}
+
+/// Refused when nobody can have held it. Whoever waits may also stand behind waiters that have died; so, where processes
+/// die or stand still, only calls that do not wait are looked at.
+fn refused_for_a_reason(locks: &[&Call], holds: &[Hold<'_>], facts: &Facts, verdict: &mut Verdict) {
+    let ends: HashMap<*const Call, Duration> =
+        holds.iter().map(|hold| (std::ptr::from_ref(hold.lock), hold.gone_by(facts))).collect();
+    let mut possible: Vec<(Span, *const Call)> = Vec::new();
+    for call in locks.iter().copied() {
+        let to = match call.answer() {
+            Some(answer::OK) => ends.get(&std::ptr::from_ref(call)).copied().unwrap_or(Duration::MAX),
+            Some(answer::BUSY | answer::TIMED_OUT) => continue,
+            Some(answer::UNREACHABLE) => call.ended(),
+            _ => kept_until(call, facts),
+        };
+        possible.push((Span { from: call.began, to }, std::ptr::from_ref(call)));
+    }
+    possible.sort_by_key(|(span, _)| span.from);
+    let mut longest: Vec<Duration> = Vec::with_capacity(possible.len());
+    for (span, _) in &possible {
+        longest.push(longest.last().map_or(span.to, |longest| span.to.max(*longest)));
+    }
+    let calm = facts.deaths.is_empty() && facts.stops.is_empty();
+    for call in locks {
+        let looked_at = match call.answer() {
+            Some(answer::BUSY) => true,
+            Some(answer::TIMED_OUT) => calm,
+            _ => false,
+        };
+        let before = possible.partition_point(|(span, _)| span.from <= call.ended());
+        let held = before.checked_sub(1).is_some_and(|last| longest[last] >= call.began);
+        if looked_at && !held {
+            verdict.violations.push(format!("refused, and nobody can have held it: {call:?}"));
+        }
+    }
+}

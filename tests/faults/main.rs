@@ -1,0 +1,123 @@
+//! `make faults` and `make soak`: real clients in three languages, real servers, real faults.
+//!
+//! `faults` runs every round once, `faults WORD…` those whose names have one of the words in them, `faults soak MINUTES`
+//! all faults at random. MEMLOCK_FAULTS_SECONDS says how long a round lasts. The programs of the clients are told by
+//! FAULTS_C_CLIENT and PYTHON; see the Makefile.
+//!
+//! - [`trouble`]: the faults; [`cuts`] and [`cable`] are two that need more.
+//! - [`crew`], [`world`]: the clients, and what they run in. client.rs, client.c and client.py are the clients.
+//! - [`history`], [`check`]: what they wrote down, and what it must show.
+//! - [`round`], [`soak`], [`growth`], [`report`]: the two ways to run all that, and what is told of it.
+
+// A program that reports by a table.
+#![allow(clippy::print_stdout)]
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use memlock_core::clock::{Clock, SystemClock};
+
+use crew::Programs;
+use round::WRONG;
+use trouble::Trouble;
+
+mod cable;
+#[path = "../support/churn/chance.rs"]
+mod chance;
+mod check;
+mod crew;
+mod cuts;
+mod growth;
+mod history;
+mod report;
+mod round;
+mod soak;
+mod trouble;
+mod world;
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// How long a round lasts unless MEMLOCK_FAULTS_SECONDS says otherwise.
+const USUAL_TIME: Duration = Duration::from_secs(6);
+
+fn main() -> Result<ExitCode, Failure> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let programs = programs()?;
+    // A disk that makes a writer wait would look like a slow lock.
+    let memory = Some(PathBuf::from("/dev/shm")).filter(|folder| folder.is_dir());
+    let folder = memory.unwrap_or_else(std::env::temp_dir);
+    let folder = folder.join(format!("memlock-faults-{}", std::process::id()));
+    let fine = match args.as_slice() {
+        [word, minutes] if word == "soak" => {
+            soak::run(&programs, &folder, Duration::try_from_secs_f64(minutes.parse::<f64>()? * 60.0)?)?
+        }
+        words => faults(&programs, &folder, words)?,
+    };
+    if fine {
+        // It is gone already if no round was run.
+        let _ = std::fs::remove_dir(&folder);
+    }
+    Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs the rounds; true if all was as it should be.
+fn faults(programs: &Programs, folder: &Path, words: &[String]) -> Result<bool, Failure> {
+    let time = match std::env::var("MEMLOCK_FAULTS_SECONDS") {
+        Ok(text) => Duration::try_from_secs_f64(text.parse()?)?,
+        Err(_) => USUAL_TIME,
+    };
+    let mut wrong = Vec::new();
+    let mut not_run = Vec::new();
+    println!("{}", report::head());
+    for (number, round) in round::all().into_iter().enumerate() {
+        if !words.is_empty() && !words.iter().any(|word| round.name.contains(word.as_str())) {
+            continue;
+        }
+        let cable = match round.cable() {
+            Ok(cable) => cable,
+            // Namespaces are for root, and not everywhere for him.
+            Err(why) => {
+                println!("{:<26}NOT RUN: no network namespaces here: {why}", round.name);
+                not_run.push(round.name);
+                continue;
+            }
+        };
+        let outcome = round.run(programs, &folder.join(number.to_string()), time, cable)?;
+        let verdict = &outcome.verdict;
+        println!("{}", report::row(round.name, &outcome.tally, verdict));
+        if let Trouble::Cuts(cutter) = &round.trouble {
+            println!("    {}", cutter.summary());
+        }
+        let found = !verdict.violations.is_empty() || !verdict.hung.is_empty();
+        if found != (round.name == WRONG) {
+            wrong.push(round.name);
+            print!("{}{}", report::findings(&verdict.violations), report::findings(&verdict.hung));
+            if let Some(kept) = outcome.kept {
+                println!("    the histories are in {}", kept.display());
+            }
+        }
+    }
+    println!("{}", report::LEGEND);
+    match (wrong.is_empty(), not_run.is_empty()) {
+        (true, true) => println!("All as it should be."),
+        (true, false) => println!("All that was run is as it should be. NOT RUN: {}.", not_run.join(", ")),
+        (false, _) => println!("NOT as it should be: {}.", wrong.join(", ")),
+    }
+    Ok(wrong.is_empty())
+}
+
+fn programs() -> Result<Programs, Failure> {
+    let told =
+        |name: &str| std::env::var_os(name).ok_or(format!("{name} is not set: run this by `make faults`"));
+    Ok(Programs {
+        c: told("FAULTS_C_CLIENT")?.into(),
+        python: told("PYTHON")?.into(),
+        script: Path::new(env!("CARGO_MANIFEST_DIR")).join("faults/client.py"),
+        rust: std::env::current_exe()?.with_file_name("fault-client"),
+    })
+}
+
+fn now() -> Duration {
+    SystemClock.now().since_boot()
+}

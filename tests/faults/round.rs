@@ -1,0 +1,150 @@
+//! One round: one fault, again and again, for some seconds.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use crate::cable::Cable;
+use crate::check::{Facts, Tally, Verdict, check};
+use crate::crew::{Kind, Programs, USUAL};
+use crate::cuts::{Cutter, Side};
+use crate::history::Call;
+use crate::trouble::Trouble;
+use crate::world::{LONG, SHORT, World};
+use crate::{Failure, now};
+
+/// How often a round looks at its clients, and at the time.
+const STEP: Duration = Duration::from_millis(10);
+/// How long a server has to run before another one takes its place.
+const FIRST_SECOND: Duration = Duration::from_millis(1200);
+/// How long a wrong client needs to be found: until the server has let go of its lock.
+const LEAST_FOR_WRONG: Duration = Duration::from_secs(6);
+/// How often connections are closed where it takes that for a fault to be felt.
+const STIR: Duration = Duration::from_millis(700);
+
+/// What is tried.
+pub(crate) struct Round {
+    pub(crate) name: &'static str,
+    pub(crate) trouble: Trouble,
+    kinds: &'static [Kind],
+    /// Whether calls may not fail, and whether no request can come late: see [`Facts`].
+    sound: bool,
+    punctual: bool,
+}
+
+/// What came of it.
+pub(crate) struct Outcome {
+    pub(crate) tally: Tally,
+    pub(crate) verdict: Verdict,
+    /// Where the histories are, if something was found.
+    pub(crate) kept: Option<PathBuf>,
+}
+
+/// A wrong client among right ones: the checker has to find it.
+pub(crate) const WRONG: &str = "a wrong client (wanted)";
+
+/// All rounds, in their order.
+pub(crate) fn all() -> Vec<Round> {
+    let round = |name, trouble, sound, punctual| Round { name, trouble, kinds: &USUAL, sound, punctual };
+    let plain = |trouble: Trouble, sound, punctual| round(trouble.name(), trouble, sound, punctual);
+    vec![
+        plain(Trouble::None, true, true),
+        round("cut within requests", Trouble::Cuts(Cutter::new(Side::Request)), false, false),
+        round("cut within replies", Trouble::Cuts(Cutter::new(Side::Reply)), false, false),
+        plain(Trouble::Delays, false, false),
+        plain(Trouble::BlackHole, false, false),
+        plain(Trouble::ByteByByte, false, false),
+        plain(Trouble::RepeatedReplies, false, false),
+        plain(Trouble::ClientsKilled, true, true),
+        plain(Trouble::ClientsStopped, false, true),
+        plain(Trouble::ServerRestarted, false, false),
+        plain(Trouble::ServerFlushed, true, true),
+        plain(Trouble::ServerStopped, false, false),
+        plain(Trouble::ServerFull, false, false),
+        plain(Trouble::FewConnections, false, false),
+        plain(Trouble::FewDescriptors, false, false),
+        plain(Trouble::CablePulled, false, false),
+        Round {
+            kinds: &[Kind::Credulous, Kind::C, Kind::Python],
+            ..round(WRONG, Trouble::None, true, false)
+        },
+    ]
+}
+
+impl Round {
+    /// What it needs: an error says why it cannot be run here.
+    pub(crate) fn cable(&self) -> io::Result<Option<Cable>> {
+        match self.trouble {
+            Trouble::CablePulled => Cable::lay().map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Lets it happen, and checks what was written down.
+    pub(crate) fn run(
+        &self,
+        programs: &Programs,
+        folder: &Path,
+        time: Duration,
+        cable: Option<Cable>,
+    ) -> Result<Outcome, Failure> {
+        let timeouts = if self.sound { LONG } else { SHORT };
+        let mut world = World::new(programs, timeouts, cable, folder)?;
+        world.gather(self.kinds)?;
+        self.disturb(&mut world, time)?;
+        world.crew.dismiss()?;
+        let mut calls = world.read(Duration::MAX)?;
+        let mut tally = Tally::default();
+        tally.add(&calls);
+        calls.extend(world.open());
+        let verdict = self.judge(&world, &calls)?;
+        let fine = verdict.violations.is_empty() && verdict.hung.is_empty();
+        let kept = (!fine).then(|| folder.to_owned());
+        if fine || self.name == WRONG {
+            world.clean_up()?;
+        }
+        Ok(Outcome { tally, verdict, kept })
+    }
+
+    fn disturb(&self, world: &mut World, time: Duration) -> Result<(), Failure> {
+        // A server that is replaced within its first second gives fences that do not rise: see DESIGN.md.
+        if self.trouble.is_in_the_server() {
+            thread::sleep(FIRST_SECOND);
+        }
+        let end = now() + if self.name == WRONG { time.max(LEAST_FOR_WRONG) } else { time };
+        let [lasting, gone] = self.trouble.times();
+        let mut stirred = now();
+        while now() + FIRST_SECOND < end {
+            let undo = self.trouble.begin(world)?;
+            for (undo, (least, most)) in [(None, lasting), (Some(undo), gone)] {
+                if let Some(undo) = undo {
+                    undo(world)?;
+                }
+                let until = (now() + world.chance.millis(least, most)).min(end);
+                while now() < until {
+                    thread::sleep(STEP.min(until.saturating_sub(now())));
+                    world.crew.see_who_ended()?;
+                    if matches!(self.trouble, Trouble::FewConnections) && now() > stirred + STIR {
+                        world.cut_all();
+                        stirred = now();
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn judge(&self, world: &World, calls: &[Call]) -> Result<Verdict, Failure> {
+        let facts = Facts { sound: self.sound, punctual: self.punctual, ..world.facts(now()) };
+        let mut verdict = check(calls, &facts);
+        verdict.violations.extend(world.crew.misdeeds.iter().cloned());
+        // Whoever is killed, or cut off, may leave an entry that the next release or the next ring takes off.
+        let left = world.queued();
+        if self.sound && world.crew.deaths.is_empty() && left > 0 {
+            verdict.violations.push(format!("{left} entries of processes that ended are left in the queues"));
+        }
+        verdict.violations.extend(world.stuck()?);
+        Ok(verdict)
+    }
+}

@@ -1,0 +1,266 @@
+//! The faults, each with how it begins and how it ends.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use memlock_tests::proxy::{Fault, Match};
+use memlock_tests::server::Memcached;
+
+use crate::cuts::Cutter;
+use crate::history::Span;
+use crate::world::World;
+use crate::{Failure, now};
+
+/// For how long after it went on a server's clock may be wrong.
+const WAKING: Duration = Duration::from_millis(100);
+/// A server of so many megabytes is soon full.
+const SMALL: [&str; 2] = ["-m", "4"];
+/// A server that is allowed twenty descriptors has seven of them left for connections.
+const FEW: [&str; 4] = ["-c", "20", "-t", "1"];
+
+#[derive(Clone, Debug)]
+pub(crate) enum Trouble {
+    None,
+    Cuts(Cutter),
+    Delays,
+    BlackHole,
+    ByteByByte,
+    RepeatedReplies,
+    ClientsKilled,
+    ClientsStopped,
+    ServerRestarted,
+    ServerFlushed,
+    ServerStopped,
+    ServerFull,
+    FewConnections,
+    FewDescriptors,
+    CablePulled,
+}
+
+/// Ends a trouble.
+pub(crate) type Undo = Box<dyn FnOnce(&mut World) -> Result<(), Failure>>;
+
+impl Trouble {
+    /// How long it lasts, and how long it then is gone, in milliseconds from and to.
+    pub(crate) fn times(&self) -> [(u64, u64); 2] {
+        match self {
+            Trouble::None
+            | Trouble::Cuts(_)
+            | Trouble::Delays
+            | Trouble::ByteByByte
+            | Trouble::RepeatedReplies => [(2000, 3000), (0, 1)],
+            Trouble::BlackHole => [(200, 1200), (500, 900)],
+            Trouble::ClientsKilled => [(0, 1), (50, 250)],
+            // Across the leases, which last for one to two seconds, and the server's three.
+            Trouble::ClientsStopped => [(300, 5500), (0, 100)],
+            // A server has to be a second older than the one after it.
+            Trouble::ServerRestarted => [(100, 500), (1500, 2000)],
+            Trouble::ServerFlushed => [(0, 1), (300, 900)],
+            Trouble::ServerStopped => [(100, 1800), (300, 900)],
+            Trouble::ServerFull | Trouble::FewConnections => [(4000, 5000), (1500, 1600)],
+            Trouble::FewDescriptors => [(300, 900), (300, 900)],
+            Trouble::CablePulled => [(500, 2500), (700, 1200)],
+        }
+    }
+
+    /// Whether it is on the wire between the proxy and its clients, where only one thing can be wrong at a time.
+    pub(crate) fn is_on_the_wire(&self) -> bool {
+        use Trouble::{BlackHole, ByteByByte, Cuts, Delays, RepeatedReplies};
+        matches!(self, Cuts(_) | Delays | BlackHole | ByteByByte | RepeatedReplies)
+    }
+
+    /// Whether it is about the server's process.
+    pub(crate) fn is_in_the_server(&self) -> bool {
+        use Trouble::{FewConnections, ServerFlushed, ServerFull, ServerRestarted, ServerStopped};
+        matches!(self, ServerRestarted | ServerFlushed | ServerStopped | ServerFull | FewConnections)
+    }
+
+    /// What it is called.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Trouble::None => "none",
+            Trouble::Cuts(_) => "connections cut",
+            Trouble::Delays => "delays",
+            Trouble::BlackHole => "black hole",
+            Trouble::ByteByByte => "byte by byte",
+            Trouble::RepeatedReplies => "reply bytes repeated",
+            Trouble::ClientsKilled => "clients killed",
+            Trouble::ClientsStopped => "clients stopped",
+            Trouble::ServerRestarted => "server killed, restarted",
+            Trouble::ServerFlushed => "flush_all",
+            Trouble::ServerStopped => "server stopped",
+            Trouble::ServerFull => "server full",
+            Trouble::FewConnections => "connection limit",
+            Trouble::FewDescriptors => "no descriptors left",
+            Trouble::CablePulled => "cable pulled",
+        }
+    }
+
+    /// Begins it.
+    pub(crate) fn begin(&self, world: &mut World) -> Result<Undo, Failure> {
+        match self {
+            Trouble::None => Ok(nothing()),
+            Trouble::Cuts(cutter) => {
+                let cutter = cutter.clone();
+                world.proxy.decide(move |burst| cutter.decide(burst));
+                Ok(Box::new(heal))
+            }
+            Trouble::Delays => {
+                let mut number = 0;
+                world.proxy.decide(move |_| {
+                    number += 1;
+                    let time = Duration::from_millis(number % 90);
+                    Some(if number % 2 == 0 { Fault::DelayReply(time) } else { Fault::DelayRequest(time) })
+                });
+                Ok(Box::new(heal))
+            }
+            Trouble::BlackHole => {
+                world.proxy.black_hole(true);
+                Ok(Box::new(|world| {
+                    world.proxy.black_hole(false);
+                    Ok(())
+                }))
+            }
+            Trouble::ByteByByte => {
+                // An introduction is too long for pauses.
+                world.proxy.inject_always(Match::Stats, Fault::Trickle(Duration::ZERO));
+                world.proxy.inject_always(Match::Any, Fault::Trickle(Duration::from_micros(50)));
+                Ok(Box::new(heal))
+            }
+            Trouble::RepeatedReplies => {
+                let mut number = 0;
+                world.proxy.decide(move |_| {
+                    number += 1;
+                    (number % 3 == 0).then_some(Fault::RepeatReply(1 + number / 3 % 60))
+                });
+                Ok(Box::new(heal))
+            }
+            Trouble::ClientsKilled => {
+                world.crew.replace_any()?;
+                Ok(nothing())
+            }
+            Trouble::ClientsStopped => {
+                let mut stopped = Vec::new();
+                for _ in 0..1 + world.chance.below(3) {
+                    stopped.extend(world.crew.stop_any()?);
+                }
+                Ok(Box::new(|world| stopped.into_iter().try_for_each(|number| world.crew.go_on(number))))
+            }
+            Trouble::ServerRestarted => {
+                let place = begin_span(&mut world.losses);
+                world.server.kill();
+                Ok(Box::new(move |world| {
+                    world.server.restart();
+                    world.losses[place].to = now();
+                    Ok(())
+                }))
+            }
+            Trouble::ServerFlushed => {
+                world.lose(|server| server.plain().flush_all());
+                Ok(nothing())
+            }
+            Trouble::ServerStopped => {
+                let place = begin_span(&mut world.dozes);
+                world.server.pause();
+                Ok(Box::new(move |world| {
+                    world.server.resume();
+                    world.dozes[place].to = now() + WAKING;
+                    Ok(())
+                }))
+            }
+            Trouble::ServerFull => {
+                let place = begin_span(&mut world.losses);
+                world.server.restart_with(&SMALL);
+                let filler = Filler::start(&world.server)?;
+                Ok(Box::new(move |world| {
+                    drop(filler);
+                    world.server.restart();
+                    world.losses[place].to = now();
+                    Ok(())
+                }))
+            }
+            Trouble::FewConnections => {
+                // Whoever starts a server has to get through to it.
+                world.proxy.refuse(true);
+                world.lose(|server| server.restart_with(&FEW));
+                world.proxy.refuse(false);
+                Ok(Box::new(|world| {
+                    world.proxy.refuse(true);
+                    world.lose(Memcached::restart);
+                    world.proxy.refuse(false);
+                    Ok(())
+                }))
+            }
+            Trouble::FewDescriptors => {
+                world.crew.limit_descriptors(true)?;
+                world.cut_all();
+                Ok(Box::new(|world| world.crew.limit_descriptors(false)))
+            }
+            Trouble::CablePulled => {
+                world.cable.as_ref().ok_or("there is no cable")?.pull()?;
+                Ok(Box::new(|world| Ok(world.cable.as_ref().ok_or("there is no cable")?.plug_in()?)))
+            }
+        }
+    }
+}
+
+/// Something that is not over yet begins now; gives its place.
+fn begin_span(spans: &mut Vec<Span>) -> usize {
+    spans.push(Span { from: now(), to: Duration::MAX });
+    spans.len() - 1
+}
+
+fn nothing() -> Undo {
+    Box::new(|_| Ok(()))
+}
+
+fn heal(world: &mut World) -> Result<(), Failure> {
+    world.proxy.clear_rules();
+    Ok(())
+}
+
+/// Writes items of all sizes until it is dropped, so that a small server has to throw others out.
+struct Filler {
+    stopped: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Filler {
+    fn start(server: &Memcached) -> Result<Filler, Failure> {
+        let mut stream = TcpStream::connect(server.address())?;
+        // A server that answers in spite of `noreply`, and is not read, stops reading.
+        stream.set_write_timeout(Some(Duration::from_secs(1)))?;
+        let stopped = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stopped);
+        let thread = thread::spawn(move || {
+            for round in 0_usize.. {
+                let mut items = Vec::new();
+                for number in 0..200 {
+                    let value = "x".repeat((round + number) % 60 * 12 + 1);
+                    let head = format!("set fill{round}-{number} 0 0 {} noreply\r\n", value.len());
+                    items.extend_from_slice(head.as_bytes());
+                    items.extend_from_slice(value.as_bytes());
+                    items.extend_from_slice(b"\r\n");
+                }
+                // It ends with the server, if the server ends first.
+                if told.load(Ordering::Relaxed) || stream.write_all(&items).is_err() {
+                    return;
+                }
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        Ok(Filler { stopped, thread: Some(thread) })
+    }
+}
+
+impl Drop for Filler {
+    fn drop(&mut self) {
+        self.stopped.store(true, Ordering::Relaxed);
+        // A panic there has been printed.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}

@@ -1,0 +1,158 @@
+//! What one round runs in: a server, the way to it, and the clients.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use memlock_core::Client;
+use memlock_core::clock::{Clock, SystemClock};
+use memlock_core::lease::MIN_LEASE;
+use memlock_core::wait::entries;
+use memlock_tests::proxy::Proxy;
+use memlock_tests::server::Memcached;
+
+use crate::cable::Cable;
+use crate::chance::Chance;
+use crate::check::Facts;
+use crate::crew::{Crew, Kind, Programs, Way};
+use crate::history::{Call, Span};
+use crate::{Failure, now};
+
+/// The names that the clients contend for.
+pub(crate) const NAMES: [&str; 3] = ["m0", "m1", "m2"];
+/// When what a client left must have come free: its lease of two seconds, the server's three, and a look.
+const FREE_AGAIN: Duration = Duration::from_secs(8);
+/// What the clients ask for in their URL: [`crate::check::BOUND`] is made from it.
+pub(crate) const SHORT: &str = "io_timeout=300ms&connect_timeout=300ms&outage=1s";
+/// Where nothing is wrong with server and wire, a busy machine is not to look like it.
+pub(crate) const LONG: &str = "io_timeout=3s&connect_timeout=3s";
+
+/// A server, a proxy, a cable if there is one, and a crew.
+pub(crate) struct World {
+    pub(crate) crew: Crew,
+    pub(crate) proxy: Proxy,
+    pub(crate) server: Memcached,
+    pub(crate) cable: Option<Cable>,
+    pub(crate) chance: Chance,
+    pub(crate) losses: Vec<Span>,
+    pub(crate) dozes: Vec<Span>,
+    timeouts: &'static str,
+    folder: PathBuf,
+}
+
+impl World {
+    pub(crate) fn new(
+        programs: &Programs,
+        timeouts: &'static str,
+        cable: Option<Cable>,
+        folder: &Path,
+    ) -> Result<World, Failure> {
+        std::fs::create_dir_all(folder)?;
+        let server = match &cable {
+            None => Memcached::start(),
+            Some(cable) => Memcached::with_args(&["-l", cable.address()]),
+        };
+        let mut seed = [0; 8];
+        SystemClock.random(&mut seed)?;
+        let mut chance = Chance(u64::from_ne_bytes(seed));
+        Ok(World {
+            crew: Crew::new(programs, folder, chance.number()),
+            proxy: Proxy::start(server.address()),
+            server,
+            cable,
+            chance,
+            losses: Vec::new(),
+            dozes: Vec::new(),
+            timeouts,
+            folder: folder.to_owned(),
+        })
+    }
+
+    /// Starts clients behind the proxy, and some at the far end of the cable if there is one.
+    pub(crate) fn gather(&mut self, kinds: &[Kind]) -> Result<(), Failure> {
+        self.start(kinds)?;
+        let far = self.cable.as_ref().map(|cable| Way {
+            url: format!("memcached://{}:{}/?{}", cable.address(), self.server.port(), self.timeouts),
+            namespace: Some(cable.namespace()),
+        });
+        for kind in [Kind::C, Kind::Rust] {
+            far.iter().try_for_each(|way| self.crew.start(kind, way))?;
+        }
+        self.crew.see_them_begin()
+    }
+
+    /// Starts clients behind the proxy.
+    pub(crate) fn start(&mut self, kinds: &[Kind]) -> Result<(), Failure> {
+        let bell = self.cable.as_ref().map(|cable| format!("&bell={}", cable.address()));
+        let url = format!("{}/?{}{}", self.proxy.url(), self.timeouts, bell.unwrap_or_default());
+        for kind in kinds {
+            self.crew.start(*kind, &Way { url: url.clone(), namespace: None })?;
+        }
+        Ok(())
+    }
+
+    /// Closes all connections through the proxy.
+    pub(crate) fn cut_all(&self) {
+        self.proxy.refuse(true);
+        self.proxy.refuse(false);
+    }
+
+    /// What is known beside the histories; `now`: until when they were read.
+    pub(crate) fn facts(&self, now: Duration) -> Facts {
+        Facts {
+            losses: self.losses.clone(),
+            dozes: self.dozes.clone(),
+            stops: self.crew.stops(now),
+            deaths: self.crew.deaths.clone(),
+            sound: false,
+            punctual: false,
+            since: Duration::ZERO,
+            now,
+        }
+    }
+
+    /// What was completed until this moment and not read before.
+    pub(crate) fn read(&mut self, until: Duration) -> Result<Vec<Call>, Failure> {
+        let mut calls = Vec::new();
+        for reader in &mut self.crew.readers {
+            calls.extend(reader.read(until)?);
+        }
+        Ok(calls)
+    }
+
+    /// What is under way, or was when its process died.
+    pub(crate) fn open(&self) -> impl Iterator<Item = Call> + '_ {
+        self.crew.readers.iter().flat_map(|reader| reader.open().cloned())
+    }
+
+    /// How many stand in the queues.
+    pub(crate) fn queued(&self) -> usize {
+        let mut plain = self.server.plain();
+        let queues = NAMES.iter().map(|name| plain.get(&format!("lock:{name}%wait")).unwrap_or_default());
+        queues.map(|queue| entries::waiters(&queue).count()).sum()
+    }
+
+    /// What is left of the clients when all of them have ended: locks that do not come free.
+    pub(crate) fn stuck(&self) -> Result<Vec<String>, Failure> {
+        let client = Client::connect(&self.server.url())?;
+        let mut stuck = Vec::new();
+        for name in NAMES {
+            match client.mutex(name, MIN_LEASE)?.lock_for(FREE_AGAIN)? {
+                Some(mut lock) => drop(lock.unlock()?),
+                None => stuck.push(format!("{name} did not come free within {FREE_AGAIN:?} of the end")),
+            }
+        }
+        Ok(stuck)
+    }
+
+    /// Forgets the histories: they showed nothing.
+    pub(crate) fn clean_up(self) -> Result<(), Failure> {
+        Ok(std::fs::remove_dir_all(&self.folder)?)
+    }
+
+    /// Something that makes the server lose what it has.
+    pub(crate) fn lose(&mut self, how: impl FnOnce(&Memcached)) {
+        let from = now();
+        how(&self.server);
+        self.losses.push(Span { from, to: now() });
+    }
+}
