@@ -40,6 +40,7 @@ use crate::wait::{self, Wait, Waited};
 mod attempt;
 mod hand_over;
 mod lock;
+mod settle;
 
 pub(crate) use attempt::Ask;
 use attempt::Attempt;

@@ -70,7 +70,7 @@ impl Sum {
 }
 
 /// Many seeds. False when one failed.
-pub(crate) fn seeds(first: u64, count: u64) -> bool {
+pub fn seeds(first: u64, count: u64) -> bool {
     let began = Instant::now();
     let mut sum = run_all(first, count, None);
     sum.failures.sort();
@@ -90,7 +90,7 @@ pub(crate) fn seeds(first: u64, count: u64) -> bool {
 }
 
 /// One seed, with its story.
-pub(crate) fn seed(seed: u64) -> bool {
+pub fn seed(seed: u64) -> bool {
     let outcome = run(seed, None, true);
     for line in &outcome.story {
         println!("{line}");
@@ -101,7 +101,7 @@ pub(crate) fn seed(seed: u64) -> bool {
 }
 
 /// Puts in one flaw after another. False when one was not found.
-pub(crate) fn teeth(count: u64) -> bool {
+pub fn teeth(count: u64) -> bool {
     let mut all = true;
     println!("| flaw put in | found after | what was seen |\n| --- | ---: | --- |");
     for flaw in Flaw::ALL {

@@ -4,7 +4,8 @@
 //! So that other processes come to their turn, a process keeps a lock for so many hand-overs, or for one lease.
 
 use super::attempt::Ask;
-use super::lock::{Grant, Heir, Settled, Step, Turn};
+use super::lock::{Grant, Turn};
+use super::settle::{Heir, Settled, Step};
 use super::{Lock, SUSPICIOUS_DELAY};
 use crate::error::{ErrorKind, Result};
 use crate::owner::RINGS;

@@ -13,7 +13,7 @@
 //! | rang another one just now, came back at once, and saw the lock free | 2 ms, or 100 ms if that has no bell: the other one comes first |
 //! | is the first in the queue, its bells work, and the holder will ring | 1 s; less where the holder's lease ends before |
 //! | stands behind others, and as before | 0.6 s for each of them, between 1 and 4.3 s; then when its turn should have come by the pace of the queue |
-//! | has bells that do not work, or a holder that rings nobody | 150 ms, growing to 280 ms within the first second, to 1 s later |
+//! | has bells that do not work, or a holder that rings nobody | 150 ms, growing to 280 ms within the first second, to 1 s later; once its turn has gone by, from 150 ms to 350 ms |
 //!
 //! So the waiters of a healthy queue together ask the server for next to nothing, however many they are.
 
@@ -41,9 +41,12 @@ const LATER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 /// The pauses of a waiter without a bell: the first, the longest of a young wait, the longest.
 const POLL: [Duration; 3] =
     [Duration::from_millis(150), Duration::from_millis(280), Duration::from_millis(1000)];
+/// The longest of one whose turn has gone by.
+const PASSED_OVER: Duration = Duration::from_millis(350);
 /// Until then a wait is young.
 const YOUNG: Duration = Duration::from_secs(1);
-/// How often a waiter without a bell, or at the head, sees to it that it still stands in the queue.
+/// How often a waiter at the head sees to it that it still stands in the queue; one without a bell does so twice as often,
+/// since that is how it learns that its turn has gone by.
 const QUEUE_CHECK: Duration = Duration::from_secs(2);
 /// The first pause after a failure; each further one is twice as long, up to the longest.
 const FIRST_RETRY: Duration = Duration::from_millis(5);
@@ -89,6 +92,8 @@ pub struct Place {
     left: Option<Moment>,
     /// The last pause of a waiter without a bell.
     poll: Duration,
+    /// Our turn came once, and we did not hear of it in time: now that we are in front, we are not to miss it again.
+    passed_over: bool,
     /// When to look, if nobody rings: also if another waiter has taken the place over by then.
     look: Moment,
 }
@@ -116,6 +121,7 @@ impl Plan {
             rings: false,
             left: None,
             poll: Duration::ZERO,
+            passed_over: false,
             look: now,
         };
         Plan {
@@ -274,6 +280,8 @@ impl Plan {
             Some(Stand::Gone { .. }) => {
                 // It was our turn, and perhaps still is.
                 self.place.queued = Queued::No;
+                // In front, releases wait for us a fifth of a second in all: so we are to look soon.
+                (self.place.passed_over, self.place.poll) = (true, Duration::ZERO);
                 self.rung = lock == Some(Seen::Free);
                 self.step = if self.rung { Step::Try } else { Step::Join { front: true } };
                 return;
@@ -327,7 +335,7 @@ impl Plan {
         if place.queued == Queued::No {
             return Step::Try;
         }
-        let queue = now.since(place.seen) >= if self.trusted { QUEUE_CHECK } else { 2 * QUEUE_CHECK };
+        let queue = now.since(place.seen) >= if self.trusted { QUEUE_CHECK } else { QUEUE_CHECK / 2 };
         if self.out_since.is_some() {
             Step::Look { lock: true, queue: true }
         } else if self.hears() && place.before > 0 && !place.free {
@@ -348,7 +356,11 @@ impl Plan {
         let turns = f64::from(u32::try_from(place.before).unwrap_or(u32::MAX)) + 1.0;
         let jitter = 0.85 + 0.15 * chance;
         let pause = if !hears {
-            let longest = if now.since(self.began) < YOUNG { POLL[1] } else { POLL[2] };
+            let longest = match (now.since(self.began) < YOUNG, place.passed_over) {
+                (true, _) => POLL[1],
+                (false, true) => PASSED_OVER,
+                (false, false) => POLL[2],
+            };
             place.poll = place.poll.mul_f64(1.5).clamp(POLL[0], longest);
             place.poll.mul_f64(jitter)
         } else if place.before == 0 {

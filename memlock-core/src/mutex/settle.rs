@@ -1,0 +1,215 @@
+//! Releasing, extending and handing over: steps that only the owner may take, and finding out what came of them.
+
+use std::time::Duration;
+
+use super::{Lock, ROUNDS, SUSPICIOUS_DELAY, unsettled};
+use crate::client::ATTEMPTS;
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind, Result};
+use crate::flaw::{self, Flaw};
+use crate::lease::{CLOCK_ERROR, Lease};
+use crate::owner::{OwnerRecord, RINGS, Token, is_ours};
+use crate::store::{Item, Op, Reply, Version};
+
+/// How often an item that was found missing, and then another's, is looked at again.
+const LOOKS: usize = 2;
+
+/// How long a request may be under way, for the purpose of looking for what it left.
+const LATEST_ARRIVAL: Duration = Duration::from_secs(10);
+
+impl Lock {
+    /// Takes a step that only the owner may take.
+    pub(super) fn settle(&mut self, step: Step<'_>) -> Result<Settled> {
+        let mut error = None;
+        let (mut failures, mut unclear) = (0, 0);
+        let mut read_first = self.release_in_doubt;
+        let mut first_sent = None;
+        for _ in 0..ROUNDS {
+            let now = self.client.clock().now();
+            let sent = *first_sent.get_or_insert(now);
+            let deadline = match step {
+                Step::Release | Step::HandOver(_) => self.deadline,
+                Step::Extend(lease) => {
+                    // It may reach the server at any time until its reply is given up.
+                    self.server_until = self.server_until.max(lease.gone(now) + LATEST_ARRIVAL);
+                    lease.deadline(now)
+                }
+            };
+            // A queue that cannot be read must not keep us from letting go.
+            let ring = self.rings && failures == 0 && matches!(step, Step::Release);
+            let queue_key = ring.then(|| self.key.waiters());
+            let (key, version) = (&self.key, self.version);
+            let read = Op::Get { key };
+            let op = match step {
+                Step::Release => Op::Delete { key, version },
+                Step::Extend(lease) => Op::Swap { key, version, value: &self.value, ttl: lease.ttl() },
+                Step::HandOver(heir) => Op::Swap { key, version, value: heir.value, ttl: heir.lease.ttl() },
+            };
+            let queue = queue_key.as_ref().map_or(read, |key| Op::Get { key });
+            let ops = [read, op, queue];
+            let ops = &ops[usize::from(!read_first)..2 + usize::from(queue_key.is_some())];
+            let replies = match self.client.run(self.route, ops) {
+                Ok(replies) => replies,
+                Err(failure) if !failure.sent && error.is_none() => {
+                    // A memcached that has no room for a `Swap` refuses it and removes the item.
+                    if failure.error.kind() == ErrorKind::Protocol
+                        && let Ok(item) = self.client.get(self.route, &self.key)
+                        && !item.is_some_and(|item| is_ours(&item.value, self.token))
+                    {
+                        return Ok(Settled::Lost(None));
+                    }
+                    // This one changed nothing; an earlier one may have.
+                    let in_doubt = self.release_in_doubt;
+                    return Err(if in_doubt { unsettled(Some(failure.error)) } else { failure.error });
+                }
+                Err(failure) => {
+                    if failure.sent && flaw::has(Flaw::GuessReleased) && matches!(step, Step::Release) {
+                        return Ok(Settled::Taken(None));
+                    }
+                    if failure.sent {
+                        // It may be the shorter lease that counts from now on.
+                        if !flaw::has(Flaw::HopeForTheLonger) {
+                            self.deadline = self.deadline.min(deadline);
+                        }
+                        self.release_in_doubt |= !matches!(step, Step::Extend(_));
+                    }
+                    (error, read_first) = (Some(failure.error), true);
+                    failures += 1;
+                    if failures == ATTEMPTS {
+                        break;
+                    }
+                    continue;
+                }
+            };
+            let mut replies = replies.into_iter();
+            let seen = if read_first { replies.next() } else { None };
+            let answer = replies.next();
+            let queue = match replies.next() {
+                Some(Reply::Value(item)) => Some(item),
+                _ => None,
+            };
+            match (answer, seen, step) {
+                (Some(Reply::Deleted), ..) => return Ok(Settled::Taken(queue)),
+                (Some(Reply::Stored(version)), _, Step::HandOver(_)) => {
+                    return Ok(Settled::HandedOver { version, sent });
+                }
+                (Some(Reply::Stored(version)), ..) => {
+                    let late = lease_from_reply(step, self.client.clock().now());
+                    let before = std::mem::replace(&mut self.deadline, late.unwrap_or(deadline));
+                    self.version = version;
+                    return self.believe_if_slow(step, before).map(|()| Settled::Taken(None));
+                }
+                (_, Some(Reply::Value(item)), _)
+                    if is_ours(&item.value, self.token) || flaw::has(Flaw::BlindDelete) =>
+                {
+                    self.version = item.version;
+                    self.notice_waiters(&item.value);
+                }
+                // An earlier one of ours arrived.
+                (_, Some(Reply::Value(item)), Step::HandOver(heir)) if is_ours(&item.value, heir.token) => {
+                    return Ok(Settled::HandedOver { version: item.version, sent });
+                }
+                // The item is gone, or another's. If an earlier release of ours got no reply, it was most
+                // likely that which removed it: but not if the server is another one since, nor if our lease
+                // was over before. The store answers "changed" to a version of another life.
+                // Gone when we read it, and changed when we came to it: another one took it in between, or our version is
+                // of another life of the server. Its item tells.
+                (Some(Reply::Changed), Some(Reply::Missing), _) if unclear < LOOKS => unclear += 1,
+                (Some(last), Some(read), _) => {
+                    let same_life = match read {
+                        Reply::Value(item) => item.version.incarnation == self.version.incarnation,
+                        _ => last == Reply::Missing,
+                    };
+                    let in_time = self.client.clock().now() < self.deadline;
+                    let released = !matches!(step, Step::Extend(_));
+                    let queue = queue.filter(|_| last == Reply::Missing);
+                    return Ok(if released && self.release_in_doubt && same_life && in_time {
+                        Settled::Taken(queue)
+                    } else {
+                        Settled::Lost(queue)
+                    });
+                }
+                (Some(Reply::Changed), None, _) => read_first = true,
+                _ => return Ok(Settled::Lost(queue)),
+            }
+        }
+        Err(unsettled(error))
+    }
+
+    /// A waiter may have written into our record that it waits.
+    fn notice_waiters(&mut self, value: &[u8]) {
+        if !self.rings && OwnerRecord::parse(value).is_some_and(|record| record.rings) {
+            self.rings = true;
+            self.value.extend_from_slice(RINGS);
+        }
+    }
+
+    /// After an extension that took suspiciously long: counts on no more than the server will keep the item for,
+    /// or, if it does not say, than it would have kept it for before.
+    fn believe_if_slow(&mut self, step: Step<'_>, before: Moment) -> Result<()> {
+        let Step::Extend(lease) = step else { return Ok(()) };
+        if self.client.clock().now() + lease.duration() < self.deadline + SUSPICIOUS_DELAY {
+            return Ok(());
+        }
+        self.believe_the_server().map_err(|error| {
+            self.deadline = self.deadline.min(before);
+            Error::new(
+                ErrorKind::Unknown,
+                format!("It was extended, but for how long cannot be told: {error}"),
+            )
+        })
+    }
+
+    /// After a suspiciously slow grant: counts on no more than the server will keep the item for.
+    pub(super) fn believe_the_server(&mut self) -> Result<()> {
+        let sent = self.client.clock().now();
+        let seen = self.client.get(self.route, &self.key)?;
+        let kept = match seen.filter(|item| is_ours(&item.value, self.token)) {
+            Some(item) => item.remaining.unwrap_or(Duration::MAX),
+            None => Duration::ZERO,
+        };
+        // The last of the server's seconds may be over in no time.
+        self.deadline = self.deadline.min(sent + kept.saturating_sub(CLOCK_ERROR));
+        if self.remaining().is_zero() {
+            return Err(Error::new(
+                ErrorKind::Unreachable,
+                "The server took longer to answer than the lease lasts; nothing is held. Ask for a longer lease.",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// When an extension would end that is counted from its answer.
+fn lease_from_reply(step: Step<'_>, now: Moment) -> Option<Moment> {
+    match step {
+        Step::Extend(lease) if flaw::has(Flaw::ExtensionFromReply) => Some(lease.deadline(now)),
+        _ => None,
+    }
+}
+
+/// A step that only the owner may take.
+#[derive(Clone, Copy)]
+pub(super) enum Step<'a> {
+    Release,
+    Extend(Lease),
+    /// To a waiter of this process.
+    HandOver(&'a Heir<'a>),
+}
+
+/// Who is to have it next.
+pub(super) struct Heir<'a> {
+    pub(super) token: Token,
+    pub(super) value: &'a [u8],
+    pub(super) lease: Lease,
+}
+
+/// What came of a step.
+pub(super) enum Settled {
+    /// It was taken. A release also read the queue, if there may be one.
+    Taken(Option<Item>),
+    /// It is the heir's, by this version, from a request that left then.
+    HandedOver { version: Version, sent: Moment },
+    /// The lock was not ours any more; and here is the queue if nobody has it.
+    Lost(Option<Item>),
+}

@@ -1,0 +1,17 @@
+//! Runs memlock itself over a simulated server, network, clock and chance: one seed, one run, replayed exactly. Without
+//! `--cfg memlock_sim` there is nothing here, since memlock has no hooks for it then.
+#![cfg(memlock_sim)]
+#![allow(clippy::print_stdout, reason = "its reports are for a person")]
+
+mod actors;
+mod chance;
+mod judge;
+mod lists;
+mod network;
+pub mod report;
+mod run;
+mod scenario;
+mod seams;
+mod server;
+mod waits;
+mod world;
