@@ -45,8 +45,7 @@ const POLL: [Duration; 3] =
 const PASSED_OVER: Duration = Duration::from_millis(350);
 /// Until then a wait is young.
 const YOUNG: Duration = Duration::from_secs(1);
-/// How often a waiter at the head sees to it that it still stands in the queue; one without a bell does so twice as often,
-/// since that is how it learns that its turn has gone by.
+/// How often a waiter without a bell, or at the head, sees to it that it still stands in the queue.
 const QUEUE_CHECK: Duration = Duration::from_secs(2);
 /// The first pause after a failure; each further one is twice as long, up to the longest.
 const FIRST_RETRY: Duration = Duration::from_millis(5);
@@ -335,7 +334,7 @@ impl Plan {
         if place.queued == Queued::No {
             return Step::Try;
         }
-        let queue = now.since(place.seen) >= if self.trusted { QUEUE_CHECK } else { QUEUE_CHECK / 2 };
+        let queue = now.since(place.seen) >= if self.trusted { QUEUE_CHECK } else { QUEUE_CHECK * 3 / 2 };
         if self.out_since.is_some() {
             Step::Look { lock: true, queue: true }
         } else if self.hears() && place.before > 0 && !place.free {
