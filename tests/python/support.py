@@ -150,6 +150,8 @@ class Child:
     def __init__(self, program: str, *arguments: str) -> None:
         # Forking with threads is the subject of some of them; newer Pythons warn of it.
         options = ["-u", "-W", "error", "-W", "ignore::DeprecationWarning"]
+        # Whoever runs the tests in the background ignores SIGINT, and children inherit that.
+        program = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n{program}"
         self.process = subprocess.Popen(
             [sys.executable, *options, "-c", program, *arguments],
             stdin=subprocess.PIPE,
