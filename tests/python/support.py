@@ -144,6 +144,9 @@ class Memcached:
         self.reserved.close()
 
 
+CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+
+
 class Child:
     """A Python program in a process of its own, which talks in lines."""
 
@@ -151,7 +154,7 @@ class Child:
         # Forking with threads is the subject of some of them; newer Pythons warn of it.
         options = ["-u", "-W", "error", "-W", "ignore::DeprecationWarning"]
         # Whoever runs the tests in the background ignores SIGINT, and children inherit that.
-        program = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n{program}"
+        program = f"{CTRL_C}\n{program}"
         self.process = subprocess.Popen(
             [sys.executable, *options, "-c", program, *arguments],
             stdin=subprocess.PIPE,
