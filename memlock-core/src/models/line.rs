@@ -238,7 +238,7 @@ impl World {
         let queue = server.queue.clone();
         drop(server);
         let others = self.ring_first(queue, &held.stood);
-        self.hall.let_go(&self.key, HandedOn { others, ours: false }, NOW);
+        self.hall.let_go(&self.key, HandedOn { others, ..HandedOn::default() }, NOW);
     }
 
     /// As `Queue::hand_on`: rings the first who is not one of ours, and takes it and ours off; first the bell, unless one of
