@@ -341,7 +341,7 @@ impl Judge {
         self.lists.killed(process);
     }
 
-    pub(crate) fn restarted(&mut self, _now: Nanos) {
+    pub(crate) fn restarted(&mut self) {
         for hold in self.holds.values_mut() {
             hold.lost = true;
         }

@@ -48,9 +48,8 @@ pub(crate) enum Broken {
     Lost,
 }
 
-/// Sends operations to the server, and waits for what it answers.
+/// Sends operations to the server that the process is connected to, and waits for what it answers.
 pub(crate) fn exchange(process: usize, commands: VecDeque<Command>) -> Result<Vec<Reply>, Broken> {
-    connect(process)?;
     let sent = with(|world| world.send(process, commands));
     let (number, timeout) = sent.ok_or(Broken::Unreachable)?;
     loop {

@@ -382,7 +382,7 @@ impl World {
                 self.down_until = until(self, length);
                 self.troubled = self.down_until;
                 self.server.restart(self.down_until);
-                self.judge.restarted(self.now);
+                self.judge.restarted();
                 self.at(self.down_until, Event::Back);
             }
             Mishap::Flush => {

@@ -65,20 +65,13 @@ impl Iterator for Entries {
             if self.next > self.last {
                 return None;
             }
-            match self.window() {
-                Ok(Some(entries)) if entries.is_empty() && self.empty == MOST_EMPTY => {
-                    self.last = 0;
-                    return Some(Err(self.list.said("Reading", astray())));
-                }
-                Ok(Some(entries)) => {
-                    self.empty = if entries.is_empty() { self.empty + 1 } else { 0 };
-                    self.ready = entries.into_iter();
-                }
-                Ok(None) => {
-                    self.last = 0;
-                    let gone = Error::new(ErrorKind::NotFound, "The session ended during the walk.");
-                    return Some(Err(self.list.said("Reading", gone)));
-                }
+            let window = self.window().and_then(|entries| {
+                let entries = entries.ok_or_else(ended)?;
+                self.empty = if entries.is_empty() { self.empty + 1 } else { 0 };
+                if self.empty > MOST_EMPTY { Err(astray()) } else { Ok(entries) }
+            });
+            match window {
+                Ok(entries) => self.ready = entries.into_iter(),
                 Err(error) => {
                     self.last = 0;
                     return Some(Err(self.list.said("Reading", error)));
@@ -86,6 +79,10 @@ impl Iterator for Entries {
             }
         }
     }
+}
+
+fn ended() -> Error {
+    Error::new(ErrorKind::NotFound, "The session ended during the walk.")
 }
 
 fn astray() -> Error {

@@ -93,11 +93,12 @@ impl Lock {
                 (Some(Reply::Stored(version)), _, Step::HandOver(_)) => {
                     return Ok(Settled::HandedOver { version, sent });
                 }
-                (Some(Reply::Stored(version)), ..) => {
-                    let late = lease_from_reply(step, self.client.clock().now());
-                    let before = std::mem::replace(&mut self.deadline, late.unwrap_or(deadline));
+                (Some(Reply::Stored(version)), _, Step::Extend(lease)) => {
+                    let late = flaw::has(Flaw::ExtensionFromReply);
+                    let sent = if late { self.client.clock().now() } else { now };
+                    let before = std::mem::replace(&mut self.deadline, lease.deadline(sent));
                     self.version = version;
-                    return self.believe_if_slow(step, before).map(|()| Settled::Taken(None));
+                    return self.believe_if_slow(sent, before).map(|()| Settled::Taken(None));
                 }
                 (_, Some(Reply::Value(item)), _)
                     if is_ours(&item.value, self.token) || flaw::has(Flaw::BlindDelete) =>
@@ -109,12 +110,12 @@ impl Lock {
                 (_, Some(Reply::Value(item)), Step::HandOver(heir)) if is_ours(&item.value, heir.token) => {
                     return Ok(Settled::HandedOver { version: item.version, sent });
                 }
-                // The item is gone, or another's. If an earlier release of ours got no reply, it was most
-                // likely that which removed it: but not if the server is another one since, nor if our lease
-                // was over before. The store answers "changed" to a version of another life.
                 // Gone when we read it, and changed when we came to it: another one took it in between, or our version is
                 // of another life of the server. Its item tells.
                 (Some(Reply::Changed), Some(Reply::Missing), _) if unclear < LOOKS => unclear += 1,
+                // The item is gone, or another's. If an earlier release of ours got no reply, it was most
+                // likely that which removed it: but not if the server is another one since, nor if our lease
+                // was over before. The store answers "changed" to a version of another life.
                 (Some(last), Some(read), _) => {
                     let same_life = match read {
                         Reply::Value(item) => item.version.incarnation == self.version.incarnation,
@@ -146,9 +147,8 @@ impl Lock {
 
     /// After an extension that took suspiciously long: counts on no more than the server will keep the item for,
     /// or, if it does not say, than it would have kept it for before.
-    fn believe_if_slow(&mut self, step: Step<'_>, before: Moment) -> Result<()> {
-        let Step::Extend(lease) = step else { return Ok(()) };
-        if self.client.clock().now() + lease.duration() < self.deadline + SUSPICIOUS_DELAY {
+    fn believe_if_slow(&mut self, sent: Moment, before: Moment) -> Result<()> {
+        if self.client.clock().now().since(sent) <= SUSPICIOUS_DELAY {
             return Ok(());
         }
         self.believe_the_server().map_err(|error| {
@@ -177,14 +177,6 @@ impl Lock {
             ));
         }
         Ok(())
-    }
-}
-
-/// When an extension would end that is counted from its answer.
-fn lease_from_reply(step: Step<'_>, now: Moment) -> Option<Moment> {
-    match step {
-        Step::Extend(lease) if flaw::has(Flaw::ExtensionFromReply) => Some(lease.deadline(now)),
-        _ => None,
     }
 }
 
