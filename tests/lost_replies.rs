@@ -67,6 +67,10 @@ impl Store for Lossy {
             }
         }
     }
+
+    fn time(&self, route: Route) -> Option<u64> {
+        self.inner.time(route)
+    }
 }
 
 /// A client that loses what it is told to, and one beside it on the same store that loses nothing.

@@ -132,7 +132,7 @@ fn appending_changes_the_version_and_keeps_the_rest(bench: &Bench) {
         (Op::Append { key, value: b"23" }, b"123"),
         (Op::Prepend { key, value: b"-\r\n" }, b"-\r\n123"),
     ] {
-        assert_eq!(bench.one(op), Reply::Grown);
+        assert_eq!(bench.one(op), Reply::Written);
         let item = bench.read().unwrap();
         assert_eq!(item.value, value);
         assert!(item.version.cas > last.cas);

@@ -95,6 +95,10 @@ impl Store for Hostile {
         *script = input.0.to_vec();
         result
     }
+
+    fn time(&self, route: Route) -> Option<u64> {
+        self.inner.time(route)
+    }
 }
 
 /// A reply that a server may give to such a command, whatever is true.
@@ -110,11 +114,13 @@ fn another(op: &Op<'_>, input: &mut Input<'_>) -> Reply {
         (Op::Get { .. }, 0 | 1) => {
             let remaining = (which < 128).then(|| Duration::from_secs(input.number()));
             let version = version(input);
-            Reply::Value(Item { value: input.chunk().to_vec(), version, remaining })
+            Reply::Value(Item { value: input.chunk().to_vec(), version, remaining, flags: 0 })
         }
+        (Op::Put { version: None, .. }, 1) => Reply::Exists,
+        (Op::Put { .. }, 1) => Reply::Changed,
         (Op::Delete { .. }, 0) => Reply::Deleted,
         (Op::Swap { .. } | Op::Delete { .. }, 1) => Reply::Changed,
-        (Op::Append { .. } | Op::Prepend { .. }, 0) => Reply::Grown,
+        (Op::Append { .. } | Op::Prepend { .. } | Op::Put { .. }, 0) => Reply::Written,
         (Op::Count { .. }, 0 | 1) => Reply::Number(input.number()),
         _ => Reply::Missing,
     }
@@ -125,6 +131,7 @@ fn key_of<'a>(op: &Op<'a>) -> &'a memlock_core::name::Key {
         Op::Add { key, .. }
         | Op::Get { key }
         | Op::Swap { key, .. }
+        | Op::Put { key, .. }
         | Op::Delete { key, .. }
         | Op::Append { key, .. }
         | Op::Prepend { key, .. }

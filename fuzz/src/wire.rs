@@ -123,11 +123,11 @@ impl Peer {
         let first = words.next().unwrap_or_default();
         let starts = match first {
             "VA" => words.next().is_some_and(is_number),
-            _ => ["HD", "NS", "EX", "NF", "EN", "STORED", "NOT_STORED"].contains(&first),
+            _ => ["HD", "NS", "EX", "NF", "EN", "STORED", "NOT_STORED", "EXISTS", "NOT_FOUND"].contains(&first),
         };
         starts
             && text.len() < 2000
-            && words.all(|word| word.starts_with(['c', 't', 'O']) && is_number(&word[1..]))
+            && words.all(|word| word.starts_with(['c', 't', 'f', 'O']) && is_number(&word[1..]))
     }
 
     /// The next request, which must be this operation and nothing else; its opaque.
@@ -139,6 +139,8 @@ impl Peer {
         let words: Vec<&str> = text.split(' ').collect();
         let (verb, key, value): (&str, &Key, Option<&[u8]>) = match *op {
             Op::Add { key, value, .. } | Op::Swap { key, value, .. } => ("ms", key, Some(value)),
+            Op::Put { key, version: None, value, .. } => ("add", key, Some(value)),
+            Op::Put { key, value, .. } => ("cas", key, Some(value)),
             Op::Append { key, value } => ("append", key, Some(value)),
             Op::Prepend { key, value } => ("prepend", key, Some(value)),
             Op::Get { key } => ("mg", key, None),
@@ -157,7 +159,8 @@ impl Peer {
             .last()
             .and_then(|word| word.strip_prefix('O'))
             .map(|number| number.parse().expect("a number"));
-        assert_eq!(opaque.is_none(), verb.ends_with("pend"));
+        let classic = ["append", "prepend", "add", "cas"].contains(&verb);
+        assert_eq!(opaque.is_none(), classic);
         self.looked_at += length;
         opaque
     }
@@ -178,9 +181,12 @@ pub fn expected_reply(op: &Op<'_>, opaque: Option<u64>, peer: &mut Peer) -> Opti
     let line = line(&peer.sent, &mut position)?;
     if opaque.is_none() {
         peer.read = position;
-        return match line {
-            b"STORED" => Some(Reply::Grown),
-            b"NOT_STORED" => Some(Reply::Missing),
+        return match (op, line) {
+            (_, b"STORED") => Some(Reply::Written),
+            (Op::Put { version: None, .. }, b"NOT_STORED") => Some(Reply::Exists),
+            (Op::Put { version: Some(_), .. }, b"EXISTS") => Some(Reply::Changed),
+            (Op::Put { version: Some(_), .. }, b"NOT_FOUND") => Some(Reply::Missing),
+            (Op::Append { .. } | Op::Prepend { .. }, b"NOT_STORED") => Some(Reply::Missing),
             _ => None,
         };
     }
@@ -211,7 +217,8 @@ pub fn expected_reply(op: &Op<'_>, opaque: Option<u64>, peer: &mut Peer) -> Opti
         (Op::Get { .. }, b"VA", Some(value)) => {
             let seconds = flag(b't').and_then(|ttl| ttl.parse::<i64>().ok());
             let remaining = seconds.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs);
-            Reply::Value(Item { value, version: version()?, remaining })
+            let flags = flag(b'f').and_then(|flags| flags.parse().ok()).unwrap_or(0);
+            Reply::Value(Item { value, version: version()?, remaining, flags })
         }
         (Op::Delete { .. }, b"HD", None) => Reply::Deleted,
         (Op::Swap { .. } | Op::Delete { .. }, b"EX", None) => Reply::Changed,

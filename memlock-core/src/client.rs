@@ -1,5 +1,6 @@
 //! The client: one connection to the place where the locks are, shared by any number of threads.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,6 +15,7 @@ use crate::lease::Lease;
 use crate::mutex::{self, Lock, Mutex};
 use crate::name::{Key, Keyspace, check_name};
 use crate::owner::{Identity, Token, is_ours};
+use crate::semaphore::{self, Permit, Semaphore};
 use crate::store::url::Url;
 use crate::store::{self, Failure, Item, Op, Reply, Route, Store};
 use crate::wait::Cancel;
@@ -50,6 +52,7 @@ struct Inner {
     strays: ForkLocal<Strays>,
     bells: Arc<dyn Bells>,
     mutex_waiters: ForkLocal<Hall<mutex::Ask, Lock>>,
+    semaphore_waiters: ForkLocal<Hall<(), Permit>>,
 }
 
 /// Locks that may have been granted to us after the caller was told otherwise: their replies were lost and
@@ -62,6 +65,7 @@ struct Strays {
 
 #[derive(Clone)]
 struct Stray {
+    kind: Kind,
     route: Route,
     key: Key,
     token: Token,
@@ -71,6 +75,13 @@ struct Stray {
     next_try: Moment,
     /// How long it was left alone the last time.
     pause: Duration,
+}
+
+/// What was left behind.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Lock,
+    Permits,
 }
 
 impl Client {
@@ -124,6 +135,7 @@ impl Client {
             strays: ForkLocal::new(),
             bells,
             mutex_waiters: ForkLocal::new(),
+            semaphore_waiters: ForkLocal::new(),
         };
         Client { inner: Arc::new(inner) }
     }
@@ -137,6 +149,31 @@ impl Client {
     pub fn mutex(&self, name: impl AsRef<[u8]>, lease: Duration) -> Result<Mutex> {
         check_name(name.as_ref())?;
         Ok(Mutex::new(self.clone(), self.inner.keys.lock(name.as_ref()), Lease::new(lease)?))
+    }
+
+    /// A semaphore by this name with so many permits (1 to 4,294,967,295), of which a holder keeps what it has for at most `lease` (1
+    /// second to 366 days) unless it extends it. Nothing is sent. The number is part of what all share: who opens it with another one gets an
+    /// error at the first use.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for no permits, an empty name, one above 64 KiB or with a NUL byte, and for a
+    /// lease out of range.
+    pub fn semaphore(&self, name: impl AsRef<[u8]>, permits: u32, lease: Duration) -> Result<Semaphore> {
+        self.semaphore_of(name.as_ref(), Some(permits), lease)
+    }
+
+    /// A semaphore by this name that somebody else sets up, with however many permits it has. Where there is none, acquiring answers
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound). Nothing is sent.
+    ///
+    /// # Errors
+    /// As [`Client::semaphore`].
+    pub fn open_semaphore(&self, name: impl AsRef<[u8]>, lease: Duration) -> Result<Semaphore> {
+        self.semaphore_of(name.as_ref(), None, lease)
+    }
+
+    fn semaphore_of(&self, name: &[u8], permits: Option<u32>, lease: Duration) -> Result<Semaphore> {
+        check_name(name)?;
+        Semaphore::new(self.clone(), self.inner.keys.semaphore(name), permits, Lease::new(lease)?)
     }
 
     /// A distinct list by this session name. Nothing is sent: see [`DistinctList::set_up`].
@@ -197,6 +234,20 @@ impl Client {
         self.inner.store.local_address(route)
     }
 
+    /// The time of the server that owns `route`, rather too late than too early, once it was spoken to.
+    pub(crate) fn time(&self, route: Route) -> Option<u64> {
+        self.inner.store.time(route)
+    }
+
+    /// Who waits for permits in this process.
+    pub(crate) fn semaphore_waiters(&self) -> &Hall<(), Permit> {
+        let made = self.inner.semaphore_waiters.get_or_try_init(|| Ok::<_, Infallible>(Hall::side_by_side()));
+        match made {
+            Ok(hall) => hall,
+            Err(never) => match never {},
+        }
+    }
+
     /// Who waits for a mutex in this process.
     pub(crate) fn mutex_waiters(&self) -> &Hall<mutex::Ask, Lock> {
         self.inner.mutex_waiters.get()
@@ -205,10 +256,22 @@ impl Client {
     /// Remembers a lock that may be ours although nobody holds it, to take it off later. `until`: when the
     /// server lets go of it anyway.
     pub(crate) fn remember_stray(&self, route: Route, key: &Key, token: Token, until: Moment) {
-        log::info!("The lock {key} may be left behind by a lost reply; it is taken off at the next contact.");
+        self.remember_left(Kind::Lock, route, key, token, until);
+    }
+
+    /// As [`Client::remember_stray`], for permits.
+    pub(crate) fn remember_stray_permits(&self, route: Route, key: &Key, token: Token, until: Moment) {
+        self.remember_left(Kind::Permits, route, key, token, until);
+    }
+
+    fn remember_left(&self, kind: Kind, route: Route, key: &Key, token: Token, until: Moment) {
+        log::info!(
+            "What was asked for of {key} may be left behind by a lost reply; it is taken off at the next contact."
+        );
         let strays = self.inner.strays.get();
         let mut list = strays.list.lock().unwrap_or_else(PoisonError::into_inner);
         list.push(Stray {
+            kind,
             route,
             key: key.clone(),
             token,
@@ -239,8 +302,16 @@ impl Client {
         drop(list);
         for mut stray in due {
             // What is not there yet may still be under way, so only one that was removed is done with.
-            if let Ok(true) = self.take_off(stray.route, &stray.key, stray.token) {
-                mutex::ring_next(self, stray.route, &stray.key);
+            let Stray { kind, route, ref key, token, .. } = stray;
+            let gone = match kind {
+                Kind::Lock => matches!(self.take_off(route, key, token), Ok(true)),
+                Kind::Permits => matches!(semaphore::take_off(self, route, key, token), Ok(true)),
+            };
+            if gone {
+                match kind {
+                    Kind::Lock => mutex::ring_next(self, route, key),
+                    Kind::Permits => semaphore::ring_next(self, route, key),
+                }
                 continue;
             }
             stray.pause = (stray.pause * 2).min(LONGEST_STRAY_PAUSE);

@@ -126,7 +126,8 @@ pub enum ErrorKind {
     Internal,
     /// [`Answer::Interrupted`], from calls that have no other way to say so
     Interrupted,
-    /// [`Answer::NotFound`], from a walk whose session ends under it
+    /// [`Answer::NotFound`], from calls that have no other way to say so: a walk whose session ends under it, and a
+    /// semaphore that nobody has set up
     NotFound,
 }
 

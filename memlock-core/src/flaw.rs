@@ -46,11 +46,27 @@ pub enum Flaw {
     ClaimersAreFirst,
     /// A tear-down removes whatever session is there.
     TearDownAnySession,
+    /// A permit's holder is given no more of the server's seconds than its lease has.
+    PermitOfTheLease,
+    /// A lease on permits is reckoned from what the server's clock showed some time ago.
+    PermitFromOldTime,
+    /// A lease on permits is counted from when the answer came.
+    PermitDeadlineFromReply,
+    /// A semaphore that somebody else has changed meanwhile is taken for granted.
+    ChangedIsGranted,
+    /// A release that does not find its own permits gives back somebody else's.
+    ReleaseAnyPermit,
+    /// After a lost answer, nobody looks whether permits were granted.
+    ForgetLostPermits,
+    /// The next one is whoever came first, whatever the priorities.
+    IgnorePriority,
+    /// Newcomers take what a waiter for several permits waits for.
+    OvertakeGatherers,
 }
 
 impl Flaw {
     /// All of them.
-    pub const ALL: [Flaw; 18] = [
+    pub const ALL: [Flaw; 26] = [
         Flaw::BlindDelete,
         Flaw::TtlOfTheLease,
         Flaw::TtlPlusOne,
@@ -69,6 +85,14 @@ impl Flaw {
         Flaw::InsertWithoutSession,
         Flaw::ClaimersAreFirst,
         Flaw::TearDownAnySession,
+        Flaw::PermitOfTheLease,
+        Flaw::PermitFromOldTime,
+        Flaw::PermitDeadlineFromReply,
+        Flaw::ChangedIsGranted,
+        Flaw::ReleaseAnyPermit,
+        Flaw::ForgetLostPermits,
+        Flaw::IgnorePriority,
+        Flaw::OvertakeGatherers,
     ];
 }
 

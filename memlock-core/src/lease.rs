@@ -30,25 +30,33 @@ pub(crate) const TICK_LATENESS: Duration = Duration::from_millis(10);
 /// Two clocks may drift apart by one second in so many.
 pub(crate) const DRIFT: u64 = 5000;
 
-/// The time to live of an item, in whole seconds from its being stored. The store converts it where the
-/// wire wants something else, such as memcached's absolute times beyond 30 days.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ttl(u64);
+/// The time to live of an item. The store converts it where the wire wants something else, such as memcached's
+/// absolute times beyond 30 days.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ttl {
+    /// So many whole seconds from its being stored.
+    For(u64),
+    /// Until the server's clock shows so many seconds.
+    Until(u64),
+    /// For ever.
+    Never,
+}
 
 impl Ttl {
     /// The TTL that keeps an item for at least `lease`.
     pub fn covering(lease: Duration) -> Ttl {
-        let partial = u64::from(lease.subsec_nanos() > 0);
         if flaw::has(Flaw::TtlOfTheLease) || flaw::has(Flaw::TtlPlusOne) {
-            return Ttl(lease.as_secs() + partial + u64::from(flaw::has(Flaw::TtlPlusOne)));
+            let partial = u64::from(lease.subsec_nanos() > 0);
+            return Ttl::For(lease.as_secs() + partial + u64::from(flaw::has(Flaw::TtlPlusOne)));
         }
-        Ttl(lease.as_secs() + partial + CLOCK_ERROR.as_secs() + lease.as_secs() / DRIFT)
+        Ttl::For(covering(lease))
     }
+}
 
-    /// Whole seconds.
-    pub fn seconds(self) -> u64 {
-        self.0
-    }
+/// For how many of the server's seconds, beginning with the one it shows, something must be kept to be there for at least `lease`.
+pub(crate) fn covering(lease: Duration) -> u64 {
+    let partial = u64::from(lease.subsec_nanos() > 0);
+    lease.as_secs() + partial + CLOCK_ERROR.as_secs() + lease.as_secs() / DRIFT
 }
 
 /// A duration that was checked to be a usable lease.
@@ -88,7 +96,7 @@ impl Lease {
 
     /// When the server has let go of an item whose request left at `sent`, at the latest.
     pub fn gone(self, sent: Moment) -> Moment {
-        sent + Duration::from_secs(self.ttl().seconds() + 1)
+        sent + Duration::from_secs(covering(self.0) + 1)
     }
 
     /// Until when the holder may believe in a lock whose request left at `sent`.
@@ -121,7 +129,7 @@ mod tests {
         ) {
             let lease = Lease::new(Duration::from_millis(millis)).unwrap();
             // Stored when the server's clock was so far behind, it dies when that has risen by TTL.
-            let lives = Duration::from_secs(lease.ttl().seconds()) - Duration::from_nanos(behind_nanos);
+            let lives = Duration::from_secs(covering(lease.duration())) - Duration::from_nanos(behind_nanos);
             let drift = Duration::from_secs(lease.duration().as_secs() / DRIFT);
             let sent = Moment::from_boot(Duration::ZERO);
             prop_assert!(sent + lives > lease.deadline(sent) + drift);

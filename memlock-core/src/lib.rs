@@ -1,4 +1,4 @@
-#![doc = "Locks and distinct lists for programs that share nothing but a memcached."]
+#![doc = "Locks, semaphores and distinct lists for programs that share nothing but a memcached."]
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -19,7 +19,7 @@
 //! | --- | --- |
 //! | [`bare`] | Burton's six functions on the process's default client |
 //! | [`client`] | [`Client::connect`], from which everything else is made |
-//! | [`mutex`], [`distinct`] | the primitives, written once over any store |
+//! | [`mutex`], [`semaphore`], [`distinct`] | the primitives, written once over any store |
 //! | [`wait`] | waiting for a lock: the queue, bells, limits, cancellation |
 //! | [`fork`] | which process of its family this one is |
 //! | [`lease`], [`owner`], [`name`], [`clock`], [`error`] | small values, without I/O |
@@ -43,6 +43,7 @@ mod models;
 pub mod mutex;
 pub mod name;
 pub mod owner;
+pub mod semaphore;
 pub mod store;
 mod sync;
 pub mod wait;
@@ -52,6 +53,8 @@ pub use distinct::{DistinctList, Insertion, SetUp};
 pub use error::{Answer, Error, ErrorKind, Result};
 pub use mutex::{Extension, Lock, Mutex, Release};
 pub use owner::{OwnerRecord, Token};
+pub use semaphore::{Permit, Semaphore};
+pub use wait::entries::Request;
 pub use wait::{Cancel, Wait, Waited};
 
 /// The version of memlock.

@@ -34,7 +34,7 @@ use crate::lease::Lease;
 use crate::name::{Key, hex};
 use crate::owner::OwnerRecord;
 use crate::store::{Op, Reply, Route, Version};
-use crate::wait::queue::Queue;
+use crate::wait::queue::{Queue, Room};
 use crate::wait::{self, Wait, Waited};
 
 mod attempt;
@@ -198,7 +198,7 @@ pub(crate) fn ring_next(client: &Client, route: Route, key: &Key) {
     let queue = Queue { client, route, key: &key.waiters() };
     if let Ok(Some(item)) = client.get(route, queue.key) {
         let ring = wait::ringing(client, client.mutex_waiters(), key, Duration::ZERO);
-        queue.hand_on(item, &[], &ring, &wait::is_deaf);
+        queue.hand_on(item, Room::MUTEX, &[], &ring, &wait::is_deaf);
     }
 }
 

@@ -105,6 +105,16 @@ impl Keyspace {
         self.key("lock:", name)
     }
 
+    /// The key of a semaphore: `semaphore:<name>`.
+    pub fn semaphore(&self, name: &[u8]) -> Key {
+        self.key("semaphore:", name)
+    }
+
+    /// The key of an item that other programs know by this name.
+    pub fn plain(&self, name: &[u8]) -> Key {
+        self.key("", name)
+    }
+
     /// The key of a session of a distinct list: `list:<session>`.
     pub fn session(&self, name: &[u8]) -> Key {
         self.key("list:", name)

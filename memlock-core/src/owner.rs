@@ -30,6 +30,11 @@ impl Token {
     pub const fn from_bits(bits: u128) -> Token {
         Token(bits)
     }
+
+    /// Writes it to the end of a text.
+    pub(crate) fn push_to(self, text: &mut Vec<u8>) {
+        push_hex(&self.0.to_be_bytes(), text);
+    }
 }
 
 impl fmt::Display for Token {
@@ -150,12 +155,17 @@ impl Identity {
         (self.draw() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
+    /// This process's host, percent-encoded.
+    pub(crate) fn host(&self) -> &str {
+        self.place.trim().split(' ').next().unwrap_or_default()
+    }
+
     /// The value to store in a lock: an [`OwnerRecord`] as text.
     pub(crate) fn record(&self, token: Token, clock: &dyn Clock) -> Vec<u8> {
         let mut value = Vec::with_capacity(128);
         value.extend_from_slice(FORMAT.as_bytes());
         value.push(b' ');
-        push_hex(&token.0.to_be_bytes(), &mut value);
+        token.push_to(&mut value);
         value.extend_from_slice(self.place.as_bytes());
         push_number(clock.unix_seconds(), &mut value);
         value

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use memlock_core::lease::Ttl;
 use memlock_core::store::{Incarnation, Item, Op, Reply, Version};
 
 use crate::world::{Nanos, SECOND};
@@ -31,34 +32,32 @@ pub(crate) struct Change {
 /// An operation on its way, which outlives the call that sent it.
 #[derive(Clone, Debug)]
 pub(crate) enum Command {
-    Add { key: String, value: Vec<u8>, ttl: u64 },
+    Add { key: String, value: Vec<u8>, ttl: Ttl },
     Get { key: String },
-    Swap { key: String, version: Version, value: Vec<u8>, ttl: u64 },
+    Swap { key: String, version: Version, value: Vec<u8>, ttl: Ttl },
+    Put { key: String, version: Option<Version>, value: Vec<u8>, ttl: Ttl },
     Delete { key: String, version: Version },
     Append { key: String, value: Vec<u8> },
     Prepend { key: String, value: Vec<u8> },
-    Count { key: String, by: u64, initial: Option<(u64, u64)> },
+    Count { key: String, by: u64, initial: Option<(u64, Ttl)> },
 }
 
 impl Command {
     pub(crate) fn of(op: &Op<'_>) -> Command {
         let text = |key: &memlock_core::name::Key| key.as_str().to_owned();
         match *op {
-            Op::Add { key, value, ttl } => {
-                Command::Add { key: text(key), value: value.to_vec(), ttl: ttl.seconds() }
-            }
+            Op::Add { key, value, ttl } => Command::Add { key: text(key), value: value.to_vec(), ttl },
             Op::Get { key } => Command::Get { key: text(key) },
             Op::Swap { key, version, value, ttl } => {
-                Command::Swap { key: text(key), version, value: value.to_vec(), ttl: ttl.seconds() }
+                Command::Swap { key: text(key), version, value: value.to_vec(), ttl }
+            }
+            Op::Put { key, version, value, ttl, .. } => {
+                Command::Put { key: text(key), version, value: value.to_vec(), ttl }
             }
             Op::Delete { key, version } => Command::Delete { key: text(key), version },
             Op::Append { key, value } => Command::Append { key: text(key), value: value.to_vec() },
             Op::Prepend { key, value } => Command::Prepend { key: text(key), value: value.to_vec() },
-            Op::Count { key, by, initial } => Command::Count {
-                key: text(key),
-                by,
-                initial: initial.map(|(first, ttl)| (first, ttl.seconds())),
-            },
+            Op::Count { key, by, initial } => Command::Count { key: text(key), by, initial },
         }
     }
 
@@ -67,6 +66,7 @@ impl Command {
             Command::Add { key, .. }
             | Command::Get { key }
             | Command::Swap { key, .. }
+            | Command::Put { key, .. }
             | Command::Delete { key, .. }
             | Command::Append { key, .. }
             | Command::Prepend { key, .. }
@@ -79,6 +79,7 @@ impl Command {
             Command::Add { .. } => "add",
             Command::Get { .. } => "get",
             Command::Swap { .. } => "swap",
+            Command::Put { .. } => "put",
             Command::Delete { .. } => "delete",
             Command::Append { .. } => "append",
             Command::Prepend { .. } => "prepend",
@@ -91,7 +92,8 @@ impl Command {
 struct Stored {
     value: Vec<u8>,
     cas: u64,
-    expires: u64,
+    /// In the seconds that the clock shows; `None`: never.
+    expires: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -138,7 +140,7 @@ impl Server {
         let over: Vec<String> = self
             .items
             .iter()
-            .filter(|(_, it)| it.expires <= self.shows)
+            .filter(|(_, it)| it.expires.is_some_and(|at| at <= self.shows))
             .map(|(key, _)| key.clone())
             .collect();
         for key in over {
@@ -174,7 +176,7 @@ impl Server {
         self.changes.push(Change { key: key.to_owned(), before, after, cause });
     }
 
-    fn store(&mut self, key: &str, value: Vec<u8>, expires: u64) -> Version {
+    fn store(&mut self, key: &str, value: Vec<u8>, expires: Option<u64>) -> Version {
         self.cas += 1;
         self.set(key, Some(Stored { value, cas: self.cas, expires }), Cause::Command);
         self.version(self.cas)
@@ -184,34 +186,59 @@ impl Server {
         Version { incarnation: self.life, cas }
     }
 
+    fn expiry(&self, ttl: Ttl) -> Option<u64> {
+        match ttl {
+            Ttl::For(seconds) => Some(self.shows + seconds),
+            Ttl::Until(second) => Some(second),
+            Ttl::Never => None,
+        }
+    }
+
+    /// What its clock shows.
+    pub(crate) fn time(&self) -> u64 {
+        self.shows
+    }
+
     /// Runs a command. Whose versions are of another life is the connection's business: the server compares cas ids.
     pub(crate) fn run(&mut self, command: &Command) -> Reply {
         let found = self.items.get(command.key()).cloned();
         match (command, found) {
             (Command::Add { .. }, Some(_)) => Reply::Exists,
             (Command::Add { key, value, ttl }, None) => {
-                Reply::Stored(self.store(key, value.clone(), self.shows + ttl))
+                Reply::Stored(self.store(key, value.clone(), self.expiry(*ttl)))
             }
             (Command::Get { .. }, Some(stored)) => Reply::Value(Item {
                 version: self.version(stored.cas),
-                remaining: Some(Duration::from_secs(stored.expires.saturating_sub(self.shows))),
+                remaining: stored.expires.map(|at| Duration::from_secs(at.saturating_sub(self.shows))),
+                flags: 0,
                 value: stored.value,
             }),
             (Command::Swap { key, version, value, ttl }, Some(stored)) if stored.cas == version.cas => {
-                Reply::Stored(self.store(key, value.clone(), self.shows + ttl))
+                Reply::Stored(self.store(key, value.clone(), self.expiry(*ttl)))
+            }
+            (Command::Put { key, version: None, value, ttl }, None) => {
+                self.store(key, value.clone(), self.expiry(*ttl));
+                Reply::Written
+            }
+            (Command::Put { version: None, .. }, Some(_)) => Reply::Exists,
+            (Command::Put { key, version: Some(version), value, ttl }, Some(stored))
+                if stored.cas == version.cas =>
+            {
+                self.store(key, value.clone(), self.expiry(*ttl));
+                Reply::Written
             }
             (Command::Delete { key, version }, Some(stored)) if stored.cas == version.cas => {
                 self.set(key, None, Cause::Command);
                 Reply::Deleted
             }
-            (Command::Swap { .. } | Command::Delete { .. }, Some(_)) => Reply::Changed,
+            (Command::Swap { .. } | Command::Put { .. } | Command::Delete { .. }, Some(_)) => Reply::Changed,
             (Command::Append { key, value }, Some(stored)) => {
                 self.store(key, [&stored.value[..], value].concat(), stored.expires);
-                Reply::Grown
+                Reply::Written
             }
             (Command::Prepend { key, value }, Some(stored)) => {
                 self.store(key, [value, &stored.value[..]].concat(), stored.expires);
-                Reply::Grown
+                Reply::Written
             }
             (Command::Count { key, by, .. }, Some(stored)) => {
                 let number: u64 = String::from_utf8_lossy(&stored.value).parse().unwrap_or(0);
@@ -220,7 +247,7 @@ impl Server {
                 Reply::Number(number)
             }
             (Command::Count { key, initial: Some((first, ttl)), .. }, None) => {
-                self.store(key, first.to_string().into_bytes(), self.shows + ttl);
+                self.store(key, first.to_string().into_bytes(), self.expiry(*ttl));
                 Reply::Number(*first)
             }
             (_, None) => Reply::Missing,

@@ -12,7 +12,7 @@ use memlock_core::clock::{Clock, Moment, SystemClock};
 use memlock_core::lease::Ttl;
 use memlock_core::name::{Key, Keyspace};
 use memlock_core::store::{self, Failure, Op, Reply, Route, Store};
-use memlock_core::wait::entries::{self, WaitId};
+use memlock_core::wait::entries::{self, Request, WaitId};
 use memlock_core::{Cancel, Client, Error, ErrorKind, Lock, Release, Wait, Waited};
 use memlock_tests::server::Memcached;
 
@@ -90,6 +90,10 @@ impl Store for Hooked {
             .collect()
     }
 
+    fn time(&self, route: Route) -> Option<u64> {
+        self.inner.time(route)
+    }
+
     fn local_address(&self, route: Route) -> Option<IpAddr> {
         self.inner.local_address(route)
     }
@@ -158,10 +162,10 @@ impl Bench {
     /// Puts entries into the queue that nobody answers for: on this host, which says so, or elsewhere.
     pub(crate) fn add_dead(&self, bell: &str, ids: impl Iterator<Item = u64>) {
         let bell = bell.parse().ok();
-        let lines: Vec<u8> = ids.flat_map(|id| entries::line(bell, WaitId(id))).collect();
+        let lines: Vec<u8> = ids.flat_map(|id| entries::line(bell, WaitId(id), Request::default())).collect();
         let (key, value, ttl) = (&self.queue, &lines[..], Ttl::covering(LEASE * 10));
         let ops = [Op::Add { key, value: b"", ttl }, Op::Append { key, value }];
-        assert_eq!(self.store.run(Route::of(&self.lock), &ops).unwrap()[1], Reply::Grown);
+        assert_eq!(self.store.run(Route::of(&self.lock), &ops).unwrap()[1], Reply::Written);
     }
 
     pub(crate) fn delete(&self, key: &Key) {
@@ -283,6 +287,10 @@ impl Store for Deaf {
         replies
     }
 
+    fn time(&self, route: Route) -> Option<u64> {
+        self.inner.time(route)
+    }
+
     fn local_address(&self, route: Route) -> Option<IpAddr> {
         self.inner.local_address(route)
     }
@@ -290,7 +298,7 @@ impl Store for Deaf {
 
 pub(crate) fn deafened(value: &[u8]) -> Vec<u8> {
     match entries::waiters(value).next() {
-        Some(entry) => entries::line("127.0.0.1:9".parse().ok(), entry.id),
+        Some(entry) => entries::line("127.0.0.1:9".parse().ok(), entry.id, Request::default()),
         None => value.to_vec(),
     }
 }

@@ -174,6 +174,10 @@ impl Store for Panicking {
         self.inner.run(route, ops)
     }
 
+    fn time(&self, route: Route) -> Option<u64> {
+        self.inner.time(route)
+    }
+
     fn local_address(&self, route: Route) -> Option<IpAddr> {
         self.inner.local_address(route)
     }

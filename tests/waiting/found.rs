@@ -46,6 +46,10 @@ impl Store for Going {
         }
         Err(Failure { error: Error::new(ErrorKind::Unknown, "The reply was lost."), sent: true })
     }
+
+    fn time(&self, route: Route) -> Option<u64> {
+        self.inner.time(route)
+    }
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn a_counter_at_its_end_gives_its_last_id_and_a_walk_that_ends() {
 
 fn item(value: Vec<u8>, remaining: Option<u64>) -> Item {
     let version = Version { incarnation: Incarnation { boot: 1, pid: 1 }, cas: 1 };
-    Item { value, version, remaining: remaining.map(Duration::from_secs) }
+    Item { value, version, remaining: remaining.map(Duration::from_secs), flags: 0 }
 }
 
 proptest! {

@@ -12,6 +12,7 @@ use crate::store::{Op, Reply, Version};
 use crate::wait::Goal;
 use crate::wait::entries::WaitId;
 use crate::wait::plan::Seen;
+use crate::wait::queue::Room;
 
 /// What a holder of this process needs to know to hand the mutex over to us.
 #[derive(Clone, Copy, Debug)]
@@ -117,7 +118,7 @@ impl<'a> Attempt<'a> {
     fn tell_the_holder(&self) -> Result<Seen> {
         let Mutex { client, route, key, .. } = self.mutex;
         match client.one(*route, Op::Append { key, value: RINGS }) {
-            Ok(Reply::Grown) => Ok(Seen::Held { rings: true, left: None }),
+            Ok(Reply::Written) => Ok(Seen::Held { rings: true, left: None }),
             Ok(_) => Ok(Seen::Free),
             Err(failure) if failure.error.is_outage() => Err(failure.of_read()),
             Err(_) => Ok(Seen::Held { rings: false, left: None }),
@@ -129,7 +130,7 @@ impl Goal for Attempt<'_> {
     type Ask = Ask;
     type Got = Lock;
 
-    fn attempt(&mut self, enough: &dyn Fn() -> bool) -> Result<Option<Lock>> {
+    fn attempt(&mut self, _called: bool, enough: &dyn Fn() -> bool) -> Result<Option<Lock>> {
         let Mutex { client, route, key, .. } = self.mutex;
         // One of our own strays may be what is in the way.
         client.take_off_strays(*route);
@@ -174,7 +175,15 @@ impl Goal for Attempt<'_> {
         Op::Get { key: &self.mutex.key }
     }
 
-    fn seen(&mut self, reply: &Reply) -> Result<Seen> {
+    fn room(&self, reply: &Reply) -> Option<Room> {
+        let free = match reply {
+            Reply::Value(item) => is_ours(&item.value, self.token),
+            _ => true,
+        };
+        free.then_some(Room::MUTEX)
+    }
+
+    fn seen(&mut self, reply: &Reply, _first: bool) -> Result<Seen> {
         let Reply::Value(item) = reply else { return Ok(Seen::Free) };
         // A plain client's lock is left as it is; and its holder rings nobody.
         let Some(record) = OwnerRecord::parse(&item.value) else {

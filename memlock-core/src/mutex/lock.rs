@@ -15,7 +15,7 @@ use crate::name::Key;
 use crate::owner::Token;
 use crate::store::{Item, Op, Reply, Route, Version};
 use crate::wait::entries::{Entry, WaitId};
-use crate::wait::queue::Queue;
+use crate::wait::queue::{Queue, Room};
 use crate::wait::ringing;
 
 /// A mutex that is held. Dropping it unlocks, as well as that can be done; [`Lock::unlock`] tells how it
@@ -198,7 +198,7 @@ impl Lock {
         let queue = Queue { client, route: *route, key: &key.waiters() };
         let ring = ringing(client, hall, key, turn);
         let is_deaf = |entry: &Entry<'_>| entry.bell.is_none() && !hall.has(key, entry.id);
-        let handed = queue.hand_on(item.clone(), &self.stood, &ring, &is_deaf);
+        let handed = queue.hand_on(item.clone(), Room::MUTEX, &self.stood, &ring, &is_deaf);
         hall.let_go(key, handed, client.clock().now());
         if handed.stuck {
             hall.leave_behind(key, &self.stood);

@@ -35,7 +35,9 @@ struct Shelf {
 struct Stored {
     value: Vec<u8>,
     cas: u64,
-    expires: Moment,
+    flags: u32,
+    /// `None`: never.
+    expires: Option<Moment>,
 }
 
 type Registry = Mutex<HashMap<String, Weak<Memory>>>;
@@ -72,23 +74,35 @@ impl Memory {
         Ok(match *op {
             Op::Add { key, value, ttl } => match shelf.live(key, now) {
                 Some(_) => Reply::Exists,
-                None => Reply::Stored(version(shelf.store(key, value.to_vec(), expiry(now, ttl)))),
+                None => Reply::Stored(version(shelf.store(key, value.to_vec(), 0, expiry(now, ttl)))),
             },
             Op::Get { key } => match shelf.live(key, now) {
                 Some(stored) => Reply::Value(Item {
                     value: stored.value.clone(),
                     version: version(stored.cas),
-                    remaining: Some(Duration::from_secs(stored.expires.since(now).as_secs() + 1)),
+                    remaining: stored.expires.map(|at| Duration::from_secs(at.since(now).as_secs() + 1)),
+                    flags: stored.flags,
                 }),
                 None => Reply::Missing,
             },
             Op::Swap { key, version: wanted, value, ttl } => match shelf.live(key, now) {
                 Some(stored) if version(stored.cas) == wanted => {
-                    Reply::Stored(version(shelf.store(key, value.to_vec(), expiry(now, ttl))))
+                    Reply::Stored(version(shelf.store(key, value.to_vec(), 0, expiry(now, ttl))))
                 }
                 Some(_) => Reply::Changed,
                 None => Reply::Missing,
             },
+            Op::Put { key, version: wanted, flags, value, ttl } => {
+                match (shelf.live(key, now).map(|stored| version(stored.cas)), wanted) {
+                    (Some(_), None) => Reply::Exists,
+                    (None, Some(_)) => Reply::Missing,
+                    (found, _) if found != wanted => Reply::Changed,
+                    _ => {
+                        shelf.store(key, value.to_vec(), flags, expiry(now, ttl));
+                        Reply::Written
+                    }
+                }
+            }
             Op::Delete { key, version: wanted } => match shelf.live(key, now) {
                 Some(stored) if version(stored.cas) == wanted => {
                     shelf.items.remove(key);
@@ -100,16 +114,18 @@ impl Memory {
             Op::Append { key, value } => match shelf.live(key, now) {
                 Some(stored) => {
                     let (whole, expires) = ([&stored.value, value].concat(), stored.expires);
-                    shelf.store(key, whole, expires);
-                    Reply::Grown
+                    let flags = stored.flags;
+                    shelf.store(key, whole, flags, expires);
+                    Reply::Written
                 }
                 None => Reply::Missing,
             },
             Op::Prepend { key, value } => match shelf.live(key, now) {
                 Some(stored) => {
                     let (whole, expires) = ([value, &stored.value].concat(), stored.expires);
-                    shelf.store(key, whole, expires);
-                    Reply::Grown
+                    let flags = stored.flags;
+                    shelf.store(key, whole, flags, expires);
+                    Reply::Written
                 }
                 None => Reply::Missing,
             },
@@ -121,12 +137,12 @@ impl Memory {
                             "The item {key} is not a number and cannot be counted."
                         )));
                     };
-                    let expires = stored.expires;
-                    shelf.store(key, number.to_string().into_bytes(), expires);
+                    let (flags, expires) = (stored.flags, stored.expires);
+                    shelf.store(key, number.to_string().into_bytes(), flags, expires);
                     Reply::Number(number)
                 }
                 (None, Some((first, ttl))) => {
-                    shelf.store(key, first.to_string().into_bytes(), expiry(now, ttl));
+                    shelf.store(key, first.to_string().into_bytes(), 0, expiry(now, ttl));
                     Reply::Number(first)
                 }
                 (None, None) => Reply::Missing,
@@ -143,6 +159,10 @@ impl Store for Memory {
         replies.map_err(|error| Failure { error, sent: ops.len() > 1 })
     }
 
+    fn time(&self, _route: Route) -> Option<u64> {
+        Some(self.clock.now().since_boot().as_secs() + 1)
+    }
+
     /// All who use it are in this process.
     fn local_address(&self, _route: Route) -> Option<IpAddr> {
         Some(Ipv4Addr::LOCALHOST.into())
@@ -152,20 +172,30 @@ impl Store for Memory {
 impl Shelf {
     fn live(&mut self, key: &Key, now: Moment) -> Option<&Stored> {
         if self.items.len() > 2 * self.swept + 64 {
-            self.items.retain(|_, stored| stored.expires > now);
+            self.items.retain(|_, stored| stored.is_live(now));
             self.swept = self.items.len();
         }
-        self.items.get(key).filter(|stored| stored.expires > now)
+        self.items.get(key).filter(|stored| stored.is_live(now))
     }
 
-    fn store(&mut self, key: &Key, value: Vec<u8>, expires: Moment) -> u64 {
+    fn store(&mut self, key: &Key, value: Vec<u8>, flags: u32, expires: Option<Moment>) -> u64 {
         self.last_cas += 1;
         let cas = self.last_cas;
-        self.items.insert(key.clone(), Stored { value, cas, expires });
+        self.items.insert(key.clone(), Stored { value, cas, flags, expires });
         cas
     }
 }
 
-fn expiry(now: Moment, ttl: Ttl) -> Moment {
-    now + Duration::from_secs(ttl.seconds())
+impl Stored {
+    fn is_live(&self, now: Moment) -> bool {
+        self.expires.is_none_or(|expires| expires > now)
+    }
+}
+
+fn expiry(now: Moment, ttl: Ttl) -> Option<Moment> {
+    match ttl {
+        Ttl::For(seconds) => Some(now + Duration::from_secs(seconds)),
+        Ttl::Until(second) => Some(Moment::from_boot(Duration::from_secs(second))),
+        Ttl::Never => None,
+    }
 }

@@ -51,6 +51,21 @@ pub enum Op<'a> {
         /// How long it lives from now.
         ttl: Ttl,
     },
+    /// Stores the value, where there is no item if `version` is `None`, else if the item still has that version:
+    /// [`Reply::Written`], [`Reply::Exists`], [`Reply::Changed`] or [`Reply::Missing`]. Unlike [`Op::Add`] and
+    /// [`Op::Swap`] it does not tell the new version; but a server that has no room leaves the item as it is.
+    Put {
+        /// The item.
+        key: &'a Key,
+        /// The version it must have, if it must be there.
+        version: Option<Version>,
+        /// What plain clients note about the value.
+        flags: u32,
+        /// What to store.
+        value: &'a [u8],
+        /// How long it lives from now, or until when.
+        ttl: Ttl,
+    },
     /// Removes the item if it still has that version: [`Reply::Deleted`], [`Reply::Changed`] or
     /// [`Reply::Missing`].
     Delete {
@@ -59,7 +74,7 @@ pub enum Op<'a> {
         /// The version it must have.
         version: Version,
     },
-    /// Adds bytes to the item's end: [`Reply::Grown`] or [`Reply::Missing`]. An item that cannot grow, because the
+    /// Adds bytes to the item's end: [`Reply::Written`] or [`Reply::Missing`]. An item that cannot grow, because the
     /// server has no room, is left as it is.
     Append {
         /// The item.
@@ -91,7 +106,9 @@ impl Op<'_> {
     /// is not even sent. It is answered with [`Reply::Changed`].
     pub fn is_of(&self, life: Incarnation) -> bool {
         match self {
-            Op::Swap { version, .. } | Op::Delete { version, .. } => version.incarnation == life,
+            Op::Swap { version, .. }
+            | Op::Delete { version, .. }
+            | Op::Put { version: Some(version), .. } => version.incarnation == life,
             _ => true,
         }
     }
@@ -102,8 +119,8 @@ impl Op<'_> {
 pub enum Reply {
     /// It was stored, and this is the version it got.
     Stored(Version),
-    /// Bytes were added, and the item has another version.
-    Grown,
+    /// It was written, and has another version, which is not told.
+    Written,
     /// There is an item already; nothing was stored.
     Exists,
     /// There is no such item.
@@ -128,6 +145,8 @@ pub struct Item {
     /// Its remaining time to live in the server's whole seconds: it has at least two seconds less and at most
     /// this. `None` when it lives for ever.
     pub remaining: Option<Duration>,
+    /// What plain clients note about the value, such as its type; 0 on what memlock writes.
+    pub flags: u32,
 }
 
 /// One life of one server. Everything a server gave out in one life is worthless in the next.
@@ -216,6 +235,10 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// # Errors
     /// A [`Failure`] says whether the server may have got the request.
     fn run(&self, route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure>;
+
+    /// The time of the server that owns `route`, in its own seconds, as far as it can be told without asking: rather too
+    /// late than too early. They are the seconds of [`Ttl::Until`]. `None` before the first contact.
+    fn time(&self, route: Route) -> Option<u64>;
 
     /// The address by which this process was last connected to the server that owns `route`: where others
     /// who use that server can most likely reach us. `None` when there is none.

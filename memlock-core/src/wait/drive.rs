@@ -9,7 +9,7 @@ use super::entries::{self, Entry, WaitId};
 use super::goal::{Goal, Place};
 use super::hall::{Hall, Rise, Stand as HallStand};
 use super::plan::{Ended, Event, Plan, Seen, Stand, Step};
-use super::queue::Queue;
+use super::queue::{Queue, Room};
 use super::{Wait, Waited};
 use crate::client::Client;
 use crate::clock::Moment;
@@ -44,7 +44,7 @@ pub(crate) fn wait_for<G: Goal>(goal: &mut G, wait: &Wait<'_>, at: &Place<'_, G>
         return Ok(Waited::Interrupted);
     }
     if wait.is_once() {
-        return Ok(goal.attempt(&interrupted)?.map_or(Waited::Busy, Waited::Done));
+        return Ok(goal.attempt(false, &interrupted)?.map_or(Waited::Busy, Waited::Done));
     }
     let began = at.client.clock().now();
     let known = at.hall.come(at.key, began);
@@ -52,7 +52,7 @@ pub(crate) fn wait_for<G: Goal>(goal: &mut G, wait: &Wait<'_>, at: &Place<'_, G>
     let enough = || interrupted() || deadline.is_some_and(|deadline| at.client.clock().now() >= deadline);
     let first = match known {
         Some(_) => None,
-        None => match goal.attempt(&enough) {
+        None => match goal.attempt(false, &enough) {
             Ok(Some(got)) => return Ok(Waited::Done(got)),
             Ok(None) => Some(Event::Missed),
             Err(error) if error.kind() == ErrorKind::Unknown && interrupted() => {
@@ -168,7 +168,7 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
                 continue;
             }
             match step {
-                Step::Try => match self.goal.attempt(enough) {
+                Step::Try => match self.goal.attempt(self.plan.is_called(), enough) {
                     Ok(Some(mut got)) => {
                         let unrung =
                             !self.heard && self.plan.is_queued() && self.bell.heard(&self.ids).is_none();
@@ -216,9 +216,9 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
             self.ids.remove(0);
         }
         self.ids.push(id);
-        let line = entries::line(self.bell.address(test), id);
+        let line = entries::line(self.bell.address(test), id, self.goal.request());
         match self.queue.join(&line, id, front, self.goal.look()) {
-            Ok((before, reply)) => match self.goal.seen(&reply) {
+            Ok((before, reply)) => match self.goal.seen(&reply, before == 0) {
                 Ok(lock) => {
                     let blind = flaw::has(Flaw::NoLookAfterJoining);
                     let lock = if blind { Seen::Held { rings: true, left: None } } else { lock };
@@ -258,7 +258,11 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
                 self.at.client.bells().missed();
             }
         }
-        let lock = match reply.map(|reply| self.goal.seen(&reply)) {
+        let first = match stand {
+            Some(stand) => stand == Stand::Behind(0),
+            None => self.plan.is_called(),
+        };
+        let lock = match reply.map(|reply| self.goal.seen(&reply, first)) {
             Some(Err(error)) => return self.fail(error),
             Some(Ok(seen)) => Some(seen),
             None => None,
@@ -282,8 +286,12 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
     fn leave_the_queue(&mut self) {
         match self.queue.leave(&self.ids, self.goal.look()) {
             Ok(Some(_)) if flaw::has(Flaw::KeepTheBell) => {}
-            Ok(Some(reply)) if matches!(self.goal.seen(&reply), Ok(Seen::Free)) => self.pass_on(),
-            Ok(_) => {}
+            Ok(Some(reply)) => {
+                if let Some(room) = self.goal.room(&reply) {
+                    self.pass_on(room);
+                }
+            }
+            Ok(None) => {}
             Err(failure) => {
                 log::debug!("The queue could not be left: {}", failure.error);
                 self.at.hall.leave_behind(self.at.key, &self.ids);
@@ -293,10 +301,10 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
     }
 
     /// Rings the next one in our place.
-    fn pass_on(&self) {
+    fn pass_on(&self, room: Room) {
         if let Ok(Some(queue)) = self.at.client.get(self.at.route, self.queue.key) {
             let ring = ringing(self.at.client, self.at.hall, self.at.key, Duration::ZERO);
-            self.queue.hand_on(queue, &self.ids, &ring, &is_deaf);
+            self.queue.hand_on(queue, room, &self.ids, &ring, &is_deaf);
         }
     }
 

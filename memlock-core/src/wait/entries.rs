@@ -5,8 +5,13 @@
 //! [fd00::7]:40123#0123456789abcdef#0
 //! -#00000000000000aa#0                   a waiter without a bell
 //! -#00000000000000ab#0#7                 another one, whose turn has come, and that 7 releases have waited for
-//! address        wait-id          priority, 0 for now
+//! 10.0.0.7:40124#00000000000000ac#-5#0#2#3   one of low priority that wants 2 at once, and was overtaken 3 times
+//! address        wait-id          priority # waited for # wants # overtaken
 //! ```
+//!
+//! A waiter of higher priority comes before one of lower priority; among equals the order is that of the lines. One that
+//! was overtaken [`MOST_OVERTAKEN`] times comes before all others, unless it wrote `-` there. What is missing of the last three fields
+//! is 0, 1 and 0.
 //!
 //! Further fields are a later version's business and are kept. A line that cannot be read is dropped
 //! by whoever writes the item next. Nothing here does any I/O.
@@ -14,8 +19,20 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use crate::flaw::{self, Flaw};
+
 /// A queue that is this long takes no further waiters.
 pub const MOST_WAITERS: usize = 512;
+
+/// A waiter that was overtaken so often by those of higher priority comes next.
+pub const MOST_OVERTAKEN: u32 = 16;
+
+/// What the last three fields are where they are missing.
+const UNSAID: [&[u8]; 3] = [b"0", b"1", b"0"];
+/// Which field counts the releases that waited for it in vain.
+const PASSED: usize = 3;
+/// Which one counts how often it was overtaken.
+const OVERTAKEN: usize = 5;
 
 /// Beyond this an address is not one.
 const LONGEST_ADDRESS: usize = 64;
@@ -45,6 +62,23 @@ impl WaitId {
     }
 }
 
+/// What a waiter wants, as others need to know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Higher comes first.
+    pub priority: i64,
+    /// How many it wants at once.
+    pub permits: u32,
+    /// Whether it comes next once it was overtaken often enough.
+    pub ages: bool,
+}
+
+impl Default for Request {
+    fn default() -> Request {
+        Request { priority: 0, permits: 1, ages: true }
+    }
+}
+
 /// One waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
@@ -54,19 +88,46 @@ pub struct Entry<'a> {
     pub id: WaitId,
     /// How many releases have waited for it in vain.
     pub passed: u32,
+    /// Higher comes first.
+    pub priority: i64,
+    /// How many it wants at once.
+    pub permits: u32,
+    /// How often it was overtaken; `None` when it does not mind.
+    pub overtaken: Option<u32>,
     line: &'a [u8],
 }
 
+impl Entry<'_> {
+    /// By which it stands before others, or behind them.
+    fn rank(&self) -> i64 {
+        let old = self.overtaken.is_some_and(|often| often >= MOST_OVERTAKEN);
+        if old { i64::MAX } else { self.priority }
+    }
+}
+
 /// The line of a new entry.
-pub fn line(bell: Option<SocketAddr>, id: WaitId) -> Vec<u8> {
-    match bell {
-        Some(address) => format!("{address}#{id}#0\n"),
-        None => format!("-#{id}#0\n"),
+pub fn line(bell: Option<SocketAddr>, id: WaitId, request: Request) -> Vec<u8> {
+    let bell = bell.map_or_else(|| "-".to_owned(), |address| address.to_string());
+    let Request { priority, permits, ages } = request;
+    if request == Request::default() {
+        format!("{bell}#{id}#0\n")
+    } else {
+        format!("{bell}#{id}#{priority}#0#{permits}#{}\n", if ages { "0" } else { "-" })
     }
     .into_bytes()
 }
 
-/// The waiters in their order.
+/// The waiters, the next one first.
+pub fn in_order(queue: &[u8]) -> Vec<Entry<'_>> {
+    let mut waiters: Vec<Entry<'_>> = waiters(queue).collect();
+    if flaw::has(Flaw::IgnorePriority) {
+        return waiters;
+    }
+    waiters.sort_by_key(|entry| std::cmp::Reverse(entry.rank()));
+    waiters
+}
+
+/// The waiters in the order of their lines.
 pub fn waiters(queue: &[u8]) -> impl Iterator<Item = Entry<'_>> {
     queue.split_inclusive(|&byte| byte == b'\n').filter_map(entry)
 }
@@ -76,20 +137,31 @@ pub fn without(queue: &[u8], gone: &[WaitId]) -> Vec<u8> {
     waiters(queue).filter(|entry| !gone.contains(&entry.id)).flat_map(|entry| entry.line).copied().collect()
 }
 
-/// The queue without these waiters, and with one release more that has waited for that one in vain.
-pub fn passing(queue: &[u8], gone: &[WaitId], passed: WaitId) -> Vec<u8> {
-    let count = |entry: Entry<'_>| {
-        let count = entry.passed.saturating_add(1).to_string();
-        let line = entry.line.strip_suffix(b"\n").unwrap_or(entry.line);
-        let mut fields: Vec<&[u8]> = line.split(|&byte| byte == b'#').collect();
-        match fields.get_mut(3) {
-            Some(field) => *field = count.as_bytes(),
-            None => fields.push(count.as_bytes()),
+/// The queue without these waiters; with one release more that has waited for `passed` in vain; and with those
+/// counted that `rung` has overtaken.
+pub fn after(queue: &[u8], gone: &[WaitId], passed: Option<WaitId>, rung: Option<WaitId>) -> Vec<u8> {
+    let rung = rung.and_then(|id| waiters(queue).enumerate().find(|(_, entry)| entry.id == id));
+    let count = |(place, entry): (usize, Entry<'_>)| {
+        let overtaken = rung.as_ref().is_some_and(|(at, rung)| place < *at && entry.rank() < rung.rank());
+        match entry.overtaken {
+            _ if passed == Some(entry.id) => with_field(entry.line, PASSED, entry.passed.saturating_add(1)),
+            Some(often) if overtaken => with_field(entry.line, OVERTAKEN, often.saturating_add(1)),
+            _ => entry.line.to_vec(),
         }
-        [&fields.join(&b'#')[..], b"\n"].concat()
     };
-    let left = waiters(queue).filter(|entry| !gone.contains(&entry.id));
-    left.flat_map(|entry| if entry.id == passed { count(entry) } else { entry.line.to_vec() }).collect()
+    waiters(queue).enumerate().filter(|(_, entry)| !gone.contains(&entry.id)).flat_map(count).collect()
+}
+
+/// The line with another number in one of its last fields.
+fn with_field(line: &[u8], field: usize, number: u32) -> Vec<u8> {
+    let number = number.to_string();
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    let mut fields: Vec<&[u8]> = line.split(|&byte| byte == b'#').collect();
+    while fields.len() <= field {
+        fields.push(UNSAID[(fields.len() - PASSED).min(UNSAID.len() - 1)]);
+    }
+    fields[field] = number.as_bytes();
+    [&fields.join(&b'#')[..], b"\n"].concat()
 }
 
 fn entry(line: &[u8]) -> Option<Entry<'_>> {
@@ -103,9 +175,16 @@ fn entry(line: &[u8]) -> Option<Entry<'_>> {
         _ => return None,
     };
     let id = WaitId::parse(fields.next()?)?;
-    std::str::from_utf8(fields.next()?).ok()?.parse::<i64>().ok()?;
-    let passed = fields.next().and_then(|field| std::str::from_utf8(field).ok()?.parse().ok()).unwrap_or(0);
-    Some(Entry { bell, id, passed, line })
+    let priority = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let mut number = |unsaid| match fields.next() {
+        Some(b"-") => None,
+        Some(field) => {
+            Some(std::str::from_utf8(field).ok().and_then(|text| text.parse().ok()).unwrap_or(unsaid))
+        }
+        None => Some(unsaid),
+    };
+    let (passed, permits) = (number(0).unwrap_or(0), number(1).unwrap_or(1).max(1));
+    Some(Entry { bell, id, passed, priority, permits, overtaken: number(0), line })
 }
 
 /// One program's own address, and no crowd's.
@@ -132,9 +211,9 @@ mod tests {
     #[test]
     fn a_queue_can_be_read_by_a_person() {
         let bells = ["10.0.0.7:40123", "[fd00::7]:40123"].map(|text| text.parse().ok());
-        assert_eq!(line(bells[0], WaitId(10)), b"10.0.0.7:40123#000000000000000a#0\n");
-        assert_eq!(line(bells[1], WaitId(10)), b"[fd00::7]:40123#000000000000000a#0\n");
-        assert_eq!(line(None, WaitId(u64::MAX)), b"-#ffffffffffffffff#0\n");
+        assert_eq!(line(bells[0], WaitId(10), Request::default()), b"10.0.0.7:40123#000000000000000a#0\n");
+        assert_eq!(line(bells[1], WaitId(10), Request::default()), b"[fd00::7]:40123#000000000000000a#0\n");
+        assert_eq!(line(None, WaitId(u64::MAX), Request::default()), b"-#ffffffffffffffff#0\n");
     }
 
     #[test]
@@ -167,20 +246,42 @@ mod tests {
     #[test]
     fn releases_that_wait_for_one_in_vain_are_counted() {
         let queue = b"-#00000000000000aa#0\n-#00000000000000bb#-3#7\n".to_vec();
-        let once = passing(&queue, &[], WaitId(0xaa));
+        let once = after(&queue, &[], Some(WaitId(0xaa)), None);
         assert_eq!(once, b"-#00000000000000aa#0#1\n-#00000000000000bb#-3#7\n");
-        let twice = passing(&once, &[WaitId(0xaa)], WaitId(0xbb));
+        let twice = after(&once, &[WaitId(0xaa)], Some(WaitId(0xbb)), None);
         assert_eq!(twice, b"-#00000000000000bb#-3#8\n");
         assert_eq!(waiters(&twice).map(|entry| entry.passed).collect::<Vec<_>>(), [8]);
-        let later = passing(b"-#00000000000000aa#0#7#and#more\n", &[], WaitId(0xaa));
+        let later = after(b"-#00000000000000aa#0#7#and#more\n", &[], Some(WaitId(0xaa)), None);
         assert_eq!(later, b"-#00000000000000aa#0#8#and#more\n", "what a later version adds is kept");
+    }
+
+    #[test]
+    fn higher_priority_comes_first_until_somebody_was_overtaken_often_enough() {
+        let ids = |queue: &[u8]| in_order(queue).iter().map(|entry| entry.id.0).collect::<Vec<_>>();
+        let request = |priority, ages| Request { priority, permits: 2, ages };
+        let mut queue = Vec::new();
+        for (id, priority, ages) in
+            [(1, -1, true), (2, 0, true), (3, 7, true), (4, i64::MIN, false), (5, 7, true)]
+        {
+            queue.extend(line(None, WaitId(id), request(priority, ages)));
+        }
+        assert_eq!(ids(&queue), [3, 5, 2, 1, 4]);
+        for times in 1..=MOST_OVERTAKEN {
+            queue = after(&queue, &[], None, Some(WaitId(5)));
+            let counts: Vec<_> = waiters(&queue).map(|entry| entry.overtaken).collect();
+            assert_eq!(counts, [Some(times), Some(times), Some(0), None, Some(0)]);
+        }
+        assert_eq!(ids(&queue), [1, 2, 3, 5, 4]);
+        let plain = b"-#00000000000000aa#0\n-#00000000000000bb#3#0#1#0\n";
+        let counted = after(plain, &[WaitId(0xbb)], None, Some(WaitId(0xbb)));
+        assert_eq!(counted, b"-#00000000000000aa#0#0#1#1\n");
     }
 
     proptest! {
         #[test]
         fn waiters_come_back_in_their_order(ids in vec(any::<u64>(), 0..20), ports in vec(1_u16.., 20), gone: u64) {
             let bell = |at: usize| (!at.is_multiple_of(3)).then(|| SocketAddr::from(([10, 0, 0, 7], ports[at])));
-            let queue: Vec<u8> = ids.iter().enumerate().flat_map(|(at, &id)| line(bell(at), WaitId(id))).collect();
+            let queue: Vec<u8> = ids.iter().enumerate().flat_map(|(at, &id)| line(bell(at), WaitId(id), Request::default())).collect();
             let read: Vec<_> = waiters(&queue).map(|entry| (entry.bell, entry.id.0)).collect();
             let written: Vec<_> = ids.iter().enumerate().map(|(at, &id)| (bell(at), id)).collect();
             prop_assert_eq!(read, written);
@@ -198,7 +299,7 @@ mod tests {
             let before: Vec<Entry<'_>> = waiters(&queue).collect();
             prop_assert_eq!(before.len(), lines.len());
             let passed = before[chosen % before.len()].id;
-            let counted = passing(&queue, &[], passed);
+            let counted = after(&queue, &[], Some(passed), None);
             let after: Vec<Entry<'_>> = waiters(&counted).collect();
             prop_assert_eq!(after.len(), lines.len());
             let fields = |entry: &Entry<'_>| -> Vec<Vec<u8>> {

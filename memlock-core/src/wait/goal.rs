@@ -1,8 +1,9 @@
-//! What can be waited for: all that the driver knows of a mutex, and will know of other primitives.
+//! What can be waited for: all that the driver knows of a mutex or a semaphore.
 
-use super::entries::WaitId;
+use super::entries::{Request, WaitId};
 use super::hall::Hall;
 use super::plan::Seen;
+use super::queue::Room;
 use crate::client::Client;
 use crate::error::Result;
 use crate::name::Key;
@@ -15,12 +16,19 @@ pub(crate) trait Goal {
     /// What is got.
     type Got;
 
-    /// Tries once, and finds out what came of it. `enough`: whether to leave that for later.
-    fn attempt(&mut self, enough: &dyn Fn() -> bool) -> Result<Option<Self::Got>>;
+    /// Tries once, and finds out what came of it. `called`: our turn has come, or we are the first. `enough`: whether to
+    /// leave for later what came of it.
+    fn attempt(&mut self, called: bool, enough: &dyn Fn() -> bool) -> Result<Option<Self::Got>>;
     /// What is to be read, to see whether it can be had.
     fn look(&self) -> Op<'_>;
-    /// What that showed. A holder that would not ring is told to.
-    fn seen(&mut self, reply: &Reply) -> Result<Seen>;
+    /// What that showed to one who waits, and whether as the `first` of all. A holder that would not ring is told to.
+    fn seen(&mut self, reply: &Reply, first: bool) -> Result<Seen>;
+    /// What of it whoever is next can have.
+    fn room(&self, reply: &Reply) -> Option<Room>;
+    /// What others need to know of what we want.
+    fn request(&self) -> Request {
+        Request::default()
+    }
     /// What another thread needs to know, to hand over to us.
     fn ask(&self) -> Self::Ask;
     /// From now on others may be waiting behind us.

@@ -12,6 +12,9 @@
 //! time on handing over. It gets a **turn** instead: it asks the next one to come two milliseconds later, and until then
 //! takes and releases what it wants as if nobody waited.
 //!
+//! Where several can have what they wait for at once, all that is left of the line is a list of who waits in this process: each waiter stands
+//! in the server's queue for itself, and so each has its own priority there.
+//!
 //! When the first one goes, the next one is woken, and takes over its place in the server's queue if it still has one.
 //! The room also remembers what this process knows of the queue: whether others were waiting, and its pace.
 
@@ -43,6 +46,8 @@ const TURN: Duration = Duration::from_millis(2);
 pub(crate) struct Hall<A, G> {
     /// Whether there is any room: all that a caller looks at as long as nobody competes.
     occupied: AtomicBool,
+    /// Whether each waiter stands in the server's queue for itself: several of them can be served at once.
+    side_by_side: bool,
     rooms: Mutex<Rooms<A, G>>,
 }
 
@@ -148,11 +153,16 @@ pub(crate) enum Rise<G> {
 impl<A, G> Default for Hall<A, G> {
     fn default() -> Self {
         let rooms = Rooms { last_number: 0, by_key: HashMap::new() };
-        Hall { occupied: AtomicBool::new(false), rooms: Mutex::new(rooms) }
+        Hall { occupied: AtomicBool::new(false), side_by_side: false, rooms: Mutex::new(rooms) }
     }
 }
 
 impl<A: Copy, G> Hall<A, G> {
+    /// One in which each waiter stands in the server's queue for itself.
+    pub(crate) fn side_by_side() -> Hall<A, G> {
+        Hall { side_by_side: true, ..Hall::default() }
+    }
+
     /// What is known of a queue for somebody who comes now; `None` when it may try at once. As long as nobody
     /// competes, this costs one atomic read.
     pub(crate) fn come(&self, key: &Key, now: Moment) -> Option<Known> {
@@ -230,6 +240,9 @@ impl<A: Copy, G> Hall<A, G> {
 
     /// Whether this waiter is the first, and the place in the server's queue that it finds there.
     pub(crate) fn first(&self, key: &Key, number: u64) -> (bool, Option<Stand>) {
+        if self.side_by_side {
+            return (true, None);
+        }
         let mut rooms = self.rooms();
         match rooms.by_key.get_mut(key) {
             Some(room) if room.line.front().is_none_or(|first| first.number == number) => {
@@ -294,7 +307,7 @@ impl<A: Copy, G> Hall<A, G> {
     ) -> Option<Stand> {
         let mut rooms = self.rooms();
         let Some(room) = rooms.by_key.get_mut(key) else { return stand };
-        let was_first = room.line.front().is_some_and(|first| first.number == number);
+        let was_first = !self.side_by_side && room.line.front().is_some_and(|first| first.number == number);
         let place = room.line.iter().position(|seat| seat.number == number);
         // What it holds may speak to the server when it is dropped: not before the rooms are unlocked.
         let gone = place.and_then(|place| room.line.remove(place));

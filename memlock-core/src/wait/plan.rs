@@ -213,6 +213,11 @@ impl Plan {
         self.place.queued == Queued::Yes
     }
 
+    /// Whether our turn has come, or we are the first as far as we know.
+    pub fn is_called(&self) -> bool {
+        self.rung || self.is_queued() && self.place.before == 0
+    }
+
     /// How long the queue took for one waiter, in this wait.
     pub fn pace(&self, now: Moment) -> Option<Duration> {
         let (joined, before) = self.place.joined?;

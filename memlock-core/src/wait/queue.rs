@@ -35,9 +35,25 @@ pub(crate) struct Queue<'a> {
     pub(crate) key: &'a Key,
 }
 
+/// What can be had now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    /// How many of what is waited for: a mutex is one.
+    pub(crate) permits: u32,
+    /// Whether others may be handing on at the same time.
+    pub(crate) shared: bool,
+}
+
+impl Room {
+    /// A mutex that nobody has.
+    pub(crate) const MUTEX: Room = Room { permits: 1, shared: false };
+}
+
 /// Who else was in the queue when the next one was rung.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HandedOn {
+    /// How many the one wants that was rung.
+    pub(crate) rung: Option<u32>,
     /// Others were waiting, of whom the first one's turn has come.
     pub(crate) others: bool,
     /// One of our own entries was still there.
@@ -63,7 +79,7 @@ impl Queue<'_> {
         for ops in [&ops[1..], &ops, &ops] {
             let mut replies = self.client.run(self.route, ops)?.into_iter().rev();
             let (seen, queue, entered) = (replies.next(), replies.next(), replies.next());
-            if let (Some(seen), Some(Reply::Grown)) = (seen, entered) {
+            if let (Some(seen), Some(Reply::Written)) = (seen, entered) {
                 let before = match &queue {
                     Some(Reply::Value(item)) => position(&item.value, &[id]),
                     _ => None,
@@ -123,22 +139,26 @@ impl Queue<'_> {
         Ok(None)
     }
 
-    /// Rings the first one who is not one of `ours`, and takes it and ours off. `queue` is what was read of it. One
+    /// Rings the first one who is not one of `ours`, if there is room for it, and takes it and ours off. `queue` is what was read of it. One
     /// that `is_deaf`, so that it cannot be rung, is left where it is for some releases: it is to find that it is its turn,
     /// and the one behind it is asked to come a little later. One that `ring` finds dead is taken off, too, and the next one rung.
     ///
     /// First the bell, then the queue: the next one is to be at work while we still write. But if an entry of ours is
     /// still there, whoever rang us has not got to write yet; then the next one might be done before either of us
     /// has, and would ring our entry instead of the one after it. So then the queue is written first.
+    ///
+    /// Where others may do the same at the same time, two may ring the same one. Whoever finds that out by the queue, for the other
+    /// one was faster to write it, rings one more.
     pub(crate) fn hand_on(
         &self,
         queue: Item,
+        room: Room,
         ours: &[WaitId],
         ring: &dyn Fn(&Entry<'_>, Duration) -> bool,
         is_deaf: &dyn Fn(&Entry<'_>) -> bool,
     ) -> HandedOn {
         let mut handed = HandedOn { ours: position(&queue.value, ours).is_some(), ..HandedOn::default() };
-        let mut rung = None;
+        let mut rung: Option<(WaitId, u32)> = None;
         // Ourselves, and those who are found dead.
         let mut gone = ours.to_vec();
         let mut queue = queue;
@@ -146,23 +166,20 @@ impl Queue<'_> {
             let write_first = position(&queue.value, ours).is_some() && round < ROUNDS;
             let (mut next, mut left) = (None, None);
             while rung.is_none() && gone.len() < ours.len() + MOST_DEAD {
-                let turn = whose_turn(&queue.value, &gone, is_deaf);
+                let turn = whose_turn(&queue.value, &gone, room, is_deaf);
                 handed.others |= turn.others;
                 left = turn.left;
                 let after = if left.is_some() { BEHIND_THE_DEAF } else { Duration::ZERO };
                 next = turn.next.map(|next| (next, after));
                 match turn.next {
-                    Some(next) if !write_first && ring(&next, after) => rung = Some(next.id),
+                    Some(next) if !write_first && ring(&next, after) => rung = Some((next.id, next.permits)),
                     Some(next) if !write_first => gone.push(next.id),
                     _ => break,
                 }
             }
-            let off: Vec<WaitId> =
-                gone.iter().copied().chain(rung.or(next.map(|(next, _)| next.id))).collect();
-            let rest = match left {
-                Some(left) => entries::passing(&queue.value, &off, left),
-                None => entries::without(&queue.value, &off),
-            };
+            let called = rung.map(|(id, _)| id).or(next.map(|(next, _)| next.id));
+            let off: Vec<WaitId> = gone.iter().copied().chain(called).collect();
+            let rest = entries::after(&queue.value, &off, left, called);
             if rest == queue.value {
                 break;
             }
@@ -170,7 +187,11 @@ impl Queue<'_> {
             handed.stuck = written.is_err();
             let again = match (next, rung, &written) {
                 (_, _, Ok(Reply::Changed)) => true,
-                (Some((next, after)), None, _) if !ring(&next, after) => {
+                (Some((next, after)), None, _) if ring(&next, after) => {
+                    rung = Some((next.id, next.permits));
+                    false
+                }
+                (Some((next, _)), None, _) => {
                     gone.push(next.id);
                     true
                 }
@@ -183,8 +204,36 @@ impl Queue<'_> {
                 Ok(Some(item)) => item,
                 _ => break,
             };
+            // Then another one has rung it, and taken it off.
+            rung = rung.filter(|&(id, _)| !room.shared || position(&queue.value, &[id]).is_some());
         }
+        handed.rung = rung.map(|(_, permits)| permits);
         handed
+    }
+
+    /// As [`Queue::hand_on`], for several permits: rings the first ones as long as there is room for them, until they are as many as
+    /// became free.
+    pub(crate) fn hand_on_all(
+        &self,
+        queue: Item,
+        mut room: u32,
+        mut freed: u32,
+        ours: &[WaitId],
+        ring: &dyn Fn(&Entry<'_>, Duration) -> bool,
+        is_deaf: &dyn Fn(&Entry<'_>) -> bool,
+    ) -> HandedOn {
+        let mut queue = Some(queue);
+        let mut first = None;
+        while let Some(item) = queue.take() {
+            let handed = self.hand_on(item, Room { permits: room, shared: true }, ours, ring, is_deaf);
+            let rung = handed.rung.unwrap_or(0);
+            first.get_or_insert(handed);
+            (room, freed) = (room.saturating_sub(rung), freed.saturating_sub(rung));
+            if rung > 0 && room > 0 && freed > 0 {
+                queue = self.client.get(self.route, self.key).ok().flatten();
+            }
+        }
+        first.unwrap_or_default()
     }
 
     fn swap<'b>(&'b self, item: &Item, value: &'b [u8]) -> Op<'b> {
@@ -200,21 +249,30 @@ fn life() -> Ttl {
 struct Turn<'a> {
     /// Anybody but us.
     others: bool,
-    /// The first one, if it cannot be rung and is left where it is.
+    /// The first one, if it cannot be rung and is left where it is for now.
     left: Option<WaitId>,
     /// The one to be rung.
     next: Option<Entry<'a>>,
 }
 
-fn whose_turn<'a>(queue: &'a [u8], ours: &[WaitId], is_deaf: &dyn Fn(&Entry<'_>) -> bool) -> Turn<'a> {
-    let mut others = entries::waiters(queue).filter(|entry| !ours.contains(&entry.id));
+fn whose_turn<'a>(
+    queue: &'a [u8],
+    ours: &[WaitId],
+    room: Room,
+    is_deaf: &dyn Fn(&Entry<'_>) -> bool,
+) -> Turn<'a> {
+    let mut others = entries::in_order(queue).into_iter().filter(|entry| !ours.contains(&entry.id));
     let first = others.next();
+    let fits = |entry: &Entry<'_>| entry.permits <= room.permits;
+    if !first.as_ref().is_some_and(fits) {
+        return Turn { others: first.is_some(), left: None, next: None };
+    }
     let left = first.filter(|first| is_deaf(first) && first.passed < MOST_PASSES).map(|first| first.id);
     let next = if left.is_some() { others.find(|entry| entry.bell.is_some()) } else { first };
-    Turn { others: first.is_some(), left, next }
+    Turn { others: first.is_some(), left, next: next.filter(fits) }
 }
 
 /// How many stand before the first of `ids`.
 fn position(queue: &[u8], ids: &[WaitId]) -> Option<usize> {
-    entries::waiters(queue).position(|entry| ids.contains(&entry.id))
+    entries::in_order(queue).iter().position(|entry| ids.contains(&entry.id))
 }

@@ -30,6 +30,12 @@ pub(super) fn encode(
     let (verb, key, value) = match *op {
         Op::Append { key, value } => return grow(b"append ", key, value, out),
         Op::Prepend { key, value } => return grow(b"prepend ", key, value, out),
+        Op::Put { key, version, flags, value, ttl } => {
+            let exptime = wire_ttl(ttl, server_time)?;
+            let verb: &[u8] = if version.is_some() { b"cas " } else { b"add " };
+            let numbers = [u64::from(flags), exptime, value.len() as u64];
+            return classic(verb, key, numbers, version.map(|version| version.cas), value, out);
+        }
         Op::Add { key, value, .. } | Op::Swap { key, value, .. } => (b"ms ", key, Some(value)),
         Op::Get { key } => (b"mg ", key, None),
         Op::Delete { key, .. } => (b"md ", key, None),
@@ -45,13 +51,13 @@ pub(super) fn encode(
             out.extend_from_slice(b" ME c");
             number(b" T", wire_ttl(ttl, server_time)?, out);
         }
-        Op::Get { .. } => out.extend_from_slice(b" v c t"),
+        Op::Get { .. } => out.extend_from_slice(b" v c t f"),
         Op::Swap { version, ttl, .. } => {
             number(b" c C", version.cas, out);
             number(b" T", wire_ttl(ttl, server_time)?, out);
         }
         Op::Delete { version, .. } => number(b" C", version.cas, out),
-        Op::Append { .. } | Op::Prepend { .. } => {}
+        Op::Append { .. } | Op::Prepend { .. } | Op::Put { .. } => {}
         Op::Count { by, initial, .. } => {
             number(b" v D", by, out);
             if let Some((first, ttl)) = initial {
@@ -70,20 +76,37 @@ pub(super) fn encode(
 }
 
 fn grow(verb: &[u8], key: &Key, value: &[u8], out: &mut Vec<u8>) -> Result<()> {
+    classic(verb, key, [0, 0, value.len() as u64], None, value, out)
+}
+
+/// `<verb> <key> <flags> <exptime> <length>[ <cas>]`, and the value.
+fn classic(
+    verb: &[u8],
+    key: &Key,
+    numbers: [u64; 3],
+    cas: Option<u64>,
+    value: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<()> {
     out.extend_from_slice(verb);
     out.extend_from_slice(key.as_str().as_bytes());
-    number(b" 0 0 ", value.len() as u64, out);
+    for value in numbers.into_iter().chain(cas) {
+        number(b" ", value, out);
+    }
     out.extend_from_slice(b"\r\n");
     out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");
     Ok(())
 }
 
-/// What a classic command was answered; `None` when it was refused, or by nonsense.
-pub(super) fn parse_classic(line: &[u8]) -> Option<Reply> {
-    match line {
-        b"STORED" => Some(Reply::Grown),
-        b"NOT_STORED" => Some(Reply::Missing),
+/// What a classic command was answered; `None` when it was refused, by nonsense, or not a classic one.
+pub(super) fn parse_classic(op: &Op<'_>, line: &[u8]) -> Option<Reply> {
+    match (op, line) {
+        (Op::Append { .. } | Op::Prepend { .. } | Op::Put { .. }, b"STORED") => Some(Reply::Written),
+        (Op::Append { .. } | Op::Prepend { .. }, b"NOT_STORED") => Some(Reply::Missing),
+        (Op::Put { version: None, .. }, b"NOT_STORED") => Some(Reply::Exists),
+        (Op::Put { version: Some(_), .. }, b"EXISTS") => Some(Reply::Changed),
+        (Op::Put { version: Some(_), .. }, b"NOT_FOUND") => Some(Reply::Missing),
         _ => None,
     }
 }
@@ -95,11 +118,12 @@ fn number(before: &[u8], number: u64, out: &mut Vec<u8>) {
 }
 
 fn wire_ttl(ttl: Ttl, server_time: impl Fn() -> u64) -> Result<u64> {
-    let seconds = ttl.seconds();
-    if seconds <= LONGEST_RELATIVE_TTL {
-        return Ok(seconds);
-    }
-    let absolute = server_time().saturating_add(seconds);
+    let absolute = match ttl {
+        Ttl::Never => return Ok(0),
+        Ttl::For(seconds) if seconds <= LONGEST_RELATIVE_TTL => return Ok(seconds),
+        Ttl::For(seconds) => server_time().saturating_add(seconds),
+        Ttl::Until(moment) => moment.max(LONGEST_RELATIVE_TTL + 1),
+    };
     // memcached reads a signed 32-bit number; anything above would come out as "expired" or "for ever".
     match i32::try_from(absolute) {
         Ok(_) => Ok(absolute),
@@ -114,6 +138,7 @@ pub(super) struct Head {
     code: ReturnCode,
     cas: Option<u64>,
     ttl: Option<i64>,
+    flags: u32,
     pub(super) opaque: Option<u32>,
     /// How long a value follows.
     pub(super) length: Option<usize>,
@@ -146,7 +171,14 @@ pub(super) fn parse(line: &[u8]) -> std::result::Result<Head, (Error, bool)> {
     let result = parse_meta_result(response).map_err(|_| nonsense())?;
     let opaque =
         result.opaque.as_deref().and_then(parse_number).and_then(|opaque| u32::try_from(opaque).ok());
-    Ok(Head { code: result.rc, cas: result.cas, ttl: result.ttl, opaque, length })
+    Ok(Head {
+        code: result.rc,
+        cas: result.cas,
+        ttl: result.ttl,
+        flags: result.client_flags.unwrap_or(0),
+        opaque,
+        length,
+    })
 }
 
 /// `HD O<opaque>` and `HD c<cas> O<opaque>`: what a free lock, its release and an insert are answered with. They
@@ -161,7 +193,7 @@ fn plain_success(line: &[u8]) -> Option<Head> {
         None => (None, rest),
     };
     let opaque = u32::try_from(parse_number(rest.strip_prefix(b"O")?)?).ok()?;
-    Some(Head { code: ReturnCode::Hd, cas, ttl: None, opaque: Some(opaque), length: None })
+    Some(Head { code: ReturnCode::Hd, cas, ttl: None, flags: 0, opaque: Some(opaque), length: None })
 }
 
 /// Digits and nothing else, without overflow.
@@ -187,6 +219,7 @@ pub(super) fn decode(op: &Op<'_>, head: Head, value: Option<Vec<u8>>, life: Inca
             value,
             version: version()?,
             remaining: head.ttl.and_then(|ttl| u64::try_from(ttl).ok()).map(Duration::from_secs),
+            flags: head.flags,
         }),
         (Op::Delete { .. }, ReturnCode::Hd, None) => Reply::Deleted,
         (Op::Swap { .. } | Op::Delete { .. }, ReturnCode::Ex, None) => Reply::Changed,
@@ -223,7 +256,7 @@ mod tests {
             String::from_utf8(out).unwrap()
         };
         assert_eq!(text(Op::Add { key: &key, value: b"v", ttl }), "ms lock:x 1 ME c T32 O9\r\nv\r\n");
-        assert_eq!(text(Op::Get { key: &key }), "mg lock:x v c t O9\r\n");
+        assert_eq!(text(Op::Get { key: &key }), "mg lock:x v c t f O9\r\n");
         assert_eq!(
             text(Op::Swap { key: &key, version, value: b"v", ttl }),
             "ms lock:x 1 c C7 T32 O9\r\nv\r\n"
@@ -235,6 +268,9 @@ mod tests {
             text(Op::Count { key: &key, by: 2, initial: Some((2, ttl)) }),
             "ma lock:x v D2 N32 J2 O9\r\n"
         );
+        let put = |version, ttl| text(Op::Put { key: &key, version, flags: 5, value: b"v", ttl });
+        assert_eq!(put(None, Ttl::Never), "add lock:x 5 0 1\r\nv\r\n");
+        assert_eq!(put(Some(version), Ttl::Until(1_795_170_100)), "cas lock:x 5 1795170100 1 7\r\nv\r\n");
     }
 
     #[test]

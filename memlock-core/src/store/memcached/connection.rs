@@ -11,11 +11,10 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::handshake::{Handshake, Introduction, REQUEST};
+use super::handshake::{Handshake, Introduction, REQUEST, ServerTime};
 use super::{Settings, codec};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::DRIFT;
 use crate::store::{Failure, Op, Reply};
 
 /// The longest reply line that is read before the server is given up.
@@ -181,11 +180,14 @@ impl Connection {
         peeked >= 0 || std::io::Error::last_os_error().kind() != IoKind::WouldBlock
     }
 
-    /// The server's Unix time, rather too late than too early: an absolute expiry made from it never comes
-    /// before the lease's end. The two clocks may drift apart by 1 in 5,000.
+    /// The server's Unix time, as of [`ServerTime::now`].
     fn server_time(&self) -> u64 {
-        let passed = self.clock.now().since(self.introduced).as_secs();
-        self.introduction.time.saturating_add(passed + passed / DRIFT + 2)
+        self.time().now(self.clock.now())
+    }
+
+    /// When the server showed which time.
+    pub(super) fn time(&self) -> ServerTime {
+        ServerTime { shown: self.introduction.time, at: self.introduced }
     }
 
     /// Reads one reply. The second part of an error says whether the server refused the command in words.
@@ -197,9 +199,7 @@ impl Connection {
     ) -> std::result::Result<Reply, (Error, bool)> {
         let unread = |error| (error, false);
         let (from, to) = self.line(patience).map_err(unread)?;
-        if let Op::Append { .. } | Op::Prepend { .. } = op
-            && let Some(reply) = codec::parse_classic(&self.input.buffer[from..to])
-        {
+        if let Some(reply) = codec::parse_classic(op, &self.input.buffer[from..to]) {
             return Ok(reply);
         }
         let head = codec::parse(&self.input.buffer[from..to])?;

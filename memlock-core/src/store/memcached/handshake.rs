@@ -1,6 +1,8 @@
 //! What a server tells about itself when a connection is opened, and whether it is fit for locks.
 
+use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
+use crate::lease::DRIFT;
 use crate::store::Incarnation;
 
 /// Asks for all of it in one packet.
@@ -33,6 +35,24 @@ pub(super) struct Introduction {
     pub(super) incarnation: Incarnation,
     /// The server's own Unix time when it answered.
     pub(super) time: u64,
+}
+
+/// A server's clock as it was seen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ServerTime {
+    /// What it showed, in Unix seconds.
+    pub(super) shown: u64,
+    /// When that was, on our clock.
+    pub(super) at: Moment,
+}
+
+impl ServerTime {
+    /// The server's Unix time, rather too late than too early: an absolute expiry made from it never comes
+    /// before the lease's end. The two clocks may drift apart by 1 in 5,000.
+    pub(super) fn now(self, now: Moment) -> u64 {
+        let passed = now.since(self.at).as_secs();
+        self.shown.saturating_add(passed + passed / DRIFT + 2)
+    }
 }
 
 impl Handshake {

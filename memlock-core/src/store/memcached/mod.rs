@@ -79,6 +79,10 @@ impl Store for Memcached {
         self.owner(route).run(ops)
     }
 
+    fn time(&self, route: Route) -> Option<u64> {
+        self.owner(route).time()
+    }
+
     fn local_address(&self, route: Route) -> Option<IpAddr> {
         self.owner(route).local_address()
     }

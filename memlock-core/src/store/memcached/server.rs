@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Settings;
 use super::connection::Connection;
+use super::handshake::ServerTime;
 use crate::clock::Clock;
 use crate::error::Result;
 use crate::fork::ForkLocal;
@@ -29,6 +30,8 @@ struct Idle {
     address: Option<SocketAddr>,
     /// Our own end of the connection that was dialled last.
     local: Option<IpAddr>,
+    /// What time it was there when the last connection was dialled.
+    time: Option<ServerTime>,
     #[expect(clippy::vec_box, reason = "a connection is moved in and out for every batch")]
     connections: Vec<Box<Connection>>,
 }
@@ -47,6 +50,12 @@ impl Server {
     /// Our own end of the connection that was dialled last.
     pub(super) fn local_address(&self) -> Option<IpAddr> {
         self.idle().local
+    }
+
+    /// The server's time, as of [`ServerTime::now`].
+    pub(super) fn time(&self) -> Option<u64> {
+        let time = self.idle().time;
+        time.map(|time| time.now(self.clock.now()))
     }
 
     /// Runs a batch on this server.
@@ -99,7 +108,7 @@ impl Server {
         let (local, address) = connection.ends();
         let mut idle = self.idle();
         idle.address = idle.address.or(address);
-        idle.local = local;
+        (idle.local, idle.time) = (local, Some(connection.time()));
         drop(idle);
         Ok(connection)
     }

@@ -1,0 +1,430 @@
+//! The semaphore: one item on the server, `semaphore:<name>`, that says how many permits there are and who holds them.
+//!
+//! | a permit | what is true | who may move it on, and how |
+//! | --- | --- | --- |
+//! | in no holder's line | it is available | anybody, by writing a line with a fresh token over the version that was read |
+//! | in our line, before our deadline | we hold it | we, by writing the record without our line, or with a later end |
+//! | in our line, past our deadline | nobody holds it | we, as above, as long as the line is there |
+//! | in a line whose end the server's clock has passed | it is available | anybody: whoever takes permits drops such lines |
+//! | there is no item | all are available, if we know how many there are | anybody who does, by adding the item |
+//!
+//! **The record is only ever replaced by compare-and-swap**, so that all or none of several permits are taken, and no two clients
+//! take the same one: the other's version is no longer the one it read. A semaphore that is used by one process at a time costs it one round trip
+//! to acquire and one to release, because the reply to each write comes with what it became; where others have written meanwhile, two each.
+//! None of that depends on how many permits there are.
+//!
+//! **Ends are in the server's seconds**, which every read of the item tells (see `record`). Nobody's clock is compared with
+//! another's: a holder counts its lease on its own boot clock from before it asked for the server's time, and stops believing before
+//! the server's clock shows the end.
+//!
+//! **Lost replies.** The record is read back: it has a line with our token, or it has another version, so that what we sent can never
+//! be carried out any more, or we write the same over the same version again, of which only one can succeed. If nothing can be read either, the outcome is
+//! unknown, and the permits are taken back at the next contact.
+//!
+//! **Why not an item for each permit?** See DESIGN.md: it was measured.
+//!
+//! **Who comes next.** The queue beside the item is the mutex's, see [`wait`](crate::wait). Whoever gives permits back rings as many of the first as
+//! have room. The first one that wants more than there are is waited for, and nobody behind it is rung; and so that newcomers do
+//! not take what it waits for, it writes into the record that it gathers: for five of the server's seconds, and again with each of its looks.
+//!
+//! Shared semaphores on memcached by compare-and-swap have been described many times; that a holder's permits come back when it
+//! dies, and that nobody spins, has not.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fork::{self, ForkLocal};
+use crate::lease::{Lease, Ttl, covering};
+use crate::name::Key;
+use crate::owner::Token;
+use crate::store::{Failure, Op, Reply, Route};
+use crate::wait::entries::Request;
+use crate::wait::{self, Wait, Waited};
+
+mod attempt;
+mod permit;
+pub(crate) mod record;
+mod seen;
+mod settle;
+
+use attempt::Attempt;
+pub use permit::Permit;
+use record::Record;
+use seen::Seen;
+
+pub(crate) use permit::{ring_next, take_off};
+
+/// How often a step is taken anew because somebody else has written meanwhile.
+const ROUNDS: usize = 100;
+
+/// How long a semaphore that nobody uses is kept, unless [`Semaphore::set_up`] says otherwise.
+const LIFE: Duration = Duration::from_secs(24 * 3600);
+
+/// A semaphore by its name. It can be used from any number of threads at once.
+#[derive(Clone, Debug)]
+pub struct Semaphore {
+    client: Client,
+    route: Route,
+    key: Key,
+    lease: Lease,
+    /// How many permits it is to have; `None`: as many as it has.
+    permits: Option<u32>,
+    memory: Arc<ForkLocal<Mutex<Memory>>>,
+}
+
+/// What this process remembers of it, to save looks.
+#[derive(Debug, Default)]
+struct Memory {
+    /// How many permits it had when it was seen last.
+    permits: Option<u32>,
+    /// What we wrote last: which semaphore it was, and how often it had been written.
+    written: Option<(Token, u64)>,
+    /// What it became then.
+    seen: Option<Seen>,
+}
+
+/// What came of writing it.
+struct Wrote {
+    /// Whether it was written; if not, somebody else was faster.
+    done: bool,
+    /// How many permits are available, if it was.
+    room: u32,
+    /// The replies to what was run behind it.
+    replies: Vec<Reply>,
+    /// What it is now, if that was asked for: where nobody else seems to be using it, the next step can build upon that.
+    after: Option<Seen>,
+}
+
+/// How a semaphore was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Status {
+    /// How many permits there are.
+    pub permits: u32,
+    /// How many of them nobody holds.
+    pub available: u32,
+    /// Who holds the others.
+    pub holders: Vec<Holder>,
+}
+
+/// Who was seen to hold permits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Holder {
+    /// Names this acquisition.
+    pub token: Token,
+    /// How many permits it holds.
+    pub permits: u32,
+    /// Its host's name, cut at 32 characters.
+    pub host: String,
+    /// Its process id on that host.
+    pub pid: u32,
+    /// When it acquired them, in Unix seconds of its own clock.
+    pub since: u64,
+    /// How long the server keeps them for it at most, in its whole seconds.
+    pub remaining: Duration,
+}
+
+impl Semaphore {
+    pub(crate) fn new(client: Client, key: Key, permits: Option<u32>, lease: Lease) -> Result<Semaphore> {
+        if permits == Some(0) {
+            return Err(Error::invalid("A semaphore has at least one permit."));
+        }
+        Ok(Semaphore {
+            client,
+            route: Route::of(&key),
+            key,
+            lease,
+            permits,
+            memory: Arc::new(ForkLocal::new()),
+        })
+    }
+
+    /// Waits for one permit, for as long as it takes.
+    ///
+    /// # Errors
+    /// See [`Semaphore::acquire_with`]; and [`ErrorKind::Interrupted`] when [`Client::cancel_waits`] ended the wait.
+    pub fn acquire(&self) -> Result<Permit> {
+        self.acquire_with(Request::default(), &Wait::FOREVER)?.done().ok_or_else(|| {
+            Error::new(ErrorKind::Interrupted, "The wait for a permit was cancelled; nothing is held.")
+        })
+    }
+
+    /// Tries once to take one permit; `None` when none is available, or all that are are being gathered by a waiter for several.
+    ///
+    /// # Errors
+    /// See [`Semaphore::acquire_with`].
+    pub fn try_acquire(&self) -> Result<Option<Permit>> {
+        Ok(self.acquire_with(Request::default(), &Wait::NEVER)?.done())
+    }
+
+    /// Waits at most `limit` for one permit; `None` when it passed.
+    ///
+    /// # Errors
+    /// See [`Semaphore::acquire_with`].
+    pub fn acquire_for(&self, limit: Duration) -> Result<Option<Permit>> {
+        Ok(self.acquire_with(Request::default(), &Wait::at_most(limit))?.done())
+    }
+
+    /// Waits as `wait` says for what `request` says: several permits are taken together or not at all, and waiters of
+    /// higher priority come first. Where they are available this takes one or two round trips.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] when no permits are asked for, or more than there are; and when there is a semaphore by this name
+    /// with another number of permits than this one was opened with.
+    /// [`ErrorKind::NotFound`] when it was opened without a number, and nobody has set it up.
+    /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] and [`ErrorKind::Protocol`] as for
+    /// [`Mutex::lock_with`](crate::Mutex::lock_with).
+    pub fn acquire_with(&self, request: Request, wait: &Wait<'_>) -> Result<Waited<Permit>> {
+        if request.permits == 0 {
+            return Err(Error::invalid("No permits were asked for: ask for at least one."));
+        }
+        let process = fork::generation();
+        let mut attempt = Attempt::new(self, request)?;
+        let hall = self.client.semaphore_waiters();
+        let place = wait::Place { client: &self.client, route: self.route, key: &self.key, hall };
+        let waited = wait::wait_for(&mut attempt, wait, &place);
+        if let Some(until) = attempt.stray_until()
+            && !matches!(waited, Ok(Waited::Done(_)))
+            && fork::generation() == process
+        {
+            self.client.remember_stray_permits(self.route, &self.key, attempt.token(), until);
+        }
+        let waited = waited.map_err(|error| match error.kind() {
+            ErrorKind::Unreachable if attempt.may_have_left_something() => unsettled(Some(error)),
+            _ => error,
+        });
+        waited.map_err(|error| error.during(format_args!("Acquiring {}", self.key)))
+    }
+
+    /// Sets it up with the number of permits that it was opened with, to be kept for `life` (1 second to 366 days) after it was used
+    /// last. Where nobody does, the first to acquire sets it up, to be kept for a day.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a `life` out of range, and when there is one with another number of permits, or this one was opened
+    /// without; [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
+    pub fn set_up(&self, life: Duration) -> Result<crate::SetUp> {
+        let life = covering(Lease::new(life)?.duration());
+        let token = self.client.identity()?.token();
+        for _ in 0..ROUNDS {
+            let seen = match self.look()? {
+                Some(seen) => seen,
+                None => match self.create(token, life)? {
+                    Some(seen) => seen,
+                    None => continue,
+                },
+            };
+            self.agree(&seen.record)?;
+            return Ok(if seen.record.token == token { crate::SetUp::Created } else { crate::SetUp::Joined });
+        }
+        Err(unsettled(None))
+    }
+
+    /// Removes it for everybody. Who holds permits finds them lost; who waits and did not say how many permits there are is told that it is
+    /// not found. False when there was none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
+    pub fn tear_down(&self) -> Result<bool> {
+        let mut sent = None;
+        for _ in 0..ROUNDS {
+            let Some(seen) = self.look()? else { break };
+            // Another one that was set up since we sent the first request is not ours to remove.
+            if sent.is_some_and(|token| token != seen.record.token) {
+                break;
+            }
+            sent = Some(seen.record.token);
+            match self.client.one(self.route, Op::Delete { key: &self.key, version: seen.version }) {
+                Ok(Reply::Deleted) => break,
+                Ok(_) => {}
+                Err(failure) if !failure.sent || !failure.error.is_outage() => return Err(failure.error),
+                Err(_) => {}
+            }
+        }
+        self.forget();
+        if sent.is_some() {
+            ring_next(&self.client, self.route, &self.key);
+        }
+        Ok(sent.is_some())
+    }
+
+    /// Changes how many permits there are, for everybody. Fewer than are held is allowed: nobody loses any, and no more are given until enough
+    /// came back. Gives the number that there were; `None` when there is no such semaphore. One that is opened
+    /// afterwards has to be opened with the new number.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for none; [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
+    pub fn resize(&self, permits: u32) -> Result<Option<u32>> {
+        if permits == 0 {
+            return Err(Error::invalid("A semaphore has at least one permit."));
+        }
+        let mut before = None;
+        let mut failures = 0;
+        for _ in 0..ROUNDS {
+            let Some(mut seen) = self.look()? else { return Ok(None) };
+            before.get_or_insert(seen.record.permits);
+            if seen.record.permits == permits {
+                self.memory().permits = Some(permits);
+                ring_next(&self.client, self.route, &self.key);
+                return Ok(before);
+            }
+            seen.record.permits = permits;
+            if let Err(failure) = self.write(seen, &[]) {
+                failures += 1;
+                if !failure.sent || failures == crate::client::ATTEMPTS {
+                    return Err(if failures == 1 { failure.error } else { unsettled(Some(failure.error)) });
+                }
+            }
+        }
+        Err(unsettled(None))
+    }
+
+    /// How it is now; `None` when there is no such semaphore. What is read is already past: it is for people, not for decisions. One round
+    /// trip.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
+    pub fn status(&self) -> Result<Option<Status>> {
+        Ok(self.look()?.map(|Seen { record, now, .. }| {
+            let holders = record.holdings.iter().filter(|holding| holding.until > now).map(|holding| {
+                let (host, pid, since) = holding.who();
+                let remaining = Duration::from_secs(holding.until - now);
+                Holder { token: holding.token, permits: holding.permits, host, pid, since, remaining }
+            });
+            Status { permits: record.permits, available: record.available(now), holders: holders.collect() }
+        }))
+    }
+
+    /// Reads it.
+    fn look(&self) -> Result<Option<Seen>> {
+        let mut failures = 0;
+        loop {
+            let sent = self.client.clock().now();
+            match self.client.one(self.route, Op::Get { key: &self.key }) {
+                Ok(reply) => return self.note(&reply, sent),
+                Err(failure) => {
+                    failures += 1;
+                    if failures == crate::client::ATTEMPTS || !failure.sent {
+                        return Err(failure.of_read());
+                    }
+                }
+            }
+        }
+    }
+
+    /// What a reply says that was asked for at `sent`.
+    fn note(&self, reply: &Reply, sent: Moment) -> Result<Option<Seen>> {
+        match reply {
+            Reply::Value(item) => Seen::read(&self.key, item, sent, self.client.clock().now()).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Adds the item, with nobody holding any permit, and reads it, if it could be read in the same round trip.
+    fn create(&self, token: Token, life: u64) -> Result<Option<Seen>> {
+        let known = self.memory().permits;
+        let Some(permits) = known.or(self.permits) else {
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("There is no semaphore {}: nobody has set it up, or it was torn down.", self.key),
+            ));
+        };
+        let Some(now) = self.client.time(self.route) else { return Ok(None) };
+        // What the server's clock shows is known for sure once it has been read.
+        let record = Record::new(token, permits, life, now + life + covering(LIFE));
+        let value = record.encode();
+        let key = &self.key;
+        let ttl = Ttl::Until(record.expires);
+        let sent = self.client.clock().now();
+        match self
+            .client
+            .run(self.route, &[Op::Put { key, version: None, flags: 0, value: &value, ttl }, Op::Get { key }])
+        {
+            Ok(replies) => replies.get(1).map_or(Ok(None), |reply| self.note(reply, sent)),
+            Err(failure) if failure.sent && failure.error.is_outage() => Ok(None),
+            Err(failure) => Err(failure.error),
+        }
+    }
+
+    /// Writes it over the version that was seen, and runs `more` behind it in the same packet.
+    fn write(&self, mut seen: Seen, more: &[Op<'_>]) -> std::result::Result<Wrote, Failure> {
+        let lonely = self.is_lonely_before(&seen);
+        seen.record.touch(seen.now);
+        let value = seen.record.encode();
+        let ttl = Ttl::Until(seen.record.expires);
+        let key = &self.key;
+        let put = Op::Put { key, version: Some(seen.version), flags: 0, value: &value, ttl };
+        let look = lonely.then_some(Op::Get { key });
+        let ops: Vec<Op<'_>> = std::iter::once(put).chain(more.iter().copied()).chain(look).collect();
+        let sent = self.client.clock().now();
+        let mut replies = self.client.run(self.route, &ops)?.into_iter();
+        let done = replies.next() == Some(Reply::Written);
+        let room = seen.record.available(seen.now);
+        if done {
+            let mut memory = self.memory();
+            (memory.written, memory.seen) = (Some((seen.record.token, seen.record.serial)), None);
+        }
+        let last = if lonely { replies.next_back() } else { None };
+        let after = match last {
+            // What was written need not be read again.
+            Some(Reply::Value(item)) if item.value == value => {
+                Seen::again(seen.record, &item, sent, self.client.clock().now())
+            }
+            Some(reply) => self.note(&reply, sent).unwrap_or_default(),
+            None => None,
+        };
+        Ok(Wrote { done, room, replies: replies.collect(), after: after.filter(|after| !after.is_slow()) })
+    }
+
+    /// Whether the number of permits is the one that we know of.
+    fn agree(&self, record: &Record) -> Result<()> {
+        let mut memory = self.memory();
+        match (memory.permits, self.permits) {
+            (None, Some(wanted)) if wanted != record.permits => Err(Error::invalid(format!(
+                "The semaphore {} has {} permits, and was opened with {wanted}: open it with {}, or resize it.",
+                self.key, record.permits, record.permits
+            ))),
+            _ => {
+                memory.permits = Some(record.permits);
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether nobody but us had written it before this was seen: then it pays to build upon what it becomes by the next
+    /// write.
+    fn is_lonely_before(&self, seen: &Seen) -> bool {
+        self.memory().written == Some((seen.record.token, seen.record.serial))
+    }
+
+    /// What it was when we wrote it last, if that can be built upon.
+    fn recall(&self) -> Option<Seen> {
+        let now = self.client.clock().now();
+        self.memory().seen.take().filter(|seen| seen.is_usable(now))
+    }
+
+    fn forget(&self) {
+        *self.memory() = Memory::default();
+    }
+
+    fn memory(&self) -> std::sync::MutexGuard<'_, Memory> {
+        self.memory.get().lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The error of a step whose outcome could not be found out.
+fn unsettled(error: Option<Error>) -> Error {
+    match error {
+        Some(error) if !error.is_outage() => error,
+        Some(error) => Error::new(
+            ErrorKind::Unknown,
+            format!("The request was sent, and neither its reply nor the semaphore could be read ({error})"),
+        ),
+        None => {
+            Error::new(ErrorKind::Unknown, "The semaphore is changed by others faster than it can be read.")
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Permits that are held: giving them back, extending, and what is known meanwhile.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::Semaphore;
+use super::seen::Seen;
+use super::settle::{Settled, Step};
+use crate::client::Client;
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind, Result};
+use crate::flaw::{self, Flaw};
+use crate::fork;
+use crate::lease::Lease;
+use crate::mutex::{Extension, Release};
+use crate::name::Key;
+use crate::owner::Token;
+use crate::store::{Item, Op, Reply, Route};
+use crate::wait::entries::{Entry, WaitId};
+use crate::wait::queue::Queue;
+use crate::wait::ringing;
+
+/// One or several permits of a semaphore that are held. Dropping it gives them back, as well as that can be done;
+/// [`Permit::release`] tells how it went.
+///
+/// In a child made by `fork` it is dead: the child holds nothing, and neither releasing nor dropping it there touches what the parent
+/// holds.
+#[must_use = "the permits are given back as soon as the Permit is dropped"]
+pub struct Permit {
+    pub(super) semaphore: Semaphore,
+    pub(super) token: Token,
+    pub(super) permits: u32,
+    /// Which semaphore by that name they are of.
+    pub(super) of: Token,
+    pub(super) deadline: Moment,
+    /// When the server's clock has passed the end of it, whichever of the leases that were asked for counts.
+    pub(super) server_until: Moment,
+    process: u64,
+    held: bool,
+    /// Whether they were found lost.
+    lost: bool,
+    /// Set when a release of ours was sent and its outcome is not known.
+    pub(super) release_in_doubt: bool,
+    /// How the semaphore was when they were granted, if nobody else was using it.
+    pub(super) seen: Option<Seen>,
+    /// Under which ids we stood in the queue; they are taken off when we let go.
+    stood: Vec<WaitId>,
+}
+
+/// What was granted.
+pub(super) struct Grant {
+    pub(super) token: Token,
+    pub(super) permits: u32,
+    /// From when the lease counts.
+    pub(super) counted_from: Moment,
+    /// The token of the semaphore.
+    pub(super) semaphore: Token,
+}
+
+impl Permit {
+    pub(super) fn new(semaphore: Semaphore, grant: Grant, seen: Option<Seen>) -> Permit {
+        let Grant { token, permits, counted_from, semaphore: of } = grant;
+        let lease = semaphore.lease;
+        Permit {
+            deadline: lease.deadline(counted_from),
+            server_until: lease.gone(semaphore.client.clock().now()),
+            semaphore,
+            token,
+            permits,
+            of,
+            process: fork::generation(),
+            held: true,
+            lost: false,
+            release_in_doubt: false,
+            seen,
+            stood: Vec::new(),
+        }
+    }
+
+    /// How many permits these are.
+    pub fn permits(&self) -> u32 {
+        self.permits
+    }
+
+    /// The token by which the semaphore knows this acquisition.
+    pub fn token(&self) -> Token {
+        self.token
+    }
+
+    /// How long they are certainly ours yet, unless the server loses them; zero when they are not. No I/O.
+    pub fn remaining(&self) -> Duration {
+        self.deadline().since(self.semaphore.client.clock().now())
+    }
+
+    /// Until when they are certainly ours, on the boot clock; past when they are not. No I/O.
+    pub fn deadline(&self) -> Moment {
+        let certain = self.is_ours_to_use() && !self.release_in_doubt;
+        if certain { self.deadline } else { Moment::from_boot(Duration::ZERO) }
+    }
+
+    /// Gives them back, all together, in one round trip, or two when others have used the semaphore meanwhile. To do so again
+    /// changes nothing.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`]: nothing was changed, they are still ours, and it may be tried again. [`ErrorKind::Unknown`]: sent, and
+    /// neither the reply nor the semaphore could be read; it may be tried again too. When this is dropped instead, they are given
+    /// back at the next contact with the server, or come back by themselves when the lease ends.
+    pub fn release(&mut self) -> Result<Release> {
+        if !self.is_ours_to_use() {
+            return Ok(if self.was_lost() { Release::Lost } else { Release::NotHeld });
+        }
+        let settled = self.settle(Step::Release).map_err(|error| self.said("Releasing", error))?;
+        self.held = false;
+        let released = match settled {
+            Settled::Taken { room, queue } => {
+                self.hand_on(queue, room);
+                Release::Released
+            }
+            Settled::Lost => {
+                self.leave_the_line();
+                Release::Lost
+            }
+        };
+        self.semaphore.client.take_off_strays(self.semaphore.route);
+        Ok(released)
+    }
+
+    /// Gives them a new lease, counted from now, and only if they are still ours: in one or two round trips.
+    ///
+    /// # Errors
+    /// As [`Lock::extend`](crate::Lock::extend).
+    pub fn extend(&mut self, lease: Duration) -> Result<Extension> {
+        let lease = Lease::new(lease)?;
+        if !self.is_ours_to_use() {
+            return Ok(if self.was_lost() { Extension::Lost } else { Extension::NotHeld });
+        }
+        match self.settle(Step::Extend(lease)) {
+            Ok(Settled::Taken { .. }) => Ok(Extension::Extended),
+            Ok(Settled::Lost) => {
+                (self.held, self.lost) = (false, true);
+                self.leave_the_line();
+                Ok(Extension::Lost)
+            }
+            Err(error) => Err(self.said("Extending", error)),
+        }
+    }
+
+    /// Lets go without waiting for the server: they are given back at the client's next contact with it, or come back when the
+    /// lease ends. For when releasing failed and nobody will try again.
+    pub fn abandon(mut self) {
+        if self.is_ours_to_use() {
+            self.held = false;
+            self.leave_behind();
+        }
+    }
+
+    /// After a suspiciously slow grant: counts on no more than the server's clock leaves.
+    pub(super) fn believe_the_server(&mut self) -> Result<()> {
+        let seen = self.semaphore.look()?;
+        let kept = seen.as_ref().and_then(|seen| {
+            let holding = seen.record.held_by(self.token)?;
+            Some(Duration::from_secs(holding.until.saturating_sub(seen.now)))
+        });
+        let sent = seen.map_or_else(|| self.semaphore.client.clock().now(), |seen| seen.sent);
+        // The server's clock may be behind when it is read.
+        let certain = kept.unwrap_or(Duration::ZERO).saturating_sub(crate::lease::CLOCK_ERROR);
+        self.deadline = self.deadline.min(sent + certain);
+        if self.remaining().is_zero() {
+            return Err(Error::new(
+                ErrorKind::Unreachable,
+                "The server took longer to answer than the lease lasts; nothing is held. Ask for a longer lease.",
+            ));
+        }
+        Ok(())
+    }
+
+    /// We stood in the queue under these ids. Where no bell was heard, they are taken off at once: they would be rung in vain,
+    /// and as nobody handed on to us, there may be room for others too.
+    pub(super) fn stood_in_line(&mut self, ids: Vec<WaitId>, unrung: bool) {
+        self.stood.extend(ids);
+        if unrung {
+            self.leave_the_line();
+        }
+    }
+
+    /// Takes our entries off the queue, if there are any left, and rings those next for whom there is room.
+    fn leave_the_line(&mut self) {
+        let stood = std::mem::take(&mut self.stood);
+        let Semaphore { client, route, key, .. } = &self.semaphore;
+        let queue = Queue { client, route: *route, key: &key.waiters() };
+        match queue.leave(&stood, Op::Get { key }) {
+            Ok(_) => ring_next(client, *route, key),
+            Err(failure) => {
+                log::debug!("The queue could not be left: {}", failure.error);
+                client.semaphore_waiters().leave_behind(key, &stood);
+            }
+        }
+    }
+
+    /// So many are available now, of which we gave some back: rings the first ones who wait.
+    fn hand_on(&self, queue: Option<Item>, room: u32) {
+        let Semaphore { client, route, key, .. } = &self.semaphore;
+        let hall = client.semaphore_waiters();
+        let at = Queue { client, route: *route, key: &key.waiters() };
+        let ring = ringing(client, hall, key, Duration::ZERO);
+        let is_deaf = |entry: &Entry<'_>| entry.bell.is_none() && !hall.has(key, entry.id);
+        let handed =
+            queue.map(|queue| at.hand_on_all(queue, room, self.permits, &self.stood, &ring, &is_deaf));
+        let handed = handed.unwrap_or_default();
+        hall.let_go(key, handed, client.clock().now());
+        if handed.stuck {
+            hall.leave_behind(key, &self.stood);
+        }
+    }
+
+    fn leave_behind(&self) {
+        let Semaphore { client, route, key, .. } = &self.semaphore;
+        client.remember_stray_permits(*route, key, self.token, self.server_until);
+    }
+
+    fn is_ours_to_use(&self) -> bool {
+        self.held && (self.process == fork::generation() || flaw::has(Flaw::ChildrenHold))
+    }
+
+    fn was_lost(&self) -> bool {
+        self.lost && self.process == fork::generation()
+    }
+
+    fn said(&self, doing: &str, error: Error) -> Error {
+        error.during(format_args!("{doing} {}", self.semaphore.key))
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if !self.is_ours_to_use() {
+            return;
+        }
+        // Past that they have come back by themselves.
+        if self.server_until <= self.semaphore.client.clock().now() {
+            self.leave_the_line();
+            return;
+        }
+        if let Err(error) = self.release() {
+            log::warn!("Permits could not be released when they were dropped. {error}");
+            self.leave_behind();
+        }
+    }
+}
+
+impl fmt::Debug for Permit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = &self.semaphore.key;
+        f.debug_struct("Permit").field("key", key).field("permits", &self.permits).finish_non_exhaustive()
+    }
+}
+
+/// Tells the first waiters that permits may be available, for those that came back out of turn.
+pub(crate) fn ring_next(client: &Client, route: Route, key: &Key) {
+    let queue = Queue { client, route, key: &key.waiters() };
+    let Ok(replies) = client.read(route, &[Op::Get { key }, Op::Get { key: queue.key }]) else { return };
+    let [item, Reply::Value(waiters)] = &replies[..] else { return };
+    let room = match item {
+        Reply::Value(item) => {
+            let now = client.clock().now();
+            Seen::read(key, item, now, now).map_or(0, |seen| seen.record.available(seen.now))
+        }
+        // Whoever comes finds out.
+        _ => u32::MAX,
+    };
+    let ring = ringing(client, client.semaphore_waiters(), key, Duration::ZERO);
+    queue.hand_on_all(waiters.clone(), room, room, &[], &ring, &crate::wait::is_deaf);
+}
+
+/// Takes back the permits that this token holds, whatever else has changed. True when there were any.
+pub(crate) fn take_off(client: &Client, route: Route, key: &Key, token: Token) -> Result<bool> {
+    let semaphore = Semaphore::new(client.clone(), key.clone(), None, Lease::new(crate::lease::MIN_LEASE)?)?;
+    debug_assert_eq!(route, semaphore.route);
+    for _ in 0..super::ROUNDS {
+        let Some(mut seen) = semaphore.look()? else { return Ok(false) };
+        if seen.record.held_by(token).is_none() {
+            return Ok(false);
+        }
+        seen.record.give_back(token);
+        if semaphore.write(seen, &[]).map_err(|failure| failure.error)?.done {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

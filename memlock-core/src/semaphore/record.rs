@@ -1,0 +1,303 @@
+//! The text of a semaphore's item: how many permits there are, and who holds which of them until when.
+//!
+//! ```text
+//! memlock-semaphore/1 5c0f…32 hex digits… 5 1795256400 86400 7      the semaphore
+//! 0d5c7a…32 hex digits… 2 1795170042 web-3 4711 1795170000          one who holds 2 of its permits
+//! ```
+//!
+//! The first line: a token of this semaphore, the number of permits, when the item expires, for how many seconds it is kept
+//! unused, and how often it was written. It may have the word `gathering=<token>:<priority>:<until>`: that waiter wants several permits
+//! at once, and newcomers are to stand behind it. Then a line for each holder: its token, how many permits it has, until when;
+//! and for people its host, pid and since when, in Unix seconds of its own clock.
+//!
+//! `expires` and `until` are in the server's own seconds. memcached tells for how many seconds it keeps an item yet; and as the item
+//! says itself until when it is kept, the difference is **what the server's clock shows**. So no clock of a client is
+//! compared with any other, and each read of the item tells the time.
+//!
+//! Words at the ends of lines are a later version's business and are kept. Nothing here does any I/O.
+
+use crate::name::{percent_decode, push_number};
+use crate::owner::Token;
+
+const FORMAT: &str = "memlock-semaphore/1";
+const GATHERING: &str = " gathering=";
+/// The longest host name that is written: so many holders' lines have to fit into one item.
+const LONGEST_HOST: usize = 32;
+/// The most holders at once: more do not fit into an item of 1 MiB, which is all that memcached stores by default.
+pub(super) const MOST_HOLDERS: usize = 10_000;
+
+/// What the item says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    /// Names this semaphore, from when it was set up until it is gone.
+    pub(crate) token: Token,
+    /// How many permits there are.
+    pub(crate) permits: u32,
+    /// When the server lets go of the item.
+    pub(crate) expires: u64,
+    /// For how many seconds it is kept unused.
+    pub(crate) life: u64,
+    /// How often it was written.
+    pub(crate) serial: u64,
+    pub(crate) gathering: Option<Gathering>,
+    pub(crate) holdings: Vec<Holding>,
+    /// What a later version wrote behind the first line's fields.
+    more: String,
+}
+
+/// A waiter for several permits, whom newcomers are to let go first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gathering {
+    pub(crate) token: Token,
+    pub(crate) priority: i64,
+    pub(crate) until: u64,
+}
+
+/// What one holder has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Holding {
+    pub(crate) token: Token,
+    pub(crate) permits: u32,
+    /// From this second of the server's on it is nobody's.
+    pub(crate) until: u64,
+    /// Host, pid and since when; and what a later version wrote behind them.
+    who: String,
+}
+
+impl Holding {
+    /// `host` is percent-encoded.
+    pub(crate) fn new(token: Token, permits: u32, until: u64, host: &str, pid: u32, since: u64) -> Holding {
+        let host = host.get(..LONGEST_HOST).unwrap_or(host);
+        Holding { token, permits, until, who: format!("{host} {pid} {since}") }
+    }
+
+    /// Its host, pid and since when.
+    pub(crate) fn who(&self) -> (String, u32, u64) {
+        let mut words = self.who.split(' ');
+        let host = words.next().unwrap_or_default();
+        let name = percent_decode(host).and_then(|name| String::from_utf8(name).ok());
+        let mut number = || words.next().and_then(|word| word.parse().ok()).unwrap_or(0_u64);
+        let (pid, since) = (number(), number());
+        (name.unwrap_or_else(|| host.to_owned()), u32::try_from(pid).unwrap_or(0), since)
+    }
+}
+
+impl Record {
+    /// Nobody holds any of it yet.
+    pub(crate) fn new(token: Token, permits: u32, life: u64, expires: u64) -> Record {
+        let (gathering, holdings) = (None, Vec::new());
+        Record { token, permits, expires, life, serial: 1, gathering, holdings, more: String::new() }
+    }
+
+    /// Reads an item's value; `None` when it is not a semaphore's.
+    pub(crate) fn parse(value: &[u8]) -> Option<Record> {
+        let mut lines = std::str::from_utf8(value).ok()?.lines();
+        let mut words = lines.next()?.splitn(7, ' ');
+        if words.next()? != FORMAT {
+            return None;
+        }
+        let token = words.next()?.parse().ok()?;
+        let permits = words.next()?.parse().ok()?;
+        let mut number = || words.next()?.parse::<u64>().ok();
+        let (expires, life, serial) = (number()?, number()?, number()?);
+        let mut more = words.next().map(|more| format!(" {more}")).unwrap_or_default();
+        let gathering = more.find(GATHERING).and_then(|from| {
+            let to = more[from + 1..].find(' ').map_or(more.len(), |length| from + 1 + length);
+            let said = Gathering::parse(&more[from + GATHERING.len()..to])?;
+            more.replace_range(from..to, "");
+            Some(said)
+        });
+        let holdings = lines.map(holding).collect::<Option<Vec<_>>>()?;
+        Some(Record { token, permits, expires, life, serial, gathering, holdings, more })
+    }
+
+    /// The item's value.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let Record { token, permits, expires, life, serial, more, .. } = self;
+        let mut value = format!("{FORMAT} {token} {permits} {expires} {life} {serial}{more}").into_bytes();
+        if let Some(Gathering { token, priority, until }) = &self.gathering {
+            value.extend(format!("{GATHERING}{token}:{priority}:{until}").into_bytes());
+        }
+        value.push(b'\n');
+        for Holding { token, permits, until, who } in &self.holdings {
+            token.push_to(&mut value);
+            for number in [u64::from(*permits), *until] {
+                value.push(b' ');
+                push_number(number, &mut value);
+            }
+            value.push(b' ');
+            value.extend_from_slice(who.as_bytes());
+            value.push(b'\n');
+        }
+        value
+    }
+
+    /// What this acquisition holds.
+    pub(crate) fn held_by(&self, token: Token) -> Option<&Holding> {
+        self.holdings.iter().find(|holding| holding.token == token)
+    }
+
+    /// How many permits nobody holds when the server's clock shows `now`.
+    pub(crate) fn available(&self, now: u64) -> u32 {
+        let live = self.holdings.iter().filter(|holding| holding.until > now);
+        let held: u64 = live.map(|holding| u64::from(holding.permits)).sum();
+        u32::try_from(u64::from(self.permits).saturating_sub(held)).unwrap_or(0)
+    }
+
+    /// Whether there is room for one holder more.
+    pub(crate) fn has_room(&self, now: u64) -> bool {
+        self.holdings.len() < MOST_HOLDERS
+            || self.holdings.iter().filter(|holding| holding.until > now).count() < MOST_HOLDERS
+    }
+
+    /// When so many will be available at the latest, as leases run out.
+    pub(crate) fn available_at(&self, wanted: u32, now: u64) -> Option<u64> {
+        let mut live: Vec<&Holding> = self.holdings.iter().filter(|holding| holding.until > now).collect();
+        live.sort_unstable_by_key(|holding| holding.until);
+        let held: i64 = live.iter().map(|holding| i64::from(holding.permits)).sum();
+        let mut free = i64::from(self.permits) - held;
+        live.into_iter().find_map(|holding| {
+            free += i64::from(holding.permits);
+            (free >= i64::from(wanted)).then_some(holding.until)
+        })
+    }
+
+    /// Whether a newcomer is to stand behind a waiter that gathers several permits.
+    pub(crate) fn is_gathering(&self, now: u64, token: Token, priority: i64) -> bool {
+        self.gathering
+            .is_some_and(|other| other.until > now && other.token != token && priority <= other.priority)
+    }
+
+    /// Gives permits to a holder, and drops those whose lease is over.
+    pub(crate) fn take(&mut self, now: u64, holding: Holding) {
+        self.holdings.retain(|other| other.until > now);
+        if self.gathering.is_some_and(|other| other.token == holding.token || other.until <= now) {
+            self.gathering = None;
+        }
+        self.holdings.push(holding);
+    }
+
+    /// Takes a holder's permits back.
+    pub(crate) fn give_back(&mut self, token: Token) {
+        self.holdings.retain(|holding| holding.token != token);
+    }
+
+    /// Sets until when a holder has its permits.
+    pub(crate) fn extend(&mut self, token: Token, until: u64) {
+        for holding in self.holdings.iter_mut().filter(|holding| holding.token == token) {
+            holding.until = until;
+        }
+    }
+
+    /// To be called before each time it is written: counts that, and lets it live on.
+    pub(crate) fn touch(&mut self, now: u64) {
+        self.serial = self.serial.wrapping_add(1);
+        let last = self.holdings.iter().map(|holding| holding.until).max().unwrap_or(0);
+        self.expires = now.saturating_add(self.life).max(last);
+    }
+}
+
+impl Gathering {
+    fn parse(text: &str) -> Option<Gathering> {
+        let mut parts = text.split(':');
+        let token = parts.next()?.parse().ok()?;
+        Some(Gathering { token, priority: parts.next()?.parse().ok()?, until: parts.next()?.parse().ok()? })
+    }
+}
+
+fn holding(line: &str) -> Option<Holding> {
+    let mut words = line.splitn(4, ' ');
+    let token = words.next()?.parse().ok()?;
+    let permits = words.next()?.parse().ok()?;
+    let until = words.next()?.parse().ok()?;
+    Some(Holding { token, permits, until, who: words.next().unwrap_or_default().to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    fn held(token: u128, permits: u32, until: u64) -> Holding {
+        Holding::new(Token::from_bits(token), permits, until, "web%203", 4711, 1_795_170_000)
+    }
+
+    #[test]
+    fn a_semaphore_can_be_read_by_a_person() {
+        let mut record = Record::new(Token::from_bits(10), 5, 86_400, 1_795_256_400);
+        record.holdings.push(held(11, 2, 1_795_170_042));
+        let text = "memlock-semaphore/1 0000000000000000000000000000000a 5 1795256400 86400 1\n\
+            0000000000000000000000000000000b 2 1795170042 web%203 4711 1795170000\n";
+        assert_eq!(String::from_utf8(record.encode()).unwrap(), text);
+        assert_eq!(Record::parse(text.as_bytes()), Some(record.clone()));
+        assert_eq!(record.holdings[0].who(), ("web 3".to_owned(), 4711, 1_795_170_000));
+        record.gathering = Some(Gathering { token: Token::from_bits(12), priority: -3, until: 7 });
+        assert_eq!(Record::parse(&record.encode()), Some(record));
+    }
+
+    #[test]
+    fn what_a_later_version_adds_is_kept() {
+        let text = "memlock-semaphore/1 0000000000000000000000000000000a 5 9 8 7 more words\n\
+            0000000000000000000000000000000b 2 6 web 1 2 and more\n";
+        assert_eq!(Record::parse(text.as_bytes()).unwrap().encode(), text.as_bytes());
+        let between = text.replace("more words", "more gathering=0000000000000000000000000000000c:1:2 words");
+        let record = Record::parse(between.as_bytes()).unwrap();
+        assert_eq!(record.gathering.unwrap().priority, 1);
+        assert_eq!(Record::parse(&record.encode()), Some(record));
+    }
+
+    #[test]
+    fn what_is_not_a_semaphore_is_not_taken_for_one() {
+        for value in [
+            &b""[..],
+            b"5",
+            b"memlock/1 x",
+            b"memlock-semaphore/1 x",
+            b"memlock-semaphore/2 0 1 2 3 4\n",
+            b"\xff",
+        ] {
+            assert_eq!(Record::parse(value), None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn permits_are_never_more_than_there_are(
+            permits in 1_u32..20, steps in vec((1_u32..4, 0_u64..40, 0_u64..5, any::<bool>()), 0..40),
+        ) {
+            let mut record = Record::new(Token::from_bits(1), permits, 60, 1000);
+            let mut now = 100;
+            for (number, (wanted, lease, passed, goes)) in steps.into_iter().enumerate() {
+                now += passed;
+                if record.available(now) >= wanted {
+                    let expected = record.available(now) - wanted;
+                    record.take(now, held(number as u128, wanted, now + lease + 1));
+                    prop_assert_eq!(record.available(now), expected);
+                } else if let Some(at) = record.available_at(wanted, now) {
+                    prop_assert!(at > now && record.available(at) >= wanted && record.available(at - 1) < wanted);
+                } else {
+                    prop_assert!(wanted > permits);
+                }
+                if goes && let Some(first) = record.holdings.first().map(|holding| holding.token) {
+                    record.give_back(first);
+                    prop_assert!(record.held_by(first).is_none());
+                }
+                let live: u32 =
+                    record.holdings.iter().filter(|holding| holding.until > now).map(|holding| holding.permits).sum();
+                prop_assert_eq!(record.available(now) + live, permits);
+                prop_assert_eq!(Record::parse(&record.encode()), Some(record.clone()));
+            }
+        }
+
+        #[test]
+        fn any_bytes_can_be_parsed(value: Vec<u8>, tail in "[ -~\n]{0,120}") {
+            let _ = Record::parse(&value);
+            let text = format!("memlock-semaphore/1 0000000000000000000000000000000a 5 1 2 3{tail}");
+            if let Some(record) = Record::parse(text.as_bytes()) {
+                prop_assert_eq!(Record::parse(&record.encode()), Some(record.clone()));
+                let _ = (record.available(0), record.available_at(3, 0));
+            }
+        }
+    }
+}

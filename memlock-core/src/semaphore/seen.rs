@@ -1,0 +1,77 @@
+//! A semaphore as it was seen: what its item said, and what the server's clock showed then.
+
+use std::time::Duration;
+
+use super::record::Record;
+use crate::clock::Moment;
+use crate::error::{Error, Result};
+use crate::flaw::{self, Flaw};
+use crate::lease::{DRIFT, Lease, covering};
+use crate::name::Key;
+use crate::store::{Item, Version};
+
+/// What was read so long ago is recent: a lease may be counted from then.
+const RECENT: Duration = Duration::from_millis(50);
+
+/// What was read longer ago is not written over without a look.
+const STALE: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) record: Record,
+    pub(crate) version: Version,
+    /// What the server's clock showed.
+    pub(crate) now: u64,
+    /// When the request left.
+    pub(crate) sent: Moment,
+    /// How long the answer took.
+    pub(crate) took: Duration,
+}
+
+impl Seen {
+    /// Reads an item that was asked for at `sent` and came at `came`.
+    pub(super) fn read(key: &Key, item: &Item, sent: Moment, came: Moment) -> Result<Seen> {
+        let record = Record::parse(&item.value);
+        let (Some(record), Some(remaining)) = (record, item.remaining) else {
+            return Err(Error::protocol(format!(
+                "The item {key} is not a semaphore that memlock set up: another program uses that name."
+            )));
+        };
+        let now = record.expires.saturating_sub(remaining.as_secs());
+        Ok(Seen { record, version: item.version, now, sent, took: came.since(sent) })
+    }
+
+    /// What we have just written, as it was read afterwards.
+    pub(super) fn again(record: Record, item: &Item, sent: Moment, came: Moment) -> Option<Seen> {
+        let now = record.expires.saturating_sub(item.remaining?.as_secs());
+        Some(Seen { record, version: item.version, now, sent, took: came.since(sent) })
+    }
+
+    /// Whether the server took so long to answer that it may have stood still, and its clock with it.
+    pub(super) fn is_slow(&self) -> bool {
+        self.took > RECENT
+    }
+
+    /// Whether it may be written over without another look.
+    pub(super) fn is_usable(&self, now: Moment) -> bool {
+        now.since(self.sent) <= STALE && !self.is_slow()
+    }
+
+    /// Until which of the server's seconds a lease lasts that is asked for now, and from when its holder is to count it.
+    ///
+    /// The server's clock may be almost two seconds behind when it is read, and is never ahead: so a lease that ends when it shows
+    /// `now + ceil(lease) + 2` lasts longer than the lease. See `lease` for the seconds and for drift.
+    pub(super) fn lease(&self, lease: Lease, now: Moment) -> (u64, Moment) {
+        let passed = now.since(self.sent);
+        if passed <= RECENT {
+            let kept = if flaw::has(Flaw::PermitOfTheLease) {
+                lease.duration().as_secs()
+            } else {
+                covering(lease.duration())
+            };
+            return (self.now.saturating_add(kept), self.sent);
+        }
+        let passed = if flaw::has(Flaw::PermitFromOldTime) { Duration::ZERO } else { passed };
+        (self.now.saturating_add(covering(passed + passed / DRIFT as u32 + lease.duration())), now)
+    }
+}

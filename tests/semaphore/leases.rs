@@ -1,0 +1,84 @@
+//! A dead holder's permits come back, and not before its lease is over.
+
+use std::thread;
+use std::time::Duration;
+
+use memlock_core::clock::{Clock, SystemClock};
+use memlock_core::{Extension, Release, Semaphore};
+
+use super::{Bench, LEASE};
+
+/// Polls without mercy until a permit is granted: the first moment at which it can be had.
+fn taken_at(semaphore: &Semaphore) -> memlock_core::clock::Moment {
+    let began = SystemClock.now();
+    loop {
+        if let Some(permit) = semaphore.try_acquire().unwrap() {
+            let at = SystemClock.now();
+            drop(permit);
+            return at;
+        }
+        assert!(SystemClock.now().since(began) < Duration::from_secs(15), "it never comes back");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_permit_is_never_granted_twice_at_any_phase_of_the_servers_clock() {
+    let bench = Bench::new();
+    let client = bench.client();
+    for lease in [1000, 1400] {
+        thread::scope(|scope| {
+            for phase in 0..25 {
+                let client = &client;
+                scope.spawn(move || {
+                    thread::sleep(Duration::from_millis(phase * 40));
+                    let name = format!("{lease} {phase}");
+                    let semaphore = client.semaphore(&name, 2, Duration::from_millis(lease)).unwrap();
+                    let other = semaphore.acquire().unwrap();
+                    // The second one is reckoned from what the first one's reply showed of the server's clock.
+                    thread::sleep(Duration::from_millis(phase * 13));
+                    let permit = semaphore.acquire().unwrap();
+                    let deadline = SystemClock.now() + permit.remaining();
+                    std::mem::forget(permit);
+                    let mut other = other;
+                    assert_eq!(other.extend(LEASE).unwrap(), Extension::Extended);
+                    let next = taken_at(&semaphore);
+                    assert!(next > deadline, "phase {phase}: granted {:?} too early", deadline.since(next));
+                    let late = next.since(deadline);
+                    assert!(late < Duration::from_millis(4100), "phase {phase}: only after {late:?}");
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn a_waiter_gets_what_a_dead_holder_held_without_being_rung() {
+    let bench = Bench::new();
+    let holder = bench.client().semaphore("s", 2, Duration::from_secs(1)).unwrap();
+    std::mem::forget([holder.acquire().unwrap(), holder.acquire().unwrap()]);
+    let began = SystemClock.now();
+    let waiters: Vec<_> = (0..2)
+        .map(|_| {
+            let semaphore = bench.semaphore(2);
+            thread::spawn(move || {
+                semaphore.acquire_for(Duration::from_secs(15)).unwrap().map(std::mem::forget)
+            })
+        })
+        .collect();
+    assert!(waiters.into_iter().all(|waiter| waiter.join().unwrap().is_some()));
+    let took = SystemClock.now().since(began);
+    assert!(took < Duration::from_secs(6), "{took:?}");
+}
+
+#[test]
+fn who_overslept_holds_nothing_and_is_told() {
+    let bench = Bench::new();
+    let semaphore = bench.client().semaphore("s", 1, Duration::from_secs(1)).unwrap();
+    let mut permit = semaphore.acquire().unwrap();
+    let next = bench.semaphore(1).acquire().unwrap();
+    assert!(permit.remaining().is_zero());
+    assert_eq!(permit.release().unwrap(), Release::Lost);
+    assert_eq!(semaphore.status().unwrap().unwrap().available, 0);
+    drop(next);
+}

@@ -1,0 +1,149 @@
+//! Who comes next among those who wait.
+
+use std::sync::mpsc::{self, Sender};
+use std::thread;
+use std::time::Duration;
+
+use memlock_core::wait::entries::MOST_OVERTAKEN;
+use memlock_core::{Permit, Request, Semaphore, Wait};
+
+use super::{Bench, PATIENCE};
+
+/// Waits for what it asks for in a thread of its own, says that it has it, and lets go when it is told to.
+struct Crew<'a> {
+    bench: &'a Bench,
+    permits: u32,
+    got: Sender<(&'static str, Permit)>,
+}
+
+impl Crew<'_> {
+    fn waits(&self, name: &'static str, request: Request) {
+        let (semaphore, got) = (self.bench.semaphore(self.permits), self.got.clone());
+        let before = self.bench.queue().len();
+        thread::spawn(move || {
+            let permit = semaphore.acquire_with(request, &Wait::at_most(PATIENCE)).unwrap().done().unwrap();
+            let _ = got.send((name, permit));
+        });
+        self.bench.until(|| self.bench.queue().len() == before + 1);
+    }
+}
+
+impl Bench {
+    fn queue(&self) -> Vec<String> {
+        let queue = self.server.plain().get("semaphore:s%wait").unwrap_or_default();
+        let queue = String::from_utf8(queue).unwrap();
+        queue.lines().map(str::to_owned).collect()
+    }
+
+    fn until(&self, done: impl Fn() -> bool) {
+        let began = std::time::Instant::now();
+        while !done() {
+            assert!(began.elapsed() < PATIENCE, "{:?}", self.queue());
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn of(permits: u32, priority: i64) -> Request {
+    Request { permits, priority, ages: true }
+}
+
+fn all(semaphore: &Semaphore, permits: u32) -> Permit {
+    semaphore.acquire_with(of(permits, 0), &Wait::NEVER).unwrap().done().unwrap()
+}
+
+#[test]
+fn higher_priority_comes_first_and_among_equals_who_came_first() {
+    let bench = Bench::new();
+    let (got, gets) = mpsc::channel();
+    let held = all(&bench.semaphore(1), 1);
+    let crew = Crew { bench: &bench, permits: 1, got };
+    for (name, priority) in
+        [("low", -5), ("one", 0), ("two", 0), ("high", 5), ("low too", -5), ("high too", 5)]
+    {
+        crew.waits(name, of(1, priority));
+    }
+    drop(held);
+    let order: Vec<_> = (0..6).map(|_| gets.recv_timeout(PATIENCE).unwrap().0).collect();
+    assert_eq!(order, ["high", "high too", "one", "two", "low", "low too"]);
+    bench.until(|| bench.queue().is_empty());
+}
+
+#[test]
+fn who_was_overtaken_often_enough_comes_next() {
+    let bench = Bench::new();
+    let (got, gets) = mpsc::channel();
+    let mut held = all(&bench.semaphore(1), 1);
+    let crew = Crew { bench: &bench, permits: 1, got };
+    crew.waits("old", of(1, -1));
+    crew.waits("patient", Request { permits: 1, priority: -2, ages: false });
+    crew.waits("high", of(1, 7));
+    for turn in 1..=MOST_OVERTAKEN {
+        crew.waits("high", of(1, 7));
+        drop(held);
+        let (name, permit) = gets.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(name, "high", "turn {turn}");
+        held = permit;
+        bench.until(|| bench.queue().len() == 3);
+    }
+    crew.waits("high", of(1, 7));
+    drop(held);
+    let order: Vec<_> = (0..4).map(|_| gets.recv_timeout(PATIENCE).unwrap().0).collect();
+    assert_eq!(order, ["old", "high", "high", "patient"]);
+}
+
+#[test]
+fn a_waiter_for_many_is_not_overtaken_by_waiters_for_one() {
+    let bench = Bench::new();
+    let (got, gets) = mpsc::channel();
+    let semaphore = bench.semaphore(3);
+    let mut held: Vec<Permit> = (0..3).map(|_| all(&semaphore, 1)).collect();
+    let crew = Crew { bench: &bench, permits: 3, got };
+    crew.waits("three", of(3, 0));
+    crew.waits("one", of(1, 0));
+    drop(held.pop());
+    drop(held.pop());
+    // Neither one behind it in the queue, nor a newcomer, nor one that looks on its own.
+    assert!(bench.semaphore(3).try_acquire().unwrap().is_none());
+    assert!(gets.recv_timeout(Duration::from_millis(2500)).is_err());
+    drop(held.pop());
+    let (first, three) = gets.recv_timeout(PATIENCE).unwrap();
+    assert_eq!((first, three.permits()), ("three", 3));
+    drop(three);
+    assert_eq!(gets.recv_timeout(PATIENCE).unwrap().0, "one");
+}
+
+#[test]
+fn as_many_are_rung_as_there_is_room_for() {
+    let bench = Bench::new();
+    let (got, gets) = mpsc::channel();
+    let held = all(&bench.semaphore(4), 4);
+    let crew = Crew { bench: &bench, permits: 4, got };
+    for name in ["one", "two", "three"] {
+        crew.waits(name, of(1, 0));
+    }
+    crew.waits("two at once", of(2, 0));
+    drop(held);
+    let began = std::time::Instant::now();
+    let mut have: Vec<_> = (0..3).map(|_| gets.recv_timeout(PATIENCE).unwrap()).collect();
+    // Without a bell each of them would look after 150 ms at the earliest.
+    assert!(began.elapsed() < Duration::from_millis(150), "{:?}", began.elapsed());
+    assert!(have.iter().all(|(name, _)| *name != "two at once"));
+    drop(have.pop());
+    assert_eq!(gets.recv_timeout(PATIENCE).unwrap().0, "two at once");
+}
+
+#[test]
+fn more_permits_are_given_to_those_who_wait() {
+    let bench = Bench::new();
+    let (got, gets) = mpsc::channel();
+    let semaphore = bench.semaphore(1);
+    let held = all(&semaphore, 1);
+    let crew = Crew { bench: &bench, permits: 1, got };
+    crew.waits("one", of(1, 0));
+    crew.waits("two", of(1, 0));
+    assert_eq!(semaphore.resize(3).unwrap(), Some(1));
+    let have: Vec<_> = (0..2).map(|_| gets.recv_timeout(PATIENCE).unwrap()).collect();
+    assert_eq!(have.len(), 2);
+    drop(held);
+}
