@@ -1,4 +1,4 @@
-//! Burton's six functions, on the process's default client.
+//! Burton's six functions, and those of the semaphore in the same manner, on the process's default client.
 //!
 //! The default client is the one of [`init`], or of the environment's `MEMLOCK_URL`, or else
 //! `memcached://127.0.0.1:11211`. A mutex is owned by the process: any of its threads may unlock it, and two of
@@ -18,8 +18,16 @@ use crate::fork::ForkLocal;
 use crate::lease::Lease;
 use crate::mutex::{Lock, Release};
 use crate::name::check_name;
+use crate::semaphore::Semaphore;
 use crate::store::{fnv1a, mix};
 use crate::wait::{Wait, Waited};
+
+mod semaphore;
+
+pub use semaphore::{
+    acquire, semaphore_acquire, semaphore_acquire_nonblock, semaphore_release, semaphore_set_up,
+    semaphore_tear_down,
+};
 
 /// Where the locks are if nobody says otherwise.
 pub const DEFAULT_URL: &str = "memcached://127.0.0.1:11211";
@@ -42,6 +50,8 @@ struct Holdings {
     /// the other's lock.
     displaced: HashSet<(Vec<u8>, Thread)>,
     sessions: ByName<DistinctList>,
+    permits: ByName<Vec<semaphore::Held>>,
+    semaphores: ByName<Semaphore>,
 }
 
 /// The names are the process's own, so a cheap hash will do.

@@ -143,6 +143,14 @@ impl Semaphore {
         })
     }
 
+    /// The same semaphore, whose permits are held for at most `lease` (1 second to 366 days).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a lease out of range.
+    pub fn with_lease(&self, lease: Duration) -> Result<Semaphore> {
+        Ok(Semaphore { lease: Lease::new(lease)?, ..self.clone() })
+    }
+
     /// Waits for one permit, for as long as it takes.
     ///
     /// # Errors

@@ -1,0 +1,121 @@
+//! Semaphores by bare functions: permits are owned by the process, and any of its threads may release them.
+
+use std::time::Duration;
+
+use super::{MOST, default_client, holdings, this_thread};
+use crate::distinct::SetUp;
+use crate::error::{Answer, ErrorKind, Result};
+use crate::mutex::Release;
+use crate::name::check_name;
+use crate::semaphore::{Permit, Semaphore};
+use crate::wait::entries::Request;
+use crate::wait::{Wait, Waited};
+
+/// Any lease will do for what is not acquired.
+const NO_LEASE: Duration = Duration::from_secs(1);
+
+pub(super) struct Held {
+    permit: Permit,
+    thread: super::Thread,
+}
+
+/// Sets a semaphore up with so many permits, to be kept for `duration` after it was used last: [`Answer::Ok`], or
+/// [`Answer::Exists`] when it was there already.
+///
+/// # Errors
+/// As [`Semaphore::set_up`].
+pub fn semaphore_set_up(name: &[u8], permits: u32, duration: Duration) -> Result<Answer> {
+    let semaphore = default_client()?.semaphore(name, permits, NO_LEASE)?;
+    Ok(match semaphore.set_up(duration)? {
+        SetUp::Created => Answer::Ok,
+        SetUp::Joined => Answer::Exists,
+    })
+}
+
+/// Acquires a permit for at most `duration`, waiting for it as long as it takes: [`Answer::Ok`], [`Answer::Interrupted`], or
+/// [`Answer::NotFound`] when nobody has set the semaphore up.
+///
+/// # Errors
+/// As [`Semaphore::acquire_with`].
+pub fn semaphore_acquire(name: &[u8], duration: Duration) -> Result<Answer> {
+    acquire(name, duration, &Wait::FOREVER)
+}
+
+/// As [`semaphore_acquire`], but tries once: [`Answer::Ok`], [`Answer::Busy`] or [`Answer::NotFound`].
+///
+/// # Errors
+/// As [`Semaphore::acquire_with`].
+pub fn semaphore_acquire_nonblock(name: &[u8], duration: Duration) -> Result<Answer> {
+    acquire(name, duration, &Wait::NEVER)
+}
+
+/// As [`semaphore_acquire`], with a wait of the caller's choice.
+///
+/// # Errors
+/// As [`Semaphore::acquire_with`].
+pub fn acquire(name: &[u8], duration: Duration, wait: &Wait<'_>) -> Result<Answer> {
+    let semaphore = known(name, duration)?;
+    let waited = match semaphore.acquire_with(Request::default(), wait) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Answer::NotFound),
+        waited => waited?,
+    };
+    Ok(match waited {
+        Waited::Done(permit) => {
+            let held = Held { permit, thread: this_thread() };
+            let mut holdings = holdings();
+            holdings.permits.entry(name.to_vec()).or_default().push(held);
+            if holdings.semaphores.len() >= MOST {
+                holdings.semaphores.clear();
+            }
+            holdings.semaphores.insert(name.to_vec(), semaphore);
+            Answer::Ok
+        }
+        Waited::Busy => Answer::Busy,
+        Waited::TimedOut => Answer::TimedOut,
+        Waited::Interrupted => Answer::Interrupted,
+    })
+}
+
+/// Releases a permit that this process acquired: this thread's latest, or if it has none, the process's oldest.
+/// [`Answer::Ok`], [`Answer::Lost`] or [`Answer::NotHeld`].
+///
+/// # Errors
+/// [`ErrorKind::Unreachable`] or [`ErrorKind::Unknown`]: it is still held, and may be released again.
+pub fn semaphore_release(name: &[u8]) -> Result<Answer> {
+    check_name(name)?;
+    let mut holding = holdings();
+    let Some(held) = holding.permits.get_mut(name) else { return Ok(Answer::NotHeld) };
+    let thread = this_thread();
+    let mut held = held.remove(held.iter().rposition(|held| held.thread == thread).unwrap_or(0));
+    if holding.permits.get(name).is_some_and(Vec::is_empty) {
+        holding.permits.remove(name);
+    }
+    drop(holding);
+    match held.permit.release() {
+        Ok(Release::Released) => Ok(Answer::Ok),
+        Ok(Release::Lost) => Ok(Answer::Lost),
+        Ok(Release::NotHeld) => Ok(Answer::NotHeld),
+        Err(error) => {
+            holdings().permits.entry(name.to_vec()).or_default().push(held);
+            Err(error)
+        }
+    }
+}
+
+/// Removes a semaphore for everybody: [`Answer::Ok`], or [`Answer::NotFound`] when there was none. What this process holds of it is
+/// lost.
+///
+/// # Errors
+/// As [`Semaphore::tear_down`].
+pub fn semaphore_tear_down(name: &[u8]) -> Result<Answer> {
+    Ok(if known(name, NO_LEASE)?.tear_down()? { Answer::Ok } else { Answer::NotFound })
+}
+
+/// The semaphore as this process knows it, which saves looks at the server.
+fn known(name: &[u8], lease: Duration) -> Result<Semaphore> {
+    let known = holdings().semaphores.get(name).cloned();
+    match known {
+        Some(known) => known.with_lease(lease),
+        None => default_client()?.open_semaphore(name, lease),
+    }
+}
