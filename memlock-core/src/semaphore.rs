@@ -212,8 +212,8 @@ impl Semaphore {
     /// last. Where nobody does, the first to acquire sets it up, to be kept for a day.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a `life` out of range, and when there is one with another number of permits, or this one was opened
-    /// without; [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
+    /// [`ErrorKind::Invalid`] for a `life` out of range, and when there is one with another number of permits;
+    /// [`ErrorKind::NotFound`] when there is none, and this one was opened without a number; [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
     pub fn set_up(&self, life: Duration) -> Result<crate::SetUp> {
         let life = covering(Lease::new(life)?.duration());
         let token = self.client.identity()?.token();
@@ -333,8 +333,8 @@ impl Semaphore {
 
     /// Adds the item, with nobody holding any permit, and reads it, if it could be read in the same round trip.
     fn create(&self, token: Token, life: u64) -> Result<Option<Seen>> {
-        let known = self.memory().permits;
-        let Some(permits) = known.or(self.permits) else {
+        // Who was not told the number does not set it up again when somebody has torn it down.
+        let Some(permits) = self.permits.map(|wanted| self.memory().permits.unwrap_or(wanted)) else {
             return Err(Error::new(
                 ErrorKind::NotFound,
                 format!("There is no semaphore {}: nobody has set it up, or it was torn down.", self.key),
