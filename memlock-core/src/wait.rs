@@ -7,6 +7,7 @@ pub mod entries;
 mod goal;
 pub(crate) mod hall;
 pub mod plan;
+mod poll;
 pub(crate) mod queue;
 
 use std::fmt;
@@ -17,6 +18,7 @@ use crate::client::Client;
 
 pub(crate) use drive::{is_deaf, ringing, wait_for};
 pub(crate) use goal::{Goal, Place};
+pub(crate) use poll::poll;
 
 /// How long to wait for a lock, and what may end the wait early.
 #[derive(Clone, Copy, Default)]
