@@ -8,6 +8,7 @@ use memlock_tests::server::Memcached;
 
 mod basics;
 mod leases;
+mod lost_replies;
 mod order;
 
 const LEASE: Duration = Duration::from_secs(30);
