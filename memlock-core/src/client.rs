@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
 use crate::clock::{Clock, Moment, SystemClock};
+use crate::counter::Counter;
 use crate::distinct::DistinctList;
 use crate::error::Result;
 use crate::fork::{self, ForkLocal};
@@ -53,6 +54,7 @@ struct Inner {
     bells: Arc<dyn Bells>,
     mutex_waiters: ForkLocal<Hall<mutex::Ask, Lock>>,
     semaphore_waiters: ForkLocal<Hall<(), Permit>>,
+    counter_waiters: ForkLocal<Hall<(), ()>>,
 }
 
 /// Locks that may have been granted to us after the caller was told otherwise: their replies were lost and
@@ -136,6 +138,7 @@ impl Client {
             bells,
             mutex_waiters: ForkLocal::new(),
             semaphore_waiters: ForkLocal::new(),
+            counter_waiters: ForkLocal::new(),
         };
         Client { inner: Arc::new(inner) }
     }
@@ -174,6 +177,15 @@ impl Client {
     fn semaphore_of(&self, name: &[u8], permits: Option<u32>, lease: Duration) -> Result<Semaphore> {
         check_name(name)?;
         Semaphore::new(self.clone(), self.inner.keys.semaphore(name), permits, Lease::new(lease)?)
+    }
+
+    /// The plain counter of free permits in the item of this key, which other programs may use too: see [`Counter`]. It has no leases.
+    /// Nothing is sent. The URL's prefix stands before the key.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a key that memcached does not take, or above 245 bytes.
+    pub fn counter(&self, key: impl AsRef<[u8]>) -> Result<Counter> {
+        Ok(Counter::new(self.clone(), self.inner.keys.plain(key.as_ref())?))
     }
 
     /// A distinct list by this session name. Nothing is sent: see [`DistinctList::set_up`].
@@ -241,11 +253,12 @@ impl Client {
 
     /// Who waits for permits in this process.
     pub(crate) fn semaphore_waiters(&self) -> &Hall<(), Permit> {
-        let made = self.inner.semaphore_waiters.get_or_try_init(|| Ok::<_, Infallible>(Hall::side_by_side()));
-        match made {
-            Ok(hall) => hall,
-            Err(never) => match never {},
-        }
+        side_by_side(&self.inner.semaphore_waiters)
+    }
+
+    /// Who is parked at a counter in this process.
+    pub(crate) fn counter_waiters(&self) -> &Hall<(), ()> {
+        side_by_side(&self.inner.counter_waiters)
     }
 
     /// Who waits for a mutex in this process.
@@ -368,6 +381,13 @@ impl Client {
             error: crate::Error::new(crate::ErrorKind::Internal, "The store gave no reply."),
             sent: true,
         })
+    }
+}
+
+fn side_by_side<G>(halls: &ForkLocal<Hall<(), G>>) -> &Hall<(), G> {
+    match halls.get_or_try_init(|| Ok::<_, Infallible>(Hall::side_by_side())) {
+        Ok(hall) => hall,
+        Err(never) => match never {},
     }
 }
 

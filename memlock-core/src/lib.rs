@@ -19,7 +19,7 @@
 //! | --- | --- |
 //! | [`bare`] | Burton's six functions on the process's default client |
 //! | [`client`] | [`Client::connect`], from which everything else is made |
-//! | [`mutex`], [`semaphore`], [`distinct`] | the primitives, written once over any store |
+//! | [`mutex`], [`semaphore`], [`counter`], [`distinct`] | the primitives, written once over any store |
 //! | [`wait`] | waiting for a lock: the queue, bells, limits, cancellation |
 //! | [`fork`] | which process of its family this one is |
 //! | [`lease`], [`owner`], [`name`], [`clock`], [`error`] | small values, without I/O |
@@ -28,6 +28,7 @@
 pub mod bare;
 pub mod client;
 pub mod clock;
+pub mod counter;
 pub mod distinct;
 pub mod error;
 #[cfg(memlock_sim)]
@@ -49,6 +50,7 @@ mod sync;
 pub mod wait;
 
 pub use client::Client;
+pub use counter::Counter;
 pub use distinct::{DistinctList, Insertion, SetUp};
 pub use error::{Answer, Error, ErrorKind, Result};
 pub use mutex::{Extension, Lock, Mutex, Release};

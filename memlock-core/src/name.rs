@@ -21,6 +21,9 @@ const MAX_PLAIN_KEY: usize = 200;
 /// The longest prefix that an URL may ask for, in bytes.
 const MAX_PREFIX: usize = 64;
 
+/// The longest key of another program's item: memcached takes 250 bytes, and the queue's key is longer by `%wait`.
+const LONGEST_PLAIN: usize = 245;
+
 /// Checks a name of a mutex or a session.
 ///
 /// # Errors
@@ -110,9 +113,23 @@ impl Keyspace {
         self.key("semaphore:", name)
     }
 
-    /// The key of an item that other programs know by this name.
-    pub fn plain(&self, name: &[u8]) -> Key {
-        self.key("", name)
+    /// The key of an item that other programs know by this name, which is taken as it is.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for one that memcached does not take, or that is too long to have a queue
+    /// beside it.
+    pub fn plain(&self, name: &[u8]) -> Result<Key> {
+        let key = std::str::from_utf8(name).ok().map(|name| format!("{}{name}", self.prefix));
+        let fits = |key: &String| {
+            key.len() <= LONGEST_PLAIN && key.bytes().all(|byte| (b'!'..=b'~').contains(&byte))
+        };
+        match key.filter(fits) {
+            Some(key) if !name.is_empty() => Ok(Key(key.into_boxed_str())),
+            _ => Err(Error::invalid(format!(
+                "{:?} cannot be an item's key: take 1 to {LONGEST_PLAIN} visible ASCII characters, the prefix included.",
+                String::from_utf8_lossy(name)
+            ))),
+        }
     }
 
     /// The key of a session of a distinct list: `list:<session>`.

@@ -55,6 +55,7 @@ pub(crate) fn wait_for<G: Goal>(goal: &mut G, wait: &Wait<'_>, at: &Place<'_, G>
         None => match goal.attempt(false, &enough) {
             Ok(Some(got)) => return Ok(Waited::Done(got)),
             Ok(None) => Some(Event::Missed),
+            Err(error) if !goal.can_go_on_after(&error) => return Err(error),
             Err(error) if error.kind() == ErrorKind::Unknown && interrupted() => {
                 return Ok(Waited::Interrupted);
             }
@@ -176,6 +177,7 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
                         return Ok(Waited::Done(got));
                     }
                     Ok(None) => self.tell(Event::Missed),
+                    Err(error) if !self.goal.can_go_on_after(&error) => return Err(error),
                     Err(error) if error.kind() == ErrorKind::Unknown && interrupted() => {
                         self.tell(Event::Interrupted);
                     }

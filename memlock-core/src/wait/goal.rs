@@ -5,7 +5,7 @@ use super::hall::Hall;
 use super::plan::Seen;
 use super::queue::Room;
 use crate::client::Client;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::name::Key;
 use crate::store::{Op, Reply, Route};
 
@@ -19,6 +19,10 @@ pub(crate) trait Goal {
     /// Tries once, and finds out what came of it. `called`: our turn has come, or we are the first. `enough`: whether to
     /// leave for later what came of it.
     fn attempt(&mut self, called: bool, enough: &dyn Fn() -> bool) -> Result<Option<Self::Got>>;
+    /// Whether what came of a failed attempt can be found out by a later one, so that waiting may go on.
+    fn can_go_on_after(&self, error: &Error) -> bool {
+        error.is_outage()
+    }
     /// What is to be read, to see whether it can be had.
     fn look(&self) -> Op<'_>;
     /// What that showed to one who waits, and whether as the `first` of all. A holder that would not ring is told to.

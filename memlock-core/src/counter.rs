@@ -1,0 +1,246 @@
+//! The plain counter: one item that holds the number of free permits in decimal, for use together with programs that already do so.
+//!
+//! **It has no leases.** The item says how many permits are free and nothing about who has the others: those of a program that
+//! dies are gone until somebody writes the item anew, and whoever releases twice makes one up. A reply that is lost cannot be made up
+//! for either: the outcome is *unknown*, and is said to be. Take a [`Semaphore`](crate::Semaphore) wherever you are free to.
+//!
+//! | | what it does |
+//! | --- | --- |
+//! | [`Counter::try_acquire`] | reads N, and writes N-1 over that version if N is not 0; once more if somebody was faster |
+//! | [`Counter::acquire_retrying`] | the same until it succeeds or the limit has passed, with pauses that grow from 1 to 50 ms |
+//! | [`Counter::acquire_parked`] | the same, waiting in a queue by priority; whoever releases through memlock rings the next one |
+//! | [`Counter::release`] | adds 1, by the server's own `incr` |
+//!
+//! All of them, and plain clients that do `gets` and `cas`, may use one item at the same time. It is created by whoever likes; its
+//! flags (by which clients note a value's type) and its expiry are kept. A plain client that releases rings nobody: those
+//! who are parked look every 0.15 to 1 second.
+//!
+//! Such counters, tried once, retried, or with threads parked by priority, are a well-known recipe of the years after 2010. What it lacked is
+//! that parking works between processes.
+
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::error::{Error, ErrorKind, Result};
+use crate::lease::Ttl;
+use crate::name::Key;
+use crate::store::{Item, Op, Reply, Route};
+use crate::wait::entries::{Request, WaitId};
+use crate::wait::plan::Seen;
+use crate::wait::queue::{Queue, Room};
+use crate::wait::{self, Goal, Wait, Waited};
+
+/// How often the number is written over anew because somebody else was faster.
+const ROUNDS: usize = 100;
+
+/// A counter by its item's key. It can be used from any number of threads at once.
+#[derive(Clone, Debug)]
+pub struct Counter {
+    client: Client,
+    route: Route,
+    key: Key,
+}
+
+impl Counter {
+    pub(crate) fn new(client: Client, key: Key) -> Counter {
+        Counter { client, route: Route::of(&key), key }
+    }
+
+    /// Creates the item with so many free permits, to be kept for ever. False when there is one, which is left as it is.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
+    pub fn set_up(&self, permits: u64) -> Result<bool> {
+        let value = permits.to_string();
+        let put =
+            Op::Put { key: &self.key, version: None, flags: 0, value: value.as_bytes(), ttl: Ttl::Never };
+        match self.client.one(self.route, put) {
+            Ok(reply) => Ok(reply == Reply::Written),
+            Err(failure) => Err(self.said("Setting up", failure.error)),
+        }
+    }
+
+    /// Takes one permit if there is one. Two round trips.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] when there is no such item; [`ErrorKind::Protocol`] when it is not a number;
+    /// [`ErrorKind::Unreachable`]: nothing was changed; [`ErrorKind::Unknown`]: sent, and no reply came, so that one may have been taken
+    /// without anybody having it.
+    pub fn try_acquire(&self) -> Result<bool> {
+        Ok(self.acquire_retrying(&Wait::NEVER)?.done().is_some())
+    }
+
+    /// Tries until it succeeds, or the wait ends: with pauses in between that grow from 1 to 50 milliseconds. Who tries more
+    /// often comes first: nobody's turn is kept.
+    ///
+    /// # Errors
+    /// As [`Counter::try_acquire`].
+    pub fn acquire_retrying(&self, wait: &Wait<'_>) -> Result<Waited<()>> {
+        let waited = wait::poll(&self.client, self.route, wait, || self.take());
+        waited.map_err(|error| self.said("Acquiring", error))
+    }
+
+    /// Waits in a queue for one permit, those of higher priority first, and among equals who came first. Whoever releases by this
+    /// library, in any process, rings the next one. Who is parked comes after those who retry and happen to be faster.
+    ///
+    /// # Errors
+    /// As [`Counter::try_acquire`].
+    pub fn acquire_parked(&self, priority: i64, wait: &Wait<'_>) -> Result<Waited<()>> {
+        let hall = self.client.counter_waiters();
+        let place = wait::Place { client: &self.client, route: self.route, key: &self.key, hall };
+        let waited = wait::wait_for(&mut Attempt { counter: self, priority }, wait, &place);
+        waited.map_err(|error| self.said("Acquiring", error))
+    }
+
+    /// Gives one permit back, whoever took it, and rings the next one who is parked. Gives how many are free now. One round trip.
+    ///
+    /// # Errors
+    /// As [`Counter::try_acquire`]; after [`ErrorKind::Unknown`] it may or may not have been given back.
+    pub fn release(&self) -> Result<u64> {
+        let queue = self.key.waiters();
+        let ops = [Op::Count { key: &self.key, by: 1, initial: None }, Op::Get { key: &queue }];
+        let replies =
+            self.client.run(self.route, &ops).map_err(|failure| self.said("Releasing", failure.error))?;
+        let mut replies = replies.into_iter();
+        let Some(Reply::Number(free)) = replies.next() else {
+            return Err(self.said("Releasing", self.missing()));
+        };
+        let hall = self.client.counter_waiters();
+        let handed = match replies.next() {
+            Some(Reply::Value(waiters)) => {
+                let room = u32::try_from(free).unwrap_or(u32::MAX);
+                let queue = Queue { client: &self.client, route: self.route, key: &queue };
+                let ring = wait::ringing(&self.client, hall, &self.key, Duration::ZERO);
+                queue.hand_on_all(waiters, room, 1, &[], &ring, &wait::is_deaf)
+            }
+            _ => Default::default(),
+        };
+        hall.let_go(&self.key, handed, self.client.clock().now());
+        Ok(free)
+    }
+
+    /// How many are free; `None` when there is no such item. What is read is already past. One round trip.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`], or [`ErrorKind::Protocol`], also when it is not a number.
+    pub fn available(&self) -> Result<Option<u64>> {
+        let item = self.client.get(self.route, &self.key)?;
+        item.map(|item| self.number(&item)).transpose()
+    }
+
+    /// Writes one less over what was read, unless it is none.
+    fn take(&self) -> Result<Option<()>> {
+        let key = &self.key;
+        for _ in 0..ROUNDS {
+            let Some(item) = self.client.get(self.route, key)? else { return Err(self.missing()) };
+            let Some(left) = self.number(&item)?.checked_sub(1) else { return Ok(None) };
+            let value = left.to_string();
+            let ttl = item.remaining.map_or(Ttl::Never, |remaining| Ttl::For(remaining.as_secs().max(1)));
+            let put =
+                Op::Put { key, version: Some(item.version), flags: item.flags, value: value.as_bytes(), ttl };
+            match self.client.one(self.route, put) {
+                Ok(Reply::Written) => return Ok(Some(())),
+                Ok(_) => {}
+                Err(failure) if failure.sent && failure.error.is_outage() => {
+                    return Err(Error::new(
+                        ErrorKind::Unknown,
+                        format!(
+                            "The request was sent and no reply came: a permit may be gone that nobody has ({}).",
+                            failure.error
+                        ),
+                    ));
+                }
+                Err(failure) => return Err(failure.error),
+            }
+        }
+        Ok(None)
+    }
+
+    fn number(&self, item: &Item) -> Result<u64> {
+        // `decr` leaves spaces where a number became shorter.
+        let text = std::str::from_utf8(&item.value).ok().map(str::trim_end);
+        text.and_then(|text| text.parse().ok()).ok_or_else(|| {
+            Error::protocol(format!("The item {} is not a decimal number of free permits.", self.key))
+        })
+    }
+
+    fn missing(&self) -> Error {
+        Error::new(
+            ErrorKind::NotFound,
+            format!("There is no item {}: set it up with the number of permits.", self.key),
+        )
+    }
+
+    fn said(&self, doing: &str, error: Error) -> Error {
+        error.during(format_args!("{doing} {}", self.key))
+    }
+}
+
+/// Someone who is parked.
+struct Attempt<'a> {
+    counter: &'a Counter,
+    priority: i64,
+}
+
+impl Goal for Attempt<'_> {
+    type Ask = ();
+    type Got = ();
+
+    fn attempt(&mut self, _called: bool, _enough: &dyn Fn() -> bool) -> Result<Option<()>> {
+        self.counter.take()
+    }
+
+    /// There is nothing by which a permit that was taken could be told from another.
+    fn can_go_on_after(&self, error: &Error) -> bool {
+        error.kind() == ErrorKind::Unreachable
+    }
+
+    fn look(&self) -> Op<'_> {
+        Op::Get { key: &self.counter.key }
+    }
+
+    fn seen(&mut self, reply: &Reply, _first: bool) -> Result<Seen> {
+        Ok(match self.room(reply) {
+            Some(_) => Seen::Free,
+            // A plain client that gives back rings nobody.
+            None => Seen::Held { rings: false, left: None },
+        })
+    }
+
+    fn room(&self, reply: &Reply) -> Option<Room> {
+        let free = match reply {
+            Reply::Value(item) => self.counter.number(item).unwrap_or(u64::MAX),
+            // The next attempt says that it is not there.
+            _ => u64::MAX,
+        };
+        let permits = u32::try_from(free).unwrap_or(u32::MAX);
+        (permits > 0).then_some(Room { permits, shared: true })
+    }
+
+    fn request(&self) -> Request {
+        Request { priority: self.priority, ..Request::default() }
+    }
+
+    fn ask(&self) {}
+
+    fn will_wait(&mut self) {}
+
+    fn stood(&mut self, (): &mut (), ids: Vec<WaitId>, unrung: bool) {
+        // Whoever rang us has taken us off, or is about to.
+        if !unrung || ids.is_empty() {
+            return;
+        }
+        let Counter { client, route, key } = self.counter;
+        let queue = Queue { client, route: *route, key: &key.waiters() };
+        if let Err(failure) = queue.leave(&ids, Op::Get { key }) {
+            log::debug!("The queue could not be left: {}", failure.error);
+            client.counter_waiters().leave_behind(key, &ids);
+        }
+    }
+
+    fn decline(&mut self, (): ()) {
+        if let Err(error) = self.counter.release() {
+            log::warn!("A permit that nobody wanted any more could not be given back. {error}");
+        }
+    }
+}

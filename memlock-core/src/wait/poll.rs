@@ -1,0 +1,67 @@
+//! Waiting without a queue: trying again and again, with pauses that grow.
+
+use std::time::Duration;
+
+use super::{Wait, Waited};
+use crate::client::Client;
+use crate::error::{ErrorKind, Result};
+use crate::fork;
+use crate::store::Route;
+
+/// The first pause, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
+
+/// Tries until it succeeds or the wait ends.
+///
+/// # Errors
+/// What `attempt` fails with: at once the first time, and later once the server was out of reach for as long as the client
+/// tolerates.
+pub(crate) fn poll<T>(
+    client: &Client,
+    route: Route,
+    wait: &Wait<'_>,
+    mut attempt: impl FnMut() -> Result<Option<T>>,
+) -> Result<Waited<T>> {
+    let (process, cancellations) = (fork::generation(), client.cancellations());
+    let clock = client.clock();
+    let began = clock.now();
+    let deadline = wait.limit.map(|limit| began + limit);
+    let mut pause = PAUSES.0;
+    let (mut bell, mut reached, mut out_since) = (None, false, None);
+    if wait.is_cancelled() {
+        return Ok(Waited::Interrupted);
+    }
+    loop {
+        match attempt() {
+            Ok(Some(got)) => return Ok(Waited::Done(got)),
+            Ok(None) => (reached, out_since) = (true, None),
+            Err(error) => {
+                let since = *out_since.get_or_insert(clock.now());
+                let too_long = clock.now().since(since) >= client.outage();
+                if !reached || too_long || error.kind() != ErrorKind::Unreachable {
+                    return Err(error);
+                }
+            }
+        }
+        if wait.is_once() {
+            return Ok(Waited::Busy);
+        }
+        let now = clock.now();
+        if deadline.is_some_and(|deadline| deadline <= now) {
+            return Ok(Waited::TimedOut);
+        }
+        let left = deadline.map_or(pause, |deadline| deadline.since(now));
+        let jittered = pause.mul_f64(0.5 + 0.5 * client.identity()?.fraction());
+        // A bell, since that can be nudged by whoever cancels.
+        let bell = bell.get_or_insert_with(|| client.bells().take(client.local_address(route)));
+        let ended = client.cancellations() != cancellations || wait.is_interrupted();
+        if ended || fork::generation() != process {
+            return Ok(Waited::Interrupted);
+        }
+        bell.sleep(jittered.min(left), &[]);
+        if client.cancellations() != cancellations || wait.is_interrupted() || fork::generation() != process {
+            return Ok(Waited::Interrupted);
+        }
+        pause = (pause * 2).min(PAUSES.1);
+    }
+}
