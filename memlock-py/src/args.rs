@@ -1,4 +1,4 @@
-//! What callers pass: names and durations.
+//! What callers pass: names, durations, numbers and the limits of waits.
 
 use std::time::Duration;
 
@@ -84,5 +84,33 @@ impl FromPyObject<'_, '_> for Seconds {
             Err(error) => return Err(error),
         };
         Duration::try_from_secs_f64(number).map(Seconds).map_err(|_| unusable(number.to_string()))
+    }
+}
+
+/// What `threading.TIMEOUT_MAX` is on 64-bit machines, in seconds.
+const LONGEST_TIMEOUT: f64 = 9_223_372_036.0;
+
+/// How long acquire() waits at most, by the arguments that threading's locks and semaphores have. Where they say nothing,
+/// it is `own`.
+pub(crate) fn limit(
+    py: Python<'_>,
+    blocking: Option<&Bound<'_, PyAny>>,
+    timeout: Option<f64>,
+    own: Option<Duration>,
+) -> PyResult<Option<Duration>> {
+    let invalid = |sentence: &str| Err(raise(py, Answer::Invalid, sentence));
+    let blocking = blocking.map_or(Ok(true), |blocking| blocking.is_truthy())?;
+    let Some(timeout) = timeout.filter(|&timeout| timeout != -1.0) else {
+        return Ok(if blocking { own } else { Some(Duration::ZERO) });
+    };
+    if !blocking {
+        return invalid("can't specify a timeout for a non-blocking call");
+    }
+    if timeout > LONGEST_TIMEOUT {
+        return Err(PyOverflowError::new_err("timeout value is too large"));
+    }
+    match Duration::try_from_secs_f64(timeout) {
+        Ok(limit) => Ok(Some(limit)),
+        Err(_) => invalid("timeout value must be a non-negative number"),
     }
 }

@@ -3,7 +3,9 @@
 //! | file | what it is |
 //! | --- | --- |
 //! | `client`, `mutex`, `owner`, `distinct`, `bare` | the classes and functions, as Python sees them |
-//! | `held` | what a mutex object holds, shared between threads |
+//! | `held` | one acquisition, shared between threads |
+//! | `slot` | what a mutex object holds |
+//! | `leave` | the end of an acquisition |
 //! | `call` | into the core without the interpreter's lock, and Ctrl-C |
 //! | `error`, `args` | exceptions and arguments |
 
@@ -16,8 +18,10 @@ mod client;
 mod distinct;
 mod error;
 mod held;
+mod leave;
 mod mutex;
 mod owner;
+mod slot;
 
 /// The compiled half of memlock. Import the package `memlock` instead.
 #[pymodule]
