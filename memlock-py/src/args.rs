@@ -87,6 +87,45 @@ impl FromPyObject<'_, '_> for Seconds {
     }
 }
 
+/// A whole number. One that does not fit is a ValueError, as one that is refused for another reason.
+#[derive(Clone, Copy)]
+pub(crate) struct Whole<T>(pub(crate) T);
+
+pub(crate) trait Range: for<'a, 'py> FromPyObject<'a, 'py, Error = PyErr> {
+    const RANGE: &'static str;
+}
+
+impl Range for u32 {
+    const RANGE: &'static str = "1 to 4,294,967,295";
+}
+
+impl Range for u64 {
+    const RANGE: &'static str = "0 to 18,446,744,073,709,551,615";
+}
+
+impl Range for i64 {
+    const RANGE: &'static str = "-9,223,372,036,854,775,808 to 9,223,372,036,854,775,807";
+}
+
+impl<T: Range> FromPyObject<'_, '_> for Whole<T> {
+    type Error = PyErr;
+
+    fn extract(given: Borrowed<'_, '_, PyAny>) -> PyResult<Whole<T>> {
+        let py = given.py();
+        given.extract().map(Whole).map_err(|error: PyErr| {
+            if error.is_instance_of::<PyOverflowError>(py) {
+                let range = T::RANGE;
+                return raise(
+                    py,
+                    Answer::Invalid,
+                    format!("A number is out of range: give one from {range}."),
+                );
+            }
+            error
+        })
+    }
+}
+
 /// What `threading.TIMEOUT_MAX` is on 64-bit machines, in seconds.
 const LONGEST_TIMEOUT: f64 = 9_223_372_036.0;
 
