@@ -37,6 +37,7 @@ behaviours! {
     a_swap_needs_the_version
     a_delete_needs_the_version
     appending_changes_the_version_and_keeps_the_rest
+    a_put_needs_the_version_and_keeps_what_it_is_told
     counting_begins_where_it_is_told
     a_batch_is_answered_in_its_order
     versions_rise_and_those_of_another_life_are_refused
@@ -139,6 +140,28 @@ fn appending_changes_the_version_and_keeps_the_rest(bench: &Bench) {
         assert!(item.remaining.unwrap() > Duration::from_secs(50));
         last = item.version;
     }
+}
+
+fn a_put_needs_the_version_and_keeps_what_it_is_told(bench: &Bench) {
+    let key = &bench.key;
+    let put = |version, flags, value, ttl| bench.one(Op::Put { key, version, flags, value, ttl });
+    let strange = Version { incarnation: Incarnation { boot: 1, pid: 1 }, cas: 1 };
+    assert_eq!(bench.one(Op::Get { key }), Reply::Missing);
+    let now = bench.store.time(bench.route).unwrap();
+    assert_eq!(put(None, 7, b"1\r\n", Ttl::Until(now + 100)), Reply::Written);
+    assert_eq!(put(None, 7, b"2", minute()), Reply::Exists);
+    let item = bench.read().unwrap();
+    assert_eq!((item.value.as_slice(), item.flags), (&b"1\r\n"[..], 7));
+    // What is left of it tells the server's time.
+    let left = item.remaining.unwrap().as_secs();
+    assert!((90..=103).contains(&left), "{left}");
+    assert_eq!(put(Some(strange), 0, b"3", minute()), Reply::Changed);
+    assert_eq!(put(Some(item.version), 4_294_967_295, b"4", Ttl::Never), Reply::Written);
+    assert_eq!(put(Some(item.version), 0, b"5", minute()), Reply::Changed);
+    let item = bench.read().unwrap();
+    assert_eq!((item.value.as_slice(), item.remaining, item.flags), (&b"4"[..], None, 4_294_967_295));
+    assert_eq!(bench.one(Op::Delete { key, version: item.version }), Reply::Deleted);
+    assert_eq!(put(Some(item.version), 0, b"6", minute()), Reply::Missing);
 }
 
 fn counting_begins_where_it_is_told(bench: &Bench) {

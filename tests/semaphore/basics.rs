@@ -116,8 +116,10 @@ fn it_is_set_up_once_and_torn_down_for_everybody() {
     assert_eq!(bench.semaphore(3).set_up(LEASE).unwrap_err().kind(), ErrorKind::Invalid);
     let remaining = bench.server.plain().get("semaphore:s").unwrap();
     assert!(remaining.starts_with(b"memlock-semaphore/1 "), "{remaining:?}");
-    let mut held = open.acquire().unwrap();
+    let (mut held, other) = (open.acquire().unwrap(), bench.client().open_semaphore("s", LEASE).unwrap());
+    drop(other.acquire().unwrap());
     assert!(open.tear_down().unwrap());
+    assert_eq!(other.try_acquire().unwrap_err().kind(), ErrorKind::NotFound);
     assert!(!semaphore.tear_down().unwrap());
     assert_eq!(held.release().unwrap(), Release::Lost);
     assert_eq!(open.try_acquire().unwrap_err().kind(), ErrorKind::NotFound);

@@ -15,5 +15,5 @@ pub mod fake;
 pub mod proxy;
 pub mod server;
 
-mod plain;
+pub mod plain;
 mod wire;

@@ -58,18 +58,25 @@ impl Plain {
 
     /// The value, if the server has one.
     pub fn get(&mut self, key: &str) -> Option<Vec<u8>> {
-        let head = self.command(&format!("get {key}"));
-        if head == "END" {
-            return None;
+        self.read("get", key).map(|(_, value)| value)
+    }
+
+    /// The value, its flags and its cas id, if the server has one.
+    pub fn gets(&mut self, key: &str) -> Option<(Vec<u8>, u32, u64)> {
+        let (head, value) = self.read("gets", key)?;
+        let words: Vec<&str> = head.split(' ').collect();
+        let [_, _, flags, _, cas] = words[..] else { panic!("gets {key:?} was answered with {head:?}") };
+        Some((value, flags.parse().expect("flags are a number"), cas.parse().expect("a cas id is a number")))
+    }
+
+    /// Stores for ever if the item has that cas id.
+    pub fn cas(&mut self, key: &str, value: &str, flags: u32, cas: u64) -> bool {
+        let line = format!("cas {key} {flags} 0 {} {cas}\r\n{value}", value.len());
+        match self.command(&line).as_str() {
+            "STORED" => true,
+            "EXISTS" | "NOT_FOUND" => false,
+            other => panic!("cas {key:?} was answered with {other:?}"),
         }
-        let length = head.rsplit(' ').next().and_then(|word| word.parse().ok());
-        let length: usize = length.unwrap_or_else(|| panic!("get {key:?} was answered with {head:?}"));
-        let mut value = vec![0; length + "\r\nEND\r\n".len()];
-        self.stream
-            .read_exact(&mut value)
-            .unwrap_or_else(|why| panic!("the value of {key:?} broke off: {why}"));
-        value.truncate(length);
-        Some(value)
     }
 
     /// Deletes; false when there was nothing.
@@ -124,6 +131,21 @@ impl Plain {
         let stats = self.stats();
         let count = |name: &&str| stats.get(*name).and_then(|value| value.parse::<u64>().ok());
         COUNTERS.iter().map(|name| count(name).unwrap_or_else(|| panic!("stats has no counter {name}"))).sum()
+    }
+
+    fn read(&mut self, verb: &str, key: &str) -> Option<(String, Vec<u8>)> {
+        let head = self.command(&format!("{verb} {key}"));
+        if head == "END" {
+            return None;
+        }
+        let length = head.split(' ').nth(3).and_then(|word| word.parse().ok());
+        let length: usize = length.unwrap_or_else(|| panic!("{verb} {key:?} was answered with {head:?}"));
+        let mut value = vec![0; length + "\r\nEND\r\n".len()];
+        self.stream
+            .read_exact(&mut value)
+            .unwrap_or_else(|why| panic!("the value of {key:?} broke off: {why}"));
+        value.truncate(length);
+        Some((head, value))
     }
 
     fn store(&mut self, verb: &str, key: &str, value: &[u8], ttl: u32) -> bool {

@@ -14,6 +14,8 @@ pub enum Match {
     Adding,
     /// `ms` only over a known version (`C<number>`).
     Swapping,
+    /// The classic `cas`.
+    Putting,
     /// `md`
     Deleting,
     /// `mg`
@@ -83,6 +85,7 @@ impl Match {
             Match::Storing => command.verb() == "ms",
             Match::Adding => command.verb() == "ms" && (command.has_flag("ME") || command.has_flag("Me")),
             Match::Swapping => command.verb() == "ms" && version,
+            Match::Putting => command.verb() == "cas",
             Match::Deleting => command.verb() == "md",
             Match::Getting => command.verb() == "mg",
             Match::Counting => command.verb() == "ma",

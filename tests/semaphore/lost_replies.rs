@@ -1,0 +1,100 @@
+//! Every way in which a reply can be lost or late: what is granted is known, what is not known is said, nothing leaks.
+
+use std::thread;
+use std::time::Duration;
+
+use memlock_core::{Client, ErrorKind, Extension, Release, Semaphore};
+use memlock_tests::proxy::{Fault, Match, Proxy};
+
+use super::{Bench, LEASE};
+
+fn faults() -> [Fault; 7] {
+    [
+        Fault::SwallowReply,
+        Fault::CutAfterRequest,
+        Fault::CutReplyAfter(3),
+        Fault::DelayReply(Duration::from_millis(700)),
+        Fault::DropRequest,
+        Fault::DelayRequest(Duration::from_millis(700)),
+        Fault::GarbleReply(b"NOT_FOUNDLING\r\n".to_vec()),
+    ]
+}
+
+/// One whose writes are in trouble, beside one that looks on.
+fn in_trouble(bench: &Bench) -> (Proxy, Semaphore, Semaphore) {
+    let proxy = Proxy::start(bench.server.address());
+    let client = Client::connect(&format!("{}?io_timeout=300ms", proxy.url())).unwrap();
+    let witness = bench.semaphore(2);
+    drop(witness.acquire().unwrap());
+    (proxy, client.semaphore("s", 2, LEASE).unwrap(), witness)
+}
+
+fn available(witness: &Semaphore) -> u32 {
+    witness.status().unwrap().unwrap().available
+}
+
+#[test]
+fn a_grant_whose_reply_is_lost_is_found_and_kept() {
+    for fault in faults() {
+        let bench = Bench::new();
+        let (proxy, semaphore, witness) = in_trouble(&bench);
+        proxy.inject(Match::Putting, fault.clone());
+        let mut permit = semaphore.try_acquire().unwrap().unwrap_or_else(|| panic!("{fault:?}: it was free"));
+        assert_eq!(proxy.hits(), 1, "{fault:?}");
+        assert_eq!(available(&witness), 1, "{fault:?}: granted twice, or not at all");
+        // A request that was only late.
+        thread::sleep(Duration::from_millis(800));
+        assert_eq!(available(&witness), 1, "{fault:?}");
+        assert_eq!(permit.release().unwrap(), Release::Released, "{fault:?}");
+        assert_eq!(available(&witness), 2, "{fault:?}");
+    }
+}
+
+#[test]
+fn a_release_whose_reply_is_lost_is_settled() {
+    for fault in faults() {
+        let bench = Bench::new();
+        let (proxy, semaphore, witness) = in_trouble(&bench);
+        let mut permit = semaphore.acquire().unwrap();
+        proxy.inject(Match::Putting, fault.clone());
+        assert_eq!(permit.release().unwrap(), Release::Released, "{fault:?}");
+        assert_eq!(available(&witness), 2, "{fault:?}");
+        let next = witness.acquire().unwrap();
+        thread::sleep(Duration::from_millis(800));
+        assert_eq!(available(&witness), 1, "{fault:?}: another's permit was given back");
+        drop(next);
+    }
+}
+
+#[test]
+fn an_extension_whose_reply_is_lost_is_settled() {
+    for fault in faults() {
+        let bench = Bench::new();
+        let (proxy, semaphore, witness) = in_trouble(&bench);
+        let mut permit = semaphore.acquire().unwrap();
+        proxy.inject(Match::Putting, fault.clone());
+        assert_eq!(permit.extend(2 * LEASE).unwrap(), Extension::Extended, "{fault:?}");
+        assert!(permit.remaining() > LEASE, "{fault:?}");
+        let holder = &witness.status().unwrap().unwrap().holders[0];
+        assert!(holder.remaining > permit.remaining(), "{fault:?}: {holder:?}");
+        assert_eq!(permit.release().unwrap(), Release::Released, "{fault:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_found_out_is_unknown_and_taken_back_at_the_next_contact() {
+    let bench = Bench::new();
+    let (proxy, semaphore, witness) = in_trouble(&bench);
+    // What it reads first comes through; and from its first write on nothing does.
+    let mut written = false;
+    proxy.decide(move |burst| {
+        written |= burst.starts_with(b"cas ");
+        written.then_some(Fault::SwallowReply)
+    });
+    let error = semaphore.try_acquire().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unknown, "{error}");
+    assert_eq!(available(&witness), 1);
+    proxy.clear_rules();
+    drop(semaphore.acquire().unwrap());
+    assert_eq!(available(&witness), 2);
+}
