@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | two valid holds of a mutex at once; a fence that does not rise; a lock lost before its deadline; a release that is told as done after another was granted it; a refusal when nobody can have held it | [`locks`] |
 //! | more permits out than there are; permits lost before their end; a release that is told twice; a refusal when there must have been permits | [`semaphores`] |
+//! | waiters of low priority that come before those of higher priority | [`turns`] |
 //! | a key with two ids, an id with two keys, a key with two firsts or with none; a session set up twice, or gone | [`lists`] |
 //! | a call that lasts longer than its limit and [`BOUND`]; an answer that these programs cannot get | [`calls`] |
 //!
@@ -17,12 +18,15 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+pub(crate) use turns::Turns;
+
 use crate::history::{Call, Op, Span, answer};
 
 mod calls;
 mod lists;
 mod locks;
 mod semaphores;
+mod turns;
 
 /// How much longer than its limit a call may take. The clients' `io_timeout` and `connect_timeout` are 300 ms: three
 /// attempts that each wait for a connection, its introduction and an answer, and a queue that is left.
@@ -83,6 +87,8 @@ pub(crate) struct Verdict {
     pub(crate) losses: Vec<String>,
     /// By how much a call exceeded its limit at most.
     pub(crate) latest: Duration,
+    /// In which order waiters of different priority got their permits.
+    pub(crate) turns: Turns,
 }
 
 /// How often what was answered.
@@ -133,6 +139,7 @@ pub(crate) fn check(calls: &[Call], facts: &Facts) -> Verdict {
     calls::check(&calls, facts, &mut verdict);
     locks::check(&calls, facts, &mut verdict);
     semaphores::check(&calls, facts, &mut verdict);
+    turns::check(&calls, facts, &mut verdict);
     lists::check(&calls, facts, &mut verdict);
     verdict
 }

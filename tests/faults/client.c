@@ -146,7 +146,7 @@ static void use_permits(const char *name, memlock_permit *permit, int64_t lease_
         done(answer, 0, permit_deadline(permit));
         if (answer == MEMLOCK_OK) pause_ms((int64_t)below(200));
     } else {
-        pause_ms((int64_t)(what < 300 ? 5 + below(35) : below(3)));
+        pause_ms((int64_t)(what < 700 ? 5 + below(35) : below(3)));
     }
     call("release", name, 0, 0);
     done(memlock_permit_release(permit), 0, 0);

@@ -165,7 +165,7 @@ class Client:
             else:
                 self._done(OK, 0, _deadline(semaphore))
                 time.sleep(self._chance.randrange(200) / 1000)
-        elif what < 300:
+        elif what < 700:
             time.sleep((5 + self._chance.randrange(35)) / 1000)
         else:
             time.sleep(self._chance.randrange(3) / 1000)

@@ -101,6 +101,9 @@ impl Worker<'_> {
     fn live(&mut self, stopped: &AtomicBool) -> Result<(), Failure> {
         while !stopped.load(Ordering::Relaxed) {
             match self.chance.below(6) {
+                // Believing takes long, so each of its threads has one thing to believe in.
+                _ if self.credulous && self.number == 0 => self.contend()?,
+                _ if self.credulous => self.contend_for_permits()?,
                 0 => self.insert()?,
                 1..3 => self.contend_for_permits()?,
                 _ => self.contend()?,
@@ -200,11 +203,11 @@ impl Worker<'_> {
     }
 
     fn contend_for_permits(&mut self) -> Result<(), Failure> {
-        let place = self.chance.below(SEMAPHORES.len() as u64) as usize;
+        let place = if self.credulous { 1 } else { self.chance.below(SEMAPHORES.len() as u64) as usize };
         let (name, _, most) = SEMAPHORES[place];
         let (lease, millis) = self.lease_and_wait();
         let wait = Wait::at_most(Duration::from_millis(millis));
-        let permits = 1 + self.chance.below(most.into()) as u32;
+        let permits = if self.credulous { most } else { 1 + self.chance.below(most.into()) as u32 };
         let request = Request { permits, priority: self.chance.below(3) as i64 - 1, ..Request::default() };
         let semaphore = self.semaphores[place].with_lease(lease)?;
         let (ms, priority) = (lease.as_millis(), request.priority);
@@ -227,7 +230,7 @@ impl Worker<'_> {
                 0 => thread::sleep(lease + Duration::from_millis(self.chance.below(2500))),
                 1..5 => thread::sleep(permit.remaining().saturating_sub(SHORTLY)),
                 5..15 => self.prolong(name, &mut permit, lease)?,
-                15..300 => thread::sleep(self.chance.millis(5, 40)),
+                15..700 => thread::sleep(self.chance.millis(5, 40)),
                 _ => thread::sleep(Duration::from_millis(self.chance.below(3))),
             }
         }
