@@ -145,8 +145,13 @@ static void use_permits(const char *name, memlock_permit *permit, int64_t lease_
         const int answer = memlock_permit_extend(permit, lease_ms);
         done(answer, 0, permit_deadline(permit));
         if (answer == MEMLOCK_OK) pause_ms((int64_t)below(200));
+    } else if (what < 300) {
+        pause_ms(5 + (int64_t)below(35));
+    } else if (what < 600 && name == semaphores[0].name) {
+        /* So that some stand in its queue. */
+        pause_ms(40 + (int64_t)below(80));
     } else {
-        pause_ms((int64_t)(what < 700 ? 5 + below(35) : below(3)));
+        pause_ms((int64_t)below(3));
     }
     call("release", name, 0, 0);
     done(memlock_permit_release(permit), 0, 0);

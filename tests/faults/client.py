@@ -165,8 +165,11 @@ class Client:
             else:
                 self._done(OK, 0, _deadline(semaphore))
                 time.sleep(self._chance.randrange(200) / 1000)
-        elif what < 700:
+        elif what < 300:
             time.sleep((5 + self._chance.randrange(35)) / 1000)
+        elif what < 600 and name == SEMAPHORES[0][0]:
+            # So that some stand in its queue.
+            time.sleep((40 + self._chance.randrange(80)) / 1000)
         else:
             time.sleep(self._chance.randrange(3) / 1000)
 

@@ -230,7 +230,9 @@ impl Worker<'_> {
                 0 => thread::sleep(lease + Duration::from_millis(self.chance.below(2500))),
                 1..5 => thread::sleep(permit.remaining().saturating_sub(SHORTLY)),
                 5..15 => self.prolong(name, &mut permit, lease)?,
-                15..700 => thread::sleep(self.chance.millis(5, 40)),
+                15..300 => thread::sleep(self.chance.millis(5, 40)),
+                // So that some stand in its queue.
+                300..600 if name == SEMAPHORES[0].0 => thread::sleep(self.chance.millis(40, 120)),
                 _ => thread::sleep(Duration::from_millis(self.chance.below(3))),
             }
         }
