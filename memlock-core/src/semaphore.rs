@@ -214,8 +214,8 @@ impl Semaphore {
     /// last. Where nobody does, the first to acquire sets it up, to be kept for a day.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a `life` out of range, and when there is one with another number of permits, or this one was opened
-    /// without; [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
+    /// [`ErrorKind::Invalid`] for a `life` out of range, and when there is one with another number of permits;
+    /// [`ErrorKind::NotFound`] when there is none, and this one was opened without a number; [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
     pub fn set_up(&self, life: Duration) -> Result<crate::SetUp> {
         let life = covering(Lease::new(life)?.duration());
         let token = self.client.identity()?.token();

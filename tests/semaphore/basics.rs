@@ -127,6 +127,17 @@ fn it_is_set_up_once_and_torn_down_for_everybody() {
 }
 
 #[test]
+fn what_somebody_else_tore_down_is_not_found_by_who_used_it_before() {
+    let bench = Bench::new();
+    let open = bench.client().open_semaphore("s", LEASE).unwrap();
+    assert_eq!(bench.semaphore(2).set_up(LEASE).unwrap(), SetUp::Created);
+    drop(open.acquire().unwrap());
+    assert!(bench.semaphore(2).tear_down().unwrap());
+    assert_eq!(open.try_acquire().unwrap_err().kind(), ErrorKind::NotFound);
+    assert!(open.status().unwrap().is_none());
+}
+
+#[test]
 fn another_programs_item_is_left_alone() {
     let bench = Bench::new();
     bench.server.plain().set("semaphore:s", "3", 0);
