@@ -128,12 +128,12 @@ impl<'a> Attempt<'a> {
         let other = seen.record.gathering.filter(|other| other.until > seen.now);
         let needless = other.is_some_and(|other| {
             let another = other.token != self.token && other.priority >= self.request.priority;
-            another || other.token == self.token && other.until > seen.now + GATHERS / 2
+            another || other.token == self.token && other.until > seen.now.saturating_add(GATHERS / 2)
         });
         if !needless {
             let Request { priority, .. } = self.request;
-            seen.record.gathering =
-                Some(Gathering { token: self.token, priority, until: seen.now + GATHERS });
+            let until = seen.now.saturating_add(GATHERS);
+            seen.record.gathering = Some(Gathering { token: self.token, priority, until });
             let _ = self.semaphore.write(seen, &[]);
         }
     }
