@@ -1,4 +1,4 @@
-/* memlock: locks and distinct lists for programs that share nothing but a memcached.
+/* memlock: locks, semaphores and distinct lists for programs that share nothing but a memcached.
  *
  *     if (mutex_lock("nightly-report", 30) == MEMLOCK_OK) {
  *         ...                                  at most 30 seconds of work
@@ -13,7 +13,8 @@
  * Where a function answers anything but what it is said to write for, the places for its results stay as they
  * were; those for handles are NULL then.
  *
- * Define MEMLOCK_NO_BARE_NAMES before including this header to hide Burton's six bare function names.
+ * Define MEMLOCK_NO_BARE_NAMES before including this header to hide the bare function names: Burton's six, and the
+ * five of the semaphore.
  */
 
 #ifndef MEMLOCK_H
@@ -49,12 +50,12 @@
 #define MEMLOCK_DUPLICATE 3
 
 /**
- * The session was set up already, and the caller is in it: carry on.
+ * The session or semaphore was set up already, and the caller is in it: carry on.
  */
 #define MEMLOCK_EXISTS 4
 
 /**
- * This process holds no such lock.
+ * This process holds no such lock or permit.
  */
 #define MEMLOCK_NOT_HELD 5
 
@@ -64,7 +65,7 @@
 #define MEMLOCK_LOST 6
 
 /**
- * No such session: never set up, expired or torn down.
+ * No such session or semaphore: never set up, expired or torn down.
  */
 #define MEMLOCK_NOT_FOUND 7
 
@@ -130,6 +131,17 @@ typedef struct memlock_list memlock_list;
 typedef struct memlock_lock memlock_lock;
 
 /**
+ * One or several permits of a semaphore that are held. Use it from one thread at a time; reading its remaining
+ * time and its count is allowed from several.
+ */
+typedef struct memlock_permit memlock_permit;
+
+/**
+ * A semaphore by its name. It may be used from any number of threads at once, and in forked children.
+ */
+typedef struct memlock_semaphore memlock_semaphore;
+
+/**
  * Ends waits of one client from outside: each that is given it. It may be used from any number of threads at
  * once.
  */
@@ -193,6 +205,56 @@ typedef struct memlock_owner {
    */
   int64_t remaining_ms;
 } memlock_owner;
+
+/**
+ * What to acquire, and in which order with others. `(memlock_request){.permits = 1}` is what
+ * memlock_semaphore_acquire() asks for.
+ */
+typedef struct memlock_request {
+  /**
+   * How many permits, from 1 to all that there are: together or not at all.
+   */
+  uint32_t permits;
+  /**
+   * Waiters of higher priority come first; among equals whoever came first.
+   */
+  int64_t priority;
+  /**
+   * 0: a waiter that was overtaken 16 times by others of higher priority comes next. 1: it never does, so
+   * that it may wait for ever.
+   */
+  int strict;
+} memlock_request;
+
+/**
+ * Who was seen to hold permits.
+ */
+typedef struct memlock_holder {
+  /**
+   * Names this acquisition.
+   */
+  char token[MEMLOCK_TOKEN_SIZE];
+  /**
+   * The holder's host, cut at 32 characters.
+   */
+  char host[256];
+  /**
+   * The holder's process id on that host.
+   */
+  uint32_t pid;
+  /**
+   * How many permits it holds.
+   */
+  uint32_t permits;
+  /**
+   * When it acquired them, in Unix seconds of its own clock.
+   */
+  int64_t since;
+  /**
+   * How long the server keeps them for it yet, in milliseconds.
+   */
+  int64_t remaining_ms;
+} memlock_holder;
 
 #ifdef __cplusplus
 extern "C" {
@@ -279,6 +341,84 @@ int distinct_list_insert(const char *session, const char *key);
 int distinct_list_tear_down(const char *session);
 #endif
 
+#if defined(MEMLOCK_BARE_NAMES)
+/**
+ * Sets up the semaphore `name` with so many permits (1 to 4294967295), to be kept for `duration` seconds (1 to
+ * 31622400) after it was used last.
+ *
+ * Answers MEMLOCK_OK, or MEMLOCK_EXISTS when it was set up already: then its life stays as it is.
+ * MEMLOCK_INVALID also when there is one with another number of permits; MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN,
+ * MEMLOCK_PROTOCOL, MEMLOCK_CONFIG. Thread-safe.
+ *
+ * # Safety
+ * `name` is NULL or a NUL-terminated string.
+ */
+int semaphore_set_up(const char *name,
+                     uint32_t permits,
+                     time_t duration);
+#endif
+
+#if defined(MEMLOCK_BARE_NAMES)
+/**
+ * Acquires one permit of the semaphore `name`, waiting for it for as long as it takes, in the order of coming.
+ *
+ * `duration` is the longest time that it is held, in whole seconds from 1 to 31622400 (366 days): after it, a
+ * dead worker's permit is available again. The permit belongs to the process: any of its threads may release
+ * it. A process may acquire several, and wait for ever for one that it holds itself. A child made by fork()
+ * holds nothing of its parent's.
+ *
+ * Answers MEMLOCK_OK or MEMLOCK_INTERRUPTED; MEMLOCK_NOT_FOUND when there is no such semaphore: it was never set
+ * up, has expired or was torn down; MEMLOCK_INVALID, MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL,
+ * MEMLOCK_CONFIG. Thread-safe.
+ *
+ * # Safety
+ * `name` is NULL or a NUL-terminated string.
+ */
+int semaphore_acquire(const char *name,
+                      time_t duration);
+#endif
+
+#if defined(MEMLOCK_BARE_NAMES)
+/**
+ * As semaphore_acquire(), but does not wait: MEMLOCK_BUSY when no permit is available, or all that are are being
+ * gathered for a waiter that wants several.
+ *
+ * # Safety
+ * `name` is NULL or a NUL-terminated string.
+ */
+int semaphore_acquire_nonblock(const char *name,
+                               time_t duration);
+#endif
+
+#if defined(MEMLOCK_BARE_NAMES)
+/**
+ * Releases a permit that this process acquired by semaphore_acquire(): the one that this thread acquired last,
+ * or if it has none, the one that the process has had for the longest.
+ *
+ * Answers MEMLOCK_OK, MEMLOCK_LOST when it was no longer ours, MEMLOCK_NOT_HELD when this process has none. After
+ * MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN it is still held, and may be released again; else it comes back when
+ * its duration ends. Thread-safe.
+ *
+ * # Safety
+ * `name` is NULL or a NUL-terminated string.
+ */
+int semaphore_release(const char *name);
+#endif
+
+#if defined(MEMLOCK_BARE_NAMES)
+/**
+ * Removes the semaphore `name` for everybody. Who holds permits finds them lost, and who waits is answered
+ * MEMLOCK_NOT_FOUND.
+ *
+ * Answers MEMLOCK_OK, MEMLOCK_NOT_FOUND when there was none, or MEMLOCK_INVALID, MEMLOCK_UNREACHABLE,
+ * MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL, MEMLOCK_CONFIG. Thread-safe.
+ *
+ * # Safety
+ * `name` is NULL or a NUL-terminated string.
+ */
+int semaphore_tear_down(const char *name);
+#endif
+
 /**
  * The sentence that belongs to the last failure (an answer below zero) of a memlock call in this thread;
  * empty if there was none. The pointer is valid until the thread ends, and the same each time; the next failure
@@ -326,7 +466,7 @@ int memlock_init(const char *url);
 int memlock_client_open(const char *url, struct memlock_client **client);
 
 /**
- * Closes a client. Locks and lists made from it go on working. NULL is allowed.
+ * Closes a client. Locks, semaphores, permits and lists made from it go on working. NULL is allowed.
  *
  * # Safety
  * `client` is NULL or came from memlock_client_open() and is not used any more.
@@ -335,7 +475,7 @@ void memlock_client_close(struct memlock_client *client);
 
 /**
  * Ends every wait that is going on in this client, in whichever thread: each is woken at once, answers
- * MEMLOCK_INTERRUPTED, and leaves neither a lock nor a place in the queue behind. Waits that begin later are
+ * MEMLOCK_INTERRUPTED, and leaves neither a lock or permit nor a place in the queue behind. Waits that begin later are
  * not touched; memlock_wait_cancel() ends one wait alone, whether it has begun or not. NULL means the default
  * client.
  *
@@ -569,7 +709,187 @@ int memlock_mutex_force_unlock(const struct memlock_client *client,
                                const char *token);
 
 /**
- * Makes a handle for memlock_mutex_lock_wait(), by which waits of this client can be ended one by one, where
+ * Makes a handle on the semaphore `name`, of which a holder keeps what it acquires for at most `lease_ms` (1000
+ * to 31622400000, which is 366 days) unless it extends it. Nothing is sent.
+ *
+ * `permits` is how many permits it has (1 to 4294967295), and part of what all share: the first one to acquire
+ * sets it up with as many, and whoever opens it with another number gets MEMLOCK_INVALID at the first use.
+ * 0: however many it has; then somebody else is to set it up, and until then acquiring answers
+ * MEMLOCK_NOT_FOUND.
+ *
+ * Answers MEMLOCK_OK and a handle in *semaphore, to be given back by memlock_semaphore_close(); or
+ * MEMLOCK_INVALID and NULL in *semaphore. Thread-safe.
+ *
+ * # Safety
+ * `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `semaphore` is NULL or writable.
+ */
+int memlock_semaphore_open(const struct memlock_client *client,
+                           const char *name,
+                           uint32_t permits,
+                           int64_t lease_ms,
+                           struct memlock_semaphore **semaphore);
+
+/**
+ * Gives a handle back. The semaphore goes on, and so do permits that were acquired with the handle. NULL is
+ * allowed. Thread-safe, but not while a call with this handle goes on.
+ *
+ * # Safety
+ * `semaphore` is NULL or came from memlock_semaphore_open() and is not used any more.
+ */
+void memlock_semaphore_close(struct memlock_semaphore *semaphore);
+
+/**
+ * Acquires `permits` permits, together or not at all.
+ *
+ * `wait_ms` is how long to wait for them: 0 does not wait (then MEMLOCK_BUSY), -1 waits for ever, more waits
+ * that long (then MEMLOCK_TIMED_OUT). Who waits is served in the order of coming. Where they are available this
+ * takes one round trip, or two when others have used the semaphore meanwhile.
+ *
+ * Answers MEMLOCK_OK and a handle in *permit, to be given back by memlock_permit_release(); or one of those, or
+ * MEMLOCK_INTERRUPTED; MEMLOCK_NOT_FOUND when the handle was opened without a number and nobody has set the
+ * semaphore up; MEMLOCK_INVALID, also for 0 permits, for more than there are, and when there are not as many
+ * as the handle was opened with; MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL; and NULL in *permit.
+ * Thread-safe.
+ *
+ * # Safety
+ * `semaphore` is NULL or an open semaphore, `permit` is NULL or writable.
+ */
+int memlock_semaphore_acquire(const struct memlock_semaphore *semaphore,
+                              uint32_t permits,
+                              int64_t wait_ms,
+                              struct memlock_permit **permit);
+
+/**
+ * As memlock_semaphore_acquire(), but acquires what `request` says (NULL: one permit of priority 0), and the
+ * wait ends when `wait` is cancelled: see memlock_wait_cancel(). NULL is no handle.
+ *
+ * Answers as memlock_semaphore_acquire(): MEMLOCK_INTERRUPTED and NULL in *permit when `wait` was cancelled;
+ * then nothing is held, and nothing of ours is in the queue. If that was before the call, nothing is sent.
+ * MEMLOCK_INVALID when `wait` was opened with another client than the semaphore. Thread-safe, and any number of
+ * waits may share a handle.
+ *
+ * # Safety
+ * `semaphore` is NULL or an open semaphore, `request` is NULL or readable, `wait` is NULL or a wait handle that
+ * is not closed before this call ends, `permit` is NULL or writable.
+ */
+int memlock_semaphore_acquire_wait(const struct memlock_semaphore *semaphore,
+                                   const struct memlock_request *request,
+                                   int64_t wait_ms,
+                                   const struct memlock_wait *wait,
+                                   struct memlock_permit **permit);
+
+/**
+ * Sets the semaphore up with the number of permits that it was opened with, to be kept for `life_ms` (1000 to
+ * 31622400000, which is 366 days) after it was used last. Where nobody does, the first to acquire sets it up,
+ * to be kept for a day.
+ *
+ * Answers MEMLOCK_OK, or MEMLOCK_EXISTS when it was set up already: then its life stays as it is.
+ * MEMLOCK_INVALID also when there is one with another number of permits; MEMLOCK_NOT_FOUND when there is none
+ * and the handle was opened without a number; MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL.
+ * Thread-safe.
+ *
+ * # Safety
+ * `semaphore` is NULL or an open semaphore.
+ */
+int memlock_semaphore_set_up(const struct memlock_semaphore *semaphore, int64_t life_ms);
+
+/**
+ * Removes the semaphore for everybody. Who holds permits finds them lost; who waits, and opened it without a
+ * number, is answered MEMLOCK_NOT_FOUND. The handle stays, to be closed.
+ *
+ * Answers MEMLOCK_OK, MEMLOCK_NOT_FOUND when there was none, or MEMLOCK_INVALID, MEMLOCK_UNREACHABLE,
+ * MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL. Thread-safe.
+ *
+ * # Safety
+ * `semaphore` is NULL or an open semaphore.
+ */
+int memlock_semaphore_tear_down(const struct memlock_semaphore *semaphore);
+
+/**
+ * Changes how many permits there are (1 to 4294967295), for everybody. Fewer than are held is allowed: nobody
+ * loses any, and no more are given until enough came back. A handle that is opened afterwards has to be opened
+ * with the new number.
+ *
+ * Answers MEMLOCK_OK, MEMLOCK_NOT_FOUND when there is no such semaphore, or MEMLOCK_INVALID,
+ * MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL. Thread-safe.
+ *
+ * # Safety
+ * `semaphore` is NULL or an open semaphore.
+ */
+int memlock_semaphore_resize(const struct memlock_semaphore *semaphore,
+                             uint32_t permits);
+
+/**
+ * How many permits nobody holds, in *available: what is read is already past, so it is for people, not for
+ * decisions. One round trip.
+ *
+ * Answers MEMLOCK_OK; MEMLOCK_NOT_FOUND when there is no such semaphore, because nobody has set it up or acquired
+ * of it yet, or it was torn down or is over; MEMLOCK_INVALID, MEMLOCK_UNREACHABLE, MEMLOCK_PROTOCOL. Thread-safe.
+ *
+ * # Safety
+ * `semaphore` is NULL or an open semaphore, `available` is NULL or writable.
+ */
+int memlock_semaphore_available(const struct memlock_semaphore *semaphore,
+                                uint32_t *available);
+
+/**
+ * Who holds permits: how many holders there are in *count, and the first `room` of them in `holders`, which may
+ * be NULL where `room` is 0. What is read is already past: it is for people, not for decisions. One round trip.
+ *
+ * Answers as memlock_semaphore_available(). Thread-safe.
+ *
+ * # Safety
+ * `semaphore` is NULL or an open semaphore, `holders` is NULL or has room for `room` entries, `count` is NULL or
+ * writable.
+ */
+int memlock_semaphore_holders(const struct memlock_semaphore *semaphore,
+                              struct memlock_holder *holders,
+                              size_t room,
+                              size_t *count);
+
+/**
+ * Gives the permits back, all together, in one round trip, or two when others have used the semaphore
+ * meanwhile. Any thread may do so. The handle is gone afterwards, **whatever is answered**: MEMLOCK_OK;
+ * MEMLOCK_LOST when they were no longer ours; MEMLOCK_NOT_HELD in a child made by fork; after
+ * MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN the permits are given back at the client's next contact with the
+ * server, or come back by themselves when the lease ends.
+ *
+ * # Safety
+ * `permit` is NULL or came from memlock_semaphore_acquire() or memlock_semaphore_acquire_wait(), and is not used
+ * any more.
+ */
+int memlock_permit_release(struct memlock_permit *permit);
+
+/**
+ * Gives the permits a new lease, counted from now, if they are still ours: MEMLOCK_OK or MEMLOCK_LOST, and
+ * MEMLOCK_NOT_HELD in a child made by fork. MEMLOCK_INVALID for a lease out of range (1000 to 31622400000)
+ * changes nothing. After MEMLOCK_UNREACHABLE the old lease runs on; after MEMLOCK_UNKNOWN count on the shorter
+ * of the two, as memlock_permit_remaining_ms() does. One or two round trips.
+ *
+ * # Safety
+ * `permit` is NULL or a permit that is held, used by nobody else during the call.
+ */
+int memlock_permit_extend(struct memlock_permit *permit,
+                          int64_t lease_ms);
+
+/**
+ * How long the permits are certainly ours yet, in milliseconds; 0 when they are not. No I/O.
+ *
+ * # Safety
+ * `permit` is NULL or a permit that is held; `remaining_ms` is NULL or writable.
+ */
+int memlock_permit_remaining_ms(const struct memlock_permit *permit, int64_t *remaining_ms);
+
+/**
+ * How many permits these are: as many as were asked for. No I/O.
+ *
+ * # Safety
+ * `permit` is NULL or a permit that is held; `permits` is NULL or writable.
+ */
+int memlock_permit_count(const struct memlock_permit *permit, uint32_t *permits);
+
+/**
+ * Makes a handle for memlock_mutex_lock_wait() and memlock_semaphore_acquire_wait(), by which waits of this client can be ended one by one, where
  * memlock_client_cancel_waits() ends all of them. Nothing is sent.
  *
  * A wait needs one only if it is to be ended alone: waits that end together may share one. The client may be
@@ -581,13 +901,14 @@ int memlock_mutex_force_unlock(const struct memlock_client *client,
  * # Safety
  * `client` is NULL or an open client, `wait` is NULL or writable.
  */
-int memlock_wait_open(const struct memlock_client *client, struct memlock_wait **wait);
+int memlock_wait_open(const struct memlock_client *client,
+                      struct memlock_wait **wait);
 
 /**
  * Ends the waits that go on with this handle, in whichever thread, and every later one that is given it: each
  * answers MEMLOCK_INTERRUPTED, within a few milliseconds unless it is waiting for the server's reply, and
- * leaves neither a lock nor a place in the queue behind. It is done once and for all: open another handle for
- * waits that are to go on. A wait that has its lock already, and is only about to say so, may answer
+ * leaves neither a lock or permit nor a place in the queue behind. It is done once and for all: open another handle
+ * for waits that are to go on. A wait that has what it waited for already, and is only about to say so, may answer
  * MEMLOCK_OK.
  *
  * Answers MEMLOCK_OK, also when it was cancelled before, or MEMLOCK_INVALID for NULL. No I/O. May be called

@@ -1,4 +1,4 @@
-//! Burton's six functions, as he proposed them on the memcached list in 2004.
+//! Burton's six functions, as he proposed them on the memcached list in 2004; and the semaphore in their manner.
 
 use std::ffi::{c_char, c_int};
 
@@ -85,4 +85,82 @@ pub unsafe extern "C" fn distinct_list_insert(session: *const c_char, key: *cons
 pub unsafe extern "C" fn distinct_list_tear_down(session: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     enter(|| bare::distinct_list_tear_down(unsafe { text(session, "session") }?))
+}
+
+/// Sets up the semaphore `name` with so many permits (1 to 4294967295), to be kept for `duration` seconds (1 to
+/// 31622400) after it was used last.
+///
+/// Answers MEMLOCK_OK, or MEMLOCK_EXISTS when it was set up already: then its life stays as it is.
+/// MEMLOCK_INVALID also when there is one with another number of permits; MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN,
+/// MEMLOCK_PROTOCOL, MEMLOCK_CONFIG. Thread-safe.
+///
+/// # Safety
+/// `name` is NULL or a NUL-terminated string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn semaphore_set_up(
+    name: *const c_char,
+    permits: u32,
+    duration: libc::time_t,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    enter(|| bare::semaphore_set_up(unsafe { text(name, "name") }?, permits, seconds(duration)?))
+}
+
+/// Acquires one permit of the semaphore `name`, waiting for it for as long as it takes, in the order of coming.
+///
+/// `duration` is the longest time that it is held, in whole seconds from 1 to 31622400 (366 days): after it, a
+/// dead worker's permit is available again. The permit belongs to the process: any of its threads may release
+/// it. A process may acquire several, and wait for ever for one that it holds itself. A child made by fork()
+/// holds nothing of its parent's.
+///
+/// Answers MEMLOCK_OK or MEMLOCK_INTERRUPTED; MEMLOCK_NOT_FOUND when there is no such semaphore: it was never set
+/// up, has expired or was torn down; MEMLOCK_INVALID, MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL,
+/// MEMLOCK_CONFIG. Thread-safe.
+///
+/// # Safety
+/// `name` is NULL or a NUL-terminated string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn semaphore_acquire(name: *const c_char, duration: libc::time_t) -> c_int {
+    // SAFETY: the caller's promise.
+    enter(|| bare::semaphore_acquire(unsafe { text(name, "name") }?, seconds(duration)?))
+}
+
+/// As semaphore_acquire(), but does not wait: MEMLOCK_BUSY when no permit is available, or all that are are being
+/// gathered for a waiter that wants several.
+///
+/// # Safety
+/// `name` is NULL or a NUL-terminated string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn semaphore_acquire_nonblock(name: *const c_char, duration: libc::time_t) -> c_int {
+    // SAFETY: the caller's promise.
+    enter(|| bare::semaphore_acquire_nonblock(unsafe { text(name, "name") }?, seconds(duration)?))
+}
+
+/// Releases a permit that this process acquired by semaphore_acquire(): the one that this thread acquired last,
+/// or if it has none, the one that the process has had for the longest.
+///
+/// Answers MEMLOCK_OK, MEMLOCK_LOST when it was no longer ours, MEMLOCK_NOT_HELD when this process has none. After
+/// MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN it is still held, and may be released again; else it comes back when
+/// its duration ends. Thread-safe.
+///
+/// # Safety
+/// `name` is NULL or a NUL-terminated string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn semaphore_release(name: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    enter(|| bare::semaphore_release(unsafe { text(name, "name") }?))
+}
+
+/// Removes the semaphore `name` for everybody. Who holds permits finds them lost, and who waits is answered
+/// MEMLOCK_NOT_FOUND.
+///
+/// Answers MEMLOCK_OK, MEMLOCK_NOT_FOUND when there was none, or MEMLOCK_INVALID, MEMLOCK_UNREACHABLE,
+/// MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL, MEMLOCK_CONFIG. Thread-safe.
+///
+/// # Safety
+/// `name` is NULL or a NUL-terminated string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn semaphore_tear_down(name: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    enter(|| bare::semaphore_tear_down(unsafe { text(name, "name") }?))
 }

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use memlock_core::{Answer, Error, ErrorKind, Result};
+use memlock_core::{Answer, Error, ErrorKind, Result, Wait};
 
 /* The answers. Above zero: an ordinary "no". Below zero: a failure, of which memlock_last_error() tells more.
  * The numbers are fixed; the number of an answer that is withdrawn is not given to another. */
@@ -18,13 +18,13 @@ pub const MEMLOCK_BUSY: c_int = 1;
 pub const MEMLOCK_TIMED_OUT: c_int = 2;
 /// The key was in the list already.
 pub const MEMLOCK_DUPLICATE: c_int = 3;
-/// The session was set up already, and the caller is in it: carry on.
+/// The session or semaphore was set up already, and the caller is in it: carry on.
 pub const MEMLOCK_EXISTS: c_int = 4;
-/// This process holds no such lock.
+/// This process holds no such lock or permit.
 pub const MEMLOCK_NOT_HELD: c_int = 5;
 /// It was ours, and was no longer when we got there: the lease ran out, or the server lost the item.
 pub const MEMLOCK_LOST: c_int = 6;
-/// No such session: never set up, expired or torn down.
+/// No such session or semaphore: never set up, expired or torn down.
 pub const MEMLOCK_NOT_FOUND: c_int = 7;
 /// The wait was cancelled.
 pub const MEMLOCK_INTERRUPTED: c_int = 8;
@@ -211,6 +211,29 @@ pub(crate) fn seconds(seconds: libc::time_t) -> Result<Duration> {
     u64::try_from(seconds)
         .map(Duration::from_secs)
         .map_err(|_| invalid(format!("The duration of {seconds} s is negative.")))
+}
+
+/// How long to wait, as C says it.
+pub(crate) fn limit<'a>(wait_ms: i64) -> Result<Wait<'a>> {
+    match u64::try_from(wait_ms) {
+        Ok(limit) => Ok(Wait::at_most(Duration::from_millis(limit))),
+        Err(_) if wait_ms == -1 => Ok(Wait::FOREVER),
+        Err(_) => Err(invalid(format!("wait_ms is {wait_ms}: give 0, -1 or a time in milliseconds."))),
+    }
+}
+
+/// A time as C gets it.
+pub(crate) fn to_millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// Text in a fixed room, cut to fit and always ended by NUL.
+pub(crate) fn fixed<const SIZE: usize>(text: &str) -> [c_char; SIZE] {
+    let mut room = [0; SIZE];
+    for (place, byte) in room.iter_mut().zip(text.bytes().take(SIZE - 1)) {
+        *place = byte as c_char;
+    }
+    room
 }
 
 pub(crate) fn invalid(message: impl Into<String>) -> Error {

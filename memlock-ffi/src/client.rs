@@ -61,7 +61,7 @@ pub unsafe extern "C" fn memlock_client_open(url: *const c_char, client: *mut *m
     })
 }
 
-/// Closes a client. Locks and lists made from it go on working. NULL is allowed.
+/// Closes a client. Locks, semaphores, permits and lists made from it go on working. NULL is allowed.
 ///
 /// # Safety
 /// `client` is NULL or came from memlock_client_open() and is not used any more.
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn memlock_client_close(client: *mut memlock_client) {
 }
 
 /// Ends every wait that is going on in this client, in whichever thread: each is woken at once, answers
-/// MEMLOCK_INTERRUPTED, and leaves neither a lock nor a place in the queue behind. Waits that begin later are
+/// MEMLOCK_INTERRUPTED, and leaves neither a lock or permit nor a place in the queue behind. Waits that begin later are
 /// not touched; memlock_wait_cancel() ends one wait alone, whether it has begun or not. NULL means the default
 /// client.
 ///

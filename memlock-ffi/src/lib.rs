@@ -3,8 +3,8 @@
 //! | file | what it holds |
 //! | --- | --- |
 //! | `boundary` | what every entry point goes through: NULL checks, the panic boundary, the last error |
-//! | `bare` | Burton's six functions and the default client |
-//! | `client`, `lock`, `wait`, `list` | the handles |
+//! | `bare` | Burton's six functions, and those of the semaphore in the same manner, on the default client |
+//! | `client`, `lock`, `wait`, `semaphore`, `list` | the handles |
 //!
 //! Ownership is in the types. A handle that C owns is a `Box` that came from `boundary::give` and goes back
 //! to `boundary::take_back`; a pointer that C lends is a reference for the time of the call.
@@ -16,6 +16,7 @@ mod boundary;
 mod client;
 mod list;
 mod lock;
+mod semaphore;
 #[cfg(test)]
 mod tests;
 mod wait;
@@ -26,4 +27,5 @@ pub use boundary::*;
 pub use client::*;
 pub use list::*;
 pub use lock::*;
+pub use semaphore::*;
 pub use wait::*;

@@ -3,9 +3,11 @@
 use std::ffi::{c_char, c_int};
 use std::time::Duration;
 
-use memlock_core::{Answer, Extension, Lock, Release, Result, Wait, Waited};
+use memlock_core::{Answer, Extension, Lock, Release, Waited};
 
-use crate::boundary::{enter, give, invalid, lent, lent_mut, millis, put, take_back, text};
+use crate::boundary::{
+    enter, fixed, give, invalid, lent, lent_mut, limit, millis, put, take_back, text, to_millis,
+};
 use crate::client::memlock_client;
 use crate::wait::memlock_wait;
 
@@ -83,7 +85,7 @@ pub unsafe extern "C" fn memlock_mutex_lock_wait(
         let mut until = limit(wait_ms)?;
         // SAFETY: as above.
         if let Some(handle) = unsafe { wait.as_ref() } {
-            until = until.unless_cancelled(handle.of(client)?);
+            until = until.unless_cancelled(handle.of(client.number)?);
         }
         Ok(match mutex.lock_with(&until)? {
             Waited::Done(held) => {
@@ -234,26 +236,4 @@ pub unsafe extern "C" fn memlock_mutex_force_unlock(
         let taken = mutex.force_unlock(&String::from_utf8_lossy(token))?;
         Ok(if taken { Answer::Ok } else { Answer::NotHeld })
     })
-}
-
-/// How long to wait, as C says it.
-fn limit<'a>(wait_ms: i64) -> Result<Wait<'a>> {
-    match u64::try_from(wait_ms) {
-        Ok(limit) => Ok(Wait::at_most(Duration::from_millis(limit))),
-        Err(_) if wait_ms == -1 => Ok(Wait::FOREVER),
-        Err(_) => Err(invalid(format!("wait_ms is {wait_ms}: give 0, -1 or a time in milliseconds."))),
-    }
-}
-
-fn to_millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
-}
-
-/// Text in a fixed room, cut to fit and always ended by NUL.
-fn fixed<const SIZE: usize>(text: &str) -> [c_char; SIZE] {
-    let mut room = [0; SIZE];
-    for (place, byte) in room.iter_mut().zip(text.bytes().take(SIZE - 1)) {
-        *place = byte as c_char;
-    }
-    room
 }

@@ -16,16 +16,16 @@ pub struct memlock_wait {
 }
 
 impl memlock_wait {
-    /// What ends a wait of this client.
-    pub(crate) fn of(&self, client: &memlock_client) -> memlock_core::Result<&Cancel> {
-        if self.client == client.number {
+    /// What ends a wait of the client of this number.
+    pub(crate) fn of(&self, client: u64) -> memlock_core::Result<&Cancel> {
+        if self.client == client {
             return Ok(&self.cancel);
         }
         Err(invalid("The argument \"wait\" belongs to another client: open one with the client that waits."))
     }
 }
 
-/// Makes a handle for memlock_mutex_lock_wait(), by which waits of this client can be ended one by one, where
+/// Makes a handle for memlock_mutex_lock_wait() and memlock_semaphore_acquire_wait(), by which waits of this client can be ended one by one, where
 /// memlock_client_cancel_waits() ends all of them. Nothing is sent.
 ///
 /// A wait needs one only if it is to be ended alone: waits that end together may share one. The client may be
@@ -55,8 +55,8 @@ pub unsafe extern "C" fn memlock_wait_open(
 
 /// Ends the waits that go on with this handle, in whichever thread, and every later one that is given it: each
 /// answers MEMLOCK_INTERRUPTED, within a few milliseconds unless it is waiting for the server's reply, and
-/// leaves neither a lock nor a place in the queue behind. It is done once and for all: open another handle for
-/// waits that are to go on. A wait that has its lock already, and is only about to say so, may answer
+/// leaves neither a lock or permit nor a place in the queue behind. It is done once and for all: open another handle
+/// for waits that are to go on. A wait that has what it waited for already, and is only about to say so, may answer
 /// MEMLOCK_OK.
 ///
 /// Answers MEMLOCK_OK, also when it was cancelled before, or MEMLOCK_INVALID for NULL. No I/O. May be called

@@ -1,4 +1,4 @@
-/* The queue of those who wait for a lock, as it is on the server: one waiter a line, the first one is next. */
+/* The queue of those who wait for a lock or for permits, as it is on the server: one waiter a line, the first one is next. */
 
 #ifndef QUEUE_H
 #define QUEUE_H
@@ -8,26 +8,40 @@
 
 #include <sys/syscall.h>
 
-/* The text of the queue; empty where there is none. The thread's own, and good until its next request. */
-static inline const char *queue_of(const char *name) {
+/* The text of the queue of an item; empty where there is none. The thread's own, and good until its next request. */
+static inline const char *queue_at(const char *key) {
     char request[512];
-    snprintf(request, sizeof request, "get lock:%s%%wait\r\n", name);
+    snprintf(request, sizeof request, "get %s%%wait\r\n", key);
     const char *reply = plain_until(request, "END\r\n");
     const char *value = strstr(reply, "\r\n");
     return value != NULL ? value + 2 : "";
 }
 
-static inline int queue_length(const char *name) {
+static inline int queue_length_at(const char *key) {
     int waiters = 0;
-    for (const char *at = queue_of(name); (at = strchr(at, '\n')) != NULL; at++) {
+    for (const char *at = queue_at(key); (at = strchr(at, '\n')) != NULL; at++) {
         /* The item's own end is a line end too, but memcached's. */
         if (at[-1] != '\r') waiters++;
     }
     return waiters;
 }
 
+/* The same for the mutex of this name. */
+static inline const char *queue_of(const char *name) {
+    char key[256];
+    snprintf(key, sizeof key, "lock:%s", name);
+    return queue_at(key);
+}
+
+static inline int queue_length(const char *name) {
+    char key[256];
+    snprintf(key, sizeof key, "lock:%s", name);
+    return queue_length_at(key);
+}
+
 /* Waits until so many stand in it. */
 #define QUEUE_BECOMES(length, name) EVENTUALLY(queue_length(name) == (length))
+#define QUEUE_AT_BECOMES(length, key) EVENTUALLY(queue_length_at(key) == (length))
 
 /* A thread that waits for a lock, behind which others can be started: of one client's waiters only the first one
  * stands in the queue on the server, so whether a later one waits is seen by its sleep. */
