@@ -8,7 +8,8 @@ cd "$(dirname "$0")/.." || exit 1
 : "${CC:=cc}" "${CXX:=c++}"
 readonly programs=tests/cmake
 readonly bare='mutex_lock mutex_lock_nonblock mutex_unlock
-    distinct_list_insert distinct_list_set_up distinct_list_tear_down'
+    distinct_list_insert distinct_list_set_up distinct_list_tear_down
+    semaphore_set_up semaphore_acquire semaphore_acquire_nonblock semaphore_release semaphore_tear_down'
 work=$(mktemp -d) || exit 1
 readonly work prefix=$work/prefix
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)

@@ -30,6 +30,7 @@
 //! Shared semaphores on memcached by compare-and-swap have been described many times; that a holder's permits come back when it
 //! dies, and that nobody spins, has not.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -72,14 +73,14 @@ pub struct Semaphore {
     lease: Lease,
     /// How many permits it is to have; `None`: as many as it has.
     permits: Option<u32>,
+    /// How many permits it had when it was seen last; 0 before that.
+    agreed: Arc<AtomicU32>,
     memory: Arc<ForkLocal<Mutex<Memory>>>,
 }
 
 /// What this process remembers of it, to save looks.
 #[derive(Debug, Default)]
 struct Memory {
-    /// How many permits it had when it was seen last.
-    permits: Option<u32>,
     /// What we wrote last: which semaphore it was, and how often it had been written.
     written: Option<(Token, u64)>,
     /// What it became then.
@@ -139,6 +140,7 @@ impl Semaphore {
             key,
             lease,
             permits,
+            agreed: Arc::default(),
             memory: Arc::new(ForkLocal::new()),
         })
     }
@@ -212,8 +214,8 @@ impl Semaphore {
     /// last. Where nobody does, the first to acquire sets it up, to be kept for a day.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a `life` out of range, and when there is one with another number of permits, or this one was opened
-    /// without; [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
+    /// [`ErrorKind::Invalid`] for a `life` out of range, and when there is one with another number of permits;
+    /// [`ErrorKind::NotFound`] when there is none, and this one was opened without a number; [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
     pub fn set_up(&self, life: Duration) -> Result<crate::SetUp> {
         let life = covering(Lease::new(life)?.duration());
         let token = self.client.identity()?.token();
@@ -275,7 +277,7 @@ impl Semaphore {
             let Some(mut seen) = self.look()? else { return Ok(None) };
             before.get_or_insert(seen.record.permits);
             if seen.record.permits == permits {
-                self.memory().permits = Some(permits);
+                self.agreed.store(permits, Ordering::Relaxed);
                 ring_next(&self.client, self.route, &self.key);
                 return Ok(before);
             }
@@ -333,8 +335,8 @@ impl Semaphore {
 
     /// Adds the item, with nobody holding any permit, and reads it, if it could be read in the same round trip.
     fn create(&self, token: Token, life: u64) -> Result<Option<Seen>> {
-        let known = self.memory().permits;
-        let Some(permits) = known.or(self.permits) else {
+        let known = Some(self.agreed.load(Ordering::Relaxed)).filter(|&known| known != 0);
+        let Some(permits) = self.permits.map(|permits| known.unwrap_or(permits)) else {
             return Err(Error::new(
                 ErrorKind::NotFound,
                 format!("There is no semaphore {}: nobody has set it up, or it was torn down.", self.key),
@@ -342,7 +344,7 @@ impl Semaphore {
         };
         let Some(now) = self.client.time(self.route) else { return Ok(None) };
         // What the server's clock shows is known for sure once it has been read.
-        let record = Record::new(token, permits, life, now + life + covering(LIFE));
+        let record = Record::new(token, permits, life, now + life);
         let value = record.encode();
         let key = &self.key;
         let ttl = Ttl::Until(record.expires);
@@ -389,16 +391,15 @@ impl Semaphore {
 
     /// Whether the number of permits is the one that we know of.
     fn agree(&self, record: &Record) -> Result<()> {
-        let mut memory = self.memory();
-        match (memory.permits, self.permits) {
-            (None, Some(wanted)) if wanted != record.permits => Err(Error::invalid(format!(
-                "The semaphore {} has {} permits, and was opened with {wanted}: open it with {}, or resize it.",
-                self.key, record.permits, record.permits
-            ))),
-            _ => {
-                memory.permits = Some(record.permits);
-                Ok(())
+        match (self.agreed.swap(record.permits, Ordering::Relaxed), self.permits) {
+            (0, Some(wanted)) if wanted != record.permits => {
+                self.agreed.store(0, Ordering::Relaxed);
+                Err(Error::invalid(format!(
+                    "The semaphore {} has {} permits, and was opened with {wanted}: open it with {}, or resize it.",
+                    self.key, record.permits, record.permits
+                )))
             }
+            _ => Ok(()),
         }
     }
 
@@ -415,6 +416,7 @@ impl Semaphore {
     }
 
     fn forget(&self) {
+        self.agreed.store(0, Ordering::Relaxed);
         *self.memory() = Memory::default();
     }
 

@@ -53,6 +53,40 @@ fn a_lock_goes_from_one_client_to_the_other() {
 }
 
 #[test]
+fn permits_go_from_one_client_to_the_other() {
+    let (one, two) = (open(c"memory://permits"), open(c"memory://permits"));
+    let (mut ours, mut theirs, mut held, mut none) = (null_mut(), null_mut(), null_mut(), null_mut());
+    let (mut count, mut left, mut available, mut holders) = (0, 0, 0, 0);
+    let mut holder = std::mem::MaybeUninit::<memlock_holder>::uninit();
+    let request = memlock_request { permits: 2, priority: 5, strict: 1 };
+    // SAFETY: as above.
+    unsafe {
+        let name = c"name".as_ptr();
+        assert_eq!(memlock_semaphore_open(one, name, 2, 30_000, &raw mut ours), MEMLOCK_OK, "{}", sentence());
+        assert_eq!(memlock_semaphore_open(two, name, 0, 30_000, &raw mut theirs), MEMLOCK_OK);
+        assert_eq!(memlock_semaphore_acquire(theirs, 1, 0, &raw mut none), MEMLOCK_NOT_FOUND);
+        assert_eq!(memlock_semaphore_set_up(ours, 60_000), MEMLOCK_OK, "{}", sentence());
+        let answer = memlock_semaphore_acquire_wait(ours, &raw const request, 0, null(), &raw mut held);
+        assert_eq!(answer, MEMLOCK_OK, "{}", sentence());
+        assert_eq!(memlock_semaphore_acquire(theirs, 1, 0, &raw mut none), MEMLOCK_BUSY);
+        assert_eq!(memlock_permit_count(held, &raw mut count), MEMLOCK_OK);
+        assert_eq!(memlock_permit_remaining_ms(held, &raw mut left), MEMLOCK_OK);
+        assert_eq!(memlock_permit_extend(held, 40_000), MEMLOCK_OK);
+        assert_eq!(memlock_semaphore_holders(theirs, holder.as_mut_ptr(), 1, &raw mut holders), MEMLOCK_OK);
+        assert_eq!((count, holders, holder.assume_init_ref().permits), (2, 1, 2));
+        memlock_client_close(one);
+        memlock_semaphore_close(ours);
+        assert_eq!(memlock_permit_release(held), MEMLOCK_OK);
+        assert_eq!(memlock_semaphore_resize(theirs, 7), MEMLOCK_OK);
+        assert_eq!(memlock_semaphore_available(theirs, &raw mut available), MEMLOCK_OK);
+        assert_eq!(memlock_semaphore_tear_down(theirs), MEMLOCK_OK);
+        memlock_semaphore_close(theirs);
+        memlock_client_close(two);
+    }
+    assert!(none.is_null() && left > 0 && available == 7);
+}
+
+#[test]
 fn a_list_is_walked_through() {
     let client = open(c"memory://lists");
     let (mut list, mut walk, mut id) = (null_mut(), null_mut(), 0);
@@ -99,6 +133,9 @@ fn null_is_refused_and_may_be_closed() {
         assert_eq!(memlock_mutex_lock(null(), null(), 0, 0, &raw mut held), MEMLOCK_INVALID);
         assert_eq!(memlock_unlock(null_mut()), MEMLOCK_INVALID);
         assert_eq!(memlock_lock_fence(null(), null_mut()), MEMLOCK_INVALID);
+        assert_eq!(memlock_semaphore_open(null(), null(), 0, 0, null_mut()), MEMLOCK_INVALID);
+        assert_eq!(memlock_permit_release(null_mut()), MEMLOCK_INVALID);
+        memlock_semaphore_close(null_mut());
         memlock_client_close(null_mut());
         memlock_list_close(null_mut());
         memlock_walk_close(null_mut());

@@ -7,6 +7,8 @@ static memlock_list *list;
 static memlock_lock *lock;
 static memlock_walk *walk;
 static memlock_wait *wait;
+static memlock_semaphore *semaphore;
+static memlock_permit *permit;
 
 /* The call must refuse, and must name the argument that was NULL. */
 #define REFUSED(argument, call) (ANSWERS(MEMLOCK_INVALID, call), SAYS(argument))
@@ -70,6 +72,55 @@ static void waits_take_no_null(void) {
     ANSWERS(MEMLOCK_BUSY, memlock_mutex_lock_wait(client, "held", 30000, 0, NULL, &taken));
     ANSWERS(MEMLOCK_TIMED_OUT, memlock_mutex_lock_wait(client, "held", 30000, 1, NULL, &taken));
     CHECK(taken == NULL);
+}
+
+static void semaphores_take_no_null(void) {
+    memlock_semaphore *opened = semaphore;
+    memlock_permit *taken = permit;
+    memlock_holder holder;
+    uint32_t number;
+    size_t count;
+    REFUSED("client", memlock_semaphore_open(NULL, "x", 1, 30000, &opened));
+    CHECK(opened == NULL);
+    opened = semaphore;
+    REFUSED("name", memlock_semaphore_open(client, NULL, 1, 30000, &opened));
+    CHECK(opened == NULL);
+    REFUSED("semaphore", memlock_semaphore_open(client, "x", 1, 30000, NULL));
+    REFUSED("semaphore", memlock_semaphore_acquire(NULL, 1, 0, &taken));
+    CHECK(taken == NULL);
+    REFUSED("permit", memlock_semaphore_acquire(semaphore, 1, 0, NULL));
+    taken = permit;
+    REFUSED("semaphore", memlock_semaphore_acquire_wait(NULL, NULL, 0, wait, &taken));
+    CHECK(taken == NULL);
+    REFUSED("permit", memlock_semaphore_acquire_wait(semaphore, NULL, 0, wait, NULL));
+    REFUSED("permit", memlock_semaphore_acquire_wait(NULL, NULL, -2, NULL, NULL));
+    REFUSED("semaphore", memlock_semaphore_set_up(NULL, 60000));
+    REFUSED("semaphore", memlock_semaphore_tear_down(NULL));
+    REFUSED("semaphore", memlock_semaphore_resize(NULL, 1));
+    REFUSED("semaphore", memlock_semaphore_available(NULL, &number));
+    REFUSED("available", memlock_semaphore_available(semaphore, NULL));
+    REFUSED("semaphore", memlock_semaphore_holders(NULL, &holder, 1, &count));
+    REFUSED("holders", memlock_semaphore_holders(semaphore, NULL, 1, &count));
+    REFUSED("count", memlock_semaphore_holders(semaphore, &holder, 1, NULL));
+    memlock_semaphore_close(NULL);
+    /* NULL is one permit and no handle here. */
+    ANSWERS(MEMLOCK_OK, memlock_semaphore_acquire_wait(semaphore, NULL, 0, NULL, &taken));
+    ANSWERS(MEMLOCK_OK, memlock_permit_count(taken, &number));
+    CHECK(number == 1);
+    ANSWERS(MEMLOCK_OK, memlock_permit_release(taken));
+}
+
+static void permits_take_no_null(void) {
+    int64_t left;
+    uint32_t number;
+    REFUSED("permit", memlock_permit_release(NULL));
+    REFUSED("permit", memlock_permit_extend(NULL, 30000));
+    REFUSED("permit", memlock_permit_remaining_ms(NULL, &left));
+    REFUSED("remaining_ms", memlock_permit_remaining_ms(permit, NULL));
+    REFUSED("permit", memlock_permit_count(NULL, &number));
+    REFUSED("permits", memlock_permit_count(permit, NULL));
+    ANSWERS(MEMLOCK_OK, memlock_permit_remaining_ms(permit, &left));
+    CHECK(left > 0);
 }
 
 static void lists_take_no_null(void) {
@@ -205,15 +256,22 @@ int main(void) {
     ANSWERS(MEMLOCK_OK, memlock_list_insert(list, "first", 5, NULL));
     ANSWERS(MEMLOCK_OK, memlock_list_walk(list, &walk));
     ANSWERS(MEMLOCK_OK, memlock_wait_open(client, &wait));
+    ANSWERS(MEMLOCK_OK, memlock_semaphore_open(client, "semaphore", 2, 30000, &semaphore));
+    ANSWERS(MEMLOCK_OK, memlock_semaphore_acquire(semaphore, 1, 0, &permit));
     RUN(clients_take_no_null);
     RUN(mutexes_take_no_null);
     RUN(waits_take_no_null);
+    RUN(semaphores_take_no_null);
+    RUN(permits_take_no_null);
     RUN(lists_take_no_null);
     RUN(walks_take_no_null);
     RUN(what_cannot_be_done_to_an_opened_list_is_invalid);
     RUN(a_bad_url_is_told_what_would_be_good);
     RUN(the_last_error_is_the_threads_own);
     RUN(every_answer_has_a_sentence);
+    ANSWERS(MEMLOCK_OK, memlock_permit_release(permit));
+    ANSWERS(MEMLOCK_OK, memlock_semaphore_tear_down(semaphore));
+    memlock_semaphore_close(semaphore);
     memlock_wait_close(wait);
     memlock_walk_close(walk);
     ANSWERS(MEMLOCK_OK, memlock_list_tear_down(list));

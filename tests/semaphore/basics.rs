@@ -116,12 +116,25 @@ fn it_is_set_up_once_and_torn_down_for_everybody() {
     assert_eq!(bench.semaphore(3).set_up(LEASE).unwrap_err().kind(), ErrorKind::Invalid);
     let remaining = bench.server.plain().get("semaphore:s").unwrap();
     assert!(remaining.starts_with(b"memlock-semaphore/1 "), "{remaining:?}");
-    let mut held = open.acquire().unwrap();
+    let (mut held, other) = (open.acquire().unwrap(), bench.client().open_semaphore("s", LEASE).unwrap());
+    drop(other.acquire().unwrap());
     assert!(open.tear_down().unwrap());
+    assert_eq!(other.try_acquire().unwrap_err().kind(), ErrorKind::NotFound);
     assert!(!semaphore.tear_down().unwrap());
     assert_eq!(held.release().unwrap(), Release::Lost);
     assert_eq!(open.try_acquire().unwrap_err().kind(), ErrorKind::NotFound);
     assert!(semaphore.try_acquire().unwrap().is_some(), "who knows how many there are sets it up");
+}
+
+#[test]
+fn what_somebody_else_tore_down_is_not_found_by_who_used_it_before() {
+    let bench = Bench::new();
+    let open = bench.client().open_semaphore("s", LEASE).unwrap();
+    assert_eq!(bench.semaphore(2).set_up(LEASE).unwrap(), SetUp::Created);
+    drop(open.acquire().unwrap());
+    assert!(bench.semaphore(2).tear_down().unwrap());
+    assert_eq!(open.try_acquire().unwrap_err().kind(), ErrorKind::NotFound);
+    assert!(open.status().unwrap().is_none());
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod basics;
 mod leases;
 mod lost_replies;
 mod order;
+mod trouble;
 
 const LEASE: Duration = Duration::from_secs(30);
 /// For what must happen, however slow the machine.

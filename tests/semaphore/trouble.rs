@@ -1,0 +1,85 @@
+//! Servers that are full, gone or come back empty; and many threads at once.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use memlock_core::{Client, ErrorKind, Release, Request, Wait, Waited};
+use memlock_tests::server::Memcached;
+
+use super::{Bench, LEASE, PATIENCE};
+
+#[test]
+fn a_full_server_takes_nobodys_permits() {
+    let server = Memcached::with_args(&["-M", "-m", "2"]);
+    let client = Client::connect(&server.url()).unwrap();
+    let semaphore = client.semaphore("s", 3, LEASE).unwrap();
+    let mut held = semaphore.acquire().unwrap();
+    let mut plain = server.plain();
+    let mut number = 0;
+    for size in [400_000, 100_000, 20_000, 5000, 1000, 500, 200, 100, 50, 6] {
+        let value = "x".repeat(size);
+        let mut stored = true;
+        while stored {
+            number += 1;
+            stored = plain.command(&format!("set f{number} 0 0 {size}\r\n{value}")).starts_with("STORED");
+        }
+    }
+    let other = Client::connect(&server.url()).unwrap().semaphore("s", 3, LEASE).unwrap();
+    for _ in 0..3 {
+        let error = other.try_acquire().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Protocol);
+        assert!(error.to_string().contains("out of memory"), "{error}");
+    }
+    assert_eq!(other.status().unwrap().unwrap().holders[0].token, held.token());
+    // The record without it is smaller, and may find room.
+    match held.release() {
+        Ok(released) => assert_eq!(released, Release::Released),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::Protocol),
+    }
+}
+
+#[test]
+fn a_server_that_comes_back_empty_loses_everything_and_says_so() {
+    let bench = Bench::new();
+    let semaphore = bench.semaphore(2);
+    let mut held = semaphore.acquire().unwrap();
+    bench.server.kill();
+    assert_eq!(semaphore.try_acquire().unwrap_err().kind(), ErrorKind::Unreachable);
+    bench.server.restart();
+    let next = semaphore.acquire().unwrap();
+    assert_eq!(held.release().unwrap(), Release::Lost);
+    assert_eq!(semaphore.status().unwrap().unwrap().available, 1);
+    drop(next);
+}
+
+#[test]
+fn threads_and_clients_are_never_more_inside_than_there_are_permits() {
+    const PERMITS: u32 = 4;
+    let bench = Bench::new();
+    let shared = bench.semaphore(PERMITS);
+    let (inside, most) = (AtomicU32::new(0), AtomicU32::new(0));
+    thread::scope(|scope| {
+        for number in 0..12 {
+            let semaphore = if number % 2 == 0 { shared.clone() } else { bench.semaphore(PERMITS) };
+            let (inside, most) = (&inside, &most);
+            scope.spawn(move || {
+                for turn in 0..30 {
+                    let request = Request { permits: 1 + (number + turn) % 3, ..Request::default() };
+                    let waited = semaphore.acquire_with(request, &Wait::at_most(PATIENCE)).unwrap();
+                    let Waited::Done(mut permit) = waited else { panic!("{waited:?}") };
+                    let now = inside.fetch_add(permit.permits(), Ordering::SeqCst) + permit.permits();
+                    most.fetch_max(now, Ordering::SeqCst);
+                    assert!(now <= PERMITS, "{now} inside");
+                    thread::sleep(Duration::from_micros(500));
+                    inside.fetch_sub(permit.permits(), Ordering::SeqCst);
+                    assert_eq!(permit.release().unwrap(), Release::Released);
+                }
+            });
+        }
+    });
+    assert_eq!(shared.status().unwrap().unwrap().available, PERMITS);
+    assert_eq!(most.into_inner(), PERMITS);
+    let queue = bench.server.plain().get("semaphore:s%wait").unwrap_or_default();
+    assert!(queue.is_empty(), "{}", String::from_utf8_lossy(&queue));
+}
