@@ -255,7 +255,7 @@ impl Goal for Attempt<'_> {
         Ok(plan::Seen::Held { rings: true, left })
     }
 
-    fn room(&self, reply: &Reply) -> Option<Room> {
+    fn room(&mut self, reply: &Reply) -> Option<Room> {
         let permits = match self.semaphore.note(reply, self.looked.get()) {
             Ok(Some(seen)) => seen.record.available(seen.now),
             // Whoever comes finds out.
