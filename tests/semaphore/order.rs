@@ -147,3 +147,29 @@ fn more_permits_are_given_to_those_who_wait() {
     assert_eq!(have.len(), 2);
     drop(held);
 }
+
+#[test]
+fn a_waiter_for_many_that_gives_up_makes_way_at_once() {
+    let bench = Bench::new();
+    let (got, gets) = mpsc::channel();
+    let semaphore = bench.semaphore(4);
+    let held = all(&semaphore, 2);
+    thread::scope(|scope| {
+        let many = scope.spawn(|| {
+            let wait = Wait::at_most(Duration::from_millis(500));
+            assert!(bench.semaphore(4).acquire_with(of(4, 0), &wait).unwrap().done().is_none());
+            std::time::Instant::now()
+        });
+        bench.until(|| bench.queue().len() == 1);
+        let crew = Crew { bench: &bench, permits: 4, got };
+        crew.waits("one", of(1, 0));
+        crew.waits("another", of(1, 0));
+        // Those behind it in the queue, all for whom there is room, and newcomers.
+        let gone = many.join().unwrap();
+        let have: Vec<_> = (0..2).map(|_| gets.recv_timeout(PATIENCE).unwrap()).collect();
+        assert!(gone.elapsed() < Duration::from_millis(150), "{:?}", gone.elapsed());
+        drop(have);
+        assert!(bench.semaphore(4).try_acquire().unwrap().is_some(), "it gathers no more");
+    });
+    drop(held);
+}

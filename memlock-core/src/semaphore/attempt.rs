@@ -137,6 +137,19 @@ impl<'a> Attempt<'a> {
             let _ = self.semaphore.write(seen, &[]);
         }
     }
+
+    /// Takes that back, if it stands there. If it cannot be, it is over in some seconds.
+    fn gather_no_more(&self, mut seen: Seen) {
+        for _ in 0..ATTEMPTS {
+            if seen.record.gathering.is_none_or(|gathering| gathering.token != self.token) {
+                return;
+            }
+            seen.record.gathering = None;
+            let Ok(Wrote { done: false, after, .. }) = self.semaphore.write(seen, &[]) else { return };
+            let Some(now) = after.or_else(|| self.semaphore.look().ok().flatten()) else { return };
+            seen = now;
+        }
+    }
 }
 
 impl Goal for Attempt<'_> {
@@ -257,7 +270,11 @@ impl Goal for Attempt<'_> {
 
     fn room(&mut self, reply: &Reply) -> Option<Room> {
         let permits = match self.semaphore.note(reply, self.looked.get()) {
-            Ok(Some(seen)) => seen.record.available(seen.now),
+            Ok(Some(seen)) => {
+                let permits = seen.record.available(seen.now);
+                self.gather_no_more(seen);
+                permits
+            }
             // Whoever comes finds out.
             _ => u32::MAX,
         };
