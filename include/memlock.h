@@ -488,6 +488,94 @@ void memlock_client_close(struct memlock_client *client);
 int memlock_client_cancel_waits(const struct memlock_client *client);
 
 /**
+ * Creates the item `key` with so many free permits, to be kept for ever.
+ *
+ * A counter is one item of memcached, which holds the number of free permits in decimal and nothing else: for
+ * use beside programs that have such an item already, with plain clients that do `gets` and `cas` to take one
+ * and `incr` to give it back. **It has no leases**: what a program had that died is gone until somebody writes
+ * the item anew, and whoever releases twice makes a permit up. Take a memlock_semaphore wherever you are free
+ * to. Unlike other names, `key` is the item's key as
+ * it is: 1 to 245 visible ASCII characters, the URL's prefix included, which stands before it.
+ *
+ * Answers MEMLOCK_OK, MEMLOCK_EXISTS when there is such an item, which is left as it is, or MEMLOCK_INVALID,
+ * MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL. Thread-safe.
+ *
+ * # Safety
+ * `client` is NULL or an open client, `key` is NULL or a NUL-terminated string.
+ */
+int memlock_counter_set_up(const struct memlock_client *client,
+                           const char *key,
+                           uint64_t permits);
+
+/**
+ * Takes one permit if one is free. Two round trips.
+ *
+ * Answers MEMLOCK_OK, MEMLOCK_BUSY when none is free, MEMLOCK_NOT_FOUND when there is no such item,
+ * MEMLOCK_PROTOCOL also when it is not a number; MEMLOCK_INVALID; MEMLOCK_UNREACHABLE: nothing was changed;
+ * MEMLOCK_UNKNOWN: sent, and no reply came, so that a permit may be gone that nobody has. Thread-safe.
+ *
+ * # Safety
+ * `client` is NULL or an open client, `key` is NULL or a NUL-terminated string.
+ */
+int memlock_counter_try(const struct memlock_client *client, const char *key);
+
+/**
+ * As memlock_counter_try(), but tries again until a permit was free or the wait ends, with pauses that grow from
+ * 1 to 50 milliseconds. Nobody's turn is kept: who tries more often comes first.
+ *
+ * `wait_ms` is how long to go on: 0 tries once (then MEMLOCK_BUSY), -1 for ever, more that long (then
+ * MEMLOCK_TIMED_OUT). MEMLOCK_INTERRUPTED when `wait` was cancelled, see memlock_wait_cancel(); NULL is no
+ * handle. The others as memlock_counter_try(). Thread-safe.
+ *
+ * # Safety
+ * `client` is NULL or an open client, `key` is NULL or a NUL-terminated string, `wait` is NULL or a wait handle
+ * that is not closed before this call ends.
+ */
+int memlock_counter_retry(const struct memlock_client *client,
+                          const char *key,
+                          int64_t wait_ms,
+                          const struct memlock_wait *wait);
+
+/**
+ * As memlock_counter_retry(), but waits in a queue: those of higher `priority` first, and among equals who came
+ * first. Whoever releases by memlock_counter_release(), in any process, wakes the next one. Where plain clients
+ * release, those who are parked find out by themselves within a second. A free permit goes to whoever is there
+ * first, so that one who retries may come before one who is parked.
+ *
+ * # Safety
+ * As memlock_counter_retry().
+ */
+int memlock_counter_park(const struct memlock_client *client,
+                         const char *key,
+                         int64_t priority,
+                         int64_t wait_ms,
+                         const struct memlock_wait *wait);
+
+/**
+ * Gives one permit back, whoever took it, and wakes the next one who is parked. One round trip.
+ *
+ * Answers MEMLOCK_OK, MEMLOCK_NOT_FOUND when there is no such item, or MEMLOCK_INVALID, MEMLOCK_UNREACHABLE,
+ * MEMLOCK_PROTOCOL; after MEMLOCK_UNKNOWN it may or may not have been given back. Thread-safe.
+ *
+ * # Safety
+ * `client` is NULL or an open client, `key` is NULL or a NUL-terminated string.
+ */
+int memlock_counter_release(const struct memlock_client *client, const char *key);
+
+/**
+ * How many permits are free, in *available. What is read is already past. One round trip.
+ *
+ * Answers MEMLOCK_OK, MEMLOCK_NOT_FOUND when there is no such item, MEMLOCK_PROTOCOL also when it is not a
+ * number, MEMLOCK_INVALID, MEMLOCK_UNREACHABLE. Thread-safe.
+ *
+ * # Safety
+ * `client` is NULL or an open client, `key` is NULL or a NUL-terminated string, `available` is NULL or writable.
+ */
+int memlock_counter_available(const struct memlock_client *client,
+                              const char *key,
+                              uint64_t *available);
+
+/**
  * Makes a handle on the session `session` without setting it up. Nothing is sent. It follows whatever
  * session of that name there is.
  *
@@ -889,7 +977,7 @@ int memlock_permit_remaining_ms(const struct memlock_permit *permit, int64_t *re
 int memlock_permit_count(const struct memlock_permit *permit, uint32_t *permits);
 
 /**
- * Makes a handle for memlock_mutex_lock_wait() and memlock_semaphore_acquire_wait(), by which waits of this client can be ended one by one, where
+ * Makes a handle for memlock_mutex_lock_wait(), memlock_semaphore_acquire_wait() and those of the counter, by which waits of this client can be ended one by one, where
  * memlock_client_cancel_waits() ends all of them. Nothing is sent.
  *
  * A wait needs one only if it is to be ended alone: waits that end together may share one. The client may be

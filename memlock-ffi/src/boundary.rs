@@ -88,8 +88,12 @@ pub(crate) fn enter(body: impl FnOnce() -> Result<Answer>) -> c_int {
             Error::new(ErrorKind::Internal, format!("A bug in memlock was caught: {}.", said(panic.as_ref())))
         }
     };
-    LAST_ERROR.set(kept(&error.to_string()));
-    error.kind().answer().code()
+    let answer = error.kind().answer().code();
+    // Some ordinary "no" of C is an error in Rust. The last error has nothing to tell of it.
+    if answer < 0 {
+        LAST_ERROR.set(kept(&error.to_string()));
+    }
+    answer
 }
 
 /// A sentence as C has it: without NULs, cut to fit at a character's boundary, and ended by one NUL.

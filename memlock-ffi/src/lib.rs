@@ -5,6 +5,7 @@
 //! | `boundary` | what every entry point goes through: NULL checks, the panic boundary, the last error |
 //! | `bare` | Burton's six functions, and those of the semaphore in the same manner, on the default client |
 //! | `client`, `lock`, `wait`, `semaphore`, `list` | the handles |
+//! | `counter` | the counter without leases |
 //!
 //! Ownership is in the types. A handle that C owns is a `Box` that came from `boundary::give` and goes back
 //! to `boundary::take_back`; a pointer that C lends is a reference for the time of the call.
@@ -14,6 +15,7 @@
 mod bare;
 mod boundary;
 mod client;
+mod counter;
 mod list;
 mod lock;
 mod semaphore;
@@ -25,6 +27,7 @@ mod wait;
 pub use bare::*;
 pub use boundary::*;
 pub use client::*;
+pub use counter::*;
 pub use list::*;
 pub use lock::*;
 pub use semaphore::*;

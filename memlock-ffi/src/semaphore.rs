@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int};
 
 use memlock_core::semaphore::Status;
-use memlock_core::{Answer, ErrorKind, Request, Result, Semaphore, SetUp, Waited};
+use memlock_core::{Answer, Request, Result, Semaphore, SetUp, Waited};
 
 use crate::boundary::{
     enter, fixed, give, invalid, lent, limit, millis, put, quietly, take_back, text, to_millis,
@@ -166,12 +166,7 @@ pub unsafe extern "C" fn memlock_semaphore_acquire_wait(
         if let Some(handle) = unsafe { wait.as_ref() } {
             until = until.unless_cancelled(handle.of(semaphore.client)?);
         }
-        let waited = match semaphore.core.acquire_with(wanted, &until) {
-            // An ordinary "no" in C, of which the last error has nothing to tell.
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Answer::NotFound),
-            waited => waited?,
-        };
-        Ok(match waited {
+        Ok(match semaphore.core.acquire_with(wanted, &until)? {
             Waited::Done(held) => {
                 // SAFETY: as above.
                 unsafe { put(permit, give(memlock_permit(held)), "permit") }?;
@@ -202,12 +197,10 @@ pub unsafe extern "C" fn memlock_semaphore_set_up(
 ) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
-        match unsafe { lent(semaphore, "semaphore") }?.core.set_up(millis(life_ms)?) {
-            Ok(SetUp::Created) => Ok(Answer::Ok),
-            Ok(SetUp::Joined) => Ok(Answer::Exists),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Answer::NotFound),
-            Err(error) => Err(error),
-        }
+        Ok(match unsafe { lent(semaphore, "semaphore") }?.core.set_up(millis(life_ms)?)? {
+            SetUp::Created => Answer::Ok,
+            SetUp::Joined => Answer::Exists,
+        })
     })
 }
 

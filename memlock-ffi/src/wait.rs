@@ -25,7 +25,7 @@ impl memlock_wait {
     }
 }
 
-/// Makes a handle for memlock_mutex_lock_wait() and memlock_semaphore_acquire_wait(), by which waits of this client can be ended one by one, where
+/// Makes a handle for memlock_mutex_lock_wait(), memlock_semaphore_acquire_wait() and those of the counter, by which waits of this client can be ended one by one, where
 /// memlock_client_cancel_waits() ends all of them. Nothing is sent.
 ///
 /// A wait needs one only if it is to be ended alone: waits that end together may share one. The client may be

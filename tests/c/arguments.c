@@ -123,6 +123,23 @@ static void permits_take_no_null(void) {
     CHECK(left > 0);
 }
 
+static void counters_take_no_null(void) {
+    uint64_t number;
+    REFUSED("client", memlock_counter_set_up(NULL, "counter", 1));
+    REFUSED("key", memlock_counter_set_up(client, NULL, 1));
+    REFUSED("client", memlock_counter_try(NULL, "counter"));
+    REFUSED("key", memlock_counter_try(client, NULL));
+    REFUSED("client", memlock_counter_retry(NULL, "counter", 0, wait));
+    REFUSED("key", memlock_counter_retry(client, NULL, 0, wait));
+    REFUSED("client", memlock_counter_park(NULL, "counter", 0, 0, wait));
+    REFUSED("key", memlock_counter_park(client, NULL, 0, 0, wait));
+    REFUSED("client", memlock_counter_release(NULL, "counter"));
+    REFUSED("key", memlock_counter_release(client, NULL));
+    REFUSED("client", memlock_counter_available(NULL, "counter", &number));
+    REFUSED("key", memlock_counter_available(client, NULL, &number));
+    REFUSED("available", memlock_counter_available(client, "counter", NULL));
+}
+
 static void lists_take_no_null(void) {
     memlock_list *opened = list;
     memlock_insertion done;
@@ -263,6 +280,7 @@ int main(void) {
     RUN(waits_take_no_null);
     RUN(semaphores_take_no_null);
     RUN(permits_take_no_null);
+    RUN(counters_take_no_null);
     RUN(lists_take_no_null);
     RUN(walks_take_no_null);
     RUN(what_cannot_be_done_to_an_opened_list_is_invalid);
