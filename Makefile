@@ -118,7 +118,7 @@ $(FAULTS): build python
 
 .PHONY: bench
 bench: build python $(VENV)/.bench ## measure pairs and inserts next to their floors (ARGS=--quick for a glance)
-	@packaging/need cc memcached libmemcached strace taskset readelf
+	@packaging/need cc memcached libmemcached redis-server strace taskset readelf
 	PYTHON=$(PYTHON) benches/run $(ARGS)
 
 .PHONY: bench-contended

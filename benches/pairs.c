@@ -1,6 +1,6 @@
 /*
- * pairs.c: how many lock+unlock pairs a second one C process gets from one memcached,
- * and how many new keys a second a distinct list takes in batches.
+ * pairs.c: how many pairs a second one C process gets from one memcached, of lock and unlock or of acquire and
+ * release, and how many new keys a second a distinct list takes in batches.
  *
  *   pairs CONTENDER PORT seconds=T     warm up for T/4, then run for T seconds
  *   pairs CONTENDER PORT count=N       exactly N steps and no warm-up, for counting commands
@@ -11,7 +11,11 @@
  *
  * `raw` and `raw-batch` are floors: the fewest bytes and system calls that do the job safely
  * (compare-and-delete included), with every reply checked and no library in between.
+ *
+ * Here are the race, mutexes and lists; semaphores are in semaphores.c.
  */
+#include "pairs.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -41,7 +45,7 @@ static const char LOCK_VALUE[] =
     "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 #define LOCK_VALUE_LEN (sizeof LOCK_VALUE - 1)
 
-__attribute__((noreturn, format(printf, 1, 2))) static void die(const char *format, ...)
+void die(const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -54,7 +58,7 @@ __attribute__((noreturn, format(printf, 1, 2))) static void die(const char *form
 
 /* --- a socket of our own ------------------------------------------------------------------ */
 
-static int dial(int port)
+int dial(int port)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -66,7 +70,7 @@ static int dial(int port)
     return fd;
 }
 
-static void send_all(int fd, const char *bytes, size_t len)
+void send_all(int fd, const char *bytes, size_t len)
 {
     while (len > 0) {
         ssize_t sent = send(fd, bytes, len, MSG_NOSIGNAL);
@@ -77,7 +81,7 @@ static void send_all(int fd, const char *bytes, size_t len)
     }
 }
 
-static size_t receive(int fd, char *buffer, size_t room)
+size_t receive(int fd, char *buffer, size_t room)
 {
     ssize_t got = recv(fd, buffer, room, 0);
     if (got <= 0)
@@ -162,7 +166,7 @@ static void libmemcached_close(void)
 
 /* --- memlock: the bare functions ---------------------------------------------------------- */
 
-static void memlock_url(char *url, size_t room, int port)
+void memlock_url(char *url, size_t room, int port)
 {
     snprintf(url, room, "memcached://127.0.0.1:%d", port);
 }
@@ -294,21 +298,24 @@ static void memlock_batch_close(void)
 
 /* --- the race ----------------------------------------------------------------------------- */
 
-static const struct contender {
-    const char *name;
-    const char *unit;
-    uint64_t units_per_step;
-    uint64_t steps_per_look; /* how often the clock is read: not so often that it shows */
-    void (*open)(int port);
-    void (*step)(void);
-    void (*close)(void);
-} contenders[] = {
+static const struct contender contenders[] = {
     {"raw", "pair", 1, 16, raw_open, raw_step, raw_close},
     {"libmemcached", "pair", 1, 16, libmemcached_open, libmemcached_step, libmemcached_close},
     {"memlock", "pair", 1, 16, memlock_open, memlock_step, memlock_close},
     {"raw-batch", "key", BATCH, 1, raw_batch_open, raw_batch_step, raw_close},
     {"memlock-batch", "key", BATCH, 1, memlock_batch_open, memlock_batch_step, memlock_batch_close},
 };
+
+static const struct contender *called(const char *name)
+{
+    for (size_t i = 0; i < sizeof contenders / sizeof *contenders; i++)
+        if (strcmp(name, contenders[i].name) == 0)
+            return &contenders[i];
+    for (const struct contender *it = semaphore_contenders; it->name != NULL; it++)
+        if (strcmp(name, it->name) == 0)
+            return it;
+    die("no contender is called '%s'", name);
+}
 
 static double now_s(void)
 {
@@ -333,17 +340,14 @@ static uint64_t run(const struct contender *it, uint64_t count, double seconds)
 
 int main(int argc, char **argv)
 {
-    const struct contender *it = NULL;
     uint64_t count = 0;
     double seconds = 0;
-    for (size_t i = 0; argc == 4 && i < sizeof contenders / sizeof *contenders; i++)
-        if (strcmp(argv[1], contenders[i].name) == 0)
-            it = &contenders[i];
-    if (it == NULL || (sscanf(argv[3], "count=%" SCNu64, &count) != 1 &&
-                       sscanf(argv[3], "seconds=%lf", &seconds) != 1) ||
+    if (argc != 4 || (sscanf(argv[3], "count=%" SCNu64, &count) != 1 &&
+                      sscanf(argv[3], "seconds=%lf", &seconds) != 1) ||
         (count == 0 && seconds <= 0))
-        die("usage: pairs raw|libmemcached|memlock|raw-batch|memlock-batch PORT seconds=T|count=N");
+        die("usage: pairs CONTENDER PORT seconds=T|count=N");
 
+    const struct contender *it = called(argv[1]);
     it->open(atoi(argv[2]));
     if (count == 0)
         run(it, 0, seconds / 4);

@@ -1,9 +1,15 @@
-"""How many lock+unlock pairs a second one Python process gets from one memcached.
+"""How many pairs a second one Python process gets: of lock+unlock, or of acquire+release.
 
     pairs.py CONTENDER PORT seconds=T     warm up for T/4, then run for T seconds
     pairs.py CONTENDER PORT count=N       exactly N pairs and no warm-up, for counting commands
 
 Prints one line for benches/run, in the form that pairs.c describes.
+
+Which semaphores there are for Python (PyPI, looked up in November 2026): py-redis-semaphore 0.2.0
+is maintained, has leases, and waits by BLPOP: so it is raced. redsync 2.0.0 and self-limiters 0.4.0
+are for asyncio only, and redsync's permits are lost with a holder that dies. Redis-Semaphore 0.2.2
+has had no release since 2020 at least. The cheapest is a list of tokens with BLPOP and RPUSH, as
+written by hand, which also loses a permit with each holder that dies: it is raced too.
 """
 
 from __future__ import annotations
@@ -14,6 +20,8 @@ from collections.abc import Callable
 
 import memlock
 import pylibmc
+import redis
+import redis_semaphore
 import sherlock
 from pymemcache.client.base import Client
 from pymemcache.serde import pickle_serde
@@ -23,6 +31,9 @@ LOCK_KEY = "lock:bench"
 LOCK_VALUE = b"0123456789abcdef" * 5
 LOCK_TTL_S = 31
 
+LEASE_S = 30
+PERMITS = 5
+
 PAIRS_PER_LOOK = 16  # how often the clock is read: not so often that it shows
 
 
@@ -31,7 +42,7 @@ PAIRS_PER_LOOK = 16  # how often the clock is read: not so often that it shows
 
 def memlock_pair(port: int) -> Callable[[], None]:
     """memlock's mutex: owner-checked, and the waiters' queue is looked at on every release."""
-    mutex = memlock.connect(f"memcached://127.0.0.1:{port}").mutex("bench", lease=30)
+    mutex = memlock.connect(f"memcached://127.0.0.1:{port}").mutex("bench", lease=LEASE_S)
 
     def pair() -> None:
         if not mutex.acquire():
@@ -68,9 +79,52 @@ def sherlock_pair(port: int) -> Callable[[], None]:
     return pair
 
 
+def semaphore_pair(port: int) -> Callable[[], None]:
+    """memlock's semaphore: leased permits, and the waiters' queue is looked at on every release."""
+    client = memlock.connect(f"memcached://127.0.0.1:{port}")
+    semaphore = client.semaphore("bench", PERMITS, lease=LEASE_S)
+
+    def pair() -> None:
+        if not semaphore.acquire():
+            raise RuntimeError("acquire: there is no permit")
+        semaphore.release()
+
+    return pair
+
+
+def redis_list_pair(port: int) -> Callable[[], None]:
+    """A list of as many tokens as there are permits: one is popped, and pushed back."""
+    client = redis.Redis(port=port)
+    client.rpush("bench", *range(PERMITS))
+
+    def pair() -> None:
+        _, token = client.blpop("bench")
+        client.rpush("bench", token)
+
+    return pair
+
+
+def py_redis_semaphore_pair(port: int) -> Callable[[], None]:
+    """py-redis-semaphore: a sorted set of holders, written by Lua, and a push for who waits."""
+    # It starts a thread for each acquisition, which renews the lease, and cannot do without.
+    config = redis_semaphore.SemaphoreConfig(name="bench", limit=PERMITS, lock_timeout=LEASE_S)
+    semaphore = redis_semaphore.Semaphore(redis.Redis(port=port), config)
+
+    def pair() -> None:
+        if not semaphore.acquire().success:
+            raise RuntimeError("acquire: there is no permit")
+        if not semaphore.release():
+            raise RuntimeError("release: the permit is lost")
+
+    return pair
+
+
 CONTENDERS = {
     "memlock": memlock_pair,
+    "py-redis-semaphore": py_redis_semaphore_pair,
     "pylibmc": pylibmc_pair,
+    "redis-list": redis_list_pair,
+    "semaphore": semaphore_pair,
     "sherlock": sherlock_pair,
 }
 

@@ -1,4 +1,4 @@
-//! How many lock+unlock pairs a second one Rust process gets from one memcached.
+//! How many pairs a second one Rust process gets from one memcached: of lock and unlock, or of acquire and release.
 //!
 //! ```text
 //! memlock-bench CONTENDER PORT seconds=T     warm up for T/4, then run for T seconds
@@ -21,6 +21,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 type Pair = Box<dyn FnMut() -> Result<()>>;
 
 const LEASE: Duration = Duration::from_secs(30);
+const PERMITS: u32 = 5;
 
 /// How often the clock is read: not so often that it shows.
 const PAIRS_PER_LOOK: u64 = 16;
@@ -41,12 +42,13 @@ fn main() -> ExitCode {
 
 fn race(arguments: &[String]) -> Result<String> {
     let [name, port, limit] = arguments else {
-        return Err("usage: memlock-bench raw|memlock PORT seconds=T|count=N".into());
+        return Err("usage: memlock-bench raw|memlock|semaphore PORT seconds=T|count=N".into());
     };
     let port = port.parse()?;
     let mut pair = match name.as_str() {
         "raw" => raw(port)?,
         "memlock" => memlock(port)?,
+        "semaphore" => semaphore(port)?,
         other => return Err(format!("no contender is called '{other}'").into()),
     };
     let limit = Limit::parse(limit)?;
@@ -144,5 +146,15 @@ fn memlock(port: u16) -> Result<Pair> {
     Ok(Box::new(move || match mutex.lock()?.unlock()? {
         Release::Released => Ok(()),
         other => Err(format!("unlock answered {other:?}").into()),
+    }))
+}
+
+/// One permit of a semaphore that nobody else uses.
+fn semaphore(port: u16) -> Result<Pair> {
+    let client = Client::connect(&format!("memcached://127.0.0.1:{port}"))?;
+    let semaphore = client.semaphore("bench", PERMITS, LEASE)?;
+    Ok(Box::new(move || match semaphore.acquire()?.release()? {
+        Release::Released => Ok(()),
+        other => Err(format!("release answered {other:?}").into()),
     }))
 }

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
-import tempfile
-import time
 from typing import NamedTuple
 
 from harness import server
+from harness.private_redis import PrivateRedis
 from private_memcached import PrivateMemcached
-
-START_TRIES = 5
-START_LIMIT_S = 5.0
 
 
 class Used(NamedTuple):
@@ -37,60 +32,13 @@ class Memcached(PrivateMemcached):
         return Used(commands, float(stats["rusage_user"]) + float(stats["rusage_system"]))
 
 
-class Redis:
-    """A private redis-server that keeps nothing on disk."""
-
-    def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="redis-")
-        self._own_commands = 0
-        for _ in range(START_TRIES):
-            self.port = _free_port()
-            command = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1"]
-            command += ["--save", "", "--appendonly", "no", "--dir", self._folder.name]
-            self._process = subprocess.Popen(
-                command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-            )
-            if self._wait_until_it_is_ours():
-                return
-            self._end()
-        self._folder.cleanup()
-        raise OSError(f"redis-server would not start: {' '.join(command)}")
+class Redis(PrivateRedis):
+    """A private redis-server."""
 
     def used(self) -> Used:
         """Commands but ours, those that scripts call included; and processor time."""
-        own, info = self._own_commands, self._info()
-        commands = int(info["total_commands_processed"]) - own
+        commands, info = self.commands(), self.info()
         return Used(commands, float(info["used_cpu_user"]) + float(info["used_cpu_sys"]))
-
-    def close(self) -> None:
-        """End the server."""
-        self._end()
-        self._folder.cleanup()
-
-    def _end(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-    def _info(self) -> dict[str, str]:
-        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
-            connection.sendall(b"INFO\r\n")
-            with connection.makefile("rb") as answer:
-                length = answer.readline()
-                if not length.startswith(b"$"):
-                    raise ConnectionError(f"redis-server answered INFO with {length!r}")
-                text = answer.read(int(length[1:])).decode()
-        self._own_commands += 1  # counted by the server when it has answered
-        return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-
-    def _wait_until_it_is_ours(self) -> bool:
-        limit = time.monotonic() + START_LIMIT_S
-        while time.monotonic() < limit and self._process.poll() is None:
-            try:
-                # Somebody else's server may have got the port.
-                return int(self._info()["process_id"]) == self._process.pid
-            except OSError:
-                time.sleep(0.005)
-        return False
 
 
 SERVERS = {"memcached": Memcached, "redis": Redis}
@@ -105,9 +53,3 @@ def versions() -> str:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             said.append(" ".join(done.stdout.split()[:3]))
     return ", ".join(said)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -29,6 +29,7 @@ class Contender:
 
     name: str
     command: tuple[str, ...]
+    server: str = "memcached"
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class Section:
     # What a round trip is counted for: a pair, or a batch of so many units.
     step: str = "pair"
     units_per_step: int = 1
+    # Whether system calls are counted too.
+    traced: bool = False
 
     @property
     def floor(self) -> str:
@@ -52,7 +55,22 @@ class Section:
 def _section(key: str, title: str, command: Sequence[object], names: str) -> Section:
     start = tuple(map(str, command))
     racers = (Contender(name, (*start, name)) for name in names.split())
-    return Section(key, title, "pair", tuple(racers))
+    return Section(key, title, "pair", tuple(racers), traced=key == "c")
+
+
+def _semaphore() -> Section:
+    pairs, python = (str(BUILT / "pairs"),), (PYTHON, str(BENCHES / "pairs.py"))
+    racers = (
+        Contender("raw", (*pairs, "raw-semaphore")),
+        Contender("memlock", (*pairs, "memlock-semaphore")),
+        Contender("memlock 10,000", (*pairs, "memlock-semaphore-many")),
+        Contender("memlock Rust", (str(LIBRARIES / "memlock-bench"), "semaphore")),
+        Contender("memlock Python", (*python, "semaphore")),
+        Contender("Redis list", (*python, "redis-list"), "redis"),
+        Contender("py-redis-semaphore", (*python, "py-redis-semaphore"), "redis"),
+    )
+    title = "semaphore of 5 permits: acquire+release pairs, from C where no other language is said"
+    return Section("semaphore", title, "pair", racers, traced=True)
 
 
 def _insert_many() -> Section:
@@ -73,7 +91,15 @@ SECTIONS = (
         "pylibmc sherlock memlock",
     ),
     _insert_many(),
+    _semaphore(),
 )
+
+# Sections by what they need.
+USE_C = {"c", "insert_many", "semaphore"}
+USE_RUST = {"rust", "semaphore"}
+USE_PYTHON = {"python", "semaphore"}
+# What pairs.py imports.
+MODULES = ("pylibmc", "sherlock", "pymemcache", "redis", "redis_semaphore", "memlock")
 
 
 def missing(sections: Sequence[Section]) -> list[str]:
@@ -84,12 +110,14 @@ def missing(sections: Sequence[Section]) -> list[str]:
         wants.append("memcached is not installed: package `memcached`")
     if shutil.which("taskset") is None:
         wants.append("taskset is not installed: package `util-linux`")
-    if keys & {"c", "insert_many"}:
+    if keys & USE_C:
         wants += _missing_for_c()
-    if "rust" in keys and shutil.which("cargo") is None:
+    if "semaphore" in keys and shutil.which("redis-server") is None:
+        wants.append("redis-server is not installed: package `redis-server`")
+    if keys & USE_RUST and shutil.which("cargo") is None:
         wants.append("cargo is not installed: see https://rustup.rs")
-    if "python" in keys:
-        for module in ("pylibmc", "sherlock", "pymemcache", "memlock"):
+    if keys & USE_PYTHON:
+        for module in MODULES:
             # Imported, not looked up: a package whose shared library is gone is not installed.
             tried = _run([PYTHON, "-c", f"import {module}"])
             if tried.returncode != 0:
@@ -120,14 +148,14 @@ def _missing_for_c() -> list[str]:
 def build(sections: Sequence[Section]) -> None:
     """Compile the contenders that need it."""
     keys = {section.key for section in sections}
-    if keys & {"c", "insert_many"}:
+    if keys & USE_C:
         BUILT.mkdir(parents=True, exist_ok=True)
         _link_soname()
         flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror"]
         paths = [f"-I{HEADER.parent}", f"-L{LIBRARIES}", f"-Wl,-rpath,{BUILT}"]
-        source, program = BENCHES / "pairs.c", BUILT / "pairs"
-        _must_run([CC, *flags, *paths, "-o", program, source, "-lmemlock", "-lmemcached"])
-    if "rust" in keys:
+        sources, program = (BENCHES / "pairs.c", BENCHES / "semaphores.c"), BUILT / "pairs"
+        _must_run([CC, *flags, *paths, "-o", program, *sources, "-lmemlock", "-lmemcached"])
+    if keys & USE_RUST:
         # Said here, since the environment might say otherwise and LIBRARIES says where to look.
         target = f"--target-dir={ROOT / 'target'}"
         _must_run(["cargo", "build", "--quiet", "--release", "-p", "memlock-bench", target])

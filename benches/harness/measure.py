@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .contenders import Contender, Section
 from .relay import Relay
-from .server import Server
+from .server import SERVERS
 
 # Beyond what a run is asked to last. Only a contender that hangs takes so long.
 PATIENCE_S = 120
@@ -47,7 +47,7 @@ def rate(contender: Contender, core: int, seconds: float) -> float:
     On one core, neither waits for the other to be woken on a sleeping core, which would drown what
     the libraries cost. The server is new for each run, so that no run meets another's keys.
     """
-    with closing(Server(core)) as server:
+    with closing(SERVERS[contender.server](core)) as server:
         return float(
             _run(_pinned(core), contender, server.port, f"seconds={seconds}")["per_second"]
         )
@@ -61,7 +61,8 @@ def costs(section: Section, contender: Contender, core: int, effort: Effort) -> 
     steps = effort.pairs_counted if section.units_per_step == 1 else effort.batches_counted
 
     def count(limit: int) -> tuple[int, int]:
-        with closing(Server(core)) as server, closing(Relay(server.port)) as relay:
+        its = SERVERS[contender.server](core)
+        with closing(its) as server, closing(Relay(server.port)) as relay:
             _run((), contender, relay.port, f"count={limit}")
             return server.commands(), relay.round_trips
 
@@ -77,7 +78,8 @@ def system_calls(contender: Contender, core: int, effort: Effort) -> dict[str, f
         return "strace is not installed: package `strace`"
 
     def count(limit: int) -> dict[str, int]:
-        with closing(Server(core)) as server, tempfile.TemporaryDirectory() as scratch:
+        its = SERVERS[contender.server](core)
+        with closing(its) as server, tempfile.TemporaryDirectory() as scratch:
             table = Path(scratch) / "calls"
             tracer = (*_pinned(core), strace, "-f", "-c", "-o", str(table), "--")
             _run(tracer, contender, server.port, f"count={limit}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 from collections.abc import Sequence
@@ -51,6 +52,7 @@ class Target:
     section: str
     to: str
     wanted: float | None
+    of: str = "memlock"
 
 
 TARGETS = (
@@ -60,17 +62,27 @@ TARGETS = (
     Target("python", "pylibmc", 1.00),
     Target("python", "sherlock", None),
     Target("insert_many", "raw", 0.20),
+    Target("semaphore", "raw", None),
+    # What it costs does not grow with the number of permits.
+    Target("semaphore", "memlock", 0.95, of="memlock 10,000"),
+    Target("semaphore", "Redis list", None, of="memlock Python"),
+    Target("semaphore", "py-redis-semaphore", None, of="memlock Python"),
 )
 
 
 def machine(core: int) -> str:
     """Where this was measured, and with which versions."""
-    libraries = "pylibmc sherlock pymemcache memlock"
+    libraries = "pylibmc sherlock pymemcache redis py-redis-semaphore memlock"
     lines = {
         "machine": f"{os.cpu_count()} cores, {_processor()}, load {os.getloadavg()[0]:.1f}",
         "pinned": f"server and client share core {core}",
         "kernel": f"{platform.system()} {platform.release()}",
-        "server": _said_by([server.executable() or "memcached", "-V"]),
+        "servers": ", ".join(
+            (
+                _said_by([server.executable() or "memcached", "-V"]),
+                " ".join(_said_by(["redis-server", "--version"]).split()[:3]),
+            )
+        ),
         "python": _said_by([PYTHON, "-c", _VERSIONS, *libraries.split()]),
     }
     return "\n".join(f"{name:<9}{said}" for name, said in lines.items())
@@ -90,6 +102,8 @@ print(", ".join(said))
 
 
 def _said_by(command: list[str]) -> str:
+    if shutil.which(command[0]) is None:
+        return f"no {command[0]}"
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
@@ -111,28 +125,34 @@ def table(results: Results) -> str:
         f"{section.unit + 's/s':>12}  {'of ' + section.floor:>10}  {'min-max':<9}"
         f"  {'commands/' + section.unit:>14}  {'round trips/' + section.step:>17}"
     )
-    lines = [section.title, f"  {'':<14}{head}"]
+    wide = _name_width(section)
+    lines = [section.title, f"  {'':<{wide}}{head}"]
     for contender in section.contenders:
         name, costs = contender.name, results.costs[contender.name]
         lines.append(
-            f"  {name:<14}{statistics.median(results.rates[name]):>12,.0f}"
+            f"  {name:<{wide}}{statistics.median(results.rates[name]):>12,.0f}"
             f"  {results.ratio(name, section.floor)!s:>21}"
             f"  {costs.commands_per_unit:>14.2f}  {costs.round_trips_per_step:>17.2f}"
         )
     return "\n".join(lines)
 
 
+def _name_width(section: Section) -> int:
+    return max(14, *(len(contender.name) for contender in section.contenders))
+
+
 def call_table(results: Results) -> str:
-    """System calls of the C contenders."""
-    lines = ["C: system calls per round trip"]
+    """System calls of a section's contenders."""
+    wide = _name_width(results.section)
+    lines = [f"{results.section.key}: system calls per round trip"]
     for name, calls in results.calls.items():
         if isinstance(calls, str):
-            lines.append(f"  {name:<14}{calls}")
+            lines.append(f"  {name:<{wide}}{calls}")
             continue
         per_trip = sum(calls.values()) / results.costs[name].round_trips_per_step
         often = sorted(calls.items(), key=lambda call: -call[1])
         detail = ", ".join(f"{call} {times:.2f}" for call, times in often)
-        lines.append(f"  {name:<14}{per_trip:>12.2f}  per pair: {detail}")
+        lines.append(f"  {name:<{wide}}{per_trip:>12.2f}  per pair: {detail}")
     return "\n".join(lines)
 
 
@@ -143,13 +163,13 @@ def verdicts(all_results: Sequence[Results]) -> str:
     for target in TARGETS:
         if target.section not in by_key:
             continue
-        ratio = by_key[target.section].ratio("memlock", target.to)
-        what = f"{target.section} memlock / {target.to}"
+        ratio = by_key[target.section].ratio(target.of, target.to)
+        what = f"{target.section} {target.of} / {target.to}"
         if target.wanted is None:
             verdict = "for comparison"
         elif ratio.median >= target.wanted:
             verdict = f"met: {target.wanted:.2f} or more"
         else:
             verdict = f"NOT MET: {target.wanted:.2f} or more was wanted"
-        lines.append(f"  {what:<30}{ratio}   {verdict}")
+        lines.append(f"  {what:<46}{ratio}   {verdict}")
     return "\n".join(lines)

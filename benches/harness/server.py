@@ -1,10 +1,12 @@
-"""The server that the contenders race on, and how many commands it has run."""
+"""The servers that the contenders race on, and how many commands they have run."""
 
 from __future__ import annotations
 
 from private_memcached import PrivateMemcached, executable
 
-__all__ = ["Server", "executable"]
+from .private_redis import PrivateRedis
+
+__all__ = ["SERVERS", "Memcached", "Redis", "executable"]
 
 # Every memcached counts these; one command bumps exactly one of them. Checked on 1.6.18: the meta
 # commands go into the classic counters (`ms` cmd_set, `mg` cmd_get or with T cmd_touch, `md`
@@ -28,7 +30,7 @@ COMMAND_COUNTERS = (
 FLAGS = ("-t", "1", "-m", "1024")
 
 
-class Server(PrivateMemcached):
+class Memcached(PrivateMemcached):
     """One memcached with one worker thread on one core."""
 
     def __init__(self, core: int) -> None:
@@ -38,3 +40,13 @@ class Server(PrivateMemcached):
         """How many commands on items the server has run so far."""
         stats = self.stats()
         return sum(int(stats.get(counter, 0)) for counter in COMMAND_COUNTERS)
+
+
+class Redis(PrivateRedis):
+    """One redis-server, which runs all commands in one thread, on one core."""
+
+    def __init__(self, core: int) -> None:
+        super().__init__(wrapper=("taskset", "-c", str(core)))
+
+
+SERVERS = {"memcached": Memcached, "redis": Redis}

@@ -1,36 +1,26 @@
 //! Distinct lists over a store that loses packets, gives false replies, and has items that others wrote: sessions, keys
-//! and ids of any value. The input is a program of calls, with its length before it, and what befalls the store.
+//! and ids of any value. For the input see `scene`.
 
 #![no_main]
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use memlock_core::clock::Clock;
-use memlock_core::{Client, DistinctList, Insertion};
-use memlock_fuzz::store::Hostile;
-use memlock_fuzz::{DeafBells, Input, Time};
+use memlock_core::{DistinctList, Insertion};
+use memlock_fuzz::Input;
+use memlock_fuzz::scene::Scene;
 
 fuzz_target!(|data: &[u8]| {
-    let mut input = Input(data);
-    let mut program = Input(input.chunk());
-    let honest = !Hostile::tampers(input.0);
-    let time = Time::new(Duration::from_micros(10));
-    let clock: Arc<dyn Clock> = time.clone();
-    let store = Hostile::new(Arc::clone(&clock), input.0);
-    let client = Client::with_parts(store, clock, Arc::new(DeafBells(time)));
+    let mut scene = Scene::new(data, 40);
+    let (client, honest) = (scene.client(), scene.honest);
     let mut handles = ["x", "x", "y"].map(|session| client.distinct_list(session).expect("a plain name"));
     let mut first = HashMap::new();
-    let mut steps = 0;
-    while !program.is_over() && steps < 40 {
-        steps += 1;
-        let what = program.byte();
+    while let Some((what, program)) = scene.next() {
         let place = usize::from(what >> 4) % handles.len();
         // Only while one session lasts do ids stay as they are.
         let known = if place < 2 { Some(&mut first) } else { None };
-        step(&mut handles[place], what & 15, &mut program, known.filter(|_| honest));
+        step(&mut handles[place], what & 15, program, known.filter(|_| honest));
     }
 });
 

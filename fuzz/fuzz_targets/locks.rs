@@ -1,5 +1,5 @@
-//! Mutexes and their queue over a store that loses packets, gives false replies, and has items that others wrote. The
-//! input is a program of calls by two clients, with its length before it, and what befalls the first one's store.
+//! Mutexes and their queue over a store that loses packets, gives false replies, and has items that others wrote: calls by
+//! two clients. For the input see `scene`.
 
 #![no_main]
 
@@ -7,31 +7,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use memlock_core::clock::Clock;
 use memlock_core::{Client, Lock, Release, Wait, Waited};
-use memlock_fuzz::store::Hostile;
-use memlock_fuzz::{DeafBells, Input, Time};
+use memlock_fuzz::scene::Scene;
+use memlock_fuzz::{Input, Time};
 
 fuzz_target!(|data: &[u8]| {
-    let mut input = Input(data);
-    let mut program = Input(input.chunk());
-    let honest = !Hostile::tampers(input.0);
-    let time = Time::new(Duration::from_micros(10));
-    let clock: Arc<dyn Clock> = time.clone();
-    let store = Hostile::new(Arc::clone(&clock), input.0);
-    let client = || {
-        let bells = Arc::new(DeafBells(Arc::clone(&time)));
-        Client::with_parts(store.clone(), Arc::clone(&clock), bells)
-    };
-    let clients = [client(), client()];
+    let mut scene = Scene::new(data, 24);
+    let (time, honest) = (Arc::clone(&scene.time), scene.honest);
+    let clients = [scene.client(), scene.client()];
     let mut held: [Option<Lock>; 2] = [None, None];
     let mut fence = 0;
-    let mut steps = 0;
-    while !program.is_over() && steps < 24 {
-        steps += 1;
-        let what = program.byte();
+    while let Some((what, program)) = scene.next() {
         let who = usize::from(what >> 7);
-        let granted = step(&clients[who], &mut held[who], what & 15, &mut program, (&time, honest));
+        let granted = step(&clients[who], &mut held[who], what & 15, program, (&time, honest));
         if honest && granted {
             let now = held[who].as_ref().map_or(0, Lock::fence);
             assert!(now > fence, "fences rise");

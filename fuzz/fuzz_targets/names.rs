@@ -44,9 +44,10 @@ fn all_keys_differ(keys: &Keyspace, a: &[u8], b: &[u8]) {
     let made = |name: &[u8]| -> Vec<Key> {
         let (lock, session) = (keys.lock(name), keys.session(name));
         let generation = "0123456789abcdef0123456789abcdef";
-        let waiters = lock.waiters();
+        let semaphore = keys.semaphore(name);
+        let waiters = [lock.waiters(), semaphore.waiters()];
         let items = ['k', 'n', 'c'].map(|kind| list_item(keys, kind, generation, name));
-        [lock, waiters, session].into_iter().chain(items).collect()
+        [lock, semaphore, session].into_iter().chain(waiters).chain(items).collect()
     };
     let (of_a, of_b) = (made(a), made(b));
     for key in of_a.iter().chain(&of_b) {

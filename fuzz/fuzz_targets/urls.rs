@@ -8,7 +8,7 @@ use std::time::Duration;
 use libfuzzer_sys::fuzz_target;
 use memlock_core::fuzzing::{bell, percent_encode};
 use memlock_core::name::Keyspace;
-use memlock_core::wait::entries::{WaitId, line, waiters};
+use memlock_core::wait::entries::{Request, WaitId, line, waiters};
 use memlock_core::{Client, ErrorKind};
 
 fuzz_target!(|text: &str| {
@@ -65,7 +65,7 @@ fn as_a_bell(text: &str) {
     let Ok(Some((address, (first, last)))) = bell(text) else { return };
     assert!(first <= last && (first > 0 || last == 0));
     let address = SocketAddr::new(address, last.max(1));
-    let line = line(Some(address), WaitId(7));
+    let line = line(Some(address), WaitId(7), Request::default());
     let read: Vec<_> = waiters(&line).map(|entry| (entry.bell, entry.id)).collect();
     assert_eq!(read, [(Some(address), WaitId(7))], "{text:?}");
 }

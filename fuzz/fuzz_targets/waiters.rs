@@ -2,29 +2,57 @@
 
 #![no_main]
 
+use std::net::SocketAddr;
+
 use libfuzzer_sys::fuzz_target;
-use memlock_core::wait::entries::{Entry, WaitId, line, passing, waiters, without};
+use memlock_core::wait::entries::{
+    Entry, MOST_OVERTAKEN, Request, WaitId, after, in_order, line, waiters, without,
+};
 
 fuzz_target!(|queue: &[u8]| {
     let read: Vec<Entry<'_>> = waiters(queue).collect();
     let some: Vec<WaitId> = read.iter().step_by(2).map(|entry| entry.id).collect();
     for entry in &read {
         assert!(entry.bell.is_none_or(|bell| bell.port() != 0 && !bell.ip().is_multicast()));
+        assert!(entry.permits > 0, "whoever waits waits for something");
     }
+    in_turn(queue, &read);
     leaving(queue, &read, &some);
-    being_passed(queue, &read, &some);
+    being_passed(queue, &some, read.last(), read.first());
     joining(queue, &read);
 });
+
+/// What is read of a line, but for the line itself.
+fn said(entry: &Entry<'_>) -> (WaitId, Option<SocketAddr>, u32, i64, u32, Option<u32>) {
+    let Entry { id, bell, passed, priority, permits, overtaken, .. } = *entry;
+    (id, bell, passed, priority, permits, overtaken)
+}
+
+/// By which one comes before another.
+fn rank(entry: &Entry<'_>) -> i64 {
+    if entry.overtaken.is_some_and(|often| often >= MOST_OVERTAKEN) { i64::MAX } else { entry.priority }
+}
+
+/// Nobody is left out, the higher ones come first, and equals as they stand.
+fn in_turn(queue: &[u8], read: &[Entry<'_>]) {
+    let mut rest: Vec<&Entry<'_>> = read.iter().collect();
+    for next in &in_order(queue) {
+        let highest = rest.iter().map(|entry| rank(entry)).max().expect("as many as were read");
+        let place = rest.iter().position(|entry| rank(entry) == highest).expect("it is one of them");
+        assert_eq!(rest.remove(place), next);
+    }
+    assert!(rest.is_empty(), "nobody is left out");
+}
 
 /// Taking some off leaves all others, as they are and in their order, and nothing else.
 fn leaving(queue: &[u8], read: &[Entry<'_>], gone: &[WaitId]) {
     for gone in [&[], gone] {
         let rest = without(queue, gone);
-        let left: Vec<_> = waiters(&rest).map(|entry| (entry.id, entry.bell, entry.passed)).collect();
-        let kept = read.iter().filter(|entry| !gone.contains(&entry.id));
-        let kept: Vec<_> = kept.map(|entry| (entry.id, entry.bell, entry.passed)).collect();
+        let left: Vec<_> = waiters(&rest).map(|entry| said(&entry)).collect();
+        let kept: Vec<_> = read.iter().filter(|entry| !gone.contains(&entry.id)).map(said).collect();
         assert_eq!(left, kept);
         assert_eq!(without(&rest, &[]), rest, "what is left is clean");
+        assert_eq!(after(queue, gone, None, None), rest, "nobody was passed or overtaken");
         let mut lines = queue.split_inclusive(|&byte| byte == b'\n');
         for line in rest.split_inclusive(|&byte| byte == b'\n') {
             assert!(lines.any(|old| old == line), "a line is kept as it is, in its place");
@@ -32,26 +60,39 @@ fn leaving(queue: &[u8], read: &[Entry<'_>], gone: &[WaitId]) {
     }
 }
 
-/// Counting a release in vain changes that count and nothing else.
-fn being_passed(queue: &[u8], read: &[Entry<'_>], gone: &[WaitId]) {
-    let Some(passed) = read.last() else { return };
-    let before = without(queue, gone);
-    let after = passing(queue, gone, passed.id);
-    let (before, after): (Vec<_>, Vec<_>) = (fields(&before), fields(&after));
-    assert_eq!(before.len(), after.len());
-    for (before, after) in before.iter().zip(&after) {
-        assert_eq!(before[..3], after[..3]);
-        if WaitId::parse(before[1]) != Some(passed.id) {
-            assert_eq!(before, after);
+/// Counting a release in vain, and those who were overtaken, changes these counts and nothing else.
+fn being_passed(queue: &[u8], gone: &[WaitId], passed: Option<&Entry<'_>>, rung: Option<&Entry<'_>>) {
+    let Some(passed) = passed else { return };
+    for rung in [None, rung, Some(passed)] {
+        let (before, counted) =
+            (without(queue, gone), after(queue, gone, Some(passed.id), rung.map(|rung| rung.id)));
+        let entries = waiters(&before).zip(waiters(&counted));
+        assert_eq!(fields(&before).len(), fields(&counted).len());
+        if !ids_differ(queue) {
             continue;
         }
-        let count = |fields: &[&[u8]]| {
-            let text = fields.get(3).and_then(|field| std::str::from_utf8(field).ok());
-            text.and_then(|text| text.parse::<u32>().ok()).unwrap_or(0)
-        };
-        assert_eq!(count(after), count(before).saturating_add(1));
-        assert_eq!(before.get(4..).unwrap_or_default(), &after[4..], "a later version's fields are kept");
+        let ahead = rung.and_then(|rung| waiters(queue).position(|entry| entry.id == rung.id));
+        let ahead: Vec<Entry<'_>> = waiters(queue).take(ahead.unwrap_or(0)).collect();
+        for ((old, new), (before, after)) in entries.zip(fields(&before).iter().zip(&fields(&counted))) {
+            let is_passed = old.id == passed.id;
+            let overtaken = ahead.iter().any(|entry| entry.id == old.id)
+                && rung.is_some_and(|rung| rank(&old) < rank(rung));
+            let (times, often) = (u32::from(is_passed), u32::from(overtaken && !is_passed));
+            assert_eq!(new.passed, old.passed.saturating_add(times));
+            assert_eq!(new.overtaken, old.overtaken.map(|before| before.saturating_add(often)));
+            assert_eq!((new.bell, new.priority, new.permits), (old.bell, old.priority, old.permits));
+            // Neither what stands before the counts nor what a later version put behind them.
+            assert_eq!(before[..3], after[..3]);
+            assert_eq!(before.get(6..).unwrap_or_default(), after.get(6..).unwrap_or_default());
+            assert!(times + often > 0 || before == after, "it is left as it is");
+        }
     }
+}
+
+fn ids_differ(queue: &[u8]) -> bool {
+    let mut ids: Vec<u64> = waiters(queue).map(|entry| entry.id.0).collect();
+    ids.sort_unstable();
+    ids.windows(2).all(|two| two[0] != two[1])
 }
 
 /// The fields of each line.
@@ -63,8 +104,13 @@ fn fields(queue: &[u8]) -> Vec<Vec<&[u8]>> {
 /// Whoever can be read can be written anew, and stands at the end of the queue.
 fn joining(queue: &[u8], read: &[Entry<'_>]) {
     let Some(first) = read.first() else { return };
-    let joined = [without(queue, &[]), line(first.bell, first.id)].concat();
+    let request =
+        Request { priority: first.priority, permits: first.permits, ages: first.overtaken.is_some() };
+    let joined = [without(queue, &[]), line(first.bell, first.id, request)].concat();
     let last = waiters(&joined).last().expect("we are in it");
-    assert_eq!((last.id, last.bell, last.passed), (first.id, first.bell, 0));
+    assert_eq!(
+        said(&last),
+        (first.id, first.bell, 0, first.priority, first.permits, first.overtaken.map(|_| 0))
+    );
     assert_eq!(waiters(&joined).count(), read.len() + 1);
 }

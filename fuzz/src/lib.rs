@@ -1,5 +1,6 @@
 //! What several targets share: reading an input piece by piece, and time that only goes on when it is asked for.
 
+pub mod scene;
 pub mod store;
 pub mod wire;
 

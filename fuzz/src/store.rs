@@ -21,6 +21,7 @@ const FAR_TOO_MANY: usize = 4000;
 const LOSE_REQUEST: u8 = 200;
 const LOSE_REPLY: u8 = 210;
 const TAMPER: u8 = 230;
+const LIE_ABOUT_TIME: u8 = 242;
 const PLANT: u8 = 243;
 
 /// Items in memory, behind a wire and beside others that the input commands.
@@ -47,6 +48,11 @@ impl Hostile {
     /// Whether a script of these bytes may do more than lose packets.
     pub fn tampers(script: &[u8]) -> bool {
         script.iter().any(|&byte| byte >= TAMPER)
+    }
+
+    /// The same items, without what befalls them on the way.
+    pub fn inside(&self) -> &Memory {
+        &self.inner
     }
 
     fn plant(&self, route: Route, op: &Op<'_>, value: &[u8]) {
@@ -97,7 +103,15 @@ impl Store for Hostile {
     }
 
     fn time(&self, route: Route) -> Option<u64> {
-        self.inner.time(route)
+        let mut script = self.script.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut input = Input(&script);
+        if input.byte() != LIE_ABOUT_TIME {
+            return self.inner.time(route);
+        }
+        // One that was not spoken to is not known.
+        let time = Some(input.number()).filter(|&time| time > 0);
+        *script = input.0.to_vec();
+        time
     }
 }
 
@@ -114,13 +128,14 @@ fn another(op: &Op<'_>, input: &mut Input<'_>) -> Reply {
         (Op::Get { .. }, 0 | 1) => {
             let remaining = (which < 128).then(|| Duration::from_secs(input.number()));
             let version = version(input);
-            Reply::Value(Item { value: input.chunk().to_vec(), version, remaining, flags: 0 })
+            let (value, flags) = (input.chunk().to_vec(), u32::from(which));
+            Reply::Value(Item { value, version, remaining, flags })
         }
-        (Op::Put { version: None, .. }, 1) => Reply::Exists,
-        (Op::Put { .. }, 1) => Reply::Changed,
+        (Op::Put { .. }, 0) => Reply::Written,
+        (Op::Put { version: None, .. }, _) => Reply::Exists,
         (Op::Delete { .. }, 0) => Reply::Deleted,
-        (Op::Swap { .. } | Op::Delete { .. }, 1) => Reply::Changed,
-        (Op::Append { .. } | Op::Prepend { .. } | Op::Put { .. }, 0) => Reply::Written,
+        (Op::Swap { .. } | Op::Put { .. } | Op::Delete { .. }, 1) => Reply::Changed,
+        (Op::Append { .. } | Op::Prepend { .. }, 0) => Reply::Written,
         (Op::Count { .. }, 0 | 1) => Reply::Number(input.number()),
         _ => Reply::Missing,
     }

@@ -7,8 +7,12 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use memlock_core::lease::Ttl;
 use memlock_core::name::Key;
 use memlock_core::store::{Incarnation, Item, Op, Reply, Version};
+
+/// What memcached takes for so many seconds from now; what is more is a time in Unix seconds.
+const LONGEST_RELATIVE: u64 = 30 * 24 * 3600;
 
 /// What the client asks every server first.
 const QUESTION: &[u8] = b"stats\r\nstats settings\r\n";
@@ -123,7 +127,9 @@ impl Peer {
         let first = words.next().unwrap_or_default();
         let starts = match first {
             "VA" => words.next().is_some_and(is_number),
-            _ => ["HD", "NS", "EX", "NF", "EN", "STORED", "NOT_STORED", "EXISTS", "NOT_FOUND"].contains(&first),
+            _ => {
+                ["HD", "NS", "EX", "NF", "EN", "STORED", "NOT_STORED", "EXISTS", "NOT_FOUND"].contains(&first)
+            }
         };
         starts
             && text.len() < 2000
@@ -148,6 +154,20 @@ impl Peer {
             Op::Count { key, .. } => ("ma", key, None),
         };
         assert_eq!((words[0], words[1]), (verb, key.as_str()));
+        if let Op::Put { version, flags, value, ttl, .. } = *op {
+            let cas = version.map(|version| version.cas.to_string());
+            assert_eq!(words.get(5).copied(), cas.as_deref());
+            assert_eq!((words.len(), words[2]), (5 + usize::from(cas.is_some()), flags.to_string().as_str()));
+            assert_eq!(words[4], value.len().to_string());
+            let time: u64 = words[3].parse().expect("a number");
+            match ttl {
+                Ttl::Never => assert_eq!(time, 0),
+                Ttl::For(seconds) if seconds <= LONGEST_RELATIVE => assert_eq!(time, seconds),
+                // From the server's own time, which nobody knows exactly.
+                Ttl::For(seconds) => assert!(time > seconds.max(LONGEST_RELATIVE)),
+                Ttl::Until(moment) => assert_eq!(time, moment.max(LONGEST_RELATIVE + 1)),
+            }
+        }
         let mut length = end + 2;
         if let Some(value) = value {
             let announced = words[if verb == "ms" { 2 } else { 4 }];

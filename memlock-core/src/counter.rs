@@ -207,7 +207,7 @@ impl Goal for Attempt<'_> {
         })
     }
 
-    fn room(&self, reply: &Reply) -> Option<Room> {
+    fn room(&mut self, reply: &Reply) -> Option<Room> {
         let free = match reply {
             Reply::Value(item) => self.counter.number(item).unwrap_or(u64::MAX),
             // The next attempt says that it is not there.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::name::{Key, Keyspace};
 use crate::owner::Token;
+use crate::semaphore::record::{Holding, Record};
 use crate::wait::bell::udp::{self, UdpBells};
 use crate::wait::bell::{Bells, Setting};
 use crate::wait::entries::WaitId;
@@ -68,4 +69,97 @@ pub fn bells() -> Arc<dyn Bells> {
 /// The datagram that rings a bell.
 pub fn ring(id: WaitId, after: Duration) -> Vec<u8> {
     udp::ring(id, after)
+}
+
+/// What a semaphore's item says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SemaphoreRecord(Record);
+
+/// One of those who hold its permits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SemaphoreHolder {
+    /// Names the acquisition.
+    pub token: Token,
+    /// How many it has.
+    pub permits: u32,
+    /// From this second of the server's on it is nobody's.
+    pub until: u64,
+    /// Host, pid and since when.
+    pub who: (String, u32, u64),
+}
+
+impl SemaphoreRecord {
+    /// Reads an item's value; `None` when it is not a semaphore's.
+    pub fn parse(value: &[u8]) -> Option<SemaphoreRecord> {
+        Record::parse(value).map(SemaphoreRecord)
+    }
+
+    /// The item's value.
+    pub fn encode(&self) -> Vec<u8> {
+        self.0.encode()
+    }
+
+    /// Names this semaphore from when it was set up until it is gone.
+    pub fn token(&self) -> Token {
+        self.0.token
+    }
+
+    /// How many permits there are.
+    pub fn permits(&self) -> u32 {
+        self.0.permits
+    }
+
+    /// When the server lets go of the item, for how long it is kept unused, and how often it was written.
+    pub fn life(&self) -> (u64, u64, u64) {
+        (self.0.expires, self.0.life, self.0.serial)
+    }
+
+    /// Whether a waiter gathers several: its token, priority, and until when.
+    pub fn gathering(&self) -> Option<(Token, i64, u64)> {
+        self.0.gathering.map(|gathering| (gathering.token, gathering.priority, gathering.until))
+    }
+
+    /// Who holds its permits, or has held them.
+    pub fn holders(&self) -> Vec<SemaphoreHolder> {
+        let holder = |holding: &Holding| {
+            let Holding { token, permits, until, .. } = *holding;
+            SemaphoreHolder { token, permits, until, who: holding.who() }
+        };
+        self.0.holdings.iter().map(holder).collect()
+    }
+
+    /// How many permits nobody holds when the server's clock shows `now`.
+    pub fn available(&self, now: u64) -> u32 {
+        self.0.available(now)
+    }
+
+    /// When so many will be available at the latest.
+    pub fn available_at(&self, wanted: u32, now: u64) -> Option<u64> {
+        self.0.available_at(wanted, now)
+    }
+
+    /// Whether one who asks is to stand behind a waiter that gathers several.
+    pub fn is_gathering(&self, now: u64, token: Token, priority: i64) -> bool {
+        self.0.is_gathering(now, token, priority)
+    }
+
+    /// Gives permits to a holder. `host` is percent-encoded.
+    pub fn take(&mut self, now: u64, token: Token, permits: u32, until: u64, host: &str) {
+        self.0.take(now, Holding::new(token, permits, until, host, 4711, 1_795_170_000));
+    }
+
+    /// Takes a holder's permits back.
+    pub fn give_back(&mut self, token: Token) {
+        self.0.give_back(token);
+    }
+
+    /// Sets until when a holder has its permits.
+    pub fn extend(&mut self, token: Token, until: u64) {
+        self.0.extend(token, until);
+    }
+
+    /// What is done to it before each time it is written.
+    pub fn touch(&mut self, now: u64) {
+        self.0.touch(now);
+    }
 }

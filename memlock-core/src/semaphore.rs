@@ -344,7 +344,7 @@ impl Semaphore {
         };
         let Some(now) = self.client.time(self.route) else { return Ok(None) };
         // What the server's clock shows is known for sure once it has been read.
-        let record = Record::new(token, permits, life, now + life);
+        let record = Record::new(token, permits, life, now.saturating_add(life));
         let value = record.encode();
         let key = &self.key;
         let ttl = Ttl::Until(record.expires);

@@ -1,4 +1,4 @@
-//! What callers pass: names and durations.
+//! What callers pass: names, durations, numbers and the limits of waits.
 
 use std::time::Duration;
 
@@ -84,5 +84,72 @@ impl FromPyObject<'_, '_> for Seconds {
             Err(error) => return Err(error),
         };
         Duration::try_from_secs_f64(number).map(Seconds).map_err(|_| unusable(number.to_string()))
+    }
+}
+
+/// A whole number. One that does not fit is a ValueError, as one that is refused for another reason.
+#[derive(Clone, Copy)]
+pub(crate) struct Whole<T>(pub(crate) T);
+
+pub(crate) trait Range: for<'a, 'py> FromPyObject<'a, 'py, Error = PyErr> {
+    const RANGE: &'static str;
+}
+
+impl Range for u32 {
+    const RANGE: &'static str = "1 to 4,294,967,295";
+}
+
+impl Range for u64 {
+    const RANGE: &'static str = "0 to 18,446,744,073,709,551,615";
+}
+
+impl Range for i64 {
+    const RANGE: &'static str = "-9,223,372,036,854,775,808 to 9,223,372,036,854,775,807";
+}
+
+impl<T: Range> FromPyObject<'_, '_> for Whole<T> {
+    type Error = PyErr;
+
+    fn extract(given: Borrowed<'_, '_, PyAny>) -> PyResult<Whole<T>> {
+        let py = given.py();
+        given.extract().map(Whole).map_err(|error: PyErr| {
+            if error.is_instance_of::<PyOverflowError>(py) {
+                let range = T::RANGE;
+                return raise(
+                    py,
+                    Answer::Invalid,
+                    format!("A number is out of range: give one from {range}."),
+                );
+            }
+            error
+        })
+    }
+}
+
+/// What `threading.TIMEOUT_MAX` is on 64-bit machines, in seconds.
+const LONGEST_TIMEOUT: f64 = 9_223_372_036.0;
+
+/// How long acquire() waits at most, by the arguments that threading's locks and semaphores have. Where they say nothing,
+/// it is `own`.
+pub(crate) fn limit(
+    py: Python<'_>,
+    blocking: Option<&Bound<'_, PyAny>>,
+    timeout: Option<f64>,
+    own: Option<Duration>,
+) -> PyResult<Option<Duration>> {
+    let invalid = |sentence: &str| Err(raise(py, Answer::Invalid, sentence));
+    let blocking = blocking.map_or(Ok(true), |blocking| blocking.is_truthy())?;
+    let Some(timeout) = timeout.filter(|&timeout| timeout != -1.0) else {
+        return Ok(if blocking { own } else { Some(Duration::ZERO) });
+    };
+    if !blocking {
+        return invalid("can't specify a timeout for a non-blocking call");
+    }
+    if timeout > LONGEST_TIMEOUT {
+        return Err(PyOverflowError::new_err("timeout value is too large"));
+    }
+    match Duration::try_from_secs_f64(timeout) {
+        Ok(limit) => Ok(Some(limit)),
+        Err(_) => invalid("timeout value must be a non-negative number"),
     }
 }

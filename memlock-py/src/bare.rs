@@ -1,14 +1,14 @@
-//! Burton's six functions, on the process's default client.
+//! Burton's six functions, and those of the semaphore in the same manner, on the process's default client.
 
 use memlock_core::{Answer, Result, bare};
 use pyo3::prelude::*;
 
-use crate::args::{Name, Seconds};
+use crate::args::{Name, Seconds, Whole};
 use crate::call::{call, wait};
 use crate::error::{raise_core, raise_plain};
 
 /// Chooses the default client by its URL, as for connect(). It can be chosen once, before the first call of one
-/// of the six functions; without a choice it is that of MEMLOCK_URL, or memcached://127.0.0.1:11211.
+/// of these functions; without a choice it is that of MEMLOCK_URL, or memcached://127.0.0.1:11211.
 ///
 /// Raises ConfigError for a URL that cannot be read, or when there is a default client already.
 #[pyfunction]
@@ -48,6 +48,62 @@ pub(crate) fn mutex_lock_nonblock(py: Python<'_>, mutex_key: Name, duration: Sec
 #[pyo3(text_signature = "(mutex_key)")]
 pub(crate) fn mutex_unlock(py: Python<'_>, mutex_key: Name) -> PyResult<bool> {
     ask(py, None, || bare::mutex_unlock(&mutex_key.0))
+}
+
+/// Sets a semaphore up with so many permits, to be kept for `duration` (1 second to 366 days) after it was used last: True when it
+/// is new, False when it was there already; carry on either way.
+///
+/// Raises Invalid, also when there is one with another number of permits; Unreachable, OutcomeUnknown or ProtocolError.
+#[pyfunction]
+#[pyo3(text_signature = "(name, permits, duration)")]
+pub(crate) fn semaphore_set_up(
+    py: Python<'_>,
+    name: Name,
+    permits: Whole<u32>,
+    duration: Seconds,
+) -> PyResult<bool> {
+    ask(py, Some(Answer::Exists), || bare::semaphore_set_up(&name.0, permits.0, duration.0))
+}
+
+/// Acquires one permit of a semaphore for at most `duration` (1 second to 366 days), waiting for as long as it takes, and gives True.
+///
+/// It is then the process's: any of its threads may release it. A process may hold several permits.
+///
+/// Raises SessionNotFound when nobody has set the semaphore up; Invalid; Unreachable, OutcomeUnknown or ProtocolError as
+/// Semaphore.acquire(). KeyboardInterrupt ends a wait of the main thread within 100 ms, with nothing held and nothing left in the
+/// queue.
+#[pyfunction]
+#[pyo3(text_signature = "(name, duration)")]
+pub(crate) fn semaphore_acquire(py: Python<'_>, name: Name, duration: Seconds) -> PyResult<bool> {
+    let answer = wait(py, None, |wait| bare::acquire(&name.0, duration.0, wait))?;
+    done_or(py, answer, None)
+}
+
+/// As semaphore_acquire(), but tries once: True when the process has a permit now, False when none is available.
+#[pyfunction]
+#[pyo3(text_signature = "(name, duration)")]
+pub(crate) fn semaphore_acquire_nonblock(py: Python<'_>, name: Name, duration: Seconds) -> PyResult<bool> {
+    ask(py, Some(Answer::Busy), || bare::semaphore_acquire_nonblock(&name.0, duration.0))
+}
+
+/// Releases a permit that this process acquired with semaphore_acquire() or semaphore_acquire_nonblock(), and gives True: the
+/// calling thread's latest or, if it has none, the process's oldest.
+///
+/// Raises NotHeld when this process holds no permit; LockLost when its duration had passed, or the server had lost it, so that
+/// another may have had it meanwhile. On Unreachable and OutcomeUnknown it is still held, and can be released again.
+#[pyfunction]
+#[pyo3(text_signature = "(name)")]
+pub(crate) fn semaphore_release(py: Python<'_>, name: Name) -> PyResult<bool> {
+    ask(py, None, || bare::semaphore_release(&name.0))
+}
+
+/// Removes a semaphore for everybody: True, or False when there was none. Who holds permits finds them lost.
+///
+/// Raises Invalid, Unreachable, OutcomeUnknown or ProtocolError.
+#[pyfunction]
+#[pyo3(text_signature = "(name)")]
+pub(crate) fn semaphore_tear_down(py: Python<'_>, name: Name) -> PyResult<bool> {
+    ask(py, Some(Answer::NotFound), || bare::semaphore_tear_down(&name.0))
 }
 
 /// Sets up a session that ends, with all its keys, after `duration` (1 second to 366 days): True when it is

@@ -60,7 +60,11 @@ pub(crate) fn wait<T: Send>(
         Ok((ended, raised.into_inner()))
     })?;
     match raised {
-        Some(error) => Err(error),
+        Some(error) => {
+            // What was granted all the same is given back.
+            py.detach(|| drop(ended));
+            Err(error)
+        }
         None => ended.map_err(|error| raise_core(py, &error)),
     }
 }

@@ -5,10 +5,12 @@ use std::env::{self, VarError};
 use memlock_core::{Answer, bare::DEFAULT_URL};
 use pyo3::prelude::*;
 
-use crate::args::{Name, Seconds};
+use crate::args::{Name, Seconds, Whole};
+use crate::counter::Counter;
 use crate::distinct::DistinctList;
 use crate::error::{raise, raise_core};
 use crate::mutex::Mutex;
+use crate::semaphore::Semaphore;
 
 /// The way to one set of locks. Made by connect().
 ///
@@ -70,6 +72,37 @@ impl Client {
     )]
     fn mutex(&self, py: Python<'_>, name: Name, lease: Seconds, wait: Option<Seconds>) -> PyResult<Mutex> {
         Mutex::new(py, &self.core, &name, lease, wait)
+    }
+
+    /// A semaphore by this name with so many `permits` (1 to 4,294,967,295), of which a holder keeps what it has for at most
+    /// `lease` (1 second to 366 days) unless it extends it. permits=None: as many as it has, since somebody else set it up. Nothing is
+    /// sent.
+    ///
+    /// `wait` is how long acquire() and permit() without a timeout, and `with`, wait for it: None for ever, 0 not at all.
+    ///
+    /// Raises Invalid as mutex() does, and for a number of permits out of range.
+    #[pyo3(
+        signature = (name, permits = None, lease = Seconds::new(30), wait = None),
+        text_signature = "($self, name, permits=None, lease=30, wait=None)"
+    )]
+    fn semaphore(
+        &self,
+        py: Python<'_>,
+        name: Name,
+        permits: Option<Whole<u32>>,
+        lease: Seconds,
+        wait: Option<Seconds>,
+    ) -> PyResult<Semaphore> {
+        Semaphore::new(py, &self.core, &name, permits, lease, wait)
+    }
+
+    /// The plain counter of free permits in the item of this key, which other programs may use too. The URL's prefix stands before
+    /// the key. Nothing is sent.
+    ///
+    /// Raises Invalid for a key that is not 1 to 245 visible ASCII characters, the prefix included.
+    #[pyo3(text_signature = "($self, key)")]
+    fn counter(&self, py: Python<'_>, key: Name) -> PyResult<Counter> {
+        Counter::new(py, &self.core, &key)
     }
 
     /// Sets up a distinct list by this session name, or joins it if it is there: see `created`. The session

@@ -53,26 +53,26 @@ const ROWS: [Row; 11] = [
         "NotHeld",
         Answer::NotHeld,
         Some(|py| py.get_type::<PyRuntimeError>()),
-        "This process holds no such lock: it was never acquired, or released before, or is a parent's.",
+        "This process holds no such lock or permit: it was never acquired, or released before, or is a parent's.",
     ),
     (
         "LockLost",
         Answer::Lost,
         None,
-        "The lock was ours and was no longer when we got there: its lease ran out, or the server lost it.\n\n\
+        "The lock, or the permit, was ours and was no longer when we got there: its lease ran out, or the server lost it.\n\n\
          What was done under it may have overlapped with another holder's work.",
     ),
     (
         "SessionNotFound",
         Answer::NotFound,
         Some(|py| py.get_type::<PyLookupError>()),
-        "There is no such session: it was never set up, has expired or was torn down.",
+        "There is no such session, semaphore or counter: it was never set up, has expired or was torn down.",
     ),
     (
         "TimedOut",
         Answer::TimedOut,
         Some(|py| py.get_type::<PyTimeoutError>()),
-        "The lock did not come free within the wait's limit.",
+        "The lock or permit did not come free within the wait's limit.",
     ),
 ];
 

@@ -2,8 +2,10 @@
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `client`, `mutex`, `owner`, `distinct`, `bare` | the classes and functions, as Python sees them |
-//! | `held` | what a mutex object holds, shared between threads |
+//! | `client`, `mutex`, `owner`, `semaphore`, `permit`, `holder`, `counter`, `distinct`, `bare` | the classes and functions, as Python sees them |
+//! | `held` | one acquisition, shared between threads |
+//! | `slot`, `pile` | what a mutex object holds, and a semaphore object |
+//! | `leave` | the end of an acquisition |
 //! | `call` | into the core without the interpreter's lock, and Ctrl-C |
 //! | `error`, `args` | exceptions and arguments |
 
@@ -13,11 +15,18 @@ mod args;
 mod bare;
 mod call;
 mod client;
+mod counter;
 mod distinct;
 mod error;
 mod held;
+mod holder;
+mod leave;
 mod mutex;
 mod owner;
+mod permit;
+mod pile;
+mod semaphore;
+mod slot;
 
 /// The compiled half of memlock. Import the package `memlock` instead.
 #[pymodule]
@@ -27,12 +36,21 @@ fn _memlock(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<client::Client>()?;
     module.add_class::<mutex::Mutex>()?;
     module.add_class::<owner::Owner>()?;
+    module.add_class::<semaphore::Semaphore>()?;
+    module.add_class::<permit::Permit>()?;
+    module.add_class::<holder::Holder>()?;
+    module.add_class::<counter::Counter>()?;
     module.add_class::<distinct::DistinctList>()?;
     module.add_function(wrap_pyfunction!(client::connect, module)?)?;
     module.add_function(wrap_pyfunction!(bare::init, module)?)?;
     module.add_function(wrap_pyfunction!(bare::mutex_lock, module)?)?;
     module.add_function(wrap_pyfunction!(bare::mutex_lock_nonblock, module)?)?;
     module.add_function(wrap_pyfunction!(bare::mutex_unlock, module)?)?;
+    module.add_function(wrap_pyfunction!(bare::semaphore_set_up, module)?)?;
+    module.add_function(wrap_pyfunction!(bare::semaphore_acquire, module)?)?;
+    module.add_function(wrap_pyfunction!(bare::semaphore_acquire_nonblock, module)?)?;
+    module.add_function(wrap_pyfunction!(bare::semaphore_release, module)?)?;
+    module.add_function(wrap_pyfunction!(bare::semaphore_tear_down, module)?)?;
     module.add_function(wrap_pyfunction!(bare::distinct_list_set_up, module)?)?;
     module.add_function(wrap_pyfunction!(bare::distinct_list_insert, module)?)?;
     module.add_function(wrap_pyfunction!(bare::distinct_list_tear_down, module)?)?;

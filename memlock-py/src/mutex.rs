@@ -4,17 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memlock_core::{Answer, Client, Extension, Release, Waited};
-use pyo3::exceptions::{PyOverflowError, PyTypeError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
-use crate::args::{Name, Seconds};
+use crate::args::{Name, Seconds, limit};
 use crate::call::{call, wait};
 use crate::error::{raise, raise_core, raise_plain};
-use crate::held::{Held, Slot};
+use crate::held::Held;
+use crate::leave::{leave, tell};
 use crate::owner::Owner;
-
-/// What `threading.TIMEOUT_MAX` is on 64-bit machines, in seconds.
-const LONGEST_TIMEOUT: f64 = 9_223_372_036.0;
+use crate::slot::Slot;
 
 /// A mutex by its name, held by at most one holder anywhere. Made by Client.mutex().
 ///
@@ -65,6 +64,19 @@ impl Mutex {
         }
         Ok(true)
     }
+
+    fn give_back(&self, py: Python<'_>) -> PyResult<Release> {
+        let held = match self.slot.take(py) {
+            Ok(held) => held,
+            Err(Answer::Lost) => return Ok(Release::Lost),
+            Err(_) => return Ok(Release::NotHeld),
+        };
+        let released = call(py, || held.release());
+        if released.is_err() {
+            self.slot.put_back(py, held);
+        }
+        released
+    }
 }
 
 #[pymethods]
@@ -82,20 +94,7 @@ impl Mutex {
     /// the queue.
     #[pyo3(signature = (blocking = None, timeout = -1.0), text_signature = "($self, blocking=True, timeout=-1)")]
     fn acquire(&self, py: Python<'_>, blocking: Option<&Bound<'_, PyAny>>, timeout: f64) -> PyResult<bool> {
-        let invalid = |sentence: &str| Err(raise(py, Answer::Invalid, sentence));
-        let blocking = blocking.map_or(Ok(true), |blocking| blocking.is_truthy())?;
-        let limit = if timeout == -1.0 {
-            if blocking { self.wait } else { Some(Duration::ZERO) }
-        } else if !blocking {
-            return invalid("can't specify a timeout for a non-blocking call");
-        } else if timeout > LONGEST_TIMEOUT {
-            return Err(PyOverflowError::new_err("timeout value is too large"));
-        } else {
-            match Duration::try_from_secs_f64(timeout) {
-                Ok(limit) => Some(limit),
-                Err(_) => return invalid("timeout value must be a non-negative number"),
-            }
-        };
+        let limit = limit(py, blocking, Some(timeout), self.wait)?;
         self.lock(py, limit)
     }
 
@@ -105,16 +104,7 @@ impl Mutex {
     /// the server had lost the lock, so that another may have held it meanwhile. On Unreachable and
     /// OutcomeUnknown the object still holds it, and release() can be called again.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
-        let held = self.slot.take(py).map_err(|answer| raise_plain(py, answer))?;
-        match call(py, || held.release()) {
-            Ok(Release::Released) => Ok(()),
-            Ok(Release::Lost) => Err(raise_plain(py, Answer::Lost)),
-            Ok(Release::NotHeld) => Err(raise_plain(py, Answer::NotHeld)),
-            Err(error) => {
-                self.slot.put_back(py, held);
-                Err(error)
-            }
-        }
+        tell(py, self.give_back(py)?)
     }
 
     /// Whether anybody, here or elsewhere, holds the lock. One round trip. The answer is already past: it is
@@ -157,7 +147,7 @@ impl Mutex {
     /// place another thread has taken. No I/O: a lease that ran out unnoticed still has its fence.
     #[getter]
     fn fence(&self, py: Python<'_>) -> PyResult<u64> {
-        self.slot.look(py, |held| held.fence).map_err(|answer| raise_plain(py, answer))
+        self.slot.look(py, |held| held.facts).map_err(|answer| raise_plain(py, answer))
     }
 
     /// Who holds the lock, or None. One round trip. The answer is already past.
@@ -204,23 +194,11 @@ impl Mutex {
         traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let _ = (exc_value, traceback);
-        if exc_type.is_none() {
-            return self.release(py);
-        }
-        // A forked child leaves its parent's `with` so: nothing was left locked, nothing is to be said.
-        if self.slot.look(py, |_| ()) == Err(Answer::NotHeld) {
-            return Ok(());
-        }
-        if let Err(error) = self.release(py)
-            && let Err(unlogged) = log(py, &self.name, &error)
-        {
-            unlogged.write_unraisable(py, None);
-        }
-        Ok(())
+        leave(py, exc_type, &format!("mutex {:?}", self.name), || self.give_back(py))
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
-        let held = self.slot.look(py, |held| (held.fence, held.remaining()));
+        let held = self.slot.look(py, |held| (held.facts, held.remaining()));
         match held {
             Ok((fence, left)) if !left.is_zero() => {
                 format!(
@@ -242,12 +220,4 @@ impl Drop for Mutex {
             Python::attach(|py| py.detach(|| drop(held)));
         }
     }
-}
-
-fn log(py: Python<'_>, name: &str, error: &PyErr) -> PyResult<()> {
-    let logger = py.import("logging")?.call_method1("getLogger", ("memlock",))?;
-    let kind = error.get_type(py).name()?;
-    let text = "The mutex %r was not released after its body raised. %s: %s";
-    logger.call_method1("warning", (text, name, kind, error.value(py)))?;
-    Ok(())
 }

@@ -54,9 +54,13 @@ class Plain:
         assert (self.line(), self.line()) == ("", "END")
         return value
 
-    def queue(self, name: str) -> list[str]:
+    def queue(self, name: str, kind: str = "lock:") -> list[str]:
         """Those who wait for the lock `name`, the next one first."""
-        return (self.get(f"lock:{name}%wait") or b"").decode().splitlines()
+        return (self.get(f"{kind}{name}%wait") or b"").decode().splitlines()
+
+    def permit_queue(self, name: str) -> list[str]:
+        """Those who wait for the semaphore `name`."""
+        return self.queue(name, "semaphore:")
 
     def stats(self) -> dict[str, str]:
         found = {}

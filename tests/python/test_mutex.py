@@ -211,7 +211,7 @@ def test_an_unreachable_server_is_said_to_be_so(mortal_server: Memcached, name: 
         raise AssertionError("the body ran without the lock")
 
 
-def test_a_lock_that_could_not_be_released_is_still_held(
+def test_a_lock_that_could_not_be_released_is_still_held_but_not_relied_upon(
     mortal_server: Memcached, name: str
 ) -> None:
     mutex = memlock.connect(f"{mortal_server.url}?io_timeout=50ms").mutex(name)
@@ -222,7 +222,8 @@ def test_a_lock_that_could_not_be_released_is_still_held(
             with pytest.raises((memlock.OutcomeUnknown, memlock.Unreachable)):
                 mutex.release()
             assert mutex.fence == fence
-            assert mutex.remaining > 20
+            # The request may yet be carried out, and then it is another's.
+            assert mutex.remaining == 0.0
 
 
 def test_a_failed_release_can_be_tried_again(mortal_server: Memcached, name: str) -> None:

@@ -137,3 +137,18 @@ fn a_holder_stops_believing_before_a_late_timer_can_end_its_item() {
     assert!(lock.deadline() >= before + (LEASE - Duration::from_millis(10)));
     unlock(lock);
 }
+
+#[test]
+fn whoever_goes_tells_a_holder_that_came_in_between_to_ring() {
+    let bench = Bench::new();
+    let _holder = lock(&bench.client());
+    let going = in_line(&bench.frozen());
+    bench.until_seen(1);
+    // As if the holder had gone, and rung one that goes: a newcomer was faster, and has not heard of any queue.
+    bench.delete(&bench.lock);
+    let newcomer = lock(&bench.client());
+    going.cancel.cancel();
+    assert!(matches!(going.got.recv_timeout(PATIENCE).unwrap(), Waited::Interrupted));
+    bench.until_marked();
+    unlock(newcomer);
+}

@@ -175,12 +175,8 @@ impl Goal for Attempt<'_> {
         Op::Get { key: &self.mutex.key }
     }
 
-    fn room(&self, reply: &Reply) -> Option<Room> {
-        let free = match reply {
-            Reply::Value(item) => is_ours(&item.value, self.token),
-            _ => true,
-        };
-        free.then_some(Room::MUTEX)
+    fn room(&mut self, reply: &Reply) -> Option<Room> {
+        matches!(self.seen(reply, false), Ok(Seen::Free)).then_some(Room::MUTEX)
     }
 
     fn seen(&mut self, reply: &Reply, _first: bool) -> Result<Seen> {

@@ -128,12 +128,12 @@ impl<'a> Attempt<'a> {
         let other = seen.record.gathering.filter(|other| other.until > seen.now);
         let needless = other.is_some_and(|other| {
             let another = other.token != self.token && other.priority >= self.request.priority;
-            another || other.token == self.token && other.until > seen.now + GATHERS / 2
+            another || other.token == self.token && other.until > seen.now.saturating_add(GATHERS / 2)
         });
         if !needless {
             let Request { priority, .. } = self.request;
-            seen.record.gathering =
-                Some(Gathering { token: self.token, priority, until: seen.now + GATHERS });
+            let until = seen.now.saturating_add(GATHERS);
+            seen.record.gathering = Some(Gathering { token: self.token, priority, until });
             let _ = self.semaphore.write(seen, &[]);
         }
     }
@@ -255,7 +255,7 @@ impl Goal for Attempt<'_> {
         Ok(plan::Seen::Held { rings: true, left })
     }
 
-    fn room(&self, reply: &Reply) -> Option<Room> {
+    fn room(&mut self, reply: &Reply) -> Option<Room> {
         let permits = match self.semaphore.note(reply, self.looked.get()) {
             Ok(Some(seen)) => seen.record.available(seen.now),
             // Whoever comes finds out.

@@ -20,7 +20,7 @@ use crate::name::{percent_decode, push_number};
 use crate::owner::Token;
 
 const FORMAT: &str = "memlock-semaphore/1";
-const GATHERING: &str = " gathering=";
+const GATHERING: &str = "gathering=";
 /// The longest host name that is written: so many holders' lines have to fit into one item.
 const LONGEST_HOST: usize = 32;
 /// The most holders at once: more do not fit into an item of 1 MiB, which is all that memcached stores by default.
@@ -91,7 +91,7 @@ impl Record {
 
     /// Reads an item's value; `None` when it is not a semaphore's.
     pub(crate) fn parse(value: &[u8]) -> Option<Record> {
-        let mut lines = std::str::from_utf8(value).ok()?.lines();
+        let mut lines = std::str::from_utf8(value).ok()?.split_terminator('\n');
         let mut words = lines.next()?.splitn(7, ' ');
         if words.next()? != FORMAT {
             return None;
@@ -100,13 +100,17 @@ impl Record {
         let permits = words.next()?.parse().ok()?;
         let mut number = || words.next()?.parse::<u64>().ok();
         let (expires, life, serial) = (number()?, number()?, number()?);
-        let mut more = words.next().map(|more| format!(" {more}")).unwrap_or_default();
-        let gathering = more.find(GATHERING).and_then(|from| {
-            let to = more[from + 1..].find(' ').map_or(more.len(), |length| from + 1 + length);
-            let said = Gathering::parse(&more[from + GATHERING.len()..to])?;
-            more.replace_range(from..to, "");
-            Some(said)
-        });
+        // Of several that gather the first one is meant: the others would come after it by the next one who writes.
+        let mut gathering = None;
+        let mut is_more = |word: &&str| match word.strip_prefix(GATHERING).and_then(Gathering::parse) {
+            Some(said) => {
+                gathering.get_or_insert(said);
+                false
+            }
+            None => true,
+        };
+        let more = words.next().into_iter().flat_map(|more| more.split(' '));
+        let more = more.filter(&mut is_more).fold(String::new(), |more, word| more + " " + word);
         let holdings = lines.map(holding).collect::<Option<Vec<_>>>()?;
         Some(Record { token, permits, expires, life, serial, gathering, holdings, more })
     }
@@ -116,7 +120,7 @@ impl Record {
         let Record { token, permits, expires, life, serial, more, .. } = self;
         let mut value = format!("{FORMAT} {token} {permits} {expires} {life} {serial}{more}").into_bytes();
         if let Some(Gathering { token, priority, until }) = &self.gathering {
-            value.extend(format!("{GATHERING}{token}:{priority}:{until}").into_bytes());
+            value.extend(format!(" {GATHERING}{token}:{priority}:{until}").into_bytes());
         }
         value.push(b'\n');
         for Holding { token, permits, until, who } in &self.holdings {
@@ -245,6 +249,21 @@ mod tests {
         let record = Record::parse(between.as_bytes()).unwrap();
         assert_eq!(record.gathering.unwrap().priority, 1);
         assert_eq!(Record::parse(&record.encode()), Some(record));
+    }
+
+    #[test]
+    fn what_others_wrote_does_not_hide_who_gathers() {
+        let [ours, other] = [12, 13].map(Token::from_bits);
+        let text = format!(
+            "memlock-semaphore/1 {} 5 9 8 7 gathering=later gathering={ours}:1:2 gathering={other}:3:4\n",
+            ours
+        );
+        let record = Record::parse(text.as_bytes()).unwrap();
+        assert_eq!(record.gathering, Some(Gathering { token: ours, priority: 1, until: 2 }));
+        assert_eq!(Record::parse(&record.encode()), Some(record));
+        let text = format!("memlock-semaphore/1 {ours} 5 9 8 7\n{other} 1 2 web\r\r\n");
+        let record = Record::parse(text.as_bytes()).unwrap();
+        assert_eq!(record.encode(), text.as_bytes(), "what a later version adds is kept, whatever it is");
     }
 
     #[test]

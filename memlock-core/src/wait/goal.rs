@@ -27,8 +27,9 @@ pub(crate) trait Goal {
     fn look(&self) -> Op<'_>;
     /// What that showed to one who waits, and whether as the `first` of all. A holder that would not ring is told to.
     fn seen(&mut self, reply: &Reply, first: bool) -> Result<Seen>;
-    /// What of it whoever is next can have.
-    fn room(&self, reply: &Reply) -> Option<Room>;
+    /// What of it whoever is next can have, now that we go. A holder that would not ring is told to: it may have come in between,
+    /// after we were rung.
+    fn room(&mut self, reply: &Reply) -> Option<Room>;
     /// What others need to know of what we want.
     fn request(&self) -> Request {
         Request::default()

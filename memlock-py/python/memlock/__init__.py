@@ -1,10 +1,12 @@
-"""Locks and distinct lists for programs that share nothing but a memcached.
+"""Locks, semaphores and distinct lists for programs that share nothing but a memcached.
 
     import memlock
 
     client = memlock.connect("memcached://127.0.0.1:11211")
     with client.mutex("nightly-report", lease=30) as mutex:
         print(mutex.fence)
+    with client.semaphore("downloads", permits=5):
+        ...
 
 Durations are seconds, as int or float, or a datetime.timedelta. Names are str (encoded in UTF-8)
 or bytes: 1 byte to 64 KiB, without NUL. Every failure is a memlock.Error, and most are also the
@@ -12,8 +14,8 @@ built-in exception that says the same: an unreachable server is a ConnectionErro
 TimeoutError.
 
 Threads: every object may be used from any number of threads. The interpreter's lock is released
-around all waits and all input and output. Ctrl-C ends a wait for a lock in the main thread; Python
-runs signal handlers nowhere else.
+around all waits and all input and output. Ctrl-C ends a wait for a lock or a permit in the main
+thread; Python runs signal handlers nowhere else.
 
 Forks: a child made by os.fork or multiprocessing may use the objects that it inherited. It dials
 its own connections, and it neither holds nor releases what its parent holds.
@@ -22,9 +24,11 @@ its own connections, and it neither holds nor releases what its parent holds.
 from memlock._memlock import (
     Client,
     ConfigError,
+    Counter,
     Deadlock,
     DistinctList,
     Error,
+    Holder,
     InternalError,
     Invalid,
     LockLost,
@@ -32,7 +36,9 @@ from memlock._memlock import (
     NotHeld,
     OutcomeUnknown,
     Owner,
+    Permit,
     ProtocolError,
+    Semaphore,
     SessionNotFound,
     TimedOut,
     Unreachable,
@@ -45,14 +51,21 @@ from memlock._memlock import (
     mutex_lock,
     mutex_lock_nonblock,
     mutex_unlock,
+    semaphore_acquire,
+    semaphore_acquire_nonblock,
+    semaphore_release,
+    semaphore_set_up,
+    semaphore_tear_down,
 )
 
 __all__ = [
     "Client",
     "ConfigError",
+    "Counter",
     "Deadlock",
     "DistinctList",
     "Error",
+    "Holder",
     "InternalError",
     "Invalid",
     "LockLost",
@@ -60,7 +73,9 @@ __all__ = [
     "NotHeld",
     "OutcomeUnknown",
     "Owner",
+    "Permit",
     "ProtocolError",
+    "Semaphore",
     "SessionNotFound",
     "TimedOut",
     "Unreachable",
@@ -73,4 +88,9 @@ __all__ = [
     "mutex_lock",
     "mutex_lock_nonblock",
     "mutex_unlock",
+    "semaphore_acquire",
+    "semaphore_acquire_nonblock",
+    "semaphore_release",
+    "semaphore_set_up",
+    "semaphore_tear_down",
 ]

@@ -1,0 +1,50 @@
+"""A worker of the rate limit, in Python: never more than three of all workers are in the section.
+
+    python worker.py URL REPORT TURNS
+
+The report gets a line `in <time>` when a permit was granted and `out <time>` before it is given
+back, in nanoseconds of the boot clock. With RATE_LIMIT_DIES=1 in its environment, the worker stays
+in the section until it is killed; its permit comes back when its lease ends.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import TextIO
+
+import memlock
+
+PERMITS = 3
+LEASE = 2  # seconds: a dead worker's permit is free after this
+STAY = 0.02  # seconds
+
+
+def say(report: TextIO, what: str) -> None:
+    """Put a line into the report, at once: who is killed says nothing any more."""
+    report.write(f"{what} {time.clock_gettime_ns(time.CLOCK_BOOTTIME)}\n")
+    report.flush()
+
+
+def main() -> None:
+    """Go through the section so many times."""
+    url, path, turns = sys.argv[1:]
+    dies = os.environ.get("RATE_LIMIT_DIES") == "1"
+    section = memlock.connect(url).semaphore("section", permits=PERMITS, lease=LEASE)
+    with open(path, "w", encoding="ascii") as report:
+        for _ in range(int(turns)):
+            with section:
+                say(report, "in")
+                while dies:
+                    signal.pause()
+                time.sleep(STAY)
+                say(report, "out")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (memlock.Error, OSError, ValueError) as error:
+        sys.exit(f"worker.py: {error}")

@@ -1,0 +1,112 @@
+//! `memlock.Permit`: one acquisition of a semaphore.
+
+use std::time::Duration;
+
+use memlock_core::{Answer, Extension};
+use pyo3::prelude::*;
+
+use crate::args::Seconds;
+use crate::call::call;
+use crate::error::raise_plain;
+use crate::held::Held;
+use crate::leave::{leave, tell};
+
+/// One acquisition of a semaphore, of one permit or several. Made by Semaphore.permit(), which acquires.
+///
+/// It is held until release(), the end of its `with` statement, or the object's end; for its lease at most, unless it is
+/// extended. Any thread may use it. In a forked child it holds nothing, and neither releasing nor dropping it touches what the
+/// parent holds.
+#[pyclass(frozen, module = "memlock")]
+pub(crate) struct Permit {
+    held: Held<memlock_core::Permit>,
+    /// Of the semaphore.
+    name: Box<str>,
+    lease: Duration,
+}
+
+impl Permit {
+    pub(crate) fn new(held: Held<memlock_core::Permit>, name: Box<str>, lease: Duration) -> Permit {
+        Permit { held, name, lease }
+    }
+}
+
+#[pymethods]
+impl Permit {
+    /// Gives the permits back, all together, in one or two round trips.
+    ///
+    /// Raises NotHeld, a RuntimeError, when they were released before; LockLost when the lease had run out or the server had lost
+    /// them, so that another may have had them meanwhile. On Unreachable and OutcomeUnknown they are still held, and release()
+    /// can be called again.
+    fn release(&self, py: Python<'_>) -> PyResult<()> {
+        tell(py, call(py, || self.held.release())?)
+    }
+
+    /// Gives the permits a new lease, counted from now; by default that of the semaphore. One or two round trips.
+    ///
+    /// Raises NotHeld; LockLost; Invalid for a lease out of range; Unreachable when nothing was changed, and OutcomeUnknown when
+    /// it may have been: then the old lease may run on, and `remaining` counts on the shorter of the two.
+    #[pyo3(signature = (lease = None), text_signature = "($self, lease=None)")]
+    fn extend(&self, py: Python<'_>, lease: Option<Seconds>) -> PyResult<()> {
+        let lease = lease.map_or(self.lease, |lease| lease.0);
+        match call(py, || self.held.extend(lease))? {
+            Extension::Extended => Ok(()),
+            Extension::Lost => Err(raise_plain(py, Answer::Lost)),
+            Extension::NotHeld => Err(raise_plain(py, Answer::NotHeld)),
+        }
+    }
+
+    /// For how many seconds the permits are certainly ours yet, unless the server loses them; 0.0 when they are not. Counted
+    /// here, from before the request left, without any I/O.
+    #[getter]
+    fn remaining(&self) -> f64 {
+        self.held.remaining().as_secs_f64()
+    }
+
+    /// How many permits these are, or were.
+    #[getter]
+    fn permits(&self) -> u32 {
+        let (_, permits) = self.held.facts;
+        permits
+    }
+
+    /// Names this acquisition, as Holder.token does.
+    #[getter]
+    fn token(&self) -> String {
+        let (token, _) = self.held.facts;
+        token.to_string()
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    /// Gives the permits back. When the body raised, its exception goes on, and a failure to release is only logged, as a
+    /// warning of the logger "memlock"; otherwise it is raised, as by release().
+    #[pyo3(signature = (exc_type, exc_value, traceback, /))]
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        exc_type: &Bound<'_, PyAny>,
+        exc_value: &Bound<'_, PyAny>,
+        traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let _ = (exc_value, traceback);
+        let what = format!("permit of the semaphore {:?}", self.name);
+        leave(py, exc_type, &what, || call(py, || self.held.release()))
+    }
+
+    fn __repr__(&self) -> String {
+        let (name, permits, left) = (&self.name, self.permits(), self.remaining());
+        let state = if left > 0.0 { format!("{left:.1} s left") } else { "over".to_owned() };
+        format!("<memlock.Permit of {name:?}, {permits} at once, {state}>")
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if let Some(permit) = self.held.empty() {
+            // It may speak to the server: meanwhile others may run.
+            Python::attach(|py| py.detach(|| drop(permit)));
+        }
+    }
+}
