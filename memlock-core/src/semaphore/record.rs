@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn what_others_wrote_does_not_hide_who_gathers() {
-        let [ours, other] = [12, 13].map(|bits| Token::from_bits(bits));
+        let [ours, other] = [12, 13].map(Token::from_bits);
         let text = format!(
             "memlock-semaphore/1 {} 5 9 8 7 gathering=later gathering={ours}:1:2 gathering={other}:3:4\n",
             ours
