@@ -117,12 +117,12 @@ $(FAULTS): build python
 	  -L$(RELEASE) -lmemlock -Wl,-rpath,$(abspath $(RELEASE))
 
 .PHONY: bench
-bench: build python $(VENV)/.bench ## measure pairs and inserts next to their floors (ARGS=--quick for a glance)
+bench: build python $(VENV)/.bench ## measure pairs (locks, semaphores) and inserts next to their floors (ARGS=--quick for a glance)
 	@packaging/need cc memcached libmemcached redis-server strace taskset readelf
 	PYTHON=$(PYTHON) benches/run $(ARGS)
 
 .PHONY: bench-contended
-bench-contended: build python $(VENV)/.bench ## measure processes that contend for one lock, next to what people use (10 minutes)
+bench-contended: build python $(VENV)/.bench ## measure processes that contend for one lock or semaphore, next to what people use (13 minutes)
 	@packaging/need cc memcached redis-server
 	PYTHON=$(PYTHON) benches/run-contended $(ARGS)
 
