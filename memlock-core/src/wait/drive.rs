@@ -300,11 +300,15 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         self.ids.clear();
     }
 
-    /// Rings the next one in our place.
+    /// Rings the next one in our place; or as many as have room, who may all have stood behind us.
     fn pass_on(&self, room: Room) {
         if let Ok(Some(queue)) = self.at.client.get(self.at.route, self.queue.key) {
             let ring = ringing(self.at.client, self.at.hall, self.at.key, Duration::ZERO);
-            self.queue.hand_on(queue, room, &self.ids, &ring, &is_deaf);
+            if room.shared {
+                self.queue.hand_on_all(queue, room.permits, room.permits, &self.ids, &ring, &is_deaf);
+            } else {
+                self.queue.hand_on(queue, room, &self.ids, &ring, &is_deaf);
+            }
         }
     }
 

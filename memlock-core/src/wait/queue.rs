@@ -212,7 +212,8 @@ impl Queue<'_> {
     }
 
     /// As [`Queue::hand_on`], for several permits: rings the first ones as long as there is room for them, until they are as many as
-    /// became free.
+    /// became free: for the others, whoever freed them rings. But what was free before may have waited for somebody who wants
+    /// several, and nobody else would ring for the rest of it.
     pub(crate) fn hand_on_all(
         &self,
         queue: Item,
@@ -226,6 +227,9 @@ impl Queue<'_> {
         let mut first = None;
         while let Some(item) = queue.take() {
             let handed = self.hand_on(item, Room { permits: room, shared: true }, ours, ring, is_deaf);
+            if entries::waiters(&item.value).any(|entry| entry.permits > 1) {
+                freed = room;
+            }
             let rung = handed.rung.unwrap_or(0);
             first.get_or_insert(handed);
             (room, freed) = (room.saturating_sub(rung), freed.saturating_sub(rung));
