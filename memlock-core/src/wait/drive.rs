@@ -241,13 +241,21 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         // One of our own strays may be what is in the way.
         self.at.client.take_off_strays(self.at.route);
         let op = self.goal.look();
-        let (stand, reply) = match self.queue.look(&self.ids, queue, lock.then_some(op)) {
+        let (mut stand, reply) = match self.queue.look(&self.ids, queue, lock.then_some(op)) {
             Ok(seen) => seen,
             Err(error) => return self.fail(error),
         };
         if let Some(stand) = stand
             && self.plan.was_passed_over(stand)
         {
+        // Those before us may have gone since we looked at the queue.
+        let unsure = stand.is_none() && self.plan.is_queued() && !self.plan.is_called();
+        if unsure && reply.as_ref().is_some_and(|reply| self.goal.is_for_the_first(reply)) {
+            stand = match self.queue.look(&self.ids, true, None) {
+                Ok((stand, _)) => stand,
+                Err(error) => return self.fail(error),
+            };
+        }
             // Whoever took us off has rung before.
             let rung = self.bell.heard(&self.ids);
             if rung.is_some() {
