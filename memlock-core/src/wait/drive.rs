@@ -91,6 +91,7 @@ struct Waiter<'a, 'g, G: Goal> {
     number: u64,
     process: u64,
     first: bool,
+    /// A bell was heard for where we stand, so that whoever rang takes us off.
     heard: bool,
     left: bool,
     failure: Option<Error>,
@@ -217,6 +218,8 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         }
         self.ids.push(id);
         let line = entries::line(self.bell.address(test), id, self.goal.request());
+        // A bell that we heard was for a place where we do not stand any more.
+        self.heard = false;
         match self.queue.join(&line, id, front, self.goal.look()) {
             Ok((before, reply)) => match self.goal.seen(&reply, before == 0) {
                 Ok(lock) => {
