@@ -360,7 +360,9 @@ impl Semaphore {
     /// Writes it over the version that was seen, and runs `more` behind it in the same packet.
     fn write(&self, mut seen: Seen, more: &[Op<'_>]) -> std::result::Result<Wrote, Failure> {
         let lonely = self.is_lonely_before(&seen);
-        seen.record.touch(seen.now);
+        // Of what is remembered, the time has gone on.
+        let passed = self.client.clock().now().since(seen.sent).as_secs();
+        seen.record.touch(seen.now.saturating_add(passed));
         let value = seen.record.encode();
         let ttl = Ttl::Until(seen.record.expires);
         let key = &self.key;
