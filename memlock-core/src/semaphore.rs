@@ -36,6 +36,7 @@ use std::time::Duration;
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
+use crate::flaw::{self, Flaw};
 use crate::fork::{self, ForkLocal};
 use crate::lease::{Lease, Ttl, covering};
 use crate::name::Key;
@@ -60,10 +61,10 @@ pub(crate) use permit::{ring_next, take_off};
 /// How often a step is taken anew because somebody else has written meanwhile.
 const ROUNDS: usize = 100;
 
-/// How long a semaphore that nobody uses is kept, unless [`Semaphore::set_up`] says otherwise.
 /// An answer that took longer is asked for once more: nobody knows when in that time the server's clock was read.
 const SLOW_LOOK: Duration = Duration::from_secs(1);
 
+/// How long a semaphore that nobody uses is kept, unless [`Semaphore::set_up`] says otherwise.
 const LIFE: Duration = Duration::from_secs(24 * 3600);
 
 /// A semaphore by its name. It can be used from any number of threads at once.
@@ -244,7 +245,7 @@ impl Semaphore {
         for _ in 0..ROUNDS {
             let Some(seen) = self.look()? else { break };
             // Another one that was set up since we sent the first request is not ours to remove.
-            if sent.is_some_and(|token| token != seen.record.token) {
+            if sent.is_some_and(|token| token != seen.record.token) && !flaw::has(Flaw::TearDownWhatCame) {
                 break;
             }
             sent = Some(seen.record.token);
@@ -315,9 +316,9 @@ impl Semaphore {
         loop {
             let sent = self.client.clock().now();
             match self.client.one(self.route, Op::Get { key: &self.key }) {
-                Ok(reply) => return self.note(&reply, sent),
                 // A connection may have been made first. An answer that leaves open when the server's clock was read makes leases longer.
                 Ok(_) if failures + 1 < crate::client::ATTEMPTS && self.is_long_since(sent) => failures += 1,
+                Ok(reply) => return self.note(&reply, sent),
                 Err(failure) => {
                     failures += 1;
                     if failures == crate::client::ATTEMPTS || !failure.sent {
@@ -328,11 +329,11 @@ impl Semaphore {
         }
     }
 
-    /// What a reply says that was asked for at `sent`.
     fn is_long_since(&self, sent: Moment) -> bool {
         self.client.clock().now().since(sent) > SLOW_LOOK
     }
 
+    /// What a reply says that was asked for at `sent`.
     fn note(&self, reply: &Reply, sent: Moment) -> Result<Option<Seen>> {
         match reply {
             Reply::Value(item) => Seen::read(&self.key, item, sent, self.client.clock().now()).map(Some),
@@ -373,7 +374,8 @@ impl Semaphore {
         let passed = self.client.clock().now().since(seen.sent).as_secs();
         seen.record.touch(seen.now.saturating_add(passed));
         let value = seen.record.encode();
-        let ttl = Ttl::Until(seen.record.expires);
+        let relative = flaw::has(Flaw::RelativeExpiry);
+        let ttl = if relative { Ttl::For(seen.record.life) } else { Ttl::Until(seen.record.expires) };
         let key = &self.key;
         let put = Op::Put { key, version: Some(seen.version), flags: 0, value: &value, ttl };
         let look = lonely.then_some(Op::Get { key });

@@ -146,7 +146,7 @@ impl<'a> Attempt<'a> {
         let mut now = seen;
         for _ in 0..MOST_TRIES {
             let ours = now.record.gathering.is_some_and(|gathering| gathering.token == self.token);
-            if !ours {
+            if !ours || flaw::has(Flaw::GatherForGood) {
                 break;
             }
             let mut without = now.clone();

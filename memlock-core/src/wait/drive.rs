@@ -248,9 +248,6 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
             Ok(seen) => seen,
             Err(error) => return self.fail(error),
         };
-        if let Some(stand) = stand
-            && self.plan.was_passed_over(stand)
-        {
         // Those before us may have gone since we looked at the queue.
         let unsure = stand.is_none() && self.plan.is_queued() && !self.plan.is_called();
         if unsure && reply.as_ref().is_some_and(|reply| self.goal.is_for_the_first(reply)) {
@@ -259,6 +256,9 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
                 Err(error) => return self.fail(error),
             };
         }
+        if let Some(stand) = stand
+            && self.plan.was_passed_over(stand)
+        {
             // Whoever took us off has rung before.
             let rung = self.bell.heard(&self.ids);
             if rung.is_some() {
