@@ -7,13 +7,16 @@ use memlock_core::clock::Moment;
 use memlock_core::{Client, DistinctList, Error, ErrorKind, Extension, Lock, Release, Wait, Waited};
 
 use crate::chance::Chance;
+use crate::held::Held;
+use crate::permits::Shelf;
+use crate::scenario::Scenario;
 use crate::waits::Refusal;
 use crate::world::{self, MICRO, MILLI, Nanos, SECOND, with};
 
-/// Where a thread keeps the lock that it holds: a child finds it there.
-pub(crate) type Pocket = Arc<StdMutex<Option<Lock>>>;
+/// Where a thread keeps what it holds: a child finds it there.
+pub(crate) type Pocket = Arc<StdMutex<Option<Held>>>;
 
-const LEASES: [Nanos; 6] = [SECOND, 1300 * MILLI, 2 * SECOND, 3 * SECOND, 5 * SECOND, 12 * SECOND];
+pub(crate) const LEASES: [Nanos; 6] = [SECOND, 1300 * MILLI, 2 * SECOND, 3 * SECOND, 5 * SECOND, 12 * SECOND];
 const KEYS: [&str; 5] = ["a", "b", "c", "d", "e"];
 const SESSION: &str = "s";
 const STEP: Nanos = 25 * MILLI;
@@ -22,27 +25,28 @@ pub(crate) struct Actor {
     pub(crate) client: Client,
     pub(crate) chance: Chance,
     pub(crate) pocket: Pocket,
+    pub(crate) shelf: Shelf,
 }
 
 /// The task that runs now, its process, and the time.
-fn here() -> (usize, usize, Nanos) {
+pub(crate) fn here() -> (usize, usize, Nanos) {
     with(|world| {
         let task = world.current.unwrap_or_default();
         (task, world.tasks[task].process, world.now)
     })
 }
 
-fn say(what: impl Into<String>) {
+pub(crate) fn say(what: impl Into<String>) {
     let what = what.into();
     with(|world| world.say(|_| what));
 }
 
-fn object(what: String) {
+pub(crate) fn object(what: String) {
     with(|world| world.judge.object(what));
 }
 
 /// Where all keep in step: until a step's beginning, and a moment more.
-fn in_step(length: Nanos) -> Nanos {
+pub(crate) fn in_step(length: Nanos) -> Nanos {
     with(|world| match world.scenario.in_step {
         true => (world.now + length).div_ceil(STEP) * STEP - world.now + world.chance.within(0..300 * MICRO),
         false => length,
@@ -54,12 +58,12 @@ fn nap(length: Nanos) {
     while with(|world| world.now < end) && world::sleep_until(end) {}
 }
 
-fn duration(nanos: Nanos) -> Duration {
+pub(crate) fn duration(nanos: Nanos) -> Duration {
     Duration::from_nanos(nanos)
 }
 
 /// When that is by the world's time.
-fn in_world(moment: Moment) -> Nanos {
+pub(crate) fn in_world(moment: Moment) -> Nanos {
     let (_, process, _) = here();
     with(|world| {
         let host = world.processes[process].host;
@@ -70,15 +74,19 @@ fn in_world(moment: Moment) -> Nanos {
 impl Actor {
     /// What a thread does in its life.
     pub(crate) fn live(mut self) {
-        let (turns, mutexes, lists) =
-            with(|world| (world.scenario.turns, world.scenario.mutexes, world.scenario.lists));
+        let (turns, mutexes, lists, semaphores) = with(|world| {
+            let Scenario { turns, mutexes, lists, ref semaphores, .. } = world.scenario;
+            (turns, mutexes, lists, semaphores.permille)
+        });
         let mut list = None;
         for _ in 0..turns {
             if self.chance.permille(300) {
                 let rest = self.chance.spread(10 * MICRO, 3 * SECOND);
                 nap(rest);
             }
-            if lists && self.chance.permille(600) {
+            if semaphores > 0 && self.chance.permille(semaphores) {
+                self.permit_turn();
+            } else if lists && self.chance.permille(600) {
                 self.insert(&mut list);
             } else {
                 let name = format!("m{}", self.chance.within(0..mutexes));
@@ -90,13 +98,13 @@ impl Actor {
     /// What a child does first: it tries to use what its parent holds.
     pub(crate) fn inherit(self, parents: &Pocket) {
         if let Ok(mut pocket) = parents.try_lock()
-            && let Some(lock) = pocket.as_mut()
+            && let Some(held) = pocket.as_mut()
         {
             say("the child unlocks what its parent holds");
-            if !lock.remaining().is_zero() {
+            if !held.remaining().is_zero() {
                 object("a child was told that its parent's lock is its own".to_owned());
             }
-            match (lock.extend(Duration::from_secs(2)), lock.unlock()) {
+            match (held.extend(Duration::from_secs(2)), held.release()) {
                 (Ok(Extension::NotHeld), Ok(Release::NotHeld)) => {}
                 other => object(format!("a child's steps with its parent's lock were answered {other:?}")),
             }
@@ -148,7 +156,13 @@ impl Actor {
         ));
         let hold =
             with(|world| world.judge.granted(task, lock.token().to_string(), lock.fence(), until, now));
-        *self.pocket() = Some(lock);
+        self.keep(Held::Lock(lock), hold, until);
+    }
+
+    /// Holds it for a while, and lets go.
+    pub(crate) fn keep(&mut self, held: Held, hold: u64, until: Nanos) {
+        let (_, _, now) = here();
+        *self.pocket() = Some(held);
         let length = match self.chance.within(0..10) {
             0..=2 => 0,
             3..=6 => self.chance.spread(100 * MICRO, 80 * MILLI),
@@ -168,17 +182,20 @@ impl Actor {
     }
 
     /// Takes what is in the pocket out for a while: a child that is made meanwhile does not find it.
-    fn pocket(&self) -> std::sync::MutexGuard<'_, Option<Lock>> {
+    fn pocket(&self) -> std::sync::MutexGuard<'_, Option<Held>> {
         self.pocket.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// False when there is nothing to hold any more.
     fn extend(&mut self, hold: u64) -> bool {
-        let Some(mut lock) = self.pocket().take() else { return false };
+        let Some(mut held) = self.pocket().take() else { return false };
         let lease = if self.chance.permille(400) { SECOND } else { self.chance.pick(&LEASES) };
-        let (_, _, begun) = here();
-        with(|world| world.judge.pauses_using(hold, begun, false));
-        let extended = lock.extend(duration(lease));
+        let (task, _, begun) = here();
+        with(|world| {
+            world.judge.semaphores.leases(task, begun, lease);
+            world.judge.pauses_using(hold, begun, false);
+        });
+        let extended = held.extend(duration(lease));
         say(format!("extending by {:.1} s is answered {extended:?}", lease as f64 / 1e9));
         let (_, _, now) = here();
         match extended {
@@ -190,9 +207,9 @@ impl Actor {
             Ok(Extension::NotHeld) => object("a holder was told that it holds nothing".to_owned()),
             Err(error) => self.failed(hold, begun, &error),
         }
-        let until = in_world(lock.deadline());
+        let until = in_world(held.deadline());
         with(|world| world.judge.uses(hold, until));
-        *self.pocket() = Some(lock);
+        *self.pocket() = Some(held);
         true
     }
 
@@ -211,7 +228,7 @@ impl Actor {
     }
 
     fn let_go(&mut self, hold: u64) {
-        let Some(mut lock) = self.pocket().take() else { return };
+        let Some(mut held) = self.pocket().take() else { return };
         // What was abandoned stays until its lease ends, which a calm run does not wait for.
         let way = self.chance.within(if with(|world| world.scenario.calm) { 1 } else { 0 }..20);
         for _ in 0..3 {
@@ -220,16 +237,19 @@ impl Actor {
             if way < 3 {
                 break;
             }
-            let released = lock.unlock();
+            let released = held.release();
             say(format!("unlocking is answered {released:?}"));
             let (_, _, now) = here();
             match released {
-                Ok(Release::Released) => return with(|world| world.judge.told_released(hold, &world.server)),
+                Ok(Release::Released) => {
+                    with(|world| world.judge.told_released(hold, &world.server));
+                    return self.release_again(held);
+                }
                 Ok(Release::Lost) => return with(|world| world.judge.told_lost(hold, now, &world.server)),
                 Ok(Release::NotHeld) => object("a holder was told that it holds nothing".to_owned()),
                 Err(error) => self.failed(hold, begun, &error),
             }
-            let until = in_world(lock.deadline());
+            let until = in_world(held.deadline());
             with(|world| world.judge.uses(hold, until));
             let pause = self.chance.spread(MILLI, 2 * SECOND);
             nap(pause);
@@ -238,11 +258,21 @@ impl Actor {
         with(|world| world.judge.pauses_using(hold, now, true));
         say(if way == 0 { "abandons it" } else { "drops it" });
         if way == 0 {
-            lock.abandon()
+            held.abandon()
         } else {
-            drop(lock)
+            drop(held)
         }
         with(|world| world.judge.forgets(hold));
+    }
+
+    /// Permits are given back twice now and then: that must not make more of them.
+    fn release_again(&mut self, mut held: Held) {
+        if held.is_permit() && self.chance.permille(200) {
+            match (held.release(), held.extend(Duration::from_secs(1))) {
+                (Ok(Release::NotHeld), Ok(Extension::NotHeld)) => {}
+                other => object(format!("what was released is still held: {other:?}")),
+            }
+        }
     }
 
     fn insert(&mut self, list: &mut Option<(DistinctList, Option<String>)>) {

@@ -7,8 +7,10 @@ use std::fmt::Display;
 
 use memlock_core::OwnerRecord;
 
+use crate::holds::Hold;
 use crate::lists::Lists;
 use crate::scenario::Scenario;
+use crate::semaphores::Semaphores;
 use crate::server::{Cause, Change, Server};
 use crate::waits::PATIENCE_WITHOUT_A_BELL;
 use crate::world::{MILLI, Nanos, SECOND};
@@ -24,14 +26,17 @@ pub(crate) struct Judge {
     pub(crate) lists: Lists,
     pub(crate) tally: Tally,
     pub(crate) locks: BTreeMap<String, Lock>,
-    holds: BTreeMap<u64, Hold>,
+    pub(crate) holds: BTreeMap<u64, Hold>,
+    pub(crate) semaphores: Semaphores,
     pub(crate) calls: BTreeMap<usize, Call>,
     /// Who wrote a token, and where it went.
     pub(crate) tokens: BTreeMap<String, Token>,
-    last_hold: u64,
+    pub(crate) last_hold: u64,
     /// How long a lock may be free while somebody waits for it.
     pub(crate) patience: Nanos,
     pub(crate) calm: bool,
+    /// Waiters can be rung.
+    pub(crate) has_bells: bool,
 }
 
 /// Whose request it is, and when it was sent.
@@ -46,6 +51,7 @@ pub(crate) struct Doer {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) grants: u64,
+    pub(crate) permits: u64,
     pub(crate) refusals: u64,
     pub(crate) errors: u64,
     pub(crate) lost: u64,
@@ -62,7 +68,7 @@ pub(crate) struct Lock {
     pub(crate) greatest_fence: u64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Token {
     pub(crate) process: usize,
     /// It was there before, and an attempt of long ago put it there once more.
@@ -72,23 +78,6 @@ pub(crate) struct Token {
     pub(crate) sent: Nanos,
     pub(crate) written: Nanos,
     pub(crate) gone: Option<(Nanos, Cause)>,
-}
-
-/// A lock as its holder believes in it.
-#[derive(Debug)]
-struct Hold {
-    process: usize,
-    key: String,
-    token: String,
-    until: Nanos,
-    /// The holder relies on it: it is not letting go of it, or changing it.
-    using: bool,
-    /// The server lost it, as it may.
-    lost: bool,
-    /// When its holder first began to let go.
-    releasing: Option<Nanos>,
-    /// A request to let go had no answer: if it is gone now, nobody can tell what did it.
-    in_doubt: bool,
 }
 
 /// A call that waits for a lock.
@@ -117,11 +106,13 @@ impl Judge {
             tally: Tally::default(),
             locks: BTreeMap::new(),
             holds: BTreeMap::new(),
+            semaphores: Semaphores::new(&scenario.semaphores.permits),
             calls: BTreeMap::new(),
             tokens: BTreeMap::new(),
             last_hold: 0,
             patience,
             calm: scenario.calm,
+            has_bells: !scenario.bells_off,
         }
     }
 
@@ -131,9 +122,12 @@ impl Judge {
 
     // --- what the server does ------------------------------------------------------------------
 
-    pub(crate) fn changed(&mut self, change: &Change, now: Nanos, by: Option<Doer>) {
+    pub(crate) fn changed(&mut self, change: &Change, now: Nanos, by: Option<Doer>, server: &Server) {
         if change.key.starts_with("list:") {
             return self.lists.changed(change, by.map(|by| by.task));
+        }
+        if change.key.starts_with("semaphore:") {
+            return self.semaphore_changed(change, now, by, server);
         }
         if !change.key.starts_with("lock:") || change.key.ends_with("%wait") {
             return;
@@ -188,27 +182,6 @@ impl Judge {
         }
     }
 
-    /// Looks at all holds: whoever relies on a lock must have it.
-    pub(crate) fn check_holds(&mut self, now: Nanos, server: &Server) {
-        for hold in self.holds.values() {
-            if !hold.using || hold.lost || hold.until <= now {
-                continue;
-            }
-            let there = token_of(server.value(&hold.key));
-            if there.as_deref() != Some(&hold.token) {
-                let found = there.unwrap_or_else(|| "nobody".to_owned());
-                let what = format!(
-                    "process {} holds {} as {} for {:.6} s yet, but on the server {found} has it",
-                    hold.process,
-                    hold.key,
-                    hold.token,
-                    (hold.until - now) as f64 / 1e9
-                );
-                return self.object(what);
-            }
-        }
-    }
-
     // --- what clients are told: acquiring ----------------------------------------------------------
 
     pub(crate) fn asks(&mut self, task: usize, process: usize, key: &str, limit: Option<Nanos>, now: Nanos) {
@@ -220,6 +193,7 @@ impl Judge {
         for call in self.calls.values_mut().filter(|call| processes.contains(&call.process)) {
             call.cancelled = true;
         }
+        self.semaphores.cancelled(processes);
     }
 
     pub(crate) fn granted(
@@ -242,103 +216,14 @@ impl Judge {
             }
             lock.greatest_fence = lock.greatest_fence.max(fence);
         }
-        self.last_hold += 1;
-        let hold = Hold {
-            process: call.process,
-            key: call.key,
-            token,
-            until,
-            using: true,
-            lost,
-            releasing: None,
-            in_doubt: false,
-        };
-        self.holds.insert(self.last_hold, hold);
-        self.last_hold
-    }
-
-    // --- what clients are told: holding --------------------------------------------------------------
-
-    /// The holder begins to let go, or to change its lease: until that ends, it does not rely on it.
-    pub(crate) fn pauses_using(&mut self, hold: u64, now: Nanos, releases: bool) {
-        if let Some(hold) = self.holds.get_mut(&hold) {
-            hold.using = false;
-            if releases {
-                hold.releasing.get_or_insert(now);
-            }
-        }
-    }
-
-    /// The holder relies on it again, until then.
-    pub(crate) fn uses(&mut self, hold: u64, until: Nanos) {
-        if let Some(hold) = self.holds.get_mut(&hold) {
-            (hold.using, hold.until) = (true, until);
-        }
-    }
-
-    /// A request of this task that would let go of locks had no answer.
-    pub(crate) fn is_in_doubt(&mut self, process: usize, key: &str) {
-        for hold in self.holds.values_mut().filter(|hold| hold.process == process && hold.key == key) {
-            hold.in_doubt = hold.releasing.is_some();
-        }
-    }
-
-    pub(crate) fn told_released(&mut self, hold: u64, server: &Server) {
-        let Some(hold) = self.holds.remove(&hold) else { return };
-        let there = token_of(server.value(&hold.key));
-        let begun = hold.releasing.unwrap_or(0);
-        // An attempt of long ago may put it there once more; nobody believes in that, and it is taken off later.
-        let again = self.tokens.get(&hold.token).is_some_and(|token| token.written >= begun);
-        let objection = match self.tokens.get(&hold.token).and_then(|token| token.gone) {
-            _ if there.as_deref() == Some(&hold.token) => (!again).then_some("it is still there"),
-            Some((when, Cause::Expiry | Cause::Loss)) if when < begun && !hold.in_doubt => {
-                Some("it was lost before that")
-            }
-            None => Some("it was never there"),
-            _ => None,
-        };
-        if let Some(objection) = objection {
-            self.object(format!("{} was called released, and {objection}", hold.key));
-        }
-    }
-
-    pub(crate) fn told_lost(&mut self, hold: u64, now: Nanos, server: &Server) {
-        self.tally.lost += 1;
-        let Some(hold) = self.holds.remove(&hold) else { return };
-        let again = self.tokens.get(&hold.token).is_some_and(|token| token.again);
-        if token_of(server.value(&hold.key)).as_deref() == Some(&hold.token) && !again {
-            return self.object(format!("{} was called lost, and is still there", hold.key));
-        }
-        let gone = self.tokens.get(&hold.token).and_then(|token| token.gone);
-        if let Some((when, Cause::Command)) = gone
-            && when < hold.until
-            && now < hold.until
-            && hold.releasing.is_some()
-            && !hold.lost
-        {
-            self.object(format!("{} was called lost, and it was its holder who let go of it", hold.key));
-        }
-    }
-
-    /// The holder was told that nothing was changed.
-    pub(crate) fn told_unchanged(&mut self, hold: u64, begun: Nanos) {
-        let Some(hold) = self.holds.get(&hold) else { return };
-        if let Some((when, Cause::Command)) = self.tokens.get(&hold.token).and_then(|token| token.gone)
-            && when >= begun
-        {
-            self.object(format!("{} was called unchanged, and it was let go of meanwhile", hold.key));
-        }
-    }
-
-    /// The holder gave it up without being told anything.
-    pub(crate) fn forgets(&mut self, hold: u64) {
-        self.holds.remove(&hold);
+        self.holds(Hold { lost, ..Hold::new(call.process, call.key, token, until) })
     }
 
     pub(crate) fn killed(&mut self, process: usize) {
         self.holds.retain(|_, hold| hold.process != process);
         self.calls.retain(|_, call| call.process != process);
         self.lists.killed(process);
+        self.semaphores.killed(process);
     }
 
     pub(crate) fn restarted(&mut self) {
@@ -358,7 +243,8 @@ impl Judge {
                     .get_or_insert_with(|| format!("all is over, and {left} is left on the server"));
             }
         }
-        if let Some(objection) = self.lists.objection(true) {
+        let permits = if self.calm { self.semaphores_at_the_end(server.time()) } else { None };
+        if let Some(objection) = self.lists.objection(true).or(permits) {
             self.object(objection);
         }
     }

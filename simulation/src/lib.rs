@@ -5,13 +5,17 @@
 
 mod actors;
 mod chance;
+mod held;
+mod holds;
 mod judge;
 mod lists;
 mod network;
+mod permits;
 pub mod report;
 mod run;
 mod scenario;
 mod seams;
+mod semaphores;
 mod server;
 mod waits;
 mod world;

@@ -256,7 +256,9 @@ impl World {
         }
         request.given_up = true;
         for command in &request.sent_all {
-            if let Command::Delete { key, .. } | Command::Swap { key, .. } = command {
+            if let Command::Delete { key, .. } | Command::Swap { key, .. } | Command::Put { key, .. } =
+                command
+            {
                 self.judge.is_in_doubt(request.process, key);
             }
         }

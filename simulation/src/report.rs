@@ -60,6 +60,7 @@ impl Sum {
         self.runs += 1;
         self.events += events;
         self.tally.grants += tally.grants;
+        self.tally.permits += tally.permits;
         self.tally.refusals += tally.refusals;
         self.tally.errors += tally.errors;
         self.tally.lost += tally.lost;
@@ -77,9 +78,9 @@ pub fn seeds(first: u64, count: u64) -> bool {
     for (seed, violation) in &sum.failures {
         println!("seed {seed}: {violation}\n    replay it: make sim SEED={seed}");
     }
-    let Tally { grants, refusals, errors, lost, inserts, .. } = sum.tally;
+    let Tally { grants, permits, refusals, errors, lost, inserts, .. } = sum.tally;
     println!(
-        "{} runs in {:.1} s: {} events, {grants} grants, {refusals} refusals, {errors} errors, {lost} locks found lost, \
+        "{} runs in {:.1} s: {} events, {grants} mutexes and {permits} times permits granted, {refusals} refusals, {errors} errors, {lost} found lost, \
          {inserts} inserts; {} violations",
         sum.runs,
         began.elapsed().as_secs_f64(),

@@ -12,6 +12,7 @@ use memlock_core::{Client, fork};
 use crate::actors::{Actor, Pocket};
 use crate::chance::Chance;
 use crate::judge::Tally;
+use crate::permits::Shelf;
 use crate::scenario::Scenario;
 use crate::seams::{SimBells, SimClock, SimStore};
 use crate::world::{self, Nanos, SECOND, Todo, World, with};
@@ -42,6 +43,7 @@ struct Program {
     maker: usize,
     /// What its threads hold.
     pockets: Vec<Pocket>,
+    shelf: Shelf,
 }
 
 struct Stage {
@@ -98,7 +100,8 @@ impl Stage {
             let bells = Arc::new(SimBells { process, off: scenario.bells_off });
             fork::pretend(Some(1 + process as u64));
             let client = Client::with_parts(Arc::new(SimStore { process }), clock, bells);
-            self.programs.push(Program { client, maker: process, pockets: Vec::new() });
+            let shelf = Shelf::default();
+            self.programs.push(Program { client, maker: process, pockets: Vec::new(), shelf });
             for _ in 0..threads {
                 let actor = self.actor(process, chance.fork());
                 self.start(process, move || actor.live());
@@ -109,7 +112,8 @@ impl Stage {
     fn actor(&mut self, process: usize, chance: Chance) -> Actor {
         let pocket: Pocket = Arc::new(Mutex::new(None));
         self.programs[process].pockets.push(Arc::clone(&pocket));
-        Actor { client: self.programs[process].client.clone(), chance, pocket }
+        let Program { client, shelf, .. } = self.programs[process].clone();
+        Actor { client, chance, pocket, shelf }
     }
 
     fn start(&mut self, process: usize, body: impl FnOnce() + 'static) {
@@ -191,7 +195,8 @@ impl Stage {
         let inherited = self.programs[parent].pockets.first().cloned();
         let client = self.programs[parent].client.clone();
         let maker = self.programs[parent].maker;
-        self.programs.push(Program { client, maker, pockets: Vec::new() });
+        let shelf = Arc::clone(&self.programs[parent].shelf);
+        self.programs.push(Program { client, maker, pockets: Vec::new(), shelf });
         let chance = with(|world| world.chance.fork());
         let actor = self.actor(process, chance);
         self.start(process, move || match inherited {

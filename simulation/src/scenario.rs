@@ -51,6 +51,39 @@ pub(crate) struct Scenario {
     pub(crate) mishaps: Vec<(Nanos, Mishap)>,
     /// Nothing goes wrong: then waiters are looked at more closely.
     pub(crate) calm: bool,
+    pub(crate) semaphores: Semaphores,
+}
+
+/// What a run has of semaphores.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Semaphores {
+    /// How many permits each of them has; none, if there are none.
+    pub(crate) permits: Vec<u32>,
+    /// How often a thread's turn is about them, in a thousand.
+    pub(crate) permille: u64,
+    /// Some want several permits at once.
+    pub(crate) several: bool,
+    pub(crate) priorities: bool,
+    pub(crate) resizes: bool,
+    pub(crate) tear_downs: bool,
+}
+
+impl Semaphores {
+    /// Half of the seeds are about mutexes and lists alone, and one in ten about everything.
+    fn of(chance: &mut Chance) -> Semaphores {
+        let kind = chance.within(0..10);
+        if kind < 5 {
+            return Semaphores::default();
+        }
+        Semaphores {
+            permits: (0..chance.within(1..3)).map(|_| chance.within(1..6) as u32).collect(),
+            permille: if kind == 5 { 500 } else { 1000 },
+            several: chance.permille(600),
+            priorities: chance.permille(500),
+            resizes: chance.permille(250),
+            tear_downs: chance.permille(200),
+        }
+    }
 }
 
 impl Scenario {
@@ -133,6 +166,8 @@ impl Scenario {
             mishaps,
             calm,
             processes,
+            // Last, so that what is about mutexes stays as it was before there were any.
+            semaphores: Semaphores::of(&mut chance),
         }
     }
 

@@ -27,6 +27,8 @@ pub(crate) struct Change {
     pub(crate) before: Option<Vec<u8>>,
     pub(crate) after: Option<Vec<u8>>,
     pub(crate) cause: Cause,
+    /// When the server's clock is to show that it is over.
+    pub(crate) expires: Option<u64>,
 }
 
 /// An operation on its way, which outlives the call that sent it.
@@ -168,12 +170,13 @@ impl Server {
 
     fn set(&mut self, key: &str, to: Option<Stored>, cause: Cause) {
         let after = to.as_ref().map(|stored| stored.value.clone());
+        let expires = to.as_ref().and_then(|stored| stored.expires);
         let before = match to {
             Some(stored) => self.items.insert(key.to_owned(), stored),
             None => self.items.remove(key),
         };
         let before = before.map(|stored| stored.value);
-        self.changes.push(Change { key: key.to_owned(), before, after, cause });
+        self.changes.push(Change { key: key.to_owned(), before, after, cause, expires });
     }
 
     fn store(&mut self, key: &str, value: Vec<u8>, expires: Option<u64>) -> Version {
@@ -199,8 +202,18 @@ impl Server {
         self.shows
     }
 
+    /// When a clock that is never late would show that, by the world's time.
+    pub(crate) fn shows_at(&self, second: u64) -> Nanos {
+        second.saturating_mul(SECOND).saturating_sub(self.ahead)
+    }
+
     /// Runs a command. Whose versions are of another life is the connection's business: the server compares cas ids.
     pub(crate) fn run(&mut self, command: &Command) -> Reply {
+        // One that was stored too late to live is never found.
+        let over = |it: &Stored| it.expires.is_some_and(|at| at <= self.shows);
+        if self.items.get(command.key()).is_some_and(over) {
+            self.set(command.key(), None, Cause::Expiry);
+        }
         let found = self.items.get(command.key()).cloned();
         match (command, found) {
             (Command::Add { .. }, Some(_)) => Reply::Exists,

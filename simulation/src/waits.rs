@@ -17,6 +17,8 @@ pub(crate) enum Refusal {
     Interrupted,
     Unreachable,
     Unknown,
+    Invalid,
+    NotFound,
     Other,
 }
 
@@ -44,25 +46,13 @@ impl Judge {
                 let others = self.was_anothers(key, call.begun, &mine);
                 (!others).then(|| format!("{key} was called busy, and no other had it since the call began"))
             }
-            Refusal::TimedOut => {
-                let passed = (now - call.begun) as f64;
-                let limit = call.limit.unwrap_or(Nanos::MAX) as f64;
-                let late = if self.calm { 0.03 } else { 12.0 } * 1e9;
-                let late = late + troubled.saturating_sub(call.begun) as f64;
-                if passed < limit * 0.9995 - 1e4 {
-                    Some(format!("the wait for {key} timed out after {:.3} s of {:.3} s", passed / 1e9, limit / 1e9))
-                } else if passed > limit * 1.0005 + late {
-                    Some(format!("the wait for {key} ended {:.3} s too late", (passed - limit) / 1e9))
-                } else {
-                    None
-                }
-            }
+            Refusal::TimedOut => kept_to_the_limit(key, call.begun, call.limit, now, troubled, self.calm),
             Refusal::Interrupted if !call.cancelled => Some(format!("the wait for {key} was cancelled by nobody")),
             Refusal::Unreachable => token_of(server.value(key))
                 .filter(|token| mine(token))
                 .map(|token| format!("the server of {key} was called out of reach and nothing changed, yet it has {token} of that call")),
             Refusal::Unknown if self.calm => Some(format!("nothing went wrong, and yet it is not known whether {key} is held")),
-            Refusal::Other => Some(format!("the call for {key} failed for no reason that can be")),
+            Refusal::Invalid | Refusal::NotFound | Refusal::Other => Some(format!("the call for {key} failed for no reason that can be")),
             _ => None,
         };
         if let Some(objection) = objection {
@@ -109,5 +99,26 @@ impl Judge {
             );
             self.object(what);
         }
+    }
+}
+
+/// A wait with a limit ends when that has passed, and not long after.
+pub(crate) fn kept_to_the_limit(
+    key: &str,
+    begun: Nanos,
+    limit: Option<Nanos>,
+    now: Nanos,
+    troubled: Nanos,
+    calm: bool,
+) -> Option<String> {
+    let passed = (now - begun) as f64;
+    let limit = limit.unwrap_or(Nanos::MAX) as f64;
+    let late = if calm { 0.03 } else { 12.0 } * 1e9 + troubled.saturating_sub(begun) as f64;
+    if passed < limit * 0.9995 - 1e4 {
+        Some(format!("the wait for {key} timed out after {:.3} s of {:.3} s", passed / 1e9, limit / 1e9))
+    } else if passed > limit * 1.0005 + late {
+        Some(format!("the wait for {key} ended {:.3} s too late", (passed - limit) / 1e9))
+    } else {
+        None
     }
 }

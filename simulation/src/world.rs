@@ -284,10 +284,13 @@ impl World {
         self.story.events += 1;
         let todo = self.happen(event);
         for change in self.server.changes() {
-            let by = self.judge.changing.take();
-            self.judge.changed(&change, time, by);
+            let by = self.judge.changing;
+            self.judge.changed(&change, time, by, &self.server);
         }
         self.judge.changing = None;
+        if matches!(event, Event::Tick | Event::Back) {
+            self.judge.look_at_semaphores(time, self.server.time());
+        }
         if event == Event::Tick {
             self.check_waiters();
         }
@@ -430,6 +433,11 @@ impl World {
         let since = self.troubled;
         for task in waiting {
             self.judge.check_waiter(task, self.now, since, &self.server);
+        }
+        let waiting: Vec<usize> =
+            self.judge.semaphores.waiting().filter(|&task| up && eligible(self, task)).collect();
+        for task in waiting {
+            self.judge.check_permit_waiter(task, self.now, since);
         }
     }
 }

@@ -1,0 +1,196 @@
+//! What holders are told, and what they may rely on: **as long as a lease is valid by its holder's own clock, the server has it**,
+//! unless the server lost it.
+
+use std::collections::BTreeMap;
+
+use crate::judge::{Judge, token_of};
+use crate::server::{Cause, Server};
+use crate::world::Nanos;
+
+/// A lock, or permits, as their holder believes in them.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    pub(crate) process: usize,
+    pub(crate) key: String,
+    pub(crate) token: String,
+    /// How many of a semaphore's permits; `None`: a mutex.
+    pub(crate) permits: Option<u32>,
+    pub(crate) until: Nanos,
+    /// The holder relies on it: it is not letting go of it, or changing it.
+    pub(crate) using: bool,
+    /// The server lost it, as it may.
+    pub(crate) lost: bool,
+    /// When its holder first began to let go.
+    pub(crate) releasing: Option<Nanos>,
+    /// A request to let go had no answer: if it is gone now, nobody can tell what did it.
+    pub(crate) in_doubt: bool,
+}
+
+impl Hold {
+    /// Of a mutex, and in use from now on.
+    pub(crate) fn new(process: usize, key: String, token: String, until: Nanos) -> Hold {
+        Hold {
+            process,
+            key,
+            token,
+            permits: None,
+            until,
+            using: true,
+            lost: false,
+            releasing: None,
+            in_doubt: false,
+        }
+    }
+}
+
+impl Judge {
+    /// Looks at all holds: whoever relies on a lock must have it.
+    pub(crate) fn check_holds(&mut self, now: Nanos, server: &Server) {
+        for hold in self.holds.values() {
+            if !hold.using || hold.lost || hold.until <= now {
+                continue;
+            }
+            if !self.is_valid(hold, server) {
+                let found = self.found(hold, server);
+                let what = format!(
+                    "process {} holds {} as {} for {:.6} s yet, but on the server {found} has it",
+                    hold.process,
+                    hold.key,
+                    hold.token,
+                    (hold.until - now) as f64 / 1e9
+                );
+                return self.object(what);
+            }
+        }
+        self.check_sums(now);
+    }
+
+    /// No more permits are believed to be held than there are.
+    fn check_sums(&mut self, now: Nanos) {
+        let mut sums: BTreeMap<&str, u32> = BTreeMap::new();
+        for hold in self.holds.values().filter(|hold| hold.using && !hold.lost && hold.until > now) {
+            if let Some(permits) = hold.permits {
+                *sums.entry(&hold.key).or_default() += permits;
+            }
+        }
+        let over = sums.iter().find(|(key, sum)| self.semaphores.most(key).is_some_and(|most| **sum > most));
+        if let Some(what) =
+            over.map(|(key, sum)| format!("{sum} permits of {key} are held, and there are fewer"))
+        {
+            self.object(what);
+        }
+    }
+
+    /// Whether the server has what a holder relies on, and keeps it.
+    fn is_valid(&self, hold: &Hold, server: &Server) -> bool {
+        match hold.permits {
+            None => self.is_there(hold, server),
+            Some(permits) => self
+                .semaphores
+                .live_line(&hold.key, &hold.token, server.time())
+                .is_some_and(|line| line.permits == permits),
+        }
+    }
+
+    /// Whether the server has it.
+    fn is_there(&self, hold: &Hold, server: &Server) -> bool {
+        match hold.permits {
+            None => token_of(server.value(&hold.key)).as_deref() == Some(&hold.token),
+            Some(_) => self.semaphores.line(&hold.key, &hold.token).is_some(),
+        }
+    }
+
+    /// What the server has instead.
+    fn found(&self, hold: &Hold, server: &Server) -> String {
+        match (hold.permits, server.value(&hold.key)) {
+            (Some(_), Some(record)) => format!("{:?} at {}", String::from_utf8_lossy(record), server.time()),
+            (_, value) => token_of(value).unwrap_or_else(|| "nobody".to_owned()),
+        }
+    }
+
+    /// Gives a number by which the hold is known from now on.
+    pub(crate) fn holds(&mut self, hold: Hold) -> u64 {
+        self.last_hold += 1;
+        self.holds.insert(self.last_hold, hold);
+        self.last_hold
+    }
+
+    /// The holder begins to let go, or to change its lease: until that ends, it does not rely on it.
+    pub(crate) fn pauses_using(&mut self, hold: u64, now: Nanos, releases: bool) {
+        if let Some(hold) = self.holds.get_mut(&hold) {
+            hold.using = false;
+            if releases {
+                hold.releasing.get_or_insert(now);
+            }
+        }
+    }
+
+    /// The holder relies on it again, until then.
+    pub(crate) fn uses(&mut self, hold: u64, until: Nanos) {
+        if let Some(hold) = self.holds.get_mut(&hold) {
+            (hold.using, hold.until) = (true, until);
+        }
+    }
+
+    /// A request of this task that would let go of locks had no answer.
+    pub(crate) fn is_in_doubt(&mut self, process: usize, key: &str) {
+        for hold in self.holds.values_mut().filter(|hold| hold.process == process && hold.key == key) {
+            hold.in_doubt = hold.releasing.is_some();
+        }
+    }
+
+    pub(crate) fn told_released(&mut self, hold: u64, server: &Server) {
+        let Some(hold) = self.holds.remove(&hold) else { return };
+        let there = self.is_there(&hold, server);
+        let begun = hold.releasing.unwrap_or(0);
+        // An attempt of long ago may put it there once more; nobody believes in that, and it is taken off later.
+        let again = self.tokens.get(&hold.token).is_some_and(|token| token.written >= begun);
+        let objection = match self.tokens.get(&hold.token).and_then(|token| token.gone) {
+            _ if there => (!again).then_some("it is still there"),
+            Some((when, Cause::Expiry | Cause::Loss)) if when < begun && !hold.in_doubt => {
+                Some("it was lost before that")
+            }
+            None => Some("it was never there"),
+            _ => None,
+        };
+        if let Some(objection) = objection {
+            self.object(format!("{} was called released, and {objection}", hold.key));
+        }
+    }
+
+    pub(crate) fn told_lost(&mut self, hold: u64, now: Nanos, server: &Server) {
+        self.tally.lost += 1;
+        let Some(hold) = self.holds.remove(&hold) else { return };
+        let again = self.tokens.get(&hold.token).is_some_and(|token| token.again);
+        if self.is_there(&hold, server) && !again {
+            return self.object(format!("{} was called lost, and is still there", hold.key));
+        }
+        let gone = self.tokens.get(&hold.token).and_then(|token| token.gone);
+        if gone.is_none() {
+            return self.object(format!("{} was called lost, and nothing has taken it away", hold.key));
+        }
+        if let Some((when, Cause::Command)) = gone
+            && when < hold.until
+            && now < hold.until
+            && hold.releasing.is_some()
+            && !hold.lost
+        {
+            self.object(format!("{} was called lost, and it was its holder who let go of it", hold.key));
+        }
+    }
+
+    /// The holder was told that nothing was changed.
+    pub(crate) fn told_unchanged(&mut self, hold: u64, begun: Nanos) {
+        let Some(hold) = self.holds.get(&hold) else { return };
+        if let Some((when, Cause::Command)) = self.tokens.get(&hold.token).and_then(|token| token.gone)
+            && when >= begun
+        {
+            self.object(format!("{} was called unchanged, and it was let go of meanwhile", hold.key));
+        }
+    }
+
+    /// The holder gave it up without being told anything.
+    pub(crate) fn forgets(&mut self, hold: u64) {
+        self.holds.remove(&hold);
+    }
+}

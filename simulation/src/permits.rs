@@ -1,0 +1,193 @@
+//! What the tasks of a run do with semaphores.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+
+use memlock_core::{Error, ErrorKind, Permit, Request, Semaphore, Wait, Waited};
+
+use crate::actors::{Actor, LEASES, duration, here, in_step, in_world, object, say};
+use crate::held::Held;
+use crate::semaphores::Ask;
+use crate::waits::Refusal;
+use crate::world::{MILLI, SECOND, with};
+
+/// The semaphores that a process has opened: its threads share them, and its children inherit them.
+pub(crate) type Shelf = Arc<StdMutex<BTreeMap<String, Opened>>>;
+
+#[derive(Clone)]
+pub(crate) struct Opened {
+    semaphore: Semaphore,
+    /// With how many permits it was opened.
+    number: Option<u32>,
+}
+
+impl Actor {
+    pub(crate) fn permit_turn(&mut self) {
+        let plan = with(|world| world.scenario.semaphores.clone());
+        let which = self.chance.within(0..plan.permits.len() as u64);
+        let name = format!("s{which}");
+        let key = format!("semaphore:{name}");
+        let Some(opened) = self.open(&name, &key) else { return };
+        match self.chance.within(0..100) {
+            0..=5 if plan.resizes => self.resize(&opened, &key),
+            6..=9 if plan.tear_downs => self.tear_down(&opened, &key),
+            10..=12 => self.set_semaphore_up(&opened, &name, &key),
+            13..=16 => self.status(&opened, &key),
+            _ => self.acquire(&opened, &name, key, plan.several, plan.priorities),
+        }
+    }
+
+    /// The handle that this process has by now, or a new one.
+    fn open(&mut self, name: &str, key: &str) -> Option<Opened> {
+        let shelved = self.shelf().get(name).cloned();
+        if let Some(opened) = shelved
+            && self.chance.permille(800)
+        {
+            return Some(opened);
+        }
+        let number = with(|world| world.judge.semaphores.number(key));
+        let number = if self.chance.permille(850) { Some(number) } else { None };
+        let lease = duration(SECOND);
+        let semaphore = match number {
+            Some(number) => self.client.semaphore(name, number, lease),
+            None => self.client.open_semaphore(name, lease),
+        };
+        match semaphore {
+            Ok(semaphore) => {
+                let opened = Opened { semaphore, number };
+                self.shelf().insert(name.to_owned(), opened.clone());
+                Some(opened)
+            }
+            Err(error) => {
+                object(format!("a semaphore was refused: {error}"));
+                None
+            }
+        }
+    }
+
+    fn shelf(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Opened>> {
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn acquire(&mut self, opened: &Opened, name: &str, key: String, several: bool, priorities: bool) {
+        let lease = self.chance.pick(&LEASES);
+        let limit = match self.chance.within(0..20) {
+            0..=3 => None,
+            4..=8 => Some(0),
+            _ => Some(in_step(self.chance.spread(20 * MILLI, 7 * SECOND))),
+        };
+        let most = u64::from(with(|world| world.judge.semaphores.number(&key)));
+        let permits =
+            if several && self.chance.permille(500) { self.chance.within(1..most + 1) as u32 } else { 1 };
+        let priority = if priorities { self.chance.pick(&[-3, 0, 0, 1, 7]) } else { 0 };
+        let request = Request { permits, priority, ages: self.chance.permille(800) };
+        let semaphore = match opened.semaphore.with_lease(duration(lease)) {
+            Ok(semaphore) => semaphore,
+            Err(error) => return object(format!("a lease was refused: {error}")),
+        };
+        let wait = limit.map_or(Wait::FOREVER, |limit| Wait::at_most(duration(limit)));
+        let (task, process, now) = here();
+        say(format!("asks {name} for {request:?}, lease {:.1} s, limit {limit:?}", lease as f64 / 1e9));
+        let ask = Ask { key, permits, priority, number: opened.number, lease, limit };
+        with(|world| {
+            let shows = world.server.time();
+            world.judge.asks_for_permits(task, process, ask, now, shows);
+        });
+        let refusal = match semaphore.acquire_with(request, &wait) {
+            Ok(Waited::Done(permit)) => return self.hold_permits(permit),
+            Ok(Waited::Busy) => Refusal::Busy,
+            Ok(Waited::TimedOut) => Refusal::TimedOut,
+            Ok(Waited::Interrupted) => Refusal::Interrupted,
+            Err(error) => {
+                say(format!("error: {error}"));
+                match error.kind() {
+                    ErrorKind::Unreachable => Refusal::Unreachable,
+                    ErrorKind::Unknown => Refusal::Unknown,
+                    ErrorKind::Invalid => Refusal::Invalid,
+                    ErrorKind::NotFound => Refusal::NotFound,
+                    _ => Refusal::Other,
+                }
+            }
+        };
+        say(format!("is told {refusal:?}"));
+        if matches!(refusal, Refusal::Invalid | Refusal::NotFound) {
+            // It knows the wrong number: the next one is opened anew.
+            self.shelf().remove(name);
+        }
+        with(|world| world.judge.refused_permits(task, refusal, world.now, world.troubled, &world.server));
+    }
+
+    fn hold_permits(&mut self, permit: Permit) {
+        let until = in_world(permit.deadline());
+        let (task, _, now) = here();
+        let (token, permits) = (permit.token().to_string(), permit.permits());
+        say(format!("has {permits} as {token} for {:.6} s", until.saturating_sub(now) as f64 / 1e9));
+        let hold = with(|world| world.judge.granted_permits(task, token, permits, until));
+        self.keep(Held::Permit(permit), hold, until);
+    }
+
+    fn resize(&mut self, opened: &Opened, key: &str) {
+        let number = self.chance.within(1..6) as u32;
+        let (_, process, _) = here();
+        with(|world| world.judge.semaphores.resizes(process, key, number));
+        let resized = opened.semaphore.resize(number);
+        say(format!("resizing {key} to {number} is answered {resized:?}"));
+        match resized {
+            Ok(Some(before)) if with(|world| !world.judge.semaphores.ever_had(key, before)) => {
+                object(format!("{key} was said to have had {before} permits, which it never had"));
+            }
+            Ok(_) => {}
+            Err(error) => must_be_trouble("resizing", &error),
+        }
+    }
+
+    fn tear_down(&mut self, opened: &Opened, key: &str) {
+        let (task, _, now) = here();
+        with(|world| world.judge.semaphores.tears_down(task, key, now));
+        let torn = opened.semaphore.tear_down();
+        say(format!("tearing {key} down is answered {torn:?}"));
+        if let Err(error) = torn {
+            must_be_trouble("tearing down", &error);
+        }
+    }
+
+    fn set_semaphore_up(&mut self, opened: &Opened, name: &str, key: &str) {
+        let life =
+            if self.chance.permille(500) { self.chance.spread(SECOND, 20 * SECOND) } else { 3600 * SECOND };
+        let set_up = opened.semaphore.set_up(duration(life));
+        say(format!("setting {key} up is answered {set_up:?}"));
+        if let Err(error) = set_up {
+            if error.kind() == ErrorKind::Invalid {
+                self.shelf().remove(name);
+            } else if error.kind() != ErrorKind::NotFound || opened.number.is_some() {
+                must_be_trouble("setting up", &error);
+            }
+        }
+    }
+
+    fn status(&mut self, opened: &Opened, key: &str) {
+        let (task, _, now) = here();
+        with(|world| {
+            let shows = world.server.time();
+            world.judge.semaphores.watches(task, key);
+            world.judge.look_at_semaphores(now, shows);
+        });
+        match opened.semaphore.status() {
+            Ok(status) => {
+                let seen = status.map(|status| (status.permits, status.available));
+                say(format!("the status of {key} is {seen:?}"));
+                if !with(|world| world.judge.semaphores.saw(task, seen)) {
+                    object(format!("{key} was said to be {seen:?}, and never was since"));
+                }
+            }
+            Err(error) => must_be_trouble("looking", &error),
+        }
+    }
+}
+
+fn must_be_trouble(doing: &str, error: &Error) {
+    let calm = with(|world| world.scenario.calm);
+    if calm || !matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Unknown) {
+        object(format!("{doing} failed for no reason that can be: {error}"));
+    }
+}

@@ -1,0 +1,242 @@
+//! What those were told who asked for permits, and how long others wait.
+
+use std::collections::BTreeSet;
+
+use super::{Judge, Semaphores, Status};
+use crate::holds::Hold;
+use crate::judge::Token;
+use crate::server::{Cause, Server};
+use crate::waits::{AFTER_OVERSLEEPING, PATIENCE_WITHOUT_A_BELL, Refusal, kept_to_the_limit};
+use crate::world::Nanos;
+
+/// What somebody asks for.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    pub(crate) key: String,
+    pub(crate) permits: u32,
+    pub(crate) priority: i64,
+    /// With how many permits the semaphore was opened.
+    pub(crate) number: Option<u32>,
+    pub(crate) lease: Nanos,
+    /// `None`: for ever.
+    pub(crate) limit: Option<Nanos>,
+}
+
+/// A call that waits for permits.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) ask: Ask,
+    process: usize,
+    pub(super) begun: Nanos,
+    cancelled: bool,
+    /// It stands in the queue, or did so.
+    pub(super) has_stood: bool,
+    /// Others had too much, or somebody gathered, at some time since.
+    was_busy: bool,
+    /// There were other permits than it was told, or fewer than it wants.
+    was_other: bool,
+    was_missing: bool,
+    /// Since when there is room for it, and nobody before it.
+    could_have: Option<Nanos>,
+}
+
+impl Semaphores {
+    pub(crate) fn cancelled(&mut self, processes: &[usize]) {
+        for call in self.calls.values_mut().filter(|call| processes.contains(&call.process)) {
+            call.cancelled = true;
+        }
+    }
+
+    pub(crate) fn killed(&mut self, process: usize) {
+        self.calls.retain(|_, call| call.process != process);
+    }
+
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = usize> {
+        self.calls.iter().filter(|(_, call)| call.ask.limit != Some(0)).map(|(&task, _)| task)
+    }
+
+    /// Remembers how it is from now on, for who asks.
+    pub(crate) fn watches(&mut self, task: usize, key: &str) {
+        self.watches.insert(task, (key.to_owned(), BTreeSet::new()));
+    }
+
+    /// Whether it was so at some time since that task began to watch.
+    pub(crate) fn saw(&mut self, task: usize, seen: Status) -> bool {
+        self.watches.remove(&task).is_none_or(|(_, states)| states.contains(&seen))
+    }
+}
+
+impl Judge {
+    /// To be called whenever one of them has changed, and when the server's clock has.
+    pub(crate) fn look_at_semaphores(&mut self, now: Nanos, shows: u64) {
+        let Semaphores { all, calls, watches, .. } = &mut self.semaphores;
+        for (key, states) in watches.values_mut() {
+            let Some(semaphore) = all.get(key) else { continue };
+            let available = u32::try_from(semaphore.available(shows, |_| false)).unwrap_or(u32::MAX);
+            states.insert(semaphore.record.as_ref().map(|record| (record.permits, available)));
+        }
+        if calls.is_empty() {
+            return;
+        }
+        let calm = self.calm;
+        for (key, semaphore) in all.iter_mut() {
+            let waits: Vec<usize> =
+                calls.iter().filter(|(_, call)| call.ask.key == *key).map(|(&task, _)| task).collect();
+            for &task in &waits {
+                let Some(call) = calls.get_mut(&task) else { continue };
+                let tokens = &self.tokens;
+                let mine = |token: &str| tokens.get(token).is_some_and(|it| is_of(it, task, call.begun));
+                // What it has itself without knowing is nothing that it may wait for.
+                let available = semaphore.available(shows, |line| mine(&line.token));
+                let fits = available >= u64::from(call.ask.permits);
+                let record = semaphore.record.as_ref();
+                // Where nothing goes wrong, it says so only as long as it waits.
+                let waiting = !calm || semaphore.gatherer.is_none_or(|task| waits.contains(&task));
+                let gathers = waiting
+                    && record.and_then(|record| record.gathering.as_ref()).is_some_and(|other| {
+                        other.until > shows && call.ask.priority <= other.priority && !mine(&other.token)
+                    });
+                call.was_busy |= !fits || gathers;
+                call.was_missing |= record.is_none();
+                call.was_other |= record.is_some_and(|record| {
+                    record.permits < call.ask.permits
+                        || call.ask.number.is_some_and(|number| number != record.permits)
+                });
+                let next = fits && semaphore.is_next(task, |other| waits.contains(&other));
+                call.could_have = if next { call.could_have.or(Some(now)) } else { None };
+            }
+            let lines = semaphore.record.iter().flat_map(|record| &record.lines);
+            for line in lines.filter(|line| line.until <= shows) {
+                if semaphore.over.insert(line.token.clone()) {
+                    semaphore.overslept = Some(now);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn asks_for_permits(&mut self, task: usize, process: usize, ask: Ask, now: Nanos, shows: u64) {
+        self.semaphores.leases(task, now, ask.lease);
+        let call = Call {
+            ask,
+            process,
+            begun: now,
+            cancelled: false,
+            has_stood: false,
+            was_busy: false,
+            was_other: false,
+            was_missing: false,
+            could_have: None,
+        };
+        let Semaphores { all, calls, .. } = &mut self.semaphores;
+        if let Some(semaphore) = all.get_mut(&call.ask.key)
+            && semaphore.stands.values().any(|it| {
+                let waits = |other: &Call| other.ask.key == call.ask.key && other.begun <= it.since;
+                it.process == process && !calls.get(&it.task).is_some_and(waits)
+            })
+        {
+            semaphore.leavers.insert(process);
+        }
+        calls.insert(task, call);
+        self.look_at_semaphores(now, shows);
+    }
+
+    /// Gives a number by which the hold is known from now on.
+    pub(crate) fn granted_permits(&mut self, task: usize, token: String, permits: u32, until: Nanos) -> u64 {
+        self.tally.permits += 1;
+        let Some(call) = self.semaphores.calls.remove(&task) else { return 0 };
+        let written = self.tokens.get(&token);
+        if !written.is_some_and(|written| is_of(written, task, call.begun)) {
+            self.object(format!("{} was granted as {token}, which was never there", call.ask.key));
+        } else if permits != call.ask.permits {
+            self.object(format!(
+                "{permits} permits of {} were granted, and {} asked for",
+                call.ask.key, call.ask.permits
+            ));
+        }
+        let lost = matches!(self.tokens.get(&token), Some(Token { gone: Some((_, Cause::Loss)), .. }));
+        self.holds(Hold {
+            permits: Some(permits),
+            lost,
+            ..Hold::new(call.process, call.ask.key, token, until)
+        })
+    }
+
+    pub(crate) fn refused_permits(
+        &mut self,
+        task: usize,
+        why: Refusal,
+        now: Nanos,
+        troubled: Nanos,
+        server: &Server,
+    ) {
+        self.look_at_semaphores(now, server.time());
+        let Some(call) = self.semaphores.calls.remove(&task) else { return };
+        if matches!(why, Refusal::Unreachable | Refusal::Unknown) {
+            self.tally.errors += 1;
+        } else {
+            self.tally.refusals += 1;
+        }
+        if call.has_stood
+            && !self.calm
+            && let Some(semaphore) = self.semaphores.all.get_mut(&call.ask.key)
+        {
+            semaphore.leavers.insert(call.process);
+        }
+        let key = &call.ask.key;
+        let left = || {
+            let record = self.semaphores.all.get(key)?.record.as_ref()?;
+            let mut tokens = record.lines.iter().map(|line| &line.token);
+            tokens.find(|&token| self.tokens.get(token).is_some_and(|it| is_of(it, task, call.begun)))
+        };
+        let objection = match why {
+            Refusal::Busy if !call.was_busy => {
+                Some(format!("{key} was called busy, and there was room since the call began"))
+            }
+            Refusal::TimedOut => kept_to_the_limit(key, call.begun, call.ask.limit, now, troubled, self.calm),
+            Refusal::Interrupted if !call.cancelled => Some(format!("the wait for {key} was cancelled by nobody")),
+            Refusal::Unreachable => left()
+                .map(|token| format!("the server of {key} was called out of reach and nothing changed, yet it has {token} of that call")),
+            Refusal::Unknown if self.calm => Some(format!("nothing went wrong, and yet it is not known whether {key} is held")),
+            Refusal::Invalid if !call.was_other => Some(format!("the call for {key} was refused, and had asked for nothing wrong")),
+            Refusal::NotFound if !call.was_missing || call.ask.number.is_some() => {
+                Some(format!("{key} was not found, and it was there"))
+            }
+            Refusal::Other => Some(format!("the call for {key} failed for no reason that can be")),
+            _ => None,
+        };
+        if let Some(objection) = objection {
+            self.object(objection);
+        }
+    }
+
+    pub(crate) fn check_permit_waiter(&mut self, task: usize, now: Nanos, troubled: Nanos) {
+        let Some(call) = self.semaphores.calls.get(&task) else { return };
+        let (Some(since), Some(semaphore)) = (call.could_have, self.semaphores.all.get(&call.ask.key)) else {
+            return;
+        };
+        let mut patience = self.patience;
+        if semaphore.overslept.is_some_and(|when| now < when + AFTER_OVERSLEEPING) {
+            patience = patience.max(PATIENCE_WITHOUT_A_BELL);
+        }
+        let passed = now.saturating_sub(since.max(troubled));
+        if passed > patience {
+            self.object(format!(
+                "{} has room for task {task} for {:.3} s, and it waits",
+                call.ask.key,
+                passed as f64 / 1e9
+            ));
+        }
+    }
+
+    /// The server lost it, or somebody tore it down: all permits that are out are lost, or not to be found any more.
+    pub(super) fn loses(&mut self, key: &str) {
+        for hold in self.holds.values_mut().filter(|hold| hold.key == key) {
+            hold.lost = true;
+        }
+    }
+}
+
+/// Whether that call put it there.
+fn is_of(token: &Token, task: usize, begun: Nanos) -> bool {
+    token.task == Some(task) && token.sent >= begun
+}

@@ -1,0 +1,135 @@
+//! Who is to come next: what the judge sees of a queue, and of those who do not stand in it.
+
+use super::text::{self, Entry, Line, Record};
+use super::{Judge, Semaphores};
+use crate::judge::Doer;
+use crate::server::{Cause, Change};
+use crate::world::{MILLI, Nanos};
+
+/// Whoever rings read the queue this long ago at most, in a calm run.
+const JUST_NOW: Nanos = 100 * MILLI;
+
+/// Somebody's stand in a queue.
+#[derive(Clone, Debug)]
+pub(super) struct Stand {
+    pub(super) task: usize,
+    pub(super) process: usize,
+    rank: i64,
+    /// Since when it has that rank.
+    pub(super) since: Nanos,
+}
+
+impl Judge {
+    pub(super) fn queue_changed(&mut self, key: &str, change: &Change, now: Nanos, by: Option<Doer>) {
+        let Some(after) = change.after.as_deref().map_or(Some(Vec::new()), text::queue) else {
+            return self.object(format!("what was written of {key}'s queue cannot be read"));
+        };
+        let Some(semaphore) = self.semaphores.all.get(key) else { return };
+        let before = semaphore.queue.clone();
+        if let (Cause::Command, Some(by), true) = (change.cause, by, self.calm && self.has_bells) {
+            let stands = |entry: &Entry| semaphore.stands.get(&entry.id).map(|stand| stand.task);
+            let off = |entry: &&Entry| !after.iter().any(|other| other.id == entry.id);
+            // Whoever else than its owner takes an entry off has rung for it.
+            let rung: Vec<&Entry> =
+                before.iter().filter(off).filter(|entry| stands(entry) != Some(by.task)).collect();
+            let wrong = rung
+                .iter()
+                .find_map(|rung| self.comes_before(key, rung, &before, &after, now))
+                .or_else(|| miscounted(&rung, &before, &after));
+            if let Some(wrong) = wrong {
+                return self.object(format!("{key}: {wrong}"));
+            }
+        }
+        let Semaphores { all, calls, .. } = &mut self.semaphores;
+        let Some(semaphore) = all.get_mut(key) else { return };
+        semaphore.stands.retain(|id, _| after.iter().any(|entry| entry.id == *id));
+        for entry in &after {
+            let rank = entry.rank();
+            let Some(stand) = semaphore.stands.get_mut(&entry.id) else {
+                let Some(Doer { task, process, sent }) = by else { continue };
+                semaphore.stands.insert(entry.id.clone(), Stand { task, process, rank, since: now });
+                match calls.get_mut(&task).filter(|call| call.begun <= sent) {
+                    Some(call) => call.has_stood = true,
+                    None => drop(semaphore.leavers.insert(process)),
+                }
+                continue;
+            };
+            if stand.rank != rank {
+                (stand.rank, stand.since) = (rank, now);
+            }
+        }
+        semaphore.queue = after;
+    }
+
+    /// Somebody who should have been rung instead.
+    fn comes_before(
+        &self,
+        key: &str,
+        rung: &Entry,
+        before: &[Entry],
+        after: &[Entry],
+        now: Nanos,
+    ) -> Option<String> {
+        let semaphore = self.semaphores.all.get(key)?;
+        let order = text::in_order(before);
+        let earlier = order.iter().map(|&at| &before[at]).take_while(|entry| entry.id != rung.id);
+        for entry in earlier.filter(|entry| entry.has_bell && after.contains(entry)) {
+            let Some(stand) = semaphore.stands.get(&entry.id) else { continue };
+            let waits = self.semaphores.calls.get(&stand.task).is_some_and(|call| call.ask.key == key);
+            if waits && now - stand.since > JUST_NOW {
+                let (id, priority) = (&entry.id, entry.priority);
+                return Some(format!(
+                    "{} of priority {} was rung, and {id} of priority {priority} should have been",
+                    rung.id, rung.priority
+                ));
+            }
+        }
+        None
+    }
+
+    /// Nobody may take what somebody else gathers, who has not stood in the queue and is not of higher priority.
+    pub(super) fn may_take(
+        &self,
+        key: &str,
+        before: &Record,
+        new: &[&Line],
+        by: Doer,
+        shows: u64,
+    ) -> Result<(), String> {
+        let (Some(gathering), [line]) = (&before.gathering, new) else { return Ok(()) };
+        let Some(call) = self.semaphores.calls.get(&by.task) else { return Ok(()) };
+        let left = self.semaphores.all.get(key).is_some_and(|it| it.leavers.contains(&by.process));
+        if call.ask.key != key || call.begun > by.sent || call.has_stood || left {
+            return Ok(());
+        }
+        if gathering.until > shows && gathering.token != line.token && call.ask.priority <= gathering.priority
+        {
+            return Err(format!("a newcomer takes what {} gathers", gathering.token));
+        }
+        Ok(())
+    }
+}
+
+/// Who is overtaken counts that, so that it comes first in the end.
+fn miscounted(rung: &[&Entry], before: &[Entry], after: &[Entry]) -> Option<String> {
+    let [rung] = rung else { return None };
+    let earlier = before.iter().take_while(|entry| entry.id != rung.id);
+    for entry in earlier.filter(|entry| entry.rank() < rung.rank()) {
+        let now = after.iter().find(|other| other.id == entry.id)?;
+        if now.overtaken != entry.overtaken.map(|often| often + 1) {
+            return Some(format!("{} was overtaken, and does not count it", entry.id));
+        }
+    }
+    None
+}
+
+impl super::Semaphore {
+    /// Whether nobody who waits stands before that task in the queue. One that does not stand there at all was rung, or is about to enter.
+    pub(super) fn is_next(&self, task: usize, waits: impl Fn(usize) -> bool) -> bool {
+        let whose = |at: &usize| self.stands.get(&self.queue[*at].id).map(|stand| stand.task);
+        let order = text::in_order(&self.queue);
+        let stands = order.iter().any(|at| whose(at) == Some(task));
+        let first = order.iter().filter_map(whose).find(|&other| other == task || waits(other));
+        !stands || first == Some(task)
+    }
+}

@@ -1,0 +1,128 @@
+//! A semaphore's record and its queue, as the judge reads them: by what stands at the heads of memlock's `record` and `entries`, and
+//! not with their code.
+
+/// What a semaphore's item says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) token: String,
+    pub(crate) permits: u32,
+    pub(crate) expires: u64,
+    pub(crate) life: u64,
+    pub(crate) serial: u64,
+    pub(crate) gathering: Option<Gathering>,
+    pub(crate) lines: Vec<Line>,
+}
+
+/// A waiter for several, behind whom newcomers are to stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Gathering {
+    pub(crate) token: String,
+    pub(crate) priority: i64,
+    pub(crate) until: u64,
+}
+
+/// One holder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Line {
+    pub(crate) token: String,
+    pub(crate) permits: u32,
+    pub(crate) until: u64,
+}
+
+impl Record {
+    pub(crate) fn read(value: &[u8]) -> Option<Record> {
+        let text = std::str::from_utf8(value).ok()?.strip_suffix('\n')?;
+        let mut lines = text.split('\n');
+        let words: Vec<&str> = lines.next()?.split(' ').collect();
+        let ["memlock-semaphore/1", token, permits, expires, life, serial, more @ ..] = &words[..] else {
+            return None;
+        };
+        let gathering = more.iter().find_map(|word| word.strip_prefix("gathering="));
+        Some(Record {
+            token: token.to_string(),
+            permits: permits.parse().ok()?,
+            expires: expires.parse().ok()?,
+            life: life.parse().ok()?,
+            serial: serial.parse().ok()?,
+            gathering: match gathering {
+                Some(text) => Some(Gathering::read(text)?),
+                None => None,
+            },
+            lines: lines.map(Line::read).collect::<Option<_>>()?,
+        })
+    }
+
+    pub(crate) fn line(&self, token: &str) -> Option<&Line> {
+        self.lines.iter().find(|line| line.token == token)
+    }
+
+    /// How many permits all lines have, whether their time is over or not.
+    pub(crate) fn given(&self) -> u64 {
+        self.lines.iter().map(|line| u64::from(line.permits)).sum()
+    }
+}
+
+impl Gathering {
+    fn read(text: &str) -> Option<Gathering> {
+        let [token, priority, until] = text.split(':').collect::<Vec<_>>()[..] else { return None };
+        Some(Gathering {
+            token: token.to_owned(),
+            priority: priority.parse().ok()?,
+            until: until.parse().ok()?,
+        })
+    }
+}
+
+impl Line {
+    fn read(text: &str) -> Option<Line> {
+        let [token, permits, until, ..] = text.split(' ').collect::<Vec<_>>()[..] else { return None };
+        Some(Line { token: token.to_owned(), permits: permits.parse().ok()?, until: until.parse().ok()? })
+    }
+}
+
+/// A waiter that was overtaken so often comes before all others.
+const MOST_OVERTAKEN: u32 = 16;
+
+/// One line of a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) id: String,
+    /// Whether it can be rung.
+    pub(crate) has_bell: bool,
+    pub(crate) priority: i64,
+    pub(crate) wants: u32,
+    /// `None`: it does not mind.
+    pub(crate) overtaken: Option<u32>,
+}
+
+impl Entry {
+    fn read(text: &str) -> Option<Entry> {
+        let fields: Vec<&str> = text.split('#').collect();
+        let field = |at: usize, unsaid: &'static str| fields.get(at).copied().unwrap_or(unsaid);
+        Some(Entry {
+            has_bell: field(0, "-") != "-",
+            id: (*fields.get(1)?).to_owned(),
+            priority: fields.get(2)?.parse().ok()?,
+            wants: field(4, "1").parse().ok()?,
+            overtaken: if field(5, "0") == "-" { None } else { Some(field(5, "0").parse().ok()?) },
+        })
+    }
+
+    /// By which it comes before others.
+    pub(crate) fn rank(&self) -> i64 {
+        if self.overtaken.is_some_and(|often| often >= MOST_OVERTAKEN) { i64::MAX } else { self.priority }
+    }
+}
+
+/// A queue's lines, as they stand in it.
+pub(crate) fn queue(value: &[u8]) -> Option<Vec<Entry>> {
+    let text = std::str::from_utf8(value).ok()?;
+    text.split_terminator('\n').map(Entry::read).collect()
+}
+
+/// Where the lines of a queue stand in it, the next one's first.
+pub(crate) fn in_order(queue: &[Entry]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..queue.len()).collect();
+    order.sort_by_key(|&at| std::cmp::Reverse(queue[at].rank()));
+    order
+}
