@@ -312,12 +312,12 @@ impl Semaphore {
 
     /// Reads it.
     fn look(&self) -> Result<Option<Seen>> {
-        let mut failures = 0;
+        let (mut failures, mut slow) = (0, 0);
         loop {
             let sent = self.client.clock().now();
             match self.client.one(self.route, Op::Get { key: &self.key }) {
                 // A connection may have been made first. An answer that leaves open when the server's clock was read makes leases longer.
-                Ok(_) if failures + 1 < crate::client::ATTEMPTS && self.is_long_since(sent) => failures += 1,
+                Ok(_) if slow + 1 < crate::client::ATTEMPTS && self.is_long_since(sent) => slow += 1,
                 Ok(reply) => return self.note(&reply, sent),
                 Err(failure) => {
                     failures += 1;
@@ -361,6 +361,7 @@ impl Semaphore {
             .client
             .run(self.route, &[Op::Put { key, version: None, flags: 0, value: &value, ttl }, Op::Get { key }])
         {
+            Ok(_) if self.is_long_since(sent) => Ok(None),
             Ok(replies) => replies.get(1).map_or(Ok(None), |reply| self.note(reply, sent)),
             Err(failure) if failure.sent && failure.error.is_outage() => Ok(None),
             Err(failure) => Err(failure.error),
