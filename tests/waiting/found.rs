@@ -152,30 +152,3 @@ fn whoever_goes_tells_a_holder_that_came_in_between_to_ring() {
     bench.until_marked();
     unlock(newcomer);
 }
-
-#[test]
-fn who_was_rung_in_vain_and_then_finds_it_free_leaves_no_place_behind() {
-    let bench = Bench::new();
-    let holder = lock(&bench.client());
-    let (other, key) = (bench.client(), bench.lock.clone());
-    let (mut adds, mut taken) = (0, None);
-    let client = bench.hooked(Frozen::clock(), move |op| {
-        match op {
-            // It was rung, and a newcomer is faster...
-            Op::Add { key: it, .. } if **it == key => {
-                adds += 1;
-                taken = (adds == 2).then(|| lock(&other));
-            }
-            // ...and is gone by the time when it stands in the queue again.
-            Op::Get { key: it } if **it == key => drop(taken.take()),
-            _ => {}
-        }
-        Fate::Done
-    });
-    let waiter = waiter(&client);
-    bench.until_seen(1);
-    unlock(holder);
-    let got = gets(&waiter);
-    assert_eq!(bench.waiters(), [], "nobody who waits stands there, and whoever rings would ring in vain");
-    unlock(got);
-}
