@@ -36,6 +36,7 @@ use std::time::Duration;
 
 use crate::client::Client;
 use crate::clock::Moment;
+use crate::contention::{ROUNDS, give_way};
 use crate::error::{Error, ErrorKind, Result};
 use crate::flaw::{self, Flaw};
 use crate::fork::{self, ForkLocal};
@@ -58,13 +59,6 @@ use record::Record;
 use seen::Seen;
 
 pub(crate) use permit::{ring_next, take_off};
-
-/// How often a step is taken anew because somebody else has written meanwhile: with the pauses, for half a second at least.
-const ROUNDS: usize = 1000;
-
-/// Every so many times in a row there is a pause: at first of this much at most, and in the end of that much.
-const ROUNDS_IN_A_ROW: usize = 4;
-const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(3));
 
 /// An answer that took longer is asked for once more: nobody knows when in that time the server's clock was read.
 const SLOW_LOOK: Duration = Duration::from_secs(1);
@@ -267,7 +261,7 @@ impl Semaphore {
                     break;
                 }
                 Ok(_) => {
-                    self.give_way(round)?;
+                    give_way(&self.client, round)?;
                 }
                 Err(failure) if !failure.sent || !failure.error.is_outage() => return Err(failure.error),
                 Err(_) => {}
@@ -307,7 +301,7 @@ impl Semaphore {
             match self.write(seen, &[]) {
                 Ok(Wrote { done: true, .. }) => {}
                 Ok(_) => {
-                    self.give_way(round)?;
+                    give_way(&self.client, round)?;
                 }
                 Err(failure) => {
                     failures += 1;
@@ -447,18 +441,6 @@ impl Semaphore {
             }
             _ => Ok(()),
         }
-    }
-
-    /// To be called when somebody else was faster, in this round. Whoever writes as fast as it can may be half a step ahead each time; so now
-    /// and then we come at another moment. True when what we knew is old by now.
-    fn give_way(&self, round: usize) -> Result<bool> {
-        let pauses = round / ROUNDS_IN_A_ROW;
-        if round % ROUNDS_IN_A_ROW != ROUNDS_IN_A_ROW - 1 {
-            return Ok(false);
-        }
-        let longest = PAUSES.1.min(PAUSES.0 * (1 << pauses.min(10)));
-        self.client.clock().sleep(longest.mul_f64(self.client.identity()?.fraction()));
-        Ok(true)
     }
 
     /// Whether nobody but us had written it before this was seen: then it pays to build upon what it becomes by the next
