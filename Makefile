@@ -70,9 +70,10 @@ test-install: build ## what `make install` puts in place: pkg-config, CMake, sta
 	tests/install.sh
 
 .PHONY: test-python
-test-python: python $(VENV)/.test ## the Python tests, types included
+test-python: python $(VENV)/.test ## the Python tests, types included; the rate limit in Python
 	@packaging/need memcached
 	$(PYTHON) -m pytest -q tests/python
+	PYTHON=$(PYTHON) examples/rate_limit/run python
 
 # The simulation's hooks are in no other build: so it has a place of its own.
 SIMULATE := RUSTFLAGS="--cfg memlock_sim" $(CARGO)
