@@ -48,6 +48,7 @@ use crate::wait::{self, Wait, Waited};
 mod attempt;
 mod permit;
 pub(crate) mod record;
+mod renew;
 mod seen;
 mod settle;
 
@@ -57,6 +58,7 @@ use record::Record;
 use seen::Seen;
 
 pub(crate) use permit::{ring_next, take_off};
+pub(crate) use renew::{Renewals, Renewed};
 
 /// How often a step is taken anew because somebody else has written meanwhile.
 const ROUNDS: usize = 100;
