@@ -1,4 +1,4 @@
-# memlock: `make help` lists the targets. Two of them set up everything on a fresh machine: demo and test.
+# memlock: `make help` lists the targets. Three of them set up everything on a fresh machine: demo, rate-limit and test.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -43,6 +43,12 @@ demo: build python ## show four languages at one job on a real memcached (FILES=
 	$(CARGO) build --release -p memlock-examples
 	PYTHON=$(PYTHON) MEMLOCK_LIB_DIR=$(RELEASE) MEMLOCK_INCLUDE_DIR=include examples/demo/run $(FILES)
 
+.PHONY: rate-limit
+rate-limit: build python ## show 20 workers of whom at most 3 are in a section, one of them killed inside, in each language
+	@packaging/need cc c++ memcached
+	$(CARGO) build --release -p memlock-examples
+	PYTHON=$(PYTHON) MEMLOCK_LIB_DIR=$(RELEASE) MEMLOCK_INCLUDE_DIR=include examples/rate_limit/run
+
 .PHONY: test
 test: build test-rust test-native test-install test-python ## run all tests
 
@@ -52,9 +58,11 @@ test-rust: ## the Rust tests: units, the behaviour suite through Rust and C, fau
 	RUST_BACKTRACE=0 $(CARGO) test --workspace --exclude memlock-py
 
 .PHONY: test-native
-test-native: build ## the C and C++ programs, under valgrind and the sanitizers
+test-native: build ## the C and C++ programs, under valgrind and the sanitizers; the rate limit
 	@packaging/need cc c++ valgrind memcached python3
 	MEMLOCK_LIB_DIR=$(RELEASE) tests/c/run
+	$(CARGO) build --release -p memlock-examples
+	MEMLOCK_LIB_DIR=$(RELEASE) MEMLOCK_INCLUDE_DIR=include examples/rate_limit/run c cpp rust
 
 .PHONY: test-install
 test-install: build ## what `make install` puts in place: pkg-config, CMake, static and shared
@@ -109,12 +117,12 @@ $(FAULTS): build python
 	  -L$(RELEASE) -lmemlock -Wl,-rpath,$(abspath $(RELEASE))
 
 .PHONY: bench
-bench: build python $(VENV)/.bench ## measure pairs and inserts next to their floors (ARGS=--quick for a glance)
+bench: build python $(VENV)/.bench ## measure pairs (locks, semaphores) and inserts next to their floors (ARGS=--quick for a glance)
 	@packaging/need cc memcached libmemcached redis-server strace taskset readelf
 	PYTHON=$(PYTHON) benches/run $(ARGS)
 
 .PHONY: bench-contended
-bench-contended: build python $(VENV)/.bench ## measure processes that contend for one lock, next to what people use (10 minutes)
+bench-contended: build python $(VENV)/.bench ## measure processes that contend for one lock or semaphore, next to what people use (13 minutes)
 	@packaging/need cc memcached redis-server
 	PYTHON=$(PYTHON) benches/run-contended $(ARGS)
 
@@ -130,8 +138,8 @@ check: $(CBINDGEN) $(VENV)/.test ## formatting, lints, links in the docs, and wh
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(SIMULATE) clippy -q -p memlock-simulation --target-dir target/simulation -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -q --no-deps -p memlock-core -p memlock-tests
-	$(RUFF) check . benches/run benches/run-contended examples/demo/run fuzz/run
-	$(RUFF) format --check . benches/run benches/run-contended examples/demo/run fuzz/run
+	$(RUFF) check . benches/run benches/run-contended examples/demo/run examples/rate_limit/run fuzz/run
+	$(RUFF) format --check . benches/run benches/run-contended examples/demo/run examples/rate_limit/run fuzz/run
 	$(CBINDGEN) -q --config memlock-ffi/cbindgen.toml --crate memlock-ffi --verify --output include/memlock.h memlock-ffi \
 	  || { echo "include/memlock.h is not what memlock-ffi/src says: run 'make header'."; exit 1; }
 
@@ -143,7 +151,7 @@ header: $(CBINDGEN) ## write include/memlock.h anew from memlock-ffi/src
 fmt: $(VENV)/.test ## format Rust and Python
 	$(CARGO) fmt --all
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
-	$(RUFF) format . benches/run benches/run-contended examples/demo/run fuzz/run
+	$(RUFF) format . benches/run benches/run-contended examples/demo/run examples/rate_limit/run fuzz/run
 
 .PHONY: install
 install: build ## install libraries, headers, pkg-config and CMake files (PREFIX=, LIBDIR=, DESTDIR=)

@@ -1,4 +1,4 @@
-/* memlock for C++17: locks and distinct lists for programs that share nothing but a memcached.
+/* memlock for C++17: locks, semaphores and distinct lists for programs that share nothing but a memcached.
  *
  *     memlock::client client{"memcached://10.0.0.5"};
  *     memlock::mutex mutex{client, "nightly-report", 30s};
@@ -7,6 +7,9 @@
  *         std::scoped_lock guard{mutex};            // waits; nobody else in the fleet has it now
  *         report(mutex.fence());                    // at most 30 seconds of work, or mutex.extend(30s)
  *     }                                             // unlocks
+ *
+ *     memlock::counting_semaphore downloads{client, "downloads", 3, 30s};
+ *     if (auto permit = downloads.try_acquire_permit_for(5s)) download();    // at most 3 in the fleet
  *
  *     memlock::distinct_list seen{client, "crawl-42", 1h};
  *     if (auto [id, first] = seen.insert(url); first) fetch(url, id);
@@ -20,13 +23,17 @@
  *   you have not unlocked. Work that may take longer calls extend(), or hands fence() to what it changes.
  * - **Locking can fail.** An "I could not find out" is never a lock: lock() and the try_ functions throw
  *   memlock::error, a std::system_error in memlock::category(). "Busy" and "timed out" are plain false.
- * - **A wait can be ended** from another thread: all of a client's by client::cancel_waits(), single ones by a
- *   wait_handle or, in C++20, a std::stop_token. It throws errc::interrupted, and nothing is held.
+ * - **A wait can be ended** from another thread: all of a client's by client::cancel_waits(), single ones by
+ *   a wait_handle or, in C++20, a std::stop_token. It throws errc::interrupted, and nothing is held.
  * - **Unlocking can find the lock lost.** unlock() does not throw, because guards call it in destructors;
  *   release() does the same and throws. With a guard: `guard.release()->release();`.
  *
- * The six functions of 2004 stay out of the way here. A program that wants them beside this header includes
- * <memlock.h> *before* <memlock.hpp>.
+ * A counting_semaphore has what std::counting_semaphore has, and differs likewise: a permit ends with its
+ * lease, and is given back where it was acquired. A permit object knows more: it is given back when it ends,
+ * has a lease that can be extended, and may be several permits at once, acquired by priority.
+ *
+ * The bare functions of memlock.h, the six of 2004 and the semaphore's five, stay out of the way here. A
+ * program that wants them beside this header includes <memlock.h> *before* <memlock.hpp>.
  */
 
 #ifndef MEMLOCK_HPP
@@ -145,12 +152,14 @@ private:
 
 namespace detail {
 
-/// Throws the answer of a C call that this thread has just made. `subject` names what it was about, where
-/// the library has no sentence of its own: that is, for the ordinary "no".
-[[noreturn]] inline void fail(int answer, const std::string& subject) {
-    throw error{errc{answer},
-                answer < 0 ? memlock_last_error() : '"' + subject + "\": " + memlock_describe(answer)};
+/// The answer of a C call that this thread has just made. `subject` names what it was about, where the
+/// library has no sentence of its own: that is, for the ordinary "no".
+inline error failure(int answer, const std::string& subject) {
+    return {errc{answer},
+            answer < 0 ? memlock_last_error() : '"' + subject + "\": " + memlock_describe(answer)};
 }
+
+[[noreturn]] inline void fail(int answer, const std::string& subject) { throw failure(answer, subject); }
 
 /// C would read a name with a NUL as a shorter name: another lock.
 inline const std::string& without_nul(const std::string& text) {
@@ -173,6 +182,19 @@ std::int64_t wait_ms(const std::chrono::duration<Rep, Period>& limit) {
     return std::chrono::ceil<milliseconds>(limit).count();
 }
 
+/// Lets `attempt` wait until a moment, and gives what it got: something, or nothing when the moment came
+/// first.
+template <class Clock, class Duration, class Attempt>
+auto until(const std::chrono::time_point<Clock, Duration>& moment, const Attempt& attempt) {
+    for (;;) {
+        const auto now = Clock::now();
+        if (moment <= now) return attempt(std::int64_t{0});
+        if (auto got = attempt(wait_ms(moment - now))) return got;
+        // The wait is counted on another clock than this one, which may have been set back meanwhile.
+        if (Clock::now() >= moment) return decltype(attempt(std::int64_t{0})){};
+    }
+}
+
 /// An empty view may be of nowhere, which C takes for a mistake other than "empty".
 inline const char* start_of(std::string_view bytes) noexcept { return bytes.data() ? bytes.data() : ""; }
 
@@ -185,7 +207,7 @@ struct closer {
 
 /// The way to one set of locks. Any number of threads may use it at once, and so may forked children. A copy
 /// is the same client, and so is what a client was moved to; it stays open for as long as there is a copy or
-/// a mutex made from it.
+/// a mutex, semaphore or counter made from it.
 class client {
 public:
     /// As memlock_client_open(): dials nothing. Throws errc::config for an URL that cannot be read.
@@ -210,8 +232,8 @@ private:
     std::shared_ptr<memlock_client> handle_;
 };
 
-/// Ends single waits of one client from outside: those that are given it, by mutex::lock_unless() or
-/// mutex::try_lock_for(). Any number of threads may use it at once.
+/// Ends single waits of one client from outside: those that are given it, by mutex::lock_unless(),
+/// mutex::try_lock_for() and their likes of the others. Any number of threads may use it at once.
 ///
 /// In a child made by fork() it is a handle of its own, as cancelled as its parent's was at the fork.
 class wait_handle {
@@ -236,6 +258,16 @@ public:
 private:
     std::unique_ptr<memlock_wait, detail::closer<memlock_wait, memlock_wait_close>> handle_;
 };
+
+namespace detail {
+
+/// For C, NULL is no handle; one that was moved away is a mistake.
+inline const memlock_wait* given(const wait_handle& handle) {
+    if (handle.get() == nullptr) throw error{errc::invalid, "The wait handle was moved away."};
+    return handle.get();
+}
+
+}  // namespace detail
 
 /// Who was seen to hold a mutex.
 struct holder {
@@ -283,10 +315,10 @@ public:
         if (answer != MEMLOCK_OK) detail::fail(answer, name_);
     }
 
-    /// As lock(), but throws errc::interrupted also when `handle` is cancelled, or was before. What it locked,
-    /// `std::unique_lock guard{mutex, std::adopt_lock};` takes over.
+    /// As lock(), but throws errc::interrupted also when `handle` is cancelled, or was before. What it
+    /// locked, `std::unique_lock guard{mutex, std::adopt_lock};` takes over.
     void lock_unless(const wait_handle& handle) {
-        const int answer = acquire(-1, given(handle));
+        const int answer = acquire(-1, detail::given(handle));
         if (answer != MEMLOCK_OK) detail::fail(answer, name_);
     }
 
@@ -302,7 +334,7 @@ public:
     /// As try_lock_for(limit), but throws errc::interrupted also when `handle` is cancelled, or was before.
     template <class Rep, class Period>
     bool try_lock_for(const std::chrono::duration<Rep, Period>& limit, const wait_handle& handle) {
-        return acquired(detail::wait_ms(limit), given(handle));
+        return acquired(detail::wait_ms(limit), detail::given(handle));
     }
 
 #ifdef __cpp_lib_jthread
@@ -317,13 +349,7 @@ public:
     /// False when the moment came first. Throws as lock().
     template <class Clock, class Duration>
     bool try_lock_until(const std::chrono::time_point<Clock, Duration>& moment) {
-        for (;;) {
-            const auto now = Clock::now();
-            if (moment <= now) return try_lock();
-            if (try_lock_for(moment - now)) return true;
-            // The wait is counted on another clock than this one, which may have been set back meanwhile.
-            if (Clock::now() >= moment) return false;
-        }
+        return detail::until(moment, [this](std::int64_t wait_ms) { return acquired(wait_ms); });
     }
 
     /// Unlocks, if it is still ours, and never throws: last_unlock() has the answer. When the server cannot
@@ -410,12 +436,6 @@ private:
         return left;
     }
 
-    // For C, NULL is no handle; one that was moved away is a mistake.
-    static const memlock_wait* given(const wait_handle& handle) {
-        if (handle.get() == nullptr) throw error{errc::invalid, "The wait handle was moved away."};
-        return handle.get();
-    }
-
     int acquire(std::int64_t wait_ms, const memlock_wait* unless = nullptr) {
         slot& ours = claim();
         if (remaining_ms(ours.lock) > 0) {
@@ -482,6 +502,479 @@ private:
     std::chrono::milliseconds lease_;
     std::atomic<int> last_unlock_{MEMLOCK_OK};
     mutable slot first_;  // Enough, and no allocation, where one thread uses the object.
+};
+
+/// What to acquire of a semaphore, and in which order with others.
+struct request {
+    std::uint32_t permits = 1;  ///< together or not at all; at most as many as there are
+    std::int64_t priority = 0;  ///< higher comes first, and among equals who came first
+    bool strict = false;        ///< never comes before a higher priority, however often it was overtaken
+};
+
+/// Who was seen to hold permits.
+struct permit_holder {
+    std::string token;                            ///< names this acquisition
+    std::string host;                             ///< cut at 32 characters
+    std::uint32_t pid;                            ///< on that host
+    std::uint32_t permits;                        ///< how many it holds
+    std::chrono::system_clock::time_point since;  ///< by the holder's clock
+    std::chrono::milliseconds remaining;          ///< how long the server keeps them for it yet
+};
+
+namespace detail {
+
+inline void give_back(memlock_permit* held) noexcept { memlock_permit_release(held); }
+
+}  // namespace detail
+
+/// One or several permits that are held, or nothing. They are given back when it ends, by whichever thread,
+/// as well as that can be done; release() tells how it went. It may outlive its semaphore and its client. Use
+/// an object from one thread at a time.
+///
+/// In a child made by fork() it holds nothing, and leaves what the parent holds alone.
+class [[nodiscard]] permit {
+public:
+    /// Holds nothing.
+    permit() noexcept = default;
+
+    /// Gives the permits back. Throws errc::lost when they were no longer ours, errc::not_held when there are
+    /// none, or errc::unreachable or unknown: then they are given back at the client's next contact with the
+    /// server, or come back when the lease ends. This holds nothing afterwards, whatever happens.
+    void release() {
+        if (!held_) detail::fail(MEMLOCK_NOT_HELD, name_);
+        const int answer = memlock_permit_release(held_.release());
+        if (answer != MEMLOCK_OK) detail::fail(answer, name_);
+    }
+
+    /// Gives them a new lease, counted from now. Throws errc::lost when they were no longer ours,
+    /// errc::not_held, errc::invalid for a lease out of range, and errc::unreachable or unknown: then look at
+    /// remaining().
+    void extend(std::chrono::milliseconds lease) {
+        if (!held_) detail::fail(MEMLOCK_NOT_HELD, name_);
+        const int answer = memlock_permit_extend(held_.get(), lease.count());
+        if (answer != MEMLOCK_OK) detail::fail(answer, name_);
+    }
+
+    /// How long they are certainly ours yet; zero when they are not. No I/O.
+    std::chrono::milliseconds remaining() const noexcept {
+        std::int64_t left = 0;
+        if (held_) memlock_permit_remaining_ms(held_.get(), &left);
+        return std::chrono::milliseconds{left};
+    }
+
+    /// How many permits these are; 0 for none.
+    std::uint32_t count() const noexcept {
+        std::uint32_t permits = 0;
+        if (held_) memlock_permit_count(held_.get(), &permits);
+        return permits;
+    }
+
+    /// Whether there are any to be given back, ours still or not: see remaining().
+    explicit operator bool() const noexcept { return held_ != nullptr; }
+
+    /// For the functions of memlock.h; NULL when this holds nothing.
+    memlock_permit* get() const noexcept { return held_.get(); }
+
+private:
+    friend class counting_semaphore;
+
+    permit(memlock_permit* held, const std::string& name) : held_{held}, name_{name} {}
+
+    std::unique_ptr<memlock_permit, detail::closer<memlock_permit, detail::give_back>> held_;
+    std::string name_;
+};
+
+/// A semaphore by its name: so many may hold a permit of it at once, in the whole fleet.
+///
+/// Any number of threads may use one object at once. Who waits is served in the order of coming, or by
+/// priority. As with std::counting_semaphore any thread may release(); but no more than was acquired by the
+/// same object: it is no means of telling others something. Other objects of the same name, here or in
+/// another process, are of the same semaphore.
+///
+/// In a child made by fork() it holds nothing, whatever it holds in the parent, and works.
+class counting_semaphore {
+public:
+    /// Sends nothing. `permits`: how many there are, from 1 up, which is part of what all share: the first
+    /// one to acquire sets the semaphore up with as many, and who uses it with another number gets
+    /// errc::invalid. `lease`: for how long a permit is held at most, from 1 second to 366 days. Throws
+    /// errc::invalid for another one, for no permits, and for an empty name or one above 64 KiB.
+    counting_semaphore(const client& where, std::string name, std::uint32_t permits,
+                       std::chrono::milliseconds lease)
+        : client_{where}, name_{std::move(name)} {
+        if (permits == 0) throw error{errc::invalid, "A semaphore has at least one permit."};
+        open(permits, lease);
+    }
+
+    /// As above, with however many permits it has: somebody else is to set it up, and until then acquiring
+    /// throws errc::not_found.
+    counting_semaphore(const client& where, std::string name, std::chrono::milliseconds lease)
+        : client_{where}, name_{std::move(name)} {
+        open(0, lease);
+    }
+
+    counting_semaphore(const counting_semaphore&) = delete;
+    counting_semaphore& operator=(const counting_semaphore&) = delete;
+
+    /// Nobody may be using it any more. What acquire() and its kin took, and nobody released, is given back;
+    /// permit objects are not touched.
+    ~counting_semaphore() {
+        drop(first_);
+        for (slot* next = first_.next; next != nullptr;) {
+            const std::unique_ptr<slot> gone{next};
+            drop(*gone);
+            next = gone->next;
+        }
+    }
+
+    /// The most permits that there can be.
+    static constexpr std::ptrdiff_t max() noexcept {
+        return sizeof(std::ptrdiff_t) > 4 ? static_cast<std::ptrdiff_t>(0xffffffff) : PTRDIFF_MAX;
+    }
+
+    /// Waits for one permit, for as long as it takes. Throws errc::interrupted when client::cancel_waits()
+    /// ended the wait, errc::not_found, and errc::unreachable, unknown, protocol or invalid; nothing is held
+    /// then. A thread that waits for what it holds itself waits until the lease ends.
+    void acquire() { keep(take(-1)); }
+
+    /// As acquire(), but throws errc::interrupted also when `handle` is cancelled, or was before.
+    void acquire_unless(const wait_handle& handle) { keep(take(-1, {}, detail::given(handle))); }
+
+    /// False when no permit is available, or all that are are being gathered for a waiter that wants several.
+    /// Throws as acquire().
+    bool try_acquire() { return kept(try_take(0)); }
+
+    /// False when `limit` passed first. Throws as acquire().
+    template <class Rep, class Period>
+    bool try_acquire_for(const std::chrono::duration<Rep, Period>& limit) {
+        return kept(try_take(detail::wait_ms(limit)));
+    }
+
+    /// As try_acquire_for(limit), but throws errc::interrupted also when `handle` is cancelled, or was
+    /// before.
+    template <class Rep, class Period>
+    bool try_acquire_for(const std::chrono::duration<Rep, Period>& limit, const wait_handle& handle) {
+        return kept(try_take(detail::wait_ms(limit), {}, detail::given(handle)));
+    }
+
+    /// False when the moment came first. Throws as acquire().
+    template <class Clock, class Duration>
+    bool try_acquire_until(const std::chrono::time_point<Clock, Duration>& moment) {
+        return kept(try_acquire_permit_until(moment));
+    }
+
+    /// Gives back `update` permits that acquire() and its kin took, one after the other: the one that this
+    /// thread took last, or if it has none, the one that was taken first. Throws errc::not_held when there is
+    /// none any more; errc::lost when one was no longer ours; errc::unreachable or unknown, when it is given
+    /// back at the client's next contact with the server, or comes back when its lease ends. Where several
+    /// things went wrong, the first one is thrown, after all that could be given back was.
+    void release(std::ptrdiff_t update = 1) {
+        if (update < 0) throw error{errc::invalid, "A negative number of permits cannot be released."};
+        std::optional<error> failed;
+        for (; update > 0; update--) {
+            const int answer = give_back();
+            if (answer != MEMLOCK_OK && !failed) failed = detail::failure(answer, name_);
+            if (answer == MEMLOCK_NOT_HELD) break;
+        }
+        if (failed) throw *failed;
+    }
+
+    /// Waits for what is wanted, for as long as it takes, and gives an object that holds it. Throws as
+    /// acquire(), and errc::invalid for no permits and for more than there are.
+    permit acquire_permit(const request& wanted = {}) { return take(-1, wanted); }
+
+    /// As acquire_permit(), but throws errc::interrupted also when `handle` is cancelled, or was before.
+    permit acquire_permit_unless(const wait_handle& handle, const request& wanted = {}) {
+        return take(-1, wanted, detail::given(handle));
+    }
+
+#ifdef __cpp_lib_jthread
+    /// As acquire_unless() with a handle that is cancelled when the stop is requested, as by a std::jthread.
+    void acquire_unless(const std::stop_token& stop) { keep(acquire_permit_unless(stop)); }
+
+    permit acquire_permit_unless(const std::stop_token& stop, const request& wanted = {}) {
+        const wait_handle handle{client_};
+        const std::stop_callback cancelled{stop, [&handle]() noexcept { handle.cancel(); }};
+        return acquire_permit_unless(handle, wanted);
+    }
+#endif
+
+    /// Nothing when what is wanted is not available. Throws as acquire_permit().
+    std::optional<permit> try_acquire_permit(const request& wanted = {}) { return try_take(0, wanted); }
+
+    /// Nothing when `limit` passed first. Throws as acquire_permit().
+    template <class Rep, class Period>
+    std::optional<permit> try_acquire_permit_for(const std::chrono::duration<Rep, Period>& limit,
+                                                 const request& wanted = {}) {
+        return try_take(detail::wait_ms(limit), wanted);
+    }
+
+    /// As above, but throws errc::interrupted also when `handle` is cancelled, or was before.
+    template <class Rep, class Period>
+    std::optional<permit> try_acquire_permit_for(const std::chrono::duration<Rep, Period>& limit,
+                                                 const wait_handle& handle, const request& wanted = {}) {
+        return try_take(detail::wait_ms(limit), wanted, detail::given(handle));
+    }
+
+    /// Nothing when the moment came first. Throws as acquire_permit().
+    template <class Clock, class Duration>
+    std::optional<permit> try_acquire_permit_until(const std::chrono::time_point<Clock, Duration>& moment,
+                                                   const request& wanted = {}) {
+        return detail::until(moment, [&](std::int64_t wait_ms) { return try_take(wait_ms, wanted); });
+    }
+
+    /// Sets the semaphore up, to be kept for `life` (1 second to 366 days) after it was used last. Where
+    /// nobody does, the first to acquire sets it up, to be kept for a day. False when it was set up already:
+    /// then its life stays as it is. Throws errc::not_found when it was not, and this object does not know
+    /// the number of permits.
+    bool set_up(std::chrono::milliseconds life) {
+        const int answer = memlock_semaphore_set_up(handle_.get(), life.count());
+        if (answer != MEMLOCK_OK && answer != MEMLOCK_EXISTS) detail::fail(answer, name_);
+        return answer == MEMLOCK_OK;
+    }
+
+    /// Removes it for everybody: who holds permits finds them lost. False when there was none.
+    bool tear_down() { return found(memlock_semaphore_tear_down(handle_.get())); }
+
+    /// Changes how many permits there are, for everybody. Fewer than are held is allowed: nobody loses any,
+    /// and no more are given until enough came back. Objects that are made afterwards need the new number.
+    /// False when there is no such semaphore.
+    bool resize(std::uint32_t permits) { return found(memlock_semaphore_resize(handle_.get(), permits)); }
+
+    /// How many permits nobody holds; nothing when there is no such semaphore, also when nobody has acquired
+    /// of it yet. What is read is already past: it is for people, not for decisions.
+    std::optional<std::uint32_t> available() const {
+        std::uint32_t number = 0;
+        if (!found(memlock_semaphore_available(handle_.get(), &number))) return std::nullopt;
+        return number;
+    }
+
+    /// Who holds permits, here or anywhere. What is read is already past: it is for people.
+    std::vector<permit_holder> holders() const {
+        std::vector<memlock_holder> seen(16);
+        for (std::size_t count = 0;; seen.resize(count)) {
+            if (!found(memlock_semaphore_holders(handle_.get(), seen.data(), seen.size(), &count))) return {};
+            if (count > seen.size()) continue;
+            seen.resize(count);
+            break;
+        }
+        std::vector<permit_holder> known;
+        known.reserve(seen.size());
+        for (const memlock_holder& holder : seen) {
+            known.push_back({holder.token, holder.host, holder.pid, holder.permits,
+                             std::chrono::system_clock::time_point{std::chrono::seconds{holder.since}},
+                             std::chrono::milliseconds{holder.remaining_ms}});
+        }
+        return known;
+    }
+
+    /// The name.
+    const std::string& name() const noexcept { return name_; }
+
+    /// For the functions of memlock.h.
+    memlock_semaphore* get() const noexcept { return handle_.get(); }
+
+private:
+    // What acquire() took and release() gives back. `number` is 0 where there is nothing, 1 while one thread
+    // is at it, and else tells this permit from every other one that is or was here: who exchanges it for 1
+    // has got that permit. This is a list without a lock because a fork could catch a lock.
+    struct slot {
+        explicit slot(std::uint64_t start = 0) noexcept : number{start} {}
+        std::atomic<std::uint64_t> number;
+        std::atomic<std::thread::id> thread{};
+        std::atomic<slot*> next{nullptr};
+        memlock_permit* held = nullptr;
+    };
+
+    static void drop(slot& here) noexcept {
+        if (here.number > 1) memlock_permit_release(here.held);
+    }
+
+    void open(std::uint32_t permits, std::chrono::milliseconds lease) {
+        memlock_semaphore* opened = nullptr;
+        const int answer = memlock_semaphore_open(client_.get(), detail::without_nul(name_).c_str(), permits,
+                                                  lease.count(), &opened);
+        if (answer != MEMLOCK_OK) detail::fail(answer, name_);
+        handle_.reset(opened);
+    }
+
+    bool found(int answer) const {
+        if (answer != MEMLOCK_OK && answer != MEMLOCK_NOT_FOUND) detail::fail(answer, name_);
+        return answer == MEMLOCK_OK;
+    }
+
+    std::optional<permit> try_take(std::int64_t wait_ms, const request& wanted = {},
+                                   const memlock_wait* unless = nullptr) {
+        const memlock_request asked{wanted.permits, wanted.priority, wanted.strict};
+        memlock_permit* got = nullptr;
+        const int answer = memlock_semaphore_acquire_wait(handle_.get(), &asked, wait_ms, unless, &got);
+        if (answer == MEMLOCK_OK) return permit{got, name_};
+        if (answer == MEMLOCK_BUSY || answer == MEMLOCK_TIMED_OUT) return std::nullopt;
+        detail::fail(answer, name_);
+    }
+
+    permit take(std::int64_t wait_ms, const request& wanted = {}, const memlock_wait* unless = nullptr) {
+        return *try_take(wait_ms, wanted, unless);
+    }
+
+    bool kept(std::optional<permit> got) {
+        if (got) keep(std::move(*got));
+        return got.has_value();
+    }
+
+    void keep(permit got) {
+        slot& ours = claim();
+        ours.thread.store(std::this_thread::get_id(), std::memory_order_relaxed);
+        ours.held = got.held_.release();
+        ours.number.store(last_.fetch_add(1, std::memory_order_relaxed) + 1, std::memory_order_release);
+    }
+
+    // One in which there is nothing, and of which nobody else makes use meanwhile.
+    slot& claim() {
+        for (slot* here = &first_;;) {
+            std::uint64_t nothing = 0;
+            if (here->number.compare_exchange_strong(nothing, 1, std::memory_order_acquire)) return *here;
+            slot* next = here->next.load(std::memory_order_acquire);
+            if (next == nullptr) {
+                auto fresh = std::make_unique<slot>(1);
+                if (here->next.compare_exchange_strong(next, fresh.get())) return *fresh.release();
+            }
+            here = next;
+        }
+    }
+
+    int give_back() noexcept {
+        for (;;) {
+            memlock_permit* held = pick();
+            if (held == nullptr) return MEMLOCK_NOT_HELD;
+            const int answer = memlock_permit_release(held);
+            // What the parent of this process held is not ours to give back.
+            if (answer != MEMLOCK_NOT_HELD) return answer;
+        }
+    }
+
+    // This thread's latest; without one, the oldest of all.
+    memlock_permit* pick() noexcept {
+        const auto me = std::this_thread::get_id();
+        for (;;) {
+            slot* best = nullptr;
+            std::uint64_t best_number = 0;
+            bool is_mine = false;
+            for (slot* next = &first_; next != nullptr; next = next->next.load(std::memory_order_acquire)) {
+                const std::uint64_t number = next->number.load(std::memory_order_acquire);
+                if (number <= 1) continue;
+                const bool mine = next->thread.load(std::memory_order_relaxed) == me;
+                const bool better = mine != is_mine ? mine : mine == (number > best_number);
+                if (best != nullptr && !better) continue;
+                best = next;
+                best_number = number;
+                is_mine = mine;
+            }
+            if (best == nullptr) return nullptr;
+            if (!best->number.compare_exchange_strong(best_number, 1, std::memory_order_acquire)) continue;
+            memlock_permit* held = std::exchange(best->held, nullptr);
+            best->number.store(0, std::memory_order_release);
+            return held;
+        }
+    }
+
+    client client_;
+    std::string name_;
+    std::unique_ptr<memlock_semaphore, detail::closer<memlock_semaphore, memlock_semaphore_close>> handle_;
+    std::atomic<std::uint64_t> last_{1};
+    slot first_;  // Enough, and no allocation, where one permit is held at a time.
+};
+
+/// A plain counter of free permits in one item of memcached, in decimal, for use beside programs that have
+/// such an item already. **It has no leases**: what a program had that died is gone until somebody writes the
+/// item anew, and whoever releases twice makes a permit up. Take a counting_semaphore wherever you are free
+/// to.
+///
+/// Any number of threads may use one object at once. Everything but set_up() and available() throws
+/// errc::not_found where there is no such item, and everything errc::protocol where it is not a number,
+/// errc::unreachable, unknown or invalid. After errc::unknown a permit may have been taken that nobody has,
+/// or given back, or not.
+class counter {
+public:
+    /// Sends nothing. `key`: the item's key as it is, with the URL's prefix before it: 1 to 245 visible ASCII
+    /// characters; others throw errc::invalid at the first use.
+    counter(const client& where, std::string key) : client_{where}, key_{std::move(key)} {
+        detail::without_nul(key_);
+    }
+
+    /// Creates the item with so many free permits, to be kept for ever. False when there is one, which stays
+    /// as it is.
+    bool set_up(std::uint64_t permits) {
+        const int answer = memlock_counter_set_up(client_.get(), key_.c_str(), permits);
+        if (answer != MEMLOCK_OK && answer != MEMLOCK_EXISTS) detail::fail(answer, key_);
+        return answer == MEMLOCK_OK;
+    }
+
+    /// Takes one permit. False when none is free.
+    bool try_acquire() { return acquired(memlock_counter_try(client_.get(), key_.c_str())); }
+
+    /// Tries until one was free, with pauses that grow from 1 to 50 milliseconds: nobody's turn is kept.
+    /// Throws errc::interrupted when client::cancel_waits() ended the wait.
+    void retry() { acquired(try_again(-1)); }
+
+    /// As retry(), but throws errc::interrupted also when `handle` is cancelled, or was before.
+    void retry_unless(const wait_handle& handle) { acquired(try_again(-1, detail::given(handle))); }
+
+    /// As retry(); false when `limit` passed first.
+    template <class Rep, class Period>
+    bool retry_for(const std::chrono::duration<Rep, Period>& limit) {
+        return acquired(try_again(detail::wait_ms(limit)));
+    }
+
+    /// Waits in a queue until one was free, those of higher priority first, and among equals who came first.
+    /// Whoever releases by memlock, in any process, wakes the next one. Throws errc::interrupted as retry().
+    void park(std::int64_t priority = 0) { acquired(wait_parked(priority, -1)); }
+
+    /// As park(), but throws errc::interrupted also when `handle` is cancelled, or was before.
+    void park_unless(const wait_handle& handle, std::int64_t priority = 0) {
+        acquired(wait_parked(priority, -1, detail::given(handle)));
+    }
+
+    /// As park(); false when `limit` passed first.
+    template <class Rep, class Period>
+    bool park_for(const std::chrono::duration<Rep, Period>& limit, std::int64_t priority = 0) {
+        return acquired(wait_parked(priority, detail::wait_ms(limit)));
+    }
+
+    /// Gives one permit back, whoever took it, and wakes the next one who is parked.
+    void release() {
+        const int answer = memlock_counter_release(client_.get(), key_.c_str());
+        if (answer != MEMLOCK_OK) detail::fail(answer, key_);
+    }
+
+    /// How many permits are free; nothing when there is no such item. What is read is already past.
+    std::optional<std::uint64_t> available() const {
+        std::uint64_t number = 0;
+        const int answer = memlock_counter_available(client_.get(), key_.c_str(), &number);
+        if (answer == MEMLOCK_NOT_FOUND) return std::nullopt;
+        if (answer != MEMLOCK_OK) detail::fail(answer, key_);
+        return number;
+    }
+
+    /// The item's key.
+    const std::string& key() const noexcept { return key_; }
+
+private:
+    int try_again(std::int64_t wait_ms, const memlock_wait* unless = nullptr) {
+        return memlock_counter_retry(client_.get(), key_.c_str(), wait_ms, unless);
+    }
+
+    int wait_parked(std::int64_t priority, std::int64_t wait_ms, const memlock_wait* unless = nullptr) {
+        return memlock_counter_park(client_.get(), key_.c_str(), priority, wait_ms, unless);
+    }
+
+    bool acquired(int answer) const {
+        if (answer == MEMLOCK_OK) return true;
+        if (answer == MEMLOCK_BUSY || answer == MEMLOCK_TIMED_OUT) return false;
+        detail::fail(answer, key_);
+    }
+
+    client client_;
+    std::string key_;
 };
 
 /// What became of a key.

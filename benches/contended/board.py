@@ -1,11 +1,13 @@
 """The board: shared memory on which the processes of a race tell what they did, and when.
 
-In 64-bit words, and in this order (worker.c has the same as structs):
+In 64-bit words, and in this order (worker.h has the same as structs):
 
-  16 words       start and stop (0 until they come), how many processes, room in a log, hold;
-                 in the second half, who is inside: 1 + its index, 0 is nobody
+  16 words       start and stop (0 until they come), how many processes, room in a log, hold,
+                 permits (1: a lock); in the second half, of a lock, who is inside: 1 + its index,
+                 0 is nobody
   16 a process   ready, since when it has been asking (0 when it is not), turns in its log,
-                 clashes (turns in which it saw another inside), processor time
+                 clashes (turns in which it saw too many inside), processor time; of a semaphore,
+                 whether it is inside: 1 + the number of its turn, 0 when it is not
   logs           for each process `room` turns of 4 words: asked, entered, left, fence
 
 All times are nanoseconds of CLOCK_MONOTONIC, which is one clock for all processes. Each process
@@ -37,15 +39,15 @@ class Turn(NamedTuple):
 class Board:
     """The board, from the harness's side and from a Python worker's."""
 
-    START, STOP, PROCESSES, ROOM, HOLD, INSIDE = 0, 1, 2, 3, 4, 8
-    _READY, _ASKED, _TURNS, _CLASHES, _CPU = range(5)
+    START, STOP, PROCESSES, ROOM, HOLD, PERMITS, INSIDE = 0, 1, 2, 3, 4, 5, 8
+    _READY, _ASKED, _TURNS, _CLASHES, _CPU, _WITHIN = range(6)
 
     def __init__(self, fd: int, size: int) -> None:
         self.fd = fd
         self.words = memoryview(mmap.mmap(fd, size)).cast("Q")
 
     @classmethod
-    def new(cls, processes: int, room: int, hold_ns: int) -> Board:
+    def new(cls, processes: int, room: int, hold_ns: int, permits: int) -> Board:
         """A blank board in memory of its own, which a child inherits with its `fd`."""
         size = (HEAD + processes * (PER_PROCESS + room * PER_TURN)) * WORD
         fd = os.memfd_create("board")
@@ -53,6 +55,7 @@ class Board:
         board = cls(fd, size)
         words = board.words
         words[cls.PROCESSES], words[cls.ROOM], words[cls.HOLD] = processes, room, hold_ns
+        words[cls.PERMITS] = permits
         return board
 
     @classmethod
@@ -85,6 +88,11 @@ class Board:
         """How long each holds the lock."""
         return self.words[self.HOLD]
 
+    @property
+    def permits(self) -> int:
+        """How many may be inside at once."""
+        return self.words[self.PERMITS]
+
     def all_ready(self) -> bool:
         """Whether every process is connected and waits for the start."""
         return all(self.words[self._of(i, self._READY)] for i in range(self.processes))
@@ -105,9 +113,25 @@ class Board:
         """The word that says since when this process has been asking."""
         return self._of(index, self._ASKED)
 
-    def clashes_at(self, index: int) -> int:
-        """The word that counts how often this process saw another inside."""
-        return self._of(index, self._CLASHES)
+    def enter(self, index: int, turn: int) -> None:
+        """Say that this process is inside, and count if there are too many."""
+        words = self.words
+        if words[self.PERMITS] == 1:
+            clash = words[self.INSIDE] != 0
+            words[self.INSIDE] = 1 + index
+        else:
+            words[self._of(index, self._WITHIN)] = 1 + turn
+            clash = self._crowded()
+        words[self._of(index, self._CLASHES)] += clash
+
+    def leave(self, index: int) -> None:
+        """Say that this process is not inside any more."""
+        words = self.words
+        if words[self.PERMITS] == 1:
+            words[self._of(index, self._CLASHES)] += words[self.INSIDE] != 1 + index
+            words[self.INSIDE] = 0
+        else:
+            words[self._of(index, self._WITHIN)] = 0
 
     def log(self, index: int, number: int, turn: tuple[int, int, int, int]) -> None:
         """Write a turn (asked, entered, left, fence) as the one of that number."""
@@ -128,12 +152,22 @@ class Board:
         return [since for since in asked if since]
 
     def clashes(self) -> int:
-        """How often a process saw another inside."""
-        return sum(self.words[self.clashes_at(index)] for index in range(self.processes))
+        """How often a process saw too many inside."""
+        return sum(self.words[self._of(i, self._CLASHES)] for i in range(self.processes))
 
     def cpu_ns(self) -> int:
         """What all processes used of the processor in the race."""
         return sum(self.words[self._of(index, self._CPU)] for index in range(self.processes))
+
+    def _crowded(self) -> bool:
+        """Whether more are inside than there are permits.
+
+        There is no one moment at which all can be looked at: but who is inside by the same turn at
+        both of two looks was so at all times between them.
+        """
+        looks = slice(self._of(0, self._WITHIN), self._of(self.processes, 0), PER_PROCESS)
+        first, second = self.words[looks].tolist(), self.words[looks].tolist()
+        return sum(one != 0 and one == other for one, other in zip(first, second)) > self.permits
 
     def _of(self, index: int, word: int) -> int:
         return HEAD + index * PER_PROCESS + word

@@ -27,7 +27,7 @@ SECONDS_AROUND = 0.5
 
 @dataclass(frozen=True)
 class Contender:
-    """A lock to contend for: `worker` and `name` say how to start those who do."""
+    """A lock or semaphore to contend for: `worker` and `name` say how to start those who do."""
 
     key: str
     title: str
@@ -38,11 +38,14 @@ class Contender:
     processes: Sequence[int] = PROCESSES
     # The holds at which a CROWD contends too.
     crowd: Sequence[float] = ()
+    # How many may hold it at once; 1 is a lock.
+    permits: int = 1
 
 
 _FEW = {"holds": (1.0, 50.0), "processes": (8, 32)}
 _CROWDED = {"crowd": (0.0, 1.0, 5.0, 50.0)}
 _POLLING = {"holds": (0.0, 1.0, 50.0), "crowd": (0.0,)}
+_FOUR = {"holds": (1.0, 5.0, 50.0), "processes": (32,), "permits": 4}
 _RELAY = {"holds": (0.0, 1.0, 5.0, 50.0, 500.0), "processes": (8,)}
 
 CONTENDERS = (
@@ -53,12 +56,21 @@ CONTENDERS = (
     Contender("redis-lock", "python-redis-lock", "python", "python-redis-lock", "redis", **_FEW),
     Contender("redis-py", "redis-py's Lock", "python", "redis-py", "redis", **_FEW),
     Contender("sherlock", "sherlock's MCLock", "python", "sherlock", "memcached", **_FEW),
+    Contender("semaphore-c", "C: memlock", "c", "semaphore", "memcached", **_FOUR),
+    Contender("semaphore-python", "Python: memlock", "python", "semaphore", "memcached", **_FOUR),
+    Contender("semaphore-polling", "C: polling at 1 ms", "c", "polling", "memcached", **_FOUR),
+    Contender("semaphore-list", "Redis list", "python", "redis-list", "redis", **_FOUR),
+    Contender("semaphore-redis", "py-redis-semaphore", "python", "py-redis", "redis", **_FOUR),
 )
 
-PEERS = ("redis-lock", "redis-py", "sherlock")
+GROUPS = {
+    "peers": ("redis-lock", "redis-py", "sherlock"),
+    "semaphore": tuple(it.key for it in CONTENDERS if it.permits > 1),
+}
 
-# Lets two in at once, to see whether that is noticed.
+# They let too many in at once, to see whether that is noticed.
 BROKEN = Contender("broken", "C: broken", "c", "broken", "memcached")
+BROKEN_SEMAPHORE = Contender("broken", "C: broken", "c", "broken", "memcached", permits=4)
 
 
 @dataclass(frozen=True)
@@ -71,7 +83,9 @@ class Cell:
     seconds: float
 
     def __str__(self) -> str:
-        return f"{self.contender.title}, {self.processes} processes, {self.hold_ms:g} ms"
+        permits = f", {self.contender.permits} permits" if self.contender.permits > 1 else ""
+        who = f"{self.contender.title}{permits}"
+        return f"{who}, {self.processes} processes, {self.hold_ms:g} ms"
 
     @property
     def order(self) -> tuple[float, int, int]:
@@ -103,7 +117,8 @@ def cells(
         if not (processes or holds or quick):
             its += [(CROWD, hold) for hold in contender.crowd]
         for count, hold in its:
-            lasting = seconds or (QUICK_SECONDS if quick else _seconds(count, hold))
+            usual = QUICK_SECONDS if quick else _seconds(count / contender.permits, hold)
+            lasting = seconds or usual
             wanted.append(Cell(contender, count, hold, lasting))
     return sorted(wanted, key=lambda cell: cell.order)
 
@@ -113,6 +128,7 @@ def duration(wanted: Sequence[Cell]) -> float:
     return sum(cell.seconds + SECONDS_AROUND for cell in wanted)
 
 
-def _seconds(processes: int, hold_ms: float) -> float:
+def _seconds(processes: float, hold_ms: float) -> float:
+    """How long, with so many processes for each permit."""
     least = SECONDS if hold_ms < LONG_HOLD_MS else SECONDS_OF_LONG_HOLDS
     return max(least, TURNS * processes * hold_ms / 1000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ class Run:
     turns: Sequence[Turn]
     open_waits: Sequence[int]
     processes: int
+    permits: int
     start_ns: int
     stop_ns: int
     clashes: int
@@ -64,7 +66,7 @@ class Figures:
 def figures(run: Run) -> Figures:
     """Work the figures out."""
     counted = [turn for turn in run.turns if turn.entered_ns < run.stop_ns]
-    handovers, to_itself = _handovers(counted, run.open_waits)
+    handovers, to_itself = _handovers(counted, run.open_waits, run.permits)
     jain, turns_each = _fairness([turn.process for turn in counted], run.processes)
     seconds = (run.stop_ns - run.start_ns) / 1e9
     used = run.worker_cpu_s + run.server_cpu_s
@@ -85,8 +87,13 @@ def figures(run: Run) -> Figures:
     )
 
 
-def _handovers(turns: Sequence[Turn], open_waits: Sequence[int]) -> tuple[list[float], int]:
+def _handovers(
+    turns: Sequence[Turn], open_waits: Sequence[int], permits: int
+) -> tuple[list[float], int]:
     """From the end of a hold to the next one's entry, when somebody was waiting at that end.
+
+    With several permits, who enters by a permit that is given back is told by counting: as many
+    entries need no release as there are permits, and each further one needs one release more.
 
     Answers how long it took when another process was next, and how often the same one was, past
     those who waited. Who is waiting is told by the turns to come: one was asked for before.
@@ -94,7 +101,8 @@ def _handovers(turns: Sequence[Turn], open_waits: Sequence[int]) -> tuple[list[f
     handovers, to_itself = [], 0
     # The earliest request of all that are still to be granted, or never were.
     earliest = min(open_waits, default=math.inf)
-    for turn, following in zip(reversed(turns[:-1]), reversed(turns[1:])):
+    releases = sorted(turns, key=lambda turn: turn.left_ns)[: max(0, len(turns) - permits)]
+    for turn, following in zip(reversed(releases), reversed(turns)):
         earliest = min(earliest, following.asked_ns)
         if earliest > turn.left_ns:
             continue
@@ -127,11 +135,18 @@ def _longest_wait_s(turns: Sequence[Turn], run: Run) -> float:
 
 def _violations(run: Run) -> dict[str, int]:
     """What must not be: all turns count here, those after the stop too."""
-    overlaps, last_left = 0, 0
+    overlaps, inside = 0, []
     for turn in run.turns:
-        overlaps += turn.entered_ns < last_left
-        last_left = max(last_left, turn.left_ns)
-    fences = [turn.fence for turn in run.turns if turn.fence]
+        while inside and inside[0] <= turn.entered_ns:
+            heapq.heappop(inside)
+        overlaps += len(inside) >= run.permits
+        heapq.heappush(inside, turn.left_ns)
+    # Of several permits, the one that was granted later may be entered by earlier.
+    fences = [turn.fence for turn in run.turns if turn.fence] if run.permits == 1 else []
     stale = sum(later <= earlier for earlier, later in zip(fences, fences[1:]))
-    found = {"overlaps": overlaps, "two inside": run.clashes, "fences that did not rise": stale}
+    found = {
+        "overlaps": overlaps,
+        "too many inside": run.clashes,
+        "fences that did not rise": stale,
+    }
     return {what: times for what, times in found.items() if times}

@@ -24,7 +24,7 @@ from .servers import SERVERS
 FOLDER = ROOT / "benches" / "contended"
 WORKER = BUILT / "contended"
 ARCHIVE = LIBRARIES / "libmemlock.a"
-MODULES = ("memlock", "pylibmc", "pymemcache", "redis", "redis_lock", "sherlock")
+MODULES = ("memlock", "pylibmc", "pymemcache", "redis", "redis_lock", "redis_semaphore", "sherlock")
 
 # No process gets the lock more often than this, in one second.
 TURNS_A_SECOND = 50_000
@@ -69,8 +69,9 @@ def build() -> None:
     """Compile the worker; the library is put into it, so that a build meanwhile does no harm."""
     BUILT.mkdir(parents=True, exist_ok=True)
     flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{HEADER.parent}"]
-    sources = [str(FOLDER / "worker.c"), str(ARCHIVE), "-lpthread", "-ldl", "-lm"]
-    done = _run([CC, *flags, "-o", str(WORKER), *sources])
+    sources = [str(FOLDER / name) for name in ("worker.c", "raw.c", "memlock.c")]
+    libraries = [str(ARCHIVE), "-lpthread", "-ldl", "-lm"]
+    done = _run([CC, *flags, "-o", str(WORKER), *sources, *libraries])
     if done.returncode != 0:
         raise RuntimeError(f"{CC} worker.c\n{done.stderr.strip()}")
 
@@ -80,7 +81,8 @@ def race(cell: Cell) -> Figures:
     hold_s = cell.hold_ms / 1000
     a_second = min(TURNS_A_SECOND, 1 / hold_s if hold_s else TURNS_A_SECOND)
     room = int(a_second * cell.seconds) + SPARE_TURNS
-    board = Board.new(cell.processes, room, int(hold_s * 1e9))
+    permits = cell.contender.permits
+    board = Board.new(cell.processes, room, int(hold_s * 1e9), permits)
     with closing(board), closing(SERVERS[cell.contender.server]()) as server:
         with _processes(cell, server.port, board) as processes:
             _until_ready(processes, board)
@@ -103,6 +105,7 @@ def race(cell: Cell) -> Figures:
                 turns=board.turns(),
                 open_waits=board.open_waits(),
                 processes=cell.processes,
+                permits=permits,
                 start_ns=start_ns,
                 stop_ns=stop_ns,
                 clashes=board.clashes(),

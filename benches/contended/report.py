@@ -33,9 +33,11 @@ PROMISED_MAX_MS = 50.0
 
 LEGEND = """\
 per second     acquisitions, of all processes together
-of 1/hold      what would be if a hand-over took no time and a sleep no longer than asked for
+of 1/hold      what would be if a hand-over took no time and a sleep no longer than asked for; of a
+               semaphore with 4 permits, four times as many
 hand-over      ms from just before a release to just after the next process's lock call returned,
-               when somebody was waiting at that release
+               when somebody was waiting at that release; of a semaphore with 4 permits, the
+               k-th release, in time, is followed by the (k+4)-th entry
 to itself      how many of a hundred such releases went on with the same process
 Jain           fairness: 1 when all had as many turns
 turns          how many each had on average, without a first round, which is the start-up
@@ -44,6 +46,9 @@ commands       that the server ran for an acquisition, after a first round (memc
                Redis: also those that scripts call)
 relay          no lock: a hand-over's round trips and wake-ups alone, the floor of this machine
 CPU            processors in use, by all processes and by the server
+polling        of a semaphore: a lock for each permit, of which one is tried once a millisecond
+violations     of a lock: two were inside, or fences did not rise; of a semaphore with 4 permits:
+               more than 4 were inside
 *              other programs used more than 0.2 processors meanwhile"""
 
 _VERSIONS = """
@@ -52,7 +57,14 @@ from importlib import metadata
 said = [platform.python_version()] + [name + " " + metadata.version(name) for name in sys.argv[1:]]
 print(", ".join(said))
 """
-_LIBRARIES = ("memlock", "python-redis-lock", "redis", "sherlock", "pymemcache")
+_LIBRARIES = (
+    "memlock",
+    "python-redis-lock",
+    "redis",
+    "py-redis-semaphore",
+    "sherlock",
+    "pymemcache",
+)
 
 
 def machine() -> str:
@@ -92,7 +104,17 @@ COLUMNS = (
 
 
 def table(rows: Rows) -> str:
-    """All rows in markdown, by hold, then processes, then contender."""
+    """All rows in markdown: a table of locks, and one of semaphores of so many permits."""
+    tables = []
+    for permits in sorted({cell.contender.permits for cell in rows}):
+        of = {cell: its for cell, its in rows.items() if cell.contender.permits == permits}
+        title = "one lock" if permits == 1 else f"one semaphore of {permits} permits"
+        tables.append(f"{title}\n\n{_table(of)}")
+    return "\n\n".join(tables)
+
+
+def _table(rows: Rows) -> str:
+    """By hold, then processes, then contender."""
     lines = [[*COLUMNS], ["---:", "---:", "---", *["---:"] * (len(COLUMNS) - 3)]]
     lines += [_row(cell, rows[cell]) for cell in sorted(rows, key=lambda cell: cell.order)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -100,7 +122,8 @@ def table(rows: Rows) -> str:
 
 def _row(cell: Cell, its: Figures) -> list[str]:
     releases = its.to_itself + len(its.handovers)
-    ideal = f"{its.per_second * cell.hold_ms / 10:.0f} %" if cell.hold_ms else "-"
+    most = cell.contender.permits / cell.hold_ms * 1000 if cell.hold_ms else math.inf
+    ideal = f"{its.per_second / most:.0%}".replace("%", " %") if cell.hold_ms else "-"
     return [
         f"{cell.hold_ms:g}",
         str(cell.processes),
@@ -148,16 +171,18 @@ def verdicts(rows: Rows) -> str:
             marks = _remarks(rows[cell])
             lines.append(f"  {cell!s:<38} {', '.join(map(str, found))}{marks}")
             all_told += found
+    if not all_told:
+        return "memlock's bar: for none of these"
     missed = sum(not verdict.met for verdict in all_told)
     return "\n".join([f"memlock's bar: {len(all_told) - missed} met, {missed} MISSED", *lines])
 
 
 def violations(rows: Rows) -> list[str]:
-    """A sentence for each row in which the lock let two in, or its fences did not rise."""
+    """A sentence for each row in which too many were let in, or fences did not rise."""
     return [
         f"{cell}: {', '.join(f'{times} {what}' for what, times in its.violations.items())}"
         for cell, its in rows.items()
-        if its.violations and cell.contender != BROKEN
+        if its.violations and cell.contender.key != BROKEN.key
     ]
 
 

@@ -1,4 +1,4 @@
-"""Processes that contend for one lock from Python, each as fast as it can.
+"""Processes that contend for one lock or semaphore from Python, each as fast as it can.
 
     worker.py CONTENDER PORT FD
 
@@ -15,11 +15,13 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import memlock
 import redis
 import redis_lock
+import redis_semaphore
 import sherlock
 from board import Board
 from pymemcache.client.base import Client
@@ -34,14 +36,15 @@ now_ns = time.monotonic_ns
 
 
 class Lock(NamedTuple):
-    """What every contender can do; a fence of 0 is none."""
+    """What every contender can do, be it a lock or a semaphore; a fence of 0 is none."""
 
     acquire: Callable[[], object]
     release: Callable[[], object]
     fence: Callable[[], int] = lambda: 0
 
 
-# Each contender is a function that connects, and answers what makes a lock of a name.
+# Each contender is a function that connects, and answers what makes a lock of a name; those of
+# semaphores are told how many permits there are.
 
 
 def memlock_locks(port: int) -> Callable[[str], Lock]:
@@ -89,6 +92,42 @@ def sherlock_locks(port: int) -> Callable[[str], Lock]:
     return make
 
 
+def semaphore_semaphores(port: int, permits: int) -> Callable[[str], Lock]:
+    """memlock's semaphore."""
+    client = memlock.connect(f"memcached://127.0.0.1:{port}")
+
+    def make(name: str) -> Lock:
+        semaphore = client.semaphore(name, permits, lease=LEASE_S)
+        return Lock(semaphore.acquire, semaphore.release)
+
+    return make
+
+
+def redis_list_semaphores(port: int, permits: int) -> Callable[[str], Lock]:
+    """A list of as many tokens as there are permits: BLPOP takes one, RPUSH gives it back."""
+    client = _redis(port)
+
+    def make(name: str) -> Lock:
+        # The first to come makes the list.
+        if client.set(f"{name}:made", 1, nx=True):
+            client.rpush(name, *range(permits))
+        return Lock(lambda: client.blpop(name), lambda: client.rpush(name, 1))
+
+    return make
+
+
+def py_redis_semaphores(port: int, permits: int) -> Callable[[str], Lock]:
+    """py-redis-semaphore: a sorted set of holders, written by Lua; who waits waits by BLPOP."""
+    client = _redis(port)
+
+    def make(name: str) -> Lock:
+        config = redis_semaphore.SemaphoreConfig(name=name, limit=permits, lock_timeout=LEASE_S)
+        semaphore = redis_semaphore.Semaphore(client, config)
+        return Lock(semaphore.acquire, semaphore.release)
+
+    return make
+
+
 def _redis(port: int) -> redis.Redis:
     # A limit would cut BLPOP short.
     return redis.Redis(port=port, socket_timeout=None)
@@ -99,6 +138,12 @@ CONTENDERS = {
     "python-redis-lock": redis_lock_locks,
     "redis-py": redis_py_locks,
     "sherlock": sherlock_locks,
+}
+
+SEMAPHORES = {
+    "semaphore": semaphore_semaphores,
+    "redis-list": redis_list_semaphores,
+    "py-redis": py_redis_semaphores,
 }
 
 
@@ -133,9 +178,8 @@ class Racer:
 
     def _race(self, lock: Lock) -> None:
         acquire, release, fence = lock
-        words, hold_s, mark = self.board.words, self.board.hold_ns / 1e9, 1 + self.index
-        stop, inside = Board.STOP, Board.INSIDE
-        asked_at, clashes_at = self.board.asked_at(self.index), self.board.clashes_at(self.index)
+        board, index, stop = self.board, self.index, Board.STOP
+        words, hold_s, asked_at = board.words, board.hold_ns / 1e9, board.asked_at(index)
         turns = 0
         while True:
             try:
@@ -153,18 +197,15 @@ class Racer:
             if words[stop]:
                 release()
                 return
-            clash = words[inside] != 0
-            words[inside] = mark
+            board.enter(index, turns)
             words[asked_at] = 0
             number = fence()
             if hold_s:
                 time.sleep(hold_s)
-            if words[inside] != mark or clash:
-                words[clashes_at] += 1
-            words[inside] = 0
+            board.leave(index)
             left = now_ns()
             release()
-            self.board.log(self.index, turns, (asked, entered, left, number))
+            board.log(index, turns, (asked, entered, left, number))
             turns += 1
 
     def _on_term(self, *_: object) -> None:
@@ -185,11 +226,11 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def child(board: Board, index: int, connect: Callable[[int], Callable], port: int) -> int:
+def child(board: Board, index: int, connect: Callable[[], Callable]) -> int:
     """Run one process; answer its exit status."""
     try:
         end_with_parent()
-        Racer(board, index).run(connect(port))
+        Racer(board, index).run(connect())
     except BaseException:
         traceback.print_exc()
         return 1
@@ -200,16 +241,17 @@ def main(arguments: list[str]) -> int:
     """Start the processes and wait for them."""
     try:
         name, port, fd = arguments
-        connect = CONTENDERS[name]
+        contender = (CONTENDERS | SEMAPHORES)[name]
     except (KeyError, ValueError):
-        sys.exit(f"usage: worker.py {'|'.join(CONTENDERS)} PORT FD")
+        sys.exit(f"usage: worker.py {'|'.join(CONTENDERS | SEMAPHORES)} PORT FD")
     board = Board.of_fd(int(fd))
+    connect = partial(contender, int(port), *([board.permits] if name in SEMAPHORES else []))
     end_with_parent()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is for the processes, sent to the group
     for index in range(board.processes):
         if os.fork() == 0:
             # Without the clearing up of an orderly exit, which would use the connections.
-            os._exit(child(board, index, connect, int(port)))
+            os._exit(child(board, index, connect))
     for _ in range(board.processes):
         if os.wait()[1] != 0:
             return 1  # the rest of us die of it

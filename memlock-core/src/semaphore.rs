@@ -60,8 +60,12 @@ use seen::Seen;
 pub(crate) use permit::{ring_next, take_off};
 pub(crate) use renew::{Renewals, Renewed};
 
-/// How often a step is taken anew because somebody else has written meanwhile.
-const ROUNDS: usize = 100;
+/// How often a step is taken anew because somebody else has written meanwhile: with the pauses, for half a second at least.
+const ROUNDS: usize = 1000;
+
+/// Every so many times in a row there is a pause: at first of this much at most, and in the end of that much.
+const ROUNDS_IN_A_ROW: usize = 4;
+const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(3));
 
 /// How long a semaphore that nobody uses is kept, unless [`Semaphore::set_up`] says otherwise.
 const LIFE: Duration = Duration::from_secs(24 * 3600);
@@ -87,6 +91,8 @@ struct Memory {
     written: Option<(Token, u64)>,
     /// What it became then.
     seen: Option<Seen>,
+    /// Whether somebody else was faster when we wanted to write it the last time.
+    overtaken: bool,
 }
 
 /// What came of writing it.
@@ -241,20 +247,32 @@ impl Semaphore {
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
     pub fn tear_down(&self) -> Result<bool> {
-        let mut sent = None;
-        for _ in 0..ROUNDS {
-            let Some(seen) = self.look()? else { break };
+        let (mut sent, mut gone) = (None, false);
+        for round in 0..ROUNDS {
+            let Some(seen) = self.look()? else {
+                gone = true;
+                break;
+            };
             // Another one that was set up since we sent the first request is not ours to remove.
             if sent.is_some_and(|token| token != seen.record.token) {
+                gone = true;
                 break;
             }
             sent = Some(seen.record.token);
             match self.client.one(self.route, Op::Delete { key: &self.key, version: seen.version }) {
-                Ok(Reply::Deleted) => break,
-                Ok(_) => {}
+                Ok(Reply::Deleted) => {
+                    gone = true;
+                    break;
+                }
+                Ok(_) => {
+                    self.give_way(round)?;
+                }
                 Err(failure) if !failure.sent || !failure.error.is_outage() => return Err(failure.error),
                 Err(_) => {}
             }
+        }
+        if !gone {
+            return Err(unsettled(None));
         }
         self.forget();
         if sent.is_some() {
@@ -275,7 +293,7 @@ impl Semaphore {
         }
         let mut before = None;
         let mut failures = 0;
-        for _ in 0..ROUNDS {
+        for round in 0..ROUNDS {
             let Some(mut seen) = self.look()? else { return Ok(None) };
             before.get_or_insert(seen.record.permits);
             if seen.record.permits == permits {
@@ -284,10 +302,20 @@ impl Semaphore {
                 return Ok(before);
             }
             seen.record.permits = permits;
-            if let Err(failure) = self.write(seen, &[]) {
-                failures += 1;
-                if !failure.sent || failures == crate::client::ATTEMPTS {
-                    return Err(if failures == 1 { failure.error } else { unsettled(Some(failure.error)) });
+            match self.write(seen, &[]) {
+                Ok(Wrote { done: true, .. }) => {}
+                Ok(_) => {
+                    self.give_way(round)?;
+                }
+                Err(failure) => {
+                    failures += 1;
+                    if !failure.sent || failures == crate::client::ATTEMPTS {
+                        return Err(if failures == 1 {
+                            failure.error
+                        } else {
+                            unsettled(Some(failure.error))
+                        });
+                    }
                 }
             }
         }
@@ -364,29 +392,33 @@ impl Semaphore {
     /// Writes it over the version that was seen, and runs `more` behind it in the same packet.
     fn write(&self, mut seen: Seen, more: &[Op<'_>]) -> std::result::Result<Wrote, Failure> {
         let lonely = self.is_lonely_before(&seen);
+        // Whoever is overtaken often needs its next look at once: a look of its own would leave time to be overtaken again.
+        let looks = lonely || self.memory().overtaken;
         seen.record.touch(seen.now);
         let value = seen.record.encode();
         let ttl = Ttl::Until(seen.record.expires);
         let key = &self.key;
         let put = Op::Put { key, version: Some(seen.version), flags: 0, value: &value, ttl };
-        let look = lonely.then_some(Op::Get { key });
+        let look = looks.then_some(Op::Get { key });
         let ops: Vec<Op<'_>> = std::iter::once(put).chain(more.iter().copied()).chain(look).collect();
         let sent = self.client.clock().now();
         let mut replies = self.client.run(self.route, &ops)?.into_iter();
         let done = replies.next() == Some(Reply::Written);
         let room = seen.record.available(seen.now);
+        let mut memory = self.memory();
+        memory.overtaken = !done;
         if done {
-            let mut memory = self.memory();
             (memory.written, memory.seen) = (Some((seen.record.token, seen.record.serial)), None);
         }
-        let last = if lonely { replies.next_back() } else { None };
+        drop(memory);
+        let last = if looks { replies.next_back() } else { None };
         let after = match last {
             // What was written need not be read again.
-            Some(Reply::Value(item)) if item.value == value => {
+            Some(Reply::Value(item)) if lonely && item.value == value => {
                 Seen::again(seen.record, &item, sent, self.client.clock().now())
             }
-            Some(reply) => self.note(&reply, sent).unwrap_or_default(),
-            None => None,
+            Some(reply) if lonely || !done => self.note(&reply, sent).unwrap_or_default(),
+            _ => None,
         };
         Ok(Wrote { done, room, replies: replies.collect(), after: after.filter(|after| !after.is_slow()) })
     }
@@ -403,6 +435,18 @@ impl Semaphore {
             }
             _ => Ok(()),
         }
+    }
+
+    /// To be called when somebody else was faster, in this round. Whoever writes as fast as it can may be half a step ahead each time; so now
+    /// and then we come at another moment. True when what we knew is old by now.
+    fn give_way(&self, round: usize) -> Result<bool> {
+        let pauses = round / ROUNDS_IN_A_ROW;
+        if round % ROUNDS_IN_A_ROW != ROUNDS_IN_A_ROW - 1 {
+            return Ok(false);
+        }
+        let longest = PAUSES.1.min(PAUSES.0 * (1 << pauses.min(10)));
+        self.client.clock().sleep(longest.mul_f64(self.client.identity()?.fraction()));
+        Ok(true)
     }
 
     /// Whether nobody but us had written it before this was seen: then it pays to build upon what it becomes by the next

@@ -259,8 +259,8 @@ impl Semaphore {
     /// after it was used last: True when it is new, False when it was there already. Where nobody does, the first to acquire
     /// sets it up, to be kept for a day.
     ///
-    /// Raises Invalid for a life out of range, when there is one with another number of permits, and when this object was made
-    /// without a number; Unreachable, OutcomeUnknown or ProtocolError.
+    /// Raises Invalid for a life out of range, and when there is one with another number of permits; SessionNotFound when there is none
+    /// and this object was made without a number; Unreachable, OutcomeUnknown or ProtocolError.
     #[pyo3(text_signature = "($self, life)")]
     fn set_up(&self, py: Python<'_>, life: Seconds) -> PyResult<bool> {
         Ok(call(py, || self.core.set_up(life.0))? == SetUp::Created)

@@ -121,7 +121,11 @@ static void *retry(void *argument) {
 }
 
 static void who_is_parked_is_woken_by_priority(void) {
-    struct waiter waiters[] = {{.key = "parked", .priority = -1}, {.key = "parked"}, {.key = "parked", .priority = 9}};
+    struct waiter waiters[] = {
+        {.key = "parked", .priority = -1},
+        {.key = "parked"},
+        {.key = "parked", .priority = 9},
+    };
     const int order[] = {3, 2, 1};
     ANSWERS(MEMLOCK_OK, memlock_counter_set_up(client, "parked", 0));
     for (int i = 0; i < 3; i++) {

@@ -1,4 +1,5 @@
-// A memlock::mutex object in a forked child: unlocked there, usable, and harmless to the parent's lock.
+// memlock::mutex and counting_semaphore in a forked child: unlocked there, usable, and harmless to what the
+// parent holds.
 
 #include "check.hpp"
 
@@ -54,15 +55,44 @@ void a_child_has_the_object_but_not_the_lock() {
     list.tear_down();
 }
 
+void a_child_has_the_semaphore_but_no_permit() {
+    const memlock::client client{check_url()};
+    auto three = std::make_unique<memlock::counting_semaphore>(client, "three", 3, 300s);
+    auto held = three->acquire_permit();
+    three->acquire();
+    in_a_child([&] {
+        CHECK(held.remaining() == 0ms);
+        THROWS(errc::not_held, held.extend(30s));
+        THROWS(errc::not_held, held.release());
+        CHECK(three->available() == 1u);
+        three->acquire();
+        CHECK(!three->try_acquire());
+        three->release();
+        // Only what the parent acquired is left of this.
+        THROWS(errc::not_held, three->release());
+        CHECK(three->available() == 1u);
+        three->acquire();
+        three.reset();  // Gives the child's back, and leaves the parent's alone.
+        CHECK(memlock::counting_semaphore(client, "three", 3, 300s).available() == 1u);
+    });
+    CHECK(three->available() == 1u && held.remaining() > 0ms);
+    held.release();
+    three->release();
+    CHECK(three->available() == 3u);
+}
+
 void a_fork_may_come_while_other_threads_use_the_object() {
     const memlock::client client{check_url()};
     memlock::mutex shared{client, "shared", 300s};
+    memlock::counting_semaphore two{client, "two", 2, 300s};
     std::atomic<bool> stop{false};
     std::vector<std::thread> users;
     for (int i = 0; i < 3; i++) {
         users.emplace_back([&] {
             while (!stop) {
                 std::scoped_lock guard{shared};
+                two.acquire();
+                two.release();
             }
         });
     }
@@ -70,11 +100,15 @@ void a_fork_may_come_while_other_threads_use_the_object() {
         in_a_child([&] {
             std::scoped_lock guard{shared};
             CHECK(shared.owner()->pid == static_cast<std::uint32_t>(getpid()));
+            two.acquire();
+            two.release();
+            const auto permit = two.acquire_permit();
         });
     }
     stop = true;
     for (auto& user : users) user.join();
     CHECK(!shared.last_unlock());
+    CHECK(two.available() == 2u);
 }
 
 }  // namespace
@@ -83,5 +117,6 @@ void a_fork_may_come_while_other_threads_use_the_object() {
 int main(int argc, char** argv) {
     if (argc > 1) forks = atoi(argv[1]);
     RUN(a_child_has_the_object_but_not_the_lock);
+    RUN(a_child_has_the_semaphore_but_no_permit);
     RUN(a_fork_may_come_while_other_threads_use_the_object);
 }

@@ -3,8 +3,12 @@
 //! | what is looked for | where |
 //! | --- | --- |
 //! | two valid holds of a mutex at once; a fence that does not rise; a lock lost before its deadline; a release that is told as done after another was granted it; a refusal when nobody can have held it | [`locks`] |
+//! | more permits out than there are; permits lost before their end; a release that is told twice; a refusal when there must have been permits | [`semaphores`] |
+//! | waiters of low priority that come before those of higher priority | [`turns`] |
 //! | a key with two ids, an id with two keys, a key with two firsts or with none; a session set up twice, or gone | [`lists`] |
 //! | a call that lasts longer than its limit and [`BOUND`]; an answer that these programs cannot get | [`calls`] |
+//!
+//! That all permits are there when everybody is dead is looked at by [`World::stuck`](crate::world::World::stuck).
 //!
 //! Stamps are taken so that they err on the side of memlock: a hold is counted from when the grant was known until just
 //! before the release was begun, or until its deadline. Where the server lost its memory (it was flushed, restarted, or
@@ -14,15 +18,22 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+pub(crate) use turns::Turns;
+
 use crate::history::{Call, Op, Span, answer};
 
 mod calls;
 mod lists;
 mod locks;
+mod semaphores;
+mod turns;
 
 /// How much longer than its limit a call may take. The clients' `io_timeout` and `connect_timeout` are 300 ms: three
 /// attempts that each wait for a connection, its introduction and an answer, and a queue that is left.
 pub(crate) const BOUND: Duration = Duration::from_secs(4);
+
+/// How much longer than a lease the server may keep what was asked for: to the next full second, two more, and one of its clock.
+pub(crate) const KEPT: Duration = Duration::from_secs(4);
 
 /// What is known beside the histories.
 #[derive(Clone, Debug, Default)]
@@ -50,6 +61,21 @@ impl Facts {
     pub(crate) fn lost_within(&self, span: Span) -> bool {
         self.losses.iter().any(|loss| loss.meets(span))
     }
+
+    /// From when on the server may have lost what this call was granted, so that it is no fault of ours.
+    fn may_be_lost_from(&self, granted: &Call, extended: &[&Call], deadline: Duration) -> Option<Duration> {
+        let life = Span { from: granted.began, to: deadline };
+        let losses = self.losses.iter().filter(|loss| loss.meets(life)).map(|loss| loss.from);
+        let mut stored = extended.iter().copied().chain([granted]);
+        let dozed = stored.any(|call| self.dozes.iter().any(|doze| doze.meets(call.span())));
+        losses.chain(dozed.then_some(granted.began)).min()
+    }
+
+    /// Until when the server may keep what this call stored. The dead send nothing more.
+    fn kept_until(&self, call: &Call) -> Duration {
+        let death = self.deaths.get(&call.who.process).copied().unwrap_or(Duration::MAX);
+        call.ended().min(death).saturating_add(call.lease() + KEPT)
+    }
 }
 
 /// What was found.
@@ -61,6 +87,8 @@ pub(crate) struct Verdict {
     pub(crate) losses: Vec<String>,
     /// By how much a call exceeded its limit at most.
     pub(crate) latest: Duration,
+    /// In which order waiters of different priority got their permits.
+    pub(crate) turns: Turns,
 }
 
 /// How often what was answered.
@@ -68,6 +96,8 @@ pub(crate) struct Verdict {
 pub(crate) struct Tally {
     pub(crate) calls: usize,
     pub(crate) granted: usize,
+    /// How often permits were.
+    pub(crate) permitted: usize,
     pub(crate) refused: usize,
     pub(crate) inserted: usize,
     pub(crate) lost: usize,
@@ -83,6 +113,7 @@ impl Tally {
             self.calls += 1;
             let count = match (&call.op, said) {
                 (Op::Lock { .. }, answer::OK) => &mut self.granted,
+                (Op::Acquire { .. }, answer::OK) => &mut self.permitted,
                 (_, answer::BUSY | answer::TIMED_OUT) => &mut self.refused,
                 (Op::Insert { .. }, answer::OK | answer::DUPLICATE) => &mut self.inserted,
                 (_, answer::LOST) => &mut self.lost,
@@ -107,6 +138,8 @@ pub(crate) fn check(calls: &[Call], facts: &Facts) -> Verdict {
     let mut verdict = Verdict::default();
     calls::check(&calls, facts, &mut verdict);
     locks::check(&calls, facts, &mut verdict);
+    semaphores::check(&calls, facts, &mut verdict);
+    turns::check(&calls, facts, &mut verdict);
     lists::check(&calls, facts, &mut verdict);
     verdict
 }

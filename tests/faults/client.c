@@ -13,6 +13,12 @@
 
 enum { NAMES = 3, SESSION_MS = 2000, KEY_MS = 4, SESSION_LIFE_MS = 60000, AFTER_FAILURE_MS = 10, SHORTLY_MS = 30 };
 
+/* As in client.rs. */
+static const struct {
+    const char *name;
+    uint32_t permits, most;
+} semaphores[] = {{"p0", 2, 1}, {"p1", 4, 3}};
+
 static int history;
 static uint64_t seed;
 
@@ -60,12 +66,23 @@ static void done(int answer, uint64_t first, uint64_t second) {
     if (answer < 0) pause_ms(AFTER_FAILURE_MS);
 }
 
-/* Until when the lock is certainly ours: rather too early than too late. */
+/* Until when it is certainly ours if so much was left after this moment: rather too early than too late. */
+static uint64_t deadline_of(int64_t before, int64_t left_ms) {
+    return left_ms > 0 ? (uint64_t)(before + left_ms * 1000000) : 0;
+}
+
 static uint64_t deadline(const memlock_lock *lock) {
     const int64_t before = now();
     int64_t left = 0;
     memlock_lock_remaining_ms(lock, &left);
-    return left > 0 ? (uint64_t)(before + left * 1000000) : 0;
+    return deadline_of(before, left);
+}
+
+static uint64_t permit_deadline(const memlock_permit *permit) {
+    const int64_t before = now();
+    int64_t left = 0;
+    memlock_permit_remaining_ms(permit, &left);
+    return deadline_of(before, left);
 }
 
 static void hold(const char *name, memlock_lock *lock, int64_t lease_ms) {
@@ -92,11 +109,14 @@ static void hold(const char *name, memlock_lock *lock, int64_t lease_ms) {
     done(memlock_unlock(lock), 0, 0);
 }
 
+static int64_t some_lease_ms(void) { return 1000 + (int64_t)below(1000); }
+
+static int64_t some_wait_ms(void) { return below(10) < 4 ? 0 : 50 + (int64_t)below(1450); }
+
 static void contend(const memlock_client *client) {
     char name[16];
     snprintf(name, sizeof name, "m%d", (int)below(NAMES));
-    const int64_t lease_ms = 1000 + (int64_t)below(1000);
-    const int64_t wait_ms = below(10) < 4 ? 0 : 50 + (int64_t)below(1450);
+    const int64_t lease_ms = some_lease_ms(), wait_ms = some_wait_ms();
     memlock_lock *lock;
     call("lock", name, lease_ms, wait_ms);
     const int answer = memlock_mutex_lock(client, name, lease_ms, wait_ms, &lock);
@@ -108,6 +128,63 @@ static void contend(const memlock_client *client) {
     memlock_lock_fence(lock, &fence);
     done(answer, fence, deadline(lock));
     hold(name, lock, lease_ms);
+}
+
+static void use_permits(const char *name, memlock_permit *permit, int64_t lease_ms) {
+    int64_t left = 0;
+    memlock_permit_remaining_ms(permit, &left);
+    const uint64_t what = below(1000);
+    if (left == 0) {
+        /* It was granted too late to be used. */
+    } else if (what == 0) {
+        pause_ms(lease_ms + (int64_t)below(2500));
+    } else if (what < 5) {
+        if (left > SHORTLY_MS) pause_ms(left - SHORTLY_MS);
+    } else if (what < 15) {
+        call("prolong", name, lease_ms, 0);
+        const int answer = memlock_permit_extend(permit, lease_ms);
+        done(answer, 0, permit_deadline(permit));
+        if (answer == MEMLOCK_OK) pause_ms((int64_t)below(200));
+    } else if (what < 300) {
+        pause_ms(5 + (int64_t)below(35));
+    } else if (what < 600 && name == semaphores[0].name) {
+        /* So that some stand in its queue. */
+        pause_ms(40 + (int64_t)below(80));
+    } else {
+        pause_ms((int64_t)below(3));
+    }
+    call("release", name, 0, 0);
+    done(memlock_permit_release(permit), 0, 0);
+}
+
+static void contend_for_permits(const memlock_client *client) {
+    const uint64_t place = below(sizeof semaphores / sizeof *semaphores);
+    const char *name = semaphores[place].name;
+    const int64_t lease_ms = some_lease_ms(), wait_ms = some_wait_ms();
+    const memlock_request request = {
+        .permits = (uint32_t)(1 + below(semaphores[place].most)),
+        .priority = (int64_t)below(3) - 1,
+    };
+    memlock_semaphore *semaphore;
+    /* A handle for each, since the lease is the handle's. */
+    if (memlock_semaphore_open(client, name, semaphores[place].permits, lease_ms, &semaphore) != MEMLOCK_OK) {
+        _exit(4);
+    }
+    char text[128];
+    snprintf(text, sizeof text, "call acquire %s %" PRId64 " %" PRId64 " %" PRIu32 " %" PRId64, name, lease_ms,
+             wait_ms, request.permits, request.priority);
+    say(text);
+    memlock_permit *permit;
+    const int answer = memlock_semaphore_acquire_wait(semaphore, &request, wait_ms, NULL, &permit);
+    if (answer == MEMLOCK_OK) {
+        uint32_t permits = 0;
+        memlock_permit_count(permit, &permits);
+        done(answer, permits, permit_deadline(permit));
+        use_permits(name, permit, lease_ms);
+    } else {
+        done(answer, 0, 0);
+    }
+    memlock_semaphore_close(semaphore);
 }
 
 static void insert(const memlock_client *client) {
@@ -142,8 +219,11 @@ int main(int count, char **words) {
     if (history < 0 || memlock_client_open(words[1], &client) != MEMLOCK_OK) return 2;
     struct pollfd end = {STDIN_FILENO, POLLIN, 0};
     while (poll(&end, 1, (int)below(3)) == 0) {
-        if (below(4) == 0) {
+        const uint64_t what = below(6);
+        if (what == 0) {
             insert(client);
+        } else if (what < 3) {
+            contend_for_permits(client);
         } else {
             contend(client);
         }

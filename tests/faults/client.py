@@ -14,6 +14,8 @@ import time
 import memlock
 
 NAMES, SESSION_MS, KEY_MS, SESSION_LIFE_S = 3, 2000, 4, 60
+# As in client.rs.
+SEMAPHORES = [("p0", 2, 1), ("p1", 4, 3)]
 AFTER_FAILURE_S, SHORTLY_S = 0.01, 0.03
 OK, BUSY, TIMED_OUT, DUPLICATE, EXISTS, NOT_FOUND = 0, 1, 2, 3, 4, 7
 
@@ -36,8 +38,11 @@ class Client:
     def live(self) -> None:
         """Contends and inserts until nobody wants it any more."""
         while not select.select([0], [], [], self._chance.randrange(3) / 1000)[0]:
-            if self._chance.randrange(4) == 0:
+            what = self._chance.randrange(6)
+            if what == 0:
                 self._insert()
+            elif what < 3:
+                self._contend_for_permits()
             else:
                 self._contend()
 
@@ -53,10 +58,13 @@ class Client:
         if answer < 0:
             time.sleep(AFTER_FAILURE_S)
 
+    def _lease_and_wait(self) -> tuple[int, int]:
+        lease_ms = 1000 + self._chance.randrange(1000)
+        return lease_ms, 0 if self._chance.randrange(10) < 4 else 50 + self._chance.randrange(1450)
+
     def _contend(self) -> None:
         name = f"m{self._chance.randrange(NAMES)}"
-        lease_ms = 1000 + self._chance.randrange(1000)
-        wait_ms = 0 if self._chance.randrange(10) < 4 else 50 + self._chance.randrange(1450)
+        lease_ms, wait_ms = self._lease_and_wait()
         mutex = self._client.mutex(name, lease=lease_ms / 1000)
         self._call("lock", name, lease_ms, wait_ms)
         try:
@@ -108,6 +116,63 @@ class Client:
         else:
             time.sleep(self._chance.randrange(3) / 1000)
 
+    def _contend_for_permits(self) -> None:
+        name, size, most = self._chance.choice(SEMAPHORES)
+        lease_ms, wait_ms = self._lease_and_wait()
+        permits, priority = 1 + self._chance.randrange(most), self._chance.randrange(3) - 1
+        semaphore = self._client.semaphore(name, size, lease=lease_ms / 1000)
+        self._say(f"call acquire {name} {lease_ms} {wait_ms} {permits} {priority}")
+        limit = {"timeout": wait_ms / 1000} if wait_ms else {"blocking": False}
+        try:
+            got = semaphore.acquire(permits=permits, priority=priority, **limit)
+        except memlock.Error as error:
+            self._done(error.code, said=error)
+            return
+        if not got:
+            self._done(TIMED_OUT if wait_ms else BUSY)
+            return
+        self._done(OK, permits, _deadline(semaphore))
+        if semaphore.remaining > 0:
+            self._use_permits(semaphore, name, lease_ms)
+        # Some release what they have released.
+        again = self._chance.randrange(16) == 0
+        for _ in range(2):
+            self._call("release", name)
+            try:
+                semaphore.release()
+            except (memlock.Unreachable, memlock.OutcomeUnknown) as error:
+                self._done(error.code, said=error)
+                continue
+            except memlock.Error as error:
+                self._done(error.code, said=error)
+            else:
+                self._done(OK)
+            if not again:
+                break
+
+    def _use_permits(self, semaphore: memlock.Semaphore, name: str, lease_ms: int) -> None:
+        what = self._chance.randrange(1000)
+        if what == 0:
+            time.sleep((lease_ms + self._chance.randrange(2500)) / 1000)
+        elif what < 5:
+            time.sleep(max(0.0, semaphore.remaining - SHORTLY_S))
+        elif what < 15:
+            self._call("prolong", name, lease_ms)
+            try:
+                semaphore.extend()
+            except memlock.Error as error:
+                self._done(error.code, 0, _deadline(semaphore), error)
+            else:
+                self._done(OK, 0, _deadline(semaphore))
+                time.sleep(self._chance.randrange(200) / 1000)
+        elif what < 300:
+            time.sleep((5 + self._chance.randrange(35)) / 1000)
+        elif what < 600 and name == SEMAPHORES[0][0]:
+            # So that some stand in its queue.
+            time.sleep((40 + self._chance.randrange(80)) / 1000)
+        else:
+            time.sleep(self._chance.randrange(3) / 1000)
+
     def _insert(self) -> None:
         ms = now() // 1_000_000
         session, key = ms // SESSION_MS, ms // KEY_MS
@@ -131,11 +196,11 @@ class Client:
         self._done(OK if first else DUPLICATE, number)
 
 
-def _deadline(mutex: memlock.Mutex) -> int:
-    """Until when the lock is certainly ours: rather too early than too late."""
+def _deadline(held: memlock.Mutex | memlock.Semaphore) -> int:
+    """Until when it is certainly ours: rather too early than too late."""
     before = now()
     try:
-        left = mutex.remaining
+        left = held.remaining
     except memlock.Error:
         return 0
     return before + int(left * 1e9) if left > 0 else 0

@@ -1,12 +1,15 @@
 //! One of the processes of `make faults`, in Rust: `fault-client URL HISTORY SEED [credulous]`. Two threads contend for
-//! three mutexes and insert into a distinct list, and write down what they do, until standard input ends. client.c and
-//! client.py do the same.
+//! three mutexes and the permits of two semaphores, insert into a distinct list, and write down what they do, until
+//! standard input ends. client.c and client.py do the same.
+//!
+//! Of the first semaphore nobody wants more than one permit, so that nobody gathers several, and who is refused was refused
+//! because of those who hold it.
 //!
 //! A session lasts two seconds by the boot clock and then is another one, and a key is the time in steps of 4 ms, so that
 //! all processes insert the same keys at the same time.
 //!
-//! A `credulous` one is wrong on purpose: it takes no notice of its deadline, and believes in what it was granted for as
-//! long as it likes. The checker has to find it.
+//! A `credulous` one is wrong on purpose: it takes no notice of its deadlines, and believes in what it was granted for as
+//! long as it likes. The checker has to find it, with locks and with permits.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -14,8 +17,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::{Client, DistinctList, Error, Extension, Insertion, Lock, Release, SetUp, Wait, Waited};
+use memlock_core::clock::{Clock, Moment, SystemClock};
+use memlock_core::{
+    Client, DistinctList, Error, Extension, Insertion, Lock, Permit, Release, Request, Semaphore, SetUp,
+    Wait, Waited,
+};
 
 use chance::Chance;
 
@@ -25,6 +31,8 @@ mod chance;
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 const NAMES: u64 = 3;
+/// Each semaphore's name, how many permits it has, and how many are asked for at most.
+const SEMAPHORES: [(&str, u32, u32); 2] = [("p0", 2, 1), ("p1", 4, 3)];
 const SESSION: u128 = 2000;
 const KEY: u128 = 4;
 const SESSION_LIFE: Duration = Duration::from_secs(60);
@@ -61,9 +69,14 @@ fn main() -> Result<(), Failure> {
             .map(|number| {
                 let chance = Chance(chance.number());
                 let (client, history, stopped) = (&client, &history, &stopped);
-                let mut worker =
-                    Worker { client, history, number, chance, credulous, list: None, session: 0 };
-                scope.spawn(move || worker.live(stopped))
+                scope.spawn(move || -> Result<(), Failure> {
+                    let lease = Duration::from_secs(1);
+                    let open = |(name, permits, _)| client.semaphore(name, permits, lease);
+                    let semaphores = SEMAPHORES.into_iter().map(open).collect::<Result<_, _>>()?;
+                    let (list, session) = (None, 0);
+                    Worker { client, history, number, chance, credulous, semaphores, list, session }
+                        .live(stopped)
+                })
             })
             .collect();
         std::io::stdin().read_to_end(&mut Vec::new())?;
@@ -79,6 +92,7 @@ struct Worker<'a> {
     number: u64,
     chance: Chance,
     credulous: bool,
+    semaphores: Vec<Semaphore>,
     list: Option<DistinctList>,
     session: u128,
 }
@@ -86,10 +100,13 @@ struct Worker<'a> {
 impl Worker<'_> {
     fn live(&mut self, stopped: &AtomicBool) -> Result<(), Failure> {
         while !stopped.load(Ordering::Relaxed) {
-            if self.chance.below(4) == 0 {
-                self.insert()?;
-            } else {
-                self.contend()?;
+            match self.chance.below(6) {
+                // Believing takes long, so each of its threads has one thing to believe in.
+                _ if self.credulous && self.number == 0 => self.contend()?,
+                _ if self.credulous => self.contend_for_permits()?,
+                0 => self.insert()?,
+                1..3 => self.contend_for_permits()?,
+                _ => self.contend()?,
             }
             thread::sleep(Duration::from_millis(self.chance.below(3)));
         }
@@ -120,26 +137,28 @@ impl Worker<'_> {
 
     fn contend(&mut self) -> Result<(), Failure> {
         let name = format!("m{}", self.chance.below(NAMES));
-        let lease = Duration::from_millis(1000 + if self.credulous { 0 } else { self.chance.below(1000) });
-        let millis = if self.chance.below(10) < 4 { 0 } else { 50 + self.chance.below(1450) };
+        let (lease, millis) = self.lease_and_wait();
         let wait = Wait::at_most(Duration::from_millis(millis));
         let mutex = self.client.mutex(&name, lease)?;
         self.call("lock", &name, lease.as_millis(), millis.into())?;
         let answer = match mutex.lock_with(&wait) {
             Ok(Waited::Done(lock)) => {
-                self.done(OK, lock.fence(), self.deadline(&lock))?;
+                self.done(OK, lock.fence(), self.believed(lock.deadline()))?;
                 return self.hold(&name, lock, lease);
             }
-            Ok(Waited::Busy) => BUSY,
-            Ok(Waited::TimedOut) => TIMED_OUT,
-            Ok(_) => INTERRUPTED,
+            Ok(other) => refusal(&other),
             Err(error) => return self.failed(&error, Duration::ZERO),
         };
         self.done(answer, 0, Duration::ZERO)
     }
 
+    fn lease_and_wait(&mut self) -> (Duration, u64) {
+        let lease = Duration::from_millis(1000 + if self.credulous { 0 } else { self.chance.below(1000) });
+        (lease, if self.chance.below(10) < 4 { 0 } else { 50 + self.chance.below(1450) })
+    }
+
     fn hold(&mut self, name: &str, mut lock: Lock, lease: Duration) -> Result<(), Failure> {
-        if self.deadline(&lock) > now() {
+        if self.believed(lock.deadline()) > now() {
             self.say("enter")?;
             match self.chance.below(1000) {
                 _ if self.credulous => thread::sleep(CREDULITY),
@@ -168,19 +187,89 @@ impl Worker<'_> {
         self.call("extend", name, lease.as_millis(), 0)?;
         match lock.extend(lease) {
             Ok(Extension::Extended) => {
-                self.done(OK, 0, self.deadline(lock))?;
+                self.done(OK, 0, self.believed(lock.deadline()))?;
                 thread::sleep(Duration::from_millis(self.chance.below(200)));
                 Ok(())
             }
-            Ok(Extension::Lost) => self.done(LOST, 0, self.deadline(lock)),
-            Ok(Extension::NotHeld) => self.done(NOT_HELD, 0, self.deadline(lock)),
-            Err(error) => self.failed(&error, self.deadline(lock)),
+            Ok(Extension::Lost) => self.done(LOST, 0, self.believed(lock.deadline())),
+            Ok(Extension::NotHeld) => self.done(NOT_HELD, 0, self.believed(lock.deadline())),
+            Err(error) => self.failed(&error, self.believed(lock.deadline())),
         }
     }
 
-    /// Until when this process believes that the lock is its own.
-    fn deadline(&self, lock: &Lock) -> Duration {
-        if self.credulous { now() + CREDULITY } else { lock.deadline().since_boot() }
+    /// Until when this process believes in what is its own until this moment.
+    fn believed(&self, deadline: Moment) -> Duration {
+        if self.credulous { now() + CREDULITY } else { deadline.since_boot() }
+    }
+
+    fn contend_for_permits(&mut self) -> Result<(), Failure> {
+        let place = if self.credulous { 1 } else { self.chance.below(SEMAPHORES.len() as u64) as usize };
+        let (name, _, most) = SEMAPHORES[place];
+        let (lease, millis) = self.lease_and_wait();
+        let wait = Wait::at_most(Duration::from_millis(millis));
+        let permits = if self.credulous { most } else { 1 + self.chance.below(most.into()) as u32 };
+        let request = Request { permits, priority: self.chance.below(3) as i64 - 1, ..Request::default() };
+        let semaphore = self.semaphores[place].with_lease(lease)?;
+        let (ms, priority) = (lease.as_millis(), request.priority);
+        self.say(&format!("call acquire {name} {ms} {millis} {permits} {priority}"))?;
+        let answer = match semaphore.acquire_with(request, &wait) {
+            Ok(Waited::Done(permit)) => {
+                self.done(OK, permit.permits().into(), self.believed(permit.deadline()))?;
+                return self.use_permits(name, permit, lease);
+            }
+            Ok(other) => refusal(&other),
+            Err(error) => return self.failed(&error, Duration::ZERO),
+        };
+        self.done(answer, 0, Duration::ZERO)
+    }
+
+    fn use_permits(&mut self, name: &str, mut permit: Permit, lease: Duration) -> Result<(), Failure> {
+        if self.believed(permit.deadline()) > now() {
+            match self.chance.below(1000) {
+                _ if self.credulous => thread::sleep(CREDULITY),
+                0 => thread::sleep(lease + Duration::from_millis(self.chance.below(2500))),
+                1..5 => thread::sleep(permit.remaining().saturating_sub(SHORTLY)),
+                5..15 => self.prolong(name, &mut permit, lease)?,
+                15..300 => thread::sleep(self.chance.millis(5, 40)),
+                // So that some stand in its queue.
+                300..600 if name == SEMAPHORES[0].0 => thread::sleep(self.chance.millis(40, 120)),
+                _ => thread::sleep(Duration::from_millis(self.chance.below(3))),
+            }
+        }
+        // Some release what they have released.
+        let again = self.chance.below(16) == 0;
+        for _ in 0..2 {
+            self.call("release", name, 0, 0)?;
+            let answer = match permit.release() {
+                Ok(Release::Released) => OK,
+                Ok(Release::Lost) => LOST,
+                Ok(Release::NotHeld) => NOT_HELD,
+                Err(error) => {
+                    self.failed(&error, Duration::ZERO)?;
+                    continue;
+                }
+            };
+            self.done(answer, 0, Duration::ZERO)?;
+            if !again {
+                return Ok(());
+            }
+        }
+        permit.abandon();
+        Ok(())
+    }
+
+    fn prolong(&mut self, name: &str, permit: &mut Permit, lease: Duration) -> Result<(), Failure> {
+        self.call("prolong", name, lease.as_millis(), 0)?;
+        match permit.extend(lease) {
+            Ok(Extension::Extended) => {
+                self.done(OK, 0, self.believed(permit.deadline()))?;
+                thread::sleep(Duration::from_millis(self.chance.below(200)));
+                Ok(())
+            }
+            Ok(Extension::Lost) => self.done(LOST, 0, self.believed(permit.deadline())),
+            Ok(Extension::NotHeld) => self.done(NOT_HELD, 0, self.believed(permit.deadline())),
+            Err(error) => self.failed(&error, self.believed(permit.deadline())),
+        }
     }
 
     fn insert(&mut self) -> Result<(), Failure> {
@@ -212,6 +301,14 @@ impl Worker<'_> {
         }
         self.list = Some(list);
         Ok(())
+    }
+}
+
+fn refusal<T>(waited: &Waited<T>) -> i32 {
+    match waited {
+        Waited::Busy => BUSY,
+        Waited::TimedOut => TIMED_OUT,
+        _ => INTERRUPTED,
     }
 }
 

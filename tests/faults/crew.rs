@@ -155,6 +155,16 @@ impl Crew {
         self.start(member.kind, &member.way)
     }
 
+    /// Kills all, with whatever they hold.
+    pub(crate) fn kill_all(&mut self) -> Result<(), Failure> {
+        for mut member in std::mem::take(&mut self.members) {
+            self.deaths.insert(member.number, now());
+            member.child.kill()?;
+            member.child.wait()?;
+        }
+        Ok(())
+    }
+
     /// Stops one (SIGSTOP), and gives its number; None if it stands still already.
     pub(crate) fn stop_any(&mut self) -> Result<Option<usize>, Failure> {
         let place = self.chance.below(self.members.len().max(1) as u64) as usize;

@@ -6,7 +6,8 @@
 //! | what | is |
 //! | --- | --- |
 //! | `call lock NAME LEASE_MS WAIT_MS`, `extend NAME LEASE_MS 0`, `unlock NAME 0 0`, `setup SESSION 0 0`, `insert SESSION KEY 0` | a call is about to be made |
-//! | `done ANSWER FIRST SECOND SENTENCE` | it has returned with this number of the answer table. A granted lock: its fence, and until when it is certainly held; an extension: 0 and that; an insert: the id and 0 |
+//! | `call acquire NAME LEASE_MS WAIT_MS PERMITS PRIORITY`, `prolong NAME LEASE_MS 0`, `release NAME 0 0` | the same, of a semaphore |
+//! | `done ANSWER FIRST SECOND SENTENCE` | it has returned with this number of the answer table. A granted lock: its fence, and until when it is certainly held; granted permits: how many, and that; an extension: 0 and that; an insert: the id and 0 |
 //! | `enter`, `leave` | of the critical section, as the program believes |
 
 use std::collections::HashMap;
@@ -23,6 +24,7 @@ pub(crate) mod answer {
     pub(crate) const TIMED_OUT: i32 = 2;
     pub(crate) const DUPLICATE: i32 = 3;
     pub(crate) const EXISTS: i32 = 4;
+    pub(crate) const NOT_HELD: i32 = 5;
     pub(crate) const LOST: i32 = 6;
     pub(crate) const NOT_FOUND: i32 = 7;
     pub(crate) const UNREACHABLE: i32 = -2;
@@ -65,6 +67,17 @@ pub(crate) enum Op {
         lease: Duration,
     },
     Unlock,
+    Acquire {
+        lease: Duration,
+        wait: Duration,
+        permits: u32,
+        priority: i64,
+    },
+    /// Extends the lease of permits.
+    Prolong {
+        lease: Duration,
+    },
+    Release,
     SetUp,
     Insert {
         key: u64,
@@ -115,6 +128,25 @@ impl Call {
     /// When it ended; for one that did not, the end of all.
     pub(crate) fn ended(&self) -> Duration {
         self.done.as_ref().map_or(Duration::MAX, |done| done.at)
+    }
+
+    /// How long it was to wait at most.
+    pub(crate) fn limit(&self) -> Duration {
+        match self.op {
+            Op::Lock { wait, .. } | Op::Acquire { wait, .. } => wait,
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// The lease that it asked for.
+    pub(crate) fn lease(&self) -> Duration {
+        match self.op {
+            Op::Lock { lease, .. }
+            | Op::Extend { lease }
+            | Op::Acquire { lease, .. }
+            | Op::Prolong { lease } => lease,
+            _ => Duration::ZERO,
+        }
     }
 
     pub(crate) fn span(&self) -> Span {
@@ -210,11 +242,18 @@ impl Reader {
 
 fn call(text: &str) -> Option<(Op, String)> {
     let words: Vec<&str> = text.split(' ').collect();
-    let [op, name, first, second] = words[..] else { return None };
+    let [op, name, first, second, ref more @ ..] = words[..] else { return None };
     let (first, second): (u64, u64) = (first.parse().ok()?, second.parse().ok()?);
+    let (lease, wait) = (Duration::from_millis(first), Duration::from_millis(second));
     let op = match op {
-        "lock" => Op::Lock { lease: Duration::from_millis(first), wait: Duration::from_millis(second) },
-        "extend" => Op::Extend { lease: Duration::from_millis(first) },
+        "lock" => Op::Lock { lease, wait },
+        "acquire" => {
+            let [permits, priority] = *more else { return None };
+            Op::Acquire { lease, wait, permits: permits.parse().ok()?, priority: priority.parse().ok()? }
+        }
+        "prolong" => Op::Prolong { lease },
+        "release" => Op::Release,
+        "extend" => Op::Extend { lease },
         "unlock" => Op::Unlock,
         "setup" => Op::SetUp,
         "insert" => Op::Insert { key: first },

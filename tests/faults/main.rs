@@ -19,7 +19,6 @@ use std::time::Duration;
 use memlock_core::clock::{Clock, SystemClock};
 
 use crew::Programs;
-use round::WRONG;
 use trouble::Trouble;
 
 mod cable;
@@ -89,8 +88,10 @@ fn faults(programs: &Programs, folder: &Path, words: &[String]) -> Result<bool, 
         if let Trouble::Cuts(cutter) = &round.trouble {
             println!("    {}", cutter.summary());
         }
-        let found = !verdict.violations.is_empty() || !verdict.hung.is_empty();
-        if found != (round.name == WRONG) {
+        if matches!(round.trouble, Trouble::None) {
+            println!("    {}", verdict.turns.summary());
+        }
+        if !round.is_fine(verdict) {
             wrong.push(round.name);
             print!("{}{}", report::findings(&verdict.violations), report::findings(&verdict.hung));
             if let Some(kept) = outcome.kept {

@@ -9,10 +9,11 @@ const WIDTH: usize = 900;
 
 pub(crate) fn head() -> String {
     format!(
-        "{:<26}{:>7}{:>8}{:>8}{:>9}{:>6}{:>8}{:>8}{:>9}{:>8}{:>11}{:>6}{:>8}",
+        "{:<26}{:>7}{:>8}{:>8}{:>8}{:>9}{:>6}{:>8}{:>8}{:>9}{:>8}{:>11}{:>6}{:>8}",
         "fault",
         "calls",
         "granted",
+        "permits",
         "refused",
         "inserted",
         "lost",
@@ -28,9 +29,10 @@ pub(crate) fn head() -> String {
 
 pub(crate) fn row(name: &str, tally: &Tally, verdict: &Verdict) -> String {
     format!(
-        "{name:<26}{:>7}{:>8}{:>8}{:>9}{:>6}{:>8}{:>8}{:>9}{:>8}{:>11}{:>6}{:>6.1} s",
+        "{name:<26}{:>7}{:>8}{:>8}{:>8}{:>9}{:>6}{:>8}{:>8}{:>9}{:>8}{:>11}{:>6}{:>6.1} s",
         tally.calls,
         tally.granted,
+        tally.permitted,
         tally.refused,
         tally.inserted,
         tally.lost,
@@ -59,6 +61,6 @@ pub(crate) fn findings(all: &[String]) -> String {
 
 /// What the columns mean, for who reads the table.
 pub(crate) const LEGEND: &str = "\
-lost: answers LOST, mostly of clients that overslept their lease on purpose. losses: locks that went with the memory of a
+granted: locks; permits: how often some were. lost: answers LOST, mostly of clients that overslept their lease on purpose. losses: locks and permits that went with the memory of a
 server that was flushed, restarted, full or stopped, as is documented. unreach, unknown, protocol: failures by their kind.
 hung: calls that took 4 s more than their limit. latest: by how much a call exceeded its limit at most.";

@@ -234,10 +234,11 @@ impl Soak {
     fn line(&self) {
         let minutes = now().saturating_sub(self.began).as_secs_f64() / 60.0;
         println!(
-            "{minutes:5.1} min: {} faults, {} calls, {} granted, {} failed, {} lost with the server, {} violations, {} hung",
+            "{minutes:5.1} min: {} faults, {} calls, {} granted, {} of permits, {} failed, {} lost with the server, {} violations, {} hung",
             self.troubles,
             self.tally.calls,
             self.tally.granted,
+            self.tally.permitted,
             self.tally.errors(),
             self.verdict.losses.len(),
             self.verdict.violations.len(),

@@ -1,4 +1,5 @@
-"""Burton's six functions. Each test has a process of its own: the default client is chosen once."""
+"""Burton's six functions, and those of the semaphore. Each test has a process of its own, since
+the default client is chosen once."""
 
 from __future__ import annotations
 
@@ -81,21 +82,74 @@ says(lambda: distinct_list_insert(name, "a"))
     assert lines(program, server, name) == [*answers, "SessionNotFound 7"]
 
 
+def test_a_semaphore(server: Memcached, name: str) -> None:
+    program = """
+init(url)
+says(lambda: semaphore_acquire(name, 30))
+says(lambda: semaphore_acquire_nonblock(name, 30))
+says(lambda: semaphore_release(name))
+says(lambda: semaphore_tear_down(name))
+says(lambda: semaphore_set_up(name, 2, 60))
+says(lambda: semaphore_set_up(name, 2, 60))
+says(lambda: semaphore_set_up(name, 3, 60))
+says(lambda: semaphore_acquire(name, 30))
+says(lambda: semaphore_acquire_nonblock(name, 30.5))
+says(lambda: semaphore_acquire_nonblock(name, 30))
+says(lambda: semaphore_release(name))
+says(lambda: semaphore_tear_down(name))
+says(lambda: semaphore_release(name))
+says(lambda: semaphore_release(name))
+"""
+    answers = ["SessionNotFound 7"] * 2 + ["NotHeld 5", "False", "True", "False", "Invalid -1"]
+    answers += ["True", "True", "False", "True", "True", "LockLost 6", "NotHeld 5"]
+    assert lines(program, server, name) == answers
+
+
+def test_another_thread_waits_for_a_permit_and_may_release_it(server: Memcached, name: str) -> None:
+    program = """
+init(url)
+semaphore_set_up(name, 1, 60)
+semaphore_acquire(name, 30)
+acquired = []
+thread = threading.Thread(target=lambda: acquired.append(semaphore_acquire(name, 30)))
+thread.start()
+says(lambda: semaphore_release(name))
+thread.join()
+print(acquired)
+says(lambda: semaphore_release(name))
+print(connect(url).semaphore(name).available)
+"""
+    assert lines(program, server, name) == ["True", "[True]", "True", "1"]
+
+
 def test_arguments_are_checked(server: Memcached, name: str) -> None:
     program = """
 init(url)
 for bad in ("", "a\\0b", "x" * 65537):
     says(lambda: mutex_lock(bad, 30))
     says(lambda: mutex_unlock(bad))
+    says(lambda: semaphore_set_up(bad, 1, 30))
+    says(lambda: semaphore_acquire(bad, 30))
+    says(lambda: semaphore_release(bad))
+    says(lambda: semaphore_tear_down(bad))
 for duration in (0, 0.9, -1, float("nan"), 1e300, 10**400):
     says(lambda: mutex_lock(name, duration))
-for wrong in (lambda: mutex_lock(5, 30), lambda: mutex_lock(name, "30"), lambda: mutex_lock(name)):
+    says(lambda: semaphore_set_up(name, 1, duration))
+    says(lambda: semaphore_acquire(name, duration))
+for permits in (0, -1, 2**32):
+    says(lambda: semaphore_set_up(name, permits, 30))
+for wrong in (
+    lambda: mutex_lock(5, 30),
+    lambda: mutex_lock(name, "30"),
+    lambda: mutex_lock(name),
+    lambda: semaphore_set_up(name, "1", 30),
+):
     try:
         wrong()
     except TypeError:
         print("TypeError")
 """
-    assert lines(program, server, name) == ["Invalid -1"] * 12 + ["TypeError"] * 3
+    assert lines(program, server, name) == ["Invalid -1"] * 39 + ["TypeError"] * 4
 
 
 def test_the_default_client_is_chosen_once(server: Memcached, name: str) -> None:

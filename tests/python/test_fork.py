@@ -58,6 +58,109 @@ memlock.mutex_unlock(name + "-bare")
     assert run(PRELUDE + program.replace("BODY", body), server.url, name) == [answer]
 
 
+@pytest.mark.parametrize(
+    ("body", "answer"),
+    [
+        ("semaphore.release()", "NotHeld"),
+        ("semaphore.extend()", "NotHeld"),
+        ("semaphore.remaining", "0.0"),
+        ("semaphore.available", "1"),
+        ("'not held' in repr(semaphore)", "True"),
+        ("{holder.pid for holder in semaphore.holders()} == {os.getppid()}", "True"),
+        ("semaphore.acquire(permits=2, blocking=False)", "False"),
+        ("semaphore.acquire() and semaphore.release() or semaphore.available", "1"),
+        ("permit.release()", "NotHeld"),
+        ("permit.extend()", "NotHeld"),
+        ("permit.remaining", "0.0"),
+        ("memlock.semaphore_release(name)", "NotHeld"),
+        ("memlock.semaphore_acquire_nonblock(name, 30)", "True"),
+        ("client.semaphore(name + '-other', 1).acquire()", "True"),
+        ("(counter.try_acquire(), counter.release())", "(True, 1)"),
+    ],
+)
+def test_a_child_does_not_hold_the_permits_that_its_parent_holds(
+    server: Memcached, name: str, body: str, answer: str
+) -> None:
+    program = """
+semaphore = client.semaphore(name, 5)
+semaphore.acquire()
+permit = semaphore.permit(permits=2)
+memlock.semaphore_acquire(name, 30)
+counter = client.counter(name)
+counter.set_up(1)
+in_child(lambda: BODY)
+semaphore.release()
+permit.release()
+memlock.semaphore_release(name)
+"""
+    assert run(PRELUDE + program.replace("BODY", body), server.url, name) == [answer]
+
+
+def test_a_childs_end_and_garbage_collection_leave_the_parents_permits(
+    server: Memcached, name: str
+) -> None:
+    program = """
+semaphore = client.semaphore(name, 5)
+semaphore.acquire()
+permit = semaphore.permit(permits=2)
+with semaphore:
+    pid = os.fork()
+    if pid == 0:
+        del permit, semaphore
+        gc.collect()
+        print(client.semaphore(name).available, flush=True)
+        sys.exit()
+    assert os.waitpid(pid, 0)[1] == 0
+    print(semaphore.available)
+permit.release()
+semaphore.release()
+print(semaphore.available)
+"""
+    assert run(PRELUDE + program, server.url, name) == ["1", "1", "5"]
+
+
+def test_a_child_of_a_process_whose_thread_is_extending_is_not_held_up(
+    server: Memcached, name: str
+) -> None:
+    program = """
+import time
+semaphore = client.semaphore(name, 5)
+semaphore.acquire()
+permit = semaphore.permit()
+stop = threading.Event()
+def extend(what):
+    while not stop.is_set():
+        what.extend()
+        time.sleep(0.001)
+threads = [threading.Thread(target=extend, args=(what,)) for what in (semaphore, permit)]
+for thread in threads:
+    thread.start()
+for turn in range(40):
+    pid = os.fork()
+    if pid == 0:
+        done = 0
+        for what in (semaphore, permit):
+            for call in (what.extend, what.release):
+                try:
+                    call()
+                except memlock.NotHeld:
+                    done += 1
+        semaphore.acquire()
+        semaphore.release()
+        del semaphore, permit, what, call
+        gc.collect()
+        os._exit(done)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 4
+stop.set()
+for thread in threads:
+    thread.join()
+permit.release()
+semaphore.release()
+print(semaphore.available)
+"""
+    assert run(PRELUDE + program, server.url, name) == ["5"]
+
+
 def test_a_childs_garbage_collection_leaves_the_parents_lock(
     server: Memcached, plain: Plain, name: str
 ) -> None:

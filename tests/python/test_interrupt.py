@@ -1,4 +1,4 @@
-"""Ctrl-C ends a wait for a lock within 100 ms, and leaves nothing held."""
+"""Ctrl-C ends a wait for a lock or a permit within 100 ms, and leaves nothing held."""
 
 from __future__ import annotations
 
@@ -81,6 +81,61 @@ def test_an_interrupted_wait_leaves_the_queue_and_the_next_one_gets_the_lock(
     waiter.release()
     assert plain.queue(name) == []
     assert plain.get(f"lock:{name}") is None
+
+
+# The same for permits, of which none is free.
+PERMIT_WAYS = {
+    "acquire": "semaphore.acquire()",
+    "acquire with a timeout and a priority": "semaphore.acquire(timeout=60, priority=7)",
+    "with": "with semaphore: raise SystemExit('it got a permit')",
+    "permit": "semaphore.permit(permits=2)",
+    "bare semaphore_acquire": "memlock.semaphore_acquire(name, 30)",
+    "retrying at a counter": "counter.acquire()",
+    "parked at a counter": "counter.acquire(priority=0)",
+}
+
+PERMIT_CHILD = """
+import sys, time
+import memlock
+url, name, way = sys.argv[1:]
+memlock.init(url)
+client = memlock.connect(url)
+semaphore, counter = client.semaphore(name), client.counter(name)
+for _ in sys.stdin:
+    try:
+        print("blocking")
+        exec(way)
+    except KeyboardInterrupt:
+        print(time.monotonic())
+"""
+
+
+@pytest.mark.parametrize("way", PERMIT_WAYS.values(), ids=PERMIT_WAYS.keys())
+def test_ctrl_c_ends_a_wait_for_a_permit_with_nothing_held_and_nothing_left(
+    server: Memcached, client: memlock.Client, plain: Plain, name: str, way: str
+) -> None:
+    semaphore, counter = client.semaphore(name, 2), client.counter(name)
+    counter.set_up(0)
+    took = []
+    with Child(PERMIT_CHILD, server.url, name, way) as child:
+        for pause in [0.05, 0.1, 0.2, 0.4, 0.6]:
+            semaphore.acquire(permits=2)
+            child.says("block")
+            assert child.reads() == "blocking"
+            # The longer it has waited, the longer are its pauses: that is the subject.
+            time.sleep(pause)
+            sent = time.monotonic()
+            child.signal(signal.SIGINT)
+            took.append(float(child.reads()) - sent)
+            assert plain.permit_queue(name) == plain.queue(name, "") == []
+            semaphore.release()
+            assert counter.release() == 1
+            time.sleep(0.02)
+            assert semaphore.available == 2, "the interrupted wait took a permit after all"
+            assert counter.try_acquire(), "the interrupted wait took the counter's after all"
+    assert min(took) < 0.1, took
+    # A busy machine may spoil some of them, but not most.
+    assert sorted(took)[len(took) // 2] < 0.1, took
 
 
 SECOND_THREAD = """

@@ -186,12 +186,18 @@ def test_it_is_set_up_once_and_torn_down_for_everybody(
     any_client: memlock.Client, name: str
 ) -> None:
     semaphore = any_client.semaphore(name, 2)
+    stranger = any_client.semaphore(name)
+    with pytest.raises(memlock.SessionNotFound):
+        stranger.set_up(60)
     assert semaphore.set_up(60) is True
     assert semaphore.set_up(timedelta(minutes=1)) is False
-    for unusable in [lambda: semaphore.set_up(0.5), lambda: any_client.semaphore(name).set_up(60)]:
+    assert stranger.set_up(60) is False
+    for unusable in [
+        lambda: semaphore.set_up(0.5),
+        lambda: any_client.semaphore(name, 3).set_up(9),
+    ]:
         with pytest.raises(memlock.Invalid):
             unusable()
-    stranger = any_client.semaphore(name)
     stranger.acquire()
     assert semaphore.tear_down() is True
     assert semaphore.tear_down() is False

@@ -27,6 +27,19 @@ def use(url: str) -> int:
     ids: list[tuple[int, bool]] = words.add_many(["a", b"b"])
     keys: list[str] = list(words)
     by_id: dict[int, str] = dict(words.items())
+    limit = client.semaphore("limit", permits=5, lease=timedelta(minutes=1), wait=1.5)
+    new: bool = limit.set_up(timedelta(days=1))
+    with limit, limit.permit(1.5, permits=2, priority=7, ages=False) as permit:
+        permit.extend()
+        left += permit.remaining + limit.remaining
+        mine = [holder for holder in limit.holders() if holder.token == permit.token]
+        pids: set[int] = {holder.pid for holder in mine}
+    if limit.acquire(True, None, permits=2) and limit.acquire(blocking=False, priority=-1):
+        limit.release(2)
+    free: int = limit.available + limit.resize(6)
+    counter = client.counter("free")
+    if counter.set_up(3) or counter.try_acquire() or counter.acquire(timeout=2, priority=5):
+        free = counter.release() + counter.available
     if mutex.acquire(timeout=2) and "a" in words and words.add("a"):
         mutex.release()
     try:
@@ -53,7 +66,11 @@ def test_a_program_passes_mypy_strict(tmp_path: Path) -> None:
     python("-m", "mypy", "--strict", "sample.py", folder=tmp_path)
 
 
-def test_a_wrong_program_does_not(tmp_path: Path) -> None:
-    (tmp_path / "wrong.py").write_text('import memlock\nmemlock.connect().mutex(5, lease="x")\n')
+@pytest.mark.parametrize(
+    "call",
+    ['mutex(5, lease="x")', 'semaphore("x", "3")', 'semaphore("x", 3).acquire(priority=1.5)'],
+)
+def test_a_wrong_program_does_not(tmp_path: Path, call: str) -> None:
+    (tmp_path / "wrong.py").write_text(f"import memlock\nmemlock.connect().{call}\n")
     with pytest.raises(AssertionError, match="arg-type"):
         python("-m", "mypy", "--strict", "wrong.py", folder=tmp_path)

@@ -1,5 +1,6 @@
 //! What one caller after another is told.
 
+use std::thread;
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
@@ -216,4 +217,21 @@ fn ten_thousand_can_hold_one_each() {
     assert_eq!(last.release().unwrap(), Release::Released);
     assert_eq!(bench.server.plain().get("semaphore:s").unwrap().len(), item.len());
     assert_eq!(available(&semaphore), 1);
+}
+
+#[test]
+fn nobody_is_kept_out_by_those_who_write_as_fast_as_they_can() {
+    let bench = Bench::new();
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            let semaphore = bench.semaphore(100);
+            scope.spawn(move || {
+                for _ in 0..3000 {
+                    let mut permit = semaphore.acquire().unwrap();
+                    assert_eq!(permit.release().unwrap(), Release::Released);
+                }
+            });
+        }
+    });
+    assert_eq!(available(&bench.semaphore(100)), 100);
 }

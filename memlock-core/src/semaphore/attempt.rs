@@ -152,7 +152,7 @@ impl Goal for Attempt<'_> {
         let mut known = self.seen.take().filter(|seen| self.in_doubt_since.is_none() && seen.is_usable(now));
         let mut remembered = known.is_some();
         let (mut error, mut failures) = (None, 0);
-        for _ in 0..ROUNDS {
+        for round in 0..ROUNDS {
             let looked = match known.take() {
                 Some(seen) => Ok(Some(seen)),
                 None => self.look(),
@@ -204,6 +204,12 @@ impl Goal for Attempt<'_> {
                     }
                     // Somebody else was faster, and here is what it made of it.
                     known = after;
+                    if semaphore.give_way(round)? {
+                        known = None;
+                        if self.in_doubt_since.is_none() && enough() {
+                            return Ok(None);
+                        }
+                    }
                 }
                 Err(failure) => {
                     if failure.sent {

@@ -276,7 +276,7 @@ pub(crate) fn ring_next(client: &Client, route: Route, key: &Key) {
 pub(crate) fn take_off(client: &Client, route: Route, key: &Key, token: Token) -> Result<bool> {
     let semaphore = Semaphore::new(client.clone(), key.clone(), None, Lease::new(crate::lease::MIN_LEASE)?)?;
     debug_assert_eq!(route, semaphore.route);
-    for _ in 0..super::ROUNDS {
+    for round in 0..super::ROUNDS {
         let Some(mut seen) = semaphore.look()? else { return Ok(false) };
         if seen.record.held_by(token).is_none() {
             return Ok(false);
@@ -285,6 +285,7 @@ pub(crate) fn take_off(client: &Client, route: Route, key: &Key, token: Token) -
         if semaphore.write(seen, &[]).map_err(|failure| failure.error)?.done {
             return Ok(true);
         }
+        semaphore.give_way(round)?;
     }
     Ok(false)
 }

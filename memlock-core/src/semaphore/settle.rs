@@ -37,7 +37,7 @@ impl Permit {
         let now = clock.now();
         let mut known = self.seen.take().filter(|seen| seen.is_usable(now));
         let (mut error, mut failures) = (None, 0);
-        for _ in 0..ROUNDS {
+        for round in 0..ROUNDS {
             let looked = match known.take() {
                 Some(seen) => Ok(Some(seen)),
                 None => semaphore.look(),
@@ -77,7 +77,9 @@ impl Permit {
             let queue = [Op::Get { key: &queue_key }];
             let more = if matches!(step, Step::Release) { &queue[..] } else { &[] };
             match semaphore.write(seen, more) {
-                Ok(Wrote { done: false, after, .. }) => known = after,
+                Ok(Wrote { done: false, after, .. }) => {
+                    known = if semaphore.give_way(round)? { None } else { after };
+                }
                 Ok(Wrote { room, replies, after, .. }) => {
                     let queue = match replies.into_iter().next() {
                         Some(Reply::Value(item)) => Some(item),

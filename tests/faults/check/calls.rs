@@ -11,10 +11,7 @@ pub(super) fn check(calls: &[&Call], facts: &Facts, verdict: &mut Verdict) {
         let took = Span { from: call.began, to: call.ended().min(death).min(facts.now) };
         let own = facts.stops.iter().filter(|(process, _)| *process == call.who.process);
         let stood: Duration = own.map(|(_, stop)| stop.shared(took)).sum();
-        let limit = match call.op {
-            Op::Lock { wait, .. } => wait,
-            _ => Duration::ZERO,
-        };
+        let limit = call.limit();
         let length = took.to.saturating_sub(took.from);
         let late = length.saturating_sub(limit + stood);
         verdict.latest = verdict.latest.max(late);
@@ -27,9 +24,7 @@ pub(super) fn check(calls: &[&Call], facts: &Facts, verdict: &mut Verdict) {
         if facts.sound && call.answer().is_some_and(|answer| answer < 0) {
             verdict.violations.push(format!("a failure, and nothing was wrong: {call:?}"));
         }
-        if let (Op::Lock { wait, .. }, Some(answer::TIMED_OUT)) = (&call.op, call.answer())
-            && call.ended() < call.began + *wait
-        {
+        if call.answer() == Some(answer::TIMED_OUT) && call.ended() < call.began + limit {
             verdict.violations.push(format!("timed out before its time: {call:?}"));
         }
     }
@@ -38,9 +33,12 @@ pub(super) fn check(calls: &[&Call], facts: &Facts, verdict: &mut Verdict) {
 fn is_possible(op: &Op, said: i32) -> bool {
     let failures = [answer::UNREACHABLE, answer::UNKNOWN, answer::PROTOCOL];
     let proper = match op {
-        Op::Lock { wait: Duration::ZERO, .. } => [answer::OK, answer::BUSY].contains(&said),
-        Op::Lock { .. } => [answer::OK, answer::TIMED_OUT].contains(&said),
-        Op::Extend { .. } | Op::Unlock => [answer::OK, answer::LOST].contains(&said),
+        Op::Lock { wait: Duration::ZERO, .. } | Op::Acquire { wait: Duration::ZERO, .. } => {
+            [answer::OK, answer::BUSY].contains(&said)
+        }
+        Op::Lock { .. } | Op::Acquire { .. } => [answer::OK, answer::TIMED_OUT].contains(&said),
+        Op::Release => [answer::OK, answer::LOST, answer::NOT_HELD].contains(&said),
+        Op::Extend { .. } | Op::Unlock | Op::Prolong { .. } => [answer::OK, answer::LOST].contains(&said),
         Op::SetUp => [answer::OK, answer::EXISTS].contains(&said),
         Op::Insert { .. } => [answer::OK, answer::DUPLICATE, answer::NOT_FOUND].contains(&said),
         Op::Inside => true,

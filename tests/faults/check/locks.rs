@@ -6,9 +6,6 @@ use std::time::Duration;
 use super::{Facts, Verdict};
 use crate::history::{Call, Op, Span, answer};
 
-/// How much longer than a lease the server may keep its item: to the next full second, and two more.
-const KEPT: Duration = Duration::from_secs(4);
-
 /// One acquisition, from its grant to its end.
 #[derive(Debug)]
 struct Hold<'a> {
@@ -32,11 +29,7 @@ impl Hold<'_> {
 
     /// From when on the server may have lost it, so that it is no fault of ours.
     fn may_be_lost_from(&self, facts: &Facts) -> Option<Duration> {
-        let life = Span { from: self.lock.began, to: self.deadline };
-        let losses = facts.losses.iter().filter(|loss| loss.meets(life)).map(|loss| loss.from);
-        let stored = self.extended.iter().copied().chain([self.lock]);
-        let mut dozes = stored.filter(|call| facts.dozes.iter().any(|doze| doze.meets(call.span())));
-        losses.chain(dozes.next().map(|_| self.lock.began)).min()
+        facts.may_be_lost_from(self.lock, &self.extended, self.deadline)
     }
 
     /// Until when it may stand on the server, for all that is known.
@@ -45,20 +38,10 @@ impl Hold<'_> {
             self.released.iter().find(|call| matches!(call.answer(), Some(answer::OK | answer::LOST)));
         let stored = self.extended.iter().copied().chain([self.lock]);
         settled.map_or_else(
-            || stored.map(|call| kept_until(call, facts)).max().unwrap_or(Duration::MAX),
+            || stored.map(|call| facts.kept_until(call)).max().unwrap_or(Duration::MAX),
             |call| call.ended(),
         )
     }
-}
-
-/// Until when the server may keep what this call stored. The dead send nothing more.
-fn kept_until(call: &Call, facts: &Facts) -> Duration {
-    let death = facts.deaths.get(&call.who.process).copied().unwrap_or(Duration::MAX);
-    let lease = match call.op {
-        Op::Lock { lease, .. } | Op::Extend { lease } => lease,
-        _ => Duration::ZERO,
-    };
-    call.ended().min(death).saturating_add(lease + KEPT)
 }
 
 pub(super) fn check(calls: &[&Call], facts: &Facts, verdict: &mut Verdict) {
@@ -203,7 +186,7 @@ fn refused_for_a_reason(locks: &[&Call], holds: &[Hold<'_>], facts: &Facts, verd
             Some(answer::OK) => ends.get(&std::ptr::from_ref(call)).copied().unwrap_or(Duration::MAX),
             Some(answer::BUSY | answer::TIMED_OUT) => continue,
             Some(answer::UNREACHABLE) => call.ended(),
-            _ => kept_until(call, facts),
+            _ => facts.kept_until(call),
         };
         possible.push((Span { from: call.began, to }, std::ptr::from_ref(call)));
     }

@@ -3,6 +3,8 @@
 use super::*;
 use crate::history::Reader;
 
+mod semaphores;
+
 /// Milliseconds after the beginning, in nanoseconds.
 fn ns(ms: u64) -> u64 {
     ms * 1_000_000

@@ -1,0 +1,190 @@
+/* raw.c: contenders of worker.c that need nothing but a socket. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "worker.h"
+
+/* The item under which memlock keeps its mutex "contended". */
+#define LOCK_KEY "lock:" NAME
+
+/* --- a socket of our own ------------------------------------------------------------------ */
+
+static int raw_fd;
+
+static void raw_open(int port)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int one = 1;
+    raw_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (raw_fd < 0 || connect(raw_fd, (struct sockaddr *)&address, sizeof address) != 0 ||
+        setsockopt(raw_fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) != 0)
+        die("connect to port %d: %s", port, strerror(errno));
+}
+
+/* Sends a command of one packet and reads its reply line, without the CR LF. */
+static void ask(const char *command, size_t len, char *line, size_t room)
+{
+    size_t got = 0;
+    if (send(raw_fd, command, len, MSG_NOSIGNAL) != (ssize_t)len)
+        die("send: %s", strerror(errno));
+    do {
+        ssize_t more = got < room ? recv(raw_fd, line + got, room - got, 0) : 0;
+        if (more <= 0)
+            die("receive: %s", more == 0 ? "the server hung up" : strerror(errno));
+        got += (size_t)more;
+    } while (line[got - 1] != '\n');
+    line[got < 2 ? 0 : got - 2] = '\0';
+}
+
+/* --- polling: the safe recipe, asked for once a millisecond ---------------------------------- */
+
+/*
+ * A semaphore by this recipe is a lock for each permit, of which each try tries the next: so a process asks the
+ * server as often as for a single lock.
+ */
+static char key[64] = LOCK_KEY;
+static uint64_t slot;
+static char cas[32];
+
+static void polling_open(int port, uint64_t index)
+{
+    raw_open(port);
+    slot = index;
+}
+
+static bool polling_try(uint64_t *fence)
+{
+    char command[128], reply[64];
+    if (board->permits > 1)
+        snprintf(key, sizeof key, LOCK_KEY ":%" PRIu64, ++slot % board->permits);
+    /* memlock too asks for one second more than the lease: memcached's clock ticks once a second. */
+    int len = snprintf(command, sizeof command, "ms %s 1 ME T31 c\r\n1\r\n", key);
+    ask(command, (size_t)len, reply, sizeof reply);
+    if (strncmp(reply, "NS", 2) == 0)
+        return false;
+    if (strncmp(reply, "HD c", 4) != 0)
+        die("ms answered '%s'", reply);
+    snprintf(cas, sizeof cas, "%.31s", reply + 4);
+    *fence = strtoull(cas, NULL, 10); /* memcached's versions rise with every store */
+    return true;
+}
+
+static bool polling_take(uint64_t *fence)
+{
+    while (!polling_try(fence)) {
+        if (stopped())
+            return false;
+        sleep_until(now_ns() + POLL_NS);
+    }
+    return true;
+}
+
+static void polling_give(void)
+{
+    char command[128], reply[64];
+    int len = snprintf(command, sizeof command, "md %s C%s\r\n", key, cas);
+    ask(command, (size_t)len, reply, sizeof reply);
+    if (strcmp(reply, "HD") != 0)
+        die("md answered '%s'", reply);
+}
+
+/* --- broken: grants twice now and then, to see whether that is noticed ----------------------- */
+
+#define GRANT_A_REFUSAL_OF 16
+
+static bool broken_owns;
+
+static bool broken_take(uint64_t *fence)
+{
+    static unsigned refusals;
+    while (!(broken_owns = polling_try(fence))) {
+        if (stopped())
+            return false;
+        *fence = 1;
+        if (++refusals % GRANT_A_REFUSAL_OF == 0)
+            return true;
+        sleep_until(now_ns() + POLL_NS);
+    }
+    return true;
+}
+
+static void broken_give(void)
+{
+    if (broken_owns)
+        polling_give();
+}
+
+/* --- a relay: what a hand-over takes on this machine when nothing has to be found out --------- */
+
+/*
+ * Not a lock: each hands over to the one behind it, whose bell it knows. It has the round trips and the
+ * wake-ups of memlock's hand-over: release and look at the queue in one packet, ring; woken, take the lock.
+ */
+static int bells[MOST_PROCESSES];
+static struct sockaddr_in bell_addresses[MOST_PROCESSES];
+static uint64_t relay_index;
+static bool relay_begins;
+
+static void relay_prepare(void)
+{
+    for (uint64_t index = 0; index < board->processes; index++) {
+        struct sockaddr_in *address = &bell_addresses[index];
+        socklen_t len = sizeof *address;
+        address->sin_family = AF_INET;
+        address->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        bells[index] = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        if (bells[index] < 0 || bind(bells[index], (struct sockaddr *)address, len) != 0 ||
+            getsockname(bells[index], (struct sockaddr *)address, &len) != 0)
+            die("a bell: %s", strerror(errno));
+    }
+}
+
+static void relay_open(int port, uint64_t index)
+{
+    raw_open(port);
+    relay_index = index;
+    relay_begins = index == 0;
+}
+
+static bool relay_take(uint64_t *fence)
+{
+    struct pollfd bell = {.fd = bells[relay_index], .events = POLLIN};
+    char ring;
+    for (; !relay_begins && recv(bell.fd, &ring, 1, 0) != 1; poll(&bell, 1, -1))
+        if (stopped())
+            return false;
+    relay_begins = false;
+    if (!polling_try(fence))
+        die("the relay's lock is taken");
+    return true;
+}
+
+static void relay_give(void)
+{
+    const struct sockaddr_in *next = &bell_addresses[(relay_index + 1) % board->processes];
+    char command[128], reply[64];
+    int len = snprintf(command, sizeof command, "md " LOCK_KEY " C%s q\r\nmg " LOCK_KEY "%%wait v\r\n", cas);
+    ask(command, (size_t)len, reply, sizeof reply);
+    if (strcmp(reply, "EN") != 0)
+        die("md and mg answered '%s'", reply);
+    if (sendto(bells[relay_index], "", 1, 0, (const struct sockaddr *)next, sizeof *next) != 1)
+        die("ring: %s", strerror(errno));
+}
+
+/* --- the contenders ------------------------------------------------------------------------- */
+
+const struct contender raw_contenders[] = {
+    {"polling", polling_open, polling_take, polling_give, NULL, NULL},
+    {"relay", relay_open, relay_take, relay_give, relay_prepare, NULL},
+    {"broken", polling_open, broken_take, broken_give, NULL, NULL},
+    {0},
+};

@@ -1,0 +1,64 @@
+/* A worker of the rate limit, in C++: never more than three of all workers are in the section.
+ *
+ *     worker URL REPORT TURNS
+ *
+ * The report gets a line `in <time>` when a permit was granted and `out <time>` before it is given back, in
+ * nanoseconds of the boot clock. With RATE_LIMIT_DIES=1 in its environment, the worker stays in the section until it
+ * is killed; its permit comes back when its lease ends.
+ */
+
+#include <memlock.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <fstream>
+#include <iostream>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include <time.h>
+#include <unistd.h>
+
+using namespace std::chrono_literals;
+
+constexpr std::uint32_t permits = 3;
+constexpr auto lease = 2s;  // a dead worker's permit is free after this
+
+/// At once: who is killed says nothing any more.
+void say(std::ofstream& report, std::string_view what) {
+    timespec now{};
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    report << what << ' ' << std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec << std::endl;
+}
+
+void stay() {
+    const char* dies = std::getenv("RATE_LIMIT_DIES");
+    while (dies != nullptr && std::string_view{dies} == "1") pause();
+    std::this_thread::sleep_for(20ms);
+}
+
+int main(int argc, char** argv) try {
+    if (argc != 4) throw std::runtime_error{"usage: worker URL REPORT TURNS"};
+    std::ofstream report;
+    report.exceptions(std::ios::failbit | std::ios::badbit);
+    report.open(argv[2]);
+
+    const memlock::client client{argv[1]};
+    memlock::counting_semaphore section{client, "section", permits, lease};
+
+    for (int turns = std::stoi(argv[3]); turns > 0; turns--) {
+        auto permit = section.acquire_permit();
+        say(report, "in");
+        stay();
+        say(report, "out");
+        // It would be given back when it ends, too, but quietly; release() throws when it was lost.
+        permit.release();
+    }
+} catch (const std::exception& error) {
+    std::cerr << "worker.cpp: " << error.what() << '\n';
+    return 1;
+}

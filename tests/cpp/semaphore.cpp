@@ -1,0 +1,413 @@
+// memlock::counting_semaphore as std's, its permits, and what it has beyond them; and memlock::counter.
+
+#include "check.hpp"
+
+#include "../c/queue.h"
+
+#include <algorithm>
+#include <limits>
+
+#if __cplusplus >= 202002L
+#include <semaphore>
+#endif
+
+using namespace std::chrono_literals;
+using memlock::errc;
+using semaphore = memlock::counting_semaphore;
+
+static_assert(!std::is_copy_constructible_v<semaphore> && !std::is_copy_assignable_v<semaphore>);
+static_assert(!std::is_move_constructible_v<semaphore> && !std::is_move_assignable_v<semaphore>);
+static_assert(semaphore::max() >= std::numeric_limits<std::int32_t>::max());
+static_assert(!std::is_copy_constructible_v<memlock::permit> && !std::is_copy_assignable_v<memlock::permit>);
+static_assert(std::is_nothrow_move_constructible_v<memlock::permit>);
+static_assert(std::is_nothrow_move_assignable_v<memlock::permit>);
+static_assert(std::is_nothrow_default_constructible_v<memlock::permit>);
+static_assert(std::is_same_v<decltype(std::declval<semaphore&>().acquire_permit()), memlock::permit>);
+static_assert(std::is_copy_constructible_v<memlock::counter>);
+
+namespace {
+
+using clock_type = std::chrono::steady_clock;
+
+memlock::client here() { return memlock::client{check_url()}; }
+
+/// What is written against the standard's semaphore.
+template <class Semaphore>
+void use_as_the_standards(Semaphore& three) {
+    three.acquire();
+    CHECK(three.try_acquire());
+    CHECK(three.try_acquire_for(1h));
+    CHECK(!three.try_acquire());
+    CHECK(!three.try_acquire_for(10ms));
+    CHECK(!three.try_acquire_until(clock_type::now() + 10ms));
+    three.release();
+    CHECK(three.try_acquire_until(clock_type::now() + 1h));
+    three.release(2);
+    three.release();
+    three.release(0);
+    CHECK(Semaphore::max() >= 3);
+}
+
+void it_is_used_as_the_standards() {
+    const auto client = here();
+    semaphore ours{client, "standard", 3, 30s};
+    use_as_the_standards(ours);
+    CHECK(ours.available() == 3u);
+#if __cplusplus >= 202002L
+    std::counting_semaphore<3> theirs{3};
+    use_as_the_standards(theirs);
+#endif
+}
+
+void a_try_is_false_when_there_is_none() {
+    const auto client = here();
+    semaphore one{client, "try", 1, 30s}, same{client, "try", 1, 30s};
+    same.acquire();
+    CHECK(!one.try_acquire() && !one.try_acquire_permit());
+    CHECK(!one.try_acquire_for(0s) && !one.try_acquire_for(-1h) && !one.try_acquire_for(1ns));
+    CHECK(!one.try_acquire_for(std::chrono::nanoseconds::min()));
+    const auto began = clock_type::now();
+    CHECK(!one.try_acquire_for(100ms));
+    CHECK(clock_type::now() - began >= 99ms);
+    CHECK(!one.try_acquire_until(std::chrono::system_clock::now() + 50ms));
+    CHECK(!one.try_acquire_until(std::chrono::system_clock::time_point::min()));
+    CHECK(!one.try_acquire_permit_for(20ms) && !one.try_acquire_permit_until(clock_type::now() + 20ms));
+    same.release();
+    CHECK(one.try_acquire_for(std::chrono::hours::max()));
+    one.release();
+    CHECK(one.try_acquire_until(std::chrono::system_clock::time_point::max()));
+    one.release();
+    CHECK(one.try_acquire_permit_until(clock_type::time_point::max()));
+}
+
+void no_more_is_released_than_was_acquired() {
+    const auto client = here();
+    semaphore two{client, "not held", 2, 30s}, same{client, "not held", 2, 30s};
+    THROWS(errc::not_held, two.release());
+    THROWS(errc::invalid, two.release(-1));
+    same.acquire();
+    // Acquired by another object, it is not this one's to give back.
+    THROWS(errc::not_held, two.release());
+    two.acquire();
+    THROWS(errc::not_held, two.release(std::numeric_limits<std::ptrdiff_t>::max()));
+    CHECK(two.available() == 1u);
+    same.release();
+    CHECK(two.available() == 2u);
+}
+
+void any_thread_may_release() {
+    const auto client = here();
+    semaphore two{client, "threads", 2, 30s};
+    two.acquire();
+    std::thread{[&] { two.release(); }}.join();
+    CHECK(two.available() == 2u);
+    THROWS(errc::not_held, two.release());
+}
+
+void a_thread_releases_its_own_first() {
+    const auto client = here();
+    semaphore longer{client, "own first", 2, 300s};
+    longer.acquire();
+    const auto ours = longer.holders().at(0).token;
+    std::thread{[&] {
+        longer.acquire();
+        longer.release();
+        CHECK(longer.holders().size() == 1 && longer.holders()[0].token == ours);
+    }}.join();
+    // Of several, the last one.
+    longer.acquire();
+    longer.release();
+    CHECK(longer.holders().size() == 1 && longer.holders()[0].token == ours);
+    longer.release();
+}
+
+void threads_share_an_object() {
+    const auto client = here();
+    semaphore three{client, "shared", 3, 30s};
+    std::atomic<int> inside{0}, most{0};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 8; i++) {
+        threads.emplace_back([&, i] {
+            for (int turn = 0; turn < 10; turn++) {
+                memlock::permit held;
+                if (i % 2 == 0) held = three.acquire_permit();
+                else three.acquire();
+                const int now = ++inside;
+                CHECK(now <= 3);
+                for (int seen = most; seen < now && !most.compare_exchange_weak(seen, now);) continue;
+                std::this_thread::yield();
+                inside--;
+                if (i % 2 != 0) three.release();
+            }
+        });
+    }
+    for (auto& thread : threads) thread.join();
+    CHECK(most > 1);
+    CHECK(three.available() == 3u);
+    THROWS(errc::not_held, three.release());
+}
+
+void permits_that_were_lost_are_told() {
+    const auto client = here();
+    semaphore four{client, "lost", 4, 30s};
+    four.acquire();
+    four.acquire();
+    auto held = four.acquire_permit(), other = four.acquire_permit();
+    CHECK(plain_delete("semaphore:lost"));
+    THROWS(errc::lost, four.release(2));
+    THROWS(errc::lost, held.extend(30s));
+    CHECK(held && held.remaining() == 0ms);
+    THROWS(errc::lost, held.release());
+    THROWS(errc::not_held, held.release());
+    THROWS(errc::lost, other.release());
+    CHECK(!held && !other);
+}
+
+void a_permit_is_given_back_when_it_ends() {
+    const auto client = here();
+    semaphore five{client, "scoped", 5, 30s};
+    {
+        const auto three = five.acquire_permit({3, 0, false});
+        CHECK(three && three.count() == 3 && three.get() != nullptr);
+        CHECK(five.available() == 2u);
+        CHECK(!five.try_acquire_permit({3, 0, false}));
+        const auto two = five.try_acquire_permit({2, 0, false});
+        CHECK(two && two->count() == 2 && five.available() == 0u);
+    }
+    CHECK(five.available() == 5u);
+    try {
+        const auto held = five.acquire_permit();
+        throw std::runtime_error{"out of the section"};
+    } catch (const std::runtime_error&) {
+    }
+    CHECK(five.available() == 5u);
+    THROWS(errc::invalid, five.acquire_permit({0, 0, false}));
+    THROWS(errc::invalid, five.acquire_permit({6, 0, false}));
+    // A permit object is not what release() gives back.
+    const auto held = five.acquire_permit();
+    THROWS(errc::not_held, five.release());
+}
+
+void a_permit_can_be_moved_and_outlives_the_others() {
+    auto client = std::make_unique<memlock::client>(check_url());
+    auto made = std::make_unique<semaphore>(*client, "moved", 2, 30s);
+    memlock::permit empty;
+    CHECK(!empty && empty.count() == 0 && empty.remaining() == 0ms && empty.get() == nullptr);
+    THROWS(errc::not_held, empty.release());
+    THROWS(errc::not_held, empty.extend(30s));
+    auto held = made->acquire_permit();
+    memlock::permit moved{std::move(held)};
+    CHECK(!held && moved);
+    // What is assigned to gives back what it holds.
+    moved = made->acquire_permit();
+    CHECK(made->available() == 1u);
+    empty = std::move(moved);
+    made.reset();
+    client.reset();
+    empty.extend(1h);
+    CHECK(empty.remaining() > 59min && empty.remaining() <= 1h);
+    THROWS(errc::invalid, empty.extend(999ms));
+    std::thread{[held = std::move(empty)]() mutable { held.release(); }}.join();
+    const auto other = here();
+    CHECK(semaphore(other, "moved", 2, 30s).available() == 2u);
+}
+
+void what_is_still_held_is_given_back_when_the_semaphore_ends() {
+    const auto client = here();
+    semaphore watch{client, "ends", 3, 30s};
+    {
+        semaphore three{client, "ends", 3, 30s};
+        for (int i = 0; i < 3; i++) three.acquire();
+        CHECK(watch.available() == 0u);
+    }
+    CHECK(watch.available() == 3u);
+}
+
+void it_is_set_up_resized_and_torn_down() {
+    const auto client = here();
+    semaphore two{client, "operated", 2, 30s}, any{client, "operated", 30s}, three{client, "operated", 3, 30s};
+    CHECK(!two.available() && two.holders().empty() && !two.resize(3) && !two.tear_down());
+    THROWS(errc::not_found, any.acquire());
+    THROWS(errc::not_found, any.try_acquire());
+    THROWS(errc::not_found, any.acquire_permit());
+    THROWS(errc::not_found, any.set_up(60s));
+    CHECK(two.set_up(60s));
+    CHECK(!two.set_up(60s) && !any.set_up(60s));
+    THROWS(errc::invalid, three.set_up(60s));
+    THROWS(errc::invalid, three.acquire());
+    THROWS(errc::invalid, two.set_up(999ms));
+    any.acquire();
+    CHECK(two.resize(5));
+    THROWS(errc::invalid, two.resize(0));
+    CHECK(any.available() == 4u);
+    CHECK(two.tear_down() && !two.tear_down());
+    THROWS(errc::lost, any.release());
+    THROWS(errc::not_found, any.acquire());
+}
+
+void holders_are_known_by_name() {
+    const auto client = here();
+    semaphore forty{client, "holders", 40, 30s};
+    std::vector<memlock::permit> held;
+    for (int i = 0; i < 19; i++) held.push_back(forty.acquire_permit({i % 2 == 0 ? 1u : 2u, 0, false}));
+    auto holders = forty.holders();
+    CHECK(holders.size() == 19);
+    std::uint32_t permits = 0;
+    for (const auto& holder : holders) {
+        CHECK(!holder.host.empty() && holder.pid == static_cast<std::uint32_t>(getpid()));
+        CHECK(holder.remaining > 27s && holder.remaining <= 33s);
+        CHECK(std::chrono::system_clock::now() - holder.since < 5s);
+        permits += holder.permits;
+    }
+    CHECK(permits == 28 && forty.available() == 12u);
+    std::sort(holders.begin(), holders.end(), [](auto& one, auto& two) { return one.token < two.token; });
+    for (std::size_t i = 1; i < holders.size(); i++) CHECK(holders[i - 1].token != holders[i].token);
+}
+
+void names_numbers_and_leases_are_checked() {
+    const auto client = here();
+    for (const std::string& name : {std::string{"a b\r\n"}, std::string{"\xff"}, std::string(65536, 'x')}) {
+        semaphore one{client, name, 1, 30s};
+        CHECK(one.name() == name && one.get() != nullptr);
+        one.acquire();
+        one.release();
+    }
+    for (const std::string& name : {std::string{"a\0b", 3}, std::string{}, std::string(65537, 'x')}) {
+        THROWS(errc::invalid, semaphore(client, name, 1, 30s));
+        THROWS(errc::invalid, semaphore(client, name, 30s));
+    }
+    for (const auto lease : {0ms, 999ms, -1ms, std::chrono::milliseconds::max()}) {
+        THROWS(errc::invalid, semaphore(client, "lease", 1, lease));
+    }
+    THROWS(errc::invalid, semaphore(client, "none", 0, 30s));
+    memlock::client gone{check_url()};
+    const memlock::client kept{std::move(gone)};
+    THROWS(errc::invalid, semaphore(gone, "moved away", 1, 30s));
+}
+
+void a_release_wakes_who_waits_by_priority() {
+    const auto client = here();
+    semaphore one{client, "woken", 1, 30s};
+    std::vector<int> order;
+    auto held = one.acquire_permit();
+    std::vector<std::thread> waiters;
+    for (const int priority : {-1, 0, 7}) {
+        waiters.emplace_back([&, priority] {
+            const auto permit = one.acquire_permit({1, priority, priority < 0});
+            order.push_back(priority);  // only one is here at a time
+        });
+        QUEUE_AT_BECOMES(static_cast<int>(waiters.size()), "semaphore:woken");
+    }
+    const auto began = clock_type::now();
+    held.release();
+    for (auto& waiter : waiters) waiter.join();
+    CHECK(clock_type::now() - began < std::chrono::milliseconds{TOLD_MS});
+    CHECK((order == std::vector<int>{7, 0, -1}));
+}
+
+void a_handle_ends_single_waits() {
+    const auto client = here(), other = here();
+    semaphore one{client, "handle", 1, 30s};
+    memlock::wait_handle handle{client}, goes_on{client};
+    one.acquire();
+    std::thread waiter{[&] { THROWS(errc::interrupted, one.acquire_unless(handle)); }};
+    std::thread with_limit{[&] { THROWS(errc::interrupted, one.try_acquire_for(1h, handle)); }};
+    std::thread for_permits{[&] { THROWS(errc::interrupted, one.acquire_permit_unless(handle)); }};
+    std::thread stays{[&] {
+        one.acquire_unless(goes_on);
+        one.release();
+    }};
+    QUEUE_AT_BECOMES(4, "semaphore:handle");
+    handle.cancel();
+    waiter.join();
+    with_limit.join();
+    for_permits.join();
+    QUEUE_AT_BECOMES(1, "semaphore:handle");
+    THROWS(errc::interrupted, one.try_acquire_permit_for(0s, handle));
+    one.release();
+    stays.join();
+    CHECK(one.available() == 1u);
+    THROWS(errc::invalid, one.acquire_unless(memlock::wait_handle{other}));
+    const memlock::wait_handle moved{std::move(handle)};
+    THROWS(errc::invalid, one.acquire_unless(handle));
+}
+
+#ifdef __cpp_lib_jthread
+
+void a_stop_ends_the_wait() {
+    const auto client = here();
+    semaphore one{client, "stopped", 1, 30s};
+    one.acquire();
+    std::jthread waiter{[&](const std::stop_token& stop) {
+        THROWS(errc::interrupted, one.acquire_unless(stop));
+        THROWS(errc::interrupted, one.acquire_permit_unless(stop, {.priority = 3}));
+    }};
+    QUEUE_AT_BECOMES(1, "semaphore:stopped");
+    waiter.request_stop();
+    waiter.join();
+    one.release();
+    one.acquire_unless(std::stop_token{});
+    one.release();
+}
+
+#endif
+
+void a_counter_counts() {
+    const auto client = here(), other = here();
+    memlock::counter counter{client, "counter"};
+    CHECK(!counter.available() && counter.key() == "counter");
+    THROWS(errc::not_found, counter.try_acquire());
+    THROWS(errc::not_found, counter.retry());
+    THROWS(errc::not_found, counter.park());
+    THROWS(errc::not_found, counter.release());
+    CHECK(counter.set_up(2) && !counter.set_up(7));
+    const auto same = std::make_unique<memlock::counter>(counter);
+    CHECK(same->try_acquire());
+    counter.retry();
+    CHECK(!counter.try_acquire() && !counter.retry_for(10ms) && !counter.park_for(10ms, 3));
+    CHECK(counter.available() == 0u);
+    std::thread parked{[&] { counter.park(5); }};
+    QUEUE_AT_BECOMES(1, "counter");
+    const auto began = clock_type::now();
+    same->release();
+    parked.join();
+    CHECK(clock_type::now() - began < std::chrono::milliseconds{TOLD_MS});
+    const memlock::wait_handle handle{client}, theirs{other};
+    std::thread ended{[&] { THROWS(errc::interrupted, counter.park_unless(handle)); }};
+    std::thread ended_too{[&] { THROWS(errc::interrupted, counter.retry_unless(handle)); }};
+    handle.cancel();
+    ended.join();
+    ended_too.join();
+    THROWS(errc::invalid, counter.retry_unless(theirs));
+    counter.release();
+    CHECK(counter.retry_for(1h) && counter.available() == 0u);
+    CHECK(strcmp(plain("set counter 0 0 3\r\nhm?\r\n"), "STORED") == 0);
+    THROWS(errc::protocol, counter.available());
+    THROWS(errc::protocol, counter.try_acquire());
+    THROWS(errc::invalid, memlock::counter(client, std::string{"a\0b", 3}));
+    THROWS(errc::invalid, memlock::counter(client, "a b").set_up(1));
+}
+
+}  // namespace
+
+int main() {
+    RUN(it_is_used_as_the_standards);
+    RUN(a_try_is_false_when_there_is_none);
+    RUN(no_more_is_released_than_was_acquired);
+    RUN(any_thread_may_release);
+    RUN(a_thread_releases_its_own_first);
+    RUN(threads_share_an_object);
+    RUN(permits_that_were_lost_are_told);
+    RUN(a_permit_is_given_back_when_it_ends);
+    RUN(a_permit_can_be_moved_and_outlives_the_others);
+    RUN(what_is_still_held_is_given_back_when_the_semaphore_ends);
+    RUN(it_is_set_up_resized_and_torn_down);
+    RUN(holders_are_known_by_name);
+    RUN(names_numbers_and_leases_are_checked);
+    RUN(a_release_wakes_who_waits_by_priority);
+    RUN(a_handle_ends_single_waits);
+#ifdef __cpp_lib_jthread
+    RUN(a_stop_ends_the_wait);
+#endif
+    RUN(a_counter_counts);
+}
