@@ -26,7 +26,17 @@ fuzz_target!(|data: &[u8]| {
         }
     };
     all_keys_differ(&keys, a, b);
+    as_it_is(&keys, a);
 });
+
+/// The key of another program's item is the very name, or none.
+fn as_it_is(keys: &Keyspace, name: &[u8]) {
+    let Ok(key) = keys.plain(name) else { return };
+    assert!(!name.is_empty() && key.as_str().as_bytes().ends_with(name));
+    for text in [key.as_str(), key.waiters().as_str()] {
+        assert!(text.len() <= 250 && text.bytes().all(|byte| (b'!'..=b'~').contains(&byte)), "{text}");
+    }
+}
 
 fn coding(bytes: &[u8]) {
     let text = percent_encode(bytes);

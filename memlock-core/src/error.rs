@@ -14,7 +14,7 @@ use std::fmt;
 pub enum Answer {
     /// Done.
     Ok = 0,
-    /// Another holder has it, and the call was told not to wait.
+    /// Another holder has it, or others have all permits, and the call was told not to wait.
     Busy = 1,
     /// The limit of the wait passed.
     TimedOut = 2,
@@ -22,11 +22,11 @@ pub enum Answer {
     Duplicate = 3,
     /// The session was set up already; the caller is in it and can carry on.
     Exists = 4,
-    /// This process holds no such lock.
+    /// This process holds no such lock or permit.
     NotHeld = 5,
     /// It was ours and was no longer when we got there: the lease ran out, or the server lost the item.
     Lost = 6,
-    /// There is no such session: it was never set up, has expired or was torn down.
+    /// There is no such session, semaphore or counter: it was never set up, has expired or was torn down.
     NotFound = 7,
     /// The wait was cancelled.
     Interrupted = 8,
@@ -61,16 +61,16 @@ impl Answer {
     pub fn describe(self) -> &'static CStr {
         match self {
             Answer::Ok => c"Done.",
-            Answer::Busy => c"Another holder has it.",
-            Answer::TimedOut => c"The wait's limit passed before the lock came free.",
+            Answer::Busy => c"Another holder has it, or others have all permits.",
+            Answer::TimedOut => c"The wait's limit passed before it came free.",
             Answer::Duplicate => c"The key was in the list already.",
-            Answer::Exists => c"The session was set up already; carry on.",
-            Answer::NotHeld => c"This process holds no such lock.",
+            Answer::Exists => c"It was set up already; carry on.",
+            Answer::NotHeld => c"This process holds no such lock or permit.",
             Answer::Lost => {
                 c"It was ours, and was no longer when we got there: the lease ran out, or the server lost it."
             }
             Answer::NotFound => {
-                c"There is no such session: it was never set up, has expired or was torn down."
+                c"There is no such session, semaphore or counter: it was never set up, has expired or was torn down."
             }
             Answer::Interrupted => c"The wait was cancelled.",
             Answer::Invalid => c"An argument is not valid.",

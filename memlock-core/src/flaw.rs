@@ -62,11 +62,25 @@ pub enum Flaw {
     IgnorePriority,
     /// Newcomers take what a waiter for several permits waits for.
     OvertakeGatherers,
+    /// Permits whose lease is over are not taken back.
+    KeepExpired,
+    /// Permits are taken back a second before the server's clock shows the end of their lease.
+    DropTooEarly,
+    /// A semaphore's item is kept for so long, and not until when it says: so it tells the wrong time.
+    RelativeExpiry,
+    /// Whoever gives several permits back rings for one.
+    ForgetTheRest,
+    /// Who gathers permits and gives up keeps newcomers off.
+    GatherForGood,
+    /// Waiters that are overtaken do not count that.
+    NobodyAges,
+    /// A tear-down whose answer was lost takes what was set up since.
+    TearDownWhatCame,
 }
 
 impl Flaw {
     /// All of them.
-    pub const ALL: [Flaw; 26] = [
+    pub const ALL: [Flaw; 33] = [
         Flaw::BlindDelete,
         Flaw::TtlOfTheLease,
         Flaw::TtlPlusOne,
@@ -93,6 +107,13 @@ impl Flaw {
         Flaw::ForgetLostPermits,
         Flaw::IgnorePriority,
         Flaw::OvertakeGatherers,
+        Flaw::KeepExpired,
+        Flaw::DropTooEarly,
+        Flaw::RelativeExpiry,
+        Flaw::ForgetTheRest,
+        Flaw::GatherForGood,
+        Flaw::NobodyAges,
+        Flaw::TearDownWhatCame,
     ];
 }
 

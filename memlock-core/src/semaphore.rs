@@ -37,6 +37,7 @@ use std::time::Duration;
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
+use crate::flaw::{self, Flaw};
 use crate::fork::{self, ForkLocal};
 use crate::lease::{Lease, Ttl, covering};
 use crate::name::Key;
@@ -66,6 +67,9 @@ const ROUNDS: usize = 1000;
 /// Every so many times in a row there is a pause: at first of this much at most, and in the end of that much.
 const ROUNDS_IN_A_ROW: usize = 4;
 const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(3));
+
+/// An answer that took longer is asked for once more: nobody knows when in that time the server's clock was read.
+const SLOW_LOOK: Duration = Duration::from_secs(1);
 
 /// How long a semaphore that nobody uses is kept, unless [`Semaphore::set_up`] says otherwise.
 const LIFE: Duration = Duration::from_secs(24 * 3600);
@@ -254,7 +258,7 @@ impl Semaphore {
                 break;
             };
             // Another one that was set up since we sent the first request is not ours to remove.
-            if sent.is_some_and(|token| token != seen.record.token) {
+            if sent.is_some_and(|token| token != seen.record.token) && !flaw::has(Flaw::TearDownWhatCame) {
                 gone = true;
                 break;
             }
@@ -340,10 +344,12 @@ impl Semaphore {
 
     /// Reads it.
     fn look(&self) -> Result<Option<Seen>> {
-        let mut failures = 0;
+        let (mut failures, mut slow) = (0, 0);
         loop {
             let sent = self.client.clock().now();
             match self.client.one(self.route, Op::Get { key: &self.key }) {
+                // A connection may have been made first. An answer that leaves open when the server's clock was read makes leases longer.
+                Ok(_) if slow + 1 < crate::client::ATTEMPTS && self.is_long_since(sent) => slow += 1,
                 Ok(reply) => return self.note(&reply, sent),
                 Err(failure) => {
                     failures += 1;
@@ -353,6 +359,10 @@ impl Semaphore {
                 }
             }
         }
+    }
+
+    fn is_long_since(&self, sent: Moment) -> bool {
+        self.client.clock().now().since(sent) > SLOW_LOOK
     }
 
     /// What a reply says that was asked for at `sent`.
@@ -383,6 +393,7 @@ impl Semaphore {
             .client
             .run(self.route, &[Op::Put { key, version: None, flags: 0, value: &value, ttl }, Op::Get { key }])
         {
+            Ok(_) if self.is_long_since(sent) => Ok(None),
             Ok(replies) => replies.get(1).map_or(Ok(None), |reply| self.note(reply, sent)),
             Err(failure) if failure.sent && failure.error.is_outage() => Ok(None),
             Err(failure) => Err(failure.error),
@@ -394,9 +405,12 @@ impl Semaphore {
         let lonely = self.is_lonely_before(&seen);
         // Whoever is overtaken often needs its next look at once: a look of its own would leave time to be overtaken again.
         let looks = lonely || self.memory().overtaken;
-        seen.record.touch(seen.now);
+        // Of what is remembered, the time has gone on.
+        let passed = self.client.clock().now().since(seen.sent).as_secs();
+        seen.record.touch(seen.now.saturating_add(passed));
         let value = seen.record.encode();
-        let ttl = Ttl::Until(seen.record.expires);
+        let relative = flaw::has(Flaw::RelativeExpiry);
+        let ttl = if relative { Ttl::For(seen.record.life) } else { Ttl::Until(seen.record.expires) };
         let key = &self.key;
         let put = Op::Put { key, version: Some(seen.version), flags: 0, value: &value, ttl };
         let look = looks.then_some(Op::Get { key });

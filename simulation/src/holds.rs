@@ -166,6 +166,9 @@ impl Judge {
             return self.object(format!("{} was called lost, and is still there", hold.key));
         }
         let gone = self.tokens.get(&hold.token).and_then(|token| token.gone);
+        if gone.is_none() && !again {
+            return self.object(format!("{} was called lost, and nothing has taken it away", hold.key));
+        }
         if let Some((when, Cause::Command)) = gone
             && when < hold.until
             && now < hold.until

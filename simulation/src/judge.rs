@@ -68,7 +68,7 @@ pub(crate) struct Lock {
     pub(crate) greatest_fence: u64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Token {
     pub(crate) process: usize,
     /// It was there before, and an attempt of long ago put it there once more.

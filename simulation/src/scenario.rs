@@ -69,15 +69,15 @@ pub(crate) struct Semaphores {
 }
 
 impl Semaphores {
-    /// Half of the seeds are about mutexes and lists alone, and one in ten about everything.
+    /// Six in ten seeds are about mutexes and lists alone, and one about everything.
     fn of(chance: &mut Chance) -> Semaphores {
         let kind = chance.within(0..10);
-        if kind < 5 {
+        if ![1, 3, 5, 7].contains(&kind) {
             return Semaphores::default();
         }
         Semaphores {
             permits: (0..chance.within(1..3)).map(|_| chance.within(1..6) as u32).collect(),
-            permille: if kind == 5 { 500 } else { 1000 },
+            permille: if kind == 7 { 500 } else { 1000 },
             several: chance.permille(600),
             priorities: chance.permille(500),
             resizes: chance.permille(250),

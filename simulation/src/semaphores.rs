@@ -30,6 +30,8 @@ use text::{Entry, Line, Record};
 /// second for the rounding to the server's seconds, and two because its clock may be so far behind when it is read. That
 /// clock shows the end up to a second and some milliseconds later: so permits of the dead come back within the lease + 4.1 s.
 const AFTER_THE_LEASE: Nanos = 3 * SECOND + 50 * MILLI;
+/// And so much later where a slow answer leaves open when the server's clock was read.
+const SLOW_LOOK: Nanos = SECOND;
 
 #[derive(Debug, Default)]
 pub(crate) struct Semaphores {
@@ -37,15 +39,20 @@ pub(crate) struct Semaphores {
     /// Who waits for permits: by task.
     calls: BTreeMap<usize, Call>,
     /// Who wants to know how one is: what it was since.
-    watches: BTreeMap<usize, (String, BTreeSet<Option<(u32, u32)>>)>,
+    watches: BTreeMap<usize, (String, BTreeSet<Status>)>,
     /// What leases a task has asked for, and when.
     leases: BTreeMap<usize, Vec<(Nanos, Nanos)>>,
 }
+
+/// How many permits there are, and how many are available; `None`: there is no such semaphore.
+pub(crate) type Status = Option<(u32, u32)>;
 
 #[derive(Debug, Default)]
 struct Semaphore {
     record: Option<Record>,
     queue: Vec<Entry>,
+    /// The task that has last written that it gathers.
+    gatherer: Option<usize>,
     /// Since when somebody stands in the queue, by the id.
     stands: BTreeMap<String, Stand>,
     /// How many permits it is to have; and how many it was ever to have.
@@ -57,7 +64,10 @@ struct Semaphore {
     was_shrunk: bool,
     /// When each task was told to tear it down, and how often it has since.
     tear_downs: BTreeMap<usize, Vec<(Nanos, u32)>>,
-    /// When a line's end passed that was there yet.
+    /// Processes that have left something in the queue, for which they may be rung later on.
+    leavers: BTreeSet<usize>,
+    /// Whose ends passed while their lines were there, and when that was last: nobody rings for those.
+    over: BTreeSet<String>,
     overslept: Option<Nanos>,
 }
 
@@ -165,7 +175,8 @@ impl Judge {
                 (Some(_), None) => self.may_end(key, by),
                 (None, None) => Ok(()),
             };
-            let written = after.as_ref().map_or(Ok(()), |after| keeps_time(after, change.expires));
+            let shows = if self.calm { server.time() } else { 0 };
+            let written = after.as_ref().map_or(Ok(()), |after| keeps_time(after, change.expires, shows));
             if let Err(what) = checked.and(written) {
                 return self.object(format!("process {} wrote {key} so that {what}: {after:?}", by.process));
             }
@@ -183,8 +194,8 @@ impl Judge {
                 self.object(format!("{key} was gone before its holder {} was", line.token));
             }
             let cause = match line.until <= shows {
+                _ if lost => Cause::Loss,
                 true => Cause::Expiry,
-                false if lost => Cause::Loss,
                 false => Cause::Command,
             };
             if let Some(token) = self.tokens.get_mut(&line.token) {
@@ -197,10 +208,19 @@ impl Judge {
         if let (Some(Doer { process, task, sent }), Some(after)) = (by, &after) {
             for line in &after.lines {
                 let token = Token { process, task: Some(task), sent, written: now, gone: None, again: false };
-                self.tokens.entry(line.token.clone()).or_insert(token);
+                let known = self.tokens.entry(line.token.clone()).or_insert_with(|| token.clone());
+                // The same attempt goes on, after what it had without knowing was lost.
+                if known.gone.is_some() {
+                    *known = token;
+                }
             }
         }
         if let Some(semaphore) = self.semaphores.all.get_mut(key) {
+            let gathers =
+                |record: &Option<Record>| record.as_ref().and_then(|record| record.gathering.clone());
+            if let (Some(by), true) = (by, gathers(&after) != gathers(&before)) {
+                semaphore.gatherer = gathers(&after).map(|_| by.task);
+            }
             let number = |record: &Option<Record>| record.as_ref().map_or(0, |record| record.permits);
             let same = after.is_some() && before.is_some();
             semaphore.was_shrunk = same && (semaphore.was_shrunk || number(&after) < number(&before));
@@ -238,7 +258,8 @@ impl Judge {
             }
         }
         let lease = self.semaphores.lease_at(by.task, by.sent);
-        let latest = by.sent + lease + AFTER_THE_LEASE + lease / 5000;
+        let slow = if self.calm { 0 } else { SLOW_LOOK };
+        let latest = by.sent + lease + AFTER_THE_LEASE + slow + lease / 5000;
         let is_new = |line: &&Line| before.line(&line.token).is_none();
         for line in after.lines.iter().filter(|line| before.line(&line.token) != Some(line)) {
             if server.shows_at(line.until) > latest {
@@ -250,7 +271,13 @@ impl Judge {
         if !new.is_empty() && after.given() > u64::from(after.permits) {
             return Err("more permits are out than there are".to_owned());
         }
-        if let Some(line) = new.iter().find(|line| owner(&line.token).is_some()) {
+        let again = |line: &&&Line| {
+            let known = self.tokens.get(&line.token);
+            known.is_some_and(|it| {
+                it.task != Some(by.task) || matches!(it.gone, None | Some((_, Cause::Command)))
+            })
+        };
+        if let Some(line) = new.iter().find(again) {
             return Err(format!("{} is there once more", line.token));
         }
         self.may_take(key, before, &new, by, shows)?;
@@ -307,8 +334,12 @@ impl Semaphore {
     }
 }
 
-/// Readers tell the time by when the item says that it expires.
-fn keeps_time(record: &Record, expires: Option<u64>) -> Result<(), String> {
+/// Readers tell the time by when the item says that it expires; and it is kept for as long as was asked for, but for what its
+/// clock was behind.
+fn keeps_time(record: &Record, expires: Option<u64>, shows: u64) -> Result<(), String> {
+    if record.expires + 2 < shows + record.life {
+        return Err(format!("it is kept until {}, too short from {shows} on", record.expires));
+    }
     if expires != Some(record.expires) {
         return Err(format!("it expires at {expires:?}, and says something else"));
     }

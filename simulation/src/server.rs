@@ -209,6 +209,11 @@ impl Server {
 
     /// Runs a command. Whose versions are of another life is the connection's business: the server compares cas ids.
     pub(crate) fn run(&mut self, command: &Command) -> Reply {
+        // One that was stored too late to live is never found.
+        let over = |it: &Stored| it.expires.is_some_and(|at| at <= self.shows);
+        if self.items.get(command.key()).is_some_and(over) {
+            self.set(command.key(), None, Cause::Expiry);
+        }
         let found = self.items.get(command.key()).cloned();
         match (command, found) {
             (Command::Add { .. }, Some(_)) => Reply::Exists,

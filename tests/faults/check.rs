@@ -8,7 +8,7 @@
 //! | a key with two ids, an id with two keys, a key with two firsts or with none; a session set up twice, or gone | [`lists`] |
 //! | a call that lasts longer than its limit and [`BOUND`]; an answer that these programs cannot get | [`calls`] |
 //!
-//! That all permits are there when everybody is dead is looked at by [`World::stuck`](crate::world::World::stuck).
+//! Whether all permits and locks are there again when everybody is dead is looked at by [`left`](crate::left).
 //!
 //! Stamps are taken so that they err on the side of memlock: a hold is counted from when the grant was known until just
 //! before the release was begun, or until its deadline. Where the server lost its memory (it was flushed, restarted, or

@@ -6,7 +6,7 @@
 //!
 //! - [`trouble`]: the faults; [`cuts`] and [`cable`] are two that need more.
 //! - [`crew`], [`world`]: the clients, and what they run in. client.rs, client.c and client.py are the clients.
-//! - [`history`], [`check`]: what they wrote down, and what it must show.
+//! - [`history`], [`check`]: what they wrote down, and what it must show; [`left`]: what they leave behind.
 //! - [`round`], [`soak`], [`growth`], [`report`]: the two ways to run all that, and what is told of it.
 
 // A program that reports by a table.
@@ -29,6 +29,7 @@ mod crew;
 mod cuts;
 mod growth;
 mod history;
+mod left;
 mod report;
 mod round;
 mod soak;

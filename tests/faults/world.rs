@@ -3,28 +3,23 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use memlock_core::Client;
 use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::lease::MIN_LEASE;
 use memlock_core::wait::entries;
-use memlock_core::{Client, Request, Wait, Waited};
 use memlock_tests::proxy::Proxy;
 use memlock_tests::server::Memcached;
 
 use crate::cable::Cable;
 use crate::chance::Chance;
-use crate::check::{Facts, KEPT};
+use crate::check::Facts;
 use crate::crew::{Crew, Kind, Programs, Way};
 use crate::history::{Call, Span};
-use crate::{Failure, now};
+use crate::{Failure, left, now};
 
 /// The names that the clients contend for.
 pub(crate) const NAMES: [&str; 3] = ["m0", "m1", "m2"];
 /// The semaphores, and how many permits each has.
 pub(crate) const SEMAPHORES: [(&str, u32); 2] = [("p0", 2), ("p1", 4)];
-/// The longest lease that the clients ask for.
-const LONGEST_LEASE: Duration = Duration::from_secs(2);
-/// When a lock that a client left must have come free: its lease of two seconds, the server's three, and a look.
-const FREE_AGAIN: Duration = Duration::from_secs(8);
 /// What the clients ask for in their URL: [`crate::check::BOUND`] is made from it.
 pub(crate) const SHORT: &str = "io_timeout=300ms&connect_timeout=300ms&outage=1s";
 /// Where nothing is wrong with server and wire, a busy machine is not to look like it.
@@ -137,49 +132,10 @@ impl World {
         queues.map(|queue| entries::waiters(&queue).count()).sum()
     }
 
-    /// What is left of the clients when all of them have ended: permits that do not come back, and locks that do not come
-    /// free.
+    /// What is left of the clients when all of them have ended.
     pub(crate) fn stuck(&self) -> Result<Vec<String>, Failure> {
         let client = Client::connect(&self.server.url())?;
-        let mut stuck = Vec::new();
-        // The dead hold permits for the rest of their lease, and for as long as the server's clock may be behind.
-        let end = now() + LONGEST_LEASE + KEPT;
-        for (name, size) in SEMAPHORES {
-            let semaphore = client.open_semaphore(name, MIN_LEASE)?;
-            let status = loop {
-                // Where it was lost with the server's memory, and not used since, nobody holds any of it.
-                match semaphore.status()? {
-                    Some(status) if status.available < size && now() < end => {
-                        std::thread::sleep(Duration::from_millis(20));
-                    }
-                    status => break status,
-                }
-            };
-            let Some(status) = status else { continue };
-            if (status.permits, status.available) != (size, size) {
-                stuck.push(format!("{name} had {size} permits, and when all clients had ended: {status:?}"));
-                continue;
-            }
-            // All of them at once, and not one more.
-            let all = Request { permits: size, ..Request::default() };
-            match semaphore.acquire_with(all, &Wait::at_most(FREE_AGAIN))? {
-                Waited::Done(mut permits) => {
-                    if semaphore.try_acquire()?.is_some() {
-                        stuck.push(format!("{name} gives more than its {size} permits"));
-                    }
-                    permits.release()?;
-                }
-                _ => stuck
-                    .push(format!("{name} did not give its {size} permits within {FREE_AGAIN:?} of the end")),
-            }
-        }
-        for name in NAMES {
-            match client.mutex(name, MIN_LEASE)?.lock_for(FREE_AGAIN)? {
-                Some(mut lock) => drop(lock.unlock()?),
-                None => stuck.push(format!("{name} did not come free within {FREE_AGAIN:?} of the end")),
-            }
-        }
-        Ok(stuck)
+        Ok([left::permits(&client, left::COME_BACK)?, left::locks(&client, left::COME_FREE)?].concat())
     }
 
     /// Forgets the histories: they showed nothing.

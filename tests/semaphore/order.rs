@@ -147,3 +147,48 @@ fn more_permits_are_given_to_those_who_wait() {
     assert_eq!(have.len(), 2);
     drop(held);
 }
+
+#[test]
+fn the_rest_of_what_was_gathered_goes_to_those_behind() {
+    let bench = Bench::new();
+    let (got, gets) = mpsc::channel();
+    let semaphore = bench.semaphore(5);
+    let held = all(&semaphore, 2);
+    let crew = Crew { bench: &bench, permits: 5, got };
+    crew.waits("four", of(4, 0));
+    crew.waits("one", of(1, 0));
+    let began = std::time::Instant::now();
+    drop(held);
+    let mut have: Vec<_> = (0..2).map(|_| gets.recv_timeout(PATIENCE).unwrap()).collect();
+    have.sort_by_key(|(name, _)| *name);
+    assert_eq!(have.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["four", "one"]);
+    // Without a bell it would look after 150 ms at the earliest.
+    assert!(began.elapsed() < Duration::from_millis(150), "{:?}", began.elapsed());
+}
+
+#[test]
+fn who_gathers_and_gives_up_leaves_all_of_it_to_those_behind() {
+    let bench = Bench::new();
+    let (got, gets) = mpsc::channel();
+    let client = bench.client();
+    let _held = all(&bench.semaphore(4), 2);
+    let cancel = client.cancel_handle();
+    thread::scope(|scope| {
+        let gatherer = scope.spawn(|| {
+            let semaphore = client.semaphore("s", 4, super::LEASE).unwrap();
+            semaphore.acquire_with(of(4, 0), &Wait::FOREVER.unless_cancelled(&cancel)).unwrap()
+        });
+        bench.until(|| bench.queue().len() == 1);
+        let crew = Crew { bench: &bench, permits: 4, got };
+        crew.waits("one", of(1, 0));
+        crew.waits("another", of(1, 0));
+        let began = std::time::Instant::now();
+        cancel.cancel();
+        let have: Vec<_> = (0..2).map(|_| gets.recv_timeout(PATIENCE).unwrap()).collect();
+        assert!(began.elapsed() < Duration::from_millis(150), "{:?}", began.elapsed());
+        drop(have);
+        assert!(matches!(gatherer.join().unwrap(), memlock_core::Waited::Interrupted));
+    });
+    // Nor does it keep newcomers off any more.
+    assert!(bench.semaphore(4).try_acquire().unwrap().is_some());
+}

@@ -23,6 +23,9 @@ use crate::wait::queue::Room;
 /// again.
 const GATHERS: u64 = 5;
 
+/// How often one that goes tries to take off that it gathers, where others write at the same time.
+const MOST_TRIES: usize = 10;
+
 /// One acquisition on its way: the same token however often it tries.
 pub(super) struct Attempt<'a> {
     semaphore: &'a Semaphore,
@@ -136,6 +139,28 @@ impl<'a> Attempt<'a> {
             seen.record.gathering = Some(Gathering { token: self.token, priority, until });
             let _ = self.semaphore.write(seen, &[]);
         }
+    }
+
+    /// Lets newcomers have what we gathered, now that we go. Gives how it was when that was done.
+    fn gather_no_more(&self, seen: Seen) -> Seen {
+        let mut now = seen;
+        for _ in 0..MOST_TRIES {
+            let ours = now.record.gathering.is_some_and(|gathering| gathering.token == self.token);
+            if !ours || flaw::has(Flaw::GatherForGood) {
+                break;
+            }
+            let mut without = now.clone();
+            without.record.gathering = None;
+            match self.semaphore.write(without, &[]) {
+                Ok(Wrote { done: false, after, .. }) => {
+                    let Some(seen) = after.or_else(|| self.semaphore.look().ok().flatten()) else { break };
+                    now = seen;
+                }
+                // It is over by itself in some seconds.
+                _ => break,
+            }
+        }
+        now
     }
 }
 
@@ -263,11 +288,19 @@ impl Goal for Attempt<'_> {
 
     fn room(&mut self, reply: &Reply) -> Option<Room> {
         let permits = match self.semaphore.note(reply, self.looked.get()) {
-            Ok(Some(seen)) => seen.record.available(seen.now),
+            Ok(Some(seen)) => {
+                let seen = self.gather_no_more(seen);
+                seen.record.available(seen.now)
+            }
             // Whoever comes finds out.
             _ => u32::MAX,
         };
         (permits > 0).then_some(Room { permits, shared: true })
+    }
+
+    fn is_for_the_first(&self, reply: &Reply) -> bool {
+        let Ok(Some(seen)) = self.semaphore.note(reply, self.looked.get()) else { return false };
+        self.fits(&seen, true) && !self.fits(&seen, false)
     }
 
     fn request(&self) -> Request {

@@ -16,6 +16,7 @@
 //!
 //! Words at the ends of lines are a later version's business and are kept. Nothing here does any I/O.
 
+use crate::flaw::{self, Flaw};
 use crate::name::{percent_decode, push_number};
 use crate::owner::Token;
 
@@ -143,7 +144,8 @@ impl Record {
 
     /// How many permits nobody holds when the server's clock shows `now`.
     pub(crate) fn available(&self, now: u64) -> u32 {
-        let live = self.holdings.iter().filter(|holding| holding.until > now);
+        let kept = flaw::has(Flaw::KeepExpired);
+        let live = self.holdings.iter().filter(|holding| holding.until > now || kept);
         let held: u64 = live.map(|holding| u64::from(holding.permits)).sum();
         u32::try_from(u64::from(self.permits).saturating_sub(held)).unwrap_or(0)
     }
@@ -174,7 +176,8 @@ impl Record {
 
     /// Gives permits to a holder, and drops those whose lease is over.
     pub(crate) fn take(&mut self, now: u64, holding: Holding) {
-        self.holdings.retain(|other| other.until > now);
+        let early = u64::from(flaw::has(Flaw::DropTooEarly));
+        self.holdings.retain(|other| other.until > now + early);
         if self.gathering.is_some_and(|other| other.token == holding.token || other.until <= now) {
             self.gathering = None;
         }

@@ -1,5 +1,7 @@
 //! Releasing and extending: steps that only the holder may take, and finding out what came of them.
 
+use std::time::Duration;
+
 use super::permit::Permit;
 use super::seen::Seen;
 use super::{ROUNDS, Wrote, unsettled};
@@ -11,7 +13,7 @@ use crate::lease::Lease;
 use crate::store::{Item, Op, Reply};
 
 /// How long a request may be under way, for the purpose of looking for what it left.
-pub(super) const LATEST_ARRIVAL: std::time::Duration = std::time::Duration::from_secs(10);
+pub(super) const LATEST_ARRIVAL: Duration = Duration::from_secs(10);
 
 /// A step that only the holder may take.
 #[derive(Clone, Copy)]
@@ -89,6 +91,9 @@ impl Permit {
                         Step::Release => semaphore.memory().seen = after,
                         Step::Extend(_) => {
                             self.seen = after;
+                            let late = flaw::has(Flaw::ExtensionFromReply);
+                            let deadline =
+                                deadline + if late { clock.now().since(now) } else { Duration::ZERO };
                             let before = std::mem::replace(&mut self.deadline, deadline);
                             if slow {
                                 self.believe_if_it_lasts(before)?;

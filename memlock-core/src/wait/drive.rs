@@ -92,6 +92,7 @@ struct Waiter<'a, 'g, G: Goal> {
     number: u64,
     process: u64,
     first: bool,
+    /// A bell was heard for where we stand, so that whoever rang takes us off.
     heard: bool,
     left: bool,
     failure: Option<Error>,
@@ -219,6 +220,8 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         }
         self.ids.push(id);
         let line = entries::line(self.bell.address(test), id, self.goal.request());
+        // A bell that we heard was for a place where we do not stand any more.
+        self.heard = false;
         match self.queue.join(&line, id, front, self.goal.look()) {
             Ok((before, reply)) => match self.goal.seen(&reply, before == 0) {
                 Ok(lock) => {
@@ -243,10 +246,18 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         // One of our own strays may be what is in the way.
         self.at.client.take_off_strays(self.at.route);
         let op = self.goal.look();
-        let (stand, reply) = match self.queue.look(&self.ids, queue, lock.then_some(op)) {
+        let (mut stand, reply) = match self.queue.look(&self.ids, queue, lock.then_some(op)) {
             Ok(seen) => seen,
             Err(error) => return self.fail(error),
         };
+        // Those before us may have gone since we looked at the queue.
+        let unsure = stand.is_none() && self.plan.is_queued() && !self.plan.is_called();
+        if unsure && reply.as_ref().is_some_and(|reply| self.goal.is_for_the_first(reply)) {
+            stand = match self.queue.look(&self.ids, true, None) {
+                Ok((stand, _)) => stand,
+                Err(error) => return self.fail(error),
+            };
+        }
         if let Some(stand) = stand
             && self.plan.was_passed_over(stand)
         {
@@ -302,11 +313,15 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         self.ids.clear();
     }
 
-    /// Rings the next one in our place.
+    /// Rings the next one in our place; or as many as have room, who may all have stood behind us.
     fn pass_on(&self, room: Room) {
         if let Ok(Some(queue)) = self.at.client.get(self.at.route, self.queue.key) {
             let ring = ringing(self.at.client, self.at.hall, self.at.key, Duration::ZERO);
-            self.queue.hand_on(queue, room, &self.ids, &ring, &is_deaf);
+            if room.shared {
+                self.queue.hand_on_all(queue, room.permits, room.permits, &self.ids, &ring, &is_deaf);
+            } else {
+                self.queue.hand_on(queue, room, &self.ids, &ring, &is_deaf);
+            }
         }
     }
 

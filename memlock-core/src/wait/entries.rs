@@ -145,7 +145,9 @@ pub fn after(queue: &[u8], gone: &[WaitId], passed: Option<WaitId>, rung: Option
         let overtaken = rung.as_ref().is_some_and(|(at, rung)| place < *at && entry.rank() < rung.rank());
         match entry.overtaken {
             _ if passed == Some(entry.id) => with_field(entry.line, PASSED, entry.passed.saturating_add(1)),
-            Some(often) if overtaken => with_field(entry.line, OVERTAKEN, often.saturating_add(1)),
+            Some(often) if overtaken && !flaw::has(Flaw::NobodyAges) => {
+                with_field(entry.line, OVERTAKEN, often.saturating_add(1))
+            }
             _ => entry.line.to_vec(),
         }
     };

@@ -30,6 +30,10 @@ pub(crate) trait Goal {
     /// What of it whoever is next can have, now that we go. A holder that would not ring is told to: it may have come in between,
     /// after we were rung.
     fn room(&mut self, reply: &Reply) -> Option<Room>;
+    /// Whether it could be had, if only we were the first of all.
+    fn is_for_the_first(&self, _reply: &Reply) -> bool {
+        false
+    }
     /// What others need to know of what we want.
     fn request(&self) -> Request {
         Request::default()

@@ -10,6 +10,7 @@ use super::entries::{self, Entry, WaitId};
 use super::plan::Stand;
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
+use crate::flaw::{self, Flaw};
 use crate::lease::Ttl;
 use crate::name::Key;
 use crate::store::{Failure, Item, Op, Reply, Route};
@@ -212,7 +213,8 @@ impl Queue<'_> {
     }
 
     /// As [`Queue::hand_on`], for several permits: rings the first ones as long as there is room for them, until they are as many as
-    /// became free.
+    /// became free: for the others, whoever freed them rings. But what was free before may have waited for somebody who wants
+    /// several, and nobody else would ring for the rest of it.
     pub(crate) fn hand_on_all(
         &self,
         queue: Item,
@@ -225,11 +227,14 @@ impl Queue<'_> {
         let mut queue = Some(queue);
         let mut first = None;
         while let Some(item) = queue.take() {
+            if entries::waiters(&item.value).any(|entry| entry.permits > 1) {
+                freed = room;
+            }
             let handed = self.hand_on(item, Room { permits: room, shared: true }, ours, ring, is_deaf);
             let rung = handed.rung.unwrap_or(0);
             first.get_or_insert(handed);
             (room, freed) = (room.saturating_sub(rung), freed.saturating_sub(rung));
-            if rung > 0 && room > 0 && freed > 0 {
+            if rung > 0 && room > 0 && freed > 0 && !flaw::has(Flaw::ForgetTheRest) {
                 queue = self.client.get(self.route, self.key).ok().flatten();
             }
         }

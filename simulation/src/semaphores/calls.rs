@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Judge, Semaphores};
+use super::{Judge, Semaphores, Status};
 use crate::holds::Hold;
 use crate::judge::Token;
 use crate::server::{Cause, Server};
@@ -61,7 +61,7 @@ impl Semaphores {
     }
 
     /// Whether it was so at some time since that task began to watch.
-    pub(crate) fn saw(&mut self, task: usize, seen: Option<(u32, u32)>) -> bool {
+    pub(crate) fn saw(&mut self, task: usize, seen: Status) -> bool {
         self.watches.remove(&task).is_none_or(|(_, states)| states.contains(&seen))
     }
 }
@@ -78,6 +78,7 @@ impl Judge {
         if calls.is_empty() {
             return;
         }
+        let calm = self.calm;
         for (key, semaphore) in all.iter_mut() {
             let waits: Vec<usize> =
                 calls.iter().filter(|(_, call)| call.ask.key == *key).map(|(&task, _)| task).collect();
@@ -89,9 +90,12 @@ impl Judge {
                 let available = semaphore.available(shows, |line| mine(&line.token));
                 let fits = available >= u64::from(call.ask.permits);
                 let record = semaphore.record.as_ref();
-                let gathers = record.and_then(|record| record.gathering.as_ref()).is_some_and(|other| {
-                    other.until > shows && call.ask.priority <= other.priority && !mine(&other.token)
-                });
+                // Where nothing goes wrong, it says so only as long as it waits.
+                let waiting = !calm || semaphore.gatherer.is_none_or(|task| waits.contains(&task));
+                let gathers = waiting
+                    && record.and_then(|record| record.gathering.as_ref()).is_some_and(|other| {
+                        other.until > shows && call.ask.priority <= other.priority && !mine(&other.token)
+                    });
                 call.was_busy |= !fits || gathers;
                 call.was_missing |= record.is_none();
                 call.was_other |= record.is_some_and(|record| {
@@ -101,9 +105,11 @@ impl Judge {
                 let next = fits && semaphore.is_next(task, |other| waits.contains(&other));
                 call.could_have = if next { call.could_have.or(Some(now)) } else { None };
             }
-            let over = |line: &super::Line| line.until <= shows;
-            if semaphore.record.iter().any(|record| record.lines.iter().any(over)) {
-                semaphore.overslept = Some(now);
+            let lines = semaphore.record.iter().flat_map(|record| &record.lines);
+            for line in lines.filter(|line| line.until <= shows) {
+                if semaphore.over.insert(line.token.clone()) {
+                    semaphore.overslept = Some(now);
+                }
             }
         }
     }
@@ -121,7 +127,16 @@ impl Judge {
             was_missing: false,
             could_have: None,
         };
-        self.semaphores.calls.insert(task, call);
+        let Semaphores { all, calls, .. } = &mut self.semaphores;
+        if let Some(semaphore) = all.get_mut(&call.ask.key)
+            && semaphore.stands.values().any(|it| {
+                let waits = |other: &Call| other.ask.key == call.ask.key && other.begun <= it.since;
+                it.process == process && !calls.get(&it.task).is_some_and(waits)
+            })
+        {
+            semaphore.leavers.insert(process);
+        }
+        calls.insert(task, call);
         self.look_at_semaphores(now, shows);
     }
 
@@ -160,6 +175,12 @@ impl Judge {
             self.tally.errors += 1;
         } else {
             self.tally.refusals += 1;
+        }
+        if call.has_stood
+            && !self.calm
+            && let Some(semaphore) = self.semaphores.all.get_mut(&call.ask.key)
+        {
+            semaphore.leavers.insert(call.process);
         }
         let key = &call.ask.key;
         let left = || {

@@ -13,9 +13,10 @@ const JUST_NOW: Nanos = 100 * MILLI;
 #[derive(Clone, Debug)]
 pub(super) struct Stand {
     pub(super) task: usize,
+    pub(super) process: usize,
     rank: i64,
     /// Since when it has that rank.
-    since: Nanos,
+    pub(super) since: Nanos,
 }
 
 impl Judge {
@@ -45,10 +46,11 @@ impl Judge {
         for entry in &after {
             let rank = entry.rank();
             let Some(stand) = semaphore.stands.get_mut(&entry.id) else {
-                let Some(Doer { task, sent, .. }) = by else { continue };
-                semaphore.stands.insert(entry.id.clone(), Stand { task, rank, since: now });
-                if let Some(call) = calls.get_mut(&task).filter(|call| call.begun <= sent) {
-                    call.has_stood = true;
+                let Some(Doer { task, process, sent }) = by else { continue };
+                semaphore.stands.insert(entry.id.clone(), Stand { task, process, rank, since: now });
+                match calls.get_mut(&task).filter(|call| call.begun <= sent) {
+                    Some(call) => call.has_stood = true,
+                    None => drop(semaphore.leavers.insert(process)),
                 }
                 continue;
             };
@@ -96,7 +98,8 @@ impl Judge {
     ) -> Result<(), String> {
         let (Some(gathering), [line]) = (&before.gathering, new) else { return Ok(()) };
         let Some(call) = self.semaphores.calls.get(&by.task) else { return Ok(()) };
-        if call.ask.key != key || call.begun > by.sent || call.has_stood {
+        let left = self.semaphores.all.get(key).is_some_and(|it| it.leavers.contains(&by.process));
+        if call.ask.key != key || call.begun > by.sent || call.has_stood || left {
             return Ok(());
         }
         if gathering.until > shows && gathering.token != line.token && call.ask.priority <= gathering.priority
