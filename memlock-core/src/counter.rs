@@ -21,6 +21,7 @@
 use std::time::Duration;
 
 use crate::client::Client;
+use crate::contention::{ROUNDS, give_way};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::Ttl;
 use crate::name::Key;
@@ -29,9 +30,6 @@ use crate::wait::entries::{Request, WaitId};
 use crate::wait::plan::Seen;
 use crate::wait::queue::{Queue, Room};
 use crate::wait::{self, Goal, Wait, Waited};
-
-/// How often the number is written over anew because somebody else was faster.
-const ROUNDS: usize = 100;
 
 /// A counter by its item's key. It can be used from any number of threads at once.
 #[derive(Clone, Debug)]
@@ -131,7 +129,7 @@ impl Counter {
     /// Writes one less over what was read, unless it is none.
     fn take(&self) -> Result<Option<()>> {
         let key = &self.key;
-        for _ in 0..ROUNDS {
+        for round in 0..ROUNDS {
             let Some(item) = self.client.get(self.route, key)? else { return Err(self.missing()) };
             let Some(left) = self.number(&item)?.checked_sub(1) else { return Ok(None) };
             let value = left.to_string();
@@ -140,7 +138,9 @@ impl Counter {
                 Op::Put { key, version: Some(item.version), flags: item.flags, value: value.as_bytes(), ttl };
             match self.client.one(self.route, put) {
                 Ok(Reply::Written) => return Ok(Some(())),
-                Ok(_) => {}
+                Ok(_) => {
+                    give_way(&self.client, round)?;
+                }
                 Err(failure) if failure.sent && failure.error.is_outage() => {
                     return Err(Error::new(
                         ErrorKind::Unknown,

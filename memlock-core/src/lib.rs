@@ -28,6 +28,7 @@
 pub mod bare;
 pub mod client;
 pub mod clock;
+mod contention;
 pub mod counter;
 pub mod distinct;
 pub mod error;

@@ -6,9 +6,10 @@ use std::time::Duration;
 use super::permit::{Grant, Permit};
 use super::record::{Gathering, Holding};
 use super::seen::Seen;
-use super::{LIFE, ROUNDS, Semaphore, Wrote, unsettled};
+use super::{LIFE, Semaphore, Wrote, unsettled};
 use crate::client::ATTEMPTS;
 use crate::clock::Moment;
+use crate::contention::{ROUNDS, give_way};
 use crate::error::{Error, Result};
 use crate::flaw::{self, Flaw};
 use crate::lease::covering;
@@ -229,7 +230,7 @@ impl Goal for Attempt<'_> {
                     }
                     // Somebody else was faster, and here is what it made of it.
                     known = after;
-                    if semaphore.give_way(round)? {
+                    if give_way(client, round)? {
                         known = None;
                         if self.in_doubt_since.is_none() && enough() {
                             return Ok(None);

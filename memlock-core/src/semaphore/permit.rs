@@ -8,6 +8,7 @@ use super::seen::Seen;
 use super::settle::{Settled, Step};
 use crate::client::Client;
 use crate::clock::Moment;
+use crate::contention::{ROUNDS, give_way};
 use crate::error::{Error, ErrorKind, Result};
 use crate::flaw::{self, Flaw};
 use crate::fork;
@@ -276,7 +277,7 @@ pub(crate) fn ring_next(client: &Client, route: Route, key: &Key) {
 pub(crate) fn take_off(client: &Client, route: Route, key: &Key, token: Token) -> Result<bool> {
     let semaphore = Semaphore::new(client.clone(), key.clone(), None, Lease::new(crate::lease::MIN_LEASE)?)?;
     debug_assert_eq!(route, semaphore.route);
-    for round in 0..super::ROUNDS {
+    for round in 0..ROUNDS {
         let Some(mut seen) = semaphore.look()? else { return Ok(false) };
         if seen.record.held_by(token).is_none() {
             return Ok(false);
@@ -285,7 +286,7 @@ pub(crate) fn take_off(client: &Client, route: Route, key: &Key, token: Token) -
         if semaphore.write(seen, &[]).map_err(|failure| failure.error)?.done {
             return Ok(true);
         }
-        semaphore.give_way(round)?;
+        give_way(client, round)?;
     }
     Ok(false)
 }

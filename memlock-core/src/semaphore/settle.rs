@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use super::permit::Permit;
 use super::seen::Seen;
-use super::{ROUNDS, Wrote, unsettled};
+use super::{Wrote, unsettled};
 use crate::client::ATTEMPTS;
 use crate::clock::Moment;
+use crate::contention::{ROUNDS, give_way};
 use crate::error::{Error, ErrorKind, Result};
 use crate::flaw::{self, Flaw};
 use crate::lease::Lease;
@@ -80,7 +81,7 @@ impl Permit {
             let more = if matches!(step, Step::Release) { &queue[..] } else { &[] };
             match semaphore.write(seen, more) {
                 Ok(Wrote { done: false, after, .. }) => {
-                    known = if semaphore.give_way(round)? { None } else { after };
+                    known = if give_way(&semaphore.client, round)? { None } else { after };
                 }
                 Ok(Wrote { room, replies, after, .. }) => {
                     let queue = match replies.into_iter().next() {

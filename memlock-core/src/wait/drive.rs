@@ -44,7 +44,9 @@ pub(crate) fn wait_for<G: Goal>(goal: &mut G, wait: &Wait<'_>, at: &Place<'_, G>
         return Ok(Waited::Interrupted);
     }
     if wait.is_once() {
-        return Ok(goal.attempt(false, &interrupted)?.map_or(Waited::Busy, Waited::Done));
+        // Whoever was told to leave it at that has not found out whether it can be had.
+        let otherwise = || if told.get() { Waited::Interrupted } else { Waited::Busy };
+        return Ok(goal.attempt(false, &interrupted)?.map_or_else(otherwise, Waited::Done));
     }
     let began = at.client.clock().now();
     let known = at.hall.come(at.key, began);

@@ -215,6 +215,8 @@ impl Queue<'_> {
     /// As [`Queue::hand_on`], for several permits: rings the first ones as long as there is room for them, until they are as many as
     /// became free: for the others, whoever freed them rings. But what was free before may have waited for somebody who wants
     /// several, and nobody else would ring for the rest of it.
+    ///
+    /// Nobody is rung twice: who was rung in vain, and stands in front again under another id, has seen for itself how it is.
     pub(crate) fn hand_on_all(
         &self,
         queue: Item,
@@ -224,9 +226,14 @@ impl Queue<'_> {
         ring: &dyn Fn(&Entry<'_>, Duration) -> bool,
         is_deaf: &dyn Fn(&Entry<'_>) -> bool,
     ) -> HandedOn {
+        let known: Vec<WaitId> = entries::waiters(&queue.value).map(|entry| entry.id).collect();
         let mut queue = Some(queue);
         let mut first = None;
         while let Some(item) = queue.take() {
+            let next = entries::in_order(&item.value).into_iter().find(|entry| !ours.contains(&entry.id));
+            if next.is_some_and(|next| !known.contains(&next.id)) {
+                break;
+            }
             if entries::waiters(&item.value).any(|entry| entry.permits > 1) {
                 freed = room;
             }

@@ -1,0 +1,169 @@
+//! What is done with a semaphore as a whole: setting it up, resizing it, looking at it, tearing it down.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::seen::Seen;
+use super::{Semaphore, Wrote, ring_next, unsettled};
+use crate::client::ATTEMPTS;
+use crate::contention::{ROUNDS, give_way};
+use crate::distinct::SetUp;
+#[cfg(doc)]
+use crate::error::ErrorKind;
+use crate::error::{Error, Result};
+use crate::flaw::{self, Flaw};
+use crate::lease::{Lease, covering};
+use crate::owner::Token;
+use crate::store::{Op, Reply};
+
+/// How a semaphore was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Status {
+    /// How many permits there are.
+    pub permits: u32,
+    /// How many of them nobody holds.
+    pub available: u32,
+    /// Who holds the others.
+    pub holders: Vec<Holder>,
+}
+
+/// Who was seen to hold permits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Holder {
+    /// Names this acquisition.
+    pub token: Token,
+    /// How many permits it holds.
+    pub permits: u32,
+    /// Its host's name, cut at 32 characters.
+    pub host: String,
+    /// Its process id on that host.
+    pub pid: u32,
+    /// When it acquired them, in Unix seconds of its own clock.
+    pub since: u64,
+    /// How long the server keeps them for it at most, in its whole seconds.
+    pub remaining: Duration,
+}
+
+impl Semaphore {
+    /// Sets it up with the number of permits that it was opened with, to be kept for `life` (1 second to 366 days) after it was used
+    /// last. Where nobody does, the first to acquire sets it up, to be kept for a day.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a `life` out of range, and when there is one with another number of permits;
+    /// [`ErrorKind::NotFound`] when there is none, and this one was opened without a number; [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
+    pub fn set_up(&self, life: Duration) -> Result<SetUp> {
+        let life = covering(Lease::new(life)?.duration());
+        let token = self.client.identity()?.token();
+        for _ in 0..ROUNDS {
+            let seen = match self.look()? {
+                Some(seen) => seen,
+                None => match self.create(token, life)? {
+                    Some(seen) => seen,
+                    None => continue,
+                },
+            };
+            self.agree(&seen.record)?;
+            return Ok(if seen.record.token == token { SetUp::Created } else { SetUp::Joined });
+        }
+        Err(unsettled(None))
+    }
+
+    /// Removes it for everybody. Who holds permits finds them lost; who waits and did not say how many permits there are is told that it is
+    /// not found. False when there was none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
+    pub fn tear_down(&self) -> Result<bool> {
+        let (mut sent, mut gone) = (None, false);
+        for round in 0..ROUNDS {
+            let Some(seen) = self.look()? else {
+                gone = true;
+                break;
+            };
+            // Another one that was set up since we sent the first request is not ours to remove.
+            if sent.is_some_and(|token| token != seen.record.token) && !flaw::has(Flaw::TearDownWhatCame) {
+                gone = true;
+                break;
+            }
+            sent = Some(seen.record.token);
+            match self.client.one(self.route, Op::Delete { key: &self.key, version: seen.version }) {
+                Ok(Reply::Deleted) => {
+                    gone = true;
+                    break;
+                }
+                Ok(_) => {
+                    give_way(&self.client, round)?;
+                }
+                Err(failure) if !failure.sent || !failure.error.is_outage() => return Err(failure.error),
+                Err(_) => {}
+            }
+        }
+        if !gone {
+            return Err(unsettled(None));
+        }
+        self.forget();
+        if sent.is_some() {
+            ring_next(&self.client, self.route, &self.key);
+        }
+        Ok(sent.is_some())
+    }
+
+    /// Changes how many permits there are, for everybody. Fewer than are held is allowed: nobody loses any, and no more are given until enough
+    /// came back. Gives the number that there were; `None` when there is no such semaphore. One that is opened
+    /// afterwards has to be opened with the new number.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for none; [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
+    pub fn resize(&self, permits: u32) -> Result<Option<u32>> {
+        if permits == 0 {
+            return Err(Error::invalid("A semaphore has at least one permit."));
+        }
+        let mut before = None;
+        let mut failures = 0;
+        for round in 0..ROUNDS {
+            let Some(mut seen) = self.look()? else { return Ok(None) };
+            before.get_or_insert(seen.record.permits);
+            if seen.record.permits == permits {
+                self.agreed.store(permits, Ordering::Relaxed);
+                ring_next(&self.client, self.route, &self.key);
+                return Ok(before);
+            }
+            seen.record.permits = permits;
+            match self.write(seen, &[]) {
+                Ok(Wrote { done: true, .. }) => {}
+                Ok(_) => {
+                    give_way(&self.client, round)?;
+                }
+                Err(failure) => {
+                    failures += 1;
+                    if !failure.sent || failures == ATTEMPTS {
+                        return Err(if failures == 1 {
+                            failure.error
+                        } else {
+                            unsettled(Some(failure.error))
+                        });
+                    }
+                }
+            }
+        }
+        Err(unsettled(None))
+    }
+
+    /// How it is now; `None` when there is no such semaphore. What is read is already past: it is for people, not for decisions. One round
+    /// trip.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
+    pub fn status(&self) -> Result<Option<Status>> {
+        Ok(self.look()?.map(|Seen { record, now, .. }| {
+            let holders = record.holdings.iter().filter(|holding| holding.until > now).map(|holding| {
+                let (host, pid, since) = holding.who();
+                let remaining = Duration::from_secs(holding.until - now);
+                Holder { token: holding.token, permits: holding.permits, host, pid, since, remaining }
+            });
+            Status { permits: record.permits, available: record.available(now), holders: holders.collect() }
+        }))
+    }
+}
