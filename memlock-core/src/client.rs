@@ -12,6 +12,7 @@ use crate::counter::Counter;
 use crate::distinct::DistinctList;
 use crate::error::Result;
 use crate::fork::{self, ForkLocal};
+use crate::keep::Keeper;
 use crate::lease::Lease;
 use crate::mutex::{self, Lock, Mutex};
 use crate::name::{Key, Keyspace, check_name};
@@ -55,6 +56,7 @@ struct Inner {
     mutex_waiters: ForkLocal<Hall<mutex::Ask, Lock>>,
     semaphore_waiters: ForkLocal<Hall<(), Permit>>,
     counter_waiters: ForkLocal<Hall<(), ()>>,
+    keeper: ForkLocal<Keeper>,
 }
 
 /// Locks that may have been granted to us after the caller was told otherwise: their replies were lost and
@@ -139,6 +141,7 @@ impl Client {
             mutex_waiters: ForkLocal::new(),
             semaphore_waiters: ForkLocal::new(),
             counter_waiters: ForkLocal::new(),
+            keeper: ForkLocal::new(),
         };
         Client { inner: Arc::new(inner) }
     }
@@ -249,6 +252,16 @@ impl Client {
     /// The time of the server that owns `route`, rather too late than too early, once it was spoken to.
     pub(crate) fn time(&self, route: Route) -> Option<u64> {
         self.inner.store.time(route)
+    }
+
+    /// Which of its servers owns `route`.
+    pub(crate) fn server_of(&self, route: Route) -> usize {
+        self.inner.store.server_of(route)
+    }
+
+    /// What is kept in this process.
+    pub(crate) fn keeper(&self) -> &Keeper {
+        self.inner.keeper.get()
     }
 
     /// Who waits for permits in this process.

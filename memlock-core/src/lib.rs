@@ -39,6 +39,7 @@ mod flaw;
 pub mod fork;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+pub mod keep;
 pub mod lease;
 #[cfg(all(test, shuttle))]
 mod models;
@@ -54,6 +55,7 @@ pub use client::Client;
 pub use counter::Counter;
 pub use distinct::{DistinctList, Insertion, SetUp};
 pub use error::{Answer, Error, ErrorKind, Result};
+pub use keep::{Keep, Kept, Loss, Notice};
 pub use mutex::{Extension, Lock, Mutex, Release};
 pub use owner::{OwnerRecord, Token};
 pub use semaphore::{Permit, Semaphore};

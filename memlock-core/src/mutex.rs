@@ -40,11 +40,13 @@ use crate::wait::{self, Wait, Waited};
 mod attempt;
 mod hand_over;
 mod lock;
+mod renew;
 mod settle;
 
 pub(crate) use attempt::Ask;
 use attempt::Attempt;
 pub use lock::{Extension, Lock, Release};
+pub(crate) use renew::{Renewal, Renewed};
 
 /// How often a step is taken anew because the lock's version was found to be another.
 const ROUNDS: usize = 10;

@@ -50,6 +50,7 @@ mod attempt;
 mod manage;
 mod permit;
 pub(crate) mod record;
+mod renew;
 mod seen;
 mod settle;
 
@@ -60,6 +61,7 @@ use record::Record;
 use seen::Seen;
 
 pub(crate) use permit::{ring_next, take_off};
+pub(crate) use renew::{Renewals, Renewed};
 
 /// An answer that took longer is asked for once more: nobody knows when in that time the server's clock was read.
 const SLOW_LOOK: Duration = Duration::from_secs(1);

@@ -210,7 +210,7 @@ impl Lock {
 
     /// It was lost, and none of those who wait was told: takes our entries off the queue, if there are any left, and rings
     /// the next one if nobody has it.
-    fn leave_the_line(&mut self) {
+    pub(super) fn leave_the_line(&mut self) {
         let stood = std::mem::take(&mut self.stood);
         let Lock { client, route, key, .. } = self;
         let queue = Queue { client, route: *route, key: &key.waiters() };
@@ -257,7 +257,7 @@ impl Lock {
         }
     }
 
-    fn is_ours_to_use(&self) -> bool {
+    pub(super) fn is_ours_to_use(&self) -> bool {
         self.held && (self.process == fork::generation() || flaw::has(Flaw::ChildrenHold))
     }
 

@@ -15,7 +15,7 @@ use crate::store::{Item, Op, Reply, Version};
 const LOOKS: usize = 2;
 
 /// How long a request may be under way, for the purpose of looking for what it left.
-const LATEST_ARRIVAL: Duration = Duration::from_secs(10);
+pub(super) const LATEST_ARRIVAL: Duration = Duration::from_secs(10);
 
 impl Lock {
     /// Takes a step that only the owner may take.

@@ -37,9 +37,9 @@ pub struct Permit {
     /// When the server's clock has passed the end of it, whichever of the leases that were asked for counts.
     pub(super) server_until: Moment,
     process: u64,
-    held: bool,
+    pub(super) held: bool,
     /// Whether they were found lost.
-    lost: bool,
+    pub(super) lost: bool,
     /// Set when a release of ours was sent and its outcome is not known.
     pub(super) release_in_doubt: bool,
     /// How the semaphore was when they were granted, if nobody else was using it.
@@ -185,7 +185,7 @@ impl Permit {
     }
 
     /// Takes our entries off the queue, if there are any left, and rings those next for whom there is room.
-    fn leave_the_line(&mut self) {
+    pub(super) fn leave_the_line(&mut self) {
         let stood = std::mem::take(&mut self.stood);
         let Semaphore { client, route, key, .. } = &self.semaphore;
         let queue = Queue { client, route: *route, key: &key.waiters() };
@@ -214,12 +214,12 @@ impl Permit {
         }
     }
 
-    fn leave_behind(&self) {
+    pub(super) fn leave_behind(&self) {
         let Semaphore { client, route, key, .. } = &self.semaphore;
         client.remember_stray_permits(*route, key, self.token, self.server_until);
     }
 
-    fn is_ours_to_use(&self) -> bool {
+    pub(super) fn is_ours_to_use(&self) -> bool {
         self.held && (self.process == fork::generation() || flaw::has(Flaw::ChildrenHold))
     }
 

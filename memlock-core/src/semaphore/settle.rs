@@ -14,7 +14,7 @@ use crate::lease::Lease;
 use crate::store::{Item, Op, Reply};
 
 /// How long a request may be under way, for the purpose of looking for what it left.
-const LATEST_ARRIVAL: Duration = Duration::from_secs(10);
+pub(super) const LATEST_ARRIVAL: Duration = Duration::from_secs(10);
 
 /// A step that only the holder may take.
 #[derive(Clone, Copy)]

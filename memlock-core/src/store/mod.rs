@@ -236,6 +236,11 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// A [`Failure`] says whether the server may have got the request.
     fn run(&self, route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure>;
 
+    /// Which of several servers owns `route`: what goes to one of them can go in one batch.
+    fn server_of(&self, _route: Route) -> usize {
+        0
+    }
+
     /// The time of the server that owns `route`, in its own seconds, as far as it can be told without asking: rather too
     /// late than too early. They are the seconds of [`Ttl::Until`]. `None` before the first contact.
     fn time(&self, route: Route) -> Option<u64>;

@@ -65,11 +65,17 @@ impl Memcached {
     /// Rendezvous hashing: the server whose weight for the route is highest. A server that is down keeps its
     /// keys, because its locks may still be alive behind a broken network: failing over would grant twice.
     fn owner(&self, route: Route) -> &Server {
+        &self.servers[self.place(route)]
+    }
+
+    fn place(&self, route: Route) -> usize {
         // `open` pushes at least one: splitting any text gives at least one part.
-        let first = &self.servers[0];
-        self.servers[1..].iter().fold(first, |best, server| {
-            let key = |server: &Server| weight(server.name(), route);
-            if (key(server), server.name()) > (key(best), best.name()) { server } else { best }
+        (1..self.servers.len()).fold(0, |best, place| {
+            let key = |place: usize| {
+                let name = self.servers[place].name();
+                (weight(name, route), name)
+            };
+            if key(place) > key(best) { place } else { best }
         })
     }
 }
@@ -77,6 +83,10 @@ impl Memcached {
 impl Store for Memcached {
     fn run(&self, route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
         self.owner(route).run(ops)
+    }
+
+    fn server_of(&self, route: Route) -> usize {
+        self.place(route)
     }
 
     fn time(&self, route: Route) -> Option<u64> {

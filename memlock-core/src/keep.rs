@@ -1,0 +1,408 @@
+//! Keeping: a lease that is renewed while its holder works, and a holder that is told when it ends all the same.
+//!
+//! | a hold that is kept | what is true | who may move it on |
+//! | --- | --- | --- |
+//! | held | its lease was renewed less than a third of it ago | the keeper, by renewing it; its owner, by releasing it |
+//! | overdue | a renewal was due, and has not succeeded yet; the old lease runs on | the keeper, which tries again for as long as it lasts, and tells the owner of the danger when half of it is gone |
+//! | at its longest | it was held for `max_hold`; it is renewed no more | time |
+//! | lost | the lease is over, or it was found to be another's | nobody; its owner was told |
+//!
+//! A client has one keeper: a thread that begins with the first thing that is kept and ends with the last one. It renews what is due, and what
+//! will be soon, together: for each server one packet of compare-and-swaps for mutexes and of looks for semaphores, and one more for
+//! those that need a second step. Each is the owner's own step, as `extend` is: a hold that is not ours any more is never
+//! renewed, and no request leaves once the lease is over. So a process that was stopped for longer than its lease finds
+//! its hold lost when it goes on.
+//!
+//! In a forked child there is no keeper, and nothing is held.
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fork;
+use crate::mutex::{Lock, Release};
+use crate::name::Key;
+use crate::owner::{Token, is_ours};
+use crate::semaphore::{Permit, Semaphore};
+use crate::store::Route;
+
+mod job;
+mod keeper;
+mod round;
+
+pub(crate) use keeper::Keeper;
+
+/// After a renewal that failed it is tried again so much later, twice as much after each further one.
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+const LONGEST_RETRY: Duration = Duration::from_secs(1);
+
+/// How something is kept.
+#[derive(Default)]
+pub struct Keep {
+    /// The longest it is held, counted from when it is kept; `None`: as long as it is not released. So a program that
+    /// hangs does not hold it for ever.
+    pub max_hold: Option<Duration>,
+    /// What is told meanwhile. It is called by the keeper's thread, which renews nothing until it returns: so it should be brief.
+    pub tell: Option<Tell>,
+}
+
+/// What is called when there is something to tell.
+pub type Tell = Box<dyn Fn(Notice) + Send + Sync>;
+
+impl fmt::Debug for Keep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keep").field("max_hold", &self.max_hold).finish_non_exhaustive()
+    }
+}
+
+/// What the holder of something that is kept is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// It could not be renewed so far, or is not to be, and ends when so much time has passed. Once for each time that it gets this
+    /// far.
+    Danger(Duration),
+    /// It is not held any more. Once.
+    Lost(Loss),
+}
+
+/// Why something that was kept is not held any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// It could not be renewed before its lease was over: the server was out of reach, or this process stood still.
+    Expired,
+    /// It was found to be gone, or another's: the server has lost it, or somebody has taken it away.
+    Gone,
+    /// It was held for as long as was allowed.
+    MaxHold,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Loss::Expired => "it could not be renewed before its lease was over",
+            Loss::Gone => "it was gone from the server, or another's",
+            Loss::MaxHold => "it was held for as long as was allowed",
+        })
+    }
+}
+
+/// What can be kept.
+pub(crate) enum Held {
+    Lock(Lock),
+    Permit(Permit),
+}
+
+/// What it takes to ask the server whether it is ours.
+enum Identity {
+    Lock(Route, Key, Token),
+    Permit(Semaphore, Token),
+}
+
+impl Held {
+    fn remaining(&self) -> Duration {
+        match self {
+            Held::Lock(lock) => lock.remaining(),
+            Held::Permit(permit) => permit.remaining(),
+        }
+    }
+
+    fn lease(&self) -> Duration {
+        match self {
+            Held::Lock(lock) => lock.lease().duration(),
+            Held::Permit(permit) => permit.lease().duration(),
+        }
+    }
+
+    fn route(&self) -> Route {
+        match self {
+            Held::Lock(lock) => lock.identity().0,
+            Held::Permit(permit) => permit.semaphore().route(),
+        }
+    }
+
+    fn identity(&self) -> Identity {
+        match self {
+            Held::Lock(lock) => {
+                let (route, key, token) = lock.identity();
+                Identity::Lock(route, key, token)
+            }
+            Held::Permit(permit) => Identity::Permit(permit.semaphore().clone(), permit.token()),
+        }
+    }
+
+    fn lose(&mut self, in_doubt: bool) {
+        match self {
+            Held::Lock(lock) => lock.lose(in_doubt),
+            Held::Permit(permit) => permit.lose(in_doubt),
+        }
+    }
+}
+
+/// Something that is held, and whose lease is renewed until it is released or dropped. It can be used from any number of threads at
+/// once.
+pub struct Kept {
+    hold: Arc<Hold>,
+}
+
+/// What the keeper and the owner share. No mutex of it is locked while anybody speaks to a server.
+pub(crate) struct Hold {
+    client: Client,
+    process: u64,
+    fence: Option<u64>,
+    lease: Duration,
+    /// Which of the client's servers it is on.
+    server: usize,
+    /// Empty while it is being released, and afterwards.
+    held: Mutex<Option<Held>>,
+    lost: Mutex<Option<Loss>>,
+    was_lost: Condvar,
+    longest: Option<Moment>,
+    tell: Option<Tell>,
+    course: Mutex<Course>,
+}
+
+/// How far the keeper got with it.
+struct Course {
+    /// When it is to be renewed, or tried again.
+    due: Moment,
+    /// A renewal has failed since the last one that succeeded.
+    overdue: bool,
+    /// How long to wait after the next failure.
+    retry: Duration,
+    /// The owner was told of the danger.
+    warned: bool,
+    /// It may have another version than we know of: to be read before it is renewed.
+    in_doubt: bool,
+}
+
+impl Lock {
+    /// Renews the lease from now on, until it is released, dropped or lost.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Internal`] when no thread can be started; the lock is then released.
+    pub fn keep(self, keep: Keep) -> Result<Kept> {
+        let (client, fence) = (self.client().clone(), Some(self.fence()));
+        Kept::begin(client, fence, Held::Lock(self), keep)
+    }
+}
+
+impl Permit {
+    /// As [`Lock::keep`].
+    ///
+    /// # Errors
+    /// As [`Lock::keep`].
+    pub fn keep(self, keep: Keep) -> Result<Kept> {
+        Kept::begin(self.client().clone(), None, Held::Permit(self), keep)
+    }
+}
+
+impl Kept {
+    fn begin(client: Client, fence: Option<u64>, held: Held, keep: Keep) -> Result<Kept> {
+        let now = client.clock().now();
+        let (lease, server) = (held.lease(), client.server_of(held.route()));
+        let hold = Arc::new(Hold {
+            process: fork::generation(),
+            fence,
+            lease,
+            server,
+            course: Mutex::new(Course {
+                due: now,
+                overdue: false,
+                retry: Duration::ZERO,
+                warned: false,
+                in_doubt: false,
+            }),
+            held: Mutex::new(Some(held)),
+            lost: Mutex::new(None),
+            was_lost: Condvar::new(),
+            longest: keep.max_hold.map(|longest| now + longest),
+            tell: keep.tell,
+            client: client.clone(),
+        });
+        hold.course().due = hold.in_time();
+        client.keeper().keep(&hold)?;
+        Ok(Kept { hold })
+    }
+
+    /// The fencing token of a lock: see [`Lock::fence`]. Permits have none.
+    pub fn fence(&self) -> Option<u64> {
+        self.hold.fence
+    }
+
+    /// Whether it is certainly ours, unless the server has lost it since the last renewal. No I/O.
+    pub fn is_held(&self) -> bool {
+        !self.remaining().is_zero()
+    }
+
+    /// How long it is certainly ours yet, if it is not renewed; zero when it is not. No I/O.
+    pub fn remaining(&self) -> Duration {
+        if !self.hold.is_ours() || self.lost().is_some() {
+            return Duration::ZERO;
+        }
+        self.hold.held().as_ref().map_or(Duration::ZERO, Held::remaining)
+    }
+
+    /// Asks the server whether it is ours. If not, it is lost from now on. One round trip.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
+    pub fn check(&self) -> Result<bool> {
+        if !self.is_held() {
+            return Ok(false);
+        }
+        let there = match self.hold.held().as_ref().map(Held::identity) {
+            Some(Identity::Lock(route, key, token)) => {
+                let item = self.hold.client.get(route, &key)?;
+                item.is_some_and(|item| is_ours(&item.value, token))
+            }
+            Some(Identity::Permit(semaphore, token)) => semaphore.has_holder(token)?,
+            None => return Ok(false),
+        };
+        // It may have been released, or found lost, meanwhile.
+        if !there && self.is_held() {
+            self.hold.lose(Loss::Gone);
+        }
+        Ok(there && self.is_held())
+    }
+
+    /// Why it was lost, if it was. No I/O.
+    pub fn lost(&self) -> Option<Loss> {
+        if !self.hold.is_ours() {
+            return None;
+        }
+        // The keeper may not have come to say so.
+        let over = self.hold.held().as_ref().is_some_and(|held| held.remaining().is_zero());
+        if over {
+            self.hold.lose(self.hold.why_over());
+        }
+        *self.hold.lost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until it is lost, and no longer than `limit`. `None` when the time has passed, or it was released.
+    pub fn wait_lost(&self, limit: Duration) -> Option<Loss> {
+        let clock = self.hold.client.clock();
+        let end = clock.now() + limit;
+        loop {
+            if let Some(loss) = self.lost() {
+                return Some(loss);
+            }
+            let left = end.since(clock.now()).min(self.remaining());
+            if left.is_zero() {
+                return self.lost();
+            }
+            let lost = self.hold.lost.lock().unwrap_or_else(PoisonError::into_inner);
+            if lost.is_none() {
+                drop(self.hold.was_lost.wait_timeout(lost, left));
+            }
+        }
+    }
+
+    /// Releases it: see [`Lock::unlock`] and [`Permit::release`].
+    ///
+    /// # Errors
+    /// As those. It is then kept no longer, and may be released again.
+    pub fn release(&self) -> Result<Release> {
+        if !self.hold.is_ours() {
+            return Ok(Release::NotHeld);
+        }
+        let taken = self.hold.held().take();
+        let Some(mut held) = taken else { return Ok(Release::NotHeld) };
+        self.hold.client.keeper().forget(&self.hold);
+        let released = match &mut held {
+            Held::Lock(lock) => lock.unlock(),
+            Held::Permit(permit) => permit.release(),
+        };
+        self.hold.was_lost.notify_all();
+        if released.is_err() {
+            *self.hold.held() = Some(held);
+        }
+        let was_lost = self.lost().is_some();
+        released.map(|released| if was_lost { Release::Lost } else { released })
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if self.hold.is_ours()
+            && let Err(error) = self.release()
+        {
+            log::warn!("What was kept could not be released when it was dropped. {error}");
+        }
+    }
+}
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kept").field("fence", &self.hold.fence).finish_non_exhaustive()
+    }
+}
+
+impl Hold {
+    fn is_ours(&self) -> bool {
+        self.process == fork::generation()
+    }
+
+    fn held(&self) -> MutexGuard<'_, Option<Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn course(&self) -> MutexGuard<'_, Course> {
+        self.course.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether nobody has released it, nor is about to.
+    fn is_kept(&self) -> bool {
+        self.held().is_some()
+    }
+
+    fn why_over(&self) -> Loss {
+        let longest = self.longest.is_some_and(|longest| longest <= self.client.clock().now());
+        if longest { Loss::MaxHold } else { Loss::Expired }
+    }
+
+    /// It is not held any more: tells its owner, once.
+    fn lose(&self, loss: Loss) {
+        let first = {
+            let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+            let first = lost.is_none();
+            lost.get_or_insert(loss);
+            first
+        };
+        if !first {
+            return;
+        }
+        self.was_lost.notify_all();
+        self.client.keeper().forget(self);
+        self.tell(Notice::Lost(loss));
+        let taken = self.held().take();
+        if let Some(mut held) = taken {
+            let in_doubt = self.course().in_doubt;
+            held.lose(in_doubt);
+            *self.held() = Some(held);
+        }
+    }
+
+    fn tell(&self, notice: Notice) {
+        log::warn!(
+            "{}",
+            match notice {
+                Notice::Danger(left) =>
+                    format!("A lease that is kept could not be renewed; it ends in {left:?}."),
+                Notice::Lost(loss) => format!("A lease that was kept is lost: {loss}."),
+            }
+        );
+        let Some(tell) = &self.tell else { return };
+        let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| tell(notice)));
+        if told.is_err() {
+            log::error!("What was to be told of a lease panicked.");
+        }
+    }
+}
+
+/// Ends with a sentence that a person can act on.
+fn no_thread(error: &std::io::Error) -> Error {
+    Error::new(ErrorKind::Internal, format!("No thread can be started that renews leases: {error}."))
+}

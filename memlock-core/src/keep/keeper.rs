@@ -1,0 +1,115 @@
+//! The keeper: a client's list of what is kept, and the thread that renews it.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+#[cfg(memlock_sim)]
+use std::time::Duration;
+
+use super::{Hold, no_thread, round};
+use crate::error::Result;
+
+/// What one process keeps by one client.
+#[derive(Default)]
+pub(crate) struct Keeper {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    list: Mutex<List>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct List {
+    holds: Vec<Arc<Hold>>,
+    /// How often it was changed.
+    changes: u64,
+    /// Whether there is a thread.
+    running: bool,
+}
+
+impl Keeper {
+    /// Keeps it from now on.
+    pub(super) fn keep(&self, hold: &Arc<Hold>) -> Result<()> {
+        let mut list = self.shared.list();
+        list.holds.push(Arc::clone(hold));
+        list.changes += 1;
+        if !std::mem::replace(&mut list.running, true) {
+            let shared = Arc::clone(&self.shared);
+            if let Err(error) = start(move || run(&shared)) {
+                list.running = false;
+                list.holds.retain(|other| !Arc::ptr_eq(other, hold));
+                return Err(no_thread(&error));
+            }
+        }
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+
+    /// Keeps it no longer.
+    pub(super) fn forget(&self, hold: &Hold) {
+        let mut list = self.shared.list();
+        let place = list.holds.iter().position(|other| std::ptr::eq(&raw const **other, hold));
+        let gone = place.map(|place| list.holds.swap_remove(place));
+        list.changes += 1;
+        self.shared.changed.notify_all();
+        drop(list);
+        drop(gone);
+    }
+
+    /// For a simulation, which has its own threads: does what is due, and tells when to come again. `None` when nothing
+    /// is kept.
+    #[cfg(memlock_sim)]
+    pub(crate) fn step(&self) -> Option<Duration> {
+        let holds = self.shared.list().holds.clone();
+        (!holds.is_empty()).then(|| round::round(&holds))
+    }
+}
+
+impl Shared {
+    fn list(&self) -> MutexGuard<'_, List> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn run(shared: &Shared) {
+    loop {
+        let (holds, changes) = {
+            let mut list = shared.list();
+            if list.holds.is_empty() {
+                list.running = false;
+                return;
+            }
+            (list.holds.clone(), list.changes)
+        };
+        let pause = round::round(&holds);
+        drop(holds);
+        let list = shared.list();
+        // A hold that came meanwhile may be due sooner.
+        if list.changes == changes {
+            drop(shared.changed.wait_timeout(list, pause));
+        }
+    }
+}
+
+/// Starts a thread in which no signal handler of the program runs.
+#[cfg(not(memlock_sim))]
+fn start(body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    // SAFETY: the sets are plain memory, filled before they are read; the mask is put back below, whatever happens.
+    let before = unsafe {
+        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        before
+    };
+    let started = std::thread::Builder::new().name("memlock-keeper".into()).spawn(body);
+    // SAFETY: as above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+    started.map(|_| ())
+}
+
+/// The simulation steps it.
+#[cfg(memlock_sim)]
+fn start(_body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    Ok(())
+}

@@ -1,0 +1,146 @@
+//! One round of the keeper: what is over is lost, what is in danger is told, what is due is renewed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::job::Job;
+use super::{Hold, Loss, Notice};
+use crate::clock::Moment;
+use crate::store::Op;
+
+/// How many packets a server is sent in one round at most: two, and two more where it answers slowly.
+const PASSES: usize = 4;
+
+/// Does what is to be done now, and tells when to come again at the latest.
+pub(super) fn round(holds: &[Arc<Hold>]) -> Duration {
+    let live: Vec<&Arc<Hold>> = holds.iter().filter(|hold| hold.lives_on()).collect();
+    let due =
+        |ahead: fn(&Hold) -> Duration| live.iter().filter(move |hold| hold.is_due(ahead(hold))).copied();
+    if due(|_| Duration::ZERO).next().is_some() {
+        let mut by_server: BTreeMap<usize, Vec<Job>> = BTreeMap::new();
+        // What is due soon goes along.
+        for hold in due(|hold| hold.lease / 6) {
+            let jobs = by_server.entry(hold.server).or_default();
+            if !jobs.iter_mut().any(|job| job.join(hold)) {
+                jobs.extend(Job::new(hold));
+            }
+        }
+        for jobs in by_server.into_values() {
+            renew(jobs);
+        }
+    }
+    live.iter().map(|hold| hold.next()).min().unwrap_or(Duration::ZERO)
+}
+
+/// Renews what one server keeps.
+fn renew(mut jobs: Vec<Job>) {
+    for _ in 0..PASSES {
+        jobs.retain(Job::is_in_time);
+        let Some(first) = jobs.first() else { return };
+        let (client, route) = (first.client().clone(), first.route());
+        let sent = client.clock().now();
+        let ops: Vec<Op<'_>> = jobs.iter().map(Job::op).collect();
+        match client.run(route, &ops) {
+            Ok(replies) => {
+                let came = client.clock().now();
+                let mut replies = replies.into_iter();
+                jobs.retain_mut(|job| replies.next().is_some_and(|reply| job.take(&reply, sent, came)));
+            }
+            Err(failure) => {
+                log::debug!("Leases could not be renewed: {}", failure.error);
+                for job in &jobs {
+                    job.failed(failure.sent);
+                }
+                return;
+            }
+        }
+    }
+    // Others write faster than we do.
+    for job in &jobs {
+        job.failed(false);
+    }
+}
+
+impl Hold {
+    /// Whether it is held yet. Tells the owner what there is to tell.
+    fn lives_on(&self) -> bool {
+        let Some(left) = self.held().as_ref().map(super::Held::remaining) else { return false };
+        if left.is_zero() {
+            self.lose(self.why_over());
+            return false;
+        }
+        let in_danger = {
+            let mut course = self.course();
+            let late = self.is_at_its_longest() || course.overdue && left <= self.lease / 2;
+            let first = late && !course.warned;
+            course.warned |= late;
+            first
+        };
+        if in_danger {
+            self.tell(Notice::Danger(left));
+        }
+        true
+    }
+
+    /// Whether it is to be renewed now, or so much later.
+    fn is_due(&self, ahead: Duration) -> bool {
+        !self.is_at_its_longest() && self.course().due <= self.now() + ahead
+    }
+
+    fn is_at_its_longest(&self) -> bool {
+        self.longest.is_some_and(|longest| longest <= self.now())
+    }
+
+    /// How long it can be left alone.
+    fn next(&self) -> Duration {
+        let Some(left) = self.held().as_ref().map(super::Held::remaining) else { return Duration::ZERO };
+        let now = self.now();
+        let course = self.course();
+        let mut next = left;
+        if self.longest.is_none_or(|longest| longest > now) {
+            next = next.min(course.due.since(now));
+        }
+        if let Some(longest) = self.longest.filter(|&longest| longest > now) {
+            next = next.min(longest.since(now));
+        }
+        if course.overdue && !course.warned {
+            next = next.min(left.saturating_sub(self.lease / 2));
+        }
+        // Clocks are coarse: no round for nothing.
+        next + Duration::from_millis(1)
+    }
+
+    /// It has its whole lease again.
+    pub(super) fn renewed(&self) {
+        let mut course = self.course();
+        (course.overdue, course.warned, course.in_doubt) = (false, false, false);
+        course.retry = Duration::ZERO;
+        course.due = self.in_time();
+    }
+
+    /// It could not be renewed now. `in_doubt`: or it was, without our knowing.
+    pub(super) fn not_renewed(&self, in_doubt: bool) {
+        let now = self.now();
+        let mut course = self.course();
+        course.overdue = true;
+        course.in_doubt |= in_doubt;
+        course.retry = (course.retry * 2).clamp(super::FIRST_RETRY, super::LONGEST_RETRY);
+        course.due = now + course.retry;
+    }
+
+    /// When to renew what has its whole lease now: after a third of it, or somewhat less, so that not all clients do it at once.
+    pub(super) fn in_time(&self) -> Moment {
+        let chance = self.client.identity().map_or(0.5, |identity| identity.fraction());
+        self.now() + (self.lease / 3).mul_f64(0.9 + 0.1 * chance)
+    }
+
+    pub(super) fn now(&self) -> Moment {
+        self.client.clock().now()
+    }
+
+    /// It was found to be gone.
+    pub(super) fn gone(&self) {
+        self.lose(Loss::Gone);
+    }
+}

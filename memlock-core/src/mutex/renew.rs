@@ -1,0 +1,146 @@
+//! Renewing a lock by its keeper: the same steps as [`Lock::extend`], one reply at a time, so that many go in one packet.
+
+use super::{Lock, SUSPICIOUS_DELAY};
+use crate::clock::Moment;
+use crate::lease::{CLOCK_ERROR, Lease};
+use crate::name::Key;
+use crate::owner::{OwnerRecord, RINGS, Token, is_ours};
+use crate::store::{Op, Reply, Route, Version};
+
+/// A renewal on its way.
+pub(crate) struct Renewal {
+    pub(crate) route: Route,
+    key: Key,
+    token: Token,
+    value: Vec<u8>,
+    version: Version,
+    lease: Lease,
+    /// Until when the old lease lasts: nothing is sent afterwards.
+    pub(crate) old_deadline: Moment,
+    step: Step,
+}
+
+#[derive(Clone, Copy)]
+enum Step {
+    Swap,
+    /// The version may be another.
+    Read,
+    /// It was renewed, but so slowly that the server may have stood still: to be believed as far as it says.
+    Believe(Moment),
+}
+
+/// What came of a step.
+pub(crate) enum Renewed {
+    /// It is ours until then, by this version.
+    Until { deadline: Moment, version: Version, value: Vec<u8> },
+    /// It is not ours any more.
+    Gone,
+    /// There is another step to take.
+    NotYet,
+}
+
+impl Renewal {
+    pub(crate) fn op(&self) -> Op<'_> {
+        let Renewal { key, version, value, lease, .. } = self;
+        match self.step {
+            Step::Swap => Op::Swap { key, version: *version, value, ttl: lease.ttl() },
+            Step::Read | Step::Believe(_) => Op::Get { key },
+        }
+    }
+
+    /// Whether the next step changes anything, so that its outcome would be in doubt without a reply.
+    pub(crate) fn writes(&self) -> bool {
+        matches!(self.step, Step::Swap)
+    }
+
+    /// The reply to a step that was sent then, and answered then.
+    pub(crate) fn take(&mut self, reply: &Reply, sent: Moment, came: Moment) -> Renewed {
+        let until = |deadline, it: &Renewal| Renewed::Until {
+            deadline,
+            version: it.version,
+            value: it.value.clone(),
+        };
+        match (self.step, reply) {
+            (Step::Swap, &Reply::Stored(version)) => {
+                self.version = version;
+                let deadline = self.lease.deadline(sent);
+                if came.since(sent) <= SUSPICIOUS_DELAY {
+                    return until(deadline, self);
+                }
+                self.step = Step::Believe(deadline);
+                Renewed::NotYet
+            }
+            (Step::Swap, Reply::Changed) => {
+                self.step = Step::Read;
+                Renewed::NotYet
+            }
+            (Step::Read, Reply::Value(item)) if is_ours(&item.value, self.token) => {
+                self.version = item.version;
+                // A waiter may have written into our record that it waits.
+                let marked = |value: &[u8]| OwnerRecord::parse(value).is_some_and(|record| record.rings);
+                if marked(&item.value) && !marked(&self.value) {
+                    self.value.extend_from_slice(RINGS);
+                }
+                self.step = Step::Swap;
+                Renewed::NotYet
+            }
+            (Step::Believe(deadline), Reply::Value(item)) if is_ours(&item.value, self.token) => {
+                self.version = item.version;
+                let kept = item.remaining.map_or(deadline, |left| sent + left.saturating_sub(CLOCK_ERROR));
+                until(deadline.min(kept), self)
+            }
+            _ => Renewed::Gone,
+        }
+    }
+}
+
+impl Lock {
+    /// Begins a renewal; `in_doubt`: an earlier one got no reply. `None` when there is nothing to renew.
+    pub(crate) fn renewal(&mut self, in_doubt: bool) -> Option<Renewal> {
+        let now = self.client.clock().now();
+        if self.remaining().is_zero() {
+            return None;
+        }
+        // It may reach the server at any time until its reply is given up.
+        self.server_until = self.server_until.max(self.lease.gone(now) + super::settle::LATEST_ARRIVAL);
+        Some(Renewal {
+            route: self.route,
+            key: self.key.clone(),
+            token: self.token,
+            value: self.value.clone(),
+            version: self.version,
+            lease: self.lease,
+            old_deadline: self.deadline,
+            step: if in_doubt { Step::Read } else { Step::Swap },
+        })
+    }
+
+    /// It was renewed. A step of the owner's own may have been faster.
+    pub(crate) fn renewed(&mut self, deadline: Moment, version: Version, value: Vec<u8>) {
+        (self.version, self.deadline) = (version, self.deadline.max(deadline));
+        self.rings |= OwnerRecord::parse(&value).is_some_and(|record| record.rings);
+        self.value = value;
+    }
+
+    /// It is not ours any more. `in_doubt`: what was sent last may have reached the server all the same.
+    pub(crate) fn lose(&mut self, in_doubt: bool) {
+        if in_doubt && self.is_ours_to_use() {
+            self.client.remember_stray(self.route, &self.key, self.token, self.server_until);
+        }
+        (self.held, self.lost) = (false, true);
+        self.leave_the_line();
+    }
+
+    pub(crate) fn lease(&self) -> Lease {
+        self.lease
+    }
+
+    pub(crate) fn client(&self) -> &crate::client::Client {
+        &self.client
+    }
+
+    /// What it takes to ask the server whether it is ours.
+    pub(crate) fn identity(&self) -> (Route, Key, Token) {
+        (self.route, self.key.clone(), self.token)
+    }
+}

@@ -1,0 +1,187 @@
+//! Renewing permits by their keeper: all that one process keeps of a semaphore, in one look and one write.
+
+use std::time::Duration;
+
+use super::Semaphore;
+use super::permit::Permit;
+use super::seen::Seen;
+use crate::clock::Moment;
+use crate::lease::{CLOCK_ERROR, Lease, Ttl};
+use crate::owner::Token;
+use crate::store::{Op, Reply, Route};
+
+/// A renewal on its way.
+pub(crate) struct Renewals {
+    semaphore: Semaphore,
+    pub(crate) permits: Vec<Renewing>,
+    step: Step,
+}
+
+/// One holding's part in it.
+#[derive(Clone, Copy)]
+pub(crate) struct Renewing {
+    pub(crate) token: Token,
+    lease: Lease,
+    /// Until when the old lease lasts.
+    pub(crate) old_deadline: Moment,
+    /// Until when the new one does, once it is written.
+    pub(crate) deadline: Moment,
+}
+
+enum Step {
+    Look,
+    /// Write this over what was seen.
+    Put {
+        seen: Box<Seen>,
+        value: Vec<u8>,
+    },
+    /// It was written, but reckoned from a clock that may have stood still.
+    Believe,
+}
+
+/// What came of a step.
+pub(crate) enum Renewed {
+    /// These have their new lease.
+    All,
+    /// These are not ours any more; the others have another step to take, if there are any.
+    Gone(Vec<Token>),
+}
+
+impl Renewals {
+    pub(crate) fn route(&self) -> Route {
+        self.semaphore.route
+    }
+
+    pub(crate) fn op(&self) -> Op<'_> {
+        let key = &self.semaphore.key;
+        match &self.step {
+            Step::Put { seen, value } => {
+                let ttl = Ttl::Until(seen.record.expires);
+                Op::Put { key, version: Some(seen.version), flags: 0, value, ttl }
+            }
+            Step::Look | Step::Believe => Op::Get { key },
+        }
+    }
+
+    /// Whether the next step changes anything.
+    pub(crate) fn writes(&self) -> bool {
+        matches!(self.step, Step::Put { .. })
+    }
+
+    /// Whether both are of one semaphore.
+    pub(crate) fn is_of(&self, permit: &Permit) -> bool {
+        self.semaphore.key == permit.semaphore.key
+    }
+
+    /// The reply to a step that was sent then.
+    pub(crate) fn take(&mut self, reply: &Reply, sent: Moment) -> Renewed {
+        match std::mem::replace(&mut self.step, Step::Look) {
+            Step::Put { seen, .. } if *reply == Reply::Written => {
+                if !seen.is_slow() {
+                    return Renewed::All;
+                }
+                self.step = Step::Believe;
+                Renewed::Gone(Vec::new())
+            }
+            // Somebody else was faster.
+            Step::Put { .. } => Renewed::Gone(Vec::new()),
+            step => {
+                let mut seen = match self.semaphore.note(reply, sent) {
+                    Ok(Some(seen)) => seen,
+                    // There is no such semaphore any more.
+                    _ => return Renewed::Gone(self.permits.drain(..).map(|permit| permit.token).collect()),
+                };
+                let gone: Vec<Renewing> = self
+                    .permits
+                    .extract_if(.., |permit| seen.record.held_by(permit.token).is_none())
+                    .collect();
+                if let Step::Believe = step {
+                    for permit in &mut self.permits {
+                        let until = seen.record.held_by(permit.token).map_or(0, |holding| holding.until);
+                        let kept = Duration::from_secs(until.saturating_sub(seen.now));
+                        permit.deadline = permit.deadline.min(seen.sent + kept.saturating_sub(CLOCK_ERROR));
+                    }
+                    if gone.is_empty() {
+                        return Renewed::All;
+                    }
+                }
+                let now = self.semaphore.client.clock().now();
+                for permit in &mut self.permits {
+                    let (until, counted_from) = seen.lease(permit.lease, now);
+                    seen.record.extend(permit.token, until);
+                    permit.deadline = permit.lease.deadline(counted_from);
+                }
+                seen.record.touch(seen.now);
+                let value = seen.record.encode();
+                self.step = Step::Put { seen: Box::new(seen), value };
+                Renewed::Gone(gone.into_iter().map(|permit| permit.token).collect())
+            }
+        }
+    }
+
+    /// Takes another one of the same semaphore along.
+    pub(crate) fn join(&mut self, permit: &mut Permit) -> bool {
+        let renewing = permit.renewing();
+        self.permits.extend(renewing);
+        renewing.is_some()
+    }
+}
+
+impl Permit {
+    /// Begins a renewal. `None` when there is nothing to renew.
+    pub(crate) fn renewal(&mut self) -> Option<Renewals> {
+        let permits = vec![self.renewing()?];
+        Some(Renewals { semaphore: self.semaphore.clone(), permits, step: Step::Look })
+    }
+
+    fn renewing(&mut self) -> Option<Renewing> {
+        let now = self.semaphore.client.clock().now();
+        if self.remaining().is_zero() {
+            return None;
+        }
+        let lease = self.semaphore.lease;
+        self.server_until = self.server_until.max(lease.gone(now) + super::settle::LATEST_ARRIVAL);
+        Some(Renewing { token: self.token, lease, old_deadline: self.deadline, deadline: self.deadline })
+    }
+
+    /// It was renewed.
+    pub(crate) fn renewed(&mut self, deadline: Moment) {
+        self.deadline = self.deadline.max(deadline);
+        self.seen = None;
+    }
+
+    /// They are not ours any more. `in_doubt`: what was sent last may have reached the server all the same.
+    pub(crate) fn lose(&mut self, in_doubt: bool) {
+        if in_doubt && self.is_ours_to_use() {
+            self.leave_behind();
+        }
+        (self.held, self.lost) = (false, true);
+        self.leave_the_line();
+    }
+
+    pub(crate) fn lease(&self) -> Lease {
+        self.semaphore.lease
+    }
+
+    pub(crate) fn client(&self) -> &crate::client::Client {
+        &self.semaphore.client
+    }
+
+    pub(crate) fn semaphore(&self) -> &Semaphore {
+        &self.semaphore
+    }
+}
+
+impl Semaphore {
+    pub(crate) fn route(&self) -> Route {
+        self.route
+    }
+
+    /// Whether this token holds permits, as the server says.
+    ///
+    /// # Errors
+    /// As for any read.
+    pub(crate) fn has_holder(&self, token: Token) -> crate::error::Result<bool> {
+        Ok(self.look()?.is_some_and(|seen| seen.record.held_by(token).is_some()))
+    }
+}

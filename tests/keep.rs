@@ -1,0 +1,178 @@
+//! Leases that are renewed: for as long as they are wanted, never longer, and who holds them is told when they end.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use memlock_core::{Client, Keep, Kept, Loss, Notice, Release, Request, Wait};
+use memlock_tests::proxy::{Fault, Match, Proxy};
+use memlock_tests::server::Memcached;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// For what must happen, however slow the machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn telling(max_hold: Option<Duration>) -> (Keep, Receiver<Notice>) {
+    let (tell, told) = mpsc::channel();
+    (Keep { max_hold, tell: Some(Box::new(move |notice| _ = tell.send(notice))) }, told)
+}
+
+fn kept(client: &Client, name: &str, lease: Duration) -> (Kept, Receiver<Notice>) {
+    let (keep, told) = telling(None);
+    (client.mutex(name, lease).unwrap().lock().unwrap().keep(keep).unwrap(), told)
+}
+
+fn keepers() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().filter_map(Result::ok);
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+    names.filter(|name| name.starts_with("memlock-keeper")).count()
+}
+
+#[test]
+fn a_lock_is_kept_beyond_its_lease_and_gone_when_it_is_released() {
+    let server = Memcached::start();
+    let (client, other) = (Client::connect(&server.url()).unwrap(), Client::connect(&server.url()).unwrap());
+    let (kept, told) = kept(&client, "m", SECOND);
+    let waited = other.mutex("m", SECOND).unwrap().lock_for(5 * SECOND).unwrap();
+    assert!(waited.is_none() && kept.is_held() && kept.check().unwrap());
+    assert_eq!(kept.release().unwrap(), Release::Released);
+    assert_eq!(kept.release().unwrap(), Release::NotHeld);
+    assert!(!kept.is_held() && kept.lost().is_none() && told.try_recv().is_err());
+    assert!(other.mutex("m", SECOND).unwrap().try_lock().unwrap().is_some());
+}
+
+#[test]
+fn permits_are_kept_and_those_of_one_semaphore_together() {
+    let server = Memcached::start();
+    let (client, other) = (Client::connect(&server.url()).unwrap(), Client::connect(&server.url()).unwrap());
+    let semaphore = client.semaphore("s", 5, SECOND).unwrap();
+    let take = |permits| {
+        let request = Request { permits, ..Request::default() };
+        semaphore.acquire_with(request, &Wait::NEVER).unwrap().done().unwrap()
+    };
+    let kept = [take(2), take(3)].map(|permit| permit.keep(Keep::default()).unwrap());
+    assert!(other.semaphore("s", 5, SECOND).unwrap().acquire_for(5 * SECOND).unwrap().is_none());
+    assert!(kept.iter().all(|kept| kept.is_held() && kept.check().unwrap() && kept.fence().is_none()));
+    assert!(kept.iter().all(|kept| kept.release().unwrap() == Release::Released));
+    assert_eq!(semaphore.status().unwrap().unwrap().available, 5);
+}
+
+#[test]
+fn who_holds_it_is_told_of_the_danger_and_then_of_the_loss() {
+    let server = Memcached::start();
+    let client = Client::connect(&format!("{}?io_timeout=300ms", server.url())).unwrap();
+    let (kept, told) = kept(&client, "m", 4 * SECOND);
+    server.kill();
+    let Notice::Danger(left) = told.recv_timeout(PATIENCE).unwrap() else { panic!("not warned") };
+    assert!(left > Duration::ZERO && left <= 2 * SECOND && kept.is_held(), "{left:?}");
+    assert_eq!(kept.wait_lost(PATIENCE), Some(Loss::Expired));
+    assert!(!kept.is_held());
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), Notice::Lost(Loss::Expired));
+    assert!(told.recv_timeout(SECOND).is_err(), "it is told once");
+}
+
+#[test]
+fn an_outage_that_ends_in_time_costs_nothing() {
+    let server = Memcached::start();
+    let proxy = Proxy::start(server.address());
+    let client = Client::connect(&format!("{}?io_timeout=200ms", proxy.url())).unwrap();
+    let (kept, told) = kept(&client, "m", 3 * SECOND);
+    for fault in [Fault::SwallowReply, Fault::CutAfterRequest, Fault::DropRequest] {
+        let hits = proxy.hits();
+        proxy.inject(Match::Swapping, fault.clone());
+        assert!(proxy.wait_for_hits(hits + 1, PATIENCE), "{fault:?}");
+        let renewed = Instant::now();
+        while kept.remaining() < Duration::from_millis(2500) {
+            assert!(renewed.elapsed() < PATIENCE && kept.is_held(), "{fault:?}");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+    assert!(kept.check().unwrap() && told.try_recv().is_err());
+    assert_eq!(kept.release().unwrap(), Release::Released);
+    assert!(server.plain().get("lock:m").is_none());
+}
+
+#[test]
+fn what_was_taken_away_is_not_taken_back() {
+    let server = Memcached::start();
+    let client = Client::connect(&server.url()).unwrap();
+    let (by_look, _told) = kept(&client, "look", 30 * SECOND);
+    server.plain().set("lock:look", "another's", 0);
+    assert!(by_look.is_held(), "nobody has looked yet");
+    assert!(!by_look.check().unwrap());
+    assert_eq!((by_look.is_held(), by_look.lost()), (false, Some(Loss::Gone)));
+    assert_eq!(by_look.release().unwrap(), Release::Lost);
+
+    let (by_renewal, told) = kept(&client, "renewal", 2 * SECOND);
+    let permit = client.semaphore("s", 1, 2 * SECOND).unwrap().acquire().unwrap();
+    let permit = permit.keep(Keep::default()).unwrap();
+    server.plain().set("lock:renewal", "another's", 0);
+    server.plain().delete("semaphore:s");
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), Notice::Lost(Loss::Gone));
+    assert_eq!(permit.wait_lost(PATIENCE), Some(Loss::Gone));
+    assert_eq!(server.plain().get("lock:renewal").unwrap(), b"another's");
+    drop((by_renewal, permit));
+    assert_eq!(server.plain().get("lock:look").unwrap(), b"another's");
+}
+
+#[test]
+fn a_program_that_hangs_does_not_hold_it_for_ever() {
+    let server = Memcached::start();
+    let client = Client::connect(&server.url()).unwrap();
+    let (keep, told) = telling(Some(3 * SECOND));
+    let began = Instant::now();
+    let kept = client.mutex("m", SECOND).unwrap().lock().unwrap().keep(keep).unwrap();
+    assert!(matches!(told.recv_timeout(PATIENCE).unwrap(), Notice::Danger(left) if left <= SECOND));
+    assert!(began.elapsed() > Duration::from_millis(2900));
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), Notice::Lost(Loss::MaxHold));
+    assert!(began.elapsed() < 5 * SECOND && !kept.is_held());
+    let next = Client::connect(&server.url()).unwrap().mutex("m", SECOND).unwrap();
+    assert!(next.lock_for(4 * SECOND).unwrap().is_some());
+}
+
+#[test]
+fn a_waiter_is_rung_although_the_lease_was_renewed_meanwhile() {
+    let server = Memcached::start();
+    let client = Client::connect(&server.url()).unwrap();
+    let (kept, _told) = kept(&client, "m", 2 * SECOND);
+    let other = Client::connect(&server.url()).unwrap().mutex("m", SECOND).unwrap();
+    let waiting = thread::spawn(move || other.lock_for(PATIENCE).unwrap().map(|_| Instant::now()));
+    while server.plain().get("lock:m%wait").is_none() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    thread::sleep(2 * SECOND);
+    let released = Instant::now();
+    assert_eq!(kept.release().unwrap(), Release::Released);
+    let took = waiting.join().unwrap().unwrap().duration_since(released);
+    assert!(took < Duration::from_millis(150), "{took:?}: it was not rung");
+}
+
+/// The last test of this file that looks at threads: the others' clients have keepers of their own.
+#[test]
+fn a_thousand_locks_have_one_keeper_and_two_packets_for_each_round() {
+    const LEASE: Duration = Duration::from_secs(3);
+    const ROUNDS: usize = 15;
+    let server = Memcached::start();
+    let proxy = Proxy::start(server.address());
+    let client = Client::connect(&proxy.url()).unwrap();
+    let before = keepers();
+    let kept: Vec<Kept> = (0..1000)
+        .map(|number| {
+            let mutex = client.mutex(format!("m{number}"), LEASE).unwrap();
+            mutex.lock().unwrap().keep(Keep::default()).unwrap()
+        })
+        .collect();
+    // Until all go together.
+    thread::sleep(LEASE);
+    let round_trips = proxy.round_trips();
+    thread::sleep(LEASE / 3 * ROUNDS as u32);
+    let packets = proxy.round_trips() - round_trips;
+    assert!(packets <= 2 * (ROUNDS * 10 / 8), "{packets} packets in {ROUNDS} thirds of the lease");
+    assert!(kept.iter().all(Kept::is_held));
+    assert!(keepers() <= before + 8, "one for each client of the tests that run beside this one");
+    for kept in &kept {
+        assert_eq!(kept.release().unwrap(), Release::Released);
+    }
+    assert_eq!(server.plain().stats()["curr_items"], "0");
+}
