@@ -1,4 +1,4 @@
-/* Keeping and other processes: a child of a fork holds nothing and has no keeper, and a process that stood still finds out. */
+/* Keeping and processes: a child of a fork holds nothing and has no keeper; one that stood still finds out. */
 
 #include "keep.h"
 
