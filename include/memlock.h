@@ -110,6 +110,28 @@
 #define MEMLOCK_INTERNAL -7
 
 /**
+ * What a holder is told: it could not be renewed so far, or is not to be, and ends in `left_ms`. Told once for
+ * each time that half of the lease is gone so.
+ */
+#define MEMLOCK_DANGER 1
+
+/**
+ * What a holder is told, and why it is lost: it could not be renewed before its lease was over. The server was
+ * out of reach, or this process stood still.
+ */
+#define MEMLOCK_LOST_EXPIRED 2
+
+/**
+ * What a holder is told, and why it is lost: it was found to be gone from the server, or another's.
+ */
+#define MEMLOCK_LOST_GONE 3
+
+/**
+ * What a holder is told, and why it is lost: it was held for as long as was allowed.
+ */
+#define MEMLOCK_LOST_MAX_HOLD 4
+
+/**
  * The room for a token, its NUL included.
  */
 #define MEMLOCK_TOKEN_SIZE 80
@@ -126,13 +148,13 @@ typedef struct memlock_list memlock_list;
 
 /**
  * A mutex that is held. Use it from one thread at a time; reading its fence and its remaining time is allowed
- * from several.
+ * from several, and more when it is kept: see memlock_lock_keep().
  */
 typedef struct memlock_lock memlock_lock;
 
 /**
  * One or several permits of a semaphore that are held. Use it from one thread at a time; reading its remaining
- * time and its count is allowed from several.
+ * time and its count is allowed from several, and more when they are kept: see memlock_permit_keep().
  */
 typedef struct memlock_permit memlock_permit;
 
@@ -179,6 +201,18 @@ typedef struct memlock_insertion {
    */
   int32_t answer;
 } memlock_insertion;
+
+/**
+ * What is called when there is something to tell of a lock or permits that are kept: MEMLOCK_DANGER and how
+ * long they are certainly ours yet, or one of MEMLOCK_LOST_EXPIRED, MEMLOCK_LOST_GONE and
+ * MEMLOCK_LOST_MAX_HOLD, and 0. `arg` is what memlock_lock_keep() or memlock_permit_keep() was given.
+ *
+ * It is called on the keeper's thread, a thread of memlock's in which no signal handler runs and which renews
+ * nothing of the same client until it returns: so it must not wait or work for long, and no C++ exception may
+ * leave it. It may call every function of memlock, also for the handle that it is about, and may even give
+ * that back.
+ */
+typedef void (*memlock_keep_told)(int what, int64_t left_ms, void *arg);
 
 /**
  * Who was seen to hold a mutex.
@@ -746,14 +780,82 @@ int memlock_unlock(struct memlock_lock *lock);
 
 /**
  * Gives the lock a new lease, counted from now, if it is still ours: MEMLOCK_OK or MEMLOCK_LOST, and
- * MEMLOCK_NOT_HELD in a child made by fork. The fence stays. MEMLOCK_INVALID for a lease out of range changes
- * nothing. After MEMLOCK_UNREACHABLE the old lease runs on; after MEMLOCK_UNKNOWN count on the shorter of the
- * two, as memlock_lock_remaining_ms() does.
+ * MEMLOCK_NOT_HELD in a child made by fork. The fence stays. MEMLOCK_INVALID for a lease out of range, and for
+ * a lock that is kept, changes nothing. After MEMLOCK_UNREACHABLE the old lease runs on; after MEMLOCK_UNKNOWN
+ * count on the shorter of the two, as memlock_lock_remaining_ms() does.
  *
  * # Safety
  * `lock` is NULL or a lock that is held, used by nobody else during the call.
  */
-int memlock_lock_extend(struct memlock_lock *lock, int64_t lease_ms);
+int memlock_lock_extend(struct memlock_lock *lock,
+                        int64_t lease_ms);
+
+/**
+ * Renews its lease from now on by a thread of the client's, each time for the lease that it was acquired with,
+ * until it is given back by memlock_unlock() or lost. The handle stays the same, and may then be used by any
+ * number of threads at once, except that memlock_unlock() must be the last call. No I/O.
+ *
+ * It is renewed no more once `max_hold_ms` have passed, counted from this call, so that a program that hangs
+ * does not hold it for ever; then it ends with the lease. -1: no bound. `callback`, unless it is NULL, is
+ * called when there is something to tell: see memlock_keep_told. Once memlock_unlock() has returned it is not
+ * running, and is never called again: then `arg` may be freed. So the thread that gives it back must not hold
+ * a mutex for which the callback waits. What memlock_unlock() finds is its answer, and not told any more.
+ *
+ * MEMLOCK_OK; MEMLOCK_LOST when the lease is over already; MEMLOCK_NOT_HELD in a child made by fork;
+ * MEMLOCK_INVALID when it is kept already, or for another `max_hold_ms`: all of these change nothing.
+ * MEMLOCK_INTERNAL when no thread can be started: then the lock was **released**, and the handle, which holds
+ * nothing any more, is still to be given back.
+ *
+ * In a child made by fork nothing is kept: the child has no such thread, and holds nothing.
+ *
+ * # Safety
+ * `lock` is NULL or a lock that is held, used by nobody else during the call; `callback` and `arg` are good
+ * until it is given back.
+ */
+int memlock_lock_keep(struct memlock_lock *lock,
+                      int64_t max_hold_ms,
+                      memlock_keep_told callback,
+                      void *arg);
+
+/**
+ * Whether it is certainly ours, unless the server has lost it. **No answer but a truth**: 1 for yes, 0 for no,
+ * also for NULL and in a child made by fork. No I/O: by the clock, and by what was found out so far.
+ *
+ * # Safety
+ * `lock` is NULL or a lock that is held.
+ */
+int memlock_lock_is_held(const struct memlock_lock *lock);
+
+/**
+ * Asks the server whether it is ours: MEMLOCK_OK when it is; MEMLOCK_LOST when not, and what is kept is lost
+ * from then on; MEMLOCK_NOT_HELD in a child made by fork; MEMLOCK_UNREACHABLE or MEMLOCK_PROTOCOL. One round
+ * trip, or none when the lease is over.
+ *
+ * # Safety
+ * `lock` is NULL or a lock that is held.
+ */
+int memlock_lock_check(const struct memlock_lock *lock);
+
+/**
+ * Why it was lost: MEMLOCK_LOST, and MEMLOCK_LOST_EXPIRED, MEMLOCK_LOST_GONE or MEMLOCK_LOST_MAX_HOLD in *why;
+ * MEMLOCK_OK when it was not, as far as is known; MEMLOCK_NOT_HELD in a child made by fork. What is not kept
+ * is lost when its lease is over. No I/O.
+ *
+ * # Safety
+ * `lock` is NULL or a lock that is held; `why` is NULL or writable.
+ */
+int memlock_lock_lost(const struct memlock_lock *lock,
+                      int *why);
+
+/**
+ * As memlock_lock_lost(), but waits for it: `wait_ms` is for how long, 0 not at all, -1 for ever. Answers
+ * MEMLOCK_TIMED_OUT when that has passed (MEMLOCK_OK when it was 0). It is no wait for a server: nothing
+ * cancels it.
+ *
+ * # Safety
+ * `lock` is NULL or a lock that is held, and not given back before this call ends; `why` is NULL or writable.
+ */
+int memlock_lock_wait_lost(const struct memlock_lock *lock, int64_t wait_ms, int *why);
 
 /**
  * How long the lock is certainly ours yet, in milliseconds; 0 when it is not. No I/O.
@@ -774,8 +876,8 @@ int memlock_lock_fence(const struct memlock_lock *lock, uint64_t *fence);
 
 /**
  * Who holds the mutex `name`: MEMLOCK_BUSY and *owner when somebody does, MEMLOCK_NOT_HELD when nobody does.
- * What is read is already past: it is for people, not for decisions. *owner is written only with MEMLOCK_BUSY. One
- * round trip.
+ * What is read is already past: it is for people, not for decisions. *owner is written only with MEMLOCK_BUSY.
+ * One round trip.
  *
  * # Safety
  * `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `owner` is NULL or writable.
@@ -950,15 +1052,84 @@ int memlock_permit_release(struct memlock_permit *permit);
 
 /**
  * Gives the permits a new lease, counted from now, if they are still ours: MEMLOCK_OK or MEMLOCK_LOST, and
- * MEMLOCK_NOT_HELD in a child made by fork. MEMLOCK_INVALID for a lease out of range (1000 to 31622400000)
- * changes nothing. After MEMLOCK_UNREACHABLE the old lease runs on; after MEMLOCK_UNKNOWN count on the shorter
- * of the two, as memlock_permit_remaining_ms() does. One or two round trips.
+ * MEMLOCK_NOT_HELD in a child made by fork. MEMLOCK_INVALID for a lease out of range (1000 to 31622400000),
+ * and for permits that are kept, changes nothing. After MEMLOCK_UNREACHABLE the old lease runs on; after
+ * MEMLOCK_UNKNOWN count on the shorter of the two, as memlock_permit_remaining_ms() does. One or two round
+ * trips.
  *
  * # Safety
  * `permit` is NULL or a permit that is held, used by nobody else during the call.
  */
-int memlock_permit_extend(struct memlock_permit *permit,
-                          int64_t lease_ms);
+int memlock_permit_extend(struct memlock_permit *permit, int64_t lease_ms);
+
+/**
+ * Renews their lease from now on by a thread of the client's, each time for the lease that they were acquired
+ * with, until they are given back by memlock_permit_release() or lost. The handle stays the same, and may then
+ * be used by any number of threads at once, except that memlock_permit_release() must be the last call. No
+ * I/O.
+ *
+ * It is renewed no more once `max_hold_ms` have passed, counted from this call, so that a program that hangs
+ * does not hold them for ever; then they end with the lease. -1: no bound. `callback`, unless it is NULL, is
+ * called when there is something to tell: see memlock_keep_told. Once memlock_permit_release() has returned it
+ * is not running, and is never called again: then `arg` may be freed. So the thread that gives them back must
+ * not hold a mutex for which the callback waits. What memlock_permit_release() finds is its answer, and not
+ * told any more.
+ *
+ * MEMLOCK_OK; MEMLOCK_LOST when the lease is over already; MEMLOCK_NOT_HELD in a child made by fork;
+ * MEMLOCK_INVALID when they are kept already, or for another `max_hold_ms`: all of these change nothing.
+ * MEMLOCK_INTERNAL when no thread can be started: then the permits were **released**, and the handle, which
+ * holds nothing any more, is still to be given back.
+ *
+ * In a child made by fork nothing is kept: the child has no such thread, and holds nothing.
+ *
+ * # Safety
+ * `permit` is NULL or permits that are held, used by nobody else during the call; `callback` and `arg` are
+ * good until it is given back.
+ */
+int memlock_permit_keep(struct memlock_permit *permit,
+                        int64_t max_hold_ms,
+                        memlock_keep_told callback,
+                        void *arg);
+
+/**
+ * Whether they are certainly ours, unless the server has lost them. **No answer but a truth**: 1 for yes, 0
+ * for no, also for NULL and in a child made by fork. No I/O: by the clock, and by what was found out so far.
+ *
+ * # Safety
+ * `permit` is NULL or permits that are held.
+ */
+int memlock_permit_is_held(const struct memlock_permit *permit);
+
+/**
+ * Asks the server whether they are ours: MEMLOCK_OK when they are; MEMLOCK_LOST when not, and what is kept is
+ * lost from then on; MEMLOCK_NOT_HELD in a child made by fork; MEMLOCK_UNREACHABLE or MEMLOCK_PROTOCOL. One
+ * round trip, or none when the lease is over.
+ *
+ * # Safety
+ * `permit` is NULL or permits that are held.
+ */
+int memlock_permit_check(const struct memlock_permit *permit);
+
+/**
+ * Why they were lost: MEMLOCK_LOST, and MEMLOCK_LOST_EXPIRED, MEMLOCK_LOST_GONE or MEMLOCK_LOST_MAX_HOLD in
+ * *why; MEMLOCK_OK when they were not, as far as is known; MEMLOCK_NOT_HELD in a child made by fork. What is
+ * not kept is lost when its lease is over. No I/O.
+ *
+ * # Safety
+ * `permit` is NULL or permits that are held; `why` is NULL or writable.
+ */
+int memlock_permit_lost(const struct memlock_permit *permit, int *why);
+
+/**
+ * As memlock_permit_lost(), but waits for it: `wait_ms` is for how long, 0 not at all, -1 for ever. Answers
+ * MEMLOCK_TIMED_OUT when that has passed (MEMLOCK_OK when it was 0). It is no wait for a server: nothing
+ * cancels it.
+ *
+ * # Safety
+ * `permit` is NULL or permits that are held, and not given back before this call ends; `why` is NULL or
+ * writable.
+ */
+int memlock_permit_wait_lost(const struct memlock_permit *permit, int64_t wait_ms, int *why);
 
 /**
  * How long the permits are certainly ours yet, in milliseconds; 0 when they are not. No I/O.

@@ -8,6 +8,11 @@
  *         report(mutex.fence());                    // at most 30 seconds of work, or mutex.extend(30s)
  *     }                                             // unlocks
  *
+ *     {
+ *         memlock::kept_lock kept{mutex};           // its lease is renewed for as long as it is there
+ *         while (kept.is_held() && more()) step();
+ *     }
+ *
  *     memlock::counting_semaphore downloads{client, "downloads", 3, 30s};
  *     if (auto permit = downloads.try_acquire_permit_for(5s)) download();    // at most 3 in the fleet
  *
@@ -20,7 +25,8 @@
  * and std::lock take it as they take std::timed_mutex. What differs from std::timed_mutex:
  *
  * - **A lease ends.** The lock is yours until mutex::remaining() is zero; then others may have it although
- *   you have not unlocked. Work that may take longer calls extend(), or hands fence() to what it changes.
+ *   you have not unlocked. Work that may take longer calls extend(), or holds a kept_lock, or hands fence() to
+ *   what it changes.
  * - **Locking can fail.** An "I could not find out" is never a lock: lock() and the try_ functions throw
  *   memlock::error, a std::system_error in memlock::category(). "Busy" and "timed out" are plain false.
  * - **A wait can be ended** from another thread: all of a client's by client::cancel_waits(), single ones by
@@ -51,6 +57,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <iterator>
 #include <memory>
@@ -426,6 +433,17 @@ private:
         memlock_lock* lock = nullptr;
     };
 
+    friend class kept_lock;
+
+    // A lock that is no thread's: for an object that keeps it.
+    memlock_lock* lock_once(std::int64_t wait_ms) const {
+        memlock_lock* locked = nullptr;
+        const int answer =
+            memlock_mutex_lock(client_.get(), name_.c_str(), lease_.count(), wait_ms, &locked);
+        if (answer != MEMLOCK_OK) detail::fail(answer, name_);
+        return locked;
+    }
+
     static void drop(memlock_lock* held) noexcept {
         if (held != nullptr) memlock_unlock(held);
     }
@@ -577,6 +595,7 @@ public:
 
 private:
     friend class counting_semaphore;
+    friend class kept_permit;
 
     permit(memlock_permit* held, const std::string& name) : held_{held}, name_{name} {}
 
@@ -882,6 +901,230 @@ private:
     std::unique_ptr<memlock_semaphore, detail::closer<memlock_semaphore, memlock_semaphore_close>> handle_;
     std::atomic<std::uint64_t> last_{1};
     slot first_;  // Enough, and no allocation, where one permit is held at a time.
+};
+
+/// Why what was kept is not held any more.
+enum class loss : int {
+    expired = MEMLOCK_LOST_EXPIRED,    ///< not renewed before its lease was over: no server, or we stood still
+    gone = MEMLOCK_LOST_GONE,          ///< found to be gone from the server, or another's
+    max_hold = MEMLOCK_LOST_MAX_HOLD,  ///< held for as long as was allowed
+};
+
+/// How something is kept. The functions are called on the keeper's thread, which renews nothing of the same
+/// client until they return; an exception that leaves them is dropped. They may use what they are told of,
+/// and end it.
+struct keep {
+    /// For how long at most, counted from when it is kept; then it ends with its lease. Nothing: no bound.
+    std::optional<std::chrono::milliseconds> max_hold{};
+    /// It could not be renewed so far, or is not to be, and is certainly ours for so long.
+    std::function<void(std::chrono::milliseconds)> on_danger{};
+    /// It was lost. Not called when release() or the end of the object is the first to find that out.
+    std::function<void(loss)> on_lost{};
+};
+
+namespace detail {
+
+/// What the callback is given. It stays while it runs, whatever becomes of the object.
+struct told : std::enable_shared_from_this<told> {
+    explicit told(keep given) : how{std::move(given)} {}
+    keep how;
+
+    static void tell(int what, std::int64_t left_ms, void* arg) noexcept {
+        try {
+            const auto self = static_cast<told*>(arg)->shared_from_this();
+            if (what == MEMLOCK_DANGER) {
+                if (self->how.on_danger) self->how.on_danger(std::chrono::milliseconds{left_ms});
+            } else if (self->how.on_lost) {
+                self->how.on_lost(loss{what});
+            }
+        } catch (...) {  // Not through a thread of Rust's.
+        }
+    }
+};
+
+struct lock_calls {
+    using handle = memlock_lock;
+    static constexpr auto keep = memlock_lock_keep;
+    static constexpr auto close = memlock_unlock;
+    static constexpr auto remaining = memlock_lock_remaining_ms;
+    static constexpr auto is_held = memlock_lock_is_held;
+    static constexpr auto check = memlock_lock_check;
+    static constexpr auto wait_lost = memlock_lock_wait_lost;
+};
+
+struct permit_calls {
+    using handle = memlock_permit;
+    static constexpr auto keep = memlock_permit_keep;
+    static constexpr auto close = memlock_permit_release;
+    static constexpr auto remaining = memlock_permit_remaining_ms;
+    static constexpr auto is_held = memlock_permit_is_held;
+    static constexpr auto check = memlock_permit_check;
+    static constexpr auto wait_lost = memlock_permit_wait_lost;
+};
+
+/// What kept_lock and kept_permit share.
+template <class Calls>
+class kept {
+public:
+    /// Whether it is certainly ours, unless the server has lost it. No I/O.
+    bool is_held() const noexcept { return Calls::is_held(held_.get()) != 0; }
+
+    /// Asks the server whether it is ours, in one round trip; if not, it is lost from now on. Throws
+    /// errc::not_held when this holds nothing, and errc::unreachable or protocol.
+    bool check() const {
+        const int answer = Calls::check(mine());
+        if (answer != MEMLOCK_OK && answer != MEMLOCK_LOST) fail(answer, name_);
+        return answer == MEMLOCK_OK;
+    }
+
+    /// Why it was lost; nothing when it was not, as far as is known. No I/O.
+    std::optional<loss> lost() const noexcept { return wait_lost(0); }
+
+    /// Waits until it is lost; nothing when `limit` passed first. Nobody may end it meanwhile.
+    template <class Rep, class Period>
+    std::optional<loss> wait_lost_for(const std::chrono::duration<Rep, Period>& limit) const noexcept {
+        return wait_lost(wait_ms(limit));
+    }
+
+    /// How long it is certainly ours yet, if it is not renewed; zero when it is not. No I/O.
+    std::chrono::milliseconds remaining() const noexcept {
+        std::int64_t left = 0;
+        if (held_) Calls::remaining(held_.get(), &left);
+        return std::chrono::milliseconds{left};
+    }
+
+    /// Whether there is anything to be ended, ours still or not: see is_held().
+    explicit operator bool() const noexcept { return held_ != nullptr; }
+
+    /// For the functions of memlock.h; NULL when this holds nothing.
+    typename Calls::handle* get() const noexcept { return held_.get(); }
+
+protected:
+    using handle = typename Calls::handle;
+
+    kept() noexcept = default;
+
+    kept(handle* acquired, const std::string& name, keep how) : held_{acquired}, name_{name} {
+        const std::int64_t longest = how.max_hold ? how.max_hold->count() : -1;
+        if (how.max_hold && longest <= 0) throw error{errc::invalid, "max_hold is a time above zero."};
+        if (how.on_danger || how.on_lost) told_ = std::make_shared<told>(std::move(how));
+        const int answer = Calls::keep(acquired, longest, told_ ? told::tell : nullptr, told_.get());
+        if (answer != MEMLOCK_OK) fail(answer, name_);
+    }
+
+    kept(kept&&) noexcept = default;
+
+    // What is held is ended before what its callback is given.
+    kept& operator=(kept&& other) noexcept {
+        held_ = std::move(other.held_);
+        told_ = std::move(other.told_);
+        name_ = std::move(other.name_);
+        return *this;
+    }
+
+    ~kept() = default;
+
+    handle* mine() const {
+        if (!held_) fail(MEMLOCK_NOT_HELD, name_);
+        return held_.get();
+    }
+
+    void end() {
+        mine();
+        const int answer = Calls::close(held_.release());
+        if (answer != MEMLOCK_OK) fail(answer, name_);
+    }
+
+    const std::string& subject() const noexcept { return name_; }
+
+private:
+    struct closes {
+        void operator()(handle* held) const noexcept { Calls::close(held); }
+    };
+
+    std::optional<loss> wait_lost(std::int64_t limit_ms) const noexcept {
+        int why = 0;
+        if (!held_ || Calls::wait_lost(held_.get(), limit_ms, &why) != MEMLOCK_LOST) return std::nullopt;
+        return loss{why};
+    }
+
+    std::shared_ptr<told> told_;
+    std::unique_ptr<handle, closes> held_;
+    std::string name_;
+};
+
+}  // namespace detail
+
+/// A lock of a mutex whose lease is renewed for as long as this object is there, or nothing. It is unlocked
+/// when it ends, as well as that can be done; unlock() tells how it went. It competes with the mutex's own
+/// lock() as with any other, and may outlive the mutex and its client.
+///
+/// Any number of threads may use it at once; but unlocking, moving and destroying are for one when no other
+/// uses it. What ends it waits for a callback that is running, unless that is where it is ended; so it must
+/// not hold a std::mutex that the callback wants.
+///
+/// In a child made by fork() it holds nothing and is not kept, and leaves the parent's lock alone.
+class [[nodiscard]] kept_lock : public detail::kept<detail::lock_calls> {
+public:
+    /// Holds nothing.
+    kept_lock() noexcept = default;
+
+    /// Locks, and waits for that for as long as it takes. Throws as mutex::lock(); errc::internal when no
+    /// thread can be started: nothing is held then.
+    explicit kept_lock(const mutex& of, keep how = {}) : kept{of.lock_once(-1), of.name(), std::move(how)} {}
+
+    /// Locks if that takes no longer than `limit`, zero for a single try; errc::timed_out or errc::busy
+    /// otherwise.
+    template <class Rep, class Period>
+    kept_lock(const mutex& of, const std::chrono::duration<Rep, Period>& limit, keep how = {})
+        : kept{of.lock_once(detail::wait_ms(limit)), of.name(), std::move(how)} {}
+
+    /// The fencing token: greater than that of every earlier holder. No I/O. Throws errc::not_held.
+    std::uint64_t fence() const {
+        std::uint64_t number = 0;
+        const int answer = memlock_lock_fence(mine(), &number);
+        if (answer != MEMLOCK_OK) detail::fail(answer, subject());
+        return number;
+    }
+
+    /// Unlocks. Throws errc::lost when it was no longer ours, errc::not_held when there is nothing to
+    /// unlock, or errc::unreachable or unknown: then it is taken off at the client's next contact with the
+    /// server, or ends with its lease. This holds nothing afterwards, whatever happens.
+    void unlock() { end(); }
+};
+
+/// Permits whose lease is renewed for as long as this object is there, or nothing. Otherwise as kept_lock.
+class [[nodiscard]] kept_permit : public detail::kept<detail::permit_calls> {
+public:
+    /// Holds nothing.
+    kept_permit() noexcept = default;
+
+    /// Acquires what is wanted, and waits for that for as long as it takes. Throws as
+    /// counting_semaphore::acquire_permit(); errc::internal when no thread can be started: nothing is held
+    /// then.
+    explicit kept_permit(counting_semaphore& of, const request& wanted = {}, keep how = {})
+        : kept_permit{of.acquire_permit(wanted), std::move(how)} {}
+
+    /// Keeps what was acquired. Throws errc::not_held when that is nothing, errc::lost when its lease is
+    /// over, or errc::internal; nothing is held then.
+    explicit kept_permit(permit acquired, keep how = {})
+        : kept{taken(acquired), acquired.name_, std::move(how)} {}
+
+    /// How many permits these are; 0 for none.
+    std::uint32_t count() const noexcept {
+        std::uint32_t permits = 0;
+        if (get() != nullptr) memlock_permit_count(get(), &permits);
+        return permits;
+    }
+
+    /// Gives them back. Throws as permit::release(). This holds nothing afterwards, whatever happens.
+    void release() { end(); }
+
+private:
+    static memlock_permit* taken(permit& acquired) {
+        if (!acquired) detail::fail(MEMLOCK_NOT_HELD, acquired.name_);
+        return acquired.held_.release();
+    }
 };
 
 /// A plain counter of free permits in one item of memcached, in decimal, for use beside programs that have

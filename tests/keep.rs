@@ -148,6 +148,75 @@ fn a_waiter_is_rung_although_the_lease_was_renewed_meanwhile() {
     assert!(took < Duration::from_millis(150), "{took:?}: it was not rung");
 }
 
+#[test]
+fn whoever_finds_the_loss_it_is_the_keeper_who_tells_it() {
+    let server = Memcached::start();
+    let client = Client::connect(&server.url()).unwrap();
+    let (tell, told) = mpsc::channel();
+    let tell = move |notice| _ = tell.send((notice, thread::current().name().map(str::to_owned)));
+    let keep = Keep { max_hold: None, tell: Some(Box::new(tell)) };
+    let kept = client.mutex("m", 30 * SECOND).unwrap().lock().unwrap().keep(keep).unwrap();
+    server.plain().set("lock:m", "another's", 0);
+    assert!(!kept.check().unwrap());
+    let (notice, thread) = told.recv_timeout(PATIENCE).unwrap();
+    assert_eq!((notice, thread.as_deref()), (Notice::Lost(Loss::Gone), Some("memlock-keeper")));
+}
+
+#[test]
+fn a_server_that_stands_still_holds_up_neither_the_news_nor_the_answer() {
+    let server = Memcached::start();
+    let client = Client::connect(&format!("{}?io_timeout=2s", server.url())).unwrap();
+    let locks = ["a", "b", "c"].map(|name| kept(&client, name, SECOND));
+    server.pause();
+    while locks.iter().any(|(kept, _)| kept.is_held()) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let over = Instant::now();
+    assert!(locks.iter().all(|(kept, _)| kept.lost() == Some(Loss::Expired)));
+    assert!(over.elapsed() < SECOND, "to ask is no I/O");
+    // All are told before the keeper asks the server about any.
+    let first = Instant::now();
+    for (_, told) in &locks {
+        while !matches!(told.recv_timeout(PATIENCE).unwrap(), Notice::Lost(Loss::Expired)) {}
+    }
+    assert!(first.elapsed() < Duration::from_millis(2500), "{:?}", first.elapsed());
+    let (being_cleaned_up, _) = &locks[0];
+    let asked = Instant::now();
+    assert_eq!(being_cleaned_up.release().unwrap(), Release::Lost);
+    assert!(asked.elapsed() < SECOND);
+    server.resume();
+}
+
+#[test]
+fn a_wait_for_the_loss_ends_with_the_release() {
+    let server = Memcached::start();
+    let client = Client::connect(&server.url()).unwrap();
+    let (kept, _told) = kept(&client, "m", 30 * SECOND);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| kept.wait_lost(PATIENCE));
+        thread::sleep(Duration::from_millis(50));
+        let released = Instant::now();
+        assert_eq!(kept.release().unwrap(), Release::Released);
+        assert_eq!(waiting.join().unwrap(), None);
+        assert!(released.elapsed() < 5 * SECOND);
+    });
+}
+
+#[test]
+fn what_was_abandoned_is_taken_off_at_the_next_contact() {
+    let server = Memcached::start();
+    let client = Client::connect(&server.url()).unwrap();
+    let (kept, told) = kept(&client, "m", 30 * SECOND);
+    kept.abandon();
+    drop(client.mutex("other", SECOND).unwrap().lock().unwrap());
+    let began = Instant::now();
+    while server.plain().get("lock:m").is_some() {
+        assert!(began.elapsed() < PATIENCE);
+        drop(client.mutex("other", SECOND).unwrap().lock().unwrap());
+    }
+    assert!(told.try_recv().is_err());
+}
+
 /// The last test of this file that looks at threads: the others' clients have keepers of their own.
 #[test]
 fn a_thousand_locks_have_one_keeper_and_two_packets_for_each_round() {

@@ -16,6 +16,7 @@
 //! In a forked child there is no keeper, and nothing is held.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -45,7 +46,8 @@ pub struct Keep {
     /// The longest it is held, counted from when it is kept; `None`: as long as it is not released. So a program that
     /// hangs does not hold it for ever.
     pub max_hold: Option<Duration>,
-    /// What is told meanwhile. It is called by the keeper's thread, which renews nothing until it returns: so it should be brief.
+    /// What is told meanwhile. It is called by the keeper's thread, which renews nothing until it returns: so it should be brief. What
+    /// a release finds is answered there, and not told any more.
     pub tell: Option<Tell>,
 }
 
@@ -133,10 +135,25 @@ impl Held {
         }
     }
 
+    /// Which process acquired it.
+    fn process(&self) -> u64 {
+        match self {
+            Held::Lock(lock) => lock.process(),
+            Held::Permit(permit) => permit.process(),
+        }
+    }
+
     fn lose(&mut self, in_doubt: bool) {
         match self {
             Held::Lock(lock) => lock.lose(in_doubt),
             Held::Permit(permit) => permit.lose(in_doubt),
+        }
+    }
+
+    fn abandon(self) {
+        match self {
+            Held::Lock(lock) => lock.abandon(),
+            Held::Permit(permit) => permit.abandon(),
         }
     }
 }
@@ -155,8 +172,11 @@ pub(crate) struct Hold {
     lease: Duration,
     /// Which of the client's servers it is on.
     server: usize,
-    /// Empty while it is being released, and afterwards.
+    /// Empty while it is being released, and afterwards; and while the keeper cleans up after a loss.
     held: Mutex<Option<Held>>,
+    /// The keeper cleans up after a loss, or has done so.
+    cleaned: AtomicBool,
+    /// Set by whoever finds out first. The keeper tells it.
     lost: Mutex<Option<Loss>>,
     was_lost: Condvar,
     longest: Option<Moment>,
@@ -174,6 +194,8 @@ struct Course {
     retry: Duration,
     /// The owner was told of the danger.
     warned: bool,
+    /// The owner was told of the loss.
+    told: bool,
     /// It may have another version than we know of: to be read before it is renewed.
     in_doubt: bool,
 }
@@ -204,7 +226,7 @@ impl Kept {
         let now = client.clock().now();
         let (lease, server) = (held.lease(), client.server_of(held.route()));
         let hold = Arc::new(Hold {
-            process: fork::generation(),
+            process: held.process(),
             fence,
             lease,
             server,
@@ -213,9 +235,11 @@ impl Kept {
                 overdue: false,
                 retry: Duration::ZERO,
                 warned: false,
+                told: false,
                 in_doubt: false,
             }),
             held: Mutex::new(Some(held)),
+            cleaned: AtomicBool::new(false),
             lost: Mutex::new(None),
             was_lost: Condvar::new(),
             longest: keep.max_hold.map(|longest| now + longest),
@@ -223,7 +247,10 @@ impl Kept {
             client: client.clone(),
         });
         hold.course().due = hold.in_time();
-        client.keeper().keep(&hold)?;
+        // What a parent holds is nobody's here.
+        if hold.is_ours() {
+            client.keeper().keep(&hold)?;
+        }
         Ok(Kept { hold })
     }
 
@@ -263,7 +290,7 @@ impl Kept {
         };
         // It may have been released, or found lost, meanwhile.
         if !there && self.is_held() {
-            self.hold.lose(Loss::Gone);
+            self.hold.note(Loss::Gone);
         }
         Ok(there && self.is_held())
     }
@@ -276,9 +303,9 @@ impl Kept {
         // The keeper may not have come to say so.
         let over = self.hold.held().as_ref().is_some_and(|held| held.remaining().is_zero());
         if over {
-            self.hold.lose(self.hold.why_over());
+            self.hold.note(self.hold.why_over());
         }
-        *self.hold.lost.lock().unwrap_or_else(PoisonError::into_inner)
+        self.hold.loss()
     }
 
     /// Waits until it is lost, and no longer than `limit`. `None` when the time has passed, or it was released.
@@ -294,7 +321,7 @@ impl Kept {
                 return self.lost();
             }
             let lost = self.hold.lost.lock().unwrap_or_else(PoisonError::into_inner);
-            if lost.is_none() {
+            if lost.is_none() && self.hold.is_kept() {
                 drop(self.hold.was_lost.wait_timeout(lost, left));
             }
         }
@@ -309,18 +336,27 @@ impl Kept {
             return Ok(Release::NotHeld);
         }
         let taken = self.hold.held().take();
-        let Some(mut held) = taken else { return Ok(Release::NotHeld) };
+        let Some(mut held) = taken else {
+            let is_cleaned_up = self.hold.cleaned.load(Ordering::Acquire);
+            return Ok(if is_cleaned_up { Release::Lost } else { Release::NotHeld });
+        };
+        self.hold.cleaned.store(false, Ordering::Release);
         self.hold.client.keeper().forget(&self.hold);
+        self.hold.wake_waiters();
         let released = match &mut held {
             Held::Lock(lock) => lock.unlock(),
             Held::Permit(permit) => permit.release(),
         };
-        self.hold.was_lost.notify_all();
+        let was_lost = self.lost().is_some();
         if released.is_err() {
             *self.hold.held() = Some(held);
         }
-        let was_lost = self.lost().is_some();
         released.map(|released| if was_lost { Release::Lost } else { released })
+    }
+
+    /// Lets go without waiting for the server: see [`Lock::abandon`].
+    pub fn abandon(self) {
+        self.hold.abandon();
     }
 }
 
@@ -330,6 +366,7 @@ impl Drop for Kept {
             && let Err(error) = self.release()
         {
             log::warn!("What was kept could not be released when it was dropped. {error}");
+            self.hold.abandon();
         }
     }
 }
@@ -363,25 +400,67 @@ impl Hold {
         if longest { Loss::MaxHold } else { Loss::Expired }
     }
 
-    /// It is not held any more: tells its owner, once.
-    fn lose(&self, loss: Loss) {
+    /// Why it was lost, as far as anybody has found out.
+    fn loss(&self) -> Option<Loss> {
+        *self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It is not held any more. No I/O: the keeper tells it, and cleans up.
+    fn note(&self, loss: Loss) {
         let first = {
             let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
             let first = lost.is_none();
             lost.get_or_insert(loss);
             first
         };
-        if !first {
-            return;
+        if first {
+            self.was_lost.notify_all();
+            self.client.keeper().hurry();
         }
+    }
+
+    /// Those who wait for its loss are to look again.
+    fn wake_waiters(&self) {
+        // Whoever looked before waits by now.
+        drop(self.lost.lock().unwrap_or_else(PoisonError::into_inner));
         self.was_lost.notify_all();
+    }
+
+    /// Tells its owner, once, unless it was released: then that is the answer.
+    fn tell_loss(&self) {
+        if let Some(loss) = self.loss()
+            && self.is_kept()
+            && !std::mem::replace(&mut self.course().told, true)
+        {
+            self.tell(Notice::Lost(loss));
+        }
+    }
+
+    /// What is to be done on the server after a loss. It is kept no longer.
+    fn clean_up(&self) {
+        let Some(loss) = self.loss() else { return };
         self.client.keeper().forget(self);
-        self.tell(Notice::Lost(loss));
-        let taken = self.held().take();
+        let taken = {
+            let mut held = self.held();
+            // Whoever finds its place empty is to know why.
+            self.cleaned.store(held.is_some(), Ordering::Release);
+            held.take()
+        };
         if let Some(mut held) = taken {
-            let in_doubt = self.course().in_doubt;
+            // A renewal may have come through after all when it had been given up.
+            let came_late = loss != Loss::Gone && !held.remaining().is_zero();
+            let in_doubt = self.course().in_doubt || came_late;
             held.lose(in_doubt);
             *self.held() = Some(held);
+        }
+    }
+
+    fn abandon(&self) {
+        let taken = if self.is_ours() { self.held().take() } else { None };
+        if let Some(held) = taken {
+            self.client.keeper().forget(self);
+            self.wake_waiters();
+            held.abandon();
         }
     }
 
@@ -404,5 +483,8 @@ impl Hold {
 
 /// Ends with a sentence that a person can act on.
 fn no_thread(error: &std::io::Error) -> Error {
-    Error::new(ErrorKind::Internal, format!("No thread can be started that renews leases: {error}."))
+    Error::new(
+        ErrorKind::Internal,
+        format!("No thread can be started that renews leases, so it was released: {error}."),
+    )
 }

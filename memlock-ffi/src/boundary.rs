@@ -226,6 +226,15 @@ pub(crate) fn limit<'a>(wait_ms: i64) -> Result<Wait<'a>> {
     }
 }
 
+/// For how long to wait where nothing but time ends it; `None`: for ever.
+pub(crate) fn span(wait_ms: i64) -> Result<Option<Duration>> {
+    match wait_ms {
+        -1 => Ok(None),
+        0.. => millis(wait_ms).map(Some),
+        _ => Err(invalid(format!("wait_ms is {wait_ms}: give 0, -1 or a time in milliseconds."))),
+    }
+}
+
 /// A time as C gets it.
 pub(crate) fn to_millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)

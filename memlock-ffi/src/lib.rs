@@ -5,6 +5,7 @@
 //! | `boundary` | what every entry point goes through: NULL checks, the panic boundary, the last error |
 //! | `bare` | Burton's six functions, and those of the semaphore in the same manner, on the default client |
 //! | `client`, `lock`, `wait`, `semaphore`, `list` | the handles |
+//! | `keep` | one acquisition behind a handle, and its keeping |
 //! | `counter` | the counter without leases |
 //!
 //! Ownership is in the types. A handle that C owns is a `Box` that came from `boundary::give` and goes back
@@ -16,6 +17,7 @@ mod bare;
 mod boundary;
 mod client;
 mod counter;
+mod keep;
 mod list;
 mod lock;
 mod semaphore;
@@ -28,6 +30,7 @@ pub use bare::*;
 pub use boundary::*;
 pub use client::*;
 pub use counter::*;
+pub use keep::*;
 pub use list::*;
 pub use lock::*;
 pub use semaphore::*;

@@ -1,19 +1,24 @@
 //! The mutex by handle.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;
 
-use memlock_core::{Answer, Extension, Lock, Release, Waited};
+use memlock_core::{Answer, Lock, Waited};
 
 use crate::boundary::{
-    enter, fixed, give, invalid, lent, lent_mut, limit, millis, put, take_back, text, to_millis,
+    enter, fixed, give, invalid, lent, lent_mut, limit, millis, put, quietly, span, take_back, text,
+    to_millis,
 };
 use crate::client::memlock_client;
+use crate::keep::{Hold, memlock_keep_told, waited};
 use crate::wait::memlock_wait;
 
 /// A mutex that is held. Use it from one thread at a time; reading its fence and its remaining time is allowed
-/// from several.
-pub struct memlock_lock(pub(crate) Lock);
+/// from several, and more when it is kept: see memlock_lock_keep().
+pub struct memlock_lock {
+    hold: Hold<Lock>,
+    fence: u64,
+}
 
 /// The room for a token, its NUL included.
 pub const MEMLOCK_TOKEN_SIZE: usize = 80;
@@ -87,15 +92,15 @@ pub unsafe extern "C" fn memlock_mutex_lock_wait(
         if let Some(handle) = unsafe { wait.as_ref() } {
             until = until.unless_cancelled(handle.of(client.number)?);
         }
-        Ok(match mutex.lock_with(&until)? {
-            Waited::Done(held) => {
+        let held = mutex.lock_with(&until)?;
+        let fence = if let Waited::Done(held) = &held { held.fence() } else { 0 };
+        Ok(match waited(held) {
+            Ok(hold) => {
                 // SAFETY: as above.
-                unsafe { put(lock, give(memlock_lock(held)), "lock") }?;
+                unsafe { put(lock, give(memlock_lock { hold, fence }), "lock") }?;
                 Answer::Ok
             }
-            Waited::Busy => Answer::Busy,
-            Waited::TimedOut => Answer::TimedOut,
-            Waited::Interrupted => Answer::Interrupted,
+            Err(answer) => answer,
         })
     })
 }
@@ -110,26 +115,18 @@ pub unsafe extern "C" fn memlock_mutex_lock_wait(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlock_unlock(lock: *mut memlock_lock) -> c_int {
     enter(|| {
+        // SAFETY: the caller's promise. A callback may read the handle until it is kept no longer.
+        let kept = unsafe { lent(lock, "lock") }?.hold.end_keeping();
         // SAFETY: the caller's promise.
-        let Some(mut lock) = (unsafe { take_back(lock) }) else {
-            return Err(invalid("The argument \"lock\" is NULL."));
-        };
-        match lock.0.unlock() {
-            Ok(Release::Released) => Ok(Answer::Ok),
-            Ok(Release::Lost) => Ok(Answer::Lost),
-            Ok(Release::NotHeld) => Ok(Answer::NotHeld),
-            Err(error) => {
-                lock.0.abandon();
-                Err(error)
-            }
-        }
+        let lock = unsafe { take_back(lock) };
+        lock.map_or(Ok(Answer::NotHeld), |lock| lock.hold.end(kept))
     })
 }
 
 /// Gives the lock a new lease, counted from now, if it is still ours: MEMLOCK_OK or MEMLOCK_LOST, and
-/// MEMLOCK_NOT_HELD in a child made by fork. The fence stays. MEMLOCK_INVALID for a lease out of range changes
-/// nothing. After MEMLOCK_UNREACHABLE the old lease runs on; after MEMLOCK_UNKNOWN count on the shorter of the
-/// two, as memlock_lock_remaining_ms() does.
+/// MEMLOCK_NOT_HELD in a child made by fork. The fence stays. MEMLOCK_INVALID for a lease out of range, and for
+/// a lock that is kept, changes nothing. After MEMLOCK_UNREACHABLE the old lease runs on; after MEMLOCK_UNKNOWN
+/// count on the shorter of the two, as memlock_lock_remaining_ms() does.
 ///
 /// # Safety
 /// `lock` is NULL or a lock that is held, used by nobody else during the call.
@@ -137,12 +134,108 @@ pub unsafe extern "C" fn memlock_unlock(lock: *mut memlock_lock) -> c_int {
 pub unsafe extern "C" fn memlock_lock_extend(lock: *mut memlock_lock, lease_ms: i64) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
-        let lock = unsafe { lent_mut(lock, "lock") }?;
-        Ok(match lock.0.extend(millis(lease_ms)?)? {
-            Extension::Extended => Answer::Ok,
-            Extension::Lost => Answer::Lost,
-            Extension::NotHeld => Answer::NotHeld,
-        })
+        unsafe { lent_mut(lock, "lock") }?.hold.extend(lease_ms)
+    })
+}
+
+/// Renews its lease from now on by a thread of the client's, each time for the lease that it was acquired with,
+/// until it is given back by memlock_unlock() or lost. The handle stays the same, and may then be used by any
+/// number of threads at once, except that memlock_unlock() must be the last call. No I/O.
+///
+/// It is renewed no more once `max_hold_ms` have passed, counted from this call, so that a program that hangs
+/// does not hold it for ever; then it ends with the lease. -1: no bound. `callback`, unless it is NULL, is
+/// called when there is something to tell: see memlock_keep_told. Once memlock_unlock() has returned it is not
+/// running, and is never called again: then `arg` may be freed. So the thread that gives it back must not hold
+/// a mutex for which the callback waits. What memlock_unlock() finds is its answer, and not told any more.
+///
+/// MEMLOCK_OK; MEMLOCK_LOST when the lease is over already; MEMLOCK_NOT_HELD in a child made by fork;
+/// MEMLOCK_INVALID when it is kept already, or for another `max_hold_ms`: all of these change nothing.
+/// MEMLOCK_INTERNAL when no thread can be started: then the lock was **released**, and the handle, which holds
+/// nothing any more, is still to be given back.
+///
+/// In a child made by fork nothing is kept: the child has no such thread, and holds nothing.
+///
+/// # Safety
+/// `lock` is NULL or a lock that is held, used by nobody else during the call; `callback` and `arg` are good
+/// until it is given back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlock_lock_keep(
+    lock: *mut memlock_lock,
+    max_hold_ms: i64,
+    callback: memlock_keep_told,
+    arg: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    enter(|| unsafe { lent_mut(lock, "lock") }?.hold.keep(max_hold_ms, callback, arg))
+}
+
+/// Whether it is certainly ours, unless the server has lost it. **No answer but a truth**: 1 for yes, 0 for no,
+/// also for NULL and in a child made by fork. No I/O: by the clock, and by what was found out so far.
+///
+/// # Safety
+/// `lock` is NULL or a lock that is held.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlock_lock_is_held(lock: *const memlock_lock) -> c_int {
+    let mut held = 0;
+    quietly(|| {
+        // SAFETY: the caller's promise.
+        let lock = unsafe { lock.as_ref() };
+        held = c_int::from(lock.is_some_and(|lock| !lock.hold.remaining().is_zero()));
+    });
+    held
+}
+
+/// Asks the server whether it is ours: MEMLOCK_OK when it is; MEMLOCK_LOST when not, and what is kept is lost
+/// from then on; MEMLOCK_NOT_HELD in a child made by fork; MEMLOCK_UNREACHABLE or MEMLOCK_PROTOCOL. One round
+/// trip, or none when the lease is over.
+///
+/// # Safety
+/// `lock` is NULL or a lock that is held.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlock_lock_check(lock: *const memlock_lock) -> c_int {
+    // SAFETY: the caller's promise.
+    enter(|| unsafe { lent(lock, "lock") }?.hold.check())
+}
+
+/// Why it was lost: MEMLOCK_LOST, and MEMLOCK_LOST_EXPIRED, MEMLOCK_LOST_GONE or MEMLOCK_LOST_MAX_HOLD in *why;
+/// MEMLOCK_OK when it was not, as far as is known; MEMLOCK_NOT_HELD in a child made by fork. What is not kept
+/// is lost when its lease is over. No I/O.
+///
+/// # Safety
+/// `lock` is NULL or a lock that is held; `why` is NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlock_lock_lost(lock: *const memlock_lock, why: *mut c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { memlock_lock_wait_lost(lock, 0, why) }
+}
+
+/// As memlock_lock_lost(), but waits for it: `wait_ms` is for how long, 0 not at all, -1 for ever. Answers
+/// MEMLOCK_TIMED_OUT when that has passed (MEMLOCK_OK when it was 0). It is no wait for a server: nothing
+/// cancels it.
+///
+/// # Safety
+/// `lock` is NULL or a lock that is held, and not given back before this call ends; `why` is NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlock_lock_wait_lost(
+    lock: *const memlock_lock,
+    wait_ms: i64,
+    why: *mut c_int,
+) -> c_int {
+    enter(|| {
+        // SAFETY: the caller's promise.
+        let lock = unsafe { lent(lock, "lock") }?;
+        let found = match wait_ms {
+            0 => lock.hold.lost(),
+            _ => lock.hold.wait_lost(span(wait_ms)?),
+        };
+        match found {
+            Ok(loss) => {
+                // SAFETY: the caller's promise.
+                unsafe { put(why, loss, "why") }?;
+                Ok(Answer::Lost)
+            }
+            Err(answer) => Ok(answer),
+        }
     })
 }
 
@@ -157,7 +250,7 @@ pub unsafe extern "C" fn memlock_lock_remaining_ms(
 ) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
-        let remaining = unsafe { lent(lock, "lock") }?.0.remaining();
+        let remaining = unsafe { lent(lock, "lock") }?.hold.remaining();
         // SAFETY: the caller's promise.
         unsafe { put(remaining_ms, to_millis(remaining), "remaining_ms") }?;
         Ok(Answer::Ok)
@@ -173,7 +266,7 @@ pub unsafe extern "C" fn memlock_lock_remaining_ms(
 pub unsafe extern "C" fn memlock_lock_fence(lock: *const memlock_lock, fence: *mut u64) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
-        let number = unsafe { lent(lock, "lock") }?.0.fence();
+        let number = unsafe { lent(lock, "lock") }?.fence;
         // SAFETY: the caller's promise.
         unsafe { put(fence, number, "fence") }?;
         Ok(Answer::Ok)
@@ -181,8 +274,8 @@ pub unsafe extern "C" fn memlock_lock_fence(lock: *const memlock_lock, fence: *m
 }
 
 /// Who holds the mutex `name`: MEMLOCK_BUSY and *owner when somebody does, MEMLOCK_NOT_HELD when nobody does.
-/// What is read is already past: it is for people, not for decisions. *owner is written only with MEMLOCK_BUSY. One
-/// round trip.
+/// What is read is already past: it is for people, not for decisions. *owner is written only with MEMLOCK_BUSY.
+/// One round trip.
 ///
 /// # Safety
 /// `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `owner` is NULL or writable.

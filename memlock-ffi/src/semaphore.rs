@@ -3,12 +3,13 @@
 use std::ffi::{c_char, c_int};
 
 use memlock_core::semaphore::Status;
-use memlock_core::{Answer, Request, Result, Semaphore, SetUp, Waited};
+use memlock_core::{Answer, Request, Result, Semaphore, SetUp};
 
 use crate::boundary::{
     enter, fixed, give, invalid, lent, limit, millis, put, quietly, take_back, text, to_millis,
 };
 use crate::client::memlock_client;
+use crate::keep::waited;
 use crate::lock::MEMLOCK_TOKEN_SIZE;
 use crate::wait::memlock_wait;
 
@@ -166,15 +167,15 @@ pub unsafe extern "C" fn memlock_semaphore_acquire_wait(
         if let Some(handle) = unsafe { wait.as_ref() } {
             until = until.unless_cancelled(handle.of(semaphore.client)?);
         }
-        Ok(match semaphore.core.acquire_with(wanted, &until)? {
-            Waited::Done(held) => {
+        let held = semaphore.core.acquire_with(wanted, &until)?;
+        let permits = wanted.permits;
+        Ok(match waited(held) {
+            Ok(hold) => {
                 // SAFETY: as above.
-                unsafe { put(permit, give(memlock_permit(held)), "permit") }?;
+                unsafe { put(permit, give(memlock_permit { hold, permits }), "permit") }?;
                 Answer::Ok
             }
-            Waited::Busy => Answer::Busy,
-            Waited::TimedOut => Answer::TimedOut,
-            Waited::Interrupted => Answer::Interrupted,
+            Err(answer) => answer,
         })
     })
 }

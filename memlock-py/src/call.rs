@@ -1,6 +1,7 @@
 //! The way into the core: without the interpreter's lock, and back with an exception where it failed.
 
 use std::cell::Cell;
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -9,10 +10,15 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::error::{raise_core, raise_plain};
+use crate::held::{Held, Leased};
+use crate::renew::why;
 
 /// How often a wait looks for signals. Looking takes the interpreter's lock, for which a busy program makes
 /// us wait; so a wait that has just begun, or that is woken often, does not look each time.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+
+/// How long a wait that nobody may end goes on at a stretch.
+const LONG: Duration = Duration::from_secs(3600);
 
 /// Runs a call of the core while other Python threads run.
 pub(crate) fn call<T: Send>(py: Python<'_>, body: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
@@ -67,6 +73,38 @@ pub(crate) fn wait<T: Send>(
         }
         None => ended.map_err(|error| raise_core(py, &error)),
     }
+}
+
+/// Waits until it is lost, for at most so long; `None` when that has passed, or when it was released. `held` is dropped detached.
+pub(crate) fn wait_lost<L, H>(
+    py: Python<'_>,
+    held: H,
+    limit: Option<Duration>,
+) -> PyResult<Option<&'static str>>
+where
+    L: Leased,
+    H: Deref<Target = Held<L>> + Send + Sync,
+    Held<L>: Sync,
+{
+    let (slice, began) = (if has_to_look(py) { BETWEEN_LOOKS } else { LONG }, Instant::now());
+    let mut ended = Ok(None);
+    loop {
+        if let Some(loss) = held.lost() {
+            ended = Ok(Some(why(loss)));
+            break;
+        }
+        let left = limit.map_or(slice, |limit| limit.saturating_sub(began.elapsed()).min(slice));
+        if left.is_zero() || held.remaining().is_zero() {
+            break;
+        }
+        py.detach(|| held.wait_lost(left));
+        if let Err(error) = py.check_signals() {
+            ended = Err(error);
+            break;
+        }
+    }
+    py.detach(|| drop(held));
+    ended
 }
 
 /// Whether the interpreter may want to end a wait of this thread. If not, the wait can sleep until it is woken,

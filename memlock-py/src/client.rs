@@ -10,6 +10,7 @@ use crate::counter::Counter;
 use crate::distinct::DistinctList;
 use crate::error::{raise, raise_core};
 use crate::mutex::Mutex;
+use crate::renew::Renew;
 use crate::semaphore::Semaphore;
 
 /// The way to one set of locks. Made by connect().
@@ -65,13 +66,35 @@ impl Client {
     /// `wait` is how long acquire() without a timeout, and `with`, wait for it: None for ever, 0 not at all.
     /// Both are seconds as int or float, or a datetime.timedelta.
     ///
+    /// renew=True renews the lease while the lock is held, until it is released or lost; `max_hold` is for how long at most, so
+    /// that a program that hangs does not hold it for ever. `on_danger` is called with the seconds that are left when it could
+    /// not be renewed for half of the lease, or is not to be, and `on_lost` with the reason, as `lost` has it, when it was lost; not
+    /// when release() is the first to find that out. They are called in the thread that renews, which renews nothing until they
+    /// return; their exceptions go to sys.unraisablehook. The interpreter's end waits for one that is running, and none begins
+    /// afterwards.
+    ///
     /// Raises Invalid for an empty name, one above 64 KiB or with a NUL byte, and for durations out of range.
     #[pyo3(
-        signature = (name, lease = Seconds::new(30), wait = None),
-        text_signature = "($self, name, lease=30, wait=None)"
+        signature = (
+            name, lease = Seconds::new(30), wait = None, *,
+            renew = false, max_hold = None, on_danger = None, on_lost = None
+        ),
+        text_signature = "($self, name, lease=30, wait=None, *, renew=False, max_hold=None, on_danger=None, on_lost=None)"
     )]
-    fn mutex(&self, py: Python<'_>, name: Name, lease: Seconds, wait: Option<Seconds>) -> PyResult<Mutex> {
-        Mutex::new(py, &self.core, &name, lease, wait)
+    #[expect(clippy::too_many_arguments, reason = "they are Python's keywords")]
+    fn mutex(
+        &self,
+        py: Python<'_>,
+        name: Name,
+        lease: Seconds,
+        wait: Option<Seconds>,
+        renew: bool,
+        max_hold: Option<Seconds>,
+        on_danger: Option<Py<PyAny>>,
+        on_lost: Option<Py<PyAny>>,
+    ) -> PyResult<Mutex> {
+        let renew = Renew::new(py, renew, max_hold, on_danger, on_lost)?;
+        Mutex::new(py, &self.core, &name, lease, wait, renew)
     }
 
     /// A semaphore by this name with so many `permits` (1 to 4,294,967,295), of which a holder keeps what it has for at most
@@ -80,11 +103,17 @@ impl Client {
     ///
     /// `wait` is how long acquire() and permit() without a timeout, and `with`, wait for it: None for ever, 0 not at all.
     ///
+    /// renew, max_hold, on_danger and on_lost are as those of mutex(), for each acquisition.
+    ///
     /// Raises Invalid as mutex() does, and for a number of permits out of range.
     #[pyo3(
-        signature = (name, permits = None, lease = Seconds::new(30), wait = None),
-        text_signature = "($self, name, permits=None, lease=30, wait=None)"
+        signature = (
+            name, permits = None, lease = Seconds::new(30), wait = None, *,
+            renew = false, max_hold = None, on_danger = None, on_lost = None
+        ),
+        text_signature = "($self, name, permits=None, lease=30, wait=None, *, renew=False, max_hold=None, on_danger=None, on_lost=None)"
     )]
+    #[expect(clippy::too_many_arguments, reason = "they are Python's keywords")]
     fn semaphore(
         &self,
         py: Python<'_>,
@@ -92,8 +121,13 @@ impl Client {
         permits: Option<Whole<u32>>,
         lease: Seconds,
         wait: Option<Seconds>,
+        renew: bool,
+        max_hold: Option<Seconds>,
+        on_danger: Option<Py<PyAny>>,
+        on_lost: Option<Py<PyAny>>,
     ) -> PyResult<Semaphore> {
-        Semaphore::new(py, &self.core, &name, permits, lease, wait)
+        let renew = Renew::new(py, renew, max_hold, on_danger, on_lost)?;
+        Semaphore::new(py, &self.core, &name, permits, lease, wait, renew)
     }
 
     /// The plain counter of free permits in the item of this key, which other programs may use too. The URL's prefix stands before

@@ -14,10 +14,14 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, Moment, SystemClock};
-use memlock_core::{Extension, Lock, Permit, Release, Result, Token, fork};
+use memlock_core::{
+    Error, ErrorKind, Extension, Keep, Kept, Lock, Loss, Permit, Release, Result, Token, fork,
+};
+
+use crate::renew::Renew;
 
 /// What is held for a lease, as the core has it.
-pub(crate) trait Leased: Send {
+pub(crate) trait Leased: Send + Sized {
     /// What of it never changes, and can be read while it is extended.
     type Facts;
     fn facts(&self) -> Self::Facts;
@@ -25,6 +29,8 @@ pub(crate) trait Leased: Send {
     fn deadline(&self) -> Moment;
     fn release(&mut self) -> Result<Release>;
     fn extend(&mut self, lease: Duration) -> Result<Extension>;
+    fn check(&self) -> Result<bool>;
+    fn keep(self, keep: Keep) -> Result<Kept>;
 }
 
 impl Leased for Lock {
@@ -45,6 +51,14 @@ impl Leased for Lock {
 
     fn extend(&mut self, lease: Duration) -> Result<Extension> {
         self.extend(lease)
+    }
+
+    fn check(&self) -> Result<bool> {
+        self.check()
+    }
+
+    fn keep(self, keep: Keep) -> Result<Kept> {
+        self.keep(keep)
     }
 }
 
@@ -67,6 +81,14 @@ impl Leased for Permit {
     fn extend(&mut self, lease: Duration) -> Result<Extension> {
         self.extend(lease)
     }
+
+    fn check(&self) -> Result<bool> {
+        self.check()
+    }
+
+    fn keep(self, keep: Keep) -> Result<Kept> {
+        self.keep(keep)
+    }
 }
 
 /// One acquisition.
@@ -77,20 +99,22 @@ pub(crate) struct Held<L: Leased> {
     process: u64,
     /// Until when it is certainly ours, in nanoseconds of the boot clock: readable during an extension.
     ends: AtomicU64,
-    /// `None` once it is released.
+    /// `None` once it is released, and when it is kept.
     leased: Mutex<Option<L>>,
+    /// What is renewed by itself. It has its own locks, under which nobody speaks to a server.
+    kept: Option<Kept>,
 }
 
 impl<L: Leased> Held<L> {
     /// To be called in the thread that acquired it.
-    pub(crate) fn new(leased: L) -> Held<L> {
-        Held {
-            facts: leased.facts(),
-            thread: thread::current().id(),
-            process: fork::generation(),
-            ends: AtomicU64::new(nanoseconds(leased.deadline())),
-            leased: Mutex::new(Some(leased)),
-        }
+    pub(crate) fn new(leased: L, renew: Option<&Renew>) -> Result<Held<L>> {
+        let (facts, ends) = (leased.facts(), AtomicU64::new(nanoseconds(leased.deadline())));
+        let (leased, kept) = match renew {
+            Some(renew) => (None, Some(leased.keep(renew.keep())?)),
+            None => (Some(leased), None),
+        };
+        let (thread, process) = (thread::current().id(), fork::generation());
+        Ok(Held { facts, thread, process, ends, leased: Mutex::new(leased), kept })
     }
 
     /// Whether this process acquired it, and not a parent of it.
@@ -103,6 +127,9 @@ impl<L: Leased> Held<L> {
         if !self.is_of_this_process() {
             return Duration::ZERO;
         }
+        if let Some(kept) = &self.kept {
+            return kept.remaining();
+        }
         let now = nanoseconds(SystemClock.now());
         Duration::from_nanos(self.ends.load(Ordering::Relaxed).saturating_sub(now))
     }
@@ -111,6 +138,9 @@ impl<L: Leased> Held<L> {
     pub(crate) fn release(&self) -> Result<Release> {
         if !self.is_of_this_process() {
             return Ok(Release::NotHeld);
+        }
+        if let Some(kept) = &self.kept {
+            return kept.release();
         }
         let mut place = self.leased.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(leased) = place.as_mut() else { return Ok(Release::NotHeld) };
@@ -128,6 +158,16 @@ impl<L: Leased> Held<L> {
         if !self.is_of_this_process() {
             return Ok(Extension::NotHeld);
         }
+        if let Some(kept) = &self.kept {
+            return match kept.lost() {
+                Some(_) => Ok(Extension::Lost),
+                None if kept.is_held() => Err(Error::new(
+                    ErrorKind::Invalid,
+                    "What is acquired with renew=True is extended by itself.",
+                )),
+                None => Ok(Extension::NotHeld),
+            };
+        }
         let mut place = self.leased.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(leased) = place.as_mut() else { return Ok(Extension::NotHeld) };
         // Until the answer is there, count on the shorter of the two.
@@ -137,9 +177,48 @@ impl<L: Leased> Held<L> {
         ended
     }
 
+    /// Whether it is ours, as the server says. To be called detached.
+    pub(crate) fn check(&self) -> Result<bool> {
+        if !self.is_of_this_process() {
+            return Ok(false);
+        }
+        match &self.kept {
+            Some(kept) => kept.check(),
+            None => {
+                let place = self.leased.lock().unwrap_or_else(PoisonError::into_inner);
+                place.as_ref().map_or(Ok(false), Leased::check)
+            }
+        }
+    }
+
+    /// Why it was lost, if it was, as far as is known. No I/O.
+    pub(crate) fn lost(&self) -> Option<Loss> {
+        if !self.is_of_this_process() {
+            return None;
+        }
+        match &self.kept {
+            Some(kept) => kept.lost(),
+            // Where it is being extended or released just now, that is to say how it stands.
+            None => {
+                let is_held = self.leased.try_lock().is_ok_and(|place| place.is_some());
+                (is_held && self.remaining().is_zero()).then_some(Loss::Expired)
+            }
+        }
+    }
+
+    /// Waits until it is lost or released, for at most so long. To be called detached.
+    pub(crate) fn wait_lost(&self, limit: Duration) {
+        match &self.kept {
+            Some(kept) => _ = kept.wait_lost(limit),
+            None => thread::sleep(limit.min(self.remaining())),
+        }
+    }
+
     /// Empties it for good, when the object goes. To be dropped detached: that speaks to the server.
-    pub(crate) fn empty(&mut self) -> Option<L> {
-        self.leased.get_mut().unwrap_or_else(PoisonError::into_inner).take()
+    pub(crate) fn empty(&mut self) -> Option<impl Send> {
+        let leased = self.leased.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let kept = self.kept.take();
+        (leased.is_some() || kept.is_some()).then_some((leased, kept))
     }
 }
 

@@ -5,6 +5,7 @@
 //! | `client`, `mutex`, `owner`, `semaphore`, `permit`, `holder`, `counter`, `distinct`, `bare` | the classes and functions, as Python sees them |
 //! | `held` | one acquisition, shared between threads |
 //! | `slot`, `pile` | what a mutex object holds, and a semaphore object |
+//! | `renew` | renewal, and the callbacks |
 //! | `leave` | the end of an acquisition |
 //! | `call` | into the core without the interpreter's lock, and Ctrl-C |
 //! | `error`, `args` | exceptions and arguments |
@@ -25,6 +26,7 @@ mod mutex;
 mod owner;
 mod permit;
 mod pile;
+mod renew;
 mod semaphore;
 mod slot;
 
@@ -33,6 +35,7 @@ mod slot;
 fn _memlock(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", memlock_core::VERSION)?;
     error::add_to(module)?;
+    renew::add_to(module)?;
     module.add_class::<client::Client>()?;
     module.add_class::<mutex::Mutex>()?;
     module.add_class::<owner::Owner>()?;

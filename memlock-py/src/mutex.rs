@@ -3,16 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use memlock_core::{Answer, Client, Extension, Release, Waited};
+use memlock_core::{Answer, Client, Extension, Loss, Release, Waited};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
+use pyo3::{PyTraverseError, PyVisit};
 
 use crate::args::{Name, Seconds, limit};
-use crate::call::{call, wait};
+use crate::call::{call, wait, wait_lost};
 use crate::error::{raise, raise_core, raise_plain};
 use crate::held::Held;
 use crate::leave::{leave, tell};
 use crate::owner::Owner;
+use crate::renew::{Renew, why};
 use crate::slot::Slot;
 
 /// A mutex by its name, held by at most one holder anywhere. Made by Client.mutex().
@@ -24,6 +26,9 @@ use crate::slot::Slot;
 /// A holder keeps it for the lease at most, unless it extends it. After that it may be another's: check
 /// `remaining`, or hand `fence` to the resource that is guarded.
 ///
+/// With renew=True the lease is renewed while the lock is held, until it is released or lost: watch `lost` or wait for it with
+/// wait_lost(). For that there is one thread, of the library's own, for all that one client renews.
+///
 /// An object that goes out of scope while it holds the lock releases it as well as that can be done. In a
 /// forked child it holds nothing, and neither releasing nor dropping it touches the parent's lock.
 #[pyclass(frozen, module = "memlock")]
@@ -32,6 +37,7 @@ pub(crate) struct Mutex {
     name: Box<str>,
     lease: Duration,
     wait: Option<Duration>,
+    renew: Option<Renew>,
     slot: Slot,
 }
 
@@ -42,19 +48,21 @@ impl Mutex {
         name: &Name,
         lease: Seconds,
         wait: Option<Seconds>,
+        renew: Option<Renew>,
     ) -> PyResult<Mutex> {
         Ok(Mutex {
             core: client.mutex(&name.0, lease.0).map_err(|error| raise_core(py, &error))?,
             name: String::from_utf8_lossy(&name.0).into(),
             lease: lease.0,
             wait: wait.map(|wait| wait.0),
+            renew,
             slot: Slot::default(),
         })
     }
 
     fn lock(&self, py: Python<'_>, limit: Option<Duration>) -> PyResult<bool> {
         let held = wait(py, limit, |wait| match self.core.lock_with(wait)? {
-            Waited::Done(lock) => Ok(Some(Arc::new(Held::new(lock)))),
+            Waited::Done(lock) => Ok(Some(Arc::new(Held::new(lock, self.renew.as_ref())?))),
             // Interrupted only by a signal, whose exception is then raised.
             _ => Ok(None),
         })?;
@@ -118,7 +126,7 @@ impl Mutex {
     /// Gives the lock a new lease, counted from now; by default as long as the first. One round trip. The
     /// fence stays as it is. Any thread may call it, such as one that does nothing else.
     ///
-    /// Raises NotHeld; LockLost; Invalid for a lease out of range; Unreachable when nothing was changed, and
+    /// Raises NotHeld; LockLost; Invalid for a lease out of range or with renew=True; Unreachable when nothing was changed, and
     /// OutcomeUnknown when it may have been: then the old lease may run on, and `remaining` counts on the
     /// shorter of the two.
     #[pyo3(signature = (lease = None), text_signature = "($self, lease=None)")]
@@ -138,6 +146,41 @@ impl Mutex {
     #[getter]
     fn remaining(&self, py: Python<'_>) -> f64 {
         self.slot.look(py, |held| held.remaining().as_secs_f64()).unwrap_or_default()
+    }
+
+    /// Whether it is certainly ours, unless the server has lost it. No I/O: by the clock, and by what was found out so far.
+    #[getter]
+    fn is_held(&self, py: Python<'_>) -> bool {
+        self.remaining(py) > 0.0
+    }
+
+    /// Asks the server whether it is ours, in one round trip; what is renewed and is not ours any more is lost from then on.
+    ///
+    /// Raises NotHeld when the object holds nothing; Unreachable or ProtocolError.
+    fn check(&self, py: Python<'_>) -> PyResult<bool> {
+        let held = self.slot.look(py, Clone::clone).map_err(|answer| raise_plain(py, answer))?;
+        call(py, move || held.check())
+    }
+
+    /// Why it was lost: "expired", when the lease was not renewed in time; "gone", when the server had lost it or somebody took
+    /// it away; "max_hold". None while it is ours, as far as is known. No I/O.
+    #[getter]
+    fn lost(&self, py: Python<'_>) -> Option<&'static str> {
+        match self.slot.look(py, |held| held.lost()) {
+            Ok(loss) => loss.map(why),
+            Err(Answer::Lost) => Some(why(Loss::Expired)),
+            Err(_) => None,
+        }
+    }
+
+    /// Waits until it is lost, for at most `timeout` seconds, and gives the reason as `lost` does; None when they have passed, or
+    /// it was released meanwhile. An exception from a signal handler ends it in the main thread.
+    #[pyo3(signature = (timeout = None), text_signature = "($self, timeout=None)")]
+    fn wait_lost(&self, py: Python<'_>, timeout: Option<Seconds>) -> PyResult<Option<&'static str>> {
+        match self.slot.look(py, Clone::clone) {
+            Ok(held) => wait_lost(py, held, timeout.map(|timeout| timeout.0)),
+            Err(_) => Ok(self.lost(py)),
+        }
     }
 
     /// The fencing token: an int that is greater than that of every earlier holder of this mutex. Hand it to
@@ -195,6 +238,10 @@ impl Mutex {
     ) -> PyResult<()> {
         let _ = (exc_value, traceback);
         leave(py, exc_type, &format!("mutex {:?}", self.name), || self.give_back(py))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.renew.as_ref().map_or(Ok(()), |renew| renew.traverse(&visit))
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {

@@ -6,10 +6,11 @@ use memlock_core::{Answer, Extension};
 use pyo3::prelude::*;
 
 use crate::args::Seconds;
-use crate::call::call;
+use crate::call::{call, wait_lost};
 use crate::error::raise_plain;
 use crate::held::Held;
 use crate::leave::{leave, tell};
+use crate::renew::why;
 
 /// One acquisition of a semaphore, of one permit or several. Made by Semaphore.permit(), which acquires.
 ///
@@ -43,7 +44,7 @@ impl Permit {
 
     /// Gives the permits a new lease, counted from now; by default that of the semaphore. One or two round trips.
     ///
-    /// Raises NotHeld; LockLost; Invalid for a lease out of range; Unreachable when nothing was changed, and OutcomeUnknown when
+    /// Raises NotHeld; LockLost; Invalid for a lease out of range or with renew=True; Unreachable when nothing was changed, and OutcomeUnknown when
     /// it may have been: then the old lease may run on, and `remaining` counts on the shorter of the two.
     #[pyo3(signature = (lease = None), text_signature = "($self, lease=None)")]
     fn extend(&self, py: Python<'_>, lease: Option<Seconds>) -> PyResult<()> {
@@ -60,6 +61,36 @@ impl Permit {
     #[getter]
     fn remaining(&self) -> f64 {
         self.held.remaining().as_secs_f64()
+    }
+
+    /// Whether they are certainly ours, unless the server has lost them. No I/O: by the clock, and by what was found out so far.
+    #[getter]
+    fn is_held(&self) -> bool {
+        self.remaining() > 0.0
+    }
+
+    /// Asks the server whether they are ours, in one round trip; what is renewed and is not ours any more is lost from then on.
+    ///
+    /// Raises NotHeld in a forked child; Unreachable or ProtocolError.
+    fn check(&self, py: Python<'_>) -> PyResult<bool> {
+        if !self.held.is_of_this_process() {
+            return Err(raise_plain(py, Answer::NotHeld));
+        }
+        call(py, || self.held.check())
+    }
+
+    /// Why they were lost: "expired", when the lease was not renewed in time; "gone", when the server had lost them or somebody took
+    /// them away; "max_hold". None while they are ours, as far as is known. No I/O.
+    #[getter]
+    fn lost(&self) -> Option<&'static str> {
+        self.held.lost().map(why)
+    }
+
+    /// Waits until they are lost, for at most `timeout` seconds, and gives the reason as `lost` does; None when they have passed, or
+    /// they were released meanwhile. An exception from a signal handler ends it in the main thread.
+    #[pyo3(signature = (timeout = None), text_signature = "($self, timeout=None)")]
+    fn wait_lost(&self, py: Python<'_>, timeout: Option<Seconds>) -> PyResult<Option<&'static str>> {
+        wait_lost(py, &self.held, timeout.map(|timeout| timeout.0))
     }
 
     /// How many permits these are, or were.

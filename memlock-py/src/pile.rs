@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use memlock_core::{Permit, Release, Result, fork};
+use memlock_core::{Loss, Permit, Release, Result, fork};
 use pyo3::prelude::*;
 
 use crate::held::Held;
@@ -48,6 +48,11 @@ impl Pile {
     /// How long that is certainly ours yet.
     pub(crate) fn remaining(&self, py: Python<'_>) -> Option<std::time::Duration> {
         self.with(py, |state| Some(state.entries[state.next()?].held.remaining()))
+    }
+
+    /// Why that was lost, if it was.
+    pub(crate) fn lost(&self, py: Python<'_>) -> Option<Loss> {
+        self.with(py, |state| state.entries[state.next()?].held.lost())
     }
 
     /// Takes out what this thread releases by its next `n` calls; `None`, and nothing is taken, if there are fewer.

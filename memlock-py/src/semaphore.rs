@@ -5,15 +5,17 @@ use std::time::Duration;
 use memlock_core::semaphore::Status;
 use memlock_core::{Answer, Client, Extension, Release, Request, SetUp, Waited};
 use pyo3::prelude::*;
+use pyo3::{PyTraverseError, PyVisit};
 
 use crate::args::{Name, Seconds, Whole, limit};
-use crate::call::{call, wait};
+use crate::call::{call, wait, wait_lost};
 use crate::error::{raise, raise_core, raise_plain};
 use crate::held::Held;
 use crate::holder::Holder;
 use crate::leave::{leave, tell};
 use crate::permit::Permit;
 use crate::pile::{Pile, release_all};
+use crate::renew::{Renew, why};
 
 /// A semaphore by its name: so many permits, held by at most so many holders anywhere. Made by Client.semaphore().
 ///
@@ -24,6 +26,8 @@ use crate::pile::{Pile, release_all};
 ///
 /// A holder keeps its permits for the lease at most, unless it extends it; those of a program that died come back when its
 /// lease ends. After that they may be another's: check `remaining`.
+///
+/// With renew=True leases are renewed while permits are held, also those of permit(), until they are released or lost.
 ///
 /// An object that goes out of scope while it holds permits gives them back as well as that can be done. In a forked child
 /// it holds nothing, and neither releasing nor dropping it touches what the parent holds.
@@ -37,6 +41,7 @@ pub(crate) struct Semaphore {
     permits: Option<u32>,
     lease: Duration,
     wait: Option<Duration>,
+    renew: Option<Renew>,
     pile: Pile,
 }
 
@@ -48,6 +53,7 @@ impl Semaphore {
         permits: Option<Whole<u32>>,
         lease: Seconds,
         wait: Option<Seconds>,
+        renew: Option<Renew>,
     ) -> PyResult<Semaphore> {
         let permits = permits.map(|permits| permits.0);
         let core = match permits {
@@ -60,6 +66,7 @@ impl Semaphore {
             permits,
             lease: lease.0,
             wait: wait.map(|wait| wait.0),
+            renew,
             pile: Pile::default(),
         })
     }
@@ -71,7 +78,7 @@ impl Semaphore {
         request: Request,
     ) -> PyResult<Option<Held<memlock_core::Permit>>> {
         wait(py, limit, |wait| match self.core.acquire_with(request, wait)? {
-            Waited::Done(permit) => Ok(Some(Held::new(permit))),
+            Waited::Done(permit) => Ok(Some(Held::new(permit, self.renew.as_ref())?)),
             // Interrupted only by a signal, whose exception is then raised.
             _ => Ok(None),
         })
@@ -199,7 +206,7 @@ impl Semaphore {
 
     /// Gives the acquisition a new lease, counted from now; by default as long as the first. One or two round trips.
     ///
-    /// Raises NotHeld; LockLost; Invalid for a lease out of range; Unreachable when nothing was changed, and OutcomeUnknown when
+    /// Raises NotHeld; LockLost; Invalid for a lease out of range or with renew=True; Unreachable when nothing was changed, and OutcomeUnknown when
     /// it may have been: then the old lease may run on, and `remaining` counts on the shorter of the two.
     #[pyo3(signature = (lease = None), text_signature = "($self, lease=None)")]
     fn extend(&self, py: Python<'_>, lease: Option<Seconds>) -> PyResult<()> {
@@ -218,6 +225,37 @@ impl Semaphore {
     #[getter]
     fn remaining(&self, py: Python<'_>) -> f64 {
         self.pile.remaining(py).unwrap_or_default().as_secs_f64()
+    }
+
+    /// Whether the acquisition's permits are certainly ours, unless the server has lost them. No I/O: by the clock, and by what was found out so far.
+    #[getter]
+    fn is_held(&self, py: Python<'_>) -> bool {
+        self.remaining(py) > 0.0
+    }
+
+    /// Asks the server whether the acquisition's permits are ours, in one round trip; what is renewed and is not ours any more is lost from then on.
+    ///
+    /// Raises NotHeld when the object holds nothing; Unreachable or ProtocolError.
+    fn check(&self, py: Python<'_>) -> PyResult<bool> {
+        let held = self.pile.look(py).ok_or_else(|| raise_plain(py, Answer::NotHeld))?;
+        call(py, move || held.check())
+    }
+
+    /// Why the acquisition's permits were lost: "expired", when the lease was not renewed in time; "gone", when the server had lost them or somebody took
+    /// them away; "max_hold". None while they are ours, as far as is known. No I/O.
+    #[getter]
+    fn lost(&self, py: Python<'_>) -> Option<&'static str> {
+        self.pile.lost(py).map(why)
+    }
+
+    /// Waits until they are lost, for at most `timeout` seconds, and gives the reason as `lost` does; None when they have passed, or
+    /// they were released meanwhile. An exception from a signal handler ends it in the main thread.
+    #[pyo3(signature = (timeout = None), text_signature = "($self, timeout=None)")]
+    fn wait_lost(&self, py: Python<'_>, timeout: Option<Seconds>) -> PyResult<Option<&'static str>> {
+        match self.pile.look(py) {
+            Some(held) => wait_lost(py, held, timeout.map(|timeout| timeout.0)),
+            None => Ok(None),
+        }
     }
 
     /// How many permits there are, held or not. One round trip.
@@ -298,6 +336,10 @@ impl Semaphore {
     ) -> PyResult<()> {
         let _ = (exc_value, traceback);
         leave(py, exc_type, &format!("semaphore {:?}", self.name), || self.give_back(py, 1))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.renew.as_ref().map_or(Ok(()), |renew| renew.traverse(&visit))
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {

@@ -23,6 +23,12 @@ def use(url: str) -> int:
         if owner is not None and owner.host is not None:
             mutex.force_unlock(owner.token)
         fence: int = mutex.fence
+    def lost(why: str) -> None: ...
+    with client.mutex("x", renew=True, max_hold=60, on_danger=print, on_lost=lost) as kept:
+        if kept.is_held and kept.check() and kept.lost is None and kept.wait_lost(1.5) == "gone":
+            kept.release()
+    with client.semaphore("limit", 5, renew=True, on_lost=lost).permit() as some:
+        reason: str | None = some.wait_lost(timedelta(seconds=1))
     words = client.distinct_list(b"words", 60)
     ids: list[tuple[int, bool]] = words.add_many(["a", b"b"])
     keys: list[str] = list(words)

@@ -57,6 +57,12 @@ impl Keeper {
         drop(gone);
     }
 
+    /// There is something to be done before it is due.
+    pub(super) fn hurry(&self) {
+        self.shared.list().changes += 1;
+        self.shared.changed.notify_all();
+    }
+
     /// For a simulation, which has its own threads: does what is due, and tells when to come again. `None` when nothing
     /// is kept.
     #[cfg(memlock_sim)]

@@ -1,4 +1,5 @@
-//! One round of the keeper: what is over is lost, what is in danger is told, what is due is renewed.
+//! One round of the keeper: what is over is lost, what is in danger is told, what is due is renewed. And last, because it may take
+//! its time, what is to be done on the server after a loss.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +31,9 @@ pub(super) fn round(holds: &[Arc<Hold>]) -> Duration {
             renew(jobs);
         }
     }
-    live.iter().map(|hold| hold.next()).min().unwrap_or(Duration::ZERO)
+    holds.iter().for_each(|hold| hold.tell_loss());
+    holds.iter().for_each(|hold| hold.clean_up());
+    live.iter().filter(|hold| hold.loss().is_none()).map(|hold| hold.next()).min().unwrap_or(Duration::ZERO)
 }
 
 /// Renews what one server keeps.
@@ -67,7 +70,10 @@ impl Hold {
     fn lives_on(&self) -> bool {
         let Some(left) = self.held().as_ref().map(super::Held::remaining) else { return false };
         if left.is_zero() {
-            self.lose(self.why_over());
+            self.note(self.why_over());
+        }
+        if self.loss().is_some() {
+            self.tell_loss();
             return false;
         }
         let in_danger = {
@@ -141,6 +147,6 @@ impl Hold {
 
     /// It was found to be gone.
     pub(super) fn gone(&self) {
-        self.lose(Loss::Gone);
+        self.note(Loss::Gone);
     }
 }

@@ -12,7 +12,7 @@ use crate::flaw::{self, Flaw};
 use crate::fork;
 use crate::lease::Lease;
 use crate::name::Key;
-use crate::owner::Token;
+use crate::owner::{Token, is_ours};
 use crate::store::{Item, Op, Reply, Route, Version};
 use crate::wait::entries::{Entry, WaitId};
 use crate::wait::queue::{Queue, Room};
@@ -152,6 +152,19 @@ impl Lock {
     /// The token by which the item carries our ownership.
     pub fn token(&self) -> Token {
         self.token
+    }
+
+    /// Asks the server whether it is ours. One round trip.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) or [`ErrorKind::Protocol`](crate::ErrorKind::Protocol), as for any
+    /// read.
+    pub fn check(&self) -> Result<bool> {
+        if self.remaining().is_zero() {
+            return Ok(false);
+        }
+        let item = self.client.get(self.route, &self.key).map_err(|error| self.said("Checking", error))?;
+        Ok(item.is_some_and(|item| is_ours(&item.value, self.token)) && !self.remaining().is_zero())
     }
 
     /// Unlocks, in one round trip.

@@ -131,6 +131,11 @@ impl Lock {
         self.leave_the_line();
     }
 
+    /// The process that acquired it.
+    pub(crate) fn process(&self) -> u64 {
+        self.process
+    }
+
     pub(crate) fn lease(&self) -> Lease {
         self.lease
     }

@@ -36,7 +36,7 @@ pub struct Permit {
     pub(super) deadline: Moment,
     /// When the server's clock has passed the end of it, whichever of the leases that were asked for counts.
     pub(super) server_until: Moment,
-    process: u64,
+    pub(super) process: u64,
     pub(super) held: bool,
     /// Whether they were found lost.
     pub(super) lost: bool,
@@ -97,6 +97,18 @@ impl Permit {
     pub fn deadline(&self) -> Moment {
         let certain = self.is_ours_to_use() && !self.release_in_doubt;
         if certain { self.deadline } else { Moment::from_boot(Duration::ZERO) }
+    }
+
+    /// Asks the server whether they are ours. One round trip.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
+    pub fn check(&self) -> Result<bool> {
+        if self.remaining().is_zero() {
+            return Ok(false);
+        }
+        let there = self.semaphore.has_holder(self.token).map_err(|error| self.said("Checking", error))?;
+        Ok(there && !self.remaining().is_zero())
     }
 
     /// Gives them back, all together, in one round trip, or two when others have used the semaphore meanwhile. To do so again

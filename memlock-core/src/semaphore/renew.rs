@@ -159,6 +159,11 @@ impl Permit {
         self.leave_the_line();
     }
 
+    /// The process that acquired them.
+    pub(crate) fn process(&self) -> u64 {
+        self.process
+    }
+
     pub(crate) fn lease(&self) -> Lease {
         self.semaphore.lease
     }

@@ -1,0 +1,343 @@
+//! A lock or permits by handle: held for one lease, or kept.
+
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+
+use memlock_core::{
+    Answer, Extension, Keep, Kept, Lock, Loss, Notice, Permit, Release, Result, Waited, fork,
+};
+
+use crate::boundary::{invalid, millis, to_millis};
+
+/// What a holder is told: it could not be renewed so far, or is not to be, and ends in `left_ms`. Told once for
+/// each time that half of the lease is gone so.
+pub const MEMLOCK_DANGER: c_int = 1;
+/// What a holder is told, and why it is lost: it could not be renewed before its lease was over. The server was
+/// out of reach, or this process stood still.
+pub const MEMLOCK_LOST_EXPIRED: c_int = 2;
+/// What a holder is told, and why it is lost: it was found to be gone from the server, or another's.
+pub const MEMLOCK_LOST_GONE: c_int = 3;
+/// What a holder is told, and why it is lost: it was held for as long as was allowed.
+pub const MEMLOCK_LOST_MAX_HOLD: c_int = 4;
+
+/// What is called when there is something to tell of a lock or permits that are kept: MEMLOCK_DANGER and how
+/// long they are certainly ours yet, or one of MEMLOCK_LOST_EXPIRED, MEMLOCK_LOST_GONE and
+/// MEMLOCK_LOST_MAX_HOLD, and 0. `arg` is what memlock_lock_keep() or memlock_permit_keep() was given.
+///
+/// It is called on the keeper's thread, a thread of memlock's in which no signal handler runs and which renews
+/// nothing of the same client until it returns: so it must not wait or work for long, and no C++ exception may
+/// leave it. It may call every function of memlock, also for the handle that it is about, and may even give
+/// that back.
+pub type memlock_keep_told = Option<unsafe extern "C" fn(what: c_int, left_ms: i64, arg: *mut c_void)>;
+
+/// What is held for a lease, as the core has it.
+pub(crate) trait Leased: Sized {
+    fn remaining(&self) -> Duration;
+    fn release(&mut self) -> Result<Release>;
+    fn extend(&mut self, lease: Duration) -> Result<Extension>;
+    fn check(&self) -> Result<bool>;
+    fn keep(self, keep: Keep) -> Result<Kept>;
+    fn abandon(self);
+}
+
+impl Leased for Lock {
+    fn remaining(&self) -> Duration {
+        self.remaining()
+    }
+
+    fn release(&mut self) -> Result<Release> {
+        self.unlock()
+    }
+
+    fn extend(&mut self, lease: Duration) -> Result<Extension> {
+        self.extend(lease)
+    }
+
+    fn check(&self) -> Result<bool> {
+        self.check()
+    }
+
+    fn keep(self, keep: Keep) -> Result<Kept> {
+        self.keep(keep)
+    }
+
+    fn abandon(self) {
+        self.abandon();
+    }
+}
+
+impl Leased for Permit {
+    fn remaining(&self) -> Duration {
+        self.remaining()
+    }
+
+    fn release(&mut self) -> Result<Release> {
+        self.release()
+    }
+
+    fn extend(&mut self, lease: Duration) -> Result<Extension> {
+        self.extend(lease)
+    }
+
+    fn check(&self) -> Result<bool> {
+        self.check()
+    }
+
+    fn keep(self, keep: Keep) -> Result<Kept> {
+        self.keep(keep)
+    }
+
+    fn abandon(self) {
+        self.abandon();
+    }
+}
+
+/// One acquisition, as a C handle has it.
+pub(crate) struct Hold<L> {
+    process: u64,
+    state: State<L>,
+}
+
+enum State<L> {
+    Plain(L),
+    Kept(Kept, Option<Arc<Told>>),
+    /// It was to be kept, and could not be.
+    Released,
+}
+
+impl<L: Leased> Hold<L> {
+    pub(crate) fn new(leased: L) -> Hold<L> {
+        Hold { process: fork::generation(), state: State::Plain(leased) }
+    }
+
+    pub(crate) fn remaining(&self) -> Duration {
+        match &self.state {
+            State::Plain(leased) => leased.remaining(),
+            State::Kept(kept, _) => kept.remaining(),
+            State::Released => Duration::ZERO,
+        }
+    }
+
+    pub(crate) fn extend(&mut self, lease_ms: i64) -> Result<Answer> {
+        let is_ours = self.is_ours();
+        match &mut self.state {
+            State::Plain(leased) => Ok(match leased.extend(millis(lease_ms)?)? {
+                Extension::Extended => Answer::Ok,
+                Extension::Lost => Answer::Lost,
+                Extension::NotHeld => Answer::NotHeld,
+            }),
+            State::Kept(..) if is_ours => Err(invalid(
+                "What is kept is renewed by itself, always for the lease that it was acquired with.",
+            )),
+            State::Kept(..) | State::Released => Ok(Answer::NotHeld),
+        }
+    }
+
+    pub(crate) fn keep(
+        &mut self,
+        max_hold_ms: i64,
+        callback: memlock_keep_told,
+        arg: *mut c_void,
+    ) -> Result<Answer> {
+        let max_hold = match max_hold_ms {
+            -1 => None,
+            1.. => Some(millis(max_hold_ms)?),
+            _ => {
+                let sentence = format!("max_hold_ms is {max_hold_ms}: give -1, or a time in milliseconds.");
+                return Err(invalid(sentence));
+            }
+        };
+        match &self.state {
+            _ if !self.is_ours() => return Ok(Answer::NotHeld),
+            State::Released => return Ok(Answer::NotHeld),
+            State::Kept(..) => return Err(invalid("It is kept already.")),
+            State::Plain(leased) if leased.remaining().is_zero() => return Ok(Answer::Lost),
+            State::Plain(_) => {}
+        }
+        let State::Plain(leased) = std::mem::replace(&mut self.state, State::Released) else {
+            return Ok(Answer::NotHeld);
+        };
+        let told = callback.map(|function| Arc::new(Told::new(function, arg)));
+        let tell = told.clone().map(|told| Box::new(move |notice| told.tell(notice)) as _);
+        let kept = leased.keep(Keep { max_hold, tell })?;
+        self.state = State::Kept(kept, told);
+        // From now on the callback finds its handle as it is to be.
+        if let State::Kept(_, Some(told)) = &self.state {
+            told.begin();
+        }
+        Ok(Answer::Ok)
+    }
+
+    /// Releases what is kept; `None` when it is not. When this returns, nobody is told any more: unless it is the callback that
+    /// calls this, it is not running either.
+    pub(crate) fn end_keeping(&self) -> Option<Result<Answer>> {
+        let State::Kept(kept, told) = &self.state else { return None };
+        let released = kept.release();
+        if let Some(told) = told
+            && self.is_ours()
+        {
+            told.end();
+        }
+        Some(released.map(answer))
+    }
+
+    /// Ends it, after [`Hold::end_keeping`] answered this.
+    pub(crate) fn end(self, kept: Option<Result<Answer>>) -> Result<Answer> {
+        match (self.state, kept) {
+            (State::Plain(mut leased), _) => {
+                let released = leased.release();
+                if released.is_err() {
+                    leased.abandon();
+                }
+                released.map(answer)
+            }
+            (State::Kept(kept, _), Some(Err(error))) => {
+                kept.abandon();
+                Err(error)
+            }
+            (_, Some(done)) => done,
+            (_, None) => Ok(Answer::NotHeld),
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<Answer> {
+        let there = match &self.state {
+            _ if !self.is_ours() => return Ok(Answer::NotHeld),
+            State::Plain(leased) => leased.check()?,
+            State::Kept(kept, _) => kept.check()?,
+            State::Released => return Ok(Answer::NotHeld),
+        };
+        Ok(if there { Answer::Ok } else { Answer::Lost })
+    }
+
+    /// Why it was lost, or the ordinary "no".
+    pub(crate) fn lost(&self) -> std::result::Result<c_int, Answer> {
+        let loss = match &self.state {
+            _ if !self.is_ours() => return Err(Answer::NotHeld),
+            State::Plain(leased) => leased.remaining().is_zero().then_some(Loss::Expired),
+            State::Kept(kept, _) => kept.lost(),
+            State::Released => return Err(Answer::NotHeld),
+        };
+        loss.map(number).ok_or(Answer::Ok)
+    }
+
+    /// Waits until it is lost, for at most so long.
+    pub(crate) fn wait_lost(&self, limit: Option<Duration>) -> std::result::Result<c_int, Answer> {
+        let end = limit.and_then(|limit| Instant::now().checked_add(limit));
+        loop {
+            match self.lost() {
+                Err(Answer::Ok) => {}
+                ended => return ended,
+            }
+            let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return Err(Answer::TimedOut);
+            }
+            match &self.state {
+                State::Kept(kept, _) => _ = kept.wait_lost(left),
+                _ => thread::sleep(left.min(self.remaining())),
+            }
+        }
+    }
+
+    fn is_ours(&self) -> bool {
+        self.process == fork::generation()
+    }
+}
+
+/// What waiting gave, as a handle.
+pub(crate) fn waited<L: Leased>(waited: Waited<L>) -> std::result::Result<Hold<L>, Answer> {
+    match waited {
+        Waited::Done(leased) => Ok(Hold::new(leased)),
+        Waited::Busy => Err(Answer::Busy),
+        Waited::TimedOut => Err(Answer::TimedOut),
+        Waited::Interrupted => Err(Answer::Interrupted),
+    }
+}
+
+fn answer(released: Release) -> Answer {
+    match released {
+        Release::Released => Answer::Ok,
+        Release::Lost => Answer::Lost,
+        Release::NotHeld => Answer::NotHeld,
+    }
+}
+
+fn number(loss: Loss) -> c_int {
+    match loss {
+        Loss::Expired => MEMLOCK_LOST_EXPIRED,
+        Loss::Gone => MEMLOCK_LOST_GONE,
+        Loss::MaxHold => MEMLOCK_LOST_MAX_HOLD,
+    }
+}
+
+/// A callback and its argument, which C may free as soon as the handle is given back.
+struct Told {
+    function: unsafe extern "C" fn(c_int, i64, *mut c_void),
+    arg: *mut c_void,
+    course: Mutex<Course>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Course {
+    /// The handle is one that is kept.
+    begun: bool,
+    /// The handle is given back.
+    over: bool,
+    /// In which thread the callback runs.
+    running: Option<ThreadId>,
+}
+
+// SAFETY: the header says in which thread the callback is called, and that its argument goes there.
+unsafe impl Send for Told {}
+// SAFETY: as above; and it is called by one thread at a time, the keeper's.
+unsafe impl Sync for Told {}
+
+impl Told {
+    fn new(function: unsafe extern "C" fn(c_int, i64, *mut c_void), arg: *mut c_void) -> Told {
+        Told { function, arg, course: Mutex::default(), changed: Condvar::new() }
+    }
+
+    fn begin(&self) {
+        self.course().begun = true;
+        self.changed.notify_all();
+    }
+
+    fn tell(&self, notice: Notice) {
+        {
+            let mut course = self.wait_while(|course| !course.begun && !course.over);
+            if course.over {
+                return;
+            }
+            course.running = Some(thread::current().id());
+        }
+        let (what, left_ms) = match notice {
+            Notice::Danger(left) => (MEMLOCK_DANGER, to_millis(left)),
+            Notice::Lost(loss) => (number(loss), 0),
+        };
+        // SAFETY: a function that C gave us for this, and its argument is good until `end` has returned.
+        unsafe { (self.function)(what, left_ms, self.arg) };
+        self.course().running = None;
+        self.changed.notify_all();
+    }
+
+    /// Nothing is told any more when this returns.
+    fn end(&self) {
+        self.course().over = true;
+        self.changed.notify_all();
+        let us = thread::current().id();
+        drop(self.wait_while(|course| course.running.is_some_and(|thread| thread != us)));
+    }
+
+    fn course(&self) -> MutexGuard<'_, Course> {
+        self.course.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait_while(&self, not_yet: impl Fn(&Course) -> bool) -> MutexGuard<'_, Course> {
+        let course = self.course();
+        self.changed.wait_while(course, |course| not_yet(course)).unwrap_or_else(PoisonError::into_inner)
+    }
+}

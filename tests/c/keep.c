@@ -1,0 +1,282 @@
+/* What is kept: renewed for as long as it is wanted and never longer; and whoever holds it is told when it ends. */
+
+#include "keep.h"
+
+#include "freeze.h"
+#include "plain.h"
+
+static void a_lock_is_kept_beyond_its_lease(void) {
+    struct told told = {0};
+    memlock_lock *lock = kept("kept", LEASE_MS, &told), *other;
+    uint64_t fence, later;
+    int64_t left;
+    int why = -1;
+    ANSWERS(MEMLOCK_OK, memlock_lock_fence(lock, &fence));
+    ANSWERS(MEMLOCK_TIMED_OUT, memlock_mutex_lock(client, "kept", LEASE_MS, 5000, &other));
+    CHECK(memlock_lock_is_held(lock) == 1);
+    ANSWERS(MEMLOCK_OK, memlock_lock_check(lock));
+    ANSWERS(MEMLOCK_OK, memlock_lock_lost(lock, &why));
+    ANSWERS(MEMLOCK_TIMED_OUT, memlock_lock_wait_lost(lock, 10, &why));
+    ANSWERS(MEMLOCK_OK, memlock_lock_remaining_ms(lock, &left));
+    ANSWERS(MEMLOCK_OK, memlock_lock_fence(lock, &later));
+    CHECK(left > 0 && left <= LEASE_MS && later == fence && why == -1);
+    ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
+    CHECK(told.count == 0 && !plain_has("lock:kept"));
+}
+
+static void permits_are_kept(void) {
+    memlock_semaphore *semaphore;
+    memlock_permit *two, *three, *other;
+    struct told told = {0};
+    uint32_t count;
+    int why;
+    ANSWERS(MEMLOCK_OK, memlock_semaphore_open(client, "kept", 5, LEASE_MS, &semaphore));
+    ANSWERS(MEMLOCK_OK, memlock_semaphore_acquire(semaphore, 2, 0, &two));
+    ANSWERS(MEMLOCK_OK, memlock_semaphore_acquire(semaphore, 3, 0, &three));
+    ANSWERS(MEMLOCK_OK, memlock_permit_keep(two, -1, note, &told));
+    ANSWERS(MEMLOCK_OK, memlock_permit_keep(three, 3600000, NULL, NULL));
+    ANSWERS(MEMLOCK_TIMED_OUT, memlock_semaphore_acquire(semaphore, 1, 5000, &other));
+    CHECK(memlock_permit_is_held(two) == 1 && memlock_permit_is_held(three) == 1);
+    ANSWERS(MEMLOCK_OK, memlock_permit_check(two));
+    ANSWERS(MEMLOCK_OK, memlock_permit_count(three, &count));
+    CHECK(count == 3);
+    ANSWERS(MEMLOCK_INVALID, memlock_permit_extend(two, LEASE_MS));
+    ANSWERS(MEMLOCK_OK, memlock_permit_release(three));
+    ANSWERS(MEMLOCK_OK, memlock_semaphore_available(semaphore, &count));
+    CHECK(count == 3 && told.count == 0);
+    /* And found gone by the keeper. */
+    CHECK(plain_delete("semaphore:kept"));
+    ANSWERS(MEMLOCK_LOST, memlock_permit_wait_lost(two, 20000, &why));
+    CHECK(why == MEMLOCK_LOST_GONE && memlock_permit_is_held(two) == 0);
+    EVENTUALLY(told.count == 1);
+    CHECK(told.what[0] == MEMLOCK_LOST_GONE);
+    ANSWERS(MEMLOCK_LOST, memlock_permit_lost(two, &why));
+    ANSWERS(MEMLOCK_LOST, memlock_permit_release(two));
+    memlock_semaphore_close(semaphore);
+}
+
+static void what_cannot_be_kept_is_left_as_it_is(void) {
+    memlock_lock *lock = locked("plain", LEASE_MS);
+    int why;
+    ANSWERS(MEMLOCK_INVALID, memlock_lock_keep(NULL, -1, NULL, NULL));
+    ANSWERS(MEMLOCK_INVALID, memlock_lock_keep(lock, 0, NULL, NULL));
+    ANSWERS(MEMLOCK_INVALID, memlock_lock_keep(lock, -2, NULL, NULL));
+    SAYS("max_hold_ms");
+    CHECK(memlock_lock_is_held(lock) == 1 && memlock_lock_is_held(NULL) == 0);
+    ANSWERS(MEMLOCK_OK, memlock_lock_check(lock));
+    ANSWERS(MEMLOCK_OK, memlock_lock_lost(lock, &why));
+    ANSWERS(MEMLOCK_INVALID, memlock_lock_wait_lost(lock, -2, &why));
+    ANSWERS(MEMLOCK_LOST, memlock_lock_wait_lost(lock, -1, &why));
+    CHECK(why == MEMLOCK_LOST_EXPIRED && memlock_lock_is_held(lock) == 0);
+    ANSWERS(MEMLOCK_LOST, memlock_lock_check(lock));
+    ANSWERS(MEMLOCK_LOST, memlock_lock_keep(lock, -1, NULL, NULL));
+    CHECK(keepers() == 0);
+    memlock_unlock(lock);
+
+    lock = kept("twice", LEASE_MS, NULL);
+    ANSWERS(MEMLOCK_INVALID, memlock_lock_keep(lock, -1, NULL, NULL));
+    SAYS("already");
+    ANSWERS(MEMLOCK_INVALID, memlock_lock_extend(lock, 5000));
+    SAYS("renewed");
+    ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
+}
+
+static void what_was_taken_away_is_told_and_not_taken_back(void) {
+    struct told told = {0};
+    int why = 0;
+    memlock_lock *by_look = kept("look", 30000, &told);
+    CHECK(plain_delete("lock:look") && plain_add("lock:look", 0));
+    CHECK(memlock_lock_is_held(by_look) == 1);
+    ANSWERS(MEMLOCK_LOST, memlock_lock_check(by_look));
+    CHECK(memlock_lock_is_held(by_look) == 0);
+    ANSWERS(MEMLOCK_LOST, memlock_lock_lost(by_look, &why));
+    CHECK(why == MEMLOCK_LOST_GONE);
+    EVENTUALLY(told.count == 1);
+    /* By the keeper, whoever has found it. */
+    CHECK(told.what[0] == MEMLOCK_LOST_GONE && told.left_ms[0] == 0 && told.thread[0] != told_thread());
+    ANSWERS(MEMLOCK_LOST, memlock_unlock(by_look));
+    CHECK(told.count == 1 && plain_has("lock:look"));
+
+    struct told renewal = {0};
+    memlock_lock *by_renewal = kept("renewal", LEASE_MS, &renewal);
+    CHECK(plain_delete("lock:renewal") && plain_add("lock:renewal", 0));
+    EVENTUALLY(renewal.count == 1);
+    CHECK(renewal.what[0] == MEMLOCK_LOST_GONE);
+    ANSWERS(MEMLOCK_LOST, memlock_unlock(by_renewal));
+    CHECK(plain_delete("lock:renewal") && plain_delete("lock:look"));
+}
+
+static void a_program_that_hangs_does_not_hold_it_for_ever(void) {
+    struct told told = {0};
+    const long long began = check_now_ms();
+    memlock_lock *lock = locked("longest", LEASE_MS);
+    ANSWERS(MEMLOCK_OK, memlock_lock_keep(lock, 2000, note, &told));
+    EVENTUALLY(told.count == 2);
+    CHECK(told.what[0] == MEMLOCK_DANGER && told.left_ms[0] > 0 && told.left_ms[0] <= LEASE_MS);
+    CHECK(told.what[1] == MEMLOCK_LOST_MAX_HOLD);
+    const long long took = check_now_ms() - began;
+    if (took < 1900 || took > 2000 + LEASE_MS + 900) FAIL("%lld ms", took);
+    ANSWERS(MEMLOCK_LOST, memlock_unlock(lock));
+}
+
+/* Its clock stood still, too, and goes on with its next tick: what it is given before that, it forgets too soon. */
+static bool is_on_time(void) {
+    const char *said = strstr(plain_until("stats\r\n", "END\r\n"), "STAT time ");
+    return said != NULL && atoll(said + strlen("STAT time ")) >= (long long)time(NULL) - 1;
+}
+
+/* The server stands still for longer than the lease. */
+static void danger_comes_before_the_loss_and_each_once(void) {
+    struct told told = {0};
+    int why = 0;
+    char url[128];
+    memlock_client *impatient;
+    snprintf(url, sizeof url, "%s?io_timeout=200ms", check_url());
+    ANSWERS(MEMLOCK_OK, memlock_client_open(url, &impatient));
+    memlock_lock *lock;
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(impatient, "frozen", 3000, 0, &lock));
+    ANSWERS(MEMLOCK_OK, memlock_lock_keep(lock, -1, note, &told));
+    freeze();
+    EVENTUALLY(told.count == 1);
+    CHECK(told.what[0] == MEMLOCK_DANGER && told.left_ms[0] > 0 && told.left_ms[0] <= 1500);
+    CHECK(memlock_lock_is_held(lock) == 1);
+    ANSWERS(MEMLOCK_LOST, memlock_lock_wait_lost(lock, 20000, &why));
+    CHECK(why == MEMLOCK_LOST_EXPIRED && memlock_lock_is_held(lock) == 0);
+    EVENTUALLY(told.count == 2);
+    CHECK(told.what[1] == MEMLOCK_LOST_EXPIRED);
+    thaw();
+    EVENTUALLY(is_on_time());
+    ANSWERS(MEMLOCK_LOST, memlock_unlock(lock));
+    CHECK(told.count == 2);
+    memlock_client_close(impatient);
+}
+
+static void give_back(int what, int64_t left_ms, void *arg) {
+    struct told *told = arg;
+    if (told->lock == NULL) FAIL("told of a handle that was given back: %d", what);
+    CHECK(what != MEMLOCK_DANGER || left_ms > 0);
+    CHECK(memlock_lock_is_held(told->lock) == (what == MEMLOCK_DANGER));
+    memlock_lock *lock = told->lock;
+    told->lock = NULL;
+    told->what[0] = what;
+    told->left_ms[0] = left_ms;
+    told->answer = memlock_unlock(lock);
+    told->count++;
+}
+
+static void a_callback_may_give_back_what_it_is_told_of(void) {
+    struct told danger = {.answer = -100}, loss = {.answer = -100};
+    danger.lock = locked("callback", LEASE_MS);
+    ANSWERS(MEMLOCK_OK, memlock_lock_keep(danger.lock, 1, give_back, &danger));
+    EVENTUALLY(danger.count == 1);
+    ANSWERS(MEMLOCK_OK, (int)danger.answer);
+    CHECK(!plain_has("lock:callback"));
+    loss.lock = locked("callback", 30000);
+    ANSWERS(MEMLOCK_OK, memlock_lock_keep(loss.lock, -1, give_back, &loss));
+    CHECK(plain_delete("lock:callback"));
+    ANSWERS(MEMLOCK_LOST, memlock_lock_check(loss.lock));
+    EVENTUALLY(loss.count == 1);
+    ANSWERS(MEMLOCK_LOST, (int)loss.answer);
+}
+
+static void take_time(int what, int64_t left_ms, void *arg) {
+    struct told *told = arg;
+    (void)what, (void)left_ms;
+    told->inside = true;
+    while (!told->go_on) check_pause_ms(1);
+    check_pause_ms(100);
+    told->left = true;
+    told->count++;
+}
+
+static void nobody_is_told_once_it_is_given_back(void) {
+    struct told *told = calloc(1, sizeof *told);
+    memlock_lock *lock = locked("slow callback", LEASE_MS);
+    ANSWERS(MEMLOCK_OK, memlock_lock_keep(lock, 1, take_time, told));
+    EVENTUALLY(told->inside);
+    told->go_on = true;
+    const int answer = memlock_unlock(lock);
+    CHECK(told->left && told->count == 1);
+    CHECK(answer == MEMLOCK_OK || answer == MEMLOCK_LOST);
+    memset(told, 0xff, sizeof *told);
+    free(told);
+}
+
+static void one_thread_keeps_all_and_goes_with_the_last(void) {
+    memlock_lock *locks[20];
+    EVENTUALLY(keepers() == 0);
+    for (int i = 0; i < 20; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "one of many %d", i);
+        locks[i] = kept(name, LEASE_MS, NULL);
+    }
+    EVENTUALLY(keepers() == 1);
+    for (int i = 0; i < 19; i++) ANSWERS(MEMLOCK_OK, memlock_unlock(locks[i]));
+    CHECK(keepers() == 1);
+    ANSWERS(MEMLOCK_OK, memlock_unlock(locks[19]));
+    EVENTUALLY(keepers() == 0);
+    /* And comes again. */
+    memlock_lock *again = kept("again", LEASE_MS, NULL);
+    EVENTUALLY(keepers() == 1);
+    ANSWERS(MEMLOCK_OK, memlock_unlock(again));
+    EVENTUALLY(keepers() == 0);
+}
+
+static void *unlock(void *lock) { return (void *)(intptr_t)memlock_unlock(lock); }
+
+/* The renewal waits for a server that stands still; so does the unlocking then, and both are answered in one moment. */
+static void unlocking_while_a_renewal_is_under_way_unlocks(void) {
+    for (int turn = 0; turn < 3; turn++) {
+        struct told told = {0};
+        memlock_lock *lock = kept("renewing", 3000, &told);
+        check_pause_ms(800);
+        freeze();
+        check_pause_ms(400);
+        if (turn == 1) {
+            /* The other way round: unlocking begins when the renewal's answer is there. */
+            thaw();
+            ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
+        } else {
+            const pthread_t thread = check_start(unlock, lock);
+            check_pause_ms(100);
+            thaw();
+            CHECK((int)(intptr_t)check_join(thread) == MEMLOCK_OK);
+        }
+        CHECK(told.count == 0 && !plain_has("lock:renewing"));
+        check_pause_ms(100);
+        CHECK(!plain_has("lock:renewing"));
+    }
+}
+
+/* The last one: there is no server afterwards. */
+static void a_server_that_dies_is_told(void) {
+    struct told told = {0};
+    int why = 0;
+    memlock_lock *lock = kept("killed", 2000, &told), *released = kept("released", 30000, &told);
+    CHECK(kill(check_server(), SIGKILL) == 0);
+    ANSWERS(MEMLOCK_LOST, memlock_lock_wait_lost(lock, 20000, &why));
+    CHECK(why == MEMLOCK_LOST_EXPIRED);
+    EVENTUALLY(told.count == 2);
+    CHECK(told.what[0] == MEMLOCK_DANGER && told.what[1] == MEMLOCK_LOST_EXPIRED);
+    ANSWERS(MEMLOCK_LOST, memlock_unlock(lock));
+    const int answer = memlock_unlock(released);
+    CHECK(answer == MEMLOCK_UNREACHABLE || answer == MEMLOCK_UNKNOWN);
+    EVENTUALLY(keepers() == 0);
+}
+
+int main(void) {
+    ANSWERS(MEMLOCK_OK, memlock_client_open(check_url(), &client));
+    RUN(a_lock_is_kept_beyond_its_lease);
+    RUN(permits_are_kept);
+    RUN(what_cannot_be_kept_is_left_as_it_is);
+    RUN(what_was_taken_away_is_told_and_not_taken_back);
+    RUN(a_program_that_hangs_does_not_hold_it_for_ever);
+    RUN(danger_comes_before_the_loss_and_each_once);
+    RUN(a_callback_may_give_back_what_it_is_told_of);
+    RUN(nobody_is_told_once_it_is_given_back);
+    RUN(one_thread_keeps_all_and_goes_with_the_last);
+    RUN(unlocking_while_a_renewal_is_under_way_unlocks);
+    RUN(a_server_that_dies_is_told);
+    memlock_client_close(client);
+    return 0;
+}
