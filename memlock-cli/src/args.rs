@@ -1,0 +1,104 @@
+//! What can be written on the command line.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand};
+
+use crate::when;
+
+/// Where the locks are unless somebody says otherwise.
+const DEFAULT_URL: &str = "memcached://127.0.0.1:11211";
+
+/// Locks, semaphores and distinct lists on a memcached, for the shell.
+#[derive(Debug, Parser)]
+#[command(name = "memlock", version, max_term_width = 100, arg_required_else_help = true)]
+pub(crate) struct Args {
+    /// Where the locks are: memcached://host[:port][,host2…][?parameters]
+    #[arg(long, global = true, env = "MEMLOCK_URL", default_value = DEFAULT_URL, value_name = "URL")]
+    url: String,
+    /// Say on standard error what happens; twice: everything
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+impl Args {
+    /// The URL; an empty one is none.
+    pub(crate) fn url(&self) -> String {
+        if self.url.is_empty() { DEFAULT_URL.to_owned() } else { self.url.clone() }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a command under a lock, or with permits of a semaphore
+    Run(Run),
+}
+
+/// Run a command under a lock, or with permits of a semaphore.
+///
+/// The lock is taken, the command is run, and the lock is given back when the command ends. The exit status is the command's
+/// own, 128+n if it was ended by signal n, unless there is something else to say: see EXIT STATUS.
+///
+/// The command finds MEMLOCK_NAME, MEMLOCK_FENCE (a number that rises from holder to holder; not for semaphores) and
+/// MEMLOCK_DEADLINE (until when the lock is certainly held, in Unix seconds; not with --renew, unless --max-hold sets an end) in its
+/// environment. What it leaves running in the background when it ends is on its own, without the lock; but if a signal ended it, so
+/// is all that it has started.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = EXIT_STATUS)]
+pub(crate) struct Run {
+    /// The name of the lock or semaphore: any bytes
+    pub(crate) name: OsString,
+    /// The longest the lock is held unless it is renewed: after this a dead holder's lock is free
+    #[arg(long, default_value = "60s", value_parser = when::parse, value_name = "TIME")]
+    pub(crate) lease: Duration,
+    /// Wait at most this long for it; without this and --no-wait, for as long as it takes
+    #[arg(short, long, value_parser = when::parse, value_name = "TIME")]
+    pub(crate) wait: Option<Duration>,
+    /// Try once
+    #[arg(short, long, conflicts_with = "wait")]
+    pub(crate) no_wait: bool,
+    /// NAME is a semaphore with so many permits, of which one is taken, or as many as --permits says
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) semaphore: Option<u32>,
+    /// Take so many permits at once; without --semaphore, of a semaphore that somebody has set up
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) permits: Option<u32>,
+    /// Among those who wait for permits, higher comes first
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) priority: Option<i64>,
+    /// Renew the lease for as long as the command runs
+    #[arg(short, long)]
+    pub(crate) renew: bool,
+    /// Renew it no further than this, so that a command that hangs does not hold it for ever
+    #[arg(long, value_parser = when::parse, value_name = "TIME", requires = "renew")]
+    pub(crate) max_hold: Option<Duration>,
+    /// End the command, and all that it has started, when the lock is lost: TERM, and KILL after the grace
+    #[arg(short, long)]
+    pub(crate) kill_on_lost: bool,
+    /// How long what is to end may take after TERM
+    #[arg(long, default_value = "5s", value_parser = when::parse, value_name = "TIME")]
+    pub(crate) grace: Duration,
+    /// The exit status when somebody else has it
+    #[arg(short = 'E', long, default_value_t = 75, value_name = "STATUS")]
+    pub(crate) conflict_exit_code: u8,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Also in the manual page.
+pub(crate) const EXIT_STATUS: &str = "\
+Exit status:
+  the command's, or 128+n if signal n ended it
+   64  the command line, the name or a duration cannot be used
+   66  there is no such semaphore or list
+   69  the server cannot be reached, or does not answer
+   75  somebody else has it (-E chooses another)
+   76  the server cannot be used for locks: `memlock doctor` says why
+   78  the URL cannot be used
+   79  the lock was lost while the command ran
+  126  the command cannot be executed
+  127  the command was not found";

@@ -1,0 +1,8 @@
+//! The command `memlock`: the real binary on a real memcached, in a terminal of its own where that matters.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod jobs;
+mod lost;
+mod pty;
+mod run;
+mod tool;
