@@ -96,7 +96,8 @@ fn shell(server: &Memcached) -> Pty {
 fn the_interrupt_key_ends_command_and_wrapper() {
     let server = Memcached::start();
     let mut shell = shell(&server);
-    shell.type_in("$memlock run m -r -- sh -c 'echo pid $$; sleep 1000; true'\n");
+    // Not a shell that waits: that may miss the key while it forks.
+    shell.type_in("$memlock run m -r -- sh -c 'echo pid $$; exec sleep 1000'\n");
     let pid = shell.pid_after("pid ");
     shell.type_in("\x03");
     shell.until("> ");
@@ -105,13 +106,13 @@ fn the_interrupt_key_ends_command_and_wrapper() {
     until_gone(pid);
     assert!(server.plain().get("lock:m").is_none());
     // A script goes no further, because it sees that the key has ended what it ran.
-    shell.type_in("bash -c '\"$memlock\" run m -- sh -c \"echo on; sleep 1000; true\"; echo went'' on'\n");
+    shell.type_in("bash -c '\"$memlock\" run m -- sh -c \"echo on; exec sleep 1000\"; echo went'' on'\n");
     shell.until("on\r\n");
     shell.type_in("\x03");
     let screen = shell.until("> ");
     assert!(!screen.contains("went on"), "{screen:?}");
     // A command that lives on with it is not told twice, and decides about the status.
-    let trap = "trap \"echo caught\" INT; echo pid $$; sleep 1000; sleep 0.1; exit 4";
+    let trap = "trap \"echo caught\" INT; echo pid $$; while ! sleep 0.3; do :; done; sleep 0.1; exit 4";
     shell.type_in(&format!("$memlock run m -- sh -c '{trap}'; echo status $?\n"));
     shell.pid_after("pid ");
     shell.type_in("\x03");

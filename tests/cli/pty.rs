@@ -66,6 +66,7 @@ impl Pty {
     }
 
     /// Waits until this is on the screen, behind what was waited for before; what came up to it.
+    #[track_caller]
     pub(crate) fn until(&mut self, text: &str) -> String {
         let began = Instant::now();
         loop {
@@ -74,7 +75,8 @@ impl Pty {
                 return std::mem::replace(&mut self.seen, rest);
             }
             let left = PATIENCE.saturating_sub(began.elapsed());
-            match self.screen.recv_timeout(left) {
+            let piece = self.screen.recv_timeout(left);
+            match piece {
                 Ok(piece) => self.seen += &String::from_utf8_lossy(&piece),
                 Err(_) => panic!("{text:?} did not come; there is {:?}", self.seen),
             }
@@ -85,10 +87,6 @@ impl Pty {
     pub(crate) fn pid_after(&mut self, text: &str) -> i32 {
         self.until(text);
         self.until("\n").trim().parse().unwrap()
-    }
-
-    pub(crate) fn ends(mut self) -> Option<i32> {
-        crate::tool::eventually("the program on the terminal ends", || self.child.try_wait().unwrap()).code()
     }
 }
 
