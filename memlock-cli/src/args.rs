@@ -35,6 +35,8 @@ impl Args {
 pub(crate) enum Command {
     /// Run a command under a lock, or with permits of a semaphore
     Run(Run),
+    /// Judge whether the servers are fit for locks, and say how to make them so
+    Doctor(Doctor),
 }
 
 /// Run a command under a lock, or with permits of a semaphore.
@@ -87,6 +89,21 @@ pub(crate) struct Run {
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// Judge whether the servers are fit for locks, and say how to make them so.
+///
+/// Each is connected to and asked for its version and settings; its clock and round trips are measured; and a lock is passed from one
+/// client of ours to another, to see whether bells are heard. The exit status is 0 if all is well, 1 if something should be mended,
+/// 2 if locks cannot be trusted there, 69 if a server cannot be reached.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Doctor {
+    /// The longest lease that is in use
+    #[arg(long, default_value = "60s", value_parser = when::parse, value_name = "TIME")]
+    pub(crate) lease: Duration,
+    /// Write JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Also in the manual page.

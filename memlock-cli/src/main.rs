@@ -12,9 +12,11 @@
 //! | `pages` | the manual pages and completions |
 
 mod args;
+mod doctor;
 mod exit;
 mod log;
 mod out;
+mod plain;
 mod run;
 mod when;
 
@@ -48,5 +50,6 @@ fn command(args: Args) -> Result<Status, Trouble> {
     let url = args.url();
     match args.command {
         Command::Run(run) => run::run(&url, run),
+        Command::Doctor(args) => doctor::doctor(&url, &args),
     }
 }
