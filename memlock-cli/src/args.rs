@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand};
+use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
 use crate::when;
 
@@ -37,6 +37,14 @@ pub(crate) enum Command {
     Run(Run),
     /// Judge whether the servers are fit for locks, and say how to make them so
     Doctor(Doctor),
+    /// Show what there is by a name, who holds it and who waits
+    Show(Show),
+    /// List all locks, semaphores and distinct lists that live on the servers
+    Ls(Ls),
+    /// Take a lock away from a holder that is known to be dead
+    Release(Release),
+    /// Set up a distinct list, insert keys from standard input, read them, tear it down
+    List(List),
 }
 
 /// Run a command under a lock, or with permits of a semaphore.
@@ -104,6 +112,89 @@ pub(crate) struct Doctor {
     /// Write JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Show what there is by a name, who holds it and who waits.
+///
+/// What is shown is already past: it is for people, not for decisions. The fence is told as the greatest that the holder can have: it has
+/// exactly this one unless its lease was renewed, or somebody began to wait. The exit status is 0, held or free.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Show {
+    /// The name of a lock, semaphore or list
+    pub(crate) name: OsString,
+    /// Write JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// List all locks, semaphores and distinct lists that live on the servers.
+///
+/// The servers are asked for all their keys (lru_crawler metadump), of which only those under the URL's prefix are read. Of a name that is
+/// longer than some 190 bytes the key has only a hash, which is shown instead.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Ls {
+    /// Write JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Take a lock away from a holder that is known to be dead.
+///
+/// Only the holder that is seen loses it: nobody who took it meanwhile. On a terminal you are asked before. The exit status is 0 if it was
+/// taken away, 1 if nobody holds it or you said no, 75 if it has changed hands meanwhile.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Release {
+    /// The name of the lock or semaphore
+    pub(crate) name: OsString,
+    /// Without this nothing is done
+    #[arg(short, long)]
+    pub(crate) force: bool,
+    /// Do not ask
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+    /// NAME is a semaphore
+    #[arg(short, long)]
+    pub(crate) semaphore: bool,
+    /// Which of a semaphore's holders, as `memlock show` tells them; needed if there are several
+    #[arg(long, requires = "semaphore")]
+    pub(crate) token: Option<String>,
+}
+
+/// A distinct list: a set of keys with ids that is shared by all who know the session's name.
+///
+/// Keys are the lines of standard input; empty ones are left out. For each, `insert` writes its id, `new` or `old`, and the key, between tabs.
+/// Without an action, the number of ids that were given out is written.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct List {
+    /// The session's name
+    pub(crate) session: OsString,
+    /// What to do
+    #[arg(value_enum)]
+    pub(crate) action: Option<Action>,
+    /// With set-up: for how long the list lasts
+    #[arg(long = "for", default_value = "1d", value_parser = when::parse, value_name = "TIME")]
+    pub(crate) lasts: Duration,
+    /// With insert: write only the keys that are new, and nothing else
+    #[arg(long, conflicts_with = "quiet")]
+    pub(crate) new: bool,
+    /// With insert: write nothing
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// Keys end with NUL instead of a line's end, in and out
+    #[arg(short = '0', long)]
+    pub(crate) null: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Action {
+    /// Set it up, or join it
+    SetUp,
+    /// Insert keys from standard input
+    Insert,
+    /// Write all ids and keys
+    Ids,
+    /// End it for everybody
+    TearDown,
 }
 
 /// Also in the manual page.

@@ -83,6 +83,10 @@ impl From<Error> for Trouble {
 
 impl From<std::io::Error> for Trouble {
     fn from(error: std::io::Error) -> Trouble {
+        // Nobody wants to read on: no reason to complain.
+        if error.kind() == std::io::ErrorKind::BrokenPipe {
+            return Trouble::new(Status::of_signal(libc::SIGPIPE), "");
+        }
         Trouble::new(Status::IO, format!("Standard input or output broke: {error}."))
     }
 }

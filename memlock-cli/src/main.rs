@@ -14,10 +14,14 @@
 mod args;
 mod doctor;
 mod exit;
+mod list;
 mod log;
+mod ls;
 mod out;
 mod plain;
+mod release;
 mod run;
+mod show;
 mod when;
 
 use std::process::ExitCode;
@@ -40,7 +44,9 @@ fn main() -> ExitCode {
     match command(args) {
         Ok(status) => status.into(),
         Err(trouble) => {
-            out::complain(&trouble.message);
+            if !trouble.message.is_empty() {
+                out::complain(&trouble.message);
+            }
             trouble.status.into()
         }
     }
@@ -50,6 +56,10 @@ fn command(args: Args) -> Result<Status, Trouble> {
     let url = args.url();
     match args.command {
         Command::Run(run) => run::run(&url, run),
+        Command::Show(args) => show::show(&url, &args),
+        Command::Ls(args) => ls::ls(&url, &args),
+        Command::Release(args) => release::release(&url, &args),
+        Command::List(args) => list::list(&url, &args),
         Command::Doctor(args) => doctor::doctor(&url, &args),
     }
 }

@@ -1,7 +1,10 @@
 //! The command `memlock`: the real binary on a real memcached, in a terminal of its own where that matters.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod doctor;
 mod jobs;
+mod list;
+mod look;
 mod lost;
 mod pty;
 mod run;

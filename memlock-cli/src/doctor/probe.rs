@@ -114,9 +114,8 @@ fn ring(url: &str, name: &str) -> Result<Heard, Trouble> {
             let entered = waiting.join().unwrap_or(Ok(None));
             (
                 bell,
-                unlocked.and_then(|_| {
-                    Ok(entered?.map(|entered| entered.saturating_duration_since(released)))
-                }),
+                unlocked
+                    .and_then(|_| Ok(entered?.map(|entered| entered.saturating_duration_since(released)))),
             )
         });
         let took = took?.ok_or_else(|| {
