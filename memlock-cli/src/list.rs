@@ -59,7 +59,8 @@ fn insert(list: &mut DistinctList, args: &List, out: Out) -> Result<Status, Trou
     let mut input = io::stdin().lock();
     let mut progress = Progress::new();
     let mut keys = Vec::with_capacity(BATCH);
-    loop {
+    let mut is_over = false;
+    while !is_over {
         keys.clear();
         while keys.len() < BATCH {
             match key(&mut input, args)? {
@@ -69,15 +70,15 @@ fn insert(list: &mut DistinctList, args: &List, out: Out) -> Result<Status, Trou
                         keys.push(key);
                     }
                 }
-                None => break,
+                None => {
+                    is_over = true;
+                    break;
+                }
             }
             // Who types wants an answer.
             if progress.is_typed() {
                 break;
             }
-        }
-        if keys.is_empty() && input.fill_buf()?.is_empty() {
-            break;
         }
         let answers = list.insert_many(&keys)?.ok_or_else(|| missing(args))?;
         for (key, answer) in keys.iter().zip(&answers) {

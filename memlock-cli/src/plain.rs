@@ -186,6 +186,10 @@ impl Plain {
     }
 
     fn nonsense(&self, question: &str, line: &str) -> Trouble {
+        if line.contains("Too many open connections") {
+            let more = "takes no more connections: raise its -c, or use fewer";
+            return Trouble::new(Status::UNREACHABLE, format!("memcached at {} {more}.", self.address.name));
+        }
         let line: String = line.chars().take(80).collect();
         Trouble::new(
             Status::PROTOCOL,

@@ -90,6 +90,13 @@ impl Pty {
     }
 }
 
+impl Pty {
+    /// Waits for the end of the program: with which status.
+    pub(crate) fn ends(mut self) -> Option<i32> {
+        crate::tool::eventually("the program on the terminal ends", || self.child.try_wait().unwrap()).code()
+    }
+}
+
 impl Drop for Pty {
     fn drop(&mut self) {
         let _ = self.child.kill();
