@@ -31,20 +31,19 @@ impl Args {
     }
 }
 
+/// What to do; each says for itself what it is.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a command under a lock, or with permits of a semaphore
     Run(Run),
-    /// Judge whether the servers are fit for locks, and say how to make them so
     Doctor(Doctor),
-    /// Show what there is by a name, who holds it and who waits
     Show(Show),
-    /// List all locks, semaphores and distinct lists that live on the servers
     Ls(Ls),
-    /// Take a lock away from a holder that is known to be dead
     Release(Release),
-    /// Set up a distinct list, insert keys from standard input, read them, tear it down
     List(List),
+    Bench(Bench),
+    Completions(Completions),
+    #[command(hide = true)]
+    Pages(Pages),
 }
 
 /// Run a command under a lock, or with permits of a semaphore.
@@ -57,7 +56,7 @@ pub(crate) enum Command {
 /// environment. What it leaves running in the background when it ends is on its own, without the lock; but if a signal ended it, so
 /// is all that it has started.
 #[derive(Debug, ClapArgs)]
-#[command(after_help = EXIT_STATUS)]
+#[command(override_usage = "memlock run [OPTIONS] <NAME> -- <COMMAND>...", after_help = EXIT_STATUS)]
 pub(crate) struct Run {
     /// The name of the lock or semaphore: any bytes
     pub(crate) name: OsString,
@@ -195,6 +194,41 @@ pub(crate) enum Action {
     Ids,
     /// End it for everybody
     TearDown,
+}
+
+/// Measure locks on the servers, next to a round trip.
+///
+/// What is measured: the shortest question to the server; taking a lock that nobody wants and giving it back; and the time from one's release
+/// to the next one's entry, where several want the same lock again and again. The contenders are threads of this process, each of
+/// which stands in the server's queue as another process would.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Bench {
+    /// How long each line of the table is measured
+    #[arg(long, default_value = "2s", value_parser = when::parse, value_name = "TIME")]
+    pub(crate) time: Duration,
+    /// How many contend in the last line
+    #[arg(long, default_value_t = 8, value_name = "N")]
+    pub(crate) contenders: usize,
+    /// How long they hold the lock
+    #[arg(long, default_value = "1ms", value_parser = when::parse, value_name = "TIME")]
+    pub(crate) hold: Duration,
+    /// Write JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Write the completions of a shell to standard output.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Completions {
+    /// For which shell
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// Write the manual pages.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Pages {
+    /// Where to
+    pub(crate) folder: OsString,
 }
 
 /// Also in the manual page.

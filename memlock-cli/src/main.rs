@@ -12,12 +12,14 @@
 //! | `pages` | the manual pages and completions |
 
 mod args;
+mod bench;
 mod doctor;
 mod exit;
 mod list;
 mod log;
 mod ls;
 mod out;
+mod pages;
 mod plain;
 mod release;
 mod run;
@@ -60,6 +62,9 @@ fn command(args: Args) -> Result<Status, Trouble> {
         Command::Ls(args) => ls::ls(&url, &args),
         Command::Release(args) => release::release(&url, &args),
         Command::List(args) => list::list(&url, &args),
+        Command::Bench(args) => bench::bench(&url, &args),
+        Command::Completions(args) => pages::completions(&args),
+        Command::Pages(args) => pages::pages(&args),
         Command::Doctor(args) => doctor::doctor(&url, &args),
     }
 }
