@@ -45,7 +45,11 @@ pub(crate) fn run(url: &str, args: Run) -> Result<Status, Trouble> {
     let name = args.name.as_bytes();
     let shown = out::shown(name);
     let signals = Signals::block().map_err(|error| system("Signals cannot be blocked", &error))?;
-    let is_to_end = || signals.is_to_end();
+    // Asked by the wait again and again.
+    let is_to_end = || {
+        signals.stop_if_told();
+        signals.is_to_end()
+    };
     let wait = match (args.no_wait, args.wait) {
         (true, _) => Wait::NEVER,
         (_, Some(limit)) => Wait::at_most(limit),

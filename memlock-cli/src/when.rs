@@ -27,6 +27,7 @@ pub(crate) fn brief(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
     let whole = duration.as_secs();
     match whole {
+        0 if duration.is_zero() => "0 s".to_owned(),
         0 if seconds < 1e-3 => format!("{:.0} µs", seconds * 1e6),
         0 if seconds < 1e-2 => format!("{:.2} ms", seconds * 1e3),
         0 => format!("{:.0} ms", seconds * 1e3),

@@ -142,6 +142,22 @@ fn the_stop_key_stops_both_and_fg_continues_both() {
 }
 
 #[test]
+fn the_stop_key_stops_who_waits_too() {
+    let server = Memcached::start();
+    let lock = Client::connect(&server.url()).unwrap().mutex("m", MINUTE).unwrap().lock().unwrap();
+    let mut shell = shell(&server);
+    shell.type_in("$memlock run m -- echo at'' last\n");
+    eventually("it waits", || server.plain().get("lock:m%wait").filter(|queue| !queue.is_empty()));
+    shell.type_in("\x1a");
+    shell.until("Stopped");
+    shell.until("> ");
+    shell.type_in("fg\n");
+    shell.until("memlock run");
+    drop(lock);
+    shell.until("at last");
+}
+
+#[test]
 fn a_command_that_stops_itself_stops_the_wrapper_too() {
     let server = Memcached::start();
     let mut shell = shell(&server);

@@ -111,10 +111,10 @@ fn what_is_held_for_too_long_is_lost() {
         "run",
         "m",
         "--lease",
-        "1s",
+        "2s",
         "--renew",
         "--max-hold",
-        "2s",
+        "3s",
         "-k",
         "--",
         "sh",
@@ -126,7 +126,7 @@ fn what_is_held_for_too_long_is_lost() {
     let child: i32 = running.line().parse().unwrap();
     let said = running.ends();
     assert!(said.code == Some(79) && said.err.contains("for as long as was allowed"), "{said:?}");
-    assert!(began.elapsed() > Duration::from_millis(1500));
+    assert!(began.elapsed() > Duration::from_millis(2500));
     until_gone(child);
     eventually("the lock is free", || server.plain().get("lock:m").is_none().then_some(()));
 }

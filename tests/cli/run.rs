@@ -188,11 +188,11 @@ fn a_lease_is_renewed_only_if_that_was_asked_for() {
     let server = Memcached::start();
     let mut kept = Running::start(memlock(
         &server,
-        &["run", "kept", "--lease", "1s", "--renew", "--", "sh", "-c", "echo in; sleep 5"],
+        &["run", "kept", "--lease", "2s", "--renew", "--", "sh", "-c", "echo in; sleep 6"],
     ));
     assert_eq!(kept.line(), "in");
     let other = client(&server).mutex("kept", MINUTE).unwrap();
-    assert!(other.lock_for(Duration::from_secs(4)).unwrap().is_none());
+    assert!(other.lock_for(Duration::from_secs(5)).unwrap().is_none());
     assert_eq!(kept.ends().code, Some(0));
     assert!(other.try_lock().unwrap().is_some());
     let said =

@@ -68,10 +68,18 @@ impl Signals {
 
     /// Whether one came that is to end us, and was not taken yet.
     pub(super) fn is_to_end(&self) -> bool {
-        let mut pending = set([]);
-        // SAFETY: the set is valid, for writing and for reading.
-        unsafe { libc::sigpending(&mut pending) };
+        let pending = pending();
         ENDING.iter().any(|&signal| has(&self.ending, signal) && has(&pending, signal))
+    }
+
+    /// Stops us if job control says so, until we are continued. For when there is no command yet that would stop.
+    pub(super) fn stop_if_told(&self) {
+        let pending = pending();
+        for signal in STOPPING {
+            if has(&self.ours, signal) && has(&pending, signal) {
+                self.suffer(signal);
+            }
+        }
     }
 
     /// The next one, if one comes in time.
@@ -147,6 +155,14 @@ fn set(signals: impl IntoIterator<Item = c_int>) -> sigset_t {
         }
         set
     }
+}
+
+/// What came and was not taken yet.
+fn pending() -> sigset_t {
+    let mut pending = set([]);
+    // SAFETY: the set is a valid place for the answer.
+    unsafe { libc::sigpending(&mut pending) };
+    pending
 }
 
 fn has(set: &sigset_t, signal: c_int) -> bool {
