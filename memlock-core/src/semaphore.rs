@@ -39,7 +39,6 @@ use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::{self, ForkLocal};
 use crate::lease::{Lease, Ttl, covering};
-use crate::look::{self, Waiter};
 use crate::name::Key;
 use crate::owner::Token;
 use crate::store::{Failure, Op, Reply, Route};
@@ -47,6 +46,7 @@ use crate::wait::entries::Request;
 use crate::wait::{self, Wait, Waited};
 
 mod attempt;
+mod look;
 mod permit;
 pub(crate) mod record;
 mod renew;
@@ -136,24 +136,6 @@ pub struct Holder {
     pub since: u64,
     /// How long the server keeps them for it at most, in its whole seconds.
     pub remaining: Duration,
-}
-
-impl Status {
-    /// What an item says that was read past the library, and that the server keeps for `remaining` yet; `None` when it is not a semaphore's.
-    pub fn read(value: &[u8], remaining: Duration) -> Option<Status> {
-        let record = Record::parse(value)?;
-        let now = record.expires.saturating_sub(remaining.as_secs());
-        Some(Status::of(&record, now))
-    }
-
-    fn of(record: &Record, now: u64) -> Status {
-        let holders = record.holdings.iter().filter(|holding| holding.until > now).map(|holding| {
-            let (host, pid, since) = holding.who();
-            let remaining = Duration::from_secs(holding.until - now);
-            Holder { token: holding.token, permits: holding.permits, host, pid, since, remaining }
-        });
-        Status { permits: record.permits, available: record.available(now), holders: holders.collect() }
-    }
 }
 
 impl Semaphore {
@@ -347,29 +329,14 @@ impl Semaphore {
     /// # Errors
     /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
     pub fn status(&self) -> Result<Option<Status>> {
-        Ok(self.look()?.map(|Seen { record, now, .. }| Status::of(&record, now)))
-    }
-
-    /// Who waits for permits, the next one first; of a process whose threads wait for the same number, each. What is read is already past. One
-    /// round trip.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
-    pub fn waiters(&self) -> Result<Vec<Waiter>> {
-        look::waiters(&self.client, self.route, &self.key)
-    }
-
-    /// Takes permits away from the holder that [`Holder::token`] names: for operators who know that it is dead. False when it holds none
-    /// any more. The old holder finds them lost.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
-    pub fn force_release(&self, token: Token) -> Result<bool> {
-        let taken = take_off(&self.client, self.route, &self.key, token)?;
-        if taken {
-            ring_next(&self.client, self.route, &self.key);
-        }
-        Ok(taken)
+        Ok(self.look()?.map(|Seen { record, now, .. }| {
+            let holders = record.holdings.iter().filter(|holding| holding.until > now).map(|holding| {
+                let (host, pid, since) = holding.who();
+                let remaining = Duration::from_secs(holding.until - now);
+                Holder { token: holding.token, permits: holding.permits, host, pid, since, remaining }
+            });
+            Status { permits: record.permits, available: record.available(now), holders: holders.collect() }
+        }))
     }
 
     /// Reads it.
