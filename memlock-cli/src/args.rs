@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, ArgGroup, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
 use crate::when;
 
@@ -15,7 +15,7 @@ const DEFAULT_URL: &str = "memcached://127.0.0.1:11211";
 #[command(name = "memlock", version, max_term_width = 100, arg_required_else_help = true)]
 pub(crate) struct Args {
     /// Where the locks are: memcached://host[:port][,host2…][?parameters]
-    #[arg(long, global = true, env = "MEMLOCK_URL", default_value = DEFAULT_URL, value_name = "URL")]
+    #[arg(long, global = true, env = "MEMLOCK_URL", hide_env_values = true, default_value = DEFAULT_URL, value_name = "URL")]
     url: String,
     /// Say on standard error what happens; twice: everything
     #[arg(short, long, global = true, action = ArgAction::Count)]
@@ -56,6 +56,7 @@ pub(crate) enum Command {
 /// environment. What it leaves running in the background when it ends is on its own, without the lock; but if a signal ended it, so
 /// is all that it has started.
 #[derive(Debug, ClapArgs)]
+#[command(group(ArgGroup::new("wanted").multiple(true)))]
 #[command(override_usage = "memlock run [OPTIONS] <NAME> -- <COMMAND>...", after_help = EXIT_STATUS)]
 pub(crate) struct Run {
     /// The name of the lock or semaphore: any bytes
@@ -70,13 +71,13 @@ pub(crate) struct Run {
     #[arg(short, long, conflicts_with = "wait")]
     pub(crate) no_wait: bool,
     /// NAME is a semaphore with so many permits, of which one is taken, or as many as --permits says
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short, long, group = "wanted", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) semaphore: Option<u32>,
     /// Take so many permits at once; without --semaphore, of a semaphore that somebody has set up
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short, long, group = "wanted", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) permits: Option<u32>,
     /// Among those who wait for permits, higher comes first
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, requires = "wanted")]
     pub(crate) priority: Option<i64>,
     /// Renew the lease for as long as the command runs
     #[arg(short, long)]

@@ -77,6 +77,7 @@ fn what_stands_in_the_way_has_a_status_of_its_own_and_one_sentence() {
         &["run", "m"][..],
         &["run", "m", "--wait", "soon", "--", "true"],
         &["run", "m", "--max-hold", "5s", "--", "true"],
+        &["run", "m", "--priority", "1", "--", "true"],
         &["frobnicate"],
     ] {
         assert_eq!(done(memlock(&server, args)).code, Some(64), "{args:?}");
