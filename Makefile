@@ -169,7 +169,7 @@ install: build command ## install the command, libraries, headers, pkg-config an
 	install -m 644 $(RELEASE)/pages/*.1 $(DESTDIR)$(DATADIR)/man/man1
 	for shell in bash:bash-completion/completions/memlock zsh:zsh/site-functions/_memlock fish:fish/vendor_completions.d/memlock.fish; do \
 	  $(RELEASE)/memlock completions $${shell%%:*} > $(RELEASE)/pages/completions; \
-	  install -m 644 $(RELEASE)/pages/completions $(DESTDIR)$(DATADIR)/$${shell\#*:}; \
+	  install -m 644 $(RELEASE)/pages/completions $(DESTDIR)$(DATADIR)/$${shell#*:}; \
 	done
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(LIBDIR)/cmake/memlock $(DESTDIR)$(INCLUDEDIR)
 	install -m 755 $(RELEASE)/libmemlock.so $(DESTDIR)$(LIBDIR)/libmemlock.so.$(VERSION)
