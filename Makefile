@@ -10,6 +10,8 @@ unexport CARGO_TARGET_DIR
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
+BINDIR ?= $(PREFIX)/bin
+DATADIR ?= $(PREFIX)/share
 DESTDIR ?=
 MINUTES ?= 5
 CARGO ?= cargo
@@ -36,6 +38,11 @@ build: ## build the C library (release)
 	@packaging/need cc
 	$(CARGO) build --release -p memlock-ffi
 	ln -sf libmemlock.so $(RELEASE)/$(SONAME)
+
+.PHONY: command
+command: ## build the command `memlock` (release)
+	@packaging/need cc
+	$(CARGO) build --release -p memlock-cli
 
 .PHONY: demo
 demo: build python ## show four languages at one job on a real memcached (FILES=… for files of your own)
@@ -155,7 +162,16 @@ fmt: $(VENV)/.test ## format Rust and Python
 	$(RUFF) format . benches/run benches/run-contended examples/demo/run examples/rate_limit/run fuzz/run
 
 .PHONY: install
-install: build ## install libraries, headers, pkg-config and CMake files (PREFIX=, LIBDIR=, DESTDIR=)
+install: build command ## install the command, libraries, headers, pkg-config and CMake files (PREFIX=, LIBDIR=, DESTDIR=)
+	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(DATADIR)/man/man1 $(DESTDIR)$(DATADIR)/bash-completion/completions \
+	  $(DESTDIR)$(DATADIR)/zsh/site-functions $(DESTDIR)$(DATADIR)/fish/vendor_completions.d
+	install -m 755 $(RELEASE)/memlock $(DESTDIR)$(BINDIR)/memlock
+	rm -rf $(RELEASE)/pages && mkdir $(RELEASE)/pages && $(RELEASE)/memlock pages $(RELEASE)/pages
+	install -m 644 $(RELEASE)/pages/*.1 $(DESTDIR)$(DATADIR)/man/man1
+	for shell in bash:bash-completion/completions/memlock zsh:zsh/site-functions/_memlock fish:fish/vendor_completions.d/memlock.fish; do \
+	  $(RELEASE)/memlock completions $${shell%%:*} > $(RELEASE)/pages/completions; \
+	  install -m 644 $(RELEASE)/pages/completions $(DESTDIR)$(DATADIR)/$${shell#*:}; \
+	done
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(LIBDIR)/cmake/memlock $(DESTDIR)$(INCLUDEDIR)
 	install -m 755 $(RELEASE)/libmemlock.so $(DESTDIR)$(LIBDIR)/libmemlock.so.$(VERSION)
 	ln -sf libmemlock.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$(SONAME)

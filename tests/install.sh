@@ -38,6 +38,8 @@ main() {
     must "every file is there" all_files "$prefix"
     must "the links lead to the library" links
     must "the library and pkg-config know the version" versions
+    must "the command locks" command_locks
+    must "the manual and the completions can be read" pages
     must "a C program builds with pkg-config and locks" c_program
     must "a C++ program builds with pkg-config and locks" cpp_program
     must "the library can be linked statically" static_library
@@ -74,7 +76,9 @@ all_files() {
     local file missing=0
     for file in include/memlock.h include/memlock.hpp lib/libmemlock.a lib/libmemlock.so lib/libmemlock.so.0 \
         "lib/libmemlock.so.$version" lib/pkgconfig/memlock.pc lib/cmake/memlock/memlock-config.cmake \
-        lib/cmake/memlock/memlock-config-version.cmake; do
+        lib/cmake/memlock/memlock-config-version.cmake bin/memlock share/man/man1/memlock.1 share/man/man1/memlock-run.1 \
+        share/bash-completion/completions/memlock share/zsh/site-functions/_memlock \
+        share/fish/vendor_completions.d/memlock.fish; do
         # Readable by everybody, whoever installed it.
         [[ $(stat -L -c %A "$1/$file") == ?r??r??r* ]] || { echo "no $1/$file"; missing=1; }
     done
@@ -95,6 +99,21 @@ versions() {
     # shellcheck disable=SC2046 # words are wanted
     "$CC" "$program.c" $(pkg-config --cflags --libs memlock) -o "$program" &&
         [[ $("$program") == "$version" && $(pkg-config --modversion memlock) == "$version" ]]
+}
+
+command_locks() {
+    [[ $("$prefix/bin/memlock" --version) == "memlock $version" ]] &&
+        [[ $("$prefix/bin/memlock" run installed -- sh -c "$prefix/bin/memlock run installed -n -- true; echo \$?") == 75 ]]
+}
+
+pages() {
+    local page
+    for page in "$prefix"/share/man/man1/*.1; do
+        grep -q '^\.SH NAME' "$page" && grep -q '^\.SH DESCRIPTION' "$page" || { echo "$page"; return 1; }
+    done
+    bash -n "$prefix/share/bash-completion/completions/memlock" &&
+        grep -q '^#compdef memlock' "$prefix/share/zsh/site-functions/_memlock" &&
+        grep -q 'complete -c memlock' "$prefix/share/fish/vendor_completions.d/memlock.fish"
 }
 
 c_program() {

@@ -19,7 +19,7 @@ use crate::name::{Key, Keyspace, check_name};
 use crate::owner::{Identity, Token, is_ours};
 use crate::semaphore::{self, Permit, Semaphore};
 use crate::store::url::Url;
-use crate::store::{self, Failure, Item, Op, Reply, Route, Store};
+use crate::store::{self, Address, Failure, Item, Op, Reply, Route, Store};
 use crate::wait::Cancel;
 use crate::wait::bell::udp::UdpBells;
 use crate::wait::bell::{Bells, Setting};
@@ -217,7 +217,8 @@ impl Client {
         self.inner.clock.as_ref()
     }
 
-    pub(crate) fn keys(&self) -> &Keyspace {
+    /// The keys under which the servers know names, with the URL's prefix.
+    pub fn keys(&self) -> &Keyspace {
         &self.inner.keys
     }
 
@@ -254,8 +255,13 @@ impl Client {
         self.inner.store.time(route)
     }
 
+    /// Its servers, for tools that look at them from outside; none for `memory://`. Nothing is sent.
+    pub fn servers(&self) -> Vec<Address> {
+        self.inner.store.servers()
+    }
+
     /// Which of its servers owns `route`.
-    pub(crate) fn server_of(&self, route: Route) -> usize {
+    pub fn server_of(&self, route: Route) -> usize {
         self.inner.store.server_of(route)
     }
 

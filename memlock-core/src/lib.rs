@@ -20,6 +20,7 @@
 //! | [`bare`] | Burton's six functions on the process's default client |
 //! | [`client`] | [`Client::connect`], from which everything else is made |
 //! | [`mutex`], [`semaphore`], [`counter`], [`distinct`] | the primitives, written once over any store |
+//! | [`look`] | who waits: for people and tools that look from outside |
 //! | [`wait`] | waiting for a lock: the queue, bells, limits, cancellation |
 //! | [`fork`] | which process of its family this one is |
 //! | [`lease`], [`owner`], [`name`], [`clock`], [`error`] | small values, without I/O |
@@ -41,6 +42,7 @@ pub mod fork;
 pub mod fuzzing;
 pub mod keep;
 pub mod lease;
+pub mod look;
 #[cfg(all(test, shuttle))]
 mod models;
 pub mod mutex;
@@ -56,6 +58,7 @@ pub use counter::Counter;
 pub use distinct::{DistinctList, Insertion, SetUp};
 pub use error::{Answer, Error, ErrorKind, Result};
 pub use keep::{Keep, Kept, Loss, Notice};
+pub use look::Waiter;
 pub use mutex::{Extension, Lock, Mutex, Release};
 pub use owner::{OwnerRecord, Token};
 pub use semaphore::{Permit, Semaphore};

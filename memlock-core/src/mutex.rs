@@ -31,6 +31,7 @@ use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork;
 use crate::lease::Lease;
+use crate::look::{self, Waiter};
 use crate::name::{Key, hex};
 use crate::owner::OwnerRecord;
 use crate::store::{Op, Reply, Route, Version};
@@ -162,6 +163,14 @@ impl Mutex {
         ))
     }
 
+    /// Who waits for it, the next one first; of a process whose threads wait, one. What is read is already past. One round trip.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
+    pub fn waiters(&self) -> Result<Vec<Waiter>> {
+        look::waiters(&self.client, self.route, &self.key)
+    }
+
     fn seen(&self) -> Result<Option<(Owner, Version)>> {
         Ok(self.client.get(self.route, &self.key)?.map(|item| {
             let record = OwnerRecord::parse(&item.value);
@@ -170,7 +179,14 @@ impl Mutex {
                 // Plain clients often write the same value each time; the cas id tells their locks apart.
                 None => format!("plain:{}:{}", item.version.cas, &hex(&Sha256::digest(&item.value))[..32]),
             };
-            (Owner { record, value: item.value, remaining: item.remaining, token }, item.version)
+            let owner = Owner {
+                record,
+                value: item.value,
+                remaining: item.remaining,
+                newest_fence: item.version.fence(),
+                token,
+            };
+            (owner, item.version)
         }))
     }
 }
@@ -185,6 +201,8 @@ pub struct Owner {
     pub value: Vec<u8>,
     /// How long the server keeps it yet, in its whole seconds; `None`: for ever.
     pub remaining: Option<Duration>,
+    /// The greatest fence that its holder can have: that of the last write to the item, which may have been a renewal, or a waiter's note.
+    pub newest_fence: u64,
     token: String,
 }
 

@@ -82,6 +82,41 @@ impl fmt::Debug for Key {
     }
 }
 
+/// What has names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Family {
+    /// Mutexes.
+    Lock,
+    /// Semaphores.
+    Semaphore,
+    /// Sessions of distinct lists.
+    List,
+}
+
+impl Family {
+    const ALL: [Family; 3] = [Family::Lock, Family::Semaphore, Family::List];
+
+    fn stem(self) -> &'static str {
+        match self {
+            Family::Lock => "lock:",
+            Family::Semaphore => "semaphore:",
+            Family::List => "list:",
+        }
+    }
+}
+
+/// What a key is the item of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// Which kind of thing.
+    pub family: Family,
+    /// Its name; `None` for a long one, of which the key has only a hash.
+    pub name: Option<Vec<u8>>,
+}
+
+/// What stands before the hash of a long name.
+const HASHED: &str = "%sha256:";
+
 /// Makes keys out of names, under the prefix that the URL asks for.
 #[derive(Clone, Debug, Default)]
 pub struct Keyspace {
@@ -105,12 +140,12 @@ impl Keyspace {
 
     /// The key of a mutex: `lock:<name>`.
     pub fn lock(&self, name: &[u8]) -> Key {
-        self.key("lock:", name)
+        self.key(Family::Lock.stem(), name)
     }
 
     /// The key of a semaphore: `semaphore:<name>`.
     pub fn semaphore(&self, name: &[u8]) -> Key {
-        self.key("semaphore:", name)
+        self.key(Family::Semaphore.stem(), name)
     }
 
     /// The key of an item that other programs know by this name, which is taken as it is.
@@ -134,12 +169,28 @@ impl Keyspace {
 
     /// The key of a session of a distinct list: `list:<session>`.
     pub fn session(&self, name: &[u8]) -> Key {
-        self.key("list:", name)
+        self.key(Family::List.stem(), name)
     }
 
     /// The key of one item of a session's generation. `kind` is a letter that no percent-code contains.
     pub(crate) fn list_item(&self, kind: char, generation: &str, rest: &[u8]) -> Key {
         self.key(&format!("list:%{kind}{generation}:"), rest)
+    }
+
+    /// What a key is the item of, as far as it can be told: what [`Keyspace::lock`], [`Keyspace::semaphore`] and
+    /// [`Keyspace::session`] make, undone. `None` for all other items.
+    pub fn read(&self, key: &str) -> Option<Named> {
+        let rest = key.strip_prefix(&*self.prefix)?;
+        let (family, rest) = Family::ALL
+            .into_iter()
+            .find_map(|family| rest.strip_prefix(family.stem()).map(|rest| (family, rest)))?;
+        if let Some(digest) = rest.strip_prefix(HASHED) {
+            return (digest.len() == 64).then_some(Named { family, name: None });
+        }
+        let name = percent_decode(rest)?;
+        let mut again = String::new();
+        percent_encode(&name, &mut again);
+        (again == rest && !name.is_empty()).then_some(Named { family, name: Some(name) })
     }
 
     fn key(&self, family: &str, name: &[u8]) -> Key {
@@ -153,7 +204,7 @@ impl Keyspace {
         }
         if name.len() > MAX_PLAIN_KEY || key.len() > MAX_PLAIN_KEY {
             key.truncate(stem);
-            key.push_str("%sha256:");
+            key.push_str(HASHED);
             key.push_str(&hex(&Sha256::digest(name)));
         }
         Key(key.into_boxed_str())
@@ -291,6 +342,22 @@ mod tests {
         #[test]
         fn different_names_have_different_keys(a in vec(1_u8.., 1..300), b in vec(1_u8.., 1..300)) {
             prop_assert_eq!(a == b, space().lock(&a) == space().lock(&b));
+        }
+
+        #[test]
+        fn a_key_tells_its_name(name in vec(1_u8.., 1..300), prefix in "[!-$&-~]{0,64}") {
+            let keys = Keyspace::new(&prefix).unwrap();
+            for (key, family) in [
+                (keys.lock(&name), Family::Lock),
+                (keys.semaphore(&name), Family::Semaphore),
+                (keys.session(&name), Family::List),
+            ] {
+                let read = keys.read(key.as_str()).unwrap();
+                prop_assert_eq!(read.family, family);
+                prop_assert!(read.name == Some(name.clone()) || key.as_str().contains(HASHED));
+                prop_assert_eq!(keys.read(key.waiters().as_str()), None);
+            }
+            prop_assert_eq!(keys.read(keys.list_item('c', "0d5c7a", &name).as_str()), None);
         }
 
         #[test]

@@ -47,6 +47,7 @@ use crate::wait::entries::Request;
 use crate::wait::{self, Wait, Waited};
 
 mod attempt;
+mod look;
 mod manage;
 mod permit;
 pub(crate) mod record;

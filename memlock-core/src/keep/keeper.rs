@@ -1,8 +1,6 @@
 //! The keeper: a client's list of what is kept, and the thread that renews it.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-#[cfg(memlock_sim)]
-use std::time::Duration;
 
 use super::{Hold, no_thread, round};
 use crate::error::Result;
@@ -62,14 +60,6 @@ impl Keeper {
         self.shared.list().changes += 1;
         self.shared.changed.notify_all();
     }
-
-    /// For a simulation, which has its own threads: does what is due, and tells when to come again. `None` when nothing
-    /// is kept.
-    #[cfg(memlock_sim)]
-    pub(crate) fn step(&self) -> Option<Duration> {
-        let holds = self.shared.list().holds.clone();
-        (!holds.is_empty()).then(|| round::round(&holds))
-    }
 }
 
 impl Shared {
@@ -99,7 +89,6 @@ fn run(shared: &Shared) {
 }
 
 /// Starts a thread in which no signal handler of the program runs.
-#[cfg(not(memlock_sim))]
 fn start(body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     // SAFETY: the sets are plain memory, filled before they are read; the mask is put back below, whatever happens.
     let before = unsafe {
@@ -112,10 +101,4 @@ fn start(body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     // SAFETY: as above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
     started.map(|_| ())
-}
-
-/// The simulation steps it.
-#[cfg(memlock_sim)]
-fn start(_body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    Ok(())
 }

@@ -3,7 +3,6 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::seen::Seen;
 use super::{Semaphore, Wrote, ring_next, unsettled};
 use crate::client::ATTEMPTS;
 use crate::contention::{ROUNDS, give_way};
@@ -157,13 +156,6 @@ impl Semaphore {
     /// # Errors
     /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
     pub fn status(&self) -> Result<Option<Status>> {
-        Ok(self.look()?.map(|Seen { record, now, .. }| {
-            let holders = record.holdings.iter().filter(|holding| holding.until > now).map(|holding| {
-                let (host, pid, since) = holding.who();
-                let remaining = Duration::from_secs(holding.until - now);
-                Holder { token: holding.token, permits: holding.permits, host, pid, since, remaining }
-            });
-            Status { permits: record.permits, available: record.available(now), holders: holders.collect() }
-        }))
+        Ok(self.look()?.map(|seen| Status::of(&seen.record, seen.now)))
     }
 }

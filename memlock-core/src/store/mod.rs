@@ -250,6 +250,28 @@ pub trait Store: Send + Sync + fmt::Debug {
     fn local_address(&self, _route: Route) -> Option<IpAddr> {
         None
     }
+
+    /// The servers, in the order of [`Store::server_of`]: for tools that look at them from outside. None where there is
+    /// nothing to connect to.
+    fn servers(&self) -> Vec<Address> {
+        Vec::new()
+    }
+}
+
+/// Where a server is, and how long it may take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Address {
+    /// `host:port`, by which people and hashing know it.
+    pub name: String,
+    /// Its host's name or address.
+    pub host: String,
+    /// Its TCP port.
+    pub port: u16,
+    /// The limit of dialling it.
+    pub connect_timeout: Duration,
+    /// The limit of each wait for it.
+    pub io_timeout: Duration,
 }
 
 /// The store that an URL names, for those who want to put something of their own between it and a

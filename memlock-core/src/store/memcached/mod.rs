@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::url::Url;
-use super::{Failure, Op, Reply, Route, Store, fnv1a, mix};
+use super::{Address, Failure, Op, Reply, Route, Store, fnv1a, mix};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use server::Server;
@@ -95,6 +95,10 @@ impl Store for Memcached {
 
     fn local_address(&self, route: Route) -> Option<IpAddr> {
         self.owner(route).local_address()
+    }
+
+    fn servers(&self) -> Vec<Address> {
+        self.servers.iter().map(Server::address).collect()
     }
 }
 

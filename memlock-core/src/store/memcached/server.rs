@@ -9,7 +9,7 @@ use super::handshake::ServerTime;
 use crate::clock::Clock;
 use crate::error::Result;
 use crate::fork::ForkLocal;
-use crate::store::{Failure, Op, Reply};
+use crate::store::{Address, Failure, Op, Reply};
 
 /// One server of the URL.
 #[derive(Debug)]
@@ -45,6 +45,13 @@ impl Server {
     /// `host:port`, by which hashing and people know it.
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Where it is.
+    pub(super) fn address(&self) -> Address {
+        let Settings { connect_timeout, io_timeout, .. } = self.settings;
+        let (name, host) = (self.name.clone(), self.host.clone());
+        Address { name, host, port: self.port, connect_timeout, io_timeout }
     }
 
     /// Our own end of the connection that was dialled last.

@@ -1,0 +1,170 @@
+//! `memlock bench`: how fast locks are on the user's own server, next to what a round trip takes there.
+
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use memlock_core::Client;
+use memlock_core::store::Address;
+use serde_json::{Value, json};
+
+use crate::args::Bench;
+use crate::exit::{Status, Trouble};
+use crate::out::{Look, Out};
+use crate::plain::{self, Plain, name_on, quantile};
+use crate::when::brief;
+
+/// Nobody holds a lock for so long here, unless it was stopped.
+const LEASE: Duration = Duration::from_secs(30);
+
+/// Times of one kind.
+struct Row {
+    what: String,
+    times: Vec<Duration>,
+    /// How long it took to get them all.
+    took: Duration,
+}
+
+impl Row {
+    fn new(what: impl Into<String>, mut times: Vec<Duration>, took: Duration) -> Row {
+        times.sort_unstable();
+        Row { what: what.into(), times, took }
+    }
+
+    fn half(&self) -> Duration {
+        quantile(&self.times, 0.5)
+    }
+
+    fn most(&self) -> Duration {
+        quantile(&self.times, 0.99)
+    }
+
+    fn pace(&self) -> f64 {
+        self.times.len() as f64 / self.took.as_secs_f64().max(1e-9)
+    }
+
+    fn in_round_trips(&self, round_trip: Duration) -> f64 {
+        self.half().as_secs_f64() / round_trip.as_secs_f64().max(1e-9)
+    }
+}
+
+pub(crate) fn bench(url: &str, args: &Bench) -> Result<Status, Trouble> {
+    let client = Client::connect(url)?;
+    let mut out = Out::new();
+    let mut reports = Vec::new();
+    for (place, server) in plain::servers(&client)?.iter().enumerate() {
+        let name = name_on(&client, place, "bench");
+        let rows = vec![
+            round_trips(server, args.time)?,
+            pairs(&client, &name, args.time)?,
+            hand_overs(url, &name, 2, args)?,
+            hand_overs(url, &name, args.contenders.max(2), args)?,
+        ];
+        if args.json {
+            reports.push(report(server, &rows));
+        } else {
+            tell(&mut out, server, &rows)?;
+        }
+    }
+    if args.json {
+        out.line(Value::from(reports))?;
+    }
+    Ok(Status::OK)
+}
+
+fn round_trips(server: &Address, time: Duration) -> Result<Row, Trouble> {
+    let mut plain = Plain::connect(server)?;
+    let began = Instant::now();
+    let mut times = vec![plain.round_trip()?];
+    while began.elapsed() < time {
+        times.push(plain.round_trip()?);
+    }
+    Ok(Row::new("round trip", times, began.elapsed()))
+}
+
+/// Takes a lock that nobody wants, and gives it back.
+fn pairs(client: &Client, name: &str, time: Duration) -> Result<Row, Trouble> {
+    let mutex = client.mutex(name, LEASE)?;
+    // Dials.
+    mutex.lock()?.unlock()?;
+    let mut times = Vec::new();
+    let began = Instant::now();
+    while times.is_empty() || began.elapsed() < time {
+        let before = Instant::now();
+        mutex.lock()?.unlock()?;
+        times.push(before.elapsed());
+    }
+    Ok(Row::new("lock + unlock", times, began.elapsed()))
+}
+
+/// From one's release to the next one's entry, where several want the same lock again and again.
+fn hand_overs(url: &str, name: &str, contenders: usize, args: &Bench) -> Result<Row, Trouble> {
+    // Who let go last, and when.
+    let released: Mutex<Option<(usize, Instant)>> = Mutex::new(None);
+    let began = Instant::now();
+    let contend = |own: usize| -> Result<Vec<Duration>, Trouble> {
+        // A client of its own stands in the queue as another process would.
+        let mutex = Client::connect(url)?.mutex(name, LEASE)?;
+        let mut times = Vec::new();
+        while began.elapsed() < args.time {
+            let mut lock = mutex.lock()?;
+            let last = released.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some((who, when)) = last
+                && who != own
+            {
+                times.push(when.elapsed());
+            }
+            thread::sleep(args.hold);
+            *released.lock().unwrap_or_else(PoisonError::into_inner) = Some((own, Instant::now()));
+            lock.unlock()?;
+        }
+        Ok(times)
+    };
+    let times = thread::scope(|scope| {
+        let contend = &contend;
+        let threads: Vec<_> = (0..contenders).map(|own| scope.spawn(move || contend(own))).collect();
+        let ended = threads.into_iter().map(|thread| {
+            thread.join().unwrap_or_else(|_| Err(Trouble::new(Status::BUG, "A contender panicked.")))
+        });
+        ended.collect::<Result<Vec<_>, _>>()
+    })?;
+    let what = format!("hand-over among {contenders}");
+    Ok(Row::new(what, times.into_iter().flatten().collect(), began.elapsed()))
+}
+
+fn tell(out: &mut Out, server: &Address, rows: &[Row]) -> std::io::Result<()> {
+    let title = out.paint(Look::Bold, format!("memcached at {}", server.name));
+    out.line(title)?;
+    let round_trip = rows.first().map(Row::half).unwrap_or_default();
+    let head = ["", "p50", "p99", "in round trips", "a second"];
+    let mut table = vec![head.map(|title| (Look::Dim, title.to_owned())).to_vec()];
+    for row in rows {
+        let cells = [
+            row.what.clone(),
+            brief(row.half()),
+            brief(row.most()),
+            format!("{:.1}", row.in_round_trips(round_trip)),
+            format!("{:.0}", row.pace()),
+        ];
+        table.push(cells.map(|text| (Look::Plain, text)).to_vec());
+    }
+    out.table(&table)
+}
+
+fn report(server: &Address, rows: &[Row]) -> Value {
+    let round_trip = rows.first().map(Row::half).unwrap_or_default();
+    let rows: Vec<Value> = rows
+        .iter()
+        .map(|row| {
+            json!({
+                "what": row.what,
+                "p50_us": row.half().as_secs_f64() * 1e6,
+                "p99_us": row.most().as_secs_f64() * 1e6,
+                "round_trips": row.in_round_trips(round_trip),
+                "per_second": row.pace(),
+                "count": row.times.len(),
+            })
+        })
+        .collect();
+    json!({ "server": server.name, "rows": rows })
+}

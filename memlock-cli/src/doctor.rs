@@ -1,0 +1,173 @@
+//! `memlock doctor`: whether the servers of the URL are fit for locks, and how to make them so.
+
+mod checks;
+mod probe;
+
+use memlock_core::Client;
+use memlock_core::store::Address;
+use serde_json::{Value, json};
+
+use crate::args::Doctor;
+use crate::exit::{Status, Trouble};
+use crate::out::{Look, Out};
+use crate::plain;
+
+/// How good something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Verdict {
+    Good,
+    /// To know, and nothing to mend.
+    Note,
+    /// Something should be mended.
+    Warning,
+    /// Locks cannot be trusted there.
+    Bad,
+}
+
+impl Verdict {
+    fn word(self) -> &'static str {
+        match self {
+            Verdict::Good => "ok",
+            Verdict::Note => "note",
+            Verdict::Warning => "warning",
+            Verdict::Bad => "bad",
+        }
+    }
+
+    fn look(self) -> Look {
+        match self {
+            Verdict::Good => Look::Good,
+            Verdict::Note => Look::Dim,
+            Verdict::Warning => Look::Warning,
+            Verdict::Bad => Look::Bad,
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Debug)]
+struct Finding {
+    what: &'static str,
+    verdict: Verdict,
+    said: String,
+    /// What to do.
+    mend: Option<String>,
+    /// With which further flags to start memcached.
+    flags: Vec<String>,
+}
+
+impl Finding {
+    fn new(what: &'static str, verdict: Verdict, said: impl Into<String>) -> Finding {
+        Finding { what, verdict, said: said.into(), mend: None, flags: Vec::new() }
+    }
+
+    fn mend(mut self, how: impl Into<String>) -> Finding {
+        self.mend = Some(how.into());
+        self
+    }
+
+    fn flag(mut self, flag: impl Into<String>) -> Finding {
+        self.flags.push(flag.into());
+        self
+    }
+}
+
+pub(crate) fn doctor(url: &str, args: &Doctor) -> Result<Status, Trouble> {
+    let client = Client::connect(url)?;
+    // Nothing is judged by a lease that could not be used.
+    client.mutex("lease", args.lease)?;
+    let mut out = Out::new();
+    let (mut worst, mut unreachable, mut reports) = (Verdict::Good, false, Vec::new());
+    for (place, server) in plain::servers(&client)?.iter().enumerate() {
+        let findings = match examine(url, &client, place, server, args) {
+            Ok(findings) => findings,
+            Err(trouble) => {
+                unreachable |= trouble.status == Status::UNREACHABLE;
+                vec![Finding::new("connection", Verdict::Bad, trouble.message)]
+            }
+        };
+        worst = findings.iter().map(|finding| finding.verdict).fold(worst, Verdict::max);
+        if args.json {
+            reports.push(report(server, &findings));
+        } else {
+            tell(&mut out, place, server, &findings)?;
+        }
+    }
+    if args.json {
+        out.line(json!({ "verdict": worst.word(), "servers": reports }))?;
+    }
+    Ok(match worst {
+        _ if unreachable => Status::UNREACHABLE,
+        Verdict::Good | Verdict::Note => Status::OK,
+        Verdict::Warning => Status::NO,
+        Verdict::Bad => Status::UNFIT,
+    })
+}
+
+fn examine(
+    url: &str,
+    client: &Client,
+    place: usize,
+    server: &Address,
+    args: &Doctor,
+) -> Result<Vec<Finding>, Trouble> {
+    let mut plain = plain::Plain::connect(server)?;
+    let (stats, skew) = probe::stats_and_clock(&mut plain)?;
+    let settings = plain.stats("stats settings")?;
+    let mut findings = checks::all(&stats, &settings, args.lease);
+    findings.push(probe::clock(skew));
+    findings.push(probe::round_trips(&mut plain, server)?);
+    if findings
+        .iter()
+        .any(|finding| finding.verdict == Verdict::Bad && matches!(finding.what, "version" | "cas"))
+    {
+        findings.push(Finding::new("bells", Verdict::Note, "were not tried, since locks do not work there"));
+    } else {
+        findings.push(probe::bells(url, client, place));
+    }
+    Ok(findings)
+}
+
+fn tell(out: &mut Out, place: usize, server: &Address, findings: &[Finding]) -> std::io::Result<()> {
+    if place > 0 {
+        out.line("")?;
+    }
+    let title = out.paint(Look::Bold, format!("memcached at {}", server.name));
+    out.line(title)?;
+    let mut rows = Vec::new();
+    for Finding { what, verdict, said, mend, .. } in findings {
+        let cell = |look, text: &str| (look, text.to_owned());
+        rows.push(vec![
+            cell(verdict.look(), verdict.word()),
+            cell(Look::Plain, what),
+            cell(Look::Plain, said),
+        ]);
+        if let Some(mend) = mend {
+            rows.push(vec![
+                cell(Look::Plain, ""),
+                cell(Look::Plain, ""),
+                cell(Look::Bold, &format!("→ {mend}")),
+            ]);
+        }
+    }
+    out.table(&rows)?;
+    let flags: Vec<&str> = findings.iter().flat_map(|finding| &finding.flags).map(String::as_str).collect();
+    let worst = findings.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Good);
+    let verdict = match worst {
+        Verdict::Good | Verdict::Note => "It is fit for locks.".to_owned(),
+        _ if flags.is_empty() => "It should be mended.".to_owned(),
+        _ => format!("Start it with, in addition to what it has: {}", flags.join(" ")),
+    };
+    let verdict = out.paint(worst.look(), verdict);
+    out.line(verdict)
+}
+
+fn report(server: &Address, findings: &[Finding]) -> Value {
+    let findings: Vec<Value> = findings
+        .iter()
+        .map(|Finding { what, verdict, said, mend, flags }| {
+            json!({ "what": what, "verdict": verdict.word(), "said": said, "mend": mend, "flags": flags })
+        })
+        .collect();
+    json!({ "server": server.name, "findings": findings })
+}

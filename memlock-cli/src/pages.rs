@@ -1,0 +1,82 @@
+//! The manual pages and completions, made from what the command line knows of itself.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+use clap::CommandFactory;
+use clap::builder::Resettable;
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
+
+use crate::args::{Args, Completions, EXIT_STATUS, Pages};
+use crate::exit::{Status, Trouble};
+
+/// What else `memlock(1)` says.
+const ENVIRONMENT: &str = "\
+MEMLOCK_URL: where the locks are, unless --url says so. MEMLOCK_NAME, MEMLOCK_FENCE and MEMLOCK_DEADLINE are set for \
+the command of `memlock run`. NO_COLOR: no colours, also on a terminal.";
+const EXAMPLES: [(&str, &str); 5] = [
+    (
+        "Run a job on one host only, and not at all where it runs already:",
+        "memlock run nightly --no-wait --renew --kill-on-lost -- /usr/local/bin/nightly",
+    ),
+    (
+        "At most three downloads at once, on all hosts:",
+        "memlock run mirror --semaphore 3 --renew -- rsync -a source: /srv/mirror",
+    ),
+    (
+        "Work on each line once, however many hosts read it:",
+        "memlock list today insert --new < urls | xargs -n1 fetch",
+    ),
+    ("Who has it?", "memlock show nightly"),
+    ("Is this server fit for locks?", "memlock doctor --url memcached://cache:11211"),
+];
+
+/// Writes the completions of one shell.
+pub(crate) fn completions(args: &Completions) -> Result<Status, Trouble> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Args::command(), "memlock", &mut script);
+    io::stdout().write_all(&script)?;
+    Ok(Status::OK)
+}
+
+/// Writes memlock.1, and one page for each command.
+pub(crate) fn pages(args: &Pages) -> Result<Status, Trouble> {
+    let mut built = Args::command();
+    built.build();
+    for command in
+        built.get_subcommands().filter(|command| !command.is_hide_set() && command.get_name() != "help")
+    {
+        let name = format!("memlock-{}", command.get_name());
+        let mut more = Roff::new();
+        if command.get_after_help().is_some() {
+            more.control("SH", ["EXIT STATUS"]).control("nf", []);
+            more.text(EXIT_STATUS.lines().skip(1).map(|line| roman(format!("{line}\n"))).collect::<Vec<_>>());
+            more.control("fi", []);
+        }
+        more.control("SH", ["SEE ALSO"]).text([bold("memlock"), roman("(1)")]);
+        let command = command.clone().display_name(&name).bin_name(format!("memlock {}", command.get_name()));
+        write(args, &name, command.after_help(Resettable::Reset), more)?;
+    }
+    let mut more = Roff::new();
+    more.control("SH", ["ENVIRONMENT"]).text([roman(ENVIRONMENT)]);
+    more.control("SH", ["EXAMPLES"]);
+    for (what, line) in EXAMPLES {
+        more.control("PP", []).text([roman(what)]);
+        more.control("RS", ["4"]).control("nf", []).text([roman(line)]).control("fi", []).control("RE", []);
+    }
+    write(args, "memlock", Args::command().disable_help_subcommand(true), more)?;
+    Ok(Status::OK)
+}
+
+fn write(args: &Pages, name: &str, command: clap::Command, more: Roff) -> Result<(), Trouble> {
+    let mut page = Vec::new();
+    let source = format!("memlock {}", memlock_core::VERSION);
+    Man::new(command).title(name.to_uppercase()).source(source).manual("memlock").render(&mut page)?;
+    more.to_writer(&mut page)?;
+    let path = Path::new(&args.folder).join(format!("{name}.1"));
+    let written = fs::write(&path, page);
+    written
+        .map_err(|error| Trouble::new(Status::IO, format!("{} cannot be written: {error}.", path.display())))
+}

@@ -1,0 +1,93 @@
+//! `memlock release --force`: takes a lock, or permits, away from a holder that is known to be dead.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+
+use memlock_core::Client;
+use memlock_core::lease::MIN_LEASE;
+
+use crate::args::Release;
+use crate::exit::{Status, Trouble};
+use crate::out::{complain, shown};
+use crate::show::holder_of;
+
+pub(crate) fn release(url: &str, args: &Release) -> Result<Status, Trouble> {
+    if !args.force {
+        return Err(Trouble::new(
+            Status::USAGE,
+            "Only who holds a lock can give it back: --force takes it away from a holder that is known to be dead.",
+        ));
+    }
+    let client = Client::connect(url)?;
+    if args.semaphore { permits(&client, args) } else { lock(&client, args) }
+}
+
+fn lock(client: &Client, args: &Release) -> Result<Status, Trouble> {
+    let name = shown(args.name.as_bytes());
+    let mutex = client.mutex(args.name.as_bytes(), MIN_LEASE)?;
+    let Some(owner) = mutex.owner()? else {
+        complain(&format!("Nobody holds {name}."));
+        return Ok(Status::NO);
+    };
+    if !agreed(args, &format!("{name} is held by {}.", holder_of(&owner)))? {
+        return Ok(Status::NO);
+    }
+    if mutex.force_unlock(&owner.token())? {
+        return Ok(Status::OK);
+    }
+    Err(Trouble::new(Status::BUSY, format!("{name} has changed hands meanwhile; nothing was taken away.")))
+}
+
+fn permits(client: &Client, args: &Release) -> Result<Status, Trouble> {
+    let name = shown(args.name.as_bytes());
+    let semaphore = client.open_semaphore(args.name.as_bytes(), MIN_LEASE)?;
+    let Some(status) = semaphore.status()? else {
+        return Err(Trouble::new(Status::NOT_FOUND, format!("There is no semaphore {name}.")));
+    };
+    let holders: Vec<_> = status
+        .holders
+        .iter()
+        .filter(|holder| args.token.as_ref().is_none_or(|token| *token == holder.token.to_string()))
+        .collect();
+    let holder = match holders[..] {
+        [] => {
+            complain(&format!("Nobody holds permits of {name}, or nobody by that token."));
+            return Ok(Status::NO);
+        }
+        [holder] => holder,
+        _ => {
+            return Err(Trouble::new(
+                Status::USAGE,
+                format!(
+                    "{name} has {} holders: say which one by --token, as `memlock show` tells them.",
+                    holders.len()
+                ),
+            ));
+        }
+    };
+    let (host, pid) = (shown(holder.host.as_bytes()), holder.pid);
+    if !agreed(args, &format!("{} of {name} are held by {host}, process {pid}.", holder.permits))? {
+        return Ok(Status::NO);
+    }
+    if semaphore.force_release(holder.token)? {
+        return Ok(Status::OK);
+    }
+    Err(Trouble::new(Status::BUSY, format!("These permits of {name} were given back meanwhile.")))
+}
+
+/// Whether it is really to be done.
+fn agreed(args: &Release, what: &str) -> Result<bool, Trouble> {
+    if args.yes {
+        return Ok(true);
+    }
+    if !io::stdin().is_terminal() {
+        return Err(Trouble::new(
+            Status::USAGE,
+            format!("{what} Say --yes to take it away without being asked."),
+        ));
+    }
+    write!(io::stderr(), "{what} It may still be at work. Take it away? [y/N] ")?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}

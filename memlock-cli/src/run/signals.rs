@@ -1,0 +1,171 @@
+//! Signals, taken one by one: all that concern us are blocked from the start, in every thread, and waited for.
+//!
+//! Nothing is interrupted by them, and no handler runs. The command gets back the mask and the dispositions that we were
+//! started with. A signal that is ignored, as under `nohup`, stays ignored.
+
+use std::io;
+use std::ptr;
+use std::time::Duration;
+
+use libc::{c_int, sigset_t};
+
+/// What is passed on to the command.
+const PASSED_ON: [c_int; 7] =
+    [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2, libc::SIGWINCH];
+/// By which job control stops programs.
+pub(super) const STOPPING: [c_int; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+/// Those among the first that end a wait for the lock.
+const ENDING: [c_int; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
+
+/// What the kernel says of signals that it sent itself, such as those of the terminal's keys.
+const SI_KERNEL: c_int = 0x80;
+
+/// The signals that are blocked, and what was before.
+#[derive(Clone, Copy)]
+pub(super) struct Signals {
+    ours: sigset_t,
+    ending: sigset_t,
+    before: sigset_t,
+}
+
+/// One that came.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Came {
+    pub(super) signal: c_int,
+    /// The terminal's: then the whole group in the foreground got it.
+    pub(super) from_kernel: bool,
+}
+
+impl Signals {
+    /// Blocks them. To be called while there is one thread.
+    pub(super) fn block() -> io::Result<Signals> {
+        // Who ignores SIGCHLD is not told how its children ended.
+        // SAFETY: the disposition is the default, and no handler.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+        let heeded =
+            |signals: &[c_int]| signals.iter().copied().filter(|&signal| !is_ignored(signal)).collect();
+        let ending: Vec<c_int> = heeded(&ENDING);
+        let mut ours: Vec<c_int> = heeded(&PASSED_ON);
+        ours.extend::<Vec<c_int>>(heeded(&STOPPING));
+        let ours = set(ours.iter().copied().chain([libc::SIGCHLD, libc::SIGCONT]));
+        let mut before = set([]);
+        // SAFETY: both sets are valid.
+        let failed = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &ours, &mut before) };
+        if failed != 0 {
+            return Err(io::Error::from_raw_os_error(failed));
+        }
+        Ok(Signals { ours, ending: set(ending), before })
+    }
+
+    /// Gives the mask back that was there before. For a child between fork and exec.
+    pub(super) fn restore(&self) -> io::Result<()> {
+        // SAFETY: the set is valid; the call is async-signal-safe.
+        match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, ptr::null_mut()) } {
+            0 => Ok(()),
+            failed => Err(io::Error::from_raw_os_error(failed)),
+        }
+    }
+
+    /// Whether one came that is to end us, and was not taken yet.
+    pub(super) fn is_to_end(&self) -> bool {
+        let pending = pending();
+        ENDING.iter().any(|&signal| has(&self.ending, signal) && has(&pending, signal))
+    }
+
+    /// Stops us if job control says so, until we are continued. For when there is no command yet that would stop.
+    pub(super) fn stop_if_told(&self) {
+        let pending = pending();
+        for signal in STOPPING {
+            if has(&self.ours, signal) && has(&pending, signal) {
+                self.suffer(signal);
+            }
+        }
+    }
+
+    /// The next one, if one comes in time.
+    pub(super) fn next(&self, limit: Duration) -> Option<Came> {
+        self.take(&self.ours, limit)
+    }
+
+    /// One that is to end us.
+    pub(super) fn next_ending(&self) -> Option<Came> {
+        self.take(&self.ending, Duration::ZERO)
+    }
+
+    fn take(&self, which: &sigset_t, limit: Duration) -> Option<Came> {
+        let limit = libc::timespec {
+            tv_sec: limit.as_secs().min(3600) as libc::time_t,
+            tv_nsec: limit.subsec_nanos() as _,
+        };
+        // SAFETY: an all-zero siginfo_t is a valid place for the answer; the other arguments are valid.
+        let (signal, code) = unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            let signal = libc::sigtimedwait(which, &mut info, &limit);
+            (signal, info.si_code)
+        };
+        (signal > 0).then_some(Came { signal, from_kernel: code == SI_KERNEL })
+    }
+
+    /// Does what the signal does where nobody has blocked it: ends us, or stops us until we are continued.
+    pub(super) fn suffer(&self, signal: c_int) {
+        let only = set([signal]);
+        // SAFETY: the sets are valid; the disposition is the default, and no handler.
+        unsafe {
+            libc::signal(signal, libc::SIG_DFL);
+            libc::raise(signal);
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &only, ptr::null_mut());
+            libc::pthread_sigmask(libc::SIG_BLOCK, &only, ptr::null_mut());
+        }
+    }
+}
+
+/// Wakes whoever waits in [`Signals::next`]: it looks at what there is.
+pub(super) fn wake() {
+    send(own_pid(), libc::SIGCHLD);
+}
+
+/// Sends a signal; whoever is gone does not get it. False if it is there and may not get it.
+pub(super) fn send(pid: libc::pid_t, signal: c_int) -> bool {
+    // SAFETY: the call has no preconditions.
+    let sent = unsafe { libc::kill(pid, signal) };
+    sent == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EPERM)
+}
+
+/// Our own process id.
+pub(super) fn own_pid() -> libc::pid_t {
+    // SAFETY: the call cannot fail.
+    unsafe { libc::getpid() }
+}
+
+fn is_ignored(signal: c_int) -> bool {
+    // SAFETY: an all-zero sigaction is a valid place for the answer, and nothing is changed.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, ptr::null(), &mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
+    }
+}
+
+fn set(signals: impl IntoIterator<Item = c_int>) -> sigset_t {
+    // SAFETY: an all-zero set is emptied first, and the signals are known ones.
+    unsafe {
+        let mut set: sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for signal in signals {
+            libc::sigaddset(&mut set, signal);
+        }
+        set
+    }
+}
+
+/// What came and was not taken yet.
+fn pending() -> sigset_t {
+    let mut pending = set([]);
+    // SAFETY: the set is a valid place for the answer.
+    unsafe { libc::sigpending(&mut pending) };
+    pending
+}
+
+fn has(set: &sigset_t, signal: c_int) -> bool {
+    // SAFETY: the set is valid, and the signal a known one.
+    unsafe { libc::sigismember(set, signal) == 1 }
+}

@@ -1,0 +1,150 @@
+//! A hold: what the keeper and the owner share, how it is lost, and how that is told.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::{Held, Loss, Notice, Tell};
+use crate::client::Client;
+use crate::clock::Moment;
+use crate::fork;
+
+/// What the keeper and the owner share. No mutex of it is locked while anybody speaks to a server.
+pub(crate) struct Hold {
+    pub(super) client: Client,
+    pub(super) process: u64,
+    pub(super) fence: Option<u64>,
+    pub(super) lease: Duration,
+    /// Which of the client's servers it is on.
+    pub(super) server: usize,
+    /// Empty while it is being released, and afterwards; and while the keeper cleans up after a loss.
+    pub(super) held: Mutex<Option<Held>>,
+    /// The keeper cleans up after a loss, or has done so.
+    pub(super) cleaned: AtomicBool,
+    /// Set by whoever finds out first. The keeper tells it.
+    pub(super) lost: Mutex<Option<Loss>>,
+    pub(super) was_lost: Condvar,
+    pub(super) longest: Option<Moment>,
+    pub(super) tell: Option<Tell>,
+    pub(super) course: Mutex<Course>,
+}
+
+/// How far the keeper got with it.
+pub(super) struct Course {
+    /// When it is to be renewed, or tried again.
+    pub(super) due: Moment,
+    /// A renewal has failed since the last one that succeeded.
+    pub(super) overdue: bool,
+    /// How long to wait after the next failure.
+    pub(super) retry: Duration,
+    /// The owner was told of the danger.
+    pub(super) warned: bool,
+    /// The owner was told of the loss.
+    pub(super) told: bool,
+    /// It may have another version than we know of: to be read before it is renewed.
+    pub(super) in_doubt: bool,
+}
+
+impl Hold {
+    pub(super) fn is_ours(&self) -> bool {
+        self.process == fork::generation()
+    }
+
+    pub(super) fn held(&self) -> MutexGuard<'_, Option<Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn course(&self) -> MutexGuard<'_, Course> {
+        self.course.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether nobody has released it, nor is about to.
+    pub(super) fn is_kept(&self) -> bool {
+        self.held().is_some()
+    }
+
+    pub(super) fn why_over(&self) -> Loss {
+        let longest = self.longest.is_some_and(|longest| longest <= self.client.clock().now());
+        if longest { Loss::MaxHold } else { Loss::Expired }
+    }
+
+    /// Why it was lost, as far as anybody has found out.
+    pub(super) fn loss(&self) -> Option<Loss> {
+        *self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It is not held any more. No I/O: the keeper tells it, and cleans up.
+    pub(super) fn note(&self, loss: Loss) {
+        let first = {
+            let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+            let first = lost.is_none();
+            lost.get_or_insert(loss);
+            first
+        };
+        if first {
+            self.was_lost.notify_all();
+            self.client.keeper().hurry();
+        }
+    }
+
+    /// Those who wait for its loss are to look again.
+    pub(super) fn wake_waiters(&self) {
+        // Whoever looked before waits by now.
+        drop(self.lost.lock().unwrap_or_else(PoisonError::into_inner));
+        self.was_lost.notify_all();
+    }
+
+    /// Tells its owner, once, unless it was released: then that is the answer.
+    pub(super) fn tell_loss(&self) {
+        if let Some(loss) = self.loss()
+            && self.is_kept()
+            && !std::mem::replace(&mut self.course().told, true)
+        {
+            self.tell(Notice::Lost(loss));
+        }
+    }
+
+    /// What is to be done on the server after a loss. It is kept no longer.
+    pub(super) fn clean_up(&self) {
+        let Some(loss) = self.loss() else { return };
+        self.client.keeper().forget(self);
+        let taken = {
+            let mut held = self.held();
+            // Whoever finds its place empty is to know why.
+            self.cleaned.store(held.is_some(), Ordering::Release);
+            held.take()
+        };
+        if let Some(mut held) = taken {
+            // A renewal may have come through after all when it had been given up.
+            let came_late = loss != Loss::Gone && !held.remaining().is_zero();
+            let in_doubt = self.course().in_doubt || came_late;
+            held.lose(in_doubt);
+            *self.held() = Some(held);
+        }
+    }
+
+    pub(super) fn abandon(&self) {
+        let taken = if self.is_ours() { self.held().take() } else { None };
+        if let Some(held) = taken {
+            self.client.keeper().forget(self);
+            self.wake_waiters();
+            held.abandon();
+        }
+    }
+
+    pub(super) fn tell(&self, notice: Notice) {
+        log::warn!(
+            "{}",
+            match notice {
+                Notice::Danger(left) =>
+                    format!("A lease that is kept could not be renewed; it ends in {left:?}."),
+                Notice::Lost(loss) => format!("A lease that was kept is lost: {loss}."),
+            }
+        );
+        let Some(tell) = &self.tell else { return };
+        let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| tell(notice)));
+        if told.is_err() {
+            log::error!("What was to be told of a lease panicked.");
+        }
+    }
+}

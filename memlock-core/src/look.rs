@@ -1,0 +1,33 @@
+//! Who waits, as it can be seen from outside. It is for people and tools, and nothing is decided by it.
+
+use std::net::SocketAddr;
+
+use crate::client::Client;
+use crate::error::Result;
+use crate::name::Key;
+use crate::store::Route;
+use crate::wait::entries;
+
+/// One who was seen in a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Waiter {
+    /// Where it is rung, which tells its host; `None` when it has no bell.
+    pub bell: Option<SocketAddr>,
+    /// Higher comes first.
+    pub priority: i64,
+    /// How many it wants at once.
+    pub permits: u32,
+}
+
+/// Those who wait for this item.
+pub(crate) fn waiters(client: &Client, route: Route, key: &Key) -> Result<Vec<Waiter>> {
+    let queue = client.get(route, &key.waiters())?;
+    let entries = queue.as_ref().map(|queue| entries::in_order(&queue.value)).unwrap_or_default();
+    let waiter = |entry: &entries::Entry<'_>| Waiter {
+        bell: entry.bell,
+        priority: entry.priority,
+        permits: entry.permits,
+    };
+    Ok(entries.iter().map(waiter).collect())
+}

@@ -1,0 +1,133 @@
+//! `memlock doctor`: what it finds on servers that are fit, and on those that are not.
+
+use memlock_tests::server::Memcached;
+use serde_json::Value;
+
+use crate::tool::{done, memlock, memlock_at};
+
+/// The finding about this on the only server.
+fn finding<'a>(report: &'a Value, what: &str) -> &'a Value {
+    let findings = report["servers"][0]["findings"].as_array().unwrap();
+    findings.iter().find(|finding| finding["what"] == what).unwrap_or_else(|| panic!("no {what} in {report}"))
+}
+
+fn examined(url: &str, more: &[&str]) -> (Option<i32>, Value) {
+    let said = done(memlock_at(url, &[&["doctor", "--json"], more].concat()));
+    (said.code, serde_json::from_str(&said.out).unwrap_or_else(|why| panic!("{why}: {said:?}")))
+}
+
+#[test]
+fn a_stock_server_is_not_fit_and_one_started_as_it_says_is() {
+    let server = Memcached::start();
+    let (code, report) = examined(&server.url(), &[]);
+    assert_eq!((code, report["verdict"].as_str()), (Some(2), Some("bad")));
+    let evictions = finding(&report, "evictions");
+    assert_eq!(evictions["verdict"], "bad");
+    assert!(evictions["mend"].as_str().unwrap().contains("-M"), "{evictions}");
+    // In words too, with the flags in the last line.
+    let said = done(memlock(&server, &["doctor"]));
+    assert!(said.out.contains("evictions") && said.out.trim_end().ends_with("-M -F"), "{said:?}");
+    assert!(!said.out.contains('\x1b') && said.err.is_empty(), "no colours but on a terminal: {said:?}");
+    let findings = report["servers"][0]["findings"].as_array().unwrap();
+    let flags: Vec<&str> = findings
+        .iter()
+        .flat_map(|finding| finding["flags"].as_array().unwrap())
+        .flat_map(|flag| flag.as_str().unwrap().split(' '))
+        .collect();
+    server.restart_with(&flags);
+    let (code, report) = examined(&server.url(), &[]);
+    assert_eq!(code, Some(0), "{report}");
+    for what in
+        ["version", "cas", "evictions", "evicted", "flush_all", "connections", "clock", "round trip", "bells"]
+    {
+        assert_eq!(finding(&report, what)["verdict"], "ok", "{report}");
+    }
+    assert!(done(memlock(&server, &["doctor"])).out.contains("It is fit for locks."));
+    assert_eq!(done(memlock(&server, &["ls"])).out, "", "it leaves nothing behind");
+}
+
+#[test]
+fn leases_are_held_against_the_temporary_ttl() {
+    let server = Memcached::with_args(&["-F", "-o", "temporary_ttl=62"]);
+    let (code, report) = examined(&server.url(), &["--lease", "60s"]);
+    assert_eq!(
+        (code, &finding(&report, "evictions")["verdict"]),
+        (Some(0), &Value::from("note")),
+        "{report}"
+    );
+    let (code, report) = examined(&server.url(), &["--lease", "61s"]);
+    let evictions = finding(&report, "evictions");
+    assert_eq!((code, &evictions["verdict"]), (Some(2), &Value::from("bad")), "{report}");
+    assert!(evictions["mend"].as_str().unwrap().contains("temporary_ttl=63"), "{evictions}");
+    server.restart_with(&["-F", "-o", "temporary_ttl=63"]);
+    assert_eq!(examined(&server.url(), &["--lease", "61s"]).0, Some(0));
+}
+
+#[test]
+fn locks_that_were_pushed_out_are_noticed() {
+    let server = Memcached::with_args(&["-m", "2", "-F"]);
+    let mut plain = server.plain();
+    let value = vec![b'x'; 100_000];
+    for number in 0..100 {
+        plain
+            .try_command(&format!(
+                "set filler{number} 0 0 {}\r\n{}",
+                value.len(),
+                String::from_utf8_lossy(&value)
+            ))
+            .unwrap();
+    }
+    assert_ne!(plain.stats()["evictions"], "0");
+    let (code, report) = examined(&server.url(), &[]);
+    assert_eq!((code, &finding(&report, "evicted")["verdict"]), (Some(2), &Value::from("bad")), "{report}");
+}
+
+#[test]
+fn a_server_without_cas_is_bad_and_nothing_is_tried_on_it() {
+    let server = Memcached::with_args(&["-C", "-M", "-F"]);
+    let (code, report) = examined(&server.url(), &[]);
+    assert_eq!((code, &finding(&report, "cas")["verdict"]), (Some(2), &Value::from("bad")));
+    assert!(finding(&report, "cas")["mend"].as_str().unwrap().contains("-C"));
+    assert_eq!(finding(&report, "bells")["verdict"], "note");
+}
+
+#[test]
+fn connections_that_run_out_are_noticed() {
+    let server = Memcached::with_args(&["-M", "-F", "-c", "100"]);
+    let idle: Vec<_> = (0..60).map(|_| server.plain()).collect();
+    let (code, report) = examined(&server.url(), &[]);
+    let connections = finding(&report, "connections");
+    assert_eq!((code, &connections["verdict"]), (Some(1), &Value::from("warning")), "{report}");
+    assert_eq!(connections["flags"][0], "-c 1024");
+    let more: Vec<_> =
+        (0..100).map_while(|_| memlock_tests::server::Plain::try_connect(&server.address()).ok()).collect();
+    let said = done(memlock(&server, &["doctor"]));
+    assert_eq!(said.code, Some(69), "{said:?}");
+    assert!(said.out.contains("takes no more connections"), "{said:?}");
+    drop((idle, more));
+}
+
+#[test]
+fn bells_are_rung_and_those_that_nobody_hears_are_noticed() {
+    let server = Memcached::with_args(&["-M", "-F"]);
+    let (_, report) = examined(&server.url(), &[]);
+    assert!(finding(&report, "bells")["said"].as_str().unwrap().contains("127.0.0.1:"), "{report}");
+    // An address that is nobody's.
+    let (code, report) = examined(&format!("{}?bell=192.0.2.1", server.url()), &[]);
+    assert_eq!((code, &finding(&report, "bells")["verdict"]), (Some(1), &Value::from("warning")), "{report}");
+    let (code, report) = examined(&format!("{}?bell=off", server.url()), &[]);
+    assert_eq!((code, &finding(&report, "bells")["verdict"]), (Some(0), &Value::from("note")), "{report}");
+}
+
+#[test]
+fn each_server_is_examined_and_one_that_is_down_is_told() {
+    let (one, two) = (Memcached::with_args(&["-M", "-F"]), Memcached::with_args(&["-M", "-F"]));
+    let url = format!("{},{}", one.url(), two.address());
+    let said = done(memlock_at(&url, &["doctor"]));
+    assert_eq!((said.code, said.out.matches("are heard at").count()), (Some(0), 2), "{said:?}");
+    two.kill();
+    let said = done(memlock_at(&url, &["doctor"]));
+    assert_eq!(said.code, Some(69));
+    assert!(said.out.contains(&two.address()) && said.out.contains("cannot be connected to"), "{said:?}");
+    assert_eq!(said.out.matches("are heard at").count(), 1);
+}

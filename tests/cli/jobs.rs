@@ -1,0 +1,184 @@
+//! `memlock run` and signals: those sent to it, and those of a terminal.
+
+use std::process::Command;
+use std::time::Duration;
+
+use memlock_core::Client;
+use memlock_tests::server::Memcached;
+
+use crate::pty::Pty;
+use crate::tool::{Running, eventually, is_alive, memlock, path, send, state, until_gone, until_state};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Says what comes; `read` returns early when a trap runs.
+const TRAPS: &str = "for s in TERM INT HUP QUIT USR1 USR2 WINCH; do trap \"echo got $s\" $s; done
+    trap 'exit 7' ALRM; echo ready $$; while :; do sleep 0.01; done";
+
+#[test]
+fn signals_are_passed_on() {
+    let server = Memcached::start();
+    let mut running = Running::start(memlock(&server, &["run", "m", "-r", "--", "sh", "-c", TRAPS]));
+    let child: i32 = running.line().strip_prefix("ready ").unwrap().parse().unwrap();
+    for (signal, name) in [
+        (libc::SIGTERM, "TERM"),
+        (libc::SIGINT, "INT"),
+        (libc::SIGHUP, "HUP"),
+        (libc::SIGQUIT, "QUIT"),
+        (libc::SIGUSR1, "USR1"),
+        (libc::SIGUSR2, "USR2"),
+        (libc::SIGWINCH, "WINCH"),
+    ] {
+        running.signal(signal);
+        assert_eq!(running.line(), format!("got {name}"));
+        assert!(running.is_running());
+    }
+    send(child, libc::SIGALRM);
+    assert_eq!(running.ends().code, Some(7));
+}
+
+#[test]
+fn who_ends_by_a_signal_leaves_nobody_behind() {
+    let server = Memcached::start();
+    let script = "(trap '' TERM; setsid sleep 1000) & setsid sleep 1001 & echo $!; sleep 1002; true";
+    let mut running =
+        Running::start(memlock(&server, &["run", "m", "-r", "--grace", "300ms", "--", "sh", "-c", script]));
+    let grandchild: i32 = running.line().parse().unwrap();
+    assert!(is_alive(grandchild));
+    running.signal(libc::SIGTERM);
+    assert_eq!(running.ends().code, Some(143));
+    until_gone(grandchild);
+    assert!(server.plain().get("lock:m").is_none());
+}
+
+#[test]
+fn what_a_command_leaves_in_the_background_lives_on_when_it_ends_well() {
+    let server = Memcached::start();
+    let script = "sleep 1003 >/dev/null 2>&1 & echo $!";
+    let said = crate::tool::done(memlock(&server, &["run", "m", "--", "sh", "-c", script]));
+    let left: i32 = said.out.trim().parse().unwrap();
+    assert!(said.code == Some(0) && is_alive(left));
+    send(left, libc::SIGKILL);
+}
+
+#[test]
+fn a_wait_ends_by_a_signal_and_leaves_no_trace() {
+    let server = Memcached::start();
+    let client = Client::connect(&server.url()).unwrap();
+    let lock = client.mutex("m", MINUTE).unwrap().lock().unwrap();
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let waiting = Running::start(memlock(&server, &["run", "m", "--", "echo", "never"]));
+        eventually("it waits", || server.plain().get("lock:m%wait").filter(|queue| !queue.is_empty()));
+        waiting.signal(signal);
+        let said = waiting.ends();
+        // It died of the signal, as anything else would have.
+        assert_eq!((said.code, said.out.as_str(), said.err.as_str()), (None, "", ""));
+        assert_eq!(server.plain().get("lock:m%wait").unwrap_or_default(), b"");
+    }
+    drop(lock);
+}
+
+/// A shell with job control, and memlock as its command.
+fn shell(server: &Memcached) -> Pty {
+    let mut command = Command::new("bash");
+    command.args(["--norc", "--noprofile", "-i"]);
+    command.env("MEMLOCK_URL", server.url()).env("PS1", "> ").env("memlock", path()).env("TERM", "dumb");
+    let mut shell = Pty::start(command);
+    shell.until("> ");
+    // What is typed is not to be mistaken for what is printed.
+    shell.type_in("stty -echo; bind 'set enable-bracketed-paste off' 2>/dev/null; echo be''gun\n");
+    shell.until("begun");
+    shell.until("> ");
+    shell
+}
+
+#[test]
+fn the_interrupt_key_ends_command_and_wrapper() {
+    let server = Memcached::start();
+    let mut shell = shell(&server);
+    // Not a shell that waits: that may miss the key while it forks.
+    shell.type_in("$memlock run m -r -- sh -c 'echo pid $$; exec sleep 1000'\n");
+    let pid = shell.pid_after("pid ");
+    shell.type_in("\x03");
+    shell.until("> ");
+    shell.type_in("echo status $?\n");
+    shell.until("status 130");
+    until_gone(pid);
+    assert!(server.plain().get("lock:m").is_none());
+    // A script goes no further, because it sees that the key has ended what it ran.
+    shell.type_in("bash -c '\"$memlock\" run m -- sh -c \"echo on; exec sleep 1000\"; echo went'' on'\n");
+    shell.until("on\r\n");
+    shell.type_in("\x03");
+    let screen = shell.until("> ");
+    assert!(!screen.contains("went on"), "{screen:?}");
+    // A command that lives on with it is not told twice, and decides about the status.
+    let trap = "trap \"echo caught\" INT; echo pid $$; while ! sleep 0.3; do :; done; sleep 0.1; exit 4";
+    shell.type_in(&format!("$memlock run m -- sh -c '{trap}'; echo status $?\n"));
+    shell.pid_after("pid ");
+    shell.type_in("\x03");
+    let screen = shell.until("status 4");
+    assert_eq!(screen.matches("caught").count(), 1, "{screen:?}");
+}
+
+#[test]
+fn the_stop_key_stops_both_and_fg_continues_both() {
+    let server = Memcached::start();
+    let mut shell = shell(&server);
+    shell.type_in("$memlock run m -r -- sh -c 'echo pid $$; read line; echo heard $line; exit 3'\n");
+    let pid = shell.pid_after("pid ");
+    for _ in 0..3 {
+        shell.type_in("\x1a");
+        shell.until("Stopped");
+        shell.until("> ");
+        until_state(pid, 'T');
+        shell.type_in("fg\n");
+        shell.until("memlock run");
+        eventually("it goes on", || state(pid).filter(|&state| state != 'T'));
+    }
+    shell.type_in("hello\n");
+    shell.until("heard hello");
+    shell.type_in("echo status $?\n");
+    shell.until("status 3");
+}
+
+#[test]
+fn the_stop_key_stops_who_waits_too() {
+    let server = Memcached::start();
+    let lock = Client::connect(&server.url()).unwrap().mutex("m", MINUTE).unwrap().lock().unwrap();
+    let mut shell = shell(&server);
+    shell.type_in("$memlock run m -- echo at'' last\n");
+    eventually("it waits", || server.plain().get("lock:m%wait").filter(|queue| !queue.is_empty()));
+    shell.type_in("\x1a");
+    shell.until("Stopped");
+    shell.until("> ");
+    shell.type_in("fg\n");
+    shell.until("memlock run");
+    drop(lock);
+    shell.until("at last");
+}
+
+#[test]
+fn a_command_that_stops_itself_stops_the_wrapper_too() {
+    let server = Memcached::start();
+    let mut shell = shell(&server);
+    shell.type_in("$memlock run m -r -- sh -c 'echo pid $$; kill -TSTP $$; echo back; exit 5'\n");
+    shell.pid_after("pid ");
+    shell.until("Stopped");
+    shell.until("> ");
+    shell.type_in("fg\n");
+    shell.until("back");
+    shell.type_in("echo status $?\n");
+    shell.until("status 5");
+}
+
+#[test]
+fn the_end_of_a_pipeline_is_not_disturbed() {
+    let server = Memcached::start();
+    let mut shell = shell(&server);
+    // The reader of the pipe asks the terminal while the wrapped command runs.
+    shell.type_in(
+        "$memlock run m -- sh -c 'echo one; sleep 0.3' | { read a; read b </dev/tty; echo $a and $b; }\n",
+    );
+    shell.type_in("two\n");
+    shell.until("one and two");
+}

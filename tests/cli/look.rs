@@ -1,0 +1,185 @@
+//! `memlock show`, `ls` and `release`.
+
+use std::thread;
+use std::time::Duration;
+
+use memlock_core::{Client, Release, Request, Wait};
+use memlock_tests::server::Memcached;
+use serde_json::Value;
+
+use crate::pty::Pty;
+use crate::tool::{Running, done, eventually, memlock, memlock_at};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn client(server: &Memcached) -> Client {
+    Client::connect(&server.url()).unwrap()
+}
+
+fn json(server: &Memcached, args: &[&str]) -> Value {
+    let said = done(memlock(server, args));
+    assert_eq!((said.code, said.err.as_str()), (Some(0), ""), "{said:?}");
+    serde_json::from_str(&said.out).unwrap()
+}
+
+#[test]
+fn a_lock_is_shown_free_and_held_with_its_holder_and_who_waits() {
+    let server = Memcached::start();
+    let free = json(&server, &["show", "m", "--json"]);
+    assert_eq!(
+        (&free["lock"]["held"], &free["semaphore"], &free["list"]),
+        (&Value::Bool(false), &Value::Null, &Value::Null)
+    );
+    assert!(done(memlock(&server, &["show", "m"])).out.contains("free"));
+    let lock = client(&server).mutex("m", MINUTE).unwrap().lock().unwrap();
+    let held = json(&server, &["show", "m", "--json"]);
+    assert_eq!(held["lock"]["held"], true);
+    assert_eq!(held["lock"]["pid"], std::process::id());
+    assert_eq!(held["lock"]["token"], lock.token().to_string());
+    assert_eq!(held["lock"]["fence_at_most"], lock.fence());
+    assert!((50..=62).contains(&held["lock"]["remaining"].as_u64().unwrap()), "{held}");
+    assert!(held["lock"]["since"].as_str().unwrap().ends_with('Z'));
+    let waiting = Running::start(memlock(&server, &["run", "m", "--", "true"]));
+    let waiter = eventually("it is seen to wait", || {
+        json(&server, &["show", "m", "--json"])["lock"]["waiters"].as_array().unwrap().first().cloned()
+    });
+    assert!(waiter["bell"].as_str().unwrap().starts_with("127.0.0.1:"), "{waiter}");
+    let said = done(memlock(&server, &["show", "m"]));
+    for text in ["held", &format!("process {}", std::process::id()), "fence", "waiting", "127.0.0.1:"] {
+        assert!(said.out.contains(text), "{text}: {said:?}");
+    }
+    drop(lock);
+    assert_eq!(waiting.ends().code, Some(0));
+    server.plain().add("lock:php", "1", 0);
+    let said = done(memlock(&server, &["show", "php"]));
+    assert!(said.out.contains("a plain client, which wrote 1") && said.out.contains("for ever"), "{said:?}");
+}
+
+#[test]
+fn semaphores_and_lists_are_shown() {
+    let server = Memcached::start();
+    let semaphore = client(&server).semaphore("s", 5, MINUTE).unwrap();
+    let two = Request { permits: 2, ..Request::default() };
+    let permit = semaphore.acquire_with(two, &Wait::NEVER).unwrap().done().unwrap();
+    let shown = json(&server, &["show", "s", "--json"]);
+    assert_eq!((&shown["semaphore"]["permits"], &shown["semaphore"]["available"]), (&5.into(), &3.into()));
+    assert_eq!(shown["semaphore"]["holders"][0]["permits"], 2);
+    let said = done(memlock(&server, &["show", "s"]));
+    assert!(said.out.contains("3 of 5") && !said.out.contains("lock "), "{said:?}");
+    drop(permit);
+    let mut list = client(&server).distinct_list("l").unwrap();
+    list.set_up(MINUTE).unwrap();
+    list.insert_many(&["a", "b", "a"]).unwrap();
+    assert_eq!(json(&server, &["show", "l", "--json"])["list"]["ids"], 2);
+}
+
+#[test]
+fn all_that_lives_is_listed_and_nothing_else() {
+    let (one, two) = (Memcached::start(), Memcached::start());
+    let url = format!("{},{}?prefix=app.", one.url(), two.address());
+    let client = Client::connect(&url).unwrap();
+    let long = "x".repeat(300);
+    let names = ["a", "b c", "ü", &long];
+    let locks: Vec<_> =
+        names.iter().map(|name| client.mutex(name, MINUTE).unwrap().lock().unwrap()).collect();
+    let permit = client.semaphore("s", 3, MINUTE).unwrap().acquire().unwrap();
+    let mut list = client.distinct_list("l").unwrap();
+    list.set_up(MINUTE).unwrap();
+    list.insert_many(&["k1", "k2"]).unwrap();
+    // Another prefix's, and no lock at all.
+    client.mutex("freed", MINUTE).unwrap().lock().unwrap().unlock().unwrap();
+    one.plain().add("lock:other", "1", 60);
+    two.plain().add("app.page", "html", 60);
+    let listed = || -> Vec<Value> {
+        let said = done(memlock_at(&url, &["ls", "--json"]));
+        assert_eq!(said.code, Some(0), "{said:?}");
+        serde_json::from_str(&said.out).unwrap()
+    };
+    let kinds: Vec<(Value, Value)> =
+        listed().iter().map(|entry| (entry["kind"].clone(), entry["name"].clone())).collect();
+    let expected = [
+        ("lock", Value::Null),
+        ("lock", "a".into()),
+        ("lock", "b c".into()),
+        ("lock", "ü".into()),
+        ("semaphore", "s".into()),
+        ("list", "l".into()),
+    ];
+    assert_eq!(kinds, expected.map(|(kind, name)| (Value::from(kind), name)));
+    assert_eq!(
+        (&listed()[1]["pid"], &listed()[4]["available"], &listed()[5]["ids"]),
+        (&std::process::id().into(), &2.into(), &2.into())
+    );
+    let said = done(memlock_at(&url, &["ls"]));
+    assert_eq!(said.out.lines().count(), 7, "{said:?}");
+    assert!(said.out.contains("2 of 3 free") && said.out.contains("2 ids"), "{said:?}");
+    let waiting = Running::start(memlock_at(&url, &["run", "a", "--", "true"]));
+    eventually("one waits", || (listed()[1]["waiting"] == 1).then_some(()));
+    drop((locks, permit));
+    list.tear_down().unwrap();
+    assert_eq!(waiting.ends().code, Some(0));
+    // The semaphore is there, free, for a day.
+    assert_eq!(listed().len(), 1);
+    assert_eq!(done(memlock(&Memcached::start(), &["ls"])).out, "");
+}
+
+#[test]
+fn a_server_that_does_not_list_its_keys_is_said_to() {
+    for flags in [&["-X"][..], &["-o", "no_lru_crawler"]] {
+        let server = Memcached::with_args(flags);
+        let said = done(memlock(&server, &["ls"]));
+        assert_eq!((said.code, said.err.lines().count()), (Some(76), 1), "{said:?}");
+        assert!(said.err.contains(&flags.join(" ")), "{said:?}");
+    }
+}
+
+#[test]
+fn a_lock_is_taken_away_only_by_force_and_after_being_asked() {
+    let server = Memcached::start();
+    assert_eq!(
+        done(memlock(&server, &["release", "m", "--force", "--yes"])).code,
+        Some(1),
+        "nobody holds it"
+    );
+    let mut lock = client(&server).mutex("m", MINUTE).unwrap().lock().unwrap();
+    for args in [&["release", "m"][..], &["release", "m", "--force"]] {
+        let said = done(memlock(&server, args));
+        assert_eq!(said.code, Some(64), "{said:?}");
+        assert!(server.plain().get("lock:m").is_some());
+    }
+    for (answer, code) in [("n\n", 1), ("\n", 1), ("y\n", 0)] {
+        let mut pty = Pty::start(memlock(&server, &["release", "--force", "m"]));
+        let asked = pty.until("[y/N]");
+        assert!(asked.contains(&format!("process {}", std::process::id())), "{asked:?}");
+        pty.type_in(answer);
+        assert_eq!(pty.ends(), Some(code), "{answer:?}");
+        assert_eq!(server.plain().get("lock:m").is_none(), code == 0);
+    }
+    assert_eq!(lock.unlock().unwrap(), Release::Lost);
+    // Who waits gets it at once.
+    let lock = client(&server).mutex("m", MINUTE).unwrap().lock().unwrap();
+    let next = client(&server).mutex("m", MINUTE).unwrap();
+    let waiting = thread::spawn(move || next.lock_for(MINUTE).unwrap().is_some());
+    eventually("it waits", || server.plain().get("lock:m%wait"));
+    assert_eq!(done(memlock(&server, &["release", "--force", "m", "--yes"])).code, Some(0));
+    assert!(waiting.join().unwrap());
+    drop(lock);
+}
+
+#[test]
+fn permits_are_taken_away_from_the_holder_that_is_named() {
+    let server = Memcached::start();
+    let semaphore = client(&server).semaphore("s", 2, MINUTE).unwrap();
+    let (mut one, mut two) = (semaphore.acquire().unwrap(), semaphore.acquire().unwrap());
+    let said = done(memlock(&server, &["release", "--force", "--yes", "--semaphore", "s"]));
+    assert_eq!(said.code, Some(64), "{said:?}");
+    let token = json(&server, &["show", "s", "--json"])["semaphore"]["holders"][0]["token"].clone();
+    let said = done(memlock(&server, &["release", "-fys", "s", "--token", token.as_str().unwrap()]));
+    assert_eq!(said.code, Some(0), "{said:?}");
+    assert_eq!(semaphore.status().unwrap().unwrap().available, 1);
+    let said = done(memlock(&server, &["release", "-fys", "s"]));
+    assert_eq!(said.code, Some(0), "there is one left: {said:?}");
+    assert_eq!(semaphore.status().unwrap().unwrap().available, 2);
+    assert_eq!((one.release().unwrap(), two.release().unwrap()), (Release::Lost, Release::Lost));
+    assert_eq!(done(memlock(&server, &["release", "-fys", "none"])).code, Some(66));
+}

@@ -1,0 +1,144 @@
+//! `memlock run` when the lock is lost.
+
+use std::time::{Duration, Instant};
+
+use memlock_core::Client;
+use memlock_tests::server::Memcached;
+
+use crate::tool::{Running, eventually, is_alive, memlock, memlock_at, until_gone, until_state};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Prints its process and that of a grandchild in a session of its own; both sleep.
+const FAMILY: &str = "setsid sleep 2000 & echo $! $$; sleep 2001; true";
+
+fn family(running: &mut Running) -> (i32, i32) {
+    let line = running.line();
+    let (grandchild, child) = line.split_once(' ').unwrap();
+    (grandchild.parse().unwrap(), child.parse().unwrap())
+}
+
+#[test]
+fn a_server_that_dies_takes_the_command_with_it() {
+    let server = Memcached::start();
+    let url = format!("{}?io_timeout=200ms", server.url());
+    let args = ["run", "m", "--lease", "2s", "--renew", "--kill-on-lost", "--", "sh", "-c", FAMILY];
+    let mut running = Running::start(memlock_at(&url, &args));
+    let (grandchild, child) = family(&mut running);
+    server.kill();
+    let said = running.ends();
+    assert_eq!(said.code, Some(79), "{said:?}");
+    assert!(said.err.contains("could not be renewed"), "{said:?}");
+    until_gone(child);
+    until_gone(grandchild);
+}
+
+#[test]
+fn a_lock_that_was_taken_away_ends_the_command_and_only_if_that_was_asked_for() {
+    let server = Memcached::start();
+    for kill in [true, false] {
+        let mut args = vec!["run", "m", "--lease", "2s", "--renew"];
+        args.extend(kill.then_some("--kill-on-lost"));
+        args.extend(["--", "sh", "-c", "echo $$; sleep 4; echo survived"]);
+        let mut running = Running::start(memlock(&server, &args));
+        let child: i32 = running.line().parse().unwrap();
+        server.plain().set("lock:m", "another's", 0);
+        let said = running.ends();
+        assert_eq!((said.code, said.out == "survived\n"), (Some(79), !kill), "{said:?}");
+        assert!(said.err.contains("lost"), "{said:?}");
+        assert!(!is_alive(child));
+        assert_eq!(server.plain().get("lock:m").unwrap(), b"another's");
+        server.plain().flush_all();
+    }
+}
+
+#[test]
+fn a_command_that_does_not_heed_term_is_killed_after_the_grace() {
+    let server = Memcached::start();
+    let script = "trap 'echo heard' TERM; echo $$; while :; do sleep 0.05; done";
+    let args = ["run", "m", "--lease", "1s", "-k", "--grace", "700ms", "--", "sh", "-c", script];
+    let mut running = Running::start(memlock(&server, &args));
+    let child: i32 = running.line().parse().unwrap();
+    assert_eq!(running.line(), "heard");
+    let heard = Instant::now();
+    let said = running.ends();
+    let took = heard.elapsed();
+    assert_eq!(said.code, Some(79), "{said:?}");
+    assert!(took >= Duration::from_millis(500) && took < 5 * SECOND, "{took:?}");
+    assert!(!is_alive(child));
+}
+
+#[test]
+fn a_command_that_is_stopped_is_ended_too() {
+    let server = Memcached::start();
+    let args = ["run", "m", "--lease", "1s", "-k", "--", "sh", "-c", "echo $$; kill -STOP $$; echo never"];
+    let mut running = Running::start(memlock(&server, &args));
+    let child: i32 = running.line().parse().unwrap();
+    until_state(child, 'T');
+    let said = running.ends();
+    assert_eq!((said.code, said.out.as_str()), (Some(79), ""), "{said:?}");
+    until_gone(child);
+}
+
+#[test]
+fn a_wrapper_that_stood_still_finds_the_lock_lost() {
+    let server = Memcached::start();
+    let args = ["run", "m", "--lease", "1s", "--renew", "--kill-on-lost", "--", "sh", "-c", FAMILY];
+    let mut running = Running::start(memlock(&server, &args));
+    let (grandchild, child) = family(&mut running);
+    running.signal(libc::SIGSTOP);
+    until_state(running.pid(), 'T');
+    let next = Client::connect(&server.url()).unwrap().mutex("m", 60 * SECOND).unwrap();
+    let lock = next.lock_for(30 * SECOND).unwrap().unwrap();
+    assert!(is_alive(child));
+    running.signal(libc::SIGCONT);
+    let said = running.ends();
+    assert_eq!(said.code, Some(79), "{said:?}");
+    until_gone(child);
+    until_gone(grandchild);
+    assert!(!lock.remaining().is_zero());
+    assert_eq!(
+        next.owner().unwrap().unwrap().token(),
+        lock.token().to_string(),
+        "it is still the next one's"
+    );
+}
+
+#[test]
+fn what_is_held_for_too_long_is_lost() {
+    let server = Memcached::start();
+    let args = [
+        "run",
+        "m",
+        "--lease",
+        "2s",
+        "--renew",
+        "--max-hold",
+        "3s",
+        "-k",
+        "--",
+        "sh",
+        "-c",
+        "echo $$; sleep 1000; true",
+    ];
+    let mut running = Running::start(memlock(&server, &args));
+    let began = Instant::now();
+    let child: i32 = running.line().parse().unwrap();
+    let said = running.ends();
+    assert!(said.code == Some(79) && said.err.contains("for as long as was allowed"), "{said:?}");
+    assert!(began.elapsed() > Duration::from_millis(2500));
+    until_gone(child);
+    eventually("the lock is free", || server.plain().get("lock:m").is_none().then_some(()));
+}
+
+#[test]
+fn a_wrapper_that_is_killed_takes_the_command_with_it() {
+    let server = Memcached::start();
+    let mut running = Running::start(memlock(
+        &server,
+        &["run", "m", "-r", "-k", "--", "sh", "-c", "echo $$; sleep 1; sleep 1000"],
+    ));
+    let child: i32 = running.line().parse().unwrap();
+    running.signal(libc::SIGKILL);
+    until_gone(child);
+}

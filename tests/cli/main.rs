@@ -1,0 +1,13 @@
+//! The command `memlock`: the real binary on a real memcached, in a terminal of its own where that matters.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod cron;
+mod doctor;
+mod jobs;
+mod list;
+mod look;
+mod lost;
+mod pty;
+mod run;
+mod terminal;
+mod tool;

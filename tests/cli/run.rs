@@ -1,0 +1,260 @@
+//! `memlock run`: what the command is given, what it gives back, and that nobody else runs meanwhile.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use memlock_core::{Client, Request, Wait};
+use memlock_tests::server::Memcached;
+
+use crate::tool::{Running, done, fed, memlock, memlock_at, path};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn client(server: &Memcached) -> Client {
+    Client::connect(&server.url()).unwrap()
+}
+
+/// A folder of this test, gone with it.
+pub(crate) struct Folder(pub(crate) std::path::PathBuf);
+
+impl Folder {
+    pub(crate) fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("memlock-cli-{}-{name}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn the_exit_status_is_the_commands() {
+    let server = Memcached::start();
+    for (script, code) in
+        [("exit 0", 0), ("exit 3", 3), ("exit 255", 255), ("kill -TERM $$", 143), ("kill -KILL $$", 137)]
+    {
+        let said = done(memlock(&server, &["run", "m", "--", "sh", "-c", script]));
+        assert_eq!((said.code, said.err.as_str()), (Some(code), ""), "{script}");
+        assert!(server.plain().get("lock:m").is_none(), "{script}: the lock is given back");
+    }
+}
+
+#[test]
+fn what_stands_in_the_way_has_a_status_of_its_own_and_one_sentence() {
+    let server = Memcached::start();
+    let folder = Folder::new("statuses");
+    let file = folder.0.join("not-executable");
+    fs::write(&file, "data").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    let lock = client(&server).mutex("held", MINUTE).unwrap().lock().unwrap();
+    let file = file.to_str().unwrap();
+    for (args, code) in [
+        (&["run", "held", "--no-wait", "--", "true"][..], 75),
+        (&["run", "held", "--wait", "50ms", "--", "true"], 75),
+        (&["run", "held", "-n", "-E", "9", "--", "true"], 9),
+        (&["run", "m", "--", "/no/such/command"], 127),
+        (&["run", "m", "--", "no-such-command-at-all"], 127),
+        (&["run", "m", "--", file], 126),
+        (&["run", "m", "--", "/"], 126),
+        (&["run", "m", "--lease", "1ms", "--", "true"], 64),
+        (&["run", "", "--", "true"], 64),
+        (&["run", "none", "--permits", "2", "--", "true"], 66),
+    ] {
+        let said = done(memlock(&server, args));
+        assert_eq!((said.code, said.out.as_str()), (Some(code), ""), "{args:?}: {said:?}");
+        assert!(said.err.starts_with("memlock: ") && said.err.ends_with(".\n"), "{args:?}: {said:?}");
+        assert_eq!(said.err.lines().count(), 1, "{args:?}: {said:?}");
+    }
+    for args in [
+        &["run", "m"][..],
+        &["run", "m", "--wait", "soon", "--", "true"],
+        &["run", "m", "--max-hold", "5s", "--", "true"],
+        &["run", "m", "--priority", "1", "--", "true"],
+        &["frobnicate"],
+    ] {
+        assert_eq!(done(memlock(&server, args)).code, Some(64), "{args:?}");
+    }
+    assert_eq!(done(memlock_at("nonsense://x", &["run", "m", "--", "true"])).code, Some(78));
+    assert!(server.plain().get("lock:m").is_none(), "a command that was not found leaves no lock");
+    drop(lock);
+    server.kill();
+    let said = done(memlock(&server, &["run", "m", "--", "true"]));
+    assert_eq!((said.code, said.err.lines().count()), (Some(69), 1), "{said:?}");
+    let old = Memcached::with_args(&["-C"]);
+    assert_eq!(done(memlock(&old, &["run", "m", "--", "true"])).code, Some(76));
+}
+
+#[test]
+fn the_command_knows_its_lock() {
+    let server = Memcached::start();
+    let show = "echo \"$MEMLOCK_NAME|$MEMLOCK_FENCE|$MEMLOCK_DEADLINE\"";
+    let mut fences = Vec::new();
+    for _ in 0..2 {
+        let said = done(memlock(&server, &["run", "a b", "--lease", "60s", "--", "sh", "-c", show]));
+        let fields: Vec<&str> = said.out.trim_end().split('|').collect();
+        let [name, fence, deadline] = fields[..] else { panic!("{said:?}") };
+        assert_eq!(name, "a b");
+        fences.push(fence.parse::<u64>().unwrap());
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let deadline = deadline.parse::<u64>().unwrap();
+        assert!((now + 40..=now + 60).contains(&deadline), "{deadline} at {now}");
+    }
+    assert!(fences[0] < fences[1], "{fences:?}");
+    let mut kept =
+        memlock(&server, &["run", "m", "--renew", "--", "sh", "-c", "echo ${MEMLOCK_DEADLINE-none}"]);
+    kept.env("MEMLOCK_DEADLINE", "that of a lock around it");
+    assert_eq!(done(kept).out, "none\n");
+    let kept =
+        memlock(&server, &["run", "m", "-r", "--max-hold", "1h", "--", "sh", "-c", "echo $MEMLOCK_DEADLINE"]);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    assert!(done(kept).out.trim().parse::<u64>().unwrap() >= now + 3600);
+    let mut permit =
+        memlock(&server, &["run", "s", "--semaphore", "2", "--", "sh", "-c", "echo ${MEMLOCK_FENCE-none}"]);
+    permit.env("MEMLOCK_FENCE", "5");
+    assert_eq!(done(permit).out, "none\n");
+}
+
+#[test]
+fn a_name_is_any_bytes() {
+    let server = Memcached::start();
+    let name = OsStr::from_bytes(b"\xff\x01 %\n");
+    let mut command = memlock(&server, &["run"]);
+    command.arg(name).args(["--", "sh", "-c", "printf %s \"$MEMLOCK_NAME\" | od -An -tx1"]);
+    let said = done(command);
+    assert_eq!((said.code, said.out.trim()), (Some(0), "ff 01 20 25 0a"));
+    let _held = client(&server).mutex(name.as_bytes(), MINUTE).unwrap().lock().unwrap();
+    let mut command = memlock(&server, &["run", "-n"]);
+    command.arg(name).args(["--", "true"]);
+    let said = done(command);
+    assert_eq!(said.code, Some(75));
+    assert!(said.err.contains(r"\xff\x01") && !said.err.contains('\x01'), "{said:?}");
+}
+
+#[test]
+fn input_and_output_pass_through() {
+    let server = Memcached::start();
+    let input: Vec<u8> = (0..200_000_u32).flat_map(u32::to_le_bytes).collect();
+    let said = fed(memlock(&server, &["run", "m", "--", "sh", "-c", "sha256sum; echo of it >&2"]), &input);
+    let direct = fed(std::process::Command::new("sha256sum"), &input);
+    assert_eq!((said.code, said.out, said.err.as_str()), (Some(0), direct.out, "of it\n"));
+}
+
+#[test]
+fn the_command_has_no_descriptor_of_ours() {
+    let server = Memcached::start();
+    // With a holder before it, so that it waited in the queue and has a bell; renewed, so that it has a keeper.
+    let mut first = Running::start(memlock(&server, &["run", "m", "--", "sh", "-c", "echo in; sleep 0.4"]));
+    assert_eq!(first.line(), "in");
+    let list = "ls -l /proc/self/fd";
+    let said = done(memlock(&server, &["run", "m", "--renew", "-k", "--", "sh", "-c", list]));
+    let open: Vec<&str> = said.out.lines().filter(|line| line.contains("->")).collect();
+    assert!(said.code == Some(0) && !open.is_empty(), "{said:?}");
+    for line in open {
+        assert!(!line.contains("socket:") && !line.contains("anon_inode"), "{said:?}");
+    }
+    assert_eq!(first.ends().code, Some(0));
+}
+
+#[test]
+fn signals_and_their_mask_are_as_they_were() {
+    let server = Memcached::start();
+    let status = "grep -E '^Sig(Blk|Ign)' /proc/self/status";
+    let memlock = path().display().to_string();
+    for before in ["", "trap '' HUP INT;"] {
+        let under = |command: &str| {
+            let mut shell = std::process::Command::new("sh");
+            shell.args(["-c", &format!("{before} {command}")]).env("MEMLOCK_URL", server.url());
+            let said = done(shell);
+            assert_eq!(said.code, Some(0), "{said:?}");
+            // The C library has a use for those above 31.
+            let low = |line: &str| {
+                u64::from_str_radix(line.split_whitespace().nth(1).unwrap(), 16).unwrap() & 0x7fff_ffff
+            };
+            said.out.lines().map(low).collect::<Vec<_>>()
+        };
+        assert_eq!(under(&format!("{memlock} run m -r -- sh -c \"{status}\"")), under(status), "{before}");
+    }
+}
+
+#[test]
+fn a_lease_is_renewed_only_if_that_was_asked_for() {
+    let server = Memcached::start();
+    let mut kept = Running::start(memlock(
+        &server,
+        &["run", "kept", "--lease", "2s", "--renew", "--", "sh", "-c", "echo in; sleep 6"],
+    ));
+    assert_eq!(kept.line(), "in");
+    let other = client(&server).mutex("kept", MINUTE).unwrap();
+    assert!(other.lock_for(Duration::from_secs(5)).unwrap().is_none());
+    assert_eq!(kept.ends().code, Some(0));
+    assert!(other.try_lock().unwrap().is_some());
+    let said =
+        done(memlock(&server, &["run", "brief", "--lease", "1s", "--", "sh", "-c", "sleep 1.5; echo done"]));
+    assert_eq!((said.code, said.out.as_str()), (Some(79), "done\n"), "{said:?}");
+    assert!(said.err.contains("lost"), "{said:?}");
+}
+
+#[test]
+fn permits_are_those_of_the_semaphore() {
+    let server = Memcached::start();
+    let hold = |args: &[&str]| {
+        let mut command = memlock(&server, &[args, &["--", "sh", "-c", "echo in; cat >/dev/null"]].concat());
+        command.stdin(std::process::Stdio::piped());
+        let mut running = Running::start(command);
+        assert_eq!(running.line(), "in");
+        running
+    };
+    let two = hold(&["run", "s", "--semaphore", "3", "--permits", "2", "-r"]);
+    let semaphore = client(&server).open_semaphore("s", MINUTE).unwrap();
+    assert_eq!(semaphore.status().unwrap().unwrap().available, 1);
+    let one = hold(&["run", "s", "--permits", "1"]);
+    let said = done(memlock(&server, &["run", "s", "--semaphore", "3", "-n", "--", "true"]));
+    assert_eq!(said.code, Some(75), "{said:?}");
+    let said = done(memlock(&server, &["run", "s", "--semaphore", "4", "-n", "--", "true"]));
+    assert_eq!(said.code, Some(64), "another number of permits: {said:?}");
+    two.signal(libc::SIGTERM);
+    one.signal(libc::SIGTERM);
+    assert_eq!((two.ends().code, one.ends().code), (Some(143), Some(143)));
+    assert_eq!(semaphore.status().unwrap().unwrap().available, 3);
+    let all = Request { permits: 3, ..Request::default() };
+    assert!(semaphore.acquire_with(all, &Wait::NEVER).unwrap().done().is_some());
+}
+
+/// Each round enters a folder that only one can make at a time.
+#[test]
+fn two_loops_on_one_name_never_overlap() {
+    let server = Memcached::start();
+    let folder = Folder::new("loops");
+    let section = folder.0.join("section");
+    let script = format!(
+        "mkdir {0} && echo in >> {1} && rmdir {0}",
+        section.display(),
+        folder.0.join("log").display()
+    );
+    let began = Instant::now();
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..100 {
+                    let said =
+                        done(memlock(&server, &["run", "loop", "--wait", "20s", "--", "sh", "-c", &script]));
+                    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
+                }
+            });
+        }
+    });
+    assert_eq!(
+        fs::read_to_string(folder.0.join("log")).unwrap().lines().count(),
+        200,
+        "{:?}",
+        began.elapsed()
+    );
+}

@@ -1,0 +1,145 @@
+//! Runs the command, and looks at what became of it.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use memlock_tests::server::Memcached;
+
+/// For what must happen, however slow the machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The binary.
+pub(crate) fn path() -> PathBuf {
+    PathBuf::from(env!("CARGO_BIN_EXE_memlock"))
+}
+
+/// The command on this server, with nothing of our environment that it heeds.
+pub(crate) fn memlock(server: &Memcached, args: &[&str]) -> Command {
+    memlock_at(&server.url(), args)
+}
+
+pub(crate) fn memlock_at(url: &str, args: &[&str]) -> Command {
+    let mut command = Command::new(path());
+    command.args(args).env("MEMLOCK_URL", url).env_remove("NO_COLOR").stdin(Stdio::null());
+    command
+}
+
+/// How it ended and what it said.
+#[derive(Debug)]
+pub(crate) struct Said {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+pub(crate) fn said(output: &Output) -> Said {
+    Said {
+        code: output.status.code(),
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// Runs it to its end.
+pub(crate) fn done(mut command: Command) -> Said {
+    said(&command.output().unwrap())
+}
+
+/// Runs it to its end, with this on its standard input.
+pub(crate) fn fed(mut command: Command, input: &[u8]) -> Said {
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (mut stdin, input) = (child.stdin.take().unwrap(), input.to_vec());
+    let feeding = thread::spawn(move || drop(stdin.write_all(&input)));
+    let output = child.wait_with_output().unwrap();
+    feeding.join().unwrap();
+    said(&output)
+}
+
+/// One that runs. It is killed when it is dropped.
+pub(crate) struct Running {
+    child: Child,
+    out: BufReader<ChildStdout>,
+}
+
+impl Running {
+    pub(crate) fn start(mut command: Command) -> Running {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        Running { child, out }
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap()
+    }
+
+    /// The next line that it, or its command, prints.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.out.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    pub(crate) fn signal(&self, signal: i32) {
+        send(self.pid(), signal);
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Waits for its end, and reads the rest of what it said.
+    pub(crate) fn ends(mut self) -> Said {
+        let code = eventually("it ends", || self.child.try_wait().unwrap()).code();
+        let (mut out, mut err) = (String::new(), String::new());
+        self.out.read_to_string(&mut out).unwrap();
+        self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        Said { code, out, err }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) fn send(pid: i32, signal: i32) {
+    // SAFETY: the call has no preconditions; the pid is that of a process of this test.
+    assert_eq!(unsafe { libc::kill(pid, signal) }, 0, "signal {signal} to {pid}");
+}
+
+/// Asks until there is an answer.
+pub(crate) fn eventually<T>(what: &str, mut answer: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(answer) = answer() {
+            return answer;
+        }
+        assert!(began.elapsed() < PATIENCE, "in vain waited until {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The letter of a process's state; `None` when it is gone.
+pub(crate) fn state(pid: i32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(") ").next()?.chars().next()
+}
+
+pub(crate) fn is_alive(pid: i32) -> bool {
+    state(pid).is_some_and(|state| state != 'Z' && state != 'X')
+}
+
+pub(crate) fn until_gone(pid: i32) {
+    eventually(&format!("{pid} is gone"), || (!is_alive(pid)).then_some(()));
+}
+
+pub(crate) fn until_state(pid: i32, letter: char) {
+    eventually(&format!("{pid} is in state {letter}"), || (state(pid) == Some(letter)).then_some(()));
+}
