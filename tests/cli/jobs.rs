@@ -40,7 +40,7 @@ fn signals_are_passed_on() {
 #[test]
 fn who_ends_by_a_signal_leaves_nobody_behind() {
     let server = Memcached::start();
-    let script = "(trap '' TERM; exec setsid sleep 1000 >/dev/null 2>&1) & setsid sleep 1001 >/dev/null 2>&1 & echo $!; sleep 1002; true";
+    let script = "(trap '' TERM; exec setsid sleep 1000 >/dev/null 2>&1) & setsid sleep 1001 >/dev/null 2>&1 & echo $!; sleep 1002 >/dev/null 2>&1; true";
     let mut running =
         Running::start(memlock(&server, &["run", "m", "-r", "--grace", "300ms", "--", "sh", "-c", script]));
     let grandchild: i32 = running.line().parse().unwrap();
