@@ -40,7 +40,7 @@ fn signals_are_passed_on() {
 #[test]
 fn who_ends_by_a_signal_leaves_nobody_behind() {
     let server = Memcached::start();
-    let script = "(trap '' TERM; setsid sleep 1000) & setsid sleep 1001 & echo $!; sleep 1002; true";
+    let script = "(trap '' TERM; exec setsid sleep 1000 >/dev/null 2>&1) & setsid sleep 1001 >/dev/null 2>&1 & echo $!; sleep 1002 >/dev/null 2>&1; true";
     let mut running =
         Running::start(memlock(&server, &["run", "m", "-r", "--grace", "300ms", "--", "sh", "-c", script]));
     let grandchild: i32 = running.line().parse().unwrap();
@@ -112,8 +112,10 @@ fn the_interrupt_key_ends_command_and_wrapper() {
     let screen = shell.until("> ");
     assert!(!screen.contains("went on"), "{screen:?}");
     // A command that lives on with it is not told twice, and decides about the status.
-    let trap = "trap \"echo caught\" INT; echo pid $$; while ! sleep 0.3; do :; done; sleep 0.1; exit 4";
-    shell.type_in(&format!("$memlock run m -- sh -c '{trap}'; echo status $?\n"));
+    // Perl counts what comes while its handler waits.
+    let count = "$| = 1; $SIG{INT} = sub { print qq(caught\\n) }; print qq(pid $$\\n); \
+        $t = time; select(undef, undef, undef, 0.1) while time < $t + 2; exit 4";
+    shell.type_in(&format!("$memlock run m -- perl -e '{count}'; echo status $?\n"));
     shell.pid_after("pid ");
     shell.type_in("\x03");
     let screen = shell.until("status 4");

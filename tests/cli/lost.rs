@@ -10,7 +10,7 @@ use crate::tool::{Running, eventually, is_alive, memlock, memlock_at, until_gone
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Prints its process and that of a grandchild in a session of its own; both sleep.
-const FAMILY: &str = "setsid sleep 2000 & echo $! $$; sleep 2001; true";
+const FAMILY: &str = "setsid sleep 2000 >/dev/null 2>&1 & echo $! $$; sleep 2001 >/dev/null 2>&1; true";
 
 fn family(running: &mut Running) -> (i32, i32) {
     let line = running.line();

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -182,6 +183,25 @@ fn signals_and_their_mask_are_as_they_were() {
         };
         assert_eq!(under(&format!("{memlock} run m -r -- sh -c \"{status}\"")), under(status), "{before}");
     }
+}
+
+#[test]
+fn a_mask_that_we_were_started_with_is_passed_on() {
+    let server = Memcached::start();
+    let mut command = memlock(&server, &["run", "m", "-r", "--", "grep", "^SigBlk", "/proc/self/status"]);
+    // SAFETY: an emptied set is valid; all calls are async-signal-safe.
+    unsafe {
+        command.pre_exec(|| {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            libc::sigaddset(&mut set, libc::SIGUSR2);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
+            Ok(())
+        });
+    }
+    let said = done(command);
+    let blocked = u64::from_str_radix(said.out.split_whitespace().last().unwrap(), 16).unwrap();
+    assert_eq!(blocked, 1 << (libc::SIGUSR2 - 1), "{said:?}");
 }
 
 #[test]
