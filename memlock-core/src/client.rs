@@ -335,15 +335,14 @@ impl Client {
         for mut stray in due {
             // What is not there yet may still be under way, so only one that was removed is done with.
             let Stray { kind, route, ref key, token, .. } = stray;
-            let gone = match kind {
-                Kind::Lock => matches!(self.take_off(route, key, token), Ok(true)),
-                Kind::Permits => matches!(semaphore::take_off(self, route, key, token), Ok(true)),
-            };
-            if gone {
-                match kind {
-                    Kind::Lock => mutex::ring_next(self, route, key),
-                    Kind::Permits => semaphore::ring_next(self, route, key),
+            let (taken, ring): (_, fn(&Client, Route, &Key)) = match kind {
+                Kind::Lock => (matches!(self.take_off(route, key, token), Ok(true)), mutex::ring_next),
+                Kind::Permits => {
+                    (matches!(semaphore::take_off(self, route, key, token), Ok(true)), semaphore::ring_next)
                 }
+            };
+            if taken {
+                ring(self, route, key);
                 continue;
             }
             stray.pause = (stray.pause * 2).min(LONGEST_STRAY_PAUSE);

@@ -172,6 +172,22 @@ impl Error {
         matches!(self.kind, ErrorKind::Unreachable | ErrorKind::Unknown)
     }
 
+    /// The error of a step whose outcome could not be found out, on a lock or a semaphore, as `what` says. `error`: why it could not be read; if
+    /// it could, it changed too fast.
+    pub(crate) fn unsettled(error: Option<Error>, what: &str) -> Error {
+        match error {
+            Some(error) if !error.is_outage() => error,
+            Some(error) => Error::new(
+                ErrorKind::Unknown,
+                format!("The request was sent, and neither its reply nor the {what} could be read ({error})"),
+            ),
+            None => Error::new(
+                ErrorKind::Unknown,
+                format!("The {what} is changed by somebody else faster than it can be read."),
+            ),
+        }
+    }
+
     pub(crate) fn invalid(message: impl Into<String>) -> Error {
         Error::new(ErrorKind::Invalid, message)
     }

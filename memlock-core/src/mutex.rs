@@ -121,7 +121,9 @@ impl Mutex {
         }
         // What was sent without a reply may still be granted: so it cannot be said that nothing was changed.
         let waited = waited.map_err(|error| match error.kind() {
-            ErrorKind::Unreachable if attempt.may_have_left_something() => unsettled(Some(error)),
+            ErrorKind::Unreachable if attempt.may_have_left_something() => {
+                Error::unsettled(Some(error), "lock")
+            }
             _ => error,
         });
         waited.map_err(|error| error.during(format_args!("Locking {}", self.key)))
@@ -219,19 +221,5 @@ pub(crate) fn ring_next(client: &Client, route: Route, key: &Key) {
     if let Ok(Some(item)) = client.get(route, queue.key) {
         let ring = wait::ringing(client, client.mutex_waiters(), key, Duration::ZERO);
         queue.hand_on(item, Room::MUTEX, &[], &ring, &wait::is_deaf);
-    }
-}
-
-/// The error of a step whose outcome could not be found out.
-fn unsettled(error: Option<Error>) -> Error {
-    match error {
-        Some(error) if !error.is_outage() => error,
-        Some(error) => Error::new(
-            ErrorKind::Unknown,
-            format!("The request was sent, and neither its reply nor the lock could be read ({error})"),
-        ),
-        None => {
-            Error::new(ErrorKind::Unknown, "The lock is changed by somebody else faster than it can be read.")
-        }
     }
 }

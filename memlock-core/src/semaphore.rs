@@ -182,7 +182,9 @@ impl Semaphore {
             self.client.remember_stray_permits(self.route, &self.key, attempt.token(), until);
         }
         let waited = waited.map_err(|error| match error.kind() {
-            ErrorKind::Unreachable if attempt.may_have_left_something() => unsettled(Some(error)),
+            ErrorKind::Unreachable if attempt.may_have_left_something() => {
+                Error::unsettled(Some(error), "semaphore")
+            }
             _ => error,
         });
         waited.map_err(|error| error.during(format_args!("Acquiring {}", self.key)))
@@ -316,19 +318,5 @@ impl Semaphore {
 
     fn memory(&self) -> std::sync::MutexGuard<'_, Memory> {
         self.memory.get().lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The error of a step whose outcome could not be found out.
-fn unsettled(error: Option<Error>) -> Error {
-    match error {
-        Some(error) if !error.is_outage() => error,
-        Some(error) => Error::new(
-            ErrorKind::Unknown,
-            format!("The request was sent, and neither its reply nor the semaphore could be read ({error})"),
-        ),
-        None => {
-            Error::new(ErrorKind::Unknown, "The semaphore is changed by others faster than it can be read.")
-        }
     }
 }

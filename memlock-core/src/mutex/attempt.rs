@@ -1,10 +1,10 @@
 //! Acquiring: one acquisition on its way to the lock.
 
 use super::lock::{Grant, Turn};
-use super::{Lock, Mutex, SUSPICIOUS_DELAY, unsettled};
+use super::{Lock, Mutex, SUSPICIOUS_DELAY};
 use crate::client::ATTEMPTS;
 use crate::clock::Moment;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::flaw::{self, Flaw};
 use crate::lease::Lease;
 use crate::owner::{OwnerRecord, RINGS, Token, is_ours};
@@ -102,7 +102,7 @@ impl<'a> Attempt<'a> {
                     true
                 }
             };
-            let error = if left { unsettled(Some(error)) } else { error };
+            let error = if left { Error::unsettled(Some(error), "lock") } else { error };
             // That token is used up: what is left of it, if anything, is to be taken off.
             let rings = self.rings;
             *self = Attempt { left, ..Attempt::new(self.mutex)? };
@@ -168,7 +168,7 @@ impl Goal for Attempt<'_> {
                 }
             }
         }
-        Err(unsettled(error))
+        Err(Error::unsettled(error, "lock"))
     }
 
     fn look(&self) -> Op<'_> {

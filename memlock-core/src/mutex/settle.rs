@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Lock, ROUNDS, SUSPICIOUS_DELAY, unsettled};
+use super::{Lock, ROUNDS, SUSPICIOUS_DELAY};
 use crate::client::ATTEMPTS;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
@@ -60,7 +60,11 @@ impl Lock {
                     }
                     // This one changed nothing; an earlier one may have.
                     let in_doubt = self.release_in_doubt;
-                    return Err(if in_doubt { unsettled(Some(failure.error)) } else { failure.error });
+                    return Err(if in_doubt {
+                        Error::unsettled(Some(failure.error), "lock")
+                    } else {
+                        failure.error
+                    });
                 }
                 Err(failure) => {
                     if failure.sent && flaw::has(Flaw::GuessReleased) && matches!(step, Step::Release) {
@@ -134,7 +138,7 @@ impl Lock {
                 _ => return Ok(Settled::Lost(queue)),
             }
         }
-        Err(unsettled(error))
+        Err(Error::unsettled(error, "lock"))
     }
 
     /// A waiter may have written into our record that it waits.

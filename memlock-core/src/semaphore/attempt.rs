@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::permit::{Grant, Permit};
 use super::record::{Gathering, Holding};
 use super::seen::Seen;
-use super::{LIFE, Semaphore, Wrote, unsettled};
+use super::{LIFE, Semaphore, Wrote};
 use crate::client::ATTEMPTS;
 use crate::clock::Moment;
 use crate::contention::{ROUNDS, give_way};
@@ -119,7 +119,7 @@ impl<'a> Attempt<'a> {
                     true
                 }
             };
-            let error = if self.left { unsettled(Some(error)) } else { error };
+            let error = if self.left { Error::unsettled(Some(error), "semaphore") } else { error };
             // That token is used up.
             *self = Attempt { left: self.left, ..Attempt::new(self.semaphore, self.request)? };
             return Err(error);
@@ -257,7 +257,7 @@ impl Goal for Attempt<'_> {
                 }
             }
         }
-        Err(unsettled(error))
+        Err(Error::unsettled(error, "semaphore"))
     }
 
     fn look(&self) -> Op<'_> {

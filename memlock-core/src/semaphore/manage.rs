@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::{Semaphore, Wrote, ring_next, unsettled};
+use super::{Semaphore, Wrote, ring_next};
 use crate::client::ATTEMPTS;
 use crate::contention::{ROUNDS, give_way};
 use crate::distinct::SetUp;
@@ -66,7 +66,7 @@ impl Semaphore {
             self.agree(&seen.record)?;
             return Ok(if seen.record.token == token { SetUp::Created } else { SetUp::Joined });
         }
-        Err(unsettled(None))
+        Err(Error::unsettled(None, "semaphore"))
     }
 
     /// Removes it for everybody. Who holds permits finds them lost; who waits and did not say how many permits there are is told that it is
@@ -100,7 +100,7 @@ impl Semaphore {
             }
         }
         if !gone {
-            return Err(unsettled(None));
+            return Err(Error::unsettled(None, "semaphore"));
         }
         self.forget();
         if sent.is_some() {
@@ -141,13 +141,13 @@ impl Semaphore {
                         return Err(if failures == 1 {
                             failure.error
                         } else {
-                            unsettled(Some(failure.error))
+                            Error::unsettled(Some(failure.error), "semaphore")
                         });
                     }
                 }
             }
         }
-        Err(unsettled(None))
+        Err(Error::unsettled(None, "semaphore"))
     }
 
     /// How it is now; `None` when there is no such semaphore. What is read is already past: it is for people, not for decisions. One round

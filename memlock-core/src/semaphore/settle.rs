@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use super::Wrote;
 use super::permit::Permit;
 use super::seen::Seen;
-use super::{Wrote, unsettled};
 use crate::client::ATTEMPTS;
 use crate::clock::Moment;
 use crate::contention::{ROUNDS, give_way};
@@ -50,9 +50,9 @@ impl Permit {
                 Ok(None) => return Ok(self.gone(step, None)),
                 Err(failed) if error.is_none() => {
                     let in_doubt = self.release_in_doubt && failed.is_outage();
-                    return Err(if in_doubt { unsettled(Some(failed)) } else { failed });
+                    return Err(if in_doubt { Error::unsettled(Some(failed), "semaphore") } else { failed });
                 }
-                Err(failed) => return Err(unsettled(Some(failed))),
+                Err(failed) => return Err(Error::unsettled(Some(failed), "semaphore")),
             };
             if seen.record.held_by(self.token).is_none() {
                 if !flaw::has(Flaw::ReleaseAnyPermit) {
@@ -106,7 +106,11 @@ impl Permit {
                 Err(failure) if !failure.sent && error.is_none() => {
                     // This one changed nothing; an earlier one may have.
                     let in_doubt = self.release_in_doubt;
-                    return Err(if in_doubt { unsettled(Some(failure.error)) } else { failure.error });
+                    return Err(if in_doubt {
+                        Error::unsettled(Some(failure.error), "semaphore")
+                    } else {
+                        failure.error
+                    });
                 }
                 Err(failure) => {
                     if failure.sent {
@@ -122,7 +126,7 @@ impl Permit {
                 }
             }
         }
-        Err(unsettled(error))
+        Err(Error::unsettled(error, "semaphore"))
     }
 
     /// After an extension that may have been reckoned from a clock that stood still: counts on no more than the server's clock
