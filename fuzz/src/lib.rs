@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, Moment};
-use memlock_core::wait::bell::{Bell, Bells, Woken};
+use memlock_core::wait::bell::{Bell, Bells};
 use memlock_core::wait::entries::WaitId;
 
 /// What is left of an input. Once it is used up, it goes on with zeros.
@@ -126,9 +126,8 @@ impl Bell for DeafBell {
         Some(([127, 0, 0, 1], 4000).into())
     }
 
-    fn sleep(&self, duration: Duration, _live: &[WaitId]) -> Woken {
+    fn sleep(&self, duration: Duration) {
         self.0.pass(duration);
-        Woken::Late
     }
 
     fn heard(&self, _live: &[WaitId]) -> Option<Duration> {

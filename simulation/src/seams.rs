@@ -8,7 +8,7 @@ use std::time::Duration;
 use memlock_core::clock::{Clock, Moment};
 use memlock_core::flaw::{self, Flaw};
 use memlock_core::store::{Failure, Op, Reply, Route, Store};
-use memlock_core::wait::bell::{Bell, Bells, Woken};
+use memlock_core::wait::bell::{Bell, Bells};
 use memlock_core::wait::entries::WaitId;
 use memlock_core::{Error, ErrorKind};
 
@@ -199,7 +199,7 @@ impl Bell for SimBell {
         Some(address_of(self.process, self.number))
     }
 
-    fn sleep(&self, duration: Duration, live: &[WaitId]) -> Woken {
+    fn sleep(&self, duration: Duration) {
         let end = until(self.process, duration);
         let ready = with(|world| {
             let BellState { nudged, inbox, .. } = &world.bells[self.number];
@@ -211,11 +211,7 @@ impl Bell for SimBell {
             world::sleep_until(end);
             with(|world| world.sleeps_on(self.number, false));
         }
-        if let Some(after) = self.heard(live) {
-            return Woken::Rung(after);
-        }
-        let nudged = with(|world| std::mem::take(&mut world.bells[self.number].nudged));
-        if nudged || ready || with(|world| world.now < end) { Woken::Nudged } else { Woken::Late }
+        with(|world| world.bells[self.number].nudged = false);
     }
 
     fn heard(&self, live: &[WaitId]) -> Option<Duration> {

@@ -15,7 +15,7 @@ use shuttle::thread::{self, JoinHandle};
 use super::explore;
 use crate::clock::Moment;
 use crate::name::{Key, Keyspace};
-use crate::wait::bell::{Bell, Woken};
+use crate::wait::bell::Bell;
 use crate::wait::entries::WaitId;
 use crate::wait::hall::{Hall, Rise, Stand};
 use crate::wait::plan::{Event, Known, Place, Plan, Seen};
@@ -49,21 +49,16 @@ impl Bell for Chime {
         Some(SocketAddr::from(([127, 0, 0, 1], self.number)))
     }
 
-    fn sleep(&self, _duration: Duration, live: &[WaitId]) -> Woken {
+    fn sleep(&self, _duration: Duration) {
         let mut heard = self.heard.lock().unwrap();
-        loop {
-            if heard.rings.drain(..).any(|id| live.contains(&id)) {
-                return Woken::Rung(Duration::ZERO);
-            }
-            if std::mem::take(&mut heard.nudge) {
-                return Woken::Nudged;
-            }
+        while heard.rings.is_empty() && !std::mem::take(&mut heard.nudge) {
             heard = self.wake.wait(heard).unwrap();
         }
     }
 
-    fn heard(&self, _live: &[WaitId]) -> Option<Duration> {
-        None
+    fn heard(&self, live: &[WaitId]) -> Option<Duration> {
+        let rung = self.heard.lock().unwrap().rings.drain(..).any(|id| live.contains(&id));
+        rung.then_some(Duration::ZERO)
     }
 
     fn nudge(&self) {
@@ -172,11 +167,10 @@ impl World {
                 ids.push(id);
                 continue;
             }
-            let mut heard = false;
-            let mut sleep = || heard |= matches!(bell.sleep(Duration::MAX, &ids), Woken::Rung(_));
             if hall.doze(key, number, &ids) {
-                sleep();
+                bell.sleep(Duration::MAX);
             }
+            let mut heard = bell.heard(&ids).is_some();
             loop {
                 match hall.rise(key, number) {
                     Rise::Given(mut held) => {
@@ -195,8 +189,9 @@ impl World {
                         heard |= rung;
                         break;
                     }
-                    Rise::Served => sleep(),
+                    Rise::Served => bell.sleep(Duration::MAX),
                 }
+                heard |= bell.heard(&ids).is_some();
             }
             (rung, queued) = (rung || heard, queued && !heard);
         }

@@ -16,17 +16,6 @@ pub(crate) mod udp;
 
 pub(crate) use setting::Setting;
 
-/// Why a sleeper woke up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Woken {
-    /// Its bell rang, for when this time has passed.
-    Rung(Duration),
-    /// Somebody in this process woke it, or a signal handler ran.
-    Nudged,
-    /// The time was over.
-    Late,
-}
-
 /// The bells of one client.
 pub trait Bells: Send + Sync + fmt::Debug {
     /// A bell that nobody uses, for one waiter whose server is near this address of ours.
@@ -51,8 +40,8 @@ pub trait Bell: Send + Sync {
     /// Where it can be rung, if it can. `test`: an id by which it may ring itself, to hear whether it can be heard.
     fn address(&self, test: WaitId) -> Option<SocketAddr>;
 
-    /// Sleeps for so long, or until the bell rings for one of `live`, or somebody nudges.
-    fn sleep(&self, duration: Duration, live: &[WaitId]) -> Woken;
+    /// Sleeps for so long, or until something may have rung, or somebody nudges.
+    fn sleep(&self, duration: Duration);
 
     /// Whether it has rung for one of `live`, and when that is to try. What came before is dropped.
     fn heard(&self, live: &[WaitId]) -> Option<Duration>;

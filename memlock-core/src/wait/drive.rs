@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::bell::{Bell, Woken};
+use super::bell::Bell;
 use super::entries::{self, Entry, WaitId};
 use super::goal::{Goal, Place};
 use super::hall::{Hall, Rise, Stand as HallStand};
@@ -344,31 +344,26 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
     /// Sleeps until the moment, a ring, or another reason to look up. What another thread gave us is returned.
     fn sleep(&mut self, until: Moment) -> Option<G::Got> {
         let (hall, key) = (self.at.hall, self.at.key);
-        let mut rung = None;
-        let mut slept = |woken| {
-            if let Woken::Rung(after) = woken {
-                rung = Some(after);
-            }
-        };
         if hall.doze(key, self.number, &self.ids) {
             let left = until.since(self.now());
             let limit = if self.wait.asks() { left.min(SLICE) } else { left };
-            slept(self.bell.sleep(limit, &self.ids));
+            self.bell.sleep(limit);
         }
+        let mut rung = self.bell.heard(&self.ids);
         loop {
             match hall.rise(key, self.number) {
                 Rise::Given(got) => return Some(got),
-                Rise::Up { rung: true } => {
-                    slept(Woken::Rung(Duration::ZERO));
-                    break;
+                Rise::Up { rung: by_a_thread } => {
+                    self.rung(if by_a_thread { Some(Duration::ZERO) } else { rung });
+                    return None;
                 }
-                Rise::Up { rung: false } => break,
                 // Whoever serves us is speaking to the server, and will not take long.
-                Rise::Served => slept(self.bell.sleep(SLICE, &self.ids)),
+                Rise::Served => self.bell.sleep(SLICE),
             }
+            // What rang meanwhile is not to keep us awake.
+            let heard = self.bell.heard(&self.ids);
+            rung = rung.or(heard);
         }
-        self.rung(rung);
-        None
     }
 
     /// Our bell rang, if it did.

@@ -58,7 +58,7 @@ pub(crate) fn poll<T>(
         if ended || fork::generation() != process {
             return Ok(Waited::Interrupted);
         }
-        bell.sleep(jittered.min(left), &[]);
+        bell.sleep(jittered.min(left));
         if client.cancellations() != cancellations || wait.is_interrupted() || fork::generation() != process {
             return Ok(Waited::Interrupted);
         }

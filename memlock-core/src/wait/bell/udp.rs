@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::{Bell, Bells, Setting, Woken};
+use super::{Bell, Bells, Setting};
 use crate::clock::{Clock, SystemClock};
 use crate::fork::ForkLocal;
 use crate::wait::entries::WaitId;
@@ -197,12 +197,11 @@ impl Bell for UdpBell {
         socket.map(|socket| socket.address).map_err(deaf).ok()
     }
 
-    fn sleep(&self, duration: Duration, live: &[WaitId]) -> Woken {
+    fn sleep(&self, duration: Duration) {
         let fixture = self.fixture();
         let socket = fixture.socket.get();
         let Some(nudge) = fixture.nudge.get() else {
-            SystemClock.sleep(duration.min(BLIND));
-            return self.heard(live).map_or(Woken::Nudged, Woken::Rung);
+            return SystemClock.sleep(duration.min(BLIND));
         };
         let watch = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut watched =
@@ -214,23 +213,15 @@ impl Bell for UdpBell {
         // SAFETY: two valid pollfds and a valid timespec are given, and the signal mask is left alone. A
         // negative descriptor is passed over.
         let ready = unsafe { libc::ppoll(watched.as_mut_ptr(), 2, &limit, std::ptr::null()) };
-        if watched[1].revents != 0
-            && ready > 0
-            && let Some(after) = self.heard(live)
-        {
-            return Woken::Rung(after);
-        }
         if watched.iter().any(|watched| watched.revents & libc::POLLNVAL != 0) {
             // The program has closed our descriptors: then this is no way to sleep.
-            SystemClock.sleep(duration.min(BLIND));
-            return Woken::Nudged;
+            return SystemClock.sleep(duration.min(BLIND));
         }
         if watched[0].revents != 0 && ready > 0 {
             let mut count = 0_u64;
             // SAFETY: eight writable bytes are given for eight bytes.
             unsafe { libc::read(nudge.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
         }
-        if ready == 0 { Woken::Late } else { Woken::Nudged }
     }
 
     fn heard(&self, live: &[WaitId]) -> Option<Duration> {

@@ -1,3 +1,5 @@
+use std::time::Instant;
+
 use super::*;
 use proptest::prelude::*;
 
@@ -31,23 +33,28 @@ fn a_bell_hears_itself_and_what_is_meant_for_it() {
     let address = bell.address(WaitId(1)).unwrap();
     let long = Duration::from_secs(20);
     while !bells.are_heard() {
-        assert_eq!(bell.sleep(long, &[WaitId(2)]), Woken::Nudged, "that was nobody's ring");
+        bell.sleep(long);
+        assert_eq!(bell.heard(&[WaitId(2)]), None, "that was nobody's ring");
     }
     let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
     for noise in [&b"GET / HTTP/1.0\r\n"[..], &[0; 1400], b"", &ring(WaitId(3), Duration::ZERO)] {
         stranger.send_to(noise, address).unwrap();
     }
     bells.ring(address, WaitId(2), Duration::from_micros(5));
-    let woken = loop {
-        match bell.sleep(long, &[WaitId(2)]) {
-            Woken::Nudged => {}
-            other => break other,
+    let rung = loop {
+        bell.sleep(long);
+        if let Some(rung) = bell.heard(&[WaitId(2)]) {
+            break rung;
         }
     };
-    assert_eq!(woken, Woken::Rung(Duration::from_micros(5)));
+    assert_eq!(rung, Duration::from_micros(5));
+    let began = Instant::now();
     bells.nudge_all();
-    assert_eq!(bell.sleep(long, &[]), Woken::Nudged);
-    assert_eq!(bell.sleep(Duration::from_millis(1), &[]), Woken::Late);
+    bell.sleep(long);
+    assert!(began.elapsed() < long);
+    let began = Instant::now();
+    bell.sleep(Duration::from_millis(1));
+    assert!(began.elapsed() >= Duration::from_millis(1));
 }
 
 #[test]
