@@ -2,13 +2,13 @@
 
 #![no_main]
 
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use memlock_core::fuzzing::{bells, ring};
-use memlock_core::wait::bell::{Bell, Bells};
+use memlock_core::fuzzing::{bells, datagram};
+use memlock_core::wait::bell::{Behind, Bell, Bells, Ring};
 use memlock_core::wait::entries::WaitId;
 
 struct Tower {
@@ -49,23 +49,42 @@ fuzz_target!(|data: &[u8]| {
     let micros =
         data.iter().fold(data.len() as u64, |hash, &byte| hash.wrapping_mul(31).wrapping_add(byte.into()))
             % 50_001;
-    let after = Duration::from_micros(micros);
-    assert_eq!(reference(&ring(LIVE[1], after)), Some(after));
-    assert!(bells.ring(*address, LIVE[1], after), "somebody has that bell");
-    assert_eq!(bell.heard(&LIVE), Some(after));
+    let known = (0..data.first().map_or(0, |&byte| byte % 9)).map(|next| (*address, WaitId(next.into())));
+    let ring = Ring { after: Duration::from_micros(micros), behind: known.collect() };
+    assert_eq!(reference(&datagram(LIVE[1], ring)), Some(ring));
+    assert!(bells.ring(*address, LIVE[1], ring), "somebody has that bell");
+    assert_eq!(bell.heard(&LIVE), Some(ring));
 });
 
 fn drain(bell: &Arc<dyn Bell>) {
     while bell.heard(&LIVE).is_some() {}
 }
 
-/// When a datagram tells one of ours to come: `memlock/1 <16 hex digits>[ <microseconds up to 50,000>]`.
-fn reference(datagram: &[u8]) -> Option<Duration> {
-    let text = std::str::from_utf8(datagram).ok()?.strip_prefix("memlock/1 ")?;
-    let (id, micros) = text.split_once(' ').unwrap_or((text, "0"));
+/// What a datagram tells one of ours: `memlock/1 <16 hex digits>[ <microseconds up to 50,000>[ <address>#<16 hex digits>]...]`.
+fn reference(datagram: &[u8]) -> Option<Ring> {
+    // The longest: eight ids, a number and seven addresses of 64 bytes.
+    let datagram = Some(datagram).filter(|datagram| datagram.len() <= 10 + 16 + 6 + 7 * 82)?;
+    let mut fields = datagram.strip_prefix(b"memlock/1 ")?.split(|&byte| byte == b' ').map(str::from_utf8);
+    let id = fields.next()?.ok()?;
+    let micros = fields.next().unwrap_or(Ok("0")).ok()?;
     let is_live = LIVE.iter().any(|live| live.to_string() == id);
-    // A datagram has room for five digits.
     let is_number = (1..=5).contains(&micros.len()) && micros.bytes().all(|byte| byte.is_ascii_digit());
     let micros = micros.parse().ok().filter(|&micros| is_live && is_number && micros <= 50_000)?;
-    Some(Duration::from_micros(micros))
+    let behind = fields.map_while(|field| {
+        let (address, id) = field.ok()?.split_once('#')?;
+        let is_id = id.len() == 16 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let id = u64::from_str_radix(id, 16).ok().filter(|_| is_id)?;
+        let address = address.parse().ok().filter(|_| address.len() <= 64).filter(can_be_rung)?;
+        Some((address, WaitId(id)))
+    });
+    Some(Ring { after: Duration::from_micros(micros), behind: behind.collect::<Behind>() })
+}
+
+/// Whether it is one program's own address.
+fn can_be_rung(address: &SocketAddr) -> bool {
+    let crowd = match address.ip().to_canonical() {
+        IpAddr::V4(ip) => ip.is_broadcast() || ip.is_multicast() || ip.is_unspecified(),
+        IpAddr::V6(ip) => ip.is_multicast() || ip.is_unspecified(),
+    };
+    address.port() != 0 && !crowd
 }

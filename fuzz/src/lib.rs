@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, Moment};
-use memlock_core::wait::bell::{Bell, Bells};
+use memlock_core::wait::bell::{Bell, Bells, Ring};
 use memlock_core::wait::entries::WaitId;
 
 /// What is left of an input. Once it is used up, it goes on with zeros.
@@ -106,7 +106,7 @@ impl Bells for DeafBells {
         Arc::new(DeafBell(Arc::clone(&self.0)))
     }
 
-    fn ring(&self, address: SocketAddr, _id: WaitId, _after: Duration) -> bool {
+    fn ring(&self, address: SocketAddr, _id: WaitId, _ring: Ring) -> bool {
         address.port().is_multiple_of(2)
     }
 
@@ -130,7 +130,7 @@ impl Bell for DeafBell {
         self.0.pass(duration);
     }
 
-    fn heard(&self, _live: &[WaitId]) -> Option<Duration> {
+    fn heard(&self, _live: &[WaitId]) -> Option<Ring> {
         None
     }
 

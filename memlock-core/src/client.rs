@@ -231,6 +231,16 @@ impl Client {
         self.inner.store.run(route, ops)
     }
 
+    /// As [`Client::run`], and calls `meanwhile` while the request is on its way.
+    pub(crate) fn run_while(
+        &self,
+        route: Route,
+        ops: &[Op<'_>],
+        meanwhile: &dyn Fn(),
+    ) -> std::result::Result<Vec<Reply>, Failure> {
+        self.inner.store.run_while(route, ops, meanwhile)
+    }
+
     /// How often [`Client::cancel_waits`] was called.
     pub(crate) fn cancellations(&self) -> u64 {
         self.inner.cancellations.load(Ordering::SeqCst)

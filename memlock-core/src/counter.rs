@@ -26,10 +26,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::lease::Ttl;
 use crate::name::Key;
 use crate::store::{Item, Op, Reply, Route};
-use crate::wait::entries::{Request, WaitId};
+use crate::wait::entries::Request;
 use crate::wait::plan::Seen;
 use crate::wait::queue::{Queue, Room};
-use crate::wait::{self, Goal, Wait, Waited};
+use crate::wait::{self, Goal, Stood, Wait, Waited};
 
 /// A counter by its item's key. It can be used from any number of threads at once.
 #[derive(Clone, Debug)]
@@ -225,7 +225,7 @@ impl Goal for Attempt<'_> {
 
     fn will_wait(&mut self) {}
 
-    fn stood(&mut self, (): &mut (), ids: Vec<WaitId>, unrung: bool) {
+    fn stood(&mut self, (): &mut (), Stood { ids, unrung, .. }: Stood) {
         // Whoever rang us has taken us off, or is about to.
         if !unrung || ids.is_empty() {
             return;

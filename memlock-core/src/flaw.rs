@@ -38,6 +38,8 @@ pub enum Flaw {
     NoLookAfterJoining,
     /// Whoever goes while it is being rung does not ring the next one.
     KeepTheBell,
+    /// Whoever rang somebody ahead does not look whether that was the next one.
+    TrustTheRingAhead,
     /// Waiters rely on bells alone.
     BellsAlone,
     /// An insert does not see whether its session is still there.
@@ -80,7 +82,7 @@ pub enum Flaw {
 
 impl Flaw {
     /// All of them.
-    pub const ALL: [Flaw; 33] = [
+    pub const ALL: [Flaw; 34] = [
         Flaw::BlindDelete,
         Flaw::TtlOfTheLease,
         Flaw::TtlPlusOne,
@@ -95,6 +97,7 @@ impl Flaw {
         Flaw::NoReadBack,
         Flaw::NoLookAfterJoining,
         Flaw::KeepTheBell,
+        Flaw::TrustTheRingAhead,
         Flaw::BellsAlone,
         Flaw::InsertWithoutSession,
         Flaw::ClaimersAreFirst,

@@ -5,14 +5,13 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::{IpAddr, TcpStream};
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::error::Result;
 use crate::name::{Key, Keyspace};
 use crate::owner::Token;
 use crate::semaphore::record::{Holding, Record};
-use crate::wait::bell::udp::{self, UdpBells};
-use crate::wait::bell::{Bells, Setting};
+use crate::wait::bell::udp::UdpBells;
+use crate::wait::bell::{Bells, Ring, Setting};
 use crate::wait::entries::WaitId;
 
 thread_local! {
@@ -67,8 +66,8 @@ pub fn bells() -> Arc<dyn Bells> {
 }
 
 /// The datagram that rings a bell.
-pub fn ring(id: WaitId, after: Duration) -> Vec<u8> {
-    udp::ring(id, after)
+pub fn datagram(id: WaitId, ring: Ring) -> Vec<u8> {
+    ring.datagram(id)
 }
 
 /// What a semaphore's item says.

@@ -22,6 +22,8 @@
 //! | the head is dead, elsewhere | whoever sees the item free and others before it waits 25 to 40 ms for them, and takes it | `a_head_that_died_elsewhere_is_noticed` |
 //! | a bell is lost, or they all are | looks; after the first bell that was missed, they come more often | `lost_bells_cost_time_and_nothing_else`, `without_bells_a_short_wait_ends_soon_and_a_long_one_somewhat_later` |
 //! | somebody barges in before the one that was rung | that joins again in front of all others | `a_rung_waiter_that_missed_is_the_next` |
+//! | the one that was rung ahead is not the next any more | what the release reads of the queue says who is, and that one is rung as well | `whoever_is_next_by_now_is_rung_as_well`, `ringing_ahead_loses_nobody` |
+//! | whoever rang is slow to write, and the one it rang is done already | that one finds its line there, and writes first; if others stand before it, it rings the one behind it too | `a_holder_whose_entry_is_still_there_rings_the_one_behind_it_too` |
 //! | two ring at once | lines are taken off by id and by compare-and-swap: one of them reads anew. Where several can be let in, the second one rings another | `two_releasers_at_once_lose_nobody`, `as_many_are_rung_as_there_is_room_for` |
 //! | the queue is evicted or flushed | those who look find that they are not in it, and join in front | `a_lost_queue_is_built_anew` |
 //! | the queue is full, or garbage | newcomers poll until there is room; whoever writes it drops what cannot be read | `a_queue_that_is_full_takes_no_more_until_there_is_room`, `a_queue_that_is_garbage_is_cleaned_by_whoever_writes_it` |
@@ -43,7 +45,7 @@ use std::time::Duration;
 use crate::client::Client;
 
 pub(crate) use drive::{is_deaf, ringing, wait_for};
-pub(crate) use goal::{Goal, Place};
+pub(crate) use goal::{Goal, Place, Stood};
 pub(crate) use poll::poll;
 
 /// How long to wait for a lock, and what may end the wait early.

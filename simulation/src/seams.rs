@@ -8,7 +8,7 @@ use std::time::Duration;
 use memlock_core::clock::{Clock, Moment};
 use memlock_core::flaw::{self, Flaw};
 use memlock_core::store::{Failure, Op, Reply, Route, Store};
-use memlock_core::wait::bell::{Bell, Bells};
+use memlock_core::wait::bell::{Bell, Bells, Ring};
 use memlock_core::wait::entries::WaitId;
 use memlock_core::{Error, ErrorKind};
 
@@ -125,7 +125,7 @@ impl Bells for SimBells {
         Arc::new(SimBell { process, number, off: self.off })
     }
 
-    fn ring(&self, address: SocketAddr, id: WaitId, after: Duration) -> bool {
+    fn ring(&self, address: SocketAddr, id: WaitId, ring: Ring) -> bool {
         let process = me(self.process);
         with(|world| {
             let bell = usize::from(address.port()) - 1;
@@ -144,7 +144,8 @@ impl Bells for SimBells {
             if blocked || world.chance.permille(lost) {
                 return true;
             }
-            let event = Event::Ring { bell, id: id.0, after: after.as_nanos() as Nanos };
+            world.rings.push((id, ring));
+            let event = Event::Ring { bell, number: world.rings.len() - 1 };
             for _ in 0..if world.chance.permille(lost) { 2 } else { 1 } {
                 let late =
                     if world.chance.permille(lost) { world.chance.spread(MILLI, 3000 * MILLI) } else { 0 };
@@ -192,7 +193,7 @@ impl Bell for SimBell {
             if !std::mem::replace(&mut bell.opened, true) {
                 bell.test = Some(test);
                 if world.deaf_until <= world.now {
-                    world.bells[self.number].inbox.push_back((test, Duration::ZERO));
+                    world.bells[self.number].inbox.push_back((test, Ring::default()));
                 }
             }
         });
@@ -214,15 +215,15 @@ impl Bell for SimBell {
         with(|world| world.bells[self.number].nudged = false);
     }
 
-    fn heard(&self, live: &[WaitId]) -> Option<Duration> {
+    fn heard(&self, live: &[WaitId]) -> Option<Ring> {
         with(|world| {
             let bell = &mut world.bells[self.number];
-            while let Some((id, after)) = bell.inbox.pop_front() {
+            while let Some((id, ring)) = bell.inbox.pop_front() {
                 if live.contains(&id) || bell.test == Some(id) {
                     world.processes[self.process].bells_heard = true;
                 }
                 if live.contains(&id) {
-                    return Some(after);
+                    return Some(ring);
                 }
             }
             None

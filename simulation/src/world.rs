@@ -6,10 +6,10 @@
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
-use std::time::Duration;
 
 use corosensei::Yielder;
 use memlock_core::store::Incarnation;
+use memlock_core::wait::bell::Ring;
 use memlock_core::wait::entries::WaitId;
 
 use crate::chance::Chance;
@@ -41,6 +41,8 @@ pub(crate) struct World {
     pub(crate) processes: Vec<Process>,
     pub(crate) tasks: Vec<Task>,
     pub(crate) bells: Vec<BellState>,
+    /// All that ever rang, by their numbers.
+    pub(crate) rings: Vec<(WaitId, Ring)>,
     pub(crate) requests: BTreeMap<u64, Request>,
     pub(crate) current: Option<usize>,
     pub(crate) judge: Judge,
@@ -54,7 +56,7 @@ pub(crate) enum Event {
     Resume { task: usize, epoch: u64 },
     Arrive(u64),
     Answer(u64),
-    Ring { bell: usize, id: u64, after: Nanos },
+    Ring { bell: usize, number: usize },
     Tick,
     Back,
     Mishap(usize),
@@ -103,7 +105,7 @@ pub(crate) struct BellState {
     pub(crate) process: usize,
     pub(crate) taken: bool,
     pub(crate) opened: bool,
-    pub(crate) inbox: VecDeque<(WaitId, Duration)>,
+    pub(crate) inbox: VecDeque<(WaitId, Ring)>,
     pub(crate) nudged: bool,
     pub(crate) test: Option<WaitId>,
     pub(crate) sleeper: Option<usize>,
@@ -190,6 +192,7 @@ impl World {
             processes: Vec::new(),
             tasks: Vec::new(),
             bells: Vec::new(),
+            rings: Vec::new(),
             requests: BTreeMap::new(),
             current: None,
             judge: Judge::new(&scenario),
@@ -314,10 +317,11 @@ impl World {
             }
             Event::Arrive(number) => self.arrive(number),
             Event::Answer(number) => self.answer(number),
-            Event::Ring { bell, id, after } => {
+            Event::Ring { bell, number } => {
+                let (id, ring) = self.rings[number];
                 if self.processes[self.bells[bell].process].alive {
-                    self.say(|_| format!("bell {bell} rings for {}", WaitId(id)));
-                    self.bells[bell].inbox.push_back((WaitId(id), Duration::from_nanos(after)));
+                    self.say(|_| format!("bell {bell} rings for {id}"));
+                    self.bells[bell].inbox.push_back((id, ring));
                     self.wake_sleeper(bell);
                 }
             }

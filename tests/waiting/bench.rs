@@ -163,7 +163,12 @@ impl Bench {
     pub(crate) fn add_dead(&self, bell: &str, ids: impl Iterator<Item = u64>) {
         let bell = bell.parse().ok();
         let lines: Vec<u8> = ids.flat_map(|id| entries::line(bell, WaitId(id), Request::default())).collect();
-        let (key, value, ttl) = (&self.queue, &lines[..], Ttl::covering(LEASE * 10));
+        self.append(&lines);
+    }
+
+    /// Puts these lines at the end of the queue.
+    pub(crate) fn append(&self, value: &[u8]) {
+        let (key, ttl) = (&self.queue, Ttl::covering(LEASE * 10));
         let ops = [Op::Add { key, value: b"", ttl }, Op::Append { key, value }];
         assert_eq!(self.store.run(Route::of(&self.lock), &ops).unwrap()[1], Reply::Written);
     }
@@ -242,6 +247,43 @@ pub(crate) fn one_of(waiters: &[Receiver<Lock>]) -> Lock {
 
 pub(crate) fn unlock(mut lock: Lock) {
     assert_eq!(lock.unlock().unwrap(), Release::Released);
+}
+
+/// Six clients without a look to help them take it in turns, each of them 300 times, and hold it for as long as `hold` says of the turn by
+/// their own clock.
+pub(crate) fn crowd(hold: impl Fn(usize) -> Duration + Sync) {
+    let bench = Bench::new();
+    let inside = AtomicUsize::new(0);
+    let (done, ended) = mpsc::channel();
+    let clocks: Vec<_> = (0..6).map(|_| Frozen::clock()).collect();
+    let client =
+        |clock: &Arc<Frozen>| Client::with_store(connect(&bench.server), Arc::<Frozen>::clone(clock));
+    let clients: Vec<Client> = clocks.iter().map(client).collect();
+    thread::scope(|scope| {
+        for (number, (client, clock)) in clients.iter().zip(&clocks).enumerate() {
+            let (inside, done, hold) = (&inside, done.clone(), &hold);
+            scope.spawn(move || {
+                for round in 0..300 {
+                    // Between two locks: whoever comes back at once gets turns, in which nobody is rung.
+                    clock.advance(Duration::from_millis(1));
+                    let held = lock(client);
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                    clock.advance(hold(number + round));
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    unlock(held);
+                }
+                done.send(()).unwrap();
+            });
+        }
+        for _ in &clients {
+            if ended.recv_timeout(Duration::from_secs(120)).is_err() {
+                // The threads cannot be ended otherwise, as they wait for ever.
+                clients.iter().for_each(Client::cancel_waits);
+                panic!("somebody was not told; the queue is {:?}", String::from_utf8_lossy(&bench.entries()));
+            }
+        }
+    });
+    assert_eq!(bench.entries(), b"");
 }
 
 /// Unlocks what is kept there, if it is there yet.

@@ -4,6 +4,7 @@
 //! help it, and a wake-up that is lost is a test that hangs and is ended.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod ahead;
 mod bench;
 mod deaf;
 mod faults;

@@ -10,7 +10,7 @@ use memlock_core::store::Op;
 use memlock_core::{Client, Lock, Wait, Waited};
 
 use super::bench::{
-    Bench, Deaf, Fate, Frozen, LEASE, connect, gets, lock, one_of, release, unlock, until, waiter,
+    Bench, Deaf, Fate, Frozen, LEASE, connect, crowd, gets, lock, one_of, release, unlock, until, waiter,
 };
 
 #[test]
@@ -170,37 +170,7 @@ fn a_rung_waiter_that_missed_is_the_next() {
 
 #[test]
 fn two_releasers_at_once_lose_nobody() {
-    let bench = Bench::new();
-    let inside = AtomicUsize::new(0);
-    let (done, ended) = mpsc::channel();
-    let clocks: Vec<_> = (0..6).map(|_| Frozen::clock()).collect();
-    let client =
-        |clock: &Arc<Frozen>| Client::with_store(connect(&bench.server), Arc::<Frozen>::clone(clock));
-    let clients: Vec<Client> = clocks.iter().map(client).collect();
-    thread::scope(|scope| {
-        for (client, clock) in clients.iter().zip(&clocks) {
-            let (inside, done) = (&inside, done.clone());
-            scope.spawn(move || {
-                for _ in 0..300 {
-                    // Between two locks: whoever comes back at once gets turns, in which nobody is rung.
-                    clock.advance(Duration::from_millis(1));
-                    let held = lock(client);
-                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
-                    inside.fetch_sub(1, Ordering::SeqCst);
-                    unlock(held);
-                }
-                done.send(()).unwrap();
-            });
-        }
-        for _ in &clients {
-            if ended.recv_timeout(Duration::from_secs(120)).is_err() {
-                // The threads cannot be ended otherwise, as they wait for ever.
-                clients.iter().for_each(Client::cancel_waits);
-                panic!("somebody was not told; the queue is {:?}", String::from_utf8_lossy(&bench.entries()));
-            }
-        }
-    });
-    assert_eq!(bench.entries(), b"");
+    crowd(|_| Duration::ZERO);
 }
 
 #[test]

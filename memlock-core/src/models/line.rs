@@ -15,7 +15,7 @@ use shuttle::thread::{self, JoinHandle};
 use super::explore;
 use crate::clock::Moment;
 use crate::name::{Key, Keyspace};
-use crate::wait::bell::Bell;
+use crate::wait::bell::{Bell, Ring};
 use crate::wait::entries::WaitId;
 use crate::wait::hall::{Hall, Rise, Stand};
 use crate::wait::plan::{Event, Known, Place, Plan, Seen};
@@ -56,9 +56,9 @@ impl Bell for Chime {
         }
     }
 
-    fn heard(&self, live: &[WaitId]) -> Option<Duration> {
+    fn heard(&self, live: &[WaitId]) -> Option<Ring> {
         let rung = self.heard.lock().unwrap().rings.drain(..).any(|id| live.contains(&id));
-        rung.then_some(Duration::ZERO)
+        rung.then(Ring::default)
     }
 
     fn nudge(&self) {

@@ -9,10 +9,9 @@ use crate::flaw::{self, Flaw};
 use crate::lease::Lease;
 use crate::owner::{OwnerRecord, RINGS, Token, is_ours};
 use crate::store::{Op, Reply, Version};
-use crate::wait::Goal;
-use crate::wait::entries::WaitId;
 use crate::wait::plan::Seen;
 use crate::wait::queue::Room;
+use crate::wait::{Goal, Stood};
 
 /// What a holder of this process needs to know to hand the mutex over to us.
 #[derive(Clone, Copy, Debug)]
@@ -208,8 +207,8 @@ impl Goal for Attempt<'_> {
         }
     }
 
-    fn stood(&mut self, lock: &mut Lock, ids: Vec<WaitId>, unrung: bool) {
-        lock.stood_in_line(ids, unrung);
+    fn stood(&mut self, lock: &mut Lock, stood: Stood) {
+        lock.stood_in_line(stood);
     }
 
     fn decline(&mut self, mut lock: Lock) {

@@ -9,6 +9,7 @@ use super::settle::{Heir, Settled, Step};
 use super::{Lock, SUSPICIOUS_DELAY};
 use crate::error::{ErrorKind, Result};
 use crate::owner::RINGS;
+use crate::wait::Stood;
 
 /// How often a lock is handed over within a process before others get their turn.
 const MOST_IN_A_TURN: u32 = 8;
@@ -49,7 +50,8 @@ impl Lock {
                     stray: None,
                     turn: Turn { passed_on: self.turn.passed_on + 1, ..self.turn },
                 });
-                lock.stood_in_line(std::mem::take(&mut self.stood), false);
+                let ids = std::mem::take(&mut self.stood);
+                lock.stood_in_line(Stood { ids, unrung: false, behind: self.behind });
                 let slow = client.clock().now().since(sent) > SUSPICIOUS_DELAY;
                 if slow && lock.believe_the_server().is_err() {
                     drop(lock);

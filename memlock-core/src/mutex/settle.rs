@@ -1,5 +1,6 @@
 //! Releasing, extending and handing over: steps that only the owner may take, and finding out what came of them.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use super::{Lock, ROUNDS, SUSPICIOUS_DELAY};
@@ -48,7 +49,15 @@ impl Lock {
             let queue = queue_key.as_ref().map_or(read, |key| Op::Get { key });
             let ops = [read, op, queue];
             let ops = &ops[usize::from(!read_first)..2 + usize::from(queue_key.is_some())];
-            let replies = match self.client.run(self.route, ops) {
+            let called = Cell::new(self.called);
+            let ring_ahead = || {
+                if matches!(step, Step::Release) && failures == 0 {
+                    called.set(self.ring_ahead());
+                }
+            };
+            let ran = self.client.run_while(self.route, ops, &ring_ahead);
+            self.called = called.get();
+            let replies = match ran {
                 Ok(replies) => replies,
                 Err(failure) if !failure.sent && error.is_none() => {
                     // A memcached that has no room for a `Swap` refuses it and removes the item.

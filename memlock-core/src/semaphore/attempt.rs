@@ -15,10 +15,10 @@ use crate::flaw::{self, Flaw};
 use crate::lease::covering;
 use crate::owner::Token;
 use crate::store::{Op, Reply};
-use crate::wait::Goal;
-use crate::wait::entries::{Request, WaitId};
+use crate::wait::entries::Request;
 use crate::wait::plan;
 use crate::wait::queue::Room;
+use crate::wait::{Goal, Stood};
 
 /// For how many of the server's seconds newcomers let a waiter for several permits go first, if it does not ask for that
 /// again.
@@ -312,7 +312,7 @@ impl Goal for Attempt<'_> {
 
     fn will_wait(&mut self) {}
 
-    fn stood(&mut self, permit: &mut Permit, ids: Vec<WaitId>, unrung: bool) {
+    fn stood(&mut self, permit: &mut Permit, Stood { ids, unrung, .. }: Stood) {
         permit.stood_in_line(ids, unrung);
     }
 

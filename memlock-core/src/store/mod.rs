@@ -236,6 +236,21 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// A [`Failure`] says whether the server may have got the request.
     fn run(&self, route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure>;
 
+    /// As [`Store::run`], and calls `meanwhile`, at most once, as soon as the request has left; a store that cannot tell when that is
+    /// calls it before.
+    ///
+    /// # Errors
+    /// As [`Store::run`].
+    fn run_while(
+        &self,
+        route: Route,
+        ops: &[Op<'_>],
+        meanwhile: &dyn Fn(),
+    ) -> std::result::Result<Vec<Reply>, Failure> {
+        meanwhile();
+        self.run(route, ops)
+    }
+
     /// Which of several servers owns `route`: what goes to one of them can go in one batch.
     fn server_of(&self, _route: Route) -> usize {
         0

@@ -11,9 +11,11 @@ use std::time::Duration;
 
 use super::entries::WaitId;
 
+mod ring;
 mod setting;
 pub(crate) mod udp;
 
+pub use ring::{Behind, Ring};
 pub(crate) use setting::Setting;
 
 /// The bells of one client.
@@ -21,9 +23,9 @@ pub trait Bells: Send + Sync + fmt::Debug {
     /// A bell that nobody uses, for one waiter whose server is near this address of ours.
     fn take(&self, near: Option<IpAddr>) -> Arc<dyn Bell>;
 
-    /// Rings a waiter's bell: one datagram, that may get lost. It is to try when `after` has passed. False when it is
-    /// known that nobody has that bell any more, so that nobody got it: the waiter's process is dead.
-    fn ring(&self, address: SocketAddr, id: WaitId, after: Duration) -> bool;
+    /// Rings a waiter's bell: one datagram, that may get lost. False when it is known that nobody has that bell any more,
+    /// so that nobody got it: the waiter's process is dead.
+    fn ring(&self, address: SocketAddr, id: WaitId, ring: Ring) -> bool;
 
     /// Whether rings are known to reach us.
     fn are_heard(&self) -> bool;
@@ -43,8 +45,8 @@ pub trait Bell: Send + Sync {
     /// Sleeps for so long, or until something may have rung, or somebody nudges.
     fn sleep(&self, duration: Duration);
 
-    /// Whether it has rung for one of `live`, and when that is to try. What came before is dropped.
-    fn heard(&self, live: &[WaitId]) -> Option<Duration>;
+    /// What it told one of `live`, if it has rung for it. What came before is dropped.
+    fn heard(&self, live: &[WaitId]) -> Option<Ring>;
 
     /// Wakes the sleeper, or lets it not fall asleep the next time.
     fn nudge(&self);

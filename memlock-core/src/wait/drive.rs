@@ -4,9 +4,9 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::bell::Bell;
+use super::bell::{Bell, Ring};
 use super::entries::{self, Entry, WaitId};
-use super::goal::{Goal, Place};
+use super::goal::{Goal, Place, Stood};
 use super::hall::{Hall, Rise, Stand as HallStand};
 use super::plan::{Ended, Event, Plan, Seen, Stand, Step};
 use super::queue::{Queue, Room};
@@ -94,8 +94,8 @@ struct Waiter<'a, 'g, G: Goal> {
     number: u64,
     process: u64,
     first: bool,
-    /// A bell was heard for where we stand, so that whoever rang takes us off.
-    heard: bool,
+    /// What a bell told us where we stand: whoever rang it takes us off.
+    heard: Option<Ring>,
     left: bool,
     failure: Option<Error>,
     reached: bool,
@@ -125,7 +125,7 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
             number,
             process,
             first: false,
-            heard: false,
+            heard: None,
             left: false,
             failure: None,
             reached: false,
@@ -174,9 +174,13 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
             match step {
                 Step::Try => match self.goal.attempt(self.plan.is_called(), enough) {
                     Ok(Some(mut got)) => {
-                        let unrung =
-                            !self.heard && self.plan.is_queued() && self.bell.heard(&self.ids).is_none();
-                        self.goal.stood(&mut got, std::mem::take(&mut self.ids), unrung);
+                        let queued = self.plan.is_queued();
+                        if queued && self.heard.is_none() {
+                            self.heard = self.bell.heard(&self.ids);
+                        }
+                        let unrung = queued && self.heard.is_none();
+                        let ids = std::mem::take(&mut self.ids);
+                        self.stood(&mut got, ids, unrung);
                         return Ok(Waited::Done(got));
                     }
                     Ok(None) => self.tell(Event::Missed),
@@ -223,7 +227,7 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         self.ids.push(id);
         let line = entries::line(self.bell.address(test), id, self.goal.request());
         // A bell that we heard was for a place where we do not stand any more.
-        self.heard = false;
+        self.heard = None;
         match self.queue.join(&line, id, front, self.goal.look()) {
             Ok((before, reply)) => match self.goal.seen(&reply, before == 0) {
                 Ok(lock) => {
@@ -354,7 +358,7 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
             match hall.rise(key, self.number) {
                 Rise::Given(got) => return Some(got),
                 Rise::Up { rung: by_a_thread } => {
-                    self.rung(if by_a_thread { Some(Duration::ZERO) } else { rung });
+                    self.rung(if by_a_thread { Some(Ring::default()) } else { rung });
                     return None;
                 }
                 // Whoever serves us is speaking to the server, and will not take long.
@@ -367,11 +371,17 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
     }
 
     /// Our bell rang, if it did.
-    fn rung(&mut self, after: Option<Duration>) {
-        if let Some(after) = after {
-            self.heard = true;
-            self.tell(Event::Rung(after));
+    fn rung(&mut self, ring: Option<Ring>) {
+        if let Some(ring) = ring {
+            self.heard = Some(ring);
+            self.tell(Event::Rung(ring.after));
         }
+    }
+
+    /// We got it after standing under these ids.
+    fn stood(&mut self, got: &mut G::Got, ids: Vec<WaitId>, unrung: bool) {
+        let behind = self.heard.map(|ring| ring.behind).unwrap_or_default();
+        self.goal.stood(got, Stood { ids, unrung, behind });
     }
 
     /// We were given it by another thread of this process.
@@ -380,7 +390,7 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         let mut ids = if stand.is_none() { std::mem::take(&mut self.ids) } else { Vec::new() };
         // Nobody is there to take it over; it may be one that we had not taken over ourselves.
         ids.extend(self.go(stand).into_iter().flat_map(|stand| stand.ids));
-        self.goal.stood(&mut got, ids, false);
+        self.stood(&mut got, ids, false);
         if interrupted {
             self.goal.decline(got);
             return Waited::Interrupted;
@@ -453,9 +463,10 @@ pub(crate) fn ringing<'a, A: Copy, G>(
     hall: &'a Hall<A, G>,
     key: &'a Key,
     after: Duration,
-) -> impl Fn(&Entry<'_>, Duration) -> bool + 'a {
-    move |entry, later| {
-        let far = |address| client.bells().ring(address, entry.id, after.max(later));
+) -> impl Fn(&Entry<'_>, Ring) -> bool + 'a {
+    move |entry, ring| {
+        let ring = Ring { after: after.max(ring.after), ..ring };
+        let far = |address| client.bells().ring(address, entry.id, ring);
         hall.ring(key, entry.id) || entry.bell.is_some_and(far)
     }
 }

@@ -35,7 +35,7 @@ const PASSED: usize = 3;
 const OVERTAKEN: usize = 5;
 
 /// Beyond this an address is not one.
-const LONGEST_ADDRESS: usize = 64;
+pub(crate) const LONGEST_ADDRESS: usize = 64;
 
 /// Names one stand in a queue: drawn at random, and never used again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -170,11 +170,7 @@ fn entry(line: &[u8]) -> Option<Entry<'_>> {
     let mut fields = line.strip_suffix(b"\n")?.split(|&byte| byte == b'#');
     let bell = match fields.next()? {
         b"-" => None,
-        text if text.len() <= LONGEST_ADDRESS => {
-            let address = std::str::from_utf8(text).ok()?.parse().ok()?;
-            Some(address).filter(can_be_rung).map(Some)?
-        }
-        _ => return None,
+        text => Some(bell(text)?),
     };
     let id = WaitId::parse(fields.next()?)?;
     let priority = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
@@ -187,6 +183,12 @@ fn entry(line: &[u8]) -> Option<Entry<'_>> {
     };
     let (passed, permits) = (number(0).unwrap_or(0), number(1).unwrap_or(1).max(1));
     Some(Entry { bell, id, passed, priority, permits, overtaken: number(0), line })
+}
+
+/// Where a waiter can be rung: one program's own address.
+pub(crate) fn bell(text: &[u8]) -> Option<SocketAddr> {
+    let text = std::str::from_utf8(text).ok().filter(|text| text.len() <= LONGEST_ADDRESS)?;
+    text.parse().ok().filter(can_be_rung)
 }
 
 /// One program's own address, and no crowd's.

@@ -1,5 +1,6 @@
 //! What can be waited for: all that the driver knows of a mutex or a semaphore.
 
+use super::bell::Behind;
 use super::entries::{Request, WaitId};
 use super::hall::Hall;
 use super::plan::Seen;
@@ -42,11 +43,20 @@ pub(crate) trait Goal {
     fn ask(&self) -> Self::Ask;
     /// From now on others may be waiting behind us.
     fn will_wait(&mut self);
-    /// It was got after standing in the queue under these ids, which may still be there. `unrung`: no bell was
-    /// heard, so they should be.
-    fn stood(&mut self, got: &mut Self::Got, ids: Vec<WaitId>, unrung: bool);
+    /// It was got after standing in the queue.
+    fn stood(&mut self, got: &mut Self::Got, stood: Stood);
     /// Lets go of what came too late.
     fn decline(&mut self, got: Self::Got);
+}
+
+/// How somebody stood in the queue until it got what it waited for.
+pub(crate) struct Stood {
+    /// Under these ids, which may still be there.
+    pub(crate) ids: Vec<WaitId>,
+    /// No bell was heard, so they should be.
+    pub(crate) unrung: bool,
+    /// Who stood behind, as far as the bell told.
+    pub(crate) behind: Behind,
 }
 
 /// What is waited for, and where.

@@ -36,7 +36,7 @@ const MOST_ROOMS: usize = 1024;
 /// So many entries that could not be taken off the server's queue are remembered.
 const MOST_LEFT_BEHIND: usize = 8;
 /// What counts as "at once", and as holding something only for a moment.
-const MOMENT: Duration = Duration::from_micros(200);
+pub(crate) const MOMENT: Duration = Duration::from_micros(200);
 /// How long one that was rung gets to come, before we take for ourselves what we just gave away.
 const RUNG: Duration = Duration::from_millis(2);
 /// How long a turn lasts.

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use super::bell::{Behind, Ring};
 use super::entries::{self, Entry, WaitId};
 use super::plan::Stand;
 use crate::client::Client;
@@ -148,6 +149,9 @@ impl Queue<'_> {
     /// still there, whoever rang us has not got to write yet; then the next one might be done before either of us
     /// has, and would ring our entry instead of the one after it. So then the queue is written first.
     ///
+    /// Even so an entry in front of ours may be that of somebody who had its turn before us, because whoever rang it is slow to write.
+    /// Then the first one behind us is rung, too.
+    ///
     /// Where others may do the same at the same time, two may ring the same one. Whoever finds that out by the queue, for the other
     /// one was faster to write it, rings one more.
     pub(crate) fn hand_on(
@@ -155,9 +159,14 @@ impl Queue<'_> {
         queue: Item,
         room: Room,
         ours: &[WaitId],
-        ring: &dyn Fn(&Entry<'_>, Duration) -> bool,
+        ring: &dyn Fn(&Entry<'_>, Ring) -> bool,
         is_deaf: &dyn Fn(&Entry<'_>) -> bool,
     ) -> HandedOn {
+        if !room.shared
+            && let Some(entry) = first_behind_us(&queue.value, ours)
+        {
+            ring(&entry, Ring::default());
+        }
         let mut handed = HandedOn { ours: position(&queue.value, ours).is_some(), ..HandedOn::default() };
         let mut rung: Option<(WaitId, u32)> = None;
         // Ourselves, and those who are found dead.
@@ -171,10 +180,12 @@ impl Queue<'_> {
                 handed.others |= turn.others;
                 left = turn.left;
                 let after = if left.is_some() { BEHIND_THE_DEAF } else { Duration::ZERO };
-                next = turn.next.map(|next| (next, after));
-                match turn.next {
-                    Some(next) if !write_first && ring(&next, after) => rung = Some((next.id, next.permits)),
-                    Some(next) if !write_first => gone.push(next.id),
+                next = turn.next.map(|next| (next, Ring { after, behind: turn.behind }));
+                match next {
+                    Some((next, told)) if !write_first && ring(&next, told) => {
+                        rung = Some((next.id, next.permits));
+                    }
+                    Some((next, _)) if !write_first => gone.push(next.id),
                     _ => break,
                 }
             }
@@ -188,7 +199,7 @@ impl Queue<'_> {
             handed.stuck = written.is_err();
             let again = match (next, rung, &written) {
                 (_, _, Ok(Reply::Changed)) => true,
-                (Some((next, after)), None, _) if ring(&next, after) => {
+                (Some((next, told)), None, _) if ring(&next, told) => {
                     rung = Some((next.id, next.permits));
                     false
                 }
@@ -223,7 +234,7 @@ impl Queue<'_> {
         mut room: u32,
         mut freed: u32,
         ours: &[WaitId],
-        ring: &dyn Fn(&Entry<'_>, Duration) -> bool,
+        ring: &dyn Fn(&Entry<'_>, Ring) -> bool,
         is_deaf: &dyn Fn(&Entry<'_>) -> bool,
     ) -> HandedOn {
         let known: Vec<WaitId> = entries::waiters(&queue.value).map(|entry| entry.id).collect();
@@ -265,6 +276,8 @@ struct Turn<'a> {
     left: Option<WaitId>,
     /// The one to be rung.
     next: Option<Entry<'a>>,
+    /// Those who can be rung after it.
+    behind: Behind,
 }
 
 fn whose_turn<'a>(
@@ -277,11 +290,22 @@ fn whose_turn<'a>(
     let first = others.next();
     let fits = |entry: &Entry<'_>| entry.permits <= room.permits;
     if !first.as_ref().is_some_and(fits) {
-        return Turn { others: first.is_some(), left: None, next: None };
+        return Turn { others: first.is_some(), left: None, next: None, behind: Behind::default() };
     }
     let left = first.filter(|first| is_deaf(first) && first.passed < MOST_PASSES).map(|first| first.id);
     let next = if left.is_some() { others.find(|entry| entry.bell.is_some()) } else { first };
-    Turn { others: first.is_some(), left, next: next.filter(fits) }
+    let callable = others.map_while(|entry| Some((entry.bell?, entry.id)));
+    let behind = if room.shared { Behind::default() } else { callable.collect() };
+    Turn { others: first.is_some(), left, next: next.filter(fits), behind }
+}
+
+/// The first one behind our last entry, if others stand in front of that.
+fn first_behind_us<'a>(queue: &'a [u8], ours: &[WaitId]) -> Option<Entry<'a>> {
+    let waiters = entries::in_order(queue);
+    let is_ours = |entry: &Entry<'_>| ours.contains(&entry.id);
+    let last = waiters.iter().rposition(is_ours)?;
+    let others = waiters[..last].iter().any(|entry| !is_ours(entry));
+    waiters.get(last + 1).copied().filter(|_| others)
 }
 
 /// How many stand before the first of `ids`.

@@ -112,8 +112,12 @@ impl Connection {
         }
     }
 
-    /// Runs a batch. After a failure the connection must be dropped.
-    pub(super) fn run(&mut self, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
+    /// Runs a batch, and calls `meanwhile` between request and replies. After a failure the connection must be dropped.
+    pub(super) fn run(
+        &mut self,
+        ops: &[Op<'_>],
+        meanwhile: &dyn Fn(),
+    ) -> std::result::Result<Vec<Reply>, Failure> {
         let first_opaque = self.last_opaque.wrapping_add(1);
         self.output.clear();
         for op in ops {
@@ -128,6 +132,7 @@ impl Connection {
         }
         if !self.output.is_empty() {
             self.write_out()?;
+            meanwhile();
         }
         let mut opaque = first_opaque;
         let mut patience = Patience::default();

@@ -82,7 +82,16 @@ impl Memcached {
 
 impl Store for Memcached {
     fn run(&self, route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
-        self.owner(route).run(ops)
+        self.owner(route).run(ops, &|| {})
+    }
+
+    fn run_while(
+        &self,
+        route: Route,
+        ops: &[Op<'_>],
+        meanwhile: &dyn Fn(),
+    ) -> std::result::Result<Vec<Reply>, Failure> {
+        self.owner(route).run(ops, meanwhile)
     }
 
     fn server_of(&self, route: Route) -> usize {

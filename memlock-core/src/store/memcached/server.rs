@@ -69,16 +69,20 @@ impl Server {
     ///
     /// A connection that sat idle may be dead without our knowing. If it turns out so before the request
     /// left, the batch is run once more on a fresh one.
-    pub(super) fn run(&self, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
+    pub(super) fn run(
+        &self,
+        ops: &[Op<'_>],
+        meanwhile: &dyn Fn(),
+    ) -> std::result::Result<Vec<Reply>, Failure> {
         let (pooled, epoch) = self.take();
         let was_pooled = pooled.is_some();
-        let failure = match self.attempt(pooled, epoch, ops) {
+        let failure = match self.attempt(pooled, epoch, ops, meanwhile) {
             Ok(replies) => return Ok(replies),
             Err(failure) => failure,
         };
         if was_pooled && !failure.sent && failure.error.is_outage() {
             let epoch = self.idle().epoch;
-            return self.attempt(None, epoch, ops);
+            return self.attempt(None, epoch, ops, meanwhile);
         }
         Err(failure)
     }
@@ -88,6 +92,7 @@ impl Server {
         pooled: Option<Box<Connection>>,
         epoch: u64,
         ops: &[Op<'_>],
+        meanwhile: &dyn Fn(),
     ) -> std::result::Result<Vec<Reply>, Failure> {
         let name = |mut failure: Failure| {
             failure.error = failure.error.during(format_args!("memcached at {}", self.name));
@@ -97,7 +102,7 @@ impl Server {
             Some(connection) => connection,
             None => self.dial().map(Box::new).map_err(|error| name(Failure { error, sent: false }))?,
         };
-        match connection.run(ops) {
+        match connection.run(ops, meanwhile) {
             Ok(replies) => {
                 self.give_back(connection, epoch);
                 Ok(replies)

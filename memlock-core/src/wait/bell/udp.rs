@@ -1,8 +1,7 @@
 //! Bells over UDP.
 //!
-//! A waiter's bell is a socket on the address by which it reaches the server. Whoever lets go of a lock sends
-//! `memlock/1 <wait-id>` there, or `memlock/1 <wait-id> <microseconds>`: come then. Datagrams that do not carry the id of the
-//! wait that is going on are dropped: nothing is allocated, kept or answered because of one.
+//! A waiter's bell is a socket on the address by which it reaches the server. Whoever lets go of a lock sends a [`Ring`] there. Datagrams
+//! that do not carry the id of the wait that is going on are dropped: nothing is allocated, kept or answered because of one.
 //!
 //! Every waiting thread has a bell of its own from a pool in the client, so that nobody has to pass on what another
 //! socket received: measured on a two-core machine, a thread runs 26 µs after the ring on its own socket and 40 µs after one that
@@ -16,17 +15,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::{Bell, Bells, Setting};
+use super::ring::LENGTH;
+use super::{Bell, Bells, Ring, Setting};
 use crate::clock::{Clock, SystemClock};
 use crate::fork::ForkLocal;
 use crate::wait::entries::WaitId;
 
-/// What every ring begins with.
-const GREETING: &[u8] = b"memlock/1 ";
-/// No ring is longer than this; all else is dropped.
-const LENGTH: usize = GREETING.len() + 16 + 6;
-/// Nobody is told to come later than this.
-const LATEST: Duration = Duration::from_millis(50);
 /// How many datagrams are read in a row before the waiter looks at its other affairs.
 const AT_ONCE: usize = 32;
 /// Where there is no `eventfd` to be had, a sleeper looks up this often.
@@ -95,9 +89,8 @@ impl Bells for UdpBells {
         Arc::new(UdpBell { setting: self.setting, near, tower, fixture })
     }
 
-    /// Rings a waiter's bell: one datagram, that may get lost. It is to try when `after` has passed. False when our own
-    /// host says that nobody has that bell any more, so that nobody got it: the waiter's process is dead.
-    fn ring(&self, address: SocketAddr, id: WaitId, after: Duration) -> bool {
+    /// False when our own host says that nobody has that bell any more.
+    fn ring(&self, address: SocketAddr, id: WaitId, ring: Ring) -> bool {
         let tower = self.tower.get();
         let ringer = &tower.ringers[usize::from(address.is_ipv6())];
         let rung = get_or_open(ringer, || open(any_like(address.ip()), 0).map(Mutex::new)).and_then(|udp| {
@@ -105,7 +98,7 @@ impl Bells for UdpBells {
             // Only a connected socket is told; and by now it may have been told of an earlier one.
             udp.connect(address)?;
             let _ = udp.take_error();
-            udp.send(&ring(id, after))?;
+            udp.send(&ring.datagram(id))?;
             udp.take_error()
         });
         match rung {
@@ -186,7 +179,7 @@ impl Bell for UdpBell {
             }?;
             let address = SocketAddr::new(advertised, udp.local_addr()?.port());
             // Without this, a first waiter would not know whether it is deaf.
-            let _ = udp.send_to(&ring(test, Duration::ZERO), address);
+            let _ = udp.send_to(&Ring::default().datagram(test), address);
             Ok(Socket { udp, address, near: self.near, test })
         });
         let deaf = |error| {
@@ -224,18 +217,18 @@ impl Bell for UdpBell {
         }
     }
 
-    fn heard(&self, live: &[WaitId]) -> Option<Duration> {
+    fn heard(&self, live: &[WaitId]) -> Option<Ring> {
         let socket = self.fixture().socket.get()?;
         // One more than a ring has, to tell longer ones.
         let mut datagram = [0; LENGTH + 1];
         for _ in 0..AT_ONCE {
             let (length, _) = socket.udp.recv_from(&mut datagram).ok()?;
-            let Some((id, after)) = read_ring(&datagram[..length]) else { continue };
+            let Some((id, ring)) = Ring::read(&datagram[..length]) else { continue };
             if live.contains(&id) || id == socket.test {
                 self.tower.heard.store(true, Ordering::Relaxed);
             }
             if live.contains(&id) {
-                return Some(after);
+                return Some(ring);
             }
         }
         None
@@ -306,32 +299,6 @@ fn open(address: IpAddr, port: u16) -> std::io::Result<UdpSocket> {
     let udp = UdpSocket::bind((address, port))?;
     udp.set_nonblocking(true)?;
     Ok(udp)
-}
-
-pub(crate) fn ring(id: WaitId, after: Duration) -> Vec<u8> {
-    match after.as_micros() {
-        0 => format!("memlock/1 {id}"),
-        micros => format!("memlock/1 {id} {micros}"),
-    }
-    .into_bytes()
-}
-
-fn read_ring(datagram: &[u8]) -> Option<(WaitId, Duration)> {
-    if datagram.len() > LENGTH {
-        return None;
-    }
-    let mut fields = datagram.strip_prefix(GREETING)?.split(|&byte| byte == b' ');
-    let id = WaitId::parse(fields.next()?)?;
-    let after = match fields.next() {
-        None => 0,
-        // The standard library would let a sign pass.
-        Some(micros) if micros.iter().all(u8::is_ascii_digit) => {
-            std::str::from_utf8(micros).ok()?.parse().ok()?
-        }
-        Some(_) => return None,
-    };
-    let after = Duration::from_micros(after);
-    (fields.next().is_none() && after <= LATEST).then_some((id, after))
 }
 
 #[cfg(test)]

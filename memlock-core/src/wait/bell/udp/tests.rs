@@ -1,29 +1,6 @@
 use std::time::Instant;
 
 use super::*;
-use proptest::prelude::*;
-
-#[test]
-fn a_ring_is_read_as_it_was_written_and_all_else_is_dropped() {
-    for after in [Duration::ZERO, Duration::from_micros(1), Duration::from_millis(50)] {
-        assert_eq!(read_ring(&ring(WaitId(7), after)), Some((WaitId(7), after)));
-        assert!(ring(WaitId(7), after).len() <= LENGTH);
-    }
-    for bad in [
-        "",
-        "memlock/1 ",
-        "memlock/1 7",
-        "memlock/1 000000000000000g",
-        "memlock/1 0000000000000007 ",
-        "memlock/1 0000000000000007 50001",
-        "memlock/1 0000000000000007 1 2",
-        "memlock/1 0000000000000007 +5",
-        "memlock/1 0000000000000007 000005",
-        "memlock/2 0000000000000007",
-    ] {
-        assert_eq!(read_ring(bad.as_bytes()), None, "{bad:?}");
-    }
-}
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no UDP")]
@@ -37,17 +14,18 @@ fn a_bell_hears_itself_and_what_is_meant_for_it() {
         assert_eq!(bell.heard(&[WaitId(2)]), None, "that was nobody's ring");
     }
     let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
-    for noise in [&b"GET / HTTP/1.0\r\n"[..], &[0; 1400], b"", &ring(WaitId(3), Duration::ZERO)] {
+    for noise in [&b"GET / HTTP/1.0\r\n"[..], &[0; 1400], b"", &Ring::default().datagram(WaitId(3))] {
         stranger.send_to(noise, address).unwrap();
     }
-    bells.ring(address, WaitId(2), Duration::from_micros(5));
-    let rung = loop {
+    let ring = Ring { after: Duration::from_micros(5), behind: [(address, WaitId(9))].into_iter().collect() };
+    bells.ring(address, WaitId(2), ring);
+    let heard = loop {
         bell.sleep(long);
-        if let Some(rung) = bell.heard(&[WaitId(2)]) {
-            break rung;
+        if let Some(heard) = bell.heard(&[WaitId(2)]) {
+            break heard;
         }
     };
-    assert_eq!(rung, Duration::from_micros(5));
+    assert_eq!(heard, ring);
     let began = Instant::now();
     bells.nudge_all();
     bell.sleep(long);
@@ -91,13 +69,4 @@ fn bells_are_taken_nudged_and_given_back_by_threads_at_the_same_time() {
     let last = bells.take(None);
     drop(bells);
     last.nudge();
-}
-
-proptest! {
-    #[test]
-    #[cfg_attr(miri, ignore = "hundreds of cases of safe code take Miri too long")]
-    fn any_datagram_can_be_read(datagram: Vec<u8>, tail in "[0-9a-f ]{0,40}") {
-        let _ = read_ring(&datagram);
-        let _ = read_ring(format!("memlock/1 {tail}").as_bytes());
-    }
 }

@@ -1,0 +1,184 @@
+//! What a bell tells when it rings, and the datagram that says it.
+//!
+//! ```text
+//! memlock/1 9f8e7d6c5b4a3210                                             try
+//! memlock/1 9f8e7d6c5b4a3210 2000                                        try in 2000 microseconds
+//! memlock/1 9f8e7d6c5b4a3210 0 10.0.0.7:40123#00000000000000aa [fd00::7]:40123#00000000000000ab
+//!           wait-id          when, and who comes next, as in the queue
+//! ```
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::wait::entries::{self, LONGEST_ADDRESS, WaitId};
+
+/// What every ring begins with.
+const GREETING: &[u8] = b"memlock/1 ";
+/// No ring is longer than this; all else is dropped.
+pub(super) const LENGTH: usize = GREETING.len() + 16 + 6 + Behind::MOST * (1 + LONGEST_ADDRESS + 1 + 16);
+/// Nobody is told to come later than this.
+const LATEST: Duration = Duration::from_millis(50);
+
+/// What a bell tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ring {
+    /// The waiter is to try when this time has passed.
+    pub after: Duration,
+    /// Who comes next after it.
+    pub behind: Behind,
+}
+
+/// The waiters behind one, the next one first: who they are and where each can be rung. Not all of them, and as somebody saw
+/// them some time ago.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Behind([Option<(SocketAddr, WaitId)>; Behind::MOST]);
+
+impl Behind {
+    /// No more than these are told. A datagram has room for them anywhere.
+    pub const MOST: usize = 7;
+
+    /// The next one, and those behind it.
+    pub fn split(self) -> Option<(SocketAddr, WaitId, Behind)> {
+        let (address, id) = self.0[0]?;
+        Some((address, id, self.0.into_iter().skip(1).flatten().collect()))
+    }
+}
+
+impl FromIterator<(SocketAddr, WaitId)> for Behind {
+    fn from_iter<T: IntoIterator<Item = (SocketAddr, WaitId)>>(waiters: T) -> Behind {
+        let mut behind = Behind::default();
+        for (place, waiter) in behind.0.iter_mut().zip(waiters) {
+            *place = Some(waiter);
+        }
+        behind
+    }
+}
+
+impl Ring {
+    /// The datagram that tells the waiter `id`.
+    pub(crate) fn datagram(&self, id: WaitId) -> Vec<u8> {
+        let mut text = format!("memlock/1 {id}");
+        let (micros, waiters) = (self.after.as_micros(), self.behind.0.iter().flatten());
+        if micros > 0 || waiters.clone().next().is_some() {
+            let _ = write!(text, " {micros}");
+        }
+        for (address, id) in waiters {
+            let _ = write!(text, " {address}#{id}");
+        }
+        text.into_bytes()
+    }
+
+    /// Whom a datagram is for and what it tells; `None` when it is none of ours. Of what it says beyond when to come, what can be
+    /// read is taken up to where it cannot.
+    pub(super) fn read(datagram: &[u8]) -> Option<(WaitId, Ring)> {
+        if datagram.len() > LENGTH {
+            return None;
+        }
+        let mut fields = datagram.strip_prefix(GREETING)?.split(|&byte| byte == b' ');
+        let id = WaitId::parse(fields.next()?)?;
+        let after = match fields.next() {
+            None => 0,
+            // The standard library would let a sign pass.
+            Some(micros) if micros.len() <= 5 && micros.iter().all(u8::is_ascii_digit) => {
+                std::str::from_utf8(micros).ok()?.parse().ok()?
+            }
+            Some(_) => return None,
+        };
+        let after = Duration::from_micros(after);
+        let behind = fields.map_while(|field| {
+            let place = field.iter().position(|&byte| byte == b'#')?;
+            Some((entries::bell(&field[..place])?, WaitId::parse(&field[place + 1..])?))
+        });
+        (after <= LATEST).then(|| (id, Ring { after, behind: behind.collect() }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_ring_can_be_read_by_a_person() {
+        let next = [("10.0.0.7:40123", 0xaa), ("[fd00::7]:40123", 0xab)];
+        let behind = next.iter().map(|&(address, id)| (address.parse().unwrap(), WaitId(id))).collect();
+        let ring = |micros, behind| Ring { after: Duration::from_micros(micros), behind };
+        let text = |ring: Ring| String::from_utf8(ring.datagram(WaitId(7))).unwrap();
+        assert_eq!(text(Ring::default()), "memlock/1 0000000000000007");
+        assert_eq!(text(ring(2000, Behind::default())), "memlock/1 0000000000000007 2000");
+        assert_eq!(
+            text(ring(0, behind)),
+            "memlock/1 0000000000000007 0 10.0.0.7:40123#00000000000000aa [fd00::7]:40123#00000000000000ab"
+        );
+    }
+
+    #[test]
+    fn what_is_no_ring_is_dropped() {
+        for bad in [
+            "",
+            "memlock/1 ",
+            "memlock/1 7",
+            "memlock/1 000000000000000g",
+            "memlock/1 0000000000000007 ",
+            "memlock/1 0000000000000007 50001",
+            "memlock/1 0000000000000007 +5",
+            "memlock/1 0000000000000007 000005",
+            "memlock/1 0000000000000007 10.0.0.7:9#00000000000000aa",
+            "memlock/2 0000000000000007",
+        ] {
+            assert_eq!(Ring::read(bad.as_bytes()), None, "{bad:?}");
+        }
+        assert_eq!(Ring::read(&[b"memlock/1 0000000000000007 0 ", &[b'x'; LENGTH][..]].concat()), None);
+    }
+
+    #[test]
+    fn nobody_is_rung_behind_what_cannot_be_read() {
+        for bad in [
+            "0.0.0.0:9#00000000000000ab",
+            "10.0.0.8:9",
+            "-#00000000000000ab",
+            "",
+            "224.0.0.1:9#00000000000000ab",
+        ] {
+            let text = format!(
+                "memlock/1 0000000000000007 0 10.0.0.7:9#00000000000000aa {bad} 10.0.0.9:9#00000000000000ac"
+            );
+            let (_, ring) = Ring::read(text.as_bytes()).unwrap();
+            let (address, id, rest) = ring.behind.split().unwrap();
+            assert_eq!((address.to_string().as_str(), id), ("10.0.0.7:9", WaitId(0xaa)), "{bad:?}");
+            assert_eq!(rest, Behind::default(), "{bad:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_ring_is_read_as_it_was_written(
+            id: u64, micros in 0_u64..=50_000, waiters in vec((any::<bool>(), 1_u16.., any::<u64>()), 0..10),
+        ) {
+            let address = |six: bool, port| match six {
+                true => SocketAddr::from(([0xfd00, 1, 2, 3, 4, 5, 6, 0xffff], port)),
+                false => SocketAddr::from(([255, 255, 255, 254], port)),
+            };
+            let behind = waiters.iter().map(|&(six, port, id)| (address(six, port), WaitId(id))).collect();
+            let ring = Ring { after: Duration::from_micros(micros), behind };
+            prop_assert!(ring.datagram(WaitId(id)).len() <= LENGTH);
+            prop_assert_eq!(Ring::read(&ring.datagram(WaitId(id))), Some((WaitId(id), ring)));
+            let (mut left, mut read) = (behind, 0);
+            while let Some((at, id, rest)) = left.split() {
+                prop_assert_eq!((at, id.0), (address(waiters[read].0, waiters[read].1), waiters[read].2));
+                (left, read) = (rest, read + 1);
+            }
+            prop_assert_eq!(read, waiters.len().min(Behind::MOST));
+        }
+
+        #[test]
+        #[cfg_attr(miri, ignore = "hundreds of cases of safe code take Miri too long")]
+        fn any_datagram_can_be_read(datagram: Vec<u8>, tail in "[0-9a-f.:# ]{0,80}") {
+            let _ = Ring::read(&datagram);
+            let _ = Ring::read(format!("memlock/1 {tail}").as_bytes());
+            let _ = Ring::read(format!("memlock/1 0000000000000007 0 {tail}").as_bytes());
+        }
+    }
+}

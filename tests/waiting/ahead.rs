@@ -1,0 +1,133 @@
+//! Ringing ahead: whoever was rung knows who comes after it, and rings that one while its own release is on its way.
+
+use std::net::UdpSocket;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use memlock_core::Lock;
+use memlock_core::store::Op;
+
+use super::bench::{Bench, Fate, Frozen, PATIENCE, crowd, gets, lock, unlock, until, waiter};
+
+/// A waiter that is nothing but a bell.
+struct Chime {
+    socket: UdpSocket,
+    id: u64,
+}
+
+impl Chime {
+    fn new(id: u64) -> Chime {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        Chime { socket, id }
+    }
+
+    fn stands_in(&self, bench: &Bench) {
+        bench.add_dead(&self.socket.local_addr().unwrap().to_string(), self.id..=self.id);
+    }
+
+    /// Waits until it is rung.
+    fn rings(&self) {
+        let mut datagram = [0; 1000];
+        let length = self.socket.recv(&mut datagram).expect("it was not rung");
+        let text = str::from_utf8(&datagram[..length]).unwrap();
+        assert_eq!(text.split(' ').nth(1), Some(format!("{:016x}", self.id).as_str()), "{text}");
+    }
+
+    fn is_silent(&self) {
+        self.socket.set_nonblocking(true).unwrap();
+        assert!(self.socket.recv(&mut [0; 1000]).is_err(), "it was rung twice, or for nothing");
+    }
+}
+
+/// A lock that was got by a bell which told of `chime`, and was held for a while.
+fn told_of(bench: &Bench, chime: &Chime, hook: impl FnMut(&Op<'_>) -> Fate + Send + 'static) -> Lock {
+    let (clock, holder) = (Frozen::clock(), lock(&bench.client()));
+    let waiter = waiter(&bench.hooked(Arc::<Frozen>::clone(&clock), hook));
+    bench.until_seen(1);
+    chime.stands_in(bench);
+    unlock(holder);
+    let lock = gets(&waiter);
+    // The releaser has taken it off.
+    bench.until_waiting(1);
+    clock.advance(Duration::from_millis(5));
+    lock
+}
+
+#[test]
+fn the_next_one_is_rung_before_the_release_is_answered() {
+    let (bench, chime) = (Bench::new(), Arc::new(Chime::new(7)));
+    let (next, (done, released)) = (Arc::clone(&chime), mpsc::channel());
+    let lock = told_of(&bench, &chime, move |op| {
+        if let Op::Delete { key, .. } = op
+            && key.as_str() == "lock:m"
+        {
+            next.rings();
+            done.send(()).unwrap();
+        }
+        Fate::Done
+    });
+    unlock(lock);
+    released.try_recv().unwrap();
+    chime.is_silent();
+    assert_eq!(bench.entries(), b"");
+}
+
+#[test]
+fn whoever_is_next_by_now_is_rung_as_well() {
+    let (bench, gone, next) = (Bench::new(), Chime::new(7), Chime::new(8));
+    let lock = told_of(&bench, &gone, |_| Fate::Done);
+    bench.delete(&bench.queue);
+    next.stands_in(&bench);
+    unlock(lock);
+    gone.rings();
+    next.rings();
+    next.is_silent();
+    assert_eq!(bench.entries(), b"");
+}
+
+#[test]
+fn a_lock_that_was_held_for_a_moment_is_released_before_anybody_is_rung() {
+    let (bench, chime) = (Bench::new(), Arc::new(Chime::new(7)));
+    let next = Arc::clone(&chime);
+    let holder = lock(&bench.client());
+    let waiter = waiter(&bench.hooked(Frozen::clock(), move |op| {
+        if let Op::Delete { key, .. } = op
+            && key.as_str() == "lock:m"
+        {
+            next.is_silent();
+        }
+        Fate::Done
+    }));
+    bench.until_seen(1);
+    chime.stands_in(&bench);
+    unlock(holder);
+    unlock(gets(&waiter));
+    chime.socket.set_nonblocking(false).unwrap();
+    chime.rings();
+}
+
+#[test]
+fn a_holder_whose_entry_is_still_there_rings_the_one_behind_it_too() {
+    let (bench, before, behind) = (Bench::new(), Chime::new(7), Chime::new(8));
+    let holder = lock(&bench.client());
+    let waiter = waiter(&bench.frozen());
+    bench.until_seen(1);
+    let ours = bench.entries();
+    unlock(holder);
+    let lock = gets(&waiter);
+    until(|| bench.entries().is_empty());
+    // As if nobody had got to write yet: neither who rang the one before us, nor that one, who rang us.
+    before.stands_in(&bench);
+    bench.append(&ours);
+    behind.stands_in(&bench);
+    unlock(lock);
+    before.rings();
+    behind.rings();
+}
+
+#[test]
+fn ringing_ahead_loses_nobody() {
+    // Some hold it for a moment only: whoever rang them may not have written yet.
+    crowd(|turn| Duration::from_micros(if turn % 3 == 0 { 0 } else { 300 }));
+}
