@@ -1,4 +1,4 @@
-# memlock: `make help` lists the targets. Three of them set up everything on a fresh machine: demo, rate-limit and test.
+# memlock: `make help` lists the targets. Those of the examples, and test, set up everything on a fresh machine.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -28,6 +28,8 @@ CARGO_FUZZ_VERSION := 0.13.2
 CARGO_FUZZ := target/tools/bin/cargo-fuzz
 SECONDS ?= 20
 RUFF := $(VENV)/bin/ruff
+# Python without a suffix, which ruff does not find by itself.
+SCRIPTS := benches/run benches/run-contended examples/demo/run examples/payments/run examples/rate_limit/run fuzz/run
 
 .PHONY: help
 help: ## list the targets
@@ -56,6 +58,11 @@ rate-limit: build python ## show 20 workers of whom at most 3 are in a section, 
 	$(CARGO) build --release -p memlock-examples
 	PYTHON=$(PYTHON) MEMLOCK_LIB_DIR=$(RELEASE) MEMLOCK_INCLUDE_DIR=include examples/rate_limit/run
 
+.PHONY: payments
+payments: python ## show that a worker which overslept its lock cannot pay twice: a fence check at a SQLite table
+	@packaging/need memcached
+	PYTHON=$(PYTHON) examples/payments/run
+
 .PHONY: test
 test: build test-rust test-native test-install test-python ## run all tests
 
@@ -77,10 +84,11 @@ test-install: build ## what `make install` puts in place: pkg-config, CMake, sta
 	tests/install.sh
 
 .PHONY: test-python
-test-python: python $(VENV)/.test ## the Python tests, types included; the rate limit in Python
+test-python: python $(VENV)/.test ## the Python tests, types included; the rate limit in Python; the payments
 	@packaging/need memcached
 	$(PYTHON) -m pytest -q tests/python
 	PYTHON=$(PYTHON) examples/rate_limit/run python
+	PYTHON=$(PYTHON) examples/payments/run
 
 # The simulation's hooks are in no other build: so it has a place of its own.
 SIMULATE := RUSTFLAGS="--cfg memlock_sim" $(CARGO)
@@ -146,8 +154,8 @@ check: $(CBINDGEN) $(VENV)/.test ## formatting, lints, links in the docs, and wh
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(SIMULATE) clippy -q -p memlock-simulation --target-dir target/simulation -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -q --no-deps -p memlock-core -p memlock-tests
-	$(RUFF) check . benches/run benches/run-contended examples/demo/run examples/rate_limit/run fuzz/run
-	$(RUFF) format --check . benches/run benches/run-contended examples/demo/run examples/rate_limit/run fuzz/run
+	$(RUFF) check . $(SCRIPTS)
+	$(RUFF) format --check . $(SCRIPTS)
 	$(CBINDGEN) -q --config memlock-ffi/cbindgen.toml --crate memlock-ffi --verify --output include/memlock.h memlock-ffi \
 	  || { echo "include/memlock.h is not what memlock-ffi/src says: run 'make header'."; exit 1; }
 
@@ -159,7 +167,7 @@ header: $(CBINDGEN) ## write include/memlock.h anew from memlock-ffi/src
 fmt: $(VENV)/.test ## format Rust and Python
 	$(CARGO) fmt --all
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
-	$(RUFF) format . benches/run benches/run-contended examples/demo/run examples/rate_limit/run fuzz/run
+	$(RUFF) format . $(SCRIPTS)
 
 .PHONY: install
 install: build command ## install the command, libraries, headers, pkg-config and CMake files (PREFIX=, LIBDIR=, DESTDIR=)
