@@ -29,7 +29,7 @@ CARGO_FUZZ := target/tools/bin/cargo-fuzz
 SECONDS ?= 20
 RUFF := $(VENV)/bin/ruff
 # Python without a suffix, which ruff does not find by itself.
-SCRIPTS := benches/run benches/run-contended examples/demo/run examples/payments/run examples/rate_limit/run fuzz/run
+SCRIPTS := benches/run benches/run-contended examples/dedupe/run examples/demo/run examples/payments/run examples/rate_limit/run fuzz/run
 
 .PHONY: help
 help: ## list the targets
@@ -63,6 +63,11 @@ payments: python ## show that a worker which overslept its lock cannot pay twice
 	@packaging/need memcached
 	PYTHON=$(PYTHON) examples/payments/run
 
+.PHONY: dedupe
+dedupe: build ## show jobs that are handed in many times and done once, with producers and consumers that are killed
+	@packaging/need c++ memcached
+	MEMLOCK_LIB_DIR=$(RELEASE) MEMLOCK_INCLUDE_DIR=include examples/dedupe/run
+
 .PHONY: test
 test: build test-rust test-native test-install test-python ## run all tests
 
@@ -72,11 +77,12 @@ test-rust: ## the Rust tests: units, the behaviour suite through Rust and C, fau
 	RUST_BACKTRACE=0 $(CARGO) test --workspace --exclude memlock-py
 
 .PHONY: test-native
-test-native: build ## the C and C++ programs, under valgrind and the sanitizers; the rate limit
+test-native: build ## the C and C++ programs, under valgrind and the sanitizers; the rate limit and the jobs
 	@packaging/need cc c++ valgrind memcached python3
 	MEMLOCK_LIB_DIR=$(RELEASE) tests/c/run
 	$(CARGO) build --release -p memlock-examples
 	MEMLOCK_LIB_DIR=$(RELEASE) MEMLOCK_INCLUDE_DIR=include examples/rate_limit/run c cpp rust
+	MEMLOCK_LIB_DIR=$(RELEASE) MEMLOCK_INCLUDE_DIR=include examples/dedupe/run
 
 .PHONY: test-install
 test-install: build ## what `make install` puts in place: pkg-config, CMake, static and shared
