@@ -71,10 +71,15 @@ dedupe: build ## show jobs that are handed in many times and done once, with pro
 .PHONY: test
 test: build test-rust test-native test-install test-python ## run all tests
 
+TEST_RUST := RUST_BACKTRACE=0 $(CARGO) test --workspace --exclude memlock-py
+
+# What takes a minute, and waits for most of it, runs beside the rest.
 .PHONY: test-rust
 test-rust: ## the Rust tests: units, the behaviour suite through Rust and C, faults, leases, processes
 	@packaging/need cc memcached
-	RUST_BACKTRACE=0 $(CARGO) test --workspace --exclude memlock-py
+	$(TEST_RUST) --no-run
+	$(TEST_RUST) --test keep_long -- --ignored --nocapture > target/keep_long.log 2>&1 & beside=$$!; status=0; \
+	  $(TEST_RUST) || status=1; wait $$beside || status=1; cat target/keep_long.log; exit $$status
 
 .PHONY: test-native
 test-native: build ## the C and C++ programs, under valgrind and the sanitizers; the rate limit and the jobs
