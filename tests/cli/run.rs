@@ -5,8 +5,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use memlock_core::{Client, Request, Wait};
 use memlock_tests::server::Memcached;
@@ -246,35 +245,4 @@ fn permits_are_those_of_the_semaphore() {
     assert_eq!(semaphore.status().unwrap().unwrap().available, 3);
     let all = Request { permits: 3, ..Request::default() };
     assert!(semaphore.acquire_with(all, &Wait::NEVER).unwrap().done().is_some());
-}
-
-/// Each round enters a folder that only one can make at a time.
-#[test]
-fn two_loops_on_one_name_never_overlap() {
-    let server = Memcached::start();
-    let folder = Folder::new("loops");
-    let section = folder.0.join("section");
-    let script = format!(
-        "mkdir {0} && echo in >> {1} && rmdir {0}",
-        section.display(),
-        folder.0.join("log").display()
-    );
-    let began = Instant::now();
-    thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                for _ in 0..100 {
-                    let said =
-                        done(memlock(&server, &["run", "loop", "--wait", "20s", "--", "sh", "-c", &script]));
-                    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
-                }
-            });
-        }
-    });
-    assert_eq!(
-        fs::read_to_string(folder.0.join("log")).unwrap().lines().count(),
-        200,
-        "{:?}",
-        began.elapsed()
-    );
 }
