@@ -79,6 +79,8 @@ fn what_stands_in_the_way_has_a_status_of_its_own_and_one_sentence() {
         &["run", "m", "--max-hold", "5s", "--", "true"],
         &["run", "m", "--priority", "1", "--", "true"],
         &["frobnicate"],
+        &["bench", "--contenders", "1"],
+        &["bench", "--contenders", "1001"],
     ] {
         assert_eq!(done(memlock(&server, args)).code, Some(64), "{args:?}");
     }
@@ -120,6 +122,16 @@ fn the_command_knows_its_lock() {
         memlock(&server, &["run", "s", "--semaphore", "2", "--", "sh", "-c", "echo ${MEMLOCK_FENCE-none}"]);
     permit.env("MEMLOCK_FENCE", "5");
     assert_eq!(done(permit).out, "none\n");
+}
+
+#[test]
+fn the_longest_times_that_can_be_written_are_no_trouble() {
+    let server = Memcached::start();
+    let longest = "18446744073709549568s";
+    let args = ["run", "m", "--renew", "--max-hold", longest, "--wait", longest, "-k", "--grace", longest];
+    let show = ["--", "sh", "-c", "echo $MEMLOCK_DEADLINE"];
+    let said = done(memlock(&server, &[&args[..], &show].concat()));
+    assert_eq!((said.code, said.out.trim()), (Some(0), "18446744073709551615"), "{said:?}");
 }
 
 #[test]
