@@ -104,7 +104,8 @@ impl Plain {
     pub(crate) fn keys(&mut self, wanted: impl Fn(&str) -> bool) -> Result<Vec<String>, Trouble> {
         let began = Instant::now();
         loop {
-            self.send("lru_crawler metadump all\r\n")?;
+            // Not "all": that walks through the lists of what was used last, and misses what is moved in them meanwhile.
+            self.send("lru_crawler metadump hash\r\n")?;
             let (mut keys, mut bytes) = (Vec::new(), 0);
             let refused = loop {
                 let line = self.line()?;
