@@ -1,4 +1,4 @@
-# memlock: `make help` lists the targets. Three of them set up everything on a fresh machine: demo, rate-limit and test.
+# memlock: `make help` lists the targets. Those of the examples, and test, set up everything on a fresh machine.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -28,6 +28,8 @@ CARGO_FUZZ_VERSION := 0.13.2
 CARGO_FUZZ := target/tools/bin/cargo-fuzz
 SECONDS ?= 20
 RUFF := $(VENV)/bin/ruff
+# Python without a suffix, which ruff does not find by itself.
+SCRIPTS := benches/run benches/run-contended examples/dedupe/run examples/demo/run examples/payments/run examples/rate_limit/run fuzz/run
 
 .PHONY: help
 help: ## list the targets
@@ -56,20 +58,36 @@ rate-limit: build python ## show 20 workers of whom at most 3 are in a section, 
 	$(CARGO) build --release -p memlock-examples
 	PYTHON=$(PYTHON) MEMLOCK_LIB_DIR=$(RELEASE) MEMLOCK_INCLUDE_DIR=include examples/rate_limit/run
 
+.PHONY: payments
+payments: python ## show that a worker which overslept its lock cannot pay twice: a fence check at a SQLite table
+	@packaging/need memcached
+	PYTHON=$(PYTHON) examples/payments/run
+
+.PHONY: dedupe
+dedupe: build ## show jobs that are handed in many times and done once, with producers and consumers that are killed
+	@packaging/need c++ memcached
+	MEMLOCK_LIB_DIR=$(RELEASE) MEMLOCK_INCLUDE_DIR=include examples/dedupe/run
+
 .PHONY: test
 test: build test-rust test-native test-install test-python ## run all tests
 
+TEST_RUST := RUST_BACKTRACE=0 $(CARGO) test --workspace --exclude memlock-py
+
+# What takes a minute, and waits for most of it, runs beside the rest.
 .PHONY: test-rust
 test-rust: ## the Rust tests: units, the behaviour suite through Rust and C, faults, leases, processes
 	@packaging/need cc memcached
-	RUST_BACKTRACE=0 $(CARGO) test --workspace --exclude memlock-py
+	$(TEST_RUST) --no-run
+	$(TEST_RUST) --test keep_long -- --ignored --nocapture > target/keep_long.log 2>&1 & beside=$$!; status=0; \
+	  $(TEST_RUST) || status=1; wait $$beside || status=1; cat target/keep_long.log; exit $$status
 
 .PHONY: test-native
-test-native: build ## the C and C++ programs, under valgrind and the sanitizers; the rate limit
+test-native: build ## the C and C++ programs, under valgrind and the sanitizers; the rate limit and the jobs
 	@packaging/need cc c++ valgrind memcached python3
 	MEMLOCK_LIB_DIR=$(RELEASE) tests/c/run
 	$(CARGO) build --release -p memlock-examples
 	MEMLOCK_LIB_DIR=$(RELEASE) MEMLOCK_INCLUDE_DIR=include examples/rate_limit/run c cpp rust
+	MEMLOCK_LIB_DIR=$(RELEASE) MEMLOCK_INCLUDE_DIR=include examples/dedupe/run
 
 .PHONY: test-install
 test-install: build ## what `make install` puts in place: pkg-config, CMake, static and shared
@@ -77,10 +95,11 @@ test-install: build ## what `make install` puts in place: pkg-config, CMake, sta
 	tests/install.sh
 
 .PHONY: test-python
-test-python: python $(VENV)/.test ## the Python tests, types included; the rate limit in Python
+test-python: python $(VENV)/.test ## the Python tests, types included; the rate limit in Python; the payments
 	@packaging/need memcached
 	$(PYTHON) -m pytest -q tests/python
 	PYTHON=$(PYTHON) examples/rate_limit/run python
+	PYTHON=$(PYTHON) examples/payments/run
 
 # The simulation's hooks are in no other build: so it has a place of its own.
 SIMULATE := RUSTFLAGS="--cfg memlock_sim" $(CARGO)
@@ -146,8 +165,8 @@ check: $(CBINDGEN) $(VENV)/.test ## formatting, lints, links in the docs, and wh
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(SIMULATE) clippy -q -p memlock-simulation --target-dir target/simulation -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -q --no-deps -p memlock-core -p memlock-tests
-	$(RUFF) check . benches/run benches/run-contended examples/demo/run examples/rate_limit/run fuzz/run
-	$(RUFF) format --check . benches/run benches/run-contended examples/demo/run examples/rate_limit/run fuzz/run
+	$(RUFF) check . $(SCRIPTS)
+	$(RUFF) format --check . $(SCRIPTS)
 	$(CBINDGEN) -q --config memlock-ffi/cbindgen.toml --crate memlock-ffi --verify --output include/memlock.h memlock-ffi \
 	  || { echo "include/memlock.h is not what memlock-ffi/src says: run 'make header'."; exit 1; }
 
@@ -159,7 +178,7 @@ header: $(CBINDGEN) ## write include/memlock.h anew from memlock-ffi/src
 fmt: $(VENV)/.test ## format Rust and Python
 	$(CARGO) fmt --all
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
-	$(RUFF) format . benches/run benches/run-contended examples/demo/run examples/rate_limit/run fuzz/run
+	$(RUFF) format . $(SCRIPTS)
 
 .PHONY: install
 install: build command ## install the command, libraries, headers, pkg-config and CMake files (PREFIX=, LIBDIR=, DESTDIR=)

@@ -23,12 +23,6 @@ fn kept(client: &Client, name: &str, lease: Duration) -> (Kept, Receiver<Notice>
     (client.mutex(name, lease).unwrap().lock().unwrap().keep(keep).unwrap(), told)
 }
 
-fn keepers() -> usize {
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap().filter_map(Result::ok);
-    let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
-    names.filter(|name| name.starts_with("memlock-keeper")).count()
-}
-
 #[test]
 fn a_lock_is_kept_beyond_its_lease_and_gone_when_it_is_released() {
     let server = Memcached::start();
@@ -215,33 +209,4 @@ fn what_was_abandoned_is_taken_off_at_the_next_contact() {
         drop(client.mutex("other", SECOND).unwrap().lock().unwrap());
     }
     assert!(told.try_recv().is_err());
-}
-
-/// The last test of this file that looks at threads: the others' clients have keepers of their own.
-#[test]
-fn a_thousand_locks_have_one_keeper_and_two_packets_for_each_round() {
-    const LEASE: Duration = Duration::from_secs(3);
-    const ROUNDS: usize = 15;
-    let server = Memcached::start();
-    let proxy = Proxy::start(server.address());
-    let client = Client::connect(&proxy.url()).unwrap();
-    let before = keepers();
-    let kept: Vec<Kept> = (0..1000)
-        .map(|number| {
-            let mutex = client.mutex(format!("m{number}"), LEASE).unwrap();
-            mutex.lock().unwrap().keep(Keep::default()).unwrap()
-        })
-        .collect();
-    // Until all go together.
-    thread::sleep(LEASE);
-    let round_trips = proxy.round_trips();
-    thread::sleep(LEASE / 3 * ROUNDS as u32);
-    let packets = proxy.round_trips() - round_trips;
-    assert!(packets <= 2 * (ROUNDS * 10 / 8), "{packets} packets in {ROUNDS} thirds of the lease");
-    assert!(kept.iter().all(Kept::is_held));
-    assert!(keepers() <= before + 8, "one for each client of the tests that run beside this one");
-    for kept in &kept {
-        assert_eq!(kept.release().unwrap(), Release::Released);
-    }
-    assert_eq!(server.plain().stats()["curr_items"], "0");
 }

@@ -67,7 +67,20 @@ pub fn connection(packets: impl Iterator<Item = Vec<u8>>) -> (Peer, OwnedFd) {
     (peer, client)
 }
 
+/// The same for a client that asks nothing of its own accord.
+pub fn plain_connection(packets: impl Iterator<Item = Vec<u8>>) -> (Peer, OwnedFd) {
+    let (mut peer, client) = connection(packets);
+    peer.asked = QUESTION.len();
+    (peer, client)
+}
+
 impl Peer {
+    /// All that the client has written so far.
+    pub fn take_all(&mut self) -> Vec<u8> {
+        self.take_requests();
+        std::mem::take(&mut self.requests)
+    }
+
     /// Takes in what the client has written; the number of new bytes other than its first question.
     pub fn take_requests(&mut self) -> usize {
         let before = self.requests.len();

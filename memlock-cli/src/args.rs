@@ -207,9 +207,9 @@ pub(crate) struct Bench {
     /// How long each line of the table is measured
     #[arg(long, default_value = "2s", value_parser = when::parse, value_name = "TIME")]
     pub(crate) time: Duration,
-    /// How many contend in the last line
-    #[arg(long, default_value_t = 8, value_name = "N")]
-    pub(crate) contenders: usize,
+    /// How many contend in the last line, at most 1000
+    #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=1000))]
+    pub(crate) contenders: u16,
     /// How long they hold the lock
     #[arg(long, default_value = "1ms", value_parser = when::parse, value_name = "TIME")]
     pub(crate) hold: Duration,

@@ -58,7 +58,7 @@ pub(crate) fn bench(url: &str, args: &Bench) -> Result<Status, Trouble> {
             round_trips(server, args.time)?,
             pairs(&client, &name, args.time)?,
             hand_overs(url, &name, 2, args)?,
-            hand_overs(url, &name, args.contenders.max(2), args)?,
+            hand_overs(url, &name, args.contenders.into(), args)?,
         ];
         if args.json {
             reports.push(report(server, &rows));

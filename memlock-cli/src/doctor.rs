@@ -3,6 +3,8 @@
 mod checks;
 mod probe;
 
+use std::time::Duration;
+
 use memlock_core::Client;
 use memlock_core::store::Address;
 use serde_json::{Value, json};
@@ -10,7 +12,7 @@ use serde_json::{Value, json};
 use crate::args::Doctor;
 use crate::exit::{Status, Trouble};
 use crate::out::{Look, Out};
-use crate::plain;
+use crate::plain::{self, Plain};
 
 /// How good something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,10 +48,10 @@ impl Verdict {
 
 /// One thing that was looked at.
 #[derive(Debug)]
-struct Finding {
+pub(crate) struct Finding {
     what: &'static str,
     verdict: Verdict,
-    said: String,
+    pub(crate) said: String,
     /// What to do.
     mend: Option<String>,
     /// With which further flags to start memcached.
@@ -111,11 +113,8 @@ fn examine(
     server: &Address,
     args: &Doctor,
 ) -> Result<Vec<Finding>, Trouble> {
-    let mut plain = plain::Plain::connect(server)?;
-    let (stats, skew) = probe::stats_and_clock(&mut plain)?;
-    let settings = plain.stats("stats settings")?;
-    let mut findings = checks::all(&stats, &settings, args.lease);
-    findings.push(probe::clock(skew));
+    let mut plain = Plain::connect(server)?;
+    let mut findings = numbers(&mut plain, args.lease)?;
     findings.push(probe::round_trips(&mut plain, server)?);
     if findings
         .iter()
@@ -125,6 +124,15 @@ fn examine(
     } else {
         findings.push(probe::bells(url, client, place));
     }
+    Ok(findings)
+}
+
+/// What the server's own numbers say.
+pub(crate) fn numbers(plain: &mut Plain, lease: Duration) -> Result<Vec<Finding>, Trouble> {
+    let (stats, skew) = probe::stats_and_clock(plain)?;
+    let settings = plain.stats("stats settings")?;
+    let mut findings = checks::all(&stats, &settings, lease);
+    findings.push(probe::clock(skew));
     Ok(findings)
 }
 
@@ -170,4 +178,28 @@ fn report(server: &Address, findings: &[Finding]) -> Value {
         })
         .collect();
     json!({ "server": server.name, "findings": findings })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::plain::tests::server_that_says;
+
+    #[test]
+    fn numbers_that_no_server_has_are_judged_like_others() {
+        for time in ["nan", "inf", "-1", "1e300", "18446744073709551615"] {
+            let stats = format!(
+                "STAT time {time}\r\nSTAT version 1.6.18\x1b[31m\r\nSTAT uptime 18446744073709551615\r\n\
+                 STAT max_connections 18446744073709551615\r\nSTAT curr_connections 18446744073709551615\r\nEND\r\n"
+            );
+            let said = format!("{stats}END\r\n").into_bytes();
+            let mut plain = server_that_says([said], Duration::from_secs(1));
+            let findings = numbers(&mut plain, Duration::from_secs(60)).unwrap();
+            assert!(
+                findings.iter().any(|finding| finding.what == "clock" && finding.verdict == Verdict::Note)
+            );
+            assert!(findings.iter().all(|finding| !finding.said.contains('\x1b')), "{findings:?}");
+        }
+    }
 }

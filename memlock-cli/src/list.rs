@@ -63,7 +63,7 @@ fn insert(list: &mut DistinctList, args: &List, out: Out) -> Result<Status, Trou
     while !is_over {
         keys.clear();
         while keys.len() < BATCH {
-            match key(&mut input, args)? {
+            match key(&mut input, end(args)[0])? {
                 Some((key, bytes)) => {
                     progress.read(bytes);
                     if !key.is_empty() {
@@ -104,8 +104,7 @@ fn answered(out: &mut impl Write, args: &List, key: &[u8], answer: Insertion) ->
 }
 
 /// The next key, and how many bytes it took; `None` at the end.
-fn key(input: &mut impl BufRead, args: &List) -> Result<Option<(Vec<u8>, u64)>, Trouble> {
-    let end = end(args)[0];
+pub(crate) fn key(input: &mut impl BufRead, end: u8) -> Result<Option<(Vec<u8>, u64)>, Trouble> {
     let mut key = Vec::new();
     let read = io::Read::take(&mut *input, LONGEST_KEY + 1).read_until(end, &mut key)?;
     if read == 0 {

@@ -1,70 +1,7 @@
-//! `memlock`: locks on a memcached for the shell. Each command has a file.
-//!
-//! | file | what it is |
-//! | --- | --- |
-//! | `args` | what can be written on the command line |
-//! | `run`, `run/` | a command under a lock: `held` the lock, `signals`, `tree` all that the command has started |
-//! | `show`, `release`, `ls`, `list` | looking at what there is, and changing it |
-//! | `doctor`, `doctor/` | whether a server is fit for locks |
-//! | `bench` | how fast it is here |
-//! | `plain` | a server spoken to past the library: for `stats` and the like |
-//! | `exit`, `out`, `when`, `log` | exit statuses, writing to the terminal, times, `--verbose` |
-//! | `pages` | the manual pages and completions |
-
-mod args;
-mod bench;
-mod doctor;
-mod exit;
-mod list;
-mod log;
-mod ls;
-mod out;
-mod pages;
-mod plain;
-mod release;
-mod run;
-mod show;
-mod when;
+//! The command `memlock`: see the library beside it.
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use args::{Args, Command};
-use exit::{Status, Trouble};
-
 fn main() -> ExitCode {
-    let args = match Args::try_parse() {
-        Ok(args) => args,
-        // Help and versions come this way too, and are no mistakes.
-        Err(error) => {
-            let told = error.print();
-            return if error.use_stderr() || told.is_err() { Status::USAGE } else { Status::OK }.into();
-        }
-    };
-    log::begin(args.verbose);
-    match command(args) {
-        Ok(status) => status.into(),
-        Err(trouble) => {
-            if !trouble.message.is_empty() {
-                out::complain(&trouble.message);
-            }
-            trouble.status.into()
-        }
-    }
-}
-
-fn command(args: Args) -> Result<Status, Trouble> {
-    let url = args.url();
-    match args.command {
-        Command::Run(run) => run::run(&url, run),
-        Command::Show(args) => show::show(&url, &args),
-        Command::Ls(args) => ls::ls(&url, &args),
-        Command::Release(args) => release::release(&url, &args),
-        Command::List(args) => list::list(&url, &args),
-        Command::Bench(args) => bench::bench(&url, &args),
-        Command::Completions(args) => pages::completions(&args),
-        Command::Pages(args) => pages::pages(&args),
-        Command::Doctor(args) => doctor::doctor(&url, &args),
-    }
+    memlock_cli::main()
 }

@@ -1,7 +1,7 @@
 //! A server spoken to past the library, for what only tools want to know: `stats`, all keys, the bare round trip.
 
 use std::collections::HashMap;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,19 @@ use memlock_core::store::{Address, Route};
 
 use crate::exit::{Status, Trouble};
 
-/// No line of memcached's is longer: a key has 250 bytes, each of which may be written as three.
-const LONGEST_LINE: u64 = 64 * 1024;
+/// No line of memcached's is longer.
+const LONGEST_LINE: usize = 64 * 1024;
 /// The largest value that is read: memcached stores no larger ones by default.
-const LARGEST_VALUE: u64 = 1024 * 1024;
+const LARGEST_VALUE: usize = 1024 * 1024;
+/// Nor does it have more to say about itself.
+const LONGEST_STATS: usize = 1024 * 1024;
+/// memcached takes no longer keys.
+const LONGEST_KEY: usize = 250;
+/// What is kept of keys, and of values, with so much for each of them beyond its bytes: enough for a million locks.
+const MOST_BYTES: usize = 256 * 1024 * 1024;
+const OVERHEAD: usize = 64;
+/// So many bytes arrive within the connection's `io_timeout`, if anything works.
+const SLOWEST: usize = 64 * 1024;
 /// How many items are asked for at once.
 const BATCH: usize = 100;
 /// How long another one may walk through the keys before we do.
@@ -57,18 +66,24 @@ impl Plain {
                 ),
             )
         })?;
-        Ok(Plain { stream: BufReader::new(stream), address: address.clone() })
+        Ok(Plain::over(stream, address))
+    }
+
+    /// Speaks over a connection that is there.
+    pub(crate) fn over(stream: TcpStream, address: &Address) -> Plain {
+        Plain { stream: BufReader::new(stream), address: address.clone() }
     }
 
     /// `stats`, or `stats settings`.
     pub(crate) fn stats(&mut self, command: &str) -> Result<Stats, Trouble> {
         self.send(&format!("{command}\r\n"))?;
-        let mut stats = Stats::new();
+        let (mut stats, mut length) = (Stats::new(), 0);
         loop {
             let line = self.line()?;
+            length += line.len() + OVERHEAD;
             let mut words = line.splitn(3, ' ');
             match (words.next(), words.next(), words.next()) {
-                (Some("STAT"), Some(name), value) => {
+                (Some("STAT"), Some(name), value) if length < LONGEST_STATS => {
                     stats.insert(name.to_owned(), value.unwrap_or_default().to_owned());
                 }
                 (Some("END"), None, None) => return Ok(stats),
@@ -89,8 +104,9 @@ impl Plain {
     pub(crate) fn keys(&mut self, wanted: impl Fn(&str) -> bool) -> Result<Vec<String>, Trouble> {
         let began = Instant::now();
         loop {
-            self.send("lru_crawler metadump all\r\n")?;
-            let mut keys = Vec::new();
+            // Not "all": that walks through the lists of what was used last, and misses what is moved in them meanwhile.
+            self.send("lru_crawler metadump hash\r\n")?;
+            let (mut keys, mut bytes) = (Vec::new(), 0);
             let refused = loop {
                 let line = self.line()?;
                 if line == "END" {
@@ -99,8 +115,10 @@ impl Plain {
                 match line.strip_prefix("key=") {
                     Some(rest) => {
                         let key = rest.split(' ').next().and_then(decoded).unwrap_or_default();
-                        if wanted(&key) {
+                        if can_be_asked_for(&key) && wanted(&key) {
+                            bytes += key.len() + OVERHEAD;
                             keys.push(key);
+                            self.is_little(bytes)?;
                         }
                     }
                     None => break line,
@@ -132,11 +150,14 @@ impl Plain {
 
     /// The items of these keys, in their order.
     pub(crate) fn values(&mut self, keys: &[String]) -> Result<Vec<Option<Value>>, Trouble> {
-        let mut values = Vec::with_capacity(keys.len());
+        let (mut values, mut bytes) = (Vec::with_capacity(keys.len()), 0);
         for batch in keys.chunks(BATCH) {
             self.send(&batch.iter().map(|key| format!("mg {key} t v\r\n")).collect::<String>())?;
             for _ in batch {
-                values.push(self.value()?);
+                let value = self.value()?;
+                bytes += value.as_ref().map_or(0, |(value, _)| value.len()) + OVERHEAD;
+                values.push(value);
+                self.is_little(bytes)?;
             }
         }
         Ok(values)
@@ -145,19 +166,18 @@ impl Plain {
     fn value(&mut self) -> Result<Option<Value>, Trouble> {
         let line = self.line()?;
         let mut words = line.split(' ');
-        let length = match (words.next(), words.next().map(str::parse::<u64>)) {
+        let length = match (words.next(), words.next().map(str::parse::<usize>)) {
             (Some("EN"), None) => return Ok(None),
             (Some("VA"), Some(Ok(length))) if length <= LARGEST_VALUE => length,
             _ => return Err(self.nonsense("mg", &line)),
         };
         let seconds = words.find_map(|word| word.strip_prefix('t')).and_then(|ttl| ttl.parse().ok());
-        let mut value = Vec::new();
-        let read = (&mut self.stream).take(length + 2).read_to_end(&mut value);
-        match read {
-            Ok(_) if value.ends_with(b"\r\n") => value.truncate(value.len() - 2),
-            Ok(_) => return Err(self.nonsense("mg", "a value of another length")),
-            Err(error) => return Err(self.silent(&error)),
+        let all = length + 2;
+        let mut value = self.read(all, |read, piece| (read + piece.len() >= all).then(|| all - read))?;
+        if !value.ends_with(b"\r\n") {
+            return Err(self.nonsense("mg", "a value of another length"));
         }
+        value.truncate(length);
         Ok(Some((value, seconds.map(Duration::from_secs))))
     }
 
@@ -166,12 +186,44 @@ impl Plain {
     }
 
     fn line(&mut self) -> Result<String, Trouble> {
-        let mut line = Vec::new();
-        match (&mut self.stream).take(LONGEST_LINE).read_until(b'\n', &mut line) {
-            Ok(_) if line.ends_with(b"\n") => Ok(String::from_utf8_lossy(&line).trim_end().to_owned()),
-            Ok(_) => Err(self.silent(&io::ErrorKind::UnexpectedEof.into())),
-            Err(error) => Err(self.silent(&error)),
+        let end = |_, piece: &[u8]| piece.iter().position(|&byte| byte == b'\n').map(|place| place + 1);
+        let line = self.read(LONGEST_LINE, end)?;
+        Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
+    }
+
+    /// Reads for as long as `end`, which is given how much was read and what has come, does not say where to end. However slowly
+    /// that comes, byte by byte perhaps, it takes its time only once.
+    fn read(&mut self, most: usize, end: impl Fn(usize, &[u8]) -> Option<usize>) -> Result<Vec<u8>, Trouble> {
+        let limit = self.address.io_timeout * u32::try_from(1 + most / SLOWEST).unwrap_or(u32::MAX);
+        let began = Instant::now();
+        let mut read = Vec::new();
+        loop {
+            let piece = match self.stream.fill_buf() {
+                Ok(piece) => piece,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(self.silent(&error)),
+            };
+            let at = end(read.len(), piece);
+            let taken = at.unwrap_or(piece.len());
+            read.extend_from_slice(&piece[..taken]);
+            self.stream.consume(taken);
+            match at {
+                _ if read.len() > most => return Err(self.nonsense("a request", "a line without an end")),
+                Some(_) => return Ok(read),
+                None if taken == 0 => return Err(self.silent(&io::ErrorKind::UnexpectedEof.into())),
+                None if began.elapsed() > limit => return Err(self.silent(&io::ErrorKind::TimedOut.into())),
+                None => {}
+            }
         }
+    }
+
+    /// What is more than this is a server's mistake, or nothing to be shown as a list.
+    fn is_little(&self, bytes: usize) -> Result<(), Trouble> {
+        if bytes <= MOST_BYTES {
+            return Ok(());
+        }
+        let said = format!("memcached at {} has more keys than can be listed.", self.address.name);
+        Err(Trouble::new(Status::PROTOCOL, said))
     }
 
     fn silent(&self, error: &io::Error) -> Trouble {
@@ -199,6 +251,11 @@ impl Plain {
             ),
         )
     }
+}
+
+/// Whether a key can stand in a request. Others can be stored, by other protocols than ours, with whole commands in them.
+fn can_be_asked_for(key: &str) -> bool {
+    (1..=LONGEST_KEY).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 /// The key that metadump wrote.
@@ -246,13 +303,67 @@ pub(crate) fn quantile(sorted: &[Duration], share: f64) -> Duration {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::net::TcpListener;
+    use std::thread;
+
     use super::*;
+
+    /// A server that says this, whatever it is asked: the first piece at once, and so much later each of the others.
+    pub(crate) fn server_that_says(
+        pieces: impl IntoIterator<Item = Vec<u8>> + Send + 'static,
+        pause: Duration,
+    ) -> Plain {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("memcached://{}?io_timeout=300ms", listener.local_addr().unwrap());
+        thread::spawn(move || {
+            let mut client = listener.accept().unwrap().0;
+            for piece in pieces {
+                // The client may have had enough.
+                if client.write_all(&piece).is_err() {
+                    return;
+                }
+                thread::sleep(pause);
+            }
+        });
+        Plain::connect(&servers(&Client::connect(&url).unwrap()).unwrap()[0]).unwrap()
+    }
+
+    #[test]
+    fn a_server_that_answers_byte_by_byte_is_not_waited_for_for_ever() {
+        let bytes = (0..).map(|_| b"x".to_vec());
+        let mut plain = server_that_says(bytes, Duration::from_millis(20));
+        let began = Instant::now();
+        let trouble = plain.round_trip().unwrap_err();
+        assert!(trouble.message.contains("did not answer within 300ms"), "{trouble:?}");
+        assert!(began.elapsed() < Duration::from_secs(5));
+    }
+
+    #[test]
+    fn a_server_that_never_comes_to_an_end_is_told_from_a_memcached() {
+        let stats = (0..).map(|number: u64| format!("STAT s{number} 1\r\n").repeat(1000).into_bytes());
+        assert_eq!(
+            server_that_says(stats, Duration::ZERO).stats("stats").unwrap_err().status,
+            Status::PROTOCOL
+        );
+        let line = (0..).map(|_: u64| vec![b'x'; 1000]);
+        let trouble = server_that_says(line, Duration::ZERO).round_trip().unwrap_err();
+        assert_eq!(trouble.status, Status::PROTOCOL, "{trouble:?}");
+    }
 
     #[test]
     fn keys_are_decoded() {
         assert_eq!(decoded("lock%3Aa%2520b").as_deref(), Some("lock:a%20b"));
         assert_eq!((decoded("%4"), decoded("%zz")), (None, None));
+    }
+
+    #[test]
+    fn a_key_with_a_command_in_it_is_not_asked_for() {
+        assert!(can_be_asked_for("lock:%sha256-0") && can_be_asked_for(&"x".repeat(250)));
+        for key in ["", "lock:a\r\nflush_all", "lock:a b", "lock:\u{e9}", &"x".repeat(251)] {
+            assert!(!can_be_asked_for(key), "{key:?}");
+        }
     }
 
     #[test]

@@ -44,6 +44,11 @@ pub(crate) fn unix_now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
+/// So much later than now, in Unix seconds.
+pub(crate) fn after(duration: Duration) -> u64 {
+    unix_now().saturating_add(duration).as_secs()
+}
+
 /// A moment as people and scripts read it: `2026-11-22T01:39:03Z`.
 pub(crate) fn date(unix_seconds: u64) -> String {
     let (days, second) = (unix_seconds / 86400, unix_seconds % 86400);

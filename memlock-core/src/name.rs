@@ -185,7 +185,9 @@ impl Keyspace {
             .into_iter()
             .find_map(|family| rest.strip_prefix(family.stem()).map(|rest| (family, rest)))?;
         if let Some(digest) = rest.strip_prefix(HASHED) {
-            return (digest.len() == 64).then_some(Named { family, name: None });
+            let is_digest =
+                digest.len() == 64 && digest.bytes().all(|byte| b"0123456789abcdef".contains(&byte));
+            return is_digest.then_some(Named { family, name: None });
         }
         let name = percent_decode(rest)?;
         let mut again = String::new();
@@ -302,6 +304,16 @@ mod tests {
     fn what_memcached_would_misread_is_encoded() {
         assert_eq!(space().lock(b"a b\r\ndelete c%").as_str(), "lock:a%20b%0D%0Adelete%20c%25");
         assert_eq!(space().lock("ü".as_bytes()).as_str(), "lock:%C3%BC");
+    }
+
+    #[test]
+    fn what_is_no_hash_is_not_read_as_one() {
+        let key = |digest: &str| format!("lock:{HASHED}{digest}");
+        assert!(space().read(&key(&"0a".repeat(32))).is_some());
+        // As long, and stored by a client that may write anything into a key.
+        for digest in [&"0A".repeat(32), &format!("{}\r\nflush_all\r\n", "0".repeat(51))] {
+            assert_eq!(space().read(&key(digest)), None, "{digest:?}");
+        }
     }
 
     #[test]

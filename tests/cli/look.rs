@@ -183,3 +183,15 @@ fn permits_are_taken_away_from_the_holder_that_is_named() {
     assert_eq!((one.release().unwrap(), two.release().unwrap()), (Release::Lost, Release::Lost));
     assert_eq!(done(memlock(&server, &["release", "-fys", "none"])).code, Some(66));
 }
+
+/// Whoever can store a key can write anything into it: here as long a name as a hash, with a command in it.
+#[test]
+fn a_key_with_a_command_in_it_is_not_carried_out_by_those_who_list_it() {
+    let server = Memcached::start();
+    let _lock = client(&server).mutex("m", MINUTE).unwrap().lock().unwrap();
+    let key = "bG9jazolc2hhMjU2OjAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMA0KZmx1c2hfYWxsDQo=";
+    assert_eq!(server.plain().command(&format!("ms {key} 1 b\r\nx")), "HD");
+    let said = done(memlock(&server, &["ls"]));
+    assert_eq!((said.code, said.out.lines().count()), (Some(0), 2), "{said:?}");
+    assert!(said.out.contains(" m ") && server.plain().get("lock:m").is_some(), "{said:?}");
+}

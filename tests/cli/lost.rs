@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use memlock_core::Client;
 use memlock_tests::server::Memcached;
 
-use crate::tool::{Running, eventually, is_alive, memlock, memlock_at, until_gone, until_state};
+use crate::tool::{Running, eventually, is_alive, memlock, memlock_at, send, until_gone, until_state};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -140,5 +140,23 @@ fn a_wrapper_that_is_killed_takes_the_command_with_it() {
     ));
     let child: i32 = running.line().parse().unwrap();
     running.signal(libc::SIGKILL);
+    until_gone(child);
+}
+
+/// As is said: it is on its own then.
+#[test]
+fn a_wrapper_that_is_killed_leaves_the_command_alone_unless_that_was_asked_for() {
+    let server = Memcached::start();
+    let mut running = Running::start(memlock(
+        &server,
+        &["run", "m", "--lease", "1s", "-r", "--", "sh", "-c", "echo $$; exec sleep 1000"],
+    ));
+    let child: i32 = running.line().parse().unwrap();
+    running.signal(libc::SIGKILL);
+    // Nobody renews the lock any more.
+    let next = Client::connect(&server.url()).unwrap().mutex("m", 60 * SECOND).unwrap();
+    assert!(next.lock_for(30 * SECOND).unwrap().is_some());
+    assert!(is_alive(child));
+    send(child, libc::SIGKILL);
     until_gone(child);
 }

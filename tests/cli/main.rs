@@ -1,8 +1,9 @@
 //! The command `memlock`: the real binary on a real memcached, in a terminal of its own where that matters.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
 mod cron;
 mod doctor;
+mod hosts;
 mod jobs;
 mod list;
 mod look;

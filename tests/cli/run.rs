@@ -5,8 +5,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use memlock_core::{Client, Request, Wait};
 use memlock_tests::server::Memcached;
@@ -80,6 +79,8 @@ fn what_stands_in_the_way_has_a_status_of_its_own_and_one_sentence() {
         &["run", "m", "--max-hold", "5s", "--", "true"],
         &["run", "m", "--priority", "1", "--", "true"],
         &["frobnicate"],
+        &["bench", "--contenders", "1"],
+        &["bench", "--contenders", "1001"],
     ] {
         assert_eq!(done(memlock(&server, args)).code, Some(64), "{args:?}");
     }
@@ -121,6 +122,16 @@ fn the_command_knows_its_lock() {
         memlock(&server, &["run", "s", "--semaphore", "2", "--", "sh", "-c", "echo ${MEMLOCK_FENCE-none}"]);
     permit.env("MEMLOCK_FENCE", "5");
     assert_eq!(done(permit).out, "none\n");
+}
+
+#[test]
+fn the_longest_times_that_can_be_written_are_no_trouble() {
+    let server = Memcached::start();
+    let longest = "18446744073709549568s";
+    let args = ["run", "m", "--renew", "--max-hold", longest, "--wait", longest, "-k", "--grace", longest];
+    let show = ["--", "sh", "-c", "echo $MEMLOCK_DEADLINE"];
+    let said = done(memlock(&server, &[&args[..], &show].concat()));
+    assert_eq!((said.code, said.out.trim()), (Some(0), "18446744073709551615"), "{said:?}");
 }
 
 #[test]
@@ -246,35 +257,4 @@ fn permits_are_those_of_the_semaphore() {
     assert_eq!(semaphore.status().unwrap().unwrap().available, 3);
     let all = Request { permits: 3, ..Request::default() };
     assert!(semaphore.acquire_with(all, &Wait::NEVER).unwrap().done().is_some());
-}
-
-/// Each round enters a folder that only one can make at a time.
-#[test]
-fn two_loops_on_one_name_never_overlap() {
-    let server = Memcached::start();
-    let folder = Folder::new("loops");
-    let section = folder.0.join("section");
-    let script = format!(
-        "mkdir {0} && echo in >> {1} && rmdir {0}",
-        section.display(),
-        folder.0.join("log").display()
-    );
-    let began = Instant::now();
-    thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                for _ in 0..100 {
-                    let said =
-                        done(memlock(&server, &["run", "loop", "--wait", "20s", "--", "sh", "-c", &script]));
-                    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
-                }
-            });
-        }
-    });
-    assert_eq!(
-        fs::read_to_string(folder.0.join("log")).unwrap().lines().count(),
-        200,
-        "{:?}",
-        began.elapsed()
-    );
 }

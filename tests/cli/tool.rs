@@ -115,13 +115,22 @@ pub(crate) fn send(pid: i32, signal: i32) {
 }
 
 /// Asks until there is an answer.
-pub(crate) fn eventually<T>(what: &str, mut answer: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn eventually<T>(what: &str, answer: impl FnMut() -> Option<T>) -> T {
+    eventually_within(PATIENCE, what, answer)
+}
+
+/// The same for what takes its time.
+pub(crate) fn eventually_within<T>(
+    patience: Duration,
+    what: &str,
+    mut answer: impl FnMut() -> Option<T>,
+) -> T {
     let began = Instant::now();
     loop {
         if let Some(answer) = answer() {
             return answer;
         }
-        assert!(began.elapsed() < PATIENCE, "in vain waited until {what}");
+        assert!(began.elapsed() < patience, "in vain waited until {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }

@@ -9,9 +9,11 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use memlock_tests::cable;
+
 use crate::chance::Chance;
 use crate::history::{Reader, Span};
-use crate::{Failure, cable, now};
+use crate::{Failure, now};
 
 /// How long clients may take to begin.
 const START_LIMIT: Duration = Duration::from_secs(15);

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use crate::cable::Cable;
 use crate::check::{Facts, Tally, Verdict, check};
 use crate::crew::{Kind, Programs, USUAL};
 use crate::cuts::{Cutter, Side};
@@ -13,6 +12,7 @@ use crate::history::Call;
 use crate::trouble::Trouble;
 use crate::world::{LONG, SHORT, World};
 use crate::{Failure, now};
+use memlock_tests::cable::Cable;
 
 /// How often a round looks at its clients, and at the time.
 const STEP: Duration = Duration::from_millis(10);

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use crate::cable::Cable;
 use crate::check::{BOUND, Tally, Verdict, check};
 use crate::crew::{Kind, Programs, USUAL};
 use crate::cuts::{Cutter, Side};
@@ -12,6 +11,7 @@ use crate::history::Call;
 use crate::trouble::{Trouble, Undo};
 use crate::world::{SHORT, World};
 use crate::{Failure, growth, now, report};
+use memlock_tests::cable::Cable;
 
 /// How often the clients are looked at, and the time.
 const STEP: Duration = Duration::from_millis(10);

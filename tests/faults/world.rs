@@ -9,12 +9,12 @@ use memlock_core::wait::entries;
 use memlock_tests::proxy::Proxy;
 use memlock_tests::server::Memcached;
 
-use crate::cable::Cable;
 use crate::chance::Chance;
 use crate::check::Facts;
 use crate::crew::{Crew, Kind, Programs, Way};
 use crate::history::{Call, Span};
 use crate::{Failure, left, now};
+use memlock_tests::cable::Cable;
 
 /// The names that the clients contend for.
 pub(crate) const NAMES: [&str; 3] = ["m0", "m1", "m2"];

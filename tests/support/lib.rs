@@ -3,6 +3,7 @@
 //! - [`server`]: a real memcached of one's own, to start, kill, restart and freeze.
 //! - [`proxy`]: stands before a server and loses, delays, cuts or spoils what passes.
 //! - [`fake`]: a scripted server for the answers that no real server gives.
+//! - [`cable`]: a second host, as far as the network can tell.
 //!
 //! Everything here panics with a sentence where a test could not go on, and is gone when its value is dropped.
 //! A forked child that drops what its parent started changes nothing.
@@ -10,6 +11,7 @@
 // This crate is part of the tests, though not under `cfg(test)`: it may fail as loudly as they may.
 #![allow(clippy::panic, clippy::expect_used)]
 
+pub mod cable;
 pub mod door;
 pub mod fake;
 pub mod proxy;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Finding;
 use super::Verdict::{Bad, Good, Note, Warning};
+use crate::out;
 use crate::plain::Stats;
 use crate::when::brief;
 
@@ -65,12 +66,13 @@ fn ttl(lease: Duration) -> u64 {
 
 fn version(stats: &Stats) -> Finding {
     let version = text(stats, "version");
+    let shown = out::shown(version.as_bytes());
     let mut numbers = version.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u64>);
     let numbers: Vec<u64> = numbers.by_ref().take(3).flatten().collect();
     if numbers.len() == 3 && numbers.as_slice() >= OLDEST.as_slice() {
-        return Finding::new("version", Good, format!("memcached {version}"));
+        return Finding::new("version", Good, format!("memcached {shown}"));
     }
-    Finding::new("version", Bad, format!("memcached {version} does not delete by cas correctly"))
+    Finding::new("version", Bad, format!("memcached {shown} does not delete by cas correctly"))
         .mend("upgrade it to 1.6.13 or later")
 }
 
@@ -170,7 +172,7 @@ fn connections(stats: &Stats) -> Finding {
     let rejected = number(stats, "rejected_connections").unwrap_or(0);
     let left = most.saturating_sub(used);
     let said = format!("{left} of {most} are left");
-    let more = (most * 4).max(1024);
+    let more = most.saturating_mul(4).max(1024);
     if left < FEW_CONNECTIONS.min(most / 2) || left < most / 10 {
         return Finding::new("connections", Warning, format!("{said}: who comes late is refused"))
             .mend(format!("-c {more}"))

@@ -30,7 +30,7 @@ pub(super) fn stats_and_clock(plain: &mut Plain) -> Result<(Stats, f64), Trouble
     let stats = plain.stats("stats")?;
     let ours = (before + when::unix_now()).as_secs_f64() / 2.0;
     // It shows whole seconds, and the last one that has begun.
-    let theirs = stats.get("time").and_then(|time| time.parse::<f64>().ok()).unwrap_or(0.0) + 0.5;
+    let theirs = stats.get("time").and_then(|time| time.parse::<u64>().ok()).unwrap_or(0) as f64 + 0.5;
     Ok((stats, theirs - ours))
 }
 
@@ -38,8 +38,8 @@ pub(super) fn clock(skew: f64) -> Finding {
     if skew.abs() < OFF {
         return Finding::new("clock", Good, "agrees with ours");
     }
-    let (by, way) =
-        (brief(Duration::from_secs_f64(skew.abs())), if skew > 0.0 { "ahead of" } else { "behind" });
+    let skewed = Duration::try_from_secs_f64(skew.abs()).unwrap_or(Duration::MAX);
+    let (by, way) = (brief(skewed), if skew > 0.0 { "ahead of" } else { "behind" });
     Finding::new(
         "clock",
         Note,

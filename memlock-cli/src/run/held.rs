@@ -97,7 +97,7 @@ impl Held {
             (true, Some(longest)) => longest,
             (true, None) => return None,
         };
-        Some((when::unix_now() + left).as_secs())
+        Some(when::after(left))
     }
 }
 
@@ -116,7 +116,9 @@ fn keep(args: &Run) -> Keep {
         Notice::Danger(left) => {
             let held = SystemClock.now().since(began);
             let why = match longest {
-                Some(longest) if held + left >= longest => "has almost been held for as long as was allowed",
+                Some(longest) if held.saturating_add(left) >= longest => {
+                    "has almost been held for as long as was allowed"
+                }
                 _ => "could not be renewed so far",
             };
             out::complain(&format!("{name} {why}, and ends in {}.", when::brief(left)));

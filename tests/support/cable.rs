@@ -9,11 +9,15 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
+
+/// How many this process has laid.
+static LAID: AtomicU32 = AtomicU32::new(0);
 
 /// The cable, plugged in. Dropping it removes both ends.
 #[derive(Debug)]
-pub(crate) struct Cable {
+pub struct Cable {
     namespace: File,
     near_end: String,
     far_end: String,
@@ -21,20 +25,24 @@ pub(crate) struct Cable {
 }
 
 impl Cable {
-    /// Lays it. Only root may.
-    pub(crate) fn lay() -> io::Result<Cable> {
+    /// Lays it; a process may have two at a time. Only root may, with `ip` on its PATH.
+    ///
+    /// # Errors
+    /// Why it cannot be laid here.
+    pub fn lay() -> io::Result<Cable> {
         remove_those_of_the_dead()?;
         let namespace = new_namespace()?;
         let number = std::process::id();
-        // Out of 198.18.0.0/15, which is for tests: four addresses for each process that may run this.
+        let index = LAID.fetch_add(1, Ordering::Relaxed);
+        // Out of 198.18.0.0/15, which is for tests: twice four addresses for each process that may run this.
         let base = (number & 63) * 4;
-        let net = format!("198.18.{}", number >> 6 & 255);
+        let net = format!("198.{}.{}", 18 + index % 2, number >> 6 & 255);
         let (address, far_address) = (format!("{net}.{}", base + 1), format!("{net}.{}/30", base + 2));
-        let (near_end, far_end) = (format!("ml{number}a"), format!("ml{number}b"));
+        let (near_end, far_end) = (format!("ml{number}a{index}"), format!("ml{number}b{index}"));
         let place = format!("/proc/{number}/fd/{}", namespace.as_raw_fd());
+        ip(None, &["link", "add", &near_end, "type", "veth", "peer", "name", &far_end])?;
         let cable = Cable { namespace, near_end, far_end, address };
         let Cable { near_end, far_end, .. } = &cable;
-        ip(None, &["link", "add", near_end, "type", "veth", "peer", "name", far_end])?;
         ip(None, &["link", "set", far_end, "netns", &place])?;
         ip(None, &["address", "add", &format!("{}/30", cable.address), "dev", near_end])?;
         ip(None, &["link", "set", near_end, "up"])?;
@@ -46,35 +54,43 @@ impl Cable {
     }
 
     /// The near end's address, at which both sides reach a server.
-    pub(crate) fn address(&self) -> &str {
+    #[must_use]
+    pub fn address(&self) -> &str {
         &self.address
     }
 
     /// For [`enter`].
-    pub(crate) fn namespace(&self) -> RawFd {
+    #[must_use]
+    pub fn namespace(&self) -> RawFd {
         self.namespace.as_raw_fd()
     }
 
     /// From now on nothing passes, and nobody is told.
-    pub(crate) fn pull(&self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// When it cannot be pulled.
+    pub fn pull(&self) -> io::Result<()> {
         ip(Some(self.namespace()), &["link", "set", &self.far_end, "down"])
     }
 
     /// Ends [`Cable::pull`].
-    pub(crate) fn plug_in(&self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// When it cannot be plugged in.
+    pub fn plug_in(&self) -> io::Result<()> {
         ip(Some(self.namespace()), &["link", "set", &self.far_end, "up"])
     }
 }
 
 impl Drop for Cable {
     fn drop(&mut self) {
-        // Both ends go. It fails if they were never there.
+        // Both ends go. Nobody could do anything about it if they did not.
         let _ = ip(None, &["link", "del", &self.near_end]);
     }
 }
 
 /// Has the command run in a network namespace.
-pub(crate) fn enter(command: &mut Command, namespace: RawFd) {
+pub fn enter(command: &mut Command, namespace: RawFd) {
     // SAFETY: between fork and exec only setns runs, which is one system call.
     unsafe {
         command.pre_exec(move || match libc::setns(namespace, libc::CLONE_NEWNET) {
@@ -89,8 +105,8 @@ fn remove_those_of_the_dead() -> io::Result<()> {
     for link in std::fs::read_dir("/sys/class/net")? {
         let name = link?.file_name();
         let Some(name) = name.to_str() else { continue };
-        let number = name.strip_prefix("ml").and_then(|rest| rest.strip_suffix('a'));
-        let number: Option<u32> = number.and_then(|number| number.parse().ok());
+        let number = name.strip_prefix("ml").and_then(|rest| rest.split_once('a'));
+        let number: Option<u32> = number.and_then(|(number, _)| number.parse().ok());
         if number.is_some_and(|number| !Path::new(&format!("/proc/{number}")).exists()) {
             ip(None, &["link", "del", name])?;
         }

@@ -1,0 +1,214 @@
+//! `memlock run` on two hosts that share a memcached and nothing else.
+//!
+//! Where it is allowed (to root, with `ip` and `unshare`) these are the server's host and one at the other end of a cable, by network
+//! namespaces, each with a host name and process numbers of its own; bells are rung through the cable. Elsewhere they are two loops with
+//! nothing in common, whose bells are at different loopback addresses. What both write to is the judge's record.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use memlock_tests::cable::{self, Cable};
+use memlock_tests::server::Memcached;
+
+use crate::run::Folder;
+use crate::tool::{PATIENCE, eventually, eventually_within, path};
+
+/// What a host does: so many rounds, some of which outlast the lease, and in some of which `memlock` is killed in the middle.
+const HOST: &str = r#"
+round=0
+while [ $round -lt "$ROUNDS" ]; do
+  round=$((round + 1))
+  rm -f in
+  case " $LONG $KILLED " in *" $round "*) work=4.5 ;; *) work=$BRIEF ;; esac
+  "$MEMLOCK" run "$NAME" --lease 1s --renew --kill-on-lost --wait 60s -- sh -c "$SECTION" section $round $work &
+  case " $KILLED " in *" $round "*)
+    until [ -e in ]; do sleep 0.01; done
+    kill -KILL $! ;;
+  esac
+  wait $!
+  echo "$round $?" >>statuses
+done
+"#;
+
+/// First of all where the host has a name of its own: anywhere else this would be the machine's.
+const NAMED: &str = r#"hostname "$HOST"; eval "$LOOP""#;
+
+/// The lines are whole, and in the order in which they were written: each is one write to a file that is only appended to.
+const SECTION: &str = r#"
+read up idle </proc/uptime
+echo "in $HOST $1 $MEMLOCK_FENCE $up" >>"$RECORD"
+: >in
+sleep $2
+echo "out $HOST $1 $MEMLOCK_FENCE $up" >>"$RECORD"
+"#;
+
+/// Longer than the lease of a second, and what the server adds to it.
+const LONG: [u32; 1] = [30];
+const KILLED: [u32; 2] = [50, 70];
+/// The lease is counted from before the command began.
+const LEASE_LEFT: f64 = 0.5;
+
+struct World {
+    server: Memcached,
+    folder: Folder,
+    cable: Option<Cable>,
+}
+
+impl World {
+    fn new(name: &str) -> World {
+        let cable =
+            Cable::lay().inspect_err(|why| eprintln!("NOT PART OF IT: a cable between hosts: {why}")).ok();
+        let server = match &cable {
+            Some(cable) => Memcached::with_args(&["-l", cable.address()]),
+            None => Memcached::start(),
+        };
+        World { server, folder: Folder::new(name), cable }
+    }
+
+    fn record(&self) -> String {
+        left(&self.folder.0, "record")
+    }
+
+    /// Starts the loop of a host, which is the near one or the far one.
+    fn host(&self, name: &str, is_far: bool, variables: &[(&str, &str)]) -> Host {
+        let own = self.folder.0.join(name);
+        fs::create_dir_all(&own).unwrap();
+        let mut command;
+        let url = match &self.cable {
+            Some(cable) => {
+                command = Command::new("unshare");
+                command.args(["--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", NAMED]);
+                if is_far {
+                    cable::enter(&mut command, cable.namespace());
+                }
+                format!("memcached://{}:{}", cable.address(), self.server.port())
+            }
+            None => {
+                command = Command::new("sh");
+                command.args(["-c", HOST]);
+                format!("{}?bell=127.0.0.{}", self.server.url(), if is_far { 3 } else { 2 })
+            }
+        };
+        command.env_clear().env("PATH", "/usr/bin:/bin").current_dir(&own).process_group(0);
+        command
+            .env("HOST", name)
+            .env("LOOP", HOST)
+            .env("SECTION", SECTION)
+            .env("MEMLOCK", path())
+            .env("MEMLOCK_URL", url);
+        command.env("RECORD", self.folder.0.join("record")).env("TMPDIR", &own).env("HOME", &own);
+        command.envs(variables.iter().copied()).stdin(Stdio::null());
+        // The shell tells of those who are killed.
+        command.stderr(fs::File::create(own.join("said")).unwrap());
+        Host { child: command.spawn().unwrap() }
+    }
+}
+
+/// A host's loop, ended when it is dropped.
+struct Host {
+    child: Child,
+}
+
+impl Host {
+    fn is_done(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // SAFETY: the group is that of a child we have not buried, and of what it has started.
+        unsafe {
+            libc::killpg(libc::pid_t::try_from(self.child.id()).unwrap_or(libc::pid_t::MAX), libc::SIGKILL)
+        };
+        let _ = self.child.wait();
+    }
+}
+
+/// Reads the record: how many came in, and how many of them went out; or what is wrong.
+fn judge(record: &str, may_be_killed: impl Fn(u32) -> bool) -> Result<(usize, usize), String> {
+    let (mut ins, mut outs, mut newest) = (0, 0, 0);
+    let mut inside: Option<(&str, u32, u64, f64)> = None;
+    for line in record.lines() {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let [what, host, round, fence, up] = fields[..] else { return Err(format!("no such line: {line}")) };
+        let (round, fence, up) = (round.parse().unwrap(), fence.parse().unwrap(), up.parse().unwrap());
+        match (what, inside) {
+            ("in", Some((_, round, _, up_before)))
+                if !may_be_killed(round) || up - up_before < LEASE_LEFT =>
+            {
+                return Err(format!("{line}: while {inside:?} was in"));
+            }
+            ("in", _) if fence <= newest => return Err(format!("{line}: after the fence {newest}")),
+            ("in", _) => {
+                (ins, newest) = (ins + 1, fence);
+                inside = Some((host, round, fence, up));
+            }
+            ("out", Some((host_in, round_in, fence_in, _)))
+                if (host, round, fence) == (host_in, round_in, fence_in) =>
+            {
+                outs += 1;
+                inside = None;
+            }
+            _ => return Err(format!("{line}: while {inside:?} was in")),
+        }
+    }
+    Ok((ins, outs))
+}
+
+fn list(rounds: &[u32]) -> String {
+    rounds.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
+}
+
+/// What a host has left in its folder.
+fn left(folder: &Path, file: &str) -> String {
+    fs::read_to_string(folder.join(file)).unwrap_or_default()
+}
+
+#[test]
+fn two_hosts_on_one_name_never_overlap_in_200_rounds() {
+    const ROUNDS: u32 = 100;
+    let world = World::new("hosts");
+    let (long, killed, rounds) = (list(&LONG), list(&KILLED), ROUNDS.to_string());
+    let variables =
+        [("NAME", "job"), ("ROUNDS", &rounds), ("BRIEF", "0.01"), ("LONG", &long), ("KILLED", &killed)];
+    let names = ["near", "far"];
+    let mut hosts = names.map(|name| world.host(name, name == "far", &variables));
+    eventually_within(6 * PATIENCE, "both hosts are done", || {
+        hosts.iter_mut().all(Host::is_done).then_some(())
+    });
+    for name in names {
+        let own = world.folder.0.join(name);
+        let wanted = (1..=ROUNDS).fold(String::new(), |wanted, round| {
+            format!("{wanted}{round} {}\n", if KILLED.contains(&round) { 137 } else { 0 })
+        });
+        assert_eq!(left(&own, "statuses"), wanted, "{name} said: {}", left(&own, "said"));
+    }
+    let all = 2 * ROUNDS as usize;
+    assert_eq!(judge(&world.record(), |round| KILLED.contains(&round)), Ok((all, all - 2 * KILLED.len())));
+}
+
+/// Or the test above would prove nothing.
+#[test]
+fn two_hosts_on_names_of_their_own_overlap_and_the_judge_sees_it() {
+    let world = World::new("hosts-apart");
+    let variables = [("ROUNDS", "3"), ("BRIEF", "0.5"), ("LONG", ""), ("KILLED", "")];
+    let mut hosts = ["near", "far"].map(|name| {
+        let variables = [&variables[..], &[("NAME", name)]].concat();
+        world.host(name, name == "far", &variables)
+    });
+    eventually("both hosts are done", || hosts.iter_mut().all(Host::is_done).then_some(()));
+    assert_eq!(world.record().lines().count(), 12);
+    assert!(judge(&world.record(), |_| false).is_err());
+}
+
+#[test]
+fn the_judge_allows_for_a_kill_only_after_the_lease() {
+    let killed = |round| round == 2;
+    let record = |up: f64| format!("in a 1 10 5.00\nout a 1 10 5.00\nin a 2 11 6.00\nin b 1 12 {up}\n");
+    assert_eq!(judge(&record(7.1), killed), Ok((3, 1)));
+    assert!(judge(&record(6.1), killed).is_err() && judge(&record(7.1), |_| false).is_err());
+    assert!(judge("in a 1 10 5.00\nout a 1 10 5.00\nin b 1 9 6.00\n", killed).is_err(), "an older fence");
+}
