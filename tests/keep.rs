@@ -188,6 +188,24 @@ fn a_server_that_stands_still_holds_up_neither_the_news_nor_the_answer() {
 }
 
 #[test]
+fn who_asks_a_silent_server_whether_it_is_held_holds_nobody_up() {
+    let server = Memcached::start();
+    let client = Client::connect(&format!("{}?io_timeout=2s", server.url())).unwrap();
+    let (kept, _told) = kept(&client, "m", 30 * SECOND);
+    server.pause();
+    thread::scope(|scope| {
+        let asking = scope.spawn(|| kept.check());
+        thread::sleep(Duration::from_millis(200));
+        let looked = Instant::now();
+        assert!(kept.is_held() && kept.lost().is_none());
+        assert!(looked.elapsed() < SECOND, "{:?}: to look is no I/O", looked.elapsed());
+        assert!(!asking.is_finished());
+        server.resume();
+        assert!(asking.join().unwrap().unwrap());
+    });
+}
+
+#[test]
 fn a_wait_for_the_loss_ends_with_the_release() {
     let server = Memcached::start();
     let client = Client::connect(&server.url()).unwrap();

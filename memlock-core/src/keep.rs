@@ -244,7 +244,9 @@ impl Kept {
         if !self.is_held() {
             return Ok(false);
         }
-        let there = match self.hold.held().as_ref().map(Held::identity) {
+        // Nobody is to wait for the server who only wants to look at it.
+        let identity = self.hold.held().as_ref().map(Held::identity);
+        let there = match identity {
             Some(Identity::Lock(route, key, token)) => {
                 let item = self.hold.client.get(route, &key)?;
                 item.is_some_and(|item| is_ours(&item.value, token))
