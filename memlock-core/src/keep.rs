@@ -17,7 +17,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::client::Client;
@@ -27,6 +27,7 @@ use crate::name::Key;
 use crate::owner::{Token, is_ours};
 use crate::semaphore::{Permit, Semaphore};
 use crate::store::Route;
+use crate::thread::Signal;
 
 mod hold;
 mod job;
@@ -205,7 +206,7 @@ impl Kept {
             held: Mutex::new(Some(held)),
             cleaned: AtomicBool::new(false),
             lost: Mutex::new(None),
-            was_lost: Condvar::new(),
+            was_lost: Signal::default(),
             longest: keep.max_hold.map(|longest| now + longest),
             tell: keep.tell,
             client: client.clone(),
@@ -288,7 +289,7 @@ impl Kept {
             }
             let lost = self.hold.lost.lock().unwrap_or_else(PoisonError::into_inner);
             if lost.is_none() && self.hold.is_kept() {
-                drop(self.hold.was_lost.wait_timeout(lost, left));
+                self.hold.was_lost.sleep(lost, left);
             }
         }
     }
