@@ -10,7 +10,7 @@
 //! A client has one keeper: a thread that begins with the first thing that is kept and ends with the last one. It renews what is due, and what
 //! will be soon, together: for each server one packet of compare-and-swaps for mutexes and of looks for semaphores, and one more for
 //! those that need a second step. Each is the owner's own step, as `extend` is: a hold that is not ours any more is never
-//! renewed, and no request leaves once the lease is over. So a process that was stopped for longer than its lease finds
+//! renewed, and no request is begun once the lease is over, or its owner has let go. So a process that was stopped for longer than its lease finds
 //! its hold lost when it goes on.
 //!
 //! In a forked child there is no keeper, and nothing is held.
@@ -231,7 +231,17 @@ impl Kept {
 
     /// How long it is certainly ours yet, if it is not renewed; zero when it is not. No I/O.
     pub fn remaining(&self) -> Duration {
-        if !self.hold.is_ours() || self.lost().is_some() {
+        if self.lost().is_some() { Duration::ZERO } else { self.left() }
+    }
+
+    /// What [`Kept::remaining`] would say, for a judge who looks on: nobody takes note of a loss by it.
+    #[cfg(memlock_sim)]
+    pub fn would_remain(&self) -> Duration {
+        self.left()
+    }
+
+    fn left(&self) -> Duration {
+        if !self.hold.is_ours() || self.hold.loss().is_some() {
             return Duration::ZERO;
         }
         self.hold.held().as_ref().map_or(Duration::ZERO, Held::remaining)

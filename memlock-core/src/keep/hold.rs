@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::{Held, Loss, Notice, Tell};
 use crate::client::Client;
 use crate::clock::Moment;
+use crate::flaw::{self, Flaw};
 use crate::fork;
 use crate::thread::Signal;
 
@@ -99,7 +100,8 @@ impl Hold {
     pub(super) fn tell_loss(&self) {
         if let Some(loss) = self.loss()
             && self.is_kept()
-            && !std::mem::replace(&mut self.course().told, true)
+            && (!std::mem::replace(&mut self.course().told, true) || flaw::has(Flaw::TellTwice))
+            && !flaw::has(Flaw::LoseSilently)
         {
             self.tell(Notice::Lost(loss));
         }

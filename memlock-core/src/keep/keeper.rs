@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Hold, no_thread, round};
 use crate::error::Result;
+use crate::flaw::{self, Flaw};
 use crate::thread::{self, Signal};
 
 /// What one process keeps by one client.
@@ -48,7 +49,9 @@ impl Keeper {
     /// Keeps it no longer.
     pub(super) fn forget(&self, hold: &Hold) {
         let mut list = self.shared.list();
-        let place = list.holds.iter().position(|other| std::ptr::eq(&raw const **other, hold));
+        let is_it =
+            |other: &Arc<Hold>| std::ptr::eq(&raw const **other, hold) && !flaw::has(Flaw::KeepForGood);
+        let place = list.holds.iter().position(is_it);
         let gone = place.map(|place| list.holds.swap_remove(place));
         list.changes += 1;
         self.shared.changed.wake_all();
