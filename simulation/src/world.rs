@@ -23,6 +23,9 @@ pub(crate) const MICRO: Nanos = 1_000;
 pub(crate) const MILLI: Nanos = 1_000_000;
 pub(crate) const SECOND: Nanos = 1_000_000_000;
 
+/// What a thread does.
+pub(crate) type Body = Box<dyn FnOnce() + Send>;
+
 pub(crate) struct World {
     pub(crate) now: Nanos,
     events: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
@@ -41,6 +44,10 @@ pub(crate) struct World {
     pub(crate) processes: Vec<Process>,
     pub(crate) tasks: Vec<Task>,
     pub(crate) bells: Vec<BellState>,
+    /// Threads that memlock wants to have started, and of which process.
+    pub(crate) starting: Vec<(usize, Body)>,
+    /// Which tasks sleep on what, by its name.
+    pub(crate) sleepers: BTreeMap<usize, Vec<usize>>,
     pub(crate) requests: BTreeMap<u64, Request>,
     pub(crate) current: Option<usize>,
     pub(crate) judge: Judge,
@@ -190,6 +197,8 @@ impl World {
             processes: Vec::new(),
             tasks: Vec::new(),
             bells: Vec::new(),
+            starting: Vec::new(),
+            sleepers: BTreeMap::new(),
             requests: BTreeMap::new(),
             current: None,
             judge: Judge::new(&scenario),
@@ -252,7 +261,7 @@ impl World {
     }
 
     /// Wakes a task that sleeps, after the moment that this takes.
-    fn wake(&mut self, task: usize) {
+    pub(crate) fn wake(&mut self, task: usize) {
         let time = self.now + self.chance.within(MICRO..60 * MICRO);
         self.resume_at(task, time);
     }
@@ -291,8 +300,13 @@ impl World {
         if matches!(event, Event::Tick | Event::Back) {
             self.judge.look_at_semaphores(time, self.server.time());
         }
+        if matches!(event, Event::Mishap(_)) {
+            self.judge.keepers.trouble(self.troubled);
+        }
         if event == Event::Tick {
             self.check_waiters();
+            let stopped = |process: usize| self.processes[process].paused_until;
+            self.judge.check_kept(time, stopped);
         }
         todo
     }
