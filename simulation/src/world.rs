@@ -376,8 +376,9 @@ impl World {
             Mishap::Pause(process, length) => {
                 let end = until(self, length);
                 if let Some(paused) = self.processes.get_mut(process) {
-                    paused.paused_until = end;
-                    self.troubled = end;
+                    // It may be stopped for longer already.
+                    paused.paused_until = paused.paused_until.max(end);
+                    self.troubled = paused.paused_until;
                 }
             }
             Mishap::CutOff(host, length) => {
