@@ -1,10 +1,15 @@
 //! Leases that are renewed: for as long as they are wanted, never longer, and who holds them is told when they end.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use memlock_core::clock::{Clock, SystemClock};
+use memlock_core::store::memory::Memory;
+use memlock_core::store::{Failure, Op, Reply, Route, Store};
 use memlock_core::{Client, Keep, Kept, Loss, Notice, Release, Request, Wait};
 use memlock_tests::proxy::{Fault, Match, Proxy};
 use memlock_tests::server::Memcached;
@@ -23,6 +28,45 @@ fn kept(client: &Client, name: &str, lease: Duration) -> (Kept, Receiver<Notice>
     (client.mutex(name, lease).unwrap().lock().unwrap().keep(keep).unwrap(), told)
 }
 
+/// A store that takes its time over the keeper's first step, and counts what the keeper writes.
+#[derive(Debug)]
+struct Slow {
+    inner: Memory,
+    /// How long that takes, and what is answered then, if it is not the truth.
+    first: Mutex<Option<(Duration, Option<Reply>)>>,
+    written: AtomicUsize,
+}
+
+impl Store for Slow {
+    fn run(&self, route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>, Failure> {
+        if thread::current().name() != Some("memlock-keeper") {
+            return self.inner.run(route, ops);
+        }
+        let writes = ops.iter().filter(|op| matches!(op, Op::Swap { .. } | Op::Put { .. })).count();
+        self.written.fetch_add(writes, Ordering::SeqCst);
+        let first = self.first.lock().unwrap().take();
+        let Some((time, answer)) = first else { return self.inner.run(route, ops) };
+        let replies = match answer {
+            Some(answer) => Ok(vec![answer; ops.len()]),
+            None => self.inner.run(route, ops),
+        };
+        thread::sleep(time);
+        replies
+    }
+
+    fn time(&self, route: Route) -> Option<u64> {
+        self.inner.time(route)
+    }
+}
+
+fn slow(time: Duration, answer: Option<Reply>) -> (Client, Arc<Slow>) {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let inner = Memory::new(Arc::clone(&clock));
+    let slow = Slow { inner, first: Mutex::new(Some((time, answer))), written: AtomicUsize::new(0) };
+    let slow = Arc::new(slow);
+    (Client::with_store(Arc::clone(&slow) as Arc<dyn Store>, clock), slow)
+}
+
 #[test]
 fn a_lock_is_kept_beyond_its_lease_and_gone_when_it_is_released() {
     let server = Memcached::start();
@@ -34,6 +78,50 @@ fn a_lock_is_kept_beyond_its_lease_and_gone_when_it_is_released() {
     assert_eq!(kept.release().unwrap(), Release::NotHeld);
     assert!(!kept.is_held() && kept.lost().is_none() && told.try_recv().is_err());
     assert!(other.mutex("m", SECOND).unwrap().try_lock().unwrap().is_some());
+}
+
+#[test]
+fn what_is_kept_late_is_renewed_before_its_lease_ends() {
+    let server = Memcached::start();
+    let client = Client::connect(&server.url()).unwrap();
+    let lock = client.mutex("m", 3 * SECOND).unwrap().lock().unwrap();
+    thread::sleep(Duration::from_millis(2300));
+    let kept = lock.keep(Keep::default()).unwrap();
+    assert_eq!(kept.wait_lost(2 * SECOND), None);
+    assert!(kept.is_held());
+}
+
+#[test]
+fn its_longest_time_ends_in_the_course_of_a_renewal_and_its_holder_is_warned() {
+    let (client, _) = slow(Duration::from_millis(500), None);
+    let (keep, told) = telling(Some(Duration::from_millis(1100)));
+    let kept = client.mutex("m", 3 * SECOND).unwrap().lock().unwrap().keep(keep).unwrap();
+    assert!(matches!(told.recv_timeout(PATIENCE).unwrap(), Notice::Danger(left) if left > SECOND));
+    assert_eq!(kept.wait_lost(PATIENCE), Some(Loss::MaxHold));
+}
+
+#[test]
+fn a_renewal_is_not_tried_again_after_the_longest_time() {
+    let (client, slow) = slow(Duration::from_millis(500), Some(Reply::Changed));
+    let (keep, told) = telling(Some(Duration::from_millis(1100)));
+    let kept = client.mutex("m", 3 * SECOND).unwrap().lock().unwrap().keep(keep).unwrap();
+    assert!(matches!(told.recv_timeout(PATIENCE).unwrap(), Notice::Danger(_)));
+    assert_eq!(kept.wait_lost(PATIENCE), Some(Loss::MaxHold));
+    assert_eq!(slow.written.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn what_is_abandoned_in_the_course_of_a_renewal_is_not_renewed() {
+    let (client, slow) = slow(Duration::from_millis(500), None);
+    let semaphore = client.semaphore("s", 1, SECOND).unwrap();
+    let kept = semaphore.acquire().unwrap().keep(Keep::default()).unwrap();
+    // It looks first, and would write then.
+    while slow.first.lock().unwrap().is_some() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    kept.abandon();
+    thread::sleep(SECOND);
+    assert_eq!(slow.written.load(Ordering::SeqCst), 0);
 }
 
 #[test]
@@ -179,6 +267,24 @@ fn a_server_that_stands_still_holds_up_neither_the_news_nor_the_answer() {
     assert_eq!(being_cleaned_up.release().unwrap(), Release::Lost);
     assert!(asked.elapsed() < SECOND);
     server.resume();
+}
+
+#[test]
+fn who_asks_a_silent_server_whether_it_is_held_holds_nobody_up() {
+    let server = Memcached::start();
+    let client = Client::connect(&format!("{}?io_timeout=2s", server.url())).unwrap();
+    let (kept, _told) = kept(&client, "m", 30 * SECOND);
+    server.pause();
+    thread::scope(|scope| {
+        let asking = scope.spawn(|| kept.check());
+        thread::sleep(Duration::from_millis(200));
+        let looked = Instant::now();
+        assert!(kept.is_held() && kept.lost().is_none());
+        assert!(looked.elapsed() < SECOND, "{:?}: to look is no I/O", looked.elapsed());
+        assert!(!asking.is_finished());
+        server.resume();
+        assert!(asking.join().unwrap().unwrap());
+    });
 }
 
 #[test]

@@ -78,11 +78,45 @@ pub enum Flaw {
     NobodyAges,
     /// A tear-down whose answer was lost takes what was set up since.
     TearDownWhatCame,
+    /// A keeper that finds another version renews what is there, whosever it is.
+    KeepAnyones,
+    /// A keeper renews what it keeps after the old lease is over.
+    KeepPastTheEnd,
+    /// A renewal is counted from when the answer came.
+    KeepFromReply,
+    /// A slow renewal is believed, though the server may have stood still.
+    BelieveSlowRenewals,
+    /// A keeper that finds another version takes the lock for lost, though it was its own renewal that changed it.
+    KeepChangedIsGone,
+    /// A renewal without an answer is taken for a loss.
+    KeepLostReplyIsLoss,
+    /// A renewal without an answer is taken for done.
+    KeepHopeRenewed,
+    /// Permits that are not there any more are taken for renewed.
+    KeepGonePermits,
+    /// A renewal that finds the lock gone, be it lost or released, puts it there again.
+    KeepPutsBack,
+    /// What is kept is renewed when its lease is over, and not before.
+    KeepTooLate,
+    /// A renewal that failed is not tried again in time.
+    KeepOnlyOnce,
+    /// A renewal goes on though its holder has let go meanwhile.
+    KeepWhatWasLetGo,
+    /// What was held for as long as was allowed is renewed all the same.
+    KeepBeyondMaxHold,
+    /// A keeper does not forget what was released.
+    KeepForGood,
+    /// Nobody is told of the danger.
+    NoWarning,
+    /// Nobody is told of the loss.
+    LoseSilently,
+    /// The loss is told as often as it is seen.
+    TellTwice,
 }
 
 impl Flaw {
     /// All of them.
-    pub const ALL: [Flaw; 34] = [
+    pub const ALL: [Flaw; 51] = [
         Flaw::BlindDelete,
         Flaw::TtlOfTheLease,
         Flaw::TtlPlusOne,
@@ -117,6 +151,23 @@ impl Flaw {
         Flaw::GatherForGood,
         Flaw::NobodyAges,
         Flaw::TearDownWhatCame,
+        Flaw::KeepAnyones,
+        Flaw::KeepPastTheEnd,
+        Flaw::KeepFromReply,
+        Flaw::BelieveSlowRenewals,
+        Flaw::KeepChangedIsGone,
+        Flaw::KeepLostReplyIsLoss,
+        Flaw::KeepHopeRenewed,
+        Flaw::KeepGonePermits,
+        Flaw::KeepPutsBack,
+        Flaw::KeepTooLate,
+        Flaw::KeepOnlyOnce,
+        Flaw::KeepWhatWasLetGo,
+        Flaw::KeepBeyondMaxHold,
+        Flaw::KeepForGood,
+        Flaw::NoWarning,
+        Flaw::LoseSilently,
+        Flaw::TellTwice,
     ];
 }
 

@@ -62,6 +62,19 @@ struct Slot<T> {
     older: *mut Slot<T>,
 }
 
+#[cfg(memlock_sim)]
+impl<T> Slot<T> {
+    /// The processes of a simulation share their memory: each finds its own among those of its family.
+    fn of(&self, generation: u64) -> Option<&Slot<T>> {
+        let mut slot = self;
+        while slot.generation != generation {
+            // SAFETY: it came from `Box::into_raw`, and is never freed, as its processes are not ours.
+            slot = unsafe { slot.older.as_ref() }?;
+        }
+        Some(slot)
+    }
+}
+
 // SAFETY: the pointer owns a `Slot<T>` that is shared by reference between threads and dropped by one.
 unsafe impl<T: Send + Sync> Send for ForkLocal<T> {}
 // SAFETY: as above.
@@ -105,6 +118,8 @@ impl<T> ForkLocal<T> {
     fn current(&self, generation: u64) -> Option<&T> {
         // SAFETY: a non-null pointer came from `Box::into_raw` and is freed only by `drop`.
         let slot = unsafe { self.slot.load(Ordering::Acquire).as_ref() }?;
+        #[cfg(memlock_sim)]
+        let slot = slot.of(generation)?;
         (slot.generation == generation).then_some(&slot.value)
     }
 }

@@ -51,6 +51,10 @@ pub mod owner;
 pub mod semaphore;
 pub mod store;
 mod sync;
+#[cfg(memlock_sim)]
+pub mod thread;
+#[cfg(not(memlock_sim))]
+mod thread;
 pub mod wait;
 
 pub use client::Client;

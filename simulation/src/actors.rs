@@ -8,6 +8,7 @@ use memlock_core::{Client, DistinctList, Error, ErrorKind, Extension, Lock, Rele
 
 use crate::chance::Chance;
 use crate::held::Held;
+use crate::keeping::Chest;
 use crate::permits::Shelf;
 use crate::scenario::Scenario;
 use crate::waits::Refusal;
@@ -26,6 +27,7 @@ pub(crate) struct Actor {
     pub(crate) chance: Chance,
     pub(crate) pocket: Pocket,
     pub(crate) shelf: Shelf,
+    pub(crate) chest: Chest,
 }
 
 /// The task that runs now, its process, and the time.
@@ -53,7 +55,7 @@ pub(crate) fn in_step(length: Nanos) -> Nanos {
     })
 }
 
-fn nap(length: Nanos) {
+pub(crate) fn nap(length: Nanos) {
     let end = with(|world| world.now) + in_step(length);
     while with(|world| world.now < end) && world::sleep_until(end) {}
 }
@@ -128,7 +130,7 @@ impl Actor {
         say(format!("asks for {name}, lease {:.1} s, limit {limit:?}", lease as f64 / 1e9));
         with(|world| world.judge.asks(task, process, &format!("lock:{name}"), limit, now));
         let refusal = match mutex.lock_with(&wait) {
-            Ok(Waited::Done(lock)) => return self.hold(lock),
+            Ok(Waited::Done(lock)) => return self.hold(lock, lease),
             Ok(Waited::Busy) => Refusal::Busy,
             Ok(Waited::TimedOut) => Refusal::TimedOut,
             Ok(Waited::Interrupted) => Refusal::Interrupted,
@@ -145,7 +147,7 @@ impl Actor {
         with(|world| world.judge.refused(task, refusal, world.now, world.troubled, &world.server));
     }
 
-    fn hold(&mut self, lock: Lock) {
+    fn hold(&mut self, lock: Lock, lease: Nanos) {
         let until = in_world(lock.deadline());
         let (task, _, now) = here();
         say(format!(
@@ -156,11 +158,15 @@ impl Actor {
         ));
         let hold =
             with(|world| world.judge.granted(task, lock.token().to_string(), lock.fence(), until, now));
-        self.keep(Held::Lock(lock), hold, until);
+        self.make_use_of(Held::Lock(lock), hold, until, lease);
     }
 
-    /// Holds it for a while, and lets go.
-    pub(crate) fn keep(&mut self, held: Held, hold: u64, until: Nanos) {
+    /// Holds it for a while, or keeps it, and lets go.
+    pub(crate) fn make_use_of(&mut self, held: Held, hold: u64, until: Nanos, lease: Nanos) {
+        let often = with(|world| world.scenario.kept_permille);
+        if often > 0 && self.chance.permille(often) {
+            return self.keep(held, hold, lease);
+        }
         let (_, _, now) = here();
         *self.pocket() = Some(held);
         let length = match self.chance.within(0..10) {
@@ -213,7 +219,7 @@ impl Actor {
         true
     }
 
-    fn failed(&self, hold: u64, begun: Nanos, error: &Error) {
+    pub(crate) fn failed(&self, hold: u64, begun: Nanos, error: &Error) {
         with(|world| {
             world.judge.tally.errors += 1;
             if world.scenario.calm {

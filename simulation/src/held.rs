@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use memlock_core::clock::Moment;
-use memlock_core::{Extension, Lock, Permit, Release, Result};
+use memlock_core::{Extension, Keep, Kept, Lock, Permit, Release, Result, Token};
 
 pub(crate) enum Held {
     Lock(Lock),
@@ -43,6 +43,20 @@ impl Held {
         match self {
             Held::Lock(lock) => lock.abandon(),
             Held::Permit(permit) => permit.abandon(),
+        }
+    }
+
+    pub(crate) fn keep(self, keep: Keep) -> Result<Kept> {
+        match self {
+            Held::Lock(lock) => lock.keep(keep),
+            Held::Permit(permit) => permit.keep(keep),
+        }
+    }
+
+    pub(crate) fn token(&self) -> Token {
+        match self {
+            Held::Lock(lock) => lock.token(),
+            Held::Permit(permit) => permit.token(),
         }
     }
 

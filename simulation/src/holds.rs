@@ -93,7 +93,7 @@ impl Judge {
     }
 
     /// Whether the server has it.
-    fn is_there(&self, hold: &Hold, server: &Server) -> bool {
+    pub(crate) fn is_there(&self, hold: &Hold, server: &Server) -> bool {
         match hold.permits {
             None => token_of(server.value(&hold.key)).as_deref() == Some(&hold.token),
             Some(_) => self.semaphores.line(&hold.key, &hold.token).is_some(),

@@ -8,6 +8,8 @@ use std::fmt::Display;
 use memlock_core::OwnerRecord;
 
 use crate::holds::Hold;
+use crate::keepers::Keepers;
+use crate::kept::Keeping;
 use crate::lists::Lists;
 use crate::scenario::Scenario;
 use crate::semaphores::Semaphores;
@@ -28,6 +30,8 @@ pub(crate) struct Judge {
     pub(crate) locks: BTreeMap<String, Lock>,
     pub(crate) holds: BTreeMap<u64, Hold>,
     pub(crate) semaphores: Semaphores,
+    pub(crate) keeping: Keeping,
+    pub(crate) keepers: Keepers,
     pub(crate) calls: BTreeMap<usize, Call>,
     /// Who wrote a token, and where it went.
     pub(crate) tokens: BTreeMap<String, Token>,
@@ -56,6 +60,8 @@ pub(crate) struct Tally {
     pub(crate) errors: u64,
     pub(crate) lost: u64,
     pub(crate) inserts: u64,
+    pub(crate) kept: u64,
+    pub(crate) renewals: u64,
     pub(crate) longest_free: Nanos,
 }
 
@@ -107,6 +113,8 @@ impl Judge {
             locks: BTreeMap::new(),
             holds: BTreeMap::new(),
             semaphores: Semaphores::new(&scenario.semaphores.permits),
+            keeping: Keeping::default(),
+            keepers: Keepers::default(),
             calls: BTreeMap::new(),
             tokens: BTreeMap::new(),
             last_hold: 0,
@@ -133,6 +141,11 @@ impl Judge {
             return;
         }
         let (before, after) = (token_of(change.before.as_deref()), token_of(change.after.as_deref()));
+        if let Some(by) = by.filter(|by| self.keepers.has(by.task))
+            && change.cause == Cause::Command
+        {
+            self.keeper_wrote_lock(change, now, by, server);
+        }
         if before == after {
             return;
         }

@@ -156,6 +156,7 @@ impl World {
                 if fate == Fate::Fine { String::new() } else { format!(" ({fate:?})") }
             )
         });
+        self.judge.keepers.sends(task, self.now);
         let request = Request {
             sent: self.now,
             task,

@@ -9,7 +9,7 @@ use crate::actors::{Actor, LEASES, duration, here, in_step, in_world, object, sa
 use crate::held::Held;
 use crate::semaphores::Ask;
 use crate::waits::Refusal;
-use crate::world::{MILLI, SECOND, with};
+use crate::world::{MILLI, Nanos, SECOND, with};
 
 /// The semaphores that a process has opened: its threads share them, and its children inherit them.
 pub(crate) type Shelf = Arc<StdMutex<BTreeMap<String, Opened>>>;
@@ -94,7 +94,7 @@ impl Actor {
             world.judge.asks_for_permits(task, process, ask, now, shows);
         });
         let refusal = match semaphore.acquire_with(request, &wait) {
-            Ok(Waited::Done(permit)) => return self.hold_permits(permit),
+            Ok(Waited::Done(permit)) => return self.hold_permits(permit, lease),
             Ok(Waited::Busy) => Refusal::Busy,
             Ok(Waited::TimedOut) => Refusal::TimedOut,
             Ok(Waited::Interrupted) => Refusal::Interrupted,
@@ -117,13 +117,13 @@ impl Actor {
         with(|world| world.judge.refused_permits(task, refusal, world.now, world.troubled, &world.server));
     }
 
-    fn hold_permits(&mut self, permit: Permit) {
+    fn hold_permits(&mut self, permit: Permit, lease: Nanos) {
         let until = in_world(permit.deadline());
         let (task, _, now) = here();
         let (token, permits) = (permit.token().to_string(), permit.permits());
         say(format!("has {permits} as {token} for {:.6} s", until.saturating_sub(now) as f64 / 1e9));
         let hold = with(|world| world.judge.granted_permits(task, token, permits, until));
-        self.keep(Held::Permit(permit), hold, until);
+        self.make_use_of(Held::Permit(permit), hold, until, lease);
     }
 
     fn resize(&mut self, opened: &Opened, key: &str) {
@@ -185,7 +185,7 @@ impl Actor {
     }
 }
 
-fn must_be_trouble(doing: &str, error: &Error) {
+pub(crate) fn must_be_trouble(doing: &str, error: &Error) {
     let calm = with(|world| world.scenario.calm);
     if calm || !matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Unknown) {
         object(format!("{doing} failed for no reason that can be: {error}"));

@@ -65,6 +65,8 @@ impl Sum {
         self.tally.errors += tally.errors;
         self.tally.lost += tally.lost;
         self.tally.inserts += tally.inserts;
+        self.tally.kept += tally.kept;
+        self.tally.renewals += tally.renewals;
         self.tally.longest_free = self.tally.longest_free.max(tally.longest_free);
         self.failures.extend(violation.map(|violation| (seed, violation)));
     }
@@ -78,9 +80,9 @@ pub fn seeds(first: u64, count: u64) -> bool {
     for (seed, violation) in &sum.failures {
         println!("seed {seed}: {violation}\n    replay it: make sim SEED={seed}");
     }
-    let Tally { grants, permits, refusals, errors, lost, inserts, .. } = sum.tally;
+    let Tally { grants, permits, refusals, errors, lost, inserts, kept, renewals, .. } = sum.tally;
     println!(
-        "{} runs in {:.1} s: {} events, {grants} mutexes and {permits} times permits granted, {refusals} refusals, {errors} errors, {lost} found lost, \
+        "{} runs in {:.1} s: {} events, {grants} mutexes and {permits} times permits granted, {kept} of them kept by {renewals} renewals, {refusals} refusals, {errors} errors, {lost} found lost, \
          {inserts} inserts; {} violations",
         sum.runs,
         began.elapsed().as_secs_f64(),

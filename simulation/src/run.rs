@@ -7,14 +7,16 @@ use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult};
 use memlock_core::clock::Clock;
 use memlock_core::flaw::{self, Flaw};
-use memlock_core::{Client, fork};
+use memlock_core::{Client, fork, thread};
 
 use crate::actors::{Actor, Pocket};
 use crate::chance::Chance;
 use crate::judge::Tally;
+use crate::keeping::{self, Chest};
 use crate::permits::Shelf;
 use crate::scenario::Scenario;
 use crate::seams::{SimBells, SimClock, SimStore};
+use crate::threads::SimThreads;
 use crate::world::{self, Nanos, SECOND, Todo, World, with};
 
 const STACK: usize = 256 * 1024;
@@ -44,6 +46,7 @@ struct Program {
     /// What its threads hold.
     pockets: Vec<Pocket>,
     shelf: Shelf,
+    chest: Chest,
 }
 
 struct Stage {
@@ -55,6 +58,7 @@ struct Stage {
 /// Runs a seed.
 pub(crate) fn run(seed: u64, flaw: Option<Flaw>, told: bool) -> Outcome {
     flaw::put_in(flaw);
+    thread::simulate(Some(&SimThreads));
     let scenario = Scenario::of(seed);
     let mut chance = Chance::new(!seed);
     let parts = chance.fork();
@@ -85,6 +89,7 @@ pub(crate) fn run(seed: u64, flaw: Option<Flaw>, told: bool) -> Outcome {
         judge.check_end(server);
     });
     stage.clear();
+    thread::simulate(None);
     fork::pretend(None);
     flaw::put_in(None);
     let Some(World { judge, story, .. }) = world::end() else { unreachable!("it was begun above") };
@@ -101,7 +106,8 @@ impl Stage {
             fork::pretend(Some(1 + process as u64));
             let client = Client::with_parts(Arc::new(SimStore { process }), clock, bells);
             let shelf = Shelf::default();
-            self.programs.push(Program { client, maker: process, pockets: Vec::new(), shelf });
+            let chest = Chest::default();
+            self.programs.push(Program { client, maker: process, pockets: Vec::new(), shelf, chest });
             for _ in 0..threads {
                 let actor = self.actor(process, chance.fork());
                 self.start(process, move || actor.live());
@@ -112,8 +118,8 @@ impl Stage {
     fn actor(&mut self, process: usize, chance: Chance) -> Actor {
         let pocket: Pocket = Arc::new(Mutex::new(None));
         self.programs[process].pockets.push(Arc::clone(&pocket));
-        let Program { client, shelf, .. } = self.programs[process].clone();
-        Actor { client, chance, pocket, shelf }
+        let Program { client, shelf, chest, .. } = self.programs[process].clone();
+        Actor { client, chance, pocket, shelf, chest }
     }
 
     fn start(&mut self, process: usize, body: impl FnOnce() + 'static) {
@@ -135,7 +141,12 @@ impl Stage {
         match todo {
             Todo::Nothing => {}
             Todo::End => return Some(()),
-            Todo::Resume(task) => self.resume(task),
+            Todo::Resume(task) => {
+                self.resume(task);
+                let process = self.threads[task].process;
+                keeping::look_at(&self.programs[process].chest, process);
+                self.start_keepers();
+            }
             Todo::Kill(process) => self.kill(process),
             Todo::Fork(process) => self.fork(process),
             Todo::CancelWaits(process) => {
@@ -174,6 +185,15 @@ impl Stage {
         self.stacks.extend(coroutine.take().filter(Coroutine::done).map(Coroutine::into_stack));
     }
 
+    /// All threads that memlock starts are keepers.
+    fn start_keepers(&mut self) {
+        for (process, body) in with(|world| std::mem::take(&mut world.starting)) {
+            self.start(process, body);
+            let task = self.threads.len() - 1;
+            with(|world| world.judge.keepers.begins(task));
+        }
+    }
+
     fn kill(&mut self, process: usize) {
         with(|world| fork::pretend(Some(world.processes[process].generation)));
         for thread in self.threads.iter_mut().filter(|thread| thread.process == process) {
@@ -196,12 +216,17 @@ impl Stage {
         let client = self.programs[parent].client.clone();
         let maker = self.programs[parent].maker;
         let shelf = Arc::clone(&self.programs[parent].shelf);
-        self.programs.push(Program { client, maker, pockets: Vec::new(), shelf });
+        let parents = Arc::clone(&self.programs[parent].chest);
+        let chest = Chest::default();
+        self.programs.push(Program { client, maker, pockets: Vec::new(), shelf, chest });
         let chance = with(|world| world.chance.fork());
         let actor = self.actor(process, chance);
-        self.start(process, move || match inherited {
-            Some(parents) => actor.inherit(&parents),
-            None => actor.live(),
+        self.start(process, move || {
+            keeping::inherit(&parents);
+            match inherited {
+                Some(parents) => actor.inherit(&parents),
+                None => actor.live(),
+            }
         });
     }
 

@@ -52,6 +52,8 @@ pub(crate) struct Scenario {
     /// Nothing goes wrong: then waiters are looked at more closely.
     pub(crate) calm: bool,
     pub(crate) semaphores: Semaphores,
+    /// How often something that was granted is kept, in a thousand.
+    pub(crate) kept_permille: u64,
 }
 
 /// What a run has of semaphores.
@@ -81,7 +83,7 @@ impl Semaphores {
             several: chance.permille(600),
             priorities: chance.permille(500),
             resizes: chance.permille(250),
-            tear_downs: chance.permille(200),
+            tear_downs: chance.permille(400),
         }
     }
 }
@@ -140,7 +142,7 @@ impl Scenario {
             if chance.permille(200) { Mishap::Flush } else { Mishap::Evict(chance.bits()) }
         });
         add(deaf, 2, &mut chance, &|chance| Mishap::Deafen(chance.spread(100 * MILLI, 10 * SECOND)));
-        Scenario {
+        let mut scenario = Scenario {
             hosts,
             host_chance: chance.bits(),
             server_ahead: chance.within(0..1000 * SECOND),
@@ -168,6 +170,45 @@ impl Scenario {
             processes,
             // Last, so that what is about mutexes stays as it was before there were any.
             semaphores: Semaphores::of(&mut chance),
+            kept_permille: 0,
+        };
+        scenario.keep(&mut chance);
+        scenario
+    }
+
+    /// In four of ten seeds something is kept. What is kept lasts, and so does what goes wrong then.
+    fn keep(&mut self, chance: &mut Chance) {
+        if !chance.permille(400) {
+            return;
+        }
+        self.kept_permille = chance.pick(&[200, 600, 1000]);
+        if self.calm {
+            return;
+        }
+        if chance.permille(300) {
+            self.slow_permille = chance.within(50..300);
+        }
+        for _ in 0..chance.within(0..4) {
+            let time = chance.within(SECOND..25 * SECOND);
+            let who = chance.within(0..self.processes.len() as u64) as usize;
+            let host = chance.within(0..self.hosts as u64) as usize;
+            let cut = Mishap::CutOff(host, chance.spread(SECOND, 8 * SECOND));
+            let mishap = match chance.within(0..7) {
+                0..=1 => Mishap::Pause(who, chance.spread(SECOND, 15 * SECOND)),
+                2 => cut,
+                3 => {
+                    let length = chance.within(900 * MILLI..6 * SECOND);
+                    // What the server took in as it came back is then the last that it hears for a while.
+                    if chance.permille(500) {
+                        self.mishaps.push((time + length + 20 * MILLI, cut));
+                    }
+                    Mishap::Stall(length)
+                }
+                4 => Mishap::Restart(chance.spread(1200 * MILLI, 4 * SECOND)),
+                5 => Mishap::Fork(who),
+                _ => Mishap::Evict(chance.bits()),
+            };
+            self.mishaps.push((time, mishap));
         }
     }
 

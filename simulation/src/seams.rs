@@ -26,6 +26,21 @@ pub(crate) struct SimStore {
     pub(crate) process: usize,
 }
 
+impl SimStore {
+    fn converse(&self, process: usize, ops: &[Op<'_>]) -> Result<Vec<Reply>, Broken> {
+        // A connection that is found closed has sent nothing; only one that closes later may have.
+        let life = network::connect(process)?;
+        let ours = |op: &Op<'_>| op.is_of(life) || flaw::has(Flaw::VersionsOutliveTheServer);
+        let commands: VecDeque<Command> = ops.iter().filter(|op| ours(op)).map(Command::of).collect();
+        if commands.is_empty() {
+            return Ok(vec![Reply::Changed; ops.len()]);
+        }
+        let mut replies = network::exchange(process, commands)?.into_iter();
+        let whole = ops.iter().map(|op| if ours(op) { replies.next() } else { Some(Reply::Changed) });
+        Ok(whole.flatten().collect())
+    }
+}
+
 impl Store for SimStore {
     fn run(&self, _route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>, Failure> {
         let failed = |broken| match broken {
@@ -35,17 +50,16 @@ impl Store for SimStore {
             },
             Broken::Lost => Failure { error: Error::new(ErrorKind::Unknown, "No answer came."), sent: true },
         };
-        // A connection that is found closed has sent nothing; only one that closes later may have.
         let process = me(self.process);
-        let life = network::connect(process).map_err(failed)?;
-        let ours = |op: &Op<'_>| op.is_of(life) || flaw::has(Flaw::VersionsOutliveTheServer);
-        let commands: VecDeque<Command> = ops.iter().filter(|op| ours(op)).map(Command::of).collect();
-        if commands.is_empty() {
-            return Ok(vec![Reply::Changed; ops.len()]);
-        }
-        let mut replies = network::exchange(process, commands).map_err(failed)?.into_iter();
-        let whole = ops.iter().map(|op| if ours(op) { replies.next() } else { Some(Reply::Changed) });
-        Ok(whole.flatten().collect())
+        let task = with(|world| world.current).unwrap_or(usize::MAX);
+        with(|world| {
+            if let Some(lurking) = world.judge.keepers.asks(task, process, world.now) {
+                world.wake(lurking);
+            }
+        });
+        let ran = self.converse(process, ops);
+        with(|world| world.judge.keepers.asked(task, world.now, ran.is_err()));
+        ran.map_err(failed)
     }
 
     /// As far as it can be told: a clock that is seldom asked for its time is not known to the second.
@@ -84,7 +98,7 @@ impl Clock for SimClock {
 }
 
 /// When that much has passed on the process's own clock.
-fn until(process: usize, duration: Duration) -> Nanos {
+pub(crate) fn until(process: usize, duration: Duration) -> Nanos {
     with(|world| {
         let host = world.processes[process].host;
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4);

@@ -184,6 +184,10 @@ impl Judge {
                 self.tore_down(key, by);
             }
         }
+        if let (Cause::Command, Some(by)) = (change.cause, by.filter(|by| self.keepers.has(by.task))) {
+            let lines = |record: &Option<Record>| record.as_ref().map_or(Vec::new(), |it| it.lines.clone());
+            self.keeper_wrote_lines(&lines(&before), &lines(&after), by, server.time());
+        }
         let shows = server.time();
         let lost = change.cause == Cause::Loss || change.cause == Cause::Command && after.is_none();
         for line in before.iter().flat_map(|before| &before.lines) {
@@ -257,13 +261,17 @@ impl Judge {
                 _ => {}
             }
         }
-        let lease = self.semaphores.lease_at(by.task, by.sent);
         let slow = if self.calm { 0 } else { SLOW_LOOK };
-        let latest = by.sent + lease + AFTER_THE_LEASE + slow + lease / 5000;
+        let latest = |token: &str| {
+            let kept = self.keeping.lease_of(token).filter(|_| self.keepers.has(by.task));
+            let lease = kept.unwrap_or_else(|| self.semaphores.lease_at(by.task, by.sent));
+            by.sent + lease + AFTER_THE_LEASE + slow + lease / 5000
+        };
         let is_new = |line: &&Line| before.line(&line.token).is_none();
         for line in after.lines.iter().filter(|line| before.line(&line.token) != Some(line)) {
-            if server.shows_at(line.until) > latest {
-                let late = (server.shows_at(line.until) - latest) as f64 / 1e9;
+            let late = server.shows_at(line.until).saturating_sub(latest(&line.token));
+            if late > 0 {
+                let late = late as f64 / 1e9;
                 return Err(format!("{} ends {late:.3} s later than its lease explains", line.token));
             }
         }

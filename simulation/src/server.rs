@@ -127,6 +127,11 @@ impl Server {
         self.items.get(key).map(|stored| &stored.value[..])
     }
 
+    /// When it lets go of that by itself, by a clock that is never late.
+    pub(crate) fn ends(&self, key: &str) -> Option<Nanos> {
+        self.items.get(key)?.expires.map(|second| self.shows_at(second))
+    }
+
     pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
         self.items.keys().map(String::as_str)
     }

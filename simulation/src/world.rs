@@ -23,6 +23,9 @@ pub(crate) const MICRO: Nanos = 1_000;
 pub(crate) const MILLI: Nanos = 1_000_000;
 pub(crate) const SECOND: Nanos = 1_000_000_000;
 
+/// What a thread does.
+pub(crate) type Body = Box<dyn FnOnce() + Send>;
+
 pub(crate) struct World {
     pub(crate) now: Nanos,
     events: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
@@ -43,6 +46,10 @@ pub(crate) struct World {
     pub(crate) bells: Vec<BellState>,
     /// All that ever rang, by their numbers.
     pub(crate) rings: Vec<(WaitId, Ring)>,
+    /// Threads that memlock wants to have started, and of which process.
+    pub(crate) starting: Vec<(usize, Body)>,
+    /// Which tasks sleep on what, by its name.
+    pub(crate) sleepers: BTreeMap<usize, Vec<usize>>,
     pub(crate) requests: BTreeMap<u64, Request>,
     pub(crate) current: Option<usize>,
     pub(crate) judge: Judge,
@@ -193,6 +200,8 @@ impl World {
             tasks: Vec::new(),
             bells: Vec::new(),
             rings: Vec::new(),
+            starting: Vec::new(),
+            sleepers: BTreeMap::new(),
             requests: BTreeMap::new(),
             current: None,
             judge: Judge::new(&scenario),
@@ -255,7 +264,7 @@ impl World {
     }
 
     /// Wakes a task that sleeps, after the moment that this takes.
-    fn wake(&mut self, task: usize) {
+    pub(crate) fn wake(&mut self, task: usize) {
         let time = self.now + self.chance.within(MICRO..60 * MICRO);
         self.resume_at(task, time);
     }
@@ -294,8 +303,13 @@ impl World {
         if matches!(event, Event::Tick | Event::Back) {
             self.judge.look_at_semaphores(time, self.server.time());
         }
+        if matches!(event, Event::Mishap(_)) {
+            self.judge.keepers.trouble(self.troubled);
+        }
         if event == Event::Tick {
             self.check_waiters();
+            let stopped = |process: usize| self.processes[process].paused_until;
+            self.judge.check_kept(time, stopped);
         }
         todo
     }
@@ -366,8 +380,9 @@ impl World {
             Mishap::Pause(process, length) => {
                 let end = until(self, length);
                 if let Some(paused) = self.processes.get_mut(process) {
-                    paused.paused_until = end;
-                    self.troubled = end;
+                    // It may be stopped for longer already.
+                    paused.paused_until = paused.paused_until.max(end);
+                    self.troubled = paused.paused_until;
                 }
             }
             Mishap::CutOff(host, length) => {

@@ -1,13 +1,15 @@
 //! A hold: what the keeper and the owner share, how it is lost, and how that is told.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{Held, Loss, Notice, Tell};
 use crate::client::Client;
 use crate::clock::Moment;
+use crate::flaw::{self, Flaw};
 use crate::fork;
+use crate::thread::Signal;
 
 /// What the keeper and the owner share. No mutex of it is locked while anybody speaks to a server.
 pub(crate) struct Hold {
@@ -23,7 +25,7 @@ pub(crate) struct Hold {
     pub(super) cleaned: AtomicBool,
     /// Set by whoever finds out first. The keeper tells it.
     pub(super) lost: Mutex<Option<Loss>>,
-    pub(super) was_lost: Condvar,
+    pub(super) was_lost: Signal,
     pub(super) longest: Option<Moment>,
     pub(super) tell: Option<Tell>,
     pub(super) course: Mutex<Course>,
@@ -82,7 +84,7 @@ impl Hold {
             first
         };
         if first {
-            self.was_lost.notify_all();
+            self.was_lost.wake_all();
             self.client.keeper().hurry();
         }
     }
@@ -91,14 +93,15 @@ impl Hold {
     pub(super) fn wake_waiters(&self) {
         // Whoever looked before waits by now.
         drop(self.lost.lock().unwrap_or_else(PoisonError::into_inner));
-        self.was_lost.notify_all();
+        self.was_lost.wake_all();
     }
 
     /// Tells its owner, once, unless it was released: then that is the answer.
     pub(super) fn tell_loss(&self) {
         if let Some(loss) = self.loss()
             && self.is_kept()
-            && !std::mem::replace(&mut self.course().told, true)
+            && (!std::mem::replace(&mut self.course().told, true) || flaw::has(Flaw::TellTwice))
+            && !flaw::has(Flaw::LoseSilently)
         {
             self.tell(Notice::Lost(loss));
         }

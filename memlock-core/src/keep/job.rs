@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{Held, Hold};
 use crate::client::Client;
 use crate::clock::Moment;
+use crate::flaw::{self, Flaw};
 use crate::mutex::{self, Lock};
 use crate::owner::Token;
 use crate::semaphore::{self, Permit};
@@ -57,12 +58,19 @@ impl Job {
         }
     }
 
-    /// Whether the old leases last: not one request leaves later.
-    pub(super) fn is_in_time(&self) -> bool {
+    /// Whether the old leases last, and nobody has let go meanwhile or held it for as long as is allowed: otherwise no further request
+    /// leaves. Those of several that may be renewed go along with the next round.
+    pub(super) fn may_go_on(&self) -> bool {
         let now = self.client().clock().now();
+        let lasts = |deadline| now < deadline || flaw::has(Flaw::KeepPastTheEnd);
+        let wanted =
+            |hold: &Hold| (hold.is_kept() || flaw::has(Flaw::KeepWhatWasLetGo)) && !hold.is_at_its_longest();
         match self {
-            Job::Lock(_, renewal) => now < renewal.old_deadline,
-            Job::Permits(_, renewals) => renewals.permits.iter().all(|permit| now < permit.old_deadline),
+            Job::Lock(hold, renewal) => lasts(renewal.old_deadline) && wanted(hold),
+            Job::Permits(holds, renewals) => {
+                renewals.permits.iter().all(|permit| lasts(permit.old_deadline))
+                    && holds.iter().all(|(hold, _)| wanted(hold))
+            }
         }
     }
 
@@ -95,13 +103,7 @@ impl Job {
             },
             Job::Permits(holds, renewals) => match renewals.take(reply, sent) {
                 semaphore::Renewed::All => {
-                    for (hold, token) in &*holds {
-                        let renewed = renewals.permits.iter().find(|permit| permit.token == *token);
-                        if let (Some(renewed), Some(Held::Permit(permit))) = (renewed, hold.held().as_mut()) {
-                            Permit::renewed(permit, renewed.deadline);
-                        }
-                        hold.renewed();
-                    }
+                    renewed_all(holds, renewals);
                     false
                 }
                 semaphore::Renewed::Gone(gone) => {
@@ -119,12 +121,29 @@ impl Job {
     /// The step failed. `sent`: but it may have been carried out.
     pub(super) fn failed(&self, sent: bool) {
         match self {
+            Job::Lock(hold, _) if sent && flaw::has(Flaw::KeepLostReplyIsLoss) => hold.gone(),
             Job::Lock(hold, renewal) => hold.not_renewed(sent && renewal.writes()),
+            Job::Permits(holds, renewals)
+                if sent && renewals.writes() && flaw::has(Flaw::KeepHopeRenewed) =>
+            {
+                renewed_all(holds, renewals);
+            }
             Job::Permits(holds, renewals) => {
                 for (hold, _) in holds {
                     hold.not_renewed(sent && renewals.writes());
                 }
             }
         }
+    }
+}
+
+/// All of them have their new lease.
+fn renewed_all(holds: &[(Arc<Hold>, Token)], renewals: &semaphore::Renewals) {
+    for (hold, token) in holds {
+        let renewed = renewals.permits.iter().find(|permit| permit.token == *token);
+        if let (Some(renewed), Some(Held::Permit(permit))) = (renewed, hold.held().as_mut()) {
+            Permit::renewed(permit, renewed.deadline);
+        }
+        hold.renewed();
     }
 }

@@ -1,9 +1,11 @@
 //! The keeper: a client's list of what is kept, and the thread that renews it.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Hold, no_thread, round};
 use crate::error::Result;
+use crate::flaw::{self, Flaw};
+use crate::thread::{self, Signal};
 
 /// What one process keeps by one client.
 #[derive(Default)]
@@ -14,7 +16,7 @@ pub(crate) struct Keeper {
 #[derive(Default)]
 struct Shared {
     list: Mutex<List>,
-    changed: Condvar,
+    changed: Signal,
 }
 
 #[derive(Default)]
@@ -34,23 +36,25 @@ impl Keeper {
         list.changes += 1;
         if !std::mem::replace(&mut list.running, true) {
             let shared = Arc::clone(&self.shared);
-            if let Err(error) = start(move || run(&shared)) {
+            if let Err(error) = thread::start("memlock-keeper", move || run(&shared)) {
                 list.running = false;
                 list.holds.retain(|other| !Arc::ptr_eq(other, hold));
                 return Err(no_thread(&error));
             }
         }
-        self.shared.changed.notify_all();
+        self.shared.changed.wake_all();
         Ok(())
     }
 
     /// Keeps it no longer.
     pub(super) fn forget(&self, hold: &Hold) {
         let mut list = self.shared.list();
-        let place = list.holds.iter().position(|other| std::ptr::eq(&raw const **other, hold));
+        let is_it =
+            |other: &Arc<Hold>| std::ptr::eq(&raw const **other, hold) && !flaw::has(Flaw::KeepForGood);
+        let place = list.holds.iter().position(is_it);
         let gone = place.map(|place| list.holds.swap_remove(place));
         list.changes += 1;
-        self.shared.changed.notify_all();
+        self.shared.changed.wake_all();
         drop(list);
         drop(gone);
     }
@@ -58,7 +62,7 @@ impl Keeper {
     /// There is something to be done before it is due.
     pub(super) fn hurry(&self) {
         self.shared.list().changes += 1;
-        self.shared.changed.notify_all();
+        self.shared.changed.wake_all();
     }
 }
 
@@ -83,22 +87,7 @@ fn run(shared: &Shared) {
         let list = shared.list();
         // A hold that came meanwhile may be due sooner.
         if list.changes == changes {
-            drop(shared.changed.wait_timeout(list, pause));
+            shared.changed.sleep(list, pause);
         }
     }
-}
-
-/// Starts a thread in which no signal handler of the program runs.
-fn start(body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    // SAFETY: the sets are plain memory, filled before they are read; the mask is put back below, whatever happens.
-    let before = unsafe {
-        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        before
-    };
-    let started = std::thread::Builder::new().name("memlock-keeper".into()).spawn(body);
-    // SAFETY: as above.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
-    started.map(|_| ())
 }

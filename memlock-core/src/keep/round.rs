@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::job::Job;
 use super::{Hold, Loss, Notice};
 use crate::clock::Moment;
+use crate::flaw::{self, Flaw};
 use crate::store::Op;
 
 /// How many packets a server is sent in one round at most: two, and two more where it answers slowly.
@@ -39,7 +40,7 @@ pub(super) fn round(holds: &[Arc<Hold>]) -> Duration {
 /// Renews what one server keeps.
 fn renew(mut jobs: Vec<Job>) {
     for _ in 0..PASSES {
-        jobs.retain(Job::is_in_time);
+        jobs.retain(Job::may_go_on);
         let Some(first) = jobs.first() else { return };
         let (client, route) = (first.client().clone(), first.route());
         let sent = client.clock().now();
@@ -69,7 +70,7 @@ impl Hold {
     /// Whether it is held yet. Tells the owner what there is to tell.
     fn lives_on(&self) -> bool {
         let Some(left) = self.held().as_ref().map(super::Held::remaining) else { return false };
-        if left.is_zero() {
+        if left.is_zero() && (self.is_at_its_longest() || !flaw::has(Flaw::KeepPastTheEnd)) {
             self.note(self.why_over());
         }
         if self.loss().is_some() {
@@ -83,7 +84,7 @@ impl Hold {
             course.warned |= late;
             first
         };
-        if in_danger {
+        if in_danger && !flaw::has(Flaw::NoWarning) {
             self.tell(Notice::Danger(left));
         }
         true
@@ -94,8 +95,8 @@ impl Hold {
         !self.is_at_its_longest() && self.course().due <= self.now() + ahead
     }
 
-    fn is_at_its_longest(&self) -> bool {
-        self.longest.is_some_and(|longest| longest <= self.now())
+    pub(super) fn is_at_its_longest(&self) -> bool {
+        self.longest.is_some_and(|longest| longest <= self.now()) && !flaw::has(Flaw::KeepBeyondMaxHold)
     }
 
     /// How long it can be left alone.
@@ -113,16 +114,21 @@ impl Hold {
         if course.overdue && !course.warned {
             next = next.min(left.saturating_sub(self.lease / 2));
         }
+        // It came to that in the course of a round: its owner is to know.
+        if self.is_at_its_longest() && !course.warned {
+            next = Duration::ZERO;
+        }
         // Clocks are coarse: no round for nothing.
         next + Duration::from_millis(1)
     }
 
     /// It has its whole lease again.
     pub(super) fn renewed(&self) {
+        let due = self.in_time();
         let mut course = self.course();
         (course.overdue, course.warned, course.in_doubt) = (false, false, false);
         course.retry = Duration::ZERO;
-        course.due = self.in_time();
+        course.due = due;
     }
 
     /// It could not be renewed now. `in_doubt`: or it was, without our knowing.
@@ -132,13 +138,17 @@ impl Hold {
         course.overdue = true;
         course.in_doubt |= in_doubt;
         course.retry = (course.retry * 2).clamp(super::FIRST_RETRY, super::LONGEST_RETRY);
-        course.due = now + course.retry;
+        course.due = now + if flaw::has(Flaw::KeepOnlyOnce) { self.lease } else { course.retry };
     }
 
-    /// When to renew what has its whole lease now: after a third of it, or somewhat less, so that not all clients do it at once.
+    /// When to renew it: after a third of its lease, or somewhat less, so that not all clients do it at once. At once, if so much of
+    /// it has passed already.
     pub(super) fn in_time(&self) -> Moment {
         let chance = self.client.identity().map_or(0.5, |identity| identity.fraction());
-        self.now() + (self.lease / 3).mul_f64(0.9 + 0.1 * chance)
+        let after = if flaw::has(Flaw::KeepTooLate) { self.lease * 2 } else { self.lease / 3 };
+        let left = self.held().as_ref().map_or(Duration::ZERO, super::Held::remaining);
+        let passed = self.lease.saturating_sub(left);
+        self.now() + after.mul_f64(0.9 + 0.1 * chance).saturating_sub(passed)
     }
 
     pub(super) fn now(&self) -> Moment {

@@ -2,6 +2,7 @@
 
 use super::{Lock, SUSPICIOUS_DELAY};
 use crate::clock::Moment;
+use crate::flaw::{self, Flaw};
 use crate::lease::{CLOCK_ERROR, Lease};
 use crate::name::Key;
 use crate::owner::{OwnerRecord, RINGS, Token, is_ours};
@@ -43,6 +44,9 @@ impl Renewal {
     pub(crate) fn op(&self) -> Op<'_> {
         let Renewal { key, version, value, lease, .. } = self;
         match self.step {
+            Step::Swap if flaw::has(Flaw::KeepPutsBack) && version.cas == 0 => {
+                Op::Add { key, value, ttl: lease.ttl() }
+            }
             Step::Swap => Op::Swap { key, version: *version, value, ttl: lease.ttl() },
             Step::Read | Step::Believe(_) => Op::Get { key },
         }
@@ -63,18 +67,24 @@ impl Renewal {
         match (self.step, reply) {
             (Step::Swap, &Reply::Stored(version)) => {
                 self.version = version;
-                let deadline = self.lease.deadline(sent);
-                if came.since(sent) <= SUSPICIOUS_DELAY {
+                let deadline = self.lease.deadline(if flaw::has(Flaw::KeepFromReply) { came } else { sent });
+                if came.since(sent) <= SUSPICIOUS_DELAY || flaw::has(Flaw::BelieveSlowRenewals) {
                     return until(deadline, self);
                 }
                 self.step = Step::Believe(deadline);
                 Renewed::NotYet
             }
-            (Step::Swap, Reply::Changed) => {
+            (Step::Swap, Reply::Missing) if flaw::has(Flaw::KeepPutsBack) => {
+                self.version.cas = 0;
+                Renewed::NotYet
+            }
+            (Step::Swap, Reply::Changed) if !flaw::has(Flaw::KeepChangedIsGone) => {
                 self.step = Step::Read;
                 Renewed::NotYet
             }
-            (Step::Read, Reply::Value(item)) if is_ours(&item.value, self.token) => {
+            (Step::Read, Reply::Value(item))
+                if is_ours(&item.value, self.token) || flaw::has(Flaw::KeepAnyones) =>
+            {
                 self.version = item.version;
                 // A waiter may have written into our record that it waits.
                 let marked = |value: &[u8]| OwnerRecord::parse(value).is_some_and(|record| record.rings);
@@ -98,7 +108,7 @@ impl Lock {
     /// Begins a renewal; `in_doubt`: an earlier one got no reply. `None` when there is nothing to renew.
     pub(crate) fn renewal(&mut self, in_doubt: bool) -> Option<Renewal> {
         let now = self.client.clock().now();
-        if self.remaining().is_zero() {
+        if self.remaining().is_zero() && !flaw::has(Flaw::KeepPastTheEnd) {
             return None;
         }
         // It may reach the server at any time until its reply is given up.

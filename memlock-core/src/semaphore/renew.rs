@@ -6,6 +6,7 @@ use super::Semaphore;
 use super::permit::Permit;
 use super::seen::Seen;
 use crate::clock::Moment;
+use crate::flaw::{self, Flaw};
 use crate::lease::{CLOCK_ERROR, Lease, Ttl};
 use crate::owner::Token;
 use crate::store::{Op, Reply, Route};
@@ -93,7 +94,9 @@ impl Renewals {
                 };
                 let gone: Vec<Renewing> = self
                     .permits
-                    .extract_if(.., |permit| seen.record.held_by(permit.token).is_none())
+                    .extract_if(.., |permit| {
+                        seen.record.held_by(permit.token).is_none() && !flaw::has(Flaw::KeepGonePermits)
+                    })
                     .collect();
                 if let Step::Believe = step {
                     for permit in &mut self.permits {
@@ -136,7 +139,7 @@ impl Permit {
 
     fn renewing(&mut self) -> Option<Renewing> {
         let now = self.semaphore.client.clock().now();
-        if self.remaining().is_zero() {
+        if self.remaining().is_zero() && !flaw::has(Flaw::KeepPastTheEnd) {
             return None;
         }
         let lease = self.semaphore.lease;

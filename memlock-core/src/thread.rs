@@ -1,0 +1,81 @@
+//! Threads of our own, and what they sleep on: the only place where memlock takes them from, so that a simulation can give its
+//! own.
+#![cfg_attr(not(memlock_sim), allow(unreachable_pub, reason = "only the simulation sees it from outside"))]
+
+use std::sync::{Condvar, MutexGuard};
+use std::time::Duration;
+
+/// Starts a thread in which no signal handler of the program runs.
+pub(crate) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    #[cfg(memlock_sim)]
+    if let Some(threads) = THREADS.get() {
+        threads.start(Box::new(body));
+        return Ok(());
+    }
+    // SAFETY: the sets are plain memory, filled before they are read; the mask is put back below, whatever happens.
+    let before = unsafe {
+        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        before
+    };
+    let started = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+    // SAFETY: as above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+    started.map(|_| ())
+}
+
+/// What threads sleep on until they are woken, or until time has passed.
+#[derive(Default)]
+pub(crate) struct Signal(Condvar);
+
+impl Signal {
+    /// Unlocks, and sleeps so long, or less: the caller looks again at what it waits for.
+    pub(crate) fn sleep<T>(&self, guard: MutexGuard<'_, T>, limit: Duration) {
+        #[cfg(memlock_sim)]
+        if let Some(threads) = THREADS.get() {
+            drop(guard);
+            return threads.sleep(self.name(), limit);
+        }
+        drop(self.0.wait_timeout(guard, limit));
+    }
+
+    /// Wakes all that sleep on it.
+    pub(crate) fn wake_all(&self) {
+        #[cfg(memlock_sim)]
+        if let Some(threads) = THREADS.get() {
+            return threads.wake_all(self.name());
+        }
+        self.0.notify_all();
+    }
+
+    /// No other one has this name while it lives.
+    #[cfg(memlock_sim)]
+    fn name(&self) -> usize {
+        &raw const *self as usize
+    }
+}
+
+/// Threads of a simulation's, of which one runs at a time.
+#[cfg(memlock_sim)]
+pub trait Threads {
+    /// Lets `body` run as another thread of the process that runs now.
+    fn start(&self, body: Box<dyn FnOnce() + Send>);
+
+    /// Lets others run for so long, or until that signal wakes this thread.
+    fn sleep(&self, signal: usize, limit: Duration);
+
+    /// Wakes all that sleep on that signal.
+    fn wake_all(&self, signal: usize);
+}
+
+#[cfg(memlock_sim)]
+thread_local! {
+    static THREADS: std::cell::Cell<Option<&'static dyn Threads>> = const { std::cell::Cell::new(None) };
+}
+
+/// From now on this thread takes its threads from there.
+#[cfg(memlock_sim)]
+pub fn simulate(threads: Option<&'static dyn Threads>) {
+    THREADS.set(threads);
+}

@@ -1,0 +1,85 @@
+//! Keepers: which tasks they are, what they ask the server for, and how that went.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::judge::Doer;
+use crate::world::{MILLI, Nanos};
+
+/// An exchange that took longer may have come too late.
+const PROMPT: Nanos = 50 * MILLI;
+
+#[derive(Debug, Default)]
+pub(crate) struct Keepers {
+    tasks: BTreeSet<usize>,
+    /// When something last went wrong: for everybody, and with what the keepers of a process have asked.
+    troubled: Nanos,
+    troubles: BTreeMap<usize, Nanos>,
+    /// Which keepers wait for an answer, of which process, and since when.
+    asking: BTreeMap<usize, (usize, Nanos)>,
+    /// When a keeper began what it sent then: it may have had to be connected first.
+    begun: BTreeMap<(usize, Nanos), Nanos>,
+    /// Who wants to do something while a renewal is under way, by the process.
+    lurking: BTreeMap<usize, usize>,
+}
+
+impl Keepers {
+    /// This task is a keeper.
+    pub(crate) fn begins(&mut self, task: usize) {
+        self.tasks.insert(task);
+    }
+
+    pub(crate) fn has(&self, task: usize) -> bool {
+        self.tasks.contains(&task)
+    }
+
+    /// Something went wrong, and does so until then.
+    pub(crate) fn trouble(&mut self, until: Nanos) {
+        self.troubled = self.troubled.max(until);
+    }
+
+    /// A task asks the server for something. Tells who is to be woken by that.
+    pub(crate) fn asks(&mut self, task: usize, process: usize, now: Nanos) -> Option<usize> {
+        if !self.has(task) {
+            return None;
+        }
+        self.asking.insert(task, (process, now));
+        self.lurking.remove(&process)
+    }
+
+    /// This task is to be woken when the keeper of its process next asks the server for something.
+    pub(crate) fn lurks(&mut self, task: usize, process: usize) {
+        self.lurking.insert(process, task);
+    }
+
+    pub(crate) fn lurks_no_more(&mut self, process: usize) {
+        self.lurking.remove(&process);
+    }
+
+    /// That leaves now.
+    pub(crate) fn sends(&mut self, task: usize, now: Nanos) {
+        if let Some(&(_, begun)) = self.asking.get(&task) {
+            self.begun.insert((task, now), begun);
+        }
+    }
+
+    /// And that is over.
+    pub(crate) fn asked(&mut self, task: usize, now: Nanos, failed: bool) {
+        if let Some((process, sent)) = self.asking.remove(&task)
+            && (failed || now - sent > PROMPT)
+        {
+            self.troubles.insert(process, now);
+        }
+    }
+
+    /// When that was begun which is carried out now.
+    pub(crate) fn begun(&self, by: Doer) -> Nanos {
+        self.begun.get(&(by.task, by.sent)).copied().unwrap_or(by.sent)
+    }
+
+    /// Whether nothing has gone wrong since then, for the keeper of that process.
+    pub(crate) fn all_was_well(&self, process: usize, since: Nanos, now: Nanos) -> bool {
+        let waits = |&(whose, sent): &(usize, Nanos)| whose == process && now - sent > PROMPT;
+        let trouble = self.troubled.max(self.troubles.get(&process).copied().unwrap_or(0));
+        trouble < since && !self.asking.values().any(waits)
+    }
+}

@@ -1,0 +1,233 @@
+//! What the tasks of a run do with what they keep.
+
+use std::sync::{Arc, Mutex as StdMutex, PoisonError, Weak};
+use std::time::Duration;
+
+use memlock_core::{Keep, Kept, Notice, Release};
+
+use crate::actors::{Actor, duration, here, nap, object, say};
+use crate::held::Held;
+use crate::permits::must_be_trouble;
+use crate::seams::until;
+use crate::world::{self, MILLI, Nanos, SECOND, with};
+
+/// What a process keeps: the judge looks at it, and its children find it there.
+pub(crate) type Chest = Arc<StdMutex<Vec<Treasure>>>;
+
+#[derive(Clone)]
+pub(crate) struct Treasure {
+    token: String,
+    kept: Weak<Kept>,
+}
+
+/// Something that this task keeps.
+struct Mine {
+    token: String,
+    hold: u64,
+    lease: Nanos,
+    kept: Arc<Kept>,
+}
+
+fn treasures(chest: &Chest) -> Vec<(String, Arc<Kept>)> {
+    let mut chest = chest.lock().unwrap_or_else(PoisonError::into_inner);
+    chest.retain(|it| it.kept.strong_count() > 0);
+    chest.iter().filter_map(|it| Some((it.token.clone(), it.kept.upgrade()?))).collect()
+}
+
+/// Tells the judge what the holders of all that a process keeps would believe now.
+pub(crate) fn look_at(chest: &Chest, process: usize) {
+    for (token, kept) in treasures(chest) {
+        let end = until(process, kept.would_remain());
+        with(|world| world.judge.believes(&token, end, world.now, &world.server));
+    }
+}
+
+/// What a child finds of its parent's is not its own.
+pub(crate) fn inherit(chest: &Chest) {
+    for (token, kept) in treasures(chest) {
+        say(format!("the child looks at what its parent keeps as {token}"));
+        let found = (kept.is_held(), kept.lost(), kept.check(), kept.wait_lost(Duration::from_secs(1)));
+        if !matches!((found, kept.release()), ((false, None, Ok(false), None), Ok(Release::NotHeld))) {
+            object(format!("a child was told that it keeps {token}"));
+        }
+    }
+}
+
+/// The keeper tells something.
+fn told(token: &str, notice: Notice) {
+    let (_, process, _) = here();
+    say(format!("the holder of {token} is told {notice:?}"));
+    let end = match notice {
+        Notice::Danger(left) => until(process, left),
+        Notice::Lost(_) => 0,
+    };
+    with(|world| {
+        let stopped = world.processes[process].paused_until;
+        world.judge.told(token, notice, end, world.now, stopped, &world.server);
+    });
+}
+
+impl Actor {
+    /// Keeps it for a while, and lets go.
+    pub(crate) fn keep(&mut self, held: Held, hold: u64, lease: Nanos) {
+        let (_, process, now) = here();
+        let token = held.token().to_string();
+        let max_hold =
+            self.chance.permille(350).then(|| duration(self.chance.spread(50 * MILLI, 12 * SECOND)));
+        let longest = max_hold.map(|longest| until(process, longest));
+        say(format!("keeps {token}, for {max_hold:?} at most"));
+        with(|world| world.judge.begins_to_keep(hold, lease, longest, now));
+        let name = token.clone();
+        let tell = Some(Box::new(move |notice| told(&name, notice)) as Box<dyn Fn(Notice) + Send + Sync>);
+        let kept = match held.keep(Keep { max_hold, tell }) {
+            Ok(kept) => Arc::new(kept),
+            Err(error) => return object(format!("it could not be kept: {error}")),
+        };
+        let mut chest = self.chest.lock().unwrap_or_else(PoisonError::into_inner);
+        chest.push(Treasure { token: token.clone(), kept: Arc::downgrade(&kept) });
+        drop(chest);
+        let mine = Mine { token, hold, lease, kept };
+        for _ in 0..6 {
+            match self.chance.within(0..10) {
+                0..=3 => {
+                    let length = self.chance.spread(MILLI, 2 * lease);
+                    nap(length);
+                }
+                4 => nap(lease + SECOND),
+                5..=6 => self.wait_for_the_loss(&mine),
+                7 => check(&mine),
+                8 => look(&mine),
+                _ => break,
+            }
+        }
+        self.let_go_of_kept(mine);
+    }
+
+    fn wait_for_the_loss(&mut self, mine: &Mine) {
+        let limit = self.chance.spread(MILLI, 2 * mine.lease);
+        let (_, process, _) = here();
+        let end = until(process, duration(limit));
+        let lost = mine.kept.wait_lost(duration(limit));
+        let (_, _, now) = here();
+        say(format!(
+            "waits for the loss of {} for {:.3} s, and is told {lost:?}",
+            mine.token,
+            limit as f64 / 1e9
+        ));
+        let late = now.saturating_sub(end);
+        if lost.is_none() && now + MILLI < end {
+            object("a wait for the loss ended before its limit".to_owned());
+        } else if with(|world| world.scenario.calm) && late > 30 * MILLI {
+            object(format!("a wait for the loss ended {:.3} s too late", late as f64 / 1e9));
+        }
+        look(mine);
+    }
+
+    fn let_go_of_kept(&mut self, mine: Mine) {
+        let calm = with(|world| world.scenario.calm);
+        if self.chance.permille(300) {
+            wait_for_a_renewal(mine.lease);
+        }
+        let Mine { token, hold, kept, .. } = mine;
+        let way = self.chance.within(u64::from(calm)..20);
+        for _ in 0..3 {
+            let (_, process, begun) = here();
+            with(|world| {
+                world.judge.pauses_using(hold, begun, true);
+                world.judge.lets_go(&token, true);
+            });
+            if way < 3 {
+                break;
+            }
+            let released = kept.release();
+            say(format!("releasing {token}, which was kept, is answered {released:?}"));
+            let (_, _, now) = here();
+            match released {
+                Ok(released) => {
+                    with(|world| {
+                        match released {
+                            Release::Released => world.judge.told_released(hold, &world.server),
+                            Release::Lost => world.judge.was_lost_before(&token, now, &world.server),
+                            Release::NotHeld => {
+                                world.judge.object("a holder was told that it keeps nothing");
+                            }
+                        }
+                        world.judge.has_let_go(&token, now);
+                    });
+                    self.release_kept_again(&kept, released);
+                    break;
+                }
+                Err(error) => self.failed(hold, begun, &error),
+            }
+            let end = until(process, kept.would_remain());
+            with(|world| {
+                world.judge.uses(hold, end);
+                world.judge.lets_go(&token, false);
+            });
+            let pause = self.chance.spread(MILLI, 2 * SECOND);
+            nap(pause);
+        }
+        with(|world| {
+            world.judge.pauses_using(hold, world.now, true);
+            world.judge.lets_go(&token, true);
+        });
+        match (way, Arc::try_unwrap(kept)) {
+            (0, Ok(kept)) => kept.abandon(),
+            (_, kept) => drop(kept),
+        }
+        let (_, _, now) = here();
+        with(|world| {
+            world.judge.has_let_go(&token, now);
+            world.judge.forgets(hold);
+        });
+        // What was lost stays on the server for a while, which the end of a calm run is not to find.
+        if calm {
+            nap(4 * SECOND);
+        }
+    }
+
+    fn release_kept_again(&mut self, kept: &Kept, released: Release) {
+        if self.chance.permille(200) {
+            let again = kept.release();
+            if kept.is_held() || !matches!(again, Ok(again) if again == Release::NotHeld || again == released)
+            {
+                object(format!("what was released is still kept: {again:?}"));
+            }
+        }
+    }
+}
+
+/// Until one is under way, if one is soon.
+fn wait_for_a_renewal(lease: Nanos) {
+    let (task, process, now) = here();
+    with(|world| world.judge.keepers.lurks(task, process));
+    world::sleep_until(now + lease / 2);
+    with(|world| world.judge.keepers.lurks_no_more(process));
+}
+
+/// Asks the server whether it is there.
+fn check(mine: &Mine) {
+    let (_, _, begun) = here();
+    let there = mine.kept.check();
+    say(format!("checking {} is answered {there:?}", mine.token));
+    match there {
+        Ok(true) => with(|world| world.judge.was_there(&mine.token, begun)),
+        Ok(false) if mine.kept.lost().is_none() => {
+            object(format!("{} was said not to be there, and is not lost", mine.token));
+        }
+        Ok(false) => look(mine),
+        Err(error) => must_be_trouble("checking", &error),
+    }
+}
+
+/// Looks at it, which is no I/O.
+fn look(mine: &Mine) {
+    let lost = mine.kept.lost();
+    let (_, _, now) = here();
+    if mine.kept.is_held() == lost.is_some() {
+        object(format!("{} is held and lost, or neither of them", mine.token));
+    }
+    if let Some(loss) = lost {
+        with(|world| world.judge.learns(&mine.token, loss, now, &world.server));
+    }
+}

@@ -1,0 +1,56 @@
+//! Threads that memlock starts itself, and what they sleep on: tasks like any other.
+
+use std::time::Duration;
+
+use memlock_core::thread::Threads;
+
+use crate::seams::until;
+use crate::world::{self, World, with};
+
+pub(crate) struct SimThreads;
+
+impl Threads for SimThreads {
+    fn start(&self, body: Box<dyn FnOnce() + Send>) {
+        with(|world| {
+            if let Some(task) = world.current {
+                let process = world.tasks[task].process;
+                world.say(|_| "starts a thread".to_owned());
+                world.starting.push((process, body));
+            }
+        });
+    }
+
+    fn sleep(&self, signal: usize, limit: Duration) {
+        let Some((task, process)) = with(|world| world.current.map(|task| (task, world.tasks[task].process)))
+        else {
+            return;
+        };
+        let end = until(process, limit);
+        with(|world| world.sleepers.entry(signal).or_default().push(task));
+        world::sleep_until(end);
+        with(|world| world.wakes_up(signal, task));
+    }
+
+    fn wake_all(&self, signal: usize) {
+        with(|world| {
+            // Of those that were killed, some still stand there; and what had this name then is another thing.
+            let sleepers = world.sleepers.remove(&signal).unwrap_or_default();
+            for task in sleepers {
+                if world.processes[world.tasks[task].process].alive {
+                    world.wake(task);
+                }
+            }
+        });
+    }
+}
+
+impl World {
+    fn wakes_up(&mut self, signal: usize, task: usize) {
+        if let Some(sleepers) = self.sleepers.get_mut(&signal) {
+            sleepers.retain(|&other| other != task);
+            if sleepers.is_empty() {
+                self.sleepers.remove(&signal);
+            }
+        }
+    }
+}
