@@ -125,6 +125,13 @@ impl Held {
         }
     }
 
+    fn key(&self) -> Key {
+        match self {
+            Held::Lock(lock) => lock.identity().1,
+            Held::Permit(permit) => permit.semaphore().key().clone(),
+        }
+    }
+
     fn identity(&self) -> Identity {
         match self {
             Held::Lock(lock) => {
@@ -191,6 +198,7 @@ impl Kept {
         let (lease, server) = (held.lease(), client.server_of(held.route()));
         let hold = Arc::new(Hold {
             process: held.process(),
+            key: held.key(),
             fence,
             lease,
             server,

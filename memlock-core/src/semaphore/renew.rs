@@ -7,6 +7,7 @@ use super::permit::Permit;
 use super::seen::Seen;
 use crate::clock::Moment;
 use crate::lease::{CLOCK_ERROR, Lease, Ttl};
+use crate::name::Key;
 use crate::owner::Token;
 use crate::store::{Op, Reply, Route};
 
@@ -180,6 +181,10 @@ impl Permit {
 impl Semaphore {
     pub(crate) fn route(&self) -> Route {
         self.route
+    }
+
+    pub(crate) fn key(&self) -> &Key {
+        &self.key
     }
 
     /// Whether this token holds permits, as the server says.

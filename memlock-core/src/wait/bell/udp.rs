@@ -44,6 +44,8 @@ pub(crate) struct UdpBells {
 struct Tower {
     /// A ring was heard, and none was missed since.
     heard: AtomicBool,
+    /// A bell could not be opened.
+    mute: AtomicBool,
     first: OnceLock<Box<Link>>,
     /// From which we ring: for IPv4 and for IPv6.
     ringers: [OnceLock<Mutex<UdpSocket>>; 2],
@@ -190,7 +192,10 @@ impl Bell for UdpBell {
             Ok(Socket { udp, address, near: self.near, test })
         });
         let deaf = |error| {
-            log::warn!(
+            // Once is enough: no waiter of this process will have one.
+            let known = self.tower.mute.swap(true, Ordering::Relaxed);
+            log::log!(
+                if known { log::Level::Debug } else { log::Level::Warn },
                 "No bell can be opened on {advertised} ({error}): this waiter asks the server now and then."
             );
         };
