@@ -46,6 +46,8 @@ struct Tower {
     heard: AtomicBool,
     /// A bell could not be opened.
     mute: AtomicBool,
+    /// A ring was missed at some time.
+    missed: AtomicBool,
     first: OnceLock<Box<Link>>,
     /// From which we ring: for IPv4 and for IPv6.
     ringers: [OnceLock<Mutex<UdpSocket>>; 2],
@@ -126,7 +128,13 @@ impl Bells for UdpBells {
 
     /// Notes that somebody rang and we did not hear it.
     fn missed(&self) {
-        self.tower.get().heard.store(false, Ordering::Relaxed);
+        let tower = self.tower.get();
+        tower.heard.store(false, Ordering::Relaxed);
+        let known = tower.missed.swap(true, Ordering::Relaxed);
+        log::log!(
+            if known { log::Level::Debug } else { log::Level::Info },
+            "A ring did not reach this process in time. Where UDP is blocked, its waiters look for themselves, later."
+        );
     }
 
     /// Wakes everybody who sleeps. It reads atomics and writes to descriptors, so a signal handler may call it.
