@@ -138,10 +138,10 @@ impl Hold {
         let key = &self.key;
         match notice {
             Notice::Danger(left) if self.why_over() == Loss::MaxHold => {
-                log::warn!("{key} was held for as long as was allowed; it ends in {left:?}.");
+                log::warn!("{key} was held for as long as was allowed; it ends in {left:.1?}.");
             }
             Notice::Danger(left) => {
-                log::warn!("The lease of {key} could not be renewed so far; it ends in {left:?}.");
+                log::warn!("The lease of {key} could not be renewed so far; it ends in {left:.1?}.");
             }
             Notice::Lost(loss) => log::warn!("{key} is lost: {loss}."),
         }
