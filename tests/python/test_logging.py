@@ -192,10 +192,16 @@ def test_a_handler_may_use_what_it_is_told_of(
         with pytest.raises(memlock.Error):
             mutex.check() or mutex.extend()
 
+    def work() -> None:
+        with pytest.raises(memlock.Error):
+            getattr(mutex, call)()
+
     handler = listen(use)
     mortal_server.kill()
-    with pytest.raises(memlock.Error):
-        getattr(mutex, call)()
+    working = threading.Thread(target=work, daemon=True)
+    working.start()
+    working.join(20)
+    assert not working.is_alive(), "it hangs"
     assert handler.records
 
 
@@ -395,15 +401,24 @@ time.sleep(0.3)
         assert run(PROGRAM + program, server.url, name) == []
 
 
-def test_a_busy_program_is_not_held_up(server: Memcached, name: str) -> None:
-    """A lock is kept while the interpreter is busy and its keeper has something to say."""
+def test_a_lock_is_kept_while_its_keeper_waits_for_a_busy_interpreter(
+    mortal_server: Memcached, name: str
+) -> None:
     program = """
-listen()
-mutex = memlock.connect(url).mutex(name, lease=1, renew=True)
+mutex = memlock.connect(url + "?io_timeout=100ms").mutex(name, lease=4, renew=True)
 with mutex:
-    end = time.monotonic() + 3
+    listen()
+    print("held", flush=True)
+    end = time.monotonic() + 7
     while time.monotonic() < end:
         pass
     print(mutex.check())
 """
-    assert run(PROGRAM + program, server.url, name)[-1] == "True"
+    with Child(PROGRAM + program, mortal_server.url, name) as child:
+        assert child.reads() == "held"
+        with mortal_server.paused():
+            lines = iter(child.reads, "")
+            assert any("Leases could not be renewed now" in line for line in lines)
+        output, complaints = child.process.communicate(timeout=60)
+        assert complaints == ""
+        assert output.splitlines()[-1] == "True"
