@@ -35,39 +35,45 @@ impl Log for Listener {
             static INSIDE: Cell<bool> = const { Cell::new(false) };
         }
         let Some(part) = logs::name(record.target()) else { return };
-        self.heard.lock().unwrap().push((record.level(), part, record.args().to_string()));
+        self.heard.lock().unwrap().push((record.level(), part.clone(), record.args().to_string()));
         if INSIDE.replace(true) {
             return;
         }
         let client = self.client.lock().unwrap().clone();
-        client.iter().for_each(use_something);
+        if let Some(client) = client {
+            use_something(&client, &part);
+        }
         INSIDE.set(false);
     }
 
     fn flush(&self) {}
 }
 
-/// Something that may need a mutex of the client's, one thing after the other, under names of its own. How it goes does not
-/// matter.
-fn use_something(client: &Client) {
+/// What needs the mutexes of the part that speaks, or of any part. How it goes does not matter.
+fn use_something(client: &Client, part: &str) {
     static LAST: AtomicUsize = AtomicUsize::new(0);
     let number = LAST.fetch_add(1, Ordering::Relaxed);
     let name = format!("inside {number}");
-    let kept = LISTENER.kept.lock().unwrap().iter().filter_map(Weak::upgrade).nth(number % 2);
-    match (number % 6, kept) {
-        (0, _) => drop(client.mutex(&name, SECOND).and_then(|mutex| mutex.lock_for(SECOND))),
-        (1, _) => drop(client.semaphore("s", 3, SECOND).and_then(|semaphore| semaphore.try_acquire())),
-        (2, _) => drop(client.distinct_list(&name).map(|mut list| list.set_up(SECOND))),
-        (3, _) => {
-            if let Ok(Some(lock)) = client.mutex(&name, SECOND).and_then(|mutex| mutex.try_lock()) {
+    let mutex = |name: &str| client.mutex(name, SECOND).unwrap();
+    match (part, number % 6) {
+        ("memlock.client", _) | (_, 0) => drop(mutex(&name).try_lock()),
+        ("memlock.wait" | "memlock.mutex", _) | (_, 1) => {
+            drop(mutex("contended").lock_for(Duration::from_millis(1)));
+        }
+        ("memlock.semaphore", _) | (_, 2) => drop(client.semaphore("s", 3, SECOND).map(|s| s.try_acquire())),
+        ("memlock.keep", _) | (_, 3) => {
+            for kept in LISTENER.kept.lock().unwrap().iter().filter_map(Weak::upgrade) {
+                let _ = (kept.is_held(), kept.lost(), kept.remaining(), kept.wait_lost(Duration::ZERO));
+            }
+            if let Ok(Some(lock)) = mutex(&name).try_lock() {
                 drop(lock.keep(Keep::default()));
             }
         }
-        (4, Some(kept)) => _ = kept.check(),
-        (_, Some(kept)) => {
-            _ = (kept.is_held(), kept.lost(), kept.remaining(), kept.wait_lost(Duration::ZERO))
+        (_, 4) => drop(client.distinct_list(&name).map(|mut list| list.set_up(SECOND))),
+        _ => {
+            let kept = LISTENER.kept.lock().unwrap().iter().find_map(Weak::upgrade);
+            drop(kept.map(|kept| kept.check()));
         }
-        (_, None) => {}
     }
 }
 
