@@ -137,6 +137,36 @@
 #define MEMLOCK_TOKEN_SIZE 80
 
 /**
+ * For memlock_log_set(): nothing is told.
+ */
+#define MEMLOCK_LOG_OFF 0
+
+/**
+ * A message that tells of a bug, of memlock or of a callback.
+ */
+#define MEMLOCK_LOG_ERROR 1
+
+/**
+ * A message that something is lost or about to be: a lock that was kept, a lock that could not be released.
+ */
+#define MEMLOCK_LOG_WARNING 2
+
+/**
+ * A message that a server is out of reach, or back again, or that something was left to be done later.
+ */
+#define MEMLOCK_LOG_INFO 3
+
+/**
+ * A message for whoever looks for the cause of something: connections, and troubles that were mended at once.
+ */
+#define MEMLOCK_LOG_DEBUG 4
+
+/**
+ * Everything. Nothing is told at this level so far.
+ */
+#define MEMLOCK_LOG_TRACE 5
+
+/**
  * The way to one set of locks. It may be used from any number of threads at once, and in forked children.
  */
 typedef struct memlock_client memlock_client;
@@ -239,6 +269,19 @@ typedef struct memlock_owner {
    */
   int64_t remaining_ms;
 } memlock_owner;
+
+/**
+ * What is called for each message: its level, from MEMLOCK_LOG_ERROR to MEMLOCK_LOG_TRACE; the part of memlock
+ * that it comes from, such as "memlock.keep"; and one or more whole sentences in UTF-8, of any length, without
+ * a line's end. Both strings are valid until it returns. `arg` is what memlock_log_set() was given.
+ *
+ * It is called by whichever thread has something to say, one of memlock's own included, and by several at
+ * once. What that thread was doing goes on when it returns: so it should be brief, no C++ exception may leave
+ * it, and it must not longjmp() out. It may call every function of memlock, memlock_log_set() too, but must not
+ * use the lock, permit, list or walk that was given to the call that logs, nor wait for what that call holds or
+ * waits for. What memlock would log of what the callback does is not told.
+ */
+typedef void (*memlock_log_told)(int level, const char *part, const char *message, void *arg);
 
 /**
  * What to acquire, and in which order with others. `(memlock_request){.permits = 1}` is what
@@ -897,6 +940,32 @@ int memlock_mutex_owner(const struct memlock_client *client,
 int memlock_mutex_force_unlock(const struct memlock_client *client,
                                const char *name,
                                const char *token);
+
+/**
+ * Has messages up to `max_level` told to `callback`, in place of whatever was set before. With NULL or
+ * MEMLOCK_LOG_OFF nothing is told any more, as from the beginning.
+ *
+ * When this returns, the callback that was set before is not running, and is called no more: what its `arg`
+ * points to may be freed. It waits for that, so do not call it with a lock in hand for which the callback
+ * waits. Within a callback for messages it does not wait, and the one before may be running yet, in this
+ * thread and in others.
+ *
+ * It holds for all clients of the process. A child made by fork() begins with what its parent had. Each
+ * different set of arguments takes a few bytes, which are kept for good.
+ *
+ * A Rust program that has this library among its crates, and a logger of the crate "log", gets memlock's
+ * messages there, and is answered MEMLOCK_CONFIG here. The shared library has a "log" of its own, and does not
+ * touch that of the program.
+ *
+ * Answers MEMLOCK_OK, MEMLOCK_INVALID or MEMLOCK_CONFIG, and changes nothing when it fails. No I/O.
+ * Thread-safe.
+ *
+ * # Safety
+ * `callback` is NULL or a function that may be called with `arg` from any thread until another takes its place.
+ */
+int memlock_log_set(int max_level,
+                    memlock_log_told callback,
+                    void *arg);
 
 /**
  * Makes a handle on the semaphore `name`, of which a holder keeps what it acquires for at most `lease_ms` (1000

@@ -212,6 +212,60 @@ struct closer {
 
 }  // namespace detail
 
+/// How grave a message is, the gravest first.
+enum class log_level : int {
+    off = MEMLOCK_LOG_OFF,          ///< for set_log(): nothing is told
+    error = MEMLOCK_LOG_ERROR,      ///< a bug, of memlock or of a callback
+    warning = MEMLOCK_LOG_WARNING,  ///< something is lost or about to be
+    info = MEMLOCK_LOG_INFO,        ///< a server is out of reach, or back; something is left to be done later
+    debug = MEMLOCK_LOG_DEBUG,      ///< connections, and troubles that were mended at once
+    trace = MEMLOCK_LOG_TRACE,      ///< everything
+};
+
+/// What is called for each message: its level, the part of memlock that it comes from, such as "memlock.keep",
+/// and one or more whole sentences. Both texts are gone when it returns.
+///
+/// It is called by whichever thread has something to say, by several at once, and what that thread was doing
+/// goes on when it returns. An exception that leaves it is dropped. It may use memlock, but not the object whose
+/// call logs, nor wait for what that call holds or waits for; what memlock would log of that is not told.
+using log_function = std::function<void(log_level, std::string_view part, std::string_view message)>;
+
+namespace detail {
+
+// What was given to set_log(). It stays for good, since it may be running when it is replaced from within.
+struct log_listener {
+    log_function tell_it;
+    log_listener* older = nullptr;
+
+    static void tell(int level, const char* part, const char* message, void* arg) noexcept {
+        try {
+            static_cast<const log_listener*>(arg)->tell_it(log_level{level}, part, message);
+        } catch (...) {  // Not through a thread of Rust's.
+        }
+    }
+};
+
+[[gnu::visibility("default")]] inline std::atomic<log_listener*> log_listeners{nullptr};
+
+}  // namespace detail
+
+/// Has messages up to `most` told to `tell`, for all clients of this process and of children that it forks; an
+/// empty function or log_level::off ends that. When this returns, what was set before is not running and is
+/// called no more, unless this is called from within it: see memlock_log_set(). What is set once is kept
+/// until the program ends, with all that the function holds, so this is not for every now and then. Throws
+/// errc::config when a Rust program around this has a logger already.
+inline void set_log(log_level most, log_function tell) {
+    detail::log_listener* listener = nullptr;
+    if (tell && most != log_level::off) {
+        listener = new detail::log_listener{std::move(tell)};
+        listener->older = detail::log_listeners.load();
+        while (!detail::log_listeners.compare_exchange_weak(listener->older, listener)) continue;
+    }
+    const auto callback = listener != nullptr ? detail::log_listener::tell : nullptr;
+    const int answer = memlock_log_set(static_cast<int>(most), callback, listener);
+    if (answer != MEMLOCK_OK) detail::fail(answer, "set_log");
+}
+
 /// The way to one set of locks. Any number of threads may use it at once, and so may forked children. A copy
 /// is the same client, and so is what a client was moved to; it stays open for as long as there is a copy or
 /// a mutex, semaphore or counter made from it.

@@ -45,6 +45,8 @@ pub struct Client {
 }
 
 struct Inner {
+    /// Which process made the client.
+    process: u64,
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     keys: Keyspace,
@@ -127,9 +129,9 @@ impl Client {
         outage: Duration,
         bells: Arc<dyn Bells>,
     ) -> Client {
-        // What watches for forks is set up here, so that no signal handler is the first to ask.
-        fork::generation();
         let inner = Inner {
+            // What watches for forks is set up here, so that no signal handler is the first to ask.
+            process: fork::generation(),
             store,
             clock,
             keys,
@@ -224,7 +226,14 @@ impl Client {
 
     /// Who we are; in a forked child somebody else than in the parent.
     pub(crate) fn identity(&self) -> Result<&Identity> {
-        self.inner.identity.get_or_try_init(|| Identity::new(self.clock()))
+        self.inner.identity.get_or_try_init(|| {
+            if self.inner.process != fork::generation() {
+                log::debug!(
+                    "This process is a fork of the one that made the client: it holds nothing of what that holds."
+                );
+            }
+            Identity::new(self.clock())
+        })
     }
 
     pub(crate) fn run(&self, route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
@@ -352,6 +361,7 @@ impl Client {
                 }
             };
             if taken {
+                log::debug!("What was left behind of {key} was taken off.");
                 ring(self, route, key);
                 continue;
             }

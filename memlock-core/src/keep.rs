@@ -126,6 +126,13 @@ impl Held {
         }
     }
 
+    fn key(&self) -> Key {
+        match self {
+            Held::Lock(lock) => lock.identity().1,
+            Held::Permit(permit) => permit.semaphore().key().clone(),
+        }
+    }
+
     fn identity(&self) -> Identity {
         match self {
             Held::Lock(lock) => {
@@ -192,6 +199,7 @@ impl Kept {
         let (lease, server) = (held.lease(), client.server_of(held.route()));
         let hold = Arc::new(Hold {
             process: held.process(),
+            key: held.key(),
             fence,
             lease,
             server,

@@ -22,7 +22,8 @@
 //! | [`mutex`], [`semaphore`], [`counter`], [`distinct`] | the primitives, written once over any store |
 //! | [`look`] | who waits: for people and tools that look from outside |
 //! | [`wait`] | waiting for a lock: the queue, bells, limits, cancellation |
-//! | [`fork`] | which process of its family this one is |
+//! | [`fork`], [`inside`] | which process of its family this one is, and who is inside of something |
+//! | [`logs`] | what is logged |
 //! | [`lease`], [`owner`], [`name`], [`clock`], [`error`] | small values, without I/O |
 //! | [`store`] | the operations, with memcached and memory behind them |
 
@@ -40,8 +41,10 @@ mod flaw;
 pub mod fork;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+pub mod inside;
 pub mod keep;
 pub mod lease;
+pub mod logs;
 pub mod look;
 #[cfg(all(test, shuttle))]
 mod models;

@@ -162,9 +162,9 @@ impl<L: Leased> Hold<L> {
         let told = callback.map(|function| Arc::new(Told::new(function, arg)));
         let tell = told.clone().map(|told| Box::new(move |notice| told.tell(notice)) as _);
         let kept = leased.keep(Keep { max_hold, tell })?;
-        self.state = State::Kept(kept, told);
-        // From now on the callback finds its handle as it is to be.
-        if let State::Kept(_, Some(told)) = &self.state {
+        self.state = State::Kept(kept, told.clone());
+        // From now on the callback finds its handle as it is to be, and may give it back: so nothing of it is used here any more.
+        if let Some(told) = told {
             told.begin();
         }
         Ok(Answer::Ok)

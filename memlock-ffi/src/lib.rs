@@ -7,6 +7,7 @@
 //! | `client`, `lock`, `wait`, `semaphore`, `list` | the handles |
 //! | `keep` | one acquisition behind a handle, and its keeping |
 //! | `counter` | the counter without leases |
+//! | `log` | what memlock logs |
 //!
 //! Ownership is in the types. A handle that C owns is a `Box` that came from `boundary::give` and goes back
 //! to `boundary::take_back`; a pointer that C lends is a reference for the time of the call.
@@ -20,6 +21,7 @@ mod counter;
 mod keep;
 mod list;
 mod lock;
+mod log;
 mod semaphore;
 #[cfg(test)]
 mod tests;
@@ -33,5 +35,6 @@ pub use counter::*;
 pub use keep::*;
 pub use list::*;
 pub use lock::*;
+pub use log::*;
 pub use semaphore::*;
 pub use wait::*;

@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 
 use crate::error::{raise_core, raise_plain};
 use crate::held::{Held, Leased};
+use crate::log;
 use crate::renew::why;
 
 /// How often a wait looks for signals. Looking takes the interpreter's lock, for which a busy program makes
@@ -39,7 +40,7 @@ pub(crate) fn wait<T: Send>(
     if !has_to_look(py) {
         return call(py, || body(&limit.map_or(Wait::FOREVER, Wait::at_most)));
     }
-    let (ended, raised) = call(py, || {
+    let look_too = || {
         let raised = Cell::new(None);
         let looked: Cell<Option<Instant>> = Cell::new(None);
         let interrupted = || {
@@ -49,7 +50,10 @@ pub(crate) fn wait<T: Send>(
                 looked.set(last.or_else(|| Some(Instant::now())));
                 return false;
             }
-            let signals = Python::try_attach(|py| py.check_signals());
+            let signals = match log::raised() {
+                Some(error) => Some(Err(error)),
+                None => Python::try_attach(|py| py.check_signals()),
+            };
             looked.set(Some(Instant::now()));
             match signals {
                 Some(Ok(())) => false,
@@ -64,7 +68,8 @@ pub(crate) fn wait<T: Send>(
         let wait = limit.map_or(Wait::FOREVER, Wait::at_most).unless(&interrupted);
         let ended = body(&wait);
         Ok((ended, raised.into_inner()))
-    })?;
+    };
+    let (ended, raised) = log::watched(py, || call(py, look_too))?;
     match raised {
         Some(error) => {
             // What was granted all the same is given back.
@@ -133,7 +138,7 @@ fn has_to_look(py: Python<'_>) -> bool {
 
 /// Asks the interpreter itself, because `threading.main_thread()` is a guess where Python is embedded: to set a
 /// handler that is none is a ValueError in a thread that runs no handlers, and a TypeError in the one that does.
-fn runs_handlers(py: Python<'_>) -> bool {
+pub(crate) fn runs_handlers(py: Python<'_>) -> bool {
     let refused = py.import("signal").and_then(|signal| {
         let sigint = signal.getattr("SIGINT")?;
         signal.call_method1("signal", (sigint, py.None()))

@@ -18,6 +18,7 @@ use memlock_core::{
     Error, ErrorKind, Extension, Keep, Kept, Lock, Loss, Permit, Release, Result, Token, fork,
 };
 
+use crate::log;
 use crate::renew::Renew;
 
 /// What is held for a lease, as the core has it.
@@ -142,15 +143,16 @@ impl<L: Leased> Held<L> {
         if let Some(kept) = &self.kept {
             return kept.release();
         }
-        let mut place = self.leased.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(leased) = place.as_mut() else { return Ok(Release::NotHeld) };
-        let ended = leased.release();
-        // After a failure, too: what may have been released is not certainly ours.
-        self.ends.store(nanoseconds(leased.deadline()), Ordering::Relaxed);
-        if ended.is_ok() {
-            *place = None;
-        }
-        ended
+        self.locked(|place| {
+            let Some(leased) = place.as_mut() else { return Ok(Release::NotHeld) };
+            let ended = leased.release();
+            // After a failure, too: what may have been released is not certainly ours.
+            self.ends.store(nanoseconds(leased.deadline()), Ordering::Relaxed);
+            if ended.is_ok() {
+                *place = None;
+            }
+            ended
+        })
     }
 
     /// To be called detached: it speaks to the server.
@@ -168,13 +170,14 @@ impl<L: Leased> Held<L> {
                 None => Ok(Extension::NotHeld),
             };
         }
-        let mut place = self.leased.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(leased) = place.as_mut() else { return Ok(Extension::NotHeld) };
-        // Until the answer is there, count on the shorter of the two.
-        self.ends.fetch_min(nanoseconds(SystemClock.now() + lease), Ordering::Relaxed);
-        let ended = leased.extend(lease);
-        self.ends.store(nanoseconds(leased.deadline()), Ordering::Relaxed);
-        ended
+        self.locked(|place| {
+            let Some(leased) = place.as_mut() else { return Ok(Extension::NotHeld) };
+            // Until the answer is there, count on the shorter of the two.
+            self.ends.fetch_min(nanoseconds(SystemClock.now() + lease), Ordering::Relaxed);
+            let ended = leased.extend(lease);
+            self.ends.store(nanoseconds(leased.deadline()), Ordering::Relaxed);
+            ended
+        })
     }
 
     /// Whether it is ours, as the server says. To be called detached.
@@ -184,10 +187,7 @@ impl<L: Leased> Held<L> {
         }
         match &self.kept {
             Some(kept) => kept.check(),
-            None => {
-                let place = self.leased.lock().unwrap_or_else(PoisonError::into_inner);
-                place.as_ref().map_or(Ok(false), Leased::check)
-            }
+            None => self.locked(|place| place.as_ref().map_or(Ok(false), Leased::check)),
         }
     }
 
@@ -212,6 +212,11 @@ impl<L: Leased> Held<L> {
             Some(kept) => _ = kept.wait_lost(limit),
             None => thread::sleep(limit.min(self.remaining())),
         }
+    }
+
+    /// What is logged meanwhile is told when it is unlocked: a handler may use what it is told of.
+    fn locked<T>(&self, body: impl FnOnce(&mut Option<L>) -> T) -> T {
+        log::later(|| body(&mut self.leased.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
     /// Empties it for good, when the object goes. To be dropped detached: that speaks to the server.

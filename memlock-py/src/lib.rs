@@ -7,6 +7,8 @@
 //! | `slot`, `pile` | what a mutex object holds, and a semaphore object |
 //! | `renew` | renewal, and the callbacks |
 //! | `leave` | the end of an acquisition |
+//! | `log` | what memlock logs |
+//! | `gate` | the interpreter's end |
 //! | `call` | into the core without the interpreter's lock, and Ctrl-C |
 //! | `error`, `args` | exceptions and arguments |
 
@@ -19,9 +21,11 @@ mod client;
 mod counter;
 mod distinct;
 mod error;
+mod gate;
 mod held;
 mod holder;
 mod leave;
+mod log;
 mod mutex;
 mod owner;
 mod permit;
@@ -35,7 +39,8 @@ mod slot;
 fn _memlock(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", memlock_core::VERSION)?;
     error::add_to(module)?;
-    renew::add_to(module)?;
+    log::begin(module.py())?;
+    gate::add_to(module)?;
     module.add_class::<client::Client>()?;
     module.add_class::<mutex::Mutex>()?;
     module.add_class::<owner::Owner>()?;

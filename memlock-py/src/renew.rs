@@ -1,21 +1,16 @@
 //! Renewal by the core's keeper, and what it calls: functions of Python's, in a thread that Python does not know.
-//!
-//! A thread that asks for the interpreter when that has begun to end never comes back, and through Rust's frames not even in
-//! good order. So the interpreter's end begins with closing a gate before the callbacks, and waiting for those that are
-//! inside; as it waits for threads that are no daemons.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
 use std::time::Duration;
 
-use memlock_core::{Answer, Keep, Loss, Notice, fork};
+use memlock_core::{Answer, Keep, Loss, Notice};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 
 use crate::args::Seconds;
 use crate::error::raise;
+use crate::gate;
 
 /// How what is acquired is renewed.
 pub(crate) struct Renew {
@@ -78,7 +73,7 @@ impl Callbacks {
             Notice::Lost(_) => &self.on_lost,
         };
         let Some(callback) = callback else { return };
-        let Some(_inside) = Inside::new() else { return };
+        let Some(_inside) = gate::enter() else { return };
         let _ = Python::try_attach(|py| {
             let called = match notice {
                 Notice::Danger(left) => callback.call1(py, (left.as_secs_f64(),)),
@@ -98,54 +93,4 @@ pub(crate) fn why(loss: Loss) -> &'static str {
         Loss::Gone => "gone",
         Loss::MaxHold => "max_hold",
     }
-}
-
-/// The interpreter is about to end.
-static CLOSED: AtomicBool = AtomicBool::new(false);
-/// How many callbacks are inside, and above the lower half the process that this is about: a child has none of them.
-static INSIDE: AtomicU64 = AtomicU64::new(0);
-
-struct Inside;
-
-impl Inside {
-    fn new() -> Option<Inside> {
-        let ours = fork::generation() << 32;
-        let add = |seen| Some(if seen & !COUNT == ours { seen + 1 } else { ours + 1 });
-        // It always answers.
-        let _ = INSIDE.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add);
-        // Either this is counted before the end looks, or the gate is found closed here.
-        let inside = Inside;
-        (!CLOSED.load(Ordering::SeqCst)).then_some(inside)
-    }
-
-    fn any() -> bool {
-        let seen = INSIDE.load(Ordering::SeqCst);
-        seen & !COUNT == fork::generation() << 32 && seen & COUNT != 0
-    }
-}
-
-const COUNT: u64 = 0xffff_ffff;
-
-impl Drop for Inside {
-    fn drop(&mut self) {
-        INSIDE.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// Has the gate closed when the interpreter ends.
-pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    let py = module.py();
-    py.import("atexit")?.call_method1("register", (wrap_pyfunction!(close, module)?,))?;
-    Ok(())
-}
-
-#[pyfunction(name = "_close")]
-fn close(py: Python<'_>) -> PyResult<()> {
-    CLOSED.store(true, Ordering::SeqCst);
-    while Inside::any() {
-        py.detach(|| thread::sleep(Duration::from_millis(1)));
-        // Ctrl-C ends this.
-        py.check_signals()?;
-    }
-    Ok(())
 }

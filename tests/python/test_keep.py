@@ -275,8 +275,9 @@ def test_releasing_while_a_renewal_is_under_way_releases(
 
 
 HOLDER = """
-import os, sys, threading, time
+import logging, os, sys, threading, time
 import memlock
+logging.getLogger("memlock").setLevel(logging.CRITICAL)
 url, name = sys.argv[1:]
 client = memlock.connect(url)
 told = []

@@ -9,12 +9,14 @@ use crate::client::Client;
 use crate::clock::Moment;
 use crate::flaw::{self, Flaw};
 use crate::fork;
+use crate::name::Key;
 use crate::thread::Signal;
 
 /// What the keeper and the owner share. No mutex of it is locked while anybody speaks to a server.
 pub(crate) struct Hold {
     pub(super) client: Client,
     pub(super) process: u64,
+    pub(super) key: Key,
     pub(super) fence: Option<u64>,
     pub(super) lease: Duration,
     /// Which of the client's servers it is on.
@@ -136,18 +138,20 @@ impl Hold {
     }
 
     pub(super) fn tell(&self, notice: Notice) {
-        log::warn!(
-            "{}",
-            match notice {
-                Notice::Danger(left) =>
-                    format!("A lease that is kept could not be renewed; it ends in {left:?}."),
-                Notice::Lost(loss) => format!("A lease that was kept is lost: {loss}."),
+        let key = &self.key;
+        match notice {
+            Notice::Danger(left) if self.why_over() == Loss::MaxHold => {
+                log::warn!("{key} was held for as long as was allowed; it ends in {left:.1?}.");
             }
-        );
+            Notice::Danger(left) => {
+                log::warn!("The lease of {key} could not be renewed so far; it ends in {left:.1?}.");
+            }
+            Notice::Lost(loss) => log::warn!("{key} is lost: {loss}."),
+        }
         let Some(tell) = &self.tell else { return };
         let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| tell(notice)));
         if told.is_err() {
-            log::error!("What was to be told of a lease panicked.");
+            log::error!("What was to be told of {key} panicked.");
         }
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::job::Job;
 use super::{Hold, Loss, Notice};
 use crate::clock::Moment;
+use crate::error::{Error, Result};
 use crate::flaw::{self, Flaw};
 use crate::store::Op;
 
@@ -28,8 +29,10 @@ pub(super) fn round(holds: &[Arc<Hold>]) -> Duration {
                 jobs.extend(Job::new(hold));
             }
         }
-        for jobs in by_server.into_values() {
-            renew(jobs);
+        let failures: Vec<Error> = by_server.into_values().filter_map(|jobs| renew(jobs).err()).collect();
+        // Whoever listens may take its time, so not before everything is renewed.
+        for error in failures {
+            log::debug!("Leases could not be renewed now, and are tried again: {error}");
         }
     }
     holds.iter().for_each(|hold| hold.tell_loss());
@@ -38,10 +41,10 @@ pub(super) fn round(holds: &[Arc<Hold>]) -> Duration {
 }
 
 /// Renews what one server keeps.
-fn renew(mut jobs: Vec<Job>) {
+fn renew(mut jobs: Vec<Job>) -> Result<()> {
     for _ in 0..PASSES {
         jobs.retain(Job::may_go_on);
-        let Some(first) = jobs.first() else { return };
+        let Some(first) = jobs.first() else { return Ok(()) };
         let (client, route) = (first.client().clone(), first.route());
         let sent = client.clock().now();
         let ops: Vec<Op<'_>> = jobs.iter().map(Job::op).collect();
@@ -52,11 +55,10 @@ fn renew(mut jobs: Vec<Job>) {
                 jobs.retain_mut(|job| replies.next().is_some_and(|reply| job.take(&reply, sent, came)));
             }
             Err(failure) => {
-                log::debug!("Leases could not be renewed: {}", failure.error);
                 for job in &jobs {
                     job.failed(failure.sent);
                 }
-                return;
+                return Err(failure.error);
             }
         }
     }
@@ -64,6 +66,7 @@ fn renew(mut jobs: Vec<Job>) {
     for job in &jobs {
         job.failed(false);
     }
+    Ok(())
 }
 
 impl Hold {
@@ -125,10 +128,15 @@ impl Hold {
     /// It has its whole lease again.
     pub(super) fn renewed(&self) {
         let due = self.in_time();
-        let mut course = self.course();
-        (course.overdue, course.warned, course.in_doubt) = (false, false, false);
-        course.retry = Duration::ZERO;
-        course.due = due;
+        let was_in_danger = {
+            let mut course = self.course();
+            (course.overdue, course.in_doubt) = (false, false);
+            (course.retry, course.due) = (Duration::ZERO, due);
+            std::mem::take(&mut course.warned)
+        };
+        if was_in_danger {
+            log::info!("The lease of {} is renewed again.", self.key);
+        }
     }
 
     /// It could not be renewed now. `in_doubt`: or it was, without our knowing.

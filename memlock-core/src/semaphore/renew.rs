@@ -8,6 +8,7 @@ use super::seen::Seen;
 use crate::clock::Moment;
 use crate::flaw::{self, Flaw};
 use crate::lease::{CLOCK_ERROR, Lease, Ttl};
+use crate::name::Key;
 use crate::owner::Token;
 use crate::store::{Op, Reply, Route};
 
@@ -183,6 +184,10 @@ impl Permit {
 impl Semaphore {
     pub(crate) fn route(&self) -> Route {
         self.route
+    }
+
+    pub(crate) fn key(&self) -> &Key {
+        &self.key
     }
 
     /// Whether this token holds permits, as the server says.

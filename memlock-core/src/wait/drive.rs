@@ -414,7 +414,9 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         if !error.is_outage() || !self.reached && error.kind() == ErrorKind::Unreachable {
             return Err(error);
         }
-        log::debug!("Waiting through an outage: {error}");
+        if self.failure.is_none() {
+            log::info!("Waiting for {} through an outage: {error}", self.at.key);
+        }
         self.failure = Some(error);
         let (now, chance) = (self.now(), self.identity.fraction());
         self.plan.on(Event::Failed, now, chance, self.at.client.bells().are_heard());

@@ -15,7 +15,7 @@ use super::handshake::{Handshake, Introduction, REQUEST, ServerTime};
 use super::{Settings, codec};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{Failure, Op, Reply};
+use crate::store::{Failure, Incarnation, Op, Reply};
 
 /// The longest reply line that is read before the server is given up.
 const LONGEST_LINE: usize = 2048;
@@ -81,10 +81,7 @@ impl Connection {
             stream,
             clock: Arc::clone(clock),
             io_timeout: settings.io_timeout,
-            introduction: Introduction {
-                incarnation: crate::store::Incarnation { boot: 0, pid: 0 },
-                time: 0,
-            },
+            introduction: Introduction { incarnation: Incarnation { boot: 0, pid: 0 }, time: 0 },
             introduced: clock.now(),
             last_used: clock.now(),
             last_opaque: 0,
@@ -188,6 +185,11 @@ impl Connection {
     /// The server's Unix time, as of [`ServerTime::now`].
     fn server_time(&self) -> u64 {
         self.time().now(self.clock.now())
+    }
+
+    /// Which life of the server it was dialled in.
+    pub(super) fn incarnation(&self) -> Incarnation {
+        self.introduction.incarnation
     }
 
     /// When the server showed which time.

@@ -7,9 +7,9 @@ use super::Settings;
 use super::connection::Connection;
 use super::handshake::ServerTime;
 use crate::clock::Clock;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fork::ForkLocal;
-use crate::store::{Address, Failure, Op, Reply};
+use crate::store::{Address, Failure, Incarnation, Op, Reply};
 
 /// One server of the URL.
 #[derive(Debug)]
@@ -32,6 +32,10 @@ struct Idle {
     local: Option<IpAddr>,
     /// What time it was there when the last connection was dialled.
     time: Option<ServerTime>,
+    /// Which life of the server the last connection was dialled in.
+    incarnation: Option<Incarnation>,
+    /// The last batch found it out of reach.
+    is_down: bool,
     #[expect(clippy::vec_box, reason = "a connection is moved in and out for every batch")]
     connections: Vec<Box<Connection>>,
 }
@@ -96,6 +100,9 @@ impl Server {
     ) -> std::result::Result<Vec<Reply>, Failure> {
         let name = |mut failure: Failure| {
             failure.error = failure.error.during(format_args!("memcached at {}", self.name));
+            if failure.error.is_outage() {
+                self.note_outage(&failure.error);
+            }
             failure
         };
         let mut connection = match pooled {
@@ -118,11 +125,27 @@ impl Server {
         let pinned = self.idle().address;
         let connection = Connection::dial(&self.host, self.port, pinned, &self.settings, &self.clock)?;
         let (local, address) = connection.ends();
+        let incarnation = connection.incarnation();
         let mut idle = self.idle();
         idle.address = idle.address.or(address);
         (idle.local, idle.time) = (local, Some(connection.time()));
+        let before = idle.incarnation.replace(incarnation);
         drop(idle);
+        if before.is_some_and(|before| before != incarnation) {
+            log::warn!("memcached at {} was started anew: what was held there is lost.", self.name);
+        } else {
+            log::debug!("Connected to memcached at {}.", self.name);
+        }
         Ok(connection)
+    }
+
+    fn note_outage(&self, error: &Error) {
+        let was_down = std::mem::replace(&mut self.idle().is_down, true);
+        if was_down {
+            log::debug!("{error}");
+        } else {
+            log::info!("{error}");
+        }
     }
 
     fn take(&self) -> (Option<Box<Connection>>, u64) {
@@ -147,6 +170,11 @@ impl Server {
         let mut idle = self.idle();
         if connection.is_quiet() && idle.epoch == epoch && idle.connections.len() < self.settings.pool {
             idle.connections.push(connection);
+        }
+        let was_down = std::mem::take(&mut idle.is_down);
+        drop(idle);
+        if was_down {
+            log::info!("memcached at {} answers again.", self.name);
         }
     }
 

@@ -38,6 +38,10 @@ pub(crate) struct UdpBells {
 struct Tower {
     /// A ring was heard, and none was missed since.
     heard: AtomicBool,
+    /// A bell could not be opened.
+    mute: AtomicBool,
+    /// A ring was missed at some time.
+    missed: AtomicBool,
     first: OnceLock<Box<Link>>,
     /// From which we ring: for IPv4 and for IPv6.
     ringers: [OnceLock<Mutex<UdpSocket>>; 2],
@@ -117,7 +121,13 @@ impl Bells for UdpBells {
 
     /// Notes that somebody rang and we did not hear it.
     fn missed(&self) {
-        self.tower.get().heard.store(false, Ordering::Relaxed);
+        let tower = self.tower.get();
+        tower.heard.store(false, Ordering::Relaxed);
+        let known = tower.missed.swap(true, Ordering::Relaxed);
+        log::log!(
+            if known { log::Level::Debug } else { log::Level::Info },
+            "A ring did not reach this process in time. Where UDP is blocked, its waiters look for themselves, later."
+        );
     }
 
     /// Wakes everybody who sleeps. It reads atomics and writes to descriptors, so a signal handler may call it.
@@ -183,7 +193,10 @@ impl Bell for UdpBell {
             Ok(Socket { udp, address, near: self.near, test })
         });
         let deaf = |error| {
-            log::warn!(
+            // Once is enough: no waiter of this process will have one.
+            let known = self.tower.mute.swap(true, Ordering::Relaxed);
+            log::log!(
+                if known { log::Level::Debug } else { log::Level::Warn },
                 "No bell can be opened on {advertised} ({error}): this waiter asks the server now and then."
             );
         };

@@ -1,0 +1,39 @@
+//! What is logged, for those who pass it on.
+//!
+//! The library logs through the `log` crate, and installs no logger of its own.
+//!
+//! | level | what |
+//! | --- | --- |
+//! | error | a bug: of memlock, or of what it was given to call |
+//! | warn | something is lost, or about to be, and perhaps nobody is told in another way |
+//! | info | a server is out of reach, or back again; something is left for later |
+//! | debug | what goes on without trouble, or is mended at once |
+//!
+//! Whoever listens may call anything of memlock, and may take its time: so **nothing is logged while a mutex of ours is
+//! locked**, and nothing on the way of an acquisition or a release that finds no trouble.
+
+/// The name by which people know the part of the library that a message comes from, such as "memlock.keep"; `None` for
+/// messages of other libraries.
+pub fn name(target: &str) -> Option<String> {
+    let modules = target.strip_prefix(env!("CARGO_CRATE_NAME"))?;
+    if modules.is_empty() {
+        return Some("memlock".to_owned());
+    }
+    let part = modules.strip_prefix("::")?.split("::").next()?;
+    Some(format!("memlock.{part}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_known_by_the_part_that_they_come_from() {
+        assert_eq!(name(module_path!()).as_deref(), Some("memlock.logs"));
+        assert_eq!(name("memlock_core").as_deref(), Some("memlock"));
+        assert_eq!(name("memlock_core::keep").as_deref(), Some("memlock.keep"));
+        assert_eq!(name("memlock_core::keep::hold").as_deref(), Some("memlock.keep"));
+        assert_eq!(name("memlock_corer::keep"), None);
+        assert_eq!(name("memcache::exp"), None);
+    }
+}

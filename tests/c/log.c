@@ -1,0 +1,321 @@
+/* What memlock logs, told to a callback: nothing unasked, nothing cut, nobody hangs, and nothing after its end. */
+
+#include "keep.h"
+
+#include "freeze.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+
+enum { LINES = 64, LONG_NAME = 8000 };
+
+/* What the callback was told. Several threads may write at once: a line is there when `done` has counted it. */
+struct heard {
+    _Atomic int begun, done;
+    int level[LINES];
+    char part[LINES][32];
+    char message[LINES][LONG_NAME];
+    /* For callbacks that take their time. */
+    _Atomic bool inside, go_on;
+};
+
+static void hear(int level, const char *part, const char *message, void *arg) {
+    struct heard *heard = arg;
+    const int line = heard->begun++;
+    if (line >= LINES) FAIL("told too much: %s", message);
+    heard->level[line] = level;
+    snprintf(heard->part[line], sizeof heard->part[line], "%s", part);
+    snprintf(heard->message[line], sizeof heard->message[line], "%s", message);
+    heard->done++;
+}
+
+/* The line of this level and part that contains this text, or -1. */
+static int find(const struct heard *heard, int level, const char *part, const char *text) {
+    for (int line = 0; line < heard->done; line++)
+        if (heard->level[line] == level && strcmp(heard->part[line], part) == 0 &&
+            strstr(heard->message[line], text) != NULL)
+            return line;
+    return -1;
+}
+
+#define HEARD(heard, level, part, text) (find((heard), (level), (part), (text)) >= 0)
+
+static struct heard *new_heard(void) {
+    struct heard *heard = calloc(1, sizeof *heard);
+    if (heard == NULL) FAIL("no memory");
+    return heard;
+}
+
+static void end(struct heard *heard) {
+    ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_OFF, NULL, NULL));
+    free(heard);
+}
+
+/* A client that has something to say at once: nobody listens there. */
+static int fails_with(const char *url) {
+    memlock_client *dead;
+    memlock_lock *lock;
+    ANSWERS(MEMLOCK_OK, memlock_client_open(url, &dead));
+    ANSWERS(MEMLOCK_UNREACHABLE, memlock_mutex_lock(dead, "dead", LEASE_MS, 0, &lock));
+    memlock_client_close(dead);
+    return 0;
+}
+
+static int fails(void) { return fails_with("memcached://127.0.0.1:1"); }
+
+static void nothing_is_told_unasked(void) {
+    struct heard *heard = new_heard();
+    fails();
+    ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_OFF, hear, heard));
+    fails();
+    ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_TRACE, NULL, heard));
+    fails();
+    CHECK(heard->begun == 0);
+    end(heard);
+}
+
+static void levels_are_honoured(void) {
+    struct heard *heard = new_heard();
+    ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_WARNING, hear, heard));
+    fails();
+    CHECK(heard->begun == 0);
+    ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_INFO, hear, heard));
+    fails();
+    CHECK(heard->done == 1 && HEARD(heard, MEMLOCK_LOG_INFO, "memlock.store", "memcached at 127.0.0.1:1: "));
+    /* A client of its own says where it connected. */
+    ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_DEBUG, hear, heard));
+    memlock_client *another;
+    memlock_lock *lock;
+    ANSWERS(MEMLOCK_OK, memlock_client_open(check_url(), &another));
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(another, "levels", LEASE_MS, 0, &lock));
+    ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
+    CHECK(heard->done == 2 && HEARD(heard, MEMLOCK_LOG_DEBUG, "memlock.store", "Connected to memcached at 127"));
+    memlock_client_close(another);
+    end(heard);
+}
+
+static void a_wrong_level_changes_nothing(void) {
+    struct heard *heard = new_heard();
+    ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_INFO, hear, heard));
+    ANSWERS(MEMLOCK_INVALID, memlock_log_set(-1, NULL, NULL));
+    ANSWERS(MEMLOCK_INVALID, memlock_log_set(6, NULL, NULL));
+    SAYS("max_level is 6");
+    fails();
+    CHECK(heard->done == 1);
+    end(heard);
+}
+
+/* The last error is cut at its room's end; a message is not. A host may be of any length in an URL. */
+static void a_long_message_is_whole(void) {
+    struct heard *heard = new_heard();
+    char url[4000], host[3001];
+    memset(host, 'x', sizeof host - 1);
+    host[sizeof host - 1] = '\0';
+    snprintf(url, sizeof url, "memcached://%s", host);
+    ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_INFO, hear, heard));
+    fails_with(url);
+    CHECK(heard->done == 1 && strstr(heard->message[0], host) != NULL);
+    CHECK(heard->message[0][strlen(heard->message[0]) - 1] == '.');
+    end(heard);
+}
+
+static void a_lock_that_is_dropped_at_a_dead_server_is_told(void) {
+    struct heard *heard = new_heard();
+    char url[128];
+    memlock_client *impatient;
+    snprintf(url, sizeof url, "%s?io_timeout=200ms", check_url());
+    ANSWERS(MEMLOCK_OK, memlock_client_open(url, &impatient));
+    memlock_lock *lock;
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(impatient, "frozen", 30000, 0, &lock));
+    ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_INFO, hear, heard));
+    freeze();
+    ANSWERS(MEMLOCK_UNKNOWN, memlock_unlock(lock));
+    CHECK(HEARD(heard, MEMLOCK_LOG_INFO, "memlock.store", "did not answer"));
+    CHECK(HEARD(heard, MEMLOCK_LOG_INFO, "memlock.client", "lock:frozen"));
+    thaw();
+    EVENTUALLY(memlock_mutex_lock(impatient, "frozen", 30000, 1000, &lock) == MEMLOCK_OK);
+    CHECK(HEARD(heard, MEMLOCK_LOG_INFO, "memlock.store", "answers again"));
+    ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
+    memlock_client_close(impatient);
+    end(heard);
+}
+
+/* A callback that uses memlock, and is not told of that. */
+static _Atomic int nested;
+
+static void use_memlock(int level, const char *part, const char *message, void *arg) {
+    memlock_lock *lock;
+    (void)level, (void)part, (void)message, (void)arg;
+    nested++;
+    fails();
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "in the callback", LEASE_MS, 0, &lock));
+    ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
+    ANSWERS(MEMLOCK_INVALID, memlock_log_set(99, NULL, NULL));
+}
+
+static void a_callback_may_use_memlock(void) {
+    ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_TRACE, use_memlock, NULL));
+    fails();
+    CHECK(nested == 1);
+    fails();
+    CHECK(nested == 2);
+    end(NULL);
+}
+
+/* A callback that ends itself, and one that puts another in its place. */
+static _Atomic int last_words;
+
+static void switch_off(int level, const char *part, const char *message, void *arg) {
+    (void)level, (void)part, (void)message, (void)arg;
+    last_words++;
+    ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_OFF, NULL, NULL));
+}
+
+static void switch_over(int level, const char *part, const char *message, void *arg) {
+    (void)level, (void)part, (void)message;
+    last_words++;
+    ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_INFO, hear, arg));
+}
+
+static void a_callback_may_end_or_replace_itself(void) {
+    struct heard *heard = new_heard();
+    ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_INFO, switch_off, NULL));
+    fails();
+    fails();
+    CHECK(last_words == 1);
+    ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_INFO, switch_over, heard));
+    fails();
+    fails();
+    CHECK(last_words == 2 && heard->done == 1);
+    end(heard);
+}
+
+/* The first time. */
+static void take_long(int level, const char *part, const char *message, void *arg) {
+    struct heard *heard = arg;
+    (void)level, (void)part, (void)message;
+    if (heard->begun++ > 0) return;
+    heard->inside = true;
+    while (!heard->go_on) check_pause_ms(1);
+    check_pause_ms(50);
+    heard->inside = false;
+}
+
+static void *fail_once(void *unused) {
+    (void)unused;
+    fails();
+    return NULL;
+}
+
+static void *let_go(void *arg) {
+    check_pause_ms(100);
+    ((struct heard *)arg)->go_on = true;
+    return NULL;
+}
+
+static void no_callback_runs_once_it_is_replaced(void) {
+    struct heard *slow = new_heard(), *heard = new_heard();
+    ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_INFO, take_long, slow));
+    pthread_t inside = check_start(fail_once, NULL);
+    EVENTUALLY(slow->inside);
+    pthread_t releaser = check_start(let_go, slow);
+    ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_INFO, hear, heard));
+    CHECK(!slow->inside);
+    memset(slow, 0xff, sizeof *slow);
+    check_join(inside);
+    check_join(releaser);
+    free(slow);
+    end(heard);
+}
+
+/* Nobody who logs waits for whoever waits for a callback. */
+static void *replace(void *arg) {
+    ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_INFO, hear, arg));
+    return NULL;
+}
+
+static void who_logs_does_not_wait_for_who_replaces(void) {
+    struct heard *slow = new_heard(), *heard = new_heard();
+    ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_INFO, take_long, slow));
+    pthread_t inside = check_start(fail_once, NULL);
+    EVENTUALLY(slow->inside);
+    pthread_t replacing = check_start(replace, heard);
+    EVENTUALLY((fails(), heard->done > 0));
+    CHECK(slow->inside);
+    slow->go_on = true;
+    check_join(replacing);
+    check_join(inside);
+    free(slow);
+    end(heard);
+}
+
+/* Threads that log while others set and replace; what a callback was given is freed as soon as it is replaced. */
+static _Atomic bool enough;
+static _Atomic int said;
+
+static void count(int level, const char *part, const char *message, void *arg) {
+    int *alive = arg;
+    (void)level, (void)part, (void)message;
+    CHECK(*alive == 42);
+    said++;
+}
+
+static void *go_on_failing(void *unused) {
+    (void)unused;
+    while (!enough) fails();
+    return NULL;
+}
+
+static void it_may_be_replaced_while_others_log(void) {
+    pthread_t threads[3];
+    for (int i = 0; i < 3; i++) threads[i] = check_start(go_on_failing, NULL);
+    int *before = NULL;
+    for (int i = 0; i < 100 || said < 100; i++) {
+        int *alive = malloc(sizeof *alive);
+        if (alive == NULL) FAIL("no memory");
+        *alive = 42;
+        ANSWERS(MEMLOCK_OK, memlock_log_set(i % 2 ? MEMLOCK_LOG_TRACE : MEMLOCK_LOG_INFO, count, alive));
+        if (before != NULL) *before = 0;
+        free(before);
+        before = alive;
+        check_pause_ms(1);
+    }
+    ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_OFF, NULL, NULL));
+    free(before);
+    enough = true;
+    for (int i = 0; i < 3; i++) check_join(threads[i]);
+}
+
+/* The last one: there is no server afterwards. */
+static void what_becomes_of_a_kept_lock_is_told(void) {
+    struct heard *heard = new_heard();
+    ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_DEBUG, hear, heard));
+    memlock_lock *lock = kept("killed", LEASE_MS, NULL);
+    int why;
+    CHECK(kill(check_server(), SIGKILL) == 0);
+    ANSWERS(MEMLOCK_LOST, memlock_lock_wait_lost(lock, 20000, &why));
+    EVENTUALLY(HEARD(heard, MEMLOCK_LOG_WARNING, "memlock.keep", "lock:killed is lost: "));
+    CHECK(HEARD(heard, MEMLOCK_LOG_WARNING, "memlock.keep", "The lease of lock:killed could not be renewed"));
+    CHECK(HEARD(heard, MEMLOCK_LOG_DEBUG, "memlock.keep", "Leases could not be renewed now"));
+    CHECK(HEARD(heard, MEMLOCK_LOG_INFO, "memlock.store", "memcached at 127.0.0.1"));
+    memlock_unlock(lock);
+    EVENTUALLY(keepers() == 0);
+    end(heard);
+}
+
+int main(void) {
+    ANSWERS(MEMLOCK_OK, memlock_client_open(check_url(), &client));
+    RUN(nothing_is_told_unasked);
+    RUN(levels_are_honoured);
+    RUN(a_wrong_level_changes_nothing);
+    RUN(a_long_message_is_whole);
+    RUN(a_lock_that_is_dropped_at_a_dead_server_is_told);
+    RUN(a_callback_may_use_memlock);
+    RUN(a_callback_may_end_or_replace_itself);
+    RUN(no_callback_runs_once_it_is_replaced);
+    RUN(who_logs_does_not_wait_for_who_replaces);
+    RUN(it_may_be_replaced_while_others_log);
+    RUN(what_becomes_of_a_kept_lock_is_told);
+    memlock_client_close(client);
+    return 0;
+}

@@ -1,0 +1,187 @@
+//! What is logged, in a program of Rust's: what it says, and that whoever listens may use all of memlock.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::cell::Cell;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use log::{Level, Log, Metadata, Record};
+use memlock_core::{Client, Keep, Kept, Loss, logs};
+use memlock_tests::server::Memcached;
+
+const SECOND: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The program's logger, which remembers everything, and uses the client.
+struct Listener {
+    heard: Mutex<Vec<(Level, String, String)>>,
+    client: Mutex<Option<Client>>,
+    kept: Mutex<Vec<Weak<Kept>>>,
+}
+
+static LISTENER: Listener =
+    Listener { heard: Mutex::new(Vec::new()), client: Mutex::new(None), kept: Mutex::new(Vec::new()) };
+
+impl Log for Listener {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        thread_local! {
+            static INSIDE: Cell<bool> = const { Cell::new(false) };
+        }
+        let Some(part) = logs::name(record.target()) else { return };
+        self.heard.lock().unwrap().push((record.level(), part.clone(), record.args().to_string()));
+        if INSIDE.replace(true) {
+            return;
+        }
+        let client = self.client.lock().unwrap().clone();
+        if let Some(client) = client {
+            use_something(&client, &part);
+        }
+        INSIDE.set(false);
+    }
+
+    fn flush(&self) {}
+}
+
+/// What needs the mutexes of the part that speaks, or of any part. How it goes does not matter.
+fn use_something(client: &Client, part: &str) {
+    static LAST: AtomicUsize = AtomicUsize::new(0);
+    let number = LAST.fetch_add(1, Ordering::Relaxed);
+    let name = format!("inside {number}");
+    let mutex = |name: &str| client.mutex(name, SECOND).unwrap();
+    match (part, number % 6) {
+        ("memlock.client", _) | (_, 0) => drop(mutex(&name).try_lock()),
+        ("memlock.wait" | "memlock.mutex", _) | (_, 1) => {
+            drop(mutex("contended").lock_for(Duration::from_millis(1)));
+        }
+        ("memlock.semaphore", _) | (_, 2) => drop(client.semaphore("s", 3, SECOND).map(|s| s.try_acquire())),
+        ("memlock.keep", _) | (_, 3) => {
+            for kept in LISTENER.kept.lock().unwrap().iter().filter_map(Weak::upgrade) {
+                let _ = (kept.is_held(), kept.lost(), kept.remaining(), kept.wait_lost(Duration::ZERO));
+            }
+            if let Ok(Some(lock)) = mutex(&name).try_lock() {
+                drop(lock.keep(Keep::default()));
+            }
+        }
+        (_, 4) => drop(client.distinct_list(&name).map(|mut list| list.set_up(SECOND))),
+        _ => {
+            let kept = LISTENER.kept.lock().unwrap().iter().find_map(Weak::upgrade);
+            drop(kept.map(|kept| kept.check()));
+        }
+    }
+}
+
+impl Listener {
+    fn has_heard(&self, level: Level, part: &str, text: &str) -> bool {
+        let heard = self.heard.lock().unwrap();
+        heard.iter().any(|line| line.0 == level && line.1 == part && line.2.contains(text))
+    }
+
+    fn hears(&self, level: Level, part: &str, text: &str) {
+        let end = Instant::now() + PATIENCE;
+        while !self.has_heard(level, part, text) {
+            let all = self.heard.lock().unwrap().clone();
+            assert!(Instant::now() < end, "no {text:?} in {all:#?}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+unsafe extern "C" fn never(_: c_int, _: *const c_char, message: *const c_char, _: *mut c_void) {
+    // SAFETY: memlock gives a string.
+    panic!("the program's logger was replaced: {:?}", unsafe { CStr::from_ptr(message) });
+}
+
+/// Through one trouble after another: a server that stands still, keys that are gone, a server that is killed.
+fn trouble() {
+    let server = Memcached::start();
+    let client = Client::connect(&format!("{}?io_timeout=100ms&outage=60s", server.url())).unwrap();
+    *LISTENER.client.lock().unwrap() = Some(client.clone());
+    let mutex = |name: &str, lease| client.mutex(name, lease).unwrap();
+    let semaphore = client.semaphore("s", 3, 5 * SECOND).unwrap();
+    let lock = Arc::new(mutex("kept", 5 * SECOND).lock().unwrap().keep(Keep::default()).unwrap());
+    let permit = Arc::new(semaphore.acquire().unwrap().keep(Keep::default()).unwrap());
+    LISTENER.kept.lock().unwrap().extend([Arc::downgrade(&lock), Arc::downgrade(&permit)]);
+    LISTENER.hears(Level::Debug, "memlock.store", "Connected to memcached at 127.0.0.1");
+
+    let contended = mutex("contended", 30 * SECOND).lock().unwrap();
+    let (dropped, dropped_permit) =
+        (mutex("dropped", 30 * SECOND).lock().unwrap(), semaphore.acquire().unwrap());
+    let waiting = [(), ()].map(|()| {
+        let contended = mutex("contended", 30 * SECOND);
+        thread::spawn(move || contended.lock().map(drop))
+    });
+    let queued = || server.plain().get("lock:contended%wait").is_some_and(|queue| !queue.is_empty());
+    let end = Instant::now() + PATIENCE;
+    while !queued() {
+        assert!(Instant::now() < end);
+        thread::sleep(Duration::from_millis(5));
+    }
+
+    server.pause();
+    drop(dropped);
+    drop(dropped_permit);
+    LISTENER.hears(Level::Warn, "memlock.mutex", "Unlocking lock:dropped");
+    LISTENER.hears(Level::Warn, "memlock.semaphore", "semaphore:s");
+    LISTENER.hears(Level::Info, "memlock.client", "lock:dropped");
+    LISTENER.hears(Level::Info, "memlock.store", "did not answer within 100ms");
+    LISTENER.hears(Level::Info, "memlock.wait", "Waiting for lock:contended through an outage");
+    LISTENER.hears(Level::Debug, "memlock.keep", "Leases could not be renewed now");
+    LISTENER.hears(
+        Level::Warn,
+        "memlock.keep",
+        "The lease of lock:kept could not be renewed so far; it ends in",
+    );
+    server.resume();
+    LISTENER.hears(Level::Info, "memlock.store", "answers again");
+    LISTENER.hears(Level::Info, "memlock.keep", "The lease of lock:kept is renewed again");
+    drop(contended);
+    for waiting in waiting {
+        waiting.join().unwrap().unwrap();
+    }
+    mutex("abandoned", 30 * SECOND).lock().unwrap().abandon();
+    assert!(mutex("abandoned", SECOND).lock_for(PATIENCE).unwrap().is_some());
+    LISTENER.hears(Level::Debug, "memlock.client", "What was left behind of lock:abandoned was taken off");
+
+    assert!(server.plain().delete("lock:kept"));
+    assert_eq!(lock.wait_lost(PATIENCE), Some(Loss::Gone));
+    LISTENER.hears(Level::Warn, "memlock.keep", "lock:kept is lost: it was gone");
+
+    server.kill();
+    assert_eq!(permit.wait_lost(PATIENCE), Some(Loss::Expired));
+    LISTENER.hears(Level::Warn, "memlock.keep", "semaphore:s is lost: it could not be renewed");
+    server.restart();
+    assert!(mutex("after", SECOND).try_lock().unwrap().is_some());
+    LISTENER.hears(Level::Warn, "memlock.store", "was started anew");
+    *LISTENER.client.lock().unwrap() = None;
+}
+
+#[test]
+fn whoever_listens_may_use_everything_and_is_told_in_whole_sentences() {
+    log::set_logger(&LISTENER).unwrap();
+    log::set_max_level(log::LevelFilter::Trace);
+    // SAFETY: the callback is a function, and needs no argument.
+    let answer =
+        unsafe { memlock::memlock_log_set(memlock::MEMLOCK_LOG_TRACE, Some(never), std::ptr::null_mut()) };
+    assert_eq!(answer, memlock::MEMLOCK_CONFIG);
+
+    let (done, is_done) = mpsc::channel();
+    thread::spawn(move || {
+        let ended = std::panic::catch_unwind(trouble);
+        done.send(ended).unwrap();
+    });
+    let ended = is_done.recv_timeout(6 * PATIENCE);
+    let ended = ended.unwrap_or_else(|_| panic!("it hangs, after {:#?}", LISTENER.heard.lock().unwrap()));
+    ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    for (_, _, message) in LISTENER.heard.lock().unwrap().iter() {
+        let begins_well = message.starts_with(|first: char| first.is_uppercase())
+            || ["lock:", "semaphore:", "memcached at "].iter().any(|subject| message.starts_with(subject));
+        assert!(begins_well && message.ends_with(['.', '?', ')']) && !message.contains('\n'), "{message}");
+    }
+}

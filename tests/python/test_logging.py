@@ -1,0 +1,424 @@
+"""What memlock logs: Python's own logging, its levels, and handlers that do as they like."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import memlock
+import pytest
+from support import Child, Memcached, Plain, eventually, run
+
+NOWHERE = "memcached://127.0.0.1:1"
+
+
+def fail() -> None:
+    """Has something to say: one message of level INFO."""
+    with pytest.raises(memlock.Unreachable):
+        memlock.connect(NOWHERE).mutex("x").locked()
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, int, str]]:
+    return [(record.name, record.levelno, record.getMessage()) for record in caplog.records]
+
+
+class Calls(logging.Handler):
+    """Calls a function for each record, and lets out what that raises."""
+
+    def __init__(self, call: Callable[[logging.LogRecord], object]) -> None:
+        super().__init__()
+        self.call = call
+        self.records: list[logging.LogRecord] = []
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        self.records.append(record)
+        self.call(record)
+        return True
+
+    # Without the handler's own lock, so that several threads are inside at once.
+    emit = handle  # type: ignore[assignment]
+
+
+@pytest.fixture
+def listen() -> Iterator[Callable[[Callable[[logging.LogRecord], object]], Calls]]:
+    """Adds such a handler for this test."""
+    logger = logging.getLogger("memlock")
+    added = []
+
+    def add(call: Callable[[logging.LogRecord], object]) -> Calls:
+        added.append(Calls(call))
+        logger.addHandler(added[-1])
+        logger.setLevel(logging.DEBUG)
+        return added[-1]
+
+    yield add
+    logger.setLevel(logging.NOTSET)
+    for handler in added:
+        logger.removeHandler(handler)
+
+
+Listen = Callable[[Callable[[logging.LogRecord], object]], Calls]
+
+
+def a_little_python() -> None:
+    for _ in range(1000):
+        time.sleep(0)
+
+
+def test_levels_hold_from_the_moment_they_are_set(caplog: pytest.LogCaptureFixture) -> None:
+    store = logging.getLogger("memlock.store")
+    fail()
+    assert not caplog.records
+    with caplog.at_level(logging.INFO, "memlock"):
+        fail()
+        ((name, level, message),) = said(caplog)
+        assert (name, level) == ("memlock.store", logging.INFO)
+        assert message.startswith("memcached at 127.0.0.1:1: It cannot be connected to")
+        store.setLevel(logging.WARNING)
+        fail()
+        assert len(caplog.records) == 1
+        store.setLevel(logging.NOTSET)
+        fail()
+        assert len(caplog.records) == 2
+    fail()
+    assert len(caplog.records) == 2
+
+
+def test_connections_are_for_debugging(server: Memcached, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        mutex = memlock.connect(server.url).mutex("x")
+        for _ in range(3):
+            mutex.locked()
+    expected = f"Connected to memcached at 127.0.0.1:{server.port}."
+    assert said(caplog) == [("memlock.store", logging.DEBUG, expected)]
+
+
+def test_a_record_tells_which_line_has_called_memlock(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "memlock"):
+        fail()
+    (record,) = caplog.records
+    assert (record.pathname, record.funcName) == (__file__, "fail")
+    assert record.threadName == "MainThread"
+
+
+def test_a_message_is_no_template(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "memlock"), pytest.raises(memlock.Unreachable):
+        memlock.connect("memcached://%s-%(name)s-{}").mutex("x").locked()
+    assert "%s-%(name)s-{}" in caplog.records[0].getMessage()
+
+
+def test_a_kept_lock_that_is_lost_is_a_warning_with_its_name(
+    client: memlock.Client, plain: Plain, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    mutex = client.mutex(name, lease=1, renew=True)
+    mutex.acquire()
+    plain.delete(f"lock:{name}")
+    assert mutex.wait_lost(20) == "gone"
+    eventually(lambda: caplog.records)
+    message = f"lock:{name} is lost: it was gone from the server, or another's."
+    assert said(caplog) == [("memlock.keep", logging.WARNING, message)]
+
+
+def test_a_server_that_comes_back_and_has_lost_everything_is_told(
+    mortal_server: Memcached, caplog: pytest.LogCaptureFixture
+) -> None:
+    mutex = memlock.connect(mortal_server.url).mutex("x")
+    mutex.locked()
+    with caplog.at_level(logging.INFO, "memlock"):
+        mortal_server.kill()
+        with pytest.raises(memlock.Unreachable):
+            mutex.locked()
+        time.sleep(1.1)  # A server's life is known by the second in which it began.
+        mortal_server.start()
+        mutex.locked()
+    where = f"memcached at 127.0.0.1:{mortal_server.port}"
+    down, anew, again = said(caplog)
+    assert down[:2] == again[:2] == ("memlock.store", logging.INFO)
+    assert anew == (
+        "memlock.store",
+        logging.WARNING,
+        f"{where} was started anew: what was held there is lost.",
+    )
+    assert again[2] == f"{where} answers again."
+
+
+def test_waiting_through_an_outage_is_told(
+    mortal_server: Memcached, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = memlock.connect(f"{mortal_server.url}?io_timeout=100ms")
+    held = client.mutex(name)
+    held.acquire()
+    waiting = threading.Thread(target=client.mutex(name).acquire, kwargs={"timeout": 10})
+    with caplog.at_level(logging.INFO, "memlock"):
+        waiting.start()
+        with mortal_server.plain() as plain:
+            eventually(lambda: plain.queue(name))
+        with mortal_server.paused():
+            eventually(lambda: any("memlock.wait" in line for line in said(caplog)))
+    (line,) = [line for line in said(caplog) if line[0] == "memlock.wait"]
+    assert f"Waiting for lock:{name} through an outage: " in line[2]
+    held.release()
+    waiting.join()
+
+
+def test_a_handler_may_use_memlock_and_that_is_not_logged(
+    server: Memcached, name: str, listen: Listen
+) -> None:
+    client = memlock.connect(server.url)
+
+    def use(_: logging.LogRecord) -> None:
+        with client.mutex(name):
+            fail()
+
+    handler = listen(use)
+    fail()
+    assert len(handler.records) == 1
+    assert not client.mutex(name).locked()
+
+
+@pytest.mark.parametrize("call", ["release", "extend", "check"])
+def test_a_handler_may_use_what_it_is_told_of(
+    mortal_server: Memcached, name: str, listen: Listen, call: str
+) -> None:
+    mutex = memlock.connect(f"{mortal_server.url}?io_timeout=100ms").mutex(name)
+    mutex.acquire()
+
+    def use(_: logging.LogRecord) -> None:
+        assert mutex.lost is None
+        with pytest.raises(memlock.Error):
+            mutex.check() or mutex.extend()
+
+    def work() -> None:
+        with pytest.raises(memlock.Error):
+            getattr(mutex, call)()
+
+    handler = listen(use)
+    mortal_server.kill()
+    working = threading.Thread(target=work, daemon=True)
+    working.start()
+    working.join(20)
+    assert not working.is_alive(), "it hangs"
+    assert handler.records
+
+
+class BoomError(Exception):
+    pass
+
+
+def boom(_: logging.LogRecord) -> None:
+    raise BoomError
+
+
+def test_what_a_handler_raises_comes_after_the_call_that_logged(
+    server: Memcached, name: str, listen: Listen
+) -> None:
+    mutex = memlock.connect(server.url).mutex(name)
+    handler = listen(boom)
+    with pytest.raises(BoomError):
+        mutex.acquire(blocking=False)
+        a_little_python()
+    assert len(handler.records) == 1
+    mutex.release()
+
+
+def test_what_a_handler_raises_ends_a_wait_of_the_main_thread(
+    mortal_server: Memcached, name: str, listen: Listen
+) -> None:
+    url = f"{mortal_server.url}?io_timeout=100ms&outage=60s"
+    holder, client = memlock.connect(url), memlock.connect(url)
+    with holder.mutex(name), mortal_server.plain() as plain:
+
+        def stop() -> None:
+            eventually(lambda: plain.queue(name))
+            handler = listen(lambda _: boom(_) if len(handler.records) == 1 else None)
+            with mortal_server.paused():
+                eventually(lambda: handler.records)
+                time.sleep(0.5)
+
+        stopping = threading.Thread(target=stop)
+        stopping.start()
+        with pytest.raises(BoomError):
+            client.mutex(name).acquire()
+        stopping.join()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_what_a_handler_raises_in_another_thread_goes_to_the_unraisablehook(
+    client: memlock.Client,
+    plain: Plain,
+    name: str,
+    listen: Listen,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    caught: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: caught.append(args.exc_type))
+    handler = listen(boom)
+    thread = threading.Thread(target=fail)
+    thread.start()
+    thread.join()
+    assert caught == [BoomError]
+    mutex = client.mutex(name, lease=30, renew=True)
+    with pytest.raises(BoomError):
+        mutex.acquire()
+        a_little_python()
+    plain.delete(f"lock:{name}")
+    assert not mutex.check()
+    eventually(lambda: len(handler.records) == 3)
+    eventually(lambda: caught == [BoomError, BoomError])
+
+
+def test_threads_log_at_the_same_time(listen: Listen) -> None:
+    handler = listen(lambda _: time.sleep(0.001))
+    threads = [threading.Thread(target=lambda: [fail() for _ in range(50)]) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(handler.records) == 8 * 50
+
+
+PROGRAM = """
+import logging, os, sys, threading, time
+import memlock
+url, name = sys.argv[1:]
+def fail():
+    try:
+        memlock.connect("memcached://127.0.0.1:1").mutex("x").locked()
+    except memlock.Unreachable:
+        pass
+def listen(level=logging.DEBUG):
+    logging.basicConfig(stream=sys.stdout, level=level, format="%(name)s %(levelname)s %(message)s")
+"""
+
+
+def test_a_program_that_says_nothing_of_logging_sees_warnings_only(
+    server: Memcached, plain: Plain, name: str
+) -> None:
+    program = """
+fail()
+mutex = memlock.connect(url).mutex(name, lease=30, renew=True)
+mutex.acquire()
+print("held")
+sys.stdin.readline()
+print(mutex.check())
+time.sleep(0.2)
+"""
+    with Child(PROGRAM + program, server.url, name) as child:
+        assert child.reads() == "held"
+        plain.delete(f"lock:{name}")
+        output, complaints = child.process.communicate("\n", timeout=60)
+        assert output == "False\n"
+        message = f"lock:{name} is lost: it was gone from the server, or another's.\n"
+        assert complaints == message
+
+
+def test_ctrl_c_in_a_handler_is_not_swallowed(server: Memcached, name: str) -> None:
+    program = """
+def handle(record):
+    print("inside", flush=True)
+    time.sleep(30)
+    return True
+handler = logging.Handler()
+handler.handle = handle
+logging.getLogger("memlock").addHandler(handler)
+logging.getLogger("memlock").setLevel(logging.DEBUG)
+mutex = memlock.connect(url).mutex(name)
+try:
+    mutex.acquire(blocking=False)
+    time.sleep(30)
+except KeyboardInterrupt:
+    print("interrupted", mutex.is_held)
+"""
+    with Child(PROGRAM + program, server.url, name) as child:
+        assert child.reads() == "inside"
+        child.signal(signal.SIGINT)
+        assert child.reads() == "interrupted True"
+        assert child.ends() == 0
+
+
+def test_a_child_of_a_fork_logs_too(server: Memcached, name: str) -> None:
+    program = """
+listen()
+inside, go_on = threading.Event(), threading.Event()
+def wait(record):
+    if threading.current_thread().name == "slow":
+        inside.set()
+        go_on.wait()
+    return True
+logging.getLogger("memlock.store").addFilter(wait)
+client = memlock.connect(url)
+slow = threading.Thread(target=fail, name="slow")
+slow.start()
+inside.wait()
+pid = os.fork()
+if pid == 0:
+    with client.mutex(name):
+        pass
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+go_on.set()
+slow.join()
+"""
+    fork, connected, slow = run(PROGRAM + program, server.url, name)
+    assert fork.startswith("memlock.client DEBUG This process is a fork")
+    assert connected.startswith("memlock.store DEBUG Connected to")
+    assert slow.startswith("memlock.store INFO memcached at 127.0.0.1:1: ")
+
+
+def test_what_is_done_at_the_programs_end_is_logged(server: Memcached, name: str) -> None:
+    # Registered before memlock is imported: so it is called after memlock has begun to end.
+    program = """
+import atexit
+atexit.register(lambda: fail())
+"""
+    (line,) = run(program + PROGRAM + "listen()", server.url, name)
+    assert line.startswith("memlock.store INFO memcached at 127.0.0.1:1: ")
+
+
+def test_a_program_ends_while_threads_log(server: Memcached, name: str) -> None:
+    program = """
+handler = logging.Handler()
+handler.handle = lambda record: time.sleep(0.0005)
+logging.getLogger("memlock").addHandler(handler)
+logging.getLogger("memlock").propagate = False
+logging.getLogger("memlock").setLevel(logging.DEBUG)
+def go_on():
+    while True:
+        fail()
+for _ in range(4):
+    threading.Thread(target=go_on, daemon=True).start()
+client = memlock.connect(url)
+sys.kept = [client.mutex(f"{name}-{n}", lease=1, renew=True, max_hold=0.01) for n in range(50)]
+for kept in sys.kept:
+    kept.acquire()
+time.sleep(0.3)
+"""
+    for _ in range(3):
+        assert run(PROGRAM + program, server.url, name) == []
+
+
+def test_a_lock_is_kept_while_its_keeper_waits_for_a_busy_interpreter(
+    mortal_server: Memcached, name: str
+) -> None:
+    program = """
+mutex = memlock.connect(url + "?io_timeout=100ms").mutex(name, lease=4, renew=True)
+with mutex:
+    listen()
+    print("held", flush=True)
+    end = time.monotonic() + 7
+    while time.monotonic() < end:
+        pass
+    print(mutex.check())
+"""
+    with Child(PROGRAM + program, mortal_server.url, name) as child:
+        assert child.reads() == "held"
+        with mortal_server.paused():
+            lines = iter(child.reads, "")
+            assert any("Leases could not be renewed now" in line for line in lines)
+        output, complaints = child.process.communicate(timeout=60)
+        assert complaints == ""
+        assert output.splitlines()[-1] == "True"
