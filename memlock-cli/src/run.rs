@@ -38,6 +38,8 @@ const LOOK: Duration = Duration::from_secs(1);
 const ENDING_LOOK: Duration = Duration::from_millis(20);
 /// How long after KILL what is still there is given up: it may not be ours to end.
 const GIVE_UP: Duration = Duration::from_secs(2);
+/// Asks for what has ended, stopped or gone on, and waits for nothing.
+const AT_ONCE: c_int = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
 
 /// Takes the lock, runs the command, gives the lock back.
 pub(crate) fn run(url: &str, args: Run) -> Result<Status, Trouble> {
@@ -80,8 +82,17 @@ pub(crate) fn run(url: &str, args: Run) -> Result<Status, Trouble> {
             return Err(not_started(&args, &error));
         }
     };
-    let mut watch =
-        Watch { args: &args, shown: &shown, held: &held, tree, signals, child, lost: false, ending: None };
+    let mut watch = Watch {
+        args: &args,
+        shown: &shown,
+        held: &held,
+        tree,
+        signals,
+        child,
+        stopped: false,
+        lost: false,
+        ending: None,
+    };
     let (ended, by_key) = watch.until_it_ends();
     let lost = watch.lost;
     let status = match give_back(&mut held, &shown, lost) {
@@ -135,6 +146,8 @@ struct Watch<'a> {
     tree: Tree,
     signals: Signals,
     child: pid_t,
+    /// Whether the command is stopped, as far as we were told.
+    stopped: bool,
     lost: bool,
     /// When what is to end is killed, and whether it was.
     ending: Option<(Moment, bool)>,
@@ -148,9 +161,6 @@ impl Watch<'_> {
         let mut to_resume = false;
         loop {
             self.notice_loss();
-            if std::mem::take(&mut to_resume) {
-                signals::send(self.child, libc::SIGCONT);
-            }
             match self.reap(&mut ended) {
                 Some(signal) if !self.is_ending() => {
                     self.signals.suffer(signal);
@@ -158,6 +168,10 @@ impl Watch<'_> {
                     continue;
                 }
                 _ => {}
+            }
+            // Most often a shell has continued it with us, and it may have been stopped anew since: that is not to be undone.
+            if std::mem::take(&mut to_resume) && self.stopped {
+                signals::send(self.child, libc::SIGCONT);
             }
             if let Some(status) = ended
                 && self.is_all_over(status)
@@ -192,19 +206,22 @@ impl Watch<'_> {
     }
 
     /// Buries the dead. How the command ended goes to `ended`; what is returned is the signal by which it was stopped.
-    fn reap(&self, ended: &mut Option<ExitStatus>) -> Option<c_int> {
+    fn reap(&mut self, ended: &mut Option<ExitStatus>) -> Option<c_int> {
         let mut stopped = None;
         loop {
             let mut status = 0;
             // SAFETY: `status` is a valid place for the answer. All children are ours: `Command`'s handle is not used again.
-            let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG | libc::WUNTRACED) };
+            let pid = unsafe { libc::waitpid(-1, &mut status, AT_ONCE) };
             if pid <= 0 {
                 return stopped;
             }
             if pid != self.child {
                 continue;
             }
-            if libc::WIFSTOPPED(status) {
+            self.stopped = libc::WIFSTOPPED(status);
+            if libc::WIFCONTINUED(status) {
+                stopped = None;
+            } else if self.stopped {
                 let signal = libc::WSTOPSIG(status);
                 stopped = signals::STOPPING.contains(&signal).then_some(signal);
             } else {
