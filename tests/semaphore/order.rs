@@ -114,6 +114,29 @@ fn a_waiter_for_many_is_not_overtaken_by_waiters_for_one() {
 }
 
 #[test]
+fn a_waiter_for_one_is_not_kept_off_by_one_behind_it_that_wants_several() {
+    let bench = Bench::new();
+    let (got, gets) = mpsc::channel();
+    let semaphore = bench.semaphore(3);
+    let (two, one) = (all(&semaphore, 2), all(&semaphore, 1));
+    // It died, and had no bell: so nobody is rung before it has been waited for in vain.
+    let dead = "-#00000000000000dd#0#0#3#0\n";
+    assert!(bench.server.plain().add("semaphore:s%wait", dead, 300));
+    let crew = Crew { bench: &bench, permits: 3, got };
+    crew.waits("one", of(1, 0));
+    crew.waits("two", of(2, 0));
+    // It has looked at the record by now, and would have written there.
+    thread::sleep(Duration::from_millis(300));
+    let began = std::time::Instant::now();
+    drop(one);
+    let (name, one) = gets.recv_timeout(PATIENCE).unwrap();
+    // It looks for itself. To gather takes five seconds, and is begun anew as long as somebody waits.
+    assert!(name == "one" && began.elapsed() < Duration::from_millis(4500), "{name}, {:?}", began.elapsed());
+    drop((one, two));
+    assert_eq!(gets.recv_timeout(PATIENCE).unwrap().0, "two");
+}
+
+#[test]
 fn as_many_are_rung_as_there_is_room_for() {
     let bench = Bench::new();
     let (got, gets) = mpsc::channel();

@@ -281,7 +281,8 @@ impl Goal for Attempt<'_> {
         }
         let end = seen.record.available_at(self.request.permits, seen.now);
         let left = end.map(|end| Duration::from_secs(end - seen.now));
-        if self.request.permits > 1 {
+        // Whoever stands before us, and wants less, is not to be kept off.
+        if first && self.request.permits > 1 {
             self.gather(seen);
         }
         Ok(plan::Seen::Held { rings: true, left })
