@@ -1,9 +1,12 @@
 //! Semaphores on a real server: permits, their leases, who comes next, and what the number of permits costs.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use memlock_core::{Client, Semaphore};
+use memlock_core::clock::{Clock, SystemClock};
+use memlock_core::{Client, Semaphore, store};
+use memlock_tests::frozen::Frozen;
 use memlock_tests::server::Memcached;
 
 mod basics;
@@ -33,5 +36,12 @@ impl Bench {
     /// As from another process.
     fn semaphore(&self, permits: u32) -> Semaphore {
         self.client().semaphore("s", permits, LEASE).unwrap()
+    }
+
+    /// As from another process, for which no time passes: who waits there gets nothing unless it is rung.
+    fn frozen(&self, permits: u32) -> Semaphore {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let store = store::connect(&self.server.url(), &clock).unwrap();
+        Client::with_store(store, Frozen::clock()).semaphore("s", permits, LEASE).unwrap()
     }
 }

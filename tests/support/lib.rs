@@ -3,6 +3,7 @@
 //! - [`server`]: a real memcached of one's own, to start, kill, restart and freeze.
 //! - [`proxy`]: stands before a server and loses, delays, cuts or spoils what passes.
 //! - [`fake`]: a scripted server for the answers that no real server gives.
+//! - [`frozen`]: a clock that stands still.
 //! - [`cable`]: a second host, as far as the network can tell.
 //!
 //! Everything here panics with a sentence where a test could not go on, and is gone when its value is dropped.
@@ -14,6 +15,7 @@
 pub mod cable;
 pub mod door;
 pub mod fake;
+pub mod frozen;
 pub mod proxy;
 pub mod server;
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 use memlock_core::Lock;
 use memlock_core::store::Op;
 
-use super::bench::{Bench, Fate, Frozen, PATIENCE, crowd, gets, lock, unlock, until, waiter};
+use memlock_tests::frozen::Frozen;
+
+use super::bench::{Bench, Fate, PATIENCE, crowd, gets, lock, unlock, until, waiter};
 
 /// A waiter that is nothing but a bell.
 struct Chime {

@@ -8,47 +8,18 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use memlock_core::clock::{Clock, Moment, SystemClock};
+use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::lease::Ttl;
 use memlock_core::name::{Key, Keyspace};
 use memlock_core::store::{self, Failure, Op, Reply, Route, Store};
 use memlock_core::wait::entries::{self, Request, WaitId};
 use memlock_core::{Cancel, Client, Error, ErrorKind, Lock, Release, Wait, Waited};
+use memlock_tests::frozen::Frozen;
 use memlock_tests::server::Memcached;
 
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 /// For what must happen, however slow the machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-
-/// A clock that stands still, but for what it is told.
-#[derive(Debug)]
-pub(crate) struct Frozen(Mutex<Moment>);
-
-impl Frozen {
-    pub(crate) fn clock() -> Arc<Frozen> {
-        Arc::new(Frozen(Mutex::new(SystemClock.now())))
-    }
-
-    pub(crate) fn advance(&self, time: Duration) {
-        let mut now = self.0.lock().unwrap();
-        *now = *now + time;
-    }
-}
-
-impl Clock for Frozen {
-    fn now(&self) -> Moment {
-        *self.0.lock().unwrap()
-    }
-    fn unix_seconds(&self) -> u64 {
-        SystemClock.unix_seconds()
-    }
-    fn sleep(&self, duration: Duration) {
-        SystemClock.sleep(duration);
-    }
-    fn random(&self, bytes: &mut [u8]) -> std::io::Result<()> {
-        SystemClock.random(bytes)
-    }
-}
 
 /// What becomes of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

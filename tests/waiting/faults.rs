@@ -13,6 +13,8 @@ use memlock_core::store::{Failure, Op, Reply, Route, Store};
 use memlock_core::{Client, ErrorKind, Release, Wait, Waited};
 use memlock_tests::server::Memcached;
 
+use memlock_tests::frozen::Frozen;
+
 use super::bench::{Bench, Fate, LEASE, connect, gets, in_line, lock, release, unlock, until, waiter};
 
 fn is_add_of_the_lock(op: &Op<'_>) -> bool {
@@ -52,7 +54,7 @@ fn a_cancellation_during_the_first_attempt_is_noticed() {
     let held = lock(&bench.client());
     let (slot, mut first) = (Arc::new(Mutex::new(None::<Client>)), true);
     let there = Arc::clone(&slot);
-    let client = bench.hooked(super::bench::Frozen::clock(), move |_| {
+    let client = bench.hooked(Frozen::clock(), move |_| {
         if std::mem::take(&mut first) {
             there.lock().unwrap().as_ref().unwrap().cancel_waits();
         }

@@ -1,5 +1,7 @@
 //! What the simulation found, kept as tests of the real thing.
 
+use memlock_tests::frozen::Frozen;
+
 use super::bench::*;
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::store::{Failure, Op, Reply, Route, Store};

@@ -9,8 +9,10 @@ use memlock_core::clock::SystemClock;
 use memlock_core::store::Op;
 use memlock_core::{Client, ErrorKind, Lock, Release, Waited};
 
+use memlock_tests::frozen::Frozen;
+
 use super::bench::{
-    Bench, Fate, Frozen, InLine, LEASE, PATIENCE, connect, gets, in_line, lock, unlock, until, waiter,
+    Bench, Fate, InLine, LEASE, PATIENCE, connect, gets, in_line, lock, unlock, until, waiter,
 };
 
 fn got(waiter: &InLine) -> Lock {

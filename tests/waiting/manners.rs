@@ -10,7 +10,9 @@ use memlock_core::wait::entries;
 use memlock_core::{Client, Wait, Waited};
 use memlock_tests::server::Memcached;
 
-use super::bench::{Bench, Frozen, LEASE, PATIENCE, gets, in_line, lock, unlock, until, waiter};
+use memlock_tests::frozen::Frozen;
+
+use super::bench::{Bench, LEASE, PATIENCE, gets, in_line, lock, unlock, until, waiter};
 
 #[test]
 fn a_lock_that_nobody_wants_costs_two_commands() {

@@ -9,8 +9,10 @@ use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::store::Op;
 use memlock_core::{Client, Lock, Wait, Waited};
 
+use memlock_tests::frozen::Frozen;
+
 use super::bench::{
-    Bench, Deaf, Fate, Frozen, LEASE, connect, crowd, gets, lock, one_of, release, unlock, until, waiter,
+    Bench, Deaf, Fate, LEASE, connect, crowd, gets, lock, one_of, release, unlock, until, waiter,
 };
 
 #[test]

@@ -1,0 +1,39 @@
+//! A clock for which no time passes: so that no look by the clock can help a waiter, and a wake-up that is lost is a test that hangs and
+//! is ended.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use memlock_core::clock::{Clock, Moment, SystemClock};
+
+/// A clock that stands still, but for what it is told.
+#[derive(Debug)]
+pub struct Frozen(Mutex<Moment>);
+
+impl Frozen {
+    /// One that shows the present time.
+    pub fn clock() -> Arc<Frozen> {
+        Arc::new(Frozen(Mutex::new(SystemClock.now())))
+    }
+
+    /// Lets so much time pass.
+    pub fn advance(&self, time: Duration) {
+        let mut now = self.0.lock().expect("nobody panics with it");
+        *now = *now + time;
+    }
+}
+
+impl Clock for Frozen {
+    fn now(&self) -> Moment {
+        *self.0.lock().expect("nobody panics with it")
+    }
+    fn unix_seconds(&self) -> u64 {
+        SystemClock.unix_seconds()
+    }
+    fn sleep(&self, duration: Duration) {
+        SystemClock.sleep(duration);
+    }
+    fn random(&self, bytes: &mut [u8]) -> std::io::Result<()> {
+        SystemClock.random(bytes)
+    }
+}
