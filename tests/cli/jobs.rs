@@ -7,7 +7,9 @@ use memlock_core::Client;
 use memlock_tests::server::Memcached;
 
 use crate::pty::Pty;
-use crate::tool::{Running, eventually, is_alive, memlock, path, send, state, until_gone, until_state};
+use crate::tool::{
+    Running, eventually, heeding_keys, is_alive, memlock, path, send, state, until_gone, until_state,
+};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -83,6 +85,7 @@ fn shell(server: &Memcached) -> Pty {
     let mut command = Command::new("bash");
     command.args(["--norc", "--noprofile", "-i"]);
     command.env("MEMLOCK_URL", server.url()).env("PS1", "> ").env("memlock", path()).env("TERM", "dumb");
+    heeding_keys(&mut command);
     let mut shell = Pty::start(command);
     shell.until("> ");
     // What is typed is not to be mistaken for what is printed.

@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::thread;
@@ -25,7 +27,21 @@ pub(crate) fn memlock(server: &Memcached, args: &[&str]) -> Command {
 pub(crate) fn memlock_at(url: &str, args: &[&str]) -> Command {
     let mut command = Command::new(path());
     command.args(args).env("MEMLOCK_URL", url).env_remove("NO_COLOR").stdin(Stdio::null());
+    heeding_keys(&mut command);
     command
+}
+
+/// Starts it as from a terminal's foreground: who runs the tests in the background has the signals of its keys ignored, which is
+/// inherited.
+pub(crate) fn heeding_keys(command: &mut Command) {
+    // SAFETY: signal is async-signal-safe, and the disposition is no handler.
+    unsafe {
+        command.pre_exec(|| {
+            libc::signal(libc::SIGINT, libc::SIG_DFL);
+            libc::signal(libc::SIGQUIT, libc::SIG_DFL);
+            Ok(())
+        });
+    }
 }
 
 /// How it ended and what it said.
@@ -80,6 +96,13 @@ impl Running {
     /// The next line that it, or its command, prints.
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
+        if self.out.buffer().is_empty() {
+            let mut there =
+                libc::pollfd { fd: self.out.get_ref().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            let limit = i32::try_from(PATIENCE.as_millis()).unwrap();
+            // SAFETY: one valid pollfd is given.
+            assert_eq!(unsafe { libc::poll(&mut there, 1, limit) }, 1, "it says nothing");
+        }
         self.out.read_line(&mut line).unwrap();
         line.trim_end().to_owned()
     }
