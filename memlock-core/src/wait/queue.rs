@@ -162,12 +162,13 @@ impl Queue<'_> {
         ring: &dyn Fn(&Entry<'_>, Ring) -> bool,
         is_deaf: &dyn Fn(&Entry<'_>) -> bool,
     ) -> HandedOn {
-        if !room.shared
+        let mut handed = HandedOn { ours: position(&queue.value, ours).is_some(), ..HandedOn::default() };
+        if handed.ours
+            && !room.shared
             && let Some(entry) = first_behind_us(&queue.value, ours)
         {
             ring(&entry, Ring::default());
         }
-        let mut handed = HandedOn { ours: position(&queue.value, ours).is_some(), ..HandedOn::default() };
         let mut rung: Option<(WaitId, u32)> = None;
         // Ourselves, and those who are found dead.
         let mut gone = ours.to_vec();
