@@ -41,6 +41,7 @@ behaviours! {
     counting_begins_where_it_is_told
     a_batch_is_answered_in_its_order
     versions_rise_and_those_of_another_life_are_refused
+    a_stamp_is_younger_than_what_was_stored_before_it
     an_item_lives_for_its_ttl
     large_values_come_back_whole
     a_batch_of_thousands_does_not_wedge
@@ -204,6 +205,30 @@ fn versions_rise_and_those_of_another_life_are_refused(bench: &Bench) {
     ]);
     assert_eq!(replies[..2], [Reply::Changed, Reply::Changed]);
     assert!(matches!(&replies[2], Reply::Value(item) if item.value == b"1"));
+}
+
+fn a_stamp_is_younger_than_what_was_stored_before_it(bench: &Bench) {
+    let stamp = Keyspace::default().stamp();
+    let mut last = bench.add(b"1");
+    for _ in 0..3 {
+        let ops = [
+            Op::Swap { key: &bench.key, version: last, value: b"2", ttl: minute() },
+            Op::Stamp { key: &stamp },
+            Op::Get { key: &bench.key },
+        ];
+        let replies = bench.run(&ops);
+        let stored = stored(&replies[0]);
+        assert!(stored.fence() > last.fence());
+        last = match replies[1] {
+            Reply::Needless => stored,
+            Reply::Stored(stamp) => {
+                assert!(stamp.fence() > stored.fence() && stamp.incarnation == stored.incarnation);
+                stored
+            }
+            ref other => panic!("{other:?}"),
+        };
+        assert!(matches!(&replies[2], Reply::Value(item) if item.version == last));
+    }
 }
 
 fn an_item_lives_for_its_ttl(bench: &Bench) {

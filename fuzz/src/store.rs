@@ -123,7 +123,8 @@ fn another(op: &Op<'_>, input: &mut Input<'_>) -> Reply {
         Version { incarnation, cas: input.number() }
     };
     match (op, which % 3) {
-        (Op::Add { .. } | Op::Swap { .. }, 0) => Reply::Stored(version(input)),
+        (Op::Add { .. } | Op::Swap { .. } | Op::Stamp { .. }, 0) => Reply::Stored(version(input)),
+        (Op::Stamp { .. }, 1) => Reply::Needless,
         (Op::Add { .. }, _) => Reply::Exists,
         (Op::Get { .. }, 0 | 1) => {
             let remaining = (which < 128).then(|| Duration::from_secs(input.number()));
@@ -150,6 +151,7 @@ fn key_of<'a>(op: &Op<'a>) -> &'a memlock_core::name::Key {
         | Op::Delete { key, .. }
         | Op::Append { key, .. }
         | Op::Prepend { key, .. }
-        | Op::Count { key, .. } => key,
+        | Op::Count { key, .. }
+        | Op::Stamp { key } => key,
     }
 }

@@ -164,7 +164,7 @@ impl Peer {
             Op::Prepend { key, value } => ("prepend", key, Some(value)),
             Op::Get { key } => ("mg", key, None),
             Op::Delete { key, .. } => ("md", key, None),
-            Op::Count { key, .. } => ("ma", key, None),
+            Op::Count { key, .. } | Op::Stamp { key } => ("ma", key, None),
         };
         assert_eq!((words[0], words[1]), (verb, key.as_str()));
         if let Op::Put { version, flags, value, ttl, .. } = *op {
@@ -244,7 +244,7 @@ pub fn expected_reply(op: &Op<'_>, opaque: Option<u64>, peer: &mut Peer) -> Opti
     let cas = flag(b'c').and_then(|cas| cas.parse().ok()).filter(|&cas| cas != 0);
     let version = || cas.map(|cas| Version { incarnation: life, cas });
     Some(match (op, words[0], value) {
-        (Op::Add { .. } | Op::Swap { .. }, b"HD", None) => Reply::Stored(version()?),
+        (Op::Add { .. } | Op::Swap { .. } | Op::Stamp { .. }, b"HD", None) => Reply::Stored(version()?),
         (Op::Add { .. }, b"NS", None) => Reply::Exists,
         (Op::Get { .. }, b"EN", None) => Reply::Missing,
         (Op::Get { .. }, b"VA", Some(value)) => {

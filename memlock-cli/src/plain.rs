@@ -106,11 +106,15 @@ impl Plain {
         loop {
             // Not "all": that walks through the lists of what was used last, and misses what is moved in them meanwhile.
             self.send("lru_crawler metadump hash\r\n")?;
-            let (mut keys, mut bytes) = (Vec::new(), 0);
+            let (mut keys, mut bytes, mut begun) = (Vec::new(), 0, false);
             let refused = loop {
                 let line = self.line()?;
                 if line == "END" {
                     return Ok(keys);
+                }
+                // Servers from 1.6.45 on begin with this.
+                if line == "OK" && !std::mem::replace(&mut begun, true) {
+                    continue;
                 }
                 match line.strip_prefix("key=") {
                     Some(rest) => {

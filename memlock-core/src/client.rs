@@ -50,6 +50,7 @@ struct Inner {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     keys: Keyspace,
+    stamp: Key,
     outage: Duration,
     identity: ForkLocal<Identity>,
     cancellations: AtomicU64,
@@ -134,6 +135,7 @@ impl Client {
             process: fork::generation(),
             store,
             clock,
+            stamp: keys.stamp(),
             keys,
             outage,
             identity: ForkLocal::new(),
@@ -222,6 +224,11 @@ impl Client {
     /// The keys under which the servers know names, with the URL's prefix.
     pub fn keys(&self) -> &Keyspace {
         &self.inner.keys
+    }
+
+    /// What makes a fence rise where the server's versions do not by themselves.
+    pub(crate) fn stamp(&self) -> Op<'_> {
+        Op::Stamp { key: &self.inner.stamp }
     }
 
     /// Who we are; in a forked child somebody else than in the parent.

@@ -13,7 +13,8 @@
 //!
 //! All of them, and plain clients that do `gets` and `cas`, may use one item at the same time. It is created by whoever likes; its
 //! flags (by which clients note a value's type) and its expiry are kept. A plain client that releases rings nobody: those
-//! who are parked look every 0.15 to 1 second.
+//! who are parked look every 0.15 to 1 second. And where a plain client swaps while others count, memcached now and then loses a
+//! count: what `gets` reads may be the number of before with the version of after. What this library reads is read under the item's lock.
 //!
 //! Such counters, tried once, retried, or with threads parked by priority, are a well-known recipe of the years after 2010. What it lacked is
 //! that parking works between processes.

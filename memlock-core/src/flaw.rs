@@ -24,6 +24,8 @@ pub enum Flaw {
     VersionsOutliveTheServer,
     /// A fence is the server's version alone.
     FenceWithoutBoot,
+    /// A fence is the item's version, whether or not the server gives those in order.
+    FenceWithoutStamp,
     /// A slow grant is believed, though the server may have stood still.
     BelieveSlowGrants,
     /// A child uses what its parent holds.
@@ -116,7 +118,7 @@ pub enum Flaw {
 
 impl Flaw {
     /// All of them.
-    pub const ALL: [Flaw; 51] = [
+    pub const ALL: [Flaw; 52] = [
         Flaw::BlindDelete,
         Flaw::TtlOfTheLease,
         Flaw::TtlPlusOne,
@@ -124,6 +126,7 @@ impl Flaw {
         Flaw::ExtensionFromReply,
         Flaw::VersionsOutliveTheServer,
         Flaw::FenceWithoutBoot,
+        Flaw::FenceWithoutStamp,
         Flaw::BelieveSlowGrants,
         Flaw::ChildrenHold,
         Flaw::GuessReleased,

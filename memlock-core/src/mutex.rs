@@ -174,20 +174,18 @@ impl Mutex {
     }
 
     fn seen(&self) -> Result<Option<(Owner, Version)>> {
-        Ok(self.client.get(self.route, &self.key)?.map(|item| {
+        let look = [Op::Get { key: &self.key }, self.client.stamp()];
+        let replies = self.client.read(self.route, &look)?;
+        let Some(Reply::Value(item)) = replies.first().cloned() else { return Ok(None) };
+        let newest_fence = Reply::or_version(replies.last(), item.version).fence();
+        Ok(Some(item).map(|item| {
             let record = OwnerRecord::parse(&item.value);
             let token = match &record {
                 Some(record) => record.token.to_string(),
                 // Plain clients often write the same value each time; the cas id tells their locks apart.
                 None => format!("plain:{}:{}", item.version.cas, &hex(&Sha256::digest(&item.value))[..32]),
             };
-            let owner = Owner {
-                record,
-                value: item.value,
-                remaining: item.remaining,
-                newest_fence: item.version.fence(),
-                token,
-            };
+            let owner = Owner { record, value: item.value, remaining: item.remaining, newest_fence, token };
             (owner, item.version)
         }))
     }
@@ -203,7 +201,8 @@ pub struct Owner {
     pub value: Vec<u8>,
     /// How long the server keeps it yet, in its whole seconds; `None`: for ever.
     pub remaining: Option<Duration>,
-    /// The greatest fence that its holder can have: that of the last write to the item, which may have been a renewal, or a waiter's note.
+    /// No holder until now has a greater fence. Where the server's versions rise by themselves it is that of the last write to the item:
+    /// the holder's own, or that of a renewal or of a waiter's note.
     pub newest_fence: u64,
     token: String,
 }

@@ -195,6 +195,11 @@ impl Keyspace {
         (again == rest && !name.is_empty()).then_some(Named { family, name: Some(name) })
     }
 
+    /// The key of the item that stamps are taken from: see [`Op::Stamp`](crate::store::Op::Stamp).
+    pub fn stamp(&self) -> Key {
+        Key(format!("{}%stamp", self.prefix).into_boxed_str())
+    }
+
     fn key(&self, family: &str, name: &[u8]) -> Key {
         // Exactly as long as a plain name needs, so that it is not copied once more at the end.
         let mut key = String::with_capacity(self.prefix.len() + family.len() + name.len());

@@ -21,6 +21,8 @@ pub(crate) struct Request {
     life: Incarnation,
     /// What is not carried out yet.
     commands: VecDeque<Command>,
+    /// The number that the first of them has drawn for its version.
+    drawn: Option<u64>,
     sent_all: Vec<Command>,
     replies: Vec<Reply>,
     fate: Fate,
@@ -164,6 +166,7 @@ impl World {
             life,
             sent_all: commands.iter().cloned().collect(),
             commands,
+            drawn: None,
             replies: Vec::new(),
             fate,
             ended: None,
@@ -207,7 +210,17 @@ impl World {
         }
         self.judge.changing = Some(Doer { process: request.process, task: request.task, sent: request.sent });
         while let Some(command) = request.commands.pop_front() {
-            let reply = self.server.run(&command);
+            let early = self.scenario.unordered && command.draws_early() && request.drawn.is_none();
+            if early && self.chance.permille(50) {
+                // The server's thread is off its processor before it gets at the item.
+                request.drawn = Some(self.server.draw());
+                request.commands.push_front(command);
+                let later = self.now + self.chance.spread(10 * MICRO, 20 * MILLI);
+                self.at(later, Event::Arrive(number));
+                self.requests.insert(number, request);
+                return;
+            }
+            let reply = self.server.run(&command, request.drawn.take());
             self.say(|_| {
                 format!("server: request {number}: {} {} -> {}", command.verb(), command.key(), brief(&reply))
             });

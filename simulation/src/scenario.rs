@@ -54,6 +54,8 @@ pub(crate) struct Scenario {
     pub(crate) semaphores: Semaphores,
     /// How often something that was granted is kept, in a thousand.
     pub(crate) kept_permille: u64,
+    /// The server draws a version before it gets at the item, as memcached does from 1.6.24 on.
+    pub(crate) unordered: bool,
 }
 
 /// What a run has of semaphores.
@@ -171,8 +173,10 @@ impl Scenario {
             // Last, so that what is about mutexes stays as it was before there were any.
             semaphores: Semaphores::of(&mut chance),
             kept_permille: 0,
+            unordered: false,
         };
         scenario.keep(&mut chance);
+        scenario.unordered = chance.permille(300);
         scenario
     }
 

@@ -30,14 +30,20 @@ impl SimStore {
     fn converse(&self, process: usize, ops: &[Op<'_>]) -> Result<Vec<Reply>, Broken> {
         // A connection that is found closed has sent nothing; only one that closes later may have.
         let life = network::connect(process)?;
-        let ours = |op: &Op<'_>| op.is_of(life) || flaw::has(Flaw::VersionsOutliveTheServer);
-        let commands: VecDeque<Command> = ops.iter().filter(|op| ours(op)).map(Command::of).collect();
-        if commands.is_empty() {
-            return Ok(vec![Reply::Changed; ops.len()]);
-        }
-        let mut replies = network::exchange(process, commands)?.into_iter();
-        let whole = ops.iter().map(|op| if ours(op) { replies.next() } else { Some(Reply::Changed) });
-        Ok(whole.flatten().collect())
+        let unordered = with(|world| world.scenario.unordered);
+        let unsent = |op: &Op<'_>| match op {
+            Op::Stamp { .. } if !unordered => Some(Reply::Needless),
+            op if op.is_of(life) || flaw::has(Flaw::VersionsOutliveTheServer) => None,
+            _ => Some(Reply::Changed),
+        };
+        let sent = ops.iter().filter(|op| unsent(op).is_none());
+        let commands: VecDeque<Command> = sent.map(Command::of).collect();
+        let mut replies = if commands.is_empty() {
+            Vec::new().into_iter()
+        } else {
+            network::exchange(process, commands)?.into_iter()
+        };
+        Ok(ops.iter().filter_map(|op| unsent(op).or_else(|| replies.next())).collect())
     }
 }
 

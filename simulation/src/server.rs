@@ -42,6 +42,7 @@ pub(crate) enum Command {
     Append { key: String, value: Vec<u8> },
     Prepend { key: String, value: Vec<u8> },
     Count { key: String, by: u64, initial: Option<(u64, Ttl)> },
+    Stamp { key: String },
 }
 
 impl Command {
@@ -60,6 +61,7 @@ impl Command {
             Op::Append { key, value } => Command::Append { key: text(key), value: value.to_vec() },
             Op::Prepend { key, value } => Command::Prepend { key: text(key), value: value.to_vec() },
             Op::Count { key, by, initial } => Command::Count { key: text(key), by, initial },
+            Op::Stamp { key } => Command::Stamp { key: text(key) },
         }
     }
 
@@ -72,7 +74,8 @@ impl Command {
             | Command::Delete { key, .. }
             | Command::Append { key, .. }
             | Command::Prepend { key, .. }
-            | Command::Count { key, .. } => key,
+            | Command::Count { key, .. }
+            | Command::Stamp { key } => key,
         }
     }
 
@@ -86,7 +89,16 @@ impl Command {
             Command::Append { .. } => "append",
             Command::Prepend { .. } => "prepend",
             Command::Count { .. } => "count",
+            Command::Stamp { .. } => "stamp",
         }
+    }
+
+    /// Whether a server that draws versions too early does so for this one.
+    pub(crate) fn draws_early(&self) -> bool {
+        !matches!(
+            self,
+            Command::Get { .. } | Command::Delete { .. } | Command::Count { .. } | Command::Stamp { .. }
+        )
     }
 }
 
@@ -110,13 +122,15 @@ pub(crate) struct Server {
     /// How long from tick to tick.
     pub(crate) tick: Nanos,
     changes: Vec<Change>,
+    /// What the command that runs drew before.
+    drawn: Option<u64>,
 }
 
 impl Server {
     pub(crate) fn new(now: Nanos, ahead: Nanos, tick: Nanos) -> Server {
         let shows = (now + ahead) / SECOND;
         let life = Incarnation { boot: 1_700_000_000 + shows, pid: 1 };
-        Server { items: BTreeMap::new(), cas: 0, life, shows, ahead, tick, changes: Vec::new() }
+        Server { items: BTreeMap::new(), cas: 0, life, shows, ahead, tick, changes: Vec::new(), drawn: None }
     }
 
     pub(crate) fn life(&self) -> Incarnation {
@@ -185,9 +199,15 @@ impl Server {
     }
 
     fn store(&mut self, key: &str, value: Vec<u8>, expires: Option<u64>) -> Version {
+        let cas = self.drawn.take().unwrap_or_else(|| self.draw());
+        self.set(key, Some(Stored { value, cas, expires }), Cause::Command);
+        self.version(cas)
+    }
+
+    /// The next version's number.
+    pub(crate) fn draw(&mut self) -> u64 {
         self.cas += 1;
-        self.set(key, Some(Stored { value, cas: self.cas, expires }), Cause::Command);
-        self.version(self.cas)
+        self.cas
     }
 
     fn version(&self, cas: u64) -> Version {
@@ -212,8 +232,10 @@ impl Server {
         second.saturating_mul(SECOND).saturating_sub(self.ahead)
     }
 
-    /// Runs a command. Whose versions are of another life is the connection's business: the server compares cas ids.
-    pub(crate) fn run(&mut self, command: &Command) -> Reply {
+    /// Runs a command, which may have drawn its version's number before. Whose versions are of another life is the
+    /// connection's business: the server compares cas ids.
+    pub(crate) fn run(&mut self, command: &Command, drawn: Option<u64>) -> Reply {
+        self.drawn = drawn;
         // One that was stored too late to live is never found.
         let over = |it: &Stored| it.expires.is_some_and(|at| at <= self.shows);
         if self.items.get(command.key()).is_some_and(over) {
@@ -267,6 +289,10 @@ impl Server {
             (Command::Count { key, initial: Some((first, ttl)), .. }, None) => {
                 self.store(key, first.to_string().into_bytes(), self.expiry(*ttl));
                 Reply::Number(*first)
+            }
+            (Command::Stamp { .. }, _) => {
+                let cas = self.draw();
+                Reply::Stored(self.version(cas))
             }
             (_, None) => Reply::Missing,
         }

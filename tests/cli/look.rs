@@ -36,7 +36,8 @@ fn a_lock_is_shown_free_and_held_with_its_holder_and_who_waits() {
     assert_eq!(held["lock"]["held"], true);
     assert_eq!(held["lock"]["pid"], std::process::id());
     assert_eq!(held["lock"]["token"], lock.token().to_string());
-    assert_eq!(held["lock"]["fence_at_most"], lock.fence());
+    let fence = held["lock"]["fence_at_most"].as_u64().unwrap();
+    assert!(fence >= lock.fence() && fence - lock.fence() < 100, "{held}");
     assert!((50..=62).contains(&held["lock"]["remaining"].as_u64().unwrap()), "{held}");
     assert!(held["lock"]["since"].as_str().unwrap().ends_with('Z'));
     let waiting = Running::start(memlock(&server, &["run", "m", "--", "true"]));

@@ -73,7 +73,8 @@ impl<'a> Attempt<'a> {
         Op::Add { key: &self.mutex.key, value: &self.value, ttl: self.mutex.lease.ttl() }
     }
 
-    fn grant(&mut self, version: Version, sent: Moment) -> Result<Lock> {
+    /// It was granted by this version; the last of the replies may be a stamp.
+    fn grant(&mut self, version: Version, replies: &[Reply], sent: Moment) -> Result<Lock> {
         let Mutex { client, route, key, lease } = self.mutex;
         let sent = if flaw::has(Flaw::DeadlineFromReply) { client.clock().now() } else { sent };
         let mut lock = Lock::new(Grant {
@@ -84,6 +85,7 @@ impl<'a> Attempt<'a> {
             value: std::mem::take(&mut self.value),
             rings: self.rings,
             version,
+            fence: Reply::or_version(replies.last(), version).fence(),
             lease: *lease,
             sent,
             stray: self.stray_until(),
@@ -136,19 +138,25 @@ impl Goal for Attempt<'_> {
         let mut error = None;
         for _ in 0..ATTEMPTS {
             let sent = client.clock().now();
-            let ops = [self.add(), Op::Get { key }];
             // The item needs to be read only if it may be ours.
             let read_back = self.in_doubt_since.is_some() && !flaw::has(Flaw::NoReadBack);
-            let ops = if read_back { &ops[..] } else { &ops[..1] };
-            match client.run(*route, ops) {
+            let ran = if read_back {
+                client.run(*route, &[self.add(), Op::Get { key }, client.stamp()])
+            } else {
+                client.run(*route, &[self.add(), client.stamp()])
+            };
+            match ran {
                 Ok(replies) => match (replies.first(), replies.get(1)) {
-                    (Some(&Reply::Stored(version)), _) => return self.grant(version, sent).map(Some),
+                    (Some(&Reply::Stored(version)), _) => {
+                        return self.grant(version, &replies, sent).map(Some);
+                    }
                     (_, Some(Reply::Value(item))) if is_ours(&item.value, self.token) => {
                         let version = item.version;
                         if OwnerRecord::parse(&item.value).is_some_and(|record| record.rings) {
                             self.will_wait();
                         }
-                        return self.grant(version, self.in_doubt_since.unwrap_or(sent)).map(Some);
+                        let sent = self.in_doubt_since.unwrap_or(sent);
+                        return self.grant(version, &replies, sent).map(Some);
                     }
                     _ => return Ok(None),
                 },

@@ -36,7 +36,7 @@ impl Lock {
             Ok((settled, value))
         });
         match settled {
-            Ok((Settled::HandedOver { version, sent }, value)) => {
+            Ok((Settled::HandedOver { version, fence, sent }, value)) => {
                 let mut lock = Lock::new(Grant {
                     client: client.clone(),
                     route: self.route,
@@ -45,6 +45,7 @@ impl Lock {
                     value,
                     rings: true,
                     version,
+                    fence,
                     lease,
                     sent,
                     stray: None,

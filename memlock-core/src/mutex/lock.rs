@@ -76,6 +76,7 @@ pub(super) struct Grant {
     pub(super) value: Vec<u8>,
     pub(super) rings: bool,
     pub(super) version: Version,
+    pub(super) fence: u64,
     pub(super) lease: Lease,
     /// When the request left that was granted.
     pub(super) sent: Moment,
@@ -107,7 +108,8 @@ pub enum Extension {
 
 impl Lock {
     pub(super) fn new(grant: Grant) -> Lock {
-        let Grant { client, route, key, token, value, rings, version, lease, sent, stray, turn } = grant;
+        let Grant { client, route, key, token, value, rings, version, fence, lease, sent, stray, turn } =
+            grant;
         let server_until = lease.gone(client.clock().now());
         Lock {
             client,
@@ -116,7 +118,7 @@ impl Lock {
             token,
             value,
             version,
-            fence: version.fence(),
+            fence,
             deadline: lease.deadline(sent),
             server_until,
             process: fork::generation(),

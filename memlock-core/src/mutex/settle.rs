@@ -46,9 +46,12 @@ impl Lock {
                 Step::Extend(lease) => Op::Swap { key, version, value: &self.value, ttl: lease.ttl() },
                 Step::HandOver(heir) => Op::Swap { key, version, value: heir.value, ttl: heir.lease.ttl() },
             };
-            let queue = queue_key.as_ref().map_or(read, |key| Op::Get { key });
-            let ops = [read, op, queue];
-            let ops = &ops[usize::from(!read_first)..2 + usize::from(queue_key.is_some())];
+            let last = match step {
+                Step::HandOver(_) => Some(self.client.stamp()),
+                _ => queue_key.as_ref().map(|key| Op::Get { key }),
+            };
+            let ops = [read, op, last.unwrap_or(read)];
+            let ops = &ops[usize::from(!read_first)..2 + usize::from(last.is_some())];
             let called = Cell::new(self.called);
             let ring_ahead = || {
                 if matches!(step, Step::Release) && failures == 0 {
@@ -97,14 +100,18 @@ impl Lock {
             let mut replies = replies.into_iter();
             let seen = if read_first { replies.next() } else { None };
             let answer = replies.next();
-            let queue = match replies.next() {
-                Some(Reply::Value(item)) => Some(item),
-                _ => None,
+            let (queue, stamp) = match replies.next() {
+                Some(Reply::Value(item)) => (Some(item), None),
+                stamp => (None, stamp),
+            };
+            let handed_over = |version| {
+                let fence = Reply::or_version(stamp.as_ref(), version).fence();
+                Ok(Settled::HandedOver { version, fence, sent })
             };
             match (answer, seen, step) {
                 (Some(Reply::Deleted), ..) => return Ok(Settled::Taken(queue)),
                 (Some(Reply::Stored(version)), _, Step::HandOver(_)) => {
-                    return Ok(Settled::HandedOver { version, sent });
+                    return handed_over(version);
                 }
                 (Some(Reply::Stored(version)), _, Step::Extend(lease)) => {
                     let late = flaw::has(Flaw::ExtensionFromReply);
@@ -121,7 +128,7 @@ impl Lock {
                 }
                 // An earlier one of ours arrived.
                 (_, Some(Reply::Value(item)), Step::HandOver(heir)) if is_ours(&item.value, heir.token) => {
-                    return Ok(Settled::HandedOver { version: item.version, sent });
+                    return handed_over(item.version);
                 }
                 // Gone when we read it, and changed when we came to it: another one took it in between, or our version is
                 // of another life of the server. Its item tells.
@@ -213,8 +220,8 @@ pub(super) struct Heir<'a> {
 pub(super) enum Settled {
     /// It was taken. A release also read the queue, if there may be one.
     Taken(Option<Item>),
-    /// It is the heir's, by this version, from a request that left then.
-    HandedOver { version: Version, sent: Moment },
+    /// It is the heir's, by this version and with this fence, from a request that left then.
+    HandedOver { version: Version, fence: u64, sent: Moment },
     /// The lock was not ours any more; and here is the queue if nobody has it.
     Lost(Option<Item>),
 }

@@ -147,6 +147,7 @@ impl Memory {
                 }
                 (None, None) => Reply::Missing,
             },
+            Op::Stamp { .. } => Reply::Needless,
         })
     }
 }

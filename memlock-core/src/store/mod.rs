@@ -99,6 +99,12 @@ pub enum Op<'a> {
         /// [`Reply::Missing`].
         initial: Option<(u64, Ttl)>,
     },
+    /// Gives a version greater than all that were given before: [`Reply::Stored`]. A store whose versions rise in the order
+    /// in which items are stored has nothing to do for it, and answers [`Reply::Needless`].
+    Stamp {
+        /// An item that exists for nothing else.
+        key: &'a Key,
+    },
 }
 
 impl Op<'_> {
@@ -111,6 +117,11 @@ impl Op<'_> {
             | Op::Put { version: Some(version), .. } => version.incarnation == life,
             _ => true,
         }
+    }
+
+    /// Whether it may change an item that anybody else reads.
+    pub fn changes(&self) -> bool {
+        !matches!(self, Op::Get { .. } | Op::Stamp { .. })
     }
 }
 
@@ -133,6 +144,18 @@ pub enum Reply {
     Value(Item),
     /// The number after counting.
     Number(u64),
+    /// Versions rise by themselves: that which an item got is as good as a stamp.
+    Needless,
+}
+
+impl Reply {
+    /// The version that a fence is made of, where an item got `version` and the same batch, or a later one, asked for a stamp.
+    pub(crate) fn or_version(stamp: Option<&Reply>, version: Version) -> Version {
+        match stamp {
+            Some(&Reply::Stored(stamp)) if !flaw::has(Flaw::FenceWithoutStamp) => stamp,
+            _ => version,
+        }
+    }
 }
 
 /// An item as it was read.
@@ -158,7 +181,8 @@ pub struct Incarnation {
     pub pid: u64,
 }
 
-/// Which state of an item it was: a number that rises with every store, within one incarnation.
+/// Which state of an item it was: no two stores within one incarnation get the same number. It rises from store to store
+/// only where the server sees to it; see [`Op::Stamp`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Version {
     /// The server's life in which it was given.
@@ -168,8 +192,8 @@ pub struct Version {
 }
 
 impl Version {
-    /// A fencing token: it rises from holder to holder and across restarts, as long as the server stores
-    /// fewer than a million items a second on average and its clock is not set back.
+    /// A fencing token, if the version was given after the item was stored: it rises from holder to holder and across restarts,
+    /// as long as the server stores fewer than a million items a second on average and its clock is not set back.
     pub fn fence(self) -> u64 {
         if flaw::has(Flaw::FenceWithoutBoot) {
             return self.cas;

@@ -106,6 +106,13 @@ impl Exchange<'_> {
                 self.open.pause(time);
                 send(self.server, &burst.bytes)
             }
+            Fault::DelayRest(length, time) => {
+                let (first, rest) = burst.bytes.split_at(length.min(burst.bytes.len()));
+                send(self.server, first)?;
+                self.shared.count_hit();
+                self.open.pause(time);
+                send(self.server, rest)
+            }
             Fault::CutRequestAfter(length) => {
                 self.shared.count_hit();
                 let sent = send(self.server, &burst.bytes[..length.min(burst.bytes.len())]);
@@ -183,7 +190,8 @@ impl Exchange<'_> {
             | Fault::DropRequest
             | Fault::CutBeforeRequest
             | Fault::CutRequestAfter(_)
-            | Fault::DelayRequest(_) => {
+            | Fault::DelayRequest(_)
+            | Fault::DelayRest(..) => {
                 self.cut();
                 Ok(())
             }

@@ -37,6 +37,8 @@ pub enum Fault {
     CutBeforeRequest,
     /// The server sees the burst that much later, even if the client has gone by then.
     DelayRequest(Duration),
+    /// The server sees that many bytes of the burst, and the rest of it that much later.
+    DelayRest(usize, Duration),
     /// The server did it, the client never hears. The connection stays open, and silent for good.
     SwallowReply,
     /// The server did it, and the connection is closed before any byte of the answer.

@@ -39,7 +39,7 @@ pub(super) fn encode(
         Op::Add { key, value, .. } | Op::Swap { key, value, .. } => (b"ms ", key, Some(value)),
         Op::Get { key } => (b"mg ", key, None),
         Op::Delete { key, .. } => (b"md ", key, None),
-        Op::Count { key, .. } => (b"ma ", key, None),
+        Op::Count { key, .. } | Op::Stamp { key } => (b"ma ", key, None),
     };
     out.extend_from_slice(verb);
     out.extend_from_slice(key.as_str().as_bytes());
@@ -51,7 +51,9 @@ pub(super) fn encode(
             out.extend_from_slice(b" ME c");
             number(b" T", wire_ttl(ttl, server_time)?, out);
         }
-        Op::Get { .. } => out.extend_from_slice(b" v c t f"),
+        // Without the h it is read without the item's lock: where a number is counted up meanwhile, the version of after that
+        // comes with the value of before. What h tells is not looked at.
+        Op::Get { .. } => out.extend_from_slice(b" v c t f h"),
         Op::Swap { version, ttl, .. } => {
             number(b" c C", version.cas, out);
             number(b" T", wire_ttl(ttl, server_time)?, out);
@@ -65,6 +67,8 @@ pub(super) fn encode(
                 number(b" J", first, out);
             }
         }
+        // Counted up by nothing: the number's version is given under the item's lock, and nothing needs room.
+        Op::Stamp { .. } => out.extend_from_slice(b" c N0 J0 D0"),
     }
     number(b" O", opaque.into(), out);
     out.extend_from_slice(b"\r\n");
@@ -212,7 +216,9 @@ pub(super) fn decode(op: &Op<'_>, head: Head, value: Option<Vec<u8>>, life: Inca
         _ => Err(Error::protocol("The server's reply carries no cas id: start memcached without -C.")),
     };
     let reply = match (op, head.code, value) {
-        (Op::Add { .. } | Op::Swap { .. }, ReturnCode::Hd, None) => Reply::Stored(version()?),
+        (Op::Add { .. } | Op::Swap { .. } | Op::Stamp { .. }, ReturnCode::Hd, None) => {
+            Reply::Stored(version()?)
+        }
         (Op::Add { .. }, ReturnCode::Ns, None) => Reply::Exists,
         (Op::Get { .. }, ReturnCode::En, None) => Reply::Missing,
         (Op::Get { .. }, ReturnCode::Va, Some(value)) => Reply::Value(Item {
@@ -256,7 +262,7 @@ mod tests {
             String::from_utf8(out).unwrap()
         };
         assert_eq!(text(Op::Add { key: &key, value: b"v", ttl }), "ms lock:x 1 ME c T32 O9\r\nv\r\n");
-        assert_eq!(text(Op::Get { key: &key }), "mg lock:x v c t f O9\r\n");
+        assert_eq!(text(Op::Get { key: &key }), "mg lock:x v c t f h O9\r\n");
         assert_eq!(
             text(Op::Swap { key: &key, version, value: b"v", ttl }),
             "ms lock:x 1 c C7 T32 O9\r\nv\r\n"
@@ -268,6 +274,7 @@ mod tests {
             text(Op::Count { key: &key, by: 2, initial: Some((2, ttl)) }),
             "ma lock:x v D2 N32 J2 O9\r\n"
         );
+        assert_eq!(text(Op::Stamp { key: &key }), "ma lock:x c N0 J0 D0 O9\r\n");
         let put = |version, ttl| text(Op::Put { key: &key, version, flags: 5, value: b"v", ttl });
         assert_eq!(put(None, Ttl::Never), "add lock:x 5 0 1\r\nv\r\n");
         assert_eq!(put(Some(version), Ttl::Until(1_795_170_100)), "cas lock:x 5 1795170100 1 7\r\nv\r\n");

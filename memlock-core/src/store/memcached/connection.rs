@@ -81,7 +81,11 @@ impl Connection {
             stream,
             clock: Arc::clone(clock),
             io_timeout: settings.io_timeout,
-            introduction: Introduction { incarnation: Incarnation { boot: 0, pid: 0 }, time: 0 },
+            introduction: Introduction {
+                incarnation: Incarnation { boot: 0, pid: 0 },
+                time: 0,
+                ordered: false,
+            },
             introduced: clock.now(),
             last_used: clock.now(),
             last_opaque: 0,
@@ -118,7 +122,7 @@ impl Connection {
         let first_opaque = self.last_opaque.wrapping_add(1);
         self.output.clear();
         for op in ops {
-            if !op.is_of(self.introduction.incarnation) {
+            if self.answer_to_unsent(op).is_some() {
                 continue;
             }
             self.last_opaque = self.last_opaque.wrapping_add(1);
@@ -134,18 +138,29 @@ impl Connection {
         let mut opaque = first_opaque;
         let mut patience = Patience::default();
         let mut replies = Vec::with_capacity(ops.len());
-        for op in ops {
-            let reply = if op.is_of(self.introduction.incarnation) {
-                let reply = self.reply(op, opaque, &mut patience);
-                opaque = opaque.wrapping_add(1);
-                // A lone command that the server refused in words was not carried out.
-                reply.map_err(|(error, refused)| Failure { error, sent: !refused || ops.len() > 1 })?
-            } else {
-                Reply::Changed
-            };
-            replies.push(reply);
+        for (place, op) in ops.iter().enumerate() {
+            if let Some(reply) = self.answer_to_unsent(op) {
+                replies.push(reply);
+                continue;
+            }
+            let reply = self.reply(op, opaque, &mut patience);
+            opaque = opaque.wrapping_add(1);
+            replies.push(reply.map_err(|(error, refused)| {
+                // What the server refused in words was not carried out, but others of the batch may have been.
+                let mut others = ops.iter().enumerate().filter(|&(other, _)| other != place);
+                Failure { error, sent: !refused || others.any(|(_, op)| op.changes()) }
+            })?);
         }
         Ok(replies)
+    }
+
+    /// What an operation is answered that need not, or must not, be sent to this server.
+    fn answer_to_unsent(&self, op: &Op<'_>) -> Option<Reply> {
+        match op {
+            Op::Stamp { .. } if self.introduction.ordered => Some(Reply::Needless),
+            op if op.is_of(self.introduction.incarnation) => None,
+            _ => Some(Reply::Changed),
+        }
     }
 
     /// Whether nothing is left unread. If something is, the server said more than it was asked, and the

@@ -17,6 +17,10 @@ const MOST_LINES: usize = 2000;
 /// The oldest version whose `md` with a cas is right.
 const OLDEST: (u64, u64, u64) = (1, 6, 13);
 
+/// From here on a store's cas id is drawn before the item is locked: of two stores the later one may get the lower.
+/// Measured on 1.6.38 and 1.6.45; 1.6.18 draws it under the lock. It came with the `E` flag, early in 2024.
+const UNORDERED: (u64, u64, u64) = (1, 6, 24);
+
 /// Collects the lines of the answer.
 #[derive(Debug, Default)]
 pub(super) struct Handshake {
@@ -35,6 +39,8 @@ pub(super) struct Introduction {
     pub(super) incarnation: Incarnation,
     /// The server's own Unix time when it answered.
     pub(super) time: u64,
+    /// Whether versions rise in the order of the stores.
+    pub(super) ordered: bool,
 }
 
 /// A server's clock as it was seen.
@@ -92,15 +98,15 @@ impl Handshake {
     /// Judges the server once all lines are in.
     pub(super) fn finish(self) -> Result<Introduction> {
         let version = self.version.unwrap_or_default();
-        match parse_version(&version) {
-            Some(numbers) if numbers >= OLDEST => {}
+        let ordered = match parse_version(&version) {
+            Some(numbers) if numbers >= OLDEST => numbers < UNORDERED,
             _ => {
                 return Err(Error::protocol(format!(
                     "The server is memcached {version:?}, and memlock needs 1.6.13 or later: \
                      older ones do not delete by cas correctly. Upgrade it."
                 )));
             }
-        }
+        };
         if self.cas_enabled != Some(true) {
             return Err(Error::protocol(
                 "The server runs without cas (-C), so nobody can prove ownership: start memcached without -C.",
@@ -109,7 +115,8 @@ impl Handshake {
         let (Some(pid), Some(time), Some(uptime)) = (self.pid, self.time, self.uptime) else {
             return Err(Error::protocol("The server's \"stats\" has no pid, time or uptime."));
         };
-        Ok(Introduction { incarnation: Incarnation { boot: time.saturating_sub(uptime), pid }, time })
+        let incarnation = Incarnation { boot: time.saturating_sub(uptime), pid };
+        Ok(Introduction { incarnation, time, ordered })
     }
 }
 
@@ -159,7 +166,8 @@ mod tests {
     #[test]
     fn a_fit_server_gives_its_incarnation() {
         let known = introduce(&GOOD).unwrap();
-        assert_eq!(known, Introduction { incarnation: Incarnation { boot: 1000, pid: 5 }, time: 1100 });
+        let incarnation = Incarnation { boot: 1000, pid: 5 };
+        assert_eq!(known, Introduction { incarnation, time: 1100, ordered: true });
     }
 
     #[test]
@@ -182,6 +190,14 @@ mod tests {
         assert!(with(0, "ERROR").is_err());
         assert_eq!(with(0, "ERROR Too many open connections").unwrap_err().kind(), ErrorKind::Unreachable);
         assert!(with(2, "STAT time x").is_err());
+    }
+
+    #[test]
+    fn newer_servers_are_known_to_give_versions_out_of_order() {
+        for (version, ordered) in [("1.6.13", true), ("1.6.23", true), ("1.6.24", false), ("1.7.0", false)] {
+            let line: &'static str = Box::leak(format!("STAT version {version}").into_boxed_str());
+            assert_eq!(with(3, line).unwrap().ordered, ordered, "{version}");
+        }
     }
 
     proptest! {

@@ -1,0 +1,120 @@
+//! Fences rise, also on servers that give cas ids out of order: memcached from 1.6.24 on draws that of a store before the item is
+//! locked, so that of two stores the later one may have the lower.
+#![allow(clippy::unwrap_used)]
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use memlock_core::{Client, Lock, Release};
+use memlock_tests::proxy::{Fault, Match, Proxy};
+use memlock_tests::server::Memcached;
+
+const LEASE: Duration = Duration::from_secs(30);
+
+/// The server behind a proxy that makes its version another one.
+fn called(server: &Memcached, version: &str) -> Proxy {
+    let (stats, settings) = (server.plain().stats(), server.plain().stats_of("settings"));
+    let line = |name: &str, value: &str| format!("STAT {name} {value}\r\n");
+    let who = ["pid", "uptime", "time"].map(|name| line(name, &stats[name])).concat();
+    let cas = line("cas_enabled", &settings["cas_enabled"]);
+    let said = format!("{who}{}END\r\n{cas}END\r\n", line("version", version));
+    let proxy = Proxy::start(server.address());
+    proxy.inject_always(Match::Stats, Fault::GarbleReply(said.into_bytes()));
+    proxy
+}
+
+fn lock(client: &Client) -> Lock {
+    client.mutex("x", LEASE).unwrap().lock().unwrap()
+}
+
+/// The last six digits of a fence are the cas id.
+fn cas(fence: u64) -> u64 {
+    fence % 1_000_000
+}
+
+fn items_cas(server: &Memcached) -> u64 {
+    server.plain().command("mg lock:x c").strip_prefix("HD c").unwrap().parse().unwrap()
+}
+
+#[test]
+fn where_versions_rise_by_themselves_a_fence_is_that_of_the_item_and_costs_nothing() {
+    let server = Memcached::start();
+    let proxy = called(&server, "1.6.23");
+    let client = Client::connect(&proxy.url()).unwrap();
+    for _ in 0..3 {
+        let before = server.commands();
+        let mut lock = lock(&client);
+        assert_eq!(server.commands() - before, 1);
+        assert_eq!(cas(lock.fence()), items_cas(&server));
+        assert_eq!(lock.unlock().unwrap(), Release::Released);
+    }
+}
+
+#[test]
+fn where_they_do_not_a_fence_is_drawn_after_the_item_was_stored() {
+    let server = Memcached::start();
+    let proxy = called(&server, "1.6.24");
+    let client = Client::connect(&proxy.url()).unwrap();
+    let mutex = client.mutex("x", LEASE).unwrap();
+    for lost in [false, true] {
+        if lost {
+            // What is found when the reply is lost has to be stamped, too.
+            proxy.inject(Match::Adding, Fault::CutAfterRequest);
+        }
+        let trips = proxy.round_trips();
+        let mut lock = lock(&client);
+        assert!(lost || proxy.round_trips() - trips <= 2, "the handshake, and one for the lock");
+        let fence = lock.fence();
+        assert!(cas(fence) > items_cas(&server), "{fence} {lost}");
+        assert!(mutex.owner().unwrap().unwrap().newest_fence > fence);
+        assert_eq!(lock.unlock().unwrap(), Release::Released);
+    }
+}
+
+#[test]
+fn a_lock_that_is_handed_over_within_the_process_is_stamped_as_well() {
+    let server = Memcached::start();
+    let proxy = called(&server, "1.6.24");
+    let client = Client::connect(&proxy.url()).unwrap();
+    let mut holder = lock(&client);
+    let fence = holder.fence();
+    let waiter = thread::spawn({
+        let client = client.clone();
+        move || lock(&client)
+    });
+    while client.mutex("x", LEASE).unwrap().waiters().unwrap().is_empty() {
+        thread::yield_now();
+    }
+    assert_eq!(holder.unlock().unwrap(), Release::Released);
+    let heir = waiter.join().unwrap();
+    assert!(heir.fence() > fence);
+    assert!(cas(heir.fence()) > items_cas(&server));
+}
+
+/// On a server that draws too early this is how a fence fell: the request had its number before another one took the lock, and was
+/// stored after that one had let go of it.
+#[test]
+fn whoever_was_overtaken_on_the_way_to_the_lock_has_the_greater_fence() {
+    let server = Memcached::start();
+    let proxy = Proxy::start(server.address());
+    let pause = Duration::from_millis(500);
+    proxy.decide(move |bytes| {
+        let end = bytes.iter().position(|&byte| byte == b'\n')?;
+        bytes.starts_with(b"ms lock:x ").then_some(Fault::DelayRest(end + 1, pause))
+    });
+    let (slow, quick) = (Client::connect(&proxy.url()).unwrap(), Client::connect(&server.url()).unwrap());
+    for round in 1.. {
+        assert!(round < 20, "this machine is too slow");
+        let slow = slow.clone();
+        let waiting = thread::spawn(move || lock(&slow).fence());
+        assert!(proxy.wait_for_hits(round, Duration::from_secs(10)));
+        let began = Instant::now();
+        let fences: Vec<u64> = (0..5).map(|_| lock(&quick).fence()).collect();
+        let in_time = began.elapsed() < pause;
+        assert!(fences.is_sorted(), "{fences:?}");
+        let fence = waiting.join().unwrap();
+        if in_time {
+            return assert!(fence > fences[4], "{fence} came after {fences:?}");
+        }
+    }
+}
