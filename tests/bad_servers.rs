@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use memlock_core::Answer;
 use memlock_tests::door::{Door, For, No, Rust};
 use memlock_tests::fake::{Behaviour, Fake};
+use memlock_tests::proxy::{Fault, Proxy};
 use memlock_tests::server::Memcached;
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -246,6 +247,30 @@ fn a_server_that_refuses_in_words_is_quoted() {
     assert!(no.sentence.contains("out of memory storing object"), "{}", no.sentence);
 }
 
+/// Nor does it when the holder's own request is the one for which there is no room.
+#[test]
+fn a_full_server_takes_nobodys_lock_away() {
+    for flags in [&["-M", "-m", "2"][..], &["-m", "2", "-o", "temporary_ttl=3600"]] {
+        let server = Memcached::with_args(flags);
+        let (one, other) = (door(&server.url()), door(&server.url()));
+        let mut held = one.lock(b"m", LEASE, For::Never).unwrap();
+        let full = |number: u64| {
+            let more = one.lock(format!("m{number}").as_bytes(), LEASE, For::Never);
+            more.map(std::mem::forget).is_err()
+        };
+        assert!((0..100_000).any(full));
+        for _ in 0..5 {
+            let no = refused(other.lock(b"m", LEASE, For::Never));
+            assert!(matches!(no.answer, Answer::Protocol | Answer::Busy), "{no:?}");
+            if let Err(no) = held.extend(LEASE) {
+                assert_eq!(no.answer, Answer::Protocol, "{no:?}");
+            }
+        }
+        assert_eq!(refused(other.lock(b"full", LEASE, For::Never)).answer, Answer::Protocol);
+        held.unlock().unwrap();
+    }
+}
+
 #[test]
 fn a_full_server_is_never_busy() {
     let server = Memcached::with_args(&["-M", "-m", "2"]);
@@ -296,4 +321,26 @@ fn one_dead_server_of_several_does_not_hide_the_others() {
         }
     }
     assert!(granted > 10 && unreachable > 10, "{granted} and {unreachable}: never another server's");
+}
+
+/// Such a server tells the version only when it is asked for it; others may write into the item before that.
+#[test]
+fn a_waiters_note_between_a_grant_and_its_version_is_not_overlooked() {
+    let server = Memcached::with_args(&["-M"]);
+    let proxy = Proxy::start(server.address());
+    proxy.decide(|bytes| {
+        let look = bytes.windows(4).position(|four| four == b"\nmg ")?;
+        bytes.starts_with(b"add lock:m ").then_some(Fault::DelayRest(look + 1, Duration::from_millis(300)))
+    });
+    let (slow, quick) = (door(&proxy.url()), door(&server.url()));
+    let waiter = thread::spawn(move || {
+        while quick.owner(b"m").unwrap().is_none() {
+            thread::yield_now();
+        }
+        quick.lock(b"m", LEASE, For::Ever).unwrap().unlock().unwrap();
+    });
+    let held = slow.lock(b"m", LEASE, For::Ever).unwrap();
+    assert!(proxy.hits() > 0);
+    held.unlock().unwrap();
+    waiter.join().unwrap();
 }

@@ -29,6 +29,15 @@ macro_rules! behaviours {
                 super::$behaviour(&Bench::new(&server.url()));
             })*
         }
+        /// One that refuses to store when it is full is spoken to in other words.
+        mod refusing {
+            use super::*;
+            $(#[test]
+            fn $behaviour() {
+                let server = Memcached::with_args(&["-M", "-m", "100"]);
+                super::$behaviour(&Bench::new(&server.url()));
+            })*
+        }
     };
 }
 

@@ -106,14 +106,22 @@ impl Peer {
 
     /// The life that this server said to be in. To be asked only where the client was content with it.
     pub fn life(&mut self) -> Incarnation {
+        self.greeting().0
+    }
+
+    /// The life, and whether this server refuses to store when it is full.
+    fn greeting(&mut self) -> (Incarnation, bool) {
         let mut position = 0;
         let mut numbers = [0; 3];
+        let mut refuses = false;
         let mut ends = 0;
         while ends < 2 {
             let line = line(&self.sent, &mut position).expect("the handshake was whole");
             ends += usize::from(line == b"END");
             let text = String::from_utf8_lossy(line);
             let words: Vec<&str> = text.split(' ').collect();
+            refuses |=
+                matches!(words[..], ["STAT", "evictions", "off", ..] | ["STAT", "temp_lru", "yes", ..]);
             for (number, name) in numbers.iter_mut().zip(["pid", "time", "uptime"]) {
                 if words.len() > 1 && words[1] == name {
                     *number = words.get(2).and_then(|word| word.parse().ok()).unwrap_or(0);
@@ -122,7 +130,7 @@ impl Peer {
         }
         self.read = self.read.max(position);
         let [pid, time, uptime]: [u64; 3] = numbers;
-        Incarnation { boot: time.saturating_sub(uptime), pid }
+        (Incarnation { boot: time.saturating_sub(uptime), pid }, refuses)
     }
 
     /// Whether nothing was left of the last packet that the client read. To be asked after [`Peer::life`].
@@ -131,7 +139,7 @@ impl Peer {
     }
 
     /// Whether the next line is one that nobody could refuse to read.
-    pub fn is_plain(&self) -> bool {
+    fn is_plain(&self) -> bool {
         let Some(line) = line(&self.sent, &mut self.read.clone()) else { return false };
         let Ok(text) = std::str::from_utf8(line) else { return false };
         let is_number =
@@ -150,7 +158,7 @@ impl Peer {
     }
 
     /// The next request, which must be this operation and nothing else; its opaque.
-    pub fn next_request(&mut self, op: &Op<'_>) -> Option<u64> {
+    fn next_request(&mut self, op: &Op<'_>) -> Option<u64> {
         let rest = &self.requests[self.looked_at..];
         let end = rest.windows(2).position(|two| two == b"\r\n").expect("a whole line");
         let text = std::str::from_utf8(&rest[..end]).expect("a line of text");
@@ -207,8 +215,48 @@ fn line<'a>(bytes: &'a [u8], position: &mut usize) -> Option<&'a [u8]> {
     Some(rest[..end].strip_suffix(b"\r").unwrap_or(&rest[..end]))
 }
 
-/// What the server answered to this operation; `None` where it answered anything but a reply to it.
-pub fn expected_reply(op: &Op<'_>, opaque: Option<u64>, peer: &mut Peer) -> Option<Reply> {
+/// The commands of an operation: to a server that refuses when it is full, a classic one and a look at what became of it.
+fn commands<'a>(op: &Op<'a>, refuses: bool) -> (Op<'a>, Option<Op<'a>>) {
+    let (key, version, value, ttl) = match *op {
+        Op::Add { key, value, ttl } if refuses => (key, None, value, ttl),
+        Op::Swap { key, version, value, ttl } if refuses => (key, Some(version), value, ttl),
+        op => return (op, None),
+    };
+    (Op::Put { key, version, flags: 0, value, ttl }, Some(Op::Get { key }))
+}
+
+/// What the server answered to this operation, which must be the next one that was asked; `None` where it answered anything but a
+/// reply to it. `plainly`: nor in words that somebody might refuse to read.
+pub fn next_reply(op: &Op<'_>, peer: &mut Peer, plainly: bool) -> Option<Reply> {
+    let (_, refuses) = peer.greeting();
+    let mut answer = |op: &Op<'_>| {
+        let opaque = peer.next_request(op);
+        if plainly && !peer.is_plain() { None } else { expected_reply(op, opaque, peer) }
+    };
+    let (first, look) = commands(op, refuses);
+    let reply = answer(&first)?;
+    let Some(look) = look else { return Some(reply) };
+    let value = match *op {
+        Op::Add { value, .. } | Op::Swap { value, .. } => value,
+        _ => unreachable!("no other is looked after"),
+    };
+    Some(match (reply, answer(&look)?) {
+        (Reply::Written, Reply::Value(item)) if item.value == value => Reply::Stored(item.version),
+        (Reply::Written, Reply::Value(item))
+            if value.is_empty() || item.value.windows(value.len()).any(|part| part == value) =>
+        {
+            let cas = item.version.cas.saturating_sub(1).max(1);
+            Reply::Stored(Version { cas, ..item.version })
+        }
+        (Reply::Written, _) if matches!(op, Op::Add { .. }) => Reply::Exists,
+        (Reply::Written, Reply::Missing) => Reply::Missing,
+        (Reply::Written, _) => Reply::Changed,
+        (reply, _) => reply,
+    })
+}
+
+/// What the server answered to this command.
+fn expected_reply(op: &Op<'_>, opaque: Option<u64>, peer: &mut Peer) -> Option<Reply> {
     let life = peer.life();
     let mut position = peer.read;
     let line = line(&peer.sent, &mut position)?;

@@ -85,6 +85,7 @@ impl Connection {
                 incarnation: Incarnation { boot: 0, pid: 0 },
                 time: 0,
                 ordered: false,
+                refuses: false,
             },
             introduced: clock.now(),
             last_used: clock.now(),
@@ -127,7 +128,11 @@ impl Connection {
             }
             self.last_opaque = self.last_opaque.wrapping_add(1);
             let mut output = std::mem::take(&mut self.output);
-            let encoded = codec::encode(op, self.last_opaque, || self.server_time(), &mut output);
+            let (op, back) = self.on_the_wire(op);
+            let encoded = [Some(op), back]
+                .iter()
+                .flatten()
+                .try_for_each(|op| codec::encode(op, self.last_opaque, || self.server_time(), &mut output));
             self.output = output;
             encoded.map_err(|error| Failure { error, sent: false })?;
         }
@@ -143,7 +148,7 @@ impl Connection {
                 replies.push(reply);
                 continue;
             }
-            let reply = self.reply(op, opaque, &mut patience);
+            let reply = self.replies(op, opaque, &mut patience);
             opaque = opaque.wrapping_add(1);
             replies.push(reply.map_err(|(error, refused)| {
                 // What the server refused in words was not carried out, but others of the batch may have been.
@@ -152,6 +157,20 @@ impl Connection {
             })?);
         }
         Ok(replies)
+    }
+
+    /// The commands by which an operation is carried out. A server that has no room for an `ms` removes the item of that key, be it a
+    /// lock that somebody holds; the classic commands leave it alone. They tell no version, so that it is read behind them.
+    fn on_the_wire<'a>(&self, op: &Op<'a>) -> (Op<'a>, Option<Op<'a>>) {
+        match *op {
+            Op::Add { key, value, ttl } if self.introduction.refuses => {
+                (Op::Put { key, version: None, flags: 0, value, ttl }, Some(Op::Get { key }))
+            }
+            Op::Swap { key, version, value, ttl } if self.introduction.refuses => {
+                (Op::Put { key, version: Some(version), flags: 0, value, ttl }, Some(Op::Get { key }))
+            }
+            op => (op, None),
+        }
     }
 
     /// What an operation is answered that need not, or must not, be sent to this server.
@@ -210,6 +229,36 @@ impl Connection {
     /// When the server showed which time.
     pub(super) fn time(&self) -> ServerTime {
         ServerTime { shown: self.introduction.time, at: self.introduced }
+    }
+
+    /// Reads what the commands were answered by which an operation was carried out, as [`Connection::reply`] does.
+    fn replies(
+        &mut self,
+        op: &Op<'_>,
+        opaque: u32,
+        patience: &mut Patience,
+    ) -> std::result::Result<Reply, (Error, bool)> {
+        let (first, back) = self.on_the_wire(op);
+        let reply = self.reply(&first, opaque, patience)?;
+        let Some(back) = back else { return Ok(reply) };
+        let found = self.reply(&back, opaque, patience)?;
+        Ok(match (op, reply, found) {
+            (Op::Add { value, .. } | Op::Swap { value, .. }, Reply::Written, Reply::Value(item))
+                if item.value == *value || contains(&item.value, value) =>
+            {
+                let mut version = item.version;
+                if item.value != *value {
+                    // Somebody has added to it since. The version is one that it has not any more, so that the next step finds out.
+                    version.cas = version.cas.saturating_sub(1).max(1);
+                }
+                Reply::Stored(version)
+            }
+            // It was there for a moment.
+            (Op::Add { .. }, Reply::Written, _) => Reply::Exists,
+            (_, Reply::Written, Reply::Missing) => Reply::Missing,
+            (_, Reply::Written, _) => Reply::Changed,
+            (_, reply, _) => reply,
+        })
     }
 
     /// Reads one reply. The second part of an error says whether the server refused the command in words.
@@ -436,6 +485,10 @@ fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
         )));
     }
     Ok(addresses)
+}
+
+fn contains(whole: &[u8], part: &[u8]) -> bool {
+    part.is_empty() || whole.windows(part.len()).any(|window| window == part)
 }
 
 fn wait_until_ready(stream: &TcpStream, limit: Duration) {

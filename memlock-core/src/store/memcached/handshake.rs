@@ -31,6 +31,7 @@ pub(super) struct Handshake {
     time: Option<u64>,
     uptime: Option<u64>,
     cas_enabled: Option<bool>,
+    refuses: bool,
 }
 
 /// What was learnt.
@@ -41,6 +42,8 @@ pub(super) struct Introduction {
     pub(super) time: u64,
     /// Whether versions rise in the order of the stores.
     pub(super) ordered: bool,
+    /// Whether it refuses to store when it is full: it was started with `-M`, or with a `temporary_ttl`.
+    pub(super) refuses: bool,
 }
 
 /// A server's clock as it was seen.
@@ -90,6 +93,8 @@ impl Handshake {
             "time" => self.time = value.parse().ok(),
             "uptime" => self.uptime = value.parse().ok(),
             "cas_enabled" => self.cas_enabled = Some(value == "yes"),
+            "evictions" => self.refuses |= value == "off",
+            "temp_lru" => self.refuses |= value == "yes",
             _ => {}
         }
         Ok(false)
@@ -116,7 +121,7 @@ impl Handshake {
             return Err(Error::protocol("The server's \"stats\" has no pid, time or uptime."));
         };
         let incarnation = Incarnation { boot: time.saturating_sub(uptime), pid };
-        Ok(Introduction { incarnation, time, ordered })
+        Ok(Introduction { incarnation, time, ordered, refuses: self.refuses })
     }
 }
 
@@ -167,7 +172,7 @@ mod tests {
     fn a_fit_server_gives_its_incarnation() {
         let known = introduce(&GOOD).unwrap();
         let incarnation = Incarnation { boot: 1000, pid: 5 };
-        assert_eq!(known, Introduction { incarnation, time: 1100, ordered: true });
+        assert_eq!(known, Introduction { incarnation, time: 1100, ordered: true, refuses: false });
     }
 
     #[test]
@@ -197,6 +202,20 @@ mod tests {
         for (version, ordered) in [("1.6.13", true), ("1.6.23", true), ("1.6.24", false), ("1.7.0", false)] {
             let line: &'static str = Box::leak(format!("STAT version {version}").into_boxed_str());
             assert_eq!(with(3, line).unwrap().ordered, ordered, "{version}");
+        }
+    }
+
+    #[test]
+    fn servers_that_refuse_when_they_are_full_are_known() {
+        // The first answer counts what was evicted, by the same word as the second one says whether anything ever is.
+        for (evictions, temporary, refuses) in
+            [("on", "no", false), ("0", "no", false), ("off", "no", true), ("on", "yes", true)]
+        {
+            let lines = [format!("STAT evictions {evictions}"), format!("STAT temp_lru {temporary}")];
+            let lines = GOOD.map(str::to_owned).into_iter().take(6).chain(lines).chain(["END".to_owned()]);
+            let lines: Vec<String> = lines.collect();
+            let introduced = introduce(&lines.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+            assert_eq!(introduced.refuses, refuses, "{lines:?}");
         }
     }
 
