@@ -175,19 +175,17 @@ impl Mutex {
 
     fn seen(&self) -> Result<Option<(Owner, Version)>> {
         let look = [Op::Get { key: &self.key }, self.client.stamp()];
-        let replies = self.client.read(self.route, &look)?;
-        let Some(Reply::Value(item)) = replies.first().cloned() else { return Ok(None) };
-        let newest_fence = Reply::or_version(replies.last(), item.version).fence();
-        Ok(Some(item).map(|item| {
-            let record = OwnerRecord::parse(&item.value);
-            let token = match &record {
-                Some(record) => record.token.to_string(),
-                // Plain clients often write the same value each time; the cas id tells their locks apart.
-                None => format!("plain:{}:{}", item.version.cas, &hex(&Sha256::digest(&item.value))[..32]),
-            };
-            let owner = Owner { record, value: item.value, remaining: item.remaining, newest_fence, token };
-            (owner, item.version)
-        }))
+        let mut replies = self.client.read(self.route, &look)?.into_iter();
+        let Some(Reply::Value(item)) = replies.next() else { return Ok(None) };
+        let newest_fence = Reply::or_version(replies.next().as_ref(), item.version).fence();
+        let record = OwnerRecord::parse(&item.value);
+        let token = match &record {
+            Some(record) => record.token.to_string(),
+            // Plain clients often write the same value each time; the cas id tells their locks apart.
+            None => format!("plain:{}:{}", item.version.cas, &hex(&Sha256::digest(&item.value))[..32]),
+        };
+        let owner = Owner { record, value: item.value, remaining: item.remaining, newest_fence, token };
+        Ok(Some((owner, item.version)))
     }
 }
 
