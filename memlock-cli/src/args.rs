@@ -117,7 +117,7 @@ pub(crate) struct Doctor {
 /// Show what there is by a name, who holds it and who waits.
 ///
 /// What is shown is already past: it is for people, not for decisions. The fence is told as the greatest that the holder can have: it has
-/// exactly this one unless its lease was renewed, or somebody began to wait. The exit status is 0, held or free.
+/// exactly this one on a memcached before 1.6.24, unless its lease was renewed, or somebody began to wait. The exit status is 0, held or free.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Show {
     /// The name of a lock, semaphore or list
