@@ -10,6 +10,7 @@
 
 mod codec;
 mod connection;
+mod dial;
 mod handshake;
 mod server;
 

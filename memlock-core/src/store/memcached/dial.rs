@@ -1,0 +1,69 @@
+//! Finding a server by its name, and connecting to it.
+
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Connects to the one server that the name leads to: the address that answered before, if there was one.
+pub(super) fn connect(
+    host: &str,
+    port: u16,
+    pinned: Option<SocketAddr>,
+    timeout: Duration,
+    clock: &dyn Clock,
+) -> Result<TcpStream> {
+    #[cfg(fuzzing)]
+    if let Some(stream) = crate::fuzzing::dialled() {
+        return Ok(stream);
+    }
+    let addresses = match pinned {
+        Some(address) => vec![address],
+        None => resolve(host, port)?,
+    };
+    let deadline = clock.now() + timeout;
+    let mut last = "the name has no address".to_owned();
+    for address in addresses {
+        let left = deadline.since(clock.now());
+        if left.is_zero() {
+            break;
+        }
+        match TcpStream::connect_timeout(&address, left).and_then(without_delay) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error.to_string(),
+        }
+    }
+    Err(unreachable(format!("It cannot be connected to ({last}). Is memcached running there?")))
+}
+
+fn without_delay(stream: TcpStream) -> std::io::Result<TcpStream> {
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// The addresses of a name: at most one of each family. A name with more of them leads to several servers, and
+/// then each client would find the locks of another.
+fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
+    let found = (host, port)
+        .to_socket_addrs()
+        .map_err(|error| unreachable(format!("The host name {host:?} cannot be resolved: {error}.")))?;
+    let mut addresses: Vec<SocketAddr> = Vec::new();
+    for address in found {
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    let old = addresses.iter().filter(|address| address.is_ipv4()).count();
+    if old > 1 || addresses.len() - old > 1 {
+        return Err(Error::config(format!(
+            "The host name {host:?} has several addresses ({addresses:?}), so it may lead to several servers: \
+             name one address, or list the servers with commas."
+        )));
+    }
+    Ok(addresses)
+}
+
+pub(super) fn unreachable(text: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Unreachable, text)
+}
