@@ -49,10 +49,10 @@ static void raw_write(const char *storing, const char *record, size_t len, const
     size_t empty = 0, got = 0;
     if (before != NULL) {
         empty = (size_t)snprintf(wanted, sizeof wanted, "EN O%" PRIu64 "\r\n", ++raw_opaque);
-        size += snprintf(packet + size, sizeof packet - (size_t)size, "mg %s v c t f O%" PRIu64 "\r\n",
+        size += snprintf(packet + size, sizeof packet - (size_t)size, "mg %s v c t f h O%" PRIu64 "\r\n",
                          before, raw_opaque);
     }
-    size += snprintf(packet + size, sizeof packet - (size_t)size, "mg " KEY " v c t f O%" PRIu64 "\r\n",
+    size += snprintf(packet + size, sizeof packet - (size_t)size, "mg " KEY " v c t f h O%" PRIu64 "\r\n",
                      ++raw_opaque);
     send_all(raw_fd, packet, (size_t)size);
     /* The record ends with a line's end, so that no other reply ends so. */

@@ -247,7 +247,7 @@ fn a_server_that_refuses_in_words_is_quoted() {
     assert!(no.sentence.contains("out of memory storing object"), "{}", no.sentence);
 }
 
-/// Nor does it when the holder's own request is the one for which there is no room.
+/// Neither for another's try for which there is no room, nor for the holder's own extension.
 #[test]
 fn a_full_server_takes_nobodys_lock_away() {
     for flags in [&["-M", "-m", "2"][..], &["-m", "2", "-o", "temporary_ttl=3600"]] {

@@ -286,7 +286,7 @@ fn faults() -> Vec<Fault> {
         Fault::DelayReply(Duration::from_millis(700)),
         Fault::DropRequest,
         Fault::CutBeforeRequest,
-        Fault::DelayRequest(Duration::from_millis(700)),
+        Fault::DelayRest(0, Duration::from_millis(700)),
         Fault::GarbleReply(b"HD c1 O777\r\n".to_vec()),
     ]
 }

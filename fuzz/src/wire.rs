@@ -215,14 +215,15 @@ fn line<'a>(bytes: &'a [u8], position: &mut usize) -> Option<&'a [u8]> {
     Some(rest[..end].strip_suffix(b"\r").unwrap_or(&rest[..end]))
 }
 
-/// The commands of an operation: to a server that refuses when it is full, a classic one and a look at what became of it.
-fn commands<'a>(op: &Op<'a>, refuses: bool) -> (Op<'a>, Option<Op<'a>>) {
+/// The commands of an operation: to a server that refuses when it is full, a classic one and a look at what became of it,
+/// for its value.
+fn commands<'a>(op: &Op<'a>, refuses: bool) -> (Op<'a>, Option<(Op<'a>, &'a [u8])>) {
     let (key, version, value, ttl) = match *op {
         Op::Add { key, value, ttl } if refuses => (key, None, value, ttl),
         Op::Swap { key, version, value, ttl } if refuses => (key, Some(version), value, ttl),
         op => return (op, None),
     };
-    (Op::Put { key, version, flags: 0, value, ttl }, Some(Op::Get { key }))
+    (Op::Put { key, version, flags: 0, value, ttl }, Some((Op::Get { key }, value)))
 }
 
 /// What the server answered to this operation, which must be the next one that was asked; `None` where it answered anything but a
@@ -235,11 +236,7 @@ pub fn next_reply(op: &Op<'_>, peer: &mut Peer, plainly: bool) -> Option<Reply> 
     };
     let (first, look) = commands(op, refuses);
     let reply = answer(&first)?;
-    let Some(look) = look else { return Some(reply) };
-    let value = match *op {
-        Op::Add { value, .. } | Op::Swap { value, .. } => value,
-        _ => unreachable!("no other is looked after"),
-    };
+    let Some((look, value)) = look else { return Some(reply) };
     Some(match (reply, answer(&look)?) {
         (Reply::Written, Reply::Value(item)) if item.value == value => Reply::Stored(item.version),
         (Reply::Written, Reply::Value(item))

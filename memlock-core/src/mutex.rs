@@ -177,7 +177,7 @@ impl Mutex {
         let look = [Op::Get { key: &self.key }, self.client.stamp()];
         let mut replies = self.client.read(self.route, &look)?.into_iter();
         let Some(Reply::Value(item)) = replies.next() else { return Ok(None) };
-        let newest_fence = Reply::or_version(replies.next().as_ref(), item.version).fence();
+        let newest_fence = item.version.fence_by(replies.next().as_ref());
         let record = OwnerRecord::parse(&item.value);
         let token = match &record {
             Some(record) => record.token.to_string(),

@@ -114,7 +114,7 @@ impl Trouble {
                 world.proxy.decide(move |_| {
                     number += 1;
                     let time = Duration::from_millis(number % 90);
-                    Some(if number % 2 == 0 { Fault::DelayReply(time) } else { Fault::DelayRequest(time) })
+                    Some(if number % 2 == 0 { Fault::DelayReply(time) } else { Fault::DelayRest(0, time) })
                 });
                 Ok(Box::new(heal))
             }

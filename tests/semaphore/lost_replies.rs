@@ -15,7 +15,7 @@ fn faults() -> [Fault; 7] {
         Fault::CutReplyAfter(3),
         Fault::DelayReply(Duration::from_millis(700)),
         Fault::DropRequest,
-        Fault::DelayRequest(Duration::from_millis(700)),
+        Fault::DelayRest(0, Duration::from_millis(700)),
         Fault::GarbleReply(b"NOT_FOUNDLING\r\n".to_vec()),
     ]
 }

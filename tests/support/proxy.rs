@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn a_delayed_request_arrives_even_when_its_client_has_gone() {
         let (server, proxy, mut client) =
-            with_rule(Match::Adding, Fault::DelayRequest(Duration::from_millis(200)));
+            with_rule(Match::Adding, Fault::DelayRest(0, Duration::from_millis(200)));
         assert!(is_silent(&mut client, ADD));
         drop(client);
         assert!(proxy.wait_for_hits(1, LONG));

@@ -85,7 +85,7 @@ impl<'a> Attempt<'a> {
             value: std::mem::take(&mut self.value),
             rings: self.rings,
             version,
-            fence: Reply::or_version(replies.last(), version).fence(),
+            fence: version.fence_by(replies.last()),
             lease: *lease,
             sent,
             stray: self.stray_until(),

@@ -104,8 +104,8 @@ impl Lock {
                 Some(Reply::Value(item)) => (Some(item), None),
                 stamp => (None, stamp),
             };
-            let handed_over = |version| {
-                let fence = Reply::or_version(stamp.as_ref(), version).fence();
+            let handed_over = |version: Version| {
+                let fence = version.fence_by(stamp.as_ref());
                 Ok(Settled::HandedOver { version, fence, sent })
             };
             match (answer, seen, step) {

@@ -148,16 +148,6 @@ pub enum Reply {
     Needless,
 }
 
-impl Reply {
-    /// The version that a fence is made of, where an item got `version` and the same batch, or a later one, asked for a stamp.
-    pub(crate) fn or_version(stamp: Option<&Reply>, version: Version) -> Version {
-        match stamp {
-            Some(&Reply::Stored(stamp)) if !flaw::has(Flaw::FenceWithoutStamp) => stamp,
-            _ => version,
-        }
-    }
-}
-
 /// An item as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
@@ -199,6 +189,14 @@ impl Version {
             return self.cas;
         }
         self.incarnation.boot.saturating_mul(1_000_000).saturating_add(self.cas)
+    }
+
+    /// The fence of who got an item by this version, and asked for a [`Op::Stamp`] behind it.
+    pub(crate) fn fence_by(self, stamp: Option<&Reply>) -> u64 {
+        match stamp {
+            Some(&Reply::Stored(stamp)) if !flaw::has(Flaw::FenceWithoutStamp) => stamp.fence(),
+            _ => self.fence(),
+        }
     }
 }
 

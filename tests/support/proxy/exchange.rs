@@ -101,11 +101,6 @@ impl Exchange<'_> {
                 self.cut();
                 Ok(())
             }
-            Fault::DelayRequest(time) => {
-                self.shared.count_hit();
-                self.open.pause(time);
-                send(self.server, &burst.bytes)
-            }
             Fault::DelayRest(length, time) => {
                 let (first, rest) = burst.bytes.split_at(length.min(burst.bytes.len()));
                 send(self.server, first)?;
@@ -190,7 +185,6 @@ impl Exchange<'_> {
             | Fault::DropRequest
             | Fault::CutBeforeRequest
             | Fault::CutRequestAfter(_)
-            | Fault::DelayRequest(_)
             | Fault::DelayRest(..) => {
                 self.cut();
                 Ok(())

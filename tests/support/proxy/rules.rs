@@ -35,9 +35,7 @@ pub enum Fault {
     DropRequest,
     /// The connection is closed; the server never sees the burst.
     CutBeforeRequest,
-    /// The server sees the burst that much later, even if the client has gone by then.
-    DelayRequest(Duration),
-    /// The server sees that many bytes of the burst, and the rest of it that much later.
+    /// The server sees that many bytes of the burst, and the rest of it that much later, even if the client has gone by then.
     DelayRest(usize, Duration),
     /// The server did it, the client never hears. The connection stays open, and silent for good.
     SwallowReply,

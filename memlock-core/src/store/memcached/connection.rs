@@ -163,15 +163,14 @@ impl Connection {
     /// The commands by which an operation is carried out. A server that has no room for an `ms` removes the item of that key, be it a
     /// lock that somebody holds; the classic commands leave it alone. They tell no version, so that it is read behind them.
     fn on_the_wire<'a>(&self, op: &Op<'a>) -> (Op<'a>, Option<Op<'a>>) {
-        match *op {
-            Op::Add { key, value, ttl } if self.introduction.refuses => {
-                (Op::Put { key, version: None, flags: 0, value, ttl }, Some(Op::Get { key }))
-            }
+        let (key, version, value, ttl) = match *op {
+            Op::Add { key, value, ttl } if self.introduction.refuses => (key, None, value, ttl),
             Op::Swap { key, version, value, ttl } if self.introduction.refuses => {
-                (Op::Put { key, version: Some(version), flags: 0, value, ttl }, Some(Op::Get { key }))
+                (key, Some(version), value, ttl)
             }
-            op => (op, None),
-        }
+            op => return (op, None),
+        };
+        (Op::Put { key, version, flags: 0, value, ttl }, Some(Op::Get { key }))
     }
 
     /// What an operation is answered that need not, or must not, be sent to this server.
@@ -245,7 +244,7 @@ impl Connection {
         let found = self.reply(&back, opaque, patience)?;
         Ok(match (op, reply, found) {
             (Op::Add { value, .. } | Op::Swap { value, .. }, Reply::Written, Reply::Value(item))
-                if item.value == *value || contains(&item.value, value) =>
+                if contains(&item.value, value) =>
             {
                 let mut version = item.version;
                 if item.value != *value {

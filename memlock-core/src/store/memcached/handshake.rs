@@ -211,11 +211,10 @@ mod tests {
         for (evictions, temporary, refuses) in
             [("on", "no", false), ("0", "no", false), ("off", "no", true), ("on", "yes", true)]
         {
-            let lines = [format!("STAT evictions {evictions}"), format!("STAT temp_lru {temporary}")];
-            let lines = GOOD.map(str::to_owned).into_iter().take(6).chain(lines).chain(["END".to_owned()]);
-            let lines: Vec<String> = lines.collect();
-            let introduced = introduce(&lines.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
-            assert_eq!(introduced.refuses, refuses, "{lines:?}");
+            let evictions = format!("STAT evictions {evictions}");
+            let temporary = format!("STAT temp_lru {temporary}");
+            let lines = [&GOOD[..6], &[&evictions, &temporary, "END"]].concat();
+            assert_eq!(introduce(&lines).unwrap().refuses, refuses, "{lines:?}");
         }
     }
 
