@@ -57,7 +57,6 @@ impl Trouble {
             Trouble::ClientsKilled => [(0, 1), (50, 250)],
             // Across the leases, which last for one to two seconds, and the server's three.
             Trouble::ClientsStopped => [(300, 5500), (0, 100)],
-            // A server has to be a second older than the one after it.
             Trouble::ServerRestarted => [(100, 500), (1500, 2000)],
             Trouble::ServerFlushed => [(0, 1), (300, 900)],
             Trouble::ServerStopped => [(100, 1800), (300, 900)],
@@ -154,13 +153,13 @@ impl Trouble {
                 let place = begin_span(&mut world.losses);
                 world.server.kill();
                 Ok(Box::new(move |world| {
-                    world.server.restart();
+                    world.restart(&[]);
                     world.losses[place].to = now();
                     Ok(())
                 }))
             }
             Trouble::ServerFlushed => {
-                world.lose(|server| server.plain().flush_all());
+                world.lose(|world| world.server.plain().flush_all());
                 Ok(nothing())
             }
             Trouble::ServerStopped => {
@@ -174,11 +173,11 @@ impl Trouble {
             }
             Trouble::ServerFull => {
                 let place = begin_span(&mut world.losses);
-                world.server.restart_with(&SMALL);
+                world.restart(&SMALL);
                 let filler = Filler::start(&world.server)?;
                 Ok(Box::new(move |world| {
                     drop(filler);
-                    world.server.restart();
+                    world.restart(&[]);
                     world.losses[place].to = now();
                     Ok(())
                 }))
@@ -186,11 +185,11 @@ impl Trouble {
             Trouble::FewConnections => {
                 // Whoever starts a server has to get through to it.
                 world.proxy.refuse(true);
-                world.lose(|server| server.restart_with(&FEW));
+                world.lose(|world| world.restart(&FEW));
                 world.proxy.refuse(false);
                 Ok(Box::new(|world| {
                     world.proxy.refuse(true);
-                    world.lose(Memcached::restart);
+                    world.lose(|world| world.restart(&[]));
                     world.proxy.refuse(false);
                     Ok(())
                 }))

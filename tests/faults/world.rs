@@ -1,6 +1,7 @@
 //! What one round runs in: a server, the way to it, and the clients.
 
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
 use memlock_core::Client;
@@ -24,12 +25,16 @@ pub(crate) const SEMAPHORES: [(&str, u32); 2] = [("p0", 2), ("p1", 4)];
 pub(crate) const SHORT: &str = "io_timeout=300ms&connect_timeout=300ms&outage=1s";
 /// Where nothing is wrong with server and wire, a busy machine is not to look like it.
 pub(crate) const LONG: &str = "io_timeout=3s&connect_timeout=3s";
+/// A life of the server lasts at least so long. Fences rise across lives that began in different seconds; docs/guarantees.md.
+const LIFE: Duration = Duration::from_millis(1100);
 
 /// A server, a proxy, a cable if there is one, and a crew.
 pub(crate) struct World {
     pub(crate) crew: Crew,
     pub(crate) proxy: Proxy,
     pub(crate) server: Memcached,
+    /// By then its present life had begun.
+    born: Duration,
     pub(crate) cable: Option<Cable>,
     pub(crate) chance: Chance,
     pub(crate) losses: Vec<Span>,
@@ -57,6 +62,7 @@ impl World {
             crew: Crew::new(programs, folder, chance.number()),
             proxy: Proxy::start(server.address()),
             server,
+            born: now(),
             cable,
             chance,
             losses: Vec::new(),
@@ -143,10 +149,17 @@ impl World {
         Ok(std::fs::remove_dir_all(&self.folder)?)
     }
 
+    /// Ends the server's life if it lives, when it has lasted long enough, and begins the next one with further arguments.
+    pub(crate) fn restart(&mut self, more: &[&str]) {
+        thread::sleep((self.born + LIFE).saturating_sub(now()));
+        self.server.restart_with(more);
+        self.born = now();
+    }
+
     /// Something that makes the server lose what it has.
-    pub(crate) fn lose(&mut self, how: impl FnOnce(&Memcached)) {
+    pub(crate) fn lose(&mut self, how: impl FnOnce(&mut World)) {
         let from = now();
-        how(&self.server);
+        how(self);
         self.losses.push(Span { from, to: now() });
     }
 }
