@@ -167,14 +167,23 @@ class Child:
             text=True,
             bufsize=1,
         )
+        self.unread = b""
 
     def reads(self, limit: float = PATIENCE) -> str:
-        """Its next line."""
+        """Its next line, or what is left if it ended."""
         assert self.process.stdout is not None
+        # Past the buffer of the file: what is there already would not be waited for.
+        descriptor = self.process.stdout.fileno()
         with selectors.DefaultSelector() as selector:
-            selector.register(self.process.stdout, selectors.EVENT_READ)
-            assert selector.select(limit), f"the child said nothing within {limit} s"
-        return self.process.stdout.readline().rstrip("\n")
+            selector.register(descriptor, selectors.EVENT_READ)
+            while b"\n" not in self.unread:
+                assert selector.select(limit), f"the child said nothing within {limit} s"
+                more = os.read(descriptor, 65536)
+                if not more:
+                    break
+                self.unread += more
+        line, _, self.unread = self.unread.partition(b"\n")
+        return line.decode()
 
     def says(self, line: str) -> None:
         assert self.process.stdin is not None
