@@ -82,7 +82,7 @@ pub(crate) struct Run {
     /// Renew the lease for as long as the command runs
     #[arg(short, long)]
     pub(crate) renew: bool,
-    /// Renew it no further than this, so that a command that hangs does not hold it for ever
+    /// Renew it no more after this, so that a command that hangs does not hold it for ever. The lease is no longer than this either
     #[arg(long, value_parser = when::parse, value_name = "TIME", requires = "renew")]
     pub(crate) max_hold: Option<Duration>,
     /// End the command, and all that it has started, when the lock is lost: TERM, and KILL after the grace

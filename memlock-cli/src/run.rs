@@ -19,6 +19,8 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
 use std::time::Duration;
 
 use libc::{c_int, pid_t};
@@ -32,7 +34,8 @@ use held::Held;
 use signals::{Came, Signals};
 use tree::Tree;
 
-/// The kernel's timers stand still while the machine is suspended, and leases do not: so the lease is looked at this often.
+/// How often the server is asked whether it has the lock yet: it may have lost it. The lease is looked at as often, since the
+/// kernel's timers stand still while the machine is suspended, and leases do not.
 const LOOK: Duration = Duration::from_secs(1);
 /// How often what is to end is looked at, since who is not our own child ends without our being told.
 const ENDING_LOOK: Duration = Duration::from_millis(20);
@@ -75,6 +78,7 @@ pub(crate) fn run(url: &str, args: Run) -> Result<Status, Trouble> {
     if let Some(why) = held.lost() {
         return Err(Trouble::new(Status::LOST, format!("{shown} was lost before the command began: {why}.")));
     }
+    signals.forget_messages();
     let child = match start(&args, &held, signals) {
         Ok(child) => child,
         Err(error) => {
@@ -93,7 +97,16 @@ pub(crate) fn run(url: &str, args: Run) -> Result<Status, Trouble> {
         lost: false,
         ending: None,
     };
-    let (ended, by_key) = watch.until_it_ends();
+    let (ended, by_key) = thread::scope(|scope| {
+        let (_until_here, is_over) = mpsc::channel();
+        let held = watch.held;
+        // Not by this thread, which is to pass on signals also while a server is silent. Where none can be had the lease alone decides.
+        let asking = thread::Builder::new().spawn_scoped(scope, move || ask(held, &is_over));
+        if let Err(error) = asking {
+            log::warn!("The server is not asked whether {shown} is still held: {error}.");
+        }
+        watch.until_it_ends()
+    });
     let lost = watch.lost;
     let status = match give_back(&mut held, &shown, lost) {
         true => Status::LOST,
@@ -105,6 +118,15 @@ pub(crate) fn run(url: &str, args: Run) -> Result<Status, Trouble> {
         signals.suffer(libc::SIGINT);
     }
     Ok(status)
+}
+
+/// Asks the server again and again, until it has lost the lock or the command has ended.
+fn ask(held: &Held, is_over: &Receiver<()>) {
+    while is_over.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+        if held.is_found_lost() {
+            return signals::wake();
+        }
+    }
 }
 
 /// Starts the command in our process group, with the signals as we found them.
@@ -184,7 +206,7 @@ impl Watch<'_> {
                 Some(Came { signal: libc::SIGCHLD, .. }) | None => {}
                 Some(came) => {
                     by_key |= came.signal == libc::SIGINT && came.from_kernel;
-                    if ended.is_none() && !(came.from_kernel && self.is_in_our_group()) {
+                    if ended.is_none() && !(came.went_to_our_group() && self.is_in_our_group()) {
                         signals::send(self.child, came.signal);
                     }
                 }
@@ -223,7 +245,8 @@ impl Watch<'_> {
                 stopped = None;
             } else if self.stopped {
                 let signal = libc::WSTOPSIG(status);
-                stopped = signals::STOPPING.contains(&signal).then_some(signal);
+                let by_itself = signal == libc::SIGSTOP && signals::has_a_shell();
+                stopped = (signals::STOPPING.contains(&signal) || by_itself).then_some(signal);
             } else {
                 stopped = None;
                 *ended = Some(ExitStatus::from_raw(status));
@@ -294,7 +317,9 @@ fn give_back(held: &mut Held, shown: &str, lost_before: bool) -> bool {
             true
         }
         Err(error) => {
-            out::complain(&format!("{shown} could not be given back, and ends with its lease. {error}"));
+            out::complain(&format!(
+                "{shown} could not be given back: it ends with its lease, unless the server has lost it already. {error}"
+            ));
             false
         }
     }
@@ -308,15 +333,16 @@ fn status_of(ended: ExitStatus) -> Status {
     }
 }
 
+const NOT_STARTED: &str = "The command cannot be started";
+
 fn not_started(args: &Run, error: &io::Error) -> Trouble {
     let program = args.command.first().map(|program| out::shown(program.as_bytes())).unwrap_or_default();
     match error.kind() {
         io::ErrorKind::NotFound => {
             Trouble::new(Status::NO_COMMAND, format!("The command {program} was not found."))
         }
-        io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => {
-            system("The command cannot be started", error)
-        }
+        io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => system(NOT_STARTED, error),
+        _ if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => system(NOT_STARTED, error),
         _ => Trouble::new(
             Status::NOT_EXECUTABLE,
             format!("The command {program} cannot be executed: {error}."),

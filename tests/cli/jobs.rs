@@ -166,14 +166,60 @@ fn the_stop_key_stops_who_waits_too() {
 fn a_command_that_stops_itself_stops_the_wrapper_too() {
     let server = Memcached::start();
     let mut shell = shell(&server);
-    shell.type_in("$memlock run m -r -- sh -c 'echo pid $$; kill -TSTP $$; echo back; exit 5'\n");
-    shell.pid_after("pid ");
-    shell.until("Stopped");
-    shell.until("> ");
-    shell.type_in("fg\n");
-    shell.until("back");
-    shell.type_in("echo status $?\n");
-    shell.until("status 5");
+    for signal in ["TSTP", "STOP"] {
+        shell.type_in(&format!(
+            "$memlock run m -r -- sh -c 'echo pid $$; kill -{signal} $$; echo back; exit 5'\n"
+        ));
+        shell.pid_after("pid ");
+        shell.until("Stopped");
+        shell.until("> ");
+        shell.type_in("fg\n");
+        shell.until("back");
+        shell.type_in("echo status $?\n");
+        shell.until("status 5");
+    }
+}
+
+/// Nobody could continue the wrapper, so it goes on.
+#[test]
+fn a_command_that_stops_itself_where_there_is_no_shell_is_left_alone() {
+    let server = Memcached::start();
+    let mut terminal = Pty::start(memlock(
+        &server,
+        &["run", "m", "-r", "--", "sh", "-c", "echo pid $$; kill -STOP $$; echo back; exit 5"],
+    ));
+    let pid = terminal.pid_after("pid ");
+    until_state(pid, 'T');
+    send(pid, libc::SIGCONT);
+    terminal.until("back");
+    assert_eq!(terminal.ends(), Some(5));
+}
+
+/// Of a terminal that goes away the kernel tells only the leader of its session.
+#[test]
+fn a_terminal_that_goes_away_ends_a_command_that_was_its_first() {
+    let server = Memcached::start();
+    let mut terminal =
+        Pty::start(memlock(&server, &["run", "m", "-r", "--", "sh", "-c", "echo pid $$; exec sleep 1000"]));
+    let pid = terminal.pid_after("pid ");
+    terminal.hang_up();
+    until_gone(pid);
+    assert_eq!(terminal.ends(), Some(128 + libc::SIGHUP));
+    assert!(server.plain().get("lock:m").is_none());
+}
+
+#[test]
+fn what_is_told_to_who_waits_does_not_end_the_command_when_it_begins() {
+    let server = Memcached::start();
+    let lock = Client::connect(&server.url()).unwrap().mutex("m", MINUTE).unwrap().lock().unwrap();
+    let waiting = Running::start(memlock(&server, &["run", "m", "--", "echo", "began"]));
+    eventually("it waits", || server.plain().get("lock:m%wait").filter(|queue| !queue.is_empty()));
+    for signal in [libc::SIGUSR1, libc::SIGUSR2, libc::SIGWINCH] {
+        waiting.signal(signal);
+    }
+    drop(lock);
+    let said = waiting.ends();
+    assert_eq!((said.code, said.out.as_str(), said.err.as_str()), (Some(0), "began\n", ""));
 }
 
 #[test]

@@ -52,6 +52,23 @@ fn a_lock_that_was_taken_away_ends_the_command_and_only_if_that_was_asked_for() 
     }
 }
 
+/// Long before a renewal is due, or the lease is over.
+#[test]
+fn what_the_server_has_lost_is_noticed_at_once() {
+    let server = Memcached::start();
+    for options in [&[][..], &["--renew"], &["--semaphore", "2"], &["--semaphore", "2", "--renew"]] {
+        let args =
+            [&["run", "m", "--lease", "1h", "-k"], options, &["--", "sh", "-c", "echo $$; exec sleep 1000"]];
+        let mut running = Running::start(memlock(&server, &args.concat()));
+        let child: i32 = running.line().parse().unwrap();
+        server.plain().flush_all();
+        let said = running.ends();
+        assert_eq!(said.code, Some(79), "{said:?}");
+        assert!(said.err.contains("gone from the server"), "{said:?}");
+        until_gone(child);
+    }
+}
+
 #[test]
 fn a_command_that_does_not_heed_term_is_killed_after_the_grace() {
     let server = Memcached::start();
@@ -107,20 +124,8 @@ fn a_wrapper_that_stood_still_finds_the_lock_lost() {
 #[test]
 fn what_is_held_for_too_long_is_lost() {
     let server = Memcached::start();
-    let args = [
-        "run",
-        "m",
-        "--lease",
-        "2s",
-        "--renew",
-        "--max-hold",
-        "3s",
-        "-k",
-        "--",
-        "sh",
-        "-c",
-        "echo $$; sleep 1000; true",
-    ];
+    let args =
+        ["run", "m", "--renew", "--max-hold", "3s", "-k", "--", "sh", "-c", "echo $$; sleep 1000; true"];
     let mut running = Running::start(memlock(&server, &args));
     let began = Instant::now();
     let child: i32 = running.line().parse().unwrap();

@@ -2,10 +2,12 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Instant;
@@ -18,6 +20,7 @@ pub(crate) struct Pty {
     screen: Receiver<Vec<u8>>,
     seen: String,
     child: Child,
+    is_gone: Arc<AtomicBool>,
 }
 
 impl Pty {
@@ -33,7 +36,7 @@ impl Pty {
         let (controller, terminal) =
             unsafe { (File::from(OwnedFd::from_raw_fd(controller)), OwnedFd::from_raw_fd(terminal)) };
         // SAFETY: the call takes plain numbers; no other child is to hold the controller open.
-        unsafe { libc::fcntl(std::os::fd::AsRawFd::as_raw_fd(&controller), libc::F_SETFD, libc::FD_CLOEXEC) };
+        unsafe { libc::fcntl(controller.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
         command.stdin(Stdio::from(terminal.try_clone().unwrap()));
         command.stdout(Stdio::from(terminal.try_clone().unwrap())).stderr(Stdio::from(terminal));
         // SAFETY: setsid and ioctl are async-signal-safe, and nothing is allocated.
@@ -50,15 +53,23 @@ impl Pty {
         drop(command);
         let mut reader = controller.try_clone().unwrap();
         let (pieces, screen) = mpsc::channel();
+        let is_gone = Arc::new(AtomicBool::new(false));
+        let gone = Arc::clone(&is_gone);
         thread::spawn(move || {
             let mut piece = [0; 4096];
-            while let Ok(length @ 1..) = reader.read(&mut piece) {
-                if pieces.send(piece[..length].to_vec()).is_err() {
-                    break;
+            while !gone.load(Ordering::Relaxed) {
+                let mut there = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+                // SAFETY: one valid pollfd is given.
+                if unsafe { libc::poll(&mut there, 1, 20) } == 0 {
+                    continue;
+                }
+                match reader.read(&mut piece) {
+                    Ok(length @ 1..) if pieces.send(piece[..length].to_vec()).is_ok() => {}
+                    _ => break,
                 }
             }
         });
-        Pty { keys: controller, screen, seen: String::new(), child }
+        Pty { keys: controller, screen, seen: String::new(), child, is_gone }
     }
 
     pub(crate) fn type_in(&mut self, keys: &str) {
@@ -91,6 +102,14 @@ impl Pty {
 }
 
 impl Pty {
+    /// Takes the terminal away, as a connection that breaks or a window that is closed.
+    pub(crate) fn hang_up(&mut self) {
+        self.is_gone.store(true, Ordering::Relaxed);
+        // The other end stands for nothing; the last descriptor of the terminal is closed when its reader has ended.
+        self.keys = File::open("/dev/null").unwrap();
+        while self.screen.recv().is_ok() {}
+    }
+
     /// Waits for the end of the program: with which status.
     pub(crate) fn ends(mut self) -> Option<i32> {
         crate::tool::eventually("the program on the terminal ends", || self.child.try_wait().unwrap()).code()

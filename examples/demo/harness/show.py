@@ -100,7 +100,7 @@ def _times(verdict: Verdict, wall_s: float) -> Iterator[tuple[str, str, str, boo
     if took is None:
         yield "take-over", "none", "nobody got the dead worker's unit", False
     else:
-        note = f"unit:{took.dead.unit} to {took.successor.worker.name}; 3 to 5.1 s expected"
+        note = f"unit:{took.dead.unit} to {took.successor.worker.name}; 3 to 6 s expected"
         yield "take-over", f"{took.seconds:.2f} s", note, took.good
     yield "wall time", f"{wall_s:.2f} s", "", True
 

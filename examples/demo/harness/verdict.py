@@ -10,10 +10,10 @@ from .corpus import Corpus
 from .journal import Hold, Report
 
 # From the grant to the dead until the grant to its successor: no less than the lease, and no more
-# than 2 seconds over it (what memcached's clock of whole seconds costs) and a waiter's next look.
+# than 3 seconds over it: what memcached's clock of whole seconds costs, and a waiter's next look.
 # The grants are written down a moment after they are made.
 LEASE_S = 3.0
-SOONEST_TAKE_OVER_S, LATEST_TAKE_OVER_S = LEASE_S - 0.1, LEASE_S + 2.1
+SOONEST_TAKE_OVER_S, LATEST_TAKE_OVER_S = LEASE_S - 0.1, LEASE_S + 3.0
 
 # An inserter that is held up in the middle for longer than this may be overtaken by another with
 # the same word, and its number is then never used. That is allowed.

@@ -1,12 +1,13 @@
 //! What is held while the command runs.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use memlock_core::clock::Clock;
 use memlock_core::clock::SystemClock;
 use memlock_core::wait::Wait;
-use memlock_core::{Client, Keep, Kept, Lock, Notice, Permit, Release, Request, Waited};
+use memlock_core::{Client, Keep, Kept, Lock, Loss, Notice, Permit, Release, Request, Waited};
 
 use crate::args::Run;
 use crate::exit::Trouble;
@@ -16,7 +17,13 @@ use crate::when;
 use super::signals;
 
 /// A lock, or permits.
-pub(super) enum Held {
+pub(super) struct Held {
+    what: What,
+    /// The server was asked for it, and has it no more.
+    is_gone: AtomicBool,
+}
+
+enum What {
     Kept(Kept),
     Lock(Lock),
     Permit(Permit),
@@ -30,24 +37,26 @@ impl Held {
         name: &[u8],
         wait: &Wait<'_>,
     ) -> Result<Waited<Held>, Trouble> {
+        // Whoever says how long it may be held at most has not asked for a longer lease.
+        let lease = args.max_hold.map_or(args.lease, |longest| longest.min(args.lease));
         if args.semaphore.is_none() && args.permits.is_none() {
-            return Ok(match client.mutex(name, args.lease)?.lock_with(wait)? {
-                Waited::Done(lock) if args.renew => Waited::Done(Held::Kept(lock.keep(keep(args))?)),
-                Waited::Done(lock) => Waited::Done(Held::Lock(lock)),
+            return Ok(match client.mutex(name, lease)?.lock_with(wait)? {
+                Waited::Done(lock) if args.renew => Waited::Done(What::Kept(lock.keep(keep(args))?).into()),
+                Waited::Done(lock) => Waited::Done(What::Lock(lock).into()),
                 Waited::Busy => Waited::Busy,
                 Waited::TimedOut => Waited::TimedOut,
                 Waited::Interrupted => Waited::Interrupted,
             });
         }
         let semaphore = match args.semaphore {
-            Some(permits) => client.semaphore(name, permits, args.lease)?,
-            None => client.open_semaphore(name, args.lease)?,
+            Some(permits) => client.semaphore(name, permits, lease)?,
+            None => client.open_semaphore(name, lease)?,
         };
         let (permits, priority) = (args.permits.unwrap_or(1), args.priority.unwrap_or(0));
         let request = Request { permits, priority, ..Request::default() };
         Ok(match semaphore.acquire_with(request, wait)? {
-            Waited::Done(permit) if args.renew => Waited::Done(Held::Kept(permit.keep(keep(args))?)),
-            Waited::Done(permit) => Waited::Done(Held::Permit(permit)),
+            Waited::Done(permit) if args.renew => Waited::Done(What::Kept(permit.keep(keep(args))?).into()),
+            Waited::Done(permit) => Waited::Done(What::Permit(permit).into()),
             Waited::Busy => Waited::Busy,
             Waited::TimedOut => Waited::TimedOut,
             Waited::Interrupted => Waited::Interrupted,
@@ -55,38 +64,51 @@ impl Held {
     }
 
     pub(super) fn fence(&self) -> Option<u64> {
-        match self {
-            Held::Kept(kept) => kept.fence(),
-            Held::Lock(lock) => Some(lock.fence()),
-            Held::Permit(_) => None,
+        match &self.what {
+            What::Kept(kept) => kept.fence(),
+            What::Lock(lock) => Some(lock.fence()),
+            What::Permit(_) => None,
         }
     }
 
     /// How long it is certainly ours, if it is not renewed.
     pub(super) fn remaining(&self) -> Duration {
-        match self {
-            Held::Kept(kept) => kept.remaining(),
-            Held::Lock(lock) => lock.remaining(),
-            Held::Permit(permit) => permit.remaining(),
+        match &self.what {
+            What::Kept(kept) => kept.remaining(),
+            What::Lock(lock) => lock.remaining(),
+            What::Permit(permit) => permit.remaining(),
         }
     }
 
-    /// Why it is not ours any more.
+    /// Asks the server whether it has it yet. True when it is known to be lost; who cannot be asked has not lost it.
+    pub(super) fn is_found_lost(&self) -> bool {
+        let there = match &self.what {
+            What::Kept(kept) => kept.check(),
+            What::Lock(lock) => lock.check(),
+            What::Permit(permit) => permit.check(),
+        };
+        let lost = there.is_ok_and(|there| !there);
+        self.is_gone.fetch_or(lost, Ordering::Relaxed);
+        lost
+    }
+
+    /// Why it is not ours any more, as far as is known.
     pub(super) fn lost(&self) -> Option<String> {
-        match self {
-            Held::Kept(kept) => kept.lost().map(|loss| loss.to_string()),
+        match &self.what {
+            What::Kept(kept) => kept.lost().map(|loss| loss.to_string()),
             _ if self.remaining().is_zero() => {
                 Some("its lease is over, and was not to be renewed".to_owned())
             }
+            _ if self.is_gone.load(Ordering::Relaxed) => Some(Loss::Gone.to_string()),
             _ => None,
         }
     }
 
     pub(super) fn release(&mut self) -> memlock_core::Result<Release> {
-        match self {
-            Held::Kept(kept) => kept.release(),
-            Held::Lock(lock) => lock.unlock(),
-            Held::Permit(permit) => permit.release(),
+        match &mut self.what {
+            What::Kept(kept) => kept.release(),
+            What::Lock(lock) => lock.unlock(),
+            What::Permit(permit) => permit.release(),
         }
     }
 
@@ -98,6 +120,12 @@ impl Held {
             (true, None) => return None,
         };
         Some(when::after(left))
+    }
+}
+
+impl From<What> for Held {
+    fn from(what: What) -> Held {
+        Held { what, is_gone: AtomicBool::new(false) }
     }
 }
 

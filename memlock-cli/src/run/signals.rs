@@ -3,7 +3,9 @@
 //! Nothing is interrupted by them, and no handler runs. The command gets back the mask and the dispositions that we were
 //! started with. A signal that is ignored, as under `nohup`, stays ignored.
 
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::ptr;
 use std::time::Duration;
 
@@ -16,6 +18,9 @@ const PASSED_ON: [c_int; 7] =
 pub(super) const STOPPING: [c_int; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 /// Those among the first that end a wait for the lock.
 const ENDING: [c_int; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
+
+/// Those among the first that only tell something, to a command that is there.
+const MESSAGES: [c_int; 3] = [libc::SIGUSR1, libc::SIGUSR2, libc::SIGWINCH];
 
 /// What the kernel says of signals that it sent itself, such as those of the terminal's keys.
 const SI_KERNEL: c_int = 0x80;
@@ -32,8 +37,18 @@ pub(super) struct Signals {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Came {
     pub(super) signal: c_int,
-    /// The terminal's: then the whole group in the foreground got it.
+    /// The terminal's.
     pub(super) from_kernel: bool,
+}
+
+impl Came {
+    /// Whether it is the terminal's, and the whole group in the foreground got it. That the terminal itself is gone is told to
+    /// the leader of its session alone.
+    pub(super) fn went_to_our_group(&self) -> bool {
+        // SAFETY: the call takes a plain number.
+        let leads = unsafe { libc::getsid(0) } == own_pid();
+        self.from_kernel && !(leads && self.signal == libc::SIGHUP)
+    }
 }
 
 impl Signals {
@@ -92,6 +107,12 @@ impl Signals {
         self.take(&self.ending, Duration::ZERO)
     }
 
+    /// Drops what was to be passed on before there was a command to heed it: it would end one that has just begun.
+    pub(super) fn forget_messages(&self) {
+        let messages = set(MESSAGES.into_iter().filter(|&signal| has(&self.ours, signal)));
+        while self.take(&messages, Duration::ZERO).is_some() {}
+    }
+
     fn take(&self, which: &sigset_t, limit: Duration) -> Option<Came> {
         let limit = libc::timespec {
             tv_sec: limit.as_secs().min(3600) as libc::time_t,
@@ -116,6 +137,18 @@ impl Signals {
             libc::pthread_sigmask(libc::SIG_UNBLOCK, &only, ptr::null_mut());
             libc::pthread_sigmask(libc::SIG_BLOCK, &only, ptr::null_mut());
         }
+    }
+}
+
+/// Whether a shell with job control would see us stop, and could continue us: we are its job in the foreground.
+pub(super) fn has_a_shell() -> bool {
+    let Ok(terminal) = File::open("/dev/tty") else { return false };
+    // SAFETY: the calls take plain numbers, and a descriptor that is open.
+    unsafe {
+        let shell = libc::getppid();
+        libc::tcgetpgrp(terminal.as_raw_fd()) == libc::getpgrp()
+            && libc::getsid(shell) == libc::getsid(0)
+            && libc::getpgid(shell) != libc::getpgrp()
     }
 }
 
