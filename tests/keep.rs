@@ -270,6 +270,49 @@ fn a_server_that_stands_still_holds_up_neither_the_news_nor_the_answer() {
 }
 
 #[test]
+fn a_silent_server_costs_nobody_what_another_one_keeps() {
+    const LEASE: Duration = Duration::from_secs(2);
+    let (silent, other) = (Memcached::start(), Memcached::start());
+    let url = format!("memcached://{},{}?io_timeout=500ms", silent.address(), other.address());
+    let client = Client::connect(&url).unwrap();
+    let (mut lost, mut held) = (Vec::new(), Vec::new());
+    let mut sort = |key: String, kept: Kept| {
+        if silent.plain().get(&key).is_some() { lost.push(kept) } else { held.push(kept) }
+    };
+    for number in 0..20 {
+        let lock = client.mutex(format!("{number}"), LEASE).unwrap().lock().unwrap();
+        sort(format!("lock:{number}"), lock.keep(Keep::default()).unwrap());
+        let permit = client.semaphore(format!("{number}"), 1, LEASE).unwrap().acquire().unwrap();
+        sort(format!("semaphore:{number}"), permit.keep(Keep::default()).unwrap());
+    }
+    silent.pause();
+    assert!(lost.len() > 6 && held.len() > 6, "{} and {}: each has some", lost.len(), held.len());
+    assert!(lost.iter().all(|kept| kept.wait_lost(PATIENCE) == Some(Loss::Expired)));
+    // As long as it would take to ask for each of them on its own.
+    thread::sleep(3 * LEASE);
+    assert!(held.iter().all(|kept| kept.is_held() && kept.lost().is_none()));
+    silent.resume();
+}
+
+#[test]
+fn a_loss_that_is_found_while_the_keeper_cleans_up_another_is_told_too() {
+    let (client, slow) = slow(Duration::from_millis(500), None);
+    let both = ["a", "b"].map(|name| kept(&client, name, 30 * SECOND));
+    for (name, (kept, _)) in ["a", "b"].iter().zip(&both) {
+        let mutex = client.mutex(name, SECOND).unwrap();
+        assert!(mutex.force_unlock(&mutex.owner().unwrap().unwrap().token()).unwrap());
+        assert!(!kept.check().unwrap());
+        // Until it is at the first one.
+        while slow.first.lock().unwrap().is_some() {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+    for (_, told) in &both {
+        assert_eq!(told.recv_timeout(PATIENCE).unwrap(), Notice::Lost(Loss::Gone));
+    }
+}
+
+#[test]
 fn who_asks_a_silent_server_whether_it_is_held_holds_nobody_up() {
     let server = Memcached::start();
     let client = Client::connect(&format!("{}?io_timeout=2s", server.url())).unwrap();

@@ -151,10 +151,10 @@ impl Held {
         }
     }
 
-    fn lose(&mut self, in_doubt: bool) {
+    fn lose(&mut self, in_doubt: bool, ask: bool) -> bool {
         match self {
-            Held::Lock(lock) => lock.lose(in_doubt),
-            Held::Permit(permit) => permit.lose(in_doubt),
+            Held::Lock(lock) => lock.lose(in_doubt, ask),
+            Held::Permit(permit) => permit.lose(in_doubt, ask),
         }
     }
 

@@ -1,5 +1,6 @@
 //! A hold: what the keeper and the owner share, how it is lost, and how that is told.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -109,9 +110,14 @@ impl Hold {
         }
     }
 
-    /// What is to be done on the server after a loss. It is kept no longer.
-    pub(super) fn clean_up(&self) {
+    /// What is to be done on the server after a loss that was told. It is kept no longer. Of `silent` servers nothing is asked, and one
+    /// that turns out to be is added.
+    pub(super) fn clean_up(&self, silent: &mut BTreeSet<usize>) {
         let Some(loss) = self.loss() else { return };
+        // Its owner has found it out just now.
+        if self.is_kept() && !self.course().told {
+            return;
+        }
         self.client.keeper().forget(self);
         let taken = {
             let mut held = self.held();
@@ -123,7 +129,9 @@ impl Hold {
             // A renewal may have come through after all when it had been given up.
             let came_late = loss != Loss::Gone && !held.remaining().is_zero();
             let in_doubt = self.course().in_doubt || came_late;
-            held.lose(in_doubt);
+            if !held.lose(in_doubt, !silent.contains(&self.server)) {
+                silent.insert(self.server);
+            }
             *self.held() = Some(held);
         }
     }

@@ -1,7 +1,7 @@
 //! One round of the keeper: what is over is lost, what is in danger is told, what is due is renewed. And last, because it may take
 //! its time, what is to be done on the server after a loss.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +20,8 @@ pub(super) fn round(holds: &[Arc<Hold>]) -> Duration {
     let live: Vec<&Arc<Hold>> = holds.iter().filter(|hold| hold.lives_on()).collect();
     let due =
         |ahead: fn(&Hold) -> Duration| live.iter().filter(move |hold| hold.is_due(ahead(hold))).copied();
+    // Each costs a timeout: it is to hold up the others no more than once.
+    let mut silent = BTreeSet::new();
     if due(|_| Duration::ZERO).next().is_some() {
         let mut by_server: BTreeMap<usize, Vec<Job>> = BTreeMap::new();
         // What is due soon goes along.
@@ -29,14 +31,18 @@ pub(super) fn round(holds: &[Arc<Hold>]) -> Duration {
                 jobs.extend(Job::new(hold));
             }
         }
-        let failures: Vec<Error> = by_server.into_values().filter_map(|jobs| renew(jobs).err()).collect();
+        let tried = by_server.into_iter().filter_map(|(server, jobs)| Some((server, renew(jobs).err()?)));
+        let failures: Vec<(usize, Error)> = tried.collect();
         // Whoever listens may take its time, so not before everything is renewed.
-        for error in failures {
+        for (server, error) in failures {
+            if error.is_outage() {
+                silent.insert(server);
+            }
             log::debug!("Leases could not be renewed now, and are tried again: {error}");
         }
     }
     holds.iter().for_each(|hold| hold.tell_loss());
-    holds.iter().for_each(|hold| hold.clean_up());
+    holds.iter().for_each(|hold| hold.clean_up(&mut silent));
     live.iter().filter(|hold| hold.loss().is_none()).map(|hold| hold.next()).min().unwrap_or(Duration::ZERO)
 }
 

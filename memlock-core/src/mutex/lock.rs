@@ -251,17 +251,22 @@ impl Lock {
     }
 
     /// It was lost, and none of those who wait was told: takes our entries off the queue, if there are any left, and rings
-    /// the next one if nobody has it.
-    pub(super) fn leave_the_line(&mut self) {
+    /// the next one if nobody has it. False if the server did not answer: then the entries are taken off at a later contact.
+    pub(super) fn leave_the_line(&mut self) -> bool {
         let stood = std::mem::take(&mut self.stood);
         let Lock { client, route, key, .. } = self;
         let queue = Queue { client, route: *route, key: &key.waiters() };
         match queue.leave(&stood, Op::Get { key }) {
-            Ok(Some(Reply::Missing)) => ring_next(client, *route, key),
-            Ok(_) => {}
+            Ok(seen) => {
+                if seen == Some(Reply::Missing) {
+                    ring_next(client, *route, key);
+                }
+                true
+            }
             Err(failure) => {
                 log::debug!("The queue could not be left: {}", failure.error);
                 client.mutex_waiters().leave_behind(key, &stood);
+                false
             }
         }
     }

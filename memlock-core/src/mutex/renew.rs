@@ -132,13 +132,18 @@ impl Lock {
         self.value = value;
     }
 
-    /// It is not ours any more. `in_doubt`: what was sent last may have reached the server all the same.
-    pub(crate) fn lose(&mut self, in_doubt: bool) {
+    /// It is not ours any more. `in_doubt`: what was sent last may have reached the server all the same. `ask`: whether the server is
+    /// to be asked for anything; what is to be done there is otherwise put off. False if it did not answer.
+    pub(crate) fn lose(&mut self, in_doubt: bool, ask: bool) -> bool {
         if in_doubt && self.is_ours_to_use() {
             self.client.remember_stray(self.route, &self.key, self.token, self.server_until);
         }
         (self.held, self.lost) = (false, true);
-        self.leave_the_line();
+        if ask {
+            return self.leave_the_line();
+        }
+        self.client.mutex_waiters().leave_behind(&self.key, &std::mem::take(&mut self.stood));
+        false
     }
 
     /// The process that acquired it.

@@ -45,7 +45,7 @@ pub struct Permit {
     /// How the semaphore was when they were granted, if nobody else was using it.
     pub(super) seen: Option<Seen>,
     /// Under which ids we stood in the queue; they are taken off when we let go.
-    stood: Vec<WaitId>,
+    pub(super) stood: Vec<WaitId>,
 }
 
 /// What was granted.
@@ -196,16 +196,21 @@ impl Permit {
         }
     }
 
-    /// Takes our entries off the queue, if there are any left, and rings those next for whom there is room.
-    pub(super) fn leave_the_line(&mut self) {
+    /// Takes our entries off the queue, if there are any left, and rings those next for whom there is room. False if the server did not
+    /// answer: then the entries are taken off at a later contact.
+    pub(super) fn leave_the_line(&mut self) -> bool {
         let stood = std::mem::take(&mut self.stood);
         let Semaphore { client, route, key, .. } = &self.semaphore;
         let queue = Queue { client, route: *route, key: &key.waiters() };
         match queue.leave(&stood, Op::Get { key }) {
-            Ok(_) => ring_next(client, *route, key),
+            Ok(_) => {
+                ring_next(client, *route, key);
+                true
+            }
             Err(failure) => {
                 log::debug!("The queue could not be left: {}", failure.error);
                 client.semaphore_waiters().leave_behind(key, &stood);
+                false
             }
         }
     }

@@ -154,13 +154,18 @@ impl Permit {
         self.seen = None;
     }
 
-    /// They are not ours any more. `in_doubt`: what was sent last may have reached the server all the same.
-    pub(crate) fn lose(&mut self, in_doubt: bool) {
+    /// They are not ours any more: see [`Lock::lose`](crate::Lock::lose).
+    pub(crate) fn lose(&mut self, in_doubt: bool, ask: bool) -> bool {
         if in_doubt && self.is_ours_to_use() {
             self.leave_behind();
         }
         (self.held, self.lost) = (false, true);
-        self.leave_the_line();
+        if ask {
+            return self.leave_the_line();
+        }
+        let Semaphore { client, key, .. } = &self.semaphore;
+        client.semaphore_waiters().leave_behind(key, &std::mem::take(&mut self.stood));
+        false
     }
 
     /// The process that acquired them.
