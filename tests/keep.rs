@@ -294,6 +294,27 @@ fn a_silent_server_costs_nobody_what_another_one_keeps() {
     silent.resume();
 }
 
+/// Of a full memcached each class of sizes is full by itself.
+#[test]
+fn what_a_full_server_refuses_to_renew_costs_nobody_else_a_lease() {
+    const LEASE: Duration = Duration::from_secs(3);
+    let server = Memcached::with_args(&["-M", "-m", "2", "-o", "no_slab_reassign"]);
+    let client = Client::connect(&server.url()).unwrap();
+    let long = "l".repeat(150);
+    let (refused, _) = kept(&client, &long, LEASE);
+    let others = ["a", "b", "c"].map(|name| kept(&client, name, LEASE).0);
+    let permit = client.semaphore("s", 1, LEASE).unwrap().acquire().unwrap().keep(Keep::default()).unwrap();
+    let mut plain = server.plain();
+    let key = format!("lock:{long}");
+    let (length, width) = (plain.get(&key).unwrap().len(), key.len());
+    let fill = |number| format!("set {number:0width$} 0 0 {length}\r\n{}", "x".repeat(length));
+    let answer = (0..).map(|number| plain.command(&fill(number))).find(|answer| answer != "STORED");
+    assert!(answer.unwrap().contains("out of memory"));
+    assert_eq!(refused.wait_lost(PATIENCE), Some(Loss::Expired));
+    thread::sleep(LEASE);
+    assert!(others.iter().chain([&permit]).all(|kept| kept.is_held() && kept.lost().is_none()));
+}
+
 #[test]
 fn a_loss_that_is_found_while_the_keeper_cleans_up_another_is_told_too() {
     let (client, slow) = slow(Duration::from_millis(500), None);

@@ -29,6 +29,19 @@ impl Job {
         }
     }
 
+    /// The same from the beginning, after it failed.
+    pub(super) fn anew(&self) -> Option<Job> {
+        match self {
+            Job::Lock(hold, _) => Job::new(hold),
+            Job::Permits(holds, _) => {
+                let mut holds = holds.iter().map(|(hold, _)| hold);
+                let mut job = holds.find_map(Job::new)?;
+                holds.for_each(|hold| _ = job.join(hold));
+                Some(job)
+            }
+        }
+    }
+
     /// Takes another hold along, if it is of the same semaphore.
     pub(super) fn join(&mut self, hold: &Arc<Hold>) -> bool {
         let Job::Permits(holds, renewals) = self else { return false };

@@ -8,12 +8,14 @@ use std::time::Duration;
 use super::job::Job;
 use super::{Hold, Loss, Notice};
 use crate::clock::Moment;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::flaw::{self, Flaw};
 use crate::store::Op;
 
 /// How many packets a server is sent in one round at most: two, and two more where it answers slowly.
 const PASSES: usize = 4;
+/// How often the packets of a server are halved in one round at most. What is not come to is due in the next one.
+const SPLITS: usize = 32;
 
 /// Does what is to be done now, and tells when to come again at the latest.
 pub(super) fn round(holds: &[Arc<Hold>]) -> Duration {
@@ -31,7 +33,10 @@ pub(super) fn round(holds: &[Arc<Hold>]) -> Duration {
                 jobs.extend(Job::new(hold));
             }
         }
-        let tried = by_server.into_iter().filter_map(|(server, jobs)| Some((server, renew(jobs).err()?)));
+        let tried = by_server.into_iter().filter_map(|(server, jobs)| {
+            let mut splits = SPLITS;
+            Some((server, renew(jobs, &mut splits).err()?))
+        });
         let failures: Vec<(usize, Error)> = tried.collect();
         // Whoever listens may take its time, so not before everything is renewed.
         for (server, error) in failures {
@@ -47,7 +52,7 @@ pub(super) fn round(holds: &[Arc<Hold>]) -> Duration {
 }
 
 /// Renews what one server keeps.
-fn renew(mut jobs: Vec<Job>) -> Result<()> {
+fn renew(mut jobs: Vec<Job>, splits: &mut usize) -> Result<()> {
     for _ in 0..PASSES {
         jobs.retain(Job::may_go_on);
         let Some(first) = jobs.first() else { return Ok(()) };
@@ -64,7 +69,15 @@ fn renew(mut jobs: Vec<Job>) -> Result<()> {
                 for job in &jobs {
                     job.failed(failure.sent);
                 }
-                return Err(failure.error);
+                if failure.error.kind() != ErrorKind::Protocol || jobs.len() < 2 || *splits == 0 {
+                    return Err(failure.error);
+                }
+                // One that is refused, by a server that is full perhaps, is not to cost the others their leases.
+                *splits -= 1;
+                let rest = jobs.split_off(jobs.len() / 2);
+                let halves =
+                    [jobs, rest].map(|half| renew(half.iter().filter_map(Job::anew).collect(), splits));
+                return halves.into_iter().collect();
             }
         }
     }
