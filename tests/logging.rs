@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use log::{Level, Log, Metadata, Record};
 use memlock_core::{Client, Keep, Kept, Loss, logs};
-use memlock_tests::server::Memcached;
+use memlock_tests::server::{Memcached, Plain};
 
 const SECOND: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -20,10 +20,18 @@ struct Listener {
     heard: Mutex<Vec<(Level, String, String)>>,
     client: Mutex<Option<Client>>,
     kept: Mutex<Vec<Weak<Kept>>>,
+    /// How many commands the server had seen when the first connection to it was told.
+    server: Mutex<Option<Plain>>,
+    commands: Mutex<Option<u64>>,
 }
 
-static LISTENER: Listener =
-    Listener { heard: Mutex::new(Vec::new()), client: Mutex::new(None), kept: Mutex::new(Vec::new()) };
+static LISTENER: Listener = Listener {
+    heard: Mutex::new(Vec::new()),
+    client: Mutex::new(None),
+    kept: Mutex::new(Vec::new()),
+    server: Mutex::new(None),
+    commands: Mutex::new(None),
+};
 
 impl Log for Listener {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
@@ -35,7 +43,12 @@ impl Log for Listener {
             static INSIDE: Cell<bool> = const { Cell::new(false) };
         }
         let Some(part) = logs::name(record.target()) else { return };
-        self.heard.lock().unwrap().push((record.level(), part.clone(), record.args().to_string()));
+        let text = record.args().to_string();
+        let server = if text.starts_with("Connected") { self.server.lock().unwrap().take() } else { None };
+        if let Some(mut server) = server {
+            *self.commands.lock().unwrap() = Some(server.commands());
+        }
+        self.heard.lock().unwrap().push((record.level(), part.clone(), text));
         if INSIDE.replace(true) {
             return;
         }
@@ -102,8 +115,12 @@ unsafe extern "C" fn never(_: c_int, _: *const c_char, message: *const c_char, _
 fn trouble() {
     let server = Memcached::start();
     let client = Client::connect(&format!("{}?io_timeout=100ms&outage=60s", server.url())).unwrap();
-    *LISTENER.client.lock().unwrap() = Some(client.clone());
     let mutex = |name: &str, lease| client.mutex(name, lease).unwrap();
+    *LISTENER.server.lock().unwrap() = Some(server.plain());
+    drop(mutex("first", SECOND).lock().unwrap());
+    let commands = LISTENER.commands.lock().unwrap().take();
+    assert!(commands.unwrap() > 0, "who listens holds up no request");
+    *LISTENER.client.lock().unwrap() = Some(client.clone());
     let semaphore = client.semaphore("s", 3, 5 * SECOND).unwrap();
     let lock = Arc::new(mutex("kept", 5 * SECOND).lock().unwrap().keep(Keep::default()).unwrap());
     let permit = Arc::new(semaphore.acquire().unwrap().keep(Keep::default()).unwrap());

@@ -105,11 +105,20 @@ impl Server {
             }
             failure
         };
-        let mut connection = match pooled {
-            Some(connection) => connection,
-            None => self.dial().map(Box::new).map_err(|error| name(Failure { error, sent: false }))?,
+        let (mut connection, dialled) = match pooled {
+            Some(connection) => (connection, None),
+            None => {
+                let (connection, before) =
+                    self.dial().map_err(|error| name(Failure { error, sent: false }))?;
+                (Box::new(connection), Some(before))
+            }
         };
-        match connection.run(ops, meanwhile) {
+        let ended = connection.run(ops, meanwhile);
+        // Whoever listens may take its time, and what is asked may not have it: a lease that is to be renewed.
+        if let Some(before) = dialled {
+            self.note_contact(before, connection.incarnation());
+        }
+        match ended {
             Ok(replies) => {
                 self.give_back(connection, epoch);
                 Ok(replies)
@@ -121,7 +130,8 @@ impl Server {
         }
     }
 
-    fn dial(&self) -> Result<Connection> {
+    /// A new connection; and which life of the server was seen before.
+    fn dial(&self) -> Result<(Connection, Option<Incarnation>)> {
         let pinned = self.idle().address;
         let connection = Connection::dial(&self.host, self.port, pinned, &self.settings, &self.clock)?;
         let (local, address) = connection.ends();
@@ -130,13 +140,15 @@ impl Server {
         idle.address = idle.address.or(address);
         (idle.local, idle.time) = (local, Some(connection.time()));
         let before = idle.incarnation.replace(incarnation);
-        drop(idle);
-        if before.is_some_and(|before| before != incarnation) {
+        Ok((connection, before))
+    }
+
+    fn note_contact(&self, before: Option<Incarnation>, now: Incarnation) {
+        if before.is_some_and(|before| before != now) {
             log::warn!("memcached at {} was started anew: what was held there is lost.", self.name);
         } else {
             log::debug!("Connected to memcached at {}.", self.name);
         }
-        Ok(connection)
     }
 
     fn note_outage(&self, error: &Error) {
