@@ -118,6 +118,9 @@ pub(crate) struct Doctor {
 ///
 /// What is shown is already past: it is for people, not for decisions. The fence is told as the greatest that the holder can have: it has
 /// exactly this one on a memcached before 1.6.24, unless its lease was renewed, or somebody began to wait. The exit status is 0, held or free.
+///
+/// A lock, a semaphore and a list of one name may live on different servers. What could not be read is said on standard error, and in JSON
+/// in `unread`; the rest is shown, and the exit status is 69.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Show {
     /// The name of a lock, semaphore or list
@@ -130,7 +133,8 @@ pub(crate) struct Show {
 /// List all locks, semaphores and distinct lists that live on the servers.
 ///
 /// The servers are asked for all their keys (lru_crawler metadump), of which only those under the URL's prefix are read. Of a name that is
-/// longer than some 190 bytes the key has only a hash, which is shown instead.
+/// longer than some 190 bytes the key has only a hash, which is shown instead. If some servers cannot be reached, that is said on standard
+/// error, what lives on the others is listed, and the exit status is 69.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Ls {
     /// Write JSON

@@ -3,6 +3,7 @@
 use memlock_core::lease::MIN_LEASE;
 use memlock_core::name::{Family, Named};
 use memlock_core::semaphore::Status as Permits;
+use memlock_core::store::Address;
 use memlock_core::wait::entries;
 use memlock_core::{Client, OwnerRecord};
 use serde_json::{Map, Value, json};
@@ -11,7 +12,7 @@ use crate::args::Ls;
 use crate::exit::{Status, Trouble};
 use crate::out::{Look, Out, shown};
 use crate::plain::{self, Plain};
-use crate::show::{json_of_lock, json_of_permits, remaining};
+use crate::show::{complained, json_of_lock, json_of_permits, remaining};
 use crate::when::date;
 
 /// One thing that lives.
@@ -27,22 +28,16 @@ struct Entry {
 
 pub(crate) fn ls(url: &str, args: &Ls) -> Result<Status, Trouble> {
     let client = Client::connect(url)?;
-    let mut entries = Vec::new();
-    for server in plain::servers(&client)? {
-        let mut plain = Plain::connect(&server)?;
-        let keys = plain.keys(|key| client.keys().read(key).is_some())?;
-        // Who waits stands beside it.
-        let queues: Vec<String> = keys.iter().map(|key| format!("{key}%wait")).collect();
-        let (values, queues) = (plain.values(&keys)?, plain.values(&queues)?);
-        for ((key, value), queue) in keys.into_iter().zip(values).zip(queues) {
-            let (Some(named), Some(value)) = (client.keys().read(&key), value) else { continue };
-            let ids = match (&named.name, named.family) {
-                (Some(name), Family::List) => client.distinct_list(name)?.count()?,
-                _ => None,
-            };
-            let waiting = queue.map_or(0, |(queue, _)| entries::waiters(&queue).count());
-            entries.push(Entry { server: server.name.clone(), key, named, value, waiting, ids });
+    let servers = plain::servers(&client)?;
+    let (mut entries, mut troubles) = (Vec::new(), Vec::new());
+    for server in &servers {
+        match entries_on(&client, server) {
+            Ok(more) => entries.extend(more),
+            Err(trouble) => troubles.push(trouble),
         }
+    }
+    if troubles.len() == servers.len() {
+        return Err(troubles.remove(0));
     }
     entries.sort_by(|a, b| {
         (a.named.family, &a.named.name, &a.key).cmp(&(b.named.family, &b.named.name, &b.key))
@@ -57,7 +52,27 @@ pub(crate) fn ls(url: &str, args: &Ls) -> Result<Status, Trouble> {
         rows.extend(entries.iter().map(Entry::row));
         out.table(&rows)?;
     }
-    Ok(Status::OK)
+    Ok(complained(troubles.iter()))
+}
+
+/// All that lives on one server.
+fn entries_on(client: &Client, server: &Address) -> Result<Vec<Entry>, Trouble> {
+    let mut plain = Plain::connect(server)?;
+    let keys = plain.keys(|key| client.keys().read(key).is_some())?;
+    // Who waits stands beside it.
+    let queues: Vec<String> = keys.iter().map(|key| format!("{key}%wait")).collect();
+    let (values, queues) = (plain.values(&keys)?, plain.values(&queues)?);
+    let mut entries = Vec::new();
+    for ((key, value), queue) in keys.into_iter().zip(values).zip(queues) {
+        let (Some(named), Some(value)) = (client.keys().read(&key), value) else { continue };
+        let ids = match (&named.name, named.family) {
+            (Some(name), Family::List) => client.distinct_list(name)?.count()?,
+            _ => None,
+        };
+        let waiting = queue.map_or(0, |(queue, _)| entries::waiters(&queue).count());
+        entries.push(Entry { server: server.name.clone(), key, named, value, waiting, ids });
+    }
+    Ok(entries)
 }
 
 impl Entry {

@@ -4,50 +4,80 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use memlock_core::Client;
-use memlock_core::Waiter;
 use memlock_core::lease::MIN_LEASE;
 use memlock_core::mutex::Owner;
+use memlock_core::name::Key;
 use memlock_core::semaphore::{Holder, Status as Permits};
+use memlock_core::{Client, Error, Waiter};
 use serde_json::{Map, Value, json};
 
 use crate::args::Show;
 use crate::exit::{Status, Trouble};
-use crate::out::{Look, Out, shown};
+use crate::out::{Look, Out, complain, shown};
 use crate::when::{self, brief, date};
 
-/// What there is by one name.
+/// What there is by one name. Each part may live on another server; of one that could not be read it is known why.
 struct Found {
-    owner: Option<Owner>,
-    lock_waiters: Vec<Waiter>,
-    semaphore: Option<(Permits, Vec<Waiter>)>,
-    ids: Option<u64>,
+    lock: Result<(Option<Owner>, Vec<Waiter>), Trouble>,
+    semaphore: Result<Option<(Permits, Vec<Waiter>)>, Trouble>,
+    ids: Result<Option<u64>, Trouble>,
 }
 
 pub(crate) fn show(url: &str, args: &Show) -> Result<Status, Trouble> {
     let client = Client::connect(url)?;
-    let found = look(&client, &args.name)?;
+    let found = match look(&client, &args.name)? {
+        Found { lock: Err(trouble), semaphore: Err(_), ids: Err(_) } => return Err(trouble),
+        found => found,
+    };
     let mut out = Out::new();
     if args.json {
         out.line(json(&client, &args.name, &found))?;
     } else {
         out.table(&table(&args.name, &found))?;
     }
-    Ok(Status::OK)
+    Ok(complained(found.unread().into_iter().map(|(_, trouble)| trouble)))
+}
+
+/// Complains about each thing that could not be read; the status is that of the first one, if there is one.
+pub(crate) fn complained<'a>(troubles: impl Iterator<Item = &'a Trouble>) -> Status {
+    troubles.fold(Status::OK, |status, trouble| {
+        complain(&trouble.message);
+        if status == Status::OK { trouble.status } else { status }
+    })
 }
 
 fn look(client: &Client, name: &OsStr) -> Result<Found, Trouble> {
-    let name = name.as_bytes();
+    let (name, keys) = (name.as_bytes(), client.keys());
     let mutex = client.mutex(name, MIN_LEASE)?;
-    let owner = mutex.owner()?;
-    let lock_waiters = mutex.waiters()?;
     let semaphore = client.open_semaphore(name, MIN_LEASE)?;
-    let semaphore = match semaphore.status()? {
-        Some(status) => Some((status, semaphore.waiters()?)),
-        None => None,
-    };
-    let ids = client.distinct_list(name)?.count()?;
-    Ok(Found { owner, lock_waiters, semaphore, ids })
+    let mut list = client.distinct_list(name)?;
+    let lock = mutex.owner().and_then(|owner| Ok((owner, mutex.waiters()?)));
+    let permits = semaphore
+        .status()
+        .and_then(|status| status.map(|status| Ok((status, semaphore.waiters()?))).transpose());
+    Ok(Found {
+        lock: lock.map_err(|error| reading(&keys.lock(name), error)),
+        semaphore: permits.map_err(|error| reading(&keys.semaphore(name), error)),
+        ids: list.count().map_err(Trouble::from),
+    })
+}
+
+/// Says what was read, as lists do by themselves.
+fn reading(key: &Key, error: Error) -> Trouble {
+    let Trouble { status, message } = error.into();
+    Trouble::new(status, format!("Reading {key}: {message}"))
+}
+
+impl Found {
+    /// What could not be read, and why.
+    fn unread(&self) -> Vec<(&'static str, &Trouble)> {
+        let parts = [
+            ("lock", self.lock.as_ref().err()),
+            ("semaphore", self.semaphore.as_ref().err()),
+            ("list", self.ids.as_ref().err()),
+        ];
+        parts.into_iter().filter_map(|(what, trouble)| Some((what, trouble?))).collect()
+    }
 }
 
 type Rows = Vec<Vec<(Look, String)>>;
@@ -55,10 +85,12 @@ type Rows = Vec<Vec<(Look, String)>>;
 fn table(name: &OsStr, found: &Found) -> Rows {
     let mut rows = Rows::new();
     let name = shown(name.as_bytes());
-    let others = found.semaphore.is_some() || found.ids.is_some();
-    if found.owner.is_some() || !found.lock_waiters.is_empty() || !others {
+    let others = matches!(found.semaphore, Ok(Some(_))) || matches!(found.ids, Ok(Some(_)));
+    if let Ok((owner, waiters)) = &found.lock
+        && (owner.is_some() || !waiters.is_empty() || !others)
+    {
         row(&mut rows, "lock", Look::Bold, &name);
-        match &found.owner {
+        match owner {
             None => row(&mut rows, "state", Look::Good, "free"),
             Some(owner) => {
                 row(&mut rows, "state", Look::Warning, "held");
@@ -70,9 +102,9 @@ fn table(name: &OsStr, found: &Found) -> Rows {
                 row(&mut rows, "remaining", Look::Plain, &remaining(owner.remaining));
             }
         }
-        waiting(&mut rows, &found.lock_waiters);
+        waiting(&mut rows, waiters);
     }
-    if let Some((status, waiters)) = &found.semaphore {
+    if let Ok(Some((status, waiters))) = &found.semaphore {
         row(&mut rows, "semaphore", Look::Bold, &name);
         let available = format!("{} of {}", status.available, status.permits);
         row(
@@ -93,7 +125,7 @@ fn table(name: &OsStr, found: &Found) -> Rows {
         }
         waiting(&mut rows, waiters);
     }
-    if let Some(ids) = found.ids {
+    if let Ok(Some(ids)) = found.ids {
         row(&mut rows, "list", Look::Bold, &name);
         row(&mut rows, "ids", Look::Plain, &format!("{ids} given out"));
     }
@@ -144,20 +176,26 @@ fn bell(waiter: &Waiter) -> Option<String> {
 }
 
 fn json(client: &Client, name: &OsStr, found: &Found) -> Value {
-    let semaphore = found.semaphore.as_ref().map(|(status, waiters)| {
+    let lock = found.lock.as_ref().ok().map(|(owner, waiters)| {
+        let mut value = owner.as_ref().map(json_of_owner).unwrap_or_default();
+        value.insert("held".to_owned(), owner.is_some().into());
+        value.insert("waiters".to_owned(), json_of_waiters(waiters));
+        value
+    });
+    let semaphore = found.semaphore.as_ref().ok().and_then(Option::as_ref).map(|(status, waiters)| {
         let mut value = json_of_permits(status);
         value.insert("waiters".to_owned(), json_of_waiters(waiters));
         value
     });
-    let mut lock = found.owner.as_ref().map(json_of_owner).unwrap_or_default();
-    lock.insert("held".to_owned(), found.owner.is_some().into());
-    lock.insert("waiters".to_owned(), json_of_waiters(&found.lock_waiters));
+    let ids = found.ids.as_ref().ok().copied().flatten();
+    let unread: Value = found.unread().into_iter().map(|(what, _)| what).collect();
     json!({
         "name": name.to_string_lossy(),
         "key": client.keys().lock(name.as_bytes()).as_str(),
         "lock": lock,
         "semaphore": semaphore,
-        "list": found.ids.map(|ids| json!({ "ids": ids })),
+        "list": ids.map(|ids| json!({ "ids": ids })),
+        "unread": unread,
     })
 }
 

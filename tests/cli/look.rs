@@ -3,6 +3,8 @@
 use std::thread;
 use std::time::Duration;
 
+use memlock_core::name::Key;
+use memlock_core::store::Route;
 use memlock_core::{Client, Release, Request, Wait};
 use memlock_tests::server::Memcached;
 use serde_json::Value;
@@ -122,6 +124,59 @@ fn all_that_lives_is_listed_and_nothing_else() {
     // The semaphore is there, free, for a day.
     assert_eq!(listed().len(), 1);
     assert_eq!(done(memlock(&Memcached::start(), &["ls"])).out, "");
+}
+
+#[test]
+fn what_lives_on_a_server_that_is_up_is_shown_though_another_one_is_down() {
+    let (one, two) = (Memcached::start(), Memcached::start());
+    let url = format!("{},{}", one.url(), two.address());
+    let client = Client::connect(&url).unwrap();
+    let place = |key: Key| client.server_of(Route::of(&key));
+    // The lock on the first server, the semaphore and the list on the second one.
+    let parts = |name: &String| {
+        let keys = client.keys();
+        let (lock, semaphore, list) =
+            (keys.lock(name.as_bytes()), keys.semaphore(name.as_bytes()), keys.session(name.as_bytes()));
+        [place(lock), place(semaphore), place(list)] == [0, 1, 1]
+    };
+    let name = (0..).map(|number| format!("m{number}")).find(parts).unwrap();
+    let _lock = client.mutex(&name, MINUTE).unwrap().lock().unwrap();
+    client.semaphore(&name, 3, MINUTE).unwrap().set_up(MINUTE).unwrap();
+    let all = done(memlock_at(&url, &["show", &name, "--json"]));
+    let all: Value = serde_json::from_str(&all.out).unwrap();
+    assert_eq!((&all["semaphore"]["permits"], &all["unread"]), (&3.into(), &serde_json::json!([])));
+    let says = |args: &[&str]| {
+        let said = done(memlock_at(&url, args));
+        assert_eq!(said.code, Some(69), "{said:?}");
+        assert!(said.err.lines().all(|line| line.starts_with("memlock: ") && line.contains(" cannot be ")));
+        said
+    };
+    two.kill();
+    let said = says(&["show", &name]);
+    assert!(said.out.contains("held") && !said.out.contains("semaphore"), "{said:?}");
+    assert_eq!(said.err.lines().count(), 2, "{said:?}");
+    for key in ["semaphore", "list"] {
+        assert!(said.err.contains(&format!("Reading {key}:{name}: ")), "{said:?}");
+    }
+    let shown: Value = serde_json::from_str(&says(&["show", &name, "--json"]).out).unwrap();
+    assert_eq!((&shown["lock"]["held"], &shown["semaphore"]), (&true.into(), &Value::Null));
+    assert_eq!(shown["unread"], serde_json::json!(["semaphore", "list"]));
+    let said = says(&["ls"]);
+    assert_eq!((said.out.lines().count(), said.err.lines().count()), (2, 1), "{said:?}");
+    let listed: Value = serde_json::from_str(&says(&["ls", "--json"]).out).unwrap();
+    assert_eq!((listed.as_array().unwrap().len(), &listed[0]["name"]), (1, &name.clone().into()));
+    // What is not known is not called free.
+    two.restart();
+    one.kill();
+    let shown: Value = serde_json::from_str(&says(&["show", &name, "--json"]).out).unwrap();
+    assert_eq!((&shown["lock"], &shown["unread"]), (&Value::Null, &serde_json::json!(["lock"])));
+    assert_eq!(says(&["show", &name]).out, "");
+    assert_eq!(says(&["ls"]).out, "");
+    two.kill();
+    for args in [&["show", &name][..], &["show", &name, "--json"], &["ls"], &["ls", "--json"]] {
+        let said = says(args);
+        assert_eq!((said.out.as_str(), said.err.lines().count()), ("", 1), "{said:?}");
+    }
 }
 
 #[test]
