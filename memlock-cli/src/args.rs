@@ -166,7 +166,8 @@ pub(crate) struct Release {
 
 /// A distinct list: a set of keys with ids that is shared by all who know the session's name.
 ///
-/// Keys are the lines of standard input; empty ones are left out. For each, `insert` writes its id, `new` or `old`, and the key, between tabs.
+/// Keys are the lines of standard input; empty ones are left out. For each, `insert` writes its id, `new` or `old`, and the key, between tabs:
+/// as soon as no more keys are there to be read, and after a thousand of them at the latest.
 /// Without an action, the number of ids that were given out is written.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct List {

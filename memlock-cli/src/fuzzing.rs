@@ -77,7 +77,7 @@ pub fn shown(name: &[u8]) -> String {
 pub fn keys(input: &[u8], end: u8) -> Result<Vec<(Vec<u8>, u64)>, String> {
     let mut input = input;
     let mut keys = Vec::new();
-    while let Some(key) = list::key(&mut input, end).map_err(sentence)? {
+    while let Some(key) = list::input::key(&mut input, end).map_err(sentence)? {
         keys.push(key);
     }
     Ok(keys)

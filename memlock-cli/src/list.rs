@@ -1,8 +1,9 @@
 //! `memlock list`: a distinct list, whose keys come from standard input.
 
+pub(crate) mod input;
 mod progress;
 
-use std::io::{self, BufRead, BufWriter, Write};
+use std::io::{self, BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 
 use memlock_core::{Client, DistinctList, Insertion, SetUp};
@@ -10,12 +11,8 @@ use memlock_core::{Client, DistinctList, Insertion, SetUp};
 use crate::args::{Action, List};
 use crate::exit::{Status, Trouble};
 use crate::out::{Out, shown};
+use input::Input;
 use progress::Progress;
-
-/// How many keys are inserted at once.
-const BATCH: usize = 1000;
-/// No key is longer, and what is read of a line beyond that is not kept.
-const LONGEST_KEY: u64 = 64 * 1024;
 
 pub(crate) fn list(url: &str, args: &List) -> Result<Status, Trouble> {
     let mut list = Client::connect(url)?.distinct_list(args.session.as_bytes())?;
@@ -56,38 +53,27 @@ pub(crate) fn list(url: &str, args: &List) -> Result<Status, Trouble> {
 /// Inserts what comes, a batch at a time; each batch is answered before the next one is read.
 fn insert(list: &mut DistinctList, args: &List, out: Out) -> Result<Status, Trouble> {
     let mut out = BufWriter::new(out);
-    let mut input = io::stdin().lock();
-    let mut progress = Progress::new();
-    let mut keys = Vec::with_capacity(BATCH);
-    let mut is_over = false;
-    while !is_over {
+    let mut input = Input::new(end(args)[0])?;
+    let mut progress = Progress::new(input.file());
+    let (mut keys, mut inserted) = (Vec::new(), 0);
+    loop {
         keys.clear();
-        while keys.len() < BATCH {
-            match key(&mut input, end(args)[0])? {
-                Some((key, bytes)) => {
-                    progress.read(bytes);
-                    if !key.is_empty() {
-                        keys.push(key);
-                    }
-                }
-                None => {
-                    is_over = true;
-                    break;
-                }
-            }
-            // Who types wants an answer.
-            if progress.is_typed() {
-                break;
-            }
-        }
+        let is_more = input.batch(&mut keys);
         let answers = list.insert_many(&keys)?.ok_or_else(|| missing(args))?;
         for (key, answer) in keys.iter().zip(&answers) {
             answered(&mut out, args, key, *answer)?;
         }
         out.flush()?;
-        progress.inserted(&answers);
+        progress.inserted(&answers, input.bytes());
+        inserted += answers.len();
+        if !is_more? {
+            break;
+        }
     }
-    progress.end();
+    if inserted == 0 {
+        // Nobody has asked yet whether there is a list.
+        list.count()?.ok_or_else(|| missing(args))?;
+    }
     Ok(Status::OK)
 }
 
@@ -101,24 +87,6 @@ fn answered(out: &mut impl Write, args: &List, key: &[u8], answer: Insertion) ->
     }
     out.write_all(key)?;
     out.write_all(end(args))
-}
-
-/// The next key, and how many bytes it took; `None` at the end.
-pub(crate) fn key(input: &mut impl BufRead, end: u8) -> Result<Option<(Vec<u8>, u64)>, Trouble> {
-    let mut key = Vec::new();
-    let read = io::Read::take(&mut *input, LONGEST_KEY + 1).read_until(end, &mut key)?;
-    if read == 0 {
-        return Ok(None);
-    }
-    if key.last() == Some(&end) {
-        key.pop();
-    } else if key.len() as u64 > LONGEST_KEY {
-        return Err(Trouble::new(
-            Status::USAGE,
-            format!("The key {}… is longer than 64 KiB.", shown(&key[..40])),
-        ));
-    }
-    Ok(Some((key, read as u64)))
 }
 
 fn end(args: &List) -> &'static [u8] {

@@ -2,19 +2,26 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Write;
+use std::mem;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::thread;
 
 use memlock_tests::server::Memcached;
 
 use crate::pty::Pty;
 use crate::run::Folder;
-use crate::tool::{done, fed, memlock, path};
+use crate::tool::{Running, done, fed, memlock, path};
 
 #[test]
 fn keys_get_ids_and_keep_them() {
     let server = Memcached::start();
     let missing = fed(memlock(&server, &["list", "l", "insert"]), b"a\n");
     assert_eq!((missing.code, missing.err.lines().count()), (Some(66), 1), "{missing:?}");
+    let missing = fed(memlock(&server, &["list", "l", "insert"]), b"");
+    assert_eq!((missing.code, missing.err.lines().count()), (Some(66), 1), "without keys: {missing:?}");
     assert_eq!(done(memlock(&server, &["list", "l", "set-up", "--for", "1h"])).out, "created\n");
     assert_eq!(done(memlock(&server, &["list", "l", "set-up"])).out, "joined\n");
     let said = fed(memlock(&server, &["list", "l", "insert"]), b"a\nb c\n\n\xff\na\nlast");
@@ -57,6 +64,62 @@ fn long_input_goes_in_batches_and_each_key_is_new_for_one_process() {
 }
 
 #[test]
+fn keys_are_answered_as_they_come() {
+    let server = Memcached::start();
+    assert_eq!(done(memlock(&server, &["list", "l", "set-up"])).code, Some(0));
+    let (mut feed, input) = UnixStream::pair().unwrap();
+    let mut insert = memlock(&server, &["list", "l", "insert", "--new"]);
+    insert.stdin(OwnedFd::from(input));
+    let mut inserting = Running::start(insert);
+    feed.write_all(b"a\nb\na\nhalf").unwrap();
+    assert_eq!((inserting.line(), inserting.line()), ("a".to_owned(), "b".to_owned()));
+    feed.write_all(b" a key\n").unwrap();
+    assert_eq!(inserting.line(), "half a key");
+    drop(feed);
+    assert_eq!(inserting.ends().code, Some(0));
+}
+
+#[test]
+fn what_came_before_input_that_cannot_be_used_is_inserted() {
+    let server = Memcached::start();
+    assert_eq!(done(memlock(&server, &["list", "l", "set-up"])).code, Some(0));
+    let long = "x".repeat(64 * 1024 + 1);
+    let said = fed(memlock(&server, &["list", "l", "insert"]), format!("a\n\nb\n{long}\nc\n").as_bytes());
+    assert_eq!((said.code, said.out.as_str()), (Some(64), "1\tnew\ta\n2\tnew\tb\n"), "{said:?}");
+    assert!(said.err.contains("Line 4: ") && said.err.contains("before it were inserted."), "{said:?}");
+    let said = fed(memlock(&server, &["list", "l", "insert", "-0"]), format!("b\0{long}").as_bytes());
+    assert_eq!((said.code, said.out.as_str()), (Some(64), "2\told\tb\0"), "{said:?}");
+    assert!(said.err.contains("Key 2: "), "{said:?}");
+    let mut insert = memlock(&server, &["list", "l", "insert"]);
+    insert.stdin(OwnedFd::from(one_that_breaks_behind(b"c\nd\n")));
+    let said = done(insert);
+    assert_eq!((said.code, said.out.as_str()), (Some(74), "3\tnew\tc\n4\tnew\td\n"), "{said:?}");
+    assert!(said.err.contains("Line 3: ") && said.err.lines().count() == 1, "{said:?}");
+}
+
+/// A connection from which this can be read, and then an error.
+fn one_that_breaks_behind(bytes: &[u8]) -> TcpStream {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let reader = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let mut writer = listener.accept().unwrap().0;
+    writer.write_all(bytes).unwrap();
+    let reset = libc::linger { l_onoff: 1, l_linger: 0 };
+    let size = libc::socklen_t::try_from(mem::size_of_val(&reset)).unwrap();
+    // SAFETY: a socket's option is set from a value of its type and size.
+    let set = unsafe {
+        libc::setsockopt(
+            writer.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            (&raw const reset).cast(),
+            size,
+        )
+    };
+    assert_eq!(set, 0);
+    reader
+}
+
+#[test]
 fn a_key_that_is_too_long_is_refused() {
     let server = Memcached::start();
     assert_eq!(done(memlock(&server, &["list", "l", "set-up"])).code, Some(0));
@@ -89,4 +152,18 @@ fn a_long_insert_has_a_bar_on_a_terminal() {
     pty.until("8\told\tkey 7");
     pty.type_in("\x04");
     assert_eq!(pty.ends(), Some(0));
+}
+
+#[test]
+fn an_error_has_a_line_of_its_own_behind_the_bar() {
+    let server = Memcached::start();
+    assert_eq!(done(memlock(&server, &["list", "l", "set-up"])).code, Some(0));
+    let mut command = std::process::Command::new("sh");
+    let script = format!("while echo key; do sleep 0.1; done | {} list l insert --quiet", path().display());
+    command.args(["-c", &script]).env("MEMLOCK_URL", server.url());
+    let mut pty = Pty::start(command);
+    pty.until("keys/s");
+    server.kill();
+    let seen = pty.until("memlock: ");
+    assert!(seen.ends_with("\nmemlock: "), "{seen:?}");
 }

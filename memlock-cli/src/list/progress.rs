@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use memlock_core::Insertion;
@@ -16,7 +15,6 @@ const WIDTH: usize = 30;
 /// A line on standard error that is written over again and again, if that is a terminal.
 pub(super) struct Progress {
     is_seen: bool,
-    is_typed: bool,
     /// The input's length, where it is known.
     length: Option<u64>,
     read: u64,
@@ -27,13 +25,11 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub(super) fn new() -> Progress {
-        let is_typed = io::stdin().is_terminal();
-        let input = io::stdin().as_fd().try_clone_to_owned().map(File::from);
-        let about = input.and_then(|input| input.metadata()).ok().filter(std::fs::Metadata::is_file);
+    pub(super) fn new(input: &File) -> Progress {
+        let about = input.metadata().ok().filter(std::fs::Metadata::is_file);
         Progress {
-            is_seen: io::stderr().is_terminal() && !is_typed,
-            is_typed,
+            // Who types the keys sees how far that got.
+            is_seen: io::stderr().is_terminal() && !input.is_terminal(),
             length: about.map(|about| about.len()).filter(|&length| length > 0),
             read: 0,
             keys: 0,
@@ -43,16 +39,9 @@ impl Progress {
         }
     }
 
-    /// Whether a person types the keys.
-    pub(super) fn is_typed(&self) -> bool {
-        self.is_typed
-    }
-
-    pub(super) fn read(&mut self, bytes: u64) {
-        self.read += bytes;
-    }
-
-    pub(super) fn inserted(&mut self, answers: &[Insertion]) {
+    /// Notes what was answered, and how many bytes have been read by now.
+    pub(super) fn inserted(&mut self, answers: &[Insertion], read: u64) {
+        self.read = read;
         self.keys += answers.len();
         self.new += answers.iter().filter(|answer| matches!(answer, Insertion::First(_))).count();
         let due = match self.drawn {
@@ -61,13 +50,6 @@ impl Progress {
         };
         if self.is_seen && due {
             self.draw();
-        }
-    }
-
-    pub(super) fn end(&mut self) {
-        if self.drawn.is_some() {
-            self.draw();
-            let _ = writeln!(io::stderr());
         }
     }
 
@@ -85,5 +67,15 @@ impl Progress {
         };
         // Where it cannot be written nobody sees it.
         let _ = write!(io::stderr(), "\r{line}\x1b[K");
+    }
+}
+
+/// What is said next, perhaps of an error, has a line of its own.
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.drawn.is_some() {
+            self.draw();
+            let _ = writeln!(io::stderr());
+        }
     }
 }
