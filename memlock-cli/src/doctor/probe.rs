@@ -92,12 +92,13 @@ enum Heard {
 
 fn ring(url: &str, name: &str) -> Result<Heard, Trouble> {
     let lease = Duration::from_secs(10);
-    let holder = Client::connect(url)?.mutex(name, lease)?;
-    // Another client stands in the queue as another process would.
+    // Each client stands in the queue as another process would.
     let waiter = Client::connect(url)?.mutex(name, lease)?;
     let mut times = Vec::new();
     let mut address = None;
     for _ in 0..RINGS {
+        // One that has handed it on before would queue for it, without a bell if the waiter has the only port, and be seen there.
+        let holder = Client::connect(url)?.mutex(name, lease)?;
         let mut lock = holder.lock()?;
         let over = AtomicBool::new(false);
         let (bell, took) = thread::scope(|scope| {
