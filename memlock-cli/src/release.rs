@@ -26,7 +26,13 @@ fn lock(client: &Client, args: &Release) -> Result<Status, Trouble> {
     let name = shown(args.name.as_bytes());
     let mutex = client.mutex(args.name.as_bytes(), MIN_LEASE)?;
     let Some(owner) = mutex.owner()? else {
-        complain(&format!("Nobody holds {name}."));
+        complain(&if has_permits_out(client, args)? {
+            format!(
+                "Nobody holds the lock {name}; permits of the semaphore {name} are taken away with --semaphore."
+            )
+        } else {
+            format!("Nobody holds {name}.")
+        });
         return Ok(Status::NO);
     };
     if !agreed(args, &format!("{name} is held by {}.", holder_of(&owner)))? {
@@ -36,6 +42,13 @@ fn lock(client: &Client, args: &Release) -> Result<Status, Trouble> {
         return Ok(Status::OK);
     }
     Err(Trouble::new(Status::BUSY, format!("{name} has changed hands meanwhile; nothing was taken away.")))
+}
+
+/// Whether the semaphore of that name may be what is meant. If it cannot be read, that is nothing to who asks for the lock.
+fn has_permits_out(client: &Client, args: &Release) -> Result<bool, Trouble> {
+    let semaphore = client.open_semaphore(args.name.as_bytes(), MIN_LEASE)?;
+    let status = semaphore.status().ok().flatten();
+    Ok(status.is_some_and(|status| !status.holders.is_empty()))
 }
 
 fn permits(client: &Client, args: &Release) -> Result<Status, Trouble> {

@@ -192,11 +192,8 @@ fn a_server_that_does_not_list_its_keys_is_said_to() {
 #[test]
 fn a_lock_is_taken_away_only_by_force_and_after_being_asked() {
     let server = Memcached::start();
-    assert_eq!(
-        done(memlock(&server, &["release", "m", "--force", "--yes"])).code,
-        Some(1),
-        "nobody holds it"
-    );
+    let said = done(memlock(&server, &["release", "m", "--force", "--yes"]));
+    assert_eq!((said.code, said.err.as_str()), (Some(1), "memlock: Nobody holds m.\n"));
     let mut lock = client(&server).mutex("m", MINUTE).unwrap().lock().unwrap();
     for args in [&["release", "m"][..], &["release", "m", "--force"]] {
         let said = done(memlock(&server, args));
@@ -229,6 +226,9 @@ fn permits_are_taken_away_from_the_holder_that_is_named() {
     let (mut one, mut two) = (semaphore.acquire().unwrap(), semaphore.acquire().unwrap());
     let said = done(memlock(&server, &["release", "--force", "--yes", "--semaphore", "s"]));
     assert_eq!(said.code, Some(64), "{said:?}");
+    let said = done(memlock(&server, &["release", "--force", "--yes", "s"]));
+    assert_eq!((said.code, said.err.lines().count()), (Some(1), 1), "{said:?}");
+    assert!(said.err.contains("Nobody holds the lock s;") && said.err.contains("--semaphore"), "{said:?}");
     let token = json(&server, &["show", "s", "--json"])["semaphore"]["holders"][0]["token"].clone();
     let said = done(memlock(&server, &["release", "-fys", "s", "--token", token.as_str().unwrap()]));
     assert_eq!(said.code, Some(0), "{said:?}");
