@@ -244,6 +244,8 @@ Exit status:
    64  the command line, the name or a duration cannot be used
    66  there is no such semaphore or list
    69  the server cannot be reached, or does not answer
+   71  the system refused something, such as another process or descriptor
+   74  standard input or output broke
    75  somebody else has it (-E chooses another)
    76  the server cannot be used for locks: `memlock doctor` says why
    78  the URL cannot be used
