@@ -36,9 +36,19 @@ const EXAMPLES: [(&str, &str); 5] = [
 /// Writes the completions of one shell.
 pub(crate) fn completions(args: &Completions) -> Result<Status, Trouble> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Args::command(), "memlock", &mut script);
+    clap_complete::generate(args.shell, &mut offered(), "memlock", &mut script);
     io::stdout().write_all(&script)?;
     Ok(Status::OK)
+}
+
+/// The command line without what is hidden, which the scripts of some shells would offer too.
+fn offered() -> clap::Command {
+    let all = Args::command();
+    let commands = all.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+    clap::Command::new("memlock")
+        .version(memlock_core::VERSION)
+        .args(all.get_arguments().cloned())
+        .subcommands(commands)
 }
 
 /// Writes memlock.1, and one page for each command.

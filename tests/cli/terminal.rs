@@ -97,6 +97,13 @@ fn pages_and_completions_name_every_command() {
     for status in ["71  the system refused", "74  standard input or output broke", "79  the lock was lost"] {
         assert!(run.contains(status), "{status}: {run}");
     }
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = done(memlock(&server, &["completions", shell])).out;
+        assert!(
+            script.contains("doctor") && !script.contains("pages"),
+            "{shell} is offered what is hidden: {script}"
+        );
+    }
     let mut read = Command::new("bash");
     read.args(["-n", "/dev/stdin"]);
     assert_eq!(crate::tool::fed(read, bash.as_bytes()).code, Some(0));
