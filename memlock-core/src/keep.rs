@@ -44,8 +44,8 @@ const LONGEST_RETRY: Duration = Duration::from_secs(1);
 /// How something is kept.
 #[derive(Default)]
 pub struct Keep {
-    /// The longest it is held, counted from when it is kept; `None`: as long as it is not released. So a program that
-    /// hangs does not hold it for ever.
+    /// For how long it is renewed, counted from when it is kept; `None`: as long as it is not released. It ends with the lease that it has
+    /// then, so that a program that hangs does not hold it for ever.
     pub max_hold: Option<Duration>,
     /// What is told meanwhile. It is called by the keeper's thread, which renews nothing until it returns: so it should be brief. What
     /// a release finds is answered there, and not told any more.

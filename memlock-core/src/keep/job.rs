@@ -56,6 +56,14 @@ impl Job {
         }
     }
 
+    /// Whether a renewal of it has failed since the last one that succeeded.
+    pub(super) fn is_overdue(&self) -> bool {
+        match self {
+            Job::Lock(hold, _) => hold.course().overdue,
+            Job::Permits(holds, _) => holds.iter().any(|(hold, _)| hold.course().overdue),
+        }
+    }
+
     pub(super) fn client(&self) -> &Client {
         match self {
             Job::Lock(hold, _) => &hold.client,

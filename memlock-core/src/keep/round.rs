@@ -33,6 +33,9 @@ pub(super) fn round(holds: &[Arc<Hold>]) -> Duration {
                 jobs.extend(Job::new(hold));
             }
         }
+        // Those last that did not answer the last time.
+        let mut by_server: Vec<(usize, Vec<Job>)> = by_server.into_iter().collect();
+        by_server.sort_by_key(|(_, jobs)| jobs.iter().any(Job::is_overdue));
         let tried = by_server.into_iter().filter_map(|(server, jobs)| {
             let mut splits = SPLITS;
             Some((server, renew(jobs, &mut splits).err()?))
