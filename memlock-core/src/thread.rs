@@ -5,7 +5,11 @@
 use std::sync::{Condvar, MutexGuard};
 use std::time::Duration;
 
-/// Starts a thread in which no signal handler of the program runs.
+/// The signals of what a thread does wrong itself. Where they are blocked they end the program, and its crash handler never runs.
+const OF_CRASHES: [libc::c_int; 7] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
+
+/// Starts a thread in which no signal handler of the program runs, but that of a crash in this thread.
 pub(crate) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     #[cfg(memlock_sim)]
     if let Some(threads) = THREADS.get() {
@@ -14,9 +18,12 @@ pub(crate) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> std::io
     }
     // SAFETY: the sets are plain memory, filled before they are read; the mask is put back below, whatever happens.
     let before = unsafe {
-        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        let (mut blocked, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&raw mut blocked);
+        for signal in OF_CRASHES {
+            libc::sigdelset(&raw mut blocked, signal);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const blocked, &raw mut before);
         before
     };
     let started = std::thread::Builder::new().name(name.to_owned()).spawn(body);
@@ -78,4 +85,35 @@ thread_local! {
 #[cfg(memlock_sim)]
 pub fn simulate(threads: Option<&'static dyn Threads>) {
     THREADS.set(threads);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    fn blocks(signal: libc::c_int) -> bool {
+        // SAFETY: plain memory, which is filled before it is read.
+        unsafe {
+            let mut mask = std::mem::zeroed();
+            libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &raw mut mask);
+            libc::sigismember(&raw const mask, signal) == 1
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no signals")]
+    fn a_thread_of_ours_takes_no_signal_but_that_of_its_own_crash() {
+        let (say, said) = channel();
+        start("memlock-test", move || say.send((1..32).filter(|&signal| blocks(signal)).collect()).unwrap())
+            .unwrap();
+        let blocked: Vec<_> = said.recv().unwrap();
+        let never = [libc::SIGKILL, libc::SIGSTOP];
+        for signal in 1..32 {
+            let is_open = OF_CRASHES.contains(&signal) || never.contains(&signal);
+            assert_eq!(!blocked.contains(&signal), is_open, "signal {signal}");
+        }
+        assert!(!blocks(libc::SIGTERM), "whoever starts it takes them as before");
+    }
 }
