@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use memlock_core::{Answer, Extension};
 use pyo3::prelude::*;
+use pyo3::{PyTraverseError, PyVisit};
 
 use crate::args::Seconds;
 use crate::call::{call, wait_lost};
 use crate::error::raise_plain;
 use crate::held::Held;
 use crate::leave::{leave, tell};
-use crate::renew::why;
+use crate::renew::{Callbacks, why};
 
 /// One acquisition of a semaphore, of one permit or several. Made by Semaphore.permit(), which acquires.
 ///
@@ -23,11 +24,18 @@ pub(crate) struct Permit {
     /// Of the semaphore.
     name: Box<str>,
     lease: Duration,
+    /// The semaphore's, if it is renewed.
+    callbacks: Option<Callbacks>,
 }
 
 impl Permit {
-    pub(crate) fn new(held: Held<memlock_core::Permit>, name: Box<str>, lease: Duration) -> Permit {
-        Permit { held, name, lease }
+    pub(crate) fn new(
+        held: Held<memlock_core::Permit>,
+        name: Box<str>,
+        lease: Duration,
+        callbacks: Option<Callbacks>,
+    ) -> Permit {
+        Permit { held, name, lease, callbacks }
     }
 }
 
@@ -124,6 +132,10 @@ impl Permit {
         let _ = (exc_value, traceback);
         let what = format!("permit of the semaphore {:?}", self.name);
         leave(py, exc_type, &what, || call(py, || self.held.release()))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.callbacks.as_ref().map_or(Ok(()), |callbacks| callbacks.traverse(&visit))
     }
 
     fn __repr__(&self) -> String {

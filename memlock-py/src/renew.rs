@@ -1,11 +1,16 @@
 //! Renewal by the core's keeper, and what it calls: functions of Python's, in a thread that Python does not know.
+//!
+//! A callback is often a method of whoever owns the lock, who is garbage when nobody but the lock knows him. So the callbacks belong
+//! to the objects that hold something, where the garbage collector sees them, and the keeper has a weak reference of Python's. The
+//! collector ends that before it takes anything apart: so no callback comes upon half an object.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use memlock_core::{Answer, Keep, Loss, Notice};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
+use pyo3::types::{PyWeakrefMethods, PyWeakrefReference};
 use pyo3::{PyTraverseError, PyVisit};
 
 use crate::args::Seconds;
@@ -15,10 +20,18 @@ use crate::gate;
 /// How what is acquired is renewed.
 pub(crate) struct Renew {
     max_hold: Option<Duration>,
-    callbacks: Arc<Callbacks>,
+    callbacks: Callbacks,
 }
 
-struct Callbacks {
+/// The callbacks, as they belong to an object that holds something.
+pub(crate) struct Callbacks {
+    both: Py<Both>,
+    /// To `both`. The keeper only borrows it: it lets go of what it has without the interpreter.
+    weak: Arc<Py<PyWeakrefReference>>,
+}
+
+#[pyclass(frozen, weakref, module = "memlock._memlock", name = "_Callbacks")]
+struct Both {
     on_danger: Option<Py<PyAny>>,
     on_lost: Option<Py<PyAny>>,
 }
@@ -47,43 +60,65 @@ impl Renew {
                 return Err(PyTypeError::new_err("on_danger and on_lost are functions, or None"));
             }
         }
-        let callbacks = Arc::new(Callbacks { on_danger, on_lost });
+        let callbacks = Callbacks::new(Bound::new(py, Both { on_danger, on_lost })?)?;
         Ok(Some(Renew { max_hold: max_hold.map(|longest| longest.0), callbacks }))
     }
 
     pub(crate) fn keep(&self) -> Keep {
-        let callbacks = Arc::clone(&self.callbacks);
-        Keep { max_hold: self.max_hold, tell: Some(Box::new(move |notice| callbacks.tell(notice))) }
+        let weak = Arc::downgrade(&self.callbacks.weak);
+        Keep { max_hold: self.max_hold, tell: Some(Box::new(move |notice| tell(&weak, notice))) }
     }
 
-    /// For the garbage collector. What the keeper may call is not garbage.
+    /// For an object that may outlive this one.
+    pub(crate) fn callbacks(&self, py: Python<'_>) -> Callbacks {
+        let Callbacks { both, weak } = &self.callbacks;
+        Callbacks { both: both.clone_ref(py), weak: Arc::clone(weak) }
+    }
+
+    /// For the garbage collector.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        if Arc::strong_count(&self.callbacks) == 1 {
-            visit.call(&self.callbacks.on_danger)?;
-            visit.call(&self.callbacks.on_lost)?;
-        }
-        Ok(())
+        self.callbacks.traverse(visit)
     }
 }
 
 impl Callbacks {
-    fn tell(&self, notice: Notice) {
-        let callback = match notice {
-            Notice::Danger(_) => &self.on_danger,
-            Notice::Lost(_) => &self.on_lost,
-        };
-        let Some(callback) = callback else { return };
-        let Some(_inside) = gate::enter() else { return };
-        let _ = Python::try_attach(|py| {
-            let called = match notice {
-                Notice::Danger(left) => callback.call1(py, (left.as_secs_f64(),)),
-                Notice::Lost(loss) => callback.call1(py, (why(loss),)),
-            };
-            if let Err(error) = called {
-                error.write_unraisable(py, Some(callback.bind(py)));
-            }
-        });
+    fn new(both: Bound<'_, Both>) -> PyResult<Callbacks> {
+        let weak = Arc::new(PyWeakrefReference::new(&both)?.unbind());
+        Ok(Callbacks { both: both.unbind(), weak })
     }
+
+    /// For the garbage collector.
+    pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.both)
+    }
+}
+
+#[pymethods]
+impl Both {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.on_danger)?;
+        visit.call(&self.on_lost)
+    }
+}
+
+/// Calls what is called for it, unless nobody is there any more who wants to know.
+fn tell(weak: &Weak<Py<PyWeakrefReference>>, notice: Notice) {
+    let Some(_inside) = gate::enter() else { return };
+    let _ = Python::try_attach(|py| {
+        let both = weak.upgrade()?.bind(py).upgrade_as::<Both>().ok()??;
+        let callback = match notice {
+            Notice::Danger(_) => both.get().on_danger.as_ref()?,
+            Notice::Lost(_) => both.get().on_lost.as_ref()?,
+        };
+        let called = match notice {
+            Notice::Danger(left) => callback.call1(py, (left.as_secs_f64(),)),
+            Notice::Lost(loss) => callback.call1(py, (why(loss),)),
+        };
+        if let Err(error) = called {
+            error.write_unraisable(py, Some(callback.bind(py)));
+        }
+        Some(())
+    });
 }
 
 /// What Python calls a loss.

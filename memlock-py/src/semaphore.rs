@@ -198,10 +198,9 @@ impl Semaphore {
     ) -> PyResult<Permit> {
         let limit = limit(py, None, timeout, self.wait)?;
         let request = Request { permits: permits.0, priority: priority.0, ages };
-        match self.take(py, limit, request)? {
-            Some(held) => Ok(Permit::new(held, self.name.clone(), self.lease)),
-            None => Err(self.timed_out(py, limit)),
-        }
+        let Some(held) = self.take(py, limit, request)? else { return Err(self.timed_out(py, limit)) };
+        let callbacks = self.renew.as_ref().map(|renew| renew.callbacks(py));
+        Ok(Permit::new(held, self.name.clone(), self.lease, callbacks))
     }
 
     /// Gives the acquisition a new lease, counted from now; by default as long as the first. One or two round trips.

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import memlock
@@ -240,21 +241,94 @@ def test_an_object_that_goes_releases_what_it_kept(client: memlock.Client, name:
     assert client.semaphore(name, 1).available == 1
 
 
-def test_a_mutex_that_its_own_callback_knows_is_garbage_once_it_is_released(
-    client: memlock.Client, name: str
+class Job:
+    """Whoever holds something, and is told of it by methods of its own."""
+
+    def __init__(self, client: memlock.Client, name: str, what: str, lease: float = 30) -> None:
+        self.told: list[object] = []
+        if what == "mutex":
+            self.mutex = client.mutex(
+                name, lease, renew=True, on_danger=self.on_danger, on_lost=self.on_lost
+            )
+            self.mutex.acquire()
+            return
+        semaphore = client.semaphore(
+            name, 1, lease, renew=True, on_danger=self.on_danger, on_lost=self.on_lost
+        )
+        if what == "permit":
+            self.permit = semaphore.permit()
+        else:
+            self.semaphore = semaphore
+            semaphore.acquire()
+
+    def on_danger(self, left: float) -> None:
+        self.told.append(left)
+
+    def on_lost(self, why: str) -> None:
+        self.told.append(why)
+
+
+def is_free(client: memlock.Client, name: str, what: str) -> bool:
+    if what == "mutex":
+        return not client.mutex(name).locked()
+    return client.semaphore(name, 1).available == 1
+
+
+KINDS = ["mutex", "permit", "semaphore"]
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_what_its_own_callbacks_know_is_garbage_and_released(
+    any_client: memlock.Client, name: str, what: str
 ) -> None:
-    class Job:
-        def __init__(self) -> None:
-            self.mutex = client.mutex(name, lease=30, renew=True, on_lost=self.on_lost)
-
-        def on_lost(self, why: str) -> None: ...
-
-    job = Job()
-    with job.mutex:
-        pass
+    job = Job(any_client, name, what)
+    there = weakref.ref(job)
+    gc.collect()
+    assert not is_free(any_client, name, what), "it is wanted yet"
     del job
     gc.collect()
-    assert not [thing for thing in gc.get_objects() if isinstance(thing, Job)]
+    assert there() is None
+    assert is_free(any_client, name, what)
+    eventually(lambda: keepers() == 0)
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_a_callback_of_what_is_wanted_is_called(
+    client: memlock.Client, plain: Plain, name: str, what: str
+) -> None:
+    job = Job(client, name, what, lease=LEASE)
+    gc.collect()
+    plain.delete(f"lock:{name}" if what == "mutex" else f"semaphore:{name}")
+    eventually(lambda: job.told)
+    assert job.told == ["gone"]
+
+
+def test_whose_method_is_called_is_there_until_it_returns(
+    client: memlock.Client, name: str
+) -> None:
+    class Owner:
+        def __init__(self) -> None:
+            self.mutex = client.mutex(
+                name, lease=30, renew=True, max_hold=0.001, on_danger=self.on_danger
+            )
+            self.mutex.acquire()
+
+        def on_danger(self, left: float) -> None:
+            inside.set()
+            assert alone.wait(20)
+            held.append(self.mutex.is_held)
+
+    inside, alone = threading.Event(), threading.Event()
+    held: list[bool] = []
+    owner = Owner()
+    there = weakref.ref(owner)
+    assert inside.wait(20)
+    del owner
+    gc.collect()
+    alone.set()
+    eventually(lambda: gc.collect() >= 0 and there() is None)
+    assert held == [True]
+    assert not client.mutex(name).locked()
 
 
 def test_releasing_while_a_renewal_is_under_way_releases(
