@@ -31,7 +31,7 @@ use crate::slot::Slot;
 ///
 /// An object that goes out of scope while it holds the lock releases it as well as that can be done. In a
 /// forked child it holds nothing, and neither releasing nor dropping it touches the parent's lock.
-#[pyclass(frozen, module = "memlock")]
+#[pyclass(frozen, weakref, module = "memlock")]
 pub(crate) struct Mutex {
     core: memlock_core::Mutex,
     name: Box<str>,

@@ -18,7 +18,7 @@ use crate::renew::{Callbacks, why};
 /// It is held until release(), the end of its `with` statement, or the object's end; for its lease at most, unless it is
 /// extended. Any thread may use it. In a forked child it holds nothing, and neither releasing nor dropping it touches what the
 /// parent holds.
-#[pyclass(frozen, module = "memlock")]
+#[pyclass(frozen, weakref, module = "memlock")]
 pub(crate) struct Permit {
     held: Held<memlock_core::Permit>,
     /// Of the semaphore.

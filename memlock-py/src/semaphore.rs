@@ -34,7 +34,7 @@ use crate::renew::{Renew, why};
 ///
 /// How many permits there are is part of what all share. An object that was made without that number, for a semaphore that nobody
 /// has set up, raises SessionNotFound; one that was made with another number raises Invalid at the first use.
-#[pyclass(frozen, module = "memlock")]
+#[pyclass(frozen, weakref, module = "memlock")]
 pub(crate) struct Semaphore {
     core: memlock_core::Semaphore,
     name: Box<str>,

@@ -331,6 +331,17 @@ def test_whose_method_is_called_is_there_until_it_returns(
     assert not client.mutex(name).locked()
 
 
+def test_what_is_held_can_be_looked_for_by_weak_references(
+    client: memlock.Client, name: str
+) -> None:
+    semaphore = client.semaphore(name, 1)
+    things = [client.mutex(name), semaphore.permit(), semaphore]
+    there = [weakref.ref(thing) for thing in things]
+    assert [known() for known in there] == things
+    del things, semaphore
+    assert [known() for known in there] == [None, None, None]
+
+
 def test_releasing_while_a_renewal_is_under_way_releases(
     mortal_server: Memcached, name: str
 ) -> None:
