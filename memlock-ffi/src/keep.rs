@@ -26,10 +26,11 @@ pub const MEMLOCK_LOST_MAX_HOLD: c_int = 4;
 /// long they are certainly ours yet, or one of MEMLOCK_LOST_EXPIRED, MEMLOCK_LOST_GONE and
 /// MEMLOCK_LOST_MAX_HOLD, and 0. `arg` is what memlock_lock_keep() or memlock_permit_keep() was given.
 ///
-/// It is called on the keeper's thread, a thread of memlock's in which no signal handler runs and which renews
-/// nothing of the same client until it returns: so it must not wait or work for long, and no C++ exception may
-/// leave it. It may call every function of memlock, also for the handle that it is about, and may even give
-/// that back.
+/// It is called on the keeper's thread, a thread of memlock's in which no signal handler runs, but that of a
+/// crash in it, and which renews nothing of the same client until it returns: so it must not wait or work for
+/// long, and no C++ exception may leave it. It may call every function of memlock, also for the handle that it
+/// is about, and may even give that back. Programs and threads that it starts have the same signals blocked, and
+/// SIGTERM would not end them: whoever starts some restores the mask first, by pthread_sigmask().
 pub type memlock_keep_told = Option<unsafe extern "C" fn(what: c_int, left_ms: i64, arg: *mut c_void)>;
 
 /// What is held for a lease, as the core has it.
