@@ -70,8 +70,8 @@ impl Client {
     /// that a program that hangs does not hold it for ever. `on_danger` is called with the seconds that are left when it could
     /// not be renewed for half of the lease, or is not to be, and `on_lost` with the reason, as `lost` has it, when it was lost; not
     /// when release() is the first to find that out. They are called in the thread that renews, which renews nothing until they
-    /// return; their exceptions go to sys.unraisablehook. The interpreter's end waits for one that is running, and none begins
-    /// afterwards.
+    /// return; their exceptions go to sys.unraisablehook. What they start blocks the signals that the thread which acquired blocks.
+    /// The interpreter's end waits for one that is running, and none begins afterwards.
     ///
     /// Raises Invalid for an empty name, one above 64 KiB or with a NUL byte, and for durations out of range.
     #[pyo3(

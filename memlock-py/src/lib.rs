@@ -6,6 +6,7 @@
 //! | `held` | one acquisition, shared between threads |
 //! | `slot`, `pile` | what a mutex object holds, and a semaphore object |
 //! | `renew` | renewal, and the callbacks |
+//! | `mask` | the signals that a thread blocks |
 //! | `leave` | the end of an acquisition |
 //! | `log` | what memlock logs |
 //! | `gate` | the interpreter's end |
@@ -26,6 +27,7 @@ mod held;
 mod holder;
 mod leave;
 mod log;
+mod mask;
 mod mutex;
 mod owner;
 mod permit;

@@ -16,6 +16,7 @@ use pyo3::{PyTraverseError, PyVisit};
 use crate::args::Seconds;
 use crate::error::raise;
 use crate::gate;
+use crate::mask::Mask;
 
 /// How what is acquired is renewed.
 pub(crate) struct Renew {
@@ -64,9 +65,10 @@ impl Renew {
         Ok(Some(Renew { max_hold: max_hold.map(|longest| longest.0), callbacks }))
     }
 
+    /// To be called in the thread that acquired it.
     pub(crate) fn keep(&self) -> Keep {
-        let weak = Arc::downgrade(&self.callbacks.weak);
-        Keep { max_hold: self.max_hold, tell: Some(Box::new(move |notice| tell(&weak, notice))) }
+        let (weak, mask) = (Arc::downgrade(&self.callbacks.weak), Mask::of_this_thread());
+        Keep { max_hold: self.max_hold, tell: Some(Box::new(move |notice| tell(&weak, mask, notice))) }
     }
 
     /// For an object that may outlive this one.
@@ -101,8 +103,9 @@ impl Both {
     }
 }
 
-/// Calls what is called for it, unless nobody is there any more who wants to know.
-fn tell(weak: &Weak<Py<PyWeakrefReference>>, notice: Notice) {
+/// Calls what is called for it, unless nobody is there any more who wants to know. The keeper blocks all signals; what a callback
+/// starts is to block what the thread that acquired blocks. Python's own handlers only take a note for the main thread.
+fn tell(weak: &Weak<Py<PyWeakrefReference>>, mask: Mask, notice: Notice) {
     let Some(_inside) = gate::enter() else { return };
     let _ = Python::try_attach(|py| {
         let both = weak.upgrade()?.bind(py).upgrade_as::<Both>().ok()??;
@@ -110,6 +113,7 @@ fn tell(weak: &Weak<Py<PyWeakrefReference>>, notice: Notice) {
             Notice::Danger(_) => both.get().on_danger.as_ref()?,
             Notice::Lost(_) => both.get().on_lost.as_ref()?,
         };
+        let _lent = mask.lend();
         let called = match notice {
             Notice::Danger(left) => callback.call1(py, (left.as_secs_f64(),)),
             Notice::Lost(loss) => callback.call1(py, (why(loss),)),

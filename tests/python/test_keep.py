@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -329,6 +331,28 @@ def test_whose_method_is_called_is_there_until_it_returns(
     eventually(lambda: gc.collect() >= 0 and there() is None)
     assert held == [True]
     assert not client.mutex(name).locked()
+
+
+def test_a_program_that_a_callback_starts_takes_the_signals_of_ours(
+    client: memlock.Client, name: str
+) -> None:
+    masks: list[set[signal.Signals]] = []
+    started: list[subprocess.Popen[bytes]] = []
+
+    def on_danger(left: float) -> None:
+        masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+        started.append(subprocess.Popen(["sleep", "60"]))
+
+    ours = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+    try:
+        with client.mutex(name, lease=30, renew=True, max_hold=0.001, on_danger=on_danger):
+            eventually(lambda: started)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, ours)
+    with started[0] as program:
+        program.terminate()
+        assert program.wait(20) == -signal.SIGTERM
+    assert masks == [{*ours, signal.SIGUSR2}]
 
 
 def test_what_is_held_can_be_looked_for_by_weak_references(
