@@ -39,6 +39,7 @@ pub(crate) enum Command {
     Show(Show),
     Ls(Ls),
     Release(Release),
+    Resize(Resize),
     List(List),
     Bench(Bench),
     Completions(Completions),
@@ -162,6 +163,19 @@ pub(crate) struct Release {
     /// Which of a semaphore's holders, as `memlock show` tells them; needed if there are several
     #[arg(long, requires = "semaphore")]
     pub(crate) token: Option<String>,
+}
+
+/// Give a semaphore another number of permits, for everybody.
+///
+/// If more are held than there are to be, nobody loses any, and none are given out until enough have come back. `memlock run --semaphore` is to
+/// say the new number from then on. The exit status is 66 if there is no such semaphore.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Resize {
+    /// The name of the semaphore
+    pub(crate) name: OsString,
+    /// How many permits there are to be
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) permits: u32,
 }
 
 /// A distinct list: a set of keys with ids that is shared by all who know the session's name.

@@ -6,7 +6,7 @@
 //! | --- | --- |
 //! | `args` | what can be written on the command line |
 //! | `run`, `run/` | a command under a lock: `held` the lock, `signals`, `tree` all that the command has started |
-//! | `show`, `release`, `ls`, `list` | looking at what there is, and changing it |
+//! | `show`, `release`, `resize`, `ls`, `list` | looking at what there is, and changing it |
 //! | `doctor`, `doctor/` | whether a server is fit for locks |
 //! | `bench` | how fast it is here |
 //! | `plain` | a server spoken to past the library: for `stats` and the like |
@@ -26,6 +26,7 @@ mod out;
 mod pages;
 mod plain;
 mod release;
+mod resize;
 mod run;
 mod show;
 mod when;
@@ -66,6 +67,7 @@ fn command(args: Args) -> Result<Status, Trouble> {
         Command::Show(args) => show::show(&url, &args),
         Command::Ls(args) => ls::ls(&url, &args),
         Command::Release(args) => release::release(&url, &args),
+        Command::Resize(args) => resize::resize(&url, &args),
         Command::List(args) => list::list(&url, &args),
         Command::Bench(args) => bench::bench(&url, &args),
         Command::Completions(args) => pages::completions(&args),

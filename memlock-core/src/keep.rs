@@ -47,8 +47,8 @@ pub struct Keep {
     /// For how long it is renewed, counted from when it is kept; `None`: as long as it is not released. It ends with the lease that it has
     /// then, so that a program that hangs does not hold it for ever.
     pub max_hold: Option<Duration>,
-    /// What is told meanwhile. It is called by the keeper's thread, which renews nothing until it returns: so it should be brief. What
-    /// a release finds is answered there, and not told any more.
+    /// What is told meanwhile. It is called by the keeper's thread, which renews nothing until it returns: so it should be brief. That
+    /// thread blocks signals, and so do programs that are started there. What a release finds is answered there, and not told any more.
     pub tell: Option<Tell>,
 }
 

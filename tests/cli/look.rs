@@ -127,6 +127,22 @@ fn all_that_lives_is_listed_and_nothing_else() {
 }
 
 #[test]
+fn a_semaphore_is_given_another_number_of_permits() {
+    let server = Memcached::start();
+    let run = |permits| done(memlock(&server, &["run", "s", "--semaphore", permits, "--", "true"]));
+    let resize = |name, permits| done(memlock(&server, &["resize", name, permits]));
+    assert_eq!(run("3").code, Some(0));
+    let said = run("5");
+    assert!(said.code == Some(64) && said.err.contains("resize it"), "{said:?}");
+    let said = resize("s", "5");
+    assert_eq!((said.code, said.out.as_str(), said.err.as_str()), (Some(0), "", ""));
+    assert_eq!((run("5").code, run("3").code), (Some(0), Some(64)));
+    assert_eq!((resize("s", "0").code, resize("s", "many").code), (Some(64), Some(64)));
+    let said = resize("none", "5");
+    assert_eq!((said.code, said.err.as_str()), (Some(66), "memlock: There is no semaphore none.\n"));
+}
+
+#[test]
 fn what_lives_on_a_server_that_is_up_is_shown_though_another_one_is_down() {
     let (one, two) = (Memcached::start(), Memcached::start());
     let url = format!("{},{}", one.url(), two.address());
