@@ -291,7 +291,7 @@ impl Semaphore {
             (0, Some(wanted)) if wanted != record.permits => {
                 self.agreed.store(0, Ordering::Relaxed);
                 Err(Error::invalid(format!(
-                    "The item {} is a semaphore of {} permits, and was opened with {wanted}: open it with {}, or resize it.",
+                    "{} has {} permits, and was opened with {wanted}: open it with {}, or resize it.",
                     self.key, record.permits, record.permits
                 )))
             }

@@ -90,7 +90,7 @@ fn the_number_of_permits_is_shared() {
     drop(semaphore.acquire().unwrap());
     let error = bench.semaphore(4).acquire().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
-    assert!(error.to_string().contains("a semaphore of 3 permits, and was opened with 4"), "{error}");
+    assert!(error.to_string().contains("semaphore:s has 3 permits, and was opened with 4"), "{error}");
     let open = bench.client().open_semaphore("s", LEASE).unwrap();
     assert_eq!(open.resize(5).unwrap(), Some(3));
     // Those who had opened it follow.
