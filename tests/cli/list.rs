@@ -75,6 +75,14 @@ fn keys_are_answered_as_they_come() {
     assert_eq!((inserting.line(), inserting.line()), ("a".to_owned(), "b".to_owned()));
     feed.write_all(b" a key\n").unwrap();
     assert_eq!(inserting.line(), "half a key");
+    // As much as is read at once, and half a line behind it.
+    let many: String = (0..1024).map(|number| format!("{number:07}\n")).collect();
+    feed.write_all((many + "half").as_bytes()).unwrap();
+    for number in 0..1024 {
+        assert_eq!(inserting.line(), format!("{number:07}"));
+    }
+    feed.write_all(b"\n").unwrap();
+    assert_eq!(inserting.line(), "half");
     drop(feed);
     assert_eq!(inserting.ends().code, Some(0));
 }

@@ -51,21 +51,33 @@ impl Input {
                 keys.push(key);
             }
             // Whoever wrote these may want the answers before they write more.
-            if !self.is_next_there() {
+            let is_there = self.is_next_there().map_err(|error| {
+                self.begun += 1;
+                self.here(&error.into())
+            });
+            if !is_there? {
                 break;
             }
         }
         Ok(true)
     }
 
-    /// Whether the next key, or the end, can be read without waiting for it.
-    fn is_next_there(&self) -> bool {
+    /// Whether the next key, or the end, can be read without waiting for it, as far as can be seen.
+    fn is_next_there(&mut self) -> io::Result<bool> {
         if self.from.buffer().contains(&self.end) {
-            return true;
+            return Ok(true);
         }
         let mut input = libc::pollfd { fd: self.file().as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one valid pollfd is given.
-        unsafe { libc::poll(&raw mut input, 1, 0) != 0 }
+        if unsafe { libc::poll(&raw mut input, 1, 0) } == 0 {
+            return Ok(false);
+        }
+        if !self.from.buffer().is_empty() {
+            return Ok(true);
+        }
+        // Of half a line nobody knows when it goes on. The end comes again when it is read.
+        let more = self.from.fill_buf()?;
+        Ok(more.is_empty() || more.contains(&self.end))
     }
 
     /// Says where the trouble is, and what became of the rest.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use memlock_core::clock::Clock;
 use memlock_core::clock::SystemClock;
+use memlock_core::lease::MIN_LEASE;
 use memlock_core::wait::Wait;
 use memlock_core::{Client, Keep, Kept, Lock, Loss, Notice, Permit, Release, Request, Waited};
 
@@ -38,7 +39,7 @@ impl Held {
         wait: &Wait<'_>,
     ) -> Result<Waited<Held>, Trouble> {
         // Whoever says how long it may be held at most has not asked for a longer lease.
-        let lease = args.max_hold.map_or(args.lease, |longest| longest.min(args.lease));
+        let lease = args.max_hold.map_or(args.lease, |longest| longest.max(MIN_LEASE).min(args.lease));
         if args.semaphore.is_none() && args.permits.is_none() {
             return Ok(match client.mutex(name, lease)?.lock_with(wait)? {
                 Waited::Done(lock) if args.renew => Waited::Done(What::Kept(lock.keep(keep(args))?).into()),

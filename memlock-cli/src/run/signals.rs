@@ -3,9 +3,7 @@
 //! Nothing is interrupted by them, and no handler runs. The command gets back the mask and the dispositions that we were
 //! started with. A signal that is ignored, as under `nohup`, stays ignored.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::ptr;
 use std::time::Duration;
 
@@ -137,18 +135,6 @@ impl Signals {
             libc::pthread_sigmask(libc::SIG_UNBLOCK, &only, ptr::null_mut());
             libc::pthread_sigmask(libc::SIG_BLOCK, &only, ptr::null_mut());
         }
-    }
-}
-
-/// Whether a shell with job control would see us stop, and could continue us: we are its job in the foreground.
-pub(super) fn has_a_shell() -> bool {
-    let Ok(terminal) = File::open("/dev/tty") else { return false };
-    // SAFETY: the calls take plain numbers, and a descriptor that is open.
-    unsafe {
-        let shell = libc::getppid();
-        libc::tcgetpgrp(terminal.as_raw_fd()) == libc::getpgrp()
-            && libc::getsid(shell) == libc::getsid(0)
-            && libc::getpgid(shell) != libc::getpgrp()
     }
 }
 
