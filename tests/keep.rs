@@ -298,21 +298,26 @@ fn a_silent_server_costs_nobody_what_another_one_keeps() {
 #[test]
 fn what_a_full_server_refuses_to_renew_costs_nobody_else_a_lease() {
     const LEASE: Duration = Duration::from_secs(3);
-    let server = Memcached::with_args(&["-M", "-m", "2", "-o", "no_slab_reassign"]);
-    let client = Client::connect(&server.url()).unwrap();
-    let long = "l".repeat(150);
-    let (refused, _) = kept(&client, &long, LEASE);
-    let others = ["a", "b", "c"].map(|name| kept(&client, name, LEASE).0);
-    let permit = client.semaphore("s", 1, LEASE).unwrap().acquire().unwrap().keep(Keep::default()).unwrap();
-    let mut plain = server.plain();
-    let key = format!("lock:{long}");
-    let (length, width) = (plain.get(&key).unwrap().len(), key.len());
-    let fill = |number| format!("set {number:0width$} 0 0 {length}\r\n{}", "x".repeat(length));
-    let answer = (0..).map(|number| plain.command(&fill(number))).find(|answer| answer != "STORED");
-    assert!(answer.unwrap().contains("out of memory"));
-    assert_eq!(refused.wait_lost(PATIENCE), Some(Loss::Expired));
-    thread::sleep(LEASE);
-    assert!(others.iter().chain([&permit]).all(|kept| kept.is_held() && kept.lost().is_none()));
+    for many in [1, 100] {
+        let server = Memcached::with_args(&["-M", "-m", "2", "-o", "no_slab_reassign"]);
+        let client = Client::connect(&server.url()).unwrap();
+        let lock = |name: &str| client.mutex(name, LEASE).unwrap().lock().unwrap();
+        let kept = |name: &str| lock(name).keep(Keep::default()).unwrap();
+        let long = |number: usize| format!("{number:0150}");
+        let refused: Vec<Kept> = (0..many).map(|number| kept(&long(number))).collect();
+        let mut others: Vec<Kept> = (0..many / 20).map(|number| kept(&number.to_string())).collect();
+        let permit = client.semaphore("s", 1, LEASE).unwrap().acquire().unwrap();
+        others.push(permit.keep(Keep::default()).unwrap());
+        let mut plain = server.plain();
+        let key = format!("lock:{}", long(0));
+        let (length, width) = (plain.get(&key).unwrap().len(), key.len());
+        let fill = |number| format!("set {number:0width$} 0 0 {length}\r\n{}", "x".repeat(length));
+        let answer = (0..).map(|number| plain.command(&fill(number))).find(|answer| answer != "STORED");
+        assert!(answer.unwrap().contains("out of memory"));
+        assert!(refused.iter().all(|kept| kept.wait_lost(PATIENCE) == Some(Loss::Expired)));
+        thread::sleep(LEASE);
+        assert!(others.iter().all(|kept| kept.is_held() && kept.lost().is_none()), "{many}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! One round of the keeper: what is over is lost, what is in danger is told, what is due is renewed. And last, because it may take
 //! its time, what is to be done on the server after a loss.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use super::{Hold, Loss, Notice};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::flaw::{self, Flaw};
-use crate::store::Op;
+use crate::store::{Failure, Op};
 
 /// How many packets a server is sent in one round at most: two, and two more where it answers slowly.
 const PASSES: usize = 4;
-/// How often the packets of a server are halved in one round at most. What is not come to is due in the next one.
-const SPLITS: usize = 32;
+/// For how long the packets of a server that refuses some of them are halved in one round: what others keep is not renewed meanwhile.
+const HALVING: Duration = Duration::from_millis(250);
 
 /// Does what is to be done now, and tells when to come again at the latest.
 pub(super) fn round(holds: &[Arc<Hold>]) -> Duration {
@@ -36,10 +36,7 @@ pub(super) fn round(holds: &[Arc<Hold>]) -> Duration {
         // Those last that did not answer the last time.
         let mut by_server: Vec<(usize, Vec<Job>)> = by_server.into_iter().collect();
         by_server.sort_by_key(|(_, jobs)| jobs.iter().any(Job::is_overdue));
-        let tried = by_server.into_iter().filter_map(|(server, jobs)| {
-            let mut splits = SPLITS;
-            Some((server, renew(jobs, &mut splits).err()?))
-        });
+        let tried = by_server.into_iter().filter_map(|(server, jobs)| Some((server, renew_all(jobs).err()?)));
         let failures: Vec<(usize, Error)> = tried.collect();
         // Whoever listens may take its time, so not before everything is renewed.
         for (server, error) in failures {
@@ -54,8 +51,32 @@ pub(super) fn round(holds: &[Arc<Hold>]) -> Duration {
     live.iter().filter(|hold| hold.loss().is_none()).map(|hold| hold.next()).min().unwrap_or(Duration::ZERO)
 }
 
-/// Renews what one server keeps.
-fn renew(mut jobs: Vec<Job>, splits: &mut usize) -> Result<()> {
+/// Renews what one server keeps. One that it refuses, since it is full perhaps, is not to cost the others their leases: so a packet of which
+/// something was refused is tried again in halves, the largest first.
+fn renew_all(jobs: Vec<Job>) -> Result<()> {
+    let Some(client) = jobs.first().map(|job| job.client().clone()) else { return Ok(()) };
+    let until = client.clock().now() + HALVING;
+    let (mut packets, mut ended) = (VecDeque::from([jobs]), Ok(()));
+    let mut unsent = 0;
+    while let Some(mut jobs) = packets.pop_front() {
+        let Err(Failure { error, sent }) = renew(&mut jobs) else { continue };
+        // One that refuses every connection refuses each half, too.
+        unsent += u32::from(!sent && jobs.len() > 1);
+        if error.kind() != ErrorKind::Protocol || unsent > 2 || client.clock().now() >= until {
+            return Err(error);
+        }
+        if jobs.len() > 1 {
+            let rest = jobs.split_off(jobs.len() / 2);
+            packets.extend([jobs, rest].map(|half| half.iter().filter_map(Job::anew).collect()));
+        } else {
+            ended = Err(error);
+        }
+    }
+    ended
+}
+
+/// Renews by as few packets as that takes.
+fn renew(jobs: &mut Vec<Job>) -> std::result::Result<(), Failure> {
     for _ in 0..PASSES {
         jobs.retain(Job::may_go_on);
         let Some(first) = jobs.first() else { return Ok(()) };
@@ -69,23 +90,15 @@ fn renew(mut jobs: Vec<Job>, splits: &mut usize) -> Result<()> {
                 jobs.retain_mut(|job| replies.next().is_some_and(|reply| job.take(&reply, sent, came)));
             }
             Err(failure) => {
-                for job in &jobs {
+                for job in &*jobs {
                     job.failed(failure.sent);
                 }
-                if failure.error.kind() != ErrorKind::Protocol || jobs.len() < 2 || *splits == 0 {
-                    return Err(failure.error);
-                }
-                // One that is refused, by a server that is full perhaps, is not to cost the others their leases.
-                *splits -= 1;
-                let rest = jobs.split_off(jobs.len() / 2);
-                let halves =
-                    [jobs, rest].map(|half| renew(half.iter().filter_map(Job::anew).collect(), splits));
-                return halves.into_iter().collect();
+                return Err(failure);
             }
         }
     }
     // Others write faster than we do.
-    for job in &jobs {
+    for job in &*jobs {
         job.failed(false);
     }
     Ok(())
