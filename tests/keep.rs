@@ -301,8 +301,7 @@ fn what_a_full_server_refuses_to_renew_costs_nobody_else_a_lease() {
     for many in [1, 100] {
         let server = Memcached::with_args(&["-M", "-m", "2", "-o", "no_slab_reassign"]);
         let client = Client::connect(&server.url()).unwrap();
-        let lock = |name: &str| client.mutex(name, LEASE).unwrap().lock().unwrap();
-        let kept = |name: &str| lock(name).keep(Keep::default()).unwrap();
+        let kept = |name: &str| kept(&client, name, LEASE).0;
         let long = |number: usize| format!("{number:0150}");
         let refused: Vec<Kept> = (0..many).map(|number| kept(&long(number))).collect();
         let mut others: Vec<Kept> = (0..many / 20).map(|number| kept(&number.to_string())).collect();

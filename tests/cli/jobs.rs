@@ -70,7 +70,7 @@ fn a_wait_ends_by_a_signal_and_leaves_no_trace() {
     let lock = client.mutex("m", MINUTE).unwrap().lock().unwrap();
     for signal in [libc::SIGINT, libc::SIGTERM] {
         let waiting = Running::start(memlock(&server, &["run", "m", "--", "echo", "never"]));
-        eventually("it waits", || server.plain().get("lock:m%wait").filter(|queue| !queue.is_empty()));
+        until_somebody_waits(&server);
         waiting.signal(signal);
         let said = waiting.ends();
         // It died of the signal, as anything else would have.
@@ -78,6 +78,11 @@ fn a_wait_ends_by_a_signal_and_leaves_no_trace() {
         assert_eq!(server.plain().get("lock:m%wait").unwrap_or_default(), b"");
     }
     drop(lock);
+}
+
+/// For the lock `m`.
+fn until_somebody_waits(server: &Memcached) {
+    eventually("it waits", || server.plain().get("lock:m%wait").filter(|queue| !queue.is_empty()));
 }
 
 /// A shell with job control, and memlock as its command.
@@ -152,7 +157,7 @@ fn the_stop_key_stops_who_waits_too() {
     let lock = Client::connect(&server.url()).unwrap().mutex("m", MINUTE).unwrap().lock().unwrap();
     let mut shell = shell(&server);
     shell.type_in("$memlock run m -- echo at'' last\n");
-    eventually("it waits", || server.plain().get("lock:m%wait").filter(|queue| !queue.is_empty()));
+    until_somebody_waits(&server);
     shell.type_in("\x1a");
     shell.until("Stopped");
     shell.until("> ");
@@ -218,7 +223,7 @@ fn what_is_told_to_who_waits_does_not_end_the_command_when_it_begins() {
     let server = Memcached::start();
     let lock = Client::connect(&server.url()).unwrap().mutex("m", MINUTE).unwrap().lock().unwrap();
     let waiting = Running::start(memlock(&server, &["run", "m", "--", "echo", "began"]));
-    eventually("it waits", || server.plain().get("lock:m%wait").filter(|queue| !queue.is_empty()));
+    until_somebody_waits(&server);
     for signal in [libc::SIGUSR1, libc::SIGUSR2, libc::SIGWINCH] {
         waiting.signal(signal);
     }
