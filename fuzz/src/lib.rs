@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, Moment};
-use memlock_core::wait::bell::{Bell, Bells, Ring};
+use memlock_core::wait::bell::{Bell, Bells, Reach, Ring};
 use memlock_core::wait::entries::WaitId;
 
 /// What is left of an input. Once it is used up, it goes on with zeros.
@@ -110,11 +110,13 @@ impl Bells for DeafBells {
         address.port().is_multiple_of(2)
     }
 
-    fn are_heard(&self) -> bool {
-        true
+    fn reach(&self) -> Reach {
+        Reach::Proven
     }
 
     fn missed(&self) {}
+
+    fn may_have_missed(&self) {}
 
     fn nudge_all(&self) {}
 }

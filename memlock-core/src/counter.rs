@@ -19,15 +19,13 @@
 //! Such counters, tried once, retried, or with threads parked by priority, are a well-known recipe of the years after 2010. What it lacked is
 //! that parking works between processes.
 
-use std::time::Duration;
-
 use crate::client::Client;
 use crate::contention::{ROUNDS, give_way};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::Ttl;
 use crate::name::Key;
 use crate::store::{Item, Op, Reply, Route};
-use crate::wait::entries::Request;
+use crate::wait::entries::{Request, WaitId};
 use crate::wait::plan::Seen;
 use crate::wait::queue::{Queue, Room};
 use crate::wait::{self, Goal, Stood, Wait, Waited};
@@ -87,7 +85,7 @@ impl Counter {
     pub fn acquire_parked(&self, priority: i64, wait: &Wait<'_>) -> Result<Waited<()>> {
         let hall = self.client.counter_waiters();
         let place = wait::Place { client: &self.client, route: self.route, key: &self.key, hall };
-        let waited = wait::wait_for(&mut Attempt { counter: self, priority }, wait, &place);
+        let waited = wait::wait_for(&mut Attempt { counter: self, priority, unproven: false }, wait, &place);
         waited.map_err(|error| self.said("Acquiring", error))
     }
 
@@ -109,8 +107,8 @@ impl Counter {
             Some(Reply::Value(waiters)) => {
                 let room = u32::try_from(free).unwrap_or(u32::MAX);
                 let queue = Queue { client: &self.client, route: self.route, key: &queue };
-                let ring = wait::ringing(&self.client, hall, &self.key, Duration::ZERO);
-                queue.hand_on_all(waiters, room, 1, &[], &ring, &wait::is_deaf)
+                let waker = wait::Waker::new(&self.client, hall, &self.key);
+                queue.hand_on_all(waiters, room, 1, &[], &waker)
             }
             _ => Default::default(),
         };
@@ -181,6 +179,8 @@ impl Counter {
 struct Attempt<'a> {
     counter: &'a Counter,
     priority: i64,
+    /// Whether it stood in the queue as a waiter that may not hear that it is woken.
+    unproven: bool,
 }
 
 impl Goal for Attempt<'_> {
@@ -222,13 +222,17 @@ impl Goal for Attempt<'_> {
         Request { priority: self.priority, ..Request::default() }
     }
 
+    fn stands(&mut self, _ids: &[WaitId], proven: bool) {
+        self.unproven |= !proven;
+    }
+
     fn ask(&self) {}
 
     fn will_wait(&mut self) {}
 
     fn stood(&mut self, (): &mut (), Stood { ids, unrung, .. }: Stood) {
-        // Whoever rang us has taken us off, or is about to.
-        if !unrung || ids.is_empty() {
+        // The one that woke us takes us off, if our line said that we would hear it.
+        if !(unrung || self.unproven) || ids.is_empty() {
             return;
         }
         let Counter { client, route, key } = self.counter;

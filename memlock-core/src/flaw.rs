@@ -44,6 +44,14 @@ pub enum Flaw {
     TrustTheRingAhead,
     /// Waiters rely on bells alone.
     BellsAlone,
+    /// A waiter that missed a message says that it hears what is sent to it.
+    TrustTheUnreachable,
+    /// The lock is not reserved for a waiter that may not hear that it is woken.
+    ReserveForNobody,
+    /// A waiter that stood in the queue takes whatever is there for a reservation of its own.
+    ClaimAnything,
+    /// What has been held for a second is taken for the reservation of a dead waiter.
+    BreakWhatIsHeld,
     /// An insert does not see whether its session is still there.
     InsertWithoutSession,
     /// Whoever claimed a key was first with it, even if another settled it.
@@ -118,7 +126,7 @@ pub enum Flaw {
 
 impl Flaw {
     /// All of them.
-    pub const ALL: [Flaw; 52] = [
+    pub const ALL: [Flaw; 56] = [
         Flaw::BlindDelete,
         Flaw::TtlOfTheLease,
         Flaw::TtlPlusOne,
@@ -136,6 +144,10 @@ impl Flaw {
         Flaw::KeepTheBell,
         Flaw::TrustTheRingAhead,
         Flaw::BellsAlone,
+        Flaw::TrustTheUnreachable,
+        Flaw::ReserveForNobody,
+        Flaw::ClaimAnything,
+        Flaw::BreakWhatIsHeld,
         Flaw::InsertWithoutSession,
         Flaw::ClaimersAreFirst,
         Flaw::TearDownAnySession,

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! The token alone decides who the owner is. Host, pid and time are for people. Behind them may stand the word
-//! `rings`, which a waiter appends, or the holder wrote itself: the holder looks at the queue when it lets go.
+//! `rings`, which a waiter appends, or the holder wrote itself: the holder looks at the queue when it lets go. The word
+//! `for=<wait-id>` makes it a reservation: nobody holds the lock, and it is that waiter's turn.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,8 +16,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::name::{hex, percent_decode, percent_encode, push_hex, push_number};
+use crate::wait::entries::WaitId;
 
 const FORMAT: &str = "memlock/1";
+const RESERVED_FOR: &str = "for=";
 /// What a waiter appends to the record of a holder that does not know of the queue. As the item's version changes with
 /// it, the holder notices when it lets go.
 pub(crate) const RINGS: &[u8] = b" rings";
@@ -76,6 +79,8 @@ pub struct OwnerRecord {
     pub since: u64,
     /// Whether the holder knows that others may be waiting, and rings the next one when it lets go.
     pub rings: bool,
+    /// The waiter that it is reserved for; `None` when it is held.
+    pub reserved_for: Option<WaitId>,
 }
 
 impl OwnerRecord {
@@ -90,8 +95,13 @@ impl OwnerRecord {
         let pid = fields.next()?.parse().ok()?;
         let since = fields.next()?.parse().ok()?;
         // Other words are a later version's business.
-        let rings = fields.any(|word| word == "rings");
-        Some(OwnerRecord { token, host, pid, since, rings })
+        let (mut rings, mut reserved_for) = (false, None);
+        for word in fields {
+            rings |= word == "rings";
+            let waiter = word.strip_prefix(RESERVED_FOR).and_then(|id| WaitId::parse(id.as_bytes()));
+            reserved_for = reserved_for.or(waiter);
+        }
+        Some(OwnerRecord { token, host, pid, since, rings, reserved_for })
     }
 }
 
@@ -100,7 +110,10 @@ impl fmt::Display for OwnerRecord {
         let mut host = String::new();
         percent_encode(self.host.as_bytes(), &mut host);
         write!(f, "{FORMAT} {} {host} {} {}", self.token, self.pid, self.since)?;
-        if self.rings { f.write_str(" rings") } else { Ok(()) }
+        if self.rings {
+            f.write_str(" rings")?;
+        }
+        self.reserved_for.map_or(Ok(()), |waiter| write!(f, " {RESERVED_FOR}{waiter}"))
     }
 }
 
@@ -171,6 +184,14 @@ impl Identity {
         value
     }
 
+    /// The value of a lock that is reserved for a waiter.
+    pub(crate) fn reservation(&self, waiter: WaitId, clock: &dyn Clock) -> Vec<u8> {
+        let mut value = self.record(self.token(), clock);
+        value.extend_from_slice(RINGS);
+        value.extend_from_slice(format!(" {RESERVED_FOR}{waiter}").as_bytes());
+        value
+    }
+
     fn draw(&self) -> u64 {
         let step = self.drawn.fetch_add(1, Ordering::Relaxed);
         crate::store::mix((self.seed as u64).wrapping_add(step.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
@@ -206,6 +227,7 @@ mod tests {
             host: "web 3".into(),
             pid: 4711,
             since: 1_795_170_000,
+            reserved_for: None,
             rings: false,
         };
         let text = "memlock/1 0000000000000000000000000000000a web%203 4711 1795170000";
@@ -241,8 +263,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(bits: u128, host in "\\PC{1,60}", pid: u32, since: u64, rings: bool) {
-            let record = OwnerRecord { token: Token(bits), host, pid, since, rings };
+        fn what_is_written_is_read_back(bits: u128, host in "\\PC{1,60}", pid: u32, since: u64, rings: bool, reserved: Option<u64>) {
+            let record = OwnerRecord { token: Token(bits), host, pid, since, rings, reserved_for: reserved.map(WaitId) };
             prop_assert_eq!(OwnerRecord::parse(record.to_string().as_bytes()), Some(record));
         }
 

@@ -37,6 +37,7 @@ pub(crate) mod hall;
 pub mod plan;
 mod poll;
 pub(crate) mod queue;
+mod wake;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,9 +45,10 @@ use std::time::Duration;
 
 use crate::client::Client;
 
-pub(crate) use drive::{is_deaf, ringing, wait_for};
-pub(crate) use goal::{Goal, Place, Stood};
+pub(crate) use drive::wait_for;
+pub(crate) use goal::{Goal, Place, Reserve, Stood};
 pub(crate) use poll::poll;
+pub(crate) use wake::Waker;
 
 /// How long to wait for a lock, and what may end the wait early.
 #[derive(Clone, Copy, Default)]

@@ -143,9 +143,11 @@ impl Judge {
         let (before, after) = (token_of(change.before.as_deref()), token_of(change.after.as_deref()));
         if let Some(by) = by.filter(|by| self.keepers.has(by.task))
             && change.cause == Cause::Command
+            && before.as_ref().or(after.as_ref()).is_some()
         {
             self.keeper_wrote_lock(change, now, by, server);
         }
+        self.note_whose(change, now);
         if before == after {
             return;
         }
@@ -161,17 +163,27 @@ impl Judge {
                 token.gone = Some((now, change.cause));
             }
         }
-        let lock = self.locks.entry(change.key.clone()).or_default();
-        let freed = lock.past.last().filter(|(_, whose)| whose.is_none()).map(|&(time, _)| time);
-        lock.past.push((now, after.clone()));
         if change.cause == Cause::Expiry {
-            lock.overslept = Some(now);
+            self.locks.entry(change.key.clone()).or_default().overslept = Some(now);
         }
+    }
+
+    /// Whose the lock is from now on: a holder's, or a waiter's for whom it is reserved.
+    fn note_whose(&mut self, change: &Change, now: Nanos) {
+        let after = change.after.as_deref();
+        let whose = token_of(after).or_else(|| reservation_of(after));
+        let lock = self.locks.entry(change.key.clone()).or_default();
+        let before = lock.past.last();
+        if before.map_or(whose.is_none(), |(_, before)| *before == whose) {
+            return;
+        }
+        let freed = before.filter(|(_, whose)| whose.is_none()).map_or(now, |&(time, _)| time);
+        if whose.is_some() {
+            self.tally.longest_free = self.tally.longest_free.max(now - freed);
+        }
+        lock.past.push((now, whose));
         if lock.past.len() > PAST {
             lock.past.remove(0);
-        }
-        if let (Some(freed), Some(_)) = (freed, after) {
-            self.tally.longest_free = self.tally.longest_free.max(now - freed);
         }
     }
 
@@ -249,7 +261,9 @@ impl Judge {
     pub(crate) fn check_end(&mut self, server: &Server) {
         if self.calm {
             let left = server.keys().find(|key| {
-                key.starts_with("lock:") && !(key.ends_with("%wait") && server.value(key) == Some(b""))
+                let value = server.value(key);
+                let over = key.ends_with("%wait") && value == Some(b"") || reservation_of(value).is_some();
+                key.starts_with("lock:") && !over
             });
             if let Some(left) = left {
                 self.violation
@@ -263,6 +277,13 @@ impl Judge {
     }
 }
 
+/// By which token it is held; a reservation is no holder's.
 pub(crate) fn token_of(value: Option<&[u8]>) -> Option<String> {
-    OwnerRecord::parse(value?).map(|record| record.token.to_string())
+    let held = OwnerRecord::parse(value?).filter(|record| record.reserved_for.is_none())?;
+    Some(held.token.to_string())
+}
+
+/// For whom it is reserved.
+fn reservation_of(value: Option<&[u8]>) -> Option<String> {
+    OwnerRecord::parse(value?)?.reserved_for.map(|waiter| format!("waiter {waiter}"))
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use memlock_core::clock::{Clock, Moment};
 use memlock_core::flaw::{self, Flaw};
 use memlock_core::store::{Failure, Op, Reply, Route, Store};
-use memlock_core::wait::bell::{Bell, Bells, Ring};
+use memlock_core::wait::bell::{Bell, Bells, Reach, Ring};
 use memlock_core::wait::entries::WaitId;
 use memlock_core::{Error, ErrorKind};
 
@@ -176,14 +176,23 @@ impl Bells for SimBells {
         })
     }
 
-    fn are_heard(&self) -> bool {
+    fn reach(&self) -> Reach {
         let process = me(self.process);
-        with(|world| world.processes[process].bells_heard)
+        with(|world| world.processes[process].reach.reach())
     }
 
     fn missed(&self) {
         let process = me(self.process);
-        with(|world| world.processes[process].bells_heard = false);
+        with(|world| world.processes[process].reach.missed());
+    }
+
+    fn may_have_missed(&self) {
+        let process = me(self.process);
+        with(|world| {
+            if world.processes[process].reach.may_have_missed() {
+                world.processes[process].reach.missed();
+            }
+        });
     }
 
     fn nudge_all(&self) {
@@ -239,10 +248,12 @@ impl Bell for SimBell {
         with(|world| {
             let bell = &mut world.bells[self.number];
             while let Some((id, ring)) = bell.inbox.pop_front() {
-                if live.contains(&id) || bell.test == Some(id) {
-                    world.processes[self.process].bells_heard = true;
+                let reach = &world.processes[self.process].reach;
+                if bell.test == Some(id) {
+                    reach.heard_itself();
                 }
                 if live.contains(&id) {
+                    reach.heard();
                     return Some(ring);
                 }
             }

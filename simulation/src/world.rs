@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use corosensei::Yielder;
 use memlock_core::store::Incarnation;
-use memlock_core::wait::bell::Ring;
+use memlock_core::wait::bell::{ReachRecord, Ring};
 use memlock_core::wait::entries::WaitId;
 
 use crate::chance::Chance;
@@ -97,7 +97,7 @@ pub(crate) struct Process {
     pub(crate) paused_until: Nanos,
     /// To which life of the server it is connected.
     pub(crate) connection: Option<Incarnation>,
-    pub(crate) bells_heard: bool,
+    pub(crate) reach: ReachRecord,
 }
 
 #[derive(Debug)]
@@ -244,7 +244,7 @@ impl World {
             generation,
             paused_until: 0,
             connection: None,
-            bells_heard: false,
+            reach: ReachRecord::default(),
         });
         self.processes.len() - 1
     }

@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -100,6 +101,25 @@ pub fn enter(command: &mut Command, namespace: RawFd) {
     }
 }
 
+/// The network namespace that the calling thread is in.
+pub(crate) fn namespace_of_this_thread() -> io::Result<File> {
+    File::open("/proc/thread-self/ns/net")
+}
+
+/// Moves the calling thread into a network namespace, unless it is there already.
+pub(crate) fn move_to(namespace: &File) -> io::Result<()> {
+    let here = namespace_of_this_thread()?.metadata()?;
+    let there = namespace.metadata()?;
+    if (here.dev(), here.ino()) == (there.dev(), there.ino()) {
+        return Ok(());
+    }
+    // SAFETY: the descriptor is open, and the call concerns this thread only.
+    match unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Removes the cables of processes that are no more.
 fn remove_those_of_the_dead() -> io::Result<()> {
     for link in std::fs::read_dir("/sys/class/net")? {
@@ -115,19 +135,24 @@ fn remove_those_of_the_dead() -> io::Result<()> {
 }
 
 /// Made by a thread that moves into it and ends: our own thread stays where it is.
-fn new_namespace() -> io::Result<File> {
+pub(crate) fn new_namespace() -> io::Result<File> {
     let maker = thread::spawn(|| {
         // SAFETY: it concerns this thread only, which ends here.
         if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        File::open("/proc/thread-self/ns/net")
+        namespace_of_this_thread()
     });
     maker.join().map_err(|_| io::Error::other("the thread that makes a namespace panicked"))?
 }
 
 fn ip(namespace: Option<RawFd>, words: &[&str]) -> io::Result<()> {
-    let mut command = Command::new("ip");
+    run(namespace, "ip", words)
+}
+
+/// Runs a program in a network namespace, and fails with what it said if it fails.
+pub(crate) fn run(namespace: Option<RawFd>, program: &str, words: &[&str]) -> io::Result<()> {
+    let mut command = Command::new(program);
     command.args(words);
     if let Some(namespace) = namespace {
         enter(&mut command, namespace);
@@ -137,5 +162,5 @@ fn ip(namespace: Option<RawFd>, words: &[&str]) -> io::Result<()> {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&done.stderr);
-    Err(io::Error::other(format!("ip {}: {}", words.join(" "), said.trim())))
+    Err(io::Error::other(format!("{program} {}: {}", words.join(" "), said.trim())))
 }

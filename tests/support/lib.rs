@@ -5,6 +5,7 @@
 //! - [`fake`]: a scripted server for the answers that no real server gives.
 //! - [`frozen`]: a clock that stands still.
 //! - [`cable`]: a second host, as far as the network can tell.
+//! - [`hosts`]: several hosts on one network, each with a firewall of its own.
 //!
 //! Everything here panics with a sentence where a test could not go on, and is gone when its value is dropped.
 //! A forked child that drops what its parent started changes nothing.
@@ -16,6 +17,7 @@ pub mod cable;
 pub mod door;
 pub mod fake;
 pub mod frozen;
+pub mod hosts;
 pub mod proxy;
 pub mod server;
 

@@ -1,5 +1,6 @@
 //! A real memcached for one test: on a port of its own, gone with the test.
 
+use std::fs::File;
 use std::io::{self, Read};
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -11,6 +12,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::cable;
 pub use crate::plain::Plain;
 use crate::wire::lock;
 
@@ -256,12 +258,12 @@ fn nobody() -> (u32, u32) {
     entry.expect("this machine has no user `nobody` for memcached to run as")
 }
 
-/// Spawns a child that the kernel kills when this process dies.
+/// Spawns a child that the kernel kills when this process dies, in the network namespace of the calling thread.
 ///
 /// That signal (PDEATHSIG) comes already when the *thread* that forked ends, and the test harness runs each test
 /// on a thread that ends. So one thread that lasts as long as the process forks for all.
 fn spawn(mut command: Command) -> io::Result<Child> {
-    type Order = (Command, Sender<io::Result<Child>>);
+    type Order = (Command, File, Sender<io::Result<Child>>);
     static SPAWNER: OnceLock<Sender<Order>> = OnceLock::new();
     let parent = libc::pid_t::try_from(std::process::id()).map_err(io::Error::other)?;
     // SAFETY: between fork and exec only prctl and getppid run, both async-signal-safe; nothing is allocated.
@@ -277,9 +279,10 @@ fn spawn(mut command: Command) -> io::Result<Child> {
     let spawner = SPAWNER.get_or_init(|| {
         let (orders, incoming) = mpsc::channel::<Order>();
         thread::spawn(move || {
-            for (mut command, done) in incoming {
+            for (mut command, namespace, done) in incoming {
+                let child = cable::move_to(&namespace).and_then(|()| command.spawn());
                 // The one who ordered waits for it; if it does not, the child is nobody's and is ended.
-                if let Err(mpsc::SendError(Ok(mut child))) = done.send(command.spawn()) {
+                if let Err(mpsc::SendError(Ok(mut child))) = done.send(child) {
                     end(&mut child);
                 }
             }
@@ -287,7 +290,8 @@ fn spawn(mut command: Command) -> io::Result<Child> {
         orders
     });
     let (done, spawned) = mpsc::channel();
-    spawner.send((command, done)).map_err(|_| io::Error::other("the spawning thread is gone"))?;
+    let namespace = cable::namespace_of_this_thread()?;
+    spawner.send((command, namespace, done)).map_err(|_| io::Error::other("the spawning thread is gone"))?;
     spawned.recv().map_err(|_| io::Error::other("the spawning thread is gone"))?
 }
 

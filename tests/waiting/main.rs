@@ -8,6 +8,7 @@ mod ahead;
 mod bench;
 mod deaf;
 mod faults;
+mod firewalls;
 mod found;
 mod line;
 mod manners;

@@ -1,6 +1,7 @@
 //! Acquiring: one acquisition on its way to the lock.
 
 use super::lock::{Grant, Turn};
+use super::reserve::{Reservations, Reserver};
 use super::{Lock, Mutex, SUSPICIOUS_DELAY};
 use crate::client::ATTEMPTS;
 use crate::clock::Moment;
@@ -9,9 +10,10 @@ use crate::flaw::{self, Flaw};
 use crate::lease::Lease;
 use crate::owner::{OwnerRecord, RINGS, Token, is_ours};
 use crate::store::{Op, Reply, Version};
+use crate::wait::entries::WaitId;
 use crate::wait::plan::Seen;
 use crate::wait::queue::Room;
-use crate::wait::{Goal, Stood};
+use crate::wait::{Goal, Reserve, Stood};
 
 /// What a holder of this process needs to know to hand the mutex over to us.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +37,7 @@ pub(super) struct Attempt<'a> {
     rings: bool,
     /// A lock that was granted, and not believed in, could not be let go of.
     left: bool,
+    turn: Reservations,
 }
 
 impl<'a> Attempt<'a> {
@@ -52,6 +55,7 @@ impl<'a> Attempt<'a> {
             ask,
             rings: false,
             left: false,
+            turn: Reservations::default(),
         })
     }
 
@@ -69,8 +73,13 @@ impl<'a> Attempt<'a> {
         self.token
     }
 
-    fn add(&self) -> Op<'_> {
-        Op::Add { key: &self.mutex.key, value: &self.value, ttl: self.mutex.lease.ttl() }
+    /// Takes it if it is free; or, if it was seen to be reserved for us by this version, in place of that.
+    fn take(&self, reserved: Option<Version>) -> Op<'_> {
+        let (key, value, ttl) = (&self.mutex.key, &self.value[..], self.mutex.lease.ttl());
+        match reserved {
+            Some(version) => Op::Swap { key, version, value, ttl },
+            None => Op::Add { key, value, ttl },
+        }
     }
 
     /// It was granted by this version; the last of the replies may be a stamp.
@@ -106,7 +115,8 @@ impl<'a> Attempt<'a> {
             let error = if left { Error::unsettled(Some(error), "lock") } else { error };
             // That token is used up: what is left of it, if anything, is to be taken off.
             let rings = self.rings;
-            *self = Attempt { left, ..Attempt::new(self.mutex)? };
+            let turn = std::mem::take(&mut self.turn);
+            *self = Attempt { left, turn, ..Attempt::new(self.mutex)? };
             if rings {
                 self.will_wait();
             }
@@ -138,12 +148,14 @@ impl Goal for Attempt<'_> {
         let mut error = None;
         for _ in 0..ATTEMPTS {
             let sent = client.clock().now();
-            // The item needs to be read only if it may be ours.
-            let read_back = self.in_doubt_since.is_some() && !flaw::has(Flaw::NoReadBack);
-            let ran = if read_back {
-                client.run(*route, &[self.add(), Op::Get { key }, client.stamp()])
+            // The item needs to be read only if it may be ours, or reserved for us.
+            let in_doubt = self.in_doubt_since.is_some() && !flaw::has(Flaw::NoReadBack);
+            let claim = self.turn.claim();
+            let take = self.take(claim);
+            let ran = if in_doubt || self.turn.may_come() {
+                client.run(*route, &[take, Op::Get { key }, client.stamp()])
             } else {
-                client.run(*route, &[self.add(), client.stamp()])
+                client.run(*route, &[take, client.stamp()])
             };
             match ran {
                 Ok(replies) => match (replies.first(), replies.get(1)) {
@@ -158,6 +170,9 @@ impl Goal for Attempt<'_> {
                         let sent = self.in_doubt_since.unwrap_or(sent);
                         return self.grant(version, &replies, sent).map(Some);
                     }
+                    (_, Some(Reply::Value(item))) if self.turn.is_ours(item) => {}
+                    // The reservation is not there any more.
+                    _ if claim.is_some() => {}
                     _ => return Ok(None),
                 },
                 Err(failure) => {
@@ -175,7 +190,7 @@ impl Goal for Attempt<'_> {
                 }
             }
         }
-        Err(Error::unsettled(error, "lock"))
+        error.map_or(Ok(None), |error| Err(Error::unsettled(Some(error), "lock")))
     }
 
     fn look(&self) -> Op<'_> {
@@ -183,7 +198,15 @@ impl Goal for Attempt<'_> {
     }
 
     fn room(&mut self, reply: &Reply) -> Option<Room> {
-        matches!(self.seen(reply, false), Ok(Seen::Free)).then_some(Room::MUTEX)
+        let free = match self.seen(reply, false) {
+            Ok(Seen::Free) => true,
+            // We go: it is the next one's turn.
+            Ok(Seen::Reserved) => {
+                self.turn.claim().is_some_and(|version| self.mutex.remove(version).unwrap_or(false))
+            }
+            _ => false,
+        };
+        free.then_some(Room::MUTEX)
     }
 
     fn seen(&mut self, reply: &Reply, _first: bool) -> Result<Seen> {
@@ -196,12 +219,29 @@ impl Goal for Attempt<'_> {
             // Ours, by a request without a reply: the next attempt finds that out.
             return Ok(Seen::Free);
         }
+        if self.turn.is_ours(item) {
+            return Ok(Seen::Reserved);
+        }
+        if self.turn.is_stale(item, &record, self.mutex.client.clock().now())
+            && self.mutex.remove(item.version)?
+        {
+            return Ok(Seen::Free);
+        }
         let seen =
             if record.rings { Seen::Held { rings: true, left: None } } else { self.tell_the_holder()? };
         Ok(match seen {
             Seen::Held { rings, .. } => Seen::Held { rings, left: item.remaining },
-            Seen::Free => Seen::Free,
+            free => free,
         })
+    }
+
+    fn stands(&mut self, ids: &[WaitId], proven: bool) {
+        self.turn.stands(ids, proven);
+    }
+
+    fn reserver(&self) -> Option<Box<dyn Reserve + '_>> {
+        let Mutex { client, route, key, .. } = self.mutex;
+        Some(Box::new(Reserver { client, route: *route, key }))
     }
 
     fn ask(&self) -> Ask {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::reserve::{self, Reserver};
 use super::ring_next;
 use super::settle::{Settled, Step};
 use crate::client::Client;
@@ -15,10 +16,13 @@ use crate::name::Key;
 use crate::owner::{Token, is_ours};
 use crate::store::{Item, Op, Reply, Route, Version};
 use crate::wait::bell::{Behind, Ring};
-use crate::wait::entries::{Entry, WaitId};
+use crate::wait::entries::WaitId;
 use crate::wait::hall::MOMENT;
 use crate::wait::queue::{Queue, Room};
-use crate::wait::{Stood, ringing};
+use crate::wait::{Stood, Waker};
+
+/// For how long waiters are woken ahead, as they were told by one that read the queue.
+const AHEAD: Duration = Duration::from_secs(1);
 
 /// A mutex that is held. Dropping it unlocks, as well as that can be done; [`Lock::unlock`] tells how it
 /// went.
@@ -236,17 +240,17 @@ impl Lock {
         let stood = !self.stood.is_empty();
         let turn = if stood { hall.turn(key, now, now.since(self.turn.began)) } else { Duration::ZERO };
         let queue = Queue { client, route: *route, key: &key.waiters() };
-        let ring = ringing(client, hall, key, turn);
-        let trusted = self.called.is_some() && flaw::has(Flaw::TrustTheRingAhead);
-        let ring = |entry: &Entry<'_>, told| self.called == Some(entry.id) || trusted || ring(entry, told);
-        let is_deaf = |entry: &Entry<'_>| entry.bell.is_none() && !hall.has(key, entry.id);
-        let handed = queue.hand_on(item.clone(), Room::MUTEX, &self.stood, &ring, &is_deaf);
+        // Those that are woken ahead come before whoever joined in front meanwhile: not for long.
+        let told = AHEAD.as_micros() / now.since(self.turn.began).as_micros().max(1);
+        let told = usize::try_from(told).unwrap_or(usize::MAX).max(1);
+        let waker = Waker { after: turn, told, called: self.called, ..reserve::waker(client, *route, key) };
+        let handed = queue.hand_on(item.clone(), Room::MUTEX, &self.stood, &waker);
         hall.let_go(key, handed, client.clock().now());
         if handed.stuck {
             hall.leave_behind(key, &self.stood);
         }
         if self.unrung && !handed.ours {
-            client.bells().missed();
+            client.bells().may_have_missed();
         }
     }
 
@@ -258,7 +262,14 @@ impl Lock {
         let queue = Queue { client, route: *route, key: &key.waiters() };
         match queue.leave(&stood, Op::Get { key }) {
             Ok(seen) => {
-                if seen == Some(Reply::Missing) {
+                let free = match seen {
+                    Some(Reply::Missing) => true,
+                    Some(Reply::Value(item)) => {
+                        Reserver { client, route: *route, key }.withdraw_if(&item, &stood)
+                    }
+                    _ => false,
+                };
+                if free {
                     ring_next(client, *route, key);
                 }
                 true

@@ -15,7 +15,7 @@ use crate::flaw::{self, Flaw};
 use crate::lease::covering;
 use crate::owner::Token;
 use crate::store::{Op, Reply};
-use crate::wait::entries::Request;
+use crate::wait::entries::{Request, WaitId};
 use crate::wait::plan;
 use crate::wait::queue::Room;
 use crate::wait::{Goal, Stood};
@@ -42,6 +42,8 @@ pub(super) struct Attempt<'a> {
     in_doubt_until: Option<Moment>,
     /// Permits that were granted, and not believed in, could not be given back.
     left: bool,
+    /// We stood in the queue as a waiter that may not hear that it is woken.
+    unproven: bool,
 }
 
 impl<'a> Attempt<'a> {
@@ -56,6 +58,7 @@ impl<'a> Attempt<'a> {
             in_doubt_since: None,
             in_doubt_until: None,
             left: false,
+            unproven: false,
         })
     }
 
@@ -121,7 +124,8 @@ impl<'a> Attempt<'a> {
             };
             let error = if self.left { Error::unsettled(Some(error), "semaphore") } else { error };
             // That token is used up.
-            *self = Attempt { left: self.left, ..Attempt::new(self.semaphore, self.request)? };
+            let (left, unproven) = (self.left, self.unproven);
+            *self = Attempt { left, unproven, ..Attempt::new(self.semaphore, self.request)? };
             return Err(error);
         }
         Ok(permit)
@@ -281,8 +285,8 @@ impl Goal for Attempt<'_> {
         }
         let end = seen.record.available_at(self.request.permits, seen.now);
         let left = end.map(|end| Duration::from_secs(end - seen.now));
-        // Whoever stands before us, and wants less, is not to be kept off.
-        if first && self.request.permits > 1 {
+        // A waiter before us that wants less is not to be kept off.
+        if first && (self.request.permits > 1 || self.unproven) {
             self.gather(seen);
         }
         Ok(plan::Seen::Held { rings: true, left })
@@ -309,12 +313,17 @@ impl Goal for Attempt<'_> {
         self.request
     }
 
+    fn stands(&mut self, _ids: &[WaitId], proven: bool) {
+        self.unproven |= !proven;
+    }
+
     fn ask(&self) {}
 
     fn will_wait(&mut self) {}
 
     fn stood(&mut self, permit: &mut Permit, Stood { ids, unrung, .. }: Stood) {
-        permit.stood_in_line(ids, unrung);
+        let listed = unrung || self.unproven && !ids.is_empty();
+        permit.stood_in_line(ids, listed);
     }
 
     fn decline(&mut self, mut permit: Permit) {

@@ -17,9 +17,9 @@ use crate::mutex::{Extension, Release};
 use crate::name::Key;
 use crate::owner::Token;
 use crate::store::{Item, Op, Reply, Route};
-use crate::wait::entries::{Entry, WaitId};
+use crate::wait::Waker;
+use crate::wait::entries::WaitId;
 use crate::wait::queue::Queue;
-use crate::wait::ringing;
 
 /// One or several permits of a semaphore that are held. Dropping it gives them back, as well as that can be done;
 /// [`Permit::release`] tells how it went.
@@ -220,10 +220,8 @@ impl Permit {
         let Semaphore { client, route, key, .. } = &self.semaphore;
         let hall = client.semaphore_waiters();
         let at = Queue { client, route: *route, key: &key.waiters() };
-        let ring = ringing(client, hall, key, Duration::ZERO);
-        let is_deaf = |entry: &Entry<'_>| entry.bell.is_none() && !hall.has(key, entry.id);
-        let handed =
-            queue.map(|queue| at.hand_on_all(queue, room, self.permits, &self.stood, &ring, &is_deaf));
+        let waker = Waker::new(client, hall, key);
+        let handed = queue.map(|queue| at.hand_on_all(queue, room, self.permits, &self.stood, &waker));
         let handed = handed.unwrap_or_default();
         hall.let_go(key, handed, client.clock().now());
         if handed.stuck {
@@ -286,8 +284,8 @@ pub(crate) fn ring_next(client: &Client, route: Route, key: &Key) {
         // Whoever comes finds out.
         _ => u32::MAX,
     };
-    let ring = ringing(client, client.semaphore_waiters(), key, Duration::ZERO);
-    queue.hand_on_all(waiters.clone(), room, room, &[], &ring, &crate::wait::is_deaf);
+    let waker = Waker::new(client, client.semaphore_waiters(), key);
+    queue.hand_on_all(waiters.clone(), room, room, &[], &waker);
 }
 
 /// Takes back the permits that this token holds, whatever else has changed. True when there were any.

@@ -11,10 +11,12 @@ use std::time::Duration;
 
 use super::entries::WaitId;
 
+mod reach;
 mod ring;
 mod setting;
 pub(crate) mod udp;
 
+pub use reach::{Reach, ReachRecord};
 pub use ring::{Behind, Ring};
 pub(crate) use setting::Setting;
 
@@ -27,11 +29,14 @@ pub trait Bells: Send + Sync + fmt::Debug {
     /// so that nobody got it: the waiter's process is dead.
     fn ring(&self, address: SocketAddr, id: WaitId, ring: Ring) -> bool;
 
-    /// Whether rings are known to reach us.
-    fn are_heard(&self) -> bool;
+    /// Whether wake-up messages reach this process.
+    fn reach(&self) -> Reach;
 
-    /// Notes that somebody rang and we did not hear it.
+    /// Notes that a message was sent to this process and did not arrive in time.
     fn missed(&self);
+
+    /// Notes that this may be so: the message may have been on its way when it was not needed any more.
+    fn may_have_missed(&self);
 
     /// Wakes everybody who sleeps. A signal handler may call it.
     fn nudge_all(&self);

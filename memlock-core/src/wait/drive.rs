@@ -4,14 +4,13 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::bell::{Bell, Ring};
-use super::entries::{self, Entry, WaitId};
+use super::bell::{Bell, Reach, Ring};
+use super::entries::{self, WaitId};
 use super::goal::{Goal, Place, Stood};
-use super::hall::{Hall, Rise, Stand as HallStand};
+use super::hall::{Rise, Stand as HallStand};
 use super::plan::{Ended, Event, Plan, Seen, Stand, Step};
 use super::queue::{Queue, Room};
-use super::{Wait, Waited};
-use crate::client::Client;
+use super::{Wait, Waited, Waker};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::flaw::{self, Flaw};
@@ -96,6 +95,8 @@ struct Waiter<'a, 'g, G: Goal> {
     first: bool,
     /// What a bell told us where we stand: whoever rang it takes us off.
     heard: Option<Ring>,
+    /// Whether others were told of an address.
+    can_be_woken: bool,
     left: bool,
     failure: Option<Error>,
     reached: bool,
@@ -126,6 +127,7 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
             process,
             first: false,
             heard: None,
+            can_be_woken: false,
             left: false,
             failure: None,
             reached: false,
@@ -225,7 +227,15 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
             self.ids.remove(0);
         }
         self.ids.push(id);
-        let line = entries::line(self.bell.address(test), id, self.goal.request());
+        let address = self.bell.address(test);
+        // One that was just opened has heard itself, if it hears anything.
+        let early = self.heard_if_unreachable();
+        let reached = self.reach() != Reach::Unreachable || flaw::has(Flaw::TrustTheUnreachable);
+        let proven = reached && address.is_some();
+        let line = if proven { entries::line } else { entries::unproven_line };
+        let line = line(address, id, self.goal.request());
+        self.can_be_woken = address.is_some();
+        self.goal.stands(&self.ids, proven);
         // A bell that we heard was for a place where we do not stand any more.
         self.heard = None;
         match self.queue.join(&line, id, front, self.goal.look()) {
@@ -233,9 +243,7 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
                 Ok(lock) => {
                     let blind = flaw::has(Flaw::NoLookAfterJoining);
                     let lock = if blind { Seen::Held { rings: true, left: None } } else { lock };
-                    // By now a bell that was just opened has heard itself, if it hears anything.
-                    let deaf = !self.at.client.bells().are_heard();
-                    let rung = if deaf { self.bell.heard(&self.ids) } else { None };
+                    let rung = early.or_else(|| self.heard_if_unreachable());
                     self.tell(Event::Joined { before, lock });
                     self.rung(rung);
                 }
@@ -273,8 +281,8 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
                 self.rung(rung);
                 return Ok(());
             }
-            if stand != (Stand::Gone { waiters: 0 }) {
-                self.at.client.bells().missed();
+            if stand != Stand::Lost {
+                self.missed();
             }
         }
         let first = match stand {
@@ -286,8 +294,28 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
             Some(Ok(seen)) => Some(seen),
             None => None,
         };
+        if lock == Some(Seen::Reserved) && self.bell.heard(&self.ids).is_none() {
+            // The message was sent before.
+            self.missed();
+        }
         self.tell(Event::Looked { stand, lock });
         Ok(())
+    }
+
+    /// A message that was sent to us did not arrive.
+    fn missed(&self) {
+        if self.can_be_woken {
+            self.at.client.bells().missed();
+        }
+    }
+
+    /// What our bell told, read at once rather than when we sleep, if nothing is known to reach us.
+    fn heard_if_unreachable(&self) -> Option<Ring> {
+        if self.reach() == Reach::Unreachable { self.bell.heard(&self.ids) } else { None }
+    }
+
+    fn reach(&self) -> Reach {
+        self.at.client.bells().reach()
     }
 
     /// Gives our place in the queue back; if we go for good, rather to the next waiter of this process.
@@ -322,11 +350,14 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
     /// Rings the next one in our place; or as many as have room, who may all have stood behind us.
     fn pass_on(&self, room: Room) {
         if let Ok(Some(queue)) = self.at.client.get(self.at.route, self.queue.key) {
-            let ring = ringing(self.at.client, self.at.hall, self.at.key, Duration::ZERO);
+            let waker = Waker {
+                reserver: self.goal.reserver(),
+                ..Waker::new(self.at.client, self.at.hall, self.at.key)
+            };
             if room.shared {
-                self.queue.hand_on_all(queue, room.permits, room.permits, &self.ids, &ring, &is_deaf);
+                self.queue.hand_on_all(queue, room.permits, room.permits, &self.ids, &waker);
             } else {
-                self.queue.hand_on(queue, room, &self.ids, &ring, &is_deaf);
+                self.queue.hand_on(queue, room, &self.ids, &waker);
             }
         }
     }
@@ -336,7 +367,8 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         let (first, stand) = self.at.hall.first(self.at.key, self.number);
         if let Some(HallStand { place, ids, bell }) = stand {
             (self.ids, self.bell, self.reached) = (ids, bell, true);
-            self.plan.take_over(place, self.at.client.bells().are_heard());
+            self.goal.stands(&self.ids, false);
+            self.plan.take_over(place, self.reach());
         }
         if first && !self.first {
             self.ids.splice(..0, self.at.hall.take_left_behind(self.at.key));
@@ -419,7 +451,7 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         }
         self.failure = Some(error);
         let (now, chance) = (self.now(), self.identity.fraction());
-        self.plan.on(Event::Failed, now, chance, self.at.client.bells().are_heard());
+        self.plan.on(Event::Failed, now, chance, self.reach());
         Ok(())
     }
 
@@ -428,7 +460,7 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
             (self.reached, self.failure) = (true, None);
         }
         let (now, chance) = (self.now(), self.identity.fraction());
-        self.plan.on(event, now, chance, self.at.client.bells().are_heard());
+        self.plan.on(event, now, chance, self.reach());
     }
 
     fn now(&self) -> Moment {
@@ -450,25 +482,5 @@ impl<G: Goal> Drop for Waiter<'_, '_, G> {
         } else if !self.ids.is_empty() {
             self.leave_the_queue();
         }
-    }
-}
-
-/// Whether a waiter cannot be rung.
-pub(crate) fn is_deaf(entry: &Entry<'_>) -> bool {
-    entry.bell.is_none()
-}
-
-/// How a waiter is rung, to try when `after` has passed: one of this process at once, and without a datagram. False when it
-/// was found dead, or has no bell.
-pub(crate) fn ringing<'a, A: Copy, G>(
-    client: &'a Client,
-    hall: &'a Hall<A, G>,
-    key: &'a Key,
-    after: Duration,
-) -> impl Fn(&Entry<'_>, Ring) -> bool + 'a {
-    move |entry, ring| {
-        let ring = Ring { after: after.max(ring.after), ..ring };
-        let far = |address| client.bells().ring(address, entry.id, ring);
-        hall.ring(key, entry.id) || entry.bell.is_some_and(far)
     }
 }

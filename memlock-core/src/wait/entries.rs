@@ -3,6 +3,7 @@
 //! ```text
 //! 10.0.0.7:40123#9f8e7d6c5b4a3210#0      one waiter a line, the first one is next
 //! [fd00::7]:40123#0123456789abcdef#0
+//! ?10.0.0.8:40123#00000000000000a9#0     a waiter that does not hear all that is sent to it
 //! -#00000000000000aa#0                   a waiter without a bell
 //! -#00000000000000ab#0#7                 another one, whose turn has come, and that 7 releases have waited for
 //! 10.0.0.7:40124#00000000000000ac#-5#0#2#3   one of low priority that wants 2 at once, and was overtaken 3 times
@@ -33,6 +34,9 @@ const UNSAID: [&[u8]; 3] = [b"0", b"1", b"0"];
 const PASSED: usize = 3;
 /// Which one counts how often it was overtaken.
 const OVERTAKEN: usize = 5;
+
+/// What stands before an address at which not all messages are heard.
+const UNPROVEN: &[u8] = b"?";
 
 /// Beyond this an address is not one.
 pub(crate) const LONGEST_ADDRESS: usize = 64;
@@ -84,6 +88,8 @@ impl Default for Request {
 pub struct Entry<'a> {
     /// Where it can be rung, if it can.
     pub bell: Option<SocketAddr>,
+    /// Whether it is taken to hear what is sent to it there.
+    pub proven: bool,
     /// Which waiter it is.
     pub id: WaitId,
     /// How many releases have waited for it in vain.
@@ -115,6 +121,12 @@ pub fn line(bell: Option<SocketAddr>, id: WaitId, request: Request) -> Vec<u8> {
         format!("{bell}#{id}#{priority}#0#{permits}#{}\n", if ages { "0" } else { "-" })
     }
     .into_bytes()
+}
+
+/// The line of a new entry of a waiter that does not hear all that is sent to it.
+pub fn unproven_line(bell: Option<SocketAddr>, id: WaitId, request: Request) -> Vec<u8> {
+    let line = line(bell, id, request);
+    if bell.is_some() { [UNPROVEN, &line].concat() } else { line }
 }
 
 /// The waiters, the next one first.
@@ -168,9 +180,12 @@ fn with_field(line: &[u8], field: usize, number: u32) -> Vec<u8> {
 
 fn entry(line: &[u8]) -> Option<Entry<'_>> {
     let mut fields = line.strip_suffix(b"\n")?.split(|&byte| byte == b'#');
-    let bell = match fields.next()? {
-        b"-" => None,
-        text => Some(bell(text)?),
+    let (bell, proven) = match fields.next()? {
+        b"-" => (None, false),
+        text => match text.strip_prefix(UNPROVEN) {
+            Some(text) => (Some(bell(text)?), false),
+            None => (Some(bell(text)?), true),
+        },
     };
     let id = WaitId::parse(fields.next()?)?;
     let priority = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
@@ -182,7 +197,7 @@ fn entry(line: &[u8]) -> Option<Entry<'_>> {
         None => Some(unsaid),
     };
     let (passed, permits) = (number(0).unwrap_or(0), number(1).unwrap_or(1).max(1));
-    Some(Entry { bell, id, passed, priority, permits, overtaken: number(0), line })
+    Some(Entry { bell, proven, id, passed, priority, permits, overtaken: number(0), line })
 }
 
 /// Where a waiter can be rung: one program's own address.

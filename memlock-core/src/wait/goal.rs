@@ -35,6 +35,13 @@ pub(crate) trait Goal {
     fn is_for_the_first(&self, _reply: &Reply) -> bool {
         false
     }
+    /// We stand in the queue under these ids. `proven`: as a waiter that hears what is sent to it; otherwise it may be
+    /// reserved for one of them.
+    fn stands(&mut self, _ids: &[WaitId], _proven: bool) {}
+    /// How it is reserved for a waiter, where that can be done.
+    fn reserver(&self) -> Option<Box<dyn Reserve + '_>> {
+        None
+    }
     /// What others need to know of what we want.
     fn request(&self) -> Request {
         Request::default()
@@ -47,6 +54,14 @@ pub(crate) trait Goal {
     fn stood(&mut self, got: &mut Self::Got, stood: Stood);
     /// Lets go of what came too late.
     fn decline(&mut self, got: Self::Got);
+}
+
+/// Keeps what is waited for, which is free, for one waiter.
+pub(crate) trait Reserve {
+    /// Reserves it for the waiter of this id. False when somebody else has it, or the server does not answer.
+    fn reserve(&self, id: WaitId) -> bool;
+    /// Frees it if it is reserved for one of these, who do not wait any more.
+    fn withdraw(&self, ids: &[WaitId]);
 }
 
 /// How somebody stood in the queue until it got what it waited for.

@@ -11,14 +11,20 @@
 //! | --- | --- |
 //! | saw the lock free, and others before it in the queue | 25 to 40 ms: the one that was rung may be dead |
 //! | rang another one just now, came back at once, and saw the lock free | 2 ms, or 100 ms if that has no bell: the other one comes first |
-//! | is the first in the queue, its bells work, and the holder will ring | 1 s; less where the holder's lease ends before |
-//! | stands behind others, and as before | 0.6 s for each of them, between 1 and 4.3 s; then when its turn should have come by the pace of the queue |
-//! | has bells that do not work, or a holder that rings nobody | 150 ms, growing to 280 ms within the first second, to 1 s later; once its turn has gone by, from 150 ms to 350 ms |
+//! | is proven reachable and the first in the queue, and the holder wakes it | 1 s; less where the holder's lease ends before |
+//! | as before, behind others | 0.6 s for each of them, between 1 and 4.3 s; then when its turn should have come by the pace of the queue |
+//! | is untested, behind others | as before, and 0.9 s at most |
+//! | is unreachable, behind others | when its turn should have come, and from 150 to 280 ms while the wait is young, to 0.7 s later |
+//! | is the first in the queue, and untested or unreachable | from 150 ms (untested) or 10 ms (unreachable), growing by half each time to 280 ms while the wait is young, to 0.7 s later |
+//! | has a holder that wakes nobody, or no place in the queue | as an untested waiter that is the first |
 //!
-//! So the waiters of a healthy queue together ask the server for next to nothing, however many they are.
+//! So the waiters of a healthy queue together ask the server for next to nothing, however many they are. An unreachable waiter
+//! does not depend on being woken: a mutex is reserved for it (see `mutex/reserve.rs`), and it looks more often than a
+//! reservation can be broken.
 
 use std::time::Duration;
 
+use super::bell::Reach;
 use super::entries::MOST_WAITERS;
 use crate::clock::Moment;
 use crate::flaw::{self, Flaw};
@@ -38,11 +44,13 @@ const SLOWEST: Duration = Duration::from_millis(1500);
 /// The bounds of the first pause behind others, and of later ones.
 const FIRST: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(4300));
 const LATER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
-/// The pauses of a waiter without a bell: the first, the longest of a young wait, the longest.
+/// The pauses of a waiter that may not be woken: the first, the longest of a young wait, the longest.
 const POLL: [Duration; 3] =
-    [Duration::from_millis(150), Duration::from_millis(280), Duration::from_millis(1000)];
-/// The longest of one whose turn has gone by.
-const PASSED_OVER: Duration = Duration::from_millis(350);
+    [Duration::from_millis(150), Duration::from_millis(280), Duration::from_millis(700)];
+/// The first pause of an unreachable waiter whose turn is next.
+const NEXT: Duration = Duration::from_millis(10);
+/// The longest pause of an untested waiter behind others.
+const UNTESTED: Duration = Duration::from_millis(900);
 /// Until then a wait is young.
 const YOUNG: Duration = Duration::from_secs(1);
 /// How often a waiter without a bell, or at the head, sees to it that it still stands in the queue.
@@ -62,7 +70,7 @@ pub struct Plan {
     started: bool,
     /// Our turn has come, and nobody else will be rung before we try.
     rung: bool,
-    trusted: bool,
+    reach: Reach,
     out_since: Option<Moment>,
     retry: Duration,
     /// What to end with once the queue is left.
@@ -74,9 +82,12 @@ pub struct Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     queued: Queued,
-    /// How many stood before us, and when that was.
+    /// How many stood before us, when that was, and when it last became fewer.
     before: usize,
     seen: Moment,
+    moved: Moment,
+    /// When what is waited for was looked at last.
+    looked: Moment,
     /// How long the queue takes for one waiter, as far as that was seen.
     pace: Option<Duration>,
     /// When we entered it, and how many stood before us then.
@@ -89,10 +100,8 @@ pub struct Place {
     rings: bool,
     /// When the server lets go of that holder at the latest.
     left: Option<Moment>,
-    /// The last pause of a waiter without a bell.
+    /// The last pause of a waiter that may not be woken.
     poll: Duration,
-    /// Our turn came once, and we did not hear of it in time: now that we are in front, we are not to miss it again.
-    passed_over: bool,
     /// When to look, if nobody rings: also if another waiter has taken the place over by then.
     look: Moment,
 }
@@ -113,6 +122,8 @@ impl Plan {
             queued: Queued::No,
             before: 0,
             seen: now,
+            moved: now,
+            looked: now,
             pace: known.pace,
             joined: None,
             invited: known.invited,
@@ -120,7 +131,6 @@ impl Plan {
             rings: false,
             left: None,
             poll: Duration::ZERO,
-            passed_over: false,
             look: now,
         };
         Plan {
@@ -130,7 +140,7 @@ impl Plan {
             outage,
             started: false,
             rung: false,
-            trusted: false,
+            reach: Reach::Unreachable,
             out_since: None,
             retry: FIRST_RETRY,
             ended: Ended::TimedOut,
@@ -156,10 +166,10 @@ impl Plan {
         }
     }
 
-    /// Takes in what happened. `chance` is a number from 0 up to 1 that spreads waiters in time; `trusted`:
-    /// whether bells are known to reach us.
-    pub fn on(&mut self, event: Event, now: Moment, chance: f64, trusted: bool) {
-        self.trusted = trusted;
+    /// Takes in what happened. `chance` is a number from 0 up to 1 that spreads waiters in time; `reach`:
+    /// whether wake-up messages are known to reach us.
+    pub fn on(&mut self, event: Event, now: Moment, chance: f64, reach: Reach) {
+        self.reach = reach;
         if let Step::End(_) = self.step {
             return;
         }
@@ -193,7 +203,8 @@ impl Plan {
             Event::Joined { before, lock } => {
                 self.place.queued = Queued::Yes;
                 self.place.joined.get_or_insert((now, before));
-                (self.place.before, self.place.seen) = (before, now);
+                (self.place.before, self.place.seen, self.place.moved) = (before, now, now);
+                self.place.poll = Duration::ZERO;
                 self.step = Step::StepOut;
                 if before < MOST_WAITERS || lock == Seen::Free {
                     self.judge(lock, now, chance);
@@ -205,7 +216,7 @@ impl Plan {
 
     /// Whether our turn came without our being told: bells do not reach us, or the queue was lost.
     pub fn was_passed_over(&self, stand: Stand) -> bool {
-        self.place.queued == Queued::Yes && matches!(stand, Stand::Gone { .. })
+        self.place.queued == Queued::Yes && !matches!(stand, Stand::Behind(_))
     }
 
     /// Whether we stand in the queue, as far as we know.
@@ -230,8 +241,8 @@ impl Plan {
     }
 
     /// Takes over another waiter's place. It is rung as before, and looked at when it would have been.
-    pub fn take_over(&mut self, place: Place, trusted: bool) {
-        (self.place, self.trusted, self.started) = (place, trusted, true);
+    pub fn take_over(&mut self, place: Place, reach: Reach) {
+        (self.place, self.reach, self.started) = (place, reach, true);
         if self.rung {
             self.place.queued = Queued::No;
         } else {
@@ -273,6 +284,7 @@ impl Plan {
 
     fn looked(&mut self, stand: Option<Stand>, lock: Option<Seen>, now: Moment, chance: f64) {
         let mut slow = false;
+        let stand = if stand == Some(Stand::Lost) { Some(Stand::Gone { waiters: 0 }) } else { stand };
         match stand {
             Some(Stand::Gone { waiters }) if self.place.queued == Queued::Crowded => {
                 self.place.seen = now;
@@ -281,23 +293,23 @@ impl Plan {
                     return;
                 }
             }
+            // It was our turn, and perhaps still is: it may be reserved for us.
+            Some(Stand::Gone { .. }) if lock.is_none() => {
+                self.step = Step::Look { lock: true, queue: true };
+                return;
+            }
             Some(Stand::Gone { .. }) => {
-                // It was our turn, and perhaps still is.
                 self.place.queued = Queued::No;
-                // In front, releases wait for us a fifth of a second in all: so we are to look soon.
-                (self.place.passed_over, self.place.poll) = (true, Duration::ZERO);
-                self.rung = lock == Some(Seen::Free);
+                self.rung = matches!(lock, Some(Seen::Free | Seen::Reserved));
                 self.step = if self.rung { Step::Try } else { Step::Join { front: true } };
                 return;
             }
             Some(Stand::Behind(before)) => {
-                let (passed, moved) = (now.since(self.place.seen), self.place.before.saturating_sub(before));
-                let pace = passed / u32::try_from(moved.max(1)).unwrap_or(u32::MAX);
-                slow = pace > SLOW;
-                self.place.pace = Some(pace);
-                (self.place.before, self.place.seen) = (before, now);
+                let often = if self.reach == Reach::Proven { HEAD } else { QUEUE_CHECK };
+                let unseen = now.since(self.place.looked) >= often;
+                slow = self.place.stands_behind(before, now) > SLOW && unseen;
             }
-            None => {}
+            Some(Stand::Lost) | None => {}
         }
         match lock {
             Some(seen) => self.judge(seen, now, chance),
@@ -308,14 +320,16 @@ impl Plan {
 
     fn judge(&mut self, seen: Seen, now: Moment, chance: f64) {
         let place = &mut self.place;
+        place.looked = now;
         let invited = std::mem::take(&mut place.invited);
         match seen {
-            // Of those whose bells work, the one that was rung goes first.
-            Seen::Free
-                if place.free
-                    || place.before == 0 && invited.is_zero()
-                    || !self.trusted && place.poll > Duration::ZERO =>
-            {
+            Seen::Reserved => {
+                (place.queued, place.free) = (Queued::No, false);
+                (self.rung, self.step) = (true, Step::Try);
+                return;
+            }
+            // The one that was woken goes first.
+            Seen::Free if place.free || place.before == 0 && invited.is_zero() => {
                 place.free = false;
                 self.step = Step::Try;
                 return;
@@ -339,48 +353,81 @@ impl Plan {
         if place.queued == Queued::No {
             return Step::Try;
         }
-        let queue = now.since(place.seen) >= if self.trusted { QUEUE_CHECK } else { QUEUE_CHECK * 3 / 2 };
+        // A waiter that was woken in vain is told by nothing else. For an unreachable one there is a reservation.
+        let told = self.has_its_turn() && self.reach != Reach::Unreachable && !place.free;
+        let queue = told || now.since(place.seen) >= QUEUE_CHECK;
         if self.out_since.is_some() {
             Step::Look { lock: true, queue: true }
-        } else if self.hears() && place.before > 0 && !place.free {
+        } else if self.has_its_turn() && place.before > 0 && !place.free {
             Step::Look { lock: false, queue: true }
         } else {
             Step::Look { lock: true, queue }
         }
     }
 
-    /// Whether we shall be told when it is our turn, as far as can be known.
-    fn hears(&self) -> bool {
-        self.trusted && self.place.rings && self.place.queued == Queued::Yes
+    /// Whether holders see to it that our turn comes: by waking us, or by a reservation.
+    fn has_its_turn(&self) -> bool {
+        self.place.rings && self.place.queued == Queued::Yes
     }
 
     fn sleep(&mut self, now: Moment, chance: f64) -> Step {
-        let hears = self.hears();
-        let place = &mut self.place;
-        let turns = f64::from(u32::try_from(place.before).unwrap_or(u32::MAX)) + 1.0;
-        let jitter = 0.85 + 0.15 * chance;
-        let pause = if !hears {
-            let longest = match (now.since(self.began) < YOUNG, place.passed_over) {
-                (true, _) => POLL[1],
-                (false, true) => PASSED_OVER,
-                (false, false) => POLL[2],
-            };
-            place.poll = place.poll.mul_f64(1.5).clamp(POLL[0], longest);
-            place.poll.mul_f64(jitter)
-        } else if place.before == 0 {
-            // The server's last second may be over in no time, and a look too early costs another.
-            let half = place.left.map_or(HEAD, |left| (left.since(now) / 2).max(HEAD / 4));
-            HEAD.min(half).mul_f64(jitter)
-        } else if let Some(pace) = place.pace {
-            // A pace that was seen while something stood still is not to be relied on for long.
-            let turn = pace.min(SLOWEST).mul_f64(1.25 * turns) + Duration::from_millis(300);
-            turn.clamp(LATER.0, LATER.1).mul_f64(1.0 + 0.15 * chance)
-        } else {
-            SLOW.mul_f64(turns).clamp(FIRST.0, FIRST.1).mul_f64(1.0 + 0.15 * chance)
+        let pause = match (self.has_its_turn(), self.reach, self.place.before) {
+            (true, Reach::Proven, 0) => self.place.as_first(now).mul_f64(0.85 + 0.15 * chance),
+            (true, Reach::Proven, _) => self.place.until_our_turn().mul_f64(1.0 + 0.15 * chance),
+            (true, Reach::Untested, 1..) => {
+                self.place.until_our_turn().min(UNTESTED).mul_f64(0.85 + 0.15 * chance)
+            }
+            (told, reach, before) => {
+                let soon = told && reach == Reach::Unreachable;
+                let longest = if now.since(self.began) < YOUNG { POLL[1] } else { POLL[2] };
+                let place = &mut self.place;
+                let first = if soon && before == 0 { NEXT } else { POLL[0] };
+                place.poll = place.poll.mul_f64(1.5).clamp(first, longest);
+                let turns = u32::try_from(before).unwrap_or(u32::MAX);
+                let turn = place.pace.filter(|_| soon && before > 0);
+                let turn = turn.map_or(place.poll, |pace| pace.saturating_mul(turns).clamp(NEXT, longest));
+                turn.mul_f64(0.85 + 0.15 * chance)
+            }
         };
         let pause = if flaw::has(Flaw::BellsAlone) { Duration::from_secs(3600) } else { pause };
         self.place.look = now + pause;
         Step::Sleep(self.place.look)
+    }
+}
+
+impl Place {
+    /// So many stand before us. Gives how long the queue takes for one waiter.
+    fn stands_behind(&mut self, before: usize, now: Moment) -> Duration {
+        let fewer = self.before.saturating_sub(before);
+        let pace = now.since(self.moved) / u32::try_from(fewer.max(1)).unwrap_or(u32::MAX);
+        if fewer > 0 {
+            self.moved = now;
+        }
+        if before == 0 && self.before > 0 {
+            self.poll = Duration::ZERO;
+        }
+        (self.before, self.seen, self.pace) = (before, now, Some(pace));
+        pace
+    }
+
+    /// The pause of the first in the queue that expects to be woken.
+    fn as_first(&self, now: Moment) -> Duration {
+        // The server's last second may be over in no time, and a look too early costs another.
+        let half = self.left.map_or(HEAD, |left| (left.since(now) / 2).max(HEAD / 4));
+        HEAD.min(half)
+    }
+
+    /// When our turn should have come, behind others.
+    fn until_our_turn(&self) -> Duration {
+        let turns = f64::from(u32::try_from(self.before).unwrap_or(u32::MAX)) + 1.0;
+        match self.pace {
+            // A pace that was seen while something stood still is not to be relied on for long.
+            Some(pace) => {
+                let turn = pace.min(SLOWEST).mul_f64(1.25 * turns) + Duration::from_millis(300);
+                turn.clamp(LATER.0, LATER.1)
+            }
+            None => SLOW.mul_f64(turns).clamp(FIRST.0, FIRST.1),
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::bell::{Behind, Ring};
 use super::entries::{self, Entry, WaitId};
 use super::plan::Stand;
+use super::wake::{Delivery, Wake};
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
 use crate::flaw::{self, Flaw};
@@ -118,7 +119,7 @@ impl Queue<'_> {
                 let gone = || Stand::Gone { waiters: entries::waiters(&item.value).count() };
                 position(&item.value, ids).map_or_else(gone, Stand::Behind)
             }
-            _ => Stand::Gone { waiters: 0 },
+            _ => Stand::Lost,
         };
         Ok((Some(stand), replies.next()))
     }
@@ -141,9 +142,10 @@ impl Queue<'_> {
         Ok(None)
     }
 
-    /// Rings the first one who is not one of `ours`, if there is room for it, and takes it and ours off. `queue` is what was read of it. One
-    /// that `is_deaf`, so that it cannot be rung, is left where it is for some releases: it is to find that it is its turn,
-    /// and the one behind it is asked to come a little later. One that `ring` finds dead is taken off, too, and the next one rung.
+    /// Wakes the first one who is not one of `ours`, if there is room for it, and takes it and ours off. `queue` is what was read
+    /// of it. One that is found dead is taken off, too, and the next one woken. Where several can be let in, one that is
+    /// not certain to hear it is left where it is for some releases: it is to find that it is its turn, and the one
+    /// behind it is asked to come a little later. (A mutex is reserved for it instead.)
     ///
     /// First the bell, then the queue: the next one is to be at work while we still write. But if an entry of ours is
     /// still there, whoever rang us has not got to write yet; then the next one might be done before either of us
@@ -154,42 +156,49 @@ impl Queue<'_> {
     ///
     /// Where others may do the same at the same time, two may ring the same one. Whoever finds that out by the queue, for the other
     /// one was faster to write it, rings one more.
-    pub(crate) fn hand_on(
-        &self,
-        queue: Item,
-        room: Room,
-        ours: &[WaitId],
-        ring: &dyn Fn(&Entry<'_>, Ring) -> bool,
-        is_deaf: &dyn Fn(&Entry<'_>) -> bool,
-    ) -> HandedOn {
+    pub(crate) fn hand_on(&self, queue: Item, room: Room, ours: &[WaitId], waker: &dyn Wake) -> HandedOn {
         let mut handed = HandedOn { ours: position(&queue.value, ours).is_some(), ..HandedOn::default() };
         if handed.ours
             && !room.shared
             && let Some(entry) = first_behind_us(&queue.value, ours)
+            && waker.is_heard_by(&entry)
         {
-            ring(&entry, Ring::default());
+            waker.wake(&entry, Ring::default());
         }
         let mut rung: Option<(WaitId, u32)> = None;
+        // Those for whom something may be reserved: ourselves, and the one that we woke.
+        let is_unheard = |entry: &Entry<'_>| !entry.proven && ours.contains(&entry.id);
+        let mut unheard: Vec<WaitId> =
+            entries::waiters(&queue.value).filter(is_unheard).map(|entry| entry.id).collect();
         // Ourselves, and those who are found dead.
         let mut gone = ours.to_vec();
-        let mut queue = queue;
+        let (mut queue, mut kept) = (queue, false);
         for round in 1..=ROUNDS {
             let write_first = position(&queue.value, ours).is_some() && round < ROUNDS;
             let (mut next, mut left) = (None, None);
-            while rung.is_none() && gone.len() < ours.len() + MOST_DEAD {
-                let turn = whose_turn(&queue.value, &gone, room, is_deaf);
+            while rung.is_none() && !kept && gone.len() < ours.len() + MOST_DEAD {
+                let turn = whose_turn(&queue.value, &gone, room, waker);
                 handed.others |= turn.others;
-                left = turn.left;
+                left = turn.left.map(|left| left.id);
+                if let Some(left) = turn.left.filter(|left| left.bell.is_some() && round == 1) {
+                    waker.wake(&left, Ring::default());
+                }
                 let after = if left.is_some() { BEHIND_THE_DEAF } else { Duration::ZERO };
                 next = turn.next.map(|next| (next, Ring { after, behind: turn.behind }));
-                match next {
-                    Some((next, told)) if !write_first && ring(&next, told) => {
-                        rung = Some((next.id, next.permits));
+                let Some((entry, told)) = next.filter(|_| !write_first) else { break };
+                match waker.wake(&entry, told) {
+                    Delivery::Sent => {
+                        rung = Some((entry.id, entry.permits));
+                        unheard.extend((!waker.is_heard_by(&entry)).then_some(entry.id));
                     }
-                    Some((next, _)) if !write_first => gone.push(next.id),
-                    _ => break,
+                    Delivery::Gone => gone.push(entry.id),
+                    Delivery::Kept => (kept, next) = (true, None),
                 }
             }
+            next = next.filter(|_| !kept);
+            // One for whom it is to be reserved stays until that is done: it would not hear that it has to join again.
+            let reserve_later = write_first && next.is_some_and(|(next, _)| !waker.is_heard_by(&next));
+            next = next.filter(|_| !reserve_later);
             let called = rung.map(|(id, _)| id).or(next.map(|(next, _)| next.id));
             let off: Vec<WaitId> = gone.iter().copied().chain(called).collect();
             let rest = entries::after(&queue.value, &off, left, called);
@@ -200,14 +209,21 @@ impl Queue<'_> {
             handed.stuck = written.is_err();
             let again = match (next, rung, &written) {
                 (_, _, Ok(Reply::Changed)) => true,
-                (Some((next, told)), None, _) if ring(&next, told) => {
-                    rung = Some((next.id, next.permits));
-                    false
-                }
-                (Some((next, _)), None, _) => {
-                    gone.push(next.id);
+                (None, None, Ok(_)) if reserve_later => {
+                    // It was we who took ours off.
+                    unheard.clear();
                     true
                 }
+                (Some((next, told)), None, _) => match waker.wake(&next, told) {
+                    Delivery::Gone => {
+                        gone.push(next.id);
+                        true
+                    }
+                    delivery => {
+                        rung = (delivery == Delivery::Sent).then_some((next.id, next.permits));
+                        false
+                    }
+                },
                 _ => false,
             };
             if !again {
@@ -217,8 +233,15 @@ impl Queue<'_> {
                 Ok(Some(item)) => item,
                 _ => break,
             };
-            // Then another one has rung it, and taken it off.
-            rung = rung.filter(|&(id, _)| !room.shared || position(&queue.value, &[id]).is_some());
+            let is_off = |id| position(&queue.value, &[id]).is_none();
+            if room.shared {
+                // Another one has woken it, and taken it off.
+                rung = rung.filter(|&(id, _)| !is_off(id));
+            } else if unheard.iter().any(|&id| is_off(id)) {
+                // It had its turn without us, or we had ours: nobody claims what was reserved since.
+                waker.withdraw(&unheard);
+                rung = rung.filter(|&(id, _)| !unheard.contains(&id));
+            }
         }
         handed.rung = rung.map(|(_, permits)| permits);
         handed
@@ -235,8 +258,7 @@ impl Queue<'_> {
         mut room: u32,
         mut freed: u32,
         ours: &[WaitId],
-        ring: &dyn Fn(&Entry<'_>, Ring) -> bool,
-        is_deaf: &dyn Fn(&Entry<'_>) -> bool,
+        waker: &dyn Wake,
     ) -> HandedOn {
         let known: Vec<WaitId> = entries::waiters(&queue.value).map(|entry| entry.id).collect();
         let mut queue = Some(queue);
@@ -249,7 +271,7 @@ impl Queue<'_> {
             if entries::waiters(&item.value).any(|entry| entry.permits > 1) {
                 freed = room;
             }
-            let handed = self.hand_on(item, Room { permits: room, shared: true }, ours, ring, is_deaf);
+            let handed = self.hand_on(item, Room { permits: room, shared: true }, ours, waker);
             let rung = handed.rung.unwrap_or(0);
             first.get_or_insert(handed);
             (room, freed) = (room.saturating_sub(rung), freed.saturating_sub(rung));
@@ -273,29 +295,29 @@ fn life() -> Ttl {
 struct Turn<'a> {
     /// Anybody but us.
     others: bool,
-    /// The first one, if it cannot be rung and is left where it is for now.
-    left: Option<WaitId>,
+    /// The first one, if it may not hear that it is woken, and is left where it is for now.
+    left: Option<Entry<'a>>,
     /// The one to be rung.
     next: Option<Entry<'a>>,
     /// Those who can be rung after it.
     behind: Behind,
 }
 
-fn whose_turn<'a>(
-    queue: &'a [u8],
-    ours: &[WaitId],
-    room: Room,
-    is_deaf: &dyn Fn(&Entry<'_>) -> bool,
-) -> Turn<'a> {
+fn whose_turn<'a>(queue: &'a [u8], ours: &[WaitId], room: Room, waker: &dyn Wake) -> Turn<'a> {
     let mut others = entries::in_order(queue).into_iter().filter(|entry| !ours.contains(&entry.id));
     let first = others.next();
     let fits = |entry: &Entry<'_>| entry.permits <= room.permits;
     if !first.as_ref().is_some_and(fits) {
         return Turn { others: first.is_some(), left: None, next: None, behind: Behind::default() };
     }
-    let left = first.filter(|first| is_deaf(first) && first.passed < MOST_PASSES).map(|first| first.id);
-    let next = if left.is_some() { others.find(|entry| entry.bell.is_some()) } else { first };
-    let callable = others.map_while(|entry| Some((entry.bell?, entry.id)));
+    let left = first.filter(|first| room.shared && first.passed < MOST_PASSES && !waker.is_heard_by(first));
+    // The first release is its alone, since it may look only some time later.
+    let next = match left {
+        Some(left) if left.passed == 0 => None,
+        Some(_) => others.find(|entry| entry.bell.is_some()),
+        None => first,
+    };
+    let callable = others.map_while(|entry| Some((entry.bell.filter(|_| entry.proven)?, entry.id)));
     let behind = if room.shared { Behind::default() } else { callable.collect() };
     Turn { others: first.is_some(), left, next: next.filter(fits), behind }
 }

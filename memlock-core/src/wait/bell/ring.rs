@@ -38,6 +38,11 @@ impl Behind {
     /// No more than these are told. A datagram has room for them anywhere.
     pub const MOST: usize = 7;
 
+    /// The next ones, so many at most.
+    pub fn first(self, most: usize) -> Behind {
+        self.0.into_iter().flatten().take(most).collect()
+    }
+
     /// The next one, and those behind it.
     pub fn split(self) -> Option<(SocketAddr, WaitId, Behind)> {
         let (address, id) = self.0[0]?;

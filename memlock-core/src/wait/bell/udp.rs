@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::ring::LENGTH;
-use super::{Bell, Bells, Ring, Setting};
+use super::{Bell, Bells, Reach, ReachRecord, Ring, Setting};
 use crate::clock::{Clock, SystemClock};
 use crate::fork::ForkLocal;
 use crate::wait::entries::WaitId;
@@ -36,12 +36,9 @@ pub(crate) struct UdpBells {
 /// that a signal handler may walk along it.
 #[derive(Default)]
 struct Tower {
-    /// A ring was heard, and none was missed since.
-    heard: AtomicBool,
+    reach: ReachRecord,
     /// A bell could not be opened.
     mute: AtomicBool,
-    /// A ring was missed at some time.
-    missed: AtomicBool,
     first: OnceLock<Box<Link>>,
     /// From which we ring: for IPv4 and for IPv6.
     ringers: [OnceLock<Mutex<UdpSocket>>; 2],
@@ -114,20 +111,23 @@ impl Bells for UdpBells {
         }
     }
 
-    /// Whether rings are known to reach us.
-    fn are_heard(&self) -> bool {
-        self.tower.get().heard.load(Ordering::Relaxed)
+    fn reach(&self) -> Reach {
+        self.tower.get().reach.reach()
     }
 
-    /// Notes that somebody rang and we did not hear it.
     fn missed(&self) {
-        let tower = self.tower.get();
-        tower.heard.store(false, Ordering::Relaxed);
-        let known = tower.missed.swap(true, Ordering::Relaxed);
+        let first = self.tower.get().reach.missed();
         log::log!(
-            if known { log::Level::Debug } else { log::Level::Info },
-            "A ring did not reach this process in time. Where UDP is blocked, its waiters look for themselves, later."
+            if first { log::Level::Info } else { log::Level::Debug },
+            "A wake-up message did not reach this process in time. Where UDP is blocked, its waiters ask \
+             the server when their turn should have come."
         );
+    }
+
+    fn may_have_missed(&self) {
+        if self.tower.get().reach.may_have_missed() {
+            self.missed();
+        }
     }
 
     /// Wakes everybody who sleeps. It reads atomics and writes to descriptors, so a signal handler may call it.
@@ -237,10 +237,11 @@ impl Bell for UdpBell {
         for _ in 0..AT_ONCE {
             let (length, _) = socket.udp.recv_from(&mut datagram).ok()?;
             let Some((id, ring)) = Ring::read(&datagram[..length]) else { continue };
-            if live.contains(&id) || id == socket.test {
-                self.tower.heard.store(true, Ordering::Relaxed);
+            if id == socket.test {
+                self.tower.reach.heard_itself();
             }
             if live.contains(&id) {
+                self.tower.reach.heard();
                 return Some(ring);
             }
         }

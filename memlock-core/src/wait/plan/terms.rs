@@ -47,6 +47,8 @@ pub enum Ended {
 pub enum Seen {
     /// It can be had.
     Free,
+    /// It is reserved for us: nobody else can have it.
+    Reserved,
     /// Somebody has it.
     Held {
         /// Whether its holder will ring when it lets go.
@@ -61,11 +63,13 @@ pub enum Seen {
 pub enum Stand {
     /// We stand in it, and so many before us.
     Behind(usize),
-    /// We do not stand in it: we were rung, or the queue was lost.
+    /// We do not stand in it: we were taken off, to be woken.
     Gone {
         /// How many stand in it.
         waiters: usize,
     },
+    /// There is no queue: the server lost it.
+    Lost,
 }
 
 /// What happened.

@@ -15,12 +15,12 @@ fn plan(limit: Option<u64>) -> Plan {
 }
 
 /// One that has missed the lock and stands in the queue behind `before`.
-fn queued(before: usize, lock: Seen, trusted: bool) -> Plan {
+fn queued(before: usize, lock: Seen, reach: Reach) -> Plan {
     let mut plan = plan(None);
     assert_eq!(plan.step(at(0)), Step::Try);
-    plan.on(Event::Missed, at(0), 0.0, trusted);
+    plan.on(Event::Missed, at(0), 0.0, reach);
     assert_eq!(plan.step(at(0)), Step::Join { front: false });
-    plan.on(Event::Joined { before, lock }, at(0), 0.0, trusted);
+    plan.on(Event::Joined { before, lock }, at(0), 0.0, reach);
     plan
 }
 
@@ -33,22 +33,22 @@ fn sleeps(plan: &mut Plan, now: u64) -> Duration {
 
 #[test]
 fn a_rung_waiter_tries_at_once_and_joins_in_front_if_it_missed() {
-    let mut plan = queued(3, RINGING, true);
-    plan.on(Event::Rung(Duration::ZERO), at(5), 0.5, true);
+    let mut plan = queued(3, RINGING, Reach::Proven);
+    plan.on(Event::Rung(Duration::ZERO), at(5), 0.5, Reach::Proven);
     assert_eq!(plan.step(at(5)), Step::Try);
-    plan.on(Event::Missed, at(6), 0.5, true);
+    plan.on(Event::Missed, at(6), 0.5, Reach::Proven);
     assert_eq!(plan.step(at(6)), Step::Join { front: true });
-    plan.on(Event::Joined { before: 0, lock: RINGING }, at(7), 0.5, true);
+    plan.on(Event::Joined { before: 0, lock: RINGING }, at(7), 0.5, Reach::Proven);
     assert!(matches!(plan.step(at(7)), Step::Sleep(_)));
 }
 
 #[test]
 fn a_waiter_that_is_asked_to_come_later_does_so() {
-    let mut plan = queued(0, RINGING, true);
-    plan.on(Event::Rung(Duration::from_millis(2)), at(5), 0.5, true);
+    let mut plan = queued(0, RINGING, Reach::Proven);
+    plan.on(Event::Rung(Duration::from_millis(2)), at(5), 0.5, Reach::Proven);
     assert_eq!(plan.step(at(5)), Step::Sleep(at(7)));
     assert_eq!(plan.step(at(7)), Step::Try);
-    plan.on(Event::Missed, at(8), 0.5, true);
+    plan.on(Event::Missed, at(8), 0.5, Reach::Proven);
     assert_eq!(plan.step(at(8)), Step::Join { front: true });
 }
 
@@ -56,9 +56,9 @@ fn a_waiter_that_is_asked_to_come_later_does_so() {
 fn whoever_is_first_and_finds_it_free_goes_ahead() {
     let mut plan = Plan::new(at(0), None, OUTAGE, COURTEOUS);
     assert_eq!(plan.step(at(0)), Step::Join { front: false }, "a courteous one does not try first");
-    plan.on(Event::Joined { before: 0, lock: Seen::Free }, at(1), 0.0, true);
+    plan.on(Event::Joined { before: 0, lock: Seen::Free }, at(1), 0.0, Reach::Proven);
     assert_eq!(plan.step(at(1)), Step::Try);
-    plan.on(Event::Missed, at(2), 0.0, true);
+    plan.on(Event::Missed, at(2), 0.0, Reach::Proven);
     assert_eq!(
         plan.step(at(2)),
         Step::Look { lock: true, queue: false },
@@ -70,23 +70,23 @@ fn whoever_is_first_and_finds_it_free_goes_ahead() {
 fn whoever_runs_out_of_time_before_it_tries_what_it_saw_free_leaves_no_place_to_sleep_in() {
     let mut plan = Plan::new(at(0), Some(Duration::from_millis(5)), OUTAGE, COURTEOUS);
     assert_eq!(plan.step(at(0)), Step::Join { front: false });
-    plan.on(Event::Joined { before: 0, lock: Seen::Free }, at(4), 0.0, true);
+    plan.on(Event::Joined { before: 0, lock: Seen::Free }, at(4), 0.0, Reach::Proven);
     assert_eq!(plan.step(at(5)), Step::Leave);
     assert_eq!(plan.place(), None, "the next thread would sleep there, while it is free");
-    plan.on(Event::Left, at(6), 0.0, true);
+    plan.on(Event::Left, at(6), 0.0, Reach::Proven);
     assert_eq!(plan.step(at(6)), Step::End(Ended::TimedOut));
 }
 
 #[test]
 fn the_one_that_was_rung_has_a_moment_before_those_behind_it_go_ahead() {
-    let mut plan = queued(1, Seen::Free, true);
+    let mut plan = queued(1, Seen::Free, Reach::Proven);
     let pause = sleeps(&mut plan, 0);
     assert!(pause >= GRACE && pause <= GRACE * 2, "{pause:?}");
     assert_eq!(plan.step(at(45)), Step::Look { lock: true, queue: false });
     let mut gone_ahead = plan.clone();
-    gone_ahead.on(Event::Looked { stand: None, lock: Some(Seen::Free) }, at(46), 0.0, true);
+    gone_ahead.on(Event::Looked { stand: None, lock: Some(Seen::Free) }, at(46), 0.0, Reach::Proven);
     assert_eq!(gone_ahead.step(at(46)), Step::Try);
-    plan.on(Event::Looked { stand: None, lock: Some(RINGING) }, at(46), 0.0, true);
+    plan.on(Event::Looked { stand: None, lock: Some(RINGING) }, at(46), 0.0, Reach::Proven);
     assert!(sleeps(&mut plan, 46) >= FIRST.0);
 }
 
@@ -94,10 +94,10 @@ fn the_one_that_was_rung_has_a_moment_before_those_behind_it_go_ahead() {
 fn whoever_rang_another_lets_it_pass() {
     let mut plan = Plan::new(at(0), None, OUTAGE, Known { invited: Duration::from_millis(2), ..COURTEOUS });
     assert_eq!(plan.step(at(0)), Step::Join { front: false });
-    plan.on(Event::Joined { before: 0, lock: Seen::Free }, at(1), 0.0, true);
+    plan.on(Event::Joined { before: 0, lock: Seen::Free }, at(1), 0.0, Reach::Proven);
     assert_eq!(plan.step(at(1)), Step::Sleep(at(3)), "it may be on its way");
     assert_eq!(plan.step(at(3)), Step::Look { lock: true, queue: false });
-    plan.on(Event::Looked { stand: None, lock: Some(Seen::Free) }, at(4), 0.0, true);
+    plan.on(Event::Looked { stand: None, lock: Some(Seen::Free) }, at(4), 0.0, Reach::Proven);
     assert_eq!(plan.step(at(4)), Step::Try, "and if not, it had its chance");
 }
 
@@ -106,7 +106,7 @@ fn a_healthy_queue_is_left_in_peace() {
     // 32 waiters, half a second each: together they ask for less than one thing per turn.
     let mut asked = 0;
     for before in 0..32_u64 {
-        let mut plan = queued(before as usize, RINGING, true);
+        let mut plan = queued(before as usize, RINGING, Reach::Proven);
         let mut now = 0;
         while now < (before + 1) * 500 {
             match plan.step(at(now)) {
@@ -114,7 +114,12 @@ fn a_healthy_queue_is_left_in_peace() {
                 Step::Look { lock, queue } => {
                     asked += u32::from(lock) + u32::from(queue);
                     let stand = queue.then_some(Stand::Behind((before - now / 500) as usize));
-                    plan.on(Event::Looked { stand, lock: lock.then_some(RINGING) }, at(now), 0.5, true);
+                    plan.on(
+                        Event::Looked { stand, lock: lock.then_some(RINGING) },
+                        at(now),
+                        0.5,
+                        Reach::Proven,
+                    );
                 }
                 other => panic!("{other:?} after {now} ms"),
             }
@@ -125,34 +130,34 @@ fn a_healthy_queue_is_left_in_peace() {
 
 #[test]
 fn a_queue_that_stands_still_is_looked_at_closely() {
-    let mut plan = queued(5, RINGING, true);
+    let mut plan = queued(5, RINGING, Reach::Proven);
     let pause = sleeps(&mut plan, 0).as_millis() as u64;
     assert!(pause <= 3600);
     assert_eq!(plan.step(at(pause)), Step::Look { lock: false, queue: true });
-    plan.on(Event::Looked { stand: Some(Stand::Behind(4)), lock: None }, at(pause), 0.0, true);
+    plan.on(Event::Looked { stand: Some(Stand::Behind(4)), lock: None }, at(pause), 0.0, Reach::Proven);
     assert_eq!(plan.step(at(pause)), Step::Look { lock: true, queue: false });
-    plan.on(Event::Looked { stand: None, lock: Some(Seen::Free) }, at(pause), 0.0, true);
+    plan.on(Event::Looked { stand: None, lock: Some(Seen::Free) }, at(pause), 0.0, Reach::Proven);
     let grace = sleeps(&mut plan, pause).as_millis() as u64;
     plan.step(at(pause + grace));
-    plan.on(Event::Looked { stand: None, lock: Some(Seen::Free) }, at(pause + grace), 0.0, true);
+    plan.on(Event::Looked { stand: None, lock: Some(Seen::Free) }, at(pause + grace), 0.0, Reach::Proven);
     assert_eq!(plan.step(at(pause + grace)), Step::Try);
 }
 
 #[test]
 fn without_bells_a_young_wait_asks_often_and_an_old_one_seldom() {
-    let mut plan = queued(0, SILENT, true);
+    let mut plan = queued(0, SILENT, Reach::Proven);
     let (mut now, mut looks) = (0, 0);
     while now < 10_000 {
         let pause = sleeps(&mut plan, now);
         assert!(
-            pause <= Duration::from_millis(if now < 1000 { 280 } else { 1000 }),
+            pause <= Duration::from_millis(if now < 1000 { 280 } else { 700 }),
             "{pause:?} after {now} ms"
         );
         now += pause.as_millis() as u64 + 1;
         let Step::Look { lock: true, queue } = plan.step(at(now)) else { panic!("no look") };
         looks += 1 + u64::from(queue);
         let stand = queue.then_some(Stand::Behind(0));
-        plan.on(Event::Looked { stand, lock: Some(SILENT) }, at(now), 1.0, true);
+        plan.on(Event::Looked { stand, lock: Some(SILENT) }, at(now), 1.0, Reach::Proven);
     }
     assert!(looks <= 30, "{looks} commands in 10 seconds");
 }
@@ -160,27 +165,27 @@ fn without_bells_a_young_wait_asks_often_and_an_old_one_seldom() {
 #[test]
 fn the_holders_end_is_not_slept_through() {
     let lock = Seen::Held { rings: true, left: Some(Duration::from_millis(700)) };
-    let mut plan = queued(0, lock, true);
+    let mut plan = queued(0, lock, Reach::Proven);
     assert!(sleeps(&mut plan, 0) <= Duration::from_millis(350));
 }
 
 #[test]
 fn a_waiter_that_was_passed_over_takes_its_turn() {
-    let mut plan = queued(0, RINGING, true);
+    let mut plan = queued(0, RINGING, Reach::Proven);
     let gone = Stand::Gone { waiters: 2 };
     assert!(plan.was_passed_over(gone) && !plan.was_passed_over(Stand::Behind(0)));
     let mut free = plan.clone();
-    free.on(Event::Looked { stand: Some(gone), lock: Some(Seen::Free) }, at(1), 0.0, false);
+    free.on(Event::Looked { stand: Some(gone), lock: Some(Seen::Free) }, at(1), 0.0, Reach::Unreachable);
     assert_eq!(free.step(at(1)), Step::Try);
-    plan.on(Event::Looked { stand: Some(gone), lock: Some(RINGING) }, at(1), 0.0, false);
+    plan.on(Event::Looked { stand: Some(gone), lock: Some(RINGING) }, at(1), 0.0, Reach::Unreachable);
     assert_eq!(plan.step(at(1)), Step::Join { front: true });
 }
 
 #[test]
 fn a_queue_that_is_full_is_left_until_there_is_room() {
-    let mut plan = queued(MOST_WAITERS, RINGING, true);
+    let mut plan = queued(MOST_WAITERS, RINGING, Reach::Proven);
     assert_eq!(plan.step(at(0)), Step::StepOut);
-    plan.on(Event::Left, at(1), 0.0, true);
+    plan.on(Event::Left, at(1), 0.0, Reach::Proven);
     assert!(sleeps(&mut plan, 1) <= POLL[1]);
     let mut now = 1;
     loop {
@@ -189,7 +194,7 @@ fn a_queue_that_is_full_is_left_until_there_is_room() {
             Step::Look { lock: true, queue } => {
                 let waiters = if now < 5000 { MOST_WAITERS } else { 100 };
                 let stand = queue.then_some(Stand::Gone { waiters });
-                plan.on(Event::Looked { stand, lock: Some(RINGING) }, at(now), 0.0, true);
+                plan.on(Event::Looked { stand, lock: Some(RINGING) }, at(now), 0.0, Reach::Proven);
             }
             Step::Join { front: false } => break,
             other => panic!("{other:?}"),
@@ -200,29 +205,29 @@ fn a_queue_that_is_full_is_left_until_there_is_room() {
 
 #[test]
 fn a_wait_that_ends_leaves_the_queue_and_nothing_more() {
-    let mut cancelled = queued(2, RINGING, true);
-    cancelled.on(Event::Interrupted, at(3), 0.0, true);
+    let mut cancelled = queued(2, RINGING, Reach::Proven);
+    cancelled.on(Event::Interrupted, at(3), 0.0, Reach::Proven);
     assert_eq!(cancelled.step(at(3)), Step::Leave);
-    cancelled.on(Event::Rung(Duration::ZERO), at(3), 0.0, true);
+    cancelled.on(Event::Rung(Duration::ZERO), at(3), 0.0, Reach::Proven);
     assert_eq!(cancelled.step(at(3)), Step::Leave, "a bell that comes too late is passed on by leaving");
-    cancelled.on(Event::Left, at(4), 0.0, true);
+    cancelled.on(Event::Left, at(4), 0.0, Reach::Proven);
     assert_eq!(cancelled.step(at(4)), Step::End(Ended::Interrupted));
 
     let mut late = plan(Some(10));
     assert_eq!(late.step(at(50)), Step::Try, "the first try is made, however late");
-    late.on(Event::Missed, at(51), 0.0, true);
+    late.on(Event::Missed, at(51), 0.0, Reach::Proven);
     assert_eq!(late.step(at(51)), Step::End(Ended::TimedOut), "it never stood in the queue");
 }
 
 #[test]
 fn an_outage_is_ridden_out_for_so_long() {
-    let mut plan = queued(0, RINGING, true);
+    let mut plan = queued(0, RINGING, Reach::Proven);
     let mut now = 1000;
     plan.step(at(now));
     for _ in 0..1000 {
         match plan.step(at(now)) {
             Step::Sleep(until) => now = until.since(at(0)).as_millis() as u64 + 1,
-            Step::Look { lock: true, .. } => plan.on(Event::Failed, at(now), 0.0, true),
+            Step::Look { lock: true, .. } => plan.on(Event::Failed, at(now), 0.0, Reach::Proven),
             Step::End(Ended::Outage) => break,
             other => panic!("{other:?}"),
         }
@@ -230,10 +235,15 @@ fn an_outage_is_ridden_out_for_so_long() {
     assert!((5900..6500).contains(&now), "{now}");
 }
 
+fn any_reach() -> impl Strategy<Value = Reach> {
+    prop_oneof![Just(Reach::Proven), Just(Reach::Untested), Just(Reach::Unreachable)]
+}
+
 /// Any event, whether it fits or not: the server and other processes may say anything.
 fn any_event() -> impl Strategy<Value = Event> {
     let seen = prop_oneof![
         Just(Seen::Free),
+        Just(Seen::Reserved),
         (any::<bool>(), proptest::option::of(0_u64..100_000))
             .prop_map(|(rings, left)| Seen::Held { rings, left: left.map(Duration::from_millis) }),
     ];
@@ -259,16 +269,16 @@ proptest! {
     fn whatever_happens_a_wait_sleeps_soundly_and_comes_to_its_end(
         limit in proptest::option::of(0_u64..20_000),
         courteous: bool,
-        events in proptest::collection::vec((any_event(), 0_u64..3000, 0.0..1.0_f64, any::<bool>()), 0..60),
+        events in proptest::collection::vec((any_event(), 0_u64..3000, 0.0..1.0_f64, any_reach()), 0..60),
     ) {
         let mut plan = Plan::new(at(0), limit.map(Duration::from_millis), OUTAGE, Known { courteous, ..Known::default() });
         let first = plan.step(at(0));
         prop_assert_eq!(first, if courteous { Step::Join { front: false } } else { Step::Try });
         let (mut now, mut interrupted) = (0, false);
-        for (event, passed, chance, trusted) in events {
+        for (event, passed, chance, reach) in events {
             now += passed;
             interrupted |= event == Event::Interrupted;
-            plan.on(event, at(now), chance, trusted);
+            plan.on(event, at(now), chance, reach);
             let step = plan.step(at(now));
             prop_assert_eq!(step, plan.step(at(now)), "asking changes nothing");
             let late = limit.is_some_and(|limit| limit <= now);
@@ -283,20 +293,20 @@ proptest! {
                 prop_assert_eq!(step, Step::Try);
             }
         }
-        plan.on(Event::Interrupted, at(now), 0.0, true);
-        plan.on(Event::Left, at(now), 0.0, true);
+        plan.on(Event::Interrupted, at(now), 0.0, Reach::Proven);
+        plan.on(Event::Left, at(now), 0.0, Reach::Proven);
         let end = plan.step(at(now));
         prop_assert!(matches!(end, Step::End(_)), "{:?}", end);
-        plan.on(Event::Rung(Duration::ZERO), at(now), 0.0, true);
+        plan.on(Event::Rung(Duration::ZERO), at(now), 0.0, Reach::Proven);
         prop_assert_eq!(plan.step(at(now)), end, "the end is the end");
     }
 
     /// Left alone with a lock that nobody holds, a waiter takes it, wherever it stands and whatever it believes.
     #[test]
     fn a_free_lock_is_found_by_every_waiter(
-        before in 0_usize..511, trusted: bool, rings: bool, chance in 0.0..1.0_f64, dead in 0_usize..511,
+        before in 0_usize..511, reach in any_reach(), rings: bool, chance in 0.0..1.0_f64, dead in 0_usize..511,
     ) {
-        let mut plan = queued(before, Seen::Held { rings, left: None }, trusted);
+        let mut plan = queued(before, Seen::Held { rings, left: None }, reach);
         let mut now = 0;
         let took = loop {
             match plan.step(at(now)) {
@@ -305,14 +315,14 @@ proptest! {
                     // All before it but the dead are gone; the dead never go.
                     let stand = queue.then_some(Stand::Behind(before.min(dead)));
                     let lock = lock.then_some(Seen::Free);
-                    plan.on(Event::Looked { stand, lock }, at(now), chance, trusted);
+                    plan.on(Event::Looked { stand, lock }, at(now), chance, reach);
                 }
                 Step::Try => break now,
                 other => panic!("{other:?}"),
             }
             prop_assert!(now < 100_000);
         };
-        // A long queue that moved fast until it stopped is trusted to go on so for a while.
+        // A long queue that moved fast until it stopped is reach to go on so for a while.
         let bound = if before < 8 { 8_000 } else { 40_000 };
         prop_assert!(took <= bound, "after {} ms behind {}, {} dead", took, before, dead);
     }
@@ -321,28 +331,38 @@ proptest! {
 /// Found by the simulation: a waiter that saw its queue stand still went to sleep for half a minute.
 #[test]
 fn a_queue_that_stood_still_is_not_believed_to_be_slow_for_long() {
-    let mut plan = queued(2, RINGING, true);
+    let mut plan = queued(2, RINGING, Reach::Proven);
     let first = sleeps(&mut plan, 0).as_millis() as u64;
     assert_eq!(plan.step(at(first)), Step::Look { lock: false, queue: true });
     // An outage, after which one waiter less stands before us.
     let later = first + 60_000;
-    plan.on(Event::Looked { stand: Some(Stand::Behind(1)), lock: Some(RINGING) }, at(later), 1.0, true);
+    plan.on(
+        Event::Looked { stand: Some(Stand::Behind(1)), lock: Some(RINGING) },
+        at(later),
+        1.0,
+        Reach::Proven,
+    );
     assert!(sleeps(&mut plan, later) < Duration::from_secs(5));
     // And in the longest queue of all.
-    let mut plan = queued(500, RINGING, true);
+    let mut plan = queued(500, RINGING, Reach::Proven);
     let first = sleeps(&mut plan, 0).as_millis() as u64;
     plan.step(at(first));
-    plan.on(Event::Looked { stand: Some(Stand::Behind(499)), lock: Some(RINGING) }, at(later), 1.0, true);
+    plan.on(
+        Event::Looked { stand: Some(Stand::Behind(499)), lock: Some(RINGING) },
+        at(later),
+        1.0,
+        Reach::Proven,
+    );
     assert!(sleeps(&mut plan, later) < Duration::from_secs(12));
 }
 
 /// Found by the simulation: each time a waiter of a line timed out, the next one began its pause anew.
 #[test]
 fn whoever_takes_a_place_over_looks_when_the_last_one_would_have_looked() {
-    let mut first = queued(1, RINGING, false);
+    let mut first = queued(1, RINGING, Reach::Unreachable);
     let pause = sleeps(&mut first, 0);
     let mut next = plan(None);
-    next.take_over(first.place().unwrap(), false);
+    next.take_over(first.place().unwrap(), Reach::Unreachable);
     assert_eq!(next.step(at(pause.as_millis() as u64 / 2)), Step::Sleep(at(0) + pause));
     assert!(matches!(next.step(at(2000)), Step::Look { .. }));
 }

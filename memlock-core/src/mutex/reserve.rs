@@ -1,0 +1,143 @@
+//! Reserving the mutex for the next waiter, which may not hear that it is woken.
+//!
+//! A release wakes the next waiter by a datagram, and a firewall may drop that in silence. If the lock were simply free
+//! then, whoever happens to look would take it, and a waiter that hears nothing would be passed over for ever. So where the
+//! next waiter is not proven reachable, the releaser puts an item of 1 to 3 seconds in the lock's place that names it:
+//!
+//! | a waiter that sees it | does |
+//! | --- | --- |
+//! | the one that is named | swaps it for its own record, by its version: one atomic step, and the lock is held |
+//! | any other | goes on waiting; once it has seen the same one for a second, it removes it: that waiter is dead, or too slow |
+//!
+//! A releaser may be so slow to reserve it that the waiter has found the lock free, held it and released it meanwhile. Then
+//! nobody is there to claim it. Both write the queue afterwards: whichever of the two comes second finds the line gone
+//! and takes the reservation back (`Reserve::withdraw`), before it wakes the next.
+//!
+//! It is a lock that nobody holds, so nothing that is true of the lock's item changes: plain clients are kept out, and the
+//! server ends it by itself. Who is reachable says so in its line in the queue; hence those pay for nothing, and the others
+//! one round trip more.
+
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::clock::Moment;
+use crate::error::{ErrorKind, Result};
+use crate::flaw::{self, Flaw};
+use crate::lease::Ttl;
+use crate::name::Key;
+use crate::owner::OwnerRecord;
+use crate::store::{Item, Op, Reply, Route, Version};
+use crate::wait::entries::WaitId;
+use crate::wait::{Reserve, Waker};
+
+use super::{Ask, Lock, Mutex};
+
+/// For so long it is there for the waiter that is named.
+const LIFE: Duration = Duration::from_secs(1);
+
+/// Wakes the waiters of a mutex that nobody holds.
+pub(super) fn waker<'a>(client: &'a Client, route: Route, key: &'a Key) -> Waker<'a, Ask, Lock> {
+    let reserver = Box::new(Reserver { client, route, key });
+    Waker { reserver: Some(reserver), ..Waker::new(client, client.mutex_waiters(), key) }
+}
+
+/// Reserves a mutex.
+pub(super) struct Reserver<'a> {
+    pub(super) client: &'a Client,
+    pub(super) route: Route,
+    pub(super) key: &'a Key,
+}
+
+impl Reserve for Reserver<'_> {
+    fn reserve(&self, id: WaitId) -> bool {
+        if flaw::has(Flaw::ReserveForNobody) {
+            return true;
+        }
+        let Reserver { client, route, key } = *self;
+        let Ok(identity) = client.identity() else { return false };
+        let value = identity.reservation(id, client.clock());
+        let add = Op::Add { key, value: &value, ttl: Ttl::covering(LIFE) };
+        matches!(client.one(route, add), Ok(Reply::Stored(_)))
+    }
+
+    /// If it fails, the reservation ends by itself.
+    fn withdraw(&self, ids: &[WaitId]) {
+        if let Ok(Some(item)) = self.client.get(self.route, self.key) {
+            self.withdraw_if(&item, ids);
+        }
+    }
+}
+
+impl Reserver<'_> {
+    /// Frees it if this is a reservation for one of these. True if it is free now.
+    pub(super) fn withdraw_if(&self, item: &Item, ids: &[WaitId]) -> bool {
+        let Reserver { client, route, key } = *self;
+        let delete = Op::Delete { key, version: item.version };
+        let is_theirs = reserved_for(item).is_some_and(|id| ids.contains(&id));
+        is_theirs && matches!(client.one(route, delete), Ok(Reply::Deleted))
+    }
+}
+
+/// The waiter that it is reserved for, if any.
+fn reserved_for(item: &Item) -> Option<WaitId> {
+    OwnerRecord::parse(&item.value)?.reserved_for
+}
+
+impl Mutex {
+    /// Removes a reservation. True when nobody holds the mutex now.
+    pub(super) fn remove(&self, version: Version) -> Result<bool> {
+        match self.client.one(self.route, Op::Delete { key: &self.key, version }) {
+            Ok(reply) => Ok(matches!(reply, Reply::Deleted | Reply::Missing)),
+            Err(failure) if failure.error.kind() == ErrorKind::Protocol => Err(failure.error),
+            Err(failure) => Err(failure.of_read()),
+        }
+    }
+}
+
+/// What a waiter knows of reservations.
+#[derive(Debug, Default)]
+pub(super) struct Reservations {
+    /// Under which ids we stood in the queue.
+    ids: Vec<WaitId>,
+    /// Whether it may be reserved for one of them without our being told.
+    unproven: bool,
+    /// The version by which it is reserved for us.
+    claim: Option<Version>,
+    /// The version by which it is reserved for somebody else, and since when we know.
+    others: Option<(Version, Moment)>,
+}
+
+impl Reservations {
+    /// We stand in the queue under these ids.
+    pub(super) fn stands(&mut self, ids: &[WaitId], proven: bool) {
+        self.ids = ids.to_vec();
+        self.unproven |= !proven;
+    }
+
+    pub(super) fn may_come(&self) -> bool {
+        self.unproven && !self.ids.is_empty()
+    }
+
+    /// The version to be replaced, once.
+    pub(super) fn claim(&mut self) -> Option<Version> {
+        self.claim.take()
+    }
+
+    /// Whether it is reserved for us; if so, this is what to claim.
+    pub(super) fn is_ours(&mut self, item: &Item) -> bool {
+        let ours = reserved_for(item).is_some_and(|waiter| self.ids.contains(&waiter));
+        let ours = ours || !self.ids.is_empty() && flaw::has(Flaw::ClaimAnything);
+        self.claim = ours.then_some(item.version);
+        ours
+    }
+
+    /// Whether it has been reserved for somebody else for too long, as far as we saw.
+    pub(super) fn is_stale(&mut self, item: &Item, record: &OwnerRecord, now: Moment) -> bool {
+        let seen = self.others.take().filter(|(version, _)| *version == item.version);
+        if record.reserved_for.is_none() && !flaw::has(Flaw::BreakWhatIsHeld) {
+            return false;
+        }
+        let (_, since) = *self.others.insert(seen.unwrap_or((item.version, now)));
+        now.since(since) >= LIFE
+    }
+}

@@ -1,0 +1,88 @@
+//! Waking the next waiter, by whatever reaches it.
+//!
+//! A waiter of this process is woken directly. One elsewhere is sent a message; if its line does not
+//! say that it is proven reachable, what it waits for is reserved for it as well, so that it finds it
+//! when it looks.
+
+use std::time::Duration;
+
+use super::bell::{Behind, Ring};
+use super::entries::{Entry, WaitId};
+use super::goal::Reserve;
+use super::hall::Hall;
+use crate::client::Client;
+use crate::flaw::{self, Flaw};
+use crate::name::Key;
+
+/// What became of waking a waiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Delivery {
+    /// It is woken, or its turn is reserved for it: its line can be taken off.
+    Sent,
+    /// It is dead, or cannot be woken at all.
+    Gone,
+    /// Somebody else has what it waits for: its line stays, and the next release sees to it.
+    Kept,
+}
+
+/// How waiters are woken, as the queue knows it.
+pub(crate) trait Wake {
+    /// Wakes a waiter.
+    fn wake(&self, entry: &Entry<'_>, ring: Ring) -> Delivery;
+    /// Takes back what was reserved for waiters that have had their turn by now.
+    fn withdraw(&self, ids: &[WaitId]);
+    /// Whether it is certain to hear that.
+    fn is_heard_by(&self, entry: &Entry<'_>) -> bool;
+}
+
+/// Wakes the waiters of an item.
+pub(crate) struct Waker<'a, A, G> {
+    pub(crate) client: &'a Client,
+    pub(crate) hall: &'a Hall<A, G>,
+    pub(crate) key: &'a Key,
+    /// When they are to come.
+    pub(crate) after: Duration,
+    /// How many of those behind it a waiter is told of.
+    pub(crate) told: usize,
+    /// Who was woken before.
+    pub(crate) called: Option<WaitId>,
+    pub(crate) reserver: Option<Box<dyn Reserve + 'a>>,
+}
+
+impl<'a, A, G> Waker<'a, A, G> {
+    /// They are to come at once and are told of all behind them, and nothing can be reserved for them.
+    pub(crate) fn new(client: &'a Client, hall: &'a Hall<A, G>, key: &'a Key) -> Self {
+        Waker { client, hall, key, after: Duration::ZERO, told: Behind::MOST, called: None, reserver: None }
+    }
+}
+
+impl<A: Copy, G> Wake for Waker<'_, A, G> {
+    fn wake(&self, entry: &Entry<'_>, ring: Ring) -> Delivery {
+        let trusted = self.called.is_some() && flaw::has(Flaw::TrustTheRingAhead);
+        if self.called == Some(entry.id) || trusted || self.hall.ring(self.key, entry.id) {
+            return Delivery::Sent;
+        }
+        let after = if entry.proven { self.after.max(ring.after) } else { ring.after };
+        let ring = Ring { after, behind: ring.behind.first(self.told) };
+        let sent = |address| self.client.bells().ring(address, entry.id, ring);
+        match (entry.bell.map(sent), &self.reserver) {
+            (Some(false), _) => Delivery::Gone,
+            (Some(true), _) if entry.proven => Delivery::Sent,
+            // The message went first: a waiter that sees the reservation and has not heard it knows that it was missed.
+            (_, Some(reserver)) if reserver.reserve(entry.id) => Delivery::Sent,
+            (_, Some(_)) => Delivery::Kept,
+            (Some(true), None) => Delivery::Sent,
+            (None, None) => Delivery::Gone,
+        }
+    }
+
+    fn withdraw(&self, ids: &[WaitId]) {
+        if let Some(reserver) = &self.reserver {
+            reserver.withdraw(ids);
+        }
+    }
+
+    fn is_heard_by(&self, entry: &Entry<'_>) -> bool {
+        entry.proven || self.hall.has(self.key, entry.id)
+    }
+}
