@@ -21,7 +21,7 @@ use memlock_tests::server::Memcached;
 
 use chance::Chance;
 use history::{History, Holder, Process, Sight};
-use line::{KEYS, name};
+use line::{KEYS, Line, What, name};
 
 #[path = "support/churn/chance.rs"]
 mod chance;
@@ -35,6 +35,8 @@ mod line;
 /// How long the processes may take to end once they are asked to: a killed holder's lease and a look by every
 /// waiter that nobody rings.
 const END_LIMIT: Duration = Duration::from_secs(20);
+/// For a lock whose holder waits for something else to happen.
+const LONG_LEASE: Duration = Duration::from_secs(60);
 /// How often the locks are looked at on the server.
 const LOOK: Duration = Duration::from_millis(10);
 /// How many releases may be needed to take the entries of the dead off one queue.
@@ -65,6 +67,19 @@ fn who_gives_up_or_leaves_leaves_no_entry_behind() {
     for key in 0..KEYS {
         assert_eq!(queue(&server, key), 0, "key {key}: an entry was left behind, and nobody was killed");
     }
+}
+
+#[test]
+fn a_wait_that_begins_between_the_kill_and_its_effect_takes_no_time() {
+    let [killed, began, end] = [5, 6, 9].map(Duration::from_secs);
+    let line = Line { at: began, wait: 0, what: What::Began { key: 0, limit: None } };
+    let waits = history::parse(&line.write(), 0, Some(killed), end);
+    assert_eq!((waits[0].began, waits[0].ended), (began, began));
+    let processes = vec![Process { pid: 1, deaf: false, killed: Some((killed, end)) }];
+    let history = History { processes, waits, sights: [const { Vec::new() }; KEYS] };
+    let findings = checks::check(&history);
+    assert!(findings.violations.is_empty() && findings.free.is_empty());
+    assert!(checks::summary(&history, &findings).contains("longest wait 0ns"));
 }
 
 /// The processes of one test.
@@ -270,14 +285,17 @@ fn queue(server: &Memcached, key: usize) -> usize {
 /// Locks and unlocks until the queue of a key is empty; gives how often. A release looks at the queue only if somebody
 /// waits, so the first time somebody does.
 fn take_off_the_dead(server: &Memcached, key: usize) -> usize {
-    let mutex = || Client::connect(&server.url()).unwrap().mutex(name(key), MIN_LEASE).unwrap();
-    let last = mutex();
+    let mutex = |lease| Client::connect(&server.url()).unwrap().mutex(name(key), lease).unwrap();
+    let last = mutex(MIN_LEASE);
     if queue(server, key) > 0 {
         let before = queue(server, key);
-        let mut first = mutex().lock().unwrap();
+        // It is held until the other one waits, however long that takes to begin.
+        let mut first = mutex(LONG_LEASE).lock().unwrap();
         thread::scope(|scope| {
             scope.spawn(|| last.lock().unwrap().unlock().unwrap());
+            let began = now();
             while queue(server, key) == before {
+                assert!(now() < began + LONG_LEASE, "key {key}: the waiter never joined the queue");
                 thread::sleep(Duration::from_millis(1));
             }
             first.unlock().unwrap();

@@ -97,20 +97,25 @@ impl Waited {
     }
 }
 
-/// Reads the history that a process wrote. `end`: when all was over.
+/// Reads the history that a process wrote. `killed`: when the signal was about to be sent; `end`: when all was over.
 pub(crate) fn read(file: &Path, process: usize, killed: Option<Duration>, end: Duration) -> Vec<Waited> {
     // One that was killed at once may not have made its file yet.
-    let text = std::fs::read_to_string(file).unwrap_or_default();
+    parse(&std::fs::read_to_string(file).unwrap_or_default(), process, killed, end)
+}
+
+/// [`read`] of the text of a file.
+pub(crate) fn parse(text: &str, process: usize, killed: Option<Duration>, end: Duration) -> Vec<Waited> {
     let mut waits: HashMap<u64, Waited> = HashMap::new();
     for line in text.split_inclusive('\n') {
         let Some(line) = line.strip_suffix('\n') else {
-            assert!(killed.is_some(), "{} ends with half a line", file.display());
+            assert!(killed.is_some(), "process {process}: its history ends with half a line");
             break;
         };
-        let Line { at, wait: number, what } =
-            Line::read(line).unwrap_or_else(|| panic!("{} cannot be read at {line:?}", file.display()));
+        let Line { at, wait: number, what } = Line::read(line)
+            .unwrap_or_else(|| panic!("process {process}: its history cannot be read at {line:?}"));
         if let What::Began { key, limit } = what {
-            let (ended, end) = (killed.unwrap_or(end), End::Died);
+            // The process goes on until the signal reaches it, and may begin to wait meanwhile.
+            let (ended, end) = (killed.unwrap_or(end).max(at), End::Died);
             let waited = Waited { process, number, key, began: at, limit, cancelled: None, ended, end };
             assert!(waits.insert(number, waited).is_none(), "a wait began twice: {line}");
             continue;
@@ -127,7 +132,7 @@ pub(crate) fn read(file: &Path, process: usize, killed: Option<Duration>, end: D
             }
             (What::Leaving, End::Got(hold)) => hold.leaving = Some(at),
             (What::Left(answer), End::Got(hold)) => hold.left = Some((at, answer)),
-            (what, _) => panic!("{}: {what:?} at the wrong time", file.display()),
+            (what, _) => panic!("process {process}: {what:?} at the wrong time"),
         }
     }
     let mut waits: Vec<Waited> = waits.into_values().collect();
