@@ -29,7 +29,7 @@ CARGO_FUZZ := target/tools/bin/cargo-fuzz
 SECONDS ?= 20
 RUFF := $(VENV)/bin/ruff
 # Python without a suffix, which ruff does not find by itself.
-SCRIPTS := benches/run benches/run-contended examples/dedupe/run examples/demo/run examples/payments/run examples/rate_limit/run fuzz/run
+SCRIPTS := benches/run benches/run-contended examples/dedupe/run examples/demo/run examples/payments/run examples/rate_limit/run fuzz/run tests/repeat
 
 .PHONY: help
 help: ## list the targets
