@@ -109,6 +109,8 @@ impl Exchange<'_> {
                 send(self.server, rest)
             }
             Fault::CutRequestAfter(length) => {
+                // The reply to a whole request must not come before the cut.
+                self.fall_silent();
                 self.shared.count_hit();
                 let sent = send(self.server, &burst.bytes[..length.min(burst.bytes.len())]);
                 self.cut();
