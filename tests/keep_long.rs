@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use memlock_core::{Client, Keep, Kept, Notice, Release, Request, Wait};
 use memlock_tests::proxy::Proxy;
 use memlock_tests::server::Memcached;
+use memlock_tests::stopwatch::Stopwatch;
 
 const LOCKS: usize = 1000;
 /// One of each of so many semaphores.
@@ -107,17 +108,20 @@ fn a_thousand_locks_and_some_permits_are_kept_for_a_minute_by_one_thread() {
     thread::sleep(Duration::from_secs(3));
     let before = keepers();
     assert_eq!(before.len(), LEASES.len(), "there is one thread for each client");
+    let watch = Stopwatch::start();
     let rounds = thread::scope(|scope| {
         let count = |proxy| scope.spawn(move || rounds(proxy, HELD));
         let counting = holders.each_ref().map(|holder| holder.servers.proxies.each_ref().map(count));
         counting.map(|counting| counting.map(|counting| counting.join().unwrap()))
     });
+    // The share of the time for which the machine did not run us.
+    let late = 1.0 - watch.elapsed().div_duration_f64(HELD).min(1.0);
     let used = keepers().iter().sum::<Duration>() - before.iter().sum();
     println!("packets in each round: {rounds:?}; {used:?} of a processor");
     assert!(used.div_duration_f64(HELD) < CPU_SHARE);
     for (holder, rounds) in holders.iter().zip(&rounds) {
         for rounds in rounds {
-            check_rounds(rounds, holder.lease);
+            check_rounds(rounds, holder.lease, late);
         }
         assert!(holder.told.try_recv().is_err(), "nothing was lost, nor in danger");
         assert!(holder.kept.iter().all(|kept| kept.is_held() && kept.lost().is_none()));
@@ -126,14 +130,15 @@ fn a_thousand_locks_and_some_permits_are_kept_for_a_minute_by_one_thread() {
     }
 }
 
-fn check_rounds(rounds: &[usize], lease: Duration) {
+fn check_rounds(rounds: &[usize], lease: Duration, late: f64) {
     let thirds = HELD.div_duration_f64(lease / 3);
     // What is due soon goes along, so that a round may come early.
     let range = thirds * 0.9 - 1.0..=thirds * 1.25 + 1.0;
     assert!(range.contains(&(rounds.len() as f64)), "{} rounds with leases of {lease:?}", rounds.len());
     // A server that takes 50 ms to answer is asked again what it did: that may happen on a busy machine.
     assert!(rounds.iter().all(|&packets| packets <= 4), "{rounds:?}");
-    assert!(rounds.iter().filter(|&&packets| packets > 2).count() <= 1 + rounds.len() / 10, "{rounds:?}");
+    let more = rounds.iter().filter(|&&packets| packets > 2).count() as f64;
+    assert!(more <= 1.0 + rounds.len() as f64 * (0.1 + late), "{rounds:?}, late {late}");
 }
 
 /// Somebody else finds all locks held, and only the permits that are left.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::{ErrorKind, Extension, Permit, Release, Request, Semaphore, SetUp, Wait, Waited};
+use memlock_tests::cost::usual_cost;
 
 use super::{Bench, LEASE};
 
@@ -186,12 +187,12 @@ fn what_it_costs_does_not_depend_on_the_number_of_permits() {
         for _ in 0..3 {
             drop(semaphore.acquire().unwrap());
         }
-        let counted = |run: &dyn Fn()| {
+        let cost = usual_cost(|| {
             let before = bench.server.commands();
-            run();
+            drop(semaphore.acquire().unwrap());
             bench.server.commands() - before
-        };
-        costs.push((permits, counted(&|| drop(semaphore.acquire().unwrap()))));
+        });
+        costs.push((permits, cost));
     }
     assert!(costs.iter().all(|(_, cost)| *cost == costs[0].1), "{costs:?}");
     assert_eq!(costs[0].1, 5, "a write and a read; a write, the queue and a read");

@@ -13,9 +13,9 @@ fn faults() -> [Fault; 7] {
         Fault::SwallowReply,
         Fault::CutAfterRequest,
         Fault::CutReplyAfter(3),
-        Fault::DelayReply(Duration::from_millis(700)),
+        Fault::DelayReply(Duration::from_millis(900)),
         Fault::DropRequest,
-        Fault::DelayRest(0, Duration::from_millis(700)),
+        Fault::DelayRest(0, Duration::from_millis(900)),
         Fault::GarbleReply(b"NOT_FOUNDLING\r\n".to_vec()),
     ]
 }
@@ -23,7 +23,7 @@ fn faults() -> [Fault; 7] {
 /// One whose writes are in trouble, beside one that looks on.
 fn in_trouble(bench: &Bench) -> (Proxy, Semaphore, Semaphore) {
     let proxy = Proxy::start(bench.server.address());
-    let client = Client::connect(&format!("{}?io_timeout=300ms", proxy.url())).unwrap();
+    let client = Client::connect(&format!("{}?io_timeout=500ms", proxy.url())).unwrap();
     let witness = bench.semaphore(2);
     drop(witness.acquire().unwrap());
     (proxy, client.semaphore("s", 2, LEASE).unwrap(), witness)
@@ -43,7 +43,7 @@ fn a_grant_whose_reply_is_lost_is_found_and_kept() {
         assert_eq!(proxy.hits(), 1, "{fault:?}");
         assert_eq!(available(&witness), 1, "{fault:?}: granted twice, or not at all");
         // A request that was only late.
-        thread::sleep(Duration::from_millis(800));
+        thread::sleep(Duration::from_millis(1000));
         assert_eq!(available(&witness), 1, "{fault:?}");
         assert_eq!(permit.release().unwrap(), Release::Released, "{fault:?}");
         assert_eq!(available(&witness), 2, "{fault:?}");
@@ -60,7 +60,7 @@ fn a_release_whose_reply_is_lost_is_settled() {
         assert_eq!(permit.release().unwrap(), Release::Released, "{fault:?}");
         assert_eq!(available(&witness), 2, "{fault:?}");
         let next = witness.acquire().unwrap();
-        thread::sleep(Duration::from_millis(800));
+        thread::sleep(Duration::from_millis(1000));
         assert_eq!(available(&witness), 1, "{fault:?}: another's permit was given back");
         drop(next);
     }

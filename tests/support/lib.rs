@@ -3,7 +3,9 @@
 //! - [`server`]: a real memcached of one's own, to start, kill, restart and freeze.
 //! - [`proxy`]: stands before a server and loses, delays, cuts or spoils what passes.
 //! - [`fake`]: a scripted server for the answers that no real server gives.
+//! - [`cost`]: the usual cost of a step.
 //! - [`frozen`]: a clock that stands still.
+//! - [`stopwatch`]: measures upper bounds on elapsed time, also on a busy machine.
 //! - [`cable`]: a second host, as far as the network can tell.
 //! - [`hosts`]: several hosts on one network, each with a firewall of its own.
 //!
@@ -14,12 +16,14 @@
 #![allow(clippy::panic, clippy::expect_used)]
 
 pub mod cable;
+pub mod cost;
 pub mod door;
 pub mod fake;
 pub mod frozen;
 pub mod hosts;
 pub mod proxy;
 pub mod server;
+pub mod stopwatch;
 
 pub mod plain;
 mod wire;

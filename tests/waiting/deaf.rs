@@ -6,11 +6,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::{Client, Wait, Waited};
 use memlock_tests::server::Memcached;
+use memlock_tests::stopwatch::Stopwatch;
 
-use super::bench::{LEASE, unlock};
+use super::bench::{LEASE, PATIENCE, unlock};
 
 /// Rings are switched off; or all are sent to where nobody is (an address that is reserved for documentation).
 const DEAF: [&str; 2] = ["bell=off", "bell=192.0.2.1"];
@@ -20,6 +20,7 @@ fn latencies(parameter: &str, holds: &[u64]) -> Vec<Duration> {
     let server = Memcached::start();
     let url = format!("{}?{parameter}", server.url());
     let (done, measured) = mpsc::channel();
+    let watch = &Stopwatch::start();
     thread::scope(|scope| {
         for hold in holds {
             let (url, done) = (&url, done.clone());
@@ -29,14 +30,14 @@ fn latencies(parameter: &str, holds: &[u64]) -> Vec<Duration> {
                 let held = holder.mutex(&name, LEASE).unwrap().lock().unwrap();
                 let entered = scope.spawn(move || {
                     let lock = waiter.mutex(&name, LEASE).unwrap().lock().unwrap();
-                    let entered = SystemClock.now();
+                    let entered = watch.elapsed();
                     unlock(lock);
                     entered
                 });
                 thread::sleep(Duration::from_millis(*hold));
-                let freed = SystemClock.now();
+                let freed = watch.elapsed();
                 unlock(held);
-                done.send(entered.join().unwrap().since(freed)).unwrap();
+                done.send(entered.join().unwrap().saturating_sub(freed)).unwrap();
             });
         }
     });
@@ -109,9 +110,9 @@ fn one_without_a_bell_is_not_starved_by_those_with_bells() {
         let deaf = Client::connect(&format!("{}?bell=off", server.url())).unwrap();
         let mutex = deaf.mutex("m", LEASE).unwrap();
         let waits = (0..5).map(|_| {
-            let began = SystemClock.now();
-            let held = mutex.lock_for(Duration::from_secs(20)).unwrap();
-            let waited = SystemClock.now().since(began);
+            let watch = Stopwatch::start();
+            let held = mutex.lock_for(PATIENCE).unwrap();
+            let waited = watch.elapsed();
             held.map(|held| {
                 unlock(held);
                 waited
