@@ -18,6 +18,7 @@ use memlock_core::lease::MIN_LEASE;
 use memlock_core::wait::entries;
 use memlock_core::{Client, OwnerRecord};
 use memlock_tests::server::Memcached;
+use memlock_tests::stopwatch::{Marks, Stopwatch};
 
 use chance::Chance;
 use history::{History, Holder, Process, Sight};
@@ -35,7 +36,7 @@ mod line;
 /// How long the processes may take to end once they are asked to: a killed holder's lease and a look by every
 /// waiter that nobody rings.
 const END_LIMIT: Duration = Duration::from_secs(20);
-/// For a lock whose holder waits for something else to happen.
+/// The lease of a lock that is held until some event.
 const LONG_LEASE: Duration = Duration::from_secs(60);
 /// How often the locks are looked at on the server.
 const LOOK: Duration = Duration::from_millis(10);
@@ -75,11 +76,30 @@ fn a_wait_that_begins_between_the_kill_and_its_effect_takes_no_time() {
     let line = Line { at: began, wait: 0, what: What::Began { key: 0, limit: None } };
     let waits = history::parse(&line.write(), 0, Some(killed), end);
     assert_eq!((waits[0].began, waits[0].ended), (began, began));
-    let processes = vec![Process { pid: 1, deaf: false, killed: Some((killed, end)) }];
-    let history = History { processes, waits, sights: [const { Vec::new() }; KEYS] };
+    let process = Process { pid: 1, began: killed, deaf: false, killed: Some((killed, end)) };
+    let sights = [const { Vec::new() }; KEYS];
+    let history = History { processes: vec![process], waits, sights, marks: Marks::default() };
     let findings = checks::check(&history);
     assert!(findings.violations.is_empty() && findings.free.is_empty());
     assert!(checks::summary(&history, &findings).contains("longest wait 0ns"));
+}
+
+#[test]
+fn a_killed_holder_is_not_taken_for_a_later_process_with_the_same_pid() {
+    let at = Duration::from_secs;
+    let process = |began, killed| Process { pid: 7, began: at(began), deaf: false, killed };
+    let processes = vec![process(1, Some((at(2), at(2)))), process(9, None)];
+    let mut sights = [const { Vec::new() }; KEYS];
+    sights[0] = (2..6)
+        .map(|second| Sight {
+            before: at(second),
+            after: at(second),
+            holder: Some(Holder { pid: 7, token: "t".to_owned() }),
+        })
+        .collect();
+    let history = History { processes, waits: Vec::new(), sights, marks: Marks::default() };
+    let findings = checks::check(&history);
+    assert!(findings.violations.is_empty(), "{:?}", findings.violations);
 }
 
 /// The processes of one test.
@@ -116,6 +136,7 @@ impl<'a> Crowd<'a> {
     /// Lets them churn, ends them, and checks what they wrote.
     fn churn(mut self, time: Duration, kill: bool) {
         let stop = AtomicBool::new(false);
+        let stopwatch = Stopwatch::start();
         let mut stuck = Vec::new();
         let sights = thread::scope(|scope| {
             let watcher = scope.spawn(|| watch(self.server, &stop));
@@ -140,7 +161,7 @@ impl<'a> Crowd<'a> {
             drop(stop_watching);
             watcher.join().unwrap()
         });
-        self.check(sights, stuck);
+        self.check(sights, stuck, stopwatch.stop());
     }
 
     fn start(&mut self) {
@@ -162,8 +183,9 @@ impl<'a> Crowd<'a> {
                 if libc::getppid() == parent { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
             });
         }
+        let began = now();
         let child = command.spawn().unwrap();
-        self.processes.push(Process { pid: child.id(), deaf, killed: None });
+        self.processes.push(Process { pid: child.id(), began, deaf, killed: None });
         self.members.push(Member { number, child });
     }
 
@@ -195,13 +217,13 @@ impl<'a> Crowd<'a> {
 
     /// Gives those that do not.
     fn see_them_end(&mut self) -> Vec<String> {
-        let end = now() + END_LIMIT;
+        let watch = Stopwatch::start();
         let mut stuck = Vec::new();
         for Member { number, mut child } in std::mem::take(&mut self.leaving) {
             let status = loop {
                 match child.try_wait().unwrap() {
                     Some(status) => break status,
-                    None if now() < end => thread::sleep(Duration::from_millis(5)),
+                    None if watch.elapsed() < END_LIMIT => thread::sleep(Duration::from_millis(5)),
                     None => {
                         stuck
                             .push(format!("process {number} was asked to end, and did not in {END_LIMIT:?}"));
@@ -215,14 +237,14 @@ impl<'a> Crowd<'a> {
         stuck
     }
 
-    fn check(self, sights: [Vec<Sight>; KEYS], stuck: Vec<String>) {
+    fn check(self, sights: [Vec<Sight>; KEYS], stuck: Vec<String>, marks: Marks) {
         let end = now();
         let numbered = self.processes.iter().enumerate();
         let waits = numbered.flat_map(|(number, process)| {
             history::read(&self.file(number), number, process.killed.map(|(before, _)| before), end)
         });
         let waits = waits.collect();
-        let history = History { processes: self.processes, waits, sights };
+        let history = History { processes: self.processes, waits, sights, marks };
         let findings = checks::check(&history);
         println!("\n{}", checks::summary(&history, &findings));
         let folder = self.folder.display();
@@ -289,7 +311,7 @@ fn take_off_the_dead(server: &Memcached, key: usize) -> usize {
     let last = mutex(MIN_LEASE);
     if queue(server, key) > 0 {
         let before = queue(server, key);
-        // It is held until the other one waits, however long that takes to begin.
+        // Held until the other client waits, however long that takes.
         let mut first = mutex(LONG_LEASE).lock().unwrap();
         thread::scope(|scope| {
             scope.spawn(|| last.lock().unwrap().unlock().unwrap());

@@ -4,11 +4,16 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
+use memlock_tests::stopwatch::Marks;
+
 use super::line::{KEYS, Line, What};
 
 /// One process of the test.
 pub(crate) struct Process {
+    /// Numbers are reused: an earlier, dead process may have had the same one.
     pub(crate) pid: u32,
+    /// Just before it was started.
+    pub(crate) began: Duration,
     /// It has no bells.
     pub(crate) deaf: bool,
     /// When it was killed: from the moment when the signal was about to be sent until it was gone.
@@ -68,6 +73,8 @@ pub(crate) struct History {
     pub(crate) waits: Vec<Waited>,
     /// By key.
     pub(crate) sights: [Vec<Sight>; KEYS],
+    /// For upper bounds on elapsed time.
+    pub(crate) marks: Marks,
 }
 
 impl Hold {
@@ -97,7 +104,8 @@ impl Waited {
     }
 }
 
-/// Reads the history that a process wrote. `killed`: when the signal was about to be sent; `end`: when all was over.
+/// Reads the history that a process wrote. `killed`: just before the signal was sent. `end`: the end
+/// of the test.
 pub(crate) fn read(file: &Path, process: usize, killed: Option<Duration>, end: Duration) -> Vec<Waited> {
     // One that was killed at once may not have made its file yet.
     parse(&std::fs::read_to_string(file).unwrap_or_default(), process, killed, end)
@@ -114,7 +122,7 @@ pub(crate) fn parse(text: &str, process: usize, killed: Option<Duration>, end: D
         let Line { at, wait: number, what } = Line::read(line)
             .unwrap_or_else(|| panic!("process {process}: its history cannot be read at {line:?}"));
         if let What::Began { key, limit } = what {
-            // The process goes on until the signal reaches it, and may begin to wait meanwhile.
+            // A wait can begin after `killed`, before the signal takes effect.
             let (ended, end) = (killed.unwrap_or(end).max(at), End::Died);
             let waited = Waited { process, number, key, began: at, limit, cancelled: None, ended, end };
             assert!(waits.insert(number, waited).is_none(), "a wait began twice: {line}");
