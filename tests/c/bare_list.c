@@ -129,11 +129,17 @@ static void a_session_ends_with_its_duration(void) {
     const long long began = check_now_ms();
     ANSWERS(MEMLOCK_OK, distinct_list_set_up("short", 1));
     ANSWERS(MEMLOCK_OK, distinct_list_insert("short", "key"));
+    long long seen = began, asked = began;
     int answer;
-    while ((answer = distinct_list_insert("short", "key")) == MEMLOCK_DUPLICATE) check_pause_ms(20);
+    for (;;) {
+        asked = check_now_ms();
+        answer = distinct_list_insert("short", "key");
+        if (answer != MEMLOCK_DUPLICATE) break;
+        seen = asked;
+        check_pause_ms(20);
+    }
     ANSWERS(MEMLOCK_NOT_FOUND, answer);
-    const long long lived = check_now_ms() - began;
-    CHECK(lived >= 1000 && lived <= 3500);
+    CHECK(check_now_ms() - began >= 1000 && seen - began <= 3500);
 }
 
 static void a_default_client_can_be_chosen_once_and_well(void) {

@@ -132,7 +132,8 @@ static int served_in_order(void) {
         waiters[i].thread = check_start(park, &waiters[i]);
         QUEUE_AT_BECOMES(i + 1, "parked");
     }
-    const long long began = check_now_ms();
+    struct check_watch watch;
+    check_watch_start(&watch);
     ANSWERS(MEMLOCK_OK, memlock_counter_release(client, "parked"));
     int order = 0;
     for (int i = 0; i < 3; i++) {
@@ -140,7 +141,7 @@ static int served_in_order(void) {
         ANSWERS(MEMLOCK_OK, waiters[i].answer);
         order = order * 10 + waiters[i].place;
     }
-    CHECK(check_now_ms() - began < TOLD_MS);
+    CHECK(check_watch_end_ms(&watch) < TOLD_MS);
     CHECK(available("parked") == 1);
     EVENTUALLY(queue_length_at("parked") == 0);
     ANSWERS(MEMLOCK_OK, memlock_counter_try(client, "parked"));

@@ -218,11 +218,12 @@ static void a_child_and_its_parent_wait_each_for_itself(void) {
             CHECK(first_bell(one) != first_bell(next) || strncmp(one, next, first_bell(one)) != 0);
         }
     }
-    const long long began = check_now_ms();
+    struct check_watch watch;
+    check_watch_start(&watch);
     ANSWERS(MEMLOCK_OK, memlock_unlock(held));
     check_join(parent);
     for (int i = 0; i < 2; i++) expect_good_news(children[i], i + 1);
-    CHECK(check_now_ms() - began < 2000);
+    CHECK(check_watch_end_ms(&watch) < 2000);
     CHECK(queue_length("family") == 0 && !plain_has("lock:family"));
     memlock_wait_close(wait_handle);
     memlock_client_close(holder);
