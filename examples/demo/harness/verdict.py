@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from .corpus import Corpus
 from .journal import Hold, Report
 
-# From the grant to the dead until the grant to its successor: no less than the lease, and no more
-# than 3 seconds over it: what memcached's clock of whole seconds costs, and a waiter's next look.
-# The grants are written down a moment after they are made.
+# From the grant to the dead until the grant to its successor: no less than the lease. The grants
+# are written down a moment after they are made.
 LEASE_S = 3.0
-SOONEST_TAKE_OVER_S, LATEST_TAKE_OVER_S = LEASE_S - 0.1, LEASE_S + 3.0
+SOONEST_TAKE_OVER_S = LEASE_S - 0.1
+
+# From the end of that lease, or of the successor's previous hold if that was later, until the grant
+# to the successor: the cost of memcached's clock of whole seconds, and a waiter's next look.
+LATEST_TAKE_OVER_S = 3.0
 
 # An inserter that is held up in the middle for longer than this may be overtaken by another with
 # the same word, and its number is then never used. That is allowed.
@@ -66,6 +69,8 @@ class TakeOver:
 
     dead: Hold
     successor: Hold
+    # The end of the successor's previous hold; None if there was none.
+    free_since: int | None
 
     @property
     def seconds(self) -> float:
@@ -75,7 +80,9 @@ class TakeOver:
     @property
     def good(self) -> bool:
         """Whether it came neither too soon nor too late."""
-        return SOONEST_TAKE_OVER_S <= self.seconds <= LATEST_TAKE_OVER_S
+        due = self.dead.start + int(LEASE_S * 1e9)
+        late = (self.successor.start - max(due, self.free_since or due)) / 1e9
+        return self.seconds >= SOONEST_TAKE_OVER_S and late <= LATEST_TAKE_OVER_S
 
 
 def judge(reports: Sequence[Report], corpus: Corpus, killed: int) -> Verdict:
@@ -106,12 +113,16 @@ def judge(reports: Sequence[Report], corpus: Corpus, killed: int) -> Verdict:
         holes=max(words_by_id, default=0) - len(words_by_id),
         holes_allowed=any(hold.seconds > GRACE_S for hold in holds),
         units_not_done_once=sum(times_done[unit] != 1 for unit in range(len(corpus.units))),
-        # A hold that its worker did not live to end was over when the worker was dead.
-        double_grants=sum(later.start < (earlier.end or killed) for earlier, later in in_order),
+        double_grants=sum(later.start < _over(earlier, killed) for earlier, later in in_order),
         fences_out_of_order=sum(later.fence <= earlier.fence for earlier, later in in_order),
         miscounting_workers=sum(not report.counts_agree for report in reports),
-        take_over=_take_over(in_order),
+        take_over=_take_over(in_order, holds),
     )
+
+
+def _over(hold: Hold, killed: int) -> int:
+    """Return the end of a hold; that of a dead worker ends with its lease or its death."""
+    return hold.end or min(killed, hold.start + int(SOONEST_TAKE_OVER_S * 1e9))
 
 
 def _in_order(holds: Sequence[Hold]) -> list[tuple[Hold, Hold]]:
@@ -122,8 +133,10 @@ def _in_order(holds: Sequence[Hold]) -> list[tuple[Hold, Hold]]:
     return [pair for holds in by_unit.values() for pair in zip(holds, holds[1:])]
 
 
-def _take_over(in_order: Sequence[tuple[Hold, Hold]]) -> TakeOver | None:
+def _take_over(in_order: Sequence[tuple[Hold, Hold]], holds: Sequence[Hold]) -> TakeOver | None:
     for earlier, later in in_order:
         if earlier.worker.is_victim:
-            return TakeOver(earlier, later)
+            own = (hold.end for hold in holds if hold.worker is later.worker and hold.end)
+            before = max((end for end in own if end <= later.start), default=None)
+            return TakeOver(earlier, later, before)
     return None
