@@ -3,6 +3,7 @@
 #include "check.hpp"
 
 #include "../c/freeze.h"
+#include "../c/keepers.h"
 
 #include <atomic>
 #include <mutex>
@@ -189,6 +190,8 @@ void danger_comes_before_the_loss() {
     CHECK(kept.is_held());
     CHECK(kept.wait_lost_for(20s) == loss::expired);
     EVENTUALLY((told.all() == std::vector<std::string>{"danger", lost_by(loss::expired)}));
+    // The keeper has told of the loss, and then cleans up. Until then, unlocking would ask the server.
+    EVENTUALLY(keepers() == 0);
     THROWS(errc::lost, kept.unlock());
 }
 
