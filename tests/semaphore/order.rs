@@ -37,6 +37,14 @@ impl Bench {
         queue.lines().map(str::to_owned).collect()
     }
 
+    /// Until the record shows that a waiter reserves free permits for itself.
+    fn until_reserved(&self) {
+        self.until(|| {
+            let record = self.server.plain().get("semaphore:s").unwrap_or_default();
+            String::from_utf8_lossy(&record).contains(" gathering=")
+        });
+    }
+
     fn until(&self, done: impl Fn() -> bool) {
         let began = std::time::Instant::now();
         while !done() {
@@ -102,6 +110,8 @@ fn a_waiter_for_many_is_not_overtaken_by_waiters_for_one() {
     let mut held: Vec<Permit> = (0..3).map(|_| all(&semaphore, 1)).collect();
     let crew = Crew { bench: &bench, permits: 3, semaphore: Bench::semaphore, got };
     crew.waits("three", of(3, 0));
+    // The entry in the queue comes before the reservation.
+    bench.until_reserved();
     crew.waits("one", of(1, 0));
     drop(held.pop());
     drop(held.pop());
@@ -198,6 +208,8 @@ fn who_gathers_and_gives_up_leaves_all_of_it_to_those_behind() {
             semaphore.acquire_with(of(4, 0), &Wait::FOREVER.unless_cancelled(&cancel)).unwrap()
         });
         bench.until(|| bench.queue().len() == 1);
+        // Otherwise two permits are free for the others.
+        bench.until_reserved();
         let crew = Crew { bench: &bench, permits: 4, semaphore: Bench::frozen, got };
         crew.waits("one", of(1, 0));
         crew.waits("another", of(1, 0));
