@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, Moment, SystemClock};
-use memlock_core::{Extension, Release, Semaphore};
+use memlock_core::{Client, Extension, Release, Semaphore};
 use memlock_tests::stopwatch::Stopwatch;
 
 use super::{Bench, LEASE, PATIENCE};
@@ -30,7 +30,8 @@ fn taken_between(semaphore: &Semaphore) -> [Moment; 2] {
 #[test]
 fn a_permit_is_never_granted_twice_at_any_phase_of_the_servers_clock() {
     let bench = Bench::new();
-    let client = bench.client();
+    let url = format!("{}?io_timeout=10s", bench.server.url());
+    let client = Client::connect(&url).unwrap();
     for lease in [1000, 1400] {
         thread::scope(|scope| {
             for phase in 0..25 {
