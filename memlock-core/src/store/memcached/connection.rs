@@ -282,8 +282,11 @@ impl Connection {
         let value = match head.length {
             None => None,
             Some(length) if length <= LARGEST_VALUE => Some(self.value(length, patience).map_err(unread)?),
-            Some(_) => {
-                return Err(unread(Error::protocol("The server announced a value larger than 1 MiB.")));
+            Some(length) => {
+                return Err(unread(Error::protocol(format!(
+                    "The item has a value of {length} bytes, and memlock reads no more than 1 MiB: it is not \
+                     memlock's. Use another name, or delete the item."
+                ))));
             }
         };
         codec::decode(op, head, value, self.introduction.incarnation).map_err(unread)
