@@ -111,6 +111,9 @@ fn expected_stats(mut sent: &[u8]) -> Option<HashMap<String, String>> {
     }
 }
 
+/// Larger ones are passed over.
+const LARGEST_VALUE: usize = 1024 * 1024;
+
 fn expected_value(rest: &mut &[u8]) -> Option<Option<Value>> {
     let text = String::from_utf8_lossy(line(rest)?).trim_end().to_owned();
     let words: Vec<&str> = text.split(' ').collect();
@@ -118,7 +121,8 @@ fn expected_value(rest: &mut &[u8]) -> Option<Option<Value>> {
         return Some(None);
     }
     let ("VA", length) = (words[0], words.get(1)?.parse::<usize>().ok()?) else { return None };
-    let value = rest.get(..length)?.to_vec();
+    let value = rest.get(..length)?;
+    let value = (length <= LARGEST_VALUE).then(|| value.to_vec());
     *rest = rest[length..].strip_prefix(b"\r\n")?;
     let ttl = words[2..].iter().find_map(|word| word.strip_prefix('t'));
     Some(Some((value, ttl.and_then(|ttl| ttl.parse().ok()).map(Duration::from_secs))))

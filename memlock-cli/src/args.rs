@@ -3,20 +3,19 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::{ArgAction, ArgGroup, Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ArgAction, ArgGroup, Args as ClapArgs, Error, Parser, Subcommand, ValueEnum};
 
 use crate::when;
-
-/// Where the locks are unless somebody says otherwise.
-const DEFAULT_URL: &str = "memcached://127.0.0.1:11211";
 
 /// Locks, semaphores and distinct lists on a memcached, for the shell.
 #[derive(Debug, Parser)]
 #[command(name = "memlock", version, max_term_width = 100, arg_required_else_help = true)]
 pub(crate) struct Args {
-    /// Where the locks are: memcached://host[:port][,host2…][?parameters]
-    #[arg(long, global = true, env = "MEMLOCK_URL", hide_env_values = true, default_value = DEFAULT_URL, value_name = "URL")]
-    url: String,
+    /// Where the locks are: memcached://host[:port][,host2…][?parameters], the same on every host
+    /// [default: memcached://127.0.0.1:11211]
+    #[arg(long, global = true, env = "MEMLOCK_URL", hide_env_values = true, value_name = "URL")]
+    pub(crate) url: Option<OsString>,
     /// Say on standard error what happens; twice: everything
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
@@ -24,10 +23,36 @@ pub(crate) struct Args {
     pub(crate) command: Command,
 }
 
-impl Args {
-    /// The URL; an empty one is none.
-    pub(crate) fn url(&self) -> String {
-        if self.url.is_empty() { DEFAULT_URL.to_owned() } else { self.url.clone() }
+/// Parses the command line.
+///
+/// # Errors
+/// Help and versions too. The tips are only those that help.
+pub(crate) fn parse() -> Result<Args, Error> {
+    Args::try_parse().map_err(|mut error| {
+        let is_unknown = error.kind() == ErrorKind::UnknownArgument;
+        if is_unknown && is_of_run(&error) {
+            // clap's own would make a name or a command of what was meant as an option.
+            let tip = "options of `memlock run` stand before the command; a NAME that begins with '-' stands behind '--'";
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+        }
+        error
+    })
+}
+
+fn is_of_run(error: &Error) -> bool {
+    error.get(ContextKind::Usage).is_some_and(|usage| usage.to_string().contains("memlock run"))
+}
+
+/// An option of `memlock run` that was the way to ask for what it does by default now.
+pub(crate) fn gone(error: &Error) -> Option<&str> {
+    match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(option))
+            if is_of_run(error) && error.kind() == ErrorKind::UnknownArgument =>
+        {
+            let option = option.as_str();
+            matches!(option, "-r" | "--renew" | "-k" | "--kill-on-lost").then_some(option)
+        }
+        _ => None,
     }
 }
 
@@ -49,20 +74,25 @@ pub(crate) enum Command {
 
 /// Run a command under a lock, or with permits of a semaphore.
 ///
-/// The lock is taken, the command is run, and the lock is given back when the command ends. The exit status is the command's
-/// own, 128+n if it was ended by signal n, unless there is something else to say: see EXIT STATUS.
+/// The lock is taken, the command is run, and the lock is released when the command ends. It is renewed for as long as the command
+/// runs; if it is lost all the same, the command and all that it has started are ended. The exit status is the command's own, 128+n
+/// if it was ended by signal n, unless there is something else to say: see EXIT STATUS.
+///
+/// Every host must use the same server, by --url or MEMLOCK_URL: a lock on a server of its own keeps a host out of nothing. Without
+/// either, the server is memcached://127.0.0.1:11211, which is another one on each host.
 ///
 /// The command finds MEMLOCK_NAME, MEMLOCK_FENCE (a number that rises from holder to holder; not for semaphores) and
-/// MEMLOCK_DEADLINE (until when the lock is certainly held, in Unix seconds; not with --renew, unless --max-hold sets an end) in its
-/// environment. What it leaves running in the background when it ends is on its own, without the lock; but if a signal ended it, so
-/// is all that it has started.
+/// MEMLOCK_DEADLINE (until when the lock is held at most, in Unix seconds; only with --no-renew or --max-hold) in its environment.
+/// Processes that the command leaves in the background when it ends go on without the lock; but if a
+/// signal ended the command, they are ended, too. Options of `memlock run` stand before the command;
+/// what stands behind the command's name is the command's, with or without `--` before it.
 #[derive(Debug, ClapArgs)]
 #[command(group(ArgGroup::new("wanted").multiple(true)))]
-#[command(override_usage = "memlock run [OPTIONS] <NAME> -- <COMMAND>...", after_help = EXIT_STATUS)]
+#[command(override_usage = "memlock run [OPTIONS] <NAME> [--] <COMMAND>...", after_help = EXIT_STATUS)]
 pub(crate) struct Run {
-    /// The name of the lock or semaphore: any bytes
+    /// The name of the lock or semaphore: any bytes. One that begins with `-` stands behind `--`
     pub(crate) name: OsString,
-    /// The longest the lock is held unless it is renewed: after this a dead holder's lock is free
+    /// How long the lock outlives `memlock run`, should that be killed; with --no-renew, how long it is held at most
     #[arg(long, default_value = "60s", value_parser = when::parse, value_name = "TIME")]
     pub(crate) lease: Duration,
     /// Wait at most this long for it; without this and --no-wait, for as long as it takes
@@ -74,30 +104,53 @@ pub(crate) struct Run {
     /// NAME is a semaphore with so many permits, of which one is taken, or as many as --permits says
     #[arg(short, long, group = "wanted", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) semaphore: Option<u32>,
-    /// Take so many permits at once; without --semaphore, of a semaphore that somebody has set up
+    /// Take so many permits at once; without --semaphore, of a semaphore that exists already
     #[arg(short, long, group = "wanted", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) permits: Option<u32>,
     /// Among those who wait for permits, higher comes first
     #[arg(long, value_name = "N", allow_negative_numbers = true, requires = "wanted")]
     pub(crate) priority: Option<i64>,
-    /// Renew the lease for as long as the command runs
-    #[arg(short, long)]
-    pub(crate) renew: bool,
+    /// Do not renew the lease: the lock is lost when it is over
+    #[arg(long)]
+    pub(crate) no_renew: bool,
     /// Renew it no more after this, so that a command that hangs does not hold it for ever. The lease is no longer than this either
-    #[arg(long, value_parser = when::parse, value_name = "TIME", requires = "renew")]
+    #[arg(long, value_parser = when::parse, value_name = "TIME", conflicts_with = "no_renew")]
     pub(crate) max_hold: Option<Duration>,
-    /// End the command, and all that it has started, when the lock is lost: TERM, and KILL after the grace
-    #[arg(short, long)]
-    pub(crate) kill_on_lost: bool,
+    /// What becomes of the command when the lock is lost while it runs
+    #[arg(long, value_enum, default_value_t = OnLost::Terminate, value_name = "ACTION")]
+    pub(crate) on_lost: OnLost,
     /// How long what is to end may take after TERM
     #[arg(long, default_value = "5s", value_parser = when::parse, value_name = "TIME")]
     pub(crate) grace: Duration,
-    /// The exit status when somebody else has it
+    /// The exit status when another holder has it; with 0, nothing is said then
     #[arg(short = 'E', long, default_value_t = 75, value_name = "STATUS")]
     pub(crate) conflict_exit_code: u8,
+    /// Do not say that another holder has it, nor that the default server locks this host only
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
     /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
-    pub(crate) command: Vec<OsString>,
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+impl Run {
+    /// The command and its arguments.
+    pub(crate) fn command(&self) -> &[OsString] {
+        // Behind a NAME that itself stands behind `--`, another one is an argument to the parser.
+        match &self.command[..] {
+            [dashes, command @ ..] if dashes == "--" && !command.is_empty() => command,
+            command => command,
+        }
+    }
+}
+
+/// What becomes of a command whose lock is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnLost {
+    /// It and all that it has started get TERM, and KILL after the grace
+    Terminate,
+    /// It goes on, and another holder may run beside it
+    Continue,
 }
 
 /// Judge whether the servers are fit for locks, and say how to make them so.
@@ -260,7 +313,7 @@ Exit status:
    69  the server cannot be reached, or does not answer
    71  the system refused something, such as another process or descriptor
    74  standard input or output broke
-   75  somebody else has it (-E chooses another)
+   75  another holder has it (-E chooses another)
    76  the server cannot be used for locks: `memlock doctor` says why
    78  the URL cannot be used
    79  the lock was lost while the command ran

@@ -9,9 +9,10 @@ use memlock_core::store::Address;
 use serde_json::{Value, json};
 
 use crate::args::Bench;
+use crate::connect::{Url, connect};
 use crate::exit::{Status, Trouble};
 use crate::out::{Look, Out};
-use crate::plain::{self, Plain, name_on, quantile};
+use crate::plain::{Plain, name_on, quantile};
 use crate::when::brief;
 
 /// Nobody holds a lock for so long here, unless it was stopped.
@@ -48,17 +49,17 @@ impl Row {
     }
 }
 
-pub(crate) fn bench(url: &str, args: &Bench) -> Result<Status, Trouble> {
-    let client = Client::connect(url)?;
+pub(crate) fn bench(url: &Url, args: &Bench) -> Result<Status, Trouble> {
+    let client = connect(url)?;
     let mut out = Out::new();
     let mut reports = Vec::new();
-    for (place, server) in plain::servers(&client)?.iter().enumerate() {
+    for (place, server) in client.servers().iter().enumerate() {
         let name = name_on(&client, place, "bench");
         let rows = vec![
             round_trips(server, args.time)?,
             pairs(&client, &name, args.time)?,
-            hand_overs(url, &name, 2, args)?,
-            hand_overs(url, &name, args.contenders.into(), args)?,
+            hand_overs(&url.text, &name, 2, args)?,
+            hand_overs(&url.text, &name, args.contenders.into(), args)?,
         ];
         if args.json {
             reports.push(report(server, &rows));
@@ -67,7 +68,7 @@ pub(crate) fn bench(url: &str, args: &Bench) -> Result<Status, Trouble> {
         }
     }
     if args.json {
-        out.line(Value::from(reports))?;
+        out.json(&Value::from(reports))?;
     }
     Ok(Status::OK)
 }

@@ -10,9 +10,10 @@ use memlock_core::store::Address;
 use serde_json::{Value, json};
 
 use crate::args::Doctor;
+use crate::connect::{Url, connect};
 use crate::exit::{Status, Trouble};
 use crate::out::{Look, Out};
-use crate::plain::{self, Plain};
+use crate::plain::Plain;
 
 /// How good something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,14 +75,14 @@ impl Finding {
     }
 }
 
-pub(crate) fn doctor(url: &str, args: &Doctor) -> Result<Status, Trouble> {
-    let client = Client::connect(url)?;
+pub(crate) fn doctor(url: &Url, args: &Doctor) -> Result<Status, Trouble> {
+    let client = connect(url)?;
     // Nothing is judged by a lease that could not be used.
     client.mutex("lease", args.lease)?;
     let mut out = Out::new();
     let (mut worst, mut unreachable, mut reports) = (Verdict::Good, false, Vec::new());
-    for (place, server) in plain::servers(&client)?.iter().enumerate() {
-        let findings = match examine(url, &client, place, server, args) {
+    for (place, server) in client.servers().iter().enumerate() {
+        let findings = match examine(&url.text, &client, place, server, args) {
             Ok(findings) => findings,
             Err(trouble) => {
                 unreachable |= trouble.status == Status::UNREACHABLE;
@@ -96,7 +97,7 @@ pub(crate) fn doctor(url: &str, args: &Doctor) -> Result<Status, Trouble> {
         }
     }
     if args.json {
-        out.line(json!({ "verdict": worst.word(), "servers": reports }))?;
+        out.json(&json!({ "verdict": worst.word(), "servers": reports }))?;
     }
     Ok(match worst {
         _ if unreachable => Status::UNREACHABLE,

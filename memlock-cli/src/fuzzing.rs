@@ -13,10 +13,10 @@ use memlock_core::name::Keyspace;
 use crate::args::{Args, Command};
 use crate::exit::Trouble;
 use crate::plain::Plain;
-use crate::{doctor, list, out, when};
+use crate::{doctor, list, when};
 
-/// An item's value, and for how long it is kept yet.
-pub type Value = (Vec<u8>, Option<Duration>);
+/// An item's value, if it is not too large, and for how long it is kept yet.
+pub type Value = (Option<Vec<u8>>, Option<Duration>);
 
 /// A server that was dialled already. What goes wrong is told by the sentence that the user would read.
 pub struct Server(Plain);
@@ -43,7 +43,9 @@ impl Server {
     }
 
     pub fn values(&mut self, keys: &[String]) -> Result<Vec<Option<Value>>, String> {
-        self.0.values(keys).map_err(sentence)
+        let values = self.0.values(keys).map_err(sentence)?;
+        let kept = |(content, left): crate::plain::Value| (content.bytes().map(<[u8]>::to_vec), left);
+        Ok(values.into_iter().map(|value| value.map(kept)).collect())
     }
 
     /// What the doctor says of this server.
@@ -70,7 +72,7 @@ pub fn date(unix_seconds: u64) -> String {
 }
 
 pub fn shown(name: &[u8]) -> String {
-    out::shown(name)
+    crate::text::shown(name)
 }
 
 /// The keys that `memlock list` reads from its standard input, and how many bytes each took.

@@ -10,11 +10,14 @@
 //! | `doctor`, `doctor/` | whether a server is fit for locks |
 //! | `bench` | how fast it is here |
 //! | `plain` | a server spoken to past the library: for `stats` and the like |
+//! | `connect` | the URL, and the client of its servers |
 //! | `exit`, `out`, `when`, `log` | exit statuses, writing to the terminal, times, `--verbose` |
+//! | `text` | names and server text, escaped so that they can be printed |
 //! | `pages` | the manual pages and completions |
 
 mod args;
 mod bench;
+mod connect;
 mod doctor;
 mod exit;
 #[cfg(fuzzing)]
@@ -29,21 +32,28 @@ mod release;
 mod resize;
 mod run;
 mod show;
+mod text;
 mod when;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use args::{Args, Command};
+use connect::Url;
 use exit::{Status, Trouble};
 
 /// Does what the command line says.
 pub fn main() -> ExitCode {
-    let args = match Args::try_parse() {
+    let args = match args::parse() {
         Ok(args) => args,
         // Help and versions come this way too, and are no mistakes.
         Err(error) => {
+            if let Some(option) = args::gone(&error) {
+                out::complain(&format!(
+                    "The option {option} is gone: `memlock run` renews the lock and ends the command when it is lost. \
+                     --no-renew and --on-lost=continue say otherwise."
+                ));
+                return Status::USAGE.into();
+            }
             let told = error.print();
             return if error.use_stderr() || told.is_err() { Status::USAGE } else { Status::OK }.into();
         }
@@ -61,17 +71,18 @@ pub fn main() -> ExitCode {
 }
 
 fn command(args: Args) -> Result<Status, Trouble> {
-    let url = args.url();
-    match args.command {
-        Command::Run(run) => run::run(&url, run),
-        Command::Show(args) => show::show(&url, &args),
-        Command::Ls(args) => ls::ls(&url, &args),
-        Command::Release(args) => release::release(&url, &args),
-        Command::Resize(args) => resize::resize(&url, &args),
-        Command::List(args) => list::list(&url, &args),
-        Command::Bench(args) => bench::bench(&url, &args),
+    let Args { url, verbose, command } = args;
+    let url = || Url::new(url);
+    match command {
+        Command::Run(args) => run::run(&url()?, &args, verbose > 0),
+        Command::Show(args) => show::show(&url()?, &args),
+        Command::Ls(args) => ls::ls(&url()?, &args),
+        Command::Release(args) => release::release(&url()?, &args),
+        Command::Resize(args) => resize::resize(&url()?, &args),
+        Command::List(args) => list::list(&url()?, &args),
+        Command::Bench(args) => bench::bench(&url()?, &args),
+        Command::Doctor(args) => doctor::doctor(&url()?, &args),
         Command::Completions(args) => pages::completions(&args),
         Command::Pages(args) => pages::pages(&args),
-        Command::Doctor(args) => doctor::doctor(&url, &args),
     }
 }

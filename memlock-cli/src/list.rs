@@ -6,16 +6,18 @@ mod progress;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 
-use memlock_core::{Client, DistinctList, Insertion, SetUp};
+use memlock_core::{DistinctList, Insertion, SetUp};
 
 use crate::args::{Action, List};
+use crate::connect::{Url, connect};
 use crate::exit::{Status, Trouble};
-use crate::out::{Out, shown};
+use crate::out::Out;
+use crate::text::shown;
 use input::Input;
 use progress::Progress;
 
-pub(crate) fn list(url: &str, args: &List) -> Result<Status, Trouble> {
-    let mut list = Client::connect(url)?.distinct_list(args.session.as_bytes())?;
+pub(crate) fn list(url: &Url, args: &List) -> Result<Status, Trouble> {
+    let mut list = connect(url)?.distinct_list(args.session.as_bytes())?;
     let mut out = Out::new();
     match args.action {
         Some(Action::SetUp) => {
@@ -32,7 +34,7 @@ pub(crate) fn list(url: &str, args: &List) -> Result<Status, Trouble> {
             for entry in entries {
                 let (id, key) = entry?;
                 write!(out, "{id}\t")?;
-                out.write_all(&key)?;
+                out.write_all(&Out::key(&key))?;
                 out.write_all(end(args))?;
             }
             out.flush()?;
@@ -85,7 +87,7 @@ fn answered(out: &mut impl Write, args: &List, key: &[u8], answer: Insertion) ->
     if !args.new {
         write!(out, "{}\t{}\t", answer.id(), if first { "new" } else { "old" })?;
     }
-    out.write_all(key)?;
+    out.write_all(&Out::key(key))?;
     out.write_all(end(args))
 }
 

@@ -9,11 +9,13 @@ use memlock_core::{Client, OwnerRecord};
 use serde_json::{Map, Value, json};
 
 use crate::args::Ls;
+use crate::connect::{Url, connect};
 use crate::exit::{Status, Trouble};
-use crate::out::{Look, Out, shown};
-use crate::plain::{self, Plain};
+use crate::out::{Look, Out};
+use crate::plain::{self, Content, Plain};
 use crate::show::{complained, json_of_lock, json_of_permits, remaining};
-use crate::when::date;
+use crate::text::shown;
+use crate::when::{brief_size, date};
 
 /// One thing that lives.
 struct Entry {
@@ -21,22 +23,26 @@ struct Entry {
     key: String,
     named: Named,
     value: plain::Value,
-    waiting: usize,
-    /// Of a list.
+    /// `None` when the queue cannot be read.
+    waiting: Option<usize>,
+    /// Of a list that can be read.
     ids: Option<u64>,
 }
 
-pub(crate) fn ls(url: &str, args: &Ls) -> Result<Status, Trouble> {
-    let client = Client::connect(url)?;
-    let servers = plain::servers(&client)?;
-    let (mut entries, mut troubles) = (Vec::new(), Vec::new());
+pub(crate) fn ls(url: &Url, args: &Ls) -> Result<Status, Trouble> {
+    let client = connect(url)?;
+    let servers = client.servers();
+    let (mut entries, mut troubles, mut unread) = (Vec::new(), Vec::new(), 0);
     for server in &servers {
-        match entries_on(&client, server) {
+        match entries_on(&client, server, &mut troubles) {
             Ok(more) => entries.extend(more),
-            Err(trouble) => troubles.push(trouble),
+            Err(trouble) => {
+                unread += 1;
+                troubles.push(trouble);
+            }
         }
     }
-    if troubles.len() == servers.len() {
+    if unread == servers.len() {
         return Err(troubles.remove(0));
     }
     entries.sort_by(|a, b| {
@@ -45,7 +51,7 @@ pub(crate) fn ls(url: &str, args: &Ls) -> Result<Status, Trouble> {
     let mut out = Out::new();
     if args.json {
         let entries: Value = entries.iter().map(Entry::json).collect();
-        out.line(entries)?;
+        out.json(&entries)?;
     } else if !entries.is_empty() {
         let head = ["KIND", "NAME", "STATE", "BY", "SINCE", "REMAINING", "WAITING"];
         let mut rows = vec![head.map(|title| (Look::Dim, title.to_owned())).to_vec()];
@@ -55,8 +61,8 @@ pub(crate) fn ls(url: &str, args: &Ls) -> Result<Status, Trouble> {
     Ok(complained(troubles.iter()))
 }
 
-/// All that lives on one server.
-fn entries_on(client: &Client, server: &Address) -> Result<Vec<Entry>, Trouble> {
+/// All that lives on one server. What is there and cannot be read goes to `troubles`.
+fn entries_on(client: &Client, server: &Address, troubles: &mut Vec<Trouble>) -> Result<Vec<Entry>, Trouble> {
     let mut plain = Plain::connect(server)?;
     let keys = plain.keys(|key| client.keys().read(key).is_some())?;
     // Who waits stands beside it.
@@ -66,13 +72,29 @@ fn entries_on(client: &Client, server: &Address) -> Result<Vec<Entry>, Trouble> 
     for ((key, value), queue) in keys.into_iter().zip(values).zip(queues) {
         let (Some(named), Some(value)) = (client.keys().read(&key), value) else { continue };
         let ids = match (&named.name, named.family) {
-            (Some(name), Family::List) => client.distinct_list(name)?.count()?,
+            (Some(name), Family::List) if value.0.bytes().is_some() => {
+                ids(client, name).or_else(|trouble| match trouble.status {
+                    // One item, and not the server.
+                    Status::PROTOCOL => {
+                        troubles.push(trouble);
+                        Ok(None)
+                    }
+                    _ => Err(trouble),
+                })?
+            }
             _ => None,
         };
-        let waiting = queue.map_or(0, |(queue, _)| entries::waiters(&queue).count());
+        let waiting = match queue {
+            None => Some(0),
+            Some((queue, _)) => queue.bytes().map(|queue| entries::waiters(queue).count()),
+        };
         entries.push(Entry { server: server.name.clone(), key, named, value, waiting, ids });
     }
     Ok(entries)
+}
+
+fn ids(client: &Client, name: &[u8]) -> Result<Option<u64>, Trouble> {
+    Ok(client.distinct_list(name)?.count()?)
 }
 
 impl Entry {
@@ -81,7 +103,7 @@ impl Entry {
     }
 
     fn permits(&self) -> Option<Permits> {
-        Permits::read(&self.value.0, self.value.1.unwrap_or(MIN_LEASE))
+        Permits::read(self.value.0.bytes()?, self.value.1.unwrap_or(MIN_LEASE))
     }
 
     fn kind(&self) -> &'static str {
@@ -95,7 +117,7 @@ impl Entry {
     fn row(&self) -> Vec<(Look, String)> {
         let (value, left) = &self.value;
         let (state, by, since) = match self.named.family {
-            Family::Lock => match OwnerRecord::parse(value) {
+            Family::Lock => match value.bytes().and_then(OwnerRecord::parse) {
                 Some(record) => {
                     let by = format!("{}:{}", shown(record.host.as_bytes()), record.pid);
                     ("held".to_owned(), by, date(record.since))
@@ -117,7 +139,15 @@ impl Entry {
                 (self.ids.map(|ids| format!("{ids} ids")).unwrap_or_default(), String::new(), String::new())
             }
         };
-        let waiting = if self.waiting > 0 { self.waiting.to_string() } else { String::new() };
+        let by = match value {
+            Content::TooLarge(length) => format!("a value of {}, which was not read", brief_size(*length)),
+            Content::Bytes(_) => by,
+        };
+        let waiting = match self.waiting {
+            Some(0) => String::new(),
+            Some(waiting) => waiting.to_string(),
+            None => "not read".to_owned(),
+        };
         let cells = [self.kind().to_owned(), self.name(), state, by, since, remaining(*left), waiting];
         let mut row: Vec<(Look, String)> =
             cells.map(|text| (Look::Plain, if text.is_empty() { "-".to_owned() } else { text })).to_vec();
@@ -128,7 +158,7 @@ impl Entry {
     fn json(&self) -> Value {
         let (value, left) = &self.value;
         let mut map = match self.named.family {
-            Family::Lock => json_of_lock(value, *left),
+            Family::Lock => json_of_lock(value.bytes(), *left),
             Family::Semaphore => self.permits().as_ref().map(json_of_permits).unwrap_or_default(),
             Family::List => Map::new(),
         };
@@ -142,6 +172,9 @@ impl Entry {
             ("waiting", json!(self.waiting)),
         ] {
             map.insert(field.to_owned(), said);
+        }
+        if let Content::TooLarge(length) = value {
+            map.insert("unread_bytes".to_owned(), (*length).into());
         }
         if let Some(ids) = self.ids {
             map.insert("ids".to_owned(), ids.into());

@@ -1,11 +1,14 @@
 //! Writing to the terminal: one sentence on standard error, lines and tables on standard output, colours where somebody sees them.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
+use crate::text::{json_line, printable, shown};
+
 /// Says one sentence on standard error. Where that cannot be written there is nobody to tell.
 pub(crate) fn complain(sentence: &str) {
-    let _ = writeln!(io::stderr(), "memlock: {sentence}");
+    let _ = writeln!(io::stderr(), "memlock: {}", printable(sentence));
 }
 
 /// How something looks on a terminal.
@@ -45,28 +48,40 @@ impl Out {
         Out { to: io::stdout().lock(), colours: wanted && io::stdout().is_terminal() }
     }
 
-    /// The text as it is to look.
+    /// A key that may be read by another program: raw, unless a terminal shows it.
+    pub(crate) fn key(key: &[u8]) -> Cow<'_, [u8]> {
+        if io::stdout().is_terminal() { shown(key).into_bytes().into() } else { key.into() }
+    }
+
+    /// The text as it is to look, with escapes for what is not printable.
     pub(crate) fn paint(&self, look: Look, text: impl Display) -> String {
-        if self.colours && look != Look::Plain {
-            format!("\x1b[{}m{text}\x1b[0m", look.code())
-        } else {
-            text.to_string()
-        }
+        let text = printable(&text.to_string());
+        if self.colours && look != Look::Plain { format!("\x1b[{}m{text}\x1b[0m", look.code()) } else { text }
     }
 
     pub(crate) fn line(&mut self, line: impl Display) -> io::Result<()> {
         writeln!(self.to, "{line}")
     }
 
+    /// One line of JSON.
+    pub(crate) fn json(&mut self, value: &serde_json::Value) -> io::Result<()> {
+        self.line(json_line(value))
+    }
+
     /// Columns as wide as their widest cell; two spaces between them.
     pub(crate) fn table(&mut self, rows: &[Vec<(Look, String)>]) -> io::Result<()> {
+        // Escapes are wider than what they stand for.
+        let rows: Vec<Vec<(Look, String)>> = rows
+            .iter()
+            .map(|row| row.iter().map(|(look, text)| (*look, printable(text))).collect())
+            .collect();
         let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
         let widths: Vec<usize> = (0..columns)
             .map(|column| {
                 rows.iter().filter_map(|row| row.get(column)).map(|(_, text)| width(text)).max().unwrap_or(0)
             })
             .collect();
-        for row in rows {
+        for row in &rows {
             let mut line = String::new();
             for (column, (look, text)) in row.iter().enumerate() {
                 line += &self.paint(*look, text);
@@ -93,27 +108,4 @@ impl Write for Out {
 
 fn width(text: &str) -> usize {
     text.chars().count()
-}
-
-/// A name for people: as it is if it can be shown, and with escapes if not.
-pub(crate) fn shown(name: &[u8]) -> String {
-    match std::str::from_utf8(name) {
-        Ok(text) if !text.is_empty() && text.chars().all(|c| !c.is_control() && c != '\u{fffd}') => {
-            text.to_owned()
-        }
-        _ => format!("\"{}\"", name.escape_ascii()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::shown;
-
-    #[test]
-    fn names_that_would_spoil_a_terminal_are_escaped() {
-        assert_eq!(shown(b"backup db"), "backup db");
-        assert_eq!(shown("größe".as_bytes()), "größe");
-        assert_eq!(shown(b"a\x1b[31m"), r#""a\x1b[31m""#);
-        assert_eq!(shown(b"\xff"), r#""\xff""#);
-    }
 }

@@ -14,16 +14,16 @@ use crate::exit::{Status, Trouble};
 
 /// What else `memlock(1)` says.
 const ENVIRONMENT: &str = "\
-MEMLOCK_URL: where the locks are, unless --url says so. MEMLOCK_NAME, MEMLOCK_FENCE and MEMLOCK_DEADLINE are set for \
+MEMLOCK_URL: where the locks are, unless --url says so; every host must name the same server. MEMLOCK_NAME, MEMLOCK_FENCE and MEMLOCK_DEADLINE are set for \
 the command of `memlock run`. NO_COLOR: no colours, also on a terminal.";
 const EXAMPLES: [(&str, &str); 5] = [
     (
         "Run a job on one host only, and not at all where it runs already:",
-        "memlock run nightly --no-wait --renew --kill-on-lost -- /usr/local/bin/nightly",
+        "memlock run nightly --no-wait --max-hold 2h /usr/local/bin/nightly",
     ),
     (
         "At most three downloads at once, on all hosts:",
-        "memlock run mirror --semaphore 3 --renew -- rsync -a source: /srv/mirror",
+        "memlock run mirror --semaphore 3 rsync -a source: /srv/mirror",
     ),
     (
         "Work on each line once, however many hosts read it:",

@@ -1,5 +1,7 @@
 //! A server spoken to past the library, for what only tools want to know: `stats`, all keys, the bare round trip.
 
+mod keys;
+
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -9,23 +11,23 @@ use memlock_core::Client;
 use memlock_core::store::{Address, Route};
 
 use crate::exit::{Status, Trouble};
+use crate::when::brief;
+use keys::{can_be_asked_for, decoded};
 
 /// No line of memcached's is longer.
 const LONGEST_LINE: usize = 64 * 1024;
-/// The largest value that is read: memcached stores no larger ones by default.
+/// The largest value that is kept: memlock writes no larger ones, and memcached stores none by default.
 const LARGEST_VALUE: usize = 1024 * 1024;
 /// Nor does it have more to say about itself.
 const LONGEST_STATS: usize = 1024 * 1024;
-/// memcached takes no longer keys.
-const LONGEST_KEY: usize = 250;
 /// What is kept of keys, and of values, with so much for each of them beyond its bytes: enough for a million locks.
 const MOST_BYTES: usize = 256 * 1024 * 1024;
 const OVERHEAD: usize = 64;
-/// So many bytes arrive within the connection's `io_timeout`, if anything works.
+/// So many bytes of an answer extend its deadline by as much again.
 const SLOWEST: usize = 64 * 1024;
 /// How many items are asked for at once.
 const BATCH: usize = 100;
-/// How long another one may walk through the keys before we do.
+/// How long the walk through all keys may take without telling 64 KiB of them, and how long another one may come first.
 const DUMP_PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) type Stats = HashMap<String, String>;
@@ -35,10 +37,48 @@ pub(crate) type Stats = HashMap<String, String>;
 pub(crate) struct Plain {
     stream: BufReader<TcpStream>,
     address: Address,
+    question: Question,
+}
+
+/// What is being answered. It has one deadline, which moves on by what has come of the answer, and by nothing else: a server that
+/// answers byte by byte, or line by line, is as good as silent.
+#[derive(Debug)]
+struct Question {
+    asked: Instant,
+    patience: Duration,
+    answered: usize,
+}
+
+impl Question {
+    fn new(patience: Duration) -> Question {
+        Question { asked: Instant::now(), patience, answered: 0 }
+    }
+
+    fn is_late(&self) -> bool {
+        let share = 1.0 + self.answered as f64 / SLOWEST as f64;
+        self.asked.elapsed().as_secs_f64() > self.patience.as_secs_f64() * share
+    }
 }
 
 /// An item's value, and for how many of the server's seconds it is kept yet; `None`: for ever.
-pub(crate) type Value = (Vec<u8>, Option<Duration>);
+pub(crate) type Value = (Content, Option<Duration>);
+
+/// What is in an item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    Bytes(Vec<u8>),
+    /// More than memlock ever writes, which was not kept: so many bytes.
+    TooLarge(usize),
+}
+
+impl Content {
+    pub(crate) fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Content::Bytes(bytes) => Some(bytes),
+            Content::TooLarge(_) => None,
+        }
+    }
+}
 
 impl Plain {
     pub(crate) fn connect(address: &Address) -> Result<Plain, Trouble> {
@@ -71,7 +111,8 @@ impl Plain {
 
     /// Speaks over a connection that is there.
     pub(crate) fn over(stream: TcpStream, address: &Address) -> Plain {
-        Plain { stream: BufReader::new(stream), address: address.clone() }
+        let question = Question::new(address.io_timeout);
+        Plain { stream: BufReader::new(stream), address: address.clone(), question }
     }
 
     /// `stats`, or `stats settings`.
@@ -106,6 +147,7 @@ impl Plain {
         loop {
             // Not "all": that walks through the lists of what was used last, and misses what is moved in them meanwhile.
             self.send("lru_crawler metadump hash\r\n")?;
+            self.question.patience = self.address.io_timeout.max(DUMP_PATIENCE);
             let (mut keys, mut bytes, mut begun) = (Vec::new(), 0, false);
             let refused = loop {
                 let line = self.line()?;
@@ -159,7 +201,8 @@ impl Plain {
             self.send(&batch.iter().map(|key| format!("mg {key} t v\r\n")).collect::<String>())?;
             for _ in batch {
                 let value = self.value()?;
-                bytes += value.as_ref().map_or(0, |(value, _)| value.len()) + OVERHEAD;
+                bytes +=
+                    value.as_ref().and_then(|(value, _)| value.bytes()).map_or(0, <[u8]>::len) + OVERHEAD;
                 values.push(value);
                 self.is_little(bytes)?;
             }
@@ -172,20 +215,40 @@ impl Plain {
         let mut words = line.split(' ');
         let length = match (words.next(), words.next().map(str::parse::<usize>)) {
             (Some("EN"), None) => return Ok(None),
-            (Some("VA"), Some(Ok(length))) if length <= LARGEST_VALUE => length,
+            (Some("VA"), Some(Ok(length))) => length,
             _ => return Err(self.nonsense("mg", &line)),
         };
         let seconds = words.find_map(|word| word.strip_prefix('t')).and_then(|ttl| ttl.parse().ok());
-        let all = length + 2;
+        let left = seconds.map(Duration::from_secs);
+        if length > LARGEST_VALUE {
+            self.skip(length)?;
+        }
+        let all = length.min(LARGEST_VALUE) + 2;
         let mut value = self.read(all, |read, piece| (read + piece.len() >= all).then(|| all - read))?;
         if !value.ends_with(b"\r\n") {
             return Err(self.nonsense("mg", "a value of another length"));
         }
-        value.truncate(length);
-        Ok(Some((value, seconds.map(Duration::from_secs))))
+        value.truncate(all - 2);
+        Ok(Some(match length {
+            ..=LARGEST_VALUE => (Content::Bytes(value), left),
+            _ => (Content::TooLarge(length), left),
+        }))
+    }
+
+    /// Passes over what is more of a value than is read. What a server announces without end ends by the deadline, which that much
+    /// does not move on.
+    fn skip(&mut self, length: usize) -> Result<(), Trouble> {
+        let mut more = length - LARGEST_VALUE;
+        let answered = self.question.answered;
+        while more > 0 {
+            more -= self.piece(|piece| piece.len().min(more))?.len();
+            self.question.answered = answered + LARGEST_VALUE;
+        }
+        Ok(())
     }
 
     fn send(&mut self, request: &str) -> Result<(), Trouble> {
+        self.question = Question::new(self.address.io_timeout);
         self.stream.get_mut().write_all(request.as_bytes()).map_err(|error| self.silent(&error))
     }
 
@@ -195,30 +258,45 @@ impl Plain {
         Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
     }
 
-    /// Reads for as long as `end`, which is given how much was read and what has come, does not say where to end. However slowly
-    /// that comes, byte by byte perhaps, it takes its time only once.
+    /// Reads for as long as `end`, which is given how much was read and what has come, does not say where to end.
     fn read(&mut self, most: usize, end: impl Fn(usize, &[u8]) -> Option<usize>) -> Result<Vec<u8>, Trouble> {
-        let limit = self.address.io_timeout * u32::try_from(1 + most / SLOWEST).unwrap_or(u32::MAX);
-        let began = Instant::now();
         let mut read = Vec::new();
         loop {
-            let piece = match self.stream.fill_buf() {
-                Ok(piece) => piece,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(self.silent(&error)),
-            };
-            let at = end(read.len(), piece);
-            let taken = at.unwrap_or(piece.len());
-            read.extend_from_slice(&piece[..taken]);
-            self.stream.consume(taken);
-            match at {
-                _ if read.len() > most => return Err(self.nonsense("a request", "a line without an end")),
-                Some(_) => return Ok(read),
-                None if taken == 0 => return Err(self.silent(&io::ErrorKind::UnexpectedEof.into())),
-                None if began.elapsed() > limit => return Err(self.silent(&io::ErrorKind::TimedOut.into())),
-                None => {}
+            let mut is_whole = false;
+            let piece = self.piece(|piece| {
+                let at = end(read.len(), piece);
+                is_whole = at.is_some();
+                at.unwrap_or(piece.len())
+            })?;
+            read.extend(piece);
+            if read.len() > most {
+                return Err(self.nonsense("a request", "a line without an end"));
+            }
+            if is_whole {
+                return Ok(read);
             }
         }
+    }
+
+    /// What has come, as much of it as `take` says.
+    fn piece(&mut self, take: impl FnOnce(&[u8]) -> usize) -> Result<Vec<u8>, Trouble> {
+        // Checked before each read, which ends after `io_timeout` itself; and what is in the buffer already cannot be late.
+        if self.stream.buffer().is_empty() && self.question.is_late() {
+            return Err(self.silent(&io::ErrorKind::TimedOut.into()));
+        }
+        let piece = loop {
+            match self.stream.fill_buf() {
+                Ok([]) => return Err(self.silent(&io::ErrorKind::UnexpectedEof.into())),
+                Ok(piece) => break piece,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.silent(&error)),
+            }
+        };
+        let taken = take(piece);
+        let piece = piece[..taken].to_vec();
+        self.stream.consume(taken);
+        self.question.answered += taken;
+        Ok(piece)
     }
 
     /// What is more than this is a server's mistake, or nothing to be shown as a list.
@@ -232,9 +310,8 @@ impl Plain {
 
     fn silent(&self, error: &io::Error) -> Trouble {
         let why = match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                format!("did not answer within {:?}", self.address.io_timeout)
-            }
+            io::ErrorKind::WouldBlock => format!("did not answer within {}", brief(self.address.io_timeout)),
+            io::ErrorKind::TimedOut => format!("did not answer within {}", brief(self.question.patience)),
             io::ErrorKind::UnexpectedEof => "closed the connection".to_owned(),
             _ => format!("does not answer ({error})"),
         };
@@ -255,40 +332,6 @@ impl Plain {
             ),
         )
     }
-}
-
-/// Whether a key can stand in a request. Others can be stored, by other protocols than ours, with whole commands in them.
-fn can_be_asked_for(key: &str) -> bool {
-    (1..=LONGEST_KEY).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic())
-}
-
-/// The key that metadump wrote.
-fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
-    while let Some((&byte, tail)) = rest.split_first() {
-        rest = tail;
-        if byte == b'%' {
-            let (code, tail) = rest.split_at_checked(2)?;
-            rest = tail;
-            bytes.push(u8::from_str_radix(std::str::from_utf8(code).ok()?, 16).ok()?);
-        } else {
-            bytes.push(byte);
-        }
-    }
-    String::from_utf8(bytes).ok()
-}
-
-/// The servers of a client; an error where there are none to look at.
-pub(crate) fn servers(client: &Client) -> Result<Vec<Address>, Trouble> {
-    let servers = client.servers();
-    if servers.is_empty() {
-        return Err(Trouble::new(
-            Status::CONFIG,
-            "The URL names no server: give one with memcached://host:port.",
-        ));
-    }
-    Ok(servers)
 }
 
 /// A name for a lock on this one of the client's servers, that nobody else uses.
@@ -331,7 +374,7 @@ pub(crate) mod tests {
                 thread::sleep(pause);
             }
         });
-        Plain::connect(&servers(&Client::connect(&url).unwrap()).unwrap()[0]).unwrap()
+        Plain::connect(&Client::connect(&url).unwrap().servers()[0]).unwrap()
     }
 
     #[test]
@@ -340,7 +383,7 @@ pub(crate) mod tests {
         let mut plain = server_that_says(bytes, Duration::from_millis(20));
         let began = Instant::now();
         let trouble = plain.round_trip().unwrap_err();
-        assert!(trouble.message.contains("did not answer within 300ms"), "{trouble:?}");
+        assert!(trouble.message.contains("did not answer within 300 ms"), "{trouble:?}");
         assert!(began.elapsed() < Duration::from_secs(5));
     }
 
@@ -354,20 +397,6 @@ pub(crate) mod tests {
         let line = (0..).map(|_: u64| vec![b'x'; 1000]);
         let trouble = server_that_says(line, Duration::ZERO).round_trip().unwrap_err();
         assert_eq!(trouble.status, Status::PROTOCOL, "{trouble:?}");
-    }
-
-    #[test]
-    fn keys_are_decoded() {
-        assert_eq!(decoded("lock%3Aa%2520b").as_deref(), Some("lock:a%20b"));
-        assert_eq!((decoded("%4"), decoded("%zz")), (None, None));
-    }
-
-    #[test]
-    fn a_key_with_a_command_in_it_is_not_asked_for() {
-        assert!(can_be_asked_for("lock:%sha256-0") && can_be_asked_for(&"x".repeat(250)));
-        for key in ["", "lock:a\r\nflush_all", "lock:a b", "lock:\u{e9}", &"x".repeat(251)] {
-            assert!(!can_be_asked_for(key), "{key:?}");
-        }
     }
 
     #[test]

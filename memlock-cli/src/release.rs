@@ -7,18 +7,20 @@ use memlock_core::Client;
 use memlock_core::lease::MIN_LEASE;
 
 use crate::args::Release;
+use crate::connect::{Url, connect};
 use crate::exit::{Status, Trouble};
-use crate::out::{complain, shown};
-use crate::show::holder_of;
+use crate::out::complain;
+use crate::show::{holder_of, process};
+use crate::text::{printable, shown};
 
-pub(crate) fn release(url: &str, args: &Release) -> Result<Status, Trouble> {
+pub(crate) fn release(url: &Url, args: &Release) -> Result<Status, Trouble> {
     if !args.force {
         return Err(Trouble::new(
             Status::USAGE,
             "Only who holds a lock can give it back: --force takes it away from a holder that is known to be dead.",
         ));
     }
-    let client = Client::connect(url)?;
+    let client = connect(url)?;
     if args.semaphore { permits(&client, args) } else { lock(&client, args) }
 }
 
@@ -78,8 +80,8 @@ fn permits(client: &Client, args: &Release) -> Result<Status, Trouble> {
             ));
         }
     };
-    let (host, pid) = (shown(holder.host.as_bytes()), holder.pid);
-    if !agreed(args, &format!("{} of {name} are held by {host}, process {pid}.", holder.permits))? {
+    let by = process(&holder.host, holder.pid);
+    if !agreed(args, &format!("{} of {name} are held by {by}.", holder.permits))? {
         return Ok(Status::NO);
     }
     if semaphore.force_release(holder.token)? {
@@ -99,7 +101,7 @@ fn agreed(args: &Release, what: &str) -> Result<bool, Trouble> {
             format!("{what} Say --yes to take it away without being asked."),
         ));
     }
-    write!(io::stderr(), "{what} It may still be at work. Take it away? [y/N] ")?;
+    write!(io::stderr(), "{} It may still be at work. Take it away? [y/N] ", printable(what))?;
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))

@@ -2,16 +2,16 @@
 
 use std::os::unix::ffi::OsStrExt;
 
-use memlock_core::Client;
 use memlock_core::lease::MIN_LEASE;
 
 use crate::args::Resize;
+use crate::connect::{Url, connect};
 use crate::exit::{Status, Trouble};
-use crate::out::shown;
+use crate::text::shown;
 
-pub(crate) fn resize(url: &str, args: &Resize) -> Result<Status, Trouble> {
+pub(crate) fn resize(url: &Url, args: &Resize) -> Result<Status, Trouble> {
     let name = args.name.as_bytes();
-    match Client::connect(url)?.open_semaphore(name, MIN_LEASE)?.resize(args.permits)? {
+    match connect(url)?.open_semaphore(name, MIN_LEASE)?.resize(args.permits)? {
         Some(_) => Ok(Status::OK),
         None => Err(Trouble::new(Status::NOT_FOUND, format!("There is no semaphore {}.", shown(name)))),
     }

@@ -12,26 +12,30 @@ use memlock_core::{Client, Error, Waiter};
 use serde_json::{Map, Value, json};
 
 use crate::args::Show;
+use crate::connect::{Url, connect};
 use crate::exit::{Status, Trouble};
-use crate::out::{Look, Out, complain, shown};
+use crate::out::{Look, Out, complain};
+use crate::text::shown;
 use crate::when::{self, brief, date};
 
 /// What there is by one name. Each part may live on another server; of one that could not be read it is known why.
 struct Found {
-    lock: Result<(Option<Owner>, Vec<Waiter>), Trouble>,
-    semaphore: Result<Option<(Permits, Vec<Waiter>)>, Trouble>,
+    lock: Result<Option<Owner>, Trouble>,
+    lock_waiters: Result<Vec<Waiter>, Trouble>,
+    semaphore: Result<Option<Permits>, Trouble>,
+    semaphore_waiters: Result<Vec<Waiter>, Trouble>,
     ids: Result<Option<u64>, Trouble>,
 }
 
-pub(crate) fn show(url: &str, args: &Show) -> Result<Status, Trouble> {
-    let client = Client::connect(url)?;
+pub(crate) fn show(url: &Url, args: &Show) -> Result<Status, Trouble> {
+    let client = connect(url)?;
     let found = match look(&client, &args.name)? {
-        Found { lock: Err(trouble), semaphore: Err(_), ids: Err(_) } => return Err(trouble),
+        Found { lock: Err(trouble), semaphore: Err(_), ids: Err(_), .. } => return Err(trouble),
         found => found,
     };
     let mut out = Out::new();
     if args.json {
-        out.line(json(&client, &args.name, &found))?;
+        out.json(&json(&client, &args.name, &found))?;
     } else {
         out.table(&table(&args.name, &found))?;
     }
@@ -51,15 +55,25 @@ fn look(client: &Client, name: &OsStr) -> Result<Found, Trouble> {
     let mutex = client.mutex(name, MIN_LEASE)?;
     let semaphore = client.open_semaphore(name, MIN_LEASE)?;
     let mut list = client.distinct_list(name)?;
-    let lock = mutex.owner().and_then(|owner| Ok((owner, mutex.waiters()?)));
-    let permits = semaphore
-        .status()
-        .and_then(|status| status.map(|status| Ok((status, semaphore.waiters()?))).transpose());
+    let (lock, permits) = (keys.lock(name), keys.semaphore(name));
+    let owner = mutex.owner().map_err(|error| reading(&lock, error));
+    let status = semaphore.status().map_err(|error| reading(&permits, error));
     Ok(Found {
-        lock: lock.map_err(|error| reading(&keys.lock(name), error)),
-        semaphore: permits.map_err(|error| reading(&keys.semaphore(name), error)),
+        lock_waiters: queue(owner.is_ok(), &lock, || mutex.waiters()),
+        semaphore_waiters: queue(matches!(status, Ok(Some(_))), &permits, || semaphore.waiters()),
+        lock: owner,
+        semaphore: status,
         ids: list.count().map_err(Trouble::from),
     })
+}
+
+/// Reads a queue, unless what it is for could not be read.
+fn queue(
+    is_known: bool,
+    key: &Key,
+    waiters: impl FnOnce() -> memlock_core::Result<Vec<Waiter>>,
+) -> Result<Vec<Waiter>, Trouble> {
+    if is_known { waiters().map_err(|error| reading(&key.waiters(), error)) } else { Ok(Vec::new()) }
 }
 
 /// Says what was read, as lists do by themselves.
@@ -73,7 +87,9 @@ impl Found {
     fn unread(&self) -> Vec<(&'static str, &Trouble)> {
         let parts = [
             ("lock", self.lock.as_ref().err()),
+            ("lock waiters", self.lock_waiters.as_ref().err()),
             ("semaphore", self.semaphore.as_ref().err()),
+            ("semaphore waiters", self.semaphore_waiters.as_ref().err()),
             ("list", self.ids.as_ref().err()),
         ];
         parts.into_iter().filter_map(|(what, trouble)| Some((what, trouble?))).collect()
@@ -86,7 +102,8 @@ fn table(name: &OsStr, found: &Found) -> Rows {
     let mut rows = Rows::new();
     let name = shown(name.as_bytes());
     let others = matches!(found.semaphore, Ok(Some(_))) || matches!(found.ids, Ok(Some(_)));
-    if let Ok((owner, waiters)) = &found.lock
+    let waiters = found.lock_waiters.as_deref().unwrap_or_default();
+    if let Ok(owner) = &found.lock
         && (owner.is_some() || !waiters.is_empty() || !others)
     {
         row(&mut rows, "lock", Look::Bold, &name);
@@ -104,7 +121,7 @@ fn table(name: &OsStr, found: &Found) -> Rows {
         }
         waiting(&mut rows, waiters);
     }
-    if let Ok(Some((status, waiters))) = &found.semaphore {
+    if let Ok(Some(status)) = &found.semaphore {
         row(&mut rows, "semaphore", Look::Bold, &name);
         let available = format!("{} of {}", status.available, status.permits);
         row(
@@ -116,14 +133,14 @@ fn table(name: &OsStr, found: &Found) -> Rows {
         for holder in &status.holders {
             let Holder { permits, host, pid, since: at, remaining, token, .. } = holder;
             let text = format!(
-                "{permits} by {}, process {pid}, since {}, for {} at most, token {token}",
-                shown(host.as_bytes()),
+                "{permits} by {}, since {}, for {} at most, token {token}",
+                process(host, *pid),
                 since(*at),
                 brief(*remaining)
             );
             row(&mut rows, "held", Look::Plain, &text);
         }
-        waiting(&mut rows, waiters);
+        waiting(&mut rows, found.semaphore_waiters.as_deref().unwrap_or_default());
     }
     if let Ok(Some(ids)) = found.ids {
         row(&mut rows, "list", Look::Bold, &name);
@@ -153,12 +170,17 @@ fn waiting(rows: &mut Rows, waiters: &[Waiter]) {
 /// Who holds a lock, for people.
 pub(crate) fn holder_of(owner: &Owner) -> String {
     match &owner.record {
-        Some(record) => format!("{}, process {}", shown(record.host.as_bytes()), record.pid),
+        Some(record) => process(&record.host, record.pid),
         None => {
             let start: Vec<u8> = owner.value.iter().copied().take(60).collect();
             format!("a plain client, which wrote {}", shown(&start))
         }
     }
+}
+
+/// A process of a host, for people.
+pub(crate) fn process(host: &str, pid: u32) -> String {
+    format!("{}, process {pid}", shown(host.as_bytes()))
 }
 
 fn since(unix: u64) -> String {
@@ -176,15 +198,15 @@ fn bell(waiter: &Waiter) -> Option<String> {
 }
 
 fn json(client: &Client, name: &OsStr, found: &Found) -> Value {
-    let lock = found.lock.as_ref().ok().map(|(owner, waiters)| {
+    let lock = found.lock.as_ref().ok().map(|owner| {
         let mut value = owner.as_ref().map(json_of_owner).unwrap_or_default();
         value.insert("held".to_owned(), owner.is_some().into());
-        value.insert("waiters".to_owned(), json_of_waiters(waiters));
+        value.insert("waiters".to_owned(), json_of_waiters(&found.lock_waiters));
         value
     });
-    let semaphore = found.semaphore.as_ref().ok().and_then(Option::as_ref).map(|(status, waiters)| {
+    let semaphore = found.semaphore.as_ref().ok().and_then(Option::as_ref).map(|status| {
         let mut value = json_of_permits(status);
-        value.insert("waiters".to_owned(), json_of_waiters(waiters));
+        value.insert("waiters".to_owned(), json_of_waiters(&found.semaphore_waiters));
         value
     });
     let ids = found.ids.as_ref().ok().copied().flatten();
@@ -199,7 +221,9 @@ fn json(client: &Client, name: &OsStr, found: &Found) -> Value {
     })
 }
 
-fn json_of_waiters(waiters: &[Waiter]) -> Value {
+/// `null` when they could not be read.
+fn json_of_waiters(waiters: &Result<Vec<Waiter>, Trouble>) -> Value {
+    let Ok(waiters) = waiters else { return Value::Null };
     let waiters = waiters.iter().map(
         |waiter| json!({ "bell": bell(waiter), "priority": waiter.priority, "permits": waiter.permits }),
     );
@@ -207,22 +231,22 @@ fn json_of_waiters(waiters: &[Waiter]) -> Value {
 }
 
 fn json_of_owner(owner: &Owner) -> Map<String, Value> {
-    let mut map = json_of_lock(&owner.value, owner.remaining);
+    let mut map = json_of_lock(Some(&owner.value), owner.remaining);
     map.insert("fence_at_most".to_owned(), owner.record.as_ref().map(|_| owner.newest_fence).into());
     map
 }
 
-/// A lock's item, as JSON.
-pub(crate) fn json_of_lock(value: &[u8], remaining: Option<Duration>) -> Map<String, Value> {
+/// A lock's item, as JSON. Its value is not known if it is too large.
+pub(crate) fn json_of_lock(value: Option<&[u8]>, remaining: Option<Duration>) -> Map<String, Value> {
     let mut map = Map::new();
-    let record = memlock_core::OwnerRecord::parse(value);
+    let record = value.and_then(memlock_core::OwnerRecord::parse);
     map.insert("remaining".to_owned(), remaining.map(|left| left.as_secs()).into());
     map.insert("host".to_owned(), record.as_ref().map(|record| record.host.clone()).into());
     map.insert("pid".to_owned(), record.as_ref().map(|record| record.pid).into());
     map.insert("since".to_owned(), record.as_ref().map(|record| date(record.since)).into());
     map.insert("token".to_owned(), record.as_ref().map(|record| record.token.to_string()).into());
     if record.is_none() {
-        map.insert("value".to_owned(), String::from_utf8_lossy(value).into());
+        map.insert("value".to_owned(), value.map(String::from_utf8_lossy).into());
     }
     map
 }

@@ -39,6 +39,11 @@ pub(crate) fn brief(duration: Duration) -> String {
     }
 }
 
+/// A number of bytes for people.
+pub(crate) fn brief_size(bytes: usize) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
 /// Now, in Unix seconds.
 pub(crate) fn unix_now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()

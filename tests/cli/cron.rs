@@ -55,7 +55,10 @@ fn one_of_many_hosts_runs_the_job_once_a_day() {
                 (0..5).map(|_| scope.spawn(|| fire(&server, &folder.0, day, "sleep 0.5"))).collect();
             hosts.into_iter().map(|host| host.join().unwrap()).collect()
         });
-        assert!(said.iter().all(|said| said.code == Some(0) && said.out.is_empty()), "{said:?}");
+        assert!(
+            said.iter().all(|said| said.code == Some(0) && said.out.is_empty() && said.err.is_empty()),
+            "{said:?}"
+        );
         // One whose clock is late.
         assert_eq!(fire(&server, &folder.0, day, "false").code, Some(0));
     }
@@ -64,6 +67,16 @@ fn one_of_many_hosts_runs_the_job_once_a_day() {
     assert!(reports[0].starts_with("2026-11-22.") && reports[1].starts_with("2026-11-23."), "{reports:?}");
     let fence = |report: &str| report.rsplit('.').next().unwrap().parse::<u64>().unwrap();
     assert!(fence(&reports[0]) < fence(&reports[1]), "{reports:?}");
+}
+
+#[test]
+fn the_server_of_the_crontab_is_the_same_for_all_hosts() {
+    let table = fs::read_to_string(example().join("crontab")).unwrap();
+    let url = table.lines().find_map(|line| line.strip_prefix("MEMLOCK_URL=")).unwrap();
+    assert!(url.starts_with("memcached://"), "{url}");
+    for own in ["127.", "localhost", "::1", "0.0.0.0"] {
+        assert!(!url.contains(own), "each host has another server at {url}");
+    }
 }
 
 #[test]

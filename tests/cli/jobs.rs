@@ -20,7 +20,7 @@ const TRAPS: &str = "for s in TERM INT HUP QUIT USR1 USR2 WINCH; do trap \"echo 
 #[test]
 fn signals_are_passed_on() {
     let server = Memcached::start();
-    let mut running = Running::start(memlock(&server, &["run", "m", "-r", "--", "sh", "-c", TRAPS]));
+    let mut running = Running::start(memlock(&server, &["run", "m", "--", "sh", "-c", TRAPS]));
     let child: i32 = running.line().strip_prefix("ready ").unwrap().parse().unwrap();
     for (signal, name) in [
         (libc::SIGTERM, "TERM"),
@@ -44,7 +44,7 @@ fn who_ends_by_a_signal_leaves_nobody_behind() {
     let server = Memcached::start();
     let script = "(trap '' TERM; exec setsid sleep 1000 >/dev/null 2>&1) & setsid sleep 1001 >/dev/null 2>&1 & echo $!; sleep 1002 >/dev/null 2>&1; true";
     let mut running =
-        Running::start(memlock(&server, &["run", "m", "-r", "--grace", "300ms", "--", "sh", "-c", script]));
+        Running::start(memlock(&server, &["run", "m", "--grace", "300ms", "--", "sh", "-c", script]));
     let grandchild: i32 = running.line().parse().unwrap();
     assert!(is_alive(grandchild));
     running.signal(libc::SIGTERM);
@@ -105,7 +105,7 @@ fn the_interrupt_key_ends_command_and_wrapper() {
     let server = Memcached::start();
     let mut shell = shell(&server);
     // Not a shell that waits: that may miss the key while it forks.
-    shell.type_in("$memlock run m -r -- sh -c 'echo pid $$; exec sleep 1000'\n");
+    shell.type_in("$memlock run m -- sh -c 'echo pid $$; exec sleep 1000'\n");
     let pid = shell.pid_after("pid ");
     shell.type_in("\x03");
     shell.until("> ");
@@ -134,7 +134,7 @@ fn the_interrupt_key_ends_command_and_wrapper() {
 fn the_stop_key_stops_both_and_fg_continues_both() {
     let server = Memcached::start();
     let mut shell = shell(&server);
-    shell.type_in("$memlock run m -r -- sh -c 'echo pid $$; read line; echo heard $line; exit 3'\n");
+    shell.type_in("$memlock run m -- sh -c 'echo pid $$; read line; echo heard $line; exit 3'\n");
     let pid = shell.pid_after("pid ");
     for _ in 0..3 {
         shell.type_in("\x1a");
@@ -173,7 +173,7 @@ fn a_command_that_stops_itself_stops_the_wrapper_too() {
     let mut shell = shell(&server);
     for signal in ["TSTP", "STOP"] {
         shell.type_in(&format!(
-            "$memlock run m -r -- sh -c 'echo pid $$; kill -{signal} $$; echo back; exit 5'\n"
+            "$memlock run m -- sh -c 'echo pid $$; kill -{signal} $$; echo back; exit 5'\n"
         ));
         let pid = shell.pid_after("pid ");
         if signal == "STOP" {
@@ -194,7 +194,7 @@ fn a_command_that_stops_itself_stops_the_wrapper_too() {
 fn a_command_that_somebody_stops_and_continues_is_guarded_meanwhile() {
     let server = Memcached::start();
     let mut shell = shell(&server);
-    shell.type_in("$memlock run m -r -- sh -c 'echo pid $$; read line; exit 5'\n");
+    shell.type_in("$memlock run m -- sh -c 'echo pid $$; read line; exit 5'\n");
     let pid = shell.pid_after("pid ");
     send(pid, libc::SIGSTOP);
     until_state(pid, 'T');
@@ -210,7 +210,7 @@ fn a_command_that_somebody_stops_and_continues_is_guarded_meanwhile() {
 fn a_terminal_that_goes_away_ends_a_command_that_was_its_first() {
     let server = Memcached::start();
     let mut terminal =
-        Pty::start(memlock(&server, &["run", "m", "-r", "--", "sh", "-c", "echo pid $$; exec sleep 1000"]));
+        Pty::start(memlock(&server, &["run", "m", "--", "sh", "-c", "echo pid $$; exec sleep 1000"]));
     let pid = terminal.pid_after("pid ");
     terminal.hang_up();
     until_gone(pid);

@@ -22,7 +22,7 @@ fn family(running: &mut Running) -> (i32, i32) {
 fn a_server_that_dies_takes_the_command_with_it() {
     let server = Memcached::start();
     let url = format!("{}?io_timeout=200ms", server.url());
-    let args = ["run", "m", "--lease", "2s", "--renew", "--kill-on-lost", "--", "sh", "-c", FAMILY];
+    let args = ["run", "m", "--lease", "2s", "--", "sh", "-c", FAMILY];
     let mut running = Running::start(memlock_at(&url, &args));
     let (grandchild, child) = family(&mut running);
     server.kill();
@@ -34,11 +34,11 @@ fn a_server_that_dies_takes_the_command_with_it() {
 }
 
 #[test]
-fn a_lock_that_was_taken_away_ends_the_command_and_only_if_that_was_asked_for() {
+fn a_lock_that_was_taken_away_ends_the_command_unless_that_is_to_continue() {
     let server = Memcached::start();
     for kill in [true, false] {
-        let mut args = vec!["run", "m", "--lease", "2s", "--renew"];
-        args.extend(kill.then_some("--kill-on-lost"));
+        let mut args = vec!["run", "m", "--lease", "2s"];
+        args.extend((!kill).then_some("--on-lost=continue"));
         args.extend(["--", "sh", "-c", "echo $$; sleep 4; echo survived"]);
         let mut running = Running::start(memlock(&server, &args));
         let child: i32 = running.line().parse().unwrap();
@@ -56,9 +56,8 @@ fn a_lock_that_was_taken_away_ends_the_command_and_only_if_that_was_asked_for() 
 #[test]
 fn what_the_server_has_lost_is_noticed_at_once() {
     let server = Memcached::start();
-    for options in [&[][..], &["--renew"], &["--semaphore", "2"], &["--semaphore", "2", "--renew"]] {
-        let args =
-            [&["run", "m", "--lease", "1h", "-k"], options, &["--", "sh", "-c", "echo $$; exec sleep 1000"]];
+    for options in [&[][..], &["--no-renew"], &["--semaphore", "2"], &["--semaphore", "2", "--no-renew"]] {
+        let args = [&["run", "m", "--lease", "1h"], options, &["--", "sh", "-c", "echo $$; exec sleep 1000"]];
         let mut running = Running::start(memlock(&server, &args.concat()));
         let child: i32 = running.line().parse().unwrap();
         server.plain().flush_all();
@@ -73,7 +72,7 @@ fn what_the_server_has_lost_is_noticed_at_once() {
 fn a_command_that_does_not_heed_term_is_killed_after_the_grace() {
     let server = Memcached::start();
     let script = "trap 'echo heard' TERM; echo $$; while :; do sleep 0.05; done";
-    let args = ["run", "m", "--lease", "1s", "-k", "--grace", "700ms", "--", "sh", "-c", script];
+    let args = ["run", "m", "--lease", "1s", "--no-renew", "--grace", "700ms", "--", "sh", "-c", script];
     let mut running = Running::start(memlock(&server, &args));
     let child: i32 = running.line().parse().unwrap();
     assert_eq!(running.line(), "heard");
@@ -88,7 +87,8 @@ fn a_command_that_does_not_heed_term_is_killed_after_the_grace() {
 #[test]
 fn a_command_that_is_stopped_is_ended_too() {
     let server = Memcached::start();
-    let args = ["run", "m", "--lease", "1s", "-k", "--", "sh", "-c", "echo $$; kill -STOP $$; echo never"];
+    let args =
+        ["run", "m", "--lease", "1s", "--no-renew", "--", "sh", "-c", "echo $$; kill -STOP $$; echo never"];
     let mut running = Running::start(memlock(&server, &args));
     let child: i32 = running.line().parse().unwrap();
     until_state(child, 'T');
@@ -100,7 +100,7 @@ fn a_command_that_is_stopped_is_ended_too() {
 #[test]
 fn a_wrapper_that_stood_still_finds_the_lock_lost() {
     let server = Memcached::start();
-    let args = ["run", "m", "--lease", "1s", "--renew", "--kill-on-lost", "--", "sh", "-c", FAMILY];
+    let args = ["run", "m", "--lease", "1s", "--", "sh", "-c", FAMILY];
     let mut running = Running::start(memlock(&server, &args));
     let (grandchild, child) = family(&mut running);
     running.signal(libc::SIGSTOP);
@@ -124,8 +124,7 @@ fn a_wrapper_that_stood_still_finds_the_lock_lost() {
 #[test]
 fn what_is_held_for_too_long_is_lost() {
     let server = Memcached::start();
-    let args =
-        ["run", "m", "--renew", "--max-hold", "3s", "-k", "--", "sh", "-c", "echo $$; sleep 1000; true"];
+    let args = ["run", "m", "--max-hold", "3s", "--", "sh", "-c", "echo $$; sleep 1000; true"];
     let mut running = Running::start(memlock(&server, &args));
     let began = Instant::now();
     let child: i32 = running.line().parse().unwrap();
@@ -139,10 +138,8 @@ fn what_is_held_for_too_long_is_lost() {
 #[test]
 fn a_wrapper_that_is_killed_takes_the_command_with_it() {
     let server = Memcached::start();
-    let mut running = Running::start(memlock(
-        &server,
-        &["run", "m", "-r", "-k", "--", "sh", "-c", "echo $$; sleep 1; sleep 1000"],
-    ));
+    let mut running =
+        Running::start(memlock(&server, &["run", "m", "--", "sh", "-c", "echo $$; sleep 1; sleep 1000"]));
     let child: i32 = running.line().parse().unwrap();
     running.signal(libc::SIGKILL);
     until_gone(child);
@@ -150,11 +147,11 @@ fn a_wrapper_that_is_killed_takes_the_command_with_it() {
 
 /// As is said: it is on its own then.
 #[test]
-fn a_wrapper_that_is_killed_leaves_the_command_alone_unless_that_was_asked_for() {
+fn a_wrapper_that_is_killed_leaves_the_command_alone_if_that_is_to_continue() {
     let server = Memcached::start();
     let mut running = Running::start(memlock(
         &server,
-        &["run", "m", "--lease", "1s", "-r", "--", "sh", "-c", "echo $$; exec sleep 1000"],
+        &["run", "m", "--lease", "1s", "--on-lost=continue", "--", "sh", "-c", "echo $$; exec sleep 1000"],
     ));
     let child: i32 = running.line().parse().unwrap();
     running.signal(libc::SIGKILL);

@@ -3,12 +3,17 @@
 
 mod cron;
 mod doctor;
+mod ending;
 mod hosts;
 mod jobs;
+mod large;
 mod list;
 mod look;
 mod lost;
+mod names;
 mod pty;
 mod run;
+mod sentences;
+mod slow_servers;
 mod terminal;
 mod tool;

@@ -76,7 +76,8 @@ fn what_stands_in_the_way_has_a_status_of_its_own_and_one_sentence() {
     for args in [
         &["run", "m"][..],
         &["run", "m", "--wait", "soon", "--", "true"],
-        &["run", "m", "--max-hold", "5s", "--", "true"],
+        &["run", "m", "--max-hold", "5s", "--no-renew", "--", "true"],
+        &["run", "m", "--on-lost", "hope", "--", "true"],
         &["run", "m", "--priority", "1", "--", "true"],
         &["frobnicate"],
         &["bench", "--contenders", "1"],
@@ -100,7 +101,8 @@ fn the_command_knows_its_lock() {
     let show = "echo \"$MEMLOCK_NAME|$MEMLOCK_FENCE|$MEMLOCK_DEADLINE\"";
     let mut fences = Vec::new();
     for _ in 0..2 {
-        let said = done(memlock(&server, &["run", "a b", "--lease", "60s", "--", "sh", "-c", show]));
+        let said =
+            done(memlock(&server, &["run", "a b", "--lease", "60s", "--no-renew", "--", "sh", "-c", show]));
         let fields: Vec<&str> = said.out.trim_end().split('|').collect();
         let [name, fence, deadline] = fields[..] else { panic!("{said:?}") };
         assert_eq!(name, "a b");
@@ -110,12 +112,11 @@ fn the_command_knows_its_lock() {
         assert!((now + 40..=now + 60).contains(&deadline), "{deadline} at {now}");
     }
     assert!(fences[0] < fences[1], "{fences:?}");
-    let mut kept =
-        memlock(&server, &["run", "m", "--renew", "--", "sh", "-c", "echo ${MEMLOCK_DEADLINE-none}"]);
+    let mut kept = memlock(&server, &["run", "m", "--", "sh", "-c", "echo ${MEMLOCK_DEADLINE-none}"]);
     kept.env("MEMLOCK_DEADLINE", "that of a lock around it");
     assert_eq!(done(kept).out, "none\n");
     let kept =
-        memlock(&server, &["run", "m", "-r", "--max-hold", "1h", "--", "sh", "-c", "echo $MEMLOCK_DEADLINE"]);
+        memlock(&server, &["run", "m", "--max-hold", "1h", "--", "sh", "-c", "echo $MEMLOCK_DEADLINE"]);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     assert!(done(kept).out.trim().parse::<u64>().unwrap() >= now + 3600);
     let mut permit =
@@ -128,7 +129,7 @@ fn the_command_knows_its_lock() {
 fn the_longest_times_that_can_be_written_are_no_trouble() {
     let server = Memcached::start();
     let longest = "18446744073709549568s";
-    let args = ["run", "m", "--renew", "--max-hold", longest, "--wait", longest, "-k", "--grace", longest];
+    let args = ["run", "m", "--max-hold", longest, "--wait", longest, "--grace", longest];
     let show = ["--", "sh", "-c", "echo $MEMLOCK_DEADLINE"];
     let said = done(memlock(&server, &[&args[..], &show].concat()));
     assert_eq!((said.code, said.out.trim()), (Some(0), "18446744073709551615"), "{said:?}");
@@ -166,7 +167,7 @@ fn the_command_has_no_descriptor_of_ours() {
     let mut first = Running::start(memlock(&server, &["run", "m", "--", "sh", "-c", "echo in; sleep 0.4"]));
     assert_eq!(first.line(), "in");
     let list = "ls -l /proc/self/fd";
-    let said = done(memlock(&server, &["run", "m", "--renew", "-k", "--", "sh", "-c", list]));
+    let said = done(memlock(&server, &["run", "m", "--", "sh", "-c", list]));
     let open: Vec<&str> = said.out.lines().filter(|line| line.contains("->")).collect();
     assert!(said.code == Some(0) && !open.is_empty(), "{said:?}");
     for line in open {
@@ -192,14 +193,14 @@ fn signals_and_their_mask_are_as_they_were() {
             };
             said.out.lines().map(low).collect::<Vec<_>>()
         };
-        assert_eq!(under(&format!("{memlock} run m -r -- sh -c \"{status}\"")), under(status), "{before}");
+        assert_eq!(under(&format!("{memlock} run m -- sh -c \"{status}\"")), under(status), "{before}");
     }
 }
 
 #[test]
 fn a_mask_that_we_were_started_with_is_passed_on() {
     let server = Memcached::start();
-    let mut command = memlock(&server, &["run", "m", "-r", "--", "grep", "^SigBlk", "/proc/self/status"]);
+    let mut command = memlock(&server, &["run", "m", "--", "grep", "^SigBlk", "/proc/self/status"]);
     // SAFETY: an emptied set is valid; all calls are async-signal-safe.
     unsafe {
         command.pre_exec(|| {
@@ -216,21 +217,42 @@ fn a_mask_that_we_were_started_with_is_passed_on() {
 }
 
 #[test]
-fn a_lease_is_renewed_only_if_that_was_asked_for() {
+fn a_lease_is_renewed_unless_that_is_declined() {
     let server = Memcached::start();
     let mut kept = Running::start(memlock(
         &server,
-        &["run", "kept", "--lease", "2s", "--renew", "--", "sh", "-c", "echo in; sleep 6"],
+        &["run", "kept", "--lease", "4s", "--", "sh", "-c", "echo in; exec sleep 1000"],
     ));
     assert_eq!(kept.line(), "in");
     let other = client(&server).mutex("kept", MINUTE).unwrap();
-    assert!(other.lock_for(Duration::from_secs(5)).unwrap().is_none());
-    assert_eq!(kept.ends().code, Some(0));
+    assert!(other.lock_for(Duration::from_secs(8)).unwrap().is_none());
+    kept.signal(libc::SIGTERM);
+    let said = kept.ends();
+    assert_eq!((said.code, said.err.as_str()), (Some(143), ""), "{said:?}");
     assert!(other.try_lock().unwrap().is_some());
-    let said =
-        done(memlock(&server, &["run", "brief", "--lease", "1s", "--", "sh", "-c", "sleep 1.5; echo done"]));
+    let said = done(memlock(
+        &server,
+        &[
+            "run",
+            "m",
+            "--no-renew",
+            "--on-lost=continue",
+            "--lease",
+            "1s",
+            "--",
+            "sh",
+            "-c",
+            "sleep 1.5; echo done",
+        ],
+    ));
     assert_eq!((said.code, said.out.as_str()), (Some(79), "done\n"), "{said:?}");
-    assert!(said.err.contains("lost"), "{said:?}");
+    assert!(said.err.contains("goes on without it"), "{said:?}");
+    let said = done(memlock(
+        &server,
+        &["run", "m", "--no-renew", "--lease", "1s", "--", "sh", "-c", "sleep 5; echo done"],
+    ));
+    assert_eq!((said.code, said.out.as_str()), (Some(79), ""), "{said:?}");
+    assert!(said.err.contains("The command is ended."), "{said:?}");
 }
 
 #[test]
@@ -243,7 +265,7 @@ fn permits_are_those_of_the_semaphore() {
         assert_eq!(running.line(), "in");
         running
     };
-    let two = hold(&["run", "s", "--semaphore", "3", "--permits", "2", "-r"]);
+    let two = hold(&["run", "s", "--semaphore", "3", "--permits", "2"]);
     let semaphore = client(&server).open_semaphore("s", MINUTE).unwrap();
     assert_eq!(semaphore.status().unwrap().unwrap().available, 1);
     let one = hold(&["run", "s", "--permits", "1"]);

@@ -33,12 +33,10 @@ fn the_url_comes_from_the_option_or_the_environment_or_is_the_default() {
     assert!(held(memlock_at(&server.url(), &["show", "m"])));
     assert!(held(memlock_at("memcached://127.0.0.1:1", &["--url", &server.url(), "show", "m"])));
     assert!(held(memlock_at("memcached://127.0.0.1:1", &["show", "m", "--url", &server.url()])));
-    let mut none = memlock_at("", &["show", "m", "--url", ""]);
+    let mut none = memlock_at("", &["show", "m"]);
     none.env_remove("MEMLOCK_URL");
     let said = done(none);
     assert!(said.code == Some(0) || said.err.contains("127.0.0.1:11211"), "{said:?}");
-    let said = done(memlock_at("memory://x", &["ls"]));
-    assert_eq!((said.code, said.err.lines().count()), (Some(78), 1), "{said:?}");
 }
 
 #[test]
@@ -47,11 +45,8 @@ fn what_the_library_logs_is_told_to_who_asks() {
     let run = |args: &[&str]| {
         done(memlock_at(
             &server.url(),
-            &[
-                args,
-                &["run", "m", "--lease", "1s", "-r", "--max-hold", "2s", "-E", "9", "--", "sleep", "2.5"],
-            ]
-            .concat(),
+            &[args, &["run", "m", "--lease", "1s", "--max-hold", "2s", "-E", "9", "--", "sleep", "2.5"]]
+                .concat(),
         ))
     };
     let (quiet, verbose) = (run(&[]), run(&["--verbose"]));
@@ -94,6 +89,8 @@ fn pages_and_completions_name_every_command() {
     }
     let run = fs::read_to_string(folder.0.join("memlock-run.1")).unwrap();
     assert!(run.contains(".SH \"EXIT STATUS\""), "{run}");
+    let said = run.replace(['\n', '\\'], " ");
+    assert!(said.contains("Every host must use the same server"), "{run}");
     for status in ["71  the system refused", "74  standard input or output broke", "79  the lock was lost"] {
         assert!(run.contains(status), "{status}: {run}");
     }

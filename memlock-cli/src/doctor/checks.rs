@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::Finding;
 use super::Verdict::{Bad, Good, Note, Warning};
-use crate::out;
 use crate::plain::Stats;
 use crate::when::brief;
 
@@ -66,7 +65,7 @@ fn ttl(lease: Duration) -> u64 {
 
 fn version(stats: &Stats) -> Finding {
     let version = text(stats, "version");
-    let shown = out::shown(version.as_bytes());
+    let shown = crate::text::shown(version.as_bytes());
     let mut numbers = version.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u64>);
     let numbers: Vec<u64> = numbers.by_ref().take(3).flatten().collect();
     if numbers.len() == 3 && numbers.as_slice() >= OLDEST.as_slice() {

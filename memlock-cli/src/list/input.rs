@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader};
 use std::os::fd::{AsFd, AsRawFd};
 
 use crate::exit::{Status, Trouble};
-use crate::out::shown;
+use crate::text::shown;
 
 /// How many keys are inserted at once.
 const BATCH: usize = 1000;

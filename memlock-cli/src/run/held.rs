@@ -4,11 +4,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use memlock_core::clock::Clock;
-use memlock_core::clock::SystemClock;
-use memlock_core::lease::MIN_LEASE;
-use memlock_core::wait::Wait;
-use memlock_core::{Client, Keep, Kept, Lock, Loss, Notice, Permit, Release, Request, Waited};
+use memlock_core::clock::{Clock, SystemClock};
+use memlock_core::{Keep, Kept, Lock, Loss, Notice, Permit, Release};
 
 use crate::args::Run;
 use crate::exit::Trouble;
@@ -16,6 +13,7 @@ use crate::out;
 use crate::when;
 
 use super::signals;
+use super::target::{Acquired, Target};
 
 /// A lock, or permits.
 pub(super) struct Held {
@@ -31,37 +29,15 @@ enum What {
 }
 
 impl Held {
-    /// Takes what the command line asks for.
-    pub(super) fn take(
-        client: &Client,
-        args: &Run,
-        name: &[u8],
-        wait: &Wait<'_>,
-    ) -> Result<Waited<Held>, Trouble> {
-        // Whoever says how long it may be held at most has not asked for a longer lease.
-        let lease = args.max_hold.map_or(args.lease, |longest| longest.max(MIN_LEASE).min(args.lease));
-        if args.semaphore.is_none() && args.permits.is_none() {
-            return Ok(match client.mutex(name, lease)?.lock_with(wait)? {
-                Waited::Done(lock) if args.renew => Waited::Done(What::Kept(lock.keep(keep(args))?).into()),
-                Waited::Done(lock) => Waited::Done(What::Lock(lock).into()),
-                Waited::Busy => Waited::Busy,
-                Waited::TimedOut => Waited::TimedOut,
-                Waited::Interrupted => Waited::Interrupted,
-            });
-        }
-        let semaphore = match args.semaphore {
-            Some(permits) => client.semaphore(name, permits, lease)?,
-            None => client.open_semaphore(name, lease)?,
+    /// Renews what was acquired, unless the command line says otherwise.
+    pub(super) fn new(acquired: Acquired, target: &Target, args: &Run) -> Result<Held, Trouble> {
+        let what = match acquired {
+            Acquired::Lock(lock) if args.no_renew => What::Lock(lock),
+            Acquired::Permit(permit) if args.no_renew => What::Permit(permit),
+            Acquired::Lock(lock) => What::Kept(lock.keep(keep(target, args))?),
+            Acquired::Permit(permit) => What::Kept(permit.keep(keep(target, args))?),
         };
-        let (permits, priority) = (args.permits.unwrap_or(1), args.priority.unwrap_or(0));
-        let request = Request { permits, priority, ..Request::default() };
-        Ok(match semaphore.acquire_with(request, wait)? {
-            Waited::Done(permit) if args.renew => Waited::Done(What::Kept(permit.keep(keep(args))?).into()),
-            Waited::Done(permit) => Waited::Done(What::Permit(permit).into()),
-            Waited::Busy => Waited::Busy,
-            Waited::TimedOut => Waited::TimedOut,
-            Waited::Interrupted => Waited::Interrupted,
-        })
+        Ok(Held { what, is_gone: AtomicBool::new(false) })
     }
 
     pub(super) fn fence(&self) -> Option<u64> {
@@ -115,18 +91,12 @@ impl Held {
 
     /// Until when the command may count on it, in Unix seconds; `None` when nobody knows.
     pub(super) fn deadline(&self, args: &Run) -> Option<u64> {
-        let left = match (args.renew, args.max_hold) {
-            (false, _) => self.remaining(),
-            (true, Some(longest)) => longest,
-            (true, None) => return None,
+        let left = match (args.no_renew, args.max_hold) {
+            (true, _) => self.remaining(),
+            (false, Some(longest)) => longest,
+            (false, None) => return None,
         };
         Some(when::after(left))
-    }
-}
-
-impl From<What> for Held {
-    fn from(what: What) -> Held {
-        Held { what, is_gone: AtomicBool::new(false) }
     }
 }
 
@@ -136,9 +106,9 @@ impl fmt::Debug for Held {
     }
 }
 
-/// Renews it, warns, and wakes who waits for the command when it is lost.
-fn keep(args: &Run) -> Keep {
-    let name = out::shown(args.name.as_encoded_bytes());
+/// How it is renewed: with a warning when it is at risk, and a wake-up of the main thread when it is lost.
+fn keep(target: &Target, args: &Run) -> Keep {
+    let name = target.to_string();
     let began = SystemClock.now();
     let longest = args.max_hold;
     let tell = move |notice| match notice {
@@ -146,7 +116,7 @@ fn keep(args: &Run) -> Keep {
             let held = SystemClock.now().since(began);
             let why = match longest {
                 Some(longest) if held.saturating_add(left) >= longest => {
-                    "has almost been held for as long as was allowed"
+                    "has almost been held for as long as --max-hold allows"
                 }
                 _ => "could not be renewed so far",
             };

@@ -1,0 +1,67 @@
+//! Which servers the command works on: the URL of the command line, of the environment, or the
+//! default.
+
+use std::ffi::OsString;
+
+use memlock_core::Client;
+use memlock_core::name::Key;
+use memlock_core::store::{Address, Route};
+
+use crate::exit::{Status, Trouble};
+use crate::text::quoted;
+
+/// Where the locks are unless the user says otherwise.
+const DEFAULT_URL: &str = "memcached://127.0.0.1:11211";
+
+/// The URL that the command uses.
+#[derive(Clone, Debug)]
+pub(crate) struct Url {
+    pub(crate) text: String,
+    /// Neither the command line nor the environment names one.
+    pub(crate) is_default: bool,
+}
+
+impl Url {
+    /// The URL as it was given.
+    pub(crate) fn new(given: Option<OsString>) -> Result<Url, Trouble> {
+        let unusable =
+            |why: String| Trouble::new(Status::CONFIG, format!("The URL (--url or MEMLOCK_URL) {why}"));
+        let Some(given) = given else {
+            return Ok(Url { text: DEFAULT_URL.to_owned(), is_default: true });
+        };
+        if given.is_empty() {
+            return Err(unusable(format!(
+                "is empty: write memcached://host:port, or unset MEMLOCK_URL to use {DEFAULT_URL}."
+            )));
+        }
+        match given.into_string() {
+            Ok(text) => Ok(Url { text, is_default: false }),
+            Err(given) => Err(unusable(format!(
+                "is not UTF-8: {}. Write other bytes than those of UTF-8 as %XX.",
+                quoted(given.as_encoded_bytes())
+            ))),
+        }
+    }
+}
+
+/// A client of the servers that the URL names. Nothing is sent yet.
+pub(crate) fn connect(url: &Url) -> Result<Client, Trouble> {
+    let client = Client::connect(&url.text)?;
+    if client.servers().is_empty() {
+        return Err(Trouble::new(
+            Status::CONFIG,
+            format!(
+                "The URL {} names no server: its locks live in the memory of one process, and another command \
+                 would not see them. Use memcached://host:port, with the same server on every host.",
+                quoted(url.text.as_bytes())
+            ),
+        ));
+    }
+    Ok(client)
+}
+
+/// The server on which the item of this key is.
+pub(crate) fn server_of(client: &Client, key: &Key) -> Option<Address> {
+    let place = client.server_of(Route::of(key));
+    client.servers().into_iter().nth(place)
+}

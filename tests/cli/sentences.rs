@@ -1,0 +1,189 @@
+//! What `memlock run` says, and when it says nothing; and what may be written on its command line.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::process::Command;
+use std::time::Duration;
+
+use memlock_core::{Client, Lock, Request, Wait};
+use memlock_tests::server::Memcached;
+
+use crate::tool::{Running, Said, done, eventually, memlock, memlock_at};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn held(server: &Memcached, name: &str) -> Lock {
+    Client::connect(&server.url()).unwrap().mutex(name, MINUTE).unwrap().lock().unwrap()
+}
+
+fn run(server: &Memcached, args: &[&str]) -> Said {
+    done(memlock(server, &[&["run"], args].concat()))
+}
+
+#[test]
+fn a_busy_lock_is_named_with_its_server_and_its_holder() {
+    let server = Memcached::start();
+    let lock = held(&server, "m");
+    let lock_and_server = format!("\"m\" on {}", server.address());
+    let holder = format!("process {}, since 20", std::process::id());
+    let said = run(&server, &["m", "-n", "true"]);
+    assert!(said.err.starts_with(&format!("memlock: {lock_and_server} is busy: held by ")), "{said:?}");
+    assert!(said.err.contains(&holder), "{said:?}");
+    let said = run(&server, &["m", "--wait", "500ms", "true"]);
+    assert!(
+        said.err
+            .starts_with(&format!("memlock: Timed out after 500 ms waiting for {lock_and_server} (held by ")),
+        "{said:?}"
+    );
+    assert!(said.err.contains(&holder), "{said:?}");
+    let mut waiting = Running::start(memlock(&server, &["run", "m", "-v", "--", "sh", "-c", "echo in"]));
+    eventually("it waits", || server.plain().get("lock:m%wait").filter(|queue| !queue.is_empty()));
+    drop(lock);
+    assert_eq!(waiting.line(), "in");
+    let said = waiting.ends();
+    assert!(said.err.contains(&format!("Waiting for {lock_and_server} (held by ")), "{said:?}");
+    assert!(said.err.contains(&holder), "{said:?}");
+}
+
+#[test]
+fn busy_permits_are_named_with_their_server_and_their_holders() {
+    let server = Memcached::start();
+    let semaphore = Client::connect(&server.url()).unwrap().semaphore("s", 2, MINUTE).unwrap();
+    let both = Request { permits: 2, ..Request::default() };
+    let _permits = semaphore.acquire_with(both, &Wait::NEVER).unwrap().done().unwrap();
+    let said = run(&server, &["s", "-s", "2", "-n", "true"]);
+    let start = format!("memlock: \"s\" on {} is busy: 0 of 2 permits are free, held by ", server.address());
+    assert!(said.err.starts_with(&start), "{said:?}");
+    assert!(said.err.contains(&format!("process {}, since 20", std::process::id())), "{said:?}");
+}
+
+#[test]
+fn a_lost_lock_is_named_with_its_server() {
+    let server = Memcached::start();
+    let mut running =
+        Running::start(memlock(&server, &["run", "m", "--", "sh", "-c", "echo in; sleep 1000"]));
+    assert_eq!(running.line(), "in");
+    server.plain().flush_all();
+    let said = running.ends();
+    assert!(said.err.contains(&format!("\"m\" on {} was lost: ", server.address())), "{said:?}");
+}
+
+#[test]
+fn nothing_is_said_of_another_holder_when_that_is_no_failure_or_not_wanted() {
+    let server = Memcached::start();
+    let _lock = held(&server, "m");
+    for (args, code) in [
+        (&["m", "-n", "-E", "0", "true"][..], 0),
+        (&["m", "-w", "50ms", "-E", "0", "true"], 0),
+        (&["m", "-n", "--quiet", "true"], 75),
+        (&["m", "-w", "50ms", "-q", "-E", "9", "true"], 9),
+    ] {
+        let said = run(&server, args);
+        assert_eq!((said.code, said.out.as_str(), said.err.as_str()), (Some(code), "", ""), "{args:?}");
+    }
+}
+
+#[test]
+fn a_failure_is_said_also_with_quiet() {
+    let server = Memcached::start();
+    server.kill();
+    let said = run(&server, &["m", "-n", "-q", "-E", "0", "true"]);
+    assert_eq!((said.code, said.err.lines().count()), (Some(69), 1), "{said:?}");
+}
+
+#[test]
+fn the_command_follows_its_name_with_or_without_dashes() {
+    let server = Memcached::start();
+    for (args, out) in [
+        (&["m", "echo", "--wait", "3"][..], "--wait 3\n"),
+        (&["m", "--", "echo", "-n", "x"], "x"),
+        (&["m", "--lease", "5s", "sh", "-c", "echo $0 $*", "-v", "--", "--url", "x"], "-v -- --url x\n"),
+        (&["--", "-x", "echo", "-q"], "-q\n"),
+        (&["-q", "--", "-x", "--", "echo", "hi"], "hi\n"),
+    ] {
+        let said = run(&server, args);
+        assert_eq!((said.code, said.out.as_str(), said.err.as_str()), (Some(0), out, ""), "{args:?}");
+    }
+    let _lock = held(&server, "-x");
+    let said = done(memlock(&server, &["show", "--", "-x"]));
+    assert!(said.code == Some(0) && said.out.contains("held"), "{said:?}");
+    assert_eq!(run(&server, &["-n", "--", "-x", "true"]).code, Some(75));
+}
+
+#[test]
+fn an_option_that_is_the_default_now_is_refused_with_a_sentence() {
+    let server = Memcached::start();
+    for option in ["--renew", "-r", "--kill-on-lost", "-k"] {
+        for args in [[option, "m", "true"], ["m", option, "true"]] {
+            let said = run(&server, &args);
+            assert_eq!((said.code, said.err.lines().count()), (Some(64), 1), "{said:?}");
+            assert!(said.err.contains(option) && said.err.contains("--on-lost=continue"), "{said:?}");
+        }
+    }
+    let said = run(&server, &["m", "--no-renw", "true"]);
+    assert!(said.code == Some(64) && said.err.contains("--no-renew"), "{said:?}");
+    assert!(!said.err.contains("-- --no-renw"), "a tip that would make it the command: {said:?}");
+}
+
+fn without_url(args: &[&str]) -> Command {
+    let mut command = memlock_at("", args);
+    command.env_remove("MEMLOCK_URL");
+    command
+}
+
+#[test]
+fn the_default_server_is_said_to_lock_this_host_only() {
+    let count = |said: &Said| said.err.matches("on this host only").count();
+    assert_eq!(count(&done(without_url(&["run", "m", "-n", "true"]))), 1);
+    assert_eq!(count(&done(without_url(&["run", "m", "-n", "-q", "true"]))), 0);
+    let server = Memcached::start();
+    let said = run(&server, &["m", "true"]);
+    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
+    let said = done(without_url(&["run", "--url", &server.url(), "m", "true"]));
+    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
+}
+
+const ALL: [&[&str]; 9] = [
+    &["run", "m", "true"],
+    &["show", "m"],
+    &["ls"],
+    &["release", "-fy", "m"],
+    &["release", "m"],
+    &["resize", "m", "3"],
+    &["list", "l", "set-up"],
+    &["bench"],
+    &["doctor"],
+];
+
+/// Another command would not see them.
+#[test]
+fn locks_in_the_memory_of_one_process_are_refused() {
+    for args in ALL {
+        let said = done(memlock_at("memory://x", args));
+        if args == ["release", "m"] {
+            assert_eq!(said.code, Some(64), "without --force nothing is done anywhere");
+            continue;
+        }
+        assert_eq!(
+            (said.code, said.out.as_str(), said.err.lines().count()),
+            (Some(78), "", 1),
+            "{args:?}: {said:?}"
+        );
+        assert!(said.err.contains("memory://x") && said.err.contains("memcached://host"), "{said:?}");
+    }
+}
+
+#[test]
+fn an_url_that_is_empty_or_no_text_is_refused_with_a_sentence() {
+    for args in ALL {
+        let said = done(memlock_at("", args));
+        assert_eq!((said.code, said.err.lines().count()), (Some(78), 1), "{args:?}: {said:?}");
+        assert!(said.err.contains("MEMLOCK_URL") && said.err.contains("is empty"), "{said:?}");
+        let mut command = memlock_at("", args);
+        command.env("MEMLOCK_URL", OsStr::from_bytes(b"memcached://\xff"));
+        let said = done(command);
+        assert_eq!((said.code, said.err.lines().count()), (Some(78), 1), "{args:?}: {said:?}");
+        assert!(said.err.contains("not UTF-8") && said.err.contains(r"\xff"), "{said:?}");
+    }
+    assert_eq!(done(memlock_at("memcached://127.0.0.1:1", &["show", "m", "--url", ""])).code, Some(78));
+}
