@@ -114,7 +114,8 @@ unsafe extern "C" fn never(_: c_int, _: *const c_char, message: *const c_char, _
 /// Through one trouble after another: a server that stands still, keys that are gone, a server that is killed.
 fn trouble() {
     let server = Memcached::start();
-    let client = Client::connect(&format!("{}?io_timeout=100ms&outage=60s", server.url())).unwrap();
+    let connect = || Client::connect(&format!("{}?io_timeout=100ms&outage=60s", server.url())).unwrap();
+    let client = connect();
     let mutex = |name: &str, lease| client.mutex(name, lease).unwrap();
     *LISTENER.server.lock().unwrap() = Some(server.plain());
     drop(mutex("first", SECOND).lock().unwrap());
@@ -128,8 +129,11 @@ fn trouble() {
     LISTENER.hears(Level::Debug, "memlock.store", "Connected to memcached at 127.0.0.1");
 
     let contended = mutex("contended", 30 * SECOND).lock().unwrap();
-    let (dropped, dropped_permit) =
-        (mutex("dropped", 30 * SECOND).lock().unwrap(), semaphore.acquire().unwrap());
+    // By clients of their own, to which the server is not known to be silent.
+    let (dropped, dropped_permit) = (
+        connect().mutex("dropped", 30 * SECOND).unwrap().lock().unwrap(),
+        connect().semaphore("s", 3, 30 * SECOND).unwrap().acquire().unwrap(),
+    );
     let waiting = [(), ()].map(|()| {
         let contended = mutex("contended", 30 * SECOND);
         thread::spawn(move || contended.lock().map(drop))

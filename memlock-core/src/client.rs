@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::clock::{Clock, Moment, SystemClock};
 use crate::counter::Counter;
 use crate::distinct::DistinctList;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::fork::{self, ForkLocal};
 use crate::keep::Keeper;
 use crate::lease::Lease;
@@ -42,6 +42,8 @@ const LONGEST_STRAY_PAUSE: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub struct Client {
     inner: Arc<Inner>,
+    /// Requests of this handle fail at once on a server that is silent: see [`Client::for_drop`].
+    skips_silent: bool,
 }
 
 struct Inner {
@@ -147,7 +149,7 @@ impl Client {
             counter_waiters: ForkLocal::new(),
             keeper: ForkLocal::new(),
         };
-        Client { inner: Arc::new(inner) }
+        Client { inner: Arc::new(inner), skips_silent: false }
     }
 
     /// A mutex by this name, whose holders keep it for at most `lease` (1 second to 366 days) unless they
@@ -243,7 +245,34 @@ impl Client {
         })
     }
 
+    /// The same client for what happens without a call of the user: dropping locks, and cleaning up. It asks nothing of a
+    /// server that did not answer a short while ago, so that dropping any number of locks costs one timeout per server.
+    pub(crate) fn for_drop(&self) -> Client {
+        Client { inner: Arc::clone(&self.inner), skips_silent: true }
+    }
+
+    /// The same client for calls of the user, which are always tried.
+    pub(crate) fn for_calls(&self) -> Client {
+        Client { inner: Arc::clone(&self.inner), skips_silent: false }
+    }
+
+    /// Whether nothing is asked of the server that owns `route`, by this handle and for now.
+    pub(crate) fn skips(&self, route: Route) -> bool {
+        self.skips_silent && self.inner.store.is_silent(route)
+    }
+
+    fn skip_if_silent(&self, route: Route) -> std::result::Result<(), Failure> {
+        if !self.skips(route) {
+            return Ok(());
+        }
+        let server = self.servers().into_iter().nth(self.server_of(route));
+        let name = server.map_or_else(String::new, |server| format!(" at {}", server.name));
+        let text = format!("memcached{name} did not answer a moment ago, so it was not asked again.");
+        Err(Failure { error: Error::new(ErrorKind::Unreachable, text), sent: false })
+    }
+
     pub(crate) fn run(&self, route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
+        self.skip_if_silent(route)?;
         self.inner.store.run(route, ops)
     }
 
@@ -254,6 +283,7 @@ impl Client {
         ops: &[Op<'_>],
         meanwhile: &dyn Fn(),
     ) -> std::result::Result<Vec<Reply>, Failure> {
+        self.skip_if_silent(route)?;
         self.inner.store.run_while(route, ops, meanwhile)
     }
 
@@ -324,7 +354,7 @@ impl Client {
 
     fn remember_left(&self, kind: Kind, route: Route, key: &Key, token: Token, until: Moment) {
         log::info!(
-            "What was asked for of {key} may be left behind by a lost reply; it is taken off at the next contact."
+            "What was asked for of {key} may be left behind on its server; it is taken off at the next contact."
         );
         let strays = self.inner.strays.get();
         let mut list = strays.list.lock().unwrap_or_else(PoisonError::into_inner);
@@ -340,8 +370,8 @@ impl Client {
         strays.any.store(true, Ordering::Release);
     }
 
-    /// Takes strays off: those on this route, and now and then one of the others, so that a server that hangs
-    /// does not hold up the use of another. Costs one atomic read when there are none.
+    /// Takes strays off: those on this route, and now and then one of the others. A server that is silent is left
+    /// alone, so that it does not hold up the use of another. Costs one atomic read when there are none.
     pub(crate) fn take_off_strays(&self, route: Route) {
         let strays = self.inner.strays.get();
         if !strays.any.load(Ordering::Acquire) {
@@ -353,23 +383,27 @@ impl Client {
         let mut another = true;
         let due: Vec<Stray> = list
             .extract_if(.., |stray| {
-                stray.next_try <= now && (stray.route == route || std::mem::take(&mut another))
+                stray.next_try <= now
+                    && !self.inner.store.is_silent(stray.route)
+                    && (stray.route == route || std::mem::take(&mut another))
             })
             .collect();
         strays.any.store(!list.is_empty(), Ordering::Release);
         drop(list);
+        let client = self.for_drop();
         for mut stray in due {
             // What is not there yet may still be under way, so only one that was removed is done with.
             let Stray { kind, route, ref key, token, .. } = stray;
             let (taken, ring): (_, fn(&Client, Route, &Key)) = match kind {
-                Kind::Lock => (matches!(self.take_off(route, key, token), Ok(true)), mutex::ring_next),
-                Kind::Permits => {
-                    (matches!(semaphore::take_off(self, route, key, token), Ok(true)), semaphore::ring_next)
-                }
+                Kind::Lock => (matches!(client.take_off(route, key, token), Ok(true)), mutex::ring_next),
+                Kind::Permits => (
+                    matches!(semaphore::take_off(&client, route, key, token), Ok(true)),
+                    semaphore::ring_next,
+                ),
             };
             if taken {
                 log::debug!("What was left behind of {key} was taken off.");
-                ring(self, route, key);
+                ring(&client, route, key);
                 continue;
             }
             stray.pause = (stray.pause * 2).min(LONGEST_STRAY_PAUSE);
@@ -423,7 +457,7 @@ impl Client {
     pub(crate) fn one(&self, route: Route, op: Op<'_>) -> std::result::Result<Reply, Failure> {
         let replies = self.run(route, &[op])?;
         replies.into_iter().next().ok_or_else(|| Failure {
-            error: crate::Error::new(crate::ErrorKind::Internal, "The store gave no reply."),
+            error: Error::new(ErrorKind::Internal, "The store gave no reply."),
             sent: true,
         })
     }

@@ -158,6 +158,13 @@ impl Held {
         }
     }
 
+    fn begin_drop(&mut self) -> bool {
+        match self {
+            Held::Lock(lock) => lock.begin_drop(),
+            Held::Permit(permit) => permit.begin_drop(),
+        }
+    }
+
     fn abandon(self) {
         match self {
             Held::Lock(lock) => lock.abandon(),
@@ -347,12 +354,17 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        if self.hold.is_ours()
-            && let Err(error) = self.release()
-        {
-            log::warn!("What was kept could not be released when it was dropped. {error}");
-            self.hold.abandon();
+        if !self.hold.is_ours() {
+            return;
         }
+        let tries = self.hold.held().as_mut().is_none_or(Held::begin_drop);
+        if tries {
+            match self.release() {
+                Ok(_) => return,
+                Err(error) => log::warn!("What was kept could not be released when it was dropped. {error}"),
+            }
+        }
+        self.hold.abandon();
     }
 }
 

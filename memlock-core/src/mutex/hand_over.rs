@@ -21,7 +21,8 @@ impl Lock {
         if self.turn.passed_on >= MOST_IN_A_TURN || self.release_in_doubt {
             return None;
         }
-        let (client, key) = (self.client.clone(), self.key.clone());
+        // The successor is no part of our drop, if this is one.
+        let (client, key) = (self.client.for_calls(), self.key.clone());
         if client.clock().now() >= self.turn.began + self.lease.duration() {
             return None;
         }

@@ -47,6 +47,8 @@ pub struct Lock {
     pub(super) lost: bool,
     /// Set when a release of ours was sent and its outcome is not known.
     pub(super) release_in_doubt: bool,
+    /// The owner has tried to release it in vain: its drop does not try again.
+    release_failed: bool,
     /// Set when a request of ours may still be under way: until when to look for what it may have left.
     pub(super) stray: Option<Moment>,
     pub(super) lease: Lease,
@@ -129,6 +131,7 @@ impl Lock {
             held: true,
             lost: false,
             release_in_doubt: false,
+            release_failed: false,
             stray,
             lease,
             rings,
@@ -201,6 +204,7 @@ impl Lock {
             Some(settled) => settled,
             None => self.settle(Step::Release),
         };
+        self.release_failed = settled.is_err();
         let settled = settled.map_err(|error| self.said("Unlocking", error))?;
         self.held = false;
         if let Settled::Taken(queue) | Settled::Lost(queue) = &settled
@@ -315,6 +319,13 @@ impl Lock {
         }
     }
 
+    /// To be called by what drops it: from now on, a server that is silent is left alone. False if the lock is to be left
+    /// behind, because its server is silent now, or the owner has tried to release it in vain.
+    pub(crate) fn begin_drop(&mut self) -> bool {
+        self.client = self.client.for_drop();
+        !self.release_failed && !self.client.skips(self.route)
+    }
+
     pub(super) fn is_ours_to_use(&self) -> bool {
         self.held && (self.process == fork::generation() || flaw::has(Flaw::ChildrenHold))
     }
@@ -333,13 +344,17 @@ impl Drop for Lock {
         if !self.is_ours_to_use() {
             return;
         }
+        let tries = self.begin_drop();
         // Past that the server has let go of it by itself.
         if self.server_until <= self.client.clock().now() {
             self.leave_the_line();
             return;
         }
-        if let Err(error) = self.unlock() {
+        let released = if tries { self.unlock().map(drop) } else { Ok(()) };
+        if let Err(error) = &released {
             log::warn!("A lock could not be released when it was dropped. {error}");
+        }
+        if self.held {
             self.client.remember_stray(self.route, &self.key, self.token, self.server_until);
         }
     }

@@ -42,6 +42,8 @@ pub struct Permit {
     pub(super) lost: bool,
     /// Set when a release of ours was sent and its outcome is not known.
     pub(super) release_in_doubt: bool,
+    /// The owner has tried to release them in vain: their drop does not try again.
+    release_failed: bool,
     /// How the semaphore was when they were granted, if nobody else was using it.
     pub(super) seen: Option<Seen>,
     /// Under which ids we stood in the queue; they are taken off when we let go.
@@ -73,6 +75,7 @@ impl Permit {
             held: true,
             lost: false,
             release_in_doubt: false,
+            release_failed: false,
             seen,
             stood: Vec::new(),
         }
@@ -122,7 +125,9 @@ impl Permit {
         if !self.is_ours_to_use() {
             return Ok(if self.was_lost() { Release::Lost } else { Release::NotHeld });
         }
-        let settled = self.settle(Step::Release).map_err(|error| self.said("Releasing", error))?;
+        let settled = self.settle(Step::Release);
+        self.release_failed = settled.is_err();
+        let settled = settled.map_err(|error| self.said("Releasing", error))?;
         self.held = false;
         let released = match settled {
             Settled::Taken { room, queue } => {
@@ -234,6 +239,13 @@ impl Permit {
         client.remember_stray_permits(*route, key, self.token, self.server_until);
     }
 
+    /// As [`Lock::begin_drop`](crate::Lock).
+    pub(crate) fn begin_drop(&mut self) -> bool {
+        let Semaphore { client, route, .. } = &mut self.semaphore;
+        *client = client.for_drop();
+        !self.release_failed && !client.skips(*route)
+    }
+
     pub(super) fn is_ours_to_use(&self) -> bool {
         self.held && (self.process == fork::generation() || flaw::has(Flaw::ChildrenHold))
     }
@@ -252,13 +264,17 @@ impl Drop for Permit {
         if !self.is_ours_to_use() {
             return;
         }
+        let tries = self.begin_drop();
         // Past that they have come back by themselves.
         if self.server_until <= self.semaphore.client.clock().now() {
             self.leave_the_line();
             return;
         }
-        if let Err(error) = self.release() {
+        let released = if tries { self.release().map(drop) } else { Ok(()) };
+        if let Err(error) = &released {
             log::warn!("Permits could not be released when they were dropped. {error}");
+        }
+        if self.held {
             self.leave_behind();
         }
     }

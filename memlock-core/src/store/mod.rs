@@ -278,6 +278,12 @@ pub trait Store: Send + Sync + fmt::Debug {
         0
     }
 
+    /// Whether the server that owns `route` did not answer its last request in time, a short while ago. Whatever can do
+    /// without that server then leaves it alone; calls of the user are tried all the same.
+    fn is_silent(&self, _route: Route) -> bool {
+        false
+    }
+
     /// The time of the server that owns `route`, in its own seconds, as far as it can be told without asking: rather too
     /// late than too early. They are the seconds of [`Ttl::Until`]. `None` before the first contact.
     fn time(&self, route: Route) -> Option<u64>;

@@ -193,6 +193,11 @@ impl Connection {
         (self.stream.local_addr().ok().map(|local| local.ip()), self.stream.peer_addr().ok())
     }
 
+    /// When it was last taken into use.
+    pub(super) fn last_used(&self) -> Moment {
+        self.last_used
+    }
+
     /// Takes it into use again. True when the server has closed it meanwhile, or sent something unasked; that
     /// is looked at only after a while, since it costs a system call.
     pub(super) fn was_closed(&mut self) -> bool {

@@ -99,6 +99,10 @@ impl Store for Memcached {
         self.place(route)
     }
 
+    fn is_silent(&self, route: Route) -> bool {
+        self.owner(route).is_silent()
+    }
+
     fn time(&self, route: Route) -> Option<u64> {
         self.owner(route).time()
     }

@@ -2,14 +2,19 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use super::Settings;
 use super::connection::Connection;
 use super::handshake::ServerTime;
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
 use crate::fork::ForkLocal;
 use crate::store::{Address, Failure, Incarnation, Op, Reply};
+
+/// For how long a server counts as silent after a request that it did not answer. It must cover the exit of a
+/// program that holds many locks, and be short enough that a drop long after a single timeout is tried again.
+const SILENCE: Duration = Duration::from_secs(10);
 
 /// One server of the URL.
 #[derive(Debug)]
@@ -36,6 +41,8 @@ struct Idle {
     incarnation: Option<Incarnation>,
     /// The last batch found it out of reach.
     is_down: bool,
+    /// The last batch waited in vain for the server, which counts as silent until then.
+    silent_until: Option<Moment>,
     #[expect(clippy::vec_box, reason = "a connection is moved in and out for every batch")]
     connections: Vec<Box<Connection>>,
 }
@@ -61,6 +68,12 @@ impl Server {
     /// Our own end of the connection that was dialled last.
     pub(super) fn local_address(&self) -> Option<IpAddr> {
         self.idle().local
+    }
+
+    /// Whether the last batch waited in vain, less than [`SILENCE`] ago.
+    pub(super) fn is_silent(&self) -> bool {
+        let silent_until = self.idle().silent_until;
+        silent_until.is_some_and(|until| self.clock.now() < until)
     }
 
     /// The server's time, as of [`ServerTime::now`].
@@ -98,10 +111,11 @@ impl Server {
         ops: &[Op<'_>],
         meanwhile: &dyn Fn(),
     ) -> std::result::Result<Vec<Reply>, Failure> {
+        let began = pooled.as_ref().map_or_else(|| self.clock.now(), |pooled| pooled.last_used());
         let name = |mut failure: Failure| {
             failure.error = failure.error.during(format_args!("memcached at {}", self.name));
             if failure.error.is_outage() {
-                self.note_outage(&failure.error);
+                self.note_outage(&failure.error, began);
             }
             failure
         };
@@ -151,8 +165,17 @@ impl Server {
         }
     }
 
-    fn note_outage(&self, error: &Error) {
-        let was_down = std::mem::replace(&mut self.idle().is_down, true);
+    fn note_outage(&self, error: &Error, began: Moment) {
+        let now = self.clock.now();
+        // A refused or broken connection is noticed at once. Everything that takes this long is a wait in vain.
+        let Settings { connect_timeout, io_timeout, .. } = self.settings;
+        let timed_out = now.since(began) >= connect_timeout.min(io_timeout) / 2;
+        let mut idle = self.idle();
+        let was_down = std::mem::replace(&mut idle.is_down, true);
+        if timed_out {
+            idle.silent_until = Some(now + SILENCE);
+        }
+        drop(idle);
         if was_down {
             log::debug!("{error}");
         } else {
@@ -184,6 +207,7 @@ impl Server {
             idle.connections.push(connection);
         }
         let was_down = std::mem::take(&mut idle.is_down);
+        idle.silent_until = None;
         drop(idle);
         if was_down {
             log::info!("memcached at {} answers again.", self.name);
