@@ -8,6 +8,7 @@
 //! | `renew` | renewal, and the callbacks |
 //! | `mask` | the signals that a thread blocks |
 //! | `leave` | the end of an acquisition |
+//! | `dealloc` | the end of an object that still holds something |
 //! | `log` | what memlock logs |
 //! | `gate` | the interpreter's end |
 //! | `call` | into the core without the interpreter's lock, and Ctrl-C |
@@ -20,6 +21,7 @@ mod bare;
 mod call;
 mod client;
 mod counter;
+mod dealloc;
 mod distinct;
 mod error;
 mod gate;

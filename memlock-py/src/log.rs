@@ -13,7 +13,7 @@
 //!
 //! What a handler or filter lets out may be a signal handler's exception, such as that of Ctrl-C. So in the main thread it ends
 //! a wait as that would, and otherwise is raised as soon as the call has returned, whose result it leaves alone. No signal handler
-//! runs in another thread: there it goes to `sys.unraisablehook`.
+//! runs in another thread: there it goes to `sys.unraisablehook`, and so it does while an object is deallocated.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_void};
@@ -33,6 +33,8 @@ thread_local! {
     static TELLING: Cell<bool> = const { Cell::new(false) };
     /// What is to be told when this thread has unlocked what it holds.
     static LATER: RefCell<Option<Vec<Message>>> = const { RefCell::new(None) };
+    /// This thread deallocates an object, which nobody can be told of.
+    static UNRAISABLE: Cell<bool> = const { Cell::new(false) };
     static RAISED: RefCell<Raised> = const { RefCell::new(Raised::Unwatched) };
 }
 
@@ -93,6 +95,14 @@ pub(crate) fn later<T>(locked: impl FnOnce() -> T) -> T {
     locked()
 }
 
+/// Runs a deallocation: what handlers raise meanwhile goes to `sys.unraisablehook`.
+pub(crate) fn unraisable<T>(deallocation: impl FnOnce() -> T) -> T {
+    let outer = UNRAISABLE.replace(true);
+    let ended = deallocation();
+    UNRAISABLE.set(outer);
+    ended
+}
+
 struct ToLogging;
 
 impl Log for ToLogging {
@@ -148,6 +158,9 @@ impl Message {
 }
 
 fn raise(py: Python<'_>, error: PyErr) {
+    if UNRAISABLE.get() {
+        return error.write_unraisable(py, None);
+    }
     let other = RAISED.with_borrow_mut(|raised| match raised {
         Raised::Nothing => {
             *raised = Raised::Error(error);

@@ -10,6 +10,7 @@ use pyo3::{PyTraverseError, PyVisit};
 
 use crate::args::{Name, Seconds, limit};
 use crate::call::{call, wait, wait_lost};
+use crate::dealloc::give_back;
 use crate::error::{raise, raise_core, raise_plain};
 use crate::held::Held;
 use crate::leave::{leave, tell};
@@ -263,8 +264,7 @@ impl Mutex {
 impl Drop for Mutex {
     fn drop(&mut self) {
         if let Some(held) = self.slot.empty() {
-            // It may speak to the server: meanwhile others may run.
-            Python::attach(|py| py.detach(|| drop(held)));
+            give_back(held);
         }
     }
 }

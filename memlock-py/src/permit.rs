@@ -8,6 +8,7 @@ use pyo3::{PyTraverseError, PyVisit};
 
 use crate::args::Seconds;
 use crate::call::{call, wait_lost};
+use crate::dealloc::give_back;
 use crate::error::raise_plain;
 use crate::held::Held;
 use crate::leave::{leave, tell};
@@ -148,8 +149,7 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         if let Some(permit) = self.held.empty() {
-            // It may speak to the server: meanwhile others may run.
-            Python::attach(|py| py.detach(|| drop(permit)));
+            give_back(permit);
         }
     }
 }

@@ -9,6 +9,7 @@ use pyo3::{PyTraverseError, PyVisit};
 
 use crate::args::{Name, Seconds, Whole, limit};
 use crate::call::{call, wait, wait_lost};
+use crate::dealloc::give_back;
 use crate::error::{raise, raise_core, raise_plain};
 use crate::held::Held;
 use crate::holder::Holder;
@@ -354,8 +355,7 @@ impl Drop for Semaphore {
     fn drop(&mut self) {
         let held = self.pile.empty();
         if !held.is_empty() {
-            // It may speak to the server: meanwhile others may run.
-            Python::attach(|py| py.detach(|| drop(held)));
+            give_back(held);
         }
     }
 }
