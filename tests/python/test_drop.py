@@ -8,14 +8,12 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import Any, NamedTuple
 
 import memlock
 import pytest
 from support import Child, Memcached
-
-IO_TIMEOUT = "100ms"
 
 # What a `with` statement takes, as the README writes it.
 KINDS: dict[str, Callable[..., Any]] = {
@@ -52,9 +50,8 @@ def unraisable(monkeypatch: pytest.MonkeyPatch) -> list[BaseException | None]:
     return seen
 
 
-def connect(*servers: Memcached) -> memlock.Client:
-    hosts = ",".join(f"127.0.0.1:{server.port}" for server in servers)
-    return memlock.connect(f"memcached://{hosts}?io_timeout={IO_TIMEOUT}")
+def connect(server: Memcached, io_timeout: str = "500ms") -> memlock.Client:
+    return memlock.connect(f"{server.url}?io_timeout={io_timeout}")
 
 
 def leave(thing: Callable[[], Any], *, temporary: bool, body: Callable[[], None]) -> None:
@@ -96,28 +93,35 @@ CASES = [Case(*case) for case in itertools.product(YES_NO, KINDS, *[YES_NO] * 4)
 def test_a_with_block_raises_the_bodys_exception_or_ours(
     failing: Memcached, unraisable: list[BaseException | None], name: str, case: Case
 ) -> None:
-    client = connect(failing)
+    # A release tries three times, and there are many cases: so short that a busy server may miss it at first.
+    client = connect(failing, io_timeout="100ms") if case.silent else connect(failing)
+    ran = []
 
     def body() -> None:
+        ran.append(True)
         if case.silent:
-            pause.__enter__()
+            pause.enter_context(failing.paused())
         else:
             failing.kill()
         if case.raises:
             raise BodyError
 
-    pause = failing.paused() if case.silent else nullcontext()
     expected = BodyError if case.raises else (memlock.Unreachable, memlock.OutcomeUnknown)
     outer = memlock.Unreachable("handled by the caller")
 
     def run() -> None:
-        leave(
-            lambda: KINDS[case.kind](client, name, renew=case.renew),
-            temporary=case.temporary,
-            body=body,
-        )
+        while True:
+            try:
+                return leave(
+                    lambda: KINDS[case.kind](client, name, renew=case.renew),
+                    temporary=case.temporary,
+                    body=body,
+                )
+            except memlock.Error:
+                if ran:
+                    raise
 
-    try:
+    with ExitStack() as pause:
         with pytest.raises(expected) as caught:
             if case.handling:
                 try:
@@ -133,8 +137,6 @@ def test_a_with_block_raises_the_bodys_exception_or_ours(
             assert str(failing.port) in str(caught.value)
         del caught
         gc.collect()
-    finally:
-        pause.__exit__(None, None, None)
     assert unraisable == []
 
 
@@ -215,7 +217,7 @@ def test_the_garbage_collector_takes_what_is_held(
     with failing.paused() if silent else nullcontext():
         began = time.monotonic()
         gc.collect()
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 3
     assert unraisable == []
 
 
