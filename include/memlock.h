@@ -823,6 +823,17 @@ int memlock_mutex_lock_wait(const struct memlock_client *client,
 int memlock_unlock(struct memlock_lock *lock);
 
 /**
+ * Gives the handle back as a destructor does: unlocks as well as that can be done, and does not say how it went.
+ * A server that did not answer within the last ten seconds is left alone: the lock is then taken off at the
+ * client's next contact with it, or ends with its lease. So a program that ends with many locks waits for one
+ * timeout for each server that hangs, where memlock_unlock() would wait for each lock. NULL is allowed.
+ *
+ * # Safety
+ * As memlock_unlock().
+ */
+void memlock_lock_drop(struct memlock_lock *lock);
+
+/**
  * Gives the lock a new lease, counted from now, if it is still ours: MEMLOCK_OK or MEMLOCK_LOST, and
  * MEMLOCK_NOT_HELD in a child made by fork. The fence stays. MEMLOCK_INVALID for a lease out of range, and for
  * a lock that is kept, changes nothing. After MEMLOCK_UNREACHABLE the old lease runs on; after MEMLOCK_UNKNOWN
@@ -1119,6 +1130,14 @@ int memlock_semaphore_holders(const struct memlock_semaphore *semaphore,
  * any more.
  */
 int memlock_permit_release(struct memlock_permit *permit);
+
+/**
+ * Gives the handle back as a destructor does: see memlock_lock_drop(). NULL is allowed.
+ *
+ * # Safety
+ * As memlock_permit_release().
+ */
+void memlock_permit_drop(struct memlock_permit *permit);
 
 /**
  * Gives the permits a new lease, counted from now, if they are still ours: MEMLOCK_OK or MEMLOCK_LOST, and

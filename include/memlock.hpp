@@ -358,7 +358,8 @@ public:
     mutex(const mutex&) = delete;
     mutex& operator=(const mutex&) = delete;
 
-    /// Nobody may be using it any more. What is still locked is unlocked.
+    /// Nobody may be using it any more. What is still locked is unlocked, as by memlock_lock_drop(): a server
+    /// that hangs costs one timeout, however many locks are held there.
     ~mutex() {
         drop(first_.lock);
         for (slot* next = first_.next; next != nullptr;) {
@@ -499,7 +500,7 @@ private:
     }
 
     static void drop(memlock_lock* held) noexcept {
-        if (held != nullptr) memlock_unlock(held);
+        memlock_lock_drop(held);
     }
 
     static std::int64_t remaining_ms(const memlock_lock* held) noexcept {
@@ -595,7 +596,7 @@ struct permit_holder {
 
 namespace detail {
 
-inline void give_back(memlock_permit* held) noexcept { memlock_permit_release(held); }
+inline void give_back(memlock_permit* held) noexcept { memlock_permit_drop(held); }
 
 }  // namespace detail
 
@@ -859,7 +860,7 @@ private:
     };
 
     static void drop(slot& here) noexcept {
-        if (here.number > 1) memlock_permit_release(here.held);
+        if (here.number > 1) memlock_permit_drop(here.held);
     }
 
     void open(std::uint32_t permits, std::chrono::milliseconds lease) {
@@ -1000,6 +1001,7 @@ struct lock_calls {
     using handle = memlock_lock;
     static constexpr auto keep = memlock_lock_keep;
     static constexpr auto close = memlock_unlock;
+    static constexpr auto drop = memlock_lock_drop;
     static constexpr auto remaining = memlock_lock_remaining_ms;
     static constexpr auto is_held = memlock_lock_is_held;
     static constexpr auto check = memlock_lock_check;
@@ -1010,6 +1012,7 @@ struct permit_calls {
     using handle = memlock_permit;
     static constexpr auto keep = memlock_permit_keep;
     static constexpr auto close = memlock_permit_release;
+    static constexpr auto drop = memlock_permit_drop;
     static constexpr auto remaining = memlock_permit_remaining_ms;
     static constexpr auto is_held = memlock_permit_is_held;
     static constexpr auto check = memlock_permit_check;
@@ -1093,7 +1096,7 @@ protected:
 
 private:
     struct closes {
-        void operator()(handle* held) const noexcept { Calls::close(held); }
+        void operator()(handle* held) const noexcept { Calls::drop(held); }
     };
 
     std::optional<loss> wait_lost(std::int64_t limit_ms) const noexcept {

@@ -346,14 +346,8 @@ impl Kept {
         released.map(|released| if was_lost { Release::Lost } else { released })
     }
 
-    /// Lets go without waiting for the server: see [`Lock::abandon`].
-    pub fn abandon(self) {
-        self.hold.abandon();
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
+    /// Releases it as well as that can be done, as its drop does: a server that did not answer a short while ago is left alone.
+    pub fn let_go(&self) {
         if !self.hold.is_ours() {
             return;
         }
@@ -365,6 +359,17 @@ impl Drop for Kept {
             }
         }
         self.hold.abandon();
+    }
+
+    /// Lets go without waiting for the server: see [`Lock::abandon`].
+    pub fn abandon(self) {
+        self.hold.abandon();
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.let_go();
     }
 }
 

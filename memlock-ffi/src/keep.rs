@@ -184,6 +184,17 @@ impl<L: Leased> Hold<L> {
         Some(released.map(answer))
     }
 
+    /// As [`Hold::end_keeping`], before it is dropped.
+    pub(crate) fn let_go(&self) {
+        let State::Kept(kept, told) = &self.state else { return };
+        kept.let_go();
+        if let Some(told) = told
+            && self.is_ours()
+        {
+            told.end();
+        }
+    }
+
     /// Ends it, after [`Hold::end_keeping`] answered this.
     pub(crate) fn end(self, kept: Option<Result<Answer>>) -> Result<Answer> {
         match (self.state, kept) {

@@ -123,6 +123,25 @@ pub unsafe extern "C" fn memlock_unlock(lock: *mut memlock_lock) -> c_int {
     })
 }
 
+/// Gives the handle back as a destructor does: unlocks as well as that can be done, and does not say how it went.
+/// A server that did not answer within the last ten seconds is left alone: the lock is then taken off at the
+/// client's next contact with it, or ends with its lease. So a program that ends with many locks waits for one
+/// timeout for each server that hangs, where memlock_unlock() would wait for each lock. NULL is allowed.
+///
+/// # Safety
+/// As memlock_unlock().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlock_lock_drop(lock: *mut memlock_lock) {
+    quietly(|| {
+        // SAFETY: the caller's promise. A callback may read the handle until it is kept no longer.
+        if let Some(held) = unsafe { lock.as_ref() } {
+            held.hold.let_go();
+        }
+        // SAFETY: the caller's promise.
+        drop(unsafe { take_back(lock) });
+    });
+}
+
 /// Gives the lock a new lease, counted from now, if it is still ours: MEMLOCK_OK or MEMLOCK_LOST, and
 /// MEMLOCK_NOT_HELD in a child made by fork. The fence stays. MEMLOCK_INVALID for a lease out of range, and for
 /// a lock that is kept, changes nothing. After MEMLOCK_UNREACHABLE the old lease runs on; after MEMLOCK_UNKNOWN

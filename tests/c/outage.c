@@ -246,6 +246,50 @@ static void a_dead_server_ends_every_wait_and_no_process(void) {
     ANSWERS(MEMLOCK_UNREACHABLE, distinct_list_tear_down("other"));
 }
 
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+static void dropping_many_handles_waits_once_for_a_server_that_hangs(void) {
+    enum { MANY = 20 };
+    memlock_client *own = impatient(0);
+    memlock_semaphore *semaphore;
+    memlock_lock *locks[MANY], *renewed[MANY];
+    memlock_permit *permits[MANY];
+    char name[32];
+    double began;
+    int number;
+    ANSWERS(MEMLOCK_OK, memlock_semaphore_open(own, "dropped", MANY, 30000, &semaphore));
+    for (number = 0; number < MANY; number++) {
+        snprintf(name, sizeof name, "dropped %d", number);
+        ANSWERS(MEMLOCK_OK, memlock_mutex_lock(own, name, 30000, 0, &locks[number]));
+        snprintf(name, sizeof name, "renewed %d", number);
+        ANSWERS(MEMLOCK_OK, memlock_mutex_lock(own, name, 30000, 0, &renewed[number]));
+        ANSWERS(MEMLOCK_OK, memlock_lock_keep(renewed[number], -1, NULL, NULL));
+        ANSWERS(MEMLOCK_OK, memlock_semaphore_acquire(semaphore, 1, 0, &permits[number]));
+    }
+    freeze();
+    began = seconds();
+    for (number = 0; number < MANY; number++) {
+        memlock_lock_drop(locks[number]);
+        memlock_lock_drop(renewed[number]);
+        memlock_permit_drop(permits[number]);
+    }
+    CHECK(seconds() - began < 4);
+    thaw();
+    memlock_lock_drop(NULL);
+    memlock_permit_drop(NULL);
+    /* A call is tried, and finds the server there again. */
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(own, "another", 30000, 10000, &locks[0]));
+    memlock_lock_drop(locks[0]);
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(own, "another", 30000, 0, &locks[0]));
+    ANSWERS(MEMLOCK_OK, memlock_unlock(locks[0]));
+    memlock_semaphore_close(semaphore);
+    memlock_client_close(own);
+}
+
 int main(void) {
     char url[256];
     snprintf(url, sizeof url, "memcached://127.0.0.1:%d?io_timeout=200ms", plain_port());
@@ -254,6 +298,7 @@ int main(void) {
     RUN(a_closed_port_is_unreachable);
     RUN(a_silent_port_is_unreachable_too);
     RUN(what_a_frozen_server_did_is_unknown_and_mended_later);
+    RUN(dropping_many_handles_waits_once_for_a_server_that_hangs);
     RUN(permits_that_a_frozen_server_gave_come_back);
     RUN(a_bare_permit_stays_held_until_its_release_is_certain);
     RUN(a_bare_lock_stays_held_until_its_unlock_is_certain);

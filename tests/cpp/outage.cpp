@@ -5,7 +5,9 @@
 #include "../c/freeze.h"
 
 #include <csignal>
+#include <memory>
 #include <mutex>
+#include <vector>
 
 using namespace std::chrono_literals;
 using memlock::errc;
@@ -58,9 +60,33 @@ void a_guard_survives_a_server_that_died() {
     CHECK(one.remaining() == 0ms);
 }
 
+void the_end_of_many_objects_waits_once_for_a_server_that_does_not_answer() {
+    const memlock::client client{impatient_url()};
+    memlock::counting_semaphore semaphore{client, "permits", 100, 30s};
+    std::vector<std::unique_ptr<memlock::mutex>> mutexes;
+    std::vector<memlock::permit> permits;
+    std::vector<memlock::kept_lock> kept;
+    for (int number = 0; number < 20; number++) {
+        const auto name = std::to_string(number);
+        mutexes.push_back(std::make_unique<memlock::mutex>(client, "mutex " + name, 30s));
+        mutexes.back()->lock();
+        permits.push_back(semaphore.acquire_permit());
+        const memlock::mutex other{client, "kept " + name, 30s};
+        kept.emplace_back(other);
+    }
+    freeze();
+    const auto began = std::chrono::steady_clock::now();
+    mutexes.clear();
+    permits.clear();
+    kept.clear();
+    CHECK(std::chrono::steady_clock::now() - began < 4s);
+    thaw();
+}
+
 }  // namespace
 
 int main() {
     RUN(a_guard_survives_a_server_that_does_not_answer);
+    RUN(the_end_of_many_objects_waits_once_for_a_server_that_does_not_answer);
     RUN(a_guard_survives_a_server_that_died);
 }

@@ -34,6 +34,22 @@ pub unsafe extern "C" fn memlock_permit_release(permit: *mut memlock_permit) -> 
     })
 }
 
+/// Gives the handle back as a destructor does: see memlock_lock_drop(). NULL is allowed.
+///
+/// # Safety
+/// As memlock_permit_release().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlock_permit_drop(permit: *mut memlock_permit) {
+    quietly(|| {
+        // SAFETY: the caller's promise. A callback may read the handle until they are kept no longer.
+        if let Some(held) = unsafe { permit.as_ref() } {
+            held.hold.let_go();
+        }
+        // SAFETY: the caller's promise.
+        drop(unsafe { take_back(permit) });
+    });
+}
+
 /// Gives the permits a new lease, counted from now, if they are still ours: MEMLOCK_OK or MEMLOCK_LOST, and
 /// MEMLOCK_NOT_HELD in a child made by fork. MEMLOCK_INVALID for a lease out of range (1000 to 31622400000),
 /// and for permits that are kept, changes nothing. After MEMLOCK_UNREACHABLE the old lease runs on; after
