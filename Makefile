@@ -96,7 +96,7 @@ test-install: build ## what `make install` puts in place: pkg-config, CMake, sta
 
 .PHONY: test-python
 test-python: python $(VENV)/.test ## the Python tests, types included; the rate limit in Python; the payments
-	@packaging/need memcached
+	@packaging/need memcached python-testsuite
 	$(PYTHON) -m pytest -q tests/python
 	PYTHON=$(PYTHON) examples/rate_limit/run python
 	PYTHON=$(PYTHON) examples/payments/run

@@ -56,6 +56,7 @@ struct Inner {
     outage: Duration,
     identity: ForkLocal<Identity>,
     cancellations: AtomicU64,
+    closed: AtomicBool,
     strays: ForkLocal<Strays>,
     bells: Arc<dyn Bells>,
     mutex_waiters: ForkLocal<Hall<mutex::Ask, Lock>>,
@@ -142,6 +143,7 @@ impl Client {
             outage,
             identity: ForkLocal::new(),
             cancellations: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
             strays: ForkLocal::new(),
             bells,
             mutex_waiters: ForkLocal::new(),
@@ -212,6 +214,19 @@ impl Client {
     pub fn cancel_waits(&self) {
         self.inner.cancellations.fetch_add(1, Ordering::SeqCst);
         self.inner.bells.nudge_all();
+    }
+
+    /// Ends every wait, as [`Client::cancel_waits`], and every one that begins later, also one that would try only once; and
+    /// closes the connections. What is held stays held. Calls that acquire nothing go on working, and dial anew.
+    pub fn close(&self) {
+        self.inner.closed.store(true, Ordering::SeqCst);
+        self.cancel_waits();
+        self.inner.store.disconnect();
+    }
+
+    /// Whether [`Client::close`] was called.
+    pub fn is_closed(&self) -> bool {
+        self.inner.closed.load(Ordering::SeqCst)
     }
 
     /// A handle by which single waits of this client can be ended: see [`Wait::unless_cancelled`](crate::Wait).

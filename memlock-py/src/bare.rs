@@ -5,7 +5,8 @@ use pyo3::prelude::*;
 
 use crate::args::{Name, Seconds, Whole};
 use crate::call::{call, wait};
-use crate::error::{raise_core, raise_plain};
+use crate::error::raise_core;
+use crate::subject::{Kind, Subject};
 
 /// Chooses the default client by its URL, as for connect(). It can be chosen once, before the first call of one
 /// of these functions; without a choice it is that of MEMLOCK_URL, or memcached://127.0.0.1:11211.
@@ -15,6 +16,16 @@ use crate::error::{raise_core, raise_plain};
 #[pyo3(text_signature = "(url)")]
 pub(crate) fn init(py: Python<'_>, url: &str) -> PyResult<()> {
     bare::init(url).map_err(|error| raise_core(py, &error))
+}
+
+/// Ends every wait of mutex_lock() and semaphore_acquire() that is going on, in any thread: each raises Interrupted. Waits that
+/// begin later are not touched. No I/O.
+///
+/// Raises ConfigError when the default client cannot be made.
+#[pyfunction]
+pub(crate) fn cancel_waits(py: Python<'_>) -> PyResult<()> {
+    bare::default_client().map_err(|error| raise_core(py, &error))?.cancel_waits();
+    Ok(())
 }
 
 /// Locks a mutex for at most `duration` (1 second to 366 days), waiting for as long as it takes, and gives True.
@@ -27,15 +38,17 @@ pub(crate) fn init(py: Python<'_>, url: &str) -> PyResult<()> {
 #[pyfunction]
 #[pyo3(text_signature = "(mutex_key, duration)")]
 pub(crate) fn mutex_lock(py: Python<'_>, mutex_key: Name, duration: Seconds) -> PyResult<bool> {
-    let answer = wait(py, None, |wait| bare::lock(&mutex_key.0, duration.0, wait))?;
-    done_or(py, answer, None)
+    let answer = wait(py, None, None, |wait| Ok(bare::lock(&mutex_key.0, duration.0, wait)))?;
+    done_or(py, answer, None, (Kind::Mutex, &mutex_key))
 }
 
 /// As mutex_lock(), but tries once: True when it is locked now, False when another holds it.
 #[pyfunction]
 #[pyo3(text_signature = "(mutex_key, duration)")]
 pub(crate) fn mutex_lock_nonblock(py: Python<'_>, mutex_key: Name, duration: Seconds) -> PyResult<bool> {
-    ask(py, Some(Answer::Busy), || bare::mutex_lock_nonblock(&mutex_key.0, duration.0))
+    ask(py, Some(Answer::Busy), (Kind::Mutex, &mutex_key), || {
+        bare::mutex_lock_nonblock(&mutex_key.0, duration.0)
+    })
 }
 
 /// Unlocks a mutex that this process locked with mutex_lock() or mutex_lock_nonblock(), from whichever thread,
@@ -47,7 +60,7 @@ pub(crate) fn mutex_lock_nonblock(py: Python<'_>, mutex_key: Name, duration: Sec
 #[pyfunction]
 #[pyo3(text_signature = "(mutex_key)")]
 pub(crate) fn mutex_unlock(py: Python<'_>, mutex_key: Name) -> PyResult<bool> {
-    ask(py, None, || bare::mutex_unlock(&mutex_key.0))
+    ask(py, None, (Kind::Mutex, &mutex_key), || bare::mutex_unlock(&mutex_key.0))
 }
 
 /// Sets a semaphore up with so many permits, to be kept for `duration` (1 second to 366 days) after it was used last: True when it
@@ -62,28 +75,32 @@ pub(crate) fn semaphore_set_up(
     permits: Whole<u32>,
     duration: Seconds,
 ) -> PyResult<bool> {
-    ask(py, Some(Answer::Exists), || bare::semaphore_set_up(&name.0, permits.0, duration.0))
+    ask(py, Some(Answer::Exists), (Kind::Semaphore, &name), || {
+        bare::semaphore_set_up(&name.0, permits.0, duration.0)
+    })
 }
 
 /// Acquires one permit of a semaphore for at most `duration` (1 second to 366 days), waiting for as long as it takes, and gives True.
 ///
 /// It is then the process's: any of its threads may release it. A process may hold several permits.
 ///
-/// Raises SessionNotFound when nobody has set the semaphore up; Invalid; Unreachable, OutcomeUnknown or ProtocolError as
+/// Raises SemaphoreNotFound when nobody has set the semaphore up; Invalid; Unreachable, OutcomeUnknown or ProtocolError as
 /// Semaphore.acquire(). KeyboardInterrupt ends a wait of the main thread within 100 ms, with nothing held and nothing left in the
 /// queue.
 #[pyfunction]
 #[pyo3(text_signature = "(name, duration)")]
 pub(crate) fn semaphore_acquire(py: Python<'_>, name: Name, duration: Seconds) -> PyResult<bool> {
-    let answer = wait(py, None, |wait| bare::acquire(&name.0, duration.0, wait))?;
-    done_or(py, answer, None)
+    let answer = wait(py, None, None, |wait| Ok(bare::acquire(&name.0, duration.0, wait)))?;
+    done_or(py, answer, None, (Kind::Semaphore, &name))
 }
 
 /// As semaphore_acquire(), but tries once: True when the process has a permit now, False when none is available.
 #[pyfunction]
 #[pyo3(text_signature = "(name, duration)")]
 pub(crate) fn semaphore_acquire_nonblock(py: Python<'_>, name: Name, duration: Seconds) -> PyResult<bool> {
-    ask(py, Some(Answer::Busy), || bare::semaphore_acquire_nonblock(&name.0, duration.0))
+    ask(py, Some(Answer::Busy), (Kind::Semaphore, &name), || {
+        bare::semaphore_acquire_nonblock(&name.0, duration.0)
+    })
 }
 
 /// Releases a permit that this process acquired with semaphore_acquire() or semaphore_acquire_nonblock(), and gives True: the
@@ -94,7 +111,7 @@ pub(crate) fn semaphore_acquire_nonblock(py: Python<'_>, name: Name, duration: S
 #[pyfunction]
 #[pyo3(text_signature = "(name)")]
 pub(crate) fn semaphore_release(py: Python<'_>, name: Name) -> PyResult<bool> {
-    ask(py, None, || bare::semaphore_release(&name.0))
+    ask(py, None, (Kind::Semaphore, &name), || bare::semaphore_release(&name.0))
 }
 
 /// Removes a semaphore for everybody: True, or False when there was none. Who holds permits finds them lost.
@@ -103,7 +120,7 @@ pub(crate) fn semaphore_release(py: Python<'_>, name: Name) -> PyResult<bool> {
 #[pyfunction]
 #[pyo3(text_signature = "(name)")]
 pub(crate) fn semaphore_tear_down(py: Python<'_>, name: Name) -> PyResult<bool> {
-    ask(py, Some(Answer::NotFound), || bare::semaphore_tear_down(&name.0))
+    ask(py, Some(Answer::NotFound), (Kind::Semaphore, &name), || bare::semaphore_tear_down(&name.0))
 }
 
 /// Sets up a session that ends, with all its keys, after `duration` (1 second to 366 days): True when it is
@@ -113,7 +130,9 @@ pub(crate) fn semaphore_tear_down(py: Python<'_>, name: Name) -> PyResult<bool> 
 #[pyfunction]
 #[pyo3(text_signature = "(session, duration)")]
 pub(crate) fn distinct_list_set_up(py: Python<'_>, session: Name, duration: Seconds) -> PyResult<bool> {
-    ask(py, Some(Answer::Exists), || bare::distinct_list_set_up(&session.0, duration.0))
+    ask(py, Some(Answer::Exists), (Kind::Session, &session), || {
+        bare::distinct_list_set_up(&session.0, duration.0)
+    })
 }
 
 /// Inserts a key: True for the first of all who do so, False when it was in the list already.
@@ -122,7 +141,9 @@ pub(crate) fn distinct_list_set_up(py: Python<'_>, session: Name, duration: Seco
 #[pyfunction]
 #[pyo3(text_signature = "(session, key)")]
 pub(crate) fn distinct_list_insert(py: Python<'_>, session: Name, key: Name) -> PyResult<bool> {
-    ask(py, Some(Answer::Duplicate), || bare::distinct_list_insert(&session.0, &key.0))
+    ask(py, Some(Answer::Duplicate), (Kind::Session, &session), || {
+        bare::distinct_list_insert(&session.0, &key.0)
+    })
 }
 
 /// Ends a session for everybody: True, or False when there was none.
@@ -131,19 +152,31 @@ pub(crate) fn distinct_list_insert(py: Python<'_>, session: Name, key: Name) -> 
 #[pyfunction]
 #[pyo3(text_signature = "(session)")]
 pub(crate) fn distinct_list_tear_down(py: Python<'_>, session: Name) -> PyResult<bool> {
-    ask(py, Some(Answer::NotFound), || bare::distinct_list_tear_down(&session.0))
+    ask(py, Some(Answer::NotFound), (Kind::Session, &session), || bare::distinct_list_tear_down(&session.0))
 }
 
-fn ask(py: Python<'_>, no: Option<Answer>, body: impl FnOnce() -> Result<Answer> + Send) -> PyResult<bool> {
-    let answer = call(py, body)?;
-    done_or(py, answer, no)
+fn ask(
+    py: Python<'_>,
+    no: Option<Answer>,
+    subject: (Kind, &Name),
+    body: impl FnOnce() -> Result<Answer> + Send,
+) -> PyResult<bool> {
+    let answer = call(py, || Ok(body()))?;
+    done_or(py, answer, no, subject)
 }
 
-/// True for "done", False for the ordinary "no" of this function, and an exception for any other answer.
-fn done_or(py: Python<'_>, answer: Answer, no: Option<Answer>) -> PyResult<bool> {
+/// True for "done", False for the ordinary "no" of this function, and an exception for anything else.
+fn done_or(
+    py: Python<'_>,
+    answer: Result<Answer>,
+    no: Option<Answer>,
+    (kind, name): (Kind, &Name),
+) -> PyResult<bool> {
+    let subject = || Subject::of_default(kind, &name.0).map_err(|error| raise_core(py, &error));
     match answer {
-        Answer::Ok => Ok(true),
-        answer if Some(answer) == no => Ok(false),
-        answer => Err(raise_plain(py, answer)),
+        Ok(Answer::Ok) => Ok(true),
+        Ok(answer) if Some(answer) == no => Ok(false),
+        Ok(answer) => Err(subject()?.raise_plain(py, answer)),
+        Err(error) => Err(subject()?.failed(py, &error)),
     }
 }

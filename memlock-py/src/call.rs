@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use memlock_core::{Answer, Result, Wait, fork};
+use memlock_core::{Answer, Cancel, Result, Wait, fork};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -30,15 +30,20 @@ pub(crate) fn call<T: Send>(py: Python<'_>, body: impl FnOnce() -> Result<T> + S
     }
 }
 
-/// Runs a wait of the core: at most `limit`, or for ever. When a signal handler written in Python raises, as
+/// Runs a wait of the core: at most `limit`, or for ever, and not once `cancel` is cancelled. When a signal handler written in Python raises, as
 /// that of Ctrl-C does, the wait ends with its exception.
 pub(crate) fn wait<T: Send>(
     py: Python<'_>,
     limit: Option<Duration>,
+    cancel: Option<&Cancel>,
     body: impl FnOnce(&Wait<'_>) -> Result<T> + Send,
 ) -> PyResult<T> {
+    let until = || {
+        let until = limit.map_or(Wait::FOREVER, Wait::at_most);
+        cancel.map_or(until, |cancel| until.unless_cancelled(cancel))
+    };
     if !has_to_look(py) {
-        return call(py, || body(&limit.map_or(Wait::FOREVER, Wait::at_most)));
+        return call(py, || body(&until()));
     }
     let look_too = || {
         let raised = Cell::new(None);
@@ -65,8 +70,7 @@ pub(crate) fn wait<T: Send>(
                 None => true,
             }
         };
-        let wait = limit.map_or(Wait::FOREVER, Wait::at_most).unless(&interrupted);
-        let ended = body(&wait);
+        let ended = body(&until().unless(&interrupted));
         Ok((ended, raised.into_inner()))
     };
     let (ended, raised) = log::watched(py, || call(py, look_too))?;
@@ -147,5 +151,9 @@ pub(crate) fn runs_handlers(py: Python<'_>) -> bool {
 }
 
 fn is_daemon(py: Python<'_>) -> PyResult<bool> {
-    py.import("threading")?.call_method0("current_thread")?.getattr("daemon")?.is_truthy()
+    let threading = py.import("threading")?;
+    // Not `current_thread()`, which makes an object for a thread that it does not know, and keeps that.
+    let ours = threading.call_method0("get_ident")?;
+    let thread = threading.getattr("_active")?.call_method1("get", (ours,))?;
+    Ok(thread.is_none() || thread.getattr("daemon")?.is_truthy()?)
 }

@@ -1,27 +1,41 @@
 //! `memlock.Client` and `memlock.connect`.
 
 use std::env::{self, VarError};
+use std::sync::Arc;
 
 use memlock_core::{Answer, bare::DEFAULT_URL};
 use pyo3::prelude::*;
 
 use crate::args::{Name, Seconds, Whole};
+use crate::cancel::CancelHandle;
 use crate::counter::Counter;
 use crate::distinct::DistinctList;
-use crate::error::{raise, raise_core};
+use crate::error::{Special, raise, raise_core, raise_special};
 use crate::mutex::Mutex;
 use crate::renew::Renew;
 use crate::semaphore::Semaphore;
+use crate::subject::Shared;
 
 /// The way to one set of locks. Made by connect().
 ///
 /// It may be used from any number of threads, and in forked children: a child dials its own connections. It
-/// needs no closing: its sockets are closed when the last object that was made from it is gone. As a context
-/// manager it gives itself, and does nothing at the end.
-#[pyclass(frozen, module = "memlock")]
+/// need not be closed: its sockets are closed when the last object that was made from it is gone. As a context
+/// manager it gives itself, and closes itself at the end.
+#[pyclass(frozen, weakref, module = "memlock")]
 pub(crate) struct Client {
-    core: memlock_core::Client,
-    url: String,
+    shared: Arc<Shared>,
+}
+
+impl Client {
+    /// What objects are made from, unless it is closed.
+    fn open(&self, py: Python<'_>) -> PyResult<&Arc<Shared>> {
+        if !self.shared.core.is_closed() {
+            return Ok(&self.shared);
+        }
+        let sentence =
+            format!("The client {:?} is closed. Make another by memlock.connect().", self.shared.url);
+        Err(raise_special(py, Special::ClientClosed, sentence))
+    }
 }
 
 /// Makes a client for the servers that `url` names; without one, for those of the environment variable
@@ -52,7 +66,7 @@ pub(crate) fn connect(py: Python<'_>, url: Option<String>) -> PyResult<Client> {
         },
     };
     match memlock_core::Client::connect(&url) {
-        Ok(core) => Ok(Client { core, url }),
+        Ok(core) => Ok(Client { shared: Arc::new(Shared { core, url }) }),
         Err(error) if from.is_empty() => Err(raise_core(py, &error)),
         Err(error) => Err(raise(py, error.kind().answer(), format!("{from}{error}"))),
     }
@@ -94,7 +108,7 @@ impl Client {
         on_lost: Option<Py<PyAny>>,
     ) -> PyResult<Mutex> {
         let renew = Renew::new(py, renew, max_hold, on_danger, on_lost)?;
-        Mutex::new(py, &self.core, &name, lease, wait, renew)
+        Mutex::new(py, self.open(py)?, &name, lease, wait, renew)
     }
 
     /// A semaphore by this name with so many `permits` (1 to 4,294,967,295), of which a holder keeps what it has for at most
@@ -127,7 +141,7 @@ impl Client {
         on_lost: Option<Py<PyAny>>,
     ) -> PyResult<Semaphore> {
         let renew = Renew::new(py, renew, max_hold, on_danger, on_lost)?;
-        Semaphore::new(py, &self.core, &name, permits, lease, wait, renew)
+        Semaphore::new(py, self.open(py)?, &name, permits, lease, wait, renew)
     }
 
     /// The plain counter of free permits in the item of this key, which other programs may use too. The URL's prefix stands before
@@ -136,7 +150,7 @@ impl Client {
     /// Raises Invalid for a key that is not 1 to 245 visible ASCII characters, the prefix included.
     #[pyo3(text_signature = "($self, key)")]
     fn counter(&self, py: Python<'_>, key: Name) -> PyResult<Counter> {
-        Counter::new(py, &self.core, &key)
+        Counter::new(py, self.open(py)?, &key)
     }
 
     /// Sets up a distinct list by this session name, or joins it if it is there: see `created`. The session
@@ -146,7 +160,34 @@ impl Client {
     /// Raises Invalid as mutex() does; Unreachable, OutcomeUnknown or ProtocolError.
     #[pyo3(text_signature = "($self, session, duration)")]
     fn distinct_list(&self, py: Python<'_>, session: Name, duration: Seconds) -> PyResult<DistinctList> {
-        DistinctList::set_up(py, &self.core, &session, duration)
+        DistinctList::set_up(py, self.open(py)?, &session, duration)
+    }
+
+    /// Ends every wait that is going on in this client, in any thread: each raises Interrupted, with nothing held and nothing
+    /// left in the queue. Waits that begin later are not touched. No I/O.
+    fn cancel_waits(&self) {
+        self.shared.core.cancel_waits();
+    }
+
+    /// A handle by which another thread ends single waits: give it to acquire() or permit() as `cancel`.
+    fn cancel_handle(&self) -> CancelHandle {
+        CancelHandle::new(&self.shared)
+    }
+
+    /// Closes the client, once and for all; to do so again changes nothing. Its connections are closed, the waits that are going
+    /// on raise ClientClosed, and so does every later call of the client and of what was made from it.
+    ///
+    /// **What is held stays held**, so that no lock is taken from a thread that works under it: it can still be extended,
+    /// checked and released, renewed leases are renewed until then, and an object that goes out of scope releases what
+    /// it holds. No I/O.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.shared.core.close());
+    }
+
+    /// Whether close() was called.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.shared.core.is_closed()
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -156,14 +197,16 @@ impl Client {
     #[pyo3(signature = (exc_type, exc_value, traceback, /))]
     fn __exit__(
         &self,
+        py: Python<'_>,
         exc_type: &Bound<'_, PyAny>,
         exc_value: &Bound<'_, PyAny>,
         traceback: &Bound<'_, PyAny>,
     ) {
         let _ = (exc_type, exc_value, traceback);
+        self.close(py);
     }
 
     fn __repr__(&self) -> String {
-        format!("<memlock.Client {:?}>", self.url)
+        format!("<memlock.Client {:?}>", self.shared.url)
     }
 }

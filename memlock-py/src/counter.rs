@@ -1,11 +1,13 @@
 //! `memlock.Counter`: a plain number of free permits, shared with programs that know nothing of memlock.
 
-use memlock_core::{Answer, Client, Waited};
+use std::sync::Arc;
+
+use memlock_core::Waited;
 use pyo3::prelude::*;
 
 use crate::args::{Name, Whole, limit};
-use crate::call::{call, wait};
-use crate::error::{raise, raise_core};
+use crate::cancel::{self, CancelHandle};
+use crate::subject::{Kind, Shared, Subject, unmade};
 
 /// A plain counter of free permits: one item that holds their number in decimal, for use together with programs that already do
 /// so. Made by Client.counter(). Take a Semaphore wherever you are free to.
@@ -19,7 +21,8 @@ use crate::error::{raise, raise_core};
 #[pyclass(frozen, module = "memlock")]
 pub(crate) struct Counter {
     core: memlock_core::Counter,
-    key: Box<str>,
+    client: Arc<Shared>,
+    subject: Subject,
 }
 
 /// A permit that was taken, until somebody is told so.
@@ -33,9 +36,12 @@ impl Drop for Taken<'_> {
 }
 
 impl Counter {
-    pub(crate) fn new(py: Python<'_>, client: &Client, key: &Name) -> PyResult<Counter> {
-        let core = client.counter(&key.0).map_err(|error| raise_core(py, &error))?;
-        Ok(Counter { core, key: String::from_utf8_lossy(&key.0).into() })
+    pub(crate) fn new(py: Python<'_>, client: &Arc<Shared>, key: &Name) -> PyResult<Counter> {
+        let fail = |error| unmade(py, client, "counter", key, &error);
+        let core = client.core.counter(&key.0).map_err(fail)?;
+        let item = client.core.keys().plain(&key.0).map_err(fail)?;
+        let subject = Subject::new(client, Kind::Counter, key, &item);
+        Ok(Counter { core, client: Arc::clone(client), subject })
     }
 }
 
@@ -44,14 +50,14 @@ impl Counter {
     /// Creates the item with `n` free permits, to be kept for ever. False when there is one, which is left as it is.
     #[pyo3(text_signature = "($self, n)")]
     fn set_up(&self, py: Python<'_>, n: Whole<u64>) -> PyResult<bool> {
-        call(py, || self.core.set_up(n.0))
+        self.subject.call(py, || self.core.set_up(n.0))
     }
 
     /// Takes one permit if there is one: True, or False when none is free. Two round trips.
     ///
-    /// Raises SessionNotFound when there is no such item.
+    /// Raises CounterNotFound when there is no such item.
     fn try_acquire(&self, py: Python<'_>) -> PyResult<bool> {
-        call(py, || self.core.try_acquire())
+        self.subject.call(py, || self.core.try_acquire())
     }
 
     /// Waits for one permit, for `timeout` seconds, or for ever where that is -1 or None: True, or False when they passed.
@@ -60,41 +66,54 @@ impl Counter {
     /// is parked in a queue, those of higher priority first and among equals who came first; whoever releases by memlock, in any
     /// process, wakes the next one. Who is parked comes after those who retry and happen to be faster.
     ///
-    /// Raises ValueError or OverflowError for a timeout that threading.Lock would not take either; SessionNotFound when there is no
+    /// `cancel` is a CancelHandle of the same client, by which another thread may end the wait.
+    ///
+    /// Raises Interrupted when the wait was cancelled; ValueError or OverflowError for a timeout that threading.Lock would not take either; CounterNotFound when there is no
     /// such item. An exception from a signal handler, such as KeyboardInterrupt, ends a wait of the main thread within 100 ms.
-    #[pyo3(signature = (timeout = Some(-1.0), priority = None), text_signature = "($self, timeout=-1, priority=None)")]
-    fn acquire(&self, py: Python<'_>, timeout: Option<f64>, priority: Option<Whole<i64>>) -> PyResult<bool> {
+    #[pyo3(
+        signature = (timeout = Some(-1.0), priority = None, *, cancel = None),
+        text_signature = "($self, timeout=-1, priority=None, *, cancel=None)"
+    )]
+    fn acquire(
+        &self,
+        py: Python<'_>,
+        timeout: Option<f64>,
+        priority: Option<Whole<i64>>,
+        cancel: Option<&Bound<'_, CancelHandle>>,
+    ) -> PyResult<bool> {
         let limit = limit(py, None, timeout, None)?;
-        let taken = wait(py, limit, |wait| {
+        let cancel = cancel::given(py, cancel, &self.client)?;
+        let taken = self.subject.wait(py, limit, cancel, |wait| {
             let waited = match priority {
                 Some(priority) => self.core.acquire_parked(priority.0, wait)?,
                 None => self.core.acquire_retrying(wait)?,
             };
-            Ok(matches!(waited, Waited::Done(())).then(|| Taken(Some(&self.core))))
+            Ok(match waited {
+                Waited::Done(()) => Waited::Done(Taken(Some(&self.core))),
+                Waited::Interrupted => Waited::Interrupted,
+                Waited::Busy | Waited::TimedOut => Waited::TimedOut,
+            })
         })?;
         Ok(taken.map(|mut taken| taken.0 = None).is_some())
     }
 
     /// Gives one permit back, whoever took it, wakes the next one who is parked, and gives how many are free now. One round trip.
     ///
-    /// Raises SessionNotFound when there is no such item. After OutcomeUnknown it may or may not have been given back.
+    /// Raises CounterNotFound when there is no such item. After OutcomeUnknown it may or may not have been given back.
     fn release(&self, py: Python<'_>) -> PyResult<u64> {
-        call(py, || self.core.release())
+        self.subject.call(py, || self.core.release())
     }
 
     /// How many permits are free. One round trip. The answer is already past.
     ///
-    /// Raises SessionNotFound when there is no such item.
+    /// Raises CounterNotFound when there is no such item.
     #[getter]
     fn available(&self, py: Python<'_>) -> PyResult<u64> {
-        let available = call(py, || self.core.available())?;
-        available.ok_or_else(|| {
-            let sentence = format!("There is no item {:?}: set it up with the number of permits.", self.key);
-            raise(py, Answer::NotFound, sentence)
-        })
+        let available = self.subject.call(py, || self.core.available())?;
+        available.ok_or_else(|| self.subject.missing(py))
     }
 
     fn __repr__(&self) -> String {
-        format!("<memlock.Counter {:?}>", self.key)
+        format!("<memlock.Counter {:?}>", self.subject.name)
     }
 }

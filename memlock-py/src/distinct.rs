@@ -1,16 +1,15 @@
 //! `memlock.DistinctList`: a named set whose keys have ids.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use memlock_core::distinct::Entries;
-use memlock_core::{Answer, Client, Insertion, Result, SetUp};
+use memlock_core::{Insertion, Result, SetUp};
 use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyIterator, PyString};
 
 use crate::args::{Name, Seconds, text};
-use crate::call::call;
-use crate::error::raise_plain;
+use crate::subject::{Kind, Shared, Subject};
 
 /// How many keys of add_many() are sent in one call of the core, which is one batch of its.
 const BATCH: usize = 1000;
@@ -31,24 +30,25 @@ pub(crate) struct DistinctList {
     /// Never changed after its set-up: calls work on a clone of their own, so that threads need not wait for
     /// each other.
     core: memlock_core::DistinctList,
-    session: Box<str>,
+    subject: Subject,
     created: bool,
 }
 
 impl DistinctList {
     pub(crate) fn set_up(
         py: Python<'_>,
-        client: &Client,
+        client: &Arc<Shared>,
         session: &Name,
         duration: Seconds,
     ) -> PyResult<DistinctList> {
-        let (core, set_up) = call(py, || {
-            let mut list = client.distinct_list(&session.0)?;
+        let key = client.core.keys().session(&session.0);
+        let subject = Subject::new(client, Kind::Session, session, &key);
+        let (core, set_up) = subject.call(py, || {
+            let mut list = client.core.distinct_list(&session.0)?;
             let set_up = list.set_up(duration.0)?;
             Ok((list, set_up))
         })?;
-        let session = String::from_utf8_lossy(&session.0).into();
-        Ok(DistinctList { core, session, created: set_up == SetUp::Created })
+        Ok(DistinctList { core, subject, created: set_up == SetUp::Created })
     }
 
     /// Runs a call; `None` means that the session is gone.
@@ -57,12 +57,12 @@ impl DistinctList {
         py: Python<'_>,
         body: impl FnOnce(&mut memlock_core::DistinctList) -> Result<Option<T>> + Send,
     ) -> PyResult<T> {
-        call(py, || body(&mut self.core.clone()))?.ok_or_else(|| raise_plain(py, Answer::NotFound))
+        self.subject.call(py, || body(&mut self.core.clone()))?.ok_or_else(|| self.subject.missing(py))
     }
 
     fn walk(&self, py: Python<'_>, gives: Gives) -> PyResult<Walk> {
         let entries = self.run(py, |list| list.entries())?;
-        Ok(Walk { entries: Mutex::new(Some(entries)), gives })
+        Ok(Walk { entries: Mutex::new(Some(entries)), subject: self.subject.clone(), gives })
     }
 }
 
@@ -130,7 +130,7 @@ impl DistinctList {
 
     /// Ends the session for everybody, in one atomic step. False when it was over already.
     fn tear_down(&self, py: Python<'_>) -> PyResult<bool> {
-        call(py, || self.core.clone().tear_down())
+        self.subject.call(py, || self.core.clone().tear_down())
     }
 
     /// Whether the key is in the list. One round trip.
@@ -151,7 +151,7 @@ impl DistinctList {
     }
 
     fn __repr__(&self) -> String {
-        format!("<memlock.DistinctList {:?}>", self.session)
+        format!("<memlock.DistinctList {:?}>", self.subject.name)
     }
 }
 
@@ -179,6 +179,7 @@ enum Gives {
 pub(crate) struct Walk {
     /// Taken out while a thread is reading, so that the lock is only held for an instant, and attached.
     entries: Mutex<Option<Entries>>,
+    subject: Subject,
     gives: Gives,
 }
 
@@ -192,10 +193,10 @@ impl Walk {
         let Some(mut entries) = self.place().take() else {
             return Err(PyValueError::new_err("the iterator is being advanced by another thread"));
         };
-        let next = call(py, || Ok((entries.next().transpose(), entries)));
+        let next = self.subject.call(py, || Ok((entries.next().transpose(), entries)));
         let (next, entries) = next?;
         *self.place() = Some(entries);
-        let Some((id, key)) = next.map_err(|error| crate::error::raise_core(py, &error))? else {
+        let Some((id, key)) = next.map_err(|error| self.subject.failed(py, &error))? else {
             return Ok(None);
         };
         let key = text(py, &key)?;

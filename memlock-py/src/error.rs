@@ -8,93 +8,161 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
-/// One exception: its name, its answer, the built-in exception that it is too, and its documentation.
-type Row = (&'static str, Answer, Option<fn(Python<'_>) -> Bound<'_, PyType>>, &'static str);
+/// An exception that says more than its answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Special {
+    ClientClosed,
+    SessionNotFound,
+    SemaphoreNotFound,
+    CounterNotFound,
+}
 
-const ROWS: [Row; 11] = [
-    (
+/// One exception.
+struct Row {
+    name: &'static str,
+    answer: Answer,
+    /// `None` for the one that says just its answer.
+    special: Option<Special>,
+    /// The built-in exceptions that it is too.
+    also: &'static [fn(Python<'_>) -> Bound<'_, PyType>],
+    doc: &'static str,
+}
+
+const fn row(
+    name: &'static str,
+    answer: Answer,
+    also: &'static [fn(Python<'_>) -> Bound<'_, PyType>],
+    doc: &'static str,
+) -> Row {
+    Row { name, answer, special: None, also, doc }
+}
+
+/// One that is a subclass of the exception of its answer, which stands before it.
+const fn special(name: &'static str, answer: Answer, special: Special, doc: &'static str) -> Row {
+    Row { name, answer, special: Some(special), also: &[], doc }
+}
+
+const ROWS: [Row; 16] = [
+    row(
         "Invalid",
         Answer::Invalid,
-        Some(|py| py.get_type::<PyValueError>()),
+        &[|py| py.get_type::<PyValueError>()],
         "An argument is not valid: an empty or over-long name, a duration out of range.",
     ),
-    (
+    special(
+        "ClientClosed",
+        Answer::Invalid,
+        Special::ClientClosed,
+        "The client was closed by Client.close(), or by the end of its `with` statement.",
+    ),
+    row(
         "Unreachable",
         Answer::Unreachable,
-        Some(|py| py.get_type::<PyConnectionError>()),
+        &[|py| py.get_type::<PyConnectionError>()],
         "No server could be reached; nothing was changed.",
     ),
-    (
+    row(
         "OutcomeUnknown",
         Answer::Unknown,
-        None,
+        &[],
         "The request was sent, no answer came, and reading back failed too: it may have been done or not.",
     ),
-    (
+    row(
         "ProtocolError",
         Answer::Protocol,
-        None,
+        &[],
         "The server is too old, runs without cas, refused the request or answered nonsense.",
     ),
-    (
+    row(
         "ConfigError",
         Answer::Config,
-        Some(|py| py.get_type::<PyValueError>()),
+        &[|py| py.get_type::<PyValueError>()],
         "The URL or a setting is not valid.",
     ),
-    (
+    row(
         "Deadlock",
         Answer::Deadlock,
-        Some(|py| py.get_type::<PyRuntimeError>()),
+        &[|py| py.get_type::<PyRuntimeError>()],
         "This thread already holds that mutex through mutex_lock() and would wait for itself.",
     ),
-    ("InternalError", Answer::Internal, None, "A bug in memlock was caught. Please report it."),
-    (
+    row("InternalError", Answer::Internal, &[], "A bug in memlock was caught. Please report it."),
+    row(
         "NotHeld",
         Answer::NotHeld,
-        Some(|py| py.get_type::<PyRuntimeError>()),
+        // threading.Lock raises the one, threading.BoundedSemaphore the other.
+        &[|py| py.get_type::<PyRuntimeError>(), |py| py.get_type::<PyValueError>()],
         "This process holds no such lock or permit: it was never acquired, or released before, or is a parent's.",
     ),
-    (
+    row(
         "LockLost",
         Answer::Lost,
-        None,
+        &[],
         "The lock, or the permit, was ours and was no longer when we got there: its lease ran out, or the server lost it.\n\n\
          What was done under it may have overlapped with another holder's work.",
     ),
-    (
-        "SessionNotFound",
+    row(
+        "NotFound",
         Answer::NotFound,
-        Some(|py| py.get_type::<PyLookupError>()),
+        &[|py| py.get_type::<PyLookupError>()],
         "There is no such session, semaphore or counter: it was never set up, has expired or was torn down.",
     ),
-    (
+    special(
+        "SessionNotFound",
+        Answer::NotFound,
+        Special::SessionNotFound,
+        "There is no such session: it was never set up, has expired or was torn down.",
+    ),
+    special(
+        "SemaphoreNotFound",
+        Answer::NotFound,
+        Special::SemaphoreNotFound,
+        "There is no such semaphore: it was never set up, has expired or was torn down.",
+    ),
+    special(
+        "CounterNotFound",
+        Answer::NotFound,
+        Special::CounterNotFound,
+        "There is no such counter: its item was never set up, or the server has lost it.",
+    ),
+    row(
         "TimedOut",
         Answer::TimedOut,
-        Some(|py| py.get_type::<PyTimeoutError>()),
+        &[|py| py.get_type::<PyTimeoutError>()],
         "The lock or permit did not come free within the wait's limit.",
+    ),
+    row(
+        "Interrupted",
+        Answer::Interrupted,
+        &[],
+        "The wait was cancelled from another thread, by Client.cancel_waits() or a CancelHandle; nothing is held.",
     ),
 ];
 
 const ERROR_DOC: &str = "The base of all memlock exceptions.\n\n\
     `code` is the answer's number, the same in every language that memlock has: see the README's table.";
 
-static TYPES: PyOnceLock<Vec<(Answer, Py<PyType>)>> = PyOnceLock::new();
+/// The exceptions, in the order of the table.
+static TYPES: PyOnceLock<Vec<Py<PyType>>> = PyOnceLock::new();
 
 /// Makes the exceptions and puts them into the module.
 pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
-    let base = make(py, "Error", PyTuple::new(py, [py.get_type::<PyException>()])?, ERROR_DOC, None)?;
-    module.add("Error", &base)?;
-    let mut types = Vec::with_capacity(ROWS.len());
-    for (name, answer, also, doc) in ROWS {
-        let bases: Vec<_> = std::iter::once(base.clone()).chain(also.map(|also| also(py))).collect();
-        let made = make(py, name, PyTuple::new(py, bases)?, doc, Some(answer))?;
-        module.add(name, &made)?;
-        types.push((answer, made.unbind()));
+    let error = make(py, "Error", PyTuple::new(py, [py.get_type::<PyException>()])?, ERROR_DOC, None)?;
+    module.add("Error", &error)?;
+    let mut types: Vec<Bound<'_, PyType>> = Vec::with_capacity(ROWS.len());
+    for Row { name, answer, special, also, doc } in &ROWS {
+        let general = ROWS.iter().zip(&types).find(|(row, _)| row.answer == *answer);
+        let base = match (special, general) {
+            (Some(_), Some((_, general))) => general,
+            _ => &error,
+        };
+        let bases: Vec<_> = std::iter::once(base.clone()).chain(also.iter().map(|also| also(py))).collect();
+        let made = make(py, name, PyTuple::new(py, bases)?, doc, Some(*answer))?;
+        module.add(*name, &made)?;
+        types.push(made);
     }
     // Filled before only when another interpreter of this process has imported the module.
-    let _ = TYPES.set(py, types);
+    let _ = TYPES.set(py, types.into_iter().map(Bound::unbind).collect());
     Ok(())
 }
 
@@ -114,10 +182,19 @@ fn make<'py>(
 
 /// The exception of an answer, with a sentence.
 pub(crate) fn raise(py: Python<'_>, answer: Answer, sentence: impl Into<String>) -> PyErr {
-    let sentence = sentence.into();
+    raise_row(py, |row| row.answer == answer, sentence.into())
+}
+
+/// An exception that says more than its answer.
+pub(crate) fn raise_special(py: Python<'_>, special: Special, sentence: impl Into<String>) -> PyErr {
+    raise_row(py, |row| row.special == Some(special), sentence.into())
+}
+
+/// The first one of the table that is wanted.
+fn raise_row(py: Python<'_>, is_wanted: impl Fn(&Row) -> bool, sentence: String) -> PyErr {
     let types = TYPES.get(py).map(Vec::as_slice).unwrap_or_default();
-    let of = |wanted: Answer| types.iter().find(|(answer, _)| *answer == wanted);
-    match of(answer).or_else(|| of(Answer::Internal)) {
+    let of = |wanted: &dyn Fn(&Row) -> bool| ROWS.iter().zip(types).find(|(row, _)| wanted(row));
+    match of(&is_wanted).or_else(|| of(&|row| row.answer == Answer::Internal)) {
         Some((_, made)) => PyErr::from_type(made.bind(py).clone(), (sentence,)),
         None => PyRuntimeError::new_err(sentence),
     }

@@ -12,6 +12,8 @@
 //! | `log` | what memlock logs |
 //! | `gate` | the interpreter's end |
 //! | `call` | into the core without the interpreter's lock, and Ctrl-C |
+//! | `cancel` | the handle by which waits are cancelled |
+//! | `subject` | what a call is about, as exceptions name it |
 //! | `error`, `args` | exceptions and arguments |
 
 use pyo3::prelude::*;
@@ -19,6 +21,7 @@ use pyo3::prelude::*;
 mod args;
 mod bare;
 mod call;
+mod cancel;
 mod client;
 mod counter;
 mod dealloc;
@@ -37,6 +40,7 @@ mod pile;
 mod renew;
 mod semaphore;
 mod slot;
+mod subject;
 
 /// The compiled half of memlock. Import the package `memlock` instead.
 #[pymodule]
@@ -53,8 +57,10 @@ fn _memlock(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<holder::Holder>()?;
     module.add_class::<counter::Counter>()?;
     module.add_class::<distinct::DistinctList>()?;
+    module.add_class::<cancel::CancelHandle>()?;
     module.add_function(wrap_pyfunction!(client::connect, module)?)?;
     module.add_function(wrap_pyfunction!(bare::init, module)?)?;
+    module.add_function(wrap_pyfunction!(bare::cancel_waits, module)?)?;
     module.add_function(wrap_pyfunction!(bare::mutex_lock, module)?)?;
     module.add_function(wrap_pyfunction!(bare::mutex_lock_nonblock, module)?)?;
     module.add_function(wrap_pyfunction!(bare::mutex_unlock, module)?)?;

@@ -3,20 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use memlock_core::{Answer, Client, Extension, Loss, Release, Waited};
+use memlock_core::{Answer, Loss, Release, Waited};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 
 use crate::args::{Name, Seconds, limit};
-use crate::call::{call, wait, wait_lost};
+use crate::call::wait_lost;
+use crate::cancel::{self, CancelHandle};
 use crate::dealloc::give_back;
-use crate::error::{raise, raise_core, raise_plain};
 use crate::held::Held;
-use crate::leave::{leave, tell};
+use crate::leave::leave;
 use crate::owner::Owner;
 use crate::renew::{Renew, why};
 use crate::slot::Slot;
+use crate::subject::{Kind, Shared, Subject, unmade};
 
 /// A mutex by its name, held by at most one holder anywhere. Made by Client.mutex().
 ///
@@ -35,7 +36,8 @@ use crate::slot::Slot;
 #[pyclass(frozen, weakref, module = "memlock")]
 pub(crate) struct Mutex {
     core: memlock_core::Mutex,
-    name: Box<str>,
+    client: Arc<Shared>,
+    subject: Subject,
     lease: Duration,
     wait: Option<Duration>,
     renew: Option<Renew>,
@@ -45,15 +47,17 @@ pub(crate) struct Mutex {
 impl Mutex {
     pub(crate) fn new(
         py: Python<'_>,
-        client: &Client,
+        client: &Arc<Shared>,
         name: &Name,
         lease: Seconds,
         wait: Option<Seconds>,
         renew: Option<Renew>,
     ) -> PyResult<Mutex> {
+        let core = client.core.mutex(&name.0, lease.0);
         Ok(Mutex {
-            core: client.mutex(&name.0, lease.0).map_err(|error| raise_core(py, &error))?,
-            name: String::from_utf8_lossy(&name.0).into(),
+            core: core.map_err(|error| unmade(py, client, "mutex", name, &error))?,
+            subject: Subject::new(client, Kind::Mutex, name, &client.core.keys().lock(&name.0)),
+            client: Arc::clone(client),
             lease: lease.0,
             wait: wait.map(|wait| wait.0),
             renew,
@@ -61,11 +65,19 @@ impl Mutex {
         })
     }
 
-    fn lock(&self, py: Python<'_>, limit: Option<Duration>) -> PyResult<bool> {
-        let held = wait(py, limit, |wait| match self.core.lock_with(wait)? {
-            Waited::Done(lock) => Ok(Some(Arc::new(Held::new(lock, self.renew.as_ref())?))),
-            // Interrupted only by a signal, whose exception is then raised.
-            _ => Ok(None),
+    fn lock(
+        &self,
+        py: Python<'_>,
+        limit: Option<Duration>,
+        cancel: Option<&Bound<'_, CancelHandle>>,
+    ) -> PyResult<bool> {
+        let cancel = cancel::given(py, cancel, &self.client)?;
+        let held = self.subject.wait(py, limit, cancel, |wait| {
+            Ok(match self.core.lock_with(wait)? {
+                Waited::Done(lock) => Waited::Done(Arc::new(Held::new(lock, self.renew.as_ref())?)),
+                Waited::Interrupted => Waited::Interrupted,
+                Waited::Busy | Waited::TimedOut => Waited::TimedOut,
+            })
         })?;
         let Some(held) = held else { return Ok(false) };
         if let Some(displaced) = self.slot.keep(py, held) {
@@ -80,7 +92,7 @@ impl Mutex {
             Err(Answer::Lost) => return Ok(Release::Lost),
             Err(_) => return Ok(Release::NotHeld),
         };
-        let released = call(py, || held.release());
+        let released = self.subject.call_held(py, || held.release());
         if released.is_err() {
             self.slot.put_back(py, held);
         }
@@ -93,18 +105,29 @@ impl Mutex {
     /// Acquires the lock; True when it is ours.
     ///
     /// blocking=False tries once and answers False when another holds it. Otherwise it waits for `timeout`
-    /// seconds and answers False when they passed. The default, -1, is the mutex's own `wait`: for ever,
-    /// unless it was made with another. A free lock is taken in one round trip.
+    /// seconds and answers False when they passed. The default, -1, and None are the mutex's own `wait`: for
+    /// ever, unless it was made with another. A free lock is taken in one round trip. `cancel` is a
+    /// CancelHandle of the same client, by which another thread may end the wait.
     ///
+    /// Raises Interrupted when the wait was cancelled, and ClientClosed once the client is closed.
     /// Raises ValueError or OverflowError for a timeout that threading.Lock would not take either;
     /// Unreachable when there is no server at the first attempt, or for longer than the URL's `outage`
     /// while waiting; OutcomeUnknown; ProtocolError. An exception from a signal handler, such as
     /// KeyboardInterrupt, ends a wait of the main thread within 100 ms, with nothing held and nothing left in
     /// the queue.
-    #[pyo3(signature = (blocking = None, timeout = -1.0), text_signature = "($self, blocking=True, timeout=-1)")]
-    fn acquire(&self, py: Python<'_>, blocking: Option<&Bound<'_, PyAny>>, timeout: f64) -> PyResult<bool> {
-        let limit = limit(py, blocking, Some(timeout), self.wait)?;
-        self.lock(py, limit)
+    #[pyo3(
+        signature = (blocking = None, timeout = Some(-1.0), *, cancel = None),
+        text_signature = "($self, blocking=True, timeout=-1, *, cancel=None)"
+    )]
+    fn acquire(
+        &self,
+        py: Python<'_>,
+        blocking: Option<&Bound<'_, PyAny>>,
+        timeout: Option<f64>,
+        cancel: Option<&Bound<'_, CancelHandle>>,
+    ) -> PyResult<bool> {
+        let limit = limit(py, blocking, timeout, self.wait)?;
+        self.lock(py, limit, cancel)
     }
 
     /// Releases the lock, in one round trip; any thread may.
@@ -113,7 +136,7 @@ impl Mutex {
     /// the server had lost the lock, so that another may have held it meanwhile. On Unreachable and
     /// OutcomeUnknown the object still holds it, and release() can be called again.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
-        tell(py, self.give_back(py)?)
+        self.subject.tell(py, self.give_back(py)?)
     }
 
     /// Whether anybody, here or elsewhere, holds the lock. One round trip. The answer is already past: it is
@@ -121,7 +144,7 @@ impl Mutex {
     ///
     /// Raises Unreachable or ProtocolError.
     fn locked(&self, py: Python<'_>) -> PyResult<bool> {
-        call(py, || Ok(self.core.owner()?.is_some()))
+        self.subject.call(py, || Ok(self.core.owner()?.is_some()))
     }
 
     /// Gives the lock a new lease, counted from now; by default as long as the first. One round trip. The
@@ -132,14 +155,10 @@ impl Mutex {
     /// shorter of the two.
     #[pyo3(signature = (lease = None), text_signature = "($self, lease=None)")]
     fn extend(&self, py: Python<'_>, lease: Option<Seconds>) -> PyResult<()> {
-        let held = self.slot.look(py, Clone::clone).map_err(|answer| raise_plain(py, answer))?;
+        let held = self.slot.look(py, Clone::clone).map_err(|answer| self.subject.raise_plain(py, answer))?;
         let lease = lease.map_or(self.lease, |lease| lease.0);
         // The clone goes in there, too: the last one to go speaks to the server.
-        match call(py, move || held.extend(lease))? {
-            Extension::Extended => Ok(()),
-            Extension::Lost => Err(raise_plain(py, Answer::Lost)),
-            Extension::NotHeld => Err(raise_plain(py, Answer::NotHeld)),
-        }
+        self.subject.tell_extended(py, self.subject.call_held(py, move || held.extend(lease))?)
     }
 
     /// For how many seconds the lock is certainly ours yet, unless the server loses it; 0.0 when it is not.
@@ -159,8 +178,8 @@ impl Mutex {
     ///
     /// Raises NotHeld when the object holds nothing; Unreachable or ProtocolError.
     fn check(&self, py: Python<'_>) -> PyResult<bool> {
-        let held = self.slot.look(py, Clone::clone).map_err(|answer| raise_plain(py, answer))?;
-        call(py, move || held.check())
+        let held = self.slot.look(py, Clone::clone).map_err(|answer| self.subject.raise_plain(py, answer))?;
+        self.subject.call_held(py, move || held.check())
     }
 
     /// Why it was lost: "expired", when the lease was not renewed in time; "gone", when the server had lost it or somebody took
@@ -191,14 +210,14 @@ impl Mutex {
     /// place another thread has taken. No I/O: a lease that ran out unnoticed still has its fence.
     #[getter]
     fn fence(&self, py: Python<'_>) -> PyResult<u64> {
-        self.slot.look(py, |held| held.facts).map_err(|answer| raise_plain(py, answer))
+        self.slot.look(py, |held| held.facts).map_err(|answer| self.subject.raise_plain(py, answer))
     }
 
     /// Who holds the lock, or None. One round trip. The answer is already past.
     ///
     /// Raises Unreachable or ProtocolError.
     fn owner(&self, py: Python<'_>) -> PyResult<Option<Owner>> {
-        Ok(call(py, || self.core.owner())?.map(Owner::from))
+        Ok(self.subject.call(py, || self.core.owner())?.map(Owner::from))
     }
 
     /// Takes the lock away from the holder whose Owner.token is given: for operators who know that it is
@@ -211,7 +230,7 @@ impl Mutex {
         let token: String = token.extract().map_err(|_| {
             PyTypeError::new_err("a token is a str, as Mutex.owner() gives it in Owner.token")
         })?;
-        call(py, || self.core.force_unlock(&token))
+        self.subject.call(py, || self.core.force_unlock(&token))
     }
 
     /// Acquires the lock, waiting as long as the mutex's `wait` says, and gives the mutex itself.
@@ -219,12 +238,10 @@ impl Mutex {
     /// Raises TimedOut when the wait's limit passed, and otherwise as acquire().
     fn __enter__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let (py, mutex) = (slf.py(), slf.get());
-        if mutex.lock(py, mutex.wait)? {
+        if mutex.lock(py, mutex.wait, None)? {
             return Ok(slf);
         }
-        let limit = mutex.wait.unwrap_or_default();
-        let sentence = format!("The mutex {:?} did not come free within {limit:?}.", mutex.name);
-        Err(raise(py, Answer::TimedOut, sentence))
+        Err(mutex.subject.timed_out(py, mutex.wait))
     }
 
     /// Releases the lock. When the body raised, its exception goes on, and a failure to release is only
@@ -238,7 +255,7 @@ impl Mutex {
         traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let _ = (exc_value, traceback);
-        leave(py, exc_type, &format!("mutex {:?}", self.name), || self.give_back(py))
+        leave(py, exc_type, &self.subject, || self.give_back(py))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -251,12 +268,12 @@ impl Mutex {
             Ok((fence, left)) if !left.is_zero() => {
                 format!(
                     "<memlock.Mutex {:?} held, fence {fence}, {:.1} s left>",
-                    self.name,
+                    self.subject.name,
                     left.as_secs_f64()
                 )
             }
-            Ok(_) => format!("<memlock.Mutex {:?} held, lease over>", self.name),
-            Err(_) => format!("<memlock.Mutex {:?} not held>", self.name),
+            Ok(_) => format!("<memlock.Mutex {:?} held, lease over>", self.subject.name),
+            Err(_) => format!("<memlock.Mutex {:?} not held>", self.subject.name),
         }
     }
 }

@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use memlock_core::{Answer, Extension};
+use memlock_core::Answer;
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 
 use crate::args::Seconds;
-use crate::call::{call, wait_lost};
+use crate::call::wait_lost;
 use crate::dealloc::give_back;
-use crate::error::raise_plain;
 use crate::held::Held;
-use crate::leave::{leave, tell};
+use crate::leave::leave;
 use crate::renew::{Callbacks, why};
+use crate::subject::Subject;
 
 /// One acquisition of a semaphore, of one permit or several. Made by Semaphore.permit(), which acquires.
 ///
@@ -22,8 +22,8 @@ use crate::renew::{Callbacks, why};
 #[pyclass(frozen, weakref, module = "memlock")]
 pub(crate) struct Permit {
     held: Held<memlock_core::Permit>,
-    /// Of the semaphore.
-    name: Box<str>,
+    /// The semaphore.
+    subject: Subject,
     lease: Duration,
     /// The semaphore's, if it is renewed.
     callbacks: Option<Callbacks>,
@@ -32,11 +32,11 @@ pub(crate) struct Permit {
 impl Permit {
     pub(crate) fn new(
         held: Held<memlock_core::Permit>,
-        name: Box<str>,
+        subject: Subject,
         lease: Duration,
         callbacks: Option<Callbacks>,
     ) -> Permit {
-        Permit { held, name, lease, callbacks }
+        Permit { held, subject, lease, callbacks }
     }
 }
 
@@ -48,7 +48,7 @@ impl Permit {
     /// them, so that another may have had them meanwhile. On Unreachable and OutcomeUnknown they are still held, and release()
     /// can be called again.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
-        tell(py, call(py, || self.held.release())?)
+        self.subject.tell(py, self.subject.call_held(py, || self.held.release())?)
     }
 
     /// Gives the permits a new lease, counted from now; by default that of the semaphore. One or two round trips.
@@ -58,11 +58,7 @@ impl Permit {
     #[pyo3(signature = (lease = None), text_signature = "($self, lease=None)")]
     fn extend(&self, py: Python<'_>, lease: Option<Seconds>) -> PyResult<()> {
         let lease = lease.map_or(self.lease, |lease| lease.0);
-        match call(py, || self.held.extend(lease))? {
-            Extension::Extended => Ok(()),
-            Extension::Lost => Err(raise_plain(py, Answer::Lost)),
-            Extension::NotHeld => Err(raise_plain(py, Answer::NotHeld)),
-        }
+        self.subject.tell_extended(py, self.subject.call_held(py, || self.held.extend(lease))?)
     }
 
     /// For how many seconds the permits are certainly ours yet, unless the server loses them; 0.0 when they are not. Counted
@@ -83,9 +79,9 @@ impl Permit {
     /// Raises NotHeld in a forked child; Unreachable or ProtocolError.
     fn check(&self, py: Python<'_>) -> PyResult<bool> {
         if !self.held.is_of_this_process() {
-            return Err(raise_plain(py, Answer::NotHeld));
+            return Err(self.subject.raise_plain(py, Answer::NotHeld));
         }
-        call(py, || self.held.check())
+        self.subject.call_held(py, || self.held.check())
     }
 
     /// Why they were lost: "expired", when the lease was not renewed in time; "gone", when the server had lost them or somebody took
@@ -131,8 +127,7 @@ impl Permit {
         traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let _ = (exc_value, traceback);
-        let what = format!("permit of the semaphore {:?}", self.name);
-        leave(py, exc_type, &what, || call(py, || self.held.release()))
+        leave(py, exc_type, &self.subject, || self.subject.call_held(py, || self.held.release()))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -140,7 +135,7 @@ impl Permit {
     }
 
     fn __repr__(&self) -> String {
-        let (name, permits, left) = (&self.name, self.permits(), self.remaining());
+        let (name, permits, left) = (&self.subject.name, self.permits(), self.remaining());
         let state = if left > 0.0 { format!("{left:.1} s left") } else { "over".to_owned() };
         format!("<memlock.Permit of {name:?}, {permits} at once, {state}>")
     }

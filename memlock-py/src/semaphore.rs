@@ -1,22 +1,24 @@
 //! `memlock.Semaphore`: shaped like `threading.BoundedSemaphore`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use memlock_core::semaphore::Status;
-use memlock_core::{Answer, Client, Extension, Release, Request, SetUp, Waited};
+use memlock_core::{Answer, Release, Request, SetUp, Waited};
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 
 use crate::args::{Name, Seconds, Whole, limit};
-use crate::call::{call, wait, wait_lost};
+use crate::call::wait_lost;
+use crate::cancel::{self, CancelHandle};
 use crate::dealloc::give_back;
-use crate::error::{raise, raise_core, raise_plain};
 use crate::held::Held;
 use crate::holder::Holder;
-use crate::leave::{leave, tell};
+use crate::leave::leave;
 use crate::permit::Permit;
 use crate::pile::{Pile, release_all};
 use crate::renew::{Renew, why};
+use crate::subject::{Kind, Shared, Subject, unmade};
 
 /// A semaphore by its name: so many permits, held by at most so many holders anywhere. Made by Client.semaphore().
 ///
@@ -34,11 +36,12 @@ use crate::renew::{Renew, why};
 /// it holds nothing, and neither releasing nor dropping it touches what the parent holds.
 ///
 /// How many permits there are is part of what all share. An object that was made without that number, for a semaphore that nobody
-/// has set up, raises SessionNotFound; one that was made with another number raises Invalid at the first use.
+/// has set up, raises SemaphoreNotFound; one that was made with another number raises Invalid at the first use.
 #[pyclass(frozen, weakref, module = "memlock")]
 pub(crate) struct Semaphore {
     core: memlock_core::Semaphore,
-    name: Box<str>,
+    client: Arc<Shared>,
+    subject: Subject,
     permits: Option<u32>,
     lease: Duration,
     wait: Option<Duration>,
@@ -49,7 +52,7 @@ pub(crate) struct Semaphore {
 impl Semaphore {
     pub(crate) fn new(
         py: Python<'_>,
-        client: &Client,
+        client: &Arc<Shared>,
         name: &Name,
         permits: Option<Whole<u32>>,
         lease: Seconds,
@@ -58,12 +61,13 @@ impl Semaphore {
     ) -> PyResult<Semaphore> {
         let permits = permits.map(|permits| permits.0);
         let core = match permits {
-            Some(permits) => client.semaphore(&name.0, permits, lease.0),
-            None => client.open_semaphore(&name.0, lease.0),
+            Some(permits) => client.core.semaphore(&name.0, permits, lease.0),
+            None => client.core.open_semaphore(&name.0, lease.0),
         };
         Ok(Semaphore {
-            core: core.map_err(|error| raise_core(py, &error))?,
-            name: String::from_utf8_lossy(&name.0).into(),
+            core: core.map_err(|error| unmade(py, client, "semaphore", name, &error))?,
+            subject: Subject::new(client, Kind::Semaphore, name, &client.core.keys().semaphore(&name.0)),
+            client: Arc::clone(client),
             permits,
             lease: lease.0,
             wait: wait.map(|wait| wait.0),
@@ -77,23 +81,27 @@ impl Semaphore {
         py: Python<'_>,
         limit: Option<Duration>,
         request: Request,
+        cancel: Option<&Bound<'_, CancelHandle>>,
     ) -> PyResult<Option<Held<memlock_core::Permit>>> {
-        wait(py, limit, |wait| match self.core.acquire_with(request, wait)? {
-            Waited::Done(permit) => Ok(Some(Held::new(permit, self.renew.as_ref())?)),
-            // Interrupted only by a signal, whose exception is then raised.
-            _ => Ok(None),
+        let cancel = cancel::given(py, cancel, &self.client)?;
+        self.subject.wait(py, limit, cancel, |wait| {
+            Ok(match self.core.acquire_with(request, wait)? {
+                Waited::Done(permit) => Waited::Done(Held::new(permit, self.renew.as_ref())?),
+                Waited::Interrupted => Waited::Interrupted,
+                Waited::Busy | Waited::TimedOut => Waited::TimedOut,
+            })
         })
     }
 
     /// Releases so many acquisitions, or none if it has fewer.
     fn give_back(&self, py: Python<'_>, n: usize) -> PyResult<Release> {
         let Some(entries) = self.pile.take(py, n) else { return Ok(Release::NotHeld) };
-        let (left, ended, failed) = call(py, || Ok(release_all(entries)))?;
+        let (left, ended, failed) = self.subject.call_held(py, || Ok(release_all(entries)))?;
         self.pile.put_back(py, left);
         let Err(error) = failed else { return Ok(ended) };
-        let error = raise_core(py, &error);
+        let error = self.subject.failed(py, &error);
         if ended == Release::Lost {
-            error.set_cause(py, Some(raise_plain(py, Answer::Lost)));
+            error.set_cause(py, Some(self.subject.raise_plain(py, Answer::Lost)));
         }
         Err(error)
     }
@@ -105,24 +113,11 @@ impl Semaphore {
         read: impl FnOnce(Status) -> T,
         unused: impl FnOnce(u32) -> T,
     ) -> PyResult<T> {
-        match (call(py, || self.core.status())?, self.permits) {
+        match (self.subject.call(py, || self.core.status())?, self.permits) {
             (Some(status), _) => Ok(read(status)),
             (None, Some(permits)) => Ok(unused(permits)),
-            (None, None) => Err(self.missing(py)),
+            (None, None) => Err(self.subject.missing(py)),
         }
-    }
-
-    fn missing(&self, py: Python<'_>) -> PyErr {
-        let name = &self.name;
-        let sentence =
-            format!("There is no semaphore {name:?}: nobody has set it up, it has expired or was torn down.");
-        raise(py, Answer::NotFound, sentence)
-    }
-
-    fn timed_out(&self, py: Python<'_>, limit: Option<Duration>) -> PyErr {
-        let (name, limit) = (&self.name, limit.unwrap_or_default());
-        let sentence = format!("The semaphore {name:?} had no permit to give within {limit:?}.");
-        raise(py, Answer::TimedOut, sentence)
     }
 }
 
@@ -138,17 +133,22 @@ impl Semaphore {
     /// whatever its priority is, unless it waits with ages=False. A waiter for several permits is not overtaken by those of its
     /// priority or a lower one that want fewer. Where they are available, this takes one or two round trips.
     ///
+    /// `cancel` is a CancelHandle of the same client, by which another thread may end the wait.
+    ///
+    /// Raises Interrupted when the wait was cancelled, and ClientClosed once the client is closed.
     /// Raises ValueError or OverflowError for a timeout that threading.Lock would not take either; Invalid for no permits, more
-    /// than there are, and when the semaphore was made with another number of permits than there are; SessionNotFound when it was
+    /// than there are, and when the semaphore was made with another number of permits than there are; SemaphoreNotFound when it was
     /// made without and nobody has set it up; Unreachable when there is no server at the first attempt, or for longer than the URL's
     /// `outage` while waiting; OutcomeUnknown; ProtocolError. An exception from a signal handler, such as KeyboardInterrupt, ends
     /// a wait of the main thread within 100 ms, with nothing held and nothing left in the queue.
     #[pyo3(
         signature = (
-            blocking = None, timeout = Some(-1.0), *, permits = Whole(1), priority = Whole(0), ages = true
+            blocking = None, timeout = Some(-1.0), *, permits = Whole(1), priority = Whole(0), ages = true,
+            cancel = None
         ),
-        text_signature = "($self, blocking=True, timeout=-1, *, permits=1, priority=0, ages=True)"
+        text_signature = "($self, blocking=True, timeout=-1, *, permits=1, priority=0, ages=True, cancel=None)"
     )]
+    #[expect(clippy::too_many_arguments, reason = "they are Python's keywords")]
     fn acquire(
         &self,
         py: Python<'_>,
@@ -157,10 +157,11 @@ impl Semaphore {
         permits: Whole<u32>,
         priority: Whole<i64>,
         ages: bool,
+        cancel: Option<&Bound<'_, CancelHandle>>,
     ) -> PyResult<bool> {
         let limit = limit(py, blocking, timeout, self.wait)?;
         let request = Request { permits: permits.0, priority: priority.0, ages };
-        let held = self.take(py, limit, request)?;
+        let held = self.take(py, limit, request, cancel)?;
         Ok(held.map(|held| self.pile.keep(py, held)).is_some())
     }
 
@@ -176,9 +177,9 @@ impl Semaphore {
     #[pyo3(signature = (n = Whole(1)), text_signature = "($self, n=1)")]
     fn release(&self, py: Python<'_>, n: Whole<i64>) -> PyResult<()> {
         if n.0 < 1 {
-            return Err(raise(py, Answer::Invalid, "n must be one or more"));
+            return Err(self.subject.raise(py, Answer::Invalid, "n must be one or more."));
         }
-        tell(py, self.give_back(py, usize::try_from(n.0).unwrap_or(usize::MAX))?)
+        self.subject.tell(py, self.give_back(py, usize::try_from(n.0).unwrap_or(usize::MAX))?)
     }
 
     /// Acquires as acquire() does, and gives a Permit: this acquisition as an object of its own, for a `with` statement or to
@@ -186,8 +187,10 @@ impl Semaphore {
     ///
     /// Raises TimedOut when `timeout` seconds passed, and otherwise as acquire(). timeout=0 tries once.
     #[pyo3(
-        signature = (timeout = Some(-1.0), *, permits = Whole(1), priority = Whole(0), ages = true),
-        text_signature = "($self, timeout=-1, *, permits=1, priority=0, ages=True)"
+        signature = (
+            timeout = Some(-1.0), *, permits = Whole(1), priority = Whole(0), ages = true, cancel = None
+        ),
+        text_signature = "($self, timeout=-1, *, permits=1, priority=0, ages=True, cancel=None)"
     )]
     fn permit(
         &self,
@@ -196,12 +199,15 @@ impl Semaphore {
         permits: Whole<u32>,
         priority: Whole<i64>,
         ages: bool,
+        cancel: Option<&Bound<'_, CancelHandle>>,
     ) -> PyResult<Permit> {
         let limit = limit(py, None, timeout, self.wait)?;
         let request = Request { permits: permits.0, priority: priority.0, ages };
-        let Some(held) = self.take(py, limit, request)? else { return Err(self.timed_out(py, limit)) };
+        let Some(held) = self.take(py, limit, request, cancel)? else {
+            return Err(self.subject.timed_out(py, limit));
+        };
         let callbacks = self.renew.as_ref().map(|renew| renew.callbacks(py));
-        Ok(Permit::new(held, self.name.clone(), self.lease, callbacks))
+        Ok(Permit::new(held, self.subject.clone(), self.lease, callbacks))
     }
 
     /// Gives the acquisition a new lease, counted from now; by default as long as the first. One or two round trips.
@@ -210,14 +216,10 @@ impl Semaphore {
     /// it may have been: then the old lease may run on, and `remaining` counts on the shorter of the two.
     #[pyo3(signature = (lease = None), text_signature = "($self, lease=None)")]
     fn extend(&self, py: Python<'_>, lease: Option<Seconds>) -> PyResult<()> {
-        let held = self.pile.look(py).ok_or_else(|| raise_plain(py, Answer::NotHeld))?;
+        let held = self.pile.look(py).ok_or_else(|| self.subject.raise_plain(py, Answer::NotHeld))?;
         let lease = lease.map_or(self.lease, |lease| lease.0);
         // The clone goes in there, too: the last one to go speaks to the server.
-        match call(py, move || held.extend(lease))? {
-            Extension::Extended => Ok(()),
-            Extension::Lost => Err(raise_plain(py, Answer::Lost)),
-            Extension::NotHeld => Err(raise_plain(py, Answer::NotHeld)),
-        }
+        self.subject.tell_extended(py, self.subject.call_held(py, move || held.extend(lease))?)
     }
 
     /// For how many seconds the acquisition is certainly ours yet, unless the server loses it; 0.0 when it is not. Counted
@@ -237,8 +239,8 @@ impl Semaphore {
     ///
     /// Raises NotHeld when the object holds nothing; Unreachable or ProtocolError.
     fn check(&self, py: Python<'_>) -> PyResult<bool> {
-        let held = self.pile.look(py).ok_or_else(|| raise_plain(py, Answer::NotHeld))?;
-        call(py, move || held.check())
+        let held = self.pile.look(py).ok_or_else(|| self.subject.raise_plain(py, Answer::NotHeld))?;
+        self.subject.call_held(py, move || held.check())
     }
 
     /// Why the acquisition's permits were lost: "expired", when the lease was not renewed in time; "gone", when the server had lost them or somebody took
@@ -260,7 +262,7 @@ impl Semaphore {
 
     /// How many permits there are, held or not. One round trip.
     ///
-    /// Raises SessionNotFound where nobody has set the semaphore up and this object was made without the number; Unreachable or
+    /// Raises SemaphoreNotFound where nobody has set the semaphore up and this object was made without the number; Unreachable or
     /// ProtocolError.
     #[getter]
     fn permits(&self, py: Python<'_>) -> PyResult<u32> {
@@ -287,29 +289,29 @@ impl Semaphore {
     /// nobody loses any, and no more are given until enough came back. Who makes a Semaphore afterwards does so with the new
     /// number.
     ///
-    /// Raises Invalid for n below 1; SessionNotFound when there is no such semaphore; Unreachable, OutcomeUnknown or ProtocolError.
+    /// Raises Invalid for n below 1; SemaphoreNotFound when there is no such semaphore; Unreachable, OutcomeUnknown or ProtocolError.
     #[pyo3(text_signature = "($self, n)")]
     fn resize(&self, py: Python<'_>, n: Whole<u32>) -> PyResult<u32> {
-        call(py, || self.core.resize(n.0))?.ok_or_else(|| self.missing(py))
+        self.subject.call(py, || self.core.resize(n.0))?.ok_or_else(|| self.subject.missing(py))
     }
 
     /// Sets the semaphore up with the number of permits that this object was made with, to be kept for `life` (1 second to 366 days)
     /// after it was used last: True when it is new, False when it was there already. Where nobody does, the first to acquire
     /// sets it up, to be kept for a day.
     ///
-    /// Raises Invalid for a life out of range, and when there is one with another number of permits; SessionNotFound when there is none
+    /// Raises Invalid for a life out of range, and when there is one with another number of permits; SemaphoreNotFound when there is none
     /// and this object was made without a number; Unreachable, OutcomeUnknown or ProtocolError.
     #[pyo3(text_signature = "($self, life)")]
     fn set_up(&self, py: Python<'_>, life: Seconds) -> PyResult<bool> {
-        Ok(call(py, || self.core.set_up(life.0))? == SetUp::Created)
+        Ok(self.subject.call(py, || self.core.set_up(life.0))? == SetUp::Created)
     }
 
     /// Removes the semaphore for everybody. Who holds permits finds them lost; who waits and did not say how many permits there are
-    /// is told SessionNotFound. False when there was none.
+    /// is told SemaphoreNotFound. False when there was none.
     ///
     /// Raises Unreachable, OutcomeUnknown or ProtocolError.
     fn tear_down(&self, py: Python<'_>) -> PyResult<bool> {
-        call(py, || self.core.tear_down())
+        self.subject.call(py, || self.core.tear_down())
     }
 
     /// Acquires one permit, waiting as long as the semaphore's `wait` says, and gives the semaphore itself.
@@ -317,9 +319,9 @@ impl Semaphore {
     /// Raises TimedOut when the wait's limit passed, and otherwise as acquire().
     fn __enter__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let (py, semaphore) = (slf.py(), slf.get());
-        match semaphore.take(py, semaphore.wait, Request::default())? {
+        match semaphore.take(py, semaphore.wait, Request::default(), None)? {
             Some(held) => semaphore.pile.keep(py, held),
-            None => return Err(semaphore.timed_out(py, semaphore.wait)),
+            None => return Err(semaphore.subject.timed_out(py, semaphore.wait)),
         }
         Ok(slf)
     }
@@ -335,7 +337,7 @@ impl Semaphore {
         traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let _ = (exc_value, traceback);
-        leave(py, exc_type, &format!("semaphore {:?}", self.name), || self.give_back(py, 1))
+        leave(py, exc_type, &self.subject, || self.give_back(py, 1))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -344,9 +346,9 @@ impl Semaphore {
 
     fn __repr__(&self, py: Python<'_>) -> String {
         match self.pile.len(py) {
-            0 => format!("<memlock.Semaphore {:?} not held>", self.name),
-            1 => format!("<memlock.Semaphore {:?} held once>", self.name),
-            times => format!("<memlock.Semaphore {:?} held {times} times>", self.name),
+            0 => format!("<memlock.Semaphore {:?} not held>", self.subject.name),
+            1 => format!("<memlock.Semaphore {:?} held once>", self.subject.name),
+            times => format!("<memlock.Semaphore {:?} held {times} times>", self.subject.name),
         }
     }
 }

@@ -100,7 +100,7 @@ says(lambda: semaphore_tear_down(name))
 says(lambda: semaphore_release(name))
 says(lambda: semaphore_release(name))
 """
-    answers = ["SessionNotFound 7"] * 2 + ["NotHeld 5", "False", "True", "False", "Invalid -1"]
+    answers = ["SemaphoreNotFound 7"] * 2 + ["NotHeld 5", "False", "True", "False", "Invalid -1"]
     answers += ["True", "True", "False", "True", "True", "LockLost 6", "NotHeld 5"]
     assert lines(program, server, name) == answers
 

@@ -130,7 +130,7 @@ def test_what_is_not_there_or_not_a_number_is_said(
         lambda: counter.available,
     ]
     for call in calls:
-        with pytest.raises(memlock.SessionNotFound, match=name):
+        with pytest.raises(memlock.CounterNotFound, match=name):
             call()
     plain.add(name, b"three")
     for call in calls:

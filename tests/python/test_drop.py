@@ -93,7 +93,7 @@ CASES = [Case(*case) for case in itertools.product(YES_NO, KINDS, *[YES_NO] * 4)
 def test_a_with_block_raises_the_bodys_exception_or_ours(
     failing: Memcached, unraisable: list[BaseException | None], name: str, case: Case
 ) -> None:
-    # A release tries three times, and there are many cases: so short that a busy server may miss it at first.
+    # So short, for the many cases, that a busy server may miss it at first.
     client = connect(failing, io_timeout="100ms") if case.silent else connect(failing)
     ran = []
 

@@ -174,7 +174,7 @@ def test_the_number_of_permits_is_shared(any_client: memlock.Client, name: str) 
         lambda: stranger.resize(3),
     ]
     for call in unknown:
-        with pytest.raises(memlock.SessionNotFound, match=name):
+        with pytest.raises(memlock.SemaphoreNotFound, match=name):
             call()
     any_client.semaphore(name, 2).acquire()
     assert (stranger.permits, stranger.acquire(), stranger.acquire(False)) == (2, True, True)
@@ -187,7 +187,7 @@ def test_it_is_set_up_once_and_torn_down_for_everybody(
 ) -> None:
     semaphore = any_client.semaphore(name, 2)
     stranger = any_client.semaphore(name)
-    with pytest.raises(memlock.SessionNotFound):
+    with pytest.raises(memlock.SemaphoreNotFound):
         stranger.set_up(60)
     assert semaphore.set_up(60) is True
     assert semaphore.set_up(timedelta(minutes=1)) is False
@@ -203,14 +203,14 @@ def test_it_is_set_up_once_and_torn_down_for_everybody(
     assert semaphore.tear_down() is False
     with pytest.raises(memlock.LockLost):
         stranger.release()
-    with pytest.raises(memlock.SessionNotFound):
+    with pytest.raises(memlock.SemaphoreNotFound):
         stranger.acquire()
     assert semaphore.acquire() is True, "who knows the number sets it up again"
 
 
 def test_resizing_is_for_everybody(any_client: memlock.Client, name: str) -> None:
     semaphore, other = any_client.semaphore(name, 1), any_client.semaphore(name, 1)
-    with pytest.raises(memlock.SessionNotFound):
+    with pytest.raises(memlock.SemaphoreNotFound):
         semaphore.resize(2)
     semaphore.acquire()
     assert other.acquire(blocking=False) is False

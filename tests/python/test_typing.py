@@ -46,10 +46,19 @@ def use(url: str) -> int:
     counter = client.counter("free")
     if counter.set_up(3) or counter.try_acquire() or counter.acquire(timeout=2, priority=5):
         free = counter.release() + counter.available
+    handle = client.cancel_handle()
+    if mutex.acquire(timeout=None, cancel=handle) and limit.acquire(cancel=handle):
+        limit.permit(cancel=handle).release()
+    handle.cancel()
+    client.cancel_waits()
+    if handle.cancelled and not client.closed and counter.acquire(cancel=handle):
+        client.close()
     if mutex.acquire(timeout=2) and "a" in words and words.add("a"):
         mutex.release()
     try:
         memlock.mutex_lock("x", 30)
+    except (memlock.NotFound, memlock.Interrupted, memlock.ClientClosed) as refused:
+        return refused.code
     except memlock.Error as error:
         return error.code
     return fence + len(words) + len(ids) + len(keys) + len(by_id) + int(left)

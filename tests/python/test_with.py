@@ -103,7 +103,10 @@ def test_a_loss_found_by_extending_is_raised_again_at_the_end(
             mutex.extend()
 
 
-def test_a_client_is_a_context_manager_too(server: Memcached, name: str) -> None:
-    with memlock.connect(server.url) as client, client.mutex(name) as mutex:
+def test_a_client_is_a_context_manager_too(
+    server: Memcached, client: memlock.Client, name: str
+) -> None:
+    with memlock.connect(server.url) as other, other.mutex(name) as mutex:
         assert mutex.locked()
-    assert not mutex.locked()
+    assert other.closed
+    assert not client.mutex(name).locked()

@@ -284,6 +284,9 @@ pub trait Store: Send + Sync + fmt::Debug {
         false
     }
 
+    /// Closes the connections that nobody uses just now.
+    fn disconnect(&self) {}
+
     /// The time of the server that owns `route`, in its own seconds, as far as it can be told without asking: rather too
     /// late than too early. They are the seconds of [`Ttl::Until`]. `None` before the first contact.
     fn time(&self, route: Route) -> Option<u64>;

@@ -35,11 +35,12 @@ pub(crate) fn wait_for<G: Goal>(goal: &mut G, wait: &Wait<'_>, at: &Place<'_, G>
     let told = Cell::new(false);
     // Once is enough: whoever asks may be told only once, as by a signal that is consumed by looking at it.
     let interrupted = || {
-        let now = told.get() || at.client.cancellations() != cancellations || wait.is_interrupted();
+        let cancelled = at.client.cancellations() != cancellations || at.client.is_closed();
+        let now = told.get() || cancelled || wait.is_interrupted();
         told.set(now);
         now
     };
-    if wait.is_cancelled() {
+    if wait.is_cancelled() || at.client.is_closed() {
         return Ok(Waited::Interrupted);
     }
     if wait.is_once() {

@@ -23,12 +23,14 @@ pub(crate) fn poll<T>(
     mut attempt: impl FnMut() -> Result<Option<T>>,
 ) -> Result<Waited<T>> {
     let (process, cancellations) = (fork::generation(), client.cancellations());
+    let is_cancelled =
+        || client.cancellations() != cancellations || client.is_closed() || wait.is_interrupted();
     let clock = client.clock();
     let began = clock.now();
     let deadline = wait.limit.map(|limit| began + limit);
     let mut pause = PAUSES.0;
     let (mut bell, mut reached, mut out_since) = (None, false, None);
-    if wait.is_cancelled() {
+    if wait.is_cancelled() || client.is_closed() {
         return Ok(Waited::Interrupted);
     }
     loop {
@@ -54,12 +56,11 @@ pub(crate) fn poll<T>(
         let jittered = pause.mul_f64(0.5 + 0.5 * client.identity()?.fraction());
         // A bell, since that can be nudged by whoever cancels.
         let bell = bell.get_or_insert_with(|| client.bells().take(client.local_address(route)));
-        let ended = client.cancellations() != cancellations || wait.is_interrupted();
-        if ended || fork::generation() != process {
+        if is_cancelled() || fork::generation() != process {
             return Ok(Waited::Interrupted);
         }
         bell.sleep(jittered.min(left));
-        if client.cancellations() != cancellations || wait.is_interrupted() || fork::generation() != process {
+        if is_cancelled() || fork::generation() != process {
             return Ok(Waited::Interrupted);
         }
         pause = (pause * 2).min(PAUSES.1);

@@ -15,7 +15,8 @@ TimeoutError.
 
 Threads: every object may be used from any number of threads. The interpreter's lock is released
 around all waits and all input and output. Ctrl-C ends a wait for a lock or a permit in the main
-thread; Python runs signal handlers nowhere else.
+thread; Python runs signal handlers nowhere else. Another thread ends waits by
+Client.cancel_waits(), Client.close(), or a CancelHandle that the wait was given as `cancel`.
 
 Forks: a child made by os.fork or multiprocessing may use the objects that it inherited. It dials
 its own connections, and it neither holds nor releases what its parent holds.
@@ -31,27 +32,34 @@ thread logs.
 """
 
 from memlock._memlock import (
+    CancelHandle,
     Client,
+    ClientClosed,
     ConfigError,
     Counter,
+    CounterNotFound,
     Deadlock,
     DistinctList,
     Error,
     Holder,
     InternalError,
+    Interrupted,
     Invalid,
     LockLost,
     Mutex,
+    NotFound,
     NotHeld,
     OutcomeUnknown,
     Owner,
     Permit,
     ProtocolError,
     Semaphore,
+    SemaphoreNotFound,
     SessionNotFound,
     TimedOut,
     Unreachable,
     __version__,
+    cancel_waits,
     connect,
     distinct_list_insert,
     distinct_list_set_up,
@@ -68,27 +76,34 @@ from memlock._memlock import (
 )
 
 __all__ = [
+    "CancelHandle",
     "Client",
+    "ClientClosed",
     "ConfigError",
     "Counter",
+    "CounterNotFound",
     "Deadlock",
     "DistinctList",
     "Error",
     "Holder",
     "InternalError",
+    "Interrupted",
     "Invalid",
     "LockLost",
     "Mutex",
+    "NotFound",
     "NotHeld",
     "OutcomeUnknown",
     "Owner",
     "Permit",
     "ProtocolError",
     "Semaphore",
+    "SemaphoreNotFound",
     "SessionNotFound",
     "TimedOut",
     "Unreachable",
     "__version__",
+    "cancel_waits",
     "connect",
     "distinct_list_insert",
     "distinct_list_set_up",

@@ -103,6 +103,10 @@ impl Store for Memcached {
         self.owner(route).is_silent()
     }
 
+    fn disconnect(&self) {
+        self.servers.iter().for_each(Server::disconnect);
+    }
+
     fn time(&self, route: Route) -> Option<u64> {
         self.owner(route).time()
     }

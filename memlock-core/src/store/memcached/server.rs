@@ -70,6 +70,11 @@ impl Server {
         self.idle().local
     }
 
+    /// Closes all connections, those that are in use as soon as that is over.
+    pub(super) fn disconnect(&self) {
+        self.forget_idle();
+    }
+
     /// Whether the last batch waited in vain, less than [`SILENCE`] ago.
     pub(super) fn is_silent(&self) -> bool {
         let silent_until = self.idle().silent_until;

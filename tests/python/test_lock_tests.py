@@ -1,0 +1,54 @@
+"""CPython's own tests of locks and semaphores, run with ours on a real memcached.
+
+Left out are `repr`, which says where an object of threading's is in memory, and
+`_at_fork_reinit`, which is private.
+"""
+
+from __future__ import annotations
+
+import unittest
+import uuid
+from collections.abc import Iterator
+
+import memlock
+import pytest
+from support import Memcached
+from test import lock_tests
+
+LEFT_OUT = {"test_repr", "test_locked_repr", "test_at_fork_reinit"}
+
+
+class Factories:
+    """Makes objects with names of their own, by one client."""
+
+    def __init__(self, client: memlock.Client) -> None:
+        self.client = client
+
+    def lock(self) -> memlock.Mutex:
+        return self.client.mutex(uuid.uuid4().hex)
+
+    def semaphore(self, value: int = 1) -> memlock.Semaphore:
+        return self.client.semaphore(uuid.uuid4().hex, value)
+
+
+def cases() -> Iterator[tuple[type[unittest.TestCase], str]]:
+    for suite in [lock_tests.BaseLockTests, lock_tests.LockTests, lock_tests.BoundedSemaphoreTests]:
+        for name in unittest.defaultTestLoader.getTestCaseNames(suite):
+            if name not in LEFT_OUT:
+                yield suite, name
+
+
+@pytest.mark.parametrize(
+    ("suite", "case"), [*cases()], ids=lambda part: getattr(part, "__name__", part)
+)
+def test_what_holds_for_threading_holds_here(
+    server: Memcached, suite: type[unittest.TestCase], case: str
+) -> None:
+    factories = Factories(memlock.connect(server.url))
+    members = {"locktype": factories.lock, "semtype": factories.semaphore}
+    ours = type(suite.__name__, (suite,), {name: staticmethod(f) for name, f in members.items()})
+    result = unittest.TestResult()
+    ours(case).run(result)
+    assert result.testsRun == 1
+    assert not result.skipped
+    assert result.wasSuccessful(), (result.failures + result.errors)[0][1]
