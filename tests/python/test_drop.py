@@ -7,6 +7,7 @@ import itertools
 import logging
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
 from typing import Any, NamedTuple
@@ -205,19 +206,22 @@ def test_the_garbage_collector_takes_what_is_held(
 
     client = connect(failing)
     keep = {"renew": True, "max_hold": 60} if renew else {}
+    things: list[weakref.ref[Any]] = []
     for number, make in enumerate(KINDS.values()):
         owner = Owner()
         more = {"on_lost": owner.lost} if renew else {}
         owner.thing = make(client, f"{name}-{number}", **keep, **more)  # type: ignore[attr-defined]
         owner.thing.__enter__()  # type: ignore[attr-defined]
         owner.owner = owner  # type: ignore[attr-defined]
-        del owner
+        things.append(weakref.ref(owner.thing))  # type: ignore[attr-defined]
+        del owner, more
     if not silent:
         failing.kill()
     with failing.paused() if silent else nullcontext():
         began = time.monotonic()
         gc.collect()
         assert time.monotonic() - began < 3
+    assert [thing() for thing in things] == [None] * 3
     assert unraisable == []
 
 
