@@ -823,10 +823,11 @@ int memlock_mutex_lock_wait(const struct memlock_client *client,
 int memlock_unlock(struct memlock_lock *lock);
 
 /**
- * Gives the handle back as a destructor does: unlocks as well as that can be done, and does not say how it went.
- * A server that did not answer within the last ten seconds is left alone: the lock is then taken off at the
- * client's next contact with it, or ends with its lease. So a program that ends with many locks waits for one
- * timeout for each server that hangs, where memlock_unlock() would wait for each lock. NULL is allowed.
+ * Gives the handle back as a destructor does: unlocks as well as that can be done, and does not
+ * say how it went. A server that did not answer within the last ten seconds is left alone: the
+ * lock is then taken off at the client's next contact with it, or ends with its lease. So a
+ * program that ends with many locks waits for one timeout for each server that hangs, where
+ * memlock_unlock() would wait for each lock. NULL is allowed.
  *
  * # Safety
  * As memlock_unlock().

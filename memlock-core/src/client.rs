@@ -216,8 +216,9 @@ impl Client {
         self.inner.bells.nudge_all();
     }
 
-    /// Ends every wait, as [`Client::cancel_waits`], and every one that begins later, also one that would try only once; and
-    /// closes the connections. What is held stays held. Calls that acquire nothing go on working, and dial anew.
+    /// Ends every wait, as [`Client::cancel_waits`], and every one that begins later, also one that
+    /// would try only once; and closes the connections. What is held stays held. Calls that acquire
+    /// nothing go on working, and dial anew.
     pub fn close(&self) {
         self.inner.closed.store(true, Ordering::SeqCst);
         self.cancel_waits();
@@ -260,8 +261,9 @@ impl Client {
         })
     }
 
-    /// The same client for what happens without a call of the user: dropping locks, and cleaning up. It asks nothing of a
-    /// server that did not answer a short while ago, so that dropping any number of locks costs one timeout per server.
+    /// The same client for what happens without a call of the user: dropping locks, and cleaning
+    /// up. It asks nothing of a server that did not answer a short while ago, so that dropping any
+    /// number of locks costs one timeout per server.
     pub(crate) fn for_drop(&self) -> Client {
         Client { inner: Arc::clone(&self.inner), skips_silent: true }
     }
@@ -385,8 +387,9 @@ impl Client {
         strays.any.store(true, Ordering::Release);
     }
 
-    /// Takes strays off: those on this route, and now and then one of the others. A server that is silent is left
-    /// alone, so that it does not hold up the use of another. Costs one atomic read when there are none.
+    /// Takes strays off: those on this route, and now and then one of the others. A server that is
+    /// silent is left alone, so that it does not hold up the use of another. Costs one atomic read
+    /// when there are none.
     pub(crate) fn take_off_strays(&self, route: Route) {
         let strays = self.inner.strays.get();
         if !strays.any.load(Ordering::Acquire) {

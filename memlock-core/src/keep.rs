@@ -346,7 +346,8 @@ impl Kept {
         released.map(|released| if was_lost { Release::Lost } else { released })
     }
 
-    /// Releases it as well as that can be done, as its drop does: a server that did not answer a short while ago is left alone.
+    /// Releases it as well as that can be done, as its drop does: a server that did not answer a
+    /// short while ago is left alone.
     pub fn let_go(&self) {
         if !self.hold.is_ours() {
             return;

@@ -123,10 +123,11 @@ pub unsafe extern "C" fn memlock_unlock(lock: *mut memlock_lock) -> c_int {
     })
 }
 
-/// Gives the handle back as a destructor does: unlocks as well as that can be done, and does not say how it went.
-/// A server that did not answer within the last ten seconds is left alone: the lock is then taken off at the
-/// client's next contact with it, or ends with its lease. So a program that ends with many locks waits for one
-/// timeout for each server that hangs, where memlock_unlock() would wait for each lock. NULL is allowed.
+/// Gives the handle back as a destructor does: unlocks as well as that can be done, and does not
+/// say how it went. A server that did not answer within the last ten seconds is left alone: the
+/// lock is then taken off at the client's next contact with it, or ends with its lease. So a
+/// program that ends with many locks waits for one timeout for each server that hangs, where
+/// memlock_unlock() would wait for each lock. NULL is allowed.
 ///
 /// # Safety
 /// As memlock_unlock().

@@ -18,8 +18,8 @@ pub(crate) fn init(py: Python<'_>, url: &str) -> PyResult<()> {
     bare::init(url).map_err(|error| raise_core(py, &error))
 }
 
-/// Ends every wait of mutex_lock() and semaphore_acquire() that is going on, in any thread: each raises Interrupted. Waits that
-/// begin later are not touched. No I/O.
+/// Ends every wait of mutex_lock() and semaphore_acquire() that is going on, in any thread: each
+/// raises Interrupted. Waits that begin later are not touched. No I/O.
 ///
 /// Raises ConfigError when the default client cannot be made.
 #[pyfunction]
@@ -84,7 +84,8 @@ pub(crate) fn semaphore_set_up(
 ///
 /// It is then the process's: any of its threads may release it. A process may hold several permits.
 ///
-/// Raises SemaphoreNotFound when nobody has set the semaphore up; Invalid; Unreachable, OutcomeUnknown or ProtocolError as
+/// Raises SemaphoreNotFound when nobody has set the semaphore up; Invalid; Unreachable,
+/// OutcomeUnknown or ProtocolError as
 /// Semaphore.acquire(). KeyboardInterrupt ends a wait of the main thread within 100 ms, with nothing held and nothing left in the
 /// queue.
 #[pyfunction]
@@ -165,7 +166,8 @@ fn ask(
     done_or(py, answer, no, subject)
 }
 
-/// True for "done", False for the ordinary "no" of this function, and an exception for anything else.
+/// True for "done", False for the ordinary "no" of this function, and an exception for anything
+/// else.
 fn done_or(
     py: Python<'_>,
     answer: Result<Answer>,

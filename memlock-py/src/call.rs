@@ -30,7 +30,8 @@ pub(crate) fn call<T: Send>(py: Python<'_>, body: impl FnOnce() -> Result<T> + S
     }
 }
 
-/// Runs a wait of the core: at most `limit`, or for ever, and not once `cancel` is cancelled. When a signal handler written in Python raises, as
+/// Runs a wait of the core: at most `limit`, or for ever, and not once `cancel` is cancelled. When
+/// a signal handler written in Python raises, as
 /// that of Ctrl-C does, the wait ends with its exception.
 pub(crate) fn wait<T: Send>(
     py: Python<'_>,
@@ -152,7 +153,8 @@ pub(crate) fn runs_handlers(py: Python<'_>) -> bool {
 
 fn is_daemon(py: Python<'_>) -> PyResult<bool> {
     let threading = py.import("threading")?;
-    // Not `current_thread()`, which makes an object for a thread that it does not know, and keeps that.
+    // Not `current_thread()`, which makes an object for a thread that it does not know, and keeps
+    // that.
     let ours = threading.call_method0("get_ident")?;
     let thread = threading.getattr("_active")?.call_method1("get", (ours,))?;
     Ok(thread.is_none() || thread.getattr("daemon")?.is_truthy()?)

@@ -8,10 +8,12 @@ use pyo3::prelude::*;
 use crate::error::raise;
 use crate::subject::Shared;
 
-/// Ends waits from another thread: those that were given this handle as `cancel`. Made by Client.cancel_handle().
+/// Ends waits from another thread: those that were given this handle as `cancel`. Made by
+/// Client.cancel_handle().
 ///
-/// cancel() ends the waits that are going on, and all that begin later with this handle raise Interrupted at once. So it is
-/// made anew for each task that is to be cancelled. Any number of waits may share a handle.
+/// cancel() ends the waits that are going on, and all that begin later with this handle raise
+/// Interrupted at once. So it is made anew for each task that is to be cancelled. Any number of
+/// waits may share a handle.
 #[pyclass(frozen, weakref, module = "memlock")]
 pub(crate) struct CancelHandle {
     core: Cancel,
@@ -44,8 +46,9 @@ pub(crate) fn given<'a>(
 
 #[pymethods]
 impl CancelHandle {
-    /// Ends the waits, and all that begin later with this handle: each raises Interrupted, with nothing held and nothing left
-    /// in the queue. Done once and for all; any thread may, also more than once. No I/O.
+    /// Ends the waits, and all that begin later with this handle: each raises Interrupted, with
+    /// nothing held and nothing left in the queue. Done once and for all; any thread may, also more
+    /// than once. No I/O.
     fn cancel(&self) {
         self.core.cancel();
     }

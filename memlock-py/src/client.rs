@@ -19,8 +19,8 @@ use crate::subject::Shared;
 /// The way to one set of locks. Made by connect().
 ///
 /// It may be used from any number of threads, and in forked children: a child dials its own connections. It
-/// need not be closed: its sockets are closed when the last object that was made from it is gone. As a context
-/// manager it gives itself, and closes itself at the end.
+/// need not be closed: its sockets are closed when the last object that was made from it is gone.
+/// As a context manager it gives itself, and closes itself at the end.
 #[pyclass(frozen, weakref, module = "memlock")]
 pub(crate) struct Client {
     shared: Arc<Shared>,
@@ -163,23 +163,26 @@ impl Client {
         DistinctList::set_up(py, self.open(py)?, &session, duration)
     }
 
-    /// Ends every wait that is going on in this client, in any thread: each raises Interrupted, with nothing held and nothing
-    /// left in the queue. Waits that begin later are not touched. No I/O.
+    /// Ends every wait that is going on in this client, in any thread: each raises Interrupted,
+    /// with nothing held and nothing left in the queue. Waits that begin later are not touched. No
+    /// I/O.
     fn cancel_waits(&self) {
         self.shared.core.cancel_waits();
     }
 
-    /// A handle by which another thread ends single waits: give it to acquire() or permit() as `cancel`.
+    /// A handle by which another thread ends single waits: give it to acquire() or permit() as
+    /// `cancel`.
     fn cancel_handle(&self) -> CancelHandle {
         CancelHandle::new(&self.shared)
     }
 
-    /// Closes the client, once and for all; to do so again changes nothing. Its connections are closed, the waits that are going
-    /// on raise ClientClosed, and so does every later call of the client and of what was made from it.
+    /// Closes the client, once and for all; to do so again changes nothing. Its connections are
+    /// closed, the waits that are going on raise ClientClosed, and so does every later call of the
+    /// client and of what was made from it.
     ///
-    /// **What is held stays held**, so that no lock is taken from a thread that works under it: it can still be extended,
-    /// checked and released, renewed leases are renewed until then, and an object that goes out of scope releases what
-    /// it holds. No I/O.
+    /// **What is held stays held**, so that no lock is taken from a thread that works under it: it
+    /// can still be extended, checked and released, renewed leases are renewed until then, and an
+    /// object that goes out of scope releases what it holds. No I/O.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.shared.core.close());
     }

@@ -68,7 +68,8 @@ impl Counter {
     ///
     /// `cancel` is a CancelHandle of the same client, by which another thread may end the wait.
     ///
-    /// Raises Interrupted when the wait was cancelled; ValueError or OverflowError for a timeout that threading.Lock would not take either; CounterNotFound when there is no
+    /// Raises Interrupted when the wait was cancelled; ValueError or OverflowError for a timeout
+    /// that threading.Lock would not take either; CounterNotFound when there is no
     /// such item. An exception from a signal handler, such as KeyboardInterrupt, ends a wait of the main thread within 100 ms.
     #[pyo3(
         signature = (timeout = Some(-1.0), priority = None, *, cancel = None),
@@ -99,7 +100,8 @@ impl Counter {
 
     /// Gives one permit back, whoever took it, wakes the next one who is parked, and gives how many are free now. One round trip.
     ///
-    /// Raises CounterNotFound when there is no such item. After OutcomeUnknown it may or may not have been given back.
+    /// Raises CounterNotFound when there is no such item. After OutcomeUnknown it may or may not
+    /// have been given back.
     fn release(&self, py: Python<'_>) -> PyResult<u64> {
         self.subject.call(py, || self.core.release())
     }

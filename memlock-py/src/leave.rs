@@ -5,7 +5,8 @@ use pyo3::prelude::*;
 
 use crate::subject::Subject;
 
-/// Ends a `with` by `release`. When the body raised, its exception goes on, and a failure to release is only logged.
+/// Ends a `with` by `release`. When the body raised, its exception goes on, and a failure to
+/// release is only logged.
 pub(crate) fn leave(
     py: Python<'_>,
     exc_type: &Bound<'_, PyAny>,

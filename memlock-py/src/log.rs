@@ -13,7 +13,8 @@
 //!
 //! What a handler or filter lets out may be a signal handler's exception, such as that of Ctrl-C. So in the main thread it ends
 //! a wait as that would, and otherwise is raised as soon as the call has returned, whose result it leaves alone. No signal handler
-//! runs in another thread: there it goes to `sys.unraisablehook`, and so it does while an object is deallocated.
+//! runs in another thread: there it goes to `sys.unraisablehook`, and so it does while an object is
+//! deallocated.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_void};

@@ -105,9 +105,9 @@ impl Mutex {
     /// Acquires the lock; True when it is ours.
     ///
     /// blocking=False tries once and answers False when another holds it. Otherwise it waits for `timeout`
-    /// seconds and answers False when they passed. The default, -1, and None are the mutex's own `wait`: for
-    /// ever, unless it was made with another. A free lock is taken in one round trip. `cancel` is a
-    /// CancelHandle of the same client, by which another thread may end the wait.
+    /// seconds and answers False when they passed. The default, -1, and None are the mutex's own
+    /// `wait`: for ever, unless it was made with another. A free lock is taken in one round trip.
+    /// `cancel` is a CancelHandle of the same client, by which another thread may end the wait.
     ///
     /// Raises Interrupted when the wait was cancelled, and ClientClosed once the client is closed.
     /// Raises ValueError or OverflowError for a timeout that threading.Lock would not take either;

@@ -36,7 +36,8 @@ use crate::subject::{Kind, Shared, Subject, unmade};
 /// it holds nothing, and neither releasing nor dropping it touches what the parent holds.
 ///
 /// How many permits there are is part of what all share. An object that was made without that number, for a semaphore that nobody
-/// has set up, raises SemaphoreNotFound; one that was made with another number raises Invalid at the first use.
+/// has set up, raises SemaphoreNotFound; one that was made with another number raises Invalid at
+/// the first use.
 #[pyclass(frozen, weakref, module = "memlock")]
 pub(crate) struct Semaphore {
     core: memlock_core::Semaphore,
@@ -137,7 +138,8 @@ impl Semaphore {
     ///
     /// Raises Interrupted when the wait was cancelled, and ClientClosed once the client is closed.
     /// Raises ValueError or OverflowError for a timeout that threading.Lock would not take either; Invalid for no permits, more
-    /// than there are, and when the semaphore was made with another number of permits than there are; SemaphoreNotFound when it was
+    /// than there are, and when the semaphore was made with another number of permits than there
+    /// are; SemaphoreNotFound when it was
     /// made without and nobody has set it up; Unreachable when there is no server at the first attempt, or for longer than the URL's
     /// `outage` while waiting; OutcomeUnknown; ProtocolError. An exception from a signal handler, such as KeyboardInterrupt, ends
     /// a wait of the main thread within 100 ms, with nothing held and nothing left in the queue.
@@ -262,7 +264,8 @@ impl Semaphore {
 
     /// How many permits there are, held or not. One round trip.
     ///
-    /// Raises SemaphoreNotFound where nobody has set the semaphore up and this object was made without the number; Unreachable or
+    /// Raises SemaphoreNotFound where nobody has set the semaphore up and this object was made
+    /// without the number; Unreachable or
     /// ProtocolError.
     #[getter]
     fn permits(&self, py: Python<'_>) -> PyResult<u32> {
@@ -289,7 +292,8 @@ impl Semaphore {
     /// nobody loses any, and no more are given until enough came back. Who makes a Semaphore afterwards does so with the new
     /// number.
     ///
-    /// Raises Invalid for n below 1; SemaphoreNotFound when there is no such semaphore; Unreachable, OutcomeUnknown or ProtocolError.
+    /// Raises Invalid for n below 1; SemaphoreNotFound when there is no such semaphore;
+    /// Unreachable, OutcomeUnknown or ProtocolError.
     #[pyo3(text_signature = "($self, n)")]
     fn resize(&self, py: Python<'_>, n: Whole<u32>) -> PyResult<u32> {
         self.subject.call(py, || self.core.resize(n.0))?.ok_or_else(|| self.subject.missing(py))
@@ -299,7 +303,8 @@ impl Semaphore {
     /// after it was used last: True when it is new, False when it was there already. Where nobody does, the first to acquire
     /// sets it up, to be kept for a day.
     ///
-    /// Raises Invalid for a life out of range, and when there is one with another number of permits; SemaphoreNotFound when there is none
+    /// Raises Invalid for a life out of range, and when there is one with another number of
+    /// permits; SemaphoreNotFound when there is none
     /// and this object was made without a number; Unreachable, OutcomeUnknown or ProtocolError.
     #[pyo3(text_signature = "($self, life)")]
     fn set_up(&self, py: Python<'_>, life: Seconds) -> PyResult<bool> {

@@ -1,5 +1,5 @@
-//! What a call is about: a mutex, a semaphore, a counter or a session, and the server that it is on. Every exception
-//! that concerns it names both.
+//! What a call is about: a mutex, a semaphore, a counter or a session, and the server that it is
+//! on. Every exception that concerns it names both.
 
 use std::fmt;
 use std::sync::Arc;
@@ -97,7 +97,8 @@ impl Subject {
         call::call(py, || Ok(body()))?.map_err(|error| self.failed(py, &error))
     }
 
-    /// Runs a wait of the core: at most `limit`, or for ever. What it gave is `None` when the limit passed.
+    /// Runs a wait of the core: at most `limit`, or for ever. What it gave is `None` when the limit
+    /// passed.
     pub(crate) fn wait<T: Send>(
         &self,
         py: Python<'_>,

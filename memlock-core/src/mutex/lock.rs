@@ -319,8 +319,9 @@ impl Lock {
         }
     }
 
-    /// To be called by what drops it: from now on, a server that is silent is left alone. False if the lock is to be left
-    /// behind, because its server is silent now, or the owner has tried to release it in vain.
+    /// To be called by what drops it: from now on, a server that is silent is left alone. False if
+    /// the lock is to be left behind, because its server is silent now, or the owner has tried to
+    /// release it in vain.
     pub(crate) fn begin_drop(&mut self) -> bool {
         self.client = self.client.for_drop();
         !self.release_failed && !self.client.skips(self.route)

@@ -278,8 +278,9 @@ pub trait Store: Send + Sync + fmt::Debug {
         0
     }
 
-    /// Whether the server that owns `route` did not answer its last request in time, a short while ago. Whatever can do
-    /// without that server then leaves it alone; calls of the user are tried all the same.
+    /// Whether the server that owns `route` did not answer its last request in time, a short while
+    /// ago. Whatever can do without that server then leaves it alone; calls of the user are tried
+    /// all the same.
     fn is_silent(&self, _route: Route) -> bool {
         false
     }

@@ -26,7 +26,8 @@ pub struct memlock_permit {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlock_permit_release(permit: *mut memlock_permit) -> c_int {
     enter(|| {
-        // SAFETY: the caller's promise. A callback may read the handle until they are kept no longer.
+        // SAFETY: the caller's promise. A callback may read the handle until they are kept no
+        // longer.
         let kept = unsafe { lent(permit, "permit") }?.hold.end_keeping();
         // SAFETY: the caller's promise.
         let permit = unsafe { take_back(permit) };
@@ -41,7 +42,8 @@ pub unsafe extern "C" fn memlock_permit_release(permit: *mut memlock_permit) -> 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlock_permit_drop(permit: *mut memlock_permit) {
     quietly(|| {
-        // SAFETY: the caller's promise. A callback may read the handle until they are kept no longer.
+        // SAFETY: the caller's promise. A callback may read the handle until they are kept no
+        // longer.
         if let Some(held) = unsafe { permit.as_ref() } {
             held.hold.let_go();
         }

@@ -12,8 +12,9 @@ use crate::error::{Error, Result};
 use crate::fork::ForkLocal;
 use crate::store::{Address, Failure, Incarnation, Op, Reply};
 
-/// For how long a server counts as silent after a request that it did not answer. It must cover the exit of a
-/// program that holds many locks, and be short enough that a drop long after a single timeout is tried again.
+/// For how long a server counts as silent after a request that it did not answer. It must cover the
+/// exit of a program that holds many locks, and be short enough that a drop long after a single
+/// timeout is tried again.
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// One server of the URL.
@@ -172,7 +173,8 @@ impl Server {
 
     fn note_outage(&self, error: &Error, began: Moment) {
         let now = self.clock.now();
-        // A refused or broken connection is noticed at once. Everything that takes this long is a wait in vain.
+        // A refused or broken connection is noticed at once. Everything that takes this long is a
+        // wait in vain.
         let Settings { connect_timeout, io_timeout, .. } = self.settings;
         let timed_out = now.since(began) >= connect_timeout.min(io_timeout) / 2;
         let mut idle = self.idle();
