@@ -76,7 +76,7 @@ TEST_RUST := RUST_BACKTRACE=0 $(CARGO) test --workspace --exclude memlock-py
 # What takes a minute, and waits for most of it, runs beside the rest.
 .PHONY: test-rust
 test-rust: ## the Rust tests: units, the behaviour suite through Rust and C, faults, leases, processes
-	@packaging/need cc memcached
+	@packaging/need cc memcached ip nft
 	$(TEST_RUST) --no-run
 	$(TEST_RUST) --test keep_long -- --ignored --nocapture > target/keep_long.log 2>&1 & beside=$$!; status=0; \
 	  $(TEST_RUST) || status=1; wait $$beside || status=1; cat target/keep_long.log; exit $$status
