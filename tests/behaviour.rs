@@ -52,6 +52,7 @@ behaviours! {
     extending_renews_the_lease_and_keeps_the_fence
     a_dropped_lock_is_released
     the_owner_can_be_seen_and_forced_out
+    an_ordinary_no_names_the_lock_the_server_and_what_happened
     odd_names_are_locks_of_their_own
     impossible_names_and_leases_are_refused
     threads_exclude_each_other
@@ -69,11 +70,7 @@ fn no<T>(outcome: Result<T, memlock_tests::door::No>) -> Answer {
     match outcome {
         Ok(_) => Answer::Ok,
         Err(no) => {
-            assert_eq!(
-                no.sentence.is_empty(),
-                no.answer.code() > 0,
-                "a failure, and only a failure, has a sentence"
-            );
+            assert!(!no.sentence.is_empty(), "{:?} has no sentence", no.answer);
             no.answer
         }
     }
@@ -198,6 +195,43 @@ fn the_owner_can_be_seen_and_forced_out(open: Open<'_>) {
     assert_eq!(no(two.force_unlock(b"m", &owner.token)), Answer::NotHeld, "a later holder is never touched");
     assert_eq!(no(held.unlock()), Answer::Lost);
     next.unlock().unwrap();
+}
+
+fn an_ordinary_no_names_the_lock_the_server_and_what_happened(open: Open<'_>) {
+    fn sentence<T>(outcome: Result<T, memlock_tests::door::No>) -> String {
+        let sentence = outcome.err().unwrap().sentence;
+        let places = [
+            "the lock \"it \\\"is\\\"\" on memcached at 127.0.0.1:",
+            "the lock \"it \\\"is\\\"\" in this process's memory",
+        ];
+        let named = sentence.replacen("The lock", "the lock", 1);
+        assert!(places.iter().any(|place| named.contains(place)) && sentence.ends_with('.'), "{sentence}");
+        sentence
+    }
+    let (one, two, name) = (open(), open(), b"it \"is\"");
+    let mut held = one.lock(name, LEASE, For::Never).unwrap();
+    let busy = sentence(two.lock(name, LEASE, For::Never));
+    assert!(busy.contains("is held by another holder"), "{busy}");
+    let late = sentence(two.lock(name, LEASE, For::AtMost(Duration::from_millis(120))));
+    assert!(late.starts_with("Timed out after 120 ms waiting for the lock"), "{late}");
+    assert!(late.contains(&format!(", process {}).", std::process::id())), "{late}");
+    let token = two.owner(name).unwrap().unwrap().token;
+    two.force_unlock(name, &token).unwrap();
+    for lost in
+        [sentence(two.force_unlock(name, &token)), sentence(held.extend(LEASE)), sentence(held.unlock())]
+    {
+        let (gone, none) = ("was lost: before its lease of 30 s was over", "is not held");
+        assert!(lost.contains(gone) || lost.contains(none), "{lost}");
+    }
+    // A lease of one second is over after one, and its holder says since when.
+    let held = one.lock(name, Duration::from_secs(1), For::Never).unwrap();
+    let next = two.lock(name, LEASE, For::AtMost(Duration::from_secs(20))).unwrap();
+    let over = sentence(held.unlock());
+    assert!(over.contains("was lost: its lease of 1 s ended ") && over.ends_with(" ago."), "{over}");
+    next.unlock().unwrap();
+    let none = one.list(name).unwrap().count().unwrap_err();
+    assert_eq!(none.answer, Answer::NotFound);
+    assert!(none.sentence.starts_with("There is no distinct list \"it \\\"is\\\"\" "), "{}", none.sentence);
 }
 
 fn odd_names_are_locks_of_their_own(open: Open<'_>) {

@@ -273,7 +273,7 @@ fn the_bare_functions_belong_to_the_process() {
     assert_eq!(bare::mutex_lock(b"m", lease).unwrap(), Answer::Ok);
     assert_eq!(bare::mutex_lock(b"m", lease).unwrap_err().kind(), memlock_core::ErrorKind::Deadlock);
     assert_eq!(bare::mutex_lock_nonblock(b"m", lease).unwrap(), Answer::Busy);
-    assert_eq!(in_a_child(|| bare::mutex_unlock(b"m").unwrap().code()), Answer::NotHeld.code());
+    assert_eq!(in_a_child(|| bare::mutex_unlock(b"m").unwrap().answer().code()), Answer::NotHeld.code());
     thread::scope(|scope| {
         scope.spawn(|| assert_eq!(bare::mutex_lock_nonblock(b"m", lease).unwrap(), Answer::Busy));
     });
@@ -297,7 +297,7 @@ fn the_bare_functions_belong_to_the_process() {
     assert_eq!(bare::distinct_list_insert(b"s", b"k").unwrap(), Answer::Ok);
     assert_eq!(bare::distinct_list_insert(b"s", b"k").unwrap(), Answer::Duplicate);
     assert_eq!(
-        in_a_child(|| bare::distinct_list_insert(b"s", b"k").unwrap().code()),
+        in_a_child(|| bare::distinct_list_insert(b"s", b"k").unwrap().answer().code()),
         Answer::Duplicate.code()
     );
     assert_eq!(bare::distinct_list_tear_down(b"s").unwrap(), Answer::Ok);

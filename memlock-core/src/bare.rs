@@ -12,15 +12,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::client::Client;
-use crate::distinct::{DistinctList, Insertion, SetUp};
+use crate::distinct::DistinctList;
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::fork::ForkLocal;
-use crate::lease::Lease;
-use crate::mutex::{Lock, Release};
+use crate::lease::{Lease, MIN_LEASE};
+use crate::mutex::Lock;
 use crate::name::check_name;
+use crate::report::Report;
 use crate::semaphore::Semaphore;
 use crate::store::{fnv1a, mix};
-use crate::wait::{Wait, Waited};
+use crate::wait::Wait;
 
 mod semaphore;
 
@@ -110,8 +111,7 @@ pub fn init(url: &str) -> Result<()> {
 /// [`ErrorKind::Config`] for a `MEMLOCK_URL` that cannot be read.
 pub fn default_client() -> Result<&'static Client> {
     loop {
-        // SAFETY: a pointer that is not null came from `install` and is never freed.
-        if let Some(client) = unsafe { DEFAULT.load(Ordering::Acquire).as_ref() } {
+        if let Some(client) = existing_client() {
             return Ok(client);
         }
         let url = match std::env::var("MEMLOCK_URL") {
@@ -123,6 +123,12 @@ pub fn default_client() -> Result<&'static Client> {
         };
         install(Client::connect(&url).map_err(|error| error.during("MEMLOCK_URL"))?);
     }
+}
+
+/// The default client, if it was chosen or used.
+fn existing_client() -> Option<&'static Client> {
+    // SAFETY: a pointer that is not null came from `install` and is never freed.
+    unsafe { DEFAULT.load(Ordering::Acquire).as_ref() }
 }
 
 fn install(client: Client) -> bool {
@@ -142,7 +148,7 @@ fn install(client: Client) -> bool {
 /// # Errors
 /// [`ErrorKind::Deadlock`] when this thread holds it already; else as
 /// [`Mutex::lock_with`](crate::Mutex::lock_with).
-pub fn mutex_lock(name: &[u8], duration: Duration) -> Result<Answer> {
+pub fn mutex_lock(name: &[u8], duration: Duration) -> Result<Report> {
     lock(name, duration, &Wait::FOREVER)
 }
 
@@ -150,7 +156,7 @@ pub fn mutex_lock(name: &[u8], duration: Duration) -> Result<Answer> {
 ///
 /// # Errors
 /// As [`Mutex::lock_with`](crate::Mutex::lock_with).
-pub fn mutex_lock_nonblock(name: &[u8], duration: Duration) -> Result<Answer> {
+pub fn mutex_lock_nonblock(name: &[u8], duration: Duration) -> Result<Report> {
     lock(name, duration, &Wait::NEVER)
 }
 
@@ -158,7 +164,7 @@ pub fn mutex_lock_nonblock(name: &[u8], duration: Duration) -> Result<Answer> {
 ///
 /// # Errors
 /// As [`mutex_lock`].
-pub fn lock(name: &[u8], duration: Duration, wait: &Wait<'_>) -> Result<Answer> {
+pub fn lock(name: &[u8], duration: Duration, wait: &Wait<'_>) -> Result<Report> {
     let mutex = default_client()?.mutex(name, duration)?;
     let thread = this_thread();
     let held =
@@ -167,21 +173,25 @@ pub fn lock(name: &[u8], duration: Duration, wait: &Wait<'_>) -> Result<Answer> 
     if held == Some(thread) && !wait.is_once() {
         return Err(Error::new(
             ErrorKind::Deadlock,
-            format!(
-                "This thread already holds the mutex {:?} and would wait for itself.",
-                String::from_utf8_lossy(name)
-            ),
+            format!("This thread already holds the {} and would wait for itself.", mutex.subject()),
         ));
     }
-    Ok(match mutex.lock_with(wait)? {
-        Waited::Done(lock) => {
+    match mutex.lock_or_report(wait) {
+        Ok(Ok(lock)) => {
             keep(name, Held { lock, thread });
-            Answer::Ok
+            Ok(Answer::Ok.into())
         }
-        Waited::Busy => Answer::Busy,
-        Waited::TimedOut => Answer::TimedOut,
-        Waited::Interrupted => Answer::Interrupted,
-    })
+        Ok(Err(report)) => Ok(report),
+        Err(error) => Err(error),
+    }
+}
+
+/// What there is to say of a mutex of which this thread has nothing at hand.
+fn about(name: &[u8], answer: Answer, text: &str) -> Report {
+    match existing_client().map(|client| client.mutex(name, MIN_LEASE)) {
+        Some(Ok(mutex)) => Report::new(answer, format!("The {} {text}.", mutex.subject())),
+        _ => answer.into(),
+    }
 }
 
 fn keep(name: &[u8], held: Held) {
@@ -218,18 +228,23 @@ fn was_displaced(holdings: &mut Holdings, name: &[u8]) -> bool {
 ///
 /// # Errors
 /// [`ErrorKind::Unreachable`] or [`ErrorKind::Unknown`]: the lock is still held, and may be unlocked again.
-pub fn mutex_unlock(name: &[u8]) -> Result<Answer> {
+pub fn mutex_unlock(name: &[u8]) -> Result<Report> {
     check_name(name)?;
     let mut holding = holdings();
     if was_displaced(&mut holding, name) {
-        return Ok(Answer::Lost);
+        drop(holding);
+        let text =
+            "was lost: this thread's lease is over, and another thread of this process has locked it since";
+        return Ok(about(name, Answer::Lost, text));
     }
-    let Some(mut held) = holding.locks.remove(name) else { return Ok(Answer::NotHeld) };
+    let Some(mut held) = holding.locks.remove(name) else {
+        drop(holding);
+        let text = "is not held: this process did not lock it, or has unlocked it";
+        return Ok(about(name, Answer::NotHeld, text));
+    };
     drop(holding);
     match held.lock.unlock() {
-        Ok(Release::Released) => Ok(Answer::Ok),
-        Ok(Release::Lost) => Ok(Answer::Lost),
-        Ok(Release::NotHeld) => Ok(Answer::NotHeld),
+        Ok(released) => Ok(held.lock.report(released)),
         Err(error) => {
             // Not confirmed, so not given up; unless another thread has locked it anew meanwhile.
             let mut holdings = holdings();
@@ -248,15 +263,12 @@ pub fn mutex_unlock(name: &[u8]) -> Result<Answer> {
 ///
 /// # Errors
 /// As [`DistinctList::set_up`].
-pub fn distinct_list_set_up(session: &[u8], duration: Duration) -> Result<Answer> {
+pub fn distinct_list_set_up(session: &[u8], duration: Duration) -> Result<Report> {
     Lease::new(duration)?;
     let mut list = default_client()?.distinct_list(session)?;
-    let answer = match list.set_up(duration)? {
-        SetUp::Created => Answer::Ok,
-        SetUp::Joined => Answer::Exists,
-    };
+    let answer = Answer::from(list.set_up(duration)?);
     remember(session, list);
-    Ok(answer)
+    Ok(answer.into())
 }
 
 /// Inserts a key: [`Answer::Ok`] for the first to do so, [`Answer::Duplicate`], or [`Answer::NotFound`] when
@@ -264,19 +276,15 @@ pub fn distinct_list_set_up(session: &[u8], duration: Duration) -> Result<Answer
 ///
 /// # Errors
 /// As [`DistinctList::insert`].
-pub fn distinct_list_insert(session: &[u8], key: &[u8]) -> Result<Answer> {
+pub fn distinct_list_insert(session: &[u8], key: &[u8]) -> Result<Report> {
     let mut list = list(session)?;
-    let answer = match list.insert(key)? {
-        Some(Insertion::First(_)) => Answer::Ok,
-        Some(Insertion::Duplicate(_)) => Answer::Duplicate,
-        None => return Ok(Answer::NotFound),
-    };
+    let Some(insertion) = list.insert(key)? else { return Ok(list.report_not_found()) };
     // One that is known stays as it is: another thread may have set up the session anew meanwhile.
     let known = holdings().sessions.contains_key(session);
     if !known {
         remember(session, list);
     }
-    Ok(answer)
+    Ok(Answer::from(insertion).into())
 }
 
 /// Ends a session for everybody: [`Answer::Ok`], or [`Answer::NotFound`] when there was none, or another one than
@@ -284,8 +292,9 @@ pub fn distinct_list_insert(session: &[u8], key: &[u8]) -> Result<Answer> {
 ///
 /// # Errors
 /// As [`DistinctList::tear_down`].
-pub fn distinct_list_tear_down(session: &[u8]) -> Result<Answer> {
-    Ok(if list(session)?.tear_down()? { Answer::Ok } else { Answer::NotFound })
+pub fn distinct_list_tear_down(session: &[u8]) -> Result<Report> {
+    let mut list = list(session)?;
+    Ok(if list.tear_down()? { Answer::Ok.into() } else { list.report_not_found() })
 }
 
 /// The session as this process knows it. One that it set up stays its own, even when it is over.

@@ -15,7 +15,7 @@ use crate::fork::{self, ForkLocal};
 use crate::keep::Keeper;
 use crate::lease::Lease;
 use crate::mutex::{self, Lock, Mutex};
-use crate::name::{Key, Keyspace, check_name};
+use crate::name::{Key, Keyspace, Named, check_name};
 use crate::owner::{Identity, Token, is_ours};
 use crate::semaphore::{self, Permit, Semaphore};
 use crate::store::url::Url;
@@ -336,6 +336,22 @@ impl Client {
     /// Which of its servers owns `route`.
     pub fn server_of(&self, route: Route) -> usize {
         self.inner.store.server_of(route)
+    }
+
+    /// The server that owns `route`, for people.
+    pub(crate) fn server_name(&self, route: Route) -> String {
+        match self.servers().get(self.server_of(route)) {
+            Some(server) => format!("memcached at {}", server.name),
+            None => "this process's memory".to_owned(),
+        }
+    }
+
+    /// The name that `key` was made from, for people; of a name that is too long to be read from it, the key.
+    pub(crate) fn name_of(&self, key: &Key) -> String {
+        match self.keys().read(key.as_str()) {
+            Some(Named { name: Some(name), .. }) => String::from_utf8_lossy(&name).into_owned(),
+            _ => key.to_string(),
+        }
     }
 
     /// What is kept in this process.

@@ -21,9 +21,10 @@
 
 use crate::client::Client;
 use crate::contention::{ROUNDS, give_way};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::lease::Ttl;
 use crate::name::Key;
+use crate::report::{self, Report, SeenHolder, Subject};
 use crate::store::{Item, Op, Reply, Route};
 use crate::wait::entries::{Request, WaitId};
 use crate::wait::plan::Seen;
@@ -89,6 +90,20 @@ impl Counter {
         waited.map_err(|error| self.said("Acquiring", error))
     }
 
+    /// That there is no such item: [`Answer::NotFound`] with a sentence.
+    pub fn report_not_found(&self) -> Report {
+        let text = format!("There is no {}: set it up with the number of permits.", self.subject());
+        Report::new(Answer::NotFound, text)
+    }
+
+    /// How a wait for a permit ended, with a sentence that says of which counter.
+    pub fn report(&self, waited: Waited<()>, wait: &Wait<'_>) -> Report {
+        let subject = self.subject();
+        let Err(answer) = waited.into_result() else { return Answer::Ok.into() };
+        let busy = || format!("The {subject} has no free permit");
+        report::refused(answer, wait, format_args!("a permit of the {subject}"), busy, &SeenHolder::Unknown)
+    }
+
     /// Gives one permit back, whoever took it, and rings the next one who is parked. Gives how many are free now. One round trip.
     ///
     /// # Errors
@@ -121,7 +136,8 @@ impl Counter {
     /// # Errors
     /// [`ErrorKind::Unreachable`], or [`ErrorKind::Protocol`], also when it is not a number.
     pub fn available(&self) -> Result<Option<u64>> {
-        let item = self.client.get(self.route, &self.key)?;
+        let item = self.client.get(self.route, &self.key);
+        let item = item.map_err(|error| self.said("Looking at", error))?;
         item.map(|item| self.number(&item)).transpose()
     }
 
@@ -164,10 +180,11 @@ impl Counter {
     }
 
     fn missing(&self) -> Error {
-        Error::new(
-            ErrorKind::NotFound,
-            format!("There is no item {}: set it up with the number of permits.", self.key),
-        )
+        Error::new(ErrorKind::NotFound, self.report_not_found().to_string())
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        Subject { kind: "counter", client: &self.client, route: self.route, key: &self.key }
     }
 
     fn said(&self, doing: &str, error: Error) -> Error {

@@ -31,11 +31,12 @@ use std::time::Duration;
 
 use crate::client::{ATTEMPTS, Client};
 use crate::clock::Moment;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::flaw::{self, Flaw};
 use crate::lease::{Lease, Ttl};
 use crate::name::{Key, check_member};
 use crate::owner::Token;
+use crate::report::{Report, Subject};
 use crate::store::{Failure, Item, Op, Reply, Route, Version};
 
 mod insert;
@@ -82,6 +83,15 @@ pub enum SetUp {
     Created,
     /// The session was set up already, and we are in it.
     Joined,
+}
+
+impl From<SetUp> for Answer {
+    fn from(set_up: SetUp) -> Answer {
+        match set_up {
+            SetUp::Created => Answer::Ok,
+            SetUp::Joined => Answer::Exists,
+        }
+    }
 }
 
 impl DistinctList {
@@ -243,6 +253,25 @@ impl DistinctList {
     pub(crate) fn has_ended(&self) -> bool {
         let now = self.client.clock().now();
         self.joined.as_ref().is_none_or(|joined| joined.ends < now)
+    }
+
+    /// The session's name, for people: of a name beyond 200 bytes the server's key.
+    pub fn name(&self) -> String {
+        self.client.name_of(&self.key)
+    }
+
+    /// Where it is, for people, such as `memcached at 10.0.0.7:11211`.
+    pub fn server(&self) -> String {
+        self.client.server_name(self.route)
+    }
+
+    /// That there is no such session, or another than this handle belongs to: [`Answer::NotFound`] with a sentence.
+    pub fn report_not_found(&self) -> Report {
+        let DistinctList { client, route, key, .. } = self;
+        let subject = Subject { kind: "distinct list", client, route: *route, key };
+        let text =
+            format!("There is no {subject}: nobody has set it up, it has expired, or it was torn down.");
+        Report::new(Answer::NotFound, text)
     }
 
     /// Runs a read in the session that this handle belongs to, or in the one there is. `None` when there is

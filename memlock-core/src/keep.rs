@@ -21,10 +21,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::client::Client;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::mutex::{Lock, Release};
 use crate::name::Key;
 use crate::owner::{Token, is_ours};
+use crate::report::{self, LeaseState, Report, Subject};
 use crate::semaphore::{Permit, Semaphore};
 use crate::store::Route;
 use crate::thread::Signal;
@@ -237,6 +238,30 @@ impl Kept {
     /// The fencing token of a lock: see [`Lock::fence`]. Permits have none.
     pub fn fence(&self) -> Option<u64> {
         self.hold.fence
+    }
+
+    /// The name of the mutex or semaphore, for people: of a name beyond 200 bytes the server's key.
+    pub fn name(&self) -> String {
+        self.hold.client.name_of(&self.hold.key)
+    }
+
+    /// Where it is, for people, such as `memcached at 10.0.0.7:11211`.
+    pub fn server(&self) -> String {
+        self.hold.client.server_name(Route::of(&self.hold.key))
+    }
+
+    /// What releasing answered, with a sentence that says of what, and why it was lost.
+    pub fn report(&self, answer: impl Into<Answer>) -> Report {
+        let Hold { client, key, lease, fence, .. } = &*self.hold;
+        let kind = if fence.is_some() { "lock" } else { "permit of the semaphore" };
+        let state = || LeaseState {
+            ours: self.hold.is_ours(),
+            lease: *lease,
+            deadline: None,
+            now: client.clock().now(),
+            loss: self.hold.loss(),
+        };
+        report::ended(answer.into(), Subject { kind, client, route: Route::of(key), key }, state)
     }
 
     /// Whether it is certainly ours, unless the server has lost it since the last renewal. No I/O.

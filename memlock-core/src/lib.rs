@@ -24,6 +24,7 @@
 //! | [`wait`] | waiting for a lock: the queue, bells, limits, cancellation |
 //! | [`fork`], [`inside`] | which process of its family this one is, and who is inside of something |
 //! | [`logs`] | what is logged |
+//! | [`report`] | an answer with its sentence |
 //! | [`lease`], [`owner`], [`name`], [`clock`], [`error`] | small values, without I/O |
 //! | [`store`] | the operations, with memcached and memory behind them |
 
@@ -51,6 +52,7 @@ mod models;
 pub mod mutex;
 pub mod name;
 pub mod owner;
+pub mod report;
 pub mod semaphore;
 pub mod store;
 mod sync;
@@ -68,6 +70,7 @@ pub use keep::{Keep, Kept, Loss, Notice};
 pub use look::Waiter;
 pub use mutex::{Extension, Lock, Mutex, Release};
 pub use owner::{OwnerRecord, Token};
+pub use report::Report;
 pub use semaphore::{Permit, Semaphore};
 pub use wait::entries::Request;
 pub use wait::{Cancel, Wait, Waited};

@@ -24,17 +24,19 @@
 //!
 //! The idea of `add` as a lock is Brad Fitzpatrick's answer to Kyle Burton on the memcached list in 2004.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
 use crate::client::Client;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::fork;
 use crate::lease::Lease;
 use crate::look::{self, Waiter};
 use crate::name::{Key, hex};
 use crate::owner::OwnerRecord;
+use crate::report::{self, Report, SeenHolder, Subject};
 use crate::store::{Op, Reply, Route, Version};
 use crate::wait::queue::{Queue, Room};
 use crate::wait::{self, Wait, Waited};
@@ -50,6 +52,9 @@ pub(crate) use attempt::Ask;
 use attempt::Attempt;
 pub use lock::{Extension, Lock, Release};
 pub(crate) use renew::{Renewal, Renewed};
+
+/// What sentences call it.
+const KIND: &str = "lock";
 
 /// How often a step is taken anew because the lock's version was found to be another.
 const ROUNDS: usize = 10;
@@ -78,9 +83,8 @@ impl Mutex {
     /// # Errors
     /// See [`Mutex::lock_with`]; and [`ErrorKind::Interrupted`] when [`Client::cancel_waits`] ended the wait.
     pub fn lock(&self) -> Result<Lock> {
-        self.lock_with(&Wait::FOREVER)?.done().ok_or_else(|| {
-            Error::new(ErrorKind::Interrupted, "The wait for the lock was cancelled; nothing is held.")
-        })
+        let locked = self.lock_or_report(&Wait::FOREVER)?;
+        locked.map_err(|report| Error::new(ErrorKind::Interrupted, report.to_string()))
     }
 
     /// Tries once; `None` when another holds it. One round trip.
@@ -108,8 +112,70 @@ impl Mutex {
     /// should it have been granted, it is taken off at the next contact or ends with its lease.
     /// [`ErrorKind::Protocol`] when the server is too old, runs without cas, or answers nonsense.
     pub fn lock_with(&self, wait: &Wait<'_>) -> Result<Waited<Lock>> {
+        self.acquire(wait, &Cell::default())
+    }
+
+    /// As [`Mutex::lock_with`], with a sentence where it is not locked: which lock and server, and who was seen to hold it.
+    ///
+    /// # Errors
+    /// As [`Mutex::lock_with`].
+    pub fn lock_or_report(&self, wait: &Wait<'_>) -> Result<std::result::Result<Lock, Report>> {
+        let holder = Cell::default();
+        match self.acquire(wait, &holder) {
+            Ok(Waited::Done(lock)) => Ok(Ok(lock)),
+            Ok(Waited::Busy) => Ok(Err(self.refused(Answer::Busy, wait, holder))),
+            Ok(Waited::TimedOut) => Ok(Err(self.refused(Answer::TimedOut, wait, holder))),
+            Ok(Waited::Interrupted) => Ok(Err(self.refused(Answer::Interrupted, wait, holder))),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn refused(&self, answer: Answer, wait: &Wait<'_>, holder: Cell<SeenHolder>) -> Report {
+        let subject = self.subject();
+        let busy = || format!("The {subject} is held by another holder");
+        report::refused(answer, wait, format_args!("the {subject}"), busy, &holder.take())
+    }
+
+    /// Its name, for people: of a name beyond 200 bytes the server's key.
+    pub fn name(&self) -> String {
+        self.client.name_of(&self.key)
+    }
+
+    /// Where it is, for people, such as `memcached at 10.0.0.7:11211`.
+    pub fn server(&self) -> String {
+        self.client.server_name(self.route)
+    }
+
+    /// That `owner` holds it: [`Answer::Busy`] with a sentence.
+    pub fn report_held_by(&self, owner: &Owner) -> Report {
+        let holder = match &owner.record {
+            Some(OwnerRecord { host, pid, .. }) => {
+                SeenHolder::Memlock { host: host.clone(), pid: *pid, others: 0 }
+            }
+            None => SeenHolder::Plain,
+        };
+        Report::new(Answer::Busy, format!("The {} is held by another holder{holder}.", self.subject()))
+    }
+
+    /// That nobody holds it, or not the holder that was named: [`Answer::NotHeld`] with a sentence.
+    pub fn report_not_held(&self) -> Report {
+        let text = format!("The {} is not held, or not by the holder that was named.", self.subject());
+        Report::new(Answer::NotHeld, text)
+    }
+
+    fn said(&self, doing: &str, error: Error) -> Error {
+        error.during(format_args!("{doing} {}", self.key))
+    }
+
+    /// What sentences are about.
+    pub(crate) fn subject(&self) -> Subject<'_> {
+        Subject { kind: KIND, client: &self.client, route: self.route, key: &self.key }
+    }
+
+    /// `holder` becomes the one that was seen to hold it, if any was.
+    fn acquire(&self, wait: &Wait<'_>, holder: &Cell<SeenHolder>) -> Result<Waited<Lock>> {
         let process = fork::generation();
-        let mut attempt = Attempt::new(self)?;
+        let mut attempt = Attempt::new(self, holder)?;
         let hall = self.client.mutex_waiters();
         let place = wait::Place { client: &self.client, route: self.route, key: &self.key, hall };
         let waited = wait::wait_for(&mut attempt, wait, &place);
@@ -122,13 +188,12 @@ impl Mutex {
             self.client.remember_stray(self.route, &self.key, attempt.token(), until);
         }
         // What was sent without a reply may still be granted: so it cannot be said that nothing was changed.
-        let waited = waited.map_err(|error| match error.kind() {
+        waited.map_err(|error| match error.kind() {
             ErrorKind::Unreachable if attempt.may_have_left_something() => {
-                Error::unsettled(Some(error), "lock")
+                self.said("Locking", Error::unsettled(Some(error), "lock"))
             }
-            _ => error,
-        });
-        waited.map_err(|error| error.during(format_args!("Locking {}", self.key)))
+            _ => self.said("Locking", error),
+        })
     }
 
     /// Who holds it, if anybody. What is read is already past: it is for people, not for decisions.
@@ -158,12 +223,12 @@ impl Mutex {
                 }
                 Ok(Reply::Missing) => return Ok(false),
                 Ok(_) => {}
-                Err(failure) => return Err(failure.error),
+                Err(failure) => return Err(self.said("Unlocking by force", failure.error)),
             }
         }
         Err(Error::new(
             ErrorKind::Unknown,
-            format!("The lock {} changes too fast to be taken off.", self.key),
+            format!("The {} changes too fast to be taken off.", self.subject()),
         ))
     }
 
@@ -172,12 +237,13 @@ impl Mutex {
     /// # Errors
     /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
     pub fn waiters(&self) -> Result<Vec<Waiter>> {
-        look::waiters(&self.client, self.route, &self.key)
+        look::waiters(&self.client, self.route, &self.key).map_err(|error| self.said("Looking at", error))
     }
 
     fn seen(&self) -> Result<Option<(Owner, Version)>> {
         let look = [Op::Get { key: &self.key }, self.client.stamp()];
-        let mut replies = self.client.read(self.route, &look)?.into_iter();
+        let replies = self.client.read(self.route, &look);
+        let mut replies = replies.map_err(|error| self.said("Looking at", error))?.into_iter();
         let Some(Reply::Value(item)) = replies.next() else { return Ok(None) };
         let newest_fence = item.version.fence_by(replies.next().as_ref());
         let record = OwnerRecord::parse(&item.value);

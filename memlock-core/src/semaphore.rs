@@ -30,18 +30,21 @@
 //! Shared semaphores on memcached by compare-and-swap have been described many times; that a holder's permits come back when it
 //! dies, and that nobody spins, has not.
 
+use std::cell::Cell;
+use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::client::Client;
 use crate::clock::Moment;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::flaw::{self, Flaw};
 use crate::fork::{self, ForkLocal};
 use crate::lease::{Lease, Ttl};
 use crate::name::Key;
 use crate::owner::Token;
+use crate::report::{self, Report, SeenHolder, Subject};
 use crate::store::{Failure, Op, Reply, Route};
 use crate::wait::entries::Request;
 use crate::wait::{self, Wait, Waited};
@@ -82,6 +85,18 @@ pub struct Semaphore {
     /// How many permits it had when it was seen last; 0 before that.
     agreed: Arc<AtomicU32>,
     memory: Arc<ForkLocal<Mutex<Memory>>>,
+}
+
+/// So many permits, for people.
+struct Wanted(u32);
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            1 => f.write_str("a permit"),
+            permits => write!(f, "{permits} permits"),
+        }
+    }
 }
 
 /// What this process remembers of it, to save looks.
@@ -136,9 +151,8 @@ impl Semaphore {
     /// # Errors
     /// See [`Semaphore::acquire_with`]; and [`ErrorKind::Interrupted`] when [`Client::cancel_waits`] ended the wait.
     pub fn acquire(&self) -> Result<Permit> {
-        self.acquire_with(Request::default(), &Wait::FOREVER)?.done().ok_or_else(|| {
-            Error::new(ErrorKind::Interrupted, "The wait for a permit was cancelled; nothing is held.")
-        })
+        let acquired = self.acquire_or_report(Request::default(), &Wait::FOREVER)?;
+        acquired.map_err(|report| Error::new(ErrorKind::Interrupted, report.to_string()))
     }
 
     /// Tries once to take one permit; `None` when none is available, or all that are are being gathered by a waiter for several.
@@ -167,11 +181,92 @@ impl Semaphore {
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] and [`ErrorKind::Protocol`] as for
     /// [`Mutex::lock_with`](crate::Mutex::lock_with).
     pub fn acquire_with(&self, request: Request, wait: &Wait<'_>) -> Result<Waited<Permit>> {
+        self.wait_for(request, wait, &Cell::default())
+    }
+
+    /// As [`Semaphore::acquire_with`], with a sentence where nothing is acquired: which semaphore and server, how many permits
+    /// were available, and who was seen to hold the others.
+    ///
+    /// # Errors
+    /// As [`Semaphore::acquire_with`].
+    pub fn acquire_or_report(
+        &self,
+        request: Request,
+        wait: &Wait<'_>,
+    ) -> Result<std::result::Result<Permit, Report>> {
+        let seen = Cell::default();
+        match self.wait_for(request, wait, &seen) {
+            Ok(Waited::Done(permit)) => Ok(Ok(permit)),
+            Ok(Waited::Busy) => Ok(Err(self.refused(Answer::Busy, request, wait, seen.take()))),
+            Ok(Waited::TimedOut) => Ok(Err(self.refused(Answer::TimedOut, request, wait, seen.take()))),
+            Ok(Waited::Interrupted) => Ok(Err(self.refused(Answer::Interrupted, request, wait, seen.take()))),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn refused(&self, answer: Answer, request: Request, wait: &Wait<'_>, seen: Option<Seen>) -> Report {
+        let (subject, wanted) = (self.subject(), Wanted(request.permits));
+        let holder = seen.as_ref().map_or(SeenHolder::Unknown, Seen::holder);
+        let busy = || match &seen {
+            Some(Seen { record, now, .. }) if record.available(*now) < request.permits => {
+                let (available, all) = (record.available(*now), record.permits);
+                let verb = if request.permits == 1 { "was" } else { "were" };
+                format!(
+                    "The {subject} has {available} of {all} permits available, and {wanted} {verb} asked for"
+                )
+            }
+            Some(_) => {
+                format!("The permits of the {subject} that are available are reserved for another waiter")
+            }
+            None => format!("The {subject} has not {wanted} available"),
+        };
+        report::refused(answer, wait, format_args!("{wanted} of the {subject}"), busy, &holder)
+    }
+
+    /// Its name, for people: of a name beyond 200 bytes the server's key.
+    pub fn name(&self) -> String {
+        self.client.name_of(&self.key)
+    }
+
+    /// Where it is, for people, such as `memcached at 10.0.0.7:11211`.
+    pub fn server(&self) -> String {
+        self.client.server_name(self.route)
+    }
+
+    /// That there is none: [`Answer::NotFound`] with a sentence.
+    pub fn report_not_found(&self) -> Report {
+        let text = format!(
+            "There is no {}: nobody has set it up, it has expired, or it was torn down.",
+            self.subject()
+        );
+        Report::new(Answer::NotFound, text)
+    }
+
+    /// Other errors name the semaphore themselves.
+    fn said(&self, doing: &str, error: Error) -> Error {
+        match error.kind() {
+            ErrorKind::Invalid | ErrorKind::NotFound => error,
+            _ => error.during(format_args!("{doing} {}", self.key)),
+        }
+    }
+
+    /// What sentences are about.
+    pub(crate) fn subject(&self) -> Subject<'_> {
+        Subject { kind: "semaphore", client: &self.client, route: self.route, key: &self.key }
+    }
+
+    /// `seen` becomes how it was when it was refused the last time, if it was.
+    fn wait_for(
+        &self,
+        request: Request,
+        wait: &Wait<'_>,
+        seen: &Cell<Option<Seen>>,
+    ) -> Result<Waited<Permit>> {
         if request.permits == 0 {
             return Err(Error::invalid("No permits were asked for: ask for at least one."));
         }
         let process = fork::generation();
-        let mut attempt = Attempt::new(self, request)?;
+        let mut attempt = Attempt::new(self, request, seen)?;
         let hall = self.client.semaphore_waiters();
         let place = wait::Place { client: &self.client, route: self.route, key: &self.key, hall };
         let waited = wait::wait_for(&mut attempt, wait, &place);
@@ -181,13 +276,12 @@ impl Semaphore {
         {
             self.client.remember_stray_permits(self.route, &self.key, attempt.token(), until);
         }
-        let waited = waited.map_err(|error| match error.kind() {
+        waited.map_err(|error| match error.kind() {
             ErrorKind::Unreachable if attempt.may_have_left_something() => {
-                Error::unsettled(Some(error), "semaphore")
+                self.said("Acquiring", Error::unsettled(Some(error), "semaphore"))
             }
-            _ => error,
-        });
-        waited.map_err(|error| error.during(format_args!("Acquiring {}", self.key)))
+            _ => self.said("Acquiring", error),
+        })
     }
 
     /// Reads it.
@@ -225,10 +319,7 @@ impl Semaphore {
     fn create(&self, token: Token, life: u64) -> Result<Option<Seen>> {
         let known = Some(self.agreed.load(Ordering::Relaxed)).filter(|&known| known != 0);
         let Some(permits) = self.permits.map(|permits| known.unwrap_or(permits)) else {
-            return Err(Error::new(
-                ErrorKind::NotFound,
-                format!("There is no semaphore {}: nobody has set it up, or it was torn down.", self.key),
-            ));
+            return Err(Error::new(ErrorKind::NotFound, self.report_not_found().to_string()));
         };
         let Some(now) = self.client.time(self.route) else { return Ok(None) };
         // What the server's clock shows is known for sure once it has been read.

@@ -44,6 +44,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::client::Client;
+use crate::error::Answer;
 
 pub(crate) use drive::wait_for;
 pub(crate) use goal::{Goal, Place, Reserve, Stood};
@@ -91,6 +92,11 @@ impl<'a> Wait<'a> {
         self
     }
 
+    /// How long it waits at most; `None`: for as long as it takes.
+    pub(crate) fn limit(&self) -> Option<Duration> {
+        self.limit
+    }
+
     /// Whether its handle was cancelled.
     fn is_cancelled(&self) -> bool {
         self.cancel.is_some_and(Cancel::is_cancelled)
@@ -132,6 +138,19 @@ impl<T> Waited<T> {
         match self {
             Waited::Done(value) => Some(value),
             _ => None,
+        }
+    }
+
+    /// What was waited for, or the answer that came instead.
+    ///
+    /// # Errors
+    /// [`Answer::Busy`], [`Answer::TimedOut`] or [`Answer::Interrupted`].
+    pub fn into_result(self) -> Result<T, Answer> {
+        match self {
+            Waited::Done(value) => Ok(value),
+            Waited::Busy => Err(Answer::Busy),
+            Waited::TimedOut => Err(Answer::TimedOut),
+            Waited::Interrupted => Err(Answer::Interrupted),
         }
     }
 }

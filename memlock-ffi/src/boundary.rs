@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use memlock_core::{Answer, Error, ErrorKind, Result, Wait};
+use memlock_core::{Answer, Error, ErrorKind, Report, Result, Wait};
 
 /* The answers. Above zero: an ordinary "no". Below zero: a failure, of which memlock_last_error() tells more.
  * The numbers are fixed; the number of an answer that is withdrawn is not given to another. */
@@ -58,9 +58,14 @@ const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_V
     Err(_) => c"",
 };
 
-/// The sentence that belongs to the last failure (an answer below zero) of a memlock call in this thread;
-/// empty if there was none. The pointer is valid until the thread ends, and the same each time; the next failure
-/// writes another sentence there. Never NULL.
+/// One or more sentences about what the last call of this thread answered: which lock, which server, what
+/// happened and, where that was read, who holds it. Empty after MEMLOCK_OK.
+///
+/// Every call that answers a number sets it: to a sentence, or to nothing after MEMLOCK_OK. So it is never of an
+/// earlier call; copy it before the next one. Calls that give back no answer leave it as it is: those that close
+/// a handle, memlock_lock_is_held(), memlock_permit_is_held(), memlock_version(), memlock_describe() and this one.
+///
+/// The pointer is valid until the thread ends, and the same each time. Never NULL. At most 1023 bytes, in UTF-8.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlock_last_error() -> *const c_char {
     LAST_ERROR.with(|last| last.as_ptr().cast_const().cast())
@@ -78,34 +83,34 @@ pub extern "C" fn memlock_describe(answer: c_int) -> *const c_char {
     Answer::from_code(answer).map_or(c"That is no answer of memlock.", Answer::describe).as_ptr()
 }
 
-/// Runs an entry point's body: turns its error into a number and a sentence, and stops a panic, which must
-/// not unwind into C.
-pub(crate) fn enter(body: impl FnOnce() -> Result<Answer>) -> c_int {
-    let error = match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(answer)) => return answer.code(),
-        Ok(Err(error)) => error,
+/// Runs an entry point's body: turns what it answers into a number and the last error's sentence, and stops a
+/// panic, which must not unwind into C.
+pub(crate) fn enter<R: Into<Report>>(body: impl FnOnce() -> Result<R>) -> c_int {
+    let report = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(answer)) => answer.into(),
+        Ok(Err(error)) => error.into(),
         Err(panic) => {
-            Error::new(ErrorKind::Internal, format!("A bug in memlock was caught: {}.", said(panic.as_ref())))
+            let text = format!("A bug in memlock was caught: {}.", said(panic.as_ref()));
+            Report::new(Answer::Internal, text)
         }
     };
-    let answer = error.kind().answer().code();
-    // Some ordinary "no" of C is an error in Rust. The last error has nothing to tell of it.
-    if answer < 0 {
-        LAST_ERROR.set(kept(&error.to_string()));
-    }
-    answer
+    // What a callback did meanwhile has left its own sentence.
+    LAST_ERROR.with(|last| {
+        let room: &Cell<[u8]> = last;
+        let sentence = if report == Answer::Ok { "".into() } else { report.sentence() };
+        store(&sentence, room.as_slice_of_cells());
+    });
+    report.answer().code()
 }
 
-/// A sentence as C has it: without NULs, cut to fit at a character's boundary, and ended by one NUL.
-fn kept(sentence: &str) -> [u8; SENTENCE_SIZE] {
-    let mut room = [0; SENTENCE_SIZE];
+/// Writes a sentence as C has it: without NULs, cut to fit at a character's boundary, and ended by one NUL.
+fn store(sentence: &str, room: &[Cell<u8>]) {
     let mut end = sentence.len().min(SENTENCE_SIZE - 1);
     while !sentence.is_char_boundary(end) {
         end -= 1;
     }
     let bytes = sentence.bytes().take(end).filter(|&byte| byte != 0);
-    room.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
-    room
+    room.iter().zip(bytes.chain([0])).for_each(|(place, byte)| place.set(byte));
 }
 
 /// For entry points that answer nothing: stops a panic.
@@ -287,7 +292,8 @@ mod tests {
     #[test]
     fn a_sentence_always_fits_and_ends() {
         for sentence in ["", "a\0b", &"x".repeat(5000), &"ü".repeat(600)] {
-            let room = kept(sentence);
+            let mut room = [1; SENTENCE_SIZE];
+            store(sentence, Cell::from_mut(&mut room[..]).as_slice_of_cells());
             let text = CStr::from_bytes_until_nul(&room).unwrap().to_str().unwrap();
             assert!(sentence.replace('\0', "").starts_with(text));
         }
@@ -295,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_panic_stops_at_the_boundary() {
-        assert_eq!(enter(|| panic!("oh {}", "no")), MEMLOCK_INTERNAL);
+        assert_eq!(enter(|| -> Result<Answer> { panic!("oh {}", "no") }), MEMLOCK_INTERNAL);
         // SAFETY: the last error is a string of this thread.
         let sentence = unsafe { CStr::from_ptr(memlock_last_error()) };
         assert!(sentence.to_string_lossy().contains("oh no"));

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int};
 
-use memlock_core::{Answer, Counter, Result, Wait, Waited};
+use memlock_core::{Answer, Counter, Result, Wait};
 
 use crate::boundary::{enter, invalid, lent, limit, put, text};
 use crate::client::memlock_client;
@@ -47,8 +47,8 @@ pub unsafe extern "C" fn memlock_counter_set_up(
 pub unsafe extern "C" fn memlock_counter_try(client: *const memlock_client, key: *const c_char) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
-        let taken = unsafe { named(client, key) }?.try_acquire()?;
-        Ok(if taken { Answer::Ok } else { Answer::Busy })
+        let counter = unsafe { named(client, key) }?;
+        Ok(counter.report(counter.acquire_retrying(&Wait::NEVER)?, &Wait::NEVER))
     })
 }
 
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn memlock_counter_retry(
     enter(|| {
         // SAFETY: the caller's promise.
         let (counter, until) = unsafe { (named(client, key)?, until(client, wait_ms, wait)?) };
-        Ok(answer(counter.acquire_retrying(&until)?))
+        Ok(counter.report(counter.acquire_retrying(&until)?, &until))
     })
 }
 
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn memlock_counter_park(
     enter(|| {
         // SAFETY: the caller's promise.
         let (counter, until) = unsafe { (named(client, key)?, until(client, wait_ms, wait)?) };
-        Ok(answer(counter.acquire_parked(priority, &until)?))
+        Ok(counter.report(counter.acquire_parked(priority, &until)?, &until))
     })
 }
 
@@ -132,10 +132,11 @@ pub unsafe extern "C" fn memlock_counter_available(
             return Err(invalid("The argument \"available\" is NULL."));
         }
         // SAFETY: the caller's promise.
-        let Some(free) = (unsafe { named(client, key) })?.available()? else { return Ok(Answer::NotFound) };
+        let counter = unsafe { named(client, key) }?;
+        let Some(free) = counter.available()? else { return Ok(counter.report_not_found()) };
         // SAFETY: the caller's promise.
         unsafe { put(available, free, "available") }?;
-        Ok(Answer::Ok)
+        Ok(Answer::Ok.into())
     })
 }
 
@@ -161,13 +162,4 @@ unsafe fn until<'a>(
         Some(handle) => until.unless_cancelled(handle.of(unsafe { lent(client, "client") }?.number)?),
         None => until,
     })
-}
-
-fn answer(waited: Waited<()>) -> Answer {
-    match waited {
-        Waited::Done(()) => Answer::Ok,
-        Waited::Busy => Answer::Busy,
-        Waited::TimedOut => Answer::TimedOut,
-        Waited::Interrupted => Answer::Interrupted,
-    }
 }

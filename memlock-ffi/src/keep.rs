@@ -6,7 +6,7 @@ use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use memlock_core::{
-    Answer, Extension, Keep, Kept, Lock, Loss, Notice, Permit, Release, Result, Waited, fork,
+    Answer, Extension, Keep, Kept, Lock, Loss, Notice, Permit, Release, Report, Result, fork,
 };
 
 use crate::boundary::{invalid, millis, to_millis};
@@ -41,6 +41,7 @@ pub(crate) trait Leased: Sized {
     fn check(&self) -> Result<bool>;
     fn keep(self, keep: Keep) -> Result<Kept>;
     fn abandon(self);
+    fn report(&self, answer: Answer) -> Report;
 }
 
 impl Leased for Lock {
@@ -67,6 +68,10 @@ impl Leased for Lock {
     fn abandon(self) {
         self.abandon();
     }
+
+    fn report(&self, answer: Answer) -> Report {
+        self.report(answer)
+    }
 }
 
 impl Leased for Permit {
@@ -92,6 +97,10 @@ impl Leased for Permit {
 
     fn abandon(self) {
         self.abandon();
+    }
+
+    fn report(&self, answer: Answer) -> Report {
+        self.report(answer)
     }
 }
 
@@ -121,19 +130,30 @@ impl<L: Leased> Hold<L> {
         }
     }
 
-    pub(crate) fn extend(&mut self, lease_ms: i64) -> Result<Answer> {
-        let is_ours = self.is_ours();
-        match &mut self.state {
-            State::Plain(leased) => Ok(match leased.extend(millis(lease_ms)?)? {
-                Extension::Extended => Answer::Ok,
-                Extension::Lost => Answer::Lost,
-                Extension::NotHeld => Answer::NotHeld,
-            }),
-            State::Kept(..) if is_ours => Err(invalid(
-                "What is kept is renewed by itself, always for the lease that it was acquired with.",
-            )),
-            State::Kept(..) | State::Released => Ok(Answer::NotHeld),
+    /// The answer with a sentence about what this handle holds.
+    pub(crate) fn report(&self, answer: Answer) -> Report {
+        match &self.state {
+            State::Plain(leased) => leased.report(answer),
+            State::Kept(kept, _) => kept.report(answer),
+            State::Released => Report::new(
+                answer,
+                "The handle holds nothing: no thread could be started to renew its lease, and it was released.",
+            ),
         }
+    }
+
+    pub(crate) fn extend(&mut self, lease_ms: i64) -> Result<Report> {
+        let is_ours = self.is_ours();
+        let answer = match &mut self.state {
+            State::Plain(leased) => leased.extend(millis(lease_ms)?)?.into(),
+            State::Kept(..) if is_ours => {
+                return Err(invalid(
+                    "What is kept is renewed by itself, always for the lease that it was acquired with.",
+                ));
+            }
+            State::Kept(..) | State::Released => Answer::NotHeld,
+        };
+        Ok(self.report(answer))
     }
 
     pub(crate) fn keep(
@@ -141,7 +161,7 @@ impl<L: Leased> Hold<L> {
         max_hold_ms: i64,
         callback: memlock_keep_told,
         arg: *mut c_void,
-    ) -> Result<Answer> {
+    ) -> Result<Report> {
         let max_hold = match max_hold_ms {
             -1 => None,
             1.. => Some(millis(max_hold_ms)?),
@@ -151,14 +171,14 @@ impl<L: Leased> Hold<L> {
             }
         };
         match &self.state {
-            _ if !self.is_ours() => return Ok(Answer::NotHeld),
-            State::Released => return Ok(Answer::NotHeld),
+            _ if !self.is_ours() => return Ok(self.report(Answer::NotHeld)),
+            State::Released => return Ok(self.report(Answer::NotHeld)),
             State::Kept(..) => return Err(invalid("It is kept already.")),
-            State::Plain(leased) if leased.remaining().is_zero() => return Ok(Answer::Lost),
+            State::Plain(leased) if leased.remaining().is_zero() => return Ok(leased.report(Answer::Lost)),
             State::Plain(_) => {}
         }
         let State::Plain(leased) = std::mem::replace(&mut self.state, State::Released) else {
-            return Ok(Answer::NotHeld);
+            return Ok(self.report(Answer::NotHeld));
         };
         let told = callback.map(|function| Arc::new(Told::new(function, arg)));
         let tell = told.clone().map(|told| Box::new(move |notice| told.tell(notice)) as _);
@@ -168,12 +188,12 @@ impl<L: Leased> Hold<L> {
         if let Some(told) = told {
             told.begin();
         }
-        Ok(Answer::Ok)
+        Ok(Answer::Ok.into())
     }
 
     /// Releases what is kept; `None` when it is not. When this returns, nobody is told any more: unless it is the callback that
     /// calls this, it is not running either.
-    pub(crate) fn end_keeping(&self) -> Option<Result<Answer>> {
+    pub(crate) fn end_keeping(&self) -> Option<Result<Report>> {
         let State::Kept(kept, told) = &self.state else { return None };
         let released = kept.release();
         if let Some(told) = told
@@ -181,7 +201,7 @@ impl<L: Leased> Hold<L> {
         {
             told.end();
         }
-        Some(released.map(answer))
+        Some(released.map(|released| kept.report(released)))
     }
 
     /// As [`Hold::end_keeping`], before it is dropped.
@@ -196,32 +216,32 @@ impl<L: Leased> Hold<L> {
     }
 
     /// Ends it, after [`Hold::end_keeping`] answered this.
-    pub(crate) fn end(self, kept: Option<Result<Answer>>) -> Result<Answer> {
+    pub(crate) fn end(self, kept: Option<Result<Report>>) -> Result<Report> {
         match (self.state, kept) {
-            (State::Plain(mut leased), _) => {
-                let released = leased.release();
-                if released.is_err() {
+            (State::Plain(mut leased), _) => match leased.release() {
+                Ok(released) => Ok(leased.report(released.into())),
+                Err(error) => {
                     leased.abandon();
+                    Err(error)
                 }
-                released.map(answer)
-            }
+            },
             (State::Kept(kept, _), Some(Err(error))) => {
                 kept.abandon();
                 Err(error)
             }
             (_, Some(done)) => done,
-            (_, None) => Ok(Answer::NotHeld),
+            (_, None) => Ok(Answer::NotHeld.into()),
         }
     }
 
-    pub(crate) fn check(&self) -> Result<Answer> {
+    pub(crate) fn check(&self) -> Result<Report> {
         let there = match &self.state {
-            _ if !self.is_ours() => return Ok(Answer::NotHeld),
+            _ if !self.is_ours() => return Ok(self.report(Answer::NotHeld)),
             State::Plain(leased) => leased.check()?,
             State::Kept(kept, _) => kept.check()?,
-            State::Released => return Ok(Answer::NotHeld),
+            State::Released => return Ok(self.report(Answer::NotHeld)),
         };
-        Ok(if there { Answer::Ok } else { Answer::Lost })
+        Ok(self.report(if there { Answer::Ok } else { Answer::Lost }))
     }
 
     /// Why it was lost, or the ordinary "no".
@@ -256,24 +276,6 @@ impl<L: Leased> Hold<L> {
 
     fn is_ours(&self) -> bool {
         self.process == fork::generation()
-    }
-}
-
-/// What waiting gave, as a handle.
-pub(crate) fn waited<L: Leased>(waited: Waited<L>) -> std::result::Result<Hold<L>, Answer> {
-    match waited {
-        Waited::Done(leased) => Ok(Hold::new(leased)),
-        Waited::Busy => Err(Answer::Busy),
-        Waited::TimedOut => Err(Answer::TimedOut),
-        Waited::Interrupted => Err(Answer::Interrupted),
-    }
-}
-
-fn answer(released: Release) -> Answer {
-    match released {
-        Release::Released => Answer::Ok,
-        Release::Lost => Answer::Lost,
-        Release::NotHeld => Answer::NotHeld,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int};
 
 use memlock_core::distinct::Entries;
-use memlock_core::{Answer, DistinctList, Insertion, SetUp};
+use memlock_core::{Answer, DistinctList};
 
 use crate::boundary::{bytes, enter, give, invalid, lent, lent_mut, millis, put, quietly, take_back, text};
 use crate::client::memlock_client;
@@ -76,10 +76,7 @@ pub unsafe extern "C" fn memlock_list_set_up(
     enter(|| {
         // SAFETY: the caller's promise.
         let mut opened = unsafe { named(client, session, list) }?;
-        let answer = match opened.set_up(millis(duration_ms)?)? {
-            SetUp::Created => Answer::Ok,
-            SetUp::Joined => Answer::Exists,
-        };
+        let answer = Answer::from(opened.set_up(millis(duration_ms)?)?);
         // SAFETY: the caller's promise.
         unsafe { put(list, give(memlock_list(opened)), "list") }?;
         Ok(answer)
@@ -127,12 +124,12 @@ pub unsafe extern "C" fn memlock_list_insert(
     enter(|| {
         // SAFETY: the caller's promise.
         let (list, key) = unsafe { (lent_mut(list, "list")?, bytes(key, len, "key")?) };
-        let Some(insertion) = list.0.insert(key)? else { return Ok(Answer::NotFound) };
+        let Some(insertion) = list.0.insert(key)? else { return Ok(list.0.report_not_found()) };
         if !id.is_null() {
             // SAFETY: the caller's promise.
             unsafe { put(id, insertion.id(), "id") }?;
         }
-        Ok(answer(insertion))
+        Ok(Answer::from(insertion).into())
     })
 }
 
@@ -154,7 +151,7 @@ pub unsafe extern "C" fn memlock_list_insert_many(
         // SAFETY: the caller's promise.
         let list = unsafe { lent_mut(list, "list") }?;
         if count == 0 {
-            return Ok(Answer::Ok);
+            return Ok(Answer::Ok.into());
         }
         if keys.is_null() || insertions.is_null() || count > isize::MAX as usize / size_of::<memlock_bytes>()
         {
@@ -165,13 +162,13 @@ pub unsafe extern "C" fn memlock_list_insert_many(
         // SAFETY: the caller's promise.
         let given = given.iter().map(|key| unsafe { bytes(key.data, key.len, "key") });
         let given = given.collect::<memlock_core::Result<Vec<&[u8]>>>()?;
-        let Some(done) = list.0.insert_many(&given)? else { return Ok(Answer::NotFound) };
+        let Some(done) = list.0.insert_many(&given)? else { return Ok(list.0.report_not_found()) };
         for (place, insertion) in done.into_iter().enumerate() {
-            let known = memlock_insertion { id: insertion.id(), answer: answer(insertion).code() };
+            let known = memlock_insertion { id: insertion.id(), answer: Answer::from(insertion).code() };
             // SAFETY: there is room for `count`, and as many answers as keys.
             unsafe { insertions.add(place).write(known) };
         }
-        Ok(Answer::Ok)
+        Ok(Answer::Ok.into())
     })
 }
 
@@ -190,10 +187,10 @@ pub unsafe extern "C" fn memlock_list_id(
     enter(|| {
         // SAFETY: the caller's promise.
         let (list, key) = unsafe { (lent_mut(list, "list")?, bytes(key, len, "key")?) };
-        let Some(found) = list.0.id(key)? else { return Ok(Answer::NotFound) };
+        let Some(found) = list.0.id(key)? else { return Ok(list.0.report_not_found()) };
         // SAFETY: the caller's promise.
         unsafe { put(id, found.unwrap_or(0), "id") }?;
-        Ok(Answer::Ok)
+        Ok(Answer::Ok.into())
     })
 }
 
@@ -206,10 +203,11 @@ pub unsafe extern "C" fn memlock_list_id(
 pub unsafe extern "C" fn memlock_list_count(list: *mut memlock_list, count: *mut u64) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
-        let Some(found) = unsafe { lent_mut(list, "list") }?.0.count()? else { return Ok(Answer::NotFound) };
+        let list = &mut unsafe { lent_mut(list, "list") }?.0;
+        let Some(found) = list.count()? else { return Ok(list.report_not_found()) };
         // SAFETY: the caller's promise.
         unsafe { put(count, found, "count") }?;
-        Ok(Answer::Ok)
+        Ok(Answer::Ok.into())
     })
 }
 
@@ -222,7 +220,8 @@ pub unsafe extern "C" fn memlock_list_count(list: *mut memlock_list, count: *mut
 pub unsafe extern "C" fn memlock_list_tear_down(list: *mut memlock_list) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
-        Ok(if unsafe { lent_mut(list, "list") }?.0.tear_down()? { Answer::Ok } else { Answer::NotFound })
+        let list = &mut unsafe { lent_mut(list, "list") }?.0;
+        Ok(if list.tear_down()? { Answer::Ok.into() } else { list.report_not_found() })
     })
 }
 
@@ -237,12 +236,11 @@ pub unsafe extern "C" fn memlock_list_walk(list: *mut memlock_list, walk: *mut *
         // SAFETY: the caller's promise.
         unsafe { put(walk, std::ptr::null_mut(), "walk") }?;
         // SAFETY: the caller's promise.
-        let Some(entries) = unsafe { lent_mut(list, "list") }?.0.entries()? else {
-            return Ok(Answer::NotFound);
-        };
+        let list = &mut unsafe { lent_mut(list, "list") }?.0;
+        let Some(entries) = list.entries()? else { return Ok(list.report_not_found()) };
         // SAFETY: the caller's promise.
         unsafe { put(walk, give(memlock_walk { entries, current: Vec::new() }), "walk") }?;
-        Ok(Answer::Ok)
+        Ok(Answer::Ok.into())
     })
 }
 
@@ -289,11 +287,4 @@ pub unsafe extern "C" fn memlock_walk_next(
 pub unsafe extern "C" fn memlock_walk_close(walk: *mut memlock_walk) {
     // SAFETY: the caller's promise.
     quietly(|| drop(unsafe { take_back(walk) }));
-}
-
-fn answer(insertion: Insertion) -> Answer {
-    match insertion {
-        Insertion::First(_) => Answer::Ok,
-        Insertion::Duplicate(_) => Answer::Duplicate,
-    }
 }

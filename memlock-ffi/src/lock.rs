@@ -3,14 +3,14 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;
 
-use memlock_core::{Answer, Lock, Waited};
+use memlock_core::{Answer, Lock};
 
 use crate::boundary::{
     enter, fixed, give, invalid, lent, lent_mut, limit, millis, put, quietly, span, take_back, text,
     to_millis,
 };
 use crate::client::memlock_client;
-use crate::keep::{Hold, memlock_keep_told, waited};
+use crate::keep::{Hold, memlock_keep_told};
 use crate::wait::memlock_wait;
 
 /// A mutex that is held. Use it from one thread at a time; reading its fence and its remaining time is allowed
@@ -92,16 +92,16 @@ pub unsafe extern "C" fn memlock_mutex_lock_wait(
         if let Some(handle) = unsafe { wait.as_ref() } {
             until = until.unless_cancelled(handle.of(client.number)?);
         }
-        let held = mutex.lock_with(&until)?;
-        let fence = if let Waited::Done(held) = &held { held.fence() } else { 0 };
-        Ok(match waited(held) {
-            Ok(hold) => {
+        match mutex.lock_or_report(&until) {
+            Ok(Ok(held)) => {
+                let (fence, hold) = (held.fence(), Hold::new(held));
                 // SAFETY: as above.
                 unsafe { put(lock, give(memlock_lock { hold, fence }), "lock") }?;
-                Answer::Ok
+                Ok(Answer::Ok.into())
             }
-            Err(answer) => answer,
-        })
+            Ok(Err(report)) => Ok(report),
+            Err(error) => Err(error),
+        }
     })
 }
 
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn memlock_unlock(lock: *mut memlock_lock) -> c_int {
         let kept = unsafe { lent(lock, "lock") }?.hold.end_keeping();
         // SAFETY: the caller's promise.
         let lock = unsafe { take_back(lock) };
-        lock.map_or(Ok(Answer::NotHeld), |lock| lock.hold.end(kept))
+        lock.map_or(Ok(Answer::NotHeld.into()), |lock| lock.hold.end(kept))
     })
 }
 
@@ -252,9 +252,9 @@ pub unsafe extern "C" fn memlock_lock_wait_lost(
             Ok(loss) => {
                 // SAFETY: the caller's promise.
                 unsafe { put(why, loss, "why") }?;
-                Ok(Answer::Lost)
+                Ok(lock.hold.report(Answer::Lost))
             }
-            Err(answer) => Ok(answer),
+            Err(answer) => Ok(lock.hold.report(answer)),
         }
     })
 }
@@ -312,9 +312,8 @@ pub unsafe extern "C" fn memlock_mutex_owner(
         // SAFETY: the caller's promise.
         let (client, name) = unsafe { (lent(client, "client")?, text(name, "name")?) };
         // The lease does not matter for looking.
-        let Some(seen) = client.core.mutex(name, Duration::from_secs(1))?.owner()? else {
-            return Ok(Answer::NotHeld);
-        };
+        let mutex = client.core.mutex(name, Duration::from_secs(1))?;
+        let Some(seen) = mutex.owner()? else { return Ok(mutex.report_not_held()) };
         let record = seen.record.as_ref();
         let known = memlock_owner {
             token: fixed(&seen.token()),
@@ -325,7 +324,7 @@ pub unsafe extern "C" fn memlock_mutex_owner(
         };
         // SAFETY: the caller's promise.
         unsafe { put(owner, known, "owner") }?;
-        Ok(Answer::Busy)
+        Ok(mutex.report_held_by(&seen))
     })
 }
 
@@ -347,6 +346,6 @@ pub unsafe extern "C" fn memlock_mutex_force_unlock(
             unsafe { (lent(client, "client")?, text(name, "name")?, text(token, "token")?) };
         let mutex = client.core.mutex(name, Duration::from_secs(1))?;
         let taken = mutex.force_unlock(&String::from_utf8_lossy(token))?;
-        Ok(if taken { Answer::Ok } else { Answer::NotHeld })
+        Ok(if taken { Answer::Ok.into() } else { mutex.report_not_held() })
     })
 }

@@ -2,14 +2,13 @@
 
 use std::ffi::{c_char, c_int};
 
-use memlock_core::semaphore::Status;
-use memlock_core::{Answer, Request, Result, Semaphore, SetUp};
+use memlock_core::{Answer, Request, Semaphore};
 
 use crate::boundary::{
     enter, fixed, give, invalid, lent, limit, millis, put, quietly, take_back, text, to_millis,
 };
 use crate::client::memlock_client;
-use crate::keep::waited;
+use crate::keep::Hold;
 use crate::lock::MEMLOCK_TOKEN_SIZE;
 use crate::wait::memlock_wait;
 
@@ -167,15 +166,14 @@ pub unsafe extern "C" fn memlock_semaphore_acquire_wait(
         if let Some(handle) = unsafe { wait.as_ref() } {
             until = until.unless_cancelled(handle.of(semaphore.client)?);
         }
-        let held = semaphore.core.acquire_with(wanted, &until)?;
-        let permits = wanted.permits;
-        Ok(match waited(held) {
-            Ok(hold) => {
+        Ok(match semaphore.core.acquire_or_report(wanted, &until)? {
+            Ok(held) => {
+                let held = memlock_permit { hold: Hold::new(held), permits: wanted.permits };
                 // SAFETY: as above.
-                unsafe { put(permit, give(memlock_permit { hold, permits }), "permit") }?;
-                Answer::Ok
+                unsafe { put(permit, give(held), "permit") }?;
+                Answer::Ok.into()
             }
-            Err(answer) => answer,
+            Err(report) => report,
         })
     })
 }
@@ -198,10 +196,8 @@ pub unsafe extern "C" fn memlock_semaphore_set_up(
 ) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
-        Ok(match unsafe { lent(semaphore, "semaphore") }?.core.set_up(millis(life_ms)?)? {
-            SetUp::Created => Answer::Ok,
-            SetUp::Joined => Answer::Exists,
-        })
+        let set_up = unsafe { lent(semaphore, "semaphore") }?.core.set_up(millis(life_ms)?)?;
+        Ok(Answer::from(set_up))
     })
 }
 
@@ -217,8 +213,8 @@ pub unsafe extern "C" fn memlock_semaphore_set_up(
 pub unsafe extern "C" fn memlock_semaphore_tear_down(semaphore: *const memlock_semaphore) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
-        let found = unsafe { lent(semaphore, "semaphore") }?.core.tear_down()?;
-        Ok(if found { Answer::Ok } else { Answer::NotFound })
+        let semaphore = &unsafe { lent(semaphore, "semaphore") }?.core;
+        Ok(if semaphore.tear_down()? { Answer::Ok.into() } else { semaphore.report_not_found() })
     })
 }
 
@@ -238,8 +234,9 @@ pub unsafe extern "C" fn memlock_semaphore_resize(
 ) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
-        let before = unsafe { lent(semaphore, "semaphore") }?.core.resize(permits)?;
-        Ok(if before.is_some() { Answer::Ok } else { Answer::NotFound })
+        let semaphore = &unsafe { lent(semaphore, "semaphore") }?.core;
+        let before = semaphore.resize(permits)?;
+        Ok(if before.is_some() { Answer::Ok.into() } else { semaphore.report_not_found() })
     })
 }
 
@@ -261,10 +258,11 @@ pub unsafe extern "C" fn memlock_semaphore_available(
             return Err(invalid("The argument \"available\" is NULL."));
         }
         // SAFETY: the caller's promise.
-        let Some(status) = (unsafe { status(semaphore) })? else { return Ok(Answer::NotFound) };
+        let semaphore = &unsafe { lent(semaphore, "semaphore") }?.core;
+        let Some(status) = semaphore.status()? else { return Ok(semaphore.report_not_found()) };
         // SAFETY: the caller's promise.
         unsafe { put(available, status.available, "available") }?;
-        Ok(Answer::Ok)
+        Ok(Answer::Ok.into())
     })
 }
 
@@ -291,7 +289,8 @@ pub unsafe extern "C" fn memlock_semaphore_holders(
             return Err(invalid("The argument \"holders\" is NULL."));
         }
         // SAFETY: the caller's promise.
-        let Some(status) = (unsafe { status(semaphore) })? else { return Ok(Answer::NotFound) };
+        let semaphore = &unsafe { lent(semaphore, "semaphore") }?.core;
+        let Some(status) = semaphore.status()? else { return Ok(semaphore.report_not_found()) };
         for (place, holder) in status.holders.iter().take(room).enumerate() {
             let known = memlock_holder {
                 token: fixed(&holder.token.to_string()),
@@ -306,13 +305,6 @@ pub unsafe extern "C" fn memlock_semaphore_holders(
         }
         // SAFETY: the caller's promise.
         unsafe { put(count, status.holders.len(), "count") }?;
-        Ok(Answer::Ok)
+        Ok(Answer::Ok.into())
     })
-}
-
-/// # Safety
-/// As [`memlock_semaphore_available`].
-unsafe fn status(semaphore: *const memlock_semaphore) -> Result<Option<Status>> {
-    // SAFETY: the caller's promise.
-    unsafe { lent(semaphore, "semaphore") }?.core.status()
 }

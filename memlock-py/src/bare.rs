@@ -1,6 +1,6 @@
 //! Burton's six functions, and those of the semaphore in the same manner, on the process's default client.
 
-use memlock_core::{Answer, Result, bare};
+use memlock_core::{Answer, Report, Result, bare};
 use pyo3::prelude::*;
 
 use crate::args::{Name, Seconds, Whole};
@@ -38,8 +38,8 @@ pub(crate) fn cancel_waits(py: Python<'_>) -> PyResult<()> {
 #[pyfunction]
 #[pyo3(text_signature = "(mutex_key, duration)")]
 pub(crate) fn mutex_lock(py: Python<'_>, mutex_key: Name, duration: Seconds) -> PyResult<bool> {
-    let answer = wait(py, None, None, |wait| Ok(bare::lock(&mutex_key.0, duration.0, wait)))?;
-    done_or(py, answer, None, (Kind::Mutex, &mutex_key))
+    let report = wait(py, None, None, |wait| Ok(bare::lock(&mutex_key.0, duration.0, wait)))?;
+    done_or(py, report, None, (Kind::Mutex, &mutex_key))
 }
 
 /// As mutex_lock(), but tries once: True when it is locked now, False when another holds it.
@@ -91,8 +91,8 @@ pub(crate) fn semaphore_set_up(
 #[pyfunction]
 #[pyo3(text_signature = "(name, duration)")]
 pub(crate) fn semaphore_acquire(py: Python<'_>, name: Name, duration: Seconds) -> PyResult<bool> {
-    let answer = wait(py, None, None, |wait| Ok(bare::acquire(&name.0, duration.0, wait)))?;
-    done_or(py, answer, None, (Kind::Semaphore, &name))
+    let report = wait(py, None, None, |wait| Ok(bare::acquire(&name.0, duration.0, wait)))?;
+    done_or(py, report, None, (Kind::Semaphore, &name))
 }
 
 /// As semaphore_acquire(), but tries once: True when the process has a permit now, False when none is available.
@@ -160,25 +160,25 @@ fn ask(
     py: Python<'_>,
     no: Option<Answer>,
     subject: (Kind, &Name),
-    body: impl FnOnce() -> Result<Answer> + Send,
+    body: impl FnOnce() -> Result<Report> + Send,
 ) -> PyResult<bool> {
-    let answer = call(py, || Ok(body()))?;
-    done_or(py, answer, no, subject)
+    let report = call(py, || Ok(body()))?;
+    done_or(py, report, no, subject)
 }
 
 /// True for "done", False for the ordinary "no" of this function, and an exception for anything
 /// else.
 fn done_or(
     py: Python<'_>,
-    answer: Result<Answer>,
+    report: Result<Report>,
     no: Option<Answer>,
     (kind, name): (Kind, &Name),
 ) -> PyResult<bool> {
     let subject = || Subject::of_default(kind, &name.0).map_err(|error| raise_core(py, &error));
-    match answer {
-        Ok(Answer::Ok) => Ok(true),
-        Ok(answer) if Some(answer) == no => Ok(false),
-        Ok(answer) => Err(subject()?.raise_plain(py, answer)),
-        Err(error) => Err(subject()?.failed(py, &error)),
+    let report = report.unwrap_or_else(Report::from);
+    match report.answer() {
+        Answer::Ok => Ok(true),
+        answer if Some(answer) == no => Ok(false),
+        _ => Err(subject()?.reported(py, &report)),
     }
 }

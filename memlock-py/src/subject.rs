@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use memlock_core::name::Key;
 use memlock_core::store::Route;
-use memlock_core::{Answer, Cancel, Error, ErrorKind, Extension, Release, Result, Wait, Waited, bare};
+use memlock_core::{Answer, Cancel, Error, Extension, Release, Report, Result, Wait, Waited, bare};
 use pyo3::prelude::*;
 
 use crate::args::Name;
@@ -131,14 +131,19 @@ impl Subject {
 
     /// The exception of a failure in the core.
     pub(crate) fn failed(&self, py: Python<'_>, error: &Error) -> PyErr {
-        let said = error.to_string();
+        self.reported(py, &Report::new(error.kind().answer(), error.to_string()))
+    }
+
+    /// The exception of an answer that brings its own sentence.
+    pub(crate) fn reported(&self, py: Python<'_>, report: &Report) -> PyErr {
+        let said = report.sentence();
         // Most say so themselves.
         let names = [format!(":{}", self.name), format!("\"{}\"", self.name)];
         let is_named = names.iter().any(|name| said.contains(name)) && said.contains(&*self.server);
-        let sentence = if is_named { said } else { format!("{self}: {said}") };
-        match (error.kind(), self.missing_kind()) {
-            (ErrorKind::NotFound, Some(special)) => raise_special(py, special, sentence),
-            _ => raise(py, error.kind().answer(), sentence),
+        let sentence = if is_named { said.into_owned() } else { format!("{self}: {said}") };
+        match (report.answer(), self.missing_kind()) {
+            (Answer::NotFound, Some(special)) => raise_special(py, special, sentence),
+            (answer, _) => raise(py, answer, sentence),
         }
     }
 

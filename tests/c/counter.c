@@ -59,7 +59,7 @@ static void without_an_item_nothing_is_found(void) {
     ANSWERS(MEMLOCK_NOT_FOUND, memlock_counter_release(client, "nowhere"));
     ANSWERS(MEMLOCK_NOT_FOUND, memlock_counter_available(client, "nowhere", &free_ones));
     CHECK(free_ones == 77 && !plain_has("nowhere"));
-    SAYS("the last error");
+    SAYS("There is no counter \"nowhere\" on memcached at ");
 }
 
 static void what_is_no_number_is_left_alone(void) {

@@ -150,8 +150,8 @@ static void what_nobody_has_set_up_is_not_found(void) {
     ANSWERS(MEMLOCK_NOT_FOUND, memlock_semaphore_available(semaphore, &number));
     ANSWERS(MEMLOCK_NOT_FOUND, memlock_semaphore_holders(semaphore, NULL, 0, &count));
     CHECK(number == 77 && count == 77 && !plain_has("semaphore:nowhere"));
-    /* It is no failure. */
-    SAYS("the last error");
+    /* Each of them says so, and what failed before is forgotten. */
+    SAYS("There is no semaphore \"nowhere\" on memcached at ");
     memlock_semaphore_close(semaphore);
 }
 

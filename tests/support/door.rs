@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use memlock_core::Answer;
+use memlock_core::{Answer, Report};
 
 mod c;
 mod rust;
@@ -13,12 +13,12 @@ mod rust;
 pub use c::C;
 pub use rust::Rust;
 
-/// An answer that is not the hoped-for one, and the sentence if it is a failure.
+/// An answer that is not the hoped-for one, with its sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct No {
     /// Which row of the table.
     pub answer: Answer,
-    /// What the user would read; empty for an ordinary "no".
+    /// What the user would read.
     pub sentence: String,
 }
 
@@ -91,9 +91,8 @@ pub trait Listed: Send {
     fn tear_down(&mut self) -> Outcome<()>;
 }
 
-impl No {
-    /// An ordinary "no".
-    pub fn ordinary(answer: Answer) -> No {
-        No { answer, sentence: String::new() }
+impl From<Report> for No {
+    fn from(report: Report) -> No {
+        No { answer: report.answer(), sentence: report.to_string() }
     }
 }

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use super::{MOST, default_client, holdings, this_thread};
-use crate::distinct::SetUp;
+use super::{MOST, default_client, existing_client, holdings, this_thread};
 use crate::error::{Answer, ErrorKind, Result};
-use crate::mutex::Release;
 use crate::name::check_name;
+use crate::report::Report;
 use crate::semaphore::{Permit, Semaphore};
+use crate::wait::Wait;
 use crate::wait::entries::Request;
-use crate::wait::{Wait, Waited};
 
 /// Any lease will do for what is not acquired.
 const NO_LEASE: Duration = Duration::from_secs(1);
@@ -24,12 +23,9 @@ pub(super) struct Held {
 ///
 /// # Errors
 /// As [`Semaphore::set_up`].
-pub fn semaphore_set_up(name: &[u8], permits: u32, duration: Duration) -> Result<Answer> {
+pub fn semaphore_set_up(name: &[u8], permits: u32, duration: Duration) -> Result<Report> {
     let semaphore = default_client()?.semaphore(name, permits, NO_LEASE)?;
-    Ok(match semaphore.set_up(duration)? {
-        SetUp::Created => Answer::Ok,
-        SetUp::Joined => Answer::Exists,
-    })
+    Ok(Answer::from(semaphore.set_up(duration)?).into())
 }
 
 /// Acquires a permit for at most `duration`, waiting for it as long as it takes: [`Answer::Ok`], [`Answer::Interrupted`], or
@@ -37,7 +33,7 @@ pub fn semaphore_set_up(name: &[u8], permits: u32, duration: Duration) -> Result
 ///
 /// # Errors
 /// As [`Semaphore::acquire_with`].
-pub fn semaphore_acquire(name: &[u8], duration: Duration) -> Result<Answer> {
+pub fn semaphore_acquire(name: &[u8], duration: Duration) -> Result<Report> {
     acquire(name, duration, &Wait::FOREVER)
 }
 
@@ -45,7 +41,7 @@ pub fn semaphore_acquire(name: &[u8], duration: Duration) -> Result<Answer> {
 ///
 /// # Errors
 /// As [`Semaphore::acquire_with`].
-pub fn semaphore_acquire_nonblock(name: &[u8], duration: Duration) -> Result<Answer> {
+pub fn semaphore_acquire_nonblock(name: &[u8], duration: Duration) -> Result<Report> {
     acquire(name, duration, &Wait::NEVER)
 }
 
@@ -53,14 +49,14 @@ pub fn semaphore_acquire_nonblock(name: &[u8], duration: Duration) -> Result<Ans
 ///
 /// # Errors
 /// As [`Semaphore::acquire_with`].
-pub fn acquire(name: &[u8], duration: Duration, wait: &Wait<'_>) -> Result<Answer> {
+pub fn acquire(name: &[u8], duration: Duration, wait: &Wait<'_>) -> Result<Report> {
     let semaphore = known(name, duration)?;
-    let waited = match semaphore.acquire_with(Request::default(), wait) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Answer::NotFound),
-        waited => waited?,
+    let acquired = match semaphore.acquire_or_report(Request::default(), wait) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(error.into()),
+        acquired => acquired?,
     };
-    Ok(match waited {
-        Waited::Done(permit) => {
+    Ok(match acquired {
+        Ok(permit) => {
             let held = Held { permit, thread: this_thread() };
             let mut holdings = holdings();
             holdings.permits.entry(name.to_vec()).or_default().push(held);
@@ -68,11 +64,9 @@ pub fn acquire(name: &[u8], duration: Duration, wait: &Wait<'_>) -> Result<Answe
                 holdings.semaphores.clear();
             }
             holdings.semaphores.insert(name.to_vec(), semaphore);
-            Answer::Ok
+            Answer::Ok.into()
         }
-        Waited::Busy => Answer::Busy,
-        Waited::TimedOut => Answer::TimedOut,
-        Waited::Interrupted => Answer::Interrupted,
+        Err(report) => report,
     })
 }
 
@@ -81,10 +75,19 @@ pub fn acquire(name: &[u8], duration: Duration, wait: &Wait<'_>) -> Result<Answe
 ///
 /// # Errors
 /// [`ErrorKind::Unreachable`] or [`ErrorKind::Unknown`]: it is still held, and may be released again.
-pub fn semaphore_release(name: &[u8]) -> Result<Answer> {
+pub fn semaphore_release(name: &[u8]) -> Result<Report> {
     check_name(name)?;
     let mut holding = holdings();
-    let Some(held) = holding.permits.get_mut(name) else { return Ok(Answer::NotHeld) };
+    let Some(held) = holding.permits.get_mut(name) else {
+        drop(holding);
+        let text = "is held by this process: it acquired none, or has released them";
+        return Ok(match existing_client().map(|client| client.open_semaphore(name, NO_LEASE)) {
+            Some(Ok(semaphore)) => {
+                Report::new(Answer::NotHeld, format!("No permit of the {} {text}.", semaphore.subject()))
+            }
+            _ => Answer::NotHeld.into(),
+        });
+    };
     let thread = this_thread();
     let mut held = held.remove(held.iter().rposition(|held| held.thread == thread).unwrap_or(0));
     if holding.permits.get(name).is_some_and(Vec::is_empty) {
@@ -92,9 +95,7 @@ pub fn semaphore_release(name: &[u8]) -> Result<Answer> {
     }
     drop(holding);
     match held.permit.release() {
-        Ok(Release::Released) => Ok(Answer::Ok),
-        Ok(Release::Lost) => Ok(Answer::Lost),
-        Ok(Release::NotHeld) => Ok(Answer::NotHeld),
+        Ok(released) => Ok(held.permit.report(released)),
         Err(error) => {
             holdings().permits.entry(name.to_vec()).or_default().push(held);
             Err(error)
@@ -107,8 +108,9 @@ pub fn semaphore_release(name: &[u8]) -> Result<Answer> {
 ///
 /// # Errors
 /// As [`Semaphore::tear_down`].
-pub fn semaphore_tear_down(name: &[u8]) -> Result<Answer> {
-    Ok(if known(name, NO_LEASE)?.tear_down()? { Answer::Ok } else { Answer::NotFound })
+pub fn semaphore_tear_down(name: &[u8]) -> Result<Report> {
+    let semaphore = known(name, NO_LEASE)?;
+    Ok(if semaphore.tear_down()? { Answer::Ok.into() } else { semaphore.report_not_found() })
 }
 
 /// The semaphore as this process knows it, which saves looks at the server.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{DistinctList, GRACE, Generation, KeyItem};
 use crate::client::ATTEMPTS;
 use crate::clock::Moment;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::flaw::{self, Flaw};
 use crate::name::{Key, check_member};
 use crate::owner::Token;
@@ -29,6 +29,15 @@ pub enum Insertion {
     First(u64),
     /// It was in the list already, with this id.
     Duplicate(u64),
+}
+
+impl From<Insertion> for Answer {
+    fn from(insertion: Insertion) -> Answer {
+        match insertion {
+            Insertion::First(_) => Answer::Ok,
+            Insertion::Duplicate(_) => Answer::Duplicate,
+        }
+    }
 }
 
 impl Insertion {

@@ -1,5 +1,7 @@
 //! Acquiring: one acquisition on its way to the lock.
 
+use std::cell::Cell;
+
 use super::lock::{Grant, Turn};
 use super::reserve::{Reservations, Reserver};
 use super::{Lock, Mutex, SUSPICIOUS_DELAY};
@@ -9,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::flaw::{self, Flaw};
 use crate::lease::Lease;
 use crate::owner::{OwnerRecord, RINGS, Token, is_ours};
+use crate::report::SeenHolder;
 use crate::store::{Op, Reply, Version};
 use crate::wait::entries::WaitId;
 use crate::wait::plan::Seen;
@@ -38,10 +41,12 @@ pub(super) struct Attempt<'a> {
     /// A lock that was granted, and not believed in, could not be let go of.
     left: bool,
     turn: Reservations,
+    /// Whom we saw holding it the last time that we looked.
+    holder: &'a Cell<SeenHolder>,
 }
 
 impl<'a> Attempt<'a> {
-    pub(super) fn new(mutex: &'a Mutex) -> Result<Attempt<'a>> {
+    pub(super) fn new(mutex: &'a Mutex, holder: &'a Cell<SeenHolder>) -> Result<Attempt<'a>> {
         let identity = mutex.client.identity()?;
         let token = identity.token();
         let value = identity.record(token, mutex.client.clock());
@@ -56,6 +61,7 @@ impl<'a> Attempt<'a> {
             rings: false,
             left: false,
             turn: Reservations::default(),
+            holder,
         })
     }
 
@@ -116,7 +122,7 @@ impl<'a> Attempt<'a> {
             // That token is used up: what is left of it, if anything, is to be taken off.
             let rings = self.rings;
             let turn = std::mem::take(&mut self.turn);
-            *self = Attempt { left, turn, ..Attempt::new(self.mutex)? };
+            *self = Attempt { left, turn, ..Attempt::new(self.mutex, self.holder)? };
             if rings {
                 self.will_wait();
             }
@@ -213,6 +219,7 @@ impl Goal for Attempt<'_> {
         let Reply::Value(item) = reply else { return Ok(Seen::Free) };
         // A plain client's lock is left as it is; and its holder rings nobody.
         let Some(record) = OwnerRecord::parse(&item.value) else {
+            self.holder.set(SeenHolder::Plain);
             return Ok(Seen::Held { rings: false, left: item.remaining });
         };
         if record.token == self.token {
@@ -226,6 +233,9 @@ impl Goal for Attempt<'_> {
             && self.mutex.remove(item.version)?
         {
             return Ok(Seen::Free);
+        }
+        if record.reserved_for.is_none() {
+            self.holder.set(SeenHolder::Memlock { host: record.host, pid: record.pid, others: 0 });
         }
         let seen =
             if record.rings { Seen::Held { rings: true, left: None } } else { self.tell_the_holder()? };

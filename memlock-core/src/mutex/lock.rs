@@ -8,12 +8,13 @@ use super::ring_next;
 use super::settle::{Settled, Step};
 use crate::client::Client;
 use crate::clock::Moment;
-use crate::error::{Error, Result};
+use crate::error::{Answer, Error, Result};
 use crate::flaw::{self, Flaw};
 use crate::fork;
 use crate::lease::Lease;
 use crate::name::Key;
 use crate::owner::{Token, is_ours};
+use crate::report::{self, LeaseState, Report, Subject};
 use crate::store::{Item, Op, Reply, Route, Version};
 use crate::wait::bell::{Behind, Ring};
 use crate::wait::entries::WaitId;
@@ -52,6 +53,8 @@ pub struct Lock {
     /// Set when a request of ours may still be under way: until when to look for what it may have left.
     pub(super) stray: Option<Moment>,
     pub(super) lease: Lease,
+    /// The lease that the deadline is of: that of the last extension.
+    pub(super) last_lease: Lease,
     /// Others may be waiting: our record says that we ring, so the queue is looked at when we let go.
     pub(super) rings: bool,
     /// Under which ids we stood in the queue; they are taken off when we let go.
@@ -112,6 +115,26 @@ pub enum Extension {
     NotHeld,
 }
 
+impl From<Release> for Answer {
+    fn from(release: Release) -> Answer {
+        match release {
+            Release::Released => Answer::Ok,
+            Release::Lost => Answer::Lost,
+            Release::NotHeld => Answer::NotHeld,
+        }
+    }
+}
+
+impl From<Extension> for Answer {
+    fn from(extension: Extension) -> Answer {
+        match extension {
+            Extension::Extended => Answer::Ok,
+            Extension::Lost => Answer::Lost,
+            Extension::NotHeld => Answer::NotHeld,
+        }
+    }
+}
+
 impl Lock {
     pub(super) fn new(grant: Grant) -> Lock {
         let Grant { client, route, key, token, value, rings, version, fence, lease, sent, stray, turn } =
@@ -134,6 +157,7 @@ impl Lock {
             release_failed: false,
             stray,
             lease,
+            last_lease: lease,
             rings,
             stood: Vec::new(),
             unrung: false,
@@ -156,6 +180,30 @@ impl Lock {
     /// does no harm.
     pub fn fence(&self) -> u64 {
         self.fence
+    }
+
+    /// The mutex's name, for people: of a name beyond 200 bytes the server's key.
+    pub fn name(&self) -> String {
+        self.client.name_of(&self.key)
+    }
+
+    /// Where it is, for people, such as `memcached at 10.0.0.7:11211`.
+    pub fn server(&self) -> String {
+        self.client.server_name(self.route)
+    }
+
+    /// What unlocking or extending answered, with a sentence that says which lock, and why it was lost.
+    pub fn report(&self, answer: impl Into<Answer>) -> Report {
+        let Lock { client, route, key, .. } = self;
+        let subject = Subject { kind: super::KIND, client, route: *route, key };
+        let state = || LeaseState {
+            ours: self.process == fork::generation(),
+            lease: self.last_lease.duration(),
+            deadline: Some(self.deadline),
+            now: client.clock().now(),
+            loss: None,
+        };
+        report::ended(answer.into(), subject, state)
     }
 
     /// How long the lock is certainly ours yet, unless the server loses it; zero when it is not. No I/O.

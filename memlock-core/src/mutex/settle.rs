@@ -117,7 +117,7 @@ impl Lock {
                     let late = flaw::has(Flaw::ExtensionFromReply);
                     let sent = if late { self.client.clock().now() } else { now };
                     let before = std::mem::replace(&mut self.deadline, lease.deadline(sent));
-                    self.version = version;
+                    (self.version, self.last_lease) = (version, lease);
                     return self.believe_if_slow(sent, before).map(|()| Settled::Taken(None));
                 }
                 (_, Some(Reply::Value(item)), _)

@@ -44,10 +44,16 @@ pub(super) struct Attempt<'a> {
     left: bool,
     /// We stood in the queue as a waiter that may not hear that it is woken.
     unproven: bool,
+    /// How it was when it was refused the last time.
+    refusal: &'a Cell<Option<Seen>>,
 }
 
 impl<'a> Attempt<'a> {
-    pub(super) fn new(semaphore: &'a Semaphore, request: Request) -> Result<Attempt<'a>> {
+    pub(super) fn new(
+        semaphore: &'a Semaphore,
+        request: Request,
+        refusal: &'a Cell<Option<Seen>>,
+    ) -> Result<Attempt<'a>> {
         let client = &semaphore.client;
         Ok(Attempt {
             semaphore,
@@ -59,6 +65,7 @@ impl<'a> Attempt<'a> {
             in_doubt_until: None,
             left: false,
             unproven: false,
+            refusal,
         })
     }
 
@@ -125,20 +132,21 @@ impl<'a> Attempt<'a> {
             let error = if self.left { Error::unsettled(Some(error), "semaphore") } else { error };
             // That token is used up.
             let (left, unproven) = (self.left, self.unproven);
-            *self = Attempt { left, unproven, ..Attempt::new(self.semaphore, self.request)? };
+            *self = Attempt { left, unproven, ..Attempt::new(self.semaphore, self.request, self.refusal)? };
             return Err(error);
         }
         Ok(permit)
     }
 
     /// Lets newcomers know that we want several at once, as long as we look at it.
-    fn gather(&self, mut seen: Seen) {
+    fn gather(&self, seen: &Seen) {
         let other = seen.record.gathering.filter(|other| other.until > seen.now);
         let needless = other.is_some_and(|other| {
             let another = other.token != self.token && other.priority >= self.request.priority;
             another || other.token == self.token && other.until > seen.now.saturating_add(GATHERS / 2)
         });
         if !needless {
+            let mut seen = seen.clone();
             let Request { priority, .. } = self.request;
             let until = seen.now.saturating_add(GATHERS);
             seen.record.gathering = Some(Gathering { token: self.token, priority, until });
@@ -214,6 +222,7 @@ impl Goal for Attempt<'_> {
             if !self.fits(&seen, called) {
                 // By now it has another version than the one that a lost request was for.
                 (self.in_doubt_since, self.in_doubt_until) = (None, None);
+                self.refusal.set(Some(seen));
                 return Ok(None);
             }
             let sent = client.clock().now();
@@ -287,8 +296,9 @@ impl Goal for Attempt<'_> {
         let left = end.map(|end| Duration::from_secs(end - seen.now));
         // A waiter before us that wants less is not to be kept off.
         if first && (self.request.permits > 1 || self.unproven) {
-            self.gather(seen);
+            self.gather(&seen);
         }
+        self.refusal.set(Some(seen));
         Ok(plan::Seen::Held { rings: true, left })
     }
 

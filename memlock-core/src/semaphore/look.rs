@@ -34,7 +34,7 @@ impl Semaphore {
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) or [`ErrorKind::Protocol`](crate::ErrorKind::Protocol), as for any
     /// read.
     pub fn waiters(&self) -> Result<Vec<Waiter>> {
-        look::waiters(&self.client, self.route, &self.key)
+        look::waiters(&self.client, self.route, &self.key).map_err(|error| self.said("Looking at", error))
     }
 
     /// Takes permits away from the holder that [`Holder::token`] names: for operators who know that it is dead. False when it
@@ -44,7 +44,8 @@ impl Semaphore {
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable), [`ErrorKind::Unknown`](crate::ErrorKind::Unknown) or
     /// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol).
     pub fn force_release(&self, token: Token) -> Result<bool> {
-        let taken = take_off(&self.client, self.route, &self.key, token)?;
+        let taken = take_off(&self.client, self.route, &self.key, token)
+            .map_err(|error| self.said("Releasing by force", error))?;
         if taken {
             ring_next(&self.client, self.route, &self.key);
         }

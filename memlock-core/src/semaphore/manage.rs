@@ -53,6 +53,10 @@ impl Semaphore {
     /// [`ErrorKind::Invalid`] for a `life` out of range, and when there is one with another number of permits;
     /// [`ErrorKind::NotFound`] when there is none, and this one was opened without a number; [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
     pub fn set_up(&self, life: Duration) -> Result<SetUp> {
+        self.set_up_once(life).map_err(|error| self.said("Setting up", error))
+    }
+
+    fn set_up_once(&self, life: Duration) -> Result<SetUp> {
         let life = covering(Lease::new(life)?.duration());
         let token = self.client.identity()?.token();
         for _ in 0..ROUNDS {
@@ -75,6 +79,10 @@ impl Semaphore {
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
     pub fn tear_down(&self) -> Result<bool> {
+        self.tear_down_seen().map_err(|error| self.said("Tearing down", error))
+    }
+
+    fn tear_down_seen(&self) -> Result<bool> {
         let (mut sent, mut gone) = (None, false);
         for round in 0..ROUNDS {
             let Some(seen) = self.look()? else {
@@ -119,6 +127,10 @@ impl Semaphore {
         if permits == 0 {
             return Err(Error::invalid("A semaphore has at least one permit."));
         }
+        self.write_size(permits).map_err(|error| self.said("Resizing", error))
+    }
+
+    fn write_size(&self, permits: u32) -> Result<Option<u32>> {
         let mut before = None;
         let mut failures = 0;
         for round in 0..ROUNDS {
@@ -156,6 +168,7 @@ impl Semaphore {
     /// # Errors
     /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
     pub fn status(&self) -> Result<Option<Status>> {
-        Ok(self.look()?.map(|seen| Status::of(&seen.record, seen.now)))
+        let seen = self.look().map_err(|error| self.said("Looking at", error))?;
+        Ok(seen.map(|seen| Status::of(&seen.record, seen.now)))
     }
 }

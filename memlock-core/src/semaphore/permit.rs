@@ -9,13 +9,14 @@ use super::settle::{Settled, Step};
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::contention::{ROUNDS, give_way};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::flaw::{self, Flaw};
 use crate::fork;
 use crate::lease::Lease;
 use crate::mutex::{Extension, Release};
 use crate::name::Key;
 use crate::owner::Token;
+use crate::report::{self, LeaseState, Report};
 use crate::store::{Item, Op, Reply, Route};
 use crate::wait::Waker;
 use crate::wait::entries::WaitId;
@@ -34,6 +35,8 @@ pub struct Permit {
     /// Which semaphore by that name they are of.
     pub(super) of: Token,
     pub(super) deadline: Moment,
+    /// The lease that the deadline is of: that of the last extension.
+    pub(super) last_lease: Lease,
     /// When the server's clock has passed the end of it, whichever of the leases that were asked for counts.
     pub(super) server_until: Moment,
     pub(super) process: u64,
@@ -66,6 +69,7 @@ impl Permit {
         let lease = semaphore.lease;
         Permit {
             deadline: lease.deadline(counted_from),
+            last_lease: lease,
             server_until: lease.gone(semaphore.client.clock().now()),
             semaphore,
             token,
@@ -78,6 +82,36 @@ impl Permit {
             release_failed: false,
             seen,
             stood: Vec::new(),
+        }
+    }
+
+    /// The semaphore's name, for people: of a name beyond 200 bytes the server's key.
+    pub fn name(&self) -> String {
+        self.semaphore.name()
+    }
+
+    /// Where it is, for people, such as `memcached at 10.0.0.7:11211`.
+    pub fn server(&self) -> String {
+        self.semaphore.server()
+    }
+
+    /// What releasing or extending answered, with a sentence that says of which semaphore, and why they were lost.
+    pub fn report(&self, answer: impl Into<Answer>) -> Report {
+        let state = || LeaseState {
+            ours: self.process == fork::generation(),
+            lease: self.last_lease.duration(),
+            deadline: Some(self.deadline),
+            now: self.semaphore.client.clock().now(),
+            loss: None,
+        };
+        let subject = self.semaphore.subject();
+        match self.permits {
+            1 => report::ended(answer.into(), format_args!("permit of the {subject}"), state),
+            permits => report::ended(
+                answer.into(),
+                format_args!("hold on {permits} permits of the {subject}"),
+                state,
+            ),
         }
     }
 

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::flaw::{self, Flaw};
 use crate::lease::{DRIFT, Lease, covering};
 use crate::name::Key;
+use crate::report::SeenHolder;
 use crate::store::{Item, Version};
 
 /// What was read so long ago is recent: a lease may be counted from then.
@@ -45,6 +46,15 @@ impl Seen {
     pub(super) fn again(record: Record, item: &Item, sent: Moment, came: Moment) -> Option<Seen> {
         let now = record.expires.saturating_sub(item.remaining?.as_secs());
         Some(Seen { record, version: item.version, now, sent, took: came.since(sent) })
+    }
+
+    /// Who holds permits of it.
+    pub(super) fn holder(&self) -> SeenHolder {
+        let mut live = self.record.holdings.iter().filter(|holding| holding.until > self.now);
+        live.next().map_or(SeenHolder::Unknown, |first| {
+            let (host, pid, _) = first.who();
+            SeenHolder::Memlock { host, pid, others: live.count() }
+        })
     }
 
     /// Whether the server took so long to answer that it may have stood still, and its clock with it.

@@ -90,8 +90,8 @@ impl Permit {
                     };
                     match step {
                         Step::Release => semaphore.memory().seen = after,
-                        Step::Extend(_) => {
-                            self.seen = after;
+                        Step::Extend(lease) => {
+                            (self.seen, self.last_lease) = (after, lease);
                             let late = flaw::has(Flaw::ExtensionFromReply);
                             let deadline =
                                 deadline + if late { clock.now().since(now) } else { Duration::ZERO };

@@ -31,7 +31,7 @@ pub unsafe extern "C" fn memlock_permit_release(permit: *mut memlock_permit) -> 
         let kept = unsafe { lent(permit, "permit") }?.hold.end_keeping();
         // SAFETY: the caller's promise.
         let permit = unsafe { take_back(permit) };
-        permit.map_or(Ok(Answer::NotHeld), |permit| permit.hold.end(kept))
+        permit.map_or(Ok(Answer::NotHeld.into()), |permit| permit.hold.end(kept))
     })
 }
 
@@ -165,9 +165,9 @@ pub unsafe extern "C" fn memlock_permit_wait_lost(
             Ok(loss) => {
                 // SAFETY: the caller's promise.
                 unsafe { put(why, loss, "why") }?;
-                Ok(Answer::Lost)
+                Ok(permit.hold.report(Answer::Lost))
             }
-            Err(answer) => Ok(answer),
+            Err(answer) => Ok(permit.hold.report(answer)),
         }
     })
 }

@@ -46,14 +46,14 @@ impl Drop for C {
 
 /// Zero, or why not.
 fn done(code: c_int) -> Outcome<()> {
+    // SAFETY: a string of this thread, never NULL.
+    let sentence = unsafe { CStr::from_ptr(memlock_last_error()) }.to_string_lossy().into_owned();
     match Answer::from_code(code) {
-        Some(Answer::Ok) => Ok(()),
-        Some(answer) if code > 0 => Err(No::ordinary(answer)),
-        Some(answer) => {
-            // SAFETY: a string of this thread, never NULL.
-            let sentence = unsafe { CStr::from_ptr(memlock_last_error()) };
-            Err(No { answer, sentence: sentence.to_string_lossy().into_owned() })
+        Some(Answer::Ok) => {
+            assert_eq!(sentence, "", "nothing is left of an earlier call");
+            Ok(())
         }
+        Some(answer) => Err(No { answer, sentence }),
         None => panic!("the C library answered {code}, which is in no table"),
     }
 }

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use memlock_core::{
-    Answer, Client, DistinctList, Error, Extension, Insertion, Lock, Release, SetUp, Wait, Waited,
-};
+use memlock_core::{Answer, Client, DistinctList, Error, Insertion, Lock, Report, Wait};
 
 use super::{Door, For, Held, Holder, Listed, No, Outcome};
 
@@ -20,11 +18,15 @@ impl Rust {
 }
 
 fn no(error: Error) -> No {
-    No { answer: error.kind().answer(), sentence: error.to_string() }
+    Report::from(error).into()
 }
 
-fn found<T>(value: Option<T>) -> Outcome<T> {
-    value.ok_or_else(|| No::ordinary(Answer::NotFound))
+fn done(report: Report) -> Outcome<()> {
+    if report == Answer::Ok { Ok(()) } else { Err(report.into()) }
+}
+
+fn found<T>(list: &DistinctList, value: Option<T>) -> Outcome<T> {
+    value.ok_or_else(|| list.report_not_found().into())
 }
 
 impl Door for Rust {
@@ -34,12 +36,8 @@ impl Door for Rust {
             For::AtMost(limit) => Wait::at_most(limit),
             For::Ever => Wait::FOREVER,
         };
-        match self.0.mutex(name, lease).and_then(|mutex| mutex.lock_with(&wait)).map_err(no)? {
-            Waited::Done(lock) => Ok(Box::new(lock)),
-            Waited::Busy => Err(No::ordinary(Answer::Busy)),
-            Waited::TimedOut => Err(No::ordinary(Answer::TimedOut)),
-            Waited::Interrupted => Err(No::ordinary(Answer::Interrupted)),
-        }
+        let mutex = self.0.mutex(name, lease).map_err(no)?;
+        Ok(Box::new(mutex.lock_or_report(&wait).map_err(no)??))
     }
 
     fn owner(&self, name: &[u8]) -> Outcome<Option<Holder>> {
@@ -54,15 +52,12 @@ impl Door for Rust {
 
     fn force_unlock(&self, name: &[u8], token: &str) -> Outcome<()> {
         let mutex = self.0.mutex(name, Duration::from_secs(1)).map_err(no)?;
-        if mutex.force_unlock(token).map_err(no)? { Ok(()) } else { Err(No::ordinary(Answer::NotHeld)) }
+        if mutex.force_unlock(token).map_err(no)? { Ok(()) } else { Err(mutex.report_not_held().into()) }
     }
 
     fn set_up(&self, session: &[u8], duration: Duration) -> Outcome<(Answer, Box<dyn Listed>)> {
         let mut list = self.0.distinct_list(session).map_err(no)?;
-        let answer = match list.set_up(duration).map_err(no)? {
-            SetUp::Created => Answer::Ok,
-            SetUp::Joined => Answer::Exists,
-        };
+        let answer = list.set_up(duration).map_err(no)?.into();
         Ok((answer, Box::new(list)))
     }
 
@@ -85,19 +80,13 @@ impl Held for Lock {
     }
 
     fn extend(&mut self, lease: Duration) -> Outcome<()> {
-        match Lock::extend(self, lease).map_err(no)? {
-            Extension::Extended => Ok(()),
-            Extension::Lost => Err(No::ordinary(Answer::Lost)),
-            Extension::NotHeld => Err(No::ordinary(Answer::NotHeld)),
-        }
+        let extended = Lock::extend(self, lease).map_err(no)?;
+        done(self.report(extended))
     }
 
     fn unlock(mut self: Box<Self>) -> Outcome<()> {
-        match Lock::unlock(&mut self).map_err(no)? {
-            Release::Released => Ok(()),
-            Release::Lost => Err(No::ordinary(Answer::Lost)),
-            Release::NotHeld => Err(No::ordinary(Answer::NotHeld)),
-        }
+        let released = Lock::unlock(&mut self).map_err(no)?;
+        done(self.report(released))
     }
 }
 
@@ -107,27 +96,32 @@ fn told(insertion: Insertion) -> (u64, bool) {
 
 impl Listed for DistinctList {
     fn insert(&mut self, key: &[u8]) -> Outcome<(u64, bool)> {
-        found(DistinctList::insert(self, key).map_err(no)?).map(told)
+        let inserted = DistinctList::insert(self, key).map_err(no)?;
+        found(self, inserted).map(told)
     }
 
     fn insert_many(&mut self, keys: &[&[u8]]) -> Outcome<Vec<(u64, bool)>> {
-        let all = found(DistinctList::insert_many(self, keys).map_err(no)?)?;
-        Ok(all.into_iter().map(told).collect())
+        let all = DistinctList::insert_many(self, keys).map_err(no)?;
+        Ok(found(self, all)?.into_iter().map(told).collect())
     }
 
     fn id(&mut self, key: &[u8]) -> Outcome<Option<u64>> {
-        found(DistinctList::id(self, key).map_err(no)?)
+        let id = DistinctList::id(self, key).map_err(no)?;
+        found(self, id)
     }
 
     fn count(&mut self) -> Outcome<u64> {
-        found(DistinctList::count(self).map_err(no)?)
+        let count = DistinctList::count(self).map_err(no)?;
+        found(self, count)
     }
 
     fn walk(&mut self) -> Outcome<Vec<(u64, Vec<u8>)>> {
-        found(self.entries().map_err(no)?)?.collect::<memlock_core::Result<_>>().map_err(no)
+        let entries = self.entries().map_err(no)?;
+        found(self, entries)?.collect::<memlock_core::Result<_>>().map_err(no)
     }
 
     fn tear_down(&mut self) -> Outcome<()> {
-        found(DistinctList::tear_down(self).map_err(no)?.then_some(()))
+        let was_there = DistinctList::tear_down(self).map_err(no)?;
+        found(self, was_there.then_some(()))
     }
 }

@@ -1,0 +1,223 @@
+//! Reports: an answer, and the sentence for people that belongs to it.
+//!
+//! A failure is an [`Error`] and brings its own sentence. An ordinary "no" (busy, timed out, lost, not held) is a plain
+//! value in Rust; a [`Report`] adds a sentence that names the lock and the server, and says what happened. The sentence is
+//! made only when it is asked for, so that a lock that is free costs nothing for it.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::clock::Moment;
+use crate::error::{Answer, Error};
+use crate::keep::Loss;
+use crate::name::Key;
+use crate::store::Route;
+use crate::wait::Wait;
+
+/// An answer, and one whole sentence about it.
+///
+/// It compares with an [`Answer`] by the answer alone.
+#[must_use = "the answer says whether the call did what it was asked for"]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    answer: Answer,
+    sentence: Option<Box<str>>,
+}
+
+impl Report {
+    /// An answer with its sentence.
+    pub fn new(answer: Answer, sentence: impl Into<String>) -> Report {
+        Report { answer, sentence: Some(sentence.into().into_boxed_str()) }
+    }
+
+    /// The answer.
+    pub fn answer(&self) -> Answer {
+        self.answer
+    }
+
+    /// The sentence.
+    pub fn sentence(&self) -> Cow<'_, str> {
+        match &self.sentence {
+            Some(sentence) => Cow::Borrowed(sentence),
+            None => self.answer.describe().to_string_lossy(),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.sentence())
+    }
+}
+
+/// Without a sentence of its own: [`Answer::describe`] says what there is to say.
+impl From<Answer> for Report {
+    fn from(answer: Answer) -> Report {
+        Report { answer, sentence: None }
+    }
+}
+
+impl From<Error> for Report {
+    fn from(error: Error) -> Report {
+        Report::new(error.kind().answer(), error.to_string())
+    }
+}
+
+impl PartialEq<Answer> for Report {
+    fn eq(&self, answer: &Answer) -> bool {
+        self.answer == *answer
+    }
+}
+
+/// What a sentence is about, such as `lock "nightly" on memcached at 10.0.0.7:11211`.
+#[derive(Clone, Copy)]
+pub(crate) struct Subject<'a> {
+    /// Such as `lock`.
+    pub(crate) kind: &'a str,
+    pub(crate) client: &'a Client,
+    pub(crate) route: Route,
+    pub(crate) key: &'a Key,
+}
+
+impl fmt::Display for Subject<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Subject { kind, client, route, key } = self;
+        let preposition = if client.servers().is_empty() { "in" } else { "on" };
+        write!(f, "{kind} {:?} {preposition} {}", client.name_of(key), client.server_name(*route))
+    }
+}
+
+/// Whom a waiter saw holding what it waited for.
+#[derive(Debug, Default)]
+pub(crate) enum SeenHolder {
+    /// The refusal did not say.
+    #[default]
+    Unknown,
+    /// A holder that uses memlock, and how many others beside it.
+    Memlock { host: String, pid: u32, others: usize },
+    /// A plain memcached client.
+    Plain,
+}
+
+impl fmt::Display for SeenHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SeenHolder::Unknown => Ok(()),
+            SeenHolder::Plain => f.write_str(" (held by a plain memcached client)"),
+            SeenHolder::Memlock { host, pid, others } => {
+                write!(f, " (held by {}, process {pid}", host.escape_debug())?;
+                match others {
+                    0 => f.write_str(")"),
+                    1 => f.write_str(", and another holder)"),
+                    _ => write!(f, ", and {others} other holders)"),
+                }
+            }
+        }
+    }
+}
+
+/// A wait that ended without what it waited for. `wanted`: such as `2 permits of the semaphore "x" on …`; `busy`: what
+/// there is to say of a call that was told not to wait.
+pub(crate) fn refused(
+    answer: Answer,
+    wait: &Wait<'_>,
+    wanted: impl fmt::Display,
+    busy: impl FnOnce() -> String,
+    holder: &SeenHolder,
+) -> Report {
+    let sentence = match answer {
+        Answer::Busy => format!("{}{holder}.", busy()),
+        Answer::TimedOut => {
+            let limit = brief(wait.limit().unwrap_or_default());
+            format!("Timed out after {limit} waiting for {wanted}{holder}.")
+        }
+        Answer::Interrupted => format!("The wait for {wanted} was cancelled; nothing is held."),
+        other => return other.into(),
+    };
+    Report::new(answer, sentence)
+}
+
+/// What is known of something that is, or was, held.
+pub(crate) struct LeaseState {
+    /// Whether this process acquired it, and no parent of this process.
+    pub(crate) ours: bool,
+    pub(crate) lease: Duration,
+    /// `None`: not known any more.
+    pub(crate) deadline: Option<Moment>,
+    pub(crate) now: Moment,
+    /// Why the keeper found it lost.
+    pub(crate) loss: Option<Loss>,
+}
+
+/// How a release, an extension or a check ended.
+pub(crate) fn ended(answer: Answer, what: impl fmt::Display, state: impl FnOnce() -> LeaseState) -> Report {
+    if answer == Answer::Ok {
+        return answer.into();
+    }
+    let state = state();
+    let lease = brief(state.lease);
+    let sentence = match answer {
+        Answer::NotHeld if state.ours => format!("The {what} is not held: it was released before."),
+        Answer::NotHeld => {
+            format!(
+                "The {what} is not held by this process: its parent acquired it, and a fork holds nothing."
+            )
+        }
+        Answer::Lost => {
+            let why = match (state.loss, state.deadline.map(|deadline| (deadline <= state.now, deadline))) {
+                (Some(Loss::MaxHold), _) => "it was held for as long as max_hold allows".to_owned(),
+                (Some(Loss::Expired), _) => {
+                    format!("it could not be renewed before its lease of {lease} was over")
+                }
+                (None, Some((true, deadline))) => {
+                    format!("its lease of {lease} ended {} ago", brief(state.now.since(deadline)))
+                }
+                (None, None) => format!("its lease of {lease} was over, or {GONE}"),
+                (Some(Loss::Gone), _) | (None, Some((false, _))) => {
+                    format!("before its lease of {lease} was over, {GONE}")
+                }
+            };
+            format!("The {what} was lost: {why}.")
+        }
+        Answer::TimedOut => format!("The {what} was not lost before the limit of the wait passed."),
+        other => return other.into(),
+    };
+    Report::new(answer, sentence)
+}
+
+/// How something is lost that was to be held for longer.
+const GONE: &str =
+    "the server lost the item (by a restart, a flush or an eviction), or somebody took it away";
+
+/// A duration for people.
+fn brief(duration: Duration) -> String {
+    let (seconds, tenth) = (duration.as_secs(), duration.subsec_millis() / 100);
+    match (seconds, tenth) {
+        (0, _) => format!("{} ms", duration.as_millis()),
+        (_, 0) => format!("{seconds} s"),
+        (..60, _) => format!("{seconds}.{tenth} s"),
+        _ => format!("{seconds} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_is_told_as_people_do() {
+        for (millis, text) in
+            [(0, "0 ms"), (500, "500 ms"), (2_100, "2.1 s"), (30_000, "30 s"), (3_600_900, "3600 s")]
+        {
+            assert_eq!(brief(Duration::from_millis(millis)), text);
+        }
+    }
+
+    #[test]
+    fn names_that_others_chose_spoil_no_terminal() {
+        let holder = SeenHolder::Memlock { host: "\u{1b}[2Jweb".to_owned(), pid: 7, others: 2 };
+        assert_eq!(holder.to_string(), " (held by \\u{1b}[2Jweb, process 7, and 2 other holders)");
+    }
+}
