@@ -1,17 +1,44 @@
 /* memlock: locks, semaphores and distinct lists for programs that share nothing but a memcached.
  *
- *     if (mutex_lock("nightly-report", 30) == MEMLOCK_OK) {
+ *     #include <memlock.h>
+ *     #include <stdio.h>
+ *
+ *     int main(void) {
+ *         if (mutex_lock("nightly-report", 30) != MEMLOCK_OK) {
+ *             fprintf(stderr, "%s\n", memlock_last_error());
+ *             return 1;
+ *         }
  *         ...                                  at most 30 seconds of work
- *         mutex_unlock("nightly-report");
+ *         if (mutex_unlock("nightly-report") != MEMLOCK_OK) {
+ *             fprintf(stderr, "%s\n", memlock_last_error());
+ *             return 1;
+ *         }
+ *         return 0;
  *     }
  *
- * Every function answers a number: 0 is done, above 0 is an ordinary "no", below 0 is a failure of which
- * memlock_last_error() tells more. Names are NUL-terminated, 1 to 65536 bytes, of any bytes but NUL. Times are
- * in milliseconds where the argument's name ends in _ms. All functions are thread-safe where they do not say
- * otherwise, and may be called in a child made by fork(): it holds nothing of its parent's.
+ * mutex_unlock() answers MEMLOCK_LOST when the work took longer than the lease: another may have
+ * held the lock then.
  *
- * Where a function answers anything but what it is said to write for, the places for its results stay as they
- * were; those for handles are NULL then.
+ * Every function answers a number: 0 is done, above 0 is an ordinary "no", below 0 is a failure.
+ * After any other answer than 0 memlock_last_error() has a sentence that names the lock, the server
+ * and what happened. Names are NUL-terminated, 1 to 65536 bytes, of any bytes but NUL. Times are in
+ * milliseconds where the argument's name ends in _ms.
+ *
+ * Where a function answers anything but what it is said to write for, the places for its results
+ * stay as they were; those for handles are NULL then.
+ *
+ * Threads and processes. All functions are thread-safe where they do not say otherwise, and may be
+ * called in a child made by fork(): it holds nothing of its parent's.
+ *
+ * pthread_cancel() of a thread that is in a call of memlock does not act before the call has ended:
+ * no call is a cancellation point. So a wait goes on to its end; memlock_wait_cancel() and
+ * memlock_client_cancel_waits() end it at once, and belong before or after pthread_cancel() where
+ * waiting threads are cancelled. With the deferred cancel type, which every thread has at first,
+ * the cancellation acts at the thread's next cancellation point: the call has given its answer
+ * then, and a cleanup handler (pthread_cleanup_push) can release what was acquired. With the
+ * asynchronous type it acts as the call returns: what the call wrote, such as a handle, is in its
+ * place, but its answer may be lost. Callbacks run with cancellation disabled; they must not enable
+ * it, nor call pthread_exit().
  *
  * Define MEMLOCK_NO_BARE_NAMES before including this header to hide the bare function names: Burton's six, and the
  * five of the semaphore.
@@ -498,9 +525,14 @@ int semaphore_tear_down(const char *name);
 #endif
 
 /**
- * The sentence that belongs to the last failure (an answer below zero) of a memlock call in this thread;
- * empty if there was none. The pointer is valid until the thread ends, and the same each time; the next failure
- * writes another sentence there. Never NULL.
+ * One or more sentences about what the last call of this thread answered: which lock, which server, what
+ * happened and, where that was read, who holds it. Empty after MEMLOCK_OK.
+ *
+ * Every call that answers a number sets it: to a sentence, or to nothing after MEMLOCK_OK. So it is never of an
+ * earlier call; copy it before the next one. Calls that give back no answer leave it as it is: those that close
+ * a handle, memlock_lock_is_held(), memlock_permit_is_held(), memlock_version(), memlock_describe() and this one.
+ *
+ * The pointer is valid until the thread ends, and the same each time. Never NULL. At most 1023 bytes, in UTF-8.
  */
 const char *memlock_last_error(void);
 

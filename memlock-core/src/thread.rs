@@ -9,7 +9,15 @@ use std::time::Duration;
 const OF_CRASHES: [libc::c_int; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
 
-/// Starts a thread in which no signal handler of the program runs, but that of a crash in this thread.
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
+}
+
+/// `PTHREAD_CANCEL_DISABLE` of Linux, with glibc and with musl.
+const CANCEL_DISABLE: libc::c_int = 1;
+
+/// Starts a thread in which no signal handler of the program runs, but that of a crash in this thread, and which
+/// `pthread_cancel` does not end: a callback may give its id to others.
 pub(crate) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     #[cfg(memlock_sim)]
     if let Some(threads) = THREADS.get() {
@@ -26,7 +34,14 @@ pub(crate) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> std::io
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const blocked, &raw mut before);
         before
     };
-    let started = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+    let started = std::thread::Builder::new().name(name.to_owned()).spawn(|| {
+        // Miri does not know it.
+        if !cfg!(miri) {
+            // SAFETY: a state that there is; nobody wants to know the one before.
+            unsafe { pthread_setcancelstate(CANCEL_DISABLE, std::ptr::null_mut()) };
+        }
+        body();
+    });
     // SAFETY: as above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
     started.map(|_| ())

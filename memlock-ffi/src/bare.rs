@@ -21,7 +21,7 @@ use crate::boundary::{enter, seconds, text};
 /// # Safety
 /// `mutex_key` is NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mutex_lock(mutex_key: *const c_char, duration: libc::time_t) -> c_int {
+pub unsafe extern "C-unwind" fn mutex_lock(mutex_key: *const c_char, duration: libc::time_t) -> c_int {
     // SAFETY: the caller's promise.
     enter(|| bare::mutex_lock(unsafe { text(mutex_key, "mutex_key") }?, seconds(duration)?))
 }
@@ -31,7 +31,10 @@ pub unsafe extern "C" fn mutex_lock(mutex_key: *const c_char, duration: libc::ti
 /// # Safety
 /// `mutex_key` is NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mutex_lock_nonblock(mutex_key: *const c_char, duration: libc::time_t) -> c_int {
+pub unsafe extern "C-unwind" fn mutex_lock_nonblock(
+    mutex_key: *const c_char,
+    duration: libc::time_t,
+) -> c_int {
     // SAFETY: the caller's promise.
     enter(|| bare::mutex_lock_nonblock(unsafe { text(mutex_key, "mutex_key") }?, seconds(duration)?))
 }
@@ -45,7 +48,7 @@ pub unsafe extern "C" fn mutex_lock_nonblock(mutex_key: *const c_char, duration:
 /// # Safety
 /// `mutex_key` is NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mutex_unlock(mutex_key: *const c_char) -> c_int {
+pub unsafe extern "C-unwind" fn mutex_unlock(mutex_key: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     enter(|| bare::mutex_unlock(unsafe { text(mutex_key, "mutex_key") }?))
 }
@@ -59,7 +62,10 @@ pub unsafe extern "C" fn mutex_unlock(mutex_key: *const c_char) -> c_int {
 /// # Safety
 /// `session` is NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn distinct_list_set_up(session: *const c_char, duration: libc::time_t) -> c_int {
+pub unsafe extern "C-unwind" fn distinct_list_set_up(
+    session: *const c_char,
+    duration: libc::time_t,
+) -> c_int {
     // SAFETY: the caller's promise.
     enter(|| bare::distinct_list_set_up(unsafe { text(session, "session") }?, seconds(duration)?))
 }
@@ -71,7 +77,7 @@ pub unsafe extern "C" fn distinct_list_set_up(session: *const c_char, duration: 
 /// # Safety
 /// `session` and `key` are NULL or NUL-terminated strings.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn distinct_list_insert(session: *const c_char, key: *const c_char) -> c_int {
+pub unsafe extern "C-unwind" fn distinct_list_insert(session: *const c_char, key: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     enter(|| bare::distinct_list_insert(unsafe { text(session, "session") }?, unsafe { text(key, "key") }?))
 }
@@ -82,7 +88,7 @@ pub unsafe extern "C" fn distinct_list_insert(session: *const c_char, key: *cons
 /// # Safety
 /// `session` is NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn distinct_list_tear_down(session: *const c_char) -> c_int {
+pub unsafe extern "C-unwind" fn distinct_list_tear_down(session: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     enter(|| bare::distinct_list_tear_down(unsafe { text(session, "session") }?))
 }
@@ -97,7 +103,7 @@ pub unsafe extern "C" fn distinct_list_tear_down(session: *const c_char) -> c_in
 /// # Safety
 /// `name` is NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn semaphore_set_up(
+pub unsafe extern "C-unwind" fn semaphore_set_up(
     name: *const c_char,
     permits: u32,
     duration: libc::time_t,
@@ -120,7 +126,7 @@ pub unsafe extern "C" fn semaphore_set_up(
 /// # Safety
 /// `name` is NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn semaphore_acquire(name: *const c_char, duration: libc::time_t) -> c_int {
+pub unsafe extern "C-unwind" fn semaphore_acquire(name: *const c_char, duration: libc::time_t) -> c_int {
     // SAFETY: the caller's promise.
     enter(|| bare::semaphore_acquire(unsafe { text(name, "name") }?, seconds(duration)?))
 }
@@ -131,7 +137,10 @@ pub unsafe extern "C" fn semaphore_acquire(name: *const c_char, duration: libc::
 /// # Safety
 /// `name` is NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn semaphore_acquire_nonblock(name: *const c_char, duration: libc::time_t) -> c_int {
+pub unsafe extern "C-unwind" fn semaphore_acquire_nonblock(
+    name: *const c_char,
+    duration: libc::time_t,
+) -> c_int {
     // SAFETY: the caller's promise.
     enter(|| bare::semaphore_acquire_nonblock(unsafe { text(name, "name") }?, seconds(duration)?))
 }
@@ -146,7 +155,7 @@ pub unsafe extern "C" fn semaphore_acquire_nonblock(name: *const c_char, duratio
 /// # Safety
 /// `name` is NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn semaphore_release(name: *const c_char) -> c_int {
+pub unsafe extern "C-unwind" fn semaphore_release(name: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     enter(|| bare::semaphore_release(unsafe { text(name, "name") }?))
 }
@@ -160,7 +169,7 @@ pub unsafe extern "C" fn semaphore_release(name: *const c_char) -> c_int {
 /// # Safety
 /// `name` is NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn semaphore_tear_down(name: *const c_char) -> c_int {
+pub unsafe extern "C-unwind" fn semaphore_tear_down(name: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     enter(|| bare::semaphore_tear_down(unsafe { text(name, "name") }?))
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use memlock_core::{Answer, Error, ErrorKind, Report, Result, Wait};
 
+use crate::cancellation;
+
 /* The answers. Above zero: an ordinary "no". Below zero: a failure, of which memlock_last_error() tells more.
  * The numbers are fixed; the number of an answer that is withdrawn is not given to another. */
 
@@ -84,8 +86,16 @@ pub extern "C" fn memlock_describe(answer: c_int) -> *const c_char {
 }
 
 /// Runs an entry point's body: turns what it answers into a number and the last error's sentence, and stops a
-/// panic, which must not unwind into C.
+/// panic, which must not unwind into C. A cancellation of the thread acts when everything is done.
+#[inline(always)]
 pub(crate) fn enter<R: Into<Report>>(body: impl FnOnce() -> Result<R>) -> c_int {
+    let before = cancellation::disable();
+    let answer = answer(body);
+    cancellation::restore(before);
+    answer
+}
+
+fn answer<R: Into<Report>>(body: impl FnOnce() -> Result<R>) -> c_int {
     let report = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(answer)) => answer.into(),
         Ok(Err(error)) => error.into(),
@@ -105,16 +115,27 @@ pub(crate) fn enter<R: Into<Report>>(body: impl FnOnce() -> Result<R>) -> c_int 
 
 /// Writes a sentence as C has it: without NULs, cut to fit at a character's boundary, and ended by one NUL.
 fn store(sentence: &str, room: &[Cell<u8>]) {
+    if sentence.contains('\0') {
+        return store(&sentence.replace('\0', ""), room);
+    }
     let mut end = sentence.len().min(SENTENCE_SIZE - 1);
     while !sentence.is_char_boundary(end) {
         end -= 1;
     }
-    let bytes = sentence.bytes().take(end).filter(|&byte| byte != 0);
-    room.iter().zip(bytes.chain([0])).for_each(|(place, byte)| place.set(byte));
+    room.iter().zip(&sentence.as_bytes()[..end]).for_each(|(place, &byte)| place.set(byte));
+    room[end].set(0);
 }
 
-/// For entry points that answer nothing: stops a panic.
+/// For entry points that answer nothing: as [`enter`], and leaves the last error as it is.
+#[inline(always)]
 pub(crate) fn quietly(body: impl FnOnce()) {
+    let before = cancellation::disable();
+    contained(body);
+    cancellation::restore(before);
+}
+
+/// Stops a panic.
+pub(crate) fn contained(body: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(body));
 }
 

@@ -28,7 +28,7 @@ impl memlock_client {
 /// # Safety
 /// `url` is NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_init(url: *const c_char) -> c_int {
+pub unsafe extern "C-unwind" fn memlock_init(url: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     enter(|| bare::init(unsafe { self::url(url) }?).map(|()| Answer::Ok))
 }
@@ -49,7 +49,10 @@ pub unsafe extern "C" fn memlock_init(url: *const c_char) -> c_int {
 /// # Safety
 /// `url` is NULL or a NUL-terminated string; `client` is NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_client_open(url: *const c_char, client: *mut *mut memlock_client) -> c_int {
+pub unsafe extern "C-unwind" fn memlock_client_open(
+    url: *const c_char,
+    client: *mut *mut memlock_client,
+) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
         unsafe { put(client, std::ptr::null_mut(), "client") }?;
@@ -66,7 +69,7 @@ pub unsafe extern "C" fn memlock_client_open(url: *const c_char, client: *mut *m
 /// # Safety
 /// `client` is NULL or came from memlock_client_open() and is not used any more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_client_close(client: *mut memlock_client) {
+pub unsafe extern "C-unwind" fn memlock_client_close(client: *mut memlock_client) {
     // SAFETY: the caller's promise.
     quietly(|| drop(unsafe { take_back(client) }));
 }
@@ -82,7 +85,7 @@ pub unsafe extern "C" fn memlock_client_close(client: *mut memlock_client) {
 /// # Safety
 /// `client` is NULL or an open client.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_client_cancel_waits(client: *const memlock_client) -> c_int {
+pub unsafe extern "C-unwind" fn memlock_client_cancel_waits(client: *const memlock_client) -> c_int {
     enter(|| {
         if client.is_null() {
             bare::default_client()?.cancel_waits();

@@ -23,7 +23,7 @@ use crate::wait::memlock_wait;
 /// # Safety
 /// `client` is NULL or an open client, `key` is NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_counter_set_up(
+pub unsafe extern "C-unwind" fn memlock_counter_set_up(
     client: *const memlock_client,
     key: *const c_char,
     permits: u64,
@@ -44,7 +44,10 @@ pub unsafe extern "C" fn memlock_counter_set_up(
 /// # Safety
 /// `client` is NULL or an open client, `key` is NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_counter_try(client: *const memlock_client, key: *const c_char) -> c_int {
+pub unsafe extern "C-unwind" fn memlock_counter_try(
+    client: *const memlock_client,
+    key: *const c_char,
+) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
         let counter = unsafe { named(client, key) }?;
@@ -63,7 +66,7 @@ pub unsafe extern "C" fn memlock_counter_try(client: *const memlock_client, key:
 /// `client` is NULL or an open client, `key` is NULL or a NUL-terminated string, `wait` is NULL or a wait handle
 /// that is not closed before this call ends.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_counter_retry(
+pub unsafe extern "C-unwind" fn memlock_counter_retry(
     client: *const memlock_client,
     key: *const c_char,
     wait_ms: i64,
@@ -84,7 +87,7 @@ pub unsafe extern "C" fn memlock_counter_retry(
 /// # Safety
 /// As memlock_counter_retry().
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_counter_park(
+pub unsafe extern "C-unwind" fn memlock_counter_park(
     client: *const memlock_client,
     key: *const c_char,
     priority: i64,
@@ -106,7 +109,10 @@ pub unsafe extern "C" fn memlock_counter_park(
 /// # Safety
 /// `client` is NULL or an open client, `key` is NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_counter_release(client: *const memlock_client, key: *const c_char) -> c_int {
+pub unsafe extern "C-unwind" fn memlock_counter_release(
+    client: *const memlock_client,
+    key: *const c_char,
+) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
         unsafe { named(client, key) }?.release()?;
@@ -122,7 +128,7 @@ pub unsafe extern "C" fn memlock_counter_release(client: *const memlock_client, 
 /// # Safety
 /// `client` is NULL or an open client, `key` is NULL or a NUL-terminated string, `available` is NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_counter_available(
+pub unsafe extern "C-unwind" fn memlock_counter_available(
     client: *const memlock_client,
     key: *const c_char,
     available: *mut u64,

@@ -3,6 +3,7 @@
 //! | file | what it holds |
 //! | --- | --- |
 //! | `boundary` | what every entry point goes through: NULL checks, the panic boundary, the last error |
+//! | `cancellation` | why a thread that is cancelled goes through with its call |
 //! | `bare` | Burton's six functions, and those of the semaphore in the same manner, on the default client |
 //! | `client`, `lock`, `wait`, `semaphore`, `list` | the handles |
 //! | `keep` | one acquisition behind a handle, and its keeping |
@@ -16,6 +17,7 @@
 #[cfg(feature = "bare-names")]
 mod bare;
 mod boundary;
+mod cancellation;
 mod client;
 mod counter;
 mod keep;

@@ -44,7 +44,7 @@ pub struct memlock_insertion {
 /// # Safety
 /// `client` is NULL or an open client, `session` is NULL or a NUL-terminated string, `list` is NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_list_open(
+pub unsafe extern "C-unwind" fn memlock_list_open(
     client: *const memlock_client,
     session: *const c_char,
     list: *mut *mut memlock_list,
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn memlock_list_open(
 /// # Safety
 /// `client` is NULL or an open client, `session` is NULL or a NUL-terminated string, `list` is NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_list_set_up(
+pub unsafe extern "C-unwind" fn memlock_list_set_up(
     client: *const memlock_client,
     session: *const c_char,
     duration_ms: i64,
@@ -102,7 +102,7 @@ unsafe fn named(
 /// # Safety
 /// `list` is NULL or a handle that is not used any more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_list_close(list: *mut memlock_list) {
+pub unsafe extern "C-unwind" fn memlock_list_close(list: *mut memlock_list) {
     // SAFETY: the caller's promise.
     quietly(|| drop(unsafe { take_back(list) }));
 }
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn memlock_list_close(list: *mut memlock_list) {
 /// # Safety
 /// `list` is NULL or a handle, `key` is NULL or `len` readable bytes, `id` is NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_list_insert(
+pub unsafe extern "C-unwind" fn memlock_list_insert(
     list: *mut memlock_list,
     key: *const c_char,
     len: usize,
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn memlock_list_insert(
 /// `list` is NULL or a handle, `keys` is NULL or `count` readable entries, `insertions` is NULL or has room for
 /// `count` entries.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_list_insert_many(
+pub unsafe extern "C-unwind" fn memlock_list_insert_many(
     list: *mut memlock_list,
     keys: *const memlock_bytes,
     count: usize,
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn memlock_list_insert_many(
 /// # Safety
 /// `list` is NULL or a handle, `key` is NULL or `len` readable bytes, `id` is NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_list_id(
+pub unsafe extern "C-unwind" fn memlock_list_id(
     list: *mut memlock_list,
     key: *const c_char,
     len: usize,
@@ -200,7 +200,7 @@ pub unsafe extern "C" fn memlock_list_id(
 /// # Safety
 /// `list` is NULL or a handle, `count` is NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_list_count(list: *mut memlock_list, count: *mut u64) -> c_int {
+pub unsafe extern "C-unwind" fn memlock_list_count(list: *mut memlock_list, count: *mut u64) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
         let list = &mut unsafe { lent_mut(list, "list") }?.0;
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn memlock_list_count(list: *mut memlock_list, count: *mut
 /// # Safety
 /// `list` is NULL or a handle.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_list_tear_down(list: *mut memlock_list) -> c_int {
+pub unsafe extern "C-unwind" fn memlock_list_tear_down(list: *mut memlock_list) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
         let list = &mut unsafe { lent_mut(list, "list") }?.0;
@@ -231,7 +231,10 @@ pub unsafe extern "C" fn memlock_list_tear_down(list: *mut memlock_list) -> c_in
 /// # Safety
 /// `list` is NULL or a handle, `walk` is NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_list_walk(list: *mut memlock_list, walk: *mut *mut memlock_walk) -> c_int {
+pub unsafe extern "C-unwind" fn memlock_list_walk(
+    list: *mut memlock_list,
+    walk: *mut *mut memlock_walk,
+) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
         unsafe { put(walk, std::ptr::null_mut(), "walk") }?;
@@ -251,7 +254,7 @@ pub unsafe extern "C" fn memlock_list_walk(list: *mut memlock_list, walk: *mut *
 /// # Safety
 /// `walk` is NULL or a walk; the others are NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_walk_next(
+pub unsafe extern "C-unwind" fn memlock_walk_next(
     walk: *mut memlock_walk,
     id: *mut u64,
     key: *mut *const c_char,
@@ -284,7 +287,7 @@ pub unsafe extern "C" fn memlock_walk_next(
 /// # Safety
 /// `walk` is NULL or a walk that is not used any more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_walk_close(walk: *mut memlock_walk) {
+pub unsafe extern "C-unwind" fn memlock_walk_close(walk: *mut memlock_walk) {
     // SAFETY: the caller's promise.
     quietly(|| drop(unsafe { take_back(walk) }));
 }

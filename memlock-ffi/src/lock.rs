@@ -50,7 +50,7 @@ pub struct memlock_owner {
 /// # Safety
 /// `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `lock` is NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_mutex_lock(
+pub unsafe extern "C-unwind" fn memlock_mutex_lock(
     client: *const memlock_client,
     name: *const c_char,
     lease_ms: i64,
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn memlock_mutex_lock(
 /// `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `wait` is NULL or a wait
 /// handle that is not closed before this call ends, `lock` is NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_mutex_lock_wait(
+pub unsafe extern "C-unwind" fn memlock_mutex_lock_wait(
     client: *const memlock_client,
     name: *const c_char,
     lease_ms: i64,
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn memlock_mutex_lock_wait(
 /// # Safety
 /// `lock` is NULL or came from memlock_mutex_lock() or memlock_mutex_lock_wait(), and is not used any more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_unlock(lock: *mut memlock_lock) -> c_int {
+pub unsafe extern "C-unwind" fn memlock_unlock(lock: *mut memlock_lock) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise. A callback may read the handle until it is kept no longer.
         let kept = unsafe { lent(lock, "lock") }?.hold.end_keeping();
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn memlock_lock_drop(lock: *mut memlock_lock) {
 /// # Safety
 /// `lock` is NULL or a lock that is held, used by nobody else during the call.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_lock_extend(lock: *mut memlock_lock, lease_ms: i64) -> c_int {
+pub unsafe extern "C-unwind" fn memlock_lock_extend(lock: *mut memlock_lock, lease_ms: i64) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
         unsafe { lent_mut(lock, "lock") }?.hold.extend(lease_ms)
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn memlock_lock_extend(lock: *mut memlock_lock, lease_ms: 
 /// `lock` is NULL or a lock that is held, used by nobody else during the call; `callback` and `arg` are good
 /// until it is given back.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_lock_keep(
+pub unsafe extern "C-unwind" fn memlock_lock_keep(
     lock: *mut memlock_lock,
     max_hold_ms: i64,
     callback: memlock_keep_told,
@@ -195,7 +195,7 @@ pub unsafe extern "C" fn memlock_lock_keep(
 /// # Safety
 /// `lock` is NULL or a lock that is held.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_lock_is_held(lock: *const memlock_lock) -> c_int {
+pub unsafe extern "C-unwind" fn memlock_lock_is_held(lock: *const memlock_lock) -> c_int {
     let mut held = 0;
     quietly(|| {
         // SAFETY: the caller's promise.
@@ -212,7 +212,7 @@ pub unsafe extern "C" fn memlock_lock_is_held(lock: *const memlock_lock) -> c_in
 /// # Safety
 /// `lock` is NULL or a lock that is held.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_lock_check(lock: *const memlock_lock) -> c_int {
+pub unsafe extern "C-unwind" fn memlock_lock_check(lock: *const memlock_lock) -> c_int {
     // SAFETY: the caller's promise.
     enter(|| unsafe { lent(lock, "lock") }?.hold.check())
 }
@@ -224,7 +224,7 @@ pub unsafe extern "C" fn memlock_lock_check(lock: *const memlock_lock) -> c_int 
 /// # Safety
 /// `lock` is NULL or a lock that is held; `why` is NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_lock_lost(lock: *const memlock_lock, why: *mut c_int) -> c_int {
+pub unsafe extern "C-unwind" fn memlock_lock_lost(lock: *const memlock_lock, why: *mut c_int) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { memlock_lock_wait_lost(lock, 0, why) }
 }
@@ -236,7 +236,7 @@ pub unsafe extern "C" fn memlock_lock_lost(lock: *const memlock_lock, why: *mut 
 /// # Safety
 /// `lock` is NULL or a lock that is held, and not given back before this call ends; `why` is NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_lock_wait_lost(
+pub unsafe extern "C-unwind" fn memlock_lock_wait_lost(
     lock: *const memlock_lock,
     wait_ms: i64,
     why: *mut c_int,
@@ -264,7 +264,7 @@ pub unsafe extern "C" fn memlock_lock_wait_lost(
 /// # Safety
 /// `lock` is NULL or a lock that is held; `remaining_ms` is NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_lock_remaining_ms(
+pub unsafe extern "C-unwind" fn memlock_lock_remaining_ms(
     lock: *const memlock_lock,
     remaining_ms: *mut i64,
 ) -> c_int {
@@ -283,7 +283,7 @@ pub unsafe extern "C" fn memlock_lock_remaining_ms(
 /// # Safety
 /// `lock` is NULL or a lock that is held; `fence` is NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_lock_fence(lock: *const memlock_lock, fence: *mut u64) -> c_int {
+pub unsafe extern "C-unwind" fn memlock_lock_fence(lock: *const memlock_lock, fence: *mut u64) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
         let number = unsafe { lent(lock, "lock") }?.fence;
@@ -300,7 +300,7 @@ pub unsafe extern "C" fn memlock_lock_fence(lock: *const memlock_lock, fence: *m
 /// # Safety
 /// `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `owner` is NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_mutex_owner(
+pub unsafe extern "C-unwind" fn memlock_mutex_owner(
     client: *const memlock_client,
     name: *const c_char,
     owner: *mut memlock_owner,
@@ -335,7 +335,7 @@ pub unsafe extern "C" fn memlock_mutex_owner(
 /// # Safety
 /// `client` is NULL or an open client; `name` and `token` are NULL or NUL-terminated strings.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_mutex_force_unlock(
+pub unsafe extern "C-unwind" fn memlock_mutex_force_unlock(
     client: *const memlock_client,
     name: *const c_char,
     token: *const c_char,

@@ -20,7 +20,7 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 use memlock_core::inside::Inside;
 use memlock_core::{Answer, Error, ErrorKind, Result, logs};
 
-use crate::boundary::{enter, invalid, quietly};
+use crate::boundary::{contained, enter, invalid};
 
 /// For memlock_log_set(): nothing is told.
 pub const MEMLOCK_LOG_OFF: c_int = 0;
@@ -68,7 +68,7 @@ pub type memlock_log_told =
 /// # Safety
 /// `callback` is NULL or a function that may be called with `arg` from any thread until another takes its place.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_log_set(
+pub unsafe extern "C-unwind" fn memlock_log_set(
     max_level: c_int,
     callback: memlock_log_told,
     arg: *mut c_void,
@@ -190,7 +190,7 @@ impl Log for ToCallback {
         if TELLING.replace(true) {
             return;
         }
-        quietly(|| tell(record));
+        contained(|| tell(record));
         TELLING.set(false);
     }
 

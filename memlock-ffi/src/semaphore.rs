@@ -69,7 +69,7 @@ pub struct memlock_holder {
 /// # Safety
 /// `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `semaphore` is NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_semaphore_open(
+pub unsafe extern "C-unwind" fn memlock_semaphore_open(
     client: *const memlock_client,
     name: *const c_char,
     permits: u32,
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn memlock_semaphore_open(
 /// # Safety
 /// `semaphore` is NULL or came from memlock_semaphore_open() and is not used any more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_semaphore_close(semaphore: *mut memlock_semaphore) {
+pub unsafe extern "C-unwind" fn memlock_semaphore_close(semaphore: *mut memlock_semaphore) {
     // SAFETY: the caller's promise.
     quietly(|| drop(unsafe { take_back(semaphore) }));
 }
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn memlock_semaphore_close(semaphore: *mut memlock_semapho
 /// # Safety
 /// `semaphore` is NULL or an open semaphore, `permit` is NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_semaphore_acquire(
+pub unsafe extern "C-unwind" fn memlock_semaphore_acquire(
     semaphore: *const memlock_semaphore,
     permits: u32,
     wait_ms: i64,
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn memlock_semaphore_acquire(
 /// `semaphore` is NULL or an open semaphore, `request` is NULL or readable, `wait` is NULL or a wait handle that
 /// is not closed before this call ends, `permit` is NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_semaphore_acquire_wait(
+pub unsafe extern "C-unwind" fn memlock_semaphore_acquire_wait(
     semaphore: *const memlock_semaphore,
     request: *const memlock_request,
     wait_ms: i64,
@@ -190,7 +190,7 @@ pub unsafe extern "C" fn memlock_semaphore_acquire_wait(
 /// # Safety
 /// `semaphore` is NULL or an open semaphore.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_semaphore_set_up(
+pub unsafe extern "C-unwind" fn memlock_semaphore_set_up(
     semaphore: *const memlock_semaphore,
     life_ms: i64,
 ) -> c_int {
@@ -210,7 +210,7 @@ pub unsafe extern "C" fn memlock_semaphore_set_up(
 /// # Safety
 /// `semaphore` is NULL or an open semaphore.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_semaphore_tear_down(semaphore: *const memlock_semaphore) -> c_int {
+pub unsafe extern "C-unwind" fn memlock_semaphore_tear_down(semaphore: *const memlock_semaphore) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
         let semaphore = &unsafe { lent(semaphore, "semaphore") }?.core;
@@ -228,7 +228,7 @@ pub unsafe extern "C" fn memlock_semaphore_tear_down(semaphore: *const memlock_s
 /// # Safety
 /// `semaphore` is NULL or an open semaphore.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_semaphore_resize(
+pub unsafe extern "C-unwind" fn memlock_semaphore_resize(
     semaphore: *const memlock_semaphore,
     permits: u32,
 ) -> c_int {
@@ -249,7 +249,7 @@ pub unsafe extern "C" fn memlock_semaphore_resize(
 /// # Safety
 /// `semaphore` is NULL or an open semaphore, `available` is NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_semaphore_available(
+pub unsafe extern "C-unwind" fn memlock_semaphore_available(
     semaphore: *const memlock_semaphore,
     available: *mut u32,
 ) -> c_int {
@@ -275,7 +275,7 @@ pub unsafe extern "C" fn memlock_semaphore_available(
 /// `semaphore` is NULL or an open semaphore, `holders` is NULL or has room for `room` entries, `count` is NULL or
 /// writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_semaphore_holders(
+pub unsafe extern "C-unwind" fn memlock_semaphore_holders(
     semaphore: *const memlock_semaphore,
     holders: *mut memlock_holder,
     room: usize,

@@ -37,7 +37,7 @@ impl memlock_wait {
 /// # Safety
 /// `client` is NULL or an open client, `wait` is NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_wait_open(
+pub unsafe extern "C-unwind" fn memlock_wait_open(
     client: *const memlock_client,
     wait: *mut *mut memlock_wait,
 ) -> c_int {
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn memlock_wait_open(
 /// # Safety
 /// `wait` is NULL or an open wait handle.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_wait_cancel(wait: *const memlock_wait) -> c_int {
+pub unsafe extern "C-unwind" fn memlock_wait_cancel(wait: *const memlock_wait) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
         unsafe { lent(wait, "wait") }?.cancel.cancel();
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn memlock_wait_cancel(wait: *const memlock_wait) -> c_int
 /// # Safety
 /// `wait` is NULL or came from memlock_wait_open() and is not used any more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_wait_close(wait: *mut memlock_wait) {
+pub unsafe extern "C-unwind" fn memlock_wait_close(wait: *mut memlock_wait) {
     // SAFETY: the caller's promise.
     quietly(|| drop(unsafe { take_back(wait) }));
 }

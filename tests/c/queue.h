@@ -60,8 +60,8 @@ static inline pid_t queue_id(const struct queue_thread *thread) {
     return __atomic_load_n(&thread->id, __ATOMIC_ACQUIRE);
 }
 
-/* Waiters sleep in this call, and nothing else of the library does for long. */
-static inline bool queue_sleeps(const struct queue_thread *waiter) {
+/* Whether the thread is in this system call. */
+static inline bool queue_is_in(long wanted, const struct queue_thread *waiter) {
     const pid_t id = queue_id(waiter);
     if (id == 0) return false;
     char path[64];
@@ -72,7 +72,10 @@ static inline bool queue_sleeps(const struct queue_thread *waiter) {
     if (file == NULL) return false;
     const bool known = fscanf(file, "%ld", &call) == 1;
     fclose(file);
-    return known && call == SYS_ppoll;
+    return known && call == wanted;
 }
+
+/* Waiters sleep in this call, and nothing else of the library does for long. */
+static inline bool queue_sleeps(const struct queue_thread *waiter) { return queue_is_in(SYS_ppoll, waiter); }
 
 #endif

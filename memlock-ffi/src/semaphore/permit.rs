@@ -24,7 +24,7 @@ pub struct memlock_permit {
 /// `permit` is NULL or came from memlock_semaphore_acquire() or memlock_semaphore_acquire_wait(), and is not used
 /// any more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_permit_release(permit: *mut memlock_permit) -> c_int {
+pub unsafe extern "C-unwind" fn memlock_permit_release(permit: *mut memlock_permit) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise. A callback may read the handle until they are kept no
         // longer.
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn memlock_permit_drop(permit: *mut memlock_permit) {
 /// # Safety
 /// `permit` is NULL or a permit that is held, used by nobody else during the call.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_permit_extend(permit: *mut memlock_permit, lease_ms: i64) -> c_int {
+pub unsafe extern "C-unwind" fn memlock_permit_extend(permit: *mut memlock_permit, lease_ms: i64) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
         unsafe { lent_mut(permit, "permit") }?.hold.extend(lease_ms)
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn memlock_permit_extend(permit: *mut memlock_permit, leas
 /// `permit` is NULL or permits that are held, used by nobody else during the call; `callback` and `arg` are
 /// good until it is given back.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_permit_keep(
+pub unsafe extern "C-unwind" fn memlock_permit_keep(
     permit: *mut memlock_permit,
     max_hold_ms: i64,
     callback: memlock_keep_told,
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn memlock_permit_keep(
 /// # Safety
 /// `permit` is NULL or permits that are held.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_permit_is_held(permit: *const memlock_permit) -> c_int {
+pub unsafe extern "C-unwind" fn memlock_permit_is_held(permit: *const memlock_permit) -> c_int {
     let mut held = 0;
     quietly(|| {
         // SAFETY: the caller's promise.
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn memlock_permit_is_held(permit: *const memlock_permit) -
 /// # Safety
 /// `permit` is NULL or permits that are held.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_permit_check(permit: *const memlock_permit) -> c_int {
+pub unsafe extern "C-unwind" fn memlock_permit_check(permit: *const memlock_permit) -> c_int {
     // SAFETY: the caller's promise.
     enter(|| unsafe { lent(permit, "permit") }?.hold.check())
 }
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn memlock_permit_check(permit: *const memlock_permit) -> 
 /// # Safety
 /// `permit` is NULL or permits that are held; `why` is NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_permit_lost(permit: *const memlock_permit, why: *mut c_int) -> c_int {
+pub unsafe extern "C-unwind" fn memlock_permit_lost(permit: *const memlock_permit, why: *mut c_int) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { memlock_permit_wait_lost(permit, 0, why) }
 }
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn memlock_permit_lost(permit: *const memlock_permit, why:
 /// `permit` is NULL or permits that are held, and not given back before this call ends; `why` is NULL or
 /// writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_permit_wait_lost(
+pub unsafe extern "C-unwind" fn memlock_permit_wait_lost(
     permit: *const memlock_permit,
     wait_ms: i64,
     why: *mut c_int,
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn memlock_permit_wait_lost(
 /// # Safety
 /// `permit` is NULL or a permit that is held; `remaining_ms` is NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_permit_remaining_ms(
+pub unsafe extern "C-unwind" fn memlock_permit_remaining_ms(
     permit: *const memlock_permit,
     remaining_ms: *mut i64,
 ) -> c_int {
@@ -195,7 +195,10 @@ pub unsafe extern "C" fn memlock_permit_remaining_ms(
 /// # Safety
 /// `permit` is NULL or a permit that is held; `permits` is NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_permit_count(permit: *const memlock_permit, permits: *mut u32) -> c_int {
+pub unsafe extern "C-unwind" fn memlock_permit_count(
+    permit: *const memlock_permit,
+    permits: *mut u32,
+) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
         let count = unsafe { lent(permit, "permit") }?.permits;

@@ -1,0 +1,322 @@
+/* Threads that are cancelled by pthread_cancel() while they are in a call: the call goes through, the process lives, and
+ * what was acquired is there for a cleanup handler to give back. */
+
+#include "check.h"
+#include "freeze.h"
+#include "plain.h"
+#include "queue.h"
+
+static memlock_client *client;
+
+/* A thread that is cancelled while it is in a call. */
+struct victim {
+    struct queue_thread self;
+    const char *name;
+    int type;
+    int (*call)(struct victim *victim);
+    memlock_wait *wait;
+    memlock_semaphore *semaphore;
+    memlock_lock *lock;
+    memlock_permit *permit;
+    _Atomic int answer;
+    _Atomic bool returned;
+    /* Whether it is cancelled has been decided. */
+    _Atomic bool decided;
+};
+
+enum { NO_ANSWER = 99 };
+
+static int locks(struct victim *victim) {
+    return memlock_mutex_lock_wait(client, victim->name, 30000, -1, victim->wait, &victim->lock);
+}
+
+static int locks_by_name(struct victim *victim) { return mutex_lock(victim->name, 30); }
+
+static int acquires(struct victim *victim) {
+    return memlock_semaphore_acquire_wait(victim->semaphore, NULL, -1, victim->wait, &victim->permit);
+}
+
+static int acquires_by_name(struct victim *victim) { return semaphore_acquire(victim->name, 30); }
+
+static void clean_up(void *argument) {
+    struct victim *victim = argument;
+    if (victim->lock != NULL) ANSWERS(MEMLOCK_OK, memlock_unlock(victim->lock));
+    if (victim->permit != NULL) ANSWERS(MEMLOCK_OK, memlock_permit_release(victim->permit));
+    if (victim->call == locks_by_name && victim->answer == MEMLOCK_OK) {
+        ANSWERS(MEMLOCK_OK, mutex_unlock(victim->name));
+    }
+    if (victim->call == acquires_by_name && victim->answer == MEMLOCK_OK) {
+        ANSWERS(MEMLOCK_OK, semaphore_release(victim->name));
+    }
+}
+
+static void *suffer(void *argument) {
+    struct victim *victim = argument;
+    pthread_setcanceltype(victim->type, NULL);
+    pthread_cleanup_push(clean_up, victim);
+    queue_here(&victim->self);
+    victim->answer = victim->call(victim);
+    victim->returned = true;
+    while (!victim->decided) check_pause_ms(1);
+    pthread_testcancel();
+    pthread_cleanup_pop(1);
+    return NULL;
+}
+
+static void start(struct victim *victim) {
+    victim->answer = NO_ANSWER;
+    victim->self.thread = check_start(suffer, victim);
+}
+
+static void cancel(struct victim *victim) {
+    if (pthread_cancel(victim->self.thread) != 0) FAIL("no cancellation");
+    victim->decided = true;
+}
+
+static void is_cancelled(struct victim *victim, int answer) {
+    CHECK(check_join(victim->self.thread) == PTHREAD_CANCELED);
+    ANSWERS(answer, victim->answer);
+}
+
+/* Nothing of ours is on the server. */
+static void is_free(const char *name) {
+    char key[128];
+    snprintf(key, sizeof key, "lock:%s", name);
+    QUEUE_BECOMES(0, name);
+    CHECK(!plain_has(key));
+}
+
+static void a_cancelled_thread_goes_through_with_its_wait(void) {
+    memlock_lock *held;
+    struct victim victim = {.name = "through", .call = locks};
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "through", 30000, 0, &held));
+    start(&victim);
+    EVENTUALLY(queue_sleeps(&victim.self));
+    cancel(&victim);
+    QUEUE_BECOMES(1, "through");
+    CHECK(!victim.returned);
+    ANSWERS(MEMLOCK_OK, memlock_unlock(held));
+    is_cancelled(&victim, MEMLOCK_OK);
+    is_free("through");
+}
+
+static void a_cancelled_wait_can_be_ended(void) {
+    memlock_lock *held;
+    struct victim victim = {.name = "ended", .call = locks};
+    ANSWERS(MEMLOCK_OK, memlock_wait_open(client, &victim.wait));
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "ended", 30000, 0, &held));
+    start(&victim);
+    EVENTUALLY(queue_sleeps(&victim.self));
+    cancel(&victim);
+    ANSWERS(MEMLOCK_OK, memlock_wait_cancel(victim.wait));
+    is_cancelled(&victim, MEMLOCK_INTERRUPTED);
+    QUEUE_BECOMES(0, "ended");
+    memlock_wait_close(victim.wait);
+    ANSWERS(MEMLOCK_OK, memlock_unlock(held));
+    is_free("ended");
+}
+
+/* The first of them stands in the server's queue for all. */
+static void the_other_waiters_of_the_client_go_on(void) {
+    enum { WAITERS = 4 };
+    for (int cancelled = 0; cancelled < WAITERS; cancelled++) {
+        struct victim victims[WAITERS];
+        memlock_lock *held;
+        ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "others", 30000, 0, &held));
+        for (int i = 0; i < WAITERS; i++) {
+            victims[i] = (struct victim){.name = "others", .call = locks};
+            start(&victims[i]);
+            EVENTUALLY(queue_sleeps(&victims[i].self));
+        }
+        cancel(&victims[cancelled]);
+        ANSWERS(MEMLOCK_OK, memlock_unlock(held));
+        for (int i = 0; i < WAITERS; i++) {
+            if (i == cancelled) {
+                is_cancelled(&victims[i], MEMLOCK_OK);
+            } else {
+                victims[i].decided = true;
+                CHECK(check_join(victims[i].self.thread) == NULL);
+                ANSWERS(MEMLOCK_OK, victims[i].answer);
+            }
+        }
+        is_free("others");
+    }
+}
+
+static void no_permit_is_left_with_a_cancelled_thread(void) {
+    memlock_semaphore *semaphore;
+    memlock_permit *held;
+    uint32_t available = 0;
+    ANSWERS(MEMLOCK_OK, memlock_semaphore_open(client, "permits", 1, 30000, &semaphore));
+    ANSWERS(MEMLOCK_OK, memlock_semaphore_acquire(semaphore, 1, 0, &held));
+    for (int by_name = 0; by_name < 2; by_name++) {
+        struct victim victim = {.name = "permits", .call = by_name ? acquires_by_name : acquires};
+        victim.semaphore = semaphore;
+        start(&victim);
+        EVENTUALLY(queue_sleeps(&victim.self));
+        cancel(&victim);
+        CHECK(!victim.returned);
+        ANSWERS(MEMLOCK_OK, memlock_permit_release(held));
+        is_cancelled(&victim, MEMLOCK_OK);
+        ANSWERS(MEMLOCK_OK, memlock_semaphore_available(semaphore, &available));
+        CHECK(available == 1);
+        ANSWERS(MEMLOCK_OK, memlock_semaphore_acquire(semaphore, 1, 0, &held));
+    }
+    ANSWERS(MEMLOCK_OK, memlock_permit_release(held));
+    memlock_semaphore_close(semaphore);
+}
+
+static void a_bare_lock_of_a_cancelled_thread_is_the_processs(void) {
+    memlock_lock *held;
+    struct victim victim = {.name = "bare", .call = locks_by_name};
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "bare", 30000, 0, &held));
+    start(&victim);
+    EVENTUALLY(queue_sleeps(&victim.self));
+    cancel(&victim);
+    ANSWERS(MEMLOCK_OK, memlock_unlock(held));
+    is_cancelled(&victim, MEMLOCK_OK);
+    is_free("bare");
+}
+
+static int is_cancelled_and_locks(struct victim *victim) {
+    pthread_cancel(pthread_self());
+    victim->decided = true;
+    return locks(victim);
+}
+
+static void a_call_with_a_cancellation_pending_is_made(void) {
+    struct victim victim = {.name = "pending", .call = is_cancelled_and_locks};
+    start(&victim);
+    is_cancelled(&victim, MEMLOCK_OK);
+    is_free("pending");
+}
+
+/* What requests without a reply have left, or still leave, is taken off at the client's next contact. */
+static bool is_left_free(const char *name) {
+    char key[128];
+    memlock_lock *lock;
+    snprintf(key, sizeof key, "lock:%s", name);
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, name, 30000, 10000, &lock));
+    ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
+    return !plain_has(key);
+}
+
+/* In the middle of a request, whose reply does not come. */
+static void a_thread_that_waits_for_a_silent_server_can_be_cancelled(void) {
+    char url[256];
+    memlock_client *before = client;
+    snprintf(url, sizeof url, "%s?io_timeout=300ms&outage=1s", check_url());
+    ANSWERS(MEMLOCK_OK, memlock_client_open(url, &client));
+    const int types[] = {PTHREAD_CANCEL_DEFERRED, PTHREAD_CANCEL_ASYNCHRONOUS};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        memlock_lock *lock;
+        struct victim victim = {.name = "silent", .call = locks, .type = types[i]};
+        ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "silent", 30000, -1, &lock));
+        ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
+        freeze();
+        start(&victim);
+        EVENTUALLY(queue_is_in(SYS_recvfrom, &victim.self));
+        cancel(&victim);
+        CHECK(check_join(victim.self.thread) == PTHREAD_CANCELED);
+        thaw();
+        EVENTUALLY(is_left_free("silent"));
+    }
+    memlock_client_close(client);
+    client = before;
+}
+
+/* It can be anywhere: between two calls, or at any place within one. */
+static void *lock_again_and_again(void *argument) {
+    struct queue_thread *self = argument;
+    pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+    queue_here(self);
+    for (;;) {
+        if (mutex_lock("anywhere", 30) == MEMLOCK_OK) mutex_unlock("anywhere");
+    }
+    return NULL;
+}
+
+static void a_thread_of_asynchronous_cancel_type_may_be_cancelled_anywhere(void) {
+    for (int round = 0; round < 200; round++) {
+        struct queue_thread self = {0};
+        self.thread = check_start(lock_again_and_again, &self);
+        while (queue_id(&self) == 0) continue;
+        const struct timespec pause = {0, round * 3000L};
+        nanosleep(&pause, NULL);
+        CHECK(pthread_cancel(self.thread) == 0);
+        CHECK(check_join(self.thread) == PTHREAD_CANCELED);
+        /* The lock is the process's: of another thread than the one that is gone. */
+        const int answer = mutex_unlock("anywhere");
+        CHECK(answer == MEMLOCK_OK || answer == MEMLOCK_NOT_HELD);
+        ANSWERS(MEMLOCK_OK, mutex_lock_nonblock("anywhere", 30));
+        ANSWERS(MEMLOCK_OK, mutex_unlock("anywhere"));
+    }
+    is_free("anywhere");
+}
+
+static _Atomic int told;
+
+static void tell_slowly(int level, const char *part, const char *message, void *arg) {
+    (void)level, (void)part, (void)message, (void)arg;
+    pthread_testcancel();
+    check_pause_ms(1);
+    told++;
+}
+
+static void a_callback_for_messages_is_not_cancelled(void) {
+    char url[256];
+    memlock_client *before = client;
+    snprintf(url, sizeof url, "%s?io_timeout=300ms", check_url());
+    struct victim victim = {.name = "told", .call = locks};
+    ANSWERS(MEMLOCK_OK, memlock_client_open(url, &client));
+    ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_TRACE, tell_slowly, NULL));
+    freeze();
+    start(&victim);
+    EVENTUALLY(queue_is_in(SYS_recvfrom, &victim.self));
+    cancel(&victim);
+    CHECK(check_join(victim.self.thread) == PTHREAD_CANCELED && told > 0);
+    thaw();
+    ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_OFF, NULL, NULL));
+    memlock_client_close(client);
+    client = before;
+}
+
+static _Atomic bool in_danger;
+
+static void cancel_the_keeper(int what, int64_t left_ms, void *arg) {
+    (void)left_ms, (void)arg;
+    if (what == MEMLOCK_DANGER) {
+        pthread_cancel(pthread_self());
+        in_danger = true;
+    }
+}
+
+static void the_thread_that_renews_leases_cannot_be_cancelled(void) {
+    memlock_lock *brief, *kept;
+    int why = 0;
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "brief", 1000, 0, &brief));
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "kept", 1000, 0, &kept));
+    ANSWERS(MEMLOCK_OK, memlock_lock_keep(kept, -1, NULL, NULL));
+    ANSWERS(MEMLOCK_OK, memlock_lock_keep(brief, 100, cancel_the_keeper, NULL));
+    EVENTUALLY(in_danger);
+    ANSWERS(MEMLOCK_LOST, memlock_lock_wait_lost(brief, 20000, &why));
+    ANSWERS(MEMLOCK_TIMED_OUT, memlock_lock_wait_lost(kept, 2500, &why));
+    ANSWERS(MEMLOCK_OK, memlock_unlock(kept));
+    ANSWERS(MEMLOCK_LOST, memlock_unlock(brief));
+}
+
+int main(void) {
+    ANSWERS(MEMLOCK_OK, memlock_client_open(check_url(), &client));
+    RUN(a_cancelled_thread_goes_through_with_its_wait);
+    RUN(a_cancelled_wait_can_be_ended);
+    RUN(the_other_waiters_of_the_client_go_on);
+    RUN(no_permit_is_left_with_a_cancelled_thread);
+    RUN(a_bare_lock_of_a_cancelled_thread_is_the_processs);
+    RUN(a_call_with_a_cancellation_pending_is_made);
+    RUN(a_thread_that_waits_for_a_silent_server_can_be_cancelled);
+    RUN(a_thread_of_asynchronous_cancel_type_may_be_cancelled_anywhere);
+    RUN(a_callback_for_messages_is_not_cancelled);
+    RUN(the_thread_that_renews_leases_cannot_be_cancelled);
+    memlock_client_close(client);
+    return 0;
+}
