@@ -40,6 +40,10 @@
  * place, but its answer may be lost. Callbacks run with cancellation disabled; they must not enable
  * it, nor call pthread_exit().
  *
+ * The compiler warns where the answer of a function that acquires, extends or checks something is
+ * not looked at. Define MEMLOCK_NO_NODISCARD before including this header to switch these warnings
+ * off.
+ *
  * Define MEMLOCK_NO_BARE_NAMES before including this header to hide the bare function names: Burton's six, and the
  * five of the semaphore.
  */
@@ -54,6 +58,13 @@
 #include <time.h>
 #ifndef MEMLOCK_NO_BARE_NAMES
 #define MEMLOCK_BARE_NAMES
+#endif
+
+/* Stands before functions whose answer has to be looked at. */
+#if !defined(MEMLOCK_NO_NODISCARD) && defined(__GNUC__)
+#define MEMLOCK_NODISCARD __attribute__((warn_unused_result))
+#else
+#define MEMLOCK_NODISCARD
 #endif
 
 /**
@@ -382,7 +393,7 @@ extern "C" {
  * # Safety
  * `mutex_key` is NULL or a NUL-terminated string.
  */
-int mutex_lock(const char *mutex_key, time_t duration);
+MEMLOCK_NODISCARD int mutex_lock(const char *mutex_key, time_t duration);
 #endif
 
 #if defined(MEMLOCK_BARE_NAMES)
@@ -392,7 +403,7 @@ int mutex_lock(const char *mutex_key, time_t duration);
  * # Safety
  * `mutex_key` is NULL or a NUL-terminated string.
  */
-int mutex_lock_nonblock(const char *mutex_key, time_t duration);
+MEMLOCK_NODISCARD int mutex_lock_nonblock(const char *mutex_key, time_t duration);
 #endif
 
 #if defined(MEMLOCK_BARE_NAMES)
@@ -479,6 +490,7 @@ int semaphore_set_up(const char *name,
  * # Safety
  * `name` is NULL or a NUL-terminated string.
  */
+MEMLOCK_NODISCARD
 int semaphore_acquire(const char *name,
                       time_t duration);
 #endif
@@ -491,6 +503,7 @@ int semaphore_acquire(const char *name,
  * # Safety
  * `name` is NULL or a NUL-terminated string.
  */
+MEMLOCK_NODISCARD
 int semaphore_acquire_nonblock(const char *name,
                                time_t duration);
 #endif
@@ -627,7 +640,7 @@ int memlock_counter_set_up(const struct memlock_client *client,
  * # Safety
  * `client` is NULL or an open client, `key` is NULL or a NUL-terminated string.
  */
-int memlock_counter_try(const struct memlock_client *client, const char *key);
+MEMLOCK_NODISCARD int memlock_counter_try(const struct memlock_client *client, const char *key);
 
 /**
  * As memlock_counter_try(), but tries again until a permit was free or the wait ends, with pauses that grow from
@@ -641,6 +654,7 @@ int memlock_counter_try(const struct memlock_client *client, const char *key);
  * `client` is NULL or an open client, `key` is NULL or a NUL-terminated string, `wait` is NULL or a wait handle
  * that is not closed before this call ends.
  */
+MEMLOCK_NODISCARD
 int memlock_counter_retry(const struct memlock_client *client,
                           const char *key,
                           int64_t wait_ms,
@@ -655,6 +669,7 @@ int memlock_counter_retry(const struct memlock_client *client,
  * # Safety
  * As memlock_counter_retry().
  */
+MEMLOCK_NODISCARD
 int memlock_counter_park(const struct memlock_client *client,
                          const char *key,
                          int64_t priority,
@@ -817,6 +832,7 @@ void memlock_walk_close(struct memlock_walk *walk);
  * # Safety
  * `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `lock` is NULL or writable.
  */
+MEMLOCK_NODISCARD
 int memlock_mutex_lock(const struct memlock_client *client,
                        const char *name,
                        int64_t lease_ms,
@@ -836,6 +852,7 @@ int memlock_mutex_lock(const struct memlock_client *client,
  * `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `wait` is NULL or a wait
  * handle that is not closed before this call ends, `lock` is NULL or writable.
  */
+MEMLOCK_NODISCARD
 int memlock_mutex_lock_wait(const struct memlock_client *client,
                             const char *name,
                             int64_t lease_ms,
@@ -875,6 +892,7 @@ void memlock_lock_drop(struct memlock_lock *lock);
  * # Safety
  * `lock` is NULL or a lock that is held, used by nobody else during the call.
  */
+MEMLOCK_NODISCARD
 int memlock_lock_extend(struct memlock_lock *lock,
                         int64_t lease_ms);
 
@@ -900,6 +918,7 @@ int memlock_lock_extend(struct memlock_lock *lock,
  * `lock` is NULL or a lock that is held, used by nobody else during the call; `callback` and `arg` are good
  * until it is given back.
  */
+MEMLOCK_NODISCARD
 int memlock_lock_keep(struct memlock_lock *lock,
                       int64_t max_hold_ms,
                       memlock_keep_told callback,
@@ -912,6 +931,7 @@ int memlock_lock_keep(struct memlock_lock *lock,
  * # Safety
  * `lock` is NULL or a lock that is held.
  */
+MEMLOCK_NODISCARD
 int memlock_lock_is_held(const struct memlock_lock *lock);
 
 /**
@@ -922,7 +942,7 @@ int memlock_lock_is_held(const struct memlock_lock *lock);
  * # Safety
  * `lock` is NULL or a lock that is held.
  */
-int memlock_lock_check(const struct memlock_lock *lock);
+MEMLOCK_NODISCARD int memlock_lock_check(const struct memlock_lock *lock);
 
 /**
  * Why it was lost: MEMLOCK_LOST, and MEMLOCK_LOST_EXPIRED, MEMLOCK_LOST_GONE or MEMLOCK_LOST_MAX_HOLD in *why;
@@ -1058,6 +1078,7 @@ void memlock_semaphore_close(struct memlock_semaphore *semaphore);
  * # Safety
  * `semaphore` is NULL or an open semaphore, `permit` is NULL or writable.
  */
+MEMLOCK_NODISCARD
 int memlock_semaphore_acquire(const struct memlock_semaphore *semaphore,
                               uint32_t permits,
                               int64_t wait_ms,
@@ -1076,6 +1097,7 @@ int memlock_semaphore_acquire(const struct memlock_semaphore *semaphore,
  * `semaphore` is NULL or an open semaphore, `request` is NULL or readable, `wait` is NULL or a wait handle that
  * is not closed before this call ends, `permit` is NULL or writable.
  */
+MEMLOCK_NODISCARD
 int memlock_semaphore_acquire_wait(const struct memlock_semaphore *semaphore,
                                    const struct memlock_request *request,
                                    int64_t wait_ms,
@@ -1182,7 +1204,7 @@ void memlock_permit_drop(struct memlock_permit *permit);
  * # Safety
  * `permit` is NULL or a permit that is held, used by nobody else during the call.
  */
-int memlock_permit_extend(struct memlock_permit *permit, int64_t lease_ms);
+MEMLOCK_NODISCARD int memlock_permit_extend(struct memlock_permit *permit, int64_t lease_ms);
 
 /**
  * Renews their lease from now on by a thread of the client's, each time for the lease that they were acquired
@@ -1208,6 +1230,7 @@ int memlock_permit_extend(struct memlock_permit *permit, int64_t lease_ms);
  * `permit` is NULL or permits that are held, used by nobody else during the call; `callback` and `arg` are
  * good until it is given back.
  */
+MEMLOCK_NODISCARD
 int memlock_permit_keep(struct memlock_permit *permit,
                         int64_t max_hold_ms,
                         memlock_keep_told callback,
@@ -1220,7 +1243,7 @@ int memlock_permit_keep(struct memlock_permit *permit,
  * # Safety
  * `permit` is NULL or permits that are held.
  */
-int memlock_permit_is_held(const struct memlock_permit *permit);
+MEMLOCK_NODISCARD int memlock_permit_is_held(const struct memlock_permit *permit);
 
 /**
  * Asks the server whether they are ours: MEMLOCK_OK when they are; MEMLOCK_LOST when not, and what is kept is
@@ -1230,7 +1253,7 @@ int memlock_permit_is_held(const struct memlock_permit *permit);
  * # Safety
  * `permit` is NULL or permits that are held.
  */
-int memlock_permit_check(const struct memlock_permit *permit);
+MEMLOCK_NODISCARD int memlock_permit_check(const struct memlock_permit *permit);
 
 /**
  * Why they were lost: MEMLOCK_LOST, and MEMLOCK_LOST_EXPIRED, MEMLOCK_LOST_GONE or MEMLOCK_LOST_MAX_HOLD in

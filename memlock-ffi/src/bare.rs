@@ -20,6 +20,7 @@ use crate::boundary::{enter, seconds, text};
 ///
 /// # Safety
 /// `mutex_key` is NULL or a NUL-terminated string.
+#[must_use = "the answer says whether anything is held"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn mutex_lock(mutex_key: *const c_char, duration: libc::time_t) -> c_int {
     // SAFETY: the caller's promise.
@@ -30,6 +31,7 @@ pub unsafe extern "C-unwind" fn mutex_lock(mutex_key: *const c_char, duration: l
 ///
 /// # Safety
 /// `mutex_key` is NULL or a NUL-terminated string.
+#[must_use = "the answer says whether anything is held"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn mutex_lock_nonblock(
     mutex_key: *const c_char,
@@ -125,6 +127,7 @@ pub unsafe extern "C-unwind" fn semaphore_set_up(
 ///
 /// # Safety
 /// `name` is NULL or a NUL-terminated string.
+#[must_use = "the answer says whether anything is held"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn semaphore_acquire(name: *const c_char, duration: libc::time_t) -> c_int {
     // SAFETY: the caller's promise.
@@ -136,6 +139,7 @@ pub unsafe extern "C-unwind" fn semaphore_acquire(name: *const c_char, duration:
 ///
 /// # Safety
 /// `name` is NULL or a NUL-terminated string.
+#[must_use = "the answer says whether anything is held"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn semaphore_acquire_nonblock(
     name: *const c_char,

@@ -43,6 +43,7 @@ pub unsafe extern "C-unwind" fn memlock_counter_set_up(
 ///
 /// # Safety
 /// `client` is NULL or an open client, `key` is NULL or a NUL-terminated string.
+#[must_use = "the answer says whether anything is held"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_counter_try(
     client: *const memlock_client,
@@ -65,6 +66,7 @@ pub unsafe extern "C-unwind" fn memlock_counter_try(
 /// # Safety
 /// `client` is NULL or an open client, `key` is NULL or a NUL-terminated string, `wait` is NULL or a wait handle
 /// that is not closed before this call ends.
+#[must_use = "the answer says whether anything is held"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_counter_retry(
     client: *const memlock_client,
@@ -86,6 +88,7 @@ pub unsafe extern "C-unwind" fn memlock_counter_retry(
 ///
 /// # Safety
 /// As memlock_counter_retry().
+#[must_use = "the answer says whether anything is held"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_counter_park(
     client: *const memlock_client,

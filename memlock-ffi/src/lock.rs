@@ -49,6 +49,7 @@ pub struct memlock_owner {
 ///
 /// # Safety
 /// `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `lock` is NULL or writable.
+#[must_use = "the answer says whether anything is held"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_mutex_lock(
     client: *const memlock_client,
@@ -72,6 +73,7 @@ pub unsafe extern "C-unwind" fn memlock_mutex_lock(
 /// # Safety
 /// `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `wait` is NULL or a wait
 /// handle that is not closed before this call ends, `lock` is NULL or writable.
+#[must_use = "the answer says whether anything is held"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_mutex_lock_wait(
     client: *const memlock_client,
@@ -150,6 +152,7 @@ pub unsafe extern "C" fn memlock_lock_drop(lock: *mut memlock_lock) {
 ///
 /// # Safety
 /// `lock` is NULL or a lock that is held, used by nobody else during the call.
+#[must_use = "the answer says whether anything is held"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_lock_extend(lock: *mut memlock_lock, lease_ms: i64) -> c_int {
     enter(|| {
@@ -178,6 +181,7 @@ pub unsafe extern "C-unwind" fn memlock_lock_extend(lock: *mut memlock_lock, lea
 /// # Safety
 /// `lock` is NULL or a lock that is held, used by nobody else during the call; `callback` and `arg` are good
 /// until it is given back.
+#[must_use = "the answer says whether anything is held"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_lock_keep(
     lock: *mut memlock_lock,
@@ -194,6 +198,7 @@ pub unsafe extern "C-unwind" fn memlock_lock_keep(
 ///
 /// # Safety
 /// `lock` is NULL or a lock that is held.
+#[must_use = "the answer says whether anything is held"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_lock_is_held(lock: *const memlock_lock) -> c_int {
     let mut held = 0;
@@ -211,6 +216,7 @@ pub unsafe extern "C-unwind" fn memlock_lock_is_held(lock: *const memlock_lock) 
 ///
 /// # Safety
 /// `lock` is NULL or a lock that is held.
+#[must_use = "the answer says whether anything is held"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_lock_check(lock: *const memlock_lock) -> c_int {
     // SAFETY: the caller's promise.

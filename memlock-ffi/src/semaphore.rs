@@ -117,6 +117,7 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_close(semaphore: *mut memlock_
 ///
 /// # Safety
 /// `semaphore` is NULL or an open semaphore, `permit` is NULL or writable.
+#[must_use = "the answer says whether anything is held"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_semaphore_acquire(
     semaphore: *const memlock_semaphore,
@@ -142,6 +143,7 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_acquire(
 /// # Safety
 /// `semaphore` is NULL or an open semaphore, `request` is NULL or readable, `wait` is NULL or a wait handle that
 /// is not closed before this call ends, `permit` is NULL or writable.
+#[must_use = "the answer says whether anything is held"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_semaphore_acquire_wait(
     semaphore: *const memlock_semaphore,

@@ -60,6 +60,7 @@ pub unsafe extern "C" fn memlock_permit_drop(permit: *mut memlock_permit) {
 ///
 /// # Safety
 /// `permit` is NULL or a permit that is held, used by nobody else during the call.
+#[must_use = "the answer says whether anything is held"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_permit_extend(permit: *mut memlock_permit, lease_ms: i64) -> c_int {
     enter(|| {
@@ -90,6 +91,7 @@ pub unsafe extern "C-unwind" fn memlock_permit_extend(permit: *mut memlock_permi
 /// # Safety
 /// `permit` is NULL or permits that are held, used by nobody else during the call; `callback` and `arg` are
 /// good until it is given back.
+#[must_use = "the answer says whether anything is held"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_permit_keep(
     permit: *mut memlock_permit,
@@ -106,6 +108,7 @@ pub unsafe extern "C-unwind" fn memlock_permit_keep(
 ///
 /// # Safety
 /// `permit` is NULL or permits that are held.
+#[must_use = "the answer says whether anything is held"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_permit_is_held(permit: *const memlock_permit) -> c_int {
     let mut held = 0;
@@ -123,6 +126,7 @@ pub unsafe extern "C-unwind" fn memlock_permit_is_held(permit: *const memlock_pe
 ///
 /// # Safety
 /// `permit` is NULL or permits that are held.
+#[must_use = "the answer says whether anything is held"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_permit_check(permit: *const memlock_permit) -> c_int {
     // SAFETY: the caller's promise.
