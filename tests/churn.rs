@@ -320,14 +320,14 @@ fn take_off_the_dead(server: &Memcached, key: usize) -> usize {
                 assert!(now() < began + LONG_LEASE, "key {key}: the waiter never joined the queue");
                 thread::sleep(Duration::from_millis(1));
             }
-            first.unlock().unwrap();
+            assert_eq!(first.unlock().unwrap(), memlock_core::Release::Released);
         });
     }
     for round in 0..MOST_ROUNDS {
         if queue(server, key) == 0 {
             return round;
         }
-        last.lock().unwrap().unlock().unwrap();
+        assert_eq!(last.lock().unwrap().unlock().unwrap(), memlock_core::Release::Released);
         // An entry without a bell is left to find its turn for a while.
         thread::sleep(Duration::from_millis(50));
     }

@@ -37,7 +37,7 @@ fn given_away(client: &Client, name: &str, limit: Duration) -> GivenAway {
         let asked = now();
         if let Some(mut lock) = mutex.try_lock().unwrap() {
             let by = now();
-            lock.unlock().unwrap();
+            let _ = lock.unlock().unwrap();
             return GivenAway { after, by };
         }
         after = asked;
@@ -178,8 +178,8 @@ fn a_session_and_its_keys_end_with_its_duration() {
     let client = Client::connect(&server.url()).unwrap();
     let mut list = client.distinct_list("s").unwrap();
     let began = now();
-    list.set_up(Duration::from_secs(2)).unwrap();
-    list.insert("k").unwrap().unwrap();
+    let _ = list.set_up(Duration::from_secs(2)).unwrap();
+    let _ = list.insert("k").unwrap().unwrap();
     let (mut late, mut asked, mut lived) = (0, began, began);
     while let Some(told) = list.insert(format!("later {late}")).unwrap() {
         assert_eq!(told.id(), late + 2, "ids are dense for as long as the session lives");
@@ -192,6 +192,6 @@ fn a_session_and_its_keys_end_with_its_duration() {
     assert!(over > Duration::from_secs(2), "{over:?}");
     assert!(lived.since(began) < Duration::from_secs(5), "{:?}", lived.since(began));
     let mut next = client.distinct_list("s").unwrap();
-    next.set_up(Duration::from_secs(60)).unwrap();
+    let _ = next.set_up(Duration::from_secs(60)).unwrap();
     assert_eq!(next.insert("k").unwrap().unwrap().id(), 1);
 }

@@ -230,7 +230,7 @@ fn a_list_survives_the_loss_of_any_two_batches() {
     for losses in all_losses() {
         let (client, witness) = clients(&losses);
         let mut list = client.distinct_list("s").unwrap();
-        list.set_up(LEASE).unwrap();
+        let _ = list.set_up(LEASE).unwrap();
         let mut other = witness.distinct_list("s").unwrap();
         assert_eq!(other.insert("theirs").unwrap(), Some(Insertion::First(1)), "{losses:?}");
         let told = list.insert_many(&["a", "theirs", "b"]).unwrap().unwrap();
@@ -256,7 +256,7 @@ fn a_half_insert_is_finished_by_the_next_comer() {
         let losses: Vec<_> = (died_after..40).map(|at| (at, Loss::Request)).collect();
         let (client, witness) = clients(&losses);
         let mut other = witness.distinct_list("s").unwrap();
-        other.set_up(LEASE).unwrap();
+        let _ = other.set_up(LEASE).unwrap();
         let died = client.distinct_list("s").unwrap().insert("k");
         assert_eq!(died.is_ok(), died_after == 4, "{died_after}: {died:?}");
         let told = other.insert("k").unwrap().unwrap();
@@ -346,7 +346,7 @@ fn inserts_whose_replies_are_lost_are_settled() {
         for fault in faults() {
             let (_server, proxy, client, witness) = through_proxy();
             let mut list = client.distinct_list("s").unwrap();
-            list.set_up(LEASE).unwrap();
+            let _ = list.set_up(LEASE).unwrap();
             proxy.inject(step, fault.clone());
             let told = list.insert("k").unwrap().unwrap();
             assert_eq!(proxy.hits(), 1, "{step:?} {fault:?}");
@@ -361,7 +361,7 @@ fn inserts_whose_replies_are_lost_are_settled() {
 fn a_mutex_costs_one_round_trip_each_way() {
     let (_server, proxy, client, _witness) = through_proxy();
     let mutex = client.mutex("m", LEASE).unwrap();
-    mutex.lock().unwrap().unlock().unwrap();
+    assert_eq!(mutex.lock().unwrap().unlock().unwrap(), memlock_core::Release::Released);
     let cost = |step: &dyn Fn()| {
         usual_cost(|| {
             let before = proxy.round_trips();
@@ -378,7 +378,7 @@ fn a_mutex_costs_one_round_trip_each_way() {
 fn a_batch_of_inserts_costs_a_constant_number_of_round_trips() {
     let (_server, proxy, client, _witness) = through_proxy();
     let mut list = client.distinct_list("s").unwrap();
-    list.set_up(LEASE).unwrap();
+    let _ = list.set_up(LEASE).unwrap();
     let names = |from: usize, to: usize| (from..to).map(|number| format!("{number}")).collect::<Vec<_>>();
     let cost = |list: &mut memlock_core::DistinctList, names: Vec<String>| {
         let before = proxy.round_trips();

@@ -85,7 +85,7 @@ fn a_dead_holder_frees_the_lock_within_lease_plus_two_seconds() {
                 let busy = refused.since(holder.since);
                 assert!(busy < Duration::from_millis(5100), "phase {phase}: busy even after {busy:?}");
                 assert!(lock.fence() > holder.fence);
-                lock.unlock().unwrap();
+                assert_eq!(lock.unlock().unwrap(), memlock_core::Release::Released);
             });
         }
     });
@@ -120,7 +120,7 @@ fn a_plain_clients_add_and_ours_exclude_each_other() {
         value.starts_with("memlock/1 ") && value.contains(&format!(" {} ", std::process::id())),
         "{value}"
     );
-    lock.unlock().unwrap();
+    assert_eq!(lock.unlock().unwrap(), memlock_core::Release::Released);
     assert!(plain.add("lock:xyz", "1", 60));
     let token = mutex.owner().unwrap().unwrap().token();
     assert!(mutex.force_unlock(&token).unwrap(), "an operator can take off a plain client's lock too");
@@ -134,7 +134,7 @@ fn somebody_who_touches_our_item_does_not_lose_us_the_lock() {
     let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
     // Appending nothing gives the item another version and leaves its value.
     assert!(server.plain().command("ms lock:m 0 MA\r\n").starts_with("HD"));
-    lock.extend(LEASE).unwrap();
+    assert_eq!(lock.extend(LEASE).unwrap(), memlock_core::Extension::Extended);
     assert!(server.plain().command("ms lock:m 0 MA\r\n").starts_with("HD"));
     assert_eq!(lock.unlock().unwrap(), Release::Released);
     assert_eq!(server.plain().get("lock:m"), None);
@@ -149,7 +149,7 @@ fn a_hostile_name_is_never_a_command() {
     for name in ["x\r\ndelete victim\r\n", "x 0 0 1\r\n1\r\nflush_all\r\n", "x\ndelete victim"] {
         drop(client.mutex(name, LEASE).unwrap().lock().unwrap());
         let mut list = client.distinct_list(name).unwrap();
-        list.set_up(LEASE).unwrap();
+        let _ = list.set_up(LEASE).unwrap();
         assert_eq!(list.insert(name).unwrap(), Some(Insertion::First(1)));
     }
     assert_eq!(plain.get("victim").unwrap(), b"alive");
@@ -159,7 +159,7 @@ fn a_hostile_name_is_never_a_command() {
 fn processes_agree_on_the_ids_of_a_list() {
     let server = Memcached::start();
     let mut list = Client::connect(&server.url()).unwrap().distinct_list("s").unwrap();
-    list.set_up(LEASE).unwrap();
+    let _ = list.set_up(LEASE).unwrap();
     let keys: Vec<String> = (0..400).map(|number| format!("key {number}")).collect();
     let workers: Vec<Child> = (0..4)
         .map(|_| {
@@ -303,7 +303,7 @@ fn the_bare_functions_belong_to_the_process() {
     assert_eq!(bare::distinct_list_tear_down(b"s").unwrap(), Answer::Ok);
     assert_eq!(bare::distinct_list_insert(b"s", b"k").unwrap(), Answer::NotFound);
     let other = Client::connect(&server.url()).unwrap();
-    other.distinct_list("s").unwrap().set_up(lease).unwrap();
+    let _ = other.distinct_list("s").unwrap().set_up(lease).unwrap();
     assert_eq!(bare::distinct_list_insert(b"s", b"late").unwrap(), Answer::NotFound, "not our session");
     assert_eq!(bare::distinct_list_tear_down(b"s").unwrap(), Answer::NotFound, "nor ours to tear down");
     assert_eq!(bare::distinct_list_set_up(b"s", lease).unwrap(), Answer::Exists);
@@ -342,5 +342,5 @@ fn a_waiter_uses_no_cpu_to_speak_of() {
     })
     .join()
     .unwrap();
-    lock.unlock().unwrap();
+    assert_eq!(lock.unlock().unwrap(), memlock_core::Release::Released);
 }

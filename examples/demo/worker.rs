@@ -156,9 +156,9 @@ fn work(arguments: &[String]) -> Result<()> {
     let client = Client::connect(url)?;
     // Whoever comes first sets the lists up, and the others join.
     let mut words = client.distinct_list("words")?;
-    words.set_up(SESSION)?;
+    let _ = words.set_up(SESSION)?;
     let mut done = client.distinct_list("done")?;
-    done.set_up(SESSION)?;
+    let _ = done.set_up(SESSION)?;
     let stall = stall.first().is_some_and(|flag| flag == "--stall");
     let mut worker = Worker { client, words, done, report, stall, counts: Counts::default() };
 

@@ -84,7 +84,7 @@ fn place_or_null<T>(place: &mut T, input: &mut Input<'_>) -> *mut T {
 fn answered(answer: c_int) -> c_int {
     assert_ne!(answer, MEMLOCK_INTERNAL, "{}", last_error());
     assert!((MEMLOCK_DEADLOCK..=MEMLOCK_INTERRUPTED).contains(&answer));
-    assert!(answer >= 0 || !last_error().is_empty());
+    assert_eq!(answer == MEMLOCK_OK, last_error().is_empty(), "{answer}: {}", last_error());
     answer
 }
 

@@ -27,7 +27,7 @@ fn as_an_url(text: &str) {
             if text.to_ascii_lowercase().starts_with("memory://") {
                 let mutex = client.mutex("x", Duration::from_secs(60)).expect("a plain name");
                 let mut lock = mutex.try_lock().expect("a store in memory").expect("nobody has it");
-                lock.unlock().expect("a store in memory");
+                let _ = lock.unlock().expect("a store in memory");
             }
         }
         Err(error) => {

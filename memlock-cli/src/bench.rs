@@ -4,8 +4,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memlock_core::Client;
 use memlock_core::store::Address;
+use memlock_core::{Client, Lock, Release};
 use serde_json::{Value, json};
 
 use crate::args::Bench;
@@ -87,15 +87,23 @@ fn round_trips(server: &Address, time: Duration) -> Result<Row, Trouble> {
 fn pairs(client: &Client, name: &str, time: Duration) -> Result<Row, Trouble> {
     let mutex = client.mutex(name, LEASE)?;
     // Dials.
-    mutex.lock()?.unlock()?;
+    unlock(mutex.lock()?)?;
     let mut times = Vec::new();
     let began = Instant::now();
     while times.is_empty() || began.elapsed() < time {
         let before = Instant::now();
-        mutex.lock()?.unlock()?;
+        unlock(mutex.lock()?)?;
         times.push(before.elapsed());
     }
     Ok(Row::new("lock + unlock", times, began.elapsed()))
+}
+
+/// A lock that was lost meanwhile would make the figures those of another lock.
+fn unlock(mut lock: Lock) -> Result<(), Trouble> {
+    match lock.unlock()? {
+        Release::Released => Ok(()),
+        lost => Err(Trouble::new(Status::LOST, lock.report(lost).to_string())),
+    }
 }
 
 /// From one's release to the next one's entry, where several want the same lock again and again.
@@ -108,7 +116,7 @@ fn hand_overs(url: &str, name: &str, contenders: usize, args: &Bench) -> Result<
         let mutex = Client::connect(url)?.mutex(name, LEASE)?;
         let mut times = Vec::new();
         while began.elapsed() < args.time {
-            let mut lock = mutex.lock()?;
+            let lock = mutex.lock()?;
             let last = released.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some((who, when)) = last
                 && who != own
@@ -117,7 +125,7 @@ fn hand_overs(url: &str, name: &str, contenders: usize, args: &Bench) -> Result<
             }
             thread::sleep(args.hold);
             *released.lock().unwrap_or_else(PoisonError::into_inner) = Some((own, Instant::now()));
-            lock.unlock()?;
+            unlock(lock)?;
         }
         Ok(times)
     };

@@ -77,6 +77,7 @@ struct Generation {
 }
 
 /// How a set-up ended.
+#[must_use = "the session may be new, or one that others work in"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetUp {
     /// The session is new.

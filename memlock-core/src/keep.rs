@@ -176,6 +176,7 @@ impl Held {
 
 /// Something that is held, and whose lease is renewed until it is released or dropped. It can be used from any number of threads at
 /// once.
+#[must_use = "it is released as soon as it is dropped"]
 pub struct Kept {
     hold: Arc<Hold>,
 }

@@ -2,14 +2,18 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use memlock_core::Client;
+//! use memlock_core::{Client, Release};
 //!
 //! # fn main() -> memlock_core::Result<()> {
 //! let client = Client::connect("memcached://127.0.0.1:11211")?;
 //! let mutex = client.mutex("nightly-report", Duration::from_secs(30))?;
 //! let mut lock = mutex.lock()?;
 //! println!("fence {}", lock.fence());
-//! lock.unlock()?;
+//! // At most 30 seconds of work.
+//! match lock.unlock()? {
+//!     Release::Released => {}
+//!     lost => eprintln!("{}", lock.report(lost)), // another may have held it meanwhile
+//! }
 //! # Ok(()) }
 //! ```
 //!

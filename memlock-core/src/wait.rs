@@ -120,6 +120,7 @@ impl fmt::Debug for Wait<'_> {
 }
 
 /// How a wait ended, other than by a failure.
+#[must_use = "only `Waited::Done` brings what was waited for"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waited<T> {
     /// We have it.

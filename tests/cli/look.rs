@@ -71,7 +71,7 @@ fn semaphores_and_lists_are_shown() {
     assert!(said.out.contains("3 of 5") && !said.out.contains("lock "), "{said:?}");
     drop(permit);
     let mut list = client(&server).distinct_list("l").unwrap();
-    list.set_up(MINUTE).unwrap();
+    let _ = list.set_up(MINUTE).unwrap();
     list.insert_many(&["a", "b", "a"]).unwrap();
     assert_eq!(json(&server, &["show", "l", "--json"])["list"]["ids"], 2);
 }
@@ -87,10 +87,13 @@ fn all_that_lives_is_listed_and_nothing_else() {
         names.iter().map(|name| client.mutex(name, MINUTE).unwrap().lock().unwrap()).collect();
     let permit = client.semaphore("s", 3, MINUTE).unwrap().acquire().unwrap();
     let mut list = client.distinct_list("l").unwrap();
-    list.set_up(MINUTE).unwrap();
+    let _ = list.set_up(MINUTE).unwrap();
     list.insert_many(&["k1", "k2"]).unwrap();
     // Another prefix's, and no lock at all.
-    client.mutex("freed", MINUTE).unwrap().lock().unwrap().unlock().unwrap();
+    assert_eq!(
+        client.mutex("freed", MINUTE).unwrap().lock().unwrap().unlock().unwrap(),
+        memlock_core::Release::Released
+    );
     one.plain().add("lock:other", "1", 60);
     two.plain().add("app.page", "html", 60);
     let listed = || -> Vec<Value> {
@@ -157,7 +160,7 @@ fn what_lives_on_a_server_that_is_up_is_shown_though_another_one_is_down() {
     };
     let name = (0..).map(|number| format!("m{number}")).find(parts).unwrap();
     let _lock = client.mutex(&name, MINUTE).unwrap().lock().unwrap();
-    client.semaphore(&name, 3, MINUTE).unwrap().set_up(MINUTE).unwrap();
+    let _ = client.semaphore(&name, 3, MINUTE).unwrap().set_up(MINUTE).unwrap();
     let all = done(memlock_at(&url, &["show", &name, "--json"]));
     let all: Value = serde_json::from_str(&all.out).unwrap();
     assert_eq!((&all["semaphore"]["permits"], &all["unread"]), (&3.into(), &serde_json::json!([])));

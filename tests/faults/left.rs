@@ -44,7 +44,7 @@ pub(crate) fn permits(client: &Client, within: Duration) -> Result<Vec<String>, 
                 if semaphore.try_acquire()?.is_some() {
                     found.push(format!("{name} gives more than its {size} permits"));
                 }
-                permits.release()?;
+                let _ = permits.release()?;
             }
             _ => found.push(format!("{name} did not give its {size} permits within {limit:?}")),
         }

@@ -91,7 +91,7 @@ fn who_overslept_holds_nothing_and_is_told() {
 fn a_semaphore_is_kept_for_its_life_after_it_was_used_last() {
     let bench = Bench::new();
     let semaphore = bench.semaphore(1);
-    semaphore.set_up(Duration::from_secs(1)).unwrap();
+    let _ = semaphore.set_up(Duration::from_secs(1)).unwrap();
     // From the second time on a step builds upon what the last one saw.
     drop(semaphore.acquire().unwrap());
     let mut permit = semaphore.acquire().unwrap();

@@ -23,6 +23,7 @@ const MOST_ROUNDS: usize = 200;
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
 /// How an insert ended.
+#[must_use = "only one of all who insert a key was first"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Insertion {
     /// We were first; the key has this id.

@@ -94,6 +94,7 @@ pub(super) struct Grant {
 }
 
 /// How a release ended.
+#[must_use = "a lock that was lost may have been another's meanwhile: look for `Release::Lost`"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
     /// It was ours until now, and is free.
@@ -105,6 +106,7 @@ pub enum Release {
 }
 
 /// How an extension ended.
+#[must_use = "what was lost is not held any more: look for `Extension::Lost`"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extension {
     /// It is ours for the new lease, counted from when the call was made.
