@@ -538,14 +538,16 @@ int semaphore_tear_down(const char *name);
 #endif
 
 /**
- * One or more sentences about what the last call of this thread answered: which lock, which server, what
- * happened and, where that was read, who holds it. Empty after MEMLOCK_OK.
+ * One or more sentences about what the last call of this thread answered: which lock, which
+ * server, what happened and, where that was read, who holds it. Empty after MEMLOCK_OK.
  *
- * Every call that answers a number sets it: to a sentence, or to nothing after MEMLOCK_OK. So it is never of an
- * earlier call; copy it before the next one. Calls that give back no answer leave it as it is: those that close
- * a handle, memlock_lock_is_held(), memlock_permit_is_held(), memlock_version(), memlock_describe() and this one.
+ * Every call that answers a number sets it: to a sentence, or to nothing after MEMLOCK_OK. So it
+ * is never of an earlier call; copy it before the next one. Calls that give back no answer leave
+ * it as it is: those that close a handle, memlock_lock_is_held(), memlock_permit_is_held(),
+ * memlock_version(), memlock_describe() and this one.
  *
- * The pointer is valid until the thread ends, and the same each time. Never NULL. At most 1023 bytes, in UTF-8.
+ * The pointer is valid until the thread ends, and the same each time. Never NULL. At most 1023
+ * bytes, in UTF-8.
  */
 const char *memlock_last_error(void);
 
@@ -872,16 +874,16 @@ int memlock_mutex_lock_wait(const struct memlock_client *client,
 int memlock_unlock(struct memlock_lock *lock);
 
 /**
- * Gives the handle back as a destructor does: unlocks as well as that can be done, and does not
- * say how it went. A server that did not answer within the last ten seconds is left alone: the
+ * Gives the handle back as a destructor does: unlocks as well as that can be done. A server that did not answer within the last ten seconds is left alone: the
  * lock is then taken off at the client's next contact with it, or ends with its lease. So a
  * program that ends with many locks waits for one timeout for each server that hangs, where
- * memlock_unlock() would wait for each lock. NULL is allowed.
+ * memlock_unlock() would wait for each lock. Answers as memlock_unlock(); and MEMLOCK_UNKNOWN where
+ * the server was left alone, or did not answer. NULL is allowed, and gives MEMLOCK_NOT_HELD.
  *
  * # Safety
  * As memlock_unlock().
  */
-void memlock_lock_drop(struct memlock_lock *lock);
+int memlock_lock_drop(struct memlock_lock *lock);
 
 /**
  * Gives the lock a new lease, counted from now, if it is still ours: MEMLOCK_OK or MEMLOCK_LOST, and
@@ -1192,7 +1194,7 @@ int memlock_permit_release(struct memlock_permit *permit);
  * # Safety
  * As memlock_permit_release().
  */
-void memlock_permit_drop(struct memlock_permit *permit);
+int memlock_permit_drop(struct memlock_permit *permit);
 
 /**
  * Gives the permits a new lease, counted from now, if they are still ours: MEMLOCK_OK or MEMLOCK_LOST, and

@@ -1,12 +1,13 @@
 /* memlock for C++17: locks, semaphores and distinct lists for programs that share nothing but a memcached.
  *
  *     memlock::client client{"memcached://10.0.0.5"};
+ *     client.on_lost([](const memlock::error& lost) { std::cerr << lost.what() << '\n'; });
  *     memlock::mutex mutex{client, "nightly-report", 30s};
  *
  *     {
  *         std::scoped_lock guard{mutex};            // waits; nobody else in the fleet has it now
  *         report(mutex.fence());                    // at most 30 seconds of work, or mutex.extend(30s)
- *     }                                             // unlocks
+ *     }                                             // unlocks; on_lost() is told if it was lost
  *
  *     {
  *         memlock::kept_lock kept{mutex};           // its lease is renewed for as long as it is there
@@ -31,8 +32,10 @@
  *   memlock::error, a std::system_error in memlock::category(). "Busy" and "timed out" are plain false.
  * - **A wait can be ended** from another thread: all of a client's by client::cancel_waits(), single ones by
  *   a wait_handle or, in C++20, a std::stop_token. It throws errc::interrupted, and nothing is held.
- * - **Unlocking can find the lock lost.** unlock() does not throw, because guards call it in destructors;
- *   release() does the same and throws. With a guard: `guard.release()->release();`.
+ * - **Unlocking can find the lock lost**, because the work took longer than the lease, say: then another
+ *   may have held it meanwhile. unlock() does not throw, because guards call it in destructors: the
+ *   callback of client::on_lost() is told, and mutex::last_unlock() has the answer. Without either of
+ *   them a loss is silent. release() unlocks and throws. With a guard: `guard.release()->release();`.
  *
  * A counting_semaphore has what std::counting_semaphore has, and differs likewise: a permit ends with its
  * lease, and is given back where it was acquired. A permit object knows more: it is given back when it ends,
@@ -159,11 +162,12 @@ private:
 
 namespace detail {
 
-/// The answer of a C call that this thread has just made. `subject` names what it was about, where the
-/// library has no sentence of its own: that is, for the ordinary "no".
+/// The answer of a C call that this thread has just made. `subject` names what it was about where
+/// there was no such call, since the object holds nothing.
 inline error failure(int answer, const std::string& subject) {
-    return {errc{answer},
-            answer < 0 ? memlock_last_error() : '"' + subject + "\": " + memlock_describe(answer)};
+    const char* sentence = memlock_last_error();
+    const bool made_a_call = answer != MEMLOCK_NOT_HELD && *sentence != '\0';
+    return {errc{answer}, made_a_call ? sentence : '"' + subject + "\": " + memlock_describe(answer)};
 }
 
 [[noreturn]] inline void fail(int answer, const std::string& subject) { throw failure(answer, subject); }
@@ -266,6 +270,59 @@ inline void set_log(log_level most, log_function tell) {
     if (answer != MEMLOCK_OK) detail::fail(answer, "set_log");
 }
 
+namespace detail {
+
+/// The callbacks for locks that are found lost where nothing can be thrown. What was set once stays
+/// until its client is gone, since it may be running when it is replaced.
+class lost_listeners {
+public:
+    lost_listeners() = default;
+    lost_listeners(const lost_listeners&) = delete;
+    lost_listeners& operator=(const lost_listeners&) = delete;
+
+    ~lost_listeners() {
+        for (listener* next = newest_; next != nullptr;) {
+            const std::unique_ptr<listener> gone{next};
+            next = gone->older;
+        }
+    }
+
+    void set(std::function<void(const error&)> tell) {
+        auto fresh = std::make_unique<listener>(listener{std::move(tell), newest_.load()});
+        while (!newest_.compare_exchange_weak(fresh->older, fresh.get())) continue;
+        static_cast<void>(fresh.release());
+    }
+
+    /// Whether `answer`, of a call that this thread has just made, is "lost": then that is told.
+    void tell_if_lost(int answer) const noexcept {
+        const listener* told = newest_;
+        if (answer != MEMLOCK_LOST || told == nullptr || !told->tell) return;
+        try {
+            told->tell(error{errc::lost, memlock_last_error()});
+        } catch (...) {  // There may be one on its way already.
+        }
+    }
+
+private:
+    struct listener {
+        std::function<void(const error&)> tell;
+        listener* older;
+    };
+    std::atomic<listener*> newest_{nullptr};
+};
+
+/// Gives back what is held, and tells when it was lost.
+template <class Handle, int (*release)(Handle*)>
+struct gives_back {
+    std::shared_ptr<const lost_listeners> listeners;
+    void operator()(Handle* held) const noexcept {
+        const int answer = release(held);
+        if (listeners) listeners->tell_if_lost(answer);
+    }
+};
+
+}  // namespace detail
+
 /// The way to one set of locks. Any number of threads may use it at once, and so may forked children. A copy
 /// is the same client, and so is what a client was moved to; it stays open for as long as there is a copy or
 /// a mutex, semaphore or counter made from it.
@@ -286,11 +343,34 @@ public:
         if (handle_) memlock_client_cancel_waits(handle_.get());
     }
 
+    /// Has `tell` called when a lock or permits of this client and its copies are found lost where
+    /// nothing can be thrown: in mutex::unlock(), and so by std::scoped_lock and its kin, and where
+    /// a mutex, a semaphore, a permit, a kept_lock or a kept_permit ends. Its error is errc::lost,
+    /// and what() says which lock, and why. An empty function ends that. What is thrown or answered
+    /// is not told.
+    ///
+    /// It is called in the thread that unlocks, when that is done, maybe while an exception is on
+    /// its way; by several threads at once, if need be. It should be brief; an exception that
+    /// leaves it is dropped. It may use memlock. What it holds is kept until the client and all
+    /// that was made from it are gone: set it once, before the client is used.
+    void on_lost(std::function<void(const error&)> tell) const {
+        if (listeners_) listeners_->set(std::move(tell));
+    }
+
     /// For the functions of memlock.h; NULL after this client was moved away.
     memlock_client* get() const noexcept { return handle_.get(); }
 
 private:
+    friend class mutex;
+    friend class counting_semaphore;
+    friend class kept_lock;
+
+    void tell_if_lost(int answer) const noexcept {
+        if (listeners_) listeners_->tell_if_lost(answer);
+    }
+
     std::shared_ptr<memlock_client> handle_;
+    std::shared_ptr<detail::lost_listeners> listeners_{std::make_shared<detail::lost_listeners>()};
 };
 
 /// Ends single waits of one client from outside: those that are given it, by mutex::lock_unless(),
@@ -361,10 +441,10 @@ public:
     /// Nobody may be using it any more. What is still locked is unlocked, as by memlock_lock_drop(): a server
     /// that hangs costs one timeout, however many locks are held there.
     ~mutex() {
-        drop(first_.lock);
+        end(first_.lock);
         for (slot* next = first_.next; next != nullptr;) {
             const std::unique_ptr<slot> gone{next};
-            drop(gone->lock);
+            end(gone->lock);
             next = gone->next;
         }
     }
@@ -385,16 +465,17 @@ public:
     }
 
     /// False when somebody has it, this thread included. One round trip. Throws as lock().
-    bool try_lock() { return acquired(0); }
+    [[nodiscard]] bool try_lock() { return acquired(0); }
 
     /// False when `limit` passed first. Throws as lock().
     template <class Rep, class Period>
-    bool try_lock_for(const std::chrono::duration<Rep, Period>& limit) {
+    [[nodiscard]] bool try_lock_for(const std::chrono::duration<Rep, Period>& limit) {
         return acquired(detail::wait_ms(limit));
     }
 
     /// As try_lock_for(limit), but throws errc::interrupted also when `handle` is cancelled, or was before.
     template <class Rep, class Period>
+    [[nodiscard]]
     bool try_lock_for(const std::chrono::duration<Rep, Period>& limit, const wait_handle& handle) {
         return acquired(detail::wait_ms(limit), detail::given(handle));
     }
@@ -410,13 +491,18 @@ public:
 
     /// False when the moment came first. Throws as lock().
     template <class Clock, class Duration>
-    bool try_lock_until(const std::chrono::time_point<Clock, Duration>& moment) {
+    [[nodiscard]] bool try_lock_until(const std::chrono::time_point<Clock, Duration>& moment) {
         return detail::until(moment, [this](std::int64_t wait_ms) { return acquired(wait_ms); });
     }
 
     /// Unlocks, if it is still ours, and never throws: last_unlock() has the answer. When the server cannot
     /// be reached, the lock is taken off at the client's next contact with it, or ends with its lease.
-    void unlock() noexcept { last_unlock_.store(give_back(), std::memory_order_relaxed); }
+    /// Where it was lost, client::on_lost()'s callback is told.
+    void unlock() noexcept {
+        const int answer = give_back();
+        last_unlock_.store(answer, std::memory_order_relaxed);
+        client_.tell_if_lost(answer);
+    }
 
     /// As unlock(), but throws errc::lost when it was no longer ours, errc::not_held when this thread had not
     /// locked it, or errc::unreachable or unknown. It is unlocked for this thread whatever happens.
@@ -427,7 +513,7 @@ public:
     }
 
     /// How the last unlock() or release() of this object went, by whichever thread: false if all was well.
-    std::error_code last_unlock() const noexcept {
+    [[nodiscard]] std::error_code last_unlock() const noexcept {
         return {last_unlock_.load(std::memory_order_relaxed), category()};
     }
 
@@ -439,14 +525,14 @@ public:
     }
 
     /// How long this thread's lock is certainly its own yet; zero when it is not. No I/O.
-    std::chrono::milliseconds remaining() const noexcept {
+    [[nodiscard]] std::chrono::milliseconds remaining() const noexcept {
         const slot* found = find();
         return std::chrono::milliseconds{found != nullptr ? remaining_ms(found->lock) : 0};
     }
 
     /// The fencing token of this thread's lock: greater than that of every earlier holder. No I/O. Throws
     /// errc::not_held.
-    std::uint64_t fence() const {
+    [[nodiscard]] std::uint64_t fence() const {
         std::uint64_t number = 0;
         const int answer = memlock_lock_fence(mine(), &number);
         if (answer != MEMLOCK_OK) detail::fail(answer, name_);
@@ -499,8 +585,8 @@ private:
         return locked;
     }
 
-    static void drop(memlock_lock* held) noexcept {
-        memlock_lock_drop(held);
+    void end(memlock_lock* held) const noexcept {
+        if (held != nullptr) client_.tell_if_lost(memlock_lock_drop(held));
     }
 
     static std::int64_t remaining_ms(const memlock_lock* held) noexcept {
@@ -517,7 +603,7 @@ private:
                         "This thread already holds the mutex \"" + name_ + "\" and would wait for itself."};
         }
         // What is left of a lease that ran out, or of the parent of this process.
-        drop(std::exchange(ours.lock, nullptr));
+        static_cast<void>(memlock_lock_drop(std::exchange(ours.lock, nullptr)));
         const int answer = memlock_mutex_lock_wait(client_.get(), name_.c_str(), lease_.count(), wait_ms,
                                                    unless, &ours.lock);
         if (answer != MEMLOCK_OK) vacate(ours);
@@ -594,12 +680,6 @@ struct permit_holder {
     std::chrono::milliseconds remaining;          ///< how long the server keeps them for it yet
 };
 
-namespace detail {
-
-inline void give_back(memlock_permit* held) noexcept { memlock_permit_drop(held); }
-
-}  // namespace detail
-
 /// One or several permits that are held, or nothing. They are given back when it ends, by whichever thread,
 /// as well as that can be done; release() tells how it went. It may outlive its semaphore and its client. Use
 /// an object from one thread at a time.
@@ -629,7 +709,7 @@ public:
     }
 
     /// How long they are certainly ours yet; zero when they are not. No I/O.
-    std::chrono::milliseconds remaining() const noexcept {
+    [[nodiscard]] std::chrono::milliseconds remaining() const noexcept {
         std::int64_t left = 0;
         if (held_) memlock_permit_remaining_ms(held_.get(), &left);
         return std::chrono::milliseconds{left};
@@ -652,9 +732,13 @@ private:
     friend class counting_semaphore;
     friend class kept_permit;
 
-    permit(memlock_permit* held, const std::string& name) : held_{held}, name_{name} {}
+    using gives_back = detail::gives_back<memlock_permit, memlock_permit_drop>;
 
-    std::unique_ptr<memlock_permit, detail::closer<memlock_permit, detail::give_back>> held_;
+    permit(memlock_permit* held, const std::string& name,
+           std::shared_ptr<const detail::lost_listeners> listeners)
+        : held_{held, gives_back{std::move(listeners)}}, name_{name} {}
+
+    std::unique_ptr<memlock_permit, gives_back> held_;
     std::string name_;
 };
 
@@ -715,24 +799,25 @@ public:
 
     /// False when no permit is available, or all that are are being gathered for a waiter that wants several.
     /// Throws as acquire().
-    bool try_acquire() { return kept(try_take(0)); }
+    [[nodiscard]] bool try_acquire() { return kept(try_take(0)); }
 
     /// False when `limit` passed first. Throws as acquire().
     template <class Rep, class Period>
-    bool try_acquire_for(const std::chrono::duration<Rep, Period>& limit) {
+    [[nodiscard]] bool try_acquire_for(const std::chrono::duration<Rep, Period>& limit) {
         return kept(try_take(detail::wait_ms(limit)));
     }
 
     /// As try_acquire_for(limit), but throws errc::interrupted also when `handle` is cancelled, or was
     /// before.
     template <class Rep, class Period>
+    [[nodiscard]]
     bool try_acquire_for(const std::chrono::duration<Rep, Period>& limit, const wait_handle& handle) {
         return kept(try_take(detail::wait_ms(limit), {}, detail::given(handle)));
     }
 
     /// False when the moment came first. Throws as acquire().
     template <class Clock, class Duration>
-    bool try_acquire_until(const std::chrono::time_point<Clock, Duration>& moment) {
+    [[nodiscard]] bool try_acquire_until(const std::chrono::time_point<Clock, Duration>& moment) {
         return kept(try_acquire_permit_until(moment));
     }
 
@@ -754,9 +839,10 @@ public:
 
     /// Waits for what is wanted, for as long as it takes, and gives an object that holds it. Throws as
     /// acquire(), and errc::invalid for no permits and for more than there are.
-    permit acquire_permit(const request& wanted = {}) { return take(-1, wanted); }
+    [[nodiscard]] permit acquire_permit(const request& wanted = {}) { return take(-1, wanted); }
 
     /// As acquire_permit(), but throws errc::interrupted also when `handle` is cancelled, or was before.
+    [[nodiscard]]
     permit acquire_permit_unless(const wait_handle& handle, const request& wanted = {}) {
         return take(-1, wanted, detail::given(handle));
     }
@@ -765,6 +851,7 @@ public:
     /// As acquire_unless() with a handle that is cancelled when the stop is requested, as by a std::jthread.
     void acquire_unless(const std::stop_token& stop) { keep(acquire_permit_unless(stop)); }
 
+    [[nodiscard]]
     permit acquire_permit_unless(const std::stop_token& stop, const request& wanted = {}) {
         const wait_handle handle{client_};
         const std::stop_callback cancelled{stop, [&handle]() noexcept { handle.cancel(); }};
@@ -773,10 +860,12 @@ public:
 #endif
 
     /// Nothing when what is wanted is not available. Throws as acquire_permit().
+    [[nodiscard]]
     std::optional<permit> try_acquire_permit(const request& wanted = {}) { return try_take(0, wanted); }
 
     /// Nothing when `limit` passed first. Throws as acquire_permit().
     template <class Rep, class Period>
+    [[nodiscard]]
     std::optional<permit> try_acquire_permit_for(const std::chrono::duration<Rep, Period>& limit,
                                                  const request& wanted = {}) {
         return try_take(detail::wait_ms(limit), wanted);
@@ -784,6 +873,7 @@ public:
 
     /// As above, but throws errc::interrupted also when `handle` is cancelled, or was before.
     template <class Rep, class Period>
+    [[nodiscard]]
     std::optional<permit> try_acquire_permit_for(const std::chrono::duration<Rep, Period>& limit,
                                                  const wait_handle& handle, const request& wanted = {}) {
         return try_take(detail::wait_ms(limit), wanted, detail::given(handle));
@@ -791,6 +881,7 @@ public:
 
     /// Nothing when the moment came first. Throws as acquire_permit().
     template <class Clock, class Duration>
+    [[nodiscard]]
     std::optional<permit> try_acquire_permit_until(const std::chrono::time_point<Clock, Duration>& moment,
                                                    const request& wanted = {}) {
         return detail::until(moment, [&](std::int64_t wait_ms) { return try_take(wait_ms, wanted); });
@@ -859,8 +950,8 @@ private:
         memlock_permit* held = nullptr;
     };
 
-    static void drop(slot& here) noexcept {
-        if (here.number > 1) memlock_permit_drop(here.held);
+    void drop(slot& here) const noexcept {
+        if (here.number > 1) client_.tell_if_lost(memlock_permit_drop(here.held));
     }
 
     void open(std::uint32_t permits, std::chrono::milliseconds lease) {
@@ -881,7 +972,7 @@ private:
         const memlock_request asked{wanted.permits, wanted.priority, wanted.strict};
         memlock_permit* got = nullptr;
         const int answer = memlock_semaphore_acquire_wait(handle_.get(), &asked, wait_ms, unless, &got);
-        if (answer == MEMLOCK_OK) return permit{got, name_};
+        if (answer == MEMLOCK_OK) return permit{got, name_, client_.listeners_};
         if (answer == MEMLOCK_BUSY || answer == MEMLOCK_TIMED_OUT) return std::nullopt;
         detail::fail(answer, name_);
     }
@@ -973,7 +1064,8 @@ struct keep {
     std::optional<std::chrono::milliseconds> max_hold{};
     /// It could not be renewed so far, or is not to be, and is certainly ours for so long.
     std::function<void(std::chrono::milliseconds)> on_danger{};
-    /// It was lost. Not called when release() or the end of the object is the first to find that out.
+    /// It was lost. Not called when release() or the end of the object is the first to find that out; the
+    /// end of the object tells client::on_lost()'s callback.
     std::function<void(loss)> on_lost{};
 };
 
@@ -1024,18 +1116,18 @@ template <class Calls>
 class kept {
 public:
     /// Whether it is certainly ours, unless the server has lost it. No I/O.
-    bool is_held() const noexcept { return Calls::is_held(held_.get()) != 0; }
+    [[nodiscard]] bool is_held() const noexcept { return Calls::is_held(held_.get()) != 0; }
 
     /// Asks the server whether it is ours, in one round trip; if not, it is lost from now on. Throws
     /// errc::not_held when this holds nothing, and errc::unreachable or protocol.
-    bool check() const {
+    [[nodiscard]] bool check() const {
         const int answer = Calls::check(mine());
         if (answer != MEMLOCK_OK && answer != MEMLOCK_LOST) fail(answer, name_);
         return answer == MEMLOCK_OK;
     }
 
     /// Why it was lost; nothing when it was not, as far as is known. No I/O.
-    std::optional<loss> lost() const noexcept { return wait_lost(0); }
+    [[nodiscard]] std::optional<loss> lost() const noexcept { return wait_lost(0); }
 
     /// Waits until it is lost; nothing when `limit` passed first. Nobody may end it meanwhile.
     template <class Rep, class Period>
@@ -1044,7 +1136,7 @@ public:
     }
 
     /// How long it is certainly ours yet, if it is not renewed; zero when it is not. No I/O.
-    std::chrono::milliseconds remaining() const noexcept {
+    [[nodiscard]] std::chrono::milliseconds remaining() const noexcept {
         std::int64_t left = 0;
         if (held_) Calls::remaining(held_.get(), &left);
         return std::chrono::milliseconds{left};
@@ -1061,7 +1153,8 @@ protected:
 
     kept() noexcept = default;
 
-    kept(handle* acquired, const std::string& name, keep how) : held_{acquired}, name_{name} {
+    kept(handle* acquired, const std::string& name, std::shared_ptr<const lost_listeners> listeners, keep how)
+        : held_{acquired, closes{std::move(listeners)}}, name_{name} {
         const std::int64_t longest = how.max_hold ? how.max_hold->count() : -1;
         if (how.max_hold && longest <= 0) throw error{errc::invalid, "max_hold is a time above zero."};
         if (how.on_danger || how.on_lost) told_ = std::make_shared<told>(std::move(how));
@@ -1095,9 +1188,7 @@ protected:
     const std::string& subject() const noexcept { return name_; }
 
 private:
-    struct closes {
-        void operator()(handle* held) const noexcept { Calls::drop(held); }
-    };
+    using closes = gives_back<handle, Calls::drop>;
 
     std::optional<loss> wait_lost(std::int64_t limit_ms) const noexcept {
         int why = 0;
@@ -1128,16 +1219,17 @@ public:
 
     /// Locks, and waits for that for as long as it takes. Throws as mutex::lock(); errc::internal when no
     /// thread can be started: nothing is held then.
-    explicit kept_lock(const mutex& of, keep how = {}) : kept{of.lock_once(-1), of.name(), std::move(how)} {}
+    explicit kept_lock(const mutex& of, keep how = {})
+        : kept{of.lock_once(-1), of.name(), of.client_.listeners_, std::move(how)} {}
 
     /// Locks if that takes no longer than `limit`, zero for a single try; errc::timed_out or errc::busy
     /// otherwise.
     template <class Rep, class Period>
     kept_lock(const mutex& of, const std::chrono::duration<Rep, Period>& limit, keep how = {})
-        : kept{of.lock_once(detail::wait_ms(limit)), of.name(), std::move(how)} {}
+        : kept{of.lock_once(detail::wait_ms(limit)), of.name(), of.client_.listeners_, std::move(how)} {}
 
     /// The fencing token: greater than that of every earlier holder. No I/O. Throws errc::not_held.
-    std::uint64_t fence() const {
+    [[nodiscard]] std::uint64_t fence() const {
         std::uint64_t number = 0;
         const int answer = memlock_lock_fence(mine(), &number);
         if (answer != MEMLOCK_OK) detail::fail(answer, subject());
@@ -1165,7 +1257,7 @@ public:
     /// Keeps what was acquired. Throws errc::not_held when that is nothing, errc::lost when its lease is
     /// over, or errc::internal; nothing is held then.
     explicit kept_permit(permit acquired, keep how = {})
-        : kept{taken(acquired), acquired.name_, std::move(how)} {}
+        : kept{taken(acquired), acquired.name_, acquired.held_.get_deleter().listeners, std::move(how)} {}
 
     /// How many permits these are; 0 for none.
     std::uint32_t count() const noexcept {
@@ -1210,6 +1302,7 @@ public:
     }
 
     /// Takes one permit. False when none is free.
+    [[nodiscard]]
     bool try_acquire() { return acquired(memlock_counter_try(client_.get(), key_.c_str())); }
 
     /// Tries until one was free, with pauses that grow from 1 to 50 milliseconds: nobody's turn is kept.
@@ -1221,7 +1314,7 @@ public:
 
     /// As retry(); false when `limit` passed first.
     template <class Rep, class Period>
-    bool retry_for(const std::chrono::duration<Rep, Period>& limit) {
+    [[nodiscard]] bool retry_for(const std::chrono::duration<Rep, Period>& limit) {
         return acquired(try_again(detail::wait_ms(limit)));
     }
 
@@ -1236,6 +1329,7 @@ public:
 
     /// As park(); false when `limit` passed first.
     template <class Rep, class Period>
+    [[nodiscard]]
     bool park_for(const std::chrono::duration<Rep, Period>& limit, std::int64_t priority = 0) {
         return acquired(wait_parked(priority, detail::wait_ms(limit)));
     }

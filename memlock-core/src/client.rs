@@ -346,7 +346,8 @@ impl Client {
         }
     }
 
-    /// The name that `key` was made from, for people; of a name that is too long to be read from it, the key.
+    /// The name that `key` was made from, for people; of a name that is too long to be read from
+    /// it, the key.
     pub(crate) fn name_of(&self, key: &Key) -> String {
         match self.keys().read(key.as_str()) {
             Some(Named { name: Some(name), .. }) => String::from_utf8_lossy(&name).into_owned(),

@@ -266,7 +266,8 @@ impl DistinctList {
         self.client.server_name(self.route)
     }
 
-    /// That there is no such session, or another than this handle belongs to: [`Answer::NotFound`] with a sentence.
+    /// That there is no such session, or another than this handle belongs to: [`Answer::NotFound`]
+    /// with a sentence.
     pub fn report_not_found(&self) -> Report {
         let DistinctList { client, route, key, .. } = self;
         let subject = Subject { kind: "distinct list", client, route: *route, key };

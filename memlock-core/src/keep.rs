@@ -372,20 +372,20 @@ impl Kept {
         released.map(|released| if was_lost { Release::Lost } else { released })
     }
 
-    /// Releases it as well as that can be done, as its drop does: a server that did not answer a
-    /// short while ago is left alone.
-    pub fn let_go(&self) {
+    /// Releases it as well as that can be done, as its drop does: see [`Lock::let_go`].
+    pub fn let_go(&self) -> Option<Release> {
         if !self.hold.is_ours() {
-            return;
+            return Some(Release::NotHeld);
         }
         let tries = self.hold.held().as_mut().is_none_or(Held::begin_drop);
         if tries {
             match self.release() {
-                Ok(_) => return,
+                Ok(released) => return Some(released),
                 Err(error) => log::warn!("What was kept could not be released when it was dropped. {error}"),
             }
         }
         self.hold.abandon();
+        None
     }
 
     /// Lets go without waiting for the server: see [`Lock::abandon`].
@@ -396,7 +396,7 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        self.let_go();
+        let _ = self.let_go();
     }
 }
 

@@ -115,7 +115,8 @@ impl Mutex {
         self.acquire(wait, &Cell::default())
     }
 
-    /// As [`Mutex::lock_with`], with a sentence where it is not locked: which lock and server, and who was seen to hold it.
+    /// As [`Mutex::lock_with`], with a sentence where it is not locked: which lock and server, and
+    /// who was seen to hold it.
     ///
     /// # Errors
     /// As [`Mutex::lock_with`].

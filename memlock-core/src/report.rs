@@ -1,8 +1,9 @@
 //! Reports: an answer, and the sentence for people that belongs to it.
 //!
-//! A failure is an [`Error`] and brings its own sentence. An ordinary "no" (busy, timed out, lost, not held) is a plain
-//! value in Rust; a [`Report`] adds a sentence that names the lock and the server, and says what happened. The sentence is
-//! made only when it is asked for, so that a lock that is free costs nothing for it.
+//! A failure is an [`Error`] and brings its own sentence. An ordinary "no" (busy, timed out, lost,
+//! not held) is a plain value in Rust; a [`Report`] adds a sentence that names the lock and the
+//! server, and says what happened. The sentence is made only when it is asked for, so that a lock
+//! that is free costs nothing for it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -118,8 +119,8 @@ impl fmt::Display for SeenHolder {
     }
 }
 
-/// A wait that ended without what it waited for. `wanted`: such as `2 permits of the semaphore "x" on …`; `busy`: what
-/// there is to say of a call that was told not to wait.
+/// A wait that ended without what it waited for. `wanted`: such as `2 permits of the semaphore "x"
+/// on …`; `busy`: what there is to say of a call that was told not to wait.
 pub(crate) fn refused(
     answer: Answer,
     wait: &Wait<'_>,

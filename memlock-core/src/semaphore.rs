@@ -184,8 +184,8 @@ impl Semaphore {
         self.wait_for(request, wait, &Cell::default())
     }
 
-    /// As [`Semaphore::acquire_with`], with a sentence where nothing is acquired: which semaphore and server, how many permits
-    /// were available, and who was seen to hold the others.
+    /// As [`Semaphore::acquire_with`], with a sentence where nothing is acquired: which semaphore
+    /// and server, how many permits were available, and who was seen to hold the others.
     ///
     /// # Errors
     /// As [`Semaphore::acquire_with`].

@@ -16,8 +16,8 @@ unsafe extern "C" {
 /// `PTHREAD_CANCEL_DISABLE` of Linux, with glibc and with musl.
 const CANCEL_DISABLE: libc::c_int = 1;
 
-/// Starts a thread in which no signal handler of the program runs, but that of a crash in this thread, and which
-/// `pthread_cancel` does not end: a callback may give its id to others.
+/// Starts a thread in which no signal handler of the program runs, but that of a crash in this
+/// thread, and which `pthread_cancel` does not end: a callback may give its id to others.
 pub(crate) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     #[cfg(memlock_sim)]
     if let Some(threads) = THREADS.get() {

@@ -60,14 +60,16 @@ const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_V
     Err(_) => c"",
 };
 
-/// One or more sentences about what the last call of this thread answered: which lock, which server, what
-/// happened and, where that was read, who holds it. Empty after MEMLOCK_OK.
+/// One or more sentences about what the last call of this thread answered: which lock, which
+/// server, what happened and, where that was read, who holds it. Empty after MEMLOCK_OK.
 ///
-/// Every call that answers a number sets it: to a sentence, or to nothing after MEMLOCK_OK. So it is never of an
-/// earlier call; copy it before the next one. Calls that give back no answer leave it as it is: those that close
-/// a handle, memlock_lock_is_held(), memlock_permit_is_held(), memlock_version(), memlock_describe() and this one.
+/// Every call that answers a number sets it: to a sentence, or to nothing after MEMLOCK_OK. So it
+/// is never of an earlier call; copy it before the next one. Calls that give back no answer leave
+/// it as it is: those that close a handle, memlock_lock_is_held(), memlock_permit_is_held(),
+/// memlock_version(), memlock_describe() and this one.
 ///
-/// The pointer is valid until the thread ends, and the same each time. Never NULL. At most 1023 bytes, in UTF-8.
+/// The pointer is valid until the thread ends, and the same each time. Never NULL. At most 1023
+/// bytes, in UTF-8.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlock_last_error() -> *const c_char {
     LAST_ERROR.with(|last| last.as_ptr().cast_const().cast())
@@ -85,8 +87,9 @@ pub extern "C" fn memlock_describe(answer: c_int) -> *const c_char {
     Answer::from_code(answer).map_or(c"That is no answer of memlock.", Answer::describe).as_ptr()
 }
 
-/// Runs an entry point's body: turns what it answers into a number and the last error's sentence, and stops a
-/// panic, which must not unwind into C. A cancellation of the thread acts when everything is done.
+/// Runs an entry point's body: turns what it answers into a number and the last error's sentence,
+/// and stops a panic, which must not unwind into C. A cancellation of the thread acts when
+/// everything is done.
 #[inline(always)]
 pub(crate) fn enter<R: Into<Report>>(body: impl FnOnce() -> Result<R>) -> c_int {
     let before = cancellation::disable();
@@ -113,7 +116,8 @@ fn answer<R: Into<Report>>(body: impl FnOnce() -> Result<R>) -> c_int {
     report.answer().code()
 }
 
-/// Writes a sentence as C has it: without NULs, cut to fit at a character's boundary, and ended by one NUL.
+/// Writes a sentence as C has it: without NULs, cut to fit at a character's boundary, and ended by
+/// one NUL.
 fn store(sentence: &str, room: &[Cell<u8>]) {
     if sentence.contains('\0') {
         return store(&sentence.replace('\0', ""), room);

@@ -41,6 +41,7 @@ pub(crate) trait Leased: Sized {
     fn check(&self) -> Result<bool>;
     fn keep(self, keep: Keep) -> Result<Kept>;
     fn abandon(self);
+    fn let_go(&mut self) -> Option<Release>;
     fn report(&self, answer: Answer) -> Report;
 }
 
@@ -67,6 +68,10 @@ impl Leased for Lock {
 
     fn abandon(self) {
         self.abandon();
+    }
+
+    fn let_go(&mut self) -> Option<Release> {
+        self.let_go()
     }
 
     fn report(&self, answer: Answer) -> Report {
@@ -99,9 +104,20 @@ impl Leased for Permit {
         self.abandon();
     }
 
+    fn let_go(&mut self) -> Option<Release> {
+        self.let_go()
+    }
+
     fn report(&self, answer: Answer) -> Report {
         self.report(answer)
     }
+}
+
+/// What is said of what could not be released when its handle was dropped.
+fn left_behind() -> Report {
+    let sentence = "The server does not answer, so it was not released: it is taken off at the client's next contact \
+                    with the server, or ends with its lease.";
+    Report::new(Answer::Unknown, sentence)
 }
 
 /// One acquisition, as a C handle has it.
@@ -204,14 +220,26 @@ impl<L: Leased> Hold<L> {
         Some(released.map(|released| kept.report(released)))
     }
 
-    /// As [`Hold::end_keeping`], before it is dropped.
-    pub(crate) fn let_go(&self) {
-        let State::Kept(kept, told) = &self.state else { return };
-        kept.let_go();
+    /// Releases it as a destructor does, and tells how it went. When this returns, nobody is told any more, as after
+    /// [`Hold::end_keeping`].
+    pub(crate) fn let_go(&self) -> Option<Report> {
+        let State::Kept(kept, told) = &self.state else { return None };
+        let released = kept.let_go();
         if let Some(told) = told
             && self.is_ours()
         {
             told.end();
+        }
+        Some(released.map_or_else(left_behind, |released| kept.report(released)))
+    }
+
+    /// Ends it, after [`Hold::let_go`] answered this.
+    pub(crate) fn drop_after(self, kept: Option<Report>) -> Report {
+        match self.state {
+            State::Plain(mut leased) => {
+                leased.let_go().map_or_else(left_behind, |released| leased.report(released.into()))
+            }
+            _ => kept.unwrap_or_else(|| Answer::NotHeld.into()),
         }
     }
 

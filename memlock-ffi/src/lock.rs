@@ -125,24 +125,23 @@ pub unsafe extern "C-unwind" fn memlock_unlock(lock: *mut memlock_lock) -> c_int
     })
 }
 
-/// Gives the handle back as a destructor does: unlocks as well as that can be done, and does not
-/// say how it went. A server that did not answer within the last ten seconds is left alone: the
+/// Gives the handle back as a destructor does: unlocks as well as that can be done. A server that did not answer within the last ten seconds is left alone: the
 /// lock is then taken off at the client's next contact with it, or ends with its lease. So a
 /// program that ends with many locks waits for one timeout for each server that hangs, where
-/// memlock_unlock() would wait for each lock. NULL is allowed.
+/// memlock_unlock() would wait for each lock. Answers as memlock_unlock(); and MEMLOCK_UNKNOWN where
+/// the server was left alone, or did not answer. NULL is allowed, and gives MEMLOCK_NOT_HELD.
 ///
 /// # Safety
 /// As memlock_unlock().
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_lock_drop(lock: *mut memlock_lock) {
-    quietly(|| {
+pub unsafe extern "C-unwind" fn memlock_lock_drop(lock: *mut memlock_lock) -> c_int {
+    enter(|| {
         // SAFETY: the caller's promise. A callback may read the handle until it is kept no longer.
-        if let Some(held) = unsafe { lock.as_ref() } {
-            held.hold.let_go();
-        }
+        let kept = unsafe { lock.as_ref() }.and_then(|held| held.hold.let_go());
         // SAFETY: the caller's promise.
-        drop(unsafe { take_back(lock) });
-    });
+        let lock = unsafe { take_back(lock) };
+        Ok(lock.map_or(Answer::NotHeld.into(), |lock| lock.hold.drop_after(kept)))
+    })
 }
 
 /// Gives the lock a new lease, counted from now, if it is still ours: MEMLOCK_OK or MEMLOCK_LOST, and

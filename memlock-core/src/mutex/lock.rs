@@ -194,7 +194,8 @@ impl Lock {
         self.client.server_name(self.route)
     }
 
-    /// What unlocking or extending answered, with a sentence that says which lock, and why it was lost.
+    /// What unlocking or extending answered, with a sentence that says which lock, and why it was
+    /// lost.
     pub fn report(&self, answer: impl Into<Answer>) -> Report {
         let Lock { client, route, key, .. } = self;
         let subject = Subject { kind: super::KIND, client, route: *route, key };
@@ -369,6 +370,30 @@ impl Lock {
         }
     }
 
+    /// Unlocks as dropping does: a server that did not answer a short while ago is left alone, and the lock with it. It is
+    /// over in any case. `None` when it is not known how it went: the lock is taken off at the next contact with the server,
+    /// or ends with its lease.
+    pub fn let_go(&mut self) -> Option<Release> {
+        if !self.is_ours_to_use() {
+            return Some(if self.was_lost() { Release::Lost } else { Release::NotHeld });
+        }
+        let tries = self.begin_drop();
+        // Past that the server has removed it.
+        if self.server_until <= self.client.clock().now() {
+            self.leave_the_line();
+            self.held = false;
+            return Some(Release::Lost);
+        }
+        let released = if tries { self.unlock().map(Some) } else { Ok(None) };
+        if let Err(error) = &released {
+            log::warn!("A lock could not be released when it was dropped. {error}");
+        }
+        if std::mem::take(&mut self.held) {
+            self.client.remember_stray(self.route, &self.key, self.token, self.server_until);
+        }
+        released.ok().flatten()
+    }
+
     /// To be called by what drops it: from now on, a server that is silent is left alone. False if
     /// the lock is to be left behind, because its server is silent now, or the owner has tried to
     /// release it in vain.
@@ -392,22 +417,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        if !self.is_ours_to_use() {
-            return;
-        }
-        let tries = self.begin_drop();
-        // Past that the server has let go of it by itself.
-        if self.server_until <= self.client.clock().now() {
-            self.leave_the_line();
-            return;
-        }
-        let released = if tries { self.unlock().map(drop) } else { Ok(()) };
-        if let Err(error) = &released {
-            log::warn!("A lock could not be released when it was dropped. {error}");
-        }
-        if self.held {
-            self.client.remember_stray(self.route, &self.key, self.token, self.server_until);
-        }
+        let _ = self.let_go();
     }
 }
 

@@ -95,7 +95,8 @@ impl Permit {
         self.semaphore.server()
     }
 
-    /// What releasing or extending answered, with a sentence that says of which semaphore, and why they were lost.
+    /// What releasing or extending answered, with a sentence that says of which semaphore, and why
+    /// they were lost.
     pub fn report(&self, answer: impl Into<Answer>) -> Report {
         let state = || LeaseState {
             ours: self.process == fork::generation(),
@@ -273,6 +274,28 @@ impl Permit {
         client.remember_stray_permits(*route, key, self.token, self.server_until);
     }
 
+    /// Releases as dropping does: see [`Lock::let_go`](crate::Lock::let_go).
+    pub fn let_go(&mut self) -> Option<Release> {
+        if !self.is_ours_to_use() {
+            return Some(if self.was_lost() { Release::Lost } else { Release::NotHeld });
+        }
+        let tries = self.begin_drop();
+        // Past that they have come back by themselves.
+        if self.server_until <= self.semaphore.client.clock().now() {
+            self.leave_the_line();
+            self.held = false;
+            return Some(Release::Lost);
+        }
+        let released = if tries { self.release().map(Some) } else { Ok(None) };
+        if let Err(error) = &released {
+            log::warn!("Permits could not be released when they were dropped. {error}");
+        }
+        if std::mem::take(&mut self.held) {
+            self.leave_behind();
+        }
+        released.ok().flatten()
+    }
+
     /// As [`Lock::begin_drop`](crate::Lock).
     pub(crate) fn begin_drop(&mut self) -> bool {
         let Semaphore { client, route, .. } = &mut self.semaphore;
@@ -295,22 +318,7 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if !self.is_ours_to_use() {
-            return;
-        }
-        let tries = self.begin_drop();
-        // Past that they have come back by themselves.
-        if self.server_until <= self.semaphore.client.clock().now() {
-            self.leave_the_line();
-            return;
-        }
-        let released = if tries { self.release().map(drop) } else { Ok(()) };
-        if let Err(error) = &released {
-            log::warn!("Permits could not be released when they were dropped. {error}");
-        }
-        if self.held {
-            self.leave_behind();
-        }
+        let _ = self.let_go();
     }
 }
 

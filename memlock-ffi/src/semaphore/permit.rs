@@ -40,16 +40,15 @@ pub unsafe extern "C-unwind" fn memlock_permit_release(permit: *mut memlock_perm
 /// # Safety
 /// As memlock_permit_release().
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlock_permit_drop(permit: *mut memlock_permit) {
-    quietly(|| {
+pub unsafe extern "C-unwind" fn memlock_permit_drop(permit: *mut memlock_permit) -> c_int {
+    enter(|| {
         // SAFETY: the caller's promise. A callback may read the handle until they are kept no
         // longer.
-        if let Some(held) = unsafe { permit.as_ref() } {
-            held.hold.let_go();
-        }
+        let kept = unsafe { permit.as_ref() }.and_then(|held| held.hold.let_go());
         // SAFETY: the caller's promise.
-        drop(unsafe { take_back(permit) });
-    });
+        let permit = unsafe { take_back(permit) };
+        Ok(permit.map_or(Answer::NotHeld.into(), |permit| permit.hold.drop_after(kept)))
+    })
 }
 
 /// Gives the permits a new lease, counted from now, if they are still ours: MEMLOCK_OK or MEMLOCK_LOST, and

@@ -1,0 +1,147 @@
+// client::on_lost(): a loss is reported where nothing can be thrown.
+
+#include "check.hpp"
+
+#include <cstring>
+#include <mutex>
+
+using namespace std::chrono_literals;
+using memlock::errc;
+
+namespace {
+
+/// What the callback was told.
+struct told {
+    std::vector<std::string> sentences;
+    std::vector<std::thread::id> threads;
+
+    void listen(const memlock::client& client) {
+        client.on_lost([this](const memlock::error& lost) {
+            CHECK(lost.code() == errc::lost);
+            sentences.emplace_back(lost.what());
+            threads.push_back(std::this_thread::get_id());
+        });
+    }
+
+    void is(std::size_t times, const char* last) const {
+        if (sentences.size() != times) FAIL("told %zu times, not %zu", sentences.size(), times);
+        const char* sentence = sentences.back().c_str();
+        if (std::strstr(sentence, last) == nullptr) FAIL("no %s in: %s", last, sentence);
+        CHECK(threads.back() == std::this_thread::get_id());
+    }
+};
+
+memlock::client here() { return memlock::client{check_url()}; }
+
+void a_guard_that_ends_without_its_lock_tells() {
+    const auto client = here();
+    told told;
+    told.listen(client);
+    memlock::mutex mutex{client, "guarded", 30s};
+    { std::scoped_lock guard{mutex}; }
+    CHECK(told.sentences.empty());
+    {
+        std::scoped_lock guard{mutex};
+        CHECK(plain_delete("lock:guarded"));
+    }
+    told.is(1, "lock \"guarded\" on memcached at 127.0.0.1:");
+    CHECK(mutex.last_unlock() == errc::lost);
+    {
+        memlock::mutex brief{client, "guarded", 1s};
+        std::scoped_lock guard{brief};
+        EVENTUALLY(brief.remaining() == 0ms);
+        CHECK(!plain_has("lock:guarded") || plain_delete("lock:guarded"));
+    }
+    told.is(2, "its lease of 1 s ended");
+}
+
+void what_is_thrown_is_not_told() {
+    const auto client = here();
+    told told;
+    told.listen(client);
+    memlock::mutex mutex{client, "thrown", 30s};
+    mutex.lock();
+    CHECK(plain_delete("lock:thrown"));
+    THROWS(errc::lost, mutex.release());
+    CHECK(told.sentences.empty());
+}
+
+void everything_that_ends_without_what_it_held_tells() {
+    const auto client = here();
+    told told;
+    told.listen(client);
+    {
+        memlock::mutex mutex{client, "ends", 30s};
+        mutex.lock();
+        CHECK(plain_delete("lock:ends"));
+    }
+    told.is(1, "\"ends\"");
+    {
+        const memlock::mutex mutex{client, "kept", 30s};
+        memlock::kept_lock kept{mutex};
+        CHECK(plain_delete("lock:kept"));
+    }
+    told.is(2, "\"kept\"");
+    {
+        memlock::counting_semaphore semaphore{client, "permits", 2, 30s};
+        memlock::permit outlives;
+        {
+            memlock::counting_semaphore another{client, "permits", 2, 30s};
+            another.acquire();
+            outlives = another.acquire_permit();
+            CHECK(semaphore.tear_down());
+        }
+        told.is(3, "\"permits\"");
+    }
+    told.is(4, "permit of the semaphore \"permits\"");
+    {
+        memlock::counting_semaphore semaphore{client, "permits", 2, 30s};
+        memlock::kept_permit kept{semaphore};
+        CHECK(semaphore.tear_down());
+    }
+    told.is(5, "\"permits\"");
+}
+
+void a_callback_may_throw_and_be_replaced() {
+    const auto client = here();
+    const auto copy = client;
+    memlock::mutex mutex{client, "replaced", 30s};
+    const auto lose = [&mutex] {
+        std::scoped_lock guard{mutex};
+        CHECK(plain_delete("lock:replaced"));
+    };
+    int thrown = 0;
+    copy.on_lost([&](const auto&) {
+        thrown++;
+        copy.on_lost({});
+        throw 5;
+    });
+    lose();
+    lose();
+    CHECK(thrown == 1);
+    told told;
+    told.listen(copy);
+    lose();
+    told.is(1, "\"replaced\"");
+}
+
+void a_client_that_was_moved_away_tells_nobody() {
+    auto client = here();
+    const auto moved = std::move(client);
+    client.on_lost([](const auto&) { FAIL("nobody listens here"); });
+    memlock::mutex mutex{client, "moved", 30s};
+    THROWS(errc::invalid, mutex.lock());
+    mutex.unlock();
+    CHECK(mutex.last_unlock() == errc::not_held);
+}
+
+}  // namespace
+
+int main() {
+    RUN(a_guard_that_ends_without_its_lock_tells);
+    RUN(what_is_thrown_is_not_told);
+    RUN(everything_that_ends_without_what_it_held_tells);
+    RUN(a_callback_may_throw_and_be_replaced);
+    RUN(a_client_that_was_moved_away_tells_nobody);
+    return 0;
+}
