@@ -44,7 +44,7 @@ static inline void check_answer(const char *file, int line, int expected, int go
                                 const char *call) {
     if (got == expected) return;
     fprintf(stderr, "%s:%d: in %s: %s must be %s (%d) and is %d: %s\n", file, line, check_running, call, name,
-            expected, got, got < 0 ? memlock_last_error() : memlock_describe(got));
+            expected, got, memlock_last_error());
     check_leave();
 }
 
