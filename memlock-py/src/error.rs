@@ -139,7 +139,7 @@ const ROWS: [Row; 16] = [
 ];
 
 const ERROR_DOC: &str = "The base of all memlock exceptions.\n\n\
-    `code` is the answer's number, the same in every language that memlock has: see the README's table.";
+    `code` is the answer's number, the same in every language that memlock has: see docs/answers.md.";
 
 /// The exceptions, in the order of the table.
 static TYPES: PyOnceLock<Vec<Py<PyType>>> = PyOnceLock::new();
