@@ -29,7 +29,8 @@ CARGO_FUZZ := target/tools/bin/cargo-fuzz
 SECONDS ?= 20
 RUFF := $(VENV)/bin/ruff
 # Python without a suffix, which ruff does not find by itself.
-SCRIPTS := benches/run benches/run-contended examples/dedupe/run examples/demo/run examples/payments/run examples/rate_limit/run fuzz/run tests/repeat
+SCRIPTS := benches/run benches/run-contended examples/dedupe/run examples/demo/run examples/payments/run examples/rate_limit/run fuzz/run \
+  tests/docs/links tests/docs/samples tests/repeat
 
 .PHONY: help
 help: ## list the targets
@@ -82,12 +83,13 @@ test-rust: ## the Rust tests: units, the behaviour suite through Rust and C, fau
 	  $(TEST_RUST) || status=1; wait $$beside || status=1; cat target/keep_long.log; exit $$status
 
 .PHONY: test-native
-test-native: build ## the C and C++ programs, under valgrind and the sanitizers; the rate limit and the jobs
+test-native: build command ## the C and C++ programs, under valgrind and the sanitizers; the rate limit, the jobs, the docs' samples
 	@packaging/need cc c++ valgrind memcached python3
 	MEMLOCK_LIB_DIR=$(RELEASE) tests/c/run
 	$(CARGO) build --release -p memlock-examples
 	MEMLOCK_LIB_DIR=$(RELEASE) MEMLOCK_INCLUDE_DIR=include examples/rate_limit/run c cpp rust
 	MEMLOCK_LIB_DIR=$(RELEASE) MEMLOCK_INCLUDE_DIR=include examples/dedupe/run
+	CARGO=$(CARGO) tests/docs/samples c cpp rust sh
 
 .PHONY: test-install
 test-install: build ## what `make install` puts in place: pkg-config, CMake, static and shared
@@ -95,11 +97,12 @@ test-install: build ## what `make install` puts in place: pkg-config, CMake, sta
 	tests/install.sh
 
 .PHONY: test-python
-test-python: python $(VENV)/.test ## the Python tests, types included; the rate limit in Python; the payments
+test-python: python $(VENV)/.test ## the Python tests, types included; the rate limit in Python; the payments; the docs' samples
 	@packaging/need memcached python-testsuite
 	$(PYTHON) -m pytest -q tests/python
 	PYTHON=$(PYTHON) examples/rate_limit/run python
 	PYTHON=$(PYTHON) examples/payments/run
+	PYTHON=$(PYTHON) tests/docs/samples python
 
 # The simulation's hooks are in no other build: so it has a place of its own.
 SIMULATE := RUSTFLAGS="--cfg memlock_sim" $(CARGO)
@@ -165,6 +168,7 @@ check: $(CBINDGEN) $(VENV)/.test ## formatting, lints, links in the docs, and wh
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(SIMULATE) clippy -q -p memlock-simulation --target-dir target/simulation -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -q --no-deps -p memlock-core -p memlock-tests
+	tests/docs/links
 	$(RUFF) check . $(SCRIPTS)
 	$(RUFF) format --check . $(SCRIPTS)
 	$(CBINDGEN) -q --config memlock-ffi/cbindgen.toml --crate memlock-ffi --verify --output include/memlock.h memlock-ffi \
