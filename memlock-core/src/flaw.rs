@@ -102,6 +102,8 @@ pub enum Flaw {
     KeepLostReplyIsLoss,
     /// A renewal without an answer is taken for done.
     KeepHopeRenewed,
+    /// A look that took long is good enough to renew permits by.
+    RenewFromSlowLooks,
     /// Permits that are not there any more are taken for renewed.
     KeepGonePermits,
     /// A renewal that finds the lock gone, be it lost or released, puts it there again.
@@ -126,7 +128,7 @@ pub enum Flaw {
 
 impl Flaw {
     /// All of them.
-    pub const ALL: [Flaw; 56] = [
+    pub const ALL: [Flaw; 57] = [
         Flaw::BlindDelete,
         Flaw::TtlOfTheLease,
         Flaw::TtlPlusOne,
@@ -173,6 +175,7 @@ impl Flaw {
         Flaw::KeepChangedIsGone,
         Flaw::KeepLostReplyIsLoss,
         Flaw::KeepHopeRenewed,
+        Flaw::RenewFromSlowLooks,
         Flaw::KeepGonePermits,
         Flaw::KeepPutsBack,
         Flaw::KeepTooLate,

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::Semaphore;
 use super::permit::Permit;
 use super::seen::Seen;
+use super::{SLOW_LOOK, Semaphore};
 use crate::clock::Moment;
 use crate::flaw::{self, Flaw};
 use crate::lease::{CLOCK_ERROR, Lease, Ttl};
@@ -17,6 +17,8 @@ pub(crate) struct Renewals {
     semaphore: Semaphore,
     pub(crate) permits: Vec<Renewing>,
     step: Step,
+    /// A look took so long that it was repeated.
+    looked_again: bool,
 }
 
 /// One holding's part in it.
@@ -109,6 +111,12 @@ impl Renewals {
                         return Renewed::All;
                     }
                 }
+                // The lease grows by the time that the look took, which may include a new connection
+                // or a stop of this process: such a look is repeated once.
+                let slow = seen.took > SLOW_LOOK && !flaw::has(Flaw::RenewFromSlowLooks);
+                if slow && !std::mem::replace(&mut self.looked_again, true) {
+                    return Renewed::Gone(gone.into_iter().map(|permit| permit.token).collect());
+                }
                 let now = self.semaphore.client.clock().now();
                 for permit in &mut self.permits {
                     let (until, counted_from) = seen.lease(permit.lease, now);
@@ -135,7 +143,7 @@ impl Permit {
     /// Begins a renewal. `None` when there is nothing to renew.
     pub(crate) fn renewal(&mut self) -> Option<Renewals> {
         let permits = vec![self.renewing()?];
-        Some(Renewals { semaphore: self.semaphore.clone(), permits, step: Step::Look })
+        Some(Renewals { semaphore: self.semaphore.clone(), permits, step: Step::Look, looked_again: false })
     }
 
     fn renewing(&mut self) -> Option<Renewing> {

@@ -1,0 +1,77 @@
+//! Renewals that a server answers late: what they make of a lease, and what its holder is told.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use memlock_core::clock::{Clock, SystemClock};
+use memlock_core::store::{self, Failure, Op, Reply, Route, Store};
+use memlock_core::{Client, Keep};
+use memlock_tests::server::Memcached;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// For what must happen, however slow the machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+type Replies = Result<Vec<Reply>, Failure>;
+/// What becomes of the keeper's step of that number; the last argument runs it on the server.
+type Fate = Box<dyn Fn(usize, &dyn Fn() -> Replies) -> Replies + Send + Sync>;
+
+/// A real server, between which and the keeper something happens.
+struct Between {
+    server: Arc<dyn Store>,
+    step: AtomicUsize,
+    fate: Fate,
+}
+
+impl std::fmt::Debug for Between {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Between").finish_non_exhaustive()
+    }
+}
+
+impl Store for Between {
+    fn run(&self, route: Route, ops: &[Op<'_>]) -> Replies {
+        if thread::current().name() != Some("memlock-keeper") {
+            return self.server.run(route, ops);
+        }
+        (self.fate)(self.step.fetch_add(1, Ordering::SeqCst), &|| self.server.run(route, ops))
+    }
+
+    fn time(&self, route: Route) -> Option<u64> {
+        self.server.time(route)
+    }
+}
+
+fn client(server: &Memcached, fate: Fate) -> Client {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let server = store::connect(&server.url(), &clock).unwrap();
+    Client::with_store(Arc::new(Between { server, step: AtomicUsize::new(0), fate }), clock)
+}
+
+#[test]
+fn a_renewal_that_was_held_up_makes_no_permit_live_longer_than_its_lease_explains() {
+    const LEASE: Duration = Duration::from_secs(6);
+    let server = Memcached::start();
+    // The server reads its clock late, as after connecting slowly or a stop of the process.
+    let (asked, looks) = mpsc::channel();
+    let client = client(
+        &server,
+        Box::new(move |step, run| {
+            if step == 0 {
+                thread::sleep(Duration::from_millis(2500));
+            }
+            let replies = run();
+            _ = asked.send(replies.as_ref().is_ok_and(|replies| replies[0] == Reply::Written));
+            replies
+        }),
+    );
+    let semaphore = client.semaphore("s", 1, LEASE).unwrap();
+    let kept = semaphore.acquire().unwrap().keep(Keep::default()).unwrap();
+    while !looks.recv_timeout(PATIENCE).unwrap() {}
+    let holders = semaphore.status().unwrap().unwrap().holders;
+    assert!(holders[0].remaining <= LEASE + 2 * SECOND, "{holders:?}");
+    assert!(kept.is_held());
+}
