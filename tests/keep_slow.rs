@@ -1,14 +1,14 @@
 //! Renewals that a server answers late: what they make of a lease, and what its holder is told.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::store::{self, Failure, Op, Reply, Route, Store};
-use memlock_core::{Client, Keep};
+use memlock_core::{Client, Error, ErrorKind, Keep, Loss, Notice};
 use memlock_tests::server::Memcached;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -74,4 +74,41 @@ fn a_renewal_that_was_held_up_makes_no_permit_live_longer_than_its_lease_explain
     let holders = semaphore.status().unwrap().unwrap().holders;
     assert!(holders[0].remaining <= LEASE + 2 * SECOND, "{holders:?}");
     assert!(kept.is_held());
+}
+
+#[test]
+fn a_renewal_that_makes_the_lease_no_longer_does_not_end_the_danger() {
+    const LEASE: Duration = Duration::from_secs(4);
+    let server = Memcached::start();
+    let warned = Arc::new(AtomicBool::new(false));
+    let (is_warned, (tell, told)) = (Arc::clone(&warned), mpsc::channel());
+    let renewed = AtomicUsize::new(0);
+    let client = client(
+        &server,
+        Box::new(move |_, run| {
+            let unreachable = || Error::new(ErrorKind::Unreachable, "It cannot be connected to.");
+            if !is_warned.load(Ordering::SeqCst) || renewed.load(Ordering::SeqCst) == 2 {
+                return Err(Failure { error: unreachable(), sent: false });
+            }
+            let mut replies = run()?;
+            match (renewed.fetch_add(1, Ordering::SeqCst), &mut replies[..]) {
+                // So late that the server may have stood still,
+                (0, [Reply::Stored(_)]) => thread::sleep(Duration::from_millis(100)),
+                // and it has: by its clock there is hardly any time left.
+                (1, [Reply::Value(item)]) => item.remaining = Some(2 * SECOND),
+                other => panic!("{other:?}"),
+            }
+            Ok(replies)
+        }),
+    );
+    let tell = Box::new(move |notice| {
+        warned.store(true, Ordering::SeqCst);
+        _ = tell.send(notice);
+    });
+    let keep = Keep { tell: Some(tell), ..Keep::default() };
+    let kept = client.mutex("m", LEASE).unwrap().lock().unwrap().keep(keep).unwrap();
+    let notice = || told.recv_timeout(PATIENCE).unwrap();
+    assert!(matches!(notice(), Notice::Danger(left) if left <= LEASE / 2));
+    assert_eq!(notice(), Notice::Lost(Loss::Expired), "the danger is told once");
+    assert!(!kept.is_held());
 }

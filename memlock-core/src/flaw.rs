@@ -124,11 +124,13 @@ pub enum Flaw {
     LoseSilently,
     /// The loss is told as often as it is seen.
     TellTwice,
+    /// The danger is told as often as it is seen.
+    WarnTwice,
 }
 
 impl Flaw {
     /// All of them.
-    pub const ALL: [Flaw; 57] = [
+    pub const ALL: [Flaw; 58] = [
         Flaw::BlindDelete,
         Flaw::TtlOfTheLease,
         Flaw::TtlPlusOne,
@@ -186,6 +188,7 @@ impl Flaw {
         Flaw::NoWarning,
         Flaw::LoseSilently,
         Flaw::TellTwice,
+        Flaw::WarnTwice,
     ];
 }
 

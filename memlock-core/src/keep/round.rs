@@ -118,7 +118,7 @@ impl Hold {
         let in_danger = {
             let mut course = self.course();
             let late = self.is_at_its_longest() || course.overdue && left <= self.lease / 2;
-            let first = late && !course.warned;
+            let first = late && (!course.warned || flaw::has(Flaw::WarnTwice));
             course.warned |= late;
             first
         };
@@ -160,14 +160,20 @@ impl Hold {
         next + Duration::from_millis(1)
     }
 
-    /// It has its whole lease again.
+    /// The server has granted a new lease, which may end no later than the old one: a server that
+    /// stood still is believed only as far as its TTL goes. The danger is over once more than half of
+    /// the lease is left.
     pub(super) fn renewed(&self) {
         let due = self.in_time();
+        let left = self.held().as_ref().map_or(Duration::ZERO, super::Held::remaining);
+        let is_over = left > self.lease / 2;
         let was_in_danger = {
             let mut course = self.course();
             (course.overdue, course.in_doubt) = (false, false);
             (course.retry, course.due) = (Duration::ZERO, due);
-            std::mem::take(&mut course.warned)
+            let warned = course.warned;
+            course.warned &= !is_over;
+            warned && is_over
         };
         if was_in_danger {
             log::info!("The lease of {} is renewed again.", self.key);
