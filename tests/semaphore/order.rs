@@ -1,5 +1,6 @@
 //! Who comes next among those who wait.
 
+use std::net::UdpSocket;
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::Duration;
@@ -220,4 +221,27 @@ fn who_gathers_and_gives_up_leaves_all_of_it_to_those_behind() {
     });
     // Nor does it keep newcomers off any more.
     assert!(bench.semaphore(4).try_acquire().unwrap().is_some());
+}
+
+#[test]
+fn a_holder_that_was_rung_in_vain_stands_in_nobodys_way() {
+    let bench = Bench::new();
+    let (got, gets) = mpsc::channel();
+    let semaphore = bench.semaphore(2);
+    let mut held = [all(&semaphore, 1), all(&semaphore, 1)];
+    let crew = Crew { bench: &bench, permits: 2, semaphore: Bench::frozen, got };
+    crew.waits("first", of(1, 0));
+    // It finds no room, and joins again in front, while nobody has taken off the line that it stood under.
+    let line = bench.queue().remove(0);
+    let [address, id] = line.split('#').take(2).collect::<Vec<_>>()[..] else { panic!("{line}") };
+    let ringer = UdpSocket::bind("127.0.0.1:0").unwrap();
+    ringer.send_to(format!("memlock/1 {id}").as_bytes(), address).unwrap();
+    bench.until(|| bench.queue().len() == 2);
+    crew.waits("second", of(1, 0));
+    held[0].release().unwrap();
+    let first = gets.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(first.0, "first");
+    // It has its permit, and only a bell can wake the other one.
+    held[1].release().unwrap();
+    assert_eq!(gets.recv_timeout(PATIENCE).unwrap().0, "second");
 }

@@ -228,10 +228,13 @@ impl Permit {
     }
 
     /// We stood in the queue under these ids. Where no bell was heard, they are taken off at once: they would be rung in vain,
-    /// and as nobody handed on to us, there may be room for others too.
+    /// and as nobody handed on to us, there may be room for others too. The same is done where there
+    /// are several ids: a waiter that is rung twice joins again while its earlier line still stands, and
+    /// other holders, which release while we hold our permits, would ring that line.
     pub(super) fn stood_in_line(&mut self, ids: Vec<WaitId>, unrung: bool) {
         self.stood.extend(ids);
-        if unrung {
+        let may_stand = self.stood.len() > 1 && !flaw::has(Flaw::LeaveLinesBehind);
+        if unrung || may_stand {
             self.leave_the_line();
         }
     }
