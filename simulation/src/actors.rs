@@ -38,9 +38,11 @@ pub(crate) fn here() -> (usize, usize, Nanos) {
     })
 }
 
-pub(crate) fn say(what: impl Into<String>) {
-    let what = what.into();
-    with(|world| world.say(|_| what));
+pub(crate) fn say(what: impl FnOnce() -> String) {
+    if with(|world| world.story.told) {
+        let what = what();
+        with(|world| world.say(|_| what));
+    }
 }
 
 pub(crate) fn object(what: String) {
@@ -102,7 +104,7 @@ impl Actor {
         if let Ok(mut pocket) = parents.try_lock()
             && let Some(held) = pocket.as_mut()
         {
-            say("the child unlocks what its parent holds");
+            say(|| "the child unlocks what its parent holds".to_owned());
             if !held.remaining().is_zero() {
                 object("a child was told that its parent's lock is its own".to_owned());
             }
@@ -127,7 +129,7 @@ impl Actor {
         };
         let wait = limit.map_or(Wait::FOREVER, |limit| Wait::at_most(duration(limit)));
         let (task, process, now) = here();
-        say(format!("asks for {name}, lease {:.1} s, limit {limit:?}", lease as f64 / 1e9));
+        say(|| format!("asks for {name}, lease {:.1} s, limit {limit:?}", lease as f64 / 1e9));
         with(|world| world.judge.asks(task, process, &format!("lock:{name}"), limit, now));
         let refusal = match mutex.lock_with(&wait) {
             Ok(Waited::Done(lock)) => return self.hold(lock, lease),
@@ -135,7 +137,7 @@ impl Actor {
             Ok(Waited::TimedOut) => Refusal::TimedOut,
             Ok(Waited::Interrupted) => Refusal::Interrupted,
             Err(error) => {
-                say(format!("error: {error}"));
+                say(|| format!("error: {error}"));
                 match error.kind() {
                     ErrorKind::Unreachable => Refusal::Unreachable,
                     ErrorKind::Unknown => Refusal::Unknown,
@@ -143,19 +145,24 @@ impl Actor {
                 }
             }
         };
-        say(format!("is told {refusal:?}"));
-        with(|world| world.judge.refused(task, refusal, world.now, world.troubled, &world.server));
+        say(|| format!("is told {refusal:?}"));
+        with(|world| {
+            let held_up = world.held_up(process);
+            world.judge.refused(task, refusal, world.now, held_up, &world.server);
+        });
     }
 
     fn hold(&mut self, lock: Lock, lease: Nanos) {
         let until = in_world(lock.deadline());
         let (task, _, now) = here();
-        say(format!(
-            "has it as {} with fence {} for {:.6} s",
-            lock.token(),
-            lock.fence(),
-            until.saturating_sub(now) as f64 / 1e9
-        ));
+        say(|| {
+            format!(
+                "has it as {} with fence {} for {:.6} s",
+                lock.token(),
+                lock.fence(),
+                until.saturating_sub(now) as f64 / 1e9
+            )
+        });
         let hold =
             with(|world| world.judge.granted(task, lock.token().to_string(), lock.fence(), until, now));
         self.make_use_of(Held::Lock(lock), hold, until, lease);
@@ -202,7 +209,7 @@ impl Actor {
             world.judge.pauses_using(hold, begun, false);
         });
         let extended = held.extend(duration(lease));
-        say(format!("extending by {:.1} s is answered {extended:?}", lease as f64 / 1e9));
+        say(|| format!("extending by {:.1} s is answered {extended:?}", lease as f64 / 1e9));
         let (_, _, now) = here();
         match extended {
             Ok(Extension::Extended) => {}
@@ -244,7 +251,7 @@ impl Actor {
                 break;
             }
             let released = held.release();
-            say(format!("unlocking is answered {released:?}"));
+            say(|| format!("unlocking is answered {released:?}"));
             let (_, _, now) = here();
             match released {
                 Ok(Release::Released) => {
@@ -262,7 +269,7 @@ impl Actor {
         }
         let (_, _, now) = here();
         with(|world| world.judge.pauses_using(hold, now, true));
-        say(if way == 0 { "abandons it" } else { "drops it" });
+        say(|| if way == 0 { "abandons it" } else { "drops it" }.to_owned());
         if way == 0 {
             held.abandon()
         } else {
@@ -292,7 +299,7 @@ impl Actor {
         if tear_downs && self.chance.permille(150) {
             let before = with(|world| world.judge.lists.generation(SESSION));
             let torn = handle.tear_down();
-            say(format!("tearing down is answered {torn:?}"));
+            say(|| format!("tearing down is answered {torn:?}"));
             if matches!(torn, Ok(true)) && joined.is_some() && before != *joined {
                 object("a session was torn down by a handle that belongs to another".to_owned());
             }
@@ -312,7 +319,7 @@ impl Actor {
             now
         });
         let answer = handle.insert(key);
-        say(format!("inserting {key} is answered {answer:?}"));
+        say(|| format!("inserting {key} is answered {answer:?}"));
         with(|world| {
             let lists = &mut world.judge.lists;
             if before.as_ref() != Some(&joined) && matches!(answer, Ok(Some(_))) {
@@ -341,7 +348,7 @@ impl Actor {
         let before = with(|world| world.judge.lists.generation(SESSION));
         let set_up = handle.set_up(lasting);
         let after = with(|world| world.judge.lists.generation(SESSION));
-        say(format!("setting a list up is answered {set_up:?}"));
+        say(|| format!("setting a list up is answered {set_up:?}"));
         let certain = match set_up {
             Ok(memlock_core::SetUp::Joined) if before == after => after,
             Ok(memlock_core::SetUp::Created) => {

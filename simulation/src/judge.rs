@@ -14,7 +14,7 @@ use crate::lists::Lists;
 use crate::scenario::Scenario;
 use crate::semaphores::Semaphores;
 use crate::server::{Cause, Change, Server};
-use crate::waits::PATIENCE_WITHOUT_A_BELL;
+use crate::waits::{Lateness, PATIENCE_WITHOUT_A_BELL};
 use crate::world::{MILLI, Nanos, SECOND};
 
 /// How many moments of a lock's past are kept.
@@ -38,6 +38,10 @@ pub(crate) struct Judge {
     pub(crate) last_hold: u64,
     /// How long a lock may be free while somebody waits for it.
     pub(crate) patience: Nanos,
+    /// How long after its limit a wait may end.
+    pub(crate) lateness: Lateness,
+    /// When the threads of each process asked the server for something, and until when that took.
+    pub(crate) asked: BTreeMap<usize, Vec<(Nanos, Nanos)>>,
     pub(crate) calm: bool,
     /// Waiters can be rung.
     pub(crate) has_bells: bool,
@@ -119,6 +123,8 @@ impl Judge {
             tokens: BTreeMap::new(),
             last_hold: 0,
             patience,
+            lateness: Lateness::of(scenario),
+            asked: BTreeMap::new(),
             calm: scenario.calm,
             has_bells: !scenario.bells_off,
         }

@@ -45,7 +45,7 @@ pub(crate) fn look_at(chest: &Chest, process: usize) {
 /// What a child finds of its parent's is not its own.
 pub(crate) fn inherit(chest: &Chest) {
     for (token, kept) in treasures(chest) {
-        say(format!("the child looks at what its parent keeps as {token}"));
+        say(|| format!("the child looks at what its parent keeps as {token}"));
         let found = (kept.is_held(), kept.lost(), kept.check(), kept.wait_lost(Duration::from_secs(1)));
         if !matches!((found, kept.release()), ((false, None, Ok(false), None), Ok(Release::NotHeld))) {
             object(format!("a child was told that it keeps {token}"));
@@ -56,7 +56,7 @@ pub(crate) fn inherit(chest: &Chest) {
 /// The keeper tells something.
 fn told(token: &str, notice: Notice) {
     let (_, process, _) = here();
-    say(format!("the holder of {token} is told {notice:?}"));
+    say(|| format!("the holder of {token} is told {notice:?}"));
     let end = match notice {
         Notice::Danger(left) => until(process, left),
         Notice::Lost(_) => 0,
@@ -75,7 +75,7 @@ impl Actor {
         let max_hold =
             self.chance.permille(350).then(|| duration(self.chance.spread(50 * MILLI, 12 * SECOND)));
         let longest = max_hold.map(|longest| until(process, longest));
-        say(format!("keeps {token}, for {max_hold:?} at most"));
+        say(|| format!("keeps {token}, for {max_hold:?} at most"));
         with(|world| world.judge.begins_to_keep(hold, lease, longest, now));
         let name = token.clone();
         let tell = Some(Box::new(move |notice| told(&name, notice)) as Box<dyn Fn(Notice) + Send + Sync>);
@@ -109,11 +109,13 @@ impl Actor {
         let end = until(process, duration(limit));
         let lost = mine.kept.wait_lost(duration(limit));
         let (_, _, now) = here();
-        say(format!(
-            "waits for the loss of {} for {:.3} s, and is told {lost:?}",
-            mine.token,
-            limit as f64 / 1e9
-        ));
+        say(|| {
+            format!(
+                "waits for the loss of {} for {:.3} s, and is told {lost:?}",
+                mine.token,
+                limit as f64 / 1e9
+            )
+        });
         let late = now.saturating_sub(end);
         if lost.is_none() && now + MILLI < end {
             object("a wait for the loss ended before its limit".to_owned());
@@ -140,7 +142,7 @@ impl Actor {
                 break;
             }
             let released = kept.release();
-            say(format!("releasing {token}, which was kept, is answered {released:?}"));
+            say(|| format!("releasing {token}, which was kept, is answered {released:?}"));
             let (_, _, now) = here();
             match released {
                 Ok(released) => {
@@ -209,7 +211,7 @@ fn wait_for_a_renewal(lease: Nanos) {
 fn check(mine: &Mine) {
     let (_, _, begun) = here();
     let there = mine.kept.check();
-    say(format!("checking {} is answered {there:?}", mine.token));
+    say(|| format!("checking {} is answered {there:?}", mine.token));
     match there {
         Ok(true) => with(|world| world.judge.was_there(&mine.token, begun)),
         Ok(false) if mine.kept.lost().is_none() => {

@@ -51,7 +51,8 @@ struct Kept {
     beliefs: Vec<(Nanos, Nanos)>,
     /// When the last renewal left that was carried out.
     renewed: Option<Nanos>,
-    warned: Option<Nanos>,
+    /// When its holder was last told of the danger, and what was said to be its end.
+    warned: Option<(Nanos, Nanos)>,
     /// Until when it was said to be held, as its holder was warned: to be compared with what it believes by then.
     claimed: Option<Nanos>,
     told: Option<Loss>,
@@ -205,7 +206,9 @@ impl Judge {
             } else if ends.is_some_and(|ends| ends + slack < until) {
                 objection = Some("for longer than the server keeps it");
             }
-            kept.warned = kept.warned.filter(|&warned| warned == now);
+            // As long as no more than half of a lease is left, it is in danger all the time.
+            let is_safe = until > now + kept.lease / 2 + MILLI;
+            kept.warned = kept.warned.filter(|&(when, _)| when == now || !is_safe);
         }
         if until > 0 && kept.known_lost.is_some() {
             objection = Some("again, after its holder knew that it was lost");
@@ -241,13 +244,15 @@ impl Judge {
         match notice {
             Notice::Danger(_) => {
                 let at_its_longest = kept.longest.is_some_and(|longest| longest <= now);
-                if kept.warned.is_some() {
+                // A later end means that it was renewed since the last warning. What the holder
+                // believes at the end of this step is compared with that end.
+                if kept.warned.is_some_and(|(_, end)| until <= end + MILLI) {
                     objection = objection.or(Some("once more"));
                 } else if !at_its_longest && (self.calm || until.saturating_sub(now) > kept.lease / 2 + MILLI)
                 {
                     objection = objection.or(Some("though there is no danger"));
                 }
-                (kept.warned, kept.claimed) = (Some(now), Some(until));
+                (kept.warned, kept.claimed) = (Some((now, until)), Some(until));
             }
             Notice::Lost(loss) => {
                 let late = now.saturating_sub(kept.until());

@@ -87,7 +87,7 @@ impl Actor {
         };
         let wait = limit.map_or(Wait::FOREVER, |limit| Wait::at_most(duration(limit)));
         let (task, process, now) = here();
-        say(format!("asks {name} for {request:?}, lease {:.1} s, limit {limit:?}", lease as f64 / 1e9));
+        say(|| format!("asks {name} for {request:?}, lease {:.1} s, limit {limit:?}", lease as f64 / 1e9));
         let ask = Ask { key, permits, priority, number: opened.number, lease, limit };
         with(|world| {
             let shows = world.server.time();
@@ -99,7 +99,7 @@ impl Actor {
             Ok(Waited::TimedOut) => Refusal::TimedOut,
             Ok(Waited::Interrupted) => Refusal::Interrupted,
             Err(error) => {
-                say(format!("error: {error}"));
+                say(|| format!("error: {error}"));
                 match error.kind() {
                     ErrorKind::Unreachable => Refusal::Unreachable,
                     ErrorKind::Unknown => Refusal::Unknown,
@@ -109,19 +109,22 @@ impl Actor {
                 }
             }
         };
-        say(format!("is told {refusal:?}"));
+        say(|| format!("is told {refusal:?}"));
         if matches!(refusal, Refusal::Invalid | Refusal::NotFound) {
             // It knows the wrong number: the next one is opened anew.
             self.shelf().remove(name);
         }
-        with(|world| world.judge.refused_permits(task, refusal, world.now, world.troubled, &world.server));
+        with(|world| {
+            let held_up = world.held_up(process);
+            world.judge.refused_permits(task, refusal, world.now, held_up, &world.server);
+        });
     }
 
     fn hold_permits(&mut self, permit: Permit, lease: Nanos) {
         let until = in_world(permit.deadline());
         let (task, _, now) = here();
         let (token, permits) = (permit.token().to_string(), permit.permits());
-        say(format!("has {permits} as {token} for {:.6} s", until.saturating_sub(now) as f64 / 1e9));
+        say(|| format!("has {permits} as {token} for {:.6} s", until.saturating_sub(now) as f64 / 1e9));
         let hold = with(|world| world.judge.granted_permits(task, token, permits, until));
         self.make_use_of(Held::Permit(permit), hold, until, lease);
     }
@@ -131,7 +134,7 @@ impl Actor {
         let (_, process, _) = here();
         with(|world| world.judge.semaphores.resizes(process, key, number));
         let resized = opened.semaphore.resize(number);
-        say(format!("resizing {key} to {number} is answered {resized:?}"));
+        say(|| format!("resizing {key} to {number} is answered {resized:?}"));
         match resized {
             Ok(Some(before)) if with(|world| !world.judge.semaphores.ever_had(key, before)) => {
                 object(format!("{key} was said to have had {before} permits, which it never had"));
@@ -145,7 +148,7 @@ impl Actor {
         let (task, _, now) = here();
         with(|world| world.judge.semaphores.tears_down(task, key, now));
         let torn = opened.semaphore.tear_down();
-        say(format!("tearing {key} down is answered {torn:?}"));
+        say(|| format!("tearing {key} down is answered {torn:?}"));
         if let Err(error) = torn {
             must_be_trouble("tearing down", &error);
         }
@@ -155,7 +158,7 @@ impl Actor {
         let life =
             if self.chance.permille(500) { self.chance.spread(SECOND, 20 * SECOND) } else { 3600 * SECOND };
         let set_up = opened.semaphore.set_up(duration(life));
-        say(format!("setting {key} up is answered {set_up:?}"));
+        say(|| format!("setting {key} up is answered {set_up:?}"));
         if let Err(error) = set_up {
             if error.kind() == ErrorKind::Invalid {
                 self.shelf().remove(name);
@@ -175,7 +178,7 @@ impl Actor {
         match opened.semaphore.status() {
             Ok(status) => {
                 let seen = status.map(|status| (status.permits, status.available));
-                say(format!("the status of {key} is {seen:?}"));
+                say(|| format!("the status of {key} is {seen:?}"));
                 if !with(|world| world.judge.semaphores.saw(task, seen)) {
                     object(format!("{key} was said to be {seen:?}, and never was since"));
                 }

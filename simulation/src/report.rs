@@ -38,6 +38,9 @@ fn run_all(first: u64, count: u64, flaw: Option<Flaw>) -> Sum {
             if seed.is_multiple_of(TWICE) && run(seed, flaw, false).digest != outcome.digest {
                 outcome.violation = Some("two runs of this seed are not the same".to_owned());
             }
+            if let (Some(violation), None) = (&outcome.violation, flaw) {
+                println!("seed {seed}: {violation}\n    replay it: make sim SEED={seed}");
+            }
             let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
             sum.add(seed, outcome);
             if sum.failures.len() >= if flaw.is_some() { 1 } else { MOST_TOLD } {
@@ -74,27 +77,26 @@ impl Sum {
 
 /// Many seeds. False when one failed.
 pub fn seeds(first: u64, count: u64) -> bool {
+    println!("{count} seeds from {first} on: make sim FIRST={first} SEEDS={count}");
     let began = Instant::now();
-    let mut sum = run_all(first, count, None);
-    sum.failures.sort();
-    for (seed, violation) in &sum.failures {
-        println!("seed {seed}: {violation}\n    replay it: make sim SEED={seed}");
-    }
+    let sum = run_all(first, count, None);
     let Tally { grants, permits, refusals, errors, lost, inserts, kept, renewals, .. } = sum.tally;
     println!(
-        "{} runs in {:.1} s: {} events, {grants} mutexes and {permits} times permits granted, {kept} of them kept by {renewals} renewals, {refusals} refusals, {errors} errors, {lost} found lost, \
-         {inserts} inserts; {} violations",
+        "{} runs in {:.1} s, {:.0} a second: {} events, {grants} mutexes and {permits} times permits granted, {kept} of them kept by \
+         {renewals} renewals, {refusals} refusals, {errors} errors, {lost} found lost, {inserts} inserts; {} violations",
         sum.runs,
         began.elapsed().as_secs_f64(),
+        sum.runs as f64 / began.elapsed().as_secs_f64(),
         sum.events,
         sum.failures.len()
     );
     sum.failures.is_empty()
 }
 
-/// One seed, with its story.
-pub fn seed(seed: u64) -> bool {
-    let outcome = run(seed, None, true);
+/// One seed, with its story, and maybe with the flaw of that name put in.
+pub fn seed(seed: u64, flaw: Option<&str>) -> bool {
+    let flaw = flaw.and_then(|name| Flaw::ALL.into_iter().find(|flaw| format!("{flaw:?}") == name));
+    let outcome = run(seed, flaw, true);
     for line in &outcome.story {
         println!("{line}");
     }
@@ -103,16 +105,18 @@ pub fn seed(seed: u64) -> bool {
     outcome.violation.is_none()
 }
 
-/// Puts in one flaw after another. False when one was not found.
-pub fn teeth(count: u64) -> bool {
-    let mut all = true;
+/// Puts in one flaw after another, or only the one of that name. False when one was not found.
+pub fn teeth(count: u64, name: Option<&str>) -> bool {
+    let is_wanted = |flaw: &Flaw| name.is_none_or(|name| format!("{flaw:?}") == name);
+    let mut all = Flaw::ALL.iter().any(is_wanted);
     println!("| flaw put in | found after | what was seen |\n| --- | ---: | --- |");
-    for flaw in Flaw::ALL {
+    for flaw in Flaw::ALL.into_iter().filter(is_wanted) {
         let began = Instant::now();
         let sum = run_all(1, count, Some(flaw));
         let found = sum.failures.first();
         all &= found.is_some();
-        let seen = found.map_or("NOT FOUND", |(_, violation)| violation);
+        let seen =
+            found.map_or("NOT FOUND".to_owned(), |(seed, violation)| format!("seed {seed}: {violation}"));
         let millis = began.elapsed().as_nanos() as u64 / MILLI;
         println!("| {flaw:?} | {} runs, {:.1} s | {seen} |", sum.runs, millis as f64 / 1e3);
     }

@@ -54,6 +54,8 @@ pub(crate) struct Scenario {
     pub(crate) semaphores: Semaphores,
     /// How often something that was granted is kept, in a thousand.
     pub(crate) kept_permille: u64,
+    /// How often a process is stopped while its keeper speaks to the server, in a thousand.
+    pub(crate) stops_permille: u64,
     /// The server draws a version before it gets at the item, as memcached does from 1.6.24 on.
     pub(crate) unordered: bool,
 }
@@ -173,6 +175,7 @@ impl Scenario {
             // Last, so that what is about mutexes stays as it was before there were any.
             semaphores: Semaphores::of(&mut chance),
             kept_permille: 0,
+            stops_permille: 0,
             unordered: false,
         };
         scenario.keep(&mut chance);
@@ -213,6 +216,9 @@ impl Scenario {
                 _ => Mishap::Evict(chance.bits()),
             };
             self.mishaps.push((time, mishap));
+        }
+        if chance.permille(400) {
+            self.stops_permille = chance.within(20..250);
         }
     }
 

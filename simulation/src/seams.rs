@@ -62,9 +62,21 @@ impl Store for SimStore {
             if let Some(lurking) = world.judge.keepers.asks(task, process, world.now) {
                 world.wake(lurking);
             }
+            if world.judge.keepers.has(task) {
+                world.keeper_asks(process);
+            }
         });
+        let begun = with(|world| world.now);
         let ran = self.converse(process, ops);
-        with(|world| world.judge.keepers.asked(task, world.now, ran.is_err()));
+        with(|world| {
+            world.judge.keepers.asked(task, world.now, ran.is_err());
+            world.judge.has_asked(process, begun, world.now);
+            let keys =
+                ops.iter().filter_map(|op| if let Op::Get { key } = op { Some(key.as_str()) } else { None });
+            if ran.is_ok() {
+                keys.for_each(|key| world.judge.semaphores.looked(task, key, begun, world.now));
+            }
+        });
         ran.map_err(failed)
     }
 

@@ -3,7 +3,7 @@
 //! | what is written | must be |
 //! | --- | --- |
 //! | a new line | by who asked for so many permits; all lines together are no more than there are permits |
-//! | a line's end | moved by its owner only, and no further than its lease + 3 s: see [`AFTER_THE_LEASE`] |
+//! | a line's end | moved by its owner only, no further than [`AFTER_THE_LEASE`] allows |
 //! | no line any more | its owner's doing, unless the server's clock has passed its end |
 //! | the number of permits | the doing of somebody who was told to, and of nobody's line |
 //! | no record any more | the doing of somebody who was told to, once for each time |
@@ -26,11 +26,20 @@ use calls::Call;
 use queue::Stand;
 use text::{Entry, Line, Record};
 
-/// How long after the end of the lease, counted from when it was asked for, a line may end by a clock that is never late: up to one
-/// second for the rounding to the server's seconds, and two because its clock may be so far behind when it is read. That
-/// clock shows the end up to a second and some milliseconds later: so permits of the dead come back within the lease + 4.1 s.
-const AFTER_THE_LEASE: Nanos = 3 * SECOND + 50 * MILLI;
-/// And so much later where a slow answer leaves open when the server's clock was read.
+/// How long after the end of the lease, counted from when the write left, a line may end by a clock
+/// that is never late, apart from the time that the look before took.
+///
+/// A look that left at `l` and took `t` read a server's clock that showed `n`, which it shows no sooner
+/// than in its second `n`: so `n <= l + t`. A write that leaves at `w` sets the end to
+/// `n + 2 + ceil(w - l + lease)`, and a little more for drift, because the lease must last even if the
+/// clock was read at `l` and was two seconds behind. That is less than
+/// `l + t + 3 + w - l + lease = w + lease + 3 + t`. A remembered look can be a minute old: the drift of
+/// two clocks in a minute, 0.5 ms a second, is 30 ms. The server's clock shows the end up to a second
+/// and some milliseconds later: so a dead holder's permits come back within the lease + 4.1 s + `t`.
+const AFTER_THE_LEASE: Nanos = 3 * SECOND + 30 * MILLI;
+/// A look that took longer is not remembered.
+const REMEMBERED_LOOK: Nanos = 50 * MILLI;
+/// A look that took longer is repeated before anything is written by it.
 const SLOW_LOOK: Nanos = SECOND;
 
 #[derive(Debug, Default)]
@@ -42,6 +51,8 @@ pub(crate) struct Semaphores {
     watches: BTreeMap<usize, (String, BTreeSet<Status>)>,
     /// What leases a task has asked for, and when.
     leases: BTreeMap<usize, Vec<(Nanos, Nanos)>>,
+    /// When a task was answered how a semaphore is, and how long that took.
+    looks: BTreeMap<(usize, String), Vec<(Nanos, Nanos)>>,
 }
 
 /// How many permits there are, and how many are available; `None`: there is no such semaphore.
@@ -134,6 +145,23 @@ impl Semaphores {
     /// A task asks for a lease.
     pub(crate) fn leases(&mut self, task: usize, now: Nanos, lease: Nanos) {
         self.leases.entry(task).or_default().push((now, lease));
+    }
+
+    /// A task's look at a semaphore was answered. `since`: when it was begun, before any connecting.
+    pub(crate) fn looked(&mut self, task: usize, key: &str, since: Nanos, now: Nanos) {
+        if self.all.contains_key(key) {
+            self.looks.entry((task, key.to_owned())).or_default().push((now, now - since));
+        }
+    }
+
+    /// How long the look took on which a request is based that left then. A slow look counts for
+    /// nothing unless it repeats another slow one.
+    fn look_took(&self, task: usize, key: &str, sent: Nanos) -> Nanos {
+        let looks = self.looks.get(&(task, key.to_owned())).map_or(&[][..], |looks| looks);
+        let mut took = looks.iter().rev().filter(|(answered, _)| *answered <= sent).map(|&(_, took)| took);
+        let (last, before) = (took.next().unwrap_or(0), took.next().unwrap_or(0));
+        let counts = last <= SLOW_LOOK || before > SLOW_LOOK;
+        if counts { last.max(REMEMBERED_LOOK) } else { REMEMBERED_LOOK }
     }
 
     /// The lease that a request was for which left then.
@@ -261,11 +289,11 @@ impl Judge {
                 _ => {}
             }
         }
-        let slow = if self.calm { 0 } else { SLOW_LOOK };
+        let took = self.semaphores.look_took(by.task, key, by.sent);
         let latest = |token: &str| {
             let kept = self.keeping.lease_of(token).filter(|_| self.keepers.has(by.task));
             let lease = kept.unwrap_or_else(|| self.semaphores.lease_at(by.task, by.sent));
-            by.sent + lease + AFTER_THE_LEASE + slow + lease / 5000
+            by.sent + lease + AFTER_THE_LEASE + took + lease / 5000
         };
         let is_new = |line: &&Line| before.line(&line.token).is_none();
         for line in after.lines.iter().filter(|line| before.line(&line.token) != Some(line)) {

@@ -1,13 +1,41 @@
 //! The judge of waits: what those were told who got nothing, and how long others wait.
 
 use crate::judge::{Judge, token_of};
+use crate::scenario::Scenario;
 use crate::server::Server;
-use crate::world::{Nanos, SECOND};
+use crate::world::{MILLI, Nanos, SECOND};
 
 /// How long a lock may be free while somebody waits for it who was not rung.
 pub(crate) const PATIENCE_WITHOUT_A_BELL: Nanos = 13 * SECOND;
 /// For so long it matters that a holder overslept its lease: it rings nobody, and may leave a place in the queue behind.
 pub(crate) const AFTER_OVERSLEEPING: Nanos = 20 * SECOND;
+
+/// How long after its limit a wait may end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lateness {
+    AtMost(Nanos),
+    /// As long as it waits for answers, which may be lost or late at each of its last steps.
+    OfAnswers,
+}
+
+impl Lateness {
+    /// Where nothing goes wrong: a moment. Where the server or the network fails once: three
+    /// answers that do not come.
+    pub(crate) fn of(scenario: &Scenario) -> Lateness {
+        match scenario {
+            Scenario { calm: true, .. } => Lateness::AtMost(30 * MILLI),
+            Scenario { lossy_permille: 0, slow_permille: 0, .. } => Lateness::AtMost(3500 * MILLI),
+            _ => Lateness::OfAnswers,
+        }
+    }
+}
+
+/// How long the pauses last between compare-and-swaps of one step: see `contention`.
+const PAUSES: Nanos = 500 * MILLI;
+/// So many answers, each lost after a second, may end a wait at most. Its last try looks (2 lost),
+/// sets the semaphore up (6), writes (1), distrusts a slow grant and looks (3), and gives it back (9).
+/// Leaving the queue and ringing the next one takes 1 + 3 + 3, and what an earlier call left behind 3.
+const UNANSWERED: Nanos = 31 * SECOND;
 
 /// How a call for a lock ended that got none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,14 +51,7 @@ pub(crate) enum Refusal {
 }
 
 impl Judge {
-    pub(crate) fn refused(
-        &mut self,
-        task: usize,
-        why: Refusal,
-        now: Nanos,
-        troubled: Nanos,
-        server: &Server,
-    ) {
+    pub(crate) fn refused(&mut self, task: usize, why: Refusal, now: Nanos, held_up: Nanos, server: &Server) {
         let Some(call) = self.calls.remove(&task) else { return };
         if matches!(why, Refusal::Unreachable | Refusal::Unknown) {
             self.tally.errors += 1;
@@ -46,7 +67,7 @@ impl Judge {
                 let others = self.was_anothers(key, call.begun, &mine);
                 (!others).then(|| format!("{key} was called busy, and no other had it since the call began"))
             }
-            Refusal::TimedOut => kept_to_the_limit(key, call.begun, call.limit, now, troubled, self.calm),
+            Refusal::TimedOut => self.kept_to_the_limit(call.process, key, (call.begun, call.limit), now, held_up),
             Refusal::Interrupted if !call.cancelled => Some(format!("the wait for {key} was cancelled by nobody")),
             Refusal::Unreachable => token_of(server.value(key))
                 .filter(|token| mine(token))
@@ -100,25 +121,53 @@ impl Judge {
             self.object(what);
         }
     }
-}
 
-/// A wait with a limit ends when that has passed, and not long after.
-pub(crate) fn kept_to_the_limit(
-    key: &str,
-    begun: Nanos,
-    limit: Option<Nanos>,
-    now: Nanos,
-    troubled: Nanos,
-    calm: bool,
-) -> Option<String> {
-    let passed = (now - begun) as f64;
-    let limit = limit.unwrap_or(Nanos::MAX) as f64;
-    let late = if calm { 0.03 } else { 12.0 } * 1e9 + troubled.saturating_sub(begun) as f64;
-    if passed < limit * 0.9995 - 1e4 {
-        Some(format!("the wait for {key} timed out after {:.3} s of {:.3} s", passed / 1e9, limit / 1e9))
-    } else if passed > limit * 1.0005 + late {
-        Some(format!("the wait for {key} ended {:.3} s too late", (passed - limit) / 1e9))
-    } else {
-        None
+    /// A wait ends at its limit, or once its process, its network and the server are at work again
+    /// (`held_up`), and not long after.
+    pub(crate) fn kept_to_the_limit(
+        &self,
+        process: usize,
+        key: &str,
+        (begun, limit): (Nanos, Option<Nanos>),
+        now: Nanos,
+        held_up: Nanos,
+    ) -> Option<String> {
+        let passed = (now - begun) as f64;
+        let limit = limit.unwrap_or(Nanos::MAX) as f64;
+        let end = (limit * 1.0005).max(held_up.saturating_sub(begun) as f64);
+        let late = match self.lateness {
+            Lateness::OfAnswers => {
+                let asked = self.asked_since(process, begun.saturating_add(end as Nanos));
+                (asked + PAUSES).min(UNANSWERED)
+            }
+            Lateness::AtMost(late) => late,
+        };
+        if passed < limit * 0.9995 - 1e4 {
+            Some(format!("the wait for {key} timed out after {:.3} s of {:.3} s", passed / 1e9, limit / 1e9))
+        } else if passed > end + late as f64 {
+            Some(format!("the wait for {key} ended {:.3} s too late", (passed - limit) / 1e9))
+        } else {
+            None
+        }
+    }
+
+    /// A thread of that process has asked the server for something from then until now.
+    pub(crate) fn has_asked(&mut self, process: usize, since: Nanos, now: Nanos) {
+        if self.lateness == Lateness::OfAnswers {
+            self.asked.entry(process).or_default().push((since, now));
+        }
+    }
+
+    /// For how long of the time since then threads of a process have waited for answers. A thread
+    /// that is handed a lock waits for the answers of the thread that hands it over.
+    fn asked_since(&self, process: usize, since: Nanos) -> Nanos {
+        let mut asked = self.asked.get(&process).cloned().unwrap_or_default();
+        asked.sort_unstable();
+        let (mut waited, mut until) = (0, since);
+        for (begun, ended) in asked {
+            waited += ended.saturating_sub(begun.max(until));
+            until = until.max(ended);
+        }
+        waited
     }
 }

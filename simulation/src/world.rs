@@ -54,7 +54,9 @@ pub(crate) struct World {
     pub(crate) current: Option<usize>,
     pub(crate) judge: Judge,
     pub(crate) story: Story,
-    /// When something last went wrong that may hold waiters up.
+    /// The server's items or its clock are not what they were.
+    pub(crate) moved: bool,
+    /// When the last thing that may hold waiters up is over.
     pub(crate) troubled: Nanos,
 }
 
@@ -206,6 +208,7 @@ impl World {
             current: None,
             judge: Judge::new(&scenario),
             story: Story { told, ..Story::default() },
+            moved: false,
             troubled: 0,
             scenario,
         };
@@ -295,6 +298,7 @@ impl World {
         self.now = time;
         self.story.events += 1;
         let todo = self.happen(event);
+        self.moved |= matches!(event, Event::Arrive(_) | Event::Tick | Event::Back | Event::Mishap(_));
         for change in self.server.changes() {
             let by = self.judge.changing;
             self.judge.changed(&change, time, by, &self.server);
@@ -308,6 +312,7 @@ impl World {
         }
         if event == Event::Tick {
             self.check_waiters();
+            self.judge.check_stands(time);
             let stopped = |process: usize| self.processes[process].paused_until;
             self.judge.check_kept(time, stopped);
         }
@@ -367,7 +372,7 @@ impl World {
         let until = |world: &World, length: Nanos| world.now + length;
         match mishap {
             Mishap::Kill(process) if process < self.processes.len() => {
-                self.troubled = self.now;
+                self.trouble(self.now);
                 self.processes[process].alive = false;
                 self.judge.killed(process);
                 return Todo::Kill(process);
@@ -382,19 +387,19 @@ impl World {
                 if let Some(paused) = self.processes.get_mut(process) {
                     // It may be stopped for longer already.
                     paused.paused_until = paused.paused_until.max(end);
-                    self.troubled = paused.paused_until;
+                    self.trouble(end);
                 }
             }
             Mishap::CutOff(host, length) => {
                 let end = until(self, length);
                 if let Some(host) = self.hosts.get_mut(host) {
                     host.cut_off_until = end;
-                    self.troubled = end;
+                    self.trouble(end);
                 }
             }
             Mishap::Stall(length) => {
                 self.stalled_until = until(self, length);
-                self.troubled = self.stalled_until;
+                self.trouble(self.stalled_until);
                 // Its clock comes back a moment after its hands do.
                 self.clock_back = self.stalled_until + self.chance.within(0..2 * MILLI);
                 self.at(self.clock_back, Event::Back);
@@ -402,17 +407,17 @@ impl World {
             Mishap::Restart(length) => {
                 self.stalled_until = 0;
                 self.down_until = until(self, length);
-                self.troubled = self.down_until;
+                self.trouble(self.down_until);
                 self.server.restart(self.down_until);
                 self.judge.restarted();
                 self.at(self.down_until, Event::Back);
             }
             Mishap::Flush => {
-                self.troubled = self.now;
+                self.trouble(self.now);
                 self.server.flush();
             }
             Mishap::Evict(which) => {
-                self.troubled = self.now;
+                self.trouble(self.now);
                 let keys: Vec<String> = self.server.keys().map(str::to_owned).collect();
                 if !keys.is_empty() {
                     let key = keys[which as usize % keys.len()].clone();
@@ -422,10 +427,34 @@ impl World {
             }
             Mishap::Deafen(length) => {
                 self.deaf_until = until(self, length);
-                self.troubled = self.deaf_until;
+                self.trouble(self.deaf_until);
             }
         }
         Todo::Nothing
+    }
+
+    /// A trouble lasts until its end, whatever shorter one begins meanwhile: a process that is
+    /// stopped for 15 s cannot end its wait sooner because the server evicts an item.
+    fn trouble(&mut self, until: Nanos) {
+        self.troubled = self.troubled.max(until);
+    }
+
+    /// Until when that process could not run, or not reach the server, at the latest.
+    pub(crate) fn held_up(&self, process: usize) -> Nanos {
+        let Process { host, paused_until, .. } = self.processes[process];
+        let server = self.down_until.max(self.stalled_until);
+        paused_until.max(self.hosts[host].cut_off_until).max(server)
+    }
+
+    /// The keeper of that process sends a request: now and then the process is stopped meanwhile.
+    pub(crate) fn keeper_asks(&mut self, process: usize) {
+        let often = self.scenario.stops_permille;
+        if often > 0 && self.chance.permille(often) {
+            let length = self.chance.spread(100 * MILLI, 6 * SECOND);
+            self.scenario.mishaps.push((self.now, Mishap::Pause(process, length)));
+            let time = self.now + self.chance.spread(MICRO, MILLI);
+            self.at(time, Event::Mishap(self.scenario.mishaps.len() - 1));
+        }
     }
 
     // --- bells -----------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ use super::{Judge, Semaphores, Status};
 use crate::holds::Hold;
 use crate::judge::Token;
 use crate::server::{Cause, Server};
-use crate::waits::{AFTER_OVERSLEEPING, PATIENCE_WITHOUT_A_BELL, Refusal, kept_to_the_limit};
+use crate::waits::{AFTER_OVERSLEEPING, PATIENCE_WITHOUT_A_BELL, Refusal};
 use crate::world::Nanos;
 
 /// What somebody asks for.
@@ -153,6 +153,14 @@ impl Judge {
                 call.ask.key, call.ask.permits
             ));
         }
+        // An entry that could not be taken off may be rung later: that wakes another waiter of the
+        // process.
+        if !self.calm
+            && let Some(semaphore) = self.semaphores.all.get_mut(&call.ask.key)
+            && semaphore.stands.values().any(|stand| stand.task == task)
+        {
+            semaphore.leavers.insert(call.process);
+        }
         let lost = matches!(self.tokens.get(&token), Some(Token { gone: Some((_, Cause::Loss)), .. }));
         self.holds(Hold {
             permits: Some(permits),
@@ -166,7 +174,7 @@ impl Judge {
         task: usize,
         why: Refusal,
         now: Nanos,
-        troubled: Nanos,
+        held_up: Nanos,
         server: &Server,
     ) {
         self.look_at_semaphores(now, server.time());
@@ -192,7 +200,7 @@ impl Judge {
             Refusal::Busy if !call.was_busy => {
                 Some(format!("{key} was called busy, and there was room since the call began"))
             }
-            Refusal::TimedOut => kept_to_the_limit(key, call.begun, call.ask.limit, now, troubled, self.calm),
+            Refusal::TimedOut => self.kept_to_the_limit(call.process, key, (call.begun, call.ask.limit), now, held_up),
             Refusal::Interrupted if !call.cancelled => Some(format!("the wait for {key} was cancelled by nobody")),
             Refusal::Unreachable => left()
                 .map(|token| format!("the server of {key} was called out of reach and nothing changed, yet it has {token} of that call")),

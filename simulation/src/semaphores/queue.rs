@@ -17,6 +17,8 @@ pub(super) struct Stand {
     rank: i64,
     /// Since when it has that rank.
     pub(super) since: Nanos,
+    /// Since which tick its task does not wait any more.
+    idle: Option<Nanos>,
 }
 
 impl Judge {
@@ -47,7 +49,9 @@ impl Judge {
             let rank = entry.rank();
             let Some(stand) = semaphore.stands.get_mut(&entry.id) else {
                 let Some(Doer { task, process, sent }) = by else { continue };
-                semaphore.stands.insert(entry.id.clone(), Stand { task, process, rank, since: now });
+                semaphore
+                    .stands
+                    .insert(entry.id.clone(), Stand { task, process, rank, since: now, idle: None });
                 match calls.get_mut(&task).filter(|call| call.begun <= sent) {
                     Some(call) => call.has_stood = true,
                     None => drop(semaphore.leavers.insert(process)),
@@ -59,6 +63,28 @@ impl Judge {
             }
         }
         semaphore.queue = after;
+    }
+
+    /// To be called at each tick. In a calm run no holder's entry stays in the queue, where releases
+    /// would ring it in vain.
+    pub(crate) fn check_stands(&mut self, now: Nanos) {
+        if !self.calm {
+            return;
+        }
+        let (calls, patience) = (&self.semaphores.calls, self.patience);
+        let mut objection = None;
+        for (key, semaphore) in &mut self.semaphores.all {
+            for (id, stand) in &mut semaphore.stands {
+                let waits = calls.get(&stand.task).is_some_and(|call| call.ask.key == *key);
+                let since = *stand.idle.get_or_insert(now);
+                if waits {
+                    stand.idle = None;
+                } else if now - since > patience {
+                    objection = Some(format!("{id} stands in the queue of {key}, and nobody waits there"));
+                }
+            }
+        }
+        objection.into_iter().for_each(|what| self.object(what));
     }
 
     /// Somebody who should have been rung instead.
