@@ -108,7 +108,7 @@ test-python: python $(VENV)/.test ## the Python tests, types included; the rate 
 SIMULATE := RUSTFLAGS="--cfg memlock_sim" $(CARGO)
 SIMULATION := target/simulation/release/simulation
 SEEDS ?= 20000
-FIRST ?= 1
+FIRST ?= $(shell packaging/first-seed)
 
 .PHONY: simulation
 simulation:
@@ -116,7 +116,7 @@ simulation:
 	$(SIMULATE) build --release -q -p memlock-simulation --target-dir target/simulation
 
 .PHONY: sim
-sim: simulation ## run memlock in a simulated world (SEEDS=20000 FIRST=1; SEED=n replays one, with its story)
+sim: simulation ## run memlock in a simulated world (SEEDS=20000 FIRST=…; SEED=n replays one)
 	$(SIMULATION) $(if $(SEED),seed $(SEED),seeds $(SEEDS) $(FIRST))
 
 .PHONY: sim-teeth
