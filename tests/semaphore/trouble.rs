@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use memlock_core::{Client, ErrorKind, Release, Request, Wait, Waited};
+use memlock_core::{Client, ErrorKind, Permit, Release, Request, Wait, Waited};
 use memlock_tests::server::Memcached;
 
 use super::{Bench, LEASE, PATIENCE};
@@ -82,4 +82,21 @@ fn threads_and_clients_are_never_more_inside_than_there_are_permits() {
     assert_eq!(most.into_inner(), PERMITS);
     let queue = bench.server.plain().get("semaphore:s%wait").unwrap_or_default();
     assert!(queue.is_empty(), "{}", String::from_utf8_lossy(&queue));
+}
+
+#[test]
+fn what_was_left_behind_on_a_silent_server_does_not_hold_up_a_wait_again_and_again() {
+    const TIMEOUT: Duration = Duration::from_millis(300);
+    const MANY: u32 = 40;
+    let bench = Bench::new();
+    let url = format!("{}?io_timeout={}ms", bench.server.url(), TIMEOUT.as_millis());
+    let semaphore = Client::connect(&url).unwrap().semaphore("s", MANY, LEASE).unwrap();
+    let permits: Vec<Permit> = (0..MANY).map(|_| semaphore.acquire().unwrap()).collect();
+    permits.into_iter().for_each(Permit::abandon);
+    bench.server.pause();
+    let began = Instant::now();
+    let waited = semaphore.acquire_for(TIMEOUT);
+    let took = began.elapsed();
+    bench.server.resume();
+    assert!(!matches!(waited, Ok(Some(_))) && took < TIMEOUT * MANY / 2, "{took:?}");
 }
