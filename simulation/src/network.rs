@@ -10,6 +10,8 @@ use crate::world::{Event, MICRO, MILLI, Nanos, SECOND, World, sleep_until, with}
 
 /// An answer within this time makes nobody suspicious.
 const LOOKS_PROMPT: Nanos = 51 * MILLI;
+/// For how long a thread of the server may be off its processor between drawing a version and storing.
+pub(crate) const OFF_ITS_PROCESSOR: Nanos = 20 * MILLI;
 /// How long a client waits for a reply.
 const IO_TIMEOUT: Nanos = SECOND;
 
@@ -215,7 +217,7 @@ impl World {
                 // The server's thread is off its processor before it gets at the item.
                 request.drawn = Some(self.server.draw());
                 request.commands.push_front(command);
-                let later = self.now + self.chance.spread(10 * MICRO, 20 * MILLI);
+                let later = self.now + self.chance.spread(10 * MICRO, OFF_ITS_PROCESSOR);
                 self.at(later, Event::Arrive(number));
                 self.requests.insert(number, request);
                 return;

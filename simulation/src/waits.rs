@@ -1,6 +1,7 @@
 //! The judge of waits: what those were told who got nothing, and how long others wait.
 
 use crate::judge::{Judge, token_of};
+use crate::network::OFF_ITS_PROCESSOR;
 use crate::scenario::Scenario;
 use crate::server::Server;
 use crate::world::{MILLI, Nanos, SECOND};
@@ -19,11 +20,15 @@ pub(crate) enum Lateness {
 }
 
 impl Lateness {
-    /// Where nothing goes wrong: a moment. Where the server or the network fails once: three
+    /// Where nothing goes wrong: a moment, and the delays of three writes: the waiter leaves the
+    /// queue, gathers no more permits, and takes the line off of the waiter that it rings. Where the server or the network fails once: three
     /// answers that do not come.
     pub(crate) fn of(scenario: &Scenario) -> Lateness {
         match scenario {
-            Scenario { calm: true, .. } => Lateness::AtMost(30 * MILLI),
+            Scenario { calm: true, unordered, .. } => {
+                let writes = if *unordered { 3 * OFF_ITS_PROCESSOR } else { 0 };
+                Lateness::AtMost(30 * MILLI + writes)
+            }
             Scenario { lossy_permille: 0, slow_permille: 0, .. } => Lateness::AtMost(3500 * MILLI),
             _ => Lateness::OfAnswers,
         }
