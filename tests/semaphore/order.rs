@@ -238,10 +238,10 @@ fn a_holder_that_was_rung_in_vain_stands_in_nobodys_way() {
     ringer.send_to(format!("memlock/1 {id}").as_bytes(), address).unwrap();
     bench.until(|| bench.queue().len() == 2);
     crew.waits("second", of(1, 0));
-    held[0].release().unwrap();
+    let _ = held[0].release().unwrap();
     let first = gets.recv_timeout(PATIENCE).unwrap();
     assert_eq!(first.0, "first");
     // It has its permit, and only a bell can wake the other one.
-    held[1].release().unwrap();
+    let _ = held[1].release().unwrap();
     assert_eq!(gets.recv_timeout(PATIENCE).unwrap().0, "second");
 }
