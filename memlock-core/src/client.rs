@@ -103,7 +103,7 @@ impl Client {
     /// `off`, or the address by which waiters of other hosts reach this one.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for an URL that cannot be read, with the known
+    /// [`ErrorKind::Config`] for an URL that cannot be read, with the known
     /// schemes or parameters.
     pub fn connect(url: &str) -> Result<Client> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -158,7 +158,7 @@ impl Client {
     /// extend it. Nothing is sent.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an empty name, one above 64 KiB or with a NUL
+    /// [`ErrorKind::Invalid`] for an empty name, one above 64 KiB or with a NUL
     /// byte, and for a lease out of range.
     pub fn mutex(&self, name: impl AsRef<[u8]>, lease: Duration) -> Result<Mutex> {
         check_name(name.as_ref())?;
@@ -170,14 +170,14 @@ impl Client {
     /// error at the first use.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for no permits, an empty name, one above 64 KiB or with a NUL byte, and for a
+    /// [`ErrorKind::Invalid`] for no permits, an empty name, one above 64 KiB or with a NUL byte, and for a
     /// lease out of range.
     pub fn semaphore(&self, name: impl AsRef<[u8]>, permits: u32, lease: Duration) -> Result<Semaphore> {
         self.semaphore_of(name.as_ref(), Some(permits), lease)
     }
 
     /// A semaphore by this name that somebody else sets up, with however many permits it has. Where there is none, acquiring answers
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound). Nothing is sent.
+    /// [`ErrorKind::NotFound`]. Nothing is sent.
     ///
     /// # Errors
     /// As [`Client::semaphore`].
@@ -194,7 +194,7 @@ impl Client {
     /// Nothing is sent. The URL's prefix stands before the key.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a key that memcached does not take, or above 245 bytes.
+    /// [`ErrorKind::Invalid`] for a key that memcached does not take, or above 245 bytes.
     pub fn counter(&self, key: impl AsRef<[u8]>) -> Result<Counter> {
         Ok(Counter::new(self.clone(), self.inner.keys.plain(key.as_ref())?))
     }
@@ -202,7 +202,7 @@ impl Client {
     /// A distinct list by this session name. Nothing is sent: see [`DistinctList::set_up`].
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an empty name, one above 64 KiB or with a NUL
+    /// [`ErrorKind::Invalid`] for an empty name, one above 64 KiB or with a NUL
     /// byte.
     pub fn distinct_list(&self, session: impl AsRef<[u8]>) -> Result<DistinctList> {
         check_name(session.as_ref())?;
