@@ -22,7 +22,7 @@ use crate::store::url::Url;
 use crate::store::{self, Address, Failure, Item, Op, Reply, Route, Store};
 use crate::wait::Cancel;
 use crate::wait::bell::udp::UdpBells;
-use crate::wait::bell::{Bells, Setting};
+use crate::wait::bell::{Bells, Reach, Setting};
 use crate::wait::hall::Hall;
 
 /// How long a waiter rides out an unreachable server, unless the URL says otherwise.
@@ -312,6 +312,11 @@ impl Client {
     /// How long the server may be out of reach before a waiter gives up.
     pub(crate) fn outage(&self) -> Duration {
         self.inner.outage
+    }
+
+    /// Whether wake-up messages reach this client's waiters, as far as they know by now.
+    pub fn reach(&self) -> Reach {
+        self.bells().reach()
     }
 
     pub(crate) fn bells(&self) -> &dyn Bells {

@@ -76,6 +76,10 @@ pub(crate) struct Lock {
     /// When a lease ended that its holder had not ended.
     pub(crate) overslept: Option<Nanos>,
     pub(crate) greatest_fence: u64,
+    /// For how long somebody had it at most, or it was reserved.
+    pub(crate) longest: Nanos,
+    /// How often it came free without a release, so that nobody was woken.
+    pub(crate) expired: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -96,6 +100,10 @@ pub(crate) struct Call {
     pub(crate) key: String,
     pub(crate) process: usize,
     pub(crate) begun: Nanos,
+    /// How many waited for it already.
+    pub(crate) before: u64,
+    /// See [`Lock::expired`].
+    pub(crate) expired: u64,
     /// `None`: for ever.
     pub(crate) limit: Option<Nanos>,
     pub(crate) cancelled: bool,
@@ -103,9 +111,11 @@ pub(crate) struct Call {
 
 impl Judge {
     pub(crate) fn new(scenario: &Scenario) -> Judge {
-        let patience = match (scenario.calm, scenario.bells_off) {
+        let patience = match (scenario.calm, scenario.is_deaf()) {
             (true, false) => 450 * MILLI,
-            (true, true) => 1300 * MILLI,
+            (true, true) if scenario.bells_off => 1300 * MILLI,
+            // A waiter that hears some may have to find out that it missed another: see `turns`.
+            (true, true) => PATIENCE_WITHOUT_A_BELL,
             _ if scenario.lossy_permille > 0 => PATIENCE_WITHOUT_A_BELL + 17 * SECOND,
             _ => PATIENCE_WITHOUT_A_BELL,
         };
@@ -126,7 +136,7 @@ impl Judge {
             lateness: Lateness::of(scenario),
             asked: BTreeMap::new(),
             calm: scenario.calm,
-            has_bells: !scenario.bells_off,
+            has_bells: !scenario.is_deaf(),
         }
     }
 
@@ -170,7 +180,8 @@ impl Judge {
             }
         }
         if change.cause == Cause::Expiry {
-            self.locks.entry(change.key.clone()).or_default().overslept = Some(now);
+            let lock = self.locks.entry(change.key.clone()).or_default();
+            (lock.overslept, lock.expired) = (Some(now), lock.expired + 1);
         }
     }
 
@@ -179,6 +190,7 @@ impl Judge {
         let after = change.after.as_deref();
         let whose = token_of(after).or_else(|| reservation_of(after));
         let lock = self.locks.entry(change.key.clone()).or_default();
+        lock.note_tenure(now);
         let before = lock.past.last();
         if before.map_or(whose.is_none(), |(_, before)| *before == whose) {
             return;
@@ -216,7 +228,10 @@ impl Judge {
     // --- what clients are told: acquiring ----------------------------------------------------------
 
     pub(crate) fn asks(&mut self, task: usize, process: usize, key: &str, limit: Option<Nanos>, now: Nanos) {
-        let call = Call { key: key.to_owned(), process, begun: now, limit, cancelled: false };
+        let before = self.waiting_for(key);
+        let expired = self.locks.get(key).map_or(0, |lock| lock.expired);
+        let key = key.to_owned();
+        let call = Call { key, process, begun: now, before, expired, limit, cancelled: false };
         self.calls.insert(task, call);
     }
 
@@ -237,6 +252,9 @@ impl Judge {
     ) -> u64 {
         self.tally.grants += 1;
         let Some(call) = self.calls.remove(&task) else { return 0 };
+        if let Some(objection) = self.passed_over(&call, now) {
+            self.object(objection);
+        }
         let lost = matches!(self.tokens.get(&token), Some(Token { gone: Some((_, Cause::Loss)), .. }));
         let lock = self.locks.entry(call.key.clone()).or_default();
         if until > now && !lost {

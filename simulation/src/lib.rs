@@ -21,5 +21,6 @@ mod seams;
 mod semaphores;
 mod server;
 mod threads;
+mod turns;
 mod waits;
 mod world;

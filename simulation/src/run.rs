@@ -113,7 +113,10 @@ impl Stage {
         for (process, &(host, threads)) in scenario.processes.iter().enumerate() {
             with(|world| world.new_process(host, 1 + process as u64));
             let clock: Arc<dyn Clock> = Arc::new(SimClock { process });
-            let bells = Arc::new(SimBells { process, off: scenario.bells_off });
+            let bells = Arc::new(SimBells {
+                process,
+                off: scenario.bells_off || scenario.some_off && process % 2 == 1,
+            });
             fork::pretend(Some(1 + process as u64));
             let client = Client::with_parts(Arc::new(SimStore { process }), clock, bells);
             let shelf = Shelf::default();

@@ -1,6 +1,7 @@
 //! What a seed makes of a run: who takes part, what they do, and what goes wrong.
 
 use crate::chance::Chance;
+use crate::turns::Wall;
 use crate::world::{Host, MICRO, MILLI, Nanos, SECOND};
 
 /// Something that goes wrong.
@@ -39,6 +40,10 @@ pub(crate) struct Scenario {
     /// The host of each process, and how many threads it has.
     pub(crate) processes: Vec<(usize, usize)>,
     pub(crate) bells_off: bool,
+    /// Every other process asks for no wake-ups, though bells are not off.
+    pub(crate) some_off: bool,
+    /// The firewalls of the hosts.
+    pub(crate) walls: Vec<Wall>,
     pub(crate) mutexes: u64,
     /// How many turns each thread takes.
     pub(crate) turns: u64,
@@ -158,6 +163,8 @@ impl Scenario {
             },
             in_step: chance.permille(250),
             bells_off: chance.permille(80),
+            some_off: false,
+            walls: vec![Wall::Open; hosts],
             mutexes: chance.within(1..3),
             turns: chance.within(2..7),
             lists: chance.permille(350),
@@ -180,7 +187,29 @@ impl Scenario {
         };
         scenario.keep(&mut chance);
         scenario.unordered = chance.permille(300);
+        scenario.build_walls(&mut chance);
         scenario
+    }
+
+    /// In one of five seeds firewalls drop wake-up messages: all of them, between hosts, one way, or at one host.
+    fn build_walls(&mut self, chance: &mut Chance) {
+        if !chance.permille(200) {
+            return;
+        }
+        let one = chance.within(0..self.hosts as u64) as usize;
+        match chance.within(0..5) {
+            0 => self.walls.fill(Wall::All),
+            1 => self.walls.fill(Wall::Others),
+            2 => self.walls[one] = Wall::Others,
+            3 => self.walls[one] = Wall::All,
+            _ => self.some_off = true,
+        }
+        self.some_off |= chance.permille(200);
+    }
+
+    /// Whether some processes do not hear all that is sent to them.
+    pub(crate) fn is_deaf(&self) -> bool {
+        self.bells_off || self.some_off || self.walls.iter().any(|wall| *wall != Wall::Open)
     }
 
     /// In four of ten seeds something is kept. What is kept lasts, and so does what goes wrong then.

@@ -172,7 +172,8 @@ impl Bells for SimBells {
             }
             let lost = world.scenario.lossy_bells_permille;
             let cut = |host: usize| world.hosts[host].cut_off_until > world.now;
-            let blocked = world.deaf_until > world.now || from != to && (cut(from) || cut(to));
+            let walled = world.scenario.walls[to].drops(from, to);
+            let blocked = walled || world.deaf_until > world.now || from != to && (cut(from) || cut(to));
             if blocked || world.chance.permille(lost) {
                 return true;
             }
@@ -233,7 +234,8 @@ impl Bell for SimBell {
             let bell = &mut world.bells[self.number];
             if !std::mem::replace(&mut bell.opened, true) {
                 bell.test = Some(test);
-                if world.deaf_until <= world.now {
+                let host = world.processes[self.process].host;
+                if world.deaf_until <= world.now && !world.scenario.walls[host].drops(host, host) {
                     world.bells[self.number].inbox.push_back((test, Ring::default()));
                 }
             }

@@ -105,6 +105,13 @@ impl Judge {
     }
 
     pub(crate) fn check_waiter(&mut self, task: usize, now: Nanos, troubled: Nanos, server: &Server) {
+        if let Some(call) = self.calls.remove(&task) {
+            let objection = self.passed_over(&call, now);
+            self.calls.insert(task, call);
+            if let Some(objection) = objection {
+                return self.object(objection);
+            }
+        }
         let Some(call) = self.calls.get(&task) else { return };
         if server.value(&call.key).is_some() {
             return;

@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use memlock_core::store::Address;
+use memlock_core::wait::bell::Reach;
 use memlock_core::{Client, Mutex};
 
 use super::Finding;
@@ -20,8 +21,6 @@ const ROUND_TRIPS_TIME: Duration = Duration::from_secs(3);
 const OFF: f64 = 5.0;
 /// How often a bell is rung.
 const RINGS: usize = 5;
-/// Without a bell nobody is so quick: who waits looks every 50 milliseconds at most.
-const PROMPT: Duration = Duration::from_millis(15);
 /// How long one of our own locks may be waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -70,12 +69,12 @@ pub(super) fn round_trips(plain: &mut Plain, server: &Address) -> Result<Finding
 /// Rings a bell of our own: two clients, of which one waits for what the other gives back.
 pub(super) fn bells(url: &str, client: &Client, place: usize) -> Finding {
     match ring(url, &name_on(client, place, "doctor")) {
-        Ok(Heard::At(address, took)) if took < PROMPT => Finding::new(
+        Ok(Heard::At(address, took, Reach::Proven)) => Finding::new(
             "bells",
             Good,
             format!("are heard at {address}, {} after the lock was given back", brief(took)),
         ),
-        Ok(Heard::At(address, took)) => Finding::new(
+        Ok(Heard::At(address, took, _)) => Finding::new(
             "bells",
             Warning,
             format!(
@@ -90,15 +89,17 @@ pub(super) fn bells(url: &str, client: &Client, place: usize) -> Finding {
 }
 
 enum Heard {
-    /// Where the bell is, and how long after the release its owner had the lock: in the middle of several times.
-    At(std::net::SocketAddr, Duration),
+    /// Where the bell is; how long after the release its owner had the lock, in the middle of several times; and whether it heard
+    /// the last of them.
+    At(std::net::SocketAddr, Duration, Reach),
     NoBell,
 }
 
 fn ring(url: &str, name: &str) -> Result<Heard, Trouble> {
     let lease = Duration::from_secs(10);
     // Each client stands in the queue as another process would.
-    let waiter = Client::connect(url)?.mutex(name, lease)?;
+    let client = Client::connect(url)?;
+    let waiter = client.mutex(name, lease)?;
     let mut times = Vec::new();
     let mut address = None;
     for _ in 0..RINGS {
@@ -134,7 +135,7 @@ fn ring(url: &str, name: &str) -> Result<Heard, Trouble> {
         }
     }
     times.sort_unstable();
-    Ok(address.map_or(Heard::NoBell, |address| Heard::At(address, quantile(&times, 0.5))))
+    Ok(address.map_or(Heard::NoBell, |address| Heard::At(address, quantile(&times, 0.5), client.reach())))
 }
 
 /// Where the one who waits can be rung.

@@ -1,7 +1,9 @@
 //! Handing over within the process: the next thread in line gets the lock from the last one in one round trip, with a
 //! token, a lease and a fence of its own, and without the queue on the server having any part in it.
 //!
-//! So that other processes come to their turn, a process keeps a lock for so many hand-overs, or for one lease.
+//! So that other processes come to their turn, a process keeps a lock for so many hand-overs, or for a tenth of a second.
+
+use std::time::Duration;
 
 use super::attempt::Ask;
 use super::lock::{Grant, Turn};
@@ -11,6 +13,8 @@ use crate::error::{ErrorKind, Result};
 use crate::owner::RINGS;
 use crate::wait::Stood;
 
+/// For how long, so that one with threads that hold it for long keeps others off no longer than these do.
+const LONGEST_TURN: Duration = Duration::from_millis(100);
 /// How often a lock is handed over within a process before others get their turn.
 const MOST_IN_A_TURN: u32 = 8;
 
@@ -23,7 +27,7 @@ impl Lock {
         }
         // The successor is no part of our drop, if this is one.
         let (client, key) = (self.client.for_calls(), self.key.clone());
-        if client.clock().now() >= self.turn.began + self.lease.duration() {
+        if client.clock().now() >= self.turn.began + LONGEST_TURN {
             return None;
         }
         let mut served = client.mutex_waiters().serve(&key)?;

@@ -152,7 +152,8 @@ impl Queue<'_> {
     /// has, and would ring our entry instead of the one after it. So then the queue is written first.
     ///
     /// Even so an entry in front of ours may be that of somebody who had its turn before us, because whoever rang it is slow to write.
-    /// Then the first one behind us is rung, too.
+    /// Then the first one behind us is rung, too; but only after a short hold, since otherwise that writing is done long ago, and the
+    /// one in front would be passed over.
     ///
     /// Where others may do the same at the same time, two may ring the same one. Whoever finds that out by the queue, for the other
     /// one was faster to write it, rings one more.
@@ -161,6 +162,7 @@ impl Queue<'_> {
         if handed.ours
             && !room.shared
             && let Some(entry) = first_behind_us(&queue.value, ours)
+            && waker.is_early()
             && waker.is_heard_by(&entry)
         {
             waker.wake(&entry, Ring::default());
@@ -200,7 +202,8 @@ impl Queue<'_> {
             let reserve_later = write_first && next.is_some_and(|(next, _)| !waker.is_heard_by(&next));
             next = next.filter(|_| !reserve_later);
             let called = rung.map(|(id, _)| id).or(next.map(|(next, _)| next.id));
-            let off: Vec<WaitId> = gone.iter().copied().chain(called).collect();
+            // Whichever was woken ahead has its turn, though another one has come to stand in front of it.
+            let off: Vec<WaitId> = gone.iter().copied().chain(called).chain(waker.woken()).collect();
             let rest = entries::after(&queue.value, &off, left, called);
             if rest == queue.value {
                 break;

@@ -31,6 +31,10 @@ pub(crate) trait Wake {
     fn wake(&self, entry: &Entry<'_>, ring: Ring) -> Delivery;
     /// Takes back what was reserved for waiters that have had their turn by now.
     fn withdraw(&self, ids: &[WaitId]);
+    /// Whether releasers before us may not have written the queue yet.
+    fn is_early(&self) -> bool;
+    /// Who was woken before, ahead of the release.
+    fn woken(&self) -> Option<WaitId>;
     /// Whether it is certain to hear that.
     fn is_heard_by(&self, entry: &Entry<'_>) -> bool;
 }
@@ -44,6 +48,8 @@ pub(crate) struct Waker<'a, A, G> {
     pub(crate) after: Duration,
     /// How many of those behind it a waiter is told of.
     pub(crate) told: usize,
+    /// It was held for so short a time that releasers before us may not have written the queue yet.
+    pub(crate) early: bool,
     /// Who was woken before.
     pub(crate) called: Option<WaitId>,
     pub(crate) reserver: Option<Box<dyn Reserve + 'a>>,
@@ -52,7 +58,16 @@ pub(crate) struct Waker<'a, A, G> {
 impl<'a, A, G> Waker<'a, A, G> {
     /// They are to come at once and are told of all behind them, and nothing can be reserved for them.
     pub(crate) fn new(client: &'a Client, hall: &'a Hall<A, G>, key: &'a Key) -> Self {
-        Waker { client, hall, key, after: Duration::ZERO, told: Behind::MOST, called: None, reserver: None }
+        Waker {
+            client,
+            hall,
+            key,
+            after: Duration::ZERO,
+            told: Behind::MOST,
+            early: true,
+            called: None,
+            reserver: None,
+        }
     }
 }
 
@@ -80,6 +95,14 @@ impl<A: Copy, G> Wake for Waker<'_, A, G> {
         if let Some(reserver) = &self.reserver {
             reserver.withdraw(ids);
         }
+    }
+
+    fn is_early(&self) -> bool {
+        self.early
+    }
+
+    fn woken(&self) -> Option<WaitId> {
+        self.called
     }
 
     fn is_heard_by(&self, entry: &Entry<'_>) -> bool {

@@ -1,0 +1,65 @@
+//! The oracle of turns: no waiter is passed over, whatever firewalls drop.
+//!
+//! Where nothing else goes wrong, a wait for a lock takes no longer than (the place in the queue + 2)
+//! × (the longest time that somebody had the lock + 1 s). Where a lease ends that its holder did not release, nobody is
+//! woken, and newcomers may be faster: such a turn counts two more.
+
+use crate::judge::{Call, Judge, Lock};
+use crate::world::{Nanos, SECOND};
+
+/// Which wake-up messages the firewall of a host drops as they come in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wall {
+    /// None.
+    Open,
+    /// Those of other hosts.
+    Others,
+    /// All of them, those that a process sends to itself included.
+    All,
+}
+
+impl Wall {
+    pub(crate) fn drops(self, from: usize, to: usize) -> bool {
+        match self {
+            Wall::Open => false,
+            Wall::Others => from != to,
+            Wall::All => true,
+        }
+    }
+}
+
+impl Lock {
+    /// Until when the item is whose it is: what is past counts towards the longest tenure.
+    pub(crate) fn note_tenure(&mut self, now: Nanos) {
+        if let Some((since, Some(_))) = self.past.last() {
+            self.longest = self.longest.max(now - since);
+        }
+    }
+}
+
+impl Judge {
+    /// How many wait for the lock already.
+    pub(crate) fn waiting_for(&self, key: &str) -> u64 {
+        self.calls.values().filter(|call| call.key == key && call.limit != Some(0)).count() as u64
+    }
+
+    /// Whether a wait takes longer than its turn may be away.
+    pub(crate) fn passed_over(&mut self, call: &Call, now: Nanos) -> Option<String> {
+        if !self.calm || call.limit == Some(0) {
+            return None;
+        }
+        let lock = self.locks.entry(call.key.clone()).or_default();
+        lock.note_tenure(now);
+        let turn = lock.longest + SECOND;
+        let (waited, turns) = (now - call.begun, call.before + 2 + 2 * (lock.expired - call.expired));
+        let bound = turns * turn;
+        (waited > bound).then(|| {
+            let seconds = |nanos| nanos as f64 / 1e9;
+            let (waited, turn) = (seconds(waited), seconds(turn));
+            format!(
+                "a waiter for {} behind {} waits for {waited:.3} s, turns being {turn:.3} s",
+                call.key, call.before
+            )
+        })
+    }
+}
