@@ -118,7 +118,9 @@ impl Actor {
 
     fn turn(&mut self, name: &str) {
         let lease = self.chance.pick(&LEASES);
+        let rush = with(|world| world.scenario.rush.is_some());
         let limit = match self.chance.within(0..20) {
+            _ if rush => None,
             0..=3 => None,
             4..=8 => Some(0),
             _ => Some(in_step(self.chance.spread(20 * MILLI, 7 * SECOND))),
@@ -176,6 +178,10 @@ impl Actor {
         }
         let (_, _, now) = here();
         *self.pocket() = Some(held);
+        if let Some(length) = with(|world| world.scenario.rush) {
+            nap(length);
+            return self.let_go(hold);
+        }
         let length = match self.chance.within(0..10) {
             0..=2 => 0,
             3..=6 => self.chance.spread(100 * MICRO, 80 * MILLI),

@@ -42,6 +42,8 @@ pub(crate) struct Judge {
     pub(crate) lateness: Lateness,
     /// When the threads of each process asked the server for something, and until when that took.
     pub(crate) asked: BTreeMap<usize, Vec<(Nanos, Nanos)>>,
+    /// Which processes have one thread.
+    pub(crate) single: Vec<bool>,
     pub(crate) calm: bool,
     /// Waiters can be rung.
     pub(crate) has_bells: bool,
@@ -78,8 +80,9 @@ pub(crate) struct Lock {
     pub(crate) greatest_fence: u64,
     /// For how long somebody had it at most, or it was reserved.
     pub(crate) longest: Nanos,
-    /// How often it came free without a release, so that nobody was woken.
-    pub(crate) expired: u64,
+    /// How often it came free without a release, so that nobody was woken, and how often a call that tried once was faster than
+    /// the waiter that was woken.
+    pub(crate) irregular: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -102,8 +105,8 @@ pub(crate) struct Call {
     pub(crate) begun: Nanos,
     /// How many waited for it already.
     pub(crate) before: u64,
-    /// See [`Lock::expired`].
-    pub(crate) expired: u64,
+    /// See [`Lock::irregular`].
+    pub(crate) irregular: u64,
     /// `None`: for ever.
     pub(crate) limit: Option<Nanos>,
     pub(crate) cancelled: bool,
@@ -136,6 +139,7 @@ impl Judge {
             lateness: Lateness::of(scenario),
             asked: BTreeMap::new(),
             calm: scenario.calm,
+            single: scenario.processes.iter().map(|&(_, threads)| threads == 1).collect(),
             has_bells: !scenario.is_deaf(),
         }
     }
@@ -181,7 +185,7 @@ impl Judge {
         }
         if change.cause == Cause::Expiry {
             let lock = self.locks.entry(change.key.clone()).or_default();
-            (lock.overslept, lock.expired) = (Some(now), lock.expired + 1);
+            (lock.overslept, lock.irregular) = (Some(now), lock.irregular + 1);
         }
     }
 
@@ -229,9 +233,9 @@ impl Judge {
 
     pub(crate) fn asks(&mut self, task: usize, process: usize, key: &str, limit: Option<Nanos>, now: Nanos) {
         let before = self.waiting_for(key);
-        let expired = self.locks.get(key).map_or(0, |lock| lock.expired);
+        let irregular = self.locks.get(key).map_or(0, |lock| lock.irregular);
         let key = key.to_owned();
-        let call = Call { key, process, begun: now, before, expired, limit, cancelled: false };
+        let call = Call { key, process, begun: now, before, irregular, limit, cancelled: false };
         self.calls.insert(task, call);
     }
 
@@ -257,6 +261,7 @@ impl Judge {
         }
         let lost = matches!(self.tokens.get(&token), Some(Token { gone: Some((_, Cause::Loss)), .. }));
         let lock = self.locks.entry(call.key.clone()).or_default();
+        lock.irregular += u64::from(call.limit == Some(0));
         if until > now && !lost {
             if fence <= lock.greatest_fence {
                 let greatest = lock.greatest_fence;

@@ -42,6 +42,8 @@ pub(crate) struct Scenario {
     pub(crate) bells_off: bool,
     /// Every other process asks for no wake-ups, though bells are not off.
     pub(crate) some_off: bool,
+    /// All threads want one mutex again at once, for this long each time.
+    pub(crate) rush: Option<Nanos>,
     /// The firewalls of the hosts.
     pub(crate) walls: Vec<Wall>,
     pub(crate) mutexes: u64,
@@ -164,6 +166,7 @@ impl Scenario {
             in_step: chance.permille(250),
             bells_off: chance.permille(80),
             some_off: false,
+            rush: None,
             walls: vec![Wall::Open; hosts],
             mutexes: chance.within(1..3),
             turns: chance.within(2..7),
@@ -205,6 +208,12 @@ impl Scenario {
             _ => self.some_off = true,
         }
         self.some_off |= chance.permille(200);
+        if self.calm && chance.permille(300) {
+            self.rush = Some(chance.pick(&[MILLI, 20 * MILLI, 500 * MILLI]));
+            (self.mutexes, self.turns, self.lists, self.kept_permille) = (1, chance.within(20..60), false, 0);
+            self.semaphores = Semaphores::default();
+            self.processes.iter_mut().for_each(|(_, threads)| *threads = 1);
+        }
     }
 
     /// Whether some processes do not hear all that is sent to them.

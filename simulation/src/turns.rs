@@ -2,7 +2,8 @@
 //!
 //! Where nothing else goes wrong, a wait for a lock takes no longer than (the place in the queue + 2)
 //! × (the longest time that somebody had the lock + 1 s). Where a lease ends that its holder did not release, nobody is
-//! woken, and newcomers may be faster: such a turn counts two more.
+//! woken, and newcomers may be faster; and so may those that try once. Each such turn counts two more. The threads of a
+//! process stand in its own line, and share one place; so only processes with one thread are looked at.
 
 use crate::judge::{Call, Judge, Lock};
 use crate::world::{Nanos, SECOND};
@@ -45,13 +46,14 @@ impl Judge {
 
     /// Whether a wait takes longer than its turn may be away.
     pub(crate) fn passed_over(&mut self, call: &Call, now: Nanos) -> Option<String> {
-        if !self.calm || call.limit == Some(0) {
+        if !self.calm || call.limit == Some(0) || !self.single.get(call.process).is_some_and(|single| *single)
+        {
             return None;
         }
         let lock = self.locks.entry(call.key.clone()).or_default();
         lock.note_tenure(now);
         let turn = lock.longest + SECOND;
-        let (waited, turns) = (now - call.begun, call.before + 2 + 2 * (lock.expired - call.expired));
+        let (waited, turns) = (now - call.begun, call.before + 2 + 2 * (lock.irregular - call.irregular));
         let bound = turns * turn;
         (waited > bound).then(|| {
             let seconds = |nanos| nanos as f64 / 1e9;
