@@ -126,13 +126,11 @@ pub enum Flaw {
     TellTwice,
     /// The danger is told as often as it is seen.
     WarnTwice,
-    /// Whoever was rung twice leaves a line in the queue while it holds its permits.
-    LeaveLinesBehind,
 }
 
 impl Flaw {
     /// All of them.
-    pub const ALL: [Flaw; 59] = [
+    pub const ALL: [Flaw; 58] = [
         Flaw::BlindDelete,
         Flaw::TtlOfTheLease,
         Flaw::TtlPlusOne,
@@ -191,7 +189,6 @@ impl Flaw {
         Flaw::LoseSilently,
         Flaw::TellTwice,
         Flaw::WarnTwice,
-        Flaw::LeaveLinesBehind,
     ];
 }
 

@@ -233,8 +233,7 @@ impl Permit {
     /// other holders, which release while we hold our permits, would ring that line.
     pub(super) fn stood_in_line(&mut self, ids: Vec<WaitId>, unrung: bool) {
         self.stood.extend(ids);
-        let may_stand = self.stood.len() > 1 && !flaw::has(Flaw::LeaveLinesBehind);
-        if unrung || may_stand {
+        if unrung || self.stood.len() > 1 {
             self.leave_the_line();
         }
     }
