@@ -1,6 +1,6 @@
 //! What those were told who asked for permits, and how long others wait.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Judge, Semaphores, Status};
 use crate::holds::Hold;
@@ -80,9 +80,13 @@ impl Judge {
         }
         let calm = self.calm;
         for (key, semaphore) in all.iter_mut() {
-            let waits: Vec<usize> =
-                calls.iter().filter(|(_, call)| call.ask.key == *key).map(|(&task, _)| task).collect();
-            for &task in &waits {
+            // The tasks, and the process of each.
+            let waits: BTreeMap<usize, usize> = calls
+                .iter()
+                .filter(|(_, call)| call.ask.key == *key)
+                .map(|(&task, call)| (task, call.process))
+                .collect();
+            for &task in waits.keys() {
                 let Some(call) = calls.get_mut(&task) else { continue };
                 let tokens = &self.tokens;
                 let mine = |token: &str| tokens.get(token).is_some_and(|it| is_of(it, task, call.begun));
@@ -91,7 +95,7 @@ impl Judge {
                 let fits = available >= u64::from(call.ask.permits);
                 let record = semaphore.record.as_ref();
                 // Where nothing goes wrong, it says so only as long as it waits.
-                let waiting = !calm || semaphore.gatherer.is_none_or(|task| waits.contains(&task));
+                let waiting = !calm || semaphore.gatherer.is_none_or(|task| waits.contains_key(&task));
                 let gathers = waiting
                     && record.and_then(|record| record.gathering.as_ref()).is_some_and(|other| {
                         other.until > shows && call.ask.priority <= other.priority && !mine(&other.token)
@@ -102,7 +106,7 @@ impl Judge {
                     record.permits < call.ask.permits
                         || call.ask.number.is_some_and(|number| number != record.permits)
                 });
-                let next = fits && semaphore.is_next(task, |other| waits.contains(&other));
+                let next = fits && semaphore.is_next(task, &waits);
                 call.could_have = if next { call.could_have.or(Some(now)) } else { None };
             }
             let lines = semaphore.record.iter().flat_map(|record| &record.lines);

@@ -1,5 +1,7 @@
 //! Who is to come next: what the judge sees of a queue, and of those who do not stand in it.
 
+use std::collections::BTreeMap;
+
 use super::text::{self, Entry, Line, Record};
 use super::{Judge, Semaphores};
 use crate::judge::Doer;
@@ -150,12 +152,19 @@ fn miscounted(rung: &[&Entry], before: &[Entry], after: &[Entry]) -> Option<Stri
 }
 
 impl super::Semaphore {
-    /// Whether nobody who waits stands before that task in the queue. One that does not stand there at all was rung, or is about to enter.
-    pub(super) fn is_next(&self, task: usize, waits: impl Fn(usize) -> bool) -> bool {
-        let whose = |at: &usize| self.stands.get(&self.queue[*at].id).map(|stand| stand.task);
+    /// Whether no waiter stands before that task in the queue. A task that does not stand there was
+    /// rung, or is about to enter. An entry that nobody waits under may be another waiter's of that
+    /// process, as the one who left it behind could not take it off.
+    pub(super) fn is_next(&self, task: usize, waiters: &BTreeMap<usize, usize>) -> bool {
+        let whose = |at: &usize| self.stands.get(&self.queue[*at].id);
         let order = text::in_order(&self.queue);
-        let stands = order.iter().any(|at| whose(at) == Some(task));
-        let first = order.iter().filter_map(whose).find(|&other| other == task || waits(other));
-        !stands || first == Some(task)
+        let stands = order.iter().filter_map(whose).any(|stand| stand.task == task);
+        let mut first = order.iter().filter_map(whose).filter(|stand| {
+            waiters.contains_key(&stand.task) || waiters.values().any(|process| *process == stand.process)
+        });
+        let mine = waiters.get(&task);
+        let alone = waiters.values().filter(|process| Some(*process) == mine).count() == 1;
+        let is_mine = |stand: &Stand| stand.task == task || alone && Some(&stand.process) == mine;
+        !stands || first.next().is_none_or(is_mine)
     }
 }
