@@ -39,8 +39,8 @@ use text::{Entry, Line, Record};
 const AFTER_THE_LEASE: Nanos = 3 * SECOND + 30 * MILLI;
 /// A look that took longer is not remembered.
 const REMEMBERED_LOOK: Nanos = 50 * MILLI;
-/// A look that took longer is repeated before anything is written by it.
-const SLOW_LOOK: Nanos = SECOND;
+/// A look that took longer is repeated before anything is written by it, also by the slowest clock.
+const SLOW_LOOK: Nanos = SECOND + SECOND / 5000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Semaphores {
