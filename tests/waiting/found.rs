@@ -154,3 +154,45 @@ fn whoever_goes_tells_a_holder_that_came_in_between_to_ring() {
     bench.until_marked();
     unlock(newcomer);
 }
+
+/// A server that loses the item between the two commands of the second batch, whose first reply was lost.
+#[derive(Debug)]
+struct Evicting {
+    inner: Arc<dyn Store>,
+    batches: AtomicUsize,
+}
+
+impl Store for Evicting {
+    fn run(&self, route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>, Failure> {
+        let replies = match self.batches.fetch_add(1, Ordering::SeqCst) {
+            0 => {
+                self.inner.run(route, ops)?;
+                let error = Error::new(ErrorKind::Unknown, "The reply was lost.");
+                return Err(Failure { error, sent: true });
+            }
+            1 => {
+                let mut replies = self.inner.run(route, &ops[..1])?;
+                if let [Reply::Value(item)] = &self.inner.run(route, &ops[1..2])?[..] {
+                    let Op::Get { key } = ops[1] else { panic!("{:?}", ops[1]) };
+                    self.inner.run(route, &[Op::Delete { key, version: item.version }])?;
+                }
+                replies.extend(self.inner.run(route, &ops[1..])?);
+                replies
+            }
+            _ => self.inner.run(route, ops)?,
+        };
+        Ok(replies)
+    }
+
+    fn time(&self, route: Route) -> Option<u64> {
+        self.inner.time(route)
+    }
+}
+
+#[test]
+fn a_lock_that_nobody_else_has_had_is_not_called_busy() {
+    let bench = Bench::new();
+    let store = Evicting { inner: connect(&bench.server), batches: AtomicUsize::new(0) };
+    let client = Client::with_store(Arc::new(store), Arc::new(SystemClock));
+    assert!(client.mutex("m", LEASE).unwrap().try_lock().unwrap().is_some());
+}

@@ -177,6 +177,8 @@ impl Goal for Attempt<'_> {
                         return self.grant(version, &replies, sent).map(Some);
                     }
                     (_, Some(Reply::Value(item))) if self.turn.is_ours(item) => {}
+                    // What was in the way may have been ours: the server has lost it since.
+                    (Some(Reply::Exists), Some(Reply::Missing)) if in_doubt => {}
                     // The reservation is not there any more.
                     _ if claim.is_some() => {}
                     _ => return Ok(None),
