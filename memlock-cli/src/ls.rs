@@ -120,7 +120,8 @@ impl Entry {
             Family::Lock => match value.bytes().and_then(OwnerRecord::parse) {
                 Some(record) => {
                     let by = format!("{}:{}", shown(record.host.as_bytes()), record.pid);
-                    ("held".to_owned(), by, date(record.since))
+                    let state = if record.reserved_for.is_some() { "reserved" } else { "held" };
+                    (state.to_owned(), by, date(record.since))
                 }
                 None => ("held".to_owned(), "a plain client".to_owned(), String::new()),
             },

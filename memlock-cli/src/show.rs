@@ -110,7 +110,9 @@ fn table(name: &OsStr, found: &Found) -> Rows {
         match owner {
             None => row(&mut rows, "state", Look::Good, "free"),
             Some(owner) => {
-                row(&mut rows, "state", Look::Warning, "held");
+                let reserved = owner.record.as_ref().is_some_and(|record| record.reserved_for.is_some());
+                let state = if reserved { "reserved for the next waiter" } else { "held" };
+                row(&mut rows, "state", Look::Warning, state);
                 row(&mut rows, "by", Look::Plain, &holder_of(owner));
                 if let Some(record) = &owner.record {
                     row(&mut rows, "since", Look::Plain, &since(record.since));
@@ -245,6 +247,9 @@ pub(crate) fn json_of_lock(value: Option<&[u8]>, remaining: Option<Duration>) ->
     map.insert("pid".to_owned(), record.as_ref().map(|record| record.pid).into());
     map.insert("since".to_owned(), record.as_ref().map(|record| date(record.since)).into());
     map.insert("token".to_owned(), record.as_ref().map(|record| record.token.to_string()).into());
+    if let Some(waiter) = record.as_ref().and_then(|record| record.reserved_for) {
+        map.insert("reserved_for".to_owned(), waiter.to_string().into());
+    }
     if record.is_none() {
         map.insert("value".to_owned(), value.map(String::from_utf8_lossy).into());
     }

@@ -25,6 +25,20 @@ fn json(server: &Memcached, args: &[&str]) -> Value {
 }
 
 #[test]
+fn a_lock_that_is_reserved_for_a_waiter_is_shown_so() {
+    let server = Memcached::start();
+    let token = "0123456789abcdef0123456789abcdef";
+    let record = format!("memlock/1 {token} web3 812 1795170000 rings for=00000000000000aa");
+    server.plain().add("lock:m", &record, 0);
+    let shown = json(&server, &["show", "m", "--json"]);
+    assert_eq!(shown["lock"]["reserved_for"], "00000000000000aa", "{shown}");
+    for command in [&["show", "m"][..], &["ls"]] {
+        let said = done(memlock(&server, command));
+        assert!(said.out.contains("reserved") && !said.out.contains("held"), "{said:?}");
+    }
+}
+
+#[test]
 fn a_lock_is_shown_free_and_held_with_its_holder_and_who_waits() {
     let server = Memcached::start();
     let free = json(&server, &["show", "m", "--json"]);
