@@ -13,3 +13,4 @@ mod found;
 mod line;
 mod manners;
 mod races;
+mod reserved;

@@ -1,0 +1,62 @@
+//! Reservations: a lock that is kept for a waiter which may not hear that it is woken.
+
+use std::time::Duration;
+
+use memlock_core::clock::{Clock, SystemClock};
+use memlock_core::wait::entries::{self, Request, WaitId};
+
+use super::bench::{Bench, LEASE, gets, lock, unlock, until, waiter};
+
+/// A waiter that is in the queue, and that nobody wakes.
+const DEAD: WaitId = WaitId(7);
+
+fn reserved_for(bench: &Bench) -> Option<WaitId> {
+    let value = bench.server.plain().get("lock:m")?;
+    memlock_core::OwnerRecord::parse(&value)?.reserved_for
+}
+
+/// The lock is reserved for a dead waiter now.
+fn reserve(bench: &Bench, line: &[u8]) {
+    let client = bench.client();
+    let holder = lock(&client);
+    // The holder knows of the queue by its record.
+    bench.append(line);
+    bench.server.plain().command("append lock:m 0 0 6\r\n rings");
+    unlock(holder);
+}
+
+#[test]
+fn the_lock_is_reserved_for_a_waiter_that_cannot_be_woken_or_does_not_hear_all() {
+    let nowhere = "192.0.2.1:9".parse().ok();
+    for line in [
+        entries::line(None, DEAD, Request::default()),
+        entries::unproven_line(nowhere, DEAD, Request::default()),
+    ] {
+        let bench = Bench::new();
+        reserve(&bench, &line);
+        assert_eq!(reserved_for(&bench), Some(DEAD));
+        assert!(bench.waiters().is_empty(), "its turn has come");
+        let mutex = bench.client().mutex("m", LEASE).unwrap();
+        assert!(mutex.try_lock().unwrap().is_none(), "nobody else can have it");
+    }
+}
+
+#[test]
+fn nothing_is_reserved_for_a_waiter_that_hears_what_is_sent_to_it() {
+    let bench = Bench::new();
+    reserve(&bench, &entries::line("192.0.2.1:9".parse().ok(), DEAD, Request::default()));
+    assert_eq!(reserved_for(&bench), None);
+    unlock(lock(&bench.client()));
+}
+
+#[test]
+fn what_is_reserved_for_a_dead_waiter_is_free_after_three_seconds() {
+    let bench = Bench::new();
+    reserve(&bench, &entries::line(None, DEAD, Request::default()));
+    let began = SystemClock.now();
+    let next = waiter(&bench.client());
+    unlock(gets(&next));
+    let waited = SystemClock.now().since(began);
+    assert!(waited < Duration::from_secs(8), "{waited:?}");
+    until(|| bench.entries().is_empty());
+}
