@@ -276,10 +276,10 @@ fn watch(server: &Memcached, stop: &AtomicBool) -> [Vec<Sight>; KEYS] {
         for (key, sights) in sights.iter_mut().enumerate() {
             let before = now();
             let value = plain.get(&format!("lock:{}", name(key)));
-            let holder = value.map(|value| {
-                let record = OwnerRecord::parse(&value).expect("only memlock writes here");
-                Holder { pid: record.pid, token: record.token.to_string() }
-            });
+            let record = value.map(|value| OwnerRecord::parse(&value).expect("only memlock writes here"));
+            // Nobody holds what is reserved for a waiter.
+            let held = record.filter(|record| record.reserved_for.is_none());
+            let holder = held.map(|record| Holder { pid: record.pid, token: record.token.to_string() });
             sights.push(Sight { before, after: now(), holder });
         }
         thread::sleep(LOOK);

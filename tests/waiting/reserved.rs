@@ -1,11 +1,14 @@
 //! Reservations: a lock that is kept for a waiter which may not hear that it is woken.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::wait::entries::{self, Request, WaitId};
 
-use super::bench::{Bench, LEASE, gets, lock, unlock, until, waiter};
+use memlock_tests::frozen::Frozen;
+
+use super::bench::{Bench, Fate, LEASE, gets, lock, unlock, until, waiter};
 
 /// A waiter that is in the queue, and that nobody wakes.
 const DEAD: WaitId = WaitId(7);
@@ -17,8 +20,10 @@ fn reserved_for(bench: &Bench) -> Option<WaitId> {
 
 /// The lock is reserved for a dead waiter now.
 fn reserve(bench: &Bench, line: &[u8]) {
-    let client = bench.client();
-    let holder = lock(&client);
+    let clock = Frozen::clock();
+    let holder = lock(&bench.hooked(Arc::<Frozen>::clone(&clock), |_| Fate::Done));
+    // Before a short hold it would be passed over some times.
+    clock.advance(Duration::from_millis(400));
     // The holder knows of the queue by its record.
     bench.append(line);
     bench.server.plain().command("append lock:m 0 0 6\r\n rings");

@@ -231,10 +231,10 @@ impl Goal for Attempt<'_> {
         if self.turn.is_ours(item) {
             return Ok(Seen::Reserved);
         }
-        if self.turn.is_stale(item, &record, self.mutex.client.clock().now())
-            && self.mutex.remove(item.version)?
-        {
-            return Ok(Seen::Free);
+        match self.turn.awaits(item, &record, self.mutex.client.clock().now()) {
+            Some(left) if !left.is_zero() => return Ok(Seen::Awaited(left)),
+            Some(_) if self.mutex.remove(item.version)? => return Ok(Seen::Free),
+            _ => {}
         }
         if record.reserved_for.is_none() {
             self.holder.set(SeenHolder::Memlock { host: record.host, pid: record.pid, others: 0 });

@@ -25,9 +25,6 @@ use crate::wait::{Stood, Waker};
 /// For how long waiters are woken ahead, as they were told by one that read the queue.
 const AHEAD: Duration = Duration::from_secs(1);
 
-/// A releaser takes no longer than this to write the queue, but for an outage.
-const WRITTEN: Duration = Duration::from_millis(50);
-
 /// A mutex that is held. Dropping it unlocks, as well as that can be done; [`Lock::unlock`] tells how it
 /// went.
 ///
@@ -300,11 +297,10 @@ impl Lock {
         let queue = Queue { client, route: *route, key: &key.waiters() };
         // Those that are woken ahead come before whoever joined in front meanwhile: not for long.
         let held = now.since(self.turn.began);
-        let early = held < WRITTEN;
         let told = AHEAD.as_micros() / held.as_micros().max(1);
         let told = usize::try_from(told).unwrap_or(usize::MAX).max(1);
         let waker =
-            Waker { after: turn, told, early, called: self.called, ..reserve::waker(client, *route, key) };
+            Waker { after: turn, told, held, called: self.called, ..reserve::waker(client, *route, key) };
         let handed = queue.hand_on(item.clone(), Room::MUTEX, &self.stood, &waker);
         hall.let_go(key, handed, client.clock().now());
         if handed.stuck {

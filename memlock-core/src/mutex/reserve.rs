@@ -7,7 +7,7 @@
 //! | a waiter that sees it | does |
 //! | --- | --- |
 //! | the one that is named | swaps it for its own record, by its version: one atomic step, and the lock is held |
-//! | any other | goes on waiting; once it has seen the same one for a second, it removes it: that waiter is dead, or too slow |
+//! | any other | goes on waiting; once it has seen the same one for 0.3 s, it removes it: that waiter is dead, or too slow |
 //!
 //! A releaser may be so slow to reserve it that the waiter has found the lock free, held it and released it meanwhile. Then
 //! nobody is there to claim it. Both write the queue afterwards: whichever of the two comes second finds the line gone
@@ -32,8 +32,10 @@ use crate::wait::{Reserve, Waker};
 
 use super::{Ask, Lock, Mutex};
 
-/// For so long it is there for the waiter that is named.
+/// For so long it is there at least, unless it is removed.
 const LIFE: Duration = Duration::from_secs(1);
+/// A waiter that has not claimed it after this time is taken for dead. It looks more often than that.
+const WINDOW: Duration = Duration::from_millis(300);
 
 /// Wakes the waiters of a mutex that nobody holds.
 pub(super) fn waker<'a>(client: &'a Client, route: Route, key: &'a Key) -> Waker<'a, Ask, Lock> {
@@ -131,13 +133,13 @@ impl Reservations {
         ours
     }
 
-    /// Whether it has been reserved for somebody else for too long, as far as we saw.
-    pub(super) fn is_stale(&mut self, item: &Item, record: &OwnerRecord, now: Moment) -> bool {
+    /// For how long yet another waiter may claim it that it is reserved for, as far as we saw.
+    pub(super) fn awaits(&mut self, item: &Item, record: &OwnerRecord, now: Moment) -> Option<Duration> {
         let seen = self.others.take().filter(|(version, _)| *version == item.version);
         if record.reserved_for.is_none() && !flaw::has(Flaw::BreakWhatIsHeld) {
-            return false;
+            return None;
         }
         let (_, since) = *self.others.insert(seen.unwrap_or((item.version, now)));
-        now.since(since) >= LIFE
+        Some(WINDOW.saturating_sub(now.since(since)))
     }
 }

@@ -14,8 +14,10 @@
 //! | is proven reachable and the first in the queue, and the holder wakes it | 1 s; less where the holder's lease ends before |
 //! | as before, behind others | 0.6 s for each of them, between 1 and 4.3 s; then when its turn should have come by the pace of the queue |
 //! | is untested, behind others | as before, and 0.9 s at most |
-//! | is unreachable, behind others | when its turn should have come, and from 150 to 280 ms while the wait is young, to 0.7 s later |
-//! | is the first in the queue, and untested or unreachable | from 150 ms (untested) or 10 ms (unreachable), growing by half each time to 280 ms while the wait is young, to 0.7 s later |
+//! | is unreachable, behind others | when its turn should have come, and from 150 to 280 ms while the wait is young, to 0.7 s later; behind one, 250 ms at most |
+//! | is the first in the queue and unreachable | 10 ms, growing by half each time to 250 ms |
+//! | is the first in the queue and untested | 150 ms, growing by half each time to 280 ms while the wait is young, to 0.7 s later |
+//! | saw that the lock is reserved for another waiter | 300 ms: that one is taken for dead then |
 //! | has a holder that wakes nobody, or no place in the queue | as an untested waiter that is the first |
 //!
 //! So the waiters of a healthy queue together ask the server for next to nothing, however many they are. An unreachable waiter
@@ -49,6 +51,8 @@ const POLL: [Duration; 3] =
     [Duration::from_millis(150), Duration::from_millis(280), Duration::from_millis(700)];
 /// The first pause of an unreachable waiter whose turn is next.
 const NEXT: Duration = Duration::from_millis(10);
+/// Nor does such a waiter pause for longer where at most one stands before it: a reservation for it lasts a little longer.
+const CLAIM: Duration = Duration::from_millis(250);
 /// The longest pause of an untested waiter behind others.
 const UNTESTED: Duration = Duration::from_millis(900);
 /// Until then a wait is young.
@@ -305,8 +309,7 @@ impl Plan {
                 return;
             }
             Some(Stand::Behind(before)) => {
-                let often = if self.reach == Reach::Proven { HEAD } else { QUEUE_CHECK };
-                let unseen = now.since(self.place.looked) >= often;
+                let unseen = now.since(self.place.looked) >= HEAD;
                 slow = self.place.stands_behind(before, now) > SLOW && unseen;
             }
             Some(Stand::Lost) | None => {}
@@ -326,6 +329,12 @@ impl Plan {
             Seen::Reserved => {
                 (place.queued, place.free) = (Queued::No, false);
                 (self.rung, self.step) = (true, Step::Try);
+                return;
+            }
+            Seen::Awaited(left) => {
+                (place.free, place.rings) = (false, true);
+                place.look = now + left.mul_f64(1.0 + 0.2 * chance);
+                self.step = Step::Sleep(place.look);
                 return;
             }
             // The one that was woken goes first.
@@ -379,7 +388,11 @@ impl Plan {
             }
             (told, reach, before) => {
                 let soon = told && reach == Reach::Unreachable;
-                let longest = if now.since(self.began) < YOUNG { POLL[1] } else { POLL[2] };
+                let longest = match before {
+                    0 | 1 if soon => CLAIM,
+                    _ if now.since(self.began) < YOUNG => POLL[1],
+                    _ => POLL[2],
+                };
                 let place = &mut self.place;
                 let first = if soon && before == 0 { NEXT } else { POLL[0] };
                 place.poll = place.poll.mul_f64(1.5).clamp(first, longest);

@@ -22,9 +22,6 @@ const LIFE: Duration = Duration::from_secs(300);
 /// How much later the one behind a waiter without a bell is to come: that looks for itself every now and then, and should
 /// find the lock free most of the time.
 const BEHIND_THE_DEAF: Duration = Duration::from_millis(20);
-/// How many releases wait for such a one before it is taken off. It looks every 0.3 seconds while its wait is young; an
-/// older one that is taken off finds that out, and comes in front.
-const MOST_PASSES: u32 = 20;
 /// How many of the dead are passed at once.
 const MOST_DEAD: usize = 8;
 /// How often a change is tried anew because somebody else was faster.
@@ -143,9 +140,9 @@ impl Queue<'_> {
     }
 
     /// Wakes the first one who is not one of `ours`, if there is room for it, and takes it and ours off. `queue` is what was read
-    /// of it. One that is found dead is taken off, too, and the next one woken. Where several can be let in, one that is
+    /// of it. One that is found dead is taken off, too, and the next one woken. One that is
     /// not certain to hear it is left where it is for some releases: it is to find that it is its turn, and the one
-    /// behind it is asked to come a little later. (A mutex is reserved for it instead.)
+    /// behind it is asked to come a little later. After them a mutex is reserved for it.
     ///
     /// First the bell, then the queue: the next one is to be at work while we still write. But if an entry of ours is
     /// still there, whoever rang us has not got to write yet; then the next one might be done before either of us
@@ -191,7 +188,10 @@ impl Queue<'_> {
                 match waker.wake(&entry, told) {
                     Delivery::Sent => {
                         rung = Some((entry.id, entry.permits));
-                        unheard.extend((!waker.is_heard_by(&entry)).then_some(entry.id));
+                        if !waker.is_heard_by(&entry) && !room.shared {
+                            unheard.push(entry.id);
+                            wake_a_watcher(&queue.value, &gone, entry.id, waker);
+                        }
                     }
                     Delivery::Gone => gone.push(entry.id),
                     Delivery::Kept => (kept, next) = (true, None),
@@ -313,16 +313,25 @@ fn whose_turn<'a>(queue: &'a [u8], ours: &[WaitId], room: Room, waker: &dyn Wake
     if !first.as_ref().is_some_and(fits) {
         return Turn { others: first.is_some(), left: None, next: None, behind: Behind::default() };
     }
-    let left = first.filter(|first| room.shared && first.passed < MOST_PASSES && !waker.is_heard_by(first));
+    let left = first.filter(|first| !waker.is_heard_by(first) && waker.passes(first.passed));
     // The first release is its alone, since it may look only some time later.
     let next = match left {
-        Some(left) if left.passed == 0 => None,
+        Some(left) if left.passed == 0 && room.shared => None,
         Some(_) => others.find(|entry| entry.bell.is_some()),
         None => first,
     };
     let callable = others.map_while(|entry| Some((entry.bell.filter(|_| entry.proven)?, entry.id)));
     let behind = if room.shared { Behind::default() } else { callable.collect() };
     Turn { others: first.is_some(), left, next: next.filter(fits), behind }
+}
+
+/// It was reserved for a waiter that may be dead: has the next one see to that which is certain to hear it.
+fn wake_a_watcher(queue: &[u8], gone: &[WaitId], reserved: WaitId, waker: &dyn Wake) {
+    let waiters = entries::in_order(queue);
+    let mut behind = waiters.iter().filter(|entry| entry.id != reserved && !gone.contains(&entry.id));
+    if let Some(watcher) = behind.next().filter(|entry| waker.is_heard_by(entry)) {
+        waker.wake(watcher, Ring { after: BEHIND_THE_DEAF, ..Ring::default() });
+    }
 }
 
 /// The first one behind our last entry, if others stand in front of that.

@@ -14,6 +14,15 @@ use crate::client::Client;
 use crate::flaw::{self, Flaw};
 use crate::name::Key;
 
+/// A releaser takes no longer than this to write the queue, but for an outage.
+const WRITTEN: Duration = Duration::from_millis(50);
+/// For how many releases, and for how long, a waiter that may not hear that it is woken is passed over before the lock is
+/// reserved for it: it looks by itself, and to wait for one that is dead costs more than some short holds.
+const MOST_PASSES: u32 = 10;
+const PATIENCE: Duration = Duration::from_millis(300);
+/// The same where nothing can be reserved. Then it is taken off; it finds that out, and comes in front.
+const MOST_PASSES_SHARED: u32 = 20;
+
 /// What became of waking a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
@@ -33,6 +42,8 @@ pub(crate) trait Wake {
     fn withdraw(&self, ids: &[WaitId]);
     /// Whether releasers before us may not have written the queue yet.
     fn is_early(&self) -> bool;
+    /// Whether one that may not hear it is left where it is for now, after so many releases that were not reserved for it.
+    fn passes(&self, passed: u32) -> bool;
     /// Who was woken before, ahead of the release.
     fn woken(&self) -> Option<WaitId>;
     /// Whether it is certain to hear that.
@@ -48,8 +59,8 @@ pub(crate) struct Waker<'a, A, G> {
     pub(crate) after: Duration,
     /// How many of those behind it a waiter is told of.
     pub(crate) told: usize,
-    /// It was held for so short a time that releasers before us may not have written the queue yet.
-    pub(crate) early: bool,
+    /// For how long it was held.
+    pub(crate) held: Duration,
     /// Who was woken before.
     pub(crate) called: Option<WaitId>,
     pub(crate) reserver: Option<Box<dyn Reserve + 'a>>,
@@ -64,7 +75,7 @@ impl<'a, A, G> Waker<'a, A, G> {
             key,
             after: Duration::ZERO,
             told: Behind::MOST,
-            early: true,
+            held: Duration::ZERO,
             called: None,
             reserver: None,
         }
@@ -98,7 +109,14 @@ impl<A: Copy, G> Wake for Waker<'_, A, G> {
     }
 
     fn is_early(&self) -> bool {
-        self.early
+        self.held < WRITTEN
+    }
+
+    fn passes(&self, passed: u32) -> bool {
+        match self.reserver {
+            Some(_) => passed < MOST_PASSES && self.held * (passed + 1) < PATIENCE,
+            None => passed < MOST_PASSES_SHARED,
+        }
     }
 
     fn woken(&self) -> Option<WaitId> {

@@ -49,6 +49,8 @@ pub enum Seen {
     Free,
     /// It is reserved for us: nobody else can have it.
     Reserved,
+    /// It is reserved for another waiter, which is taken for dead after this time.
+    Awaited(Duration),
     /// Somebody has it.
     Held {
         /// Whether its holder will ring when it lets go.
