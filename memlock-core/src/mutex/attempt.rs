@@ -219,6 +219,7 @@ impl Goal for Attempt<'_> {
 
     fn seen(&mut self, reply: &Reply, _first: bool) -> Result<Seen> {
         let Reply::Value(item) = reply else { return Ok(Seen::Free) };
+        self.turn.saw(item.version);
         // A plain client's lock is left as it is; and its holder rings nobody.
         let Some(record) = OwnerRecord::parse(&item.value) else {
             self.holder.set(SeenHolder::Plain);
@@ -245,6 +246,10 @@ impl Goal for Attempt<'_> {
             Seen::Held { rings, .. } => Seen::Held { rings, left: item.remaining },
             free => free,
         })
+    }
+
+    fn has_moved(&self) -> bool {
+        self.turn.has_moved()
     }
 
     fn stands(&mut self, ids: &[WaitId], proven: bool) {

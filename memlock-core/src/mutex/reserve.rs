@@ -103,6 +103,9 @@ pub(super) struct Reservations {
     ids: Vec<WaitId>,
     /// Whether it may be reserved for one of them without our being told.
     unproven: bool,
+    /// The version that was seen last, and whether it was another one before.
+    last: Option<Version>,
+    moved: bool,
     /// The version by which it is reserved for us.
     claim: Option<Version>,
     /// The version by which it is reserved for somebody else, and since when we know.
@@ -114,6 +117,16 @@ impl Reservations {
     pub(super) fn stands(&mut self, ids: &[WaitId], proven: bool) {
         self.ids = ids.to_vec();
         self.unproven |= !proven;
+    }
+
+    /// It was seen with this version.
+    pub(super) fn saw(&mut self, version: Version) {
+        let last = self.last.replace(version);
+        self.moved = last.is_some_and(|last| last != version);
+    }
+
+    pub(super) fn has_moved(&self) -> bool {
+        self.moved
     }
 
     pub(super) fn may_come(&self) -> bool {

@@ -299,6 +299,9 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
             // The message was sent before.
             self.missed();
         }
+        if lock.is_some() && self.goal.has_moved() {
+            self.plan.moves();
+        }
         self.tell(Event::Looked { stand, lock });
         Ok(())
     }

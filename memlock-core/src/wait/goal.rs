@@ -38,6 +38,10 @@ pub(crate) trait Goal {
     /// We stand in the queue under these ids. `proven`: as a waiter that hears what is sent to it; otherwise it may be
     /// reserved for one of them.
     fn stands(&mut self, _ids: &[WaitId], _proven: bool) {}
+    /// Whether what was seen last is not what was seen before: it has changed hands.
+    fn has_moved(&self) -> bool {
+        false
+    }
     /// How it is reserved for a waiter, where that can be done.
     fn reserver(&self) -> Option<Box<dyn Reserve + '_>> {
         None

@@ -218,6 +218,11 @@ impl Plan {
         }
     }
 
+    /// What we wait for changes hands: so it may soon do so again.
+    pub fn moves(&mut self) {
+        self.place.poll = Duration::ZERO;
+    }
+
     /// Whether our turn came without our being told: bells do not reach us, or the queue was lost.
     pub fn was_passed_over(&self, stand: Stand) -> bool {
         self.place.queued == Queued::Yes && !matches!(stand, Stand::Behind(_))
@@ -333,9 +338,12 @@ impl Plan {
             }
             Seen::Awaited(left) => {
                 (place.free, place.rings) = (false, true);
-                place.look = now + left.mul_f64(1.0 + 0.2 * chance);
-                self.step = Step::Sleep(place.look);
-                return;
+                // That one may have its turn by then, and an unreachable waiter would not hear that it is the next.
+                if self.reach != Reach::Unreachable {
+                    place.look = now + left.mul_f64(1.0 + 0.2 * chance);
+                    self.step = Step::Sleep(place.look);
+                    return;
+                }
             }
             // The one that was woken goes first.
             Seen::Free if place.free || place.before == 0 && invited.is_zero() => {

@@ -313,11 +313,11 @@ fn whose_turn<'a>(queue: &'a [u8], ours: &[WaitId], room: Room, waker: &dyn Wake
     if !first.as_ref().is_some_and(fits) {
         return Turn { others: first.is_some(), left: None, next: None, behind: Behind::default() };
     }
-    let left = first.filter(|first| !waker.is_heard_by(first) && waker.passes(first.passed));
+    let left = first.filter(|first| !waker.is_heard_by(first) && waker.passes(first));
     // The first release is its alone, since it may look only some time later.
     let next = match left {
         Some(left) if left.passed == 0 && room.shared => None,
-        Some(_) => others.find(|entry| entry.bell.is_some()),
+        Some(_) => others.find(|entry| waker.is_heard_by(entry)),
         None => first,
     };
     let callable = others.map_while(|entry| Some((entry.bell.filter(|_| entry.proven)?, entry.id)));

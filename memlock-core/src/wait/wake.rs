@@ -16,8 +16,8 @@ use crate::name::Key;
 
 /// A releaser takes no longer than this to write the queue, but for an outage.
 const WRITTEN: Duration = Duration::from_millis(50);
-/// For how many releases, and for how long, a waiter that may not hear that it is woken is passed over before the lock is
-/// reserved for it: it looks by itself, and to wait for one that is dead costs more than some short holds.
+/// For how many releases, and for how long, a waiter without an address is passed over before the lock is reserved for it: it
+/// looks by itself, and nothing tells whether it is dead, for which to wait costs more than some short holds.
 const MOST_PASSES: u32 = 10;
 const PATIENCE: Duration = Duration::from_millis(300);
 /// The same where nothing can be reserved. Then it is taken off; it finds that out, and comes in front.
@@ -42,8 +42,8 @@ pub(crate) trait Wake {
     fn withdraw(&self, ids: &[WaitId]);
     /// Whether releasers before us may not have written the queue yet.
     fn is_early(&self) -> bool;
-    /// Whether one that may not hear it is left where it is for now, after so many releases that were not reserved for it.
-    fn passes(&self, passed: u32) -> bool;
+    /// Whether one that may not hear it is left where it is for now.
+    fn passes(&self, entry: &Entry<'_>) -> bool;
     /// Who was woken before, ahead of the release.
     fn woken(&self) -> Option<WaitId>;
     /// Whether it is certain to hear that.
@@ -112,10 +112,12 @@ impl<A: Copy, G> Wake for Waker<'_, A, G> {
         self.held < WRITTEN
     }
 
-    fn passes(&self, passed: u32) -> bool {
-        match self.reserver {
-            Some(_) => passed < MOST_PASSES && self.held * (passed + 1) < PATIENCE,
-            None => passed < MOST_PASSES_SHARED,
+    fn passes(&self, entry: &Entry<'_>) -> bool {
+        let passed = entry.passed;
+        match (&self.reserver, entry.bell) {
+            (Some(_), Some(_)) => false,
+            (Some(_), None) => passed < MOST_PASSES && self.held * (passed + 1) < PATIENCE,
+            (None, _) => passed < MOST_PASSES_SHARED,
         }
     }
 
