@@ -5,7 +5,7 @@
 //! | none | the mutex is free | anybody, by `Add` of a record with a fresh token |
 //! | our token, before our deadline | we hold it | we, by `Delete` or `Swap` of the version we know |
 //! | our token, past our deadline | nobody holds it; the server drops it within 3 seconds | we, as above: nobody can have been in between |
-//! | a reservation for a waiter's id | nobody holds it; it is that waiter's turn, which may not have heard so | that waiter, by `Swap` for a record of its own; any other that has seen it for a second, by `Delete`; the server, after 1 to 3 seconds |
+//! | a reservation for a waiter's id | nobody holds it; it is that waiter's turn, which may not have heard so | that waiter, by `Swap` for a record of its own; any other that has seen it for 0.3 s, by `Delete`; the server, after 1 to 3 seconds |
 //! | another token, or a plain client's value | another holds it | its owner; the server, when its TTL ends; an operator by [`Mutex::force_unlock`] |
 //!
 //! The item alone decides. The deadline is counted on our boot clock from before the request left, so we
