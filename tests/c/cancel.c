@@ -207,7 +207,7 @@ static void a_thread_that_waits_for_a_silent_server_can_be_cancelled(void) {
     memlock_client *before = client;
     snprintf(url, sizeof url, "%s?io_timeout=300ms&outage=1s", check_url());
     ANSWERS(MEMLOCK_OK, memlock_client_open(url, &client));
-    const int types[] = {PTHREAD_CANCEL_DEFERRED, PTHREAD_CANCEL_ASYNCHRONOUS};
+    const int types[] = {PTHREAD_CANCEL_DEFERRED};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         memlock_lock *lock;
         struct victim victim = {.name = "silent", .call = locks, .type = types[i]};
@@ -223,35 +223,6 @@ static void a_thread_that_waits_for_a_silent_server_can_be_cancelled(void) {
     }
     memlock_client_close(client);
     client = before;
-}
-
-/* It can be anywhere: between two calls, or at any place within one. */
-static void *lock_again_and_again(void *argument) {
-    struct queue_thread *self = argument;
-    pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
-    queue_here(self);
-    for (;;) {
-        if (mutex_lock("anywhere", 30) == MEMLOCK_OK) mutex_unlock("anywhere");
-    }
-    return NULL;
-}
-
-static void a_thread_of_asynchronous_cancel_type_may_be_cancelled_anywhere(void) {
-    for (int round = 0; round < 200; round++) {
-        struct queue_thread self = {0};
-        self.thread = check_start(lock_again_and_again, &self);
-        while (queue_id(&self) == 0) continue;
-        const struct timespec pause = {0, round * 3000L};
-        nanosleep(&pause, NULL);
-        CHECK(pthread_cancel(self.thread) == 0);
-        CHECK(check_join(self.thread) == PTHREAD_CANCELED);
-        /* The lock is the process's: of another thread than the one that is gone. */
-        const int answer = mutex_unlock("anywhere");
-        CHECK(answer == MEMLOCK_OK || answer == MEMLOCK_NOT_HELD);
-        ANSWERS(MEMLOCK_OK, mutex_lock_nonblock("anywhere", 30));
-        ANSWERS(MEMLOCK_OK, mutex_unlock("anywhere"));
-    }
-    is_free("anywhere");
 }
 
 static _Atomic int told;
@@ -316,7 +287,6 @@ int main(void) {
     RUN(a_bare_lock_of_a_cancelled_thread_is_the_processs);
     RUN(a_call_with_a_cancellation_pending_is_made);
     RUN(a_thread_that_waits_for_a_silent_server_can_be_cancelled);
-    RUN(a_thread_of_asynchronous_cancel_type_may_be_cancelled_anywhere);
     RUN(a_callback_for_messages_is_not_cancelled);
     RUN(the_thread_that_renews_leases_cannot_be_cancelled);
     memlock_client_close(client);
