@@ -33,12 +33,12 @@
  * pthread_cancel() of a thread that is in a call of memlock does not act before the call has ended:
  * no call is a cancellation point. So a wait goes on to its end; memlock_wait_cancel() and
  * memlock_client_cancel_waits() end it at once, and belong before or after pthread_cancel() where
- * waiting threads are cancelled. With the deferred cancel type, which every thread has at first,
- * the cancellation acts at the thread's next cancellation point: the call has given its answer
- * then, and a cleanup handler (pthread_cleanup_push) can release what was acquired. With the
- * asynchronous type it acts as the call returns: what the call wrote, such as a handle, is in its
- * place, but its answer may be lost. Callbacks run with cancellation disabled; they must not enable
- * it, nor call pthread_exit().
+ * waiting threads are cancelled. The cancellation acts at the thread's next cancellation point: the
+ * call has given its answer then, and a cleanup handler (pthread_cleanup_push) can release what was
+ * acquired. That is so with the deferred cancel type, which every thread has at first. With the
+ * asynchronous type a thread must not call memlock while it can be cancelled, as POSIX has it for
+ * nearly all functions: the process may be aborted. Callbacks run with cancellation disabled; they
+ * must not enable it, nor call pthread_exit().
  *
  * The compiler warns where the answer of a function that acquires, extends or checks something is
  * not looked at. Define MEMLOCK_NO_NODISCARD before including this header to switch these warnings

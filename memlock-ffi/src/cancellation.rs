@@ -3,12 +3,12 @@
 //! A cancelled thread is unwound, and Rust's frames must not be: there is a panic boundary in the
 //! way, which ends the process, and a lock may have been granted that nobody would give back. So
 //! every entry point disables cancellation for as long as it runs. A cancellation that comes
-//! meanwhile stays pending:
+//! meanwhile stays pending, and acts at the caller's next cancellation point, when the caller has the
+//! answer and the handle.
 //!
-//! | cancel type of the thread | when it acts | why that is safe |
-//! | --- | --- | --- |
-//! | deferred | at the caller's next cancellation point | the caller has the answer, and the handle |
-//! | asynchronous | in [`restore`], which is the entry point's last step | nothing of Rust's is left on the stack: all that the call had is dropped, and its results are written |
+//! That is so with the deferred cancel type. With the asynchronous one a thread is unwound at any
+//! instruction, also at the first and the last ones of an entry point, where cancellation is not
+//! disabled: POSIX allows such a thread next to no calls (XSH 2.9.5.4), and neither does memlock.
 //!
 //! Nothing can wake a wait for a cancellation that is only pending: glibc tells the thread of it at
 //! a cancellation point and in no other way, and what acts there cannot be stopped. A program that cancels
@@ -16,9 +16,7 @@
 
 use std::ffi::c_int;
 
-unsafe extern "C-unwind" {
-    // Not as the crate `libc` would declare it: a thread of asynchronous cancel type is unwound
-    // from within.
+unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
 }
 
@@ -37,13 +35,11 @@ pub(crate) fn disable() -> c_int {
     before
 }
 
-/// Back to how it was before [`disable`]. The caller, and whatever calls that from C, must have
-/// nothing left to drop.
+/// Back to how it was before [`disable`].
 #[inline(always)]
 pub(crate) fn restore(before: c_int) {
     if before != DISABLE {
-        // SAFETY: it was the thread's state before. If the thread is unwound here, only frames
-        // without anything to drop are left between this and C.
+        // SAFETY: it was the thread's state before; this is no cancellation point.
         unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
     }
 }

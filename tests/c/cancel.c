@@ -12,7 +12,6 @@ static memlock_client *client;
 struct victim {
     struct queue_thread self;
     const char *name;
-    int type;
     int (*call)(struct victim *victim);
     memlock_wait *wait;
     memlock_semaphore *semaphore;
@@ -52,7 +51,6 @@ static void clean_up(void *argument) {
 
 static void *suffer(void *argument) {
     struct victim *victim = argument;
-    pthread_setcanceltype(victim->type, NULL);
     pthread_cleanup_push(clean_up, victim);
     queue_here(&victim->self);
     victim->answer = victim->call(victim);
@@ -207,20 +205,17 @@ static void a_thread_that_waits_for_a_silent_server_can_be_cancelled(void) {
     memlock_client *before = client;
     snprintf(url, sizeof url, "%s?io_timeout=300ms&outage=1s", check_url());
     ANSWERS(MEMLOCK_OK, memlock_client_open(url, &client));
-    const int types[] = {PTHREAD_CANCEL_DEFERRED};
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        memlock_lock *lock;
-        struct victim victim = {.name = "silent", .call = locks, .type = types[i]};
-        ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "silent", 30000, -1, &lock));
-        ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
-        freeze();
-        start(&victim);
-        EVENTUALLY(queue_is_in(SYS_recvfrom, &victim.self));
-        cancel(&victim);
-        CHECK(check_join(victim.self.thread) == PTHREAD_CANCELED);
-        thaw();
-        EVENTUALLY(is_left_free("silent"));
-    }
+    memlock_lock *lock;
+    struct victim victim = {.name = "silent", .call = locks};
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "silent", 30000, -1, &lock));
+    ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
+    freeze();
+    start(&victim);
+    EVENTUALLY(queue_is_in(SYS_recvfrom, &victim.self));
+    cancel(&victim);
+    CHECK(check_join(victim.self.thread) == PTHREAD_CANCELED);
+    thaw();
+    EVENTUALLY(is_left_free("silent"));
     memlock_client_close(client);
     client = before;
 }

@@ -115,17 +115,20 @@ impl Bench {
         entries::waiters(&self.entries()).map(|entry| entry.id).collect()
     }
 
+    #[track_caller]
     pub(crate) fn until_waiting(&self, count: usize) {
         until(|| self.waiters().len() == count);
     }
 
     /// Until so many wait, and the holder can know that somebody does.
+    #[track_caller]
     pub(crate) fn until_seen(&self, count: usize) {
         self.until_waiting(count);
         self.until_marked();
     }
 
     /// Until the holder can know that somebody waits.
+    #[track_caller]
     pub(crate) fn until_marked(&self) {
         until(|| self.server.plain().get("lock:m").is_some_and(|record| record.ends_with(b" rings")));
     }
@@ -154,6 +157,7 @@ pub(crate) fn connect(server: &Memcached) -> Arc<dyn Store> {
     store::connect(&server.url(), &clock).unwrap()
 }
 
+#[track_caller]
 pub(crate) fn until(mut done: impl FnMut() -> bool) {
     let end = SystemClock.now() + PATIENCE;
     while !done() {

@@ -9,6 +9,7 @@ use memlock_core::clock::SystemClock;
 use memlock_core::store::Op;
 use memlock_core::{Client, ErrorKind, Lock, Release, Waited};
 
+use memlock_tests::cost::usual_cost;
 use memlock_tests::frozen::Frozen;
 
 use super::bench::{
@@ -26,8 +27,15 @@ fn got(waiter: &InLine) -> Lock {
 fn a_hand_over_is_one_command_with_a_token_a_lease_and_a_fence_of_its_own() {
     let bench = Bench::new();
     let client = bench.client();
-    let mut holder = lock(&client);
-    let waiters: Vec<_> = (0..4).map(|_| in_line(&client)).collect();
+    // A slow reply is checked by one more command, and a slow machine has the process's turn end.
+    let cost = usual_cost(|| hand_over_to_three(&bench, &client));
+    assert_eq!(cost, 1 + bench.server.stamps());
+}
+
+/// The commands of the cheapest hand-over but for the first, which finds out that there are waiters.
+fn hand_over_to_three(bench: &Bench, client: &Client) -> u64 {
+    let mut holder = lock(client);
+    let waiters: Vec<_> = (0..4).map(|_| in_line(client)).collect();
     assert_eq!(bench.waiters().len(), 1, "one of them stands in the queue for all");
     let mut costs = Vec::new();
     for waiter in &waiters {
@@ -39,13 +47,11 @@ fn a_hand_over_is_one_command_with_a_token_a_lease_and_a_fence_of_its_own() {
         assert!(holder.fence() > fence && holder.token() != token);
         assert!(holder.remaining() > LEASE - Duration::from_secs(5), "{:?}", holder.remaining());
     }
-    // The first hand-over finds out that there are waiters. A slow reply is checked by one more
-    // command.
-    assert_eq!(costs[1..].iter().min(), Some(&(1 + bench.server.stamps())), "{costs:?}");
     let owner = client.mutex("m", LEASE).unwrap().owner().unwrap().unwrap();
     assert_eq!(owner.token(), holder.token().to_string());
     unlock(holder);
     assert!(bench.waiters().is_empty(), "the last one takes their entry off");
+    costs.split_off(1).into_iter().min().unwrap()
 }
 
 #[test]
