@@ -1,10 +1,11 @@
 //! The client: one connection to the place where the locks are, shared by any number of threads.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::sync::{Arc, Mutex as StdMutex, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::clock::{Clock, Moment, SystemClock};
@@ -17,7 +18,7 @@ use crate::lease::Lease;
 use crate::mutex::{self, Lock, Mutex};
 use crate::name::{Key, Keyspace, Named, check_name};
 use crate::owner::{Identity, Token, is_ours};
-use crate::semaphore::{self, Permit, Semaphore};
+use crate::semaphore::{self, Combiner, Permit, Semaphore};
 use crate::store::url::Url;
 use crate::store::{self, Address, Failure, Item, Op, Reply, Route, Store};
 use crate::wait::Cancel;
@@ -63,6 +64,7 @@ struct Inner {
     semaphore_waiters: ForkLocal<Hall<(), Permit>>,
     counter_waiters: ForkLocal<Hall<(), ()>>,
     keeper: ForkLocal<Keeper>,
+    combiners: ForkLocal<StdMutex<HashMap<Key, Weak<Combiner>>>>,
 }
 
 /// Locks that may have been granted to us after the caller was told otherwise: their replies were lost and
@@ -150,6 +152,7 @@ impl Client {
             semaphore_waiters: ForkLocal::new(),
             counter_waiters: ForkLocal::new(),
             keeper: ForkLocal::new(),
+            combiners: ForkLocal::new(),
         };
         Client { inner: Arc::new(inner), skips_silent: false }
     }
@@ -363,6 +366,21 @@ impl Client {
     /// What is kept in this process.
     pub(crate) fn keeper(&self) -> &Keeper {
         self.inner.keeper.get()
+    }
+
+    /// Where the threads of this process meet that change the semaphore of this key.
+    pub(crate) fn combiner(&self, key: &Key) -> Arc<Combiner> {
+        let mut combiners = self.inner.combiners.get().lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(combiner) = combiners.get(key).and_then(Weak::upgrade) {
+            return combiner;
+        }
+        // Those that nobody uses any more, each time the map would have to grow.
+        if combiners.len() == combiners.capacity() {
+            combiners.retain(|_, combiner| combiner.strong_count() > 0);
+        }
+        let combiner = Arc::<Combiner>::default();
+        combiners.insert(key.clone(), Arc::downgrade(&combiner));
+        combiner
     }
 
     /// Who waits for permits in this process.

@@ -126,11 +126,23 @@ pub enum Flaw {
     TellTwice,
     /// The danger is told as often as it is seen.
     WarnTwice,
+    /// An acquisition whose first reply was lost counts its lease from its last try.
+    CountFromTheLastTry,
+    /// All acquisitions of a batch are granted, as long as one is.
+    GrantToAll,
+    /// Those in a batch that another process overtook are forgotten.
+    ForgetTheRefused,
+    /// A release in a batch whose reply was lost is taken for done.
+    GuessReleasedInBatch,
+    /// A leader does not hand on what is left.
+    StrandTheNext,
+    /// Who waits for what its own process gives back does not give that up.
+    ParkForGood,
 }
 
 impl Flaw {
     /// All of them.
-    pub const ALL: [Flaw; 58] = [
+    pub const ALL: [Flaw; 64] = [
         Flaw::BlindDelete,
         Flaw::TtlOfTheLease,
         Flaw::TtlPlusOne,
@@ -189,6 +201,12 @@ impl Flaw {
         Flaw::LoseSilently,
         Flaw::TellTwice,
         Flaw::WarnTwice,
+        Flaw::CountFromTheLastTry,
+        Flaw::GrantToAll,
+        Flaw::ForgetTheRefused,
+        Flaw::GuessReleasedInBatch,
+        Flaw::StrandTheNext,
+        Flaw::ParkForGood,
     ];
 }
 

@@ -95,7 +95,7 @@ impl fmt::Display for Loss {
 
 /// What can be kept.
 pub(crate) enum Held {
-    Lock(Lock),
+    Lock(Box<Lock>),
     Permit(Permit),
 }
 
@@ -188,7 +188,7 @@ impl Lock {
     /// [`ErrorKind::Internal`] when no thread can be started; the lock is then released.
     pub fn keep(self, keep: Keep) -> Result<Kept> {
         let (client, fence) = (self.client().clone(), Some(self.fence()));
-        Kept::begin(client, fence, Held::Lock(self), keep)
+        Kept::begin(client, fence, Held::Lock(Box::new(self)), keep)
     }
 }
 

@@ -25,13 +25,18 @@ const RESERVED_FOR: &str = "for=";
 pub(crate) const RINGS: &[u8] = b" rings";
 
 /// 128 bits that name one acquisition, or one session, and nothing else.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(u128);
 
 impl Token {
     /// A token of these bits.
     pub const fn from_bits(bits: u128) -> Token {
         Token(bits)
+    }
+
+    /// Whether the same process has drawn both.
+    pub(crate) fn is_by_process_of(self, other: Token) -> bool {
+        self.0 >> 64 == other.0 >> 64
     }
 
     /// Writes it to the end of a text.

@@ -91,7 +91,7 @@ impl fmt::Display for Subject<'_> {
 }
 
 /// Whom a waiter saw holding what it waited for.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) enum SeenHolder {
     /// The refusal did not say.
     #[default]

@@ -31,9 +31,10 @@
 //! dies, and that nobody spins, has not.
 
 use std::cell::Cell;
+use std::convert::Infallible;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::client::Client;
@@ -50,19 +51,25 @@ use crate::wait::entries::Request;
 use crate::wait::{self, Wait, Waited};
 
 mod attempt;
+mod batch;
+mod combine;
+mod lead;
+mod leave;
 mod look;
 mod manage;
+mod operation;
 mod permit;
 pub(crate) mod record;
 mod renew;
 mod seen;
 mod settle;
 
-use attempt::Attempt;
+use attempt::{Attempt, Patience};
+pub(crate) use combine::Combiner;
 pub use manage::{Holder, Status};
 pub use permit::Permit;
 use record::Record;
-use seen::Seen;
+use seen::{Refusal, Seen};
 
 pub(crate) use permit::{ring_next, take_off};
 pub(crate) use renew::{Renewals, Renewed};
@@ -84,7 +91,8 @@ pub struct Semaphore {
     permits: Option<u32>,
     /// How many permits it had when it was seen last; 0 before that.
     agreed: Arc<AtomicU32>,
-    memory: Arc<ForkLocal<Mutex<Memory>>>,
+    /// What the threads of this process share that use it by this client.
+    combiner: Arc<ForkLocal<Arc<Combiner>>>,
 }
 
 /// So many permits, for people.
@@ -104,10 +112,8 @@ impl fmt::Display for Wanted {
 struct Memory {
     /// What we wrote last: which semaphore it was, and how often it had been written.
     written: Option<(Token, u64)>,
-    /// What it became then.
+    /// What it became then, if nobody else was using it.
     seen: Option<Seen>,
-    /// Whether somebody else was faster when we wanted to write it the last time.
-    overtaken: bool,
 }
 
 /// What came of writing it.
@@ -134,7 +140,7 @@ impl Semaphore {
             lease,
             permits,
             agreed: Arc::default(),
-            memory: Arc::new(ForkLocal::new()),
+            combiner: Arc::new(ForkLocal::new()),
         })
     }
 
@@ -204,12 +210,12 @@ impl Semaphore {
         }
     }
 
-    fn refused(&self, answer: Answer, request: Request, wait: &Wait<'_>, seen: Option<Seen>) -> Report {
+    fn refused(&self, answer: Answer, request: Request, wait: &Wait<'_>, seen: Option<Refusal>) -> Report {
         let (subject, wanted) = (self.subject(), Wanted(request.permits));
-        let holder = seen.as_ref().map_or(SeenHolder::Unknown, Seen::holder);
+        let unknown = SeenHolder::Unknown;
+        let holder = seen.as_ref().map_or(&unknown, |seen| &seen.holder);
         let busy = || match &seen {
-            Some(Seen { record, now, .. }) if record.available(*now) < request.permits => {
-                let (available, all) = (record.available(*now), record.permits);
+            Some(Refusal { available, permits: all, .. }) if *available < request.permits => {
                 let verb = if request.permits == 1 { "was" } else { "were" };
                 format!(
                     "The {subject} has {available} of {all} permits available, and {wanted} {verb} asked for"
@@ -220,7 +226,7 @@ impl Semaphore {
             }
             None => format!("The {subject} has not {wanted} available"),
         };
-        report::refused(answer, wait, format_args!("{wanted} of the {subject}"), busy, &holder)
+        report::refused(answer, wait, format_args!("{wanted} of the {subject}"), busy, holder)
     }
 
     /// Its name, for people: of a name beyond 200 bytes the server's key.
@@ -260,13 +266,14 @@ impl Semaphore {
         &self,
         request: Request,
         wait: &Wait<'_>,
-        seen: &Cell<Option<Seen>>,
+        seen: &Cell<Option<Refusal>>,
     ) -> Result<Waited<Permit>> {
         if request.permits == 0 {
             return Err(Error::invalid("No permits were asked for: ask for at least one."));
         }
         let process = fork::generation();
-        let mut attempt = Attempt::new(self, request, seen)?;
+        let patience = Patience::of(wait, self.client.clock());
+        let mut attempt = Attempt::new(self, request, patience, seen)?;
         let hall = self.client.semaphore_waiters();
         let place = wait::Place { client: &self.client, route: self.route, key: &self.key, hall };
         let waited = wait::wait_for(&mut attempt, wait, &place);
@@ -315,12 +322,18 @@ impl Semaphore {
         }
     }
 
-    /// Adds the item, with nobody holding any permit, and reads it, if it could be read in the same round trip.
-    fn create(&self, token: Token, life: u64) -> Result<Option<Seen>> {
+    /// With how many permits it is set up if there is none; `None`: not by us.
+    fn number(&self) -> Option<u32> {
         let known = Some(self.agreed.load(Ordering::Relaxed)).filter(|&known| known != 0);
-        let Some(permits) = self.permits.map(|permits| known.unwrap_or(permits)) else {
-            return Err(Error::new(ErrorKind::NotFound, self.report_not_found().to_string()));
-        };
+        self.permits.map(|permits| known.unwrap_or(permits))
+    }
+
+    fn not_found(&self) -> Error {
+        Error::new(ErrorKind::NotFound, self.report_not_found().to_string())
+    }
+
+    /// Adds the item, with nobody holding any permit, and reads it, if it could be read in the same round trip.
+    fn create(&self, token: Token, life: u64, permits: u32) -> Result<Option<Seen>> {
         let Some(now) = self.client.time(self.route) else { return Ok(None) };
         // What the server's clock shows is known for sure once it has been read.
         let record = Record::new(token, permits, life, now.saturating_add(life));
@@ -339,11 +352,32 @@ impl Semaphore {
         }
     }
 
-    /// Writes it over the version that was seen, and runs `more` behind it in the same packet.
-    fn write(&self, mut seen: Seen, more: &[Op<'_>]) -> std::result::Result<Wrote, Failure> {
-        let lonely = self.is_lonely_before(&seen);
-        // Whoever is overtaken often needs its next look at once: a look of its own would leave time to be overtaken again.
-        let looks = lonely || self.memory().overtaken;
+    /// Writes it over the version that was seen, past the combiner.
+    fn write(&self, seen: Seen) -> std::result::Result<Wrote, Failure> {
+        let written = (seen.record.token, seen.record.serial);
+        let lonely = self.combiner().memory(|memory| memory.written == Some(written));
+        let wrote = self.put(seen, &[], lonely, false)?;
+        if wrote.done {
+            self.remember_written((written.0, written.1.wrapping_add(1)));
+        }
+        Ok(wrote)
+    }
+
+    /// We have written it past the combiner.
+    fn remember_written(&self, written: (Token, u64)) {
+        self.combiner().memory(|memory| *memory = Memory { written: Some(written), seen: None });
+    }
+
+    /// Writes it over the version that was seen, and runs `more` behind it in the same packet. `lonely`: nobody but this process had written it before
+    /// it was seen, so that it pays to build upon what it becomes. `looks`: it is read behind that, in case another process was faster.
+    fn put(
+        &self,
+        mut seen: Seen,
+        more: &[Op<'_>],
+        lonely: bool,
+        looks: bool,
+    ) -> std::result::Result<Wrote, Failure> {
+        let looks = lonely || looks;
         // Of what is remembered, the time has gone on.
         let passed = self.client.clock().now().since(seen.sent).as_secs();
         seen.record.touch(seen.now.saturating_add(passed));
@@ -358,12 +392,6 @@ impl Semaphore {
         let mut replies = self.client.run(self.route, &ops)?.into_iter();
         let done = replies.next() == Some(Reply::Written);
         let room = seen.record.available(seen.now);
-        let mut memory = self.memory();
-        memory.overtaken = !done;
-        if done {
-            (memory.written, memory.seen) = (Some((seen.record.token, seen.record.serial)), None);
-        }
-        drop(memory);
         let last = if looks { replies.next_back() } else { None };
         let after = match last {
             // What was written need not be read again.
@@ -377,37 +405,28 @@ impl Semaphore {
     }
 
     /// Whether the number of permits is the one that we know of.
-    fn agree(&self, record: &Record) -> Result<()> {
-        match (self.agreed.swap(record.permits, Ordering::Relaxed), self.permits) {
-            (0, Some(wanted)) if wanted != record.permits => {
+    fn agree(&self, number: u32) -> Result<()> {
+        match (self.agreed.swap(number, Ordering::Relaxed), self.permits) {
+            (0, Some(wanted)) if wanted != number => {
                 self.agreed.store(0, Ordering::Relaxed);
                 Err(Error::invalid(format!(
-                    "{} has {} permits, and was opened with {wanted}: open it with {}, or resize it.",
-                    self.key, record.permits, record.permits
+                    "{} has {number} permits, and was opened with {wanted}: open it with {number}, or resize it.",
+                    self.key
                 )))
             }
             _ => Ok(()),
         }
     }
 
-    /// Whether nobody but us had written it before this was seen: then it pays to build upon what it becomes by the next
-    /// write.
-    fn is_lonely_before(&self, seen: &Seen) -> bool {
-        self.memory().written == Some((seen.record.token, seen.record.serial))
-    }
-
-    /// What it was when we wrote it last, if that can be built upon.
-    fn recall(&self) -> Option<Seen> {
-        let now = self.client.clock().now();
-        self.memory().seen.take().filter(|seen| seen.is_usable(now))
-    }
-
     fn forget(&self) {
         self.agreed.store(0, Ordering::Relaxed);
-        *self.memory() = Memory::default();
+        self.combiner().memory(|memory| *memory = Memory::default());
     }
 
-    fn memory(&self) -> std::sync::MutexGuard<'_, Memory> {
-        self.memory.get().lock().unwrap_or_else(PoisonError::into_inner)
+    fn combiner(&self) -> &Combiner {
+        match self.combiner.get_or_try_init(|| Ok::<_, Infallible>(self.client.combiner(&self.key))) {
+            Ok(combiner) => combiner,
+            Err(never) => match never {},
+        }
     }
 }

@@ -209,9 +209,9 @@ impl Actor {
     fn extend(&mut self, hold: u64) -> bool {
         let Some(mut held) = self.pocket().take() else { return false };
         let lease = if self.chance.permille(400) { SECOND } else { self.chance.pick(&LEASES) };
-        let (task, _, begun) = here();
+        let (task, process, begun) = here();
         with(|world| {
-            world.judge.semaphores.leases(task, begun, lease);
+            world.judge.semaphores.leases(process, task, begun, lease);
             world.judge.pauses_using(hold, begun, false);
         });
         let extended = held.extend(duration(lease));

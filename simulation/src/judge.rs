@@ -2,7 +2,7 @@
 //!
 //! It sees what the server does, and what clients were told; never what the library thinks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 
 use memlock_core::OwnerRecord;
@@ -92,6 +92,10 @@ pub(crate) struct Token {
     pub(crate) again: bool,
     /// Whose attempt put it there; nobody's, if it was handed over by another thread.
     pub(crate) task: Option<usize>,
+    /// Of permits, whose calls it may be for: a thread writes for others of its process, and who each line is for is known when that is told.
+    pub(crate) askers: BTreeSet<usize>,
+    /// Until when the server keeps it, as it was first written, but for the time that the look before took.
+    pub(crate) ends: Nanos,
     pub(crate) sent: Nanos,
     pub(crate) written: Nanos,
     pub(crate) gone: Option<(Nanos, Cause)>,
@@ -174,7 +178,8 @@ impl Judge {
         if let (Some(token), Some(Doer { process, task, sent })) = (&after, by) {
             let task = before.is_none().then_some(task);
             let again = self.tokens.contains_key(token);
-            let written = Token { process, task, sent, written: now, gone: None, again };
+            let askers = BTreeSet::new();
+            let written = Token { process, task, askers, ends: 0, sent, written: now, gone: None, again };
             self.tokens.insert(token.clone(), written);
         }
         if let Some(token) = &before {

@@ -11,12 +11,12 @@ const PROMPT: Nanos = 50 * MILLI;
 #[derive(Debug, Default)]
 pub(crate) struct Keepers {
     tasks: BTreeSet<usize>,
-    /// When something last went wrong: for everybody, and with what the keepers of a process have asked.
+    /// When something last went wrong: for everybody, and with what the keepers of a process have asked, or others for them.
     troubled: Nanos,
     troubles: BTreeMap<usize, Nanos>,
-    /// Which keepers wait for an answer, of which process, and since when.
+    /// Which tasks wait for an answer, keepers and those that may write for them; of which process, and since when.
     asking: BTreeMap<usize, (usize, Nanos)>,
-    /// When a keeper began what it sent then: it may have had to be connected first.
+    /// When such a task began what it sent then: it may have had to be connected first.
     begun: BTreeMap<(usize, Nanos), Nanos>,
     /// Who wants to do something while a renewal is under way, by the process.
     lurking: BTreeMap<usize, usize>,
@@ -37,13 +37,13 @@ impl Keepers {
         self.troubled = self.troubled.max(until);
     }
 
-    /// A task asks the server for something. Tells who is to be woken by that.
-    pub(crate) fn asks(&mut self, task: usize, process: usize, now: Nanos) -> Option<usize> {
-        if !self.has(task) {
+    /// A task asks the server for something; `permits`: of a semaphore, so that it may do so for its keeper. Tells who is to be woken by that.
+    pub(crate) fn asks(&mut self, task: usize, process: usize, permits: bool, now: Nanos) -> Option<usize> {
+        if !self.has(task) && !permits {
             return None;
         }
         self.asking.insert(task, (process, now));
-        self.lurking.remove(&process)
+        if self.has(task) { self.lurking.remove(&process) } else { None }
     }
 
     /// This task is to be woken when the keeper of its process next asks the server for something.

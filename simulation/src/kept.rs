@@ -154,23 +154,20 @@ impl Judge {
         }
     }
 
-    /// A keeper has written a semaphore: the lines that it has changed are renewed, for no longer than any line may be.
-    pub(crate) fn keeper_wrote_lines(&mut self, before: &[Line], after: &[Line], by: Doer, shows: u64) {
+    /// A process has written a semaphore: the lines of what it keeps whose ends it has moved are renewed, be it by its keeper or by another thread,
+    /// which writes for it.
+    pub(crate) fn renewed_lines(&mut self, before: &[Line], after: &[Line], by: Doer) {
         let of = |lines: &[Line], token: &str| lines.iter().find(|line| line.token == token).cloned();
         for line in after {
-            let was = of(before, &line.token);
-            if was.as_ref() != Some(line) {
-                let was = was.map(|line| line.token);
-                self.keeper_wrote(was.as_deref(), Some(&line.token), by);
-            } else if let Some(kept) = self.keeping.all.get_mut(&line.token) {
+            let is_kept = |kept: &&mut Kept| kept.process == by.process;
+            let Some(kept) = self.keeping.all.get_mut(&line.token).filter(is_kept) else { continue };
+            match of(before, &line.token) {
                 // Or it may have been renewed within the same second.
-                let is_its_own = kept.process == by.process;
-                kept.renewed = kept.renewed.max(is_its_own.then_some(by.sent));
-            }
-        }
-        for line in before.iter().filter(|line| line.until > shows) {
-            if of(after, &line.token).is_none() {
-                self.keeper_wrote(Some(&line.token), None, by);
+                Some(was) if was == *line => kept.renewed = kept.renewed.max(Some(by.sent)),
+                was => {
+                    let was = was.map(|line| line.token);
+                    self.keeper_wrote(was.as_deref(), Some(&line.token), by);
+                }
             }
         }
     }

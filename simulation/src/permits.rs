@@ -125,7 +125,7 @@ impl Actor {
         let (task, _, now) = here();
         let (token, permits) = (permit.token().to_string(), permit.permits());
         say(|| format!("has {permits} as {token} for {:.6} s", until.saturating_sub(now) as f64 / 1e9));
-        let hold = with(|world| world.judge.granted_permits(task, token, permits, until));
+        let hold = with(|world| world.judge.granted_permits(task, token, permits, until, now));
         self.make_use_of(Held::Permit(permit), hold, until, lease);
     }
 

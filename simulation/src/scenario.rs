@@ -191,6 +191,7 @@ impl Scenario {
         scenario.keep(&mut chance);
         scenario.unordered = chance.permille(300);
         scenario.build_walls(&mut chance);
+        scenario.crowd(&mut chance);
         scenario
     }
 
@@ -219,6 +220,21 @@ impl Scenario {
     /// Whether some processes do not hear all that is sent to them.
     pub(crate) fn is_deaf(&self) -> bool {
         self.bells_off || self.some_off || self.walls.iter().any(|wall| *wall != Wall::Open)
+    }
+
+    /// In four of ten seeds that have semaphores, processes have many threads, which write for each other, and often there are permits for most of them.
+    fn crowd(&mut self, chance: &mut Chance) {
+        let Semaphores { permits, .. } = &mut self.semaphores;
+        if permits.is_empty() || !chance.permille(400) {
+            return;
+        }
+        let plenty = chance.permille(500);
+        for permits in permits.iter_mut().filter(|_| plenty) {
+            *permits += chance.within(3..20) as u32;
+        }
+        for (_, threads) in &mut self.processes {
+            *threads = chance.within(2..8) as usize;
+        }
     }
 
     /// In four of ten seeds something is kept. What is kept lasts, and so does what goes wrong then.

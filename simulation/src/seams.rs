@@ -58,8 +58,13 @@ impl Store for SimStore {
         };
         let process = me(self.process);
         let task = with(|world| world.current).unwrap_or(usize::MAX);
+        let is_record = |op: &Op<'_>| match op {
+            Op::Put { key, .. } | Op::Get { key } => key.as_str().starts_with("semaphore:"),
+            _ => false,
+        };
+        let permits = ops.iter().any(is_record);
         with(|world| {
-            if let Some(lurking) = world.judge.keepers.asks(task, process, world.now) {
+            if let Some(lurking) = world.judge.keepers.asks(task, process, permits, world.now) {
                 world.wake(lurking);
             }
             if world.judge.keepers.has(task) {

@@ -49,8 +49,10 @@ pub(crate) struct Semaphores {
     calls: BTreeMap<usize, Call>,
     /// Who wants to know how one is: what it was since.
     watches: BTreeMap<usize, (String, BTreeSet<Status>)>,
-    /// What leases a task has asked for, and when.
-    leases: BTreeMap<usize, Vec<(Nanos, Nanos)>>,
+    /// Calls that are over, and when that was: requests for them may still be under way.
+    ended: Vec<(usize, Call, Nanos)>,
+    /// What leases the tasks of a process have asked for, and when.
+    leases: BTreeMap<(usize, usize), Vec<(Nanos, Nanos)>>,
     /// When a task was answered how a semaphore is, and how long that took.
     looks: BTreeMap<(usize, String), Vec<(Nanos, Nanos)>>,
 }
@@ -143,8 +145,8 @@ impl Semaphores {
     }
 
     /// A task asks for a lease.
-    pub(crate) fn leases(&mut self, task: usize, now: Nanos, lease: Nanos) {
-        self.leases.entry(task).or_default().push((now, lease));
+    pub(crate) fn leases(&mut self, process: usize, task: usize, now: Nanos, lease: Nanos) {
+        self.leases.entry((process, task)).or_default().push((now, lease));
     }
 
     /// A task's look at a semaphore was answered. `since`: when it was begun, before any connecting.
@@ -164,10 +166,23 @@ impl Semaphores {
         if counts { last.max(REMEMBERED_LOOK) } else { REMEMBERED_LOOK }
     }
 
-    /// The lease that a request was for which left then.
-    fn lease_at(&self, task: usize, sent: Nanos) -> Nanos {
-        let asked = self.leases.get(&task).map_or(&[][..], |asked| asked);
-        asked.iter().rev().find(|(time, _)| *time <= sent).map_or(0, |&(_, lease)| lease)
+    /// The longest lease that a request of a process may be for which left then.
+    fn lease_at(&self, process: usize, sent: Nanos) -> Nanos {
+        let asked = self.leases.range((process, 0)..=(process, usize::MAX));
+        let last = |asked: &[(Nanos, Nanos)]| {
+            asked.iter().rev().find(|(time, _)| *time <= sent).map_or(0, |&(_, lease)| lease)
+        };
+        asked.map(|(_, asked)| last(asked)).max().unwrap_or(0)
+    }
+
+    /// The calls of a process that a line may be for.
+    fn askers(&self, key: &str, line: &Line, by: Doer) -> impl Iterator<Item = (usize, &Call)> {
+        let ended = self.ended.iter().filter(move |(.., ended)| *ended >= by.sent);
+        let ended = ended.map(|(task, call, _)| (*task, call));
+        let (key, permits) = (key.to_owned(), line.permits);
+        self.calls.iter().map(|(&task, call)| (task, call)).chain(ended).filter(move |(_, call)| {
+            call.is_of(by.process, by.sent) && call.ask.key == key && call.ask.permits == permits
+        })
     }
 }
 
@@ -212,9 +227,9 @@ impl Judge {
                 self.tore_down(key, by);
             }
         }
-        if let (Cause::Command, Some(by)) = (change.cause, by.filter(|by| self.keepers.has(by.task))) {
+        if let (Cause::Command, Some(by)) = (change.cause, by) {
             let lines = |record: &Option<Record>| record.as_ref().map_or(Vec::new(), |it| it.lines.clone());
-            self.keeper_wrote_lines(&lines(&before), &lines(&after), by, server.time());
+            self.renewed_lines(&lines(&before), &lines(&after), by);
         }
         let shows = server.time();
         let lost = change.cause == Cause::Loss || change.cause == Cause::Command && after.is_none();
@@ -238,8 +253,21 @@ impl Judge {
             self.loses(key);
         }
         if let (Some(Doer { process, task, sent }), Some(after)) = (by, &after) {
-            for line in &after.lines {
-                let token = Token { process, task: Some(task), sent, written: now, gone: None, again: false };
+            let took = self.semaphores.look_took(task, key, sent);
+            let askers: Vec<BTreeSet<usize>> = after
+                .lines
+                .iter()
+                .map(|line| {
+                    let is_known = self.tokens.get(&line.token).is_some_and(|known| known.gone.is_none());
+                    let by = Doer { process, task, sent };
+                    let askers = self.semaphores.askers(key, line, by).map(|(task, _)| task);
+                    if is_known { BTreeSet::new() } else { askers.collect() }
+                })
+                .collect();
+            for (line, askers) in after.lines.iter().zip(askers) {
+                let (ends, task) = (server.shows_at(line.until).saturating_sub(took), Some(task));
+                let token =
+                    Token { process, task, askers, ends, sent, written: now, gone: None, again: false };
                 let known = self.tokens.entry(line.token.clone()).or_insert_with(|| token.clone());
                 // The same attempt goes on, after what it had without knowing was lost.
                 if known.gone.is_some() {
@@ -291,8 +319,8 @@ impl Judge {
         }
         let took = self.semaphores.look_took(by.task, key, by.sent);
         let latest = |token: &str| {
-            let kept = self.keeping.lease_of(token).filter(|_| self.keepers.has(by.task));
-            let lease = kept.unwrap_or_else(|| self.semaphores.lease_at(by.task, by.sent));
+            let kept = self.keeping.lease_of(token);
+            let lease = kept.unwrap_or_else(|| self.semaphores.lease_at(by.process, by.sent));
             by.sent + lease + AFTER_THE_LEASE + took + lease / 5000
         };
         let is_new = |line: &&Line| before.line(&line.token).is_none();
@@ -310,7 +338,7 @@ impl Judge {
         let again = |line: &&&Line| {
             let known = self.tokens.get(&line.token);
             known.is_some_and(|it| {
-                it.task != Some(by.task) || matches!(it.gone, None | Some((_, Cause::Command)))
+                it.process != by.process || matches!(it.gone, None | Some((_, Cause::Command)))
             })
         };
         if let Some(line) = new.iter().find(again) {

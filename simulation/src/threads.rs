@@ -20,15 +20,16 @@ impl Threads for SimThreads {
         });
     }
 
-    fn sleep(&self, signal: usize, limit: Duration) {
+    fn sleep(&self, signal: usize, limit: Duration) -> bool {
         let Some((task, process)) = with(|world| world.current.map(|task| (task, world.tasks[task].process)))
         else {
-            return;
+            return false;
         };
         let end = until(process, limit);
         with(|world| world.sleepers.entry(signal).or_default().push(task));
-        world::sleep_until(end);
+        let slept = world::sleep_until(end);
         with(|world| world.wakes_up(signal, task));
+        slept
     }
 
     fn wake_all(&self, signal: usize) {

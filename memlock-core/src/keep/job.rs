@@ -9,7 +9,7 @@ use crate::flaw::{self, Flaw};
 use crate::mutex::{self, Lock};
 use crate::owner::Token;
 use crate::semaphore::{self, Permit};
-use crate::store::{Op, Reply, Route};
+use crate::store::{Failure, Op, Reply, Route};
 
 pub(super) enum Job {
     Lock(Arc<Hold>, Box<mutex::Renewal>),
@@ -84,13 +84,11 @@ impl Job {
     pub(super) fn may_go_on(&self) -> bool {
         let now = self.client().clock().now();
         let lasts = |deadline| now < deadline || flaw::has(Flaw::KeepPastTheEnd);
-        let wanted =
-            |hold: &Hold| (hold.is_kept() || flaw::has(Flaw::KeepWhatWasLetGo)) && !hold.is_at_its_longest();
         match self {
-            Job::Lock(hold, renewal) => lasts(renewal.old_deadline) && wanted(hold),
+            Job::Lock(hold, renewal) => lasts(renewal.old_deadline) && is_wanted(hold),
             Job::Permits(holds, renewals) => {
                 renewals.permits.iter().all(|permit| lasts(permit.old_deadline))
-                    && holds.iter().all(|(hold, _)| wanted(hold))
+                    && holds.iter().all(|(hold, _)| is_wanted(hold))
             }
         }
     }
@@ -128,15 +126,36 @@ impl Job {
                     false
                 }
                 semaphore::Renewed::Gone(gone) => {
-                    for (hold, _) in holds.extract_if(.., |(_, token)| gone.contains(token)) {
-                        if hold.is_kept() {
-                            hold.gone();
-                        }
-                    }
+                    lose(holds, &gone);
                     !holds.is_empty()
                 }
             },
         }
+    }
+
+    /// Whether somebody else was faster to write the semaphore.
+    pub(super) fn is_refused(&self) -> bool {
+        matches!(self, Job::Permits(_, renewals) if renewals.is_refused())
+    }
+
+    /// Renews permits together with what else this process wants of their semaphore.
+    pub(super) fn combine(&mut self) -> std::result::Result<(), Failure> {
+        let Job::Permits(holds, renewals) = self else { return Ok(()) };
+        let of_whom = holds.clone();
+        let wanted = move |token: Token| {
+            let hold = of_whom.iter().find(|(_, its)| *its == token).map(|(hold, _)| hold);
+            hold.is_some_and(|hold| is_wanted(hold))
+        };
+        let combined = renewals.combine(Arc::new(wanted));
+        match &combined {
+            Ok(gone) => {
+                lose(holds, gone);
+                holds.retain(|(_, token)| renewals.permits.iter().any(|permit| permit.token == *token));
+                renewed_all(holds, renewals);
+            }
+            Err(failure) => holds.iter().for_each(|(hold, _)| hold.not_renewed(failure.sent)),
+        }
+        combined.map(|_| ())
     }
 
     /// The step failed. `sent`: but it may have been carried out.
@@ -154,6 +173,20 @@ impl Job {
                     hold.not_renewed(sent && renewals.writes());
                 }
             }
+        }
+    }
+}
+
+/// Whether nobody has let go, nor held it for as long as is allowed.
+fn is_wanted(hold: &Hold) -> bool {
+    (hold.is_kept() || flaw::has(Flaw::KeepWhatWasLetGo)) && !hold.is_at_its_longest()
+}
+
+/// These are not there any more: unless their owners have released them meanwhile, they are lost.
+fn lose(holds: &mut Vec<(Arc<Hold>, Token)>, gone: &[Token]) {
+    for (hold, _) in holds.extract_if(.., |(_, token)| gone.contains(token)) {
+        if hold.is_kept() {
+            hold.gone();
         }
     }
 }

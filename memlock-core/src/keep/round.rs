@@ -75,8 +75,20 @@ fn renew_all(jobs: Vec<Job>) -> Result<()> {
     ended
 }
 
-/// Renews by as few packets as that takes.
+/// Renews by as few packets as that takes. Semaphores that others write at the same time come last, and each by itself.
 fn renew(jobs: &mut Vec<Job>) -> std::result::Result<(), Failure> {
+    let mut refused = Vec::new();
+    let mut renewed = renew_together(jobs, &mut refused);
+    for mut job in refused {
+        match renewed {
+            Ok(()) => renewed = job.combine(),
+            Err(_) => job.failed(false),
+        }
+    }
+    renewed
+}
+
+fn renew_together(jobs: &mut Vec<Job>, refused: &mut Vec<Job>) -> std::result::Result<(), Failure> {
     for _ in 0..PASSES {
         jobs.retain(Job::may_go_on);
         let Some(first) = jobs.first() else { return Ok(()) };
@@ -88,6 +100,7 @@ fn renew(jobs: &mut Vec<Job>) -> std::result::Result<(), Failure> {
                 let came = client.clock().now();
                 let mut replies = replies.into_iter();
                 jobs.retain_mut(|job| replies.next().is_some_and(|reply| job.take(&reply, sent, came)));
+                refused.extend(jobs.extract_if(.., |job| job.is_refused()));
             }
             Err(failure) => {
                 for job in &*jobs {

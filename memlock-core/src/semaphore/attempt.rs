@@ -1,24 +1,26 @@
 //! Acquiring: one acquisition on its way to its permits.
 
 use std::cell::Cell;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::combine::{Combiner, Settled};
+use super::operation::{Acquire, Doubt, Kind, Operation, Outcome, ServerClock};
 use super::permit::{Grant, Permit};
-use super::record::{Gathering, Holding};
-use super::seen::Seen;
-use super::{LIFE, Semaphore, Wrote};
+use super::record::Gathering;
+use super::seen::{Refusal, Seen};
+use super::{Semaphore, Wrote};
 use crate::client::ATTEMPTS;
-use crate::clock::Moment;
-use crate::contention::{ROUNDS, give_way};
-use crate::error::{Error, Result};
+use crate::clock::{Clock, Moment};
+use crate::error::{Error, ErrorKind, Result};
 use crate::flaw::{self, Flaw};
-use crate::lease::covering;
+use crate::fork;
 use crate::owner::Token;
 use crate::store::{Op, Reply};
 use crate::wait::entries::{Request, WaitId};
 use crate::wait::plan;
 use crate::wait::queue::Room;
-use crate::wait::{Goal, Stood};
+use crate::wait::{Goal, Stood, Wait};
 
 /// For how many of the server's seconds newcomers let a waiter for several permits go first, if it does not ask for that
 /// again.
@@ -27,42 +29,78 @@ const GATHERS: u64 = 5;
 /// How often one that goes tries to take off that it gathers, where others write at the same time.
 const MOST_TRIES: usize = 10;
 
+/// For how long somebody waits.
+#[derive(Clone, Copy)]
+pub(super) struct Patience {
+    waits: bool,
+    /// `None`: for ever.
+    until: Option<Moment>,
+}
+
+impl Patience {
+    pub(super) fn of(wait: &Wait<'_>, clock: &dyn Clock) -> Patience {
+        // Whoever tries once does not look at its watch.
+        let waits = !wait.is_once();
+        Patience { waits, until: wait.limit().filter(|_| waits).map(|limit| clock.now() + limit) }
+    }
+}
+
 /// One acquisition on its way: the same token however often it tries.
 pub(super) struct Attempt<'a> {
     semaphore: &'a Semaphore,
     token: Token,
     request: Request,
+    patience: Patience,
+    /// It may wait for permits that this process gives back, before it stands in the queue.
+    parks: bool,
+    in_queue: Option<InQueue<'a>>,
     /// How it was seen last, if that was just now.
     seen: Option<Seen>,
     /// When the last look left.
     looked: Cell<Moment>,
-    /// From when the first request counts its lease whose reply was lost: its permits may be ours without our knowing.
-    in_doubt_since: Option<Moment>,
-    /// When the last such request left.
-    in_doubt_until: Option<Moment>,
+    /// Set when a reply was lost: the permits may be ours without our knowing.
+    in_doubt: Option<Doubt>,
     /// Permits that were granted, and not believed in, could not be given back.
     left: bool,
     /// We stood in the queue as a waiter that may not hear that it is woken.
     unproven: bool,
     /// How it was when it was refused the last time.
-    refusal: &'a Cell<Option<Seen>>,
+    refusal: &'a Cell<Option<Refusal>>,
+}
+
+/// As long as this is there, we count as one that stands in the queue.
+struct InQueue<'a> {
+    combiner: &'a Combiner,
+    process: u64,
+}
+
+impl Drop for InQueue<'_> {
+    fn drop(&mut self) {
+        if fork::generation() == self.process {
+            self.combiner.leaves_queue();
+        }
+    }
 }
 
 impl<'a> Attempt<'a> {
     pub(super) fn new(
         semaphore: &'a Semaphore,
         request: Request,
-        refusal: &'a Cell<Option<Seen>>,
+        patience: Patience,
+        refusal: &'a Cell<Option<Refusal>>,
     ) -> Result<Attempt<'a>> {
+        let parks = patience.waits && request.permits == 1 && request.priority == 0;
         let client = &semaphore.client;
         Ok(Attempt {
             semaphore,
             token: client.identity()?.token(),
             request,
-            seen: semaphore.recall(),
+            patience,
+            parks,
+            in_queue: None,
+            seen: None,
             looked: Cell::new(client.clock().now()),
-            in_doubt_since: None,
-            in_doubt_until: None,
+            in_doubt: None,
             left: false,
             unproven: false,
             refusal,
@@ -75,21 +113,12 @@ impl<'a> Attempt<'a> {
 
     /// Until when to look for what a request without a reply may have left.
     pub(super) fn stray_until(&self) -> Option<Moment> {
-        self.in_doubt_until.map(|sent| self.semaphore.lease.gone(sent))
+        self.in_doubt.map(|doubt| self.semaphore.lease.gone(doubt.until))
     }
 
     /// Whether something of ours may be on the server, or on its way there.
     pub(super) fn may_have_left_something(&self) -> bool {
-        self.left || self.in_doubt_since.is_some()
-    }
-
-    /// What the semaphore is now, which is set up if there is none.
-    fn look(&self) -> Result<Option<Seen>> {
-        let semaphore = self.semaphore;
-        match semaphore.look()? {
-            Some(seen) => Ok(Some(seen)),
-            None => semaphore.create(semaphore.client.identity()?.token(), covering(LIFE)),
-        }
+        self.left || self.in_doubt.is_some()
     }
 
     /// Whether we may take what we want.
@@ -101,27 +130,29 @@ impl<'a> Attempt<'a> {
             && (!overtakes || flaw::has(Flaw::OvertakeGatherers))
     }
 
-    /// Whether there will ever be as many as we want.
-    fn check(&self, seen: &Seen) -> Result<()> {
-        self.semaphore.agree(&seen.record)?;
+    /// Whether there will ever be as many as we want, of `number`.
+    fn check(&self, number: u32) -> Result<()> {
+        self.semaphore.agree(number)?;
         let wanted = self.request.permits;
-        if wanted <= seen.record.permits {
+        if wanted <= number {
             return Ok(());
         }
         Err(Error::invalid(format!(
-            "{wanted} permits were asked for at once, and there are {}: they will never be available.",
-            seen.record.permits
+            "{wanted} permits were asked for at once, and there are {number}: they will never be available."
         )))
     }
 
-    fn grant(&mut self, seen: Option<Seen>, grant: Grant, slow: bool) -> Result<Permit> {
+    fn grant(&mut self, grant: Grant, clock: ServerClock) -> Result<Permit> {
         let late = flaw::has(Flaw::PermitDeadlineFromReply);
         let counted_from = if late { self.semaphore.client.clock().now() } else { grant.counted_from };
-        let mut permit = Permit::new(self.semaphore.clone(), Grant { counted_from, ..grant }, seen);
-        if slow
-            && !flaw::has(Flaw::BelieveSlowGrants)
-            && let Err(error) = permit.believe_the_server()
-        {
+        let mut permit = Permit::new(self.semaphore.clone(), Grant { counted_from, ..grant });
+        let believed = match clock {
+            ServerClock::Runs => Ok(()),
+            _ if flaw::has(Flaw::BelieveSlowGrants) => Ok(()),
+            ServerClock::KeepsUntil(until) => permit.believe(until),
+            ServerClock::MayStand => permit.believe_the_server(),
+        };
+        if let Err(error) = believed {
             self.left = match permit.release() {
                 Ok(_) => self.may_have_left_something(),
                 Err(_) => {
@@ -132,10 +163,100 @@ impl<'a> Attempt<'a> {
             let error = if self.left { Error::unsettled(Some(error), "semaphore") } else { error };
             // That token is used up.
             let (left, unproven) = (self.left, self.unproven);
-            *self = Attempt { left, unproven, ..Attempt::new(self.semaphore, self.request, self.refusal)? };
+            let anew = Attempt::new(self.semaphore, self.request, self.patience, self.refusal)?;
+            *self = Attempt { left, unproven, ..anew };
             return Err(error);
         }
         Ok(permit)
+    }
+
+    /// What is to be done about what came of it.
+    fn come_of(
+        &mut self,
+        mut outcome: Outcome,
+        called: bool,
+        enough: &dyn Fn() -> bool,
+    ) -> Result<Option<Permit>> {
+        let semaphore = self.semaphore;
+        for _ in 0..ATTEMPTS {
+            match outcome {
+                Outcome::Granted { of, permits, counted_from, clock, number } => {
+                    semaphore.agreed.store(number, Ordering::Relaxed);
+                    let grant = Grant { token: self.token, permits, counted_from, semaphore: of };
+                    return self.grant(grant, clock).map(Some);
+                }
+                Outcome::NoRoom { refusal } => {
+                    if let Some(refusal) = refusal {
+                        self.check(refusal.permits)?;
+                        self.refusal.set(Some(refusal));
+                    }
+                    match self.park(called, enough) {
+                        Some(parked) => outcome = parked,
+                        None => return Ok(None),
+                    }
+                }
+                // If it is right after all, another thread has agreed on another number meanwhile.
+                Outcome::Unfit { number } => {
+                    self.check(number)?;
+                    outcome = self.submit(called, enough);
+                }
+                Outcome::Missing => return Err(semaphore.not_found()),
+                Outcome::Failed(error) => return Err(error),
+                Outcome::Unsettled(error) => return Err(Error::unsettled(error, "semaphore")),
+                Outcome::Released { .. } | Outcome::Extended { .. } | Outcome::Gone { .. } => {
+                    let text = "An acquisition was answered as another step.";
+                    return Err(Error::new(ErrorKind::Internal, text));
+                }
+            }
+        }
+        Err(Error::unsettled(None, "semaphore"))
+    }
+
+    /// Has it tried once, together with what other threads of this process want.
+    fn submit(&mut self, called: bool, enough: &dyn Fn() -> bool) -> Outcome {
+        let semaphore = self.semaphore;
+        let kind = Kind::Acquire(self.acquire(called));
+        let operation = Operation { until: self.patience.until, ..Operation::new(kind, self.in_doubt) };
+        let settled = semaphore.combiner().submit(semaphore, operation, self.seen.take(), enough);
+        self.take(settled)
+    }
+
+    /// Waits for what this process gives back, once. `None` if nothing came of it.
+    fn park(&mut self, called: bool, enough: &dyn Fn() -> bool) -> Option<Outcome> {
+        let may = std::mem::take(&mut self.parks) && !called && self.in_doubt.is_none();
+        if !may {
+            return None;
+        }
+        let semaphore = self.semaphore;
+        let combiner = semaphore.combiner();
+        let kind = Kind::Acquire(self.acquire(called));
+        let operation = Operation { until: self.patience.until, ..Operation::new(kind, None) };
+        let settled = combiner.park(semaphore, operation, enough);
+        if settled.in_queue {
+            self.in_queue = Some(InQueue { combiner, process: fork::generation() });
+            return None;
+        }
+        Some(self.take(settled))
+    }
+
+    fn take(&mut self, settled: Settled) -> Outcome {
+        (self.token, self.in_doubt) = (settled.token.unwrap_or(self.token), settled.in_doubt);
+        settled.outcome
+    }
+
+    fn acquire(&self, called: bool) -> Acquire {
+        let semaphore = self.semaphore;
+        let Request { permits, priority, .. } = self.request;
+        let agreed = semaphore.agreed.load(Ordering::Relaxed);
+        Acquire {
+            token: self.token,
+            permits,
+            priority,
+            called,
+            lease: semaphore.lease,
+            expected: semaphore.permits.filter(|_| agreed == 0),
+            set_up_with: semaphore.number(),
+        }
     }
 
     /// Lets newcomers know that we want several at once, as long as we look at it.
@@ -150,7 +271,7 @@ impl<'a> Attempt<'a> {
             let Request { priority, .. } = self.request;
             let until = seen.now.saturating_add(GATHERS);
             seen.record.gathering = Some(Gathering { token: self.token, priority, until });
-            let _ = self.semaphore.write(seen, &[]);
+            let _ = self.semaphore.write(seen);
         }
     }
 
@@ -164,7 +285,7 @@ impl<'a> Attempt<'a> {
             }
             let mut without = now.clone();
             without.record.gathering = None;
-            match self.semaphore.write(without, &[]) {
+            match self.semaphore.write(without) {
                 Ok(Wrote { done: false, after, .. }) => {
                     let Some(seen) = after.or_else(|| self.semaphore.look().ok().flatten()) else { break };
                     now = seen;
@@ -181,96 +302,18 @@ impl Goal for Attempt<'_> {
     type Ask = ();
     type Got = Permit;
 
-    fn attempt(&mut self, called: bool, enough: &dyn Fn() -> bool) -> Result<Option<Permit>> {
-        let semaphore = self.semaphore;
-        let client = &semaphore.client;
-        // Some of our own strays may be what is in the way.
-        client.take_off_strays(semaphore.route);
-        let now = client.clock().now();
-        let mut known = self.seen.take().filter(|seen| self.in_doubt_since.is_none() && seen.is_usable(now));
-        let mut remembered = known.is_some();
-        let (mut error, mut failures) = (None, 0);
-        for round in 0..ROUNDS {
-            let looked = match known.take() {
-                Some(seen) => Ok(Some(seen)),
-                None => self.look(),
-            };
-            let mut seen = match looked {
-                Ok(Some(seen)) => seen,
-                Ok(None) if failures + 1 < ATTEMPTS => {
-                    failures += 1;
-                    continue;
-                }
-                Ok(None) => break,
-                Err(failed) if self.in_doubt_since.is_none() => return Err(failed),
-                Err(failed) => {
-                    error = Some(failed);
-                    break;
-                }
-            };
-            // What is only remembered may have changed.
-            if std::mem::take(&mut remembered) && (self.check(&seen).is_err() || !self.fits(&seen, called)) {
-                continue;
-            }
-            self.check(&seen)?;
-            if let Some(holding) = seen.record.held_by(self.token) {
-                let counted_from = self.in_doubt_since.unwrap_or(seen.sent);
-                let (permits, slow) = (holding.permits, seen.is_slow());
-                let grant = Grant { token: self.token, permits, counted_from, semaphore: seen.record.token };
-                return self.grant(None, grant, slow).map(Some);
-            }
-            if !self.fits(&seen, called) {
-                // By now it has another version than the one that a lost request was for.
-                (self.in_doubt_since, self.in_doubt_until) = (None, None);
-                self.refusal.set(Some(seen));
-                return Ok(None);
-            }
-            let sent = client.clock().now();
-            let (until, counted_from) = seen.lease(semaphore.lease, sent);
-            let identity = client.identity()?;
-            let (host, since) = (identity.host(), client.clock().unix_seconds());
-            let permits = self.request.permits;
-            let holding = Holding::new(self.token, permits, until, host, std::process::id(), since);
-            seen.record.take(seen.now, holding);
-            let (of, slow) = (seen.record.token, seen.is_slow());
-            match semaphore.write(seen, &[]) {
-                Ok(Wrote { done, after, .. }) => {
-                    if done || flaw::has(Flaw::ChangedIsGranted) {
-                        let doubt = self.in_doubt_since.unwrap_or(counted_from);
-                        let counted_from = counted_from.min(doubt);
-                        let grant = Grant { token: self.token, permits, counted_from, semaphore: of };
-                        return self.grant(after, grant, slow).map(Some);
-                    }
-                    // Somebody else was faster, and here is what it made of it.
-                    known = after;
-                    if give_way(client, round)? {
-                        known = None;
-                        if self.in_doubt_since.is_none() && enough() {
-                            return Ok(None);
-                        }
-                    }
-                }
-                Err(failure) => {
-                    if failure.sent {
-                        self.in_doubt_since.get_or_insert(counted_from);
-                        self.in_doubt_until = Some(sent);
-                    }
-                    if self.in_doubt_since.is_none() {
-                        return Err(failure.error);
-                    }
-                    if flaw::has(Flaw::ForgetLostPermits) {
-                        (self.in_doubt_since, self.in_doubt_until) = (None, None);
-                        self.token = client.identity()?.token();
-                    }
-                    failures += 1;
-                    error = Some(failure.error);
-                    if failures == ATTEMPTS || enough() {
-                        break;
-                    }
-                }
-            }
+    fn attempt_within(&mut self, enough: &dyn Fn() -> bool) -> Result<Option<Permit>> {
+        match self.park(false, enough) {
+            Some(outcome) => self.come_of(outcome, false, enough),
+            None => Ok(None),
         }
-        Err(Error::unsettled(error, "semaphore"))
+    }
+
+    fn attempt(&mut self, called: bool, enough: &dyn Fn() -> bool) -> Result<Option<Permit>> {
+        // Some of our own strays may be what is in the way.
+        self.semaphore.client.take_off_strays(self.semaphore.route);
+        let outcome = self.submit(called, enough);
+        self.come_of(outcome, called, enough)
     }
 
     fn look(&self) -> Op<'_> {
@@ -283,7 +326,7 @@ impl Goal for Attempt<'_> {
             // The next attempt sets it up, or says that it is not there.
             return Ok(plan::Seen::Free);
         };
-        self.check(&seen)?;
+        self.check(seen.record.permits)?;
         // Ours, by a request without a reply: the next attempt finds that out.
         if seen.record.held_by(self.token).is_some() {
             return Ok(plan::Seen::Free);
@@ -298,7 +341,7 @@ impl Goal for Attempt<'_> {
         if first && (self.request.permits > 1 || self.unproven) {
             self.gather(&seen);
         }
-        self.refusal.set(Some(seen));
+        self.refusal.set(Some(seen.refusal()));
         Ok(plan::Seen::Held { rings: true, left })
     }
 

@@ -62,12 +62,12 @@ impl Semaphore {
         for _ in 0..ROUNDS {
             let seen = match self.look()? {
                 Some(seen) => seen,
-                None => match self.create(token, life)? {
+                None => match self.create(token, life, self.number().ok_or_else(|| self.not_found())?)? {
                     Some(seen) => seen,
                     None => continue,
                 },
             };
-            self.agree(&seen.record)?;
+            self.agree(seen.record.permits)?;
             return Ok(if seen.record.token == token { SetUp::Created } else { SetUp::Joined });
         }
         Err(Error::unsettled(None, "semaphore"))
@@ -142,7 +142,7 @@ impl Semaphore {
                 return Ok(before);
             }
             seen.record.permits = permits;
-            match self.write(seen, &[]) {
+            match self.write(seen) {
                 Ok(Wrote { done: true, .. }) => {}
                 Ok(_) => {
                     give_way(&self.client, round)?;

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::Semaphore;
+use super::operation::Wakes;
 use super::seen::Seen;
 use super::settle::{Settled, Step};
+use super::{Semaphore, leave};
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::contention::{ROUNDS, give_way};
@@ -17,7 +18,7 @@ use crate::mutex::{Extension, Release};
 use crate::name::Key;
 use crate::owner::Token;
 use crate::report::{self, LeaseState, Report};
-use crate::store::{Item, Op, Reply, Route};
+use crate::store::{Op, Reply, Route};
 use crate::wait::Waker;
 use crate::wait::entries::WaitId;
 use crate::wait::queue::Queue;
@@ -47,8 +48,6 @@ pub struct Permit {
     pub(super) release_in_doubt: bool,
     /// The owner has tried to release them in vain: their drop does not try again.
     release_failed: bool,
-    /// How the semaphore was when they were granted, if nobody else was using it.
-    pub(super) seen: Option<Seen>,
     /// Under which ids we stood in the queue; they are taken off when we let go.
     pub(super) stood: Vec<WaitId>,
 }
@@ -64,7 +63,7 @@ pub(super) struct Grant {
 }
 
 impl Permit {
-    pub(super) fn new(semaphore: Semaphore, grant: Grant, seen: Option<Seen>) -> Permit {
+    pub(super) fn new(semaphore: Semaphore, grant: Grant) -> Permit {
         let Grant { token, permits, counted_from, semaphore: of } = grant;
         let lease = semaphore.lease;
         Permit {
@@ -80,7 +79,6 @@ impl Permit {
             lost: false,
             release_in_doubt: false,
             release_failed: false,
-            seen,
             stood: Vec::new(),
         }
     }
@@ -165,8 +163,10 @@ impl Permit {
         let settled = settled.map_err(|error| self.said("Releasing", error))?;
         self.held = false;
         let released = match settled {
-            Settled::Taken { room, queue } => {
-                self.hand_on(queue, room);
+            Settled::Taken { wakes } => {
+                if let Some(wakes) = wakes {
+                    self.hand_on(wakes);
+                }
                 Release::Released
             }
             Settled::Lost => {
@@ -217,7 +217,12 @@ impl Permit {
         let sent = seen.map_or_else(|| self.semaphore.client.clock().now(), |seen| seen.sent);
         // The server's clock may be behind when it is read.
         let certain = kept.unwrap_or(Duration::ZERO).saturating_sub(crate::lease::CLOCK_ERROR);
-        self.deadline = self.deadline.min(sent + certain);
+        self.believe(sent + certain)
+    }
+
+    /// Counts on them no longer than that.
+    pub(super) fn believe(&mut self, until: Moment) -> Result<()> {
+        self.deadline = self.deadline.min(until);
         if self.remaining().is_zero() {
             return Err(Error::new(
                 ErrorKind::Unreachable,
@@ -239,35 +244,24 @@ impl Permit {
     }
 
     /// Takes our entries off the queue, if there are any left, and rings those next for whom there is room. False if the server did not
-    /// answer: then the entries are taken off at a later contact.
+    /// answer: then the entries are taken off at a later contact. Where another thread of this process is doing so, it does it for us, too.
     pub(super) fn leave_the_line(&mut self) -> bool {
         let stood = std::mem::take(&mut self.stood);
-        let Semaphore { client, route, key, .. } = &self.semaphore;
-        let queue = Queue { client, route: *route, key: &key.waiters() };
-        match queue.leave(&stood, Op::Get { key }) {
-            Ok(_) => {
-                ring_next(client, *route, key);
-                true
-            }
-            Err(failure) => {
-                log::debug!("The queue could not be left: {}", failure.error);
-                client.semaphore_waiters().leave_behind(key, &stood);
-                false
-            }
-        }
+        leave::leave(&self.semaphore, stood)
     }
 
-    /// So many are available now, of which we gave some back: rings the first ones who wait.
-    fn hand_on(&self, queue: Option<Item>, room: u32) {
+    /// Wakes the first waiters for whom there is room now.
+    fn hand_on(&self, wakes: Wakes) {
+        let Wakes { queue, room, freed, stood } = wakes;
         let Semaphore { client, route, key, .. } = &self.semaphore;
         let hall = client.semaphore_waiters();
         let at = Queue { client, route: *route, key: &key.waiters() };
         let waker = Waker::new(client, hall, key);
-        let handed = queue.map(|queue| at.hand_on_all(queue, room, self.permits, &self.stood, &waker));
+        let handed = queue.map(|queue| at.hand_on_all(queue, room, freed, &stood, &waker));
         let handed = handed.unwrap_or_default();
         hall.let_go(key, handed, client.clock().now());
         if handed.stuck {
-            hall.leave_behind(key, &self.stood);
+            hall.leave_behind(key, &stood);
         }
     }
 
@@ -358,7 +352,7 @@ pub(crate) fn take_off(client: &Client, route: Route, key: &Key, token: Token) -
             return Ok(false);
         }
         seen.record.give_back(token);
-        if semaphore.write(seen, &[]).map_err(|failure| failure.error)?.done {
+        if semaphore.write(seen).map_err(|failure| failure.error)?.done {
             return Ok(true);
         }
         give_way(client, round)?;

@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
+use super::operation::{Extend, Kind, Operation, Outcome, Renewing, Wanted};
 use super::permit::Permit;
 use super::seen::Seen;
 use super::{SLOW_LOOK, Semaphore};
 use crate::clock::Moment;
+use crate::error::Error;
 use crate::flaw::{self, Flaw};
 use crate::lease::{CLOCK_ERROR, Lease, Ttl};
 use crate::name::Key;
 use crate::owner::Token;
-use crate::store::{Op, Reply, Route};
+use crate::store::{Failure, Op, Reply, Route};
 
 /// A renewal on its way.
 pub(crate) struct Renewals {
@@ -19,17 +21,8 @@ pub(crate) struct Renewals {
     step: Step,
     /// A look took so long that it was repeated.
     looked_again: bool,
-}
-
-/// One holding's part in it.
-#[derive(Clone, Copy)]
-pub(crate) struct Renewing {
-    pub(crate) token: Token,
-    lease: Lease,
-    /// Until when the old lease lasts.
-    pub(crate) old_deadline: Moment,
-    /// Until when the new one does, once it is written.
-    pub(crate) deadline: Moment,
+    /// Somebody else was faster to write it.
+    refused: bool,
 }
 
 enum Step {
@@ -81,14 +74,18 @@ impl Renewals {
     pub(crate) fn take(&mut self, reply: &Reply, sent: Moment) -> Renewed {
         match std::mem::replace(&mut self.step, Step::Look) {
             Step::Put { seen, .. } if *reply == Reply::Written => {
+                // `touch` has counted it.
+                self.semaphore.remember_written((seen.record.token, seen.record.serial));
                 if !seen.is_slow() {
                     return Renewed::All;
                 }
                 self.step = Step::Believe;
                 Renewed::Gone(Vec::new())
             }
-            // Somebody else was faster.
-            Step::Put { .. } => Renewed::Gone(Vec::new()),
+            Step::Put { .. } => {
+                self.refused = true;
+                Renewed::Gone(Vec::new())
+            }
             step => {
                 let mut seen = match self.semaphore.note(reply, sent) {
                     Ok(Some(seen)) => seen,
@@ -102,11 +99,7 @@ impl Renewals {
                     })
                     .collect();
                 if let Step::Believe = step {
-                    for permit in &mut self.permits {
-                        let until = seen.record.held_by(permit.token).map_or(0, |holding| holding.until);
-                        let kept = Duration::from_secs(until.saturating_sub(seen.now));
-                        permit.deadline = permit.deadline.min(seen.sent + kept.saturating_sub(CLOCK_ERROR));
-                    }
+                    self.believe(&seen);
                     if gone.is_empty() {
                         return Renewed::All;
                     }
@@ -131,6 +124,54 @@ impl Renewals {
         }
     }
 
+    /// Counts on no more than that shows.
+    fn believe(&mut self, seen: &Seen) {
+        for permit in &mut self.permits {
+            let until = seen.record.held_by(permit.token).map_or(0, |holding| holding.until);
+            let kept = Duration::from_secs(until.saturating_sub(seen.now));
+            permit.deadline = permit.deadline.min(seen.sent + kept.saturating_sub(CLOCK_ERROR));
+        }
+    }
+
+    /// Whether somebody else was faster: then it is to be renewed together with what else this process wants of the semaphore.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.refused
+    }
+
+    /// Renews them in one write with what other threads of this process want. Those that are left in `permits` afterwards are renewed, and those
+    /// that are given are gone; others are not `wanted` any more.
+    ///
+    /// # Errors
+    /// With `sent`, when they may be renewed all the same.
+    pub(crate) fn combine(&mut self, wanted: Wanted) -> Result<Vec<Token>, Failure> {
+        let renewing = std::mem::take(&mut self.permits);
+        let extend = Extend { renewing, wanted: Some(wanted), gone: Vec::new() };
+        let operation = Operation::new(Kind::Extend(extend), None);
+        let settled = self.semaphore.combiner().submit(&self.semaphore, operation, None, &|| false);
+        let unsettled = |error| Failure { error: Error::unsettled(error, "semaphore"), sent: true };
+        match settled.outcome {
+            Outcome::Extended { asks } => {
+                self.permits = settled.renewing;
+                if asks && !flaw::has(Flaw::BelieveSlowRenewals) {
+                    match self.semaphore.look() {
+                        Ok(Some(seen)) => self.believe(&seen),
+                        Ok(None) => self.permits.clear(),
+                        Err(error) => return Err(unsettled(Some(error))),
+                    }
+                }
+                Ok(settled.gone)
+            }
+            Outcome::Gone { .. } => {
+                let gone = settled.renewing.iter().map(|permit| permit.token);
+                Ok(gone.chain(settled.gone).collect())
+            }
+            Outcome::Failed(error) => Err(Failure { error, sent: false }),
+            Outcome::Unsettled(error) => Err(unsettled(error)),
+            // A child that a callback made: it keeps nothing.
+            _ => Ok(Vec::new()),
+        }
+    }
+
     /// Takes another one of the same semaphore along.
     pub(crate) fn join(&mut self, permit: &mut Permit) -> bool {
         let renewing = permit.renewing();
@@ -143,7 +184,8 @@ impl Permit {
     /// Begins a renewal. `None` when there is nothing to renew.
     pub(crate) fn renewal(&mut self) -> Option<Renewals> {
         let permits = vec![self.renewing()?];
-        Some(Renewals { semaphore: self.semaphore.clone(), permits, step: Step::Look, looked_again: false })
+        let (semaphore, step) = (self.semaphore.clone(), Step::Look);
+        Some(Renewals { semaphore, permits, step, looked_again: false, refused: false })
     }
 
     fn renewing(&mut self) -> Option<Renewing> {
@@ -159,7 +201,6 @@ impl Permit {
     /// It was renewed.
     pub(crate) fn renewed(&mut self, deadline: Moment) {
         self.deadline = self.deadline.max(deadline);
-        self.seen = None;
     }
 
     /// They are not ours any more: see [`Lock::lose`](crate::Lock::lose).

@@ -17,6 +17,15 @@ const RECENT: Duration = Duration::from_millis(50);
 /// What was read longer ago is not written over without a look.
 const STALE: Duration = Duration::from_secs(60);
 
+/// How a semaphore was when it was refused.
+#[derive(Clone, Debug)]
+pub(super) struct Refusal {
+    /// How many permits there are, and how many of them were available.
+    pub(super) permits: u32,
+    pub(super) available: u32,
+    pub(super) holder: SeenHolder,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) record: Record,
@@ -48,13 +57,15 @@ impl Seen {
         Some(Seen { record, version: item.version, now, sent, took: came.since(sent) })
     }
 
-    /// Who holds permits of it.
-    pub(super) fn holder(&self) -> SeenHolder {
-        let mut live = self.record.holdings.iter().filter(|holding| holding.until > self.now);
-        live.next().map_or(SeenHolder::Unknown, |first| {
+    /// What those are told who cannot have what they want.
+    pub(super) fn refusal(&self) -> Refusal {
+        let Seen { record, now, .. } = self;
+        let mut live = record.holdings.iter().filter(|holding| holding.until > *now);
+        let holder = live.next().map_or(SeenHolder::Unknown, |first| {
             let (host, pid, _) = first.who();
             SeenHolder::Memlock { host, pid, others: live.count() }
-        })
+        });
+        Refusal { permits: record.permits, available: record.available(*now), holder }
     }
 
     /// Whether the server took so long to answer that it may have stood still, and its clock with it.

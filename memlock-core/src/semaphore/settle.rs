@@ -2,16 +2,13 @@
 
 use std::time::Duration;
 
-use super::Wrote;
+use super::operation::{Extend, Kind, Operation, Outcome, Release, Renewing, Wakes};
 use super::permit::Permit;
-use super::seen::Seen;
-use crate::client::ATTEMPTS;
 use crate::clock::Moment;
-use crate::contention::{ROUNDS, give_way};
 use crate::error::{Error, ErrorKind, Result};
 use crate::flaw::{self, Flaw};
 use crate::lease::Lease;
-use crate::store::{Item, Op, Reply};
+use crate::owner::Token;
 
 /// How long a request may be under way, for the purpose of looking for what it left.
 pub(super) const LATEST_ARRIVAL: Duration = Duration::from_secs(10);
@@ -25,8 +22,8 @@ pub(super) enum Step {
 
 /// What came of a step.
 pub(super) enum Settled {
-    /// It was taken. After a release: how many are available, and the queue, if there is one.
-    Taken { room: u32, queue: Option<Item> },
+    /// It was taken. After a release: what is to be done for those who wait, unless another caller of the batch does it.
+    Taken { wakes: Option<Wakes> },
     /// The permits were not ours any more.
     Lost,
 }
@@ -35,98 +32,52 @@ impl Permit {
     /// Takes a step that only the holder may take.
     pub(super) fn settle(&mut self, step: Step) -> Result<Settled> {
         let semaphore = self.semaphore.clone();
-        let clock = semaphore.client.clock();
-        let queue_key = semaphore.key.waiters();
-        let now = clock.now();
-        let mut known = self.seen.take().filter(|seen| seen.is_usable(now));
-        let (mut error, mut failures) = (None, 0);
-        for round in 0..ROUNDS {
-            let looked = match known.take() {
-                Some(seen) => Ok(Some(seen)),
-                None => semaphore.look(),
-            };
-            let mut seen = match looked {
-                Ok(Some(seen)) => seen,
-                Ok(None) => return Ok(self.gone(step, None)),
-                Err(failed) if error.is_none() => {
-                    let in_doubt = self.release_in_doubt && failed.is_outage();
-                    return Err(if in_doubt { Error::unsettled(Some(failed), "semaphore") } else { failed });
-                }
-                Err(failed) => return Err(Error::unsettled(Some(failed), "semaphore")),
-            };
-            if seen.record.held_by(self.token).is_none() {
-                if !flaw::has(Flaw::ReleaseAnyPermit) {
-                    return Ok(self.gone(step, Some(&seen)));
-                }
-                if let Some(other) = seen.record.holdings.first().map(|holding| holding.token) {
-                    seen.record.give_back(other);
-                }
+        let kind = match step {
+            Step::Release => Kind::Release(Release { token: self.token, stood: self.stood.clone() }),
+            Step::Extend(lease) => {
+                // Whoever asks for that says itself that it is still wanted.
+                let old_deadline = Moment::from_boot(Duration::MAX);
+                let renewing = Renewing { token: self.token, lease, old_deadline, deadline: self.deadline };
+                Kind::Extend(Extend { renewing: vec![renewing], wanted: None, gone: Vec::new() })
             }
-            let now = clock.now();
-            let slow = seen.is_slow();
-            let deadline = match step {
-                Step::Release => {
-                    seen.record.give_back(self.token);
-                    self.deadline
-                }
-                Step::Extend(lease) => {
-                    let (until, counted_from) = seen.lease(lease, now);
-                    seen.record.extend(self.token, until);
-                    // It may reach the server at any time until its reply is given up.
-                    self.server_until = self.server_until.max(lease.gone(now) + LATEST_ARRIVAL);
-                    lease.deadline(counted_from)
-                }
-            };
-            let queue = [Op::Get { key: &queue_key }];
-            let more = if matches!(step, Step::Release) { &queue[..] } else { &[] };
-            match semaphore.write(seen, more) {
-                Ok(Wrote { done: false, after, .. }) => {
-                    known = if give_way(&semaphore.client, round)? { None } else { after };
-                }
-                Ok(Wrote { room, replies, after, .. }) => {
-                    let queue = match replies.into_iter().next() {
-                        Some(Reply::Value(item)) => Some(item),
-                        _ => None,
-                    };
-                    match step {
-                        Step::Release => semaphore.memory().seen = after,
-                        Step::Extend(lease) => {
-                            (self.seen, self.last_lease) = (after, lease);
-                            let late = flaw::has(Flaw::ExtensionFromReply);
-                            let deadline =
-                                deadline + if late { clock.now().since(now) } else { Duration::ZERO };
-                            let before = std::mem::replace(&mut self.deadline, deadline);
-                            if slow {
-                                self.believe_if_it_lasts(before)?;
-                            }
-                        }
-                    }
-                    return Ok(Settled::Taken { room, queue });
-                }
-                Err(failure) if !failure.sent && error.is_none() => {
-                    // This one changed nothing; an earlier one may have.
-                    let in_doubt = self.release_in_doubt;
-                    return Err(if in_doubt {
-                        Error::unsettled(Some(failure.error), "semaphore")
-                    } else {
-                        failure.error
-                    });
-                }
-                Err(failure) => {
-                    if failure.sent {
-                        // It may be the shorter lease that counts from now on.
-                        self.deadline = self.deadline.min(deadline);
-                        self.release_in_doubt |= matches!(step, Step::Release);
-                    }
-                    failures += 1;
-                    error = Some(failure.error);
-                    if failures == ATTEMPTS {
-                        break;
-                    }
-                }
+        };
+        let settled = semaphore.combiner().submit(&semaphore, Operation::new(kind, None), None, &|| false);
+        if let Some(doubt) = settled.in_doubt {
+            match step {
+                Step::Release => self.release_in_doubt = true,
+                // It may be the shorter lease that counts from now on.
+                Step::Extend(lease) => self.deadline = self.deadline.min(lease.deadline(doubt.since)),
             }
         }
-        Err(Error::unsettled(error, "semaphore"))
+        let clock = semaphore.client.clock();
+        if let Step::Extend(lease) = step {
+            // It may reach the server at any time until its reply is given up.
+            self.server_until = self.server_until.max(lease.gone(clock.now()) + LATEST_ARRIVAL);
+        }
+        match settled.outcome {
+            Outcome::Released { wakes } => Ok(Settled::Taken { wakes }),
+            Outcome::Extended { asks } => match (settled.renewing.first(), step) {
+                (Some(renewing), Step::Extend(lease)) => {
+                    let late = flaw::has(Flaw::ExtensionFromReply);
+                    let deadline = if late { lease.deadline(clock.now()) } else { renewing.deadline };
+                    let before = std::mem::replace(&mut self.deadline, deadline);
+                    self.last_lease = lease;
+                    if asks {
+                        self.believe_if_it_lasts(before)?;
+                    }
+                    Ok(Settled::Taken { wakes: None })
+                }
+                _ => Ok(Settled::Lost),
+            },
+            Outcome::Gone { instead } => Ok(self.gone(step, instead)),
+            Outcome::Failed(error) if self.release_in_doubt && error.is_outage() => {
+                Err(Error::unsettled(Some(error), "semaphore"))
+            }
+            Outcome::Failed(error) => Err(error),
+            Outcome::Unsettled(error) => Err(Error::unsettled(error, "semaphore")),
+            // A child that a callback made: it holds nothing.
+            _ => Ok(Settled::Lost),
+        }
     }
 
     /// After an extension that may have been reckoned from a clock that stood still: counts on no more than the server's clock
@@ -141,12 +92,13 @@ impl Permit {
 
     /// Our permits are not there. If an earlier release of ours got no reply, it was most likely that which gave them back: but not
     /// if it is another semaphore, nor if our lease was over before.
-    fn gone(&self, step: Step, seen: Option<&Seen>) -> Settled {
-        let same = seen.filter(|seen| seen.record.token == self.of);
+    fn gone(&self, step: Step, instead: Option<(Token, u32)>) -> Settled {
+        let same = instead.filter(|(token, _)| *token == self.of);
         let in_time = self.semaphore.client.clock().now() < self.deadline;
         match (step, same) {
-            (Step::Release, Some(seen)) if self.release_in_doubt && in_time => {
-                Settled::Taken { room: seen.record.available(seen.now), queue: None }
+            (Step::Release, Some((_, room))) if self.release_in_doubt && in_time => {
+                let wakes = Wakes { queue: None, room, freed: self.permits, stood: self.stood.clone() };
+                Settled::Taken { wakes: Some(wakes) }
             }
             _ => Settled::Lost,
         }

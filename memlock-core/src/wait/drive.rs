@@ -52,19 +52,21 @@ pub(crate) fn wait_for<G: Goal>(goal: &mut G, wait: &Wait<'_>, at: &Place<'_, G>
     let known = at.hall.come(at.key, began);
     let deadline = wait.limit.map(|limit| began + limit);
     let enough = || interrupted() || deadline.is_some_and(|deadline| at.client.clock().now() >= deadline);
-    let first = match known {
-        Some(_) => None,
-        None => match goal.attempt(false, &enough) {
-            Ok(Some(got)) => return Ok(Waited::Done(got)),
-            Ok(None) => Some(Event::Missed),
-            Err(error) if !goal.can_go_on_after(&error) => return Err(error),
-            Err(error) if error.kind() == ErrorKind::Unknown && interrupted() => {
-                return Ok(Waited::Interrupted);
-            }
-            // There was an answer to be had, or none at all: only a lost one is worth waiting for.
-            Err(error) if error.kind() != ErrorKind::Unknown => return Err(error),
-            Err(_) => Some(Event::Failed),
-        },
+    let tried = match known {
+        Some(_) => goal.attempt_within(&enough),
+        None => goal.attempt(false, &enough),
+    };
+    let first = match tried {
+        Ok(Some(got)) => return Ok(Waited::Done(got)),
+        Ok(None) if known.is_some() => None,
+        Ok(None) => Some(Event::Missed),
+        Err(error) if !goal.can_go_on_after(&error) => return Err(error),
+        Err(error) if error.kind() == ErrorKind::Unknown && interrupted() => {
+            return Ok(Waited::Interrupted);
+        }
+        // There was an answer to be had, or none at all: only a lost one is worth waiting for.
+        Err(error) if error.kind() != ErrorKind::Unknown => return Err(error),
+        Err(_) => Some(Event::Failed),
     };
     if fork::generation() != process {
         return Ok(Waited::Interrupted);

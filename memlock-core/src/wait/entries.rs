@@ -144,6 +144,83 @@ pub fn waiters(queue: &[u8]) -> impl Iterator<Item = Entry<'_>> {
     queue.split_inclusive(|&byte| byte == b'\n').filter_map(entry)
 }
 
+/// A queue that is being changed: read once, and written once, however many waiters are taken off.
+pub(crate) struct Draft<'a> {
+    /// As they were read, and as they are to be; in the order of their lines.
+    lines: Vec<(Entry<'a>, Entry<'a>)>,
+}
+
+impl<'a> Draft<'a> {
+    pub(crate) fn of(queue: &'a [u8]) -> Draft<'a> {
+        Draft { lines: waiters(queue).map(|entry| (entry, entry)).collect() }
+    }
+
+    /// The first one.
+    pub(crate) fn first(&self) -> Option<Entry<'a>> {
+        self.first_but(None, |_| true)
+    }
+
+    /// The first one, apart from this one, of those that `may` be meant.
+    pub(crate) fn first_but(
+        &self,
+        but: Option<WaitId>,
+        may: impl Fn(&Entry<'a>) -> bool,
+    ) -> Option<Entry<'a>> {
+        let entries = self.lines.iter().map(|(_, entry)| entry);
+        let others = entries.filter(|entry| Some(entry.id) != but && may(entry));
+        let rank = |entry: &Entry<'_>| if flaw::has(Flaw::IgnorePriority) { 0 } else { entry.rank() };
+        // Of equals, the earlier line.
+        others.copied().reduce(|first, entry| if rank(&entry) > rank(&first) { entry } else { first })
+    }
+
+    pub(crate) fn has(&self, id: WaitId) -> bool {
+        self.any(|entry| entry.id == id)
+    }
+
+    pub(crate) fn any(&self, is_meant: impl Fn(&Entry<'a>) -> bool) -> bool {
+        self.lines.iter().any(|(_, entry)| is_meant(entry))
+    }
+
+    /// Takes one off.
+    pub(crate) fn take_off(&mut self, gone: WaitId) {
+        self.lines.retain(|(_, entry)| entry.id != gone);
+    }
+
+    /// Takes one off that was woken: those that it overtook count that.
+    pub(crate) fn wake(&mut self, woken: WaitId) {
+        let Some(place) = self.lines.iter().position(|(_, entry)| entry.id == woken) else { return };
+        let (_, woken) = self.lines.remove(place);
+        for (_, entry) in self.lines.iter_mut().take(place) {
+            if entry.rank() < woken.rank() && !flaw::has(Flaw::NobodyAges) {
+                entry.overtaken = entry.overtaken.map(|often| often.saturating_add(1));
+            }
+        }
+    }
+
+    /// One more release has waited for it in vain.
+    pub(crate) fn pass(&mut self, passed: WaitId) {
+        for (_, entry) in self.lines.iter_mut().filter(|(_, entry)| entry.id == passed) {
+            entry.passed = entry.passed.saturating_add(1);
+        }
+    }
+
+    /// The queue as it is to be.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut queue = Vec::new();
+        for (before, now) in &self.lines {
+            let mut line = before.line.to_vec();
+            if now.passed != before.passed {
+                line = with_field(&line, PASSED, now.passed);
+            }
+            if let Some(often) = now.overtaken.filter(|_| now.overtaken != before.overtaken) {
+                line = with_field(&line, OVERTAKEN, often);
+            }
+            queue.extend(line);
+        }
+        queue
+    }
+}
+
 /// The queue without these waiters, and without what cannot be read.
 pub fn without(queue: &[u8], gone: &[WaitId]) -> Vec<u8> {
     waiters(queue).filter(|entry| !gone.contains(&entry.id)).flat_map(|entry| entry.line).copied().collect()

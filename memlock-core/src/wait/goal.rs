@@ -20,6 +20,10 @@ pub(crate) trait Goal {
     /// Tries once, and finds out what came of it. `called`: our turn has come, or we are the first. `enough`: whether to
     /// leave for later what came of it.
     fn attempt(&mut self, called: bool, enough: &dyn Fn() -> bool) -> Result<Option<Self::Got>>;
+    /// Tries to get it from within this process, where others wait in the queue before us.
+    fn attempt_within(&mut self, _enough: &dyn Fn() -> bool) -> Result<Option<Self::Got>> {
+        Ok(None)
+    }
     /// Whether what came of a failed attempt can be found out by a later one, so that waiting may go on.
     fn can_go_on_after(&self, error: &Error) -> bool {
         error.is_outage()

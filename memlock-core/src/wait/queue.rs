@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::bell::{Behind, Ring};
-use super::entries::{self, Entry, WaitId};
+use super::entries::{self, Draft, Entry, WaitId};
 use super::plan::Stand;
 use super::wake::{Delivery, Wake};
 use crate::client::Client;
@@ -52,8 +52,6 @@ impl Room {
 /// Who else was in the queue when the next one was rung.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HandedOn {
-    /// How many the one wants that was rung.
-    pub(crate) rung: Option<u32>,
     /// Others were waiting, of whom the first one's turn has come.
     pub(crate) others: bool,
     /// One of our own entries was still there.
@@ -151,20 +149,16 @@ impl Queue<'_> {
     /// Even so an entry in front of ours may be that of somebody who had its turn before us, because whoever rang it is slow to write.
     /// Then the first one behind us is rung, too; but only after a short hold, since otherwise that writing is done long ago, and the
     /// one in front would be passed over.
-    ///
-    /// Where others may do the same at the same time, two may ring the same one. Whoever finds that out by the queue, for the other
-    /// one was faster to write it, rings one more.
     pub(crate) fn hand_on(&self, queue: Item, room: Room, ours: &[WaitId], waker: &dyn Wake) -> HandedOn {
         let mut handed = HandedOn { ours: position(&queue.value, ours).is_some(), ..HandedOn::default() };
         if handed.ours
-            && !room.shared
             && let Some(entry) = first_behind_us(&queue.value, ours)
             && waker.is_early()
             && waker.is_heard_by(&entry)
         {
             waker.wake(&entry, Ring::default());
         }
-        let mut rung: Option<(WaitId, u32)> = None;
+        let mut rung: Option<WaitId> = None;
         // Those for whom something may be reserved: ourselves, and the one that we woke.
         let is_unheard = |entry: &Entry<'_>| !entry.proven && ours.contains(&entry.id);
         let mut unheard: Vec<WaitId> =
@@ -187,8 +181,8 @@ impl Queue<'_> {
                 let Some((entry, told)) = next.filter(|_| !write_first) else { break };
                 match waker.wake(&entry, told) {
                     Delivery::Sent => {
-                        rung = Some((entry.id, entry.permits));
-                        if !waker.is_heard_by(&entry) && !room.shared {
+                        rung = Some(entry.id);
+                        if !waker.is_heard_by(&entry) {
                             unheard.push(entry.id);
                             wake_a_watcher(&queue.value, &gone, entry.id, waker);
                         }
@@ -201,7 +195,7 @@ impl Queue<'_> {
             // One for whom it is to be reserved stays until that is done: it would not hear that it has to join again.
             let reserve_later = write_first && next.is_some_and(|(next, _)| !waker.is_heard_by(&next));
             next = next.filter(|_| !reserve_later);
-            let called = rung.map(|(id, _)| id).or(next.map(|(next, _)| next.id));
+            let called = rung.or(next.map(|(next, _)| next.id));
             // Whichever was woken ahead has its turn, though another one has come to stand in front of it.
             let off: Vec<WaitId> = gone.iter().copied().chain(called).chain(waker.woken()).collect();
             let rest = entries::after(&queue.value, &off, left, called);
@@ -223,7 +217,7 @@ impl Queue<'_> {
                         true
                     }
                     delivery => {
-                        rung = (delivery == Delivery::Sent).then_some((next.id, next.permits));
+                        rung = (delivery == Delivery::Sent).then_some(next.id);
                         false
                     }
                 },
@@ -237,52 +231,123 @@ impl Queue<'_> {
                 _ => break,
             };
             let is_off = |id| position(&queue.value, &[id]).is_none();
-            if room.shared {
-                // Another one has woken it, and taken it off.
-                rung = rung.filter(|&(id, _)| !is_off(id));
-            } else if unheard.iter().any(|&id| is_off(id)) {
+            if unheard.iter().any(|&id| is_off(id)) {
                 // It had its turn without us, or we had ours: nobody claims what was reserved since.
                 waker.withdraw(&unheard);
-                rung = rung.filter(|&(id, _)| !unheard.contains(&id));
+                rung = rung.filter(|id| !unheard.contains(id));
             }
         }
-        handed.rung = rung.map(|(_, permits)| permits);
         handed
     }
 
-    /// As [`Queue::hand_on`], for several permits: rings the first ones as long as there is room for them, until they are as many as
-    /// became free: for the others, whoever freed them rings. But what was free before may have waited for somebody who wants
-    /// several, and nobody else would ring for the rest of it.
+    /// As [`Queue::hand_on`], for several permits: wakes the first waiters as long as there is room
+    /// for them, until they want as many as became free: for the others, whoever freed them wakes.
+    /// One that is not certain to hear it is left where it is for some releases: it is to find that
+    /// it is its turn, and the one behind it is asked to come a little later. But what was free
+    /// before may have waited for somebody who wants several, and nobody else would wake waiters
+    /// for the rest of it. All that were woken are taken off in one write: while many join, each
+    /// write of the queue has to be tried several times.
     ///
-    /// Nobody is rung twice: who was rung in vain, and stands in front again under another id, has seen for itself how it is.
+    /// Nobody is woken twice: a waiter that was woken in vain, and stands in front again under
+    /// another id, has seen for itself how it is.
     pub(crate) fn hand_on_all(
         &self,
         queue: Item,
-        mut room: u32,
-        mut freed: u32,
+        room: u32,
+        freed: u32,
         ours: &[WaitId],
         waker: &dyn Wake,
     ) -> HandedOn {
         let known: Vec<WaitId> = entries::waiters(&queue.value).map(|entry| entry.id).collect();
-        let mut queue = Some(queue);
-        let mut first = None;
-        while let Some(item) = queue.take() {
-            let next = entries::in_order(&item.value).into_iter().find(|entry| !ours.contains(&entry.id));
-            if next.is_some_and(|next| !known.contains(&next.id)) {
+        let mut handed = HandedOn { ours: position(&queue.value, ours).is_some(), ..HandedOn::default() };
+        let wake =
+            |entry: &Entry<'_>, after| waker.wake(entry, Ring { after, ..Ring::default() }) != Delivery::Gone;
+        let mut rung: Vec<(WaitId, u32)> = Vec::new();
+        // The first one, which may not hear it, was sent a message all the same.
+        let mut left_told = false;
+        // Ourselves, and those who are found dead.
+        let mut gone = ours.to_vec();
+        let mut queue = queue;
+        for round in 1..=ROUNDS {
+            let mut draft = Draft::of(&queue.value);
+            let write_first = round < ROUNDS && ours.iter().any(|&id| draft.has(id));
+            // Those that are not there any more were woken by another releaser, too: it relies on
+            // us to wake others.
+            rung.retain(|&(id, _)| draft.has(id));
+            let has_many = draft.any(|entry| entry.permits > 1);
+            gone.iter().for_each(|&id| draft.take_off(id));
+            rung.iter().for_each(|&(id, _)| draft.wake(id));
+            let taken: u32 = rung.iter().map(|&(_, permits)| permits).sum();
+            let mut left_over = room.saturating_sub(taken);
+            let mut owed = if has_many { room } else { freed }.saturating_sub(taken);
+            handed.others |= draft.first().is_some();
+            // To be woken when they are off.
+            let mut later: Vec<WaitId> = Vec::new();
+            while let Some(first) = draft.first() {
+                let fits = |entry: &Entry<'_>| entry.permits <= left_over;
+                if left_over == 0 || owed == 0 || !known.contains(&first.id) || !fits(&first) {
+                    break;
+                }
+                let is_left = !waker.is_heard_by(&first) && waker.passes(&first);
+                if is_left && first.bell.is_some() && !std::mem::replace(&mut left_told, true) {
+                    waker.wake(&first, Ring::default());
+                }
+                if is_left {
+                    draft.pass(first.id);
+                }
+                let behind = || draft.first_but(Some(first.id), |entry| waker.is_heard_by(entry));
+                // The first release is its alone, since it may look only some time later.
+                let next = match is_left {
+                    true if first.passed == 0 => None,
+                    true => behind().filter(fits),
+                    false => Some(first),
+                };
+                let Some(next) = next else { break };
+                let after = if is_left { BEHIND_THE_DEAF } else { Duration::ZERO };
+                if !write_first && !wake(&next, after) {
+                    gone.push(next.id);
+                    draft.take_off(next.id);
+                    if gone.len() >= ours.len() + MOST_DEAD {
+                        break;
+                    }
+                    continue;
+                }
+                draft.wake(next.id);
+                left_over = left_over.saturating_sub(next.permits);
+                owed = owed.saturating_sub(next.permits);
+                if write_first {
+                    later.push(next.id)
+                } else {
+                    rung.push((next.id, next.permits))
+                }
+                if flaw::has(Flaw::ForgetTheRest) {
+                    break;
+                }
+            }
+            let rest = draft.encode();
+            if rest == queue.value {
                 break;
             }
-            if entries::waiters(&item.value).any(|entry| entry.permits > 1) {
-                freed = room;
+            let written = self.client.one(self.route, self.swap(&queue, &rest));
+            handed.stuck = written.is_err();
+            let mut again = matches!(written, Ok(Reply::Changed));
+            if !again {
+                for next in entries::waiters(&queue.value).filter(|entry| later.contains(&entry.id)) {
+                    if !wake(&next, Duration::ZERO) {
+                        gone.push(next.id);
+                        again = gone.len() < ours.len() + MOST_DEAD;
+                    }
+                }
             }
-            let handed = self.hand_on(item, Room { permits: room, shared: true }, ours, waker);
-            let rung = handed.rung.unwrap_or(0);
-            first.get_or_insert(handed);
-            (room, freed) = (room.saturating_sub(rung), freed.saturating_sub(rung));
-            if rung > 0 && room > 0 && freed > 0 && !flaw::has(Flaw::ForgetTheRest) {
-                queue = self.client.get(self.route, self.key).ok().flatten();
+            if !again {
+                break;
             }
+            queue = match self.client.get(self.route, self.key) {
+                Ok(Some(item)) => item,
+                _ => break,
+            };
         }
-        first.unwrap_or_default()
+        handed
     }
 
     fn swap<'b>(&'b self, item: &Item, value: &'b [u8]) -> Op<'b> {
@@ -314,14 +379,12 @@ fn whose_turn<'a>(queue: &'a [u8], ours: &[WaitId], room: Room, waker: &dyn Wake
         return Turn { others: first.is_some(), left: None, next: None, behind: Behind::default() };
     }
     let left = first.filter(|first| !waker.is_heard_by(first) && waker.passes(first));
-    // The first release is its alone, since it may look only some time later.
     let next = match left {
-        Some(left) if left.passed == 0 && room.shared => None,
         Some(_) => others.find(|entry| waker.is_heard_by(entry)),
         None => first,
     };
     let callable = others.map_while(|entry| Some((entry.bell.filter(|_| entry.proven)?, entry.id)));
-    let behind = if room.shared { Behind::default() } else { callable.collect() };
+    let behind = callable.collect();
     Turn { others: first.is_some(), left, next: next.filter(fits), behind }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Judge, Semaphores, Status};
+use super::{AFTER_THE_LEASE, Judge, Semaphores, Status};
 use crate::holds::Hold;
 use crate::judge::Token;
 use crate::server::{Cause, Server};
@@ -23,7 +23,7 @@ pub(crate) struct Ask {
 }
 
 /// A call that waits for permits.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Call {
     pub(super) ask: Ask,
     process: usize,
@@ -38,6 +38,13 @@ pub(super) struct Call {
     was_missing: bool,
     /// Since when there is room for it, and nobody before it.
     could_have: Option<Nanos>,
+}
+
+impl Call {
+    /// Whether a request of that process which left then may be for it.
+    pub(super) fn is_of(&self, process: usize, sent: Nanos) -> bool {
+        self.process == process && self.begun <= sent
+    }
 }
 
 impl Semaphores {
@@ -89,7 +96,8 @@ impl Judge {
             for &task in waits.keys() {
                 let Some(call) = calls.get_mut(&task) else { continue };
                 let tokens = &self.tokens;
-                let mine = |token: &str| tokens.get(token).is_some_and(|it| is_of(it, task, call.begun));
+                let mine =
+                    |token: &str| tokens.get(token).is_some_and(|it| is_surely_of(it, task, call.begun));
                 // What it has itself without knowing is nothing that it may wait for.
                 let available = semaphore.available(shows, |line| mine(&line.token));
                 let fits = available >= u64::from(call.ask.permits);
@@ -119,7 +127,7 @@ impl Judge {
     }
 
     pub(crate) fn asks_for_permits(&mut self, task: usize, process: usize, ask: Ask, now: Nanos, shows: u64) {
-        self.semaphores.leases(task, now, ask.lease);
+        self.semaphores.leases(process, task, now, ask.lease);
         let call = Call {
             ask,
             process,
@@ -145,11 +153,23 @@ impl Judge {
     }
 
     /// Gives a number by which the hold is known from now on.
-    pub(crate) fn granted_permits(&mut self, task: usize, token: String, permits: u32, until: Nanos) -> u64 {
+    pub(crate) fn granted_permits(
+        &mut self,
+        task: usize,
+        token: String,
+        permits: u32,
+        until: Nanos,
+        now: Nanos,
+    ) -> u64 {
         self.tally.permits += 1;
         let Some(call) = self.semaphores.calls.remove(&task) else { return 0 };
+        self.semaphores.ended.push((task, call.clone(), now));
         let written = self.tokens.get(&token);
-        if !written.is_some_and(|written| is_of(written, task, call.begun)) {
+        let latest = |sent: Nanos| sent + call.ask.lease + AFTER_THE_LEASE + call.ask.lease / 5000;
+        if let Some(late) = written.and_then(|it| it.ends.checked_sub(latest(it.sent) + 1)) {
+            let late = late as f64 / 1e9;
+            self.object(format!("{token} was granted, and ended {late:.3} s later than its lease explains"));
+        } else if !written.is_some_and(|written| is_of(written, task, call.begun)) {
             self.object(format!("{} was granted as {token}, which was never there", call.ask.key));
         } else if permits != call.ask.permits {
             self.object(format!(
@@ -166,6 +186,14 @@ impl Judge {
             semaphore.leavers.insert(call.process);
         }
         let lost = matches!(self.tokens.get(&token), Some(Token { gone: Some((_, Cause::Loss)), .. }));
+        // What was written for other calls of its process meanwhile was not for this one.
+        for (other, it) in self.tokens.iter_mut().filter(|(_, it)| it.sent >= call.begun) {
+            if *other == token {
+                it.askers = BTreeSet::from([task]);
+            } else {
+                it.askers.remove(&task);
+            }
+        }
         self.holds(Hold {
             permits: Some(permits),
             lost,
@@ -183,6 +211,7 @@ impl Judge {
     ) {
         self.look_at_semaphores(now, server.time());
         let Some(call) = self.semaphores.calls.remove(&task) else { return };
+        self.semaphores.ended.push((task, call.clone(), now));
         if matches!(why, Refusal::Unreachable | Refusal::Unknown) {
             self.tally.errors += 1;
         } else {
@@ -198,7 +227,7 @@ impl Judge {
         let left = || {
             let record = self.semaphores.all.get(key)?.record.as_ref()?;
             let mut tokens = record.lines.iter().map(|line| &line.token);
-            tokens.find(|&token| self.tokens.get(token).is_some_and(|it| is_of(it, task, call.begun)))
+            tokens.find(|&token| self.tokens.get(token).is_some_and(|it| is_surely_of(it, task, call.begun)))
         };
         let objection = match why {
             Refusal::Busy if !call.was_busy => {
@@ -248,7 +277,12 @@ impl Judge {
     }
 }
 
-/// Whether that call put it there.
+/// Whether it may have been put there for that call.
 fn is_of(token: &Token, task: usize, begun: Nanos) -> bool {
-    token.task == Some(task) && token.sent >= begun
+    token.askers.contains(&task) && token.sent >= begun
+}
+
+/// Whether it can have been put there for no other call.
+fn is_surely_of(token: &Token, task: usize, begun: Nanos) -> bool {
+    is_of(token, task, begun) && token.askers.len() == 1
 }

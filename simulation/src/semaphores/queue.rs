@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::calls::Call;
 use super::text::{self, Entry, Line, Record};
 use super::{Judge, Semaphores};
 use crate::judge::Doer;
@@ -33,13 +34,36 @@ impl Judge {
         if let (Cause::Command, Some(by), true) = (change.cause, by, self.calm && self.has_bells) {
             let stands = |entry: &Entry| semaphore.stands.get(&entry.id).map(|stand| stand.task);
             let off = |entry: &&Entry| !after.iter().any(|other| other.id == entry.id);
+            // One thread takes off for others of its process, which wait no more, or again.
+            let of_call = |stand: &Stand| {
+                let call = self.semaphores.calls.get(&stand.task);
+                call.filter(|call| call.ask.key == key && call.begun <= stand.since)
+            };
+            let is_done = |entry: &Entry| {
+                let stand = semaphore.stands.get(&entry.id);
+                stand.is_some_and(|stand| stand.process == by.process && of_call(stand).is_none())
+            };
             // Whoever else than its owner takes an entry off has rung for it.
-            let rung: Vec<&Entry> =
-                before.iter().filter(off).filter(|entry| stands(entry) != Some(by.task)).collect();
-            let wrong = rung
+            let others = |entry: &&Entry| stands(entry) != Some(by.task);
+            let taken = before.iter().filter(off).filter(others).count();
+            let rung = before.iter().filter(off).filter(others).filter(|entry| !is_done(entry));
+            // Or it has its permits, and was not told so yet.
+            let lines = || semaphore.record.iter().flat_map(|record| &record.lines);
+            let has_its_own = |entry: &Entry| {
+                let stand = semaphore.stands.get(&entry.id).filter(|stand| stand.process == by.process);
+                stand.and_then(|stand| Some((stand.task, of_call(stand)?))).is_some_and(|(task, call)| {
+                    let mut tokens = lines().filter_map(|line| self.tokens.get(&line.token));
+                    tokens.any(|it| it.askers.contains(&task) && it.sent >= call.begun)
+                })
+            };
+            let sure: Vec<&Entry> = rung.filter(|entry| !has_its_own(entry)).collect();
+            // Each one that is woken in this write may let another one come to be overtaken often enough.
+            let may_be_first = |entry: &&Entry| entry.may_age(taken);
+            let wrong = sure
                 .iter()
+                .filter(|entry| !may_be_first(entry))
                 .find_map(|rung| self.comes_before(key, rung, &before, &after, now))
-                .or_else(|| miscounted(&rung, &before, &after));
+                .or_else(|| if sure.len() == taken { miscounted(&sure, &before, &after) } else { None });
             if let Some(wrong) = wrong {
                 return self.object(format!("{key}: {wrong}"));
             }
@@ -124,17 +148,23 @@ impl Judge {
         by: Doer,
         shows: u64,
     ) -> Result<(), String> {
-        let (Some(gathering), [line]) = (&before.gathering, new) else { return Ok(()) };
-        let Some(call) = self.semaphores.calls.get(&by.task) else { return Ok(()) };
-        let left = self.semaphores.all.get(key).is_some_and(|it| it.leavers.contains(&by.process));
-        if call.ask.key != key || call.begun > by.sent || call.has_stood || left {
+        let Some(gathering) = before.gathering.as_ref().filter(|other| other.until > shows) else {
+            return Ok(());
+        };
+        if self.semaphores.all.get(key).is_some_and(|it| it.leavers.contains(&by.process)) {
             return Ok(());
         }
-        if gathering.until > shows && gathering.token != line.token && call.ask.priority <= gathering.priority
-        {
-            return Err(format!("a newcomer takes what {} gathers", gathering.token));
+        let is_newcomer = |call: &Call| !call.has_stood && call.ask.priority <= gathering.priority;
+        let takes = |line: &&&Line| {
+            let mut askers = self.semaphores.askers(key, line, by).peekable();
+            gathering.token != line.token
+                && askers.peek().is_some()
+                && askers.all(|(_, call)| is_newcomer(call))
+        };
+        match new.iter().find(takes) {
+            Some(_) => Err(format!("a newcomer takes what {} gathers", gathering.token)),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 

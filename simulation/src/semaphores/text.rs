@@ -108,6 +108,12 @@ impl Entry {
         })
     }
 
+    /// Whether it comes before all others once it is overtaken so often, and does not yet.
+    pub(crate) fn may_age(&self, times: usize) -> bool {
+        self.overtaken
+            .is_some_and(|often| often < MOST_OVERTAKEN && often as usize + times >= MOST_OVERTAKEN as usize)
+    }
+
     /// By which it comes before others.
     pub(crate) fn rank(&self) -> i64 {
         if self.overtaken.is_some_and(|often| often >= MOST_OVERTAKEN) { i64::MAX } else { self.priority }

@@ -1,0 +1,425 @@
+//! One batch: what becomes of the record, and what each operation in it is told once that is written.
+//!
+//! The batch is one write, and so one moment. Within it the extensions come first, then the releases, then the acquisitions: by
+//! priority, and those that were woken before all others. **An acquisition takes part only if there was room for it in the record
+//! as it was read**: permits that the same batch gives back are not on sale to newcomers who would not have got any before, so a process
+//! that releases and acquires in one write overtakes nobody more than two processes would.
+
+use super::combine::Share;
+use super::lead::Member;
+use super::operation::{Acquire, Extend, Kind, Operation, Outcome, Release, Renewing, ServerClock};
+use super::record::{Holding, Record};
+use super::seen::Seen;
+use crate::clock::Moment;
+use crate::flaw::{self, Flaw};
+use crate::owner::Token;
+
+/// Who writes, as people see it, and when.
+pub(super) struct Writer<'a> {
+    /// Percent-encoded.
+    pub(super) host: &'a str,
+    pub(super) pid: u32,
+    pub(super) unix_seconds: u64,
+    /// On our own clock, before the request leaves.
+    pub(super) now: Moment,
+}
+
+/// What is to become of an operation.
+pub(super) enum Planned {
+    /// Known without writing anything.
+    Told(Outcome),
+    /// Granted once it is written, counting the lease from then.
+    Grants(Moment),
+    /// Others of the batch take what it wanted: refused once it is written.
+    Refuses,
+    /// So many permits are given back once it is written.
+    Releases(u32),
+    /// Extended once it is written; so long as no reply is lost it counts from then.
+    Extends(Moment),
+}
+
+impl Planned {
+    /// Whether the operation changes the record.
+    pub(super) fn writes(&self) -> bool {
+        !matches!(self, Planned::Told(_) | Planned::Refuses)
+    }
+}
+
+/// Changes the record in `seen` as the members of the batch want, and says what becomes of each. False if one of them cannot be had by this
+/// record, and that is only remembered: then it has to be read.
+/// Those that were parked get no more than their `share`.
+pub(super) fn plan(
+    seen: &mut Seen,
+    batch: &mut [Member],
+    writer: &Writer<'_>,
+    remembered: bool,
+    share: Share,
+) -> bool {
+    let (now, of, number) = (seen.now, seen.record.token, seen.record.permits);
+    let found = find(&seen.record, batch);
+    let misses = |(at, member): (usize, &Member)| misses(&member.operation, found.of(at));
+    if remembered && batch.iter().enumerate().any(misses) {
+        return false;
+    }
+    let mut is_refused = false;
+    let free = seen.record.available(now);
+    let has_room = seen.record.has_room(now);
+    for (at, Member { operation, planned, is_parked, .. }) in batch.iter_mut().enumerate() {
+        let found = found.of(at);
+        let in_doubt = operation.in_doubt;
+        let line = found.first().and_then(|&(_, line)| seen.record.holdings.get(line));
+        *planned = match (&mut operation.kind, line) {
+            (Kind::Acquire(_), Some(&Holding { permits, .. })) => {
+                let forgets = flaw::has(Flaw::CountFromTheLastTry);
+                let counted_from = in_doubt.filter(|_| !forgets).map_or(seen.sent, |doubt| doubt.since);
+                let clock = if seen.is_slow() { ServerClock::MayStand } else { ServerClock::Runs };
+                Planned::Told(Outcome::Granted { of, permits, counted_from, clock, number })
+            }
+            (Kind::Acquire(wanted), None) if *is_parked => {
+                let outcome = told_unfit(wanted, number);
+                outcome.map_or(Planned::Refuses, Planned::Told)
+            }
+            (Kind::Acquire(wanted), None) => match told_at_once(wanted, &seen.record, now, free, has_room) {
+                Some(outcome) => Planned::Told(outcome),
+                None => Planned::Refuses,
+            },
+            (Kind::Release(_), Some(&Holding { permits, .. })) => Planned::Releases(permits),
+            (Kind::Release(_), None) if flaw::has(Flaw::ReleaseAnyPermit) => Planned::Releases(0),
+            (Kind::Release(_), None) => Planned::Told(Outcome::Gone { instead: Some((of, free)) }),
+            (Kind::Extend(extend), _) => extends(extend, seen, found, writer.now),
+        };
+        match planned {
+            Planned::Told(Outcome::NoRoom { .. } | Outcome::Unfit { .. }) if remembered => return false,
+            // By now it has another version than the one that a lost request was for.
+            Planned::Told(Outcome::NoRoom { .. }) => (operation.in_doubt, is_refused) = (None, true),
+            _ => {}
+        }
+    }
+    if is_refused {
+        tell_why(seen, batch);
+    }
+    give_back(&mut seen.record, batch);
+    take(seen, batch, writer, share.freed.saturating_add(free.saturating_sub(share.spare)));
+    true
+}
+
+/// Tells those that are refused how it was.
+fn tell_why(seen: &Seen, batch: &mut [Member]) {
+    let why = seen.refusal();
+    for member in batch {
+        if let Planned::Told(Outcome::NoRoom { refusal }) = &mut member.planned {
+            *refusal = Some(why.clone());
+        }
+    }
+}
+
+/// Where the lines of each member's tokens are in the record.
+struct Found {
+    /// Which member, and which line; in that order.
+    lines: Vec<(usize, usize)>,
+}
+
+impl Found {
+    fn of(&self, member: usize) -> &[(usize, usize)] {
+        let first = self.lines.partition_point(|(at, _)| *at < member);
+        let end = self.lines.partition_point(|(at, _)| *at <= member);
+        self.lines.get(first..end).unwrap_or_default()
+    }
+}
+
+fn find(record: &Record, batch: &[Member]) -> Found {
+    let mut tokens: Vec<(Token, usize)> = Vec::with_capacity(batch.len());
+    for (at, member) in batch.iter().enumerate() {
+        match &member.operation.kind {
+            Kind::Acquire(Acquire { token, .. }) | Kind::Release(Release { token, .. }) => {
+                tokens.push((*token, at));
+            }
+            Kind::Extend(extend) => tokens.extend(extend.renewing.iter().map(|it| (it.token, at))),
+        }
+    }
+    tokens.sort_unstable();
+    let mut lines = Vec::new();
+    for (line, holding) in record.holdings.iter().enumerate() {
+        let first = tokens.partition_point(|(token, _)| *token < holding.token);
+        let same = tokens.iter().skip(first).take_while(|(token, _)| *token == holding.token);
+        lines.extend(same.map(|&(_, at)| (at, line)));
+    }
+    lines.sort_unstable();
+    Found { lines }
+}
+
+/// Whether a line that should be there is not among those that were found.
+fn misses(operation: &Operation, found: &[(usize, usize)]) -> bool {
+    match &operation.kind {
+        Kind::Acquire(_) => false,
+        Kind::Release(_) => found.is_empty(),
+        Kind::Extend(extend) => found.len() < extend.renewing.len(),
+    }
+}
+
+/// What an acquisition is told by the record as it was read; `None` if it may have what it wants.
+fn told_at_once(wanted: &Acquire, record: &Record, now: u64, free: u32, has_room: bool) -> Option<Outcome> {
+    let number = record.permits;
+    if let Some(unfit) = told_unfit(wanted, number) {
+        return Some(unfit);
+    }
+    let fits = has_room && fits(wanted, record, now, free);
+    if fits { None } else { Some(Outcome::NoRoom { refusal: None }) }
+}
+
+/// That the semaphore is not as it was thought to be.
+fn told_unfit(wanted: &Acquire, number: u32) -> Option<Outcome> {
+    let is_another = wanted.expected.is_some_and(|expected| expected != number);
+    (is_another || wanted.permits > number).then_some(Outcome::Unfit { number })
+}
+
+fn fits(wanted: &Acquire, record: &Record, now: u64, free: u32) -> bool {
+    let overtakes = !wanted.called && record.is_gathering(now, wanted.token, wanted.priority);
+    free >= wanted.permits && (!overtakes || flaw::has(Flaw::OvertakeGatherers))
+}
+
+/// Moves the ends of those that are there, and notes those that are not.
+fn extends(extend: &mut Extend, seen: &mut Seen, found: &[(usize, usize)], now: Moment) -> Planned {
+    let Extend { renewing, wanted, gone } = extend;
+    let still =
+        |it: &Renewing| now < it.old_deadline && wanted.as_ref().is_none_or(|wanted| wanted(it.token));
+    renewing.retain(still);
+    let is_there = |record: &Record, token: Token| {
+        found.iter().any(|&(_, line)| record.holdings.get(line).is_some_and(|holding| holding.token == token))
+    };
+    gone.extend(renewing.extract_if(.., |it| !is_there(&seen.record, it.token)).map(|it| it.token));
+    let mut since = now;
+    let mut untils = Vec::with_capacity(renewing.len());
+    for it in renewing.iter_mut() {
+        let (until, counted_from) = seen.lease(it.lease, now);
+        (it.deadline, since) = (it.lease.deadline(counted_from), since.min(counted_from));
+        untils.push((it.token, until));
+    }
+    for &(_, line) in found {
+        if let Some(holding) = seen.record.holdings.get_mut(line)
+            && let Some((_, until)) = untils.iter().find(|(token, _)| *token == holding.token)
+        {
+            holding.until = *until;
+        }
+    }
+    if renewing.is_empty() {
+        Planned::Told(Outcome::Extended { asks: false })
+    } else {
+        Planned::Extends(since)
+    }
+}
+
+/// Takes the lines out that are given back.
+fn give_back(record: &mut Record, batch: &[Member]) {
+    let released = |member: &Member| match (&member.operation.kind, &member.planned) {
+        (Kind::Release(Release { token, .. }), Planned::Releases(_)) => Some(*token),
+        _ => None,
+    };
+    let mut tokens: Vec<Token> = batch.iter().filter_map(released).collect();
+    if tokens.is_empty() {
+        return;
+    }
+    if flaw::has(Flaw::ReleaseAnyPermit)
+        && !record.holdings.iter().any(|holding| tokens.contains(&holding.token))
+    {
+        tokens.extend(record.holdings.first().map(|holding| holding.token));
+    }
+    tokens.sort_unstable();
+    record.holdings.retain(|holding| tokens.binary_search(&holding.token).is_err());
+}
+
+/// Gives permits to those who may have them, as long as there are any.
+fn take(seen: &mut Seen, batch: &mut [Member], writer: &Writer<'_>, mut share: u32) {
+    let mut order: Vec<(&Acquire, &mut Planned, bool)> = Vec::new();
+    for Member { operation, planned, is_parked, .. } in batch {
+        if let (Kind::Acquire(wanted), Planned::Refuses) = (&operation.kind, &planned) {
+            order.push((wanted, planned, *is_parked));
+        }
+    }
+    if order.is_empty() {
+        return;
+    }
+    order.sort_by_key(|(wanted, ..)| std::cmp::Reverse((wanted.called, wanted.priority)));
+    let now = seen.now;
+    let mut free = seen.record.available(now);
+    for (wanted, planned, is_parked) in order {
+        let may = !is_parked || wanted.permits <= share;
+        if !may || !seen.record.has_room(now) || !fits(wanted, &seen.record, now, free) {
+            if flaw::has(Flaw::GrantToAll) {
+                *planned = Planned::Grants(seen.sent);
+            }
+            continue;
+        }
+        let (until, counted_from) = seen.lease(wanted.lease, writer.now);
+        let Writer { host, pid, unix_seconds, .. } = *writer;
+        let holding = Holding::new(wanted.token, wanted.permits, until, host, pid, unix_seconds);
+        seen.record.take(now, holding);
+        free = free.saturating_sub(wanted.permits);
+        share = if is_parked { share - wanted.permits } else { share };
+        *planned = Planned::Grants(counted_from);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::lease::Lease;
+    use crate::semaphore::operation::Renewing;
+    use crate::store::{Incarnation, Version};
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    const NOW: u64 = 100;
+
+    fn moment(seconds: u64) -> Moment {
+        Moment::from_boot(Duration::from_secs(seconds))
+    }
+
+    fn lease() -> Lease {
+        Lease::new(Duration::from_secs(30)).unwrap()
+    }
+
+    fn seen(permits: u32, holders: &[(u128, u32)]) -> Seen {
+        let mut record = Record::new(Token::from_bits(1), permits, 60, 1000);
+        for &(token, permits) in holders {
+            record.holdings.push(Holding::new(Token::from_bits(token), permits, NOW + 9, "web", 1, 2));
+        }
+        let version = Version { incarnation: Incarnation { boot: 1, pid: 1 }, cas: 1 };
+        Seen { record, version, now: NOW, sent: moment(50), took: Duration::ZERO }
+    }
+
+    fn acquires(token: u128, permits: u32, priority: i64, called: bool) -> Member {
+        let token = Token::from_bits(token);
+        let (expected, set_up_with) = (None, None);
+        let acquire = Acquire { token, permits, priority, called, lease: lease(), expected, set_up_with };
+        member(Kind::Acquire(acquire))
+    }
+
+    fn releases(token: u128) -> Member {
+        member(Kind::Release(Release { token: Token::from_bits(token), stood: Vec::new() }))
+    }
+
+    fn member(kind: Kind) -> Member {
+        Member::of(Operation::new(kind, None), None, false)
+    }
+
+    fn parked(token: u128) -> Member {
+        Member { is_parked: true, ..acquires(token, 1, 0, false) }
+    }
+
+    fn planned(seen: &mut Seen, batch: &mut [Member], share: Share) -> Vec<&'static str> {
+        let writer = Writer { host: "web", pid: 1, unix_seconds: 2, now: moment(50) };
+        assert!(plan(seen, batch, &writer, false, share));
+        let name = |member: &Member| match member.planned {
+            Planned::Told(Outcome::NoRoom { .. }) => "no room",
+            Planned::Told(Outcome::Gone { .. }) => "gone",
+            Planned::Told(Outcome::Extended { .. }) => "nothing",
+            Planned::Told(_) => "told",
+            Planned::Grants(_) => "granted",
+            Planned::Refuses => "refused",
+            Planned::Releases(_) => "released",
+            Planned::Extends(_) => "extended",
+        };
+        batch.iter().map(name).collect()
+    }
+
+    #[test]
+    fn what_a_batch_gives_back_is_not_for_newcomers_who_found_none() {
+        let mut batch = [acquires(10, 1, 0, false), releases(2)];
+        let mut full = seen(1, &[(2, 1)]);
+        assert_eq!(planned(&mut full, &mut batch, Share::default()), ["no room", "released"]);
+        assert!(full.record.holdings.is_empty());
+    }
+
+    #[test]
+    fn who_was_parked_gets_its_share_of_what_is_given_back() {
+        let batch = || [parked(10), parked(11), releases(2), releases(3)];
+        let full = || seen(2, &[(2, 1), (3, 1)]);
+        let one = Share { freed: 1, spare: 5 };
+        let expected = ["granted", "refused", "released", "released"];
+        assert_eq!(planned(&mut full(), &mut batch(), one), expected);
+        let both = Share { freed: 2, spare: 5 };
+        let expected = ["granted", "granted", "released", "released"];
+        assert_eq!(planned(&mut full(), &mut batch(), both), expected);
+        // What others may have been woken for is left to them.
+        let mut free = seen(9, &[(2, 1), (3, 1)]);
+        let none = Share { freed: 0, spare: 6 };
+        let expected = ["granted", "refused", "released", "released"];
+        assert_eq!(planned(&mut free, &mut batch(), none), expected);
+    }
+
+    #[test]
+    fn those_that_were_woken_come_first_and_then_higher_priority() {
+        let mut batch = [
+            acquires(10, 1, 0, false),
+            acquires(11, 1, 5, false),
+            acquires(12, 1, -1, true),
+            acquires(13, 2, 9, false),
+        ];
+        let mut three = seen(3, &[]);
+        let expected = ["refused", "refused", "granted", "granted"];
+        assert_eq!(planned(&mut three, &mut batch, Share::default()), expected);
+    }
+
+    #[test]
+    fn only_what_is_there_is_extended_and_released() {
+        let token = Token::from_bits;
+        let of = |it| Renewing {
+            token: token(it),
+            lease: lease(),
+            old_deadline: moment(60),
+            deadline: moment(60),
+        };
+        let late = Renewing { old_deadline: moment(49), ..of(4) };
+        let wanted = Some(std::sync::Arc::new(move |it| it != token(5)) as _);
+        let renewing = vec![of(2), of(3), late, of(5)];
+        let extend = Extend { renewing, wanted, gone: Vec::new() };
+        let mut batch = [member(Kind::Extend(extend)), releases(7)];
+        let mut record = seen(9, &[(2, 1), (4, 1), (5, 1)]);
+        assert_eq!(planned(&mut record, &mut batch, Share::default()), ["extended", "gone"]);
+        let Kind::Extend(extend) = &batch[0].operation.kind else { panic!("it is") };
+        assert_eq!(extend.renewing.iter().map(|it| it.token).collect::<Vec<_>>(), [token(2)]);
+        assert_eq!(extend.gone, [token(3)]);
+        let untils: Vec<u64> = record.record.holdings.iter().map(|holding| holding.until).collect();
+        assert_eq!(untils, [NOW + 32, NOW + 9, NOW + 9]);
+    }
+
+    proptest! {
+        #[test]
+        fn a_batch_never_gives_more_permits_than_there_are(
+            permits in 1_u32..9,
+            held in vec(1_u32..4, 0..6),
+            wanted in vec((1_u32..4, any::<bool>(), any::<bool>(), -1_i64..2), 0..9),
+            gone in vec(2_u128..9, 0..5),
+            freed in 0_u32..9, spare in 0_u32..9,
+        ) {
+            let mut left = permits;
+            let held: Vec<(u128, u32)> = (2..).zip(held).filter(|&(_, wanted)| {
+                let fits = wanted <= left;
+                left -= if fits { wanted } else { 0 };
+                fits
+            }).collect();
+            let mut record = seen(permits, &held);
+            let acquire = |(at, (wanted, called, is_parked, priority))| {
+                Member { is_parked, ..acquires(100 + at, wanted, priority, called) }
+            };
+            let mut batch: Vec<Member> = (0_u128..).zip(wanted).map(acquire).collect();
+            let mut gone = gone;
+            gone.sort_unstable();
+            gone.dedup();
+            batch.extend(gone.iter().map(|&token| releases(token)));
+            let planned = planned(&mut record, &mut batch, Share { freed, spare });
+            let out: u32 = record.record.holdings.iter().map(|holding| holding.permits).sum();
+            prop_assert!(out <= permits);
+            for (member, planned) in batch.iter().zip(planned) {
+                let token = member.operation.kind.token().unwrap();
+                prop_assert_eq!(record.record.held_by(token).is_some(), planned == "granted");
+            }
+            for &(token, _) in held.iter().filter(|(token, _)| !gone.contains(token)) {
+                prop_assert!(record.record.held_by(Token::from_bits(token)).is_some());
+            }
+        }
+    }
+}

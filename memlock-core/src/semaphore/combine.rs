@@ -1,0 +1,539 @@
+//! Combining: the threads of a process change a semaphore's record together.
+//!
+//! The record is one item that all holders write by compare-and-swap: of many that try at once only one succeeds, and the others have to
+//! read and try again. Threads of one process have no reason to be each other's rivals. So each client has, for each semaphore, one
+//! **combiner**: a thread that is about to change the record while another one of this process is doing so leaves its *operation* (acquire,
+//! release, extend) in a list, and the thread that writes, the *leader*, takes all that are listed into one *batch*: one
+//! read and one compare-and-swap. (Flat combining, Hendler et al. 2010; group commit in databases.) A thread that finds nobody else leads a batch of one,
+//! and pays for one mutex.
+//!
+//! | an operation | what is true | who may move it on, and how |
+//! | --- | --- | --- |
+//! | listed | nothing was sent for it; its thread sleeps on its ticket | the leader, by taking it into its batch; its thread, by taking it back when the wait has ended |
+//! | in a batch | the leader reads, plans and writes for it | the leader, by settling it when the write has succeeded, or could not be done; by handing it on with the lead |
+//! | in a batch, in doubt | a request was sent for it and got no reply | the leader, by reading the record back: it has the operation's token, or another version than the one that was to be replaced |
+//! | leading | its thread was woken as the next leader, with its operation | its thread |
+//! | settled | its outcome is on its ticket | its thread, which wakes up and takes it |
+//! | parked | an acquisition that found no permit; nothing was sent for it | the next leader that gives permits back, by taking it into its batch; its thread, by taking it back, to stand in the queue or because the wait has ended |
+//!
+//! **A leader leads until its own operation is settled**, and then hands what is left, and the lead, to the thread of the first operation that
+//! is listed. So nobody works for others without end, and nobody waits for longer than two batches take, each of which ends after at
+//! most `ATTEMPTS` failed requests, or `ROUNDS` refused ones.
+//!
+//! | what can go wrong | what then holds |
+//! | --- | --- |
+//! | the batch is refused, since another process was faster | all of it is planned anew by the new record, together with what has been listed since |
+//! | the reply to the batch is lost | each operation remembers from when its lease would count; the next read tells for each token whether it is there; one that the new record has no room for was not carried out, and cannot be any more |
+//! | a wait ends (limit, cancelled) while its operation is listed | its thread takes it back |
+//! | it ends while it is in a batch | the leader drops it before the next request, unless it is in doubt; its thread waits for that, for no longer than a batch lasts |
+//! | the thread of an operation unwinds (a callback panicked) | what it was granted is remembered as a stray, and taken off at the next contact |
+//! | the leader unwinds, or its own wait ends | the batch goes back to the head of the list, doubts and all, and the next leader is woken |
+//! | the process forks | the child has a combiner of its own, with an empty list; a leader or sleeper that finds itself in a child lets go of everything at its next step |
+//!
+//! The lease of each operation is counted from before the request that told the server's time for it, never from a later one: see
+//! `Seen::lease`.
+//!
+//! **Parking.** A thread that finds no permit would stand in the queue, with three commands and the whole record for each; a thousand of them would
+//! bring the server and themselves to a standstill. As long as its process gives permits back all the time it waits for those instead, in the
+//! same list as everything else; and where that takes too long, no more than [`MOST_IN_QUEUE`] of a process stand in the queue at once. Who
+//! waits there is not left out: while anybody does, half of what is given back goes there, and all of it while one of them is of higher
+//! priority or wants several permits.
+//!
+//! **Between processes** a compare-and-swap is fair only among equals: one that comes back at once with the next batch is a rival to
+//! everybody each time. So a process that was refused, and has work for several threads, *rests* after a batch that succeeded: for a random time that doubles with
+//! each refused batch and shrinks with each one that was not, bounded by [`LONGEST_REST`] and by how many the batch served. Those that
+//! were refused try again at once, so the rest belongs to them; meanwhile operations gather in the list.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::lead::Leader;
+use super::leave::Leaving;
+use super::operation::{Acquire, Doubt, Extend, Kind, Operation, Outcome, Renewing};
+use super::seen::Seen;
+use super::{Memory, Semaphore};
+use crate::client::Client;
+use crate::clock::Moment;
+use crate::flaw::{self, Flaw};
+use crate::fork;
+use crate::lease::Lease;
+use crate::owner::{Identity, Token};
+use crate::thread::Signal;
+
+/// A thread that waits for its operation asks so often whether it is still wanted.
+const SLICE: Duration = Duration::from_millis(50);
+/// An acquisition is parked as long as this process gives permits back so often;
+const RELEASES_EVERY: Duration = Duration::from_millis(10);
+/// or has so many holders, and writes so often;
+const MANY: usize = 8;
+const WRITES_EVERY: Duration = Duration::from_millis(50);
+/// and for so long: then it stands in the queue,
+const LONGEST_PARKED: Duration = Duration::from_millis(250);
+/// where no more than so many of this process do so at once: others stay parked until one of these has gone.
+const MOST_IN_QUEUE: usize = 16;
+/// Between which bounds a process rests.
+const REST: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(3));
+/// For how long at most, for each operation that the last batch served.
+const REST_FOR_EACH: Duration = Duration::from_micros(100);
+
+/// Where the threads of one client meet that change the same semaphore.
+#[derive(Default)]
+pub(crate) struct Combiner {
+    state: Mutex<State>,
+    leaving: Leaving,
+}
+
+struct State {
+    /// Whether some thread leads, or was woken to do so.
+    led: bool,
+    listed: VecDeque<Entry>,
+    /// Acquisitions that wait for permits which this process gives back.
+    parked: VecDeque<Entry>,
+    /// When this process last gave permits back while it had others; and when it last wrote while it had many.
+    released: Option<Moment>,
+    wrote_many: Option<Moment>,
+    queue: QueueSeen,
+    /// How many of this process stand in the queue that were parked, or might have been.
+    in_queue: usize,
+    /// How many permits this process has passed to its own waiters since others were last seen in the queue, and how many it has given back.
+    passed: (u32, u32),
+    memory: Memory,
+    /// For how long the next rest is.
+    rest: Duration,
+    /// Until when we leave the record to other processes.
+    rests_until: Moment,
+}
+
+/// What the queue was when this process last gave permits back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum QueueSeen {
+    Empty,
+    /// So many others wait there.
+    HasWaiters(u32),
+    /// Some of them come before any that are parked here: they want several permits, or are of higher priority.
+    HasPrecedence,
+}
+
+/// What those that are parked may have.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Share {
+    /// So many of the permits that are given back by this process.
+    pub(super) freed: u32,
+    /// And what was available before, but for so many that others may have been woken for.
+    pub(super) spare: u32,
+}
+
+/// An operation whose thread sleeps.
+pub(super) struct Entry {
+    pub(super) operation: Operation,
+    pub(super) ticket: Arc<Ticket>,
+}
+
+/// What such a thread sleeps on.
+#[derive(Default)]
+pub(super) struct Ticket {
+    place: Mutex<Place>,
+    moved: Signal,
+}
+
+#[derive(Default)]
+struct Place {
+    state: Standing,
+    /// There is room for it in the queue.
+    goes: bool,
+    /// Its wait has ended.
+    unwanted: bool,
+    /// Its thread is gone.
+    abandoned: bool,
+}
+
+#[derive(Default)]
+enum Standing {
+    /// Listed, or in a batch.
+    #[default]
+    Waits,
+    Leads(Box<Operation>),
+    Settled(Box<Settled>),
+}
+
+/// An outcome, and what its operation has become meanwhile.
+pub(super) struct Settled {
+    pub(super) outcome: Outcome,
+    pub(super) in_doubt: Option<Doubt>,
+    /// Of an acquisition: under which it was asked for last.
+    pub(super) token: Option<Token>,
+    /// Of an extension: those that are left, and those that were not there.
+    pub(super) renewing: Vec<Renewing>,
+    pub(super) gone: Vec<Token>,
+    /// It is to stand in the queue, and is counted there until [`Combiner::leaves_queue`].
+    pub(super) in_queue: bool,
+}
+
+/// What a leader is told when it begins.
+pub(super) struct Begun {
+    pub(super) seen: Option<Seen>,
+    pub(super) written: Option<(Token, u64)>,
+    pub(super) rests_until: Moment,
+}
+
+/// What a leader leaves behind.
+pub(super) struct Ended {
+    /// What is left of its batch, and what is to stay parked.
+    pub(super) rest: Vec<Entry>,
+    pub(super) parked: Vec<Entry>,
+    /// What was written last, and what it became, if nobody else was using it.
+    pub(super) written: Option<(Token, u64)>,
+    pub(super) seen: Option<Seen>,
+    /// How many operations its last batch had; and whether others were faster to write.
+    pub(super) served: usize,
+    pub(super) refused: bool,
+}
+
+impl fmt::Debug for Combiner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Combiner").finish_non_exhaustive()
+    }
+}
+
+impl Combiner {
+    /// Has it done, by this thread or another one, and tells what came of it. `known`: what the semaphore was just now. `enough`:
+    /// whether an acquisition is still wanted.
+    pub(super) fn submit(
+        &self,
+        semaphore: &Semaphore,
+        operation: Operation,
+        known: Option<Seen>,
+        enough: &dyn Fn() -> bool,
+    ) -> Settled {
+        let process = fork::generation();
+        let mut state = self.state();
+        if !std::mem::replace(&mut state.led, true) {
+            let begun = state.begins();
+            drop(state);
+            return Leader::new(self, semaphore, operation, known, begun).run(enough);
+        }
+        let (acquires, ends) = (operation.acquires(), operation.until);
+        let ticket = Arc::<Ticket>::default();
+        state.listed.push_back(Entry { operation, ticket: Arc::clone(&ticket) });
+        drop(state);
+        let sleeper = Sleeper {
+            combiner: self,
+            semaphore,
+            ticket,
+            process,
+            acquires,
+            ends,
+            until: None,
+            is_done: false,
+        };
+        sleeper.wait(enough)
+    }
+
+    /// What has been listed so far.
+    pub(super) fn take_listed(&self) -> VecDeque<Entry> {
+        std::mem::take(&mut self.state().listed)
+    }
+
+    /// Those that are parked, for a leader that is about to give so many permits back, and what it may pass to them.
+    pub(super) fn take_parked(&self, freed: u32) -> (VecDeque<Entry>, Share) {
+        let mut state = self.state();
+        let (passed, released) = state.passed;
+        let share = match state.queue {
+            QueueSeen::Empty => Share { freed, spare: 0 },
+            QueueSeen::HasWaiters(spare) => {
+                let half = released.saturating_add(freed) / 2;
+                Share { freed: half.saturating_sub(passed).min(freed), spare }
+            }
+            QueueSeen::HasPrecedence => return (VecDeque::new(), Share::default()),
+        };
+        (std::mem::take(&mut state.parked), share)
+    }
+
+    /// Waits for a permit that this process itself gives back, as long as it does so all the time, or has enough waiters in the queue. Otherwise
+    /// the caller is to stand there.
+    pub(super) fn park(
+        &self,
+        semaphore: &Semaphore,
+        operation: Operation,
+        enough: &dyn Fn() -> bool,
+    ) -> Settled {
+        let process = fork::generation();
+        let now = semaphore.client.clock().now();
+        let mut state = self.state();
+        if !state.is_worth_waiting(now) && state.in_queue < MOST_IN_QUEUE {
+            state.in_queue += 1;
+            return Settled { in_queue: true, ..Settled::not_tried() };
+        }
+        let (acquires, ends) = (operation.acquires(), operation.until);
+        let ticket = Arc::<Ticket>::default();
+        state.parked.push_back(Entry { operation, ticket: Arc::clone(&ticket) });
+        drop(state);
+        let until = Some(now + LONGEST_PARKED);
+        let sleeper =
+            Sleeper { combiner: self, semaphore, ticket, process, acquires, ends, until, is_done: false };
+        sleeper.wait(enough)
+    }
+
+    /// One that [`Combiner::park`] sent to the queue stands there no more: it got its permit, or gave up. Another one may.
+    pub(super) fn leaves_queue(&self) {
+        let mut state = self.state();
+        state.in_queue = state.in_queue.saturating_sub(1);
+        if let Some(entry) = state.parked.front() {
+            entry.ticket.place().goes = true;
+            entry.ticket.moved.wake_all();
+        }
+    }
+
+    /// The record was written, by a request that left then. `holders`: how many of this process it has. `released`: if permits were given back, how
+    /// many, how many of those went to those that were parked, and what the queue was then.
+    pub(super) fn note_written(&self, sent: Moment, holders: usize, released: Option<(u32, u32, QueueSeen)>) {
+        let mut state = self.state();
+        state.wrote_many = (holders >= MANY).then_some(sent);
+        let Some((freed, passed, queue)) = released else { return };
+        state.released = (holders > 0).then_some(sent);
+        let (own, all) = state.passed;
+        let counted = (own.saturating_add(passed), all.saturating_add(freed));
+        state.passed = if queue == QueueSeen::Empty { (0, 0) } else { counted };
+        state.queue = queue;
+    }
+
+    /// The leader is done: the next one is woken, if there is anything to do.
+    pub(super) fn hand_on(&self, client: &Client, ended: Ended) {
+        let mut state = self.state();
+        state.memory = Memory { written: ended.written, seen: ended.seen };
+        for entry in ended.parked.into_iter().rev() {
+            state.parked.push_front(entry);
+        }
+        if ended.refused || !state.rest.is_zero() {
+            state.rest = if ended.refused {
+                (state.rest * 2).clamp(REST.0, REST.1)
+            } else {
+                Some(state.rest / 4 * 3).filter(|rest| *rest >= REST.0).unwrap_or_default()
+            };
+            let served = u32::try_from(ended.served).unwrap_or(u32::MAX).min(100);
+            let most = if served > 1 { REST_FOR_EACH * served } else { Duration::ZERO };
+            let chance = client.identity().map_or(0.5, Identity::fraction);
+            state.rests_until = client.clock().now() + state.rest.min(most).mul_f64(0.5 + chance);
+        }
+        for entry in ended.rest.into_iter().rev() {
+            state.listed.push_front(entry);
+        }
+        state.wake_next();
+    }
+
+    pub(super) fn leaving(&self) -> &Leaving {
+        &self.leaving
+    }
+
+    pub(super) fn memory<T>(&self, look: impl FnOnce(&mut Memory) -> T) -> T {
+        look(&mut self.state().memory)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for State {
+    fn default() -> State {
+        let rests_until = Moment::from_boot(Duration::ZERO);
+        State {
+            led: false,
+            listed: VecDeque::new(),
+            parked: VecDeque::new(),
+            released: None,
+            wrote_many: None,
+            queue: QueueSeen::Empty,
+            in_queue: 0,
+            passed: (0, 0),
+            memory: Memory::default(),
+            rest: Duration::ZERO,
+            rests_until,
+        }
+    }
+}
+
+impl State {
+    fn begins(&mut self) -> Begun {
+        let Memory { written, ref mut seen } = self.memory;
+        Begun { seen: seen.take(), written, rests_until: self.rests_until }
+    }
+
+    /// Whether this process gives permits back so often that one is to be expected soon.
+    fn is_worth_waiting(&self, now: Moment) -> bool {
+        let is_recent = |when: Option<Moment>, every| when.is_some_and(|when| now.since(when) < every);
+        self.queue != QueueSeen::HasPrecedence
+            && (is_recent(self.released, RELEASES_EVERY) || is_recent(self.wrote_many, WRITES_EVERY))
+    }
+
+    /// Hands the lead on to the first that is listed.
+    fn wake_next(&mut self) {
+        if flaw::has(Flaw::StrandTheNext) {
+            self.led = false;
+            return;
+        }
+        while let Some(Entry { operation, ticket }) = self.listed.pop_front() {
+            let mut place = ticket.place();
+            if place.abandoned {
+                continue;
+            }
+            place.state = Standing::Leads(Box::new(operation));
+            ticket.moved.wake_all();
+            return;
+        }
+        self.led = false;
+    }
+}
+
+impl Ticket {
+    fn place(&self) -> MutexGuard<'_, Place> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether nobody waits for it any more.
+    pub(super) fn is_unwanted(&self) -> bool {
+        let place = self.place();
+        place.unwanted || place.abandoned
+    }
+
+    /// Tells its thread.
+    pub(super) fn settle(&self, settled: Settled) {
+        self.place().state = Standing::Settled(Box::new(settled));
+        self.moved.wake_all();
+    }
+}
+
+impl Settled {
+    pub(super) fn new(operation: Operation, outcome: Outcome) -> Settled {
+        let Operation { kind, in_doubt, .. } = operation;
+        let (renewing, gone) = (Vec::new(), Vec::new());
+        let settled = Settled { outcome, in_doubt, token: None, renewing, gone, in_queue: false };
+        match kind {
+            Kind::Acquire(Acquire { token, .. }) => Settled { token: Some(token), ..settled },
+            Kind::Extend(Extend { renewing, gone, .. }) => Settled { renewing, gone, ..settled },
+            Kind::Release(_) => settled,
+        }
+    }
+
+    /// Of one that was taken back before anything was sent for it, or whose process is another one now.
+    pub(super) fn not_tried() -> Settled {
+        let outcome = Outcome::NoRoom { refusal: None };
+        let (renewing, gone) = (Vec::new(), Vec::new());
+        Settled { outcome, in_doubt: None, token: None, renewing, gone, in_queue: false }
+    }
+}
+
+/// A thread that waits for its operation.
+struct Sleeper<'a> {
+    combiner: &'a Combiner,
+    semaphore: &'a Semaphore,
+    ticket: Arc<Ticket>,
+    process: u64,
+    /// What may be granted to it.
+    acquires: Option<(Token, Lease)>,
+    /// When its wait ends, if it does.
+    ends: Option<Moment>,
+    /// Of one that is parked: until when at most.
+    until: Option<Moment>,
+    is_done: bool,
+}
+
+impl Sleeper<'_> {
+    fn wait(mut self, enough: &dyn Fn() -> bool) -> Settled {
+        let mut slice = if self.until.is_some() { RELEASES_EVERY } else { SLICE };
+        loop {
+            let mut place = self.ticket.place();
+            let goes = std::mem::take(&mut place.goes);
+            match std::mem::take(&mut place.state) {
+                Standing::Settled(settled) => {
+                    self.is_done = true;
+                    return *settled;
+                }
+                Standing::Leads(operation) => {
+                    self.is_done = true;
+                    drop(place);
+                    let begun = self.combiner.state().begins();
+                    return Leader::new(self.combiner, self.semaphore, *operation, None, begun).run(enough);
+                }
+                Standing::Waits => {}
+            }
+            if goes {
+                drop(place);
+            } else {
+                let mut limit = std::mem::replace(&mut slice, SLICE);
+                if let Some(ends) = self.ends {
+                    let left = ends.since(self.semaphore.client.clock().now());
+                    // What is over is yet to be taken back, by a leader that may take its time.
+                    limit = if left.is_zero() { limit } else { limit.min(left) };
+                }
+                let slept = self.ticket.moved.sleep(place, limit);
+                // Or we are in a child that a callback made: the leader is in its parent.
+                if !slept || fork::generation() != self.process {
+                    self.is_done = true;
+                    return Settled::not_tried();
+                }
+            }
+            let is_enough = enough();
+            if let Some(settled) = self.take_back_if(is_enough) {
+                self.is_done = true;
+                return settled;
+            }
+            if is_enough {
+                self.ticket.place().unwanted = true;
+            }
+        }
+    }
+
+    /// Takes the operation off the list, if it is there and not wanted any more; or where it is parked, if it is to go to the queue.
+    fn take_back_if(&self, is_enough: bool) -> Option<Settled> {
+        let now = self.semaphore.client.clock().now();
+        let mut state = self.combiner.state();
+        let goes = self.until.is_some_and(|until| {
+            let in_vain = until <= now || !state.is_worth_waiting(now);
+            in_vain && state.in_queue < MOST_IN_QUEUE && !flaw::has(Flaw::ParkForGood)
+        });
+        let operation = if goes || is_enough { self.take_back(&mut state) } else { None }?;
+        let in_queue = goes && !is_enough;
+        state.in_queue += usize::from(in_queue);
+        let outcome = match operation.in_doubt {
+            Some(_) => Outcome::Unsettled(operation.error.clone()),
+            None => Outcome::NoRoom { refusal: None },
+        };
+        Some(Settled { in_queue, ..Settled::new(operation, outcome) })
+    }
+
+    /// Takes the operation off the list, if it is there, or where it is parked.
+    fn take_back(&self, state: &mut State) -> Option<Operation> {
+        let is_ours = |entry: &Entry| Arc::ptr_eq(&entry.ticket, &self.ticket);
+        let State { listed, parked, .. } = state;
+        let mut lists = [listed, parked].into_iter();
+        let entry = lists.find_map(|list| list.iter().position(is_ours).and_then(|place| list.remove(place)));
+        entry.map(|entry| entry.operation)
+    }
+}
+
+impl Drop for Sleeper<'_> {
+    fn drop(&mut self) {
+        if self.is_done || fork::generation() != self.process {
+            return;
+        }
+        // It unwinds.
+        let taken_back = self.take_back(&mut self.combiner.state());
+        let state = {
+            let mut place = self.ticket.place();
+            place.abandoned = true;
+            std::mem::take(&mut place.state)
+        };
+        if let Some((token, lease)) = self.acquires
+            && taken_back.is_none_or(|operation| operation.in_doubt.is_some())
+        {
+            let Semaphore { client, route, key, .. } = self.semaphore;
+            client.remember_stray_permits(*route, key, token, lease.gone(client.clock().now()));
+        }
+        if matches!(state, Standing::Leads(_)) {
+            self.combiner.state().wake_next();
+        }
+    }
+}

@@ -1,0 +1,526 @@
+//! The leader: the thread that reads and writes the record for all that are listed. See `combine`.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::batch::{self, Planned, Writer};
+use super::combine::{Begun, Combiner, Ended, Entry, QueueSeen, Settled, Share, Ticket};
+use super::operation::{Doubt, Kind, Operation, Outcome, Release, ServerClock, Wakes};
+use super::record::Holding;
+use super::seen::{Refusal, Seen};
+use super::{LIFE, Semaphore, Wrote};
+use crate::client::ATTEMPTS;
+use crate::clock::Moment;
+use crate::contention::{ROUNDS, give_way};
+use crate::error::Error;
+use crate::flaw::{self, Flaw};
+use crate::fork;
+use crate::lease::{CLOCK_ERROR, covering};
+use crate::owner::Token;
+use crate::store::{Failure, Item, Op, Reply};
+use crate::wait::entries;
+
+/// A record for several operations that was read from a server that may have stood still is read again up to so often: otherwise each of
+/// those that are granted would have to.
+const MOST_LOOKS: usize = 3;
+
+pub(super) struct Leader<'a> {
+    combiner: &'a Combiner,
+    semaphore: &'a Semaphore,
+    process: u64,
+    /// Our own operation is the first, until it is settled.
+    batch: Vec<Member>,
+    own: Option<Settled>,
+    /// What the record was, if that can be built upon; and whether that is only remembered.
+    seen: Option<(Seen, bool)>,
+    /// What this process wrote last, and what it became, if nobody else was using it.
+    written: Option<(Token, u64)>,
+    after: Option<Seen>,
+    rests_until: Moment,
+    /// How often in a row another process was faster; and whether any was since we lead.
+    refused: usize,
+    was_refused: bool,
+    served: usize,
+    /// What may go to those that are parked.
+    share: Share,
+    /// While a request is under way: when it left.
+    writing: Option<Moment>,
+    /// Our own operation is not wanted any more.
+    enough: bool,
+}
+
+/// One operation of the batch.
+pub(super) struct Member {
+    pub(super) operation: Operation,
+    /// `None`: our own.
+    pub(super) ticket: Option<Arc<Ticket>>,
+    /// It waits for what this process gives back, and for nothing else.
+    pub(super) is_parked: bool,
+    /// What becomes of it by the record that is being written.
+    pub(super) planned: Planned,
+}
+
+impl Member {
+    pub(super) fn of(operation: Operation, ticket: Option<Arc<Ticket>>, is_parked: bool) -> Member {
+        Member { operation, ticket, is_parked, planned: Planned::Refuses }
+    }
+
+    /// Whether it can be dropped without finding anything out.
+    fn is_idle(&self) -> bool {
+        self.operation.in_doubt.is_none() && matches!(self.operation.kind, Kind::Acquire(_))
+    }
+
+    /// What it is told when it cannot be done because of this. One that was parked finds out for itself in the queue.
+    fn fails(&self, error: &Error) -> Outcome {
+        match self.operation.in_doubt {
+            Some(_) => Outcome::Unsettled(Some(error.clone())),
+            None if self.is_parked => Outcome::NoRoom { refusal: None },
+            None => Outcome::Failed(error.clone()),
+        }
+    }
+
+    /// A request that had it in its batch got no reply.
+    fn is_in_doubt(&mut self, sent: Moment) {
+        let since = match self.planned {
+            Planned::Grants(counted_from) | Planned::Extends(counted_from) => counted_from,
+            Planned::Releases(_) => sent,
+            Planned::Told(_) | Planned::Refuses => return,
+        };
+        let doubt = self.operation.in_doubt.get_or_insert(Doubt { since, until: sent });
+        doubt.until = sent;
+    }
+}
+
+impl<'a> Leader<'a> {
+    pub(super) fn new(
+        combiner: &'a Combiner,
+        semaphore: &'a Semaphore,
+        own: Operation,
+        known: Option<Seen>,
+        begun: Begun,
+    ) -> Leader<'a> {
+        let now = semaphore.client.clock().now();
+        let is_safe = own.in_doubt.is_none();
+        let known = known.or(begun.seen).filter(|seen| seen.is_usable(now) && is_safe);
+        Leader {
+            combiner,
+            semaphore,
+            process: fork::generation(),
+            batch: vec![Member::of(own, None, false)],
+            own: None,
+            seen: known.map(|seen| (seen, true)),
+            written: begun.written,
+            after: None,
+            rests_until: begun.rests_until,
+            refused: 0,
+            was_refused: false,
+            served: 0,
+            share: Share::default(),
+            writing: None,
+            enough: false,
+        }
+    }
+
+    /// Leads until our own operation is settled.
+    pub(super) fn run(mut self, enough: &dyn Fn() -> bool) -> Settled {
+        if !self.rests_until.since_boot().is_zero() {
+            let clock = self.semaphore.client.clock();
+            let rest = self.rests_until.since(clock.now());
+            if !rest.is_zero() {
+                clock.sleep(rest);
+            }
+        }
+        loop {
+            if let Some(own) = self.own.take() {
+                return own;
+            }
+            if fork::generation() != self.process {
+                // A child that a callback made. The batch is its parent's.
+                return Settled::not_tried();
+            }
+            self.take_in();
+            let is_enough = self.enough;
+            self.settle_where(|member| {
+                let unwanted = member.ticket.as_ref().map_or(is_enough, |ticket| ticket.is_unwanted());
+                // One that is parked may give up its place at any moment.
+                (unwanted && member.is_idle()).then_some(Outcome::NoRoom { refusal: None })
+            });
+            if self.own.is_none() {
+                self.round(enough);
+            }
+        }
+    }
+
+    /// Takes what has been listed since, and if permits are given back, those that are parked.
+    fn take_in(&mut self) {
+        let member =
+            |is_parked| move |Entry { operation, ticket }| Member::of(operation, Some(ticket), is_parked);
+        let before = self.batch.len();
+        self.batch.extend(self.combiner.take_listed().into_iter().map(member(false)));
+        if let Some((_, remembered)) = &mut self.seen {
+            // Those that have come since it was read are told nothing by it that they would not like.
+            *remembered |= self.batch.len() > before;
+        }
+        let releases = |member: &&Member| matches!(member.operation.kind, Kind::Release(_));
+        let freed = self.batch.iter().filter(releases).count();
+        if freed > 0 {
+            let (parked, share) = self.combiner.take_parked(u32::try_from(freed).unwrap_or(u32::MAX));
+            self.batch.extend(parked.into_iter().map(member(true)));
+            self.share = share;
+        }
+    }
+
+    /// One read, if there is nothing to build upon, and one write.
+    fn round(&mut self, enough: &dyn Fn() -> bool) {
+        let Semaphore { client, route, .. } = self.semaphore;
+        // Whoever only drops something asks nothing of a silent server; others do so for themselves.
+        if client.skips(*route)
+            && let Err(error) = self.semaphore.look()
+        {
+            return self.settle_where(|member| member.ticket.is_none().then(|| member.fails(&error)));
+        }
+        let (mut seen, remembered) = match self.seen.take() {
+            Some(seen) => seen,
+            None => match self.look() {
+                Ok(Some(seen)) => (seen, false),
+                Ok(None) => return self.set_up(),
+                Err(error) => return self.fail(&error),
+            },
+        };
+        let client = &self.semaphore.client;
+        let identity = match client.identity() {
+            Ok(identity) => identity,
+            Err(error) => return self.fail(&error),
+        };
+        let sent = client.clock().now();
+        let (host, pid) = (identity.host(), std::process::id());
+        let writer = Writer { host, pid, unix_seconds: client.clock().unix_seconds(), now: sent };
+        if !batch::plan(&mut seen, &mut self.batch, &writer, remembered, self.share) {
+            return;
+        }
+        let writes = self.batch.iter().any(|member| member.planned.writes());
+        self.settle_where(|member| match std::mem::replace(&mut member.planned, Planned::Refuses) {
+            Planned::Told(outcome) => Some(outcome),
+            planned => {
+                member.planned = planned;
+                None
+            }
+        });
+        if writes {
+            self.write(seen, sent, enough);
+        }
+    }
+
+    fn look(&self) -> crate::error::Result<Option<Seen>> {
+        let mut seen = self.semaphore.look()?;
+        for _ in 1..MOST_LOOKS {
+            if self.batch.len() == 1 || !seen.as_ref().is_some_and(Seen::is_slow) {
+                break;
+            }
+            seen = self.semaphore.look()?;
+        }
+        Ok(seen)
+    }
+
+    /// There is none: nobody holds anything of it, and whoever knows how many permits it has sets it up.
+    fn set_up(&mut self) {
+        let mut number = None;
+        self.settle_where(|member| match &member.operation.kind {
+            Kind::Acquire(wanted) => {
+                number = number.or(wanted.set_up_with);
+                wanted.set_up_with.is_none().then_some(Outcome::Missing)
+            }
+            _ => Some(Outcome::Gone { instead: None }),
+        });
+        let Some(number) = number else { return };
+        let token = match self.semaphore.client.identity() {
+            Ok(identity) => identity.token(),
+            Err(error) => return self.fail(&error),
+        };
+        match self.semaphore.create(token, covering(LIFE), number) {
+            Ok(Some(seen)) => self.seen = Some((seen, false)),
+            Ok(None) => self.count_failure(None),
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    /// Writes what was planned.
+    fn write(&mut self, seen: Seen, sent: Moment, enough: &dyn Fn() -> bool) {
+        let own = self.batch.first().and_then(|member| member.operation.kind.token());
+        let is_ours = |holding: &Holding| own.is_some_and(|own| holding.token.is_by_process_of(own));
+        let holders = seen.record.holdings.iter().filter(|holding| is_ours(holding)).count();
+        let (of, number, slow) = (seen.record.token, seen.record.permits, seen.is_slow());
+        let lonely = self.written == Some((of, seen.record.serial));
+        let serial = seen.record.serial.wrapping_add(1);
+        // What those are told for whom there is nothing left.
+        let is_refused = |member: &Member| matches!(member.planned, Planned::Refuses) && !member.is_parked;
+        let refusal = self.batch.iter().any(is_refused).then(|| seen.refusal());
+        let queue_key = self.semaphore.key.waiters();
+        let queue = [Op::Get { key: &queue_key }];
+        let releases = self.batch.iter().any(|member| matches!(member.planned, Planned::Releases(_)));
+        self.writing = Some(sent);
+        // A look behind a write that succeeds is wasted: so only one that was refused twice is in a hurry.
+        let looks = self.refused > 1;
+        let wrote = self.semaphore.put(seen, if releases { &queue } else { &[] }, lonely, looks);
+        self.writing = None;
+        match wrote {
+            Ok(Wrote { done: false, after, .. }) if !flaw::has(Flaw::ChangedIsGranted) => {
+                self.is_refused(after, enough);
+            }
+            Ok(Wrote { room, replies, after, .. }) => {
+                self.written = Some((of, serial));
+                self.after = after;
+                self.refused = 0;
+                self.served = self.batch.len();
+                let queue = replies.into_iter().next();
+                self.note_written(sent, holders, queue.as_ref());
+                let believed = if slow { self.believe() } else { Some(None) };
+                self.wrote(queue, room, (of, number), believed, refusal);
+            }
+            Err(failure) => self.failed(failure, sent, enough),
+        }
+    }
+
+    /// What the record is now, for several that were granted by what a server told that may have stood still: one look for all of them.
+    /// `Some(None)` where nothing has to be looked at, `None` where each is to look for itself.
+    fn believe(&self) -> Option<Option<Seen>> {
+        if self.batch.len() == 1 {
+            return None;
+        }
+        self.semaphore.look().ok().flatten().map(Some)
+    }
+
+    /// All that was planned has come true. `believed`: see [`Leader::believe`].
+    fn wrote(
+        &mut self,
+        queue: Option<Reply>,
+        room: u32,
+        (of, number): (Token, u32),
+        believed: Option<Option<Seen>>,
+        refusal: Option<Refusal>,
+    ) {
+        let mut wakes = self.wakes(queue, room);
+        let kept = |seen: &Seen, token: Token| {
+            let until = seen.record.held_by(token).map_or(0, |holding| holding.until);
+            let left = Duration::from_secs(until.saturating_sub(seen.now));
+            seen.sent + left.saturating_sub(CLOCK_ERROR)
+        };
+        self.settle_where(|member| {
+            let in_doubt = member.operation.in_doubt;
+            Some(match (&member.planned, &mut member.operation.kind) {
+                (Planned::Grants(counted_from), Kind::Acquire(wanted)) => {
+                    let forgets = flaw::has(Flaw::CountFromTheLastTry);
+                    let first = in_doubt.filter(|_| !forgets).map_or(*counted_from, |doubt| doubt.since);
+                    let counted_from = first.min(*counted_from);
+                    let clock = match &believed {
+                        None => ServerClock::MayStand,
+                        Some(None) => ServerClock::Runs,
+                        Some(Some(seen)) => ServerClock::KeepsUntil(kept(seen, wanted.token)),
+                    };
+                    Outcome::Granted { of, permits: wanted.permits, counted_from, clock, number }
+                }
+                (Planned::Releases(_), _) => Outcome::Released { wakes: wakes.take() },
+                (Planned::Extends(_), Kind::Extend(extend)) => {
+                    if let Some(Some(seen)) = &believed {
+                        for it in &mut extend.renewing {
+                            it.deadline = it.deadline.min(kept(seen, it.token));
+                        }
+                    }
+                    Outcome::Extended { asks: believed.is_none() }
+                }
+                _ => {
+                    member.operation.in_doubt = None;
+                    if member.is_parked {
+                        return None;
+                    }
+                    Outcome::NoRoom { refusal: refusal.clone() }
+                }
+            })
+        });
+    }
+
+    /// What others of this process may expect.
+    fn note_written(&self, sent: Moment, holders: usize, queue: Option<&Reply>) {
+        let (mut freed, mut passed) = (0_u32, 0_u32);
+        for member in &self.batch {
+            match member.planned {
+                Planned::Releases(permits) => freed = freed.saturating_add(permits),
+                Planned::Grants(_) if member.is_parked => passed = passed.saturating_add(1),
+                _ => {}
+            }
+        }
+        let queue = match queue {
+            Some(Reply::Value(item)) => Some(item),
+            _ => None,
+        };
+        let released = (freed > 0).then(|| (freed, passed, queue_seen(queue)));
+        self.combiner.note_written(sent, holders, released);
+    }
+
+    /// What it takes to wake waiters for all that was given back.
+    fn wakes(&self, queue: Option<Reply>, room: u32) -> Option<Wakes> {
+        let mut wakes = Wakes { queue: None, room, freed: 0, stood: Vec::new() };
+        for member in &self.batch {
+            if let (Planned::Releases(permits), Kind::Release(Release { stood, .. })) =
+                (&member.planned, &member.operation.kind)
+            {
+                wakes.freed = wakes.freed.saturating_add(*permits);
+                wakes.stood.extend(stood);
+            }
+        }
+        if let Some(Reply::Value(item)) = queue {
+            wakes.queue = Some(item);
+        }
+        Some(wakes)
+    }
+
+    /// Another process was faster; `after` is what it made of it.
+    fn is_refused(&mut self, after: Option<Seen>, enough: &dyn Fn() -> bool) {
+        self.was_refused = true;
+        self.seen = after.map(|seen| (seen, false));
+        if flaw::has(Flaw::ForgetTheRefused) {
+            self.batch.retain(|member| member.ticket.is_none());
+        }
+        for member in &mut self.batch {
+            member.operation.refused += 1;
+        }
+        self.settle_where(|member| {
+            let Operation { refused, error, .. } = &member.operation;
+            (*refused == ROUNDS).then(|| Outcome::Unsettled(error.clone()))
+        });
+        self.refused += 1;
+        match give_way(&self.semaphore.client, self.refused - 1) {
+            Ok(false) => {}
+            Ok(true) => {
+                self.seen = None;
+                self.enough |= enough();
+            }
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    /// The request failed; if it was sent, it may have been carried out.
+    fn failed(
+        &mut self,
+        Failure { error, sent: was_sent }: Failure,
+        sent: Moment,
+        enough: &dyn Fn() -> bool,
+    ) {
+        if was_sent {
+            let client = &self.semaphore.client;
+            for member in &mut self.batch {
+                member.is_in_doubt(sent);
+                if flaw::has(Flaw::ForgetLostPermits)
+                    && let Kind::Acquire(wanted) = &mut member.operation.kind
+                    && let Ok(identity) = client.identity()
+                {
+                    (wanted.token, member.operation.in_doubt) = (identity.token(), None);
+                }
+            }
+        }
+        self.settle_where(|member| {
+            let guesses = flaw::has(Flaw::GuessReleasedInBatch) && was_sent && member.ticket.is_some();
+            match member.planned {
+                Planned::Releases(_) if guesses => Some(Outcome::Released { wakes: None }),
+                _ if member.operation.in_doubt.is_none() && !was_sent => Some(member.fails(&error)),
+                _ => None,
+            }
+        });
+        self.count_failure(Some(&error));
+        if enough() {
+            self.enough = true;
+            self.settle_where(|member| {
+                let is_own = member.ticket.is_none() && matches!(member.operation.kind, Kind::Acquire(_));
+                (is_own && member.operation.in_doubt.is_some())
+                    .then(|| Outcome::Unsettled(Some(error.clone())))
+            });
+        }
+    }
+
+    /// Those for whom that was the last try are told.
+    fn count_failure(&mut self, why: Option<&Error>) {
+        self.settle_where(|member| {
+            let Operation { failures, error, .. } = &mut member.operation;
+            *failures += 1;
+            *error = why.cloned().or(error.take());
+            match error {
+                _ if *failures < ATTEMPTS => None,
+                Some(error) => {
+                    let error = error.clone();
+                    Some(member.fails(&error))
+                }
+                None => Some(Outcome::Unsettled(None)),
+            }
+        });
+    }
+
+    /// Nothing can be done for anybody now.
+    fn fail(&mut self, error: &Error) {
+        self.settle_where(|member| Some(member.fails(error)));
+    }
+
+    /// Settles those for whom there is an outcome.
+    fn settle_where(&mut self, mut outcome_of: impl FnMut(&mut Member) -> Option<Outcome>) {
+        let outcome = Cell::new(None);
+        let is_settled = |member: &mut Member| {
+            let found = outcome_of(member);
+            let is_some = found.is_some();
+            outcome.set(found);
+            is_some
+        };
+        for Member { operation, ticket, .. } in self.batch.extract_if(.., is_settled) {
+            let Some(outcome) = outcome.take() else { continue };
+            let settled = Settled::new(operation, outcome);
+            match ticket {
+                Some(ticket) => ticket.settle(settled),
+                None => self.own = Some(settled),
+            }
+        }
+    }
+}
+
+fn queue_seen(queue: Option<&Item>) -> QueueSeen {
+    let (mut waiters, mut has_precedence) = (0_u32, false);
+    for entry in queue.iter().flat_map(|queue| entries::waiters(&queue.value)) {
+        waiters = waiters.saturating_add(1);
+        has_precedence |= entry.permits > 1 || entry.priority > 0;
+    }
+    match waiters {
+        0 => QueueSeen::Empty,
+        _ if has_precedence => QueueSeen::HasPrecedence,
+        waiters => QueueSeen::HasWaiters(waiters),
+    }
+}
+
+impl Drop for Leader<'_> {
+    fn drop(&mut self) {
+        if fork::generation() != self.process {
+            return;
+        }
+        if let Some(sent) = self.writing {
+            self.batch.iter_mut().for_each(|member| member.is_in_doubt(sent));
+        }
+        let client = &self.semaphore.client;
+        let (mut rest, mut parked) = (Vec::new(), Vec::new());
+        for Member { operation, ticket, is_parked, .. } in self.batch.drain(..) {
+            match (ticket, &operation.kind) {
+                (Some(ticket), _) if is_parked && operation.in_doubt.is_none() => {
+                    parked.push(Entry { operation, ticket });
+                }
+                (Some(ticket), _) => rest.push(Entry { operation, ticket }),
+                // We unwind.
+                (None, Kind::Acquire(wanted)) if operation.in_doubt.is_some() => {
+                    let Semaphore { route, key, .. } = self.semaphore;
+                    let until = wanted.lease.gone(client.clock().now());
+                    client.remember_stray_permits(*route, key, wanted.token, until);
+                }
+                (None, _) => {}
+            }
+        }
+        let seen = self.after.take();
+        let (written, served, refused) = (self.written, self.served, self.was_refused);
+        let ended = Ended { rest, parked, written, seen, served, refused };
+        self.combiner.hand_on(client, ended);
+    }
+}

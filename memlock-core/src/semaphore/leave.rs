@@ -1,0 +1,97 @@
+//! Leaving the queue: the entries of those that got their permits without having been woken are taken off, by one thread for all of its
+//! process.
+//!
+//! When many permits become free at once, many waiters find that by looking. Each would write the queue, all at the same time, and wake others
+//! for whatever is free: the more of them, the longer for each. So a thread that finds another one of its process at it leaves its
+//! ids to that one, and goes on.
+
+use std::sync::{Mutex, PoisonError};
+
+use super::{Semaphore, ring_next};
+use crate::fork;
+use crate::store::Op;
+use crate::wait::entries::WaitId;
+use crate::wait::queue::Queue;
+
+/// How often a thread does this for those that came meanwhile. What comes then is left to the next one that lets go, or waits.
+const MOST_TIMES: usize = 8;
+
+/// What is to be taken off, for one semaphore, and whether some thread does so.
+#[derive(Debug, Default)]
+pub(super) struct Leaving(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    ids: Vec<WaitId>,
+    is_left: bool,
+}
+
+impl Leaving {
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What there is to take off; `None`, and nobody does so any more, when there is nothing.
+    fn next(&self) -> Option<Vec<WaitId>> {
+        let mut state = self.state();
+        let ids = std::mem::take(&mut state.ids);
+        state.is_left = !ids.is_empty();
+        state.is_left.then_some(ids)
+    }
+}
+
+/// The thread that takes entries off; when it goes, however it does, the next one may.
+struct Leaver<'a> {
+    semaphore: &'a Semaphore,
+    leaving: &'a Leaving,
+    process: u64,
+    /// It has found nothing more to do.
+    is_done: bool,
+}
+
+impl Drop for Leaver<'_> {
+    fn drop(&mut self) {
+        if self.is_done || fork::generation() != self.process {
+            return;
+        }
+        let ids = {
+            let mut state = self.leaving.state();
+            state.is_left = false;
+            std::mem::take(&mut state.ids)
+        };
+        self.semaphore.client.semaphore_waiters().leave_behind(&self.semaphore.key, &ids);
+    }
+}
+
+/// Takes these entries off the queue, if they are there, and wakes the next waiters for whom there is room. False if the server did not answer.
+pub(super) fn leave(semaphore: &Semaphore, ids: Vec<WaitId>) -> bool {
+    let Semaphore { client, route, key, .. } = semaphore;
+    let leaving = semaphore.combiner().leaving();
+    {
+        let mut state = leaving.state();
+        state.ids.extend(ids);
+        if std::mem::replace(&mut state.is_left, true) {
+            return true;
+        }
+    }
+    let process = fork::generation();
+    let mut leaver = Leaver { semaphore, leaving, process, is_done: false };
+    let queue = Queue { client, route: *route, key: &key.waiters() };
+    let mut ids = std::mem::take(&mut leaving.state().ids);
+    for _ in 0..MOST_TIMES {
+        if let Err(failure) = queue.leave(&ids, Op::Get { key }) {
+            log::debug!("The queue could not be left: {}", failure.error);
+            client.semaphore_waiters().leave_behind(key, &ids);
+            return false;
+        }
+        ring_next(client, *route, key);
+        match leaving.next() {
+            Some(next) => ids = next,
+            None => {
+                leaver.is_done = true;
+                break;
+            }
+        }
+    }
+    true
+}
