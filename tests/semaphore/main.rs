@@ -10,6 +10,7 @@ use memlock_tests::frozen::Frozen;
 use memlock_tests::server::Memcached;
 
 mod basics;
+mod crowd;
 mod leases;
 mod lost_replies;
 mod order;
