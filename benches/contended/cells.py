@@ -10,6 +10,9 @@ HOLDS = (0.0, 1.0, 5.0, 50.0, 500.0)
 PROCESSES = (2, 8, 32)
 CROWD = 128
 
+# Threads in each of a few processes that use one semaphore.
+THREADS = (20, 100, 300, 500)
+
 # Turns that every process should have: a first one, which Jain's index leaves out, and three.
 TURNS = 4.2
 SECONDS = 5.0
@@ -40,12 +43,16 @@ class Contender:
     crowd: Sequence[float] = ()
     # How many may hold it at once; 1 is a lock.
     permits: int = 1
+    # How many threads each process has, all of which contend.
+    threads: int = 1
 
 
 _FEW = {"holds": (1.0, 50.0), "processes": (8, 32)}
 _CROWDED = {"crowd": (0.0, 1.0, 5.0, 50.0)}
 _POLLING = {"holds": (0.0, 1.0, 50.0), "crowd": (0.0,)}
 _FOUR = {"holds": (1.0, 5.0, 50.0), "processes": (32,), "permits": 4}
+# So many permits that there is always one: what is measured is what it costs to write one record.
+_CROWD_OF_THREADS = {"holds": (10.0,), "processes": (5,), "permits": 1000}
 _RELAY = {"holds": (0.0, 1.0, 5.0, 50.0, 500.0), "processes": (8,)}
 
 CONTENDERS = (
@@ -61,11 +68,24 @@ CONTENDERS = (
     Contender("semaphore-polling", "C: polling at 1 ms", "c", "polling", "memcached", **_FOUR),
     Contender("semaphore-list", "Redis list", "python", "redis-list", "redis", **_FOUR),
     Contender("semaphore-redis", "py-redis-semaphore", "python", "py-redis", "redis", **_FOUR),
+    *(
+        Contender(
+            f"semaphore-threads-{count}",
+            f"C: memlock, {count} threads each",
+            "c",
+            "semaphore",
+            "memcached",
+            threads=count,
+            **_CROWD_OF_THREADS,
+        )
+        for count in THREADS
+    ),
 )
 
 GROUPS = {
     "peers": ("redis-lock", "redis-py", "sherlock"),
-    "semaphore": tuple(it.key for it in CONTENDERS if it.permits > 1),
+    "semaphore": tuple(it.key for it in CONTENDERS if it.permits > 1 and it.threads == 1),
+    "semaphore-threads": tuple(it.key for it in CONTENDERS if it.threads > 1),
 }
 
 # They let too many in at once, to see whether that is noticed.
@@ -108,6 +128,8 @@ def cells(
             continue
         its_holds = [hold for hold in QUICK_HOLDS if hold in contender.holds]
         its = [(count, hold) for count in QUICK_PROCESSES for hold in its_holds]
+        if contender.threads > 1:
+            its = [(count, hold) for count in contender.processes for hold in contender.holds]
         if processes or holds or not quick:
             its = [
                 (count, hold)

@@ -24,6 +24,8 @@ class Run:
     clashes: int
     commands: int
     counted_from_ns: int
+    swaps: int
+    refused_swaps: int
     worker_cpu_s: float
     server_cpu_s: float
     machine_cpu_s: float
@@ -42,6 +44,8 @@ class Figures:
     longest_wait_s: float
     commands: int
     commanded: int
+    swaps: int
+    refused_swaps: int
     worker_cpu_s: float
     server_cpu_s: float
     others_cpu_s: float
@@ -80,6 +84,8 @@ def figures(run: Run) -> Figures:
         longest_wait_s=_longest_wait_s(counted, run),
         commands=run.commands,
         commanded=sum(turn.entered_ns >= run.counted_from_ns for turn in counted),
+        swaps=run.swaps,
+        refused_swaps=run.refused_swaps,
         worker_cpu_s=run.worker_cpu_s / seconds,
         server_cpu_s=run.server_cpu_s / seconds,
         others_cpu_s=max(0.0, run.machine_cpu_s - used) / seconds,

@@ -62,7 +62,7 @@ static void mutex_give(void)
 /* --- the semaphore ---------------------------------------------------------------------------- */
 
 static memlock_semaphore *semaphore;
-static memlock_permit *permit;
+static _Thread_local memlock_permit *permit;
 
 static memlock_semaphore *opened(const char *name)
 {

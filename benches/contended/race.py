@@ -81,8 +81,8 @@ def race(cell: Cell) -> Figures:
     hold_s = cell.hold_ms / 1000
     a_second = min(TURNS_A_SECOND, 1 / hold_s if hold_s else TURNS_A_SECOND)
     room = int(a_second * cell.seconds) + SPARE_TURNS
-    permits = cell.contender.permits
-    board = Board.new(cell.processes, room, int(hold_s * 1e9), permits)
+    permits, threads = cell.contender.permits, cell.processes * cell.contender.threads
+    board = Board.new(threads, room, int(hold_s * 1e9), permits)
     with closing(board), closing(SERVERS[cell.contender.server]()) as server:
         with _processes(cell, server.port, board) as processes:
             _until_ready(processes, board)
@@ -93,7 +93,7 @@ def race(cell: Cell) -> Figures:
             # an acquisition costs: so commands are counted from when all wait for another turn.
             while not board.all_had_a_turn() and time.monotonic_ns() < (start_ns + end_ns) // 2:
                 processes.expect_to_last(LOOK_S)
-            counted_from_ns, commands = time.monotonic_ns(), server.used().commands
+            counted_from_ns, counted = time.monotonic_ns(), server.used()
             processes.expect_to_last((end_ns - time.monotonic_ns()) / 1e9)
             # Before the stop, since what it sets off is no part of the race.
             after = server.used()
@@ -104,12 +104,14 @@ def race(cell: Cell) -> Figures:
             Run(
                 turns=board.turns(),
                 open_waits=board.open_waits(),
-                processes=cell.processes,
+                processes=threads,
                 permits=permits,
                 start_ns=start_ns,
                 stop_ns=stop_ns,
                 clashes=board.clashes(),
-                commands=after.commands - commands,
+                commands=after.commands - counted.commands,
+                swaps=after.swaps - counted.swaps,
+                refused_swaps=after.refused - counted.refused,
                 counted_from_ns=counted_from_ns,
                 worker_cpu_s=board.cpu_ns() / 1e9,
                 server_cpu_s=after.cpu_s - before.cpu_s,
@@ -126,7 +128,7 @@ class _Processes:
         command = [*program[cell.contender.language], cell.contender.name, str(port)]
         self._said = said
         self._worker = subprocess.Popen(
-            [*command, str(board.fd)],
+            [*command, str(board.fd), str(cell.contender.threads)],
             pass_fds=[board.fd],
             stdout=subprocess.DEVNULL,
             stderr=said,

@@ -42,6 +42,7 @@ to itself      how many of a hundred such releases went on with the same process
 Jain           fairness: 1 when all had as many turns
 turns          how many each had on average, without a first round, which is the start-up
 longest wait   of any lock call, also of those that the end of the run cut short
+refused swaps  of a semaphore's record and its queue: compare-and-swaps that came too late
 commands       that the server ran for an acquisition, after a first round (memcached: on items;
                Redis: also those that scripts call)
 relay          no lock: a hand-over's round trips and wake-ups alone, the floor of this machine
@@ -106,10 +107,15 @@ COLUMNS = (
 def table(rows: Rows) -> str:
     """All rows in markdown: a table of locks, and one of semaphores of so many permits."""
     tables = []
-    for permits in sorted({cell.contender.permits for cell in rows}):
-        of = {cell: its for cell, its in rows.items() if cell.contender.permits == permits}
+    crowds = {cell: its for cell, its in rows.items() if cell.contender.threads > 1}
+    others = {cell: its for cell, its in rows.items() if cell.contender.threads == 1}
+    for permits in sorted({cell.contender.permits for cell in others}):
+        of = {cell: its for cell, its in others.items() if cell.contender.permits == permits}
         title = "one lock" if permits == 1 else f"one semaphore of {permits} permits"
         tables.append(f"{title}\n\n{_table(of)}")
+    if crowds:
+        title = "one semaphore of 1000 permits, which are never all taken: C"
+        tables.append(f"{title}\n\n{_table_of_crowds(crowds)}")
     return "\n\n".join(tables)
 
 
@@ -117,6 +123,44 @@ def _table(rows: Rows) -> str:
     """By hold, then processes, then contender."""
     lines = [[*COLUMNS], ["---:", "---:", "---", *["---:"] * (len(COLUMNS) - 3)]]
     lines += [_row(cell, rows[cell]) for cell in sorted(rows, key=lambda cell: cell.order)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+CROWD_COLUMNS = (
+    "hold, ms",
+    "processes",
+    "threads each",
+    "per second",
+    "refused swaps",
+    "commands",
+    "longest wait, s",
+    "Jain",
+    "CPU: processes",
+    "server",
+    "violations",
+)
+
+
+def _table_of_crowds(rows: Rows) -> str:
+    """Where nobody has to wait for a permit: what it costs to write the record."""
+    lines = [[*CROWD_COLUMNS], ["---:"] * len(CROWD_COLUMNS)]
+    for cell in sorted(rows, key=lambda cell: cell.order):
+        its = rows[cell]
+        lines.append(
+            [
+                f"{cell.hold_ms:g}",
+                str(cell.processes),
+                str(cell.contender.threads) + (" *" if its.others_cpu_s > DISTURBED else ""),
+                f"{its.per_second:,.0f}",
+                f"{100 * its.refused_swaps / its.swaps:.1f} %" if its.swaps else "-",
+                f"{its.per_acquisition:.2f}",
+                f"{its.longest_wait_s:.2f}",
+                f"{its.jain:.3f}",
+                f"{its.worker_cpu_s:.2f}",
+                f"{its.server_cpu_s:.2f}",
+                str(sum(its.violations.values())),
+            ]
+        )
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

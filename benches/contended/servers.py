@@ -17,19 +17,25 @@ class Used(NamedTuple):
 
     commands: int
     cpu_s: float
+    # Of memcached: compare-and-swaps, and those of them that came too late.
+    swaps: int = 0
+    refused: int = 0
 
 
 class Memcached(PrivateMemcached):
     """A private memcached."""
 
     def __init__(self) -> None:
-        super().__init__(())
+        # Room for a connection of each thread there may be.
+        super().__init__(("-c", "8192"))
 
     def used(self) -> Used:
         """Commands on items, and processor time."""
         stats = self.stats()
         commands = sum(int(stats.get(counter, 0)) for counter in server.COMMAND_COUNTERS)
-        return Used(commands, float(stats["rusage_user"]) + float(stats["rusage_system"]))
+        cpu_s = float(stats["rusage_user"]) + float(stats["rusage_system"])
+        refused = int(stats["cas_badval"])
+        return Used(commands, cpu_s, int(stats["cas_hits"]) + refused, refused)
 
 
 class Redis(PrivateRedis):

@@ -1,18 +1,21 @@
 /*
  * worker.c: processes that contend for one lock or semaphore on one memcached, each as fast as it can.
  *
- *   worker CONTENDER PORT FD
+ *   worker CONTENDER PORT FD THREADS
  *
  * FD is the board, shared memory that benches/contended/board.py lays out and reads: how many processes
- * to start and how long to hold, when to start and to stop, and a log for each process. Every process
+ * to start and how long to hold, when to start and to stop, and a log for each process. Where a process has several
+ * THREADS, which share a connection to the server, each thread counts as a process there. Every process
  * connects, says that it is ready, waits for the start, and then goes round:
  *
  *   ask, stamp, hold, stamp, release
  *
  * until it sees the stop. SIGTERM ends a wait, and nothing else. Who contends is in raw.c and memlock.c.
  */
+#define _GNU_SOURCE /* RUSAGE_THREAD */
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -82,7 +85,7 @@ void sleep_until(uint64_t ns)
 static uint64_t cpu_ns(void)
 {
     struct rusage used;
-    getrusage(RUSAGE_SELF, &used);
+    getrusage(RUSAGE_THREAD, &used);
     return (uint64_t)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) * NS_PER_S +
            (uint64_t)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1000;
 }
@@ -90,6 +93,8 @@ static uint64_t cpu_ns(void)
 /* --- the race ----------------------------------------------------------------------------- */
 
 static const struct contender *contender;
+static uint64_t threads;
+static pthread_barrier_t all_may_start;
 
 static const struct contender *called(const char *name)
 {
@@ -130,7 +135,8 @@ static void enter(struct process *me, uint64_t index, uint64_t turn)
         me->clashes += atomic_exchange(&board->inside, 1 + index) != 0;
     } else {
         me->inside = 1 + turn;
-        me->clashes += crowded();
+        /* To look at all of thousands would take longer than the rest; the logs tell as well. */
+        me->clashes += board->processes <= MOST_PROCESSES && crowded();
     }
 }
 
@@ -168,41 +174,62 @@ static void race(struct process *me, uint64_t index)
     }
 }
 
-static void run(int port, uint64_t index)
+/* From when the process is connected. */
+static void *run(void *of)
 {
-    struct process *me = &board->process[index];
-    struct sigaction action = {.sa_handler = on_term, .sa_flags = SA_RESTART};
-    contender->open(port, index);
-    sigaction(SIGTERM, &action, NULL);
+    struct process *me = of;
     const uint64_t cpu_before = cpu_ns();
     me->ready = 1;
-    while (board->start_ns == 0)
-        sleep_until(now_ns() + POLL_NS);
+    /* One looks for all of its process: thousands that look would leave no time for anything else. */
+    if ((uint64_t)(me - board->process) % threads == 0)
+        while (board->start_ns == 0)
+            sleep_until(now_ns() + POLL_NS);
+    pthread_barrier_wait(&all_may_start);
     sleep_until(board->start_ns);
-    race(me, index);
+    race(me, (uint64_t)(me - board->process));
     me->cpu_ns = cpu_ns() - cpu_before;
+    return NULL;
+}
+
+static void run_all(int port, uint64_t first)
+{
+    struct sigaction action = {.sa_handler = on_term, .sa_flags = SA_RESTART};
+    pthread_attr_t small;
+    pthread_t running[MOST_THREADS];
+    contender->open(port, first);
+    sigaction(SIGTERM, &action, NULL);
+    pthread_barrier_init(&all_may_start, NULL, (unsigned)threads);
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, 256 << 10);
+    for (uint64_t i = 1; i < threads; i++)
+        if (pthread_create(&running[i], &small, run, &board->process[first + i]) != 0)
+            die("no more than %" PRIu64 " threads can be started", i);
+    run(&board->process[first]);
+    for (uint64_t i = 1; i < threads; i++)
+        pthread_join(running[i], NULL);
 }
 
 int main(int argc, char **argv)
 {
-    if (argc != 4)
-        die("usage: worker CONTENDER PORT FD");
+    if (argc != 5)
+        die("usage: worker CONTENDER PORT FD THREADS");
     contender = called(argv[1]);
     board_map(atoi(argv[3]));
-    if (board->processes > MOST_PROCESSES)
-        die("there is room for %d processes", MOST_PROCESSES);
+    threads = strtoull(argv[4], NULL, 10);
+    if (threads == 0 || threads > MOST_THREADS || board->processes / threads > MOST_PROCESSES)
+        die("there is room for %d processes of %d threads", MOST_PROCESSES, MOST_THREADS);
     /* None of us outlives the harness, however it ends. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (contender->prepare != NULL)
         contender->prepare();
     signal(SIGTERM, SIG_IGN); /* it is for the processes, and sent to the whole group */
-    for (uint64_t index = 0; index < board->processes; index++) {
+    for (uint64_t index = 0; index < board->processes; index += threads) {
         pid_t pid = fork();
         if (pid < 0)
             die("fork: %s", strerror(errno));
         if (pid == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
-            run(atoi(argv[2]), index);
+            run_all(atoi(argv[2]), index);
             _exit(0);
         }
     }

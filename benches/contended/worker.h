@@ -9,6 +9,7 @@
 
 #define NAME "contended"
 #define MOST_PROCESSES 512
+#define MOST_THREADS 1000
 #define NS_PER_S UINT64_C(1000000000)
 #define POLL_NS 1000000
 

@@ -1,8 +1,8 @@
 """Processes that contend for one lock or semaphore from Python, each as fast as it can.
 
-    worker.py CONTENDER PORT FD
+    worker.py CONTENDER PORT FD 1
 
-As worker.c, on the same board.
+As worker.c, on the same board; each process has one thread.
 """
 
 from __future__ import annotations
@@ -240,10 +240,10 @@ def child(board: Board, index: int, connect: Callable[[], Callable]) -> int:
 def main(arguments: list[str]) -> int:
     """Start the processes and wait for them."""
     try:
-        name, port, fd = arguments
+        name, port, fd, _threads = arguments
         contender = (CONTENDERS | SEMAPHORES)[name]
     except (KeyError, ValueError):
-        sys.exit(f"usage: worker.py {'|'.join(CONTENDERS | SEMAPHORES)} PORT FD")
+        sys.exit(f"usage: worker.py {'|'.join(CONTENDERS | SEMAPHORES)} PORT FD 1")
     board = Board.of_fd(int(fd))
     connect = partial(contender, int(port), *([board.permits] if name in SEMAPHORES else []))
     end_with_parent()
