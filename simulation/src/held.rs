@@ -5,6 +5,7 @@ use std::time::Duration;
 use memlock_core::clock::Moment;
 use memlock_core::{Extension, Keep, Kept, Lock, Permit, Release, Result, Token};
 
+#[expect(clippy::large_enum_variant, reason = "there are few of them, and they live long")]
 pub(crate) enum Held {
     Lock(Lock),
     Permit(Permit),

@@ -22,6 +22,7 @@ pub(super) struct Held {
     is_gone: AtomicBool,
 }
 
+#[expect(clippy::large_enum_variant, reason = "there are few of them, and they live long")]
 enum What {
     Kept(Kept),
     Lock(Lock),

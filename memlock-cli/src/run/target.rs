@@ -29,6 +29,7 @@ enum What {
 }
 
 /// What was acquired.
+#[expect(clippy::large_enum_variant, reason = "there are few of them, and they live long")]
 pub(super) enum Acquired {
     Lock(Lock),
     Permit(Permit),
