@@ -332,7 +332,8 @@ impl Semaphore {
         Error::new(ErrorKind::NotFound, self.report_not_found().to_string())
     }
 
-    /// Adds the item, with nobody holding any permit, and reads it, if it could be read in the same round trip.
+    /// Adds the item, with nobody holding any permit, and reads it, if it could be read in the same
+    /// round trip.
     fn create(&self, token: Token, life: u64, permits: u32) -> Result<Option<Seen>> {
         let Some(now) = self.client.time(self.route) else { return Ok(None) };
         // What the server's clock shows is known for sure once it has been read.
@@ -368,8 +369,10 @@ impl Semaphore {
         self.combiner().memory(|memory| *memory = Memory { written: Some(written), seen: None });
     }
 
-    /// Writes it over the version that was seen, and runs `more` behind it in the same packet. `lonely`: nobody but this process had written it before
-    /// it was seen, so that it pays to build upon what it becomes. `looks`: it is read behind that, in case another process was faster.
+    /// Writes it over the version that was seen, and runs `more` behind it in the same packet.
+    /// `lonely`: nobody but this process had written it before it was seen, so that it pays to
+    /// build upon what it becomes. `looks`: it is read behind that, in case another process was
+    /// faster.
     fn put(
         &self,
         mut seen: Seen,

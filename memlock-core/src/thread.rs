@@ -52,8 +52,8 @@ pub(crate) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> std::io
 pub(crate) struct Signal(Condvar);
 
 impl Signal {
-    /// Unlocks, and sleeps so long, or less: the caller looks again at what it waits for. False in a simulated process that is being killed:
-    /// nobody in it will do anything any more.
+    /// Unlocks, and sleeps so long, or less: the caller looks again at what it waits for. False in
+    /// a simulated process that is being killed: nobody in it will do anything any more.
     pub(crate) fn sleep<T>(&self, guard: MutexGuard<'_, T>, limit: Duration) -> bool {
         #[cfg(memlock_sim)]
         if let Some(threads) = THREADS.get() {
@@ -86,7 +86,8 @@ pub trait Threads {
     /// Lets `body` run as another thread of the process that runs now.
     fn start(&self, body: Box<dyn FnOnce() + Send>);
 
-    /// Lets others run for so long, or until that signal wakes this thread. False where there are none any more.
+    /// Lets others run for so long, or until that signal wakes this thread. False where there are
+    /// none any more.
     fn sleep(&self, signal: usize, limit: Duration) -> bool;
 
     /// Wakes all that sleep on that signal.

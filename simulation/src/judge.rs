@@ -92,9 +92,11 @@ pub(crate) struct Token {
     pub(crate) again: bool,
     /// Whose attempt put it there; nobody's, if it was handed over by another thread.
     pub(crate) task: Option<usize>,
-    /// Of permits, whose calls it may be for: a thread writes for others of its process, and who each line is for is known when that is told.
+    /// Of permits, whose calls it may be for: a thread writes for others of its process, and who
+    /// each line is for is known when that is told.
     pub(crate) askers: BTreeSet<usize>,
-    /// Until when the server keeps it, as it was first written, but for the time that the look before took.
+    /// Until when the server keeps it, as it was first written, but for the time that the look
+    /// before took.
     pub(crate) ends: Nanos,
     pub(crate) sent: Nanos,
     pub(crate) written: Nanos,

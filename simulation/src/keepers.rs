@@ -11,10 +11,12 @@ const PROMPT: Nanos = 50 * MILLI;
 #[derive(Debug, Default)]
 pub(crate) struct Keepers {
     tasks: BTreeSet<usize>,
-    /// When something last went wrong: for everybody, and with what the keepers of a process have asked, or others for them.
+    /// When something last went wrong: for everybody, and with what the keepers of a process have
+    /// asked, or others for them.
     troubled: Nanos,
     troubles: BTreeMap<usize, Nanos>,
-    /// Which tasks wait for an answer, keepers and those that may write for them; of which process, and since when.
+    /// Which tasks wait for an answer, keepers and those that may write for them; of which process,
+    /// and since when.
     asking: BTreeMap<usize, (usize, Nanos)>,
     /// When such a task began what it sent then: it may have had to be connected first.
     begun: BTreeMap<(usize, Nanos), Nanos>,
@@ -37,7 +39,8 @@ impl Keepers {
         self.troubled = self.troubled.max(until);
     }
 
-    /// A task asks the server for something; `permits`: of a semaphore, so that it may do so for its keeper. Tells who is to be woken by that.
+    /// A task asks the server for something; `permits`: of a semaphore, so that it may do so for
+    /// its keeper. Tells who is to be woken by that.
     pub(crate) fn asks(&mut self, task: usize, process: usize, permits: bool, now: Nanos) -> Option<usize> {
         if !self.has(task) && !permits {
             return None;

@@ -154,8 +154,8 @@ impl Judge {
         }
     }
 
-    /// A process has written a semaphore: the lines of what it keeps whose ends it has moved are renewed, be it by its keeper or by another thread,
-    /// which writes for it.
+    /// A process has written a semaphore: the lines of what it keeps whose ends it has moved are
+    /// renewed, be it by its keeper or by another thread, which writes for it.
     pub(crate) fn renewed_lines(&mut self, before: &[Line], after: &[Line], by: Doer) {
         let of = |lines: &[Line], token: &str| lines.iter().find(|line| line.token == token).cloned();
         for line in after {

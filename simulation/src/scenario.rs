@@ -222,7 +222,8 @@ impl Scenario {
         self.bells_off || self.some_off || self.walls.iter().any(|wall| *wall != Wall::Open)
     }
 
-    /// In four of ten seeds that have semaphores, processes have many threads, which write for each other, and often there are permits for most of them.
+    /// In four of ten seeds that have semaphores, processes have many threads, which write for each
+    /// other, and often there are permits for most of them.
     fn crowd(&mut self, chance: &mut Chance) {
         let Semaphores { permits, .. } = &mut self.semaphores;
         if permits.is_empty() || !chance.permille(400) {

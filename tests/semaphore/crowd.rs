@@ -1,4 +1,5 @@
-//! Many threads of a few processes on one semaphore: they write its record together, and not one against the other.
+//! Many threads of a few processes on one semaphore: they write its record together, and not one
+//! against the other.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
@@ -12,7 +13,8 @@ const PROCESSES: u32 = 3;
 const THREADS: u32 = 50;
 const HOLDS: u32 = 10;
 
-/// Has each of these semaphores, which are as of other processes, used by many threads. Gives the longest that any waited for a permit.
+/// Has each of these semaphores, which are as of other processes, used by many threads. Gives the
+/// longest that any waited for a permit.
 fn crowd(
     semaphores: &[Semaphore],
     inside: &AtomicU32,
@@ -47,7 +49,8 @@ fn crowd(
     })
 }
 
-/// The server is asked how often it was written to, which does not depend on how fast the machine is.
+/// The server is asked how often it was written to, which does not depend on how fast the machine
+/// is.
 fn costs(permits: u32) -> (f64, Duration) {
     let bench = Bench::new();
     let semaphores: Vec<Semaphore> = (0..PROCESSES).map(|_| bench.semaphore(permits)).collect();

@@ -75,7 +75,8 @@ fn renew_all(jobs: Vec<Job>) -> Result<()> {
     ended
 }
 
-/// Renews by as few packets as that takes. Semaphores that others write at the same time come last, and each by itself.
+/// Renews by as few packets as that takes. Semaphores that others write at the same time come last,
+/// and each by itself.
 fn renew(jobs: &mut Vec<Job>) -> std::result::Result<(), Failure> {
     let mut refused = Vec::new();
     let mut renewed = renew_together(jobs, &mut refused);

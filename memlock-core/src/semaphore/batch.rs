@@ -1,9 +1,12 @@
-//! One batch: what becomes of the record, and what each operation in it is told once that is written.
+//! One batch: what becomes of the record, and what each operation in it is told once that is
+//! written.
 //!
-//! The batch is one write, and so one moment. Within it the extensions come first, then the releases, then the acquisitions: by
-//! priority, and those that were woken before all others. **An acquisition takes part only if there was room for it in the record
-//! as it was read**: permits that the same batch gives back are not on sale to newcomers who would not have got any before, so a process
-//! that releases and acquires in one write overtakes nobody more than two processes would.
+//! The batch is one write, and so one moment. Within it the extensions come first, then the
+//! releases, then the acquisitions: by priority, and those that were woken before all others. **An
+//! acquisition takes part only if there was room for it in the record as it was read**: permits
+//! that the same batch gives back are not on sale to newcomers who would not have got any before,
+//! so a process that releases and acquires in one write overtakes nobody more than two processes
+//! would.
 
 use super::combine::Share;
 use super::lead::Member;
@@ -45,9 +48,9 @@ impl Planned {
     }
 }
 
-/// Changes the record in `seen` as the members of the batch want, and says what becomes of each. False if one of them cannot be had by this
-/// record, and that is only remembered: then it has to be read.
-/// Those that were parked get no more than their `share`.
+/// Changes the record in `seen` as the members of the batch want, and says what becomes of each.
+/// False if one of them cannot be had by this record, and that is only remembered: then it has to
+/// be read. Those that were parked get no more than their `share`.
 pub(super) fn plan(
     seen: &mut Seen,
     batch: &mut [Member],

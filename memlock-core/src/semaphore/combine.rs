@@ -1,11 +1,13 @@
 //! Combining: the threads of a process change a semaphore's record together.
 //!
-//! The record is one item that all holders write by compare-and-swap: of many that try at once only one succeeds, and the others have to
-//! read and try again. Threads of one process have no reason to be each other's rivals. So each client has, for each semaphore, one
-//! **combiner**: a thread that is about to change the record while another one of this process is doing so leaves its *operation* (acquire,
-//! release, extend) in a list, and the thread that writes, the *leader*, takes all that are listed into one *batch*: one
-//! read and one compare-and-swap. (Flat combining, Hendler et al. 2010; group commit in databases.) A thread that finds nobody else leads a batch of one,
-//! and pays for one mutex.
+//! The record is one item that all holders write by compare-and-swap: of many that try at once only
+//! one succeeds, and the others have to read and try again. Threads of one process have no reason
+//! to be each other's rivals. So each client has, for each semaphore, one
+//! **combiner**: a thread that is about to change the record while another one of this process is
+//! doing so leaves its *operation* (acquire, release, extend) in a list, and the thread that
+//! writes, the *leader*, takes all that are listed into one *batch*: one read and one
+//! compare-and-swap. (Flat combining, Hendler et al. 2010; group commit in databases.) A thread
+//! that finds nobody else leads a batch of one, and pays for one mutex.
 //!
 //! | an operation | what is true | who may move it on, and how |
 //! | --- | --- | --- |
@@ -16,9 +18,10 @@
 //! | settled | its outcome is on its ticket | its thread, which wakes up and takes it |
 //! | parked | an acquisition that found no permit; nothing was sent for it | the next leader that gives permits back, by taking it into its batch; its thread, by taking it back, to stand in the queue or because the wait has ended |
 //!
-//! **A leader leads until its own operation is settled**, and then hands what is left, and the lead, to the thread of the first operation that
-//! is listed. So nobody works for others without end, and nobody waits for longer than two batches take, each of which ends after at
-//! most `ATTEMPTS` failed requests, or `ROUNDS` refused ones.
+//! **A leader leads until its own operation is settled**, and then hands what is left, and the
+//! lead, to the thread of the first operation that is listed. So nobody works for others without
+//! end, and nobody waits for longer than two batches take, each of which ends after at most
+//! `ATTEMPTS` failed requests, or `ROUNDS` refused ones.
 //!
 //! | what can go wrong | what then holds |
 //! | --- | --- |
@@ -30,19 +33,23 @@
 //! | the leader unwinds, or its own wait ends | the batch goes back to the head of the list, doubts and all, and the next leader is woken |
 //! | the process forks | the child has a combiner of its own, with an empty list; a leader or sleeper that finds itself in a child lets go of everything at its next step |
 //!
-//! The lease of each operation is counted from before the request that told the server's time for it, never from a later one: see
-//! `Seen::lease`.
+//! The lease of each operation is counted from before the request that told the server's time for
+//! it, never from a later one: see `Seen::lease`.
 //!
-//! **Parking.** A thread that finds no permit would stand in the queue, with three commands and the whole record for each; a thousand of them would
-//! bring the server and themselves to a standstill. As long as its process gives permits back all the time it waits for those instead, in the
-//! same list as everything else; and where that takes too long, no more than [`MOST_IN_QUEUE`] of a process stand in the queue at once. Who
-//! waits there is not left out: while anybody does, half of what is given back goes there, and all of it while one of them is of higher
-//! priority or wants several permits.
+//! **Parking.** A thread that finds no permit would stand in the queue, with three commands and the
+//! whole record for each; a thousand of them would bring the server and themselves to a standstill.
+//! As long as its process gives permits back all the time it waits for those instead, in the same
+//! list as everything else; and where that takes too long, no more than [`MOST_IN_QUEUE`] of a
+//! process stand in the queue at once. Who waits there is not left out: while anybody does, half of
+//! what is given back goes there, and all of it while one of them is of higher priority or wants
+//! several permits.
 //!
-//! **Between processes** a compare-and-swap is fair only among equals: one that comes back at once with the next batch is a rival to
-//! everybody each time. So a process that was refused, and has work for several threads, *rests* after a batch that succeeded: for a random time that doubles with
-//! each refused batch and shrinks with each one that was not, bounded by [`LONGEST_REST`] and by how many the batch served. Those that
-//! were refused try again at once, so the rest belongs to them; meanwhile operations gather in the list.
+//! **Between processes** a compare-and-swap is fair only among equals: one that comes back at once
+//! with the next batch is a rival to everybody each time. So a process that was refused, and has
+//! work for several threads, *rests* after a batch that succeeded: for a random time that doubles
+//! with each refused batch and shrinks with each one that was not, bounded by [`LONGEST_REST`] and
+//! by how many the batch served. Those that were refused try again at once, so the rest belongs to
+//! them; meanwhile operations gather in the list.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -71,7 +78,8 @@ const MANY: usize = 8;
 const WRITES_EVERY: Duration = Duration::from_millis(50);
 /// and for so long: then it stands in the queue,
 const LONGEST_PARKED: Duration = Duration::from_millis(250);
-/// where no more than so many of this process do so at once: others stay parked until one of these has gone.
+/// where no more than so many of this process do so at once: others stay parked until one of these
+/// has gone.
 const MOST_IN_QUEUE: usize = 16;
 /// Between which bounds a process rests.
 const REST: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(3));
@@ -91,13 +99,15 @@ struct State {
     listed: VecDeque<Entry>,
     /// Acquisitions that wait for permits which this process gives back.
     parked: VecDeque<Entry>,
-    /// When this process last gave permits back while it had others; and when it last wrote while it had many.
+    /// When this process last gave permits back while it had others; and when it last wrote while
+    /// it had many.
     released: Option<Moment>,
     wrote_many: Option<Moment>,
     queue: QueueSeen,
     /// How many of this process stand in the queue that were parked, or might have been.
     in_queue: usize,
-    /// How many permits this process has passed to its own waiters since others were last seen in the queue, and how many it has given back.
+    /// How many permits this process has passed to its own waiters since others were last seen in
+    /// the queue, and how many it has given back.
     passed: (u32, u32),
     memory: Memory,
     /// For how long the next rest is.
@@ -112,7 +122,8 @@ pub(super) enum QueueSeen {
     Empty,
     /// So many others wait there.
     HasWaiters(u32),
-    /// Some of them come before any that are parked here: they want several permits, or are of higher priority.
+    /// Some of them come before any that are parked here: they want several permits, or are of
+    /// higher priority.
     HasPrecedence,
 }
 
@@ -198,8 +209,8 @@ impl fmt::Debug for Combiner {
 }
 
 impl Combiner {
-    /// Has it done, by this thread or another one, and tells what came of it. `known`: what the semaphore was just now. `enough`:
-    /// whether an acquisition is still wanted.
+    /// Has it done, by this thread or another one, and tells what came of it. `known`: what the
+    /// semaphore was just now. `enough`: whether an acquisition is still wanted.
     pub(super) fn submit(
         &self,
         semaphore: &Semaphore,
@@ -236,7 +247,8 @@ impl Combiner {
         std::mem::take(&mut self.state().listed)
     }
 
-    /// Those that are parked, for a leader that is about to give so many permits back, and what it may pass to them.
+    /// Those that are parked, for a leader that is about to give so many permits back, and what it
+    /// may pass to them.
     pub(super) fn take_parked(&self, freed: u32) -> (VecDeque<Entry>, Share) {
         let mut state = self.state();
         let (passed, released) = state.passed;
@@ -251,8 +263,8 @@ impl Combiner {
         (std::mem::take(&mut state.parked), share)
     }
 
-    /// Waits for a permit that this process itself gives back, as long as it does so all the time, or has enough waiters in the queue. Otherwise
-    /// the caller is to stand there.
+    /// Waits for a permit that this process itself gives back, as long as it does so all the time,
+    /// or has enough waiters in the queue. Otherwise the caller is to stand there.
     pub(super) fn park(
         &self,
         semaphore: &Semaphore,
@@ -276,7 +288,8 @@ impl Combiner {
         sleeper.wait(enough)
     }
 
-    /// One that [`Combiner::park`] sent to the queue stands there no more: it got its permit, or gave up. Another one may.
+    /// One that [`Combiner::park`] sent to the queue stands there no more: it got its permit, or
+    /// gave up. Another one may.
     pub(super) fn leaves_queue(&self) {
         let mut state = self.state();
         state.in_queue = state.in_queue.saturating_sub(1);
@@ -286,8 +299,9 @@ impl Combiner {
         }
     }
 
-    /// The record was written, by a request that left then. `holders`: how many of this process it has. `released`: if permits were given back, how
-    /// many, how many of those went to those that were parked, and what the queue was then.
+    /// The record was written, by a request that left then. `holders`: how many of this process it
+    /// has. `released`: if permits were given back, how many, how many of those went to those that
+    /// were parked, and what the queue was then.
     pub(super) fn note_written(&self, sent: Moment, holders: usize, released: Option<(u32, u32, QueueSeen)>) {
         let mut state = self.state();
         state.wrote_many = (holders >= MANY).then_some(sent);
@@ -417,7 +431,8 @@ impl Settled {
         }
     }
 
-    /// Of one that was taken back before anything was sent for it, or whose process is another one now.
+    /// Of one that was taken back before anything was sent for it, or whose process is another one
+    /// now.
     pub(super) fn not_tried() -> Settled {
         let outcome = Outcome::NoRoom { refusal: None };
         let (renewing, gone) = (Vec::new(), Vec::new());
@@ -486,7 +501,8 @@ impl Sleeper<'_> {
         }
     }
 
-    /// Takes the operation off the list, if it is there and not wanted any more; or where it is parked, if it is to go to the queue.
+    /// Takes the operation off the list, if it is there and not wanted any more; or where it is
+    /// parked, if it is to go to the queue.
     fn take_back_if(&self, is_enough: bool) -> Option<Settled> {
         let now = self.semaphore.client.clock().now();
         let mut state = self.combiner.state();

@@ -21,8 +21,8 @@ use crate::owner::Token;
 use crate::store::{Failure, Item, Op, Reply};
 use crate::wait::entries;
 
-/// A record for several operations that was read from a server that may have stood still is read again up to so often: otherwise each of
-/// those that are granted would have to.
+/// A record for several operations that was read from a server that may have stood still is read
+/// again up to so often: otherwise each of those that are granted would have to.
 const MOST_LOOKS: usize = 3;
 
 pub(super) struct Leader<'a> {
@@ -71,7 +71,8 @@ impl Member {
         self.operation.in_doubt.is_none() && matches!(self.operation.kind, Kind::Acquire(_))
     }
 
-    /// What it is told when it cannot be done because of this. One that was parked finds out for itself in the queue.
+    /// What it is told when it cannot be done because of this. One that was parked finds out for
+    /// itself in the queue.
     fn fails(&self, error: &Error) -> Outcome {
         match self.operation.in_doubt {
             Some(_) => Outcome::Unsettled(Some(error.clone())),
@@ -159,7 +160,8 @@ impl<'a> Leader<'a> {
         let before = self.batch.len();
         self.batch.extend(self.combiner.take_listed().into_iter().map(member(false)));
         if let Some((_, remembered)) = &mut self.seen {
-            // Those that have come since it was read are told nothing by it that they would not like.
+            // Those that have come since it was read are told nothing by it that they would not
+            // like.
             *remembered |= self.batch.len() > before;
         }
         let releases = |member: &&Member| matches!(member.operation.kind, Kind::Release(_));
@@ -174,7 +176,8 @@ impl<'a> Leader<'a> {
     /// One read, if there is nothing to build upon, and one write.
     fn round(&mut self, enough: &dyn Fn() -> bool) {
         let Semaphore { client, route, .. } = self.semaphore;
-        // Whoever only drops something asks nothing of a silent server; others do so for themselves.
+        // Whoever only drops something asks nothing of a silent server; others do so for
+        // themselves.
         if client.skips(*route)
             && let Err(error) = self.semaphore.look()
         {
@@ -223,7 +226,8 @@ impl<'a> Leader<'a> {
         Ok(seen)
     }
 
-    /// There is none: nobody holds anything of it, and whoever knows how many permits it has sets it up.
+    /// There is none: nobody holds anything of it, and whoever knows how many permits it has sets
+    /// it up.
     fn set_up(&mut self) {
         let mut number = None;
         self.settle_where(|member| match &member.operation.kind {
@@ -260,7 +264,8 @@ impl<'a> Leader<'a> {
         let queue = [Op::Get { key: &queue_key }];
         let releases = self.batch.iter().any(|member| matches!(member.planned, Planned::Releases(_)));
         self.writing = Some(sent);
-        // A look behind a write that succeeds is wasted: so only one that was refused twice is in a hurry.
+        // A look behind a write that succeeds is wasted: so only one that was refused twice is in a
+        // hurry.
         let looks = self.refused > 1;
         let wrote = self.semaphore.put(seen, if releases { &queue } else { &[] }, lonely, looks);
         self.writing = None;
@@ -282,8 +287,9 @@ impl<'a> Leader<'a> {
         }
     }
 
-    /// What the record is now, for several that were granted by what a server told that may have stood still: one look for all of them.
-    /// `Some(None)` where nothing has to be looked at, `None` where each is to look for itself.
+    /// What the record is now, for several that were granted by what a server told that may have
+    /// stood still: one look for all of them. `Some(None)` where nothing has to be looked at,
+    /// `None` where each is to look for itself.
     fn believe(&self) -> Option<Option<Seen>> {
         if self.batch.len() == 1 {
             return None;

@@ -1,9 +1,10 @@
-//! Leaving the queue: the entries of those that got their permits without having been woken are taken off, by one thread for all of its
-//! process.
+//! Leaving the queue: the entries of those that got their permits without having been woken are
+//! taken off, by one thread for all of its process.
 //!
-//! When many permits become free at once, many waiters find that by looking. Each would write the queue, all at the same time, and wake others
-//! for whatever is free: the more of them, the longer for each. So a thread that finds another one of its process at it leaves its
-//! ids to that one, and goes on.
+//! When many permits become free at once, many waiters find that by looking. Each would write the
+//! queue, all at the same time, and wake others for whatever is free: the more of them, the longer
+//! for each. So a thread that finds another one of its process at it leaves its ids to that one,
+//! and goes on.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -13,7 +14,8 @@ use crate::store::Op;
 use crate::wait::entries::WaitId;
 use crate::wait::queue::Queue;
 
-/// How often a thread does this for those that came meanwhile. What comes then is left to the next one that lets go, or waits.
+/// How often a thread does this for those that came meanwhile. What comes then is left to the next
+/// one that lets go, or waits.
 const MOST_TIMES: usize = 8;
 
 /// What is to be taken off, for one semaphore, and whether some thread does so.
@@ -63,7 +65,8 @@ impl Drop for Leaver<'_> {
     }
 }
 
-/// Takes these entries off the queue, if they are there, and wakes the next waiters for whom there is room. False if the server did not answer.
+/// Takes these entries off the queue, if they are there, and wakes the next waiters for whom there
+/// is room. False if the server did not answer.
 pub(super) fn leave(semaphore: &Semaphore, ids: Vec<WaitId>) -> bool {
     let Semaphore { client, route, key, .. } = semaphore;
     let leaving = semaphore.combiner().leaving();

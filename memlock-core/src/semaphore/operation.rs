@@ -1,4 +1,5 @@
-//! What a caller wants done to a semaphore's record, and what came of it: plain data, so that any thread of the process can do it.
+//! What a caller wants done to a semaphore's record, and what came of it: plain data, so that any
+//! thread of the process can do it.
 
 use std::sync::Arc;
 
@@ -15,7 +16,8 @@ pub(super) struct Operation {
     pub(super) kind: Kind,
     /// When its caller's wait ends; `None`: never, or at once.
     pub(super) until: Option<Moment>,
-    /// Set when a request that had it in its batch got no reply, as long as that may have been carried out.
+    /// Set when a request that had it in its batch got no reply, as long as that may have been
+    /// carried out.
     pub(super) in_doubt: Option<Doubt>,
     /// Why the last such request failed.
     pub(super) error: Option<Error>,
@@ -92,16 +94,18 @@ pub(super) enum Outcome {
         /// How many permits the semaphore has.
         number: u32,
     },
-    /// Not enough permits are available, or the wait has ended. `refusal`: how it was then, if it was read.
+    /// Not enough permits are available, or the wait has ended. `refusal`: how it was then, if it
+    /// was read.
     NoRoom { refusal: Option<Refusal> },
-    /// The semaphore has so many permits, which are not as many as expected, or fewer than are wanted at once.
+    /// The semaphore has so many permits, which are not as many as expected, or fewer than are
+    /// wanted at once.
     Unfit { number: u32 },
     /// There is no such semaphore, and this caller cannot set it up.
     Missing,
     /// The permits were given back. One caller of a batch is to wake the waiters for all of them.
     Released { wakes: Option<Wakes> },
-    /// All that are left in [`Extend::renewing`] were extended. `asks`: the server may have stood still when it told its time, so each
-    /// holder has to ask until when it keeps its permits.
+    /// All that are left in [`Extend::renewing`] were extended. `asks`: the server may have stood
+    /// still when it told its time, so each holder has to ask until when it keeps its permits.
     Extended { asks: bool },
     /// The permits were not there: the token of the semaphore that is, and how many are available.
     Gone { instead: Option<(Token, u32)> },

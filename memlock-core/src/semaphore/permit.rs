@@ -244,7 +244,8 @@ impl Permit {
     }
 
     /// Takes our entries off the queue, if there are any left, and rings those next for whom there is room. False if the server did not
-    /// answer: then the entries are taken off at a later contact. Where another thread of this process is doing so, it does it for us, too.
+    /// answer: then the entries are taken off at a later contact. Where another thread of this
+    /// process is doing so, it does it for us, too.
     pub(super) fn leave_the_line(&mut self) -> bool {
         let stood = std::mem::take(&mut self.stood);
         leave::leave(&self.semaphore, stood)

@@ -133,13 +133,15 @@ impl Renewals {
         }
     }
 
-    /// Whether somebody else was faster: then it is to be renewed together with what else this process wants of the semaphore.
+    /// Whether somebody else was faster: then it is to be renewed together with what else this
+    /// process wants of the semaphore.
     pub(crate) fn is_refused(&self) -> bool {
         self.refused
     }
 
-    /// Renews them in one write with what other threads of this process want. Those that are left in `permits` afterwards are renewed, and those
-    /// that are given are gone; others are not `wanted` any more.
+    /// Renews them in one write with what other threads of this process want. Those that are left
+    /// in `permits` afterwards are renewed, and those that are given are gone; others are not
+    /// `wanted` any more.
     ///
     /// # Errors
     /// With `sent`, when they may be renewed all the same.

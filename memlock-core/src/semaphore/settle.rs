@@ -22,7 +22,8 @@ pub(super) enum Step {
 
 /// What came of a step.
 pub(super) enum Settled {
-    /// It was taken. After a release: what is to be done for those who wait, unless another caller of the batch does it.
+    /// It was taken. After a release: what is to be done for those who wait, unless another caller
+    /// of the batch does it.
     Taken { wakes: Option<Wakes> },
     /// The permits were not ours any more.
     Lost,

@@ -57,7 +57,8 @@ impl Judge {
                 })
             };
             let sure: Vec<&Entry> = rung.filter(|entry| !has_its_own(entry)).collect();
-            // Each one that is woken in this write may let another one come to be overtaken often enough.
+            // Each one that is woken in this write may let another one come to be overtaken often
+            // enough.
             let may_be_first = |entry: &&Entry| entry.may_age(taken);
             let wrong = sure
                 .iter()
