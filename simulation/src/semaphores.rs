@@ -283,6 +283,11 @@ impl Judge {
             }
             let number = |record: &Option<Record>| record.as_ref().map_or(0, |record| record.permits);
             let same = after.is_some() && before.is_some();
+            // Its holders' ends passed with its own: nobody wakes waiters then.
+            let has_lines = before.as_ref().is_some_and(|before| !before.lines.is_empty());
+            if change.cause == Cause::Expiry && has_lines {
+                semaphore.overslept = Some(now);
+            }
             semaphore.was_shrunk = same && (semaphore.was_shrunk || number(&after) < number(&before));
             semaphore.record = after;
         }

@@ -155,6 +155,10 @@ impl Judge {
         if self.semaphores.all.get(key).is_some_and(|it| it.leavers.contains(&by.process)) {
             return Ok(());
         }
+        // Once it has them, what is left is for others, also in the same write.
+        if new.iter().any(|line| line.token == gathering.token) {
+            return Ok(());
+        }
         let is_newcomer = |call: &Call| !call.has_stood && call.ask.priority <= gathering.priority;
         let takes = |line: &&&Line| {
             let mut askers = self.semaphores.askers(key, line, by).peekable();
