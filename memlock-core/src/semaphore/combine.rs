@@ -71,6 +71,8 @@ use crate::thread::Signal;
 
 /// A thread that waits for its operation asks so often whether it is still wanted.
 const SLICE: Duration = Duration::from_millis(50);
+/// Its wait began a little later than it was asked for, and ends as much later.
+const A_MOMENT: Duration = Duration::from_millis(1);
 /// An acquisition is parked as long as this process gives permits back so often;
 const RELEASES_EVERY: Duration = Duration::from_millis(10);
 /// or has so many holders, and writes so often;
@@ -152,8 +154,8 @@ pub(super) struct Ticket {
 #[derive(Default)]
 struct Place {
     state: Standing,
-    /// There is room for it in the queue.
-    goes: bool,
+    /// It is to look at once whether it can take its operation back.
+    looks: bool,
     /// Its wait has ended.
     unwanted: bool,
     /// Its thread is gone.
@@ -294,8 +296,7 @@ impl Combiner {
         let mut state = self.state();
         state.in_queue = state.in_queue.saturating_sub(1);
         if let Some(entry) = state.parked.front() {
-            entry.ticket.place().goes = true;
-            entry.ticket.moved.wake_all();
+            entry.ticket.look();
         }
     }
 
@@ -317,6 +318,9 @@ impl Combiner {
     pub(super) fn hand_on(&self, client: &Client, ended: Ended) {
         let mut state = self.state();
         state.memory = Memory { written: ended.written, seen: ended.seen };
+        for entry in ended.parked.iter().chain(&ended.rest).filter(|entry| entry.ticket.is_unwanted()) {
+            entry.ticket.look();
+        }
         for entry in ended.parked.into_iter().rev() {
             state.parked.push_front(entry);
         }
@@ -406,6 +410,12 @@ impl Ticket {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Wakes its thread, to look whether it can take its operation back.
+    fn look(&self) {
+        self.place().looks = true;
+        self.moved.wake_all();
+    }
+
     /// Whether nobody waits for it any more.
     pub(super) fn is_unwanted(&self) -> bool {
         let place = self.place();
@@ -460,7 +470,7 @@ impl Sleeper<'_> {
         let mut slice = if self.until.is_some() { RELEASES_EVERY } else { SLICE };
         loop {
             let mut place = self.ticket.place();
-            let goes = std::mem::take(&mut place.goes);
+            let looks = std::mem::take(&mut place.looks);
             match std::mem::take(&mut place.state) {
                 Standing::Settled(settled) => {
                     self.is_done = true;
@@ -474,14 +484,14 @@ impl Sleeper<'_> {
                 }
                 Standing::Waits => {}
             }
-            if goes {
+            if looks {
                 drop(place);
             } else {
                 let mut limit = std::mem::replace(&mut slice, SLICE);
-                if let Some(ends) = self.ends {
+                // What is over is yet to be taken back, by a leader that may take its time.
+                if let Some(ends) = self.ends.filter(|_| !place.unwanted) {
                     let left = ends.since(self.semaphore.client.clock().now());
-                    // What is over is yet to be taken back, by a leader that may take its time.
-                    limit = if left.is_zero() { limit } else { limit.min(left) };
+                    limit = limit.min(left.max(A_MOMENT));
                 }
                 let slept = self.ticket.moved.sleep(place, limit);
                 // Or we are in a child that a callback made: the leader is in its parent.
@@ -495,9 +505,6 @@ impl Sleeper<'_> {
                 self.is_done = true;
                 return settled;
             }
-            if is_enough {
-                self.ticket.place().unwanted = true;
-            }
         }
     }
 
@@ -510,7 +517,12 @@ impl Sleeper<'_> {
             let in_vain = until <= now || !state.is_worth_waiting(now);
             in_vain && state.in_queue < MOST_IN_QUEUE && !flaw::has(Flaw::ParkForGood)
         });
-        let operation = if goes || is_enough { self.take_back(&mut state) } else { None }?;
+        let operation = if goes || is_enough { self.take_back(&mut state) } else { None };
+        if is_enough && operation.is_none() {
+            // It is in a batch. If it comes back from there to where it was parked, it is told.
+            self.ticket.place().unwanted = true;
+        }
+        let operation = operation?;
         let in_queue = goes && !is_enough;
         state.in_queue += usize::from(in_queue);
         let outcome = match operation.in_doubt {
