@@ -112,7 +112,11 @@ impl Queue<'_> {
                     let _ = self.client.run(self.route, &[self.swap(&item, &value)]);
                 }
                 let gone = || Stand::Gone { waiters: entries::waiters(&item.value).count() };
-                position(&item.value, ids).map_or_else(gone, Stand::Behind)
+                // Whoever takes the line off under which we joined last has woken us, though an
+                // earlier one may still be there.
+                let last = ids.last().and_then(|&last| position(&item.value, &[last]));
+                let place = last.and_then(|_| position(&item.value, ids));
+                place.map_or_else(gone, Stand::Behind)
             }
             _ => Stand::Lost,
         };
