@@ -57,12 +57,15 @@ mod lead;
 mod leave;
 mod look;
 mod manage;
+mod member;
 mod operation;
 mod permit;
 pub(crate) mod record;
 mod renew;
 mod seen;
 mod settle;
+mod submit;
+mod ticket;
 
 use attempt::{Attempt, Patience};
 pub(crate) use combine::Combiner;

@@ -109,8 +109,9 @@ pub(crate) struct Call {
     pub(crate) key: String,
     pub(crate) process: usize,
     pub(crate) begun: Nanos,
-    /// How many waited for it already.
+    /// How many waited for it already, when the call began or when it joined the queue.
     pub(crate) before: u64,
+    pub(crate) joined: bool,
     /// See [`Lock::irregular`].
     pub(crate) irregular: u64,
     /// `None`: for ever.
@@ -163,8 +164,11 @@ impl Judge {
         if change.key.starts_with("semaphore:") {
             return self.semaphore_changed(change, now, by, server);
         }
-        if !change.key.starts_with("lock:") || change.key.ends_with("%wait") {
+        if !change.key.starts_with("lock:") {
             return;
+        }
+        if let Some(key) = change.key.strip_suffix("%wait") {
+            return self.lock_queue_changed(key, change, by);
         }
         let (before, after) = (token_of(change.before.as_deref()), token_of(change.after.as_deref()));
         if let Some(by) = by.filter(|by| self.keepers.has(by.task))
@@ -242,7 +246,8 @@ impl Judge {
         let before = self.waiting_for(key);
         let irregular = self.locks.get(key).map_or(0, |lock| lock.irregular);
         let key = key.to_owned();
-        let call = Call { key, process, begun: now, before, irregular, limit, cancelled: false };
+        let (joined, cancelled) = (false, false);
+        let call = Call { key, process, begun: now, before, joined, irregular, limit, cancelled };
         self.calls.insert(task, call);
     }
 

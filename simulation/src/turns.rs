@@ -5,7 +5,8 @@
 //! woken, and newcomers may be faster; and so may those that try once. Each such turn counts two more. The threads of a
 //! process stand in its own line, and share one place; so only processes with one thread are looked at.
 
-use crate::judge::{Call, Judge, Lock};
+use crate::judge::{Call, Doer, Judge, Lock};
+use crate::server::Change;
 use crate::world::{Nanos, SECOND};
 
 /// Which wake-up messages the firewall of a host drops as they come in.
@@ -42,6 +43,17 @@ impl Judge {
     /// How many wait for the lock already.
     pub(crate) fn waiting_for(&self, key: &str) -> u64 {
         self.calls.values().filter(|call| call.key == key && call.limit != Some(0)).count() as u64
+    }
+
+    /// A call that joins the queue has all before it that wait by then.
+    pub(crate) fn lock_queue_changed(&mut self, key: &str, change: &Change, by: Option<Doer>) {
+        let length = |queue: &Option<Vec<u8>>| queue.as_ref().map_or(0, Vec::len);
+        let others = self.waiting_for(key).saturating_sub(1);
+        if let Some(by) = by.filter(|_| length(&change.after) > length(&change.before))
+            && let Some(call) = self.calls.get_mut(&by.task).filter(|call| call.key == key && !call.joined)
+        {
+            (call.before, call.joined) = (call.before.max(others), true);
+        }
     }
 
     /// Whether a wait takes longer than its turn may be away.

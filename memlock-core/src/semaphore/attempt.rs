@@ -4,11 +4,13 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::combine::{Combiner, Settled};
+use super::combine::Combiner;
 use super::operation::{Acquire, Doubt, Kind, Operation, Outcome, ServerClock};
 use super::permit::{Grant, Permit};
 use super::record::Gathering;
 use super::seen::{Refusal, Seen};
+use super::submit;
+use super::ticket::Settled;
 use super::{Semaphore, Wrote};
 use crate::client::ATTEMPTS;
 use crate::clock::{Clock, Moment};
@@ -217,7 +219,7 @@ impl<'a> Attempt<'a> {
         let semaphore = self.semaphore;
         let kind = Kind::Acquire(self.acquire(called));
         let operation = Operation { until: self.patience.until, ..Operation::new(kind, self.in_doubt) };
-        let settled = semaphore.combiner().submit(semaphore, operation, self.seen.take(), enough);
+        let settled = submit::submit(semaphore, operation, self.seen.take(), enough);
         self.take(settled)
     }
 
@@ -228,12 +230,11 @@ impl<'a> Attempt<'a> {
             return None;
         }
         let semaphore = self.semaphore;
-        let combiner = semaphore.combiner();
         let kind = Kind::Acquire(self.acquire(called));
         let operation = Operation { until: self.patience.until, ..Operation::new(kind, None) };
-        let settled = combiner.park(semaphore, operation, enough);
+        let settled = submit::park(semaphore, operation, enough);
         if settled.in_queue {
-            self.in_queue = Some(InQueue { combiner, process: fork::generation() });
+            self.in_queue = Some(InQueue { combiner: semaphore.combiner(), process: fork::generation() });
             return None;
         }
         Some(self.take(settled))

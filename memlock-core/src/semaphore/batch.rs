@@ -9,7 +9,7 @@
 //! would.
 
 use super::combine::Share;
-use super::lead::Member;
+use super::member::{Member, Planned};
 use super::operation::{Acquire, Extend, Kind, Operation, Outcome, Release, Renewing, ServerClock};
 use super::record::{Holding, Record};
 use super::seen::Seen;
@@ -25,27 +25,6 @@ pub(super) struct Writer<'a> {
     pub(super) unix_seconds: u64,
     /// On our own clock, before the request leaves.
     pub(super) now: Moment,
-}
-
-/// What is to become of an operation.
-pub(super) enum Planned {
-    /// Known without writing anything.
-    Told(Outcome),
-    /// Granted once it is written, counting the lease from then.
-    Grants(Moment),
-    /// Others of the batch take what it wanted: refused once it is written.
-    Refuses,
-    /// So many permits are given back once it is written.
-    Releases(u32),
-    /// Extended once it is written; so long as no reply is lost it counts from then.
-    Extends(Moment),
-}
-
-impl Planned {
-    /// Whether the operation changes the record.
-    pub(super) fn writes(&self) -> bool {
-        !matches!(self, Planned::Told(_) | Planned::Refuses)
-    }
 }
 
 /// Changes the record in `seen` as the members of the batch want, and says what becomes of each.

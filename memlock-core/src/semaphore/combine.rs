@@ -56,32 +56,23 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::lead::Leader;
+use super::Memory;
 use super::leave::Leaving;
-use super::operation::{Acquire, Doubt, Extend, Kind, Operation, Outcome, Renewing};
+use super::operation::Operation;
 use super::seen::Seen;
-use super::{Memory, Semaphore};
+use super::ticket::{Entry, Ticket};
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::flaw::{self, Flaw};
-use crate::fork;
-use crate::lease::Lease;
 use crate::owner::{Identity, Token};
-use crate::thread::Signal;
 
-/// A thread that waits for its operation asks so often whether it is still wanted.
-const SLICE: Duration = Duration::from_millis(50);
-/// Its wait began a little later than it was asked for, and ends as much later.
-const A_MOMENT: Duration = Duration::from_millis(1);
 /// An acquisition is parked as long as this process gives permits back so often;
 const RELEASES_EVERY: Duration = Duration::from_millis(10);
 /// or has so many holders, and writes so often;
 const MANY: usize = 8;
 const WRITES_EVERY: Duration = Duration::from_millis(50);
-/// and for so long: then it stands in the queue,
-const LONGEST_PARKED: Duration = Duration::from_millis(250);
-/// where no more than so many of this process do so at once: others stay parked until one of these
-/// has gone.
+/// Then it stands in the queue, where no more than so many of this process do so at once: others
+/// stay parked until one of these has gone.
 const MOST_IN_QUEUE: usize = 16;
 /// Between which bounds a process rests.
 const REST: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(3));
@@ -138,52 +129,6 @@ pub(super) struct Share {
     pub(super) spare: u32,
 }
 
-/// An operation whose thread sleeps.
-pub(super) struct Entry {
-    pub(super) operation: Operation,
-    pub(super) ticket: Arc<Ticket>,
-}
-
-/// What such a thread sleeps on.
-#[derive(Default)]
-pub(super) struct Ticket {
-    place: Mutex<Place>,
-    moved: Signal,
-}
-
-#[derive(Default)]
-struct Place {
-    state: Standing,
-    /// It is to look at once whether it can take its operation back.
-    looks: bool,
-    /// Its wait has ended.
-    unwanted: bool,
-    /// Its thread is gone.
-    abandoned: bool,
-}
-
-#[derive(Default)]
-enum Standing {
-    /// Listed, or in a batch.
-    #[default]
-    Waits,
-    Leads(Box<Operation>),
-    Settled(Box<Settled>),
-}
-
-/// An outcome, and what its operation has become meanwhile.
-pub(super) struct Settled {
-    pub(super) outcome: Outcome,
-    pub(super) in_doubt: Option<Doubt>,
-    /// Of an acquisition: under which it was asked for last.
-    pub(super) token: Option<Token>,
-    /// Of an extension: those that are left, and those that were not there.
-    pub(super) renewing: Vec<Renewing>,
-    pub(super) gone: Vec<Token>,
-    /// It is to stand in the queue, and is counted there until [`Combiner::leaves_queue`].
-    pub(super) in_queue: bool,
-}
-
 /// What a leader is told when it begins.
 pub(super) struct Begun {
     pub(super) seen: Option<Seen>,
@@ -210,38 +155,81 @@ impl fmt::Debug for Combiner {
     }
 }
 
+/// Who leads.
+pub(super) enum Lead {
+    /// This thread does, with its own operation.
+    Ours(Box<Begun>, Box<Operation>),
+    /// Another one; this one is to sleep on that ticket.
+    Another(Arc<Ticket>),
+}
+
+/// Where to wait for a permit.
+pub(super) enum Parking {
+    Here(Arc<Ticket>),
+    Queue,
+}
+
 impl Combiner {
-    /// Has it done, by this thread or another one, and tells what came of it. `known`: what the
-    /// semaphore was just now. `enough`: whether an acquisition is still wanted.
-    pub(super) fn submit(
-        &self,
-        semaphore: &Semaphore,
-        operation: Operation,
-        known: Option<Seen>,
-        enough: &dyn Fn() -> bool,
-    ) -> Settled {
-        let process = fork::generation();
+    /// Makes this thread the leader, if there is none; otherwise the operation is listed.
+    pub(super) fn enlist(&self, operation: Operation) -> Lead {
         let mut state = self.state();
-        if !std::mem::replace(&mut state.led, true) {
-            let begun = state.begins();
-            drop(state);
-            return Leader::new(self, semaphore, operation, known, begun).run(enough);
+        if std::mem::replace(&mut state.led, true) {
+            Lead::Another(list(&mut state.listed, operation))
+        } else {
+            Lead::Ours(Box::new(state.begins()), Box::new(operation))
         }
-        let (acquires, ends) = (operation.acquires(), operation.until);
-        let ticket = Arc::<Ticket>::default();
-        state.listed.push_back(Entry { operation, ticket: Arc::clone(&ticket) });
-        drop(state);
-        let sleeper = Sleeper {
-            combiner: self,
-            semaphore,
-            ticket,
-            process,
-            acquires,
-            ends,
-            until: None,
-            is_done: false,
-        };
-        sleeper.wait(enough)
+    }
+
+    /// Parks it, if it is worth waiting for what this process gives back, or if enough of it stand
+    /// in the queue.
+    pub(super) fn park(&self, operation: Operation, now: Moment) -> Parking {
+        let mut state = self.state();
+        if !state.is_worth_waiting(now) && state.in_queue < MOST_IN_QUEUE {
+            state.in_queue += 1;
+            return Parking::Queue;
+        }
+        Parking::Here(list(&mut state.parked, operation))
+    }
+
+    /// What a new leader is told.
+    pub(super) fn begins(&self) -> Begun {
+        self.state().begins()
+    }
+
+    /// Takes an operation off the list, or where it is parked, if it is there: because its wait has
+    /// ended, or to stand in the queue, which is true of the second then. `is_long`: of one that is
+    /// parked, whether it was so for long.
+    pub(super) fn take_back(
+        &self,
+        ticket: &Arc<Ticket>,
+        is_enough: bool,
+        is_long: Option<bool>,
+        now: Moment,
+    ) -> Option<(Operation, bool)> {
+        let mut state = self.state();
+        let goes = is_long.is_some_and(|is_long| {
+            let in_vain = is_long || !state.is_worth_waiting(now);
+            in_vain && state.in_queue < MOST_IN_QUEUE && !flaw::has(Flaw::ParkForGood)
+        });
+        let operation = if goes || is_enough { state.take_back(ticket) } else { None };
+        if is_enough && operation.is_none() {
+            // It is in a batch. If it comes back from there to where it was parked, it is told.
+            ticket.is_not_wanted_any_more();
+        }
+        let operation = operation?;
+        let in_queue = goes && !is_enough;
+        state.in_queue += usize::from(in_queue);
+        Some((operation, in_queue))
+    }
+
+    /// The thread of this ticket unwinds. Gives its operation, if that was listed or parked.
+    pub(super) fn abandon(&self, ticket: &Arc<Ticket>) -> Option<Operation> {
+        let mut state = self.state();
+        let operation = state.take_back(ticket);
+        if ticket.is_abandoned() {
+            state.wake_next();
+        }
+        operation
     }
 
     /// What has been listed so far.
@@ -263,31 +251,6 @@ impl Combiner {
             QueueSeen::HasPrecedence => return (VecDeque::new(), Share::default()),
         };
         (std::mem::take(&mut state.parked), share)
-    }
-
-    /// Waits for a permit that this process itself gives back, as long as it does so all the time,
-    /// or has enough waiters in the queue. Otherwise the caller is to stand there.
-    pub(super) fn park(
-        &self,
-        semaphore: &Semaphore,
-        operation: Operation,
-        enough: &dyn Fn() -> bool,
-    ) -> Settled {
-        let process = fork::generation();
-        let now = semaphore.client.clock().now();
-        let mut state = self.state();
-        if !state.is_worth_waiting(now) && state.in_queue < MOST_IN_QUEUE {
-            state.in_queue += 1;
-            return Settled { in_queue: true, ..Settled::not_tried() };
-        }
-        let (acquires, ends) = (operation.acquires(), operation.until);
-        let ticket = Arc::<Ticket>::default();
-        state.parked.push_back(Entry { operation, ticket: Arc::clone(&ticket) });
-        drop(state);
-        let until = Some(now + LONGEST_PARKED);
-        let sleeper =
-            Sleeper { combiner: self, semaphore, ticket, process, acquires, ends, until, is_done: false };
-        sleeper.wait(enough)
     }
 
     /// One that [`Combiner::park`] sent to the queue stands there no more: it got its permit, or
@@ -393,175 +356,25 @@ impl State {
             return;
         }
         while let Some(Entry { operation, ticket }) = self.listed.pop_front() {
-            let mut place = ticket.place();
-            if place.abandoned {
-                continue;
+            if ticket.leads(operation).is_none() {
+                return;
             }
-            place.state = Standing::Leads(Box::new(operation));
-            ticket.moved.wake_all();
-            return;
         }
         self.led = false;
     }
-}
 
-impl Ticket {
-    fn place(&self) -> MutexGuard<'_, Place> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Wakes its thread, to look whether it can take its operation back.
-    fn look(&self) {
-        self.place().looks = true;
-        self.moved.wake_all();
-    }
-
-    /// Whether nobody waits for it any more.
-    pub(super) fn is_unwanted(&self) -> bool {
-        let place = self.place();
-        place.unwanted || place.abandoned
-    }
-
-    /// Tells its thread.
-    pub(super) fn settle(&self, settled: Settled) {
-        self.place().state = Standing::Settled(Box::new(settled));
-        self.moved.wake_all();
-    }
-}
-
-impl Settled {
-    pub(super) fn new(operation: Operation, outcome: Outcome) -> Settled {
-        let Operation { kind, in_doubt, .. } = operation;
-        let (renewing, gone) = (Vec::new(), Vec::new());
-        let settled = Settled { outcome, in_doubt, token: None, renewing, gone, in_queue: false };
-        match kind {
-            Kind::Acquire(Acquire { token, .. }) => Settled { token: Some(token), ..settled },
-            Kind::Extend(Extend { renewing, gone, .. }) => Settled { renewing, gone, ..settled },
-            Kind::Release(_) => settled,
-        }
-    }
-
-    /// Of one that was taken back before anything was sent for it, or whose process is another one
-    /// now.
-    pub(super) fn not_tried() -> Settled {
-        let outcome = Outcome::NoRoom { refusal: None };
-        let (renewing, gone) = (Vec::new(), Vec::new());
-        Settled { outcome, in_doubt: None, token: None, renewing, gone, in_queue: false }
-    }
-}
-
-/// A thread that waits for its operation.
-struct Sleeper<'a> {
-    combiner: &'a Combiner,
-    semaphore: &'a Semaphore,
-    ticket: Arc<Ticket>,
-    process: u64,
-    /// What may be granted to it.
-    acquires: Option<(Token, Lease)>,
-    /// When its wait ends, if it does.
-    ends: Option<Moment>,
-    /// Of one that is parked: until when at most.
-    until: Option<Moment>,
-    is_done: bool,
-}
-
-impl Sleeper<'_> {
-    fn wait(mut self, enough: &dyn Fn() -> bool) -> Settled {
-        let mut slice = if self.until.is_some() { RELEASES_EVERY } else { SLICE };
-        loop {
-            let mut place = self.ticket.place();
-            let looks = std::mem::take(&mut place.looks);
-            match std::mem::take(&mut place.state) {
-                Standing::Settled(settled) => {
-                    self.is_done = true;
-                    return *settled;
-                }
-                Standing::Leads(operation) => {
-                    self.is_done = true;
-                    drop(place);
-                    let begun = self.combiner.state().begins();
-                    return Leader::new(self.combiner, self.semaphore, *operation, None, begun).run(enough);
-                }
-                Standing::Waits => {}
-            }
-            if looks {
-                drop(place);
-            } else {
-                let mut limit = std::mem::replace(&mut slice, SLICE);
-                // What is over is yet to be taken back, by a leader that may take its time.
-                if let Some(ends) = self.ends.filter(|_| !place.unwanted) {
-                    let left = ends.since(self.semaphore.client.clock().now());
-                    limit = limit.min(left.max(A_MOMENT));
-                }
-                let slept = self.ticket.moved.sleep(place, limit);
-                // Or we are in a child that a callback made: the leader is in its parent.
-                if !slept || fork::generation() != self.process {
-                    self.is_done = true;
-                    return Settled::not_tried();
-                }
-            }
-            let is_enough = enough();
-            if let Some(settled) = self.take_back_if(is_enough) {
-                self.is_done = true;
-                return settled;
-            }
-        }
-    }
-
-    /// Takes the operation off the list, if it is there and not wanted any more; or where it is
-    /// parked, if it is to go to the queue.
-    fn take_back_if(&self, is_enough: bool) -> Option<Settled> {
-        let now = self.semaphore.client.clock().now();
-        let mut state = self.combiner.state();
-        let goes = self.until.is_some_and(|until| {
-            let in_vain = until <= now || !state.is_worth_waiting(now);
-            in_vain && state.in_queue < MOST_IN_QUEUE && !flaw::has(Flaw::ParkForGood)
-        });
-        let operation = if goes || is_enough { self.take_back(&mut state) } else { None };
-        if is_enough && operation.is_none() {
-            // It is in a batch. If it comes back from there to where it was parked, it is told.
-            self.ticket.place().unwanted = true;
-        }
-        let operation = operation?;
-        let in_queue = goes && !is_enough;
-        state.in_queue += usize::from(in_queue);
-        let outcome = match operation.in_doubt {
-            Some(_) => Outcome::Unsettled(operation.error.clone()),
-            None => Outcome::NoRoom { refusal: None },
-        };
-        Some(Settled { in_queue, ..Settled::new(operation, outcome) })
-    }
-
-    /// Takes the operation off the list, if it is there, or where it is parked.
-    fn take_back(&self, state: &mut State) -> Option<Operation> {
-        let is_ours = |entry: &Entry| Arc::ptr_eq(&entry.ticket, &self.ticket);
-        let State { listed, parked, .. } = state;
-        let mut lists = [listed, parked].into_iter();
-        let entry = lists.find_map(|list| list.iter().position(is_ours).and_then(|place| list.remove(place)));
+    /// Takes the operation of this ticket off the list, if it is there, or where it is parked.
+    fn take_back(&mut self, ticket: &Arc<Ticket>) -> Option<Operation> {
+        let is_its = |entry: &Entry| Arc::ptr_eq(&entry.ticket, ticket);
+        let mut lists = [&mut self.listed, &mut self.parked].into_iter();
+        let entry = lists.find_map(|list| list.iter().position(is_its).and_then(|place| list.remove(place)));
         entry.map(|entry| entry.operation)
     }
 }
 
-impl Drop for Sleeper<'_> {
-    fn drop(&mut self) {
-        if self.is_done || fork::generation() != self.process {
-            return;
-        }
-        // It unwinds.
-        let taken_back = self.take_back(&mut self.combiner.state());
-        let state = {
-            let mut place = self.ticket.place();
-            place.abandoned = true;
-            std::mem::take(&mut place.state)
-        };
-        if let Some((token, lease)) = self.acquires
-            && taken_back.is_none_or(|operation| operation.in_doubt.is_some())
-        {
-            let Semaphore { client, route, key, .. } = self.semaphore;
-            client.remember_stray_permits(*route, key, token, lease.gone(client.clock().now()));
-        }
-        if matches!(state, Standing::Leads(_)) {
-            self.combiner.state().wake_next();
-        }
-    }
+/// Puts it at the end. Gives the ticket on which its thread is to sleep.
+fn list(list: &mut VecDeque<Entry>, operation: Operation) -> Arc<Ticket> {
+    let ticket = Arc::<Ticket>::default();
+    list.push_back(Entry { operation, ticket: Arc::clone(&ticket) });
+    ticket
 }

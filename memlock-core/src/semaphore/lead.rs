@@ -1,14 +1,15 @@
 //! The leader: the thread that reads and writes the record for all that are listed. See `combine`.
 
 use std::cell::Cell;
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::batch::{self, Planned, Writer};
-use super::combine::{Begun, Combiner, Ended, Entry, QueueSeen, Settled, Share, Ticket};
-use super::operation::{Doubt, Kind, Operation, Outcome, Release, ServerClock, Wakes};
+use super::batch::{self, Writer};
+use super::combine::{Begun, Combiner, Ended, QueueSeen, Share};
+use super::member::{Member, Planned};
+use super::operation::{Kind, Operation, Outcome, Release, ServerClock, Wakes};
 use super::record::Holding;
 use super::seen::{Refusal, Seen};
+use super::ticket::{Entry, Settled};
 use super::{LIFE, Semaphore, Wrote};
 use crate::client::ATTEMPTS;
 use crate::clock::Moment;
@@ -48,49 +49,6 @@ pub(super) struct Leader<'a> {
     writing: Option<Moment>,
     /// Our own operation is not wanted any more.
     enough: bool,
-}
-
-/// One operation of the batch.
-pub(super) struct Member {
-    pub(super) operation: Operation,
-    /// `None`: our own.
-    pub(super) ticket: Option<Arc<Ticket>>,
-    /// It waits for what this process gives back, and for nothing else.
-    pub(super) is_parked: bool,
-    /// What becomes of it by the record that is being written.
-    pub(super) planned: Planned,
-}
-
-impl Member {
-    pub(super) fn of(operation: Operation, ticket: Option<Arc<Ticket>>, is_parked: bool) -> Member {
-        Member { operation, ticket, is_parked, planned: Planned::Refuses }
-    }
-
-    /// Whether it can be dropped without finding anything out.
-    fn is_idle(&self) -> bool {
-        self.operation.in_doubt.is_none() && matches!(self.operation.kind, Kind::Acquire(_))
-    }
-
-    /// What it is told when it cannot be done because of this. One that was parked finds out for
-    /// itself in the queue.
-    fn fails(&self, error: &Error) -> Outcome {
-        match self.operation.in_doubt {
-            Some(_) => Outcome::Unsettled(Some(error.clone())),
-            None if self.is_parked => Outcome::NoRoom { refusal: None },
-            None => Outcome::Failed(error.clone()),
-        }
-    }
-
-    /// A request that had it in its batch got no reply.
-    fn is_in_doubt(&mut self, sent: Moment) {
-        let since = match self.planned {
-            Planned::Grants(counted_from) | Planned::Extends(counted_from) => counted_from,
-            Planned::Releases(_) => sent,
-            Planned::Told(_) | Planned::Refuses => return,
-        };
-        let doubt = self.operation.in_doubt.get_or_insert(Doubt { since, until: sent });
-        doubt.until = sent;
-    }
 }
 
 impl<'a> Leader<'a> {

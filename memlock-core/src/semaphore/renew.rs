@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::operation::{Extend, Kind, Operation, Outcome, Renewing, Wanted};
 use super::permit::Permit;
 use super::seen::Seen;
+use super::submit;
 use super::{SLOW_LOOK, Semaphore};
 use crate::clock::Moment;
 use crate::error::Error;
@@ -149,7 +150,7 @@ impl Renewals {
         let renewing = std::mem::take(&mut self.permits);
         let extend = Extend { renewing, wanted: Some(wanted), gone: Vec::new() };
         let operation = Operation::new(Kind::Extend(extend), None);
-        let settled = self.semaphore.combiner().submit(&self.semaphore, operation, None, &|| false);
+        let settled = submit::submit(&self.semaphore, operation, None, &|| false);
         let unsettled = |error| Failure { error: Error::unsettled(error, "semaphore"), sent: true };
         match settled.outcome {
             Outcome::Extended { asks } => {

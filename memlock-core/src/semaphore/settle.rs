@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::operation::{Extend, Kind, Operation, Outcome, Release, Renewing, Wakes};
 use super::permit::Permit;
+use super::submit;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::flaw::{self, Flaw};
@@ -42,7 +43,7 @@ impl Permit {
                 Kind::Extend(Extend { renewing: vec![renewing], wanted: None, gone: Vec::new() })
             }
         };
-        let settled = semaphore.combiner().submit(&semaphore, Operation::new(kind, None), None, &|| false);
+        let settled = submit::submit(&semaphore, Operation::new(kind, None), None, &|| false);
         if let Some(doubt) = settled.in_doubt {
             match step {
                 Step::Release => self.release_in_doubt = true,

@@ -1,0 +1,72 @@
+//! One operation of a batch, and what becomes of it.
+
+use std::sync::Arc;
+
+use super::operation::{Doubt, Kind, Operation, Outcome};
+use super::ticket::Ticket;
+use crate::clock::Moment;
+use crate::error::Error;
+
+/// What is to become of an operation.
+pub(super) enum Planned {
+    /// Known without writing anything.
+    Told(Outcome),
+    /// Granted once it is written, counting the lease from then.
+    Grants(Moment),
+    /// Others of the batch take what it wanted: refused once it is written.
+    Refuses,
+    /// So many permits are given back once it is written.
+    Releases(u32),
+    /// Extended once it is written; so long as no reply is lost it counts from then.
+    Extends(Moment),
+}
+
+impl Planned {
+    /// Whether the operation changes the record.
+    pub(super) fn writes(&self) -> bool {
+        !matches!(self, Planned::Told(_) | Planned::Refuses)
+    }
+}
+
+/// One operation of the batch.
+pub(super) struct Member {
+    pub(super) operation: Operation,
+    /// `None`: our own.
+    pub(super) ticket: Option<Arc<Ticket>>,
+    /// It waits for what this process gives back, and for nothing else.
+    pub(super) is_parked: bool,
+    /// What becomes of it by the record that is being written.
+    pub(super) planned: Planned,
+}
+
+impl Member {
+    pub(super) fn of(operation: Operation, ticket: Option<Arc<Ticket>>, is_parked: bool) -> Member {
+        Member { operation, ticket, is_parked, planned: Planned::Refuses }
+    }
+
+    /// Whether it can be dropped without finding anything out.
+    pub(super) fn is_idle(&self) -> bool {
+        self.operation.in_doubt.is_none() && matches!(self.operation.kind, Kind::Acquire(_))
+    }
+
+    /// What it is told when it cannot be done because of this. One that was parked finds out for
+    /// itself in the queue.
+    pub(super) fn fails(&self, error: &Error) -> Outcome {
+        match self.operation.in_doubt {
+            Some(_) => Outcome::Unsettled(Some(error.clone())),
+            None if self.is_parked => Outcome::NoRoom { refusal: None },
+            None => Outcome::Failed(error.clone()),
+        }
+    }
+
+    /// A request that had it in its batch got no reply.
+    pub(super) fn is_in_doubt(&mut self, sent: Moment) {
+        let since = match self.planned {
+            Planned::Grants(counted_from) | Planned::Extends(counted_from) => counted_from,
+            Planned::Releases(_) => sent,
+            Planned::Told(_) | Planned::Refuses => return,
+        };
+        let doubt = self.operation.in_doubt.get_or_insert(Doubt { since, until: sent });
+        doubt.until = sent;
+    }
+}

@@ -1,0 +1,140 @@
+//! Having an operation done: by this thread as the leader, or by the one that leads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Semaphore;
+use super::combine::{Combiner, Lead, Parking};
+use super::lead::Leader;
+use super::operation::{Operation, Outcome};
+use super::seen::Seen;
+use super::ticket::{Found, Settled, Ticket};
+use crate::clock::Moment;
+use crate::fork;
+use crate::lease::Lease;
+use crate::owner::Token;
+
+/// A thread that waits for its operation asks so often whether it is still wanted.
+const SLICE: Duration = Duration::from_millis(50);
+/// One that is parked asks for the first time after that long.
+const FIRST_SLICE: Duration = Duration::from_millis(10);
+/// Its wait began a little later than it was asked for, and ends as much later.
+const A_MOMENT: Duration = Duration::from_millis(1);
+/// It is parked for so long: then it stands in the queue.
+const LONGEST_PARKED: Duration = Duration::from_millis(250);
+
+/// Has it done, by this thread or another one, and tells what came of it. `known`: what the
+/// semaphore was just now. `enough`: whether an acquisition is still wanted.
+pub(super) fn submit(
+    semaphore: &Semaphore,
+    operation: Operation,
+    known: Option<Seen>,
+    enough: &dyn Fn() -> bool,
+) -> Settled {
+    let (combiner, process) = (semaphore.combiner(), fork::generation());
+    let (acquires, ends) = (operation.acquires(), operation.until);
+    match combiner.enlist(operation) {
+        Lead::Ours(begun, operation) => {
+            Leader::new(combiner, semaphore, *operation, known, *begun).run(enough)
+        }
+        Lead::Another(ticket) => {
+            let until = None;
+            let sleeper =
+                Sleeper { combiner, semaphore, ticket, process, acquires, ends, until, is_done: false };
+            sleeper.wait(enough)
+        }
+    }
+}
+
+/// Waits for a permit that this process itself gives back, as long as it does so all the time, or
+/// has enough waiters in the queue. Otherwise the caller is to stand there.
+pub(super) fn park(semaphore: &Semaphore, operation: Operation, enough: &dyn Fn() -> bool) -> Settled {
+    let (combiner, process) = (semaphore.combiner(), fork::generation());
+    let now = semaphore.client.clock().now();
+    let (acquires, ends) = (operation.acquires(), operation.until);
+    match combiner.park(operation, now) {
+        Parking::Queue => Settled { in_queue: true, ..Settled::not_tried() },
+        Parking::Here(ticket) => {
+            let until = Some(now + LONGEST_PARKED);
+            let sleeper =
+                Sleeper { combiner, semaphore, ticket, process, acquires, ends, until, is_done: false };
+            sleeper.wait(enough)
+        }
+    }
+}
+
+/// A thread that waits for its operation.
+struct Sleeper<'a> {
+    combiner: &'a Combiner,
+    semaphore: &'a Semaphore,
+    ticket: Arc<Ticket>,
+    process: u64,
+    /// What may be granted to it.
+    acquires: Option<(Token, Lease)>,
+    /// When its wait ends, if it does.
+    ends: Option<Moment>,
+    /// Of one that is parked: until when at most.
+    until: Option<Moment>,
+    is_done: bool,
+}
+
+impl Sleeper<'_> {
+    fn wait(mut self, enough: &dyn Fn() -> bool) -> Settled {
+        let mut slice = if self.until.is_some() { FIRST_SLICE } else { SLICE };
+        loop {
+            let found = self.ticket.sleep(|is_unwanted| {
+                let limit = std::mem::replace(&mut slice, SLICE);
+                // What is over is yet to be taken back, by a leader that may take its time.
+                self.ends.filter(|_| !is_unwanted).map_or(limit, |ends| {
+                    let left = ends.since(self.semaphore.client.clock().now());
+                    limit.min(left.max(A_MOMENT))
+                })
+            });
+            let settled = match found {
+                Found::Settled(settled) => Some(*settled),
+                Found::Leads(operation) => {
+                    self.is_done = true;
+                    let begun = self.combiner.begins();
+                    return Leader::new(self.combiner, self.semaphore, *operation, None, begun).run(enough);
+                }
+                Found::Killed => Some(Settled::not_tried()),
+                // A child that a callback made: the leader is in its parent.
+                Found::Nothing if fork::generation() != self.process => Some(Settled::not_tried()),
+                Found::Nothing => self.take_back_if(enough()),
+            };
+            if let Some(settled) = settled {
+                self.is_done = true;
+                return settled;
+            }
+        }
+    }
+
+    /// Takes the operation off the list, if it is there and not wanted any more; or where it is
+    /// parked, if it is to go to the queue.
+    fn take_back_if(&self, is_enough: bool) -> Option<Settled> {
+        let now = self.semaphore.client.clock().now();
+        let is_long = self.until.map(|until| until <= now);
+        let (operation, in_queue) = self.combiner.take_back(&self.ticket, is_enough, is_long, now)?;
+        let outcome = match operation.in_doubt {
+            Some(_) => Outcome::Unsettled(operation.error.clone()),
+            None => Outcome::NoRoom { refusal: None },
+        };
+        Some(Settled { in_queue, ..Settled::new(operation, outcome) })
+    }
+}
+
+impl Drop for Sleeper<'_> {
+    fn drop(&mut self) {
+        if self.is_done || fork::generation() != self.process {
+            return;
+        }
+        // It unwinds.
+        let taken_back = self.combiner.abandon(&self.ticket);
+        if let Some((token, lease)) = self.acquires
+            && taken_back.is_none_or(|operation| operation.in_doubt.is_some())
+        {
+            let Semaphore { client, route, key, .. } = self.semaphore;
+            client.remember_stray_permits(*route, key, token, lease.gone(client.clock().now()));
+        }
+    }
+}

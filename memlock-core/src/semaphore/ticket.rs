@@ -1,0 +1,150 @@
+//! Where a thread sleeps whose operation another thread of its process carries out, and what that
+//! one tells it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::operation::{Acquire, Doubt, Extend, Kind, Operation, Outcome, Renewing};
+use crate::owner::Token;
+use crate::thread::Signal;
+
+/// An operation whose thread sleeps.
+pub(super) struct Entry {
+    pub(super) operation: Operation,
+    pub(super) ticket: Arc<Ticket>,
+}
+
+/// What such a thread sleeps on.
+#[derive(Default)]
+pub(super) struct Ticket {
+    place: Mutex<Place>,
+    moved: Signal,
+}
+
+#[derive(Default)]
+struct Place {
+    state: Standing,
+    /// It is to look at once whether it can take its operation back.
+    looks: bool,
+    /// Its wait has ended.
+    unwanted: bool,
+    /// Its thread is gone.
+    abandoned: bool,
+}
+
+#[derive(Default)]
+enum Standing {
+    /// Listed, or in a batch.
+    #[default]
+    Waits,
+    Leads(Box<Operation>),
+    Settled(Box<Settled>),
+}
+
+/// What a thread finds on its ticket.
+pub(super) enum Found {
+    Settled(Box<Settled>),
+    /// It is the next leader, and this is its operation.
+    Leads(Box<Operation>),
+    /// It was woken, or slept for as long as it was to.
+    Nothing,
+    /// Nobody in this process will do anything any more.
+    Killed,
+}
+
+/// An outcome, and what its operation has become meanwhile.
+pub(super) struct Settled {
+    pub(super) outcome: Outcome,
+    pub(super) in_doubt: Option<Doubt>,
+    /// Of an acquisition: under which it was asked for last.
+    pub(super) token: Option<Token>,
+    /// Of an extension: those that are left, and those that were not there.
+    pub(super) renewing: Vec<Renewing>,
+    pub(super) gone: Vec<Token>,
+    /// It is to stand in the queue, and is counted there until `Combiner::leaves_queue`.
+    pub(super) in_queue: bool,
+}
+
+impl Ticket {
+    fn place(&self) -> MutexGuard<'_, Place> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes its thread, to look whether it can take its operation back.
+    pub(super) fn look(&self) {
+        self.place().looks = true;
+        self.moved.wake_all();
+    }
+
+    /// Whether nobody waits for it any more.
+    pub(super) fn is_unwanted(&self) -> bool {
+        let place = self.place();
+        place.unwanted || place.abandoned
+    }
+
+    /// Its wait has ended.
+    pub(super) fn is_not_wanted_any_more(&self) {
+        self.place().unwanted = true;
+    }
+
+    /// Hands the lead on to its thread, with its operation; gives that back if the thread is gone.
+    pub(super) fn leads(&self, operation: Operation) -> Option<Operation> {
+        let mut place = self.place();
+        if place.abandoned {
+            return Some(operation);
+        }
+        place.state = Standing::Leads(Box::new(operation));
+        self.moved.wake_all();
+        None
+    }
+
+    /// Its thread unwinds. True if the lead was handed on to it.
+    pub(super) fn is_abandoned(&self) -> bool {
+        let mut place = self.place();
+        place.abandoned = true;
+        matches!(std::mem::take(&mut place.state), Standing::Leads(_))
+    }
+
+    /// What there is for its thread, which sleeps for as long as `limit` says of whether its wait
+    /// has ended, unless there is something already.
+    pub(super) fn sleep(&self, limit: impl FnOnce(bool) -> Duration) -> Found {
+        let mut place = self.place();
+        match std::mem::take(&mut place.state) {
+            Standing::Settled(settled) => return Found::Settled(settled),
+            Standing::Leads(operation) => return Found::Leads(operation),
+            Standing::Waits => {}
+        }
+        if std::mem::take(&mut place.looks) {
+            return Found::Nothing;
+        }
+        let limit = limit(place.unwanted);
+        if self.moved.sleep(place, limit) { Found::Nothing } else { Found::Killed }
+    }
+
+    /// Tells its thread.
+    pub(super) fn settle(&self, settled: Settled) {
+        self.place().state = Standing::Settled(Box::new(settled));
+        self.moved.wake_all();
+    }
+}
+
+impl Settled {
+    pub(super) fn new(operation: Operation, outcome: Outcome) -> Settled {
+        let Operation { kind, in_doubt, .. } = operation;
+        let (renewing, gone) = (Vec::new(), Vec::new());
+        let settled = Settled { outcome, in_doubt, token: None, renewing, gone, in_queue: false };
+        match kind {
+            Kind::Acquire(Acquire { token, .. }) => Settled { token: Some(token), ..settled },
+            Kind::Extend(Extend { renewing, gone, .. }) => Settled { renewing, gone, ..settled },
+            Kind::Release(_) => settled,
+        }
+    }
+
+    /// Of one that was taken back before anything was sent for it, or whose process is another one
+    /// now.
+    pub(super) fn not_tried() -> Settled {
+        let outcome = Outcome::NoRoom { refusal: None };
+        let (renewing, gone) = (Vec::new(), Vec::new());
+        Settled { outcome, in_doubt: None, token: None, renewing, gone, in_queue: false }
+    }
+}
