@@ -58,17 +58,23 @@ impl Semaphore {
 
     fn set_up_once(&self, life: Duration) -> Result<SetUp> {
         let life = covering(Lease::new(life)?.duration());
-        let token = self.client.identity()?.token();
+        // A new one for each try: a tear-down knows by it whether it has removed what it saw.
+        let mut tokens = Vec::new();
         for _ in 0..ROUNDS {
             let seen = match self.look()? {
                 Some(seen) => seen,
-                None => match self.create(token, life, self.number().ok_or_else(|| self.not_found())?)? {
-                    Some(seen) => seen,
-                    None => continue,
-                },
+                None => {
+                    let token = self.client.identity()?.token();
+                    tokens.push(token);
+                    match self.create(token, life, self.number().ok_or_else(|| self.not_found())?)? {
+                        Some(seen) => seen,
+                        None => continue,
+                    }
+                }
             };
             self.agree(seen.record.permits)?;
-            return Ok(if seen.record.token == token { SetUp::Created } else { SetUp::Joined });
+            let created = tokens.contains(&seen.record.token);
+            return Ok(if created { SetUp::Created } else { SetUp::Joined });
         }
         Err(Error::unsettled(None, "semaphore"))
     }

@@ -11,6 +11,7 @@ use super::entries::{self, Draft, Entry, WaitId};
 use super::plan::Stand;
 use super::wake::{Delivery, Wake};
 use crate::client::Client;
+use crate::contention::give_way;
 use crate::error::{Error, ErrorKind, Result};
 use crate::flaw::{self, Flaw};
 use crate::lease::Ttl;
@@ -26,6 +27,8 @@ const BEHIND_THE_DEAF: Duration = Duration::from_millis(20);
 const MOST_DEAD: usize = 8;
 /// How often a change is tried anew because somebody else was faster.
 const ROUNDS: usize = 10;
+/// And to take off what nobody waits under any more.
+const LEAVES: usize = 40;
 
 /// A queue by its key.
 #[derive(Clone, Copy)]
@@ -126,7 +129,7 @@ impl Queue<'_> {
     /// Takes our entries off, and runs `look` afterwards: whoever rang us in between relies on us, so if what we
     /// waited for is free, the next one is to be told. Gives what `look` gave last.
     pub(crate) fn leave(&self, ids: &[WaitId], look: Op<'_>) -> std::result::Result<Option<Reply>, Failure> {
-        for _ in 0..ROUNDS {
+        for round in 0..LEAVES {
             let item = match self.client.one(self.route, Op::Get { key: self.key })? {
                 Reply::Value(item) if position(&item.value, ids).is_some() => item,
                 _ => return self.client.one(self.route, look).map(Some),
@@ -137,8 +140,10 @@ impl Queue<'_> {
             if replies.pop() != Some(Reply::Changed) {
                 return Ok(seen);
             }
+            give_way(self.client, round).map_err(|error| Failure { error, sent: false })?;
         }
-        Ok(None)
+        let text = "The queue of waiters was written by others each time.";
+        Err(Failure { error: Error::new(ErrorKind::Unknown, text), sent: true })
     }
 
     /// Wakes the first one who is not one of `ours`, if there is room for it, and takes it and ours off. `queue` is what was read
