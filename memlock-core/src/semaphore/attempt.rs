@@ -28,6 +28,9 @@ use crate::wait::{Goal, Stood, Wait};
 /// again.
 const GATHERS: u64 = 5;
 
+/// What was seen so long ago, but for the time that the answer took, is written over.
+const JUST_NOW: Duration = Duration::from_millis(1);
+
 /// How often one that goes tries to take off that it gathers, where others write at the same time.
 const MOST_TRIES: usize = 10;
 
@@ -219,7 +222,11 @@ impl<'a> Attempt<'a> {
         let semaphore = self.semaphore;
         let kind = Kind::Acquire(self.acquire(called));
         let operation = Operation { until: self.patience.until, ..Operation::new(kind, self.in_doubt) };
-        let settled = submit::submit(semaphore, operation, self.seen.take(), enough);
+        // What was seen before we slept is not written over: others have done so meanwhile.
+        let now = semaphore.client.clock().now();
+        let is_fresh = |seen: &Seen| now.since(seen.sent) <= seen.took * 2 + JUST_NOW;
+        let seen = self.seen.take().filter(is_fresh);
+        let settled = submit::submit(semaphore, operation, seen, enough);
         self.take(settled)
     }
 
@@ -323,6 +330,7 @@ impl Goal for Attempt<'_> {
     }
 
     fn seen(&mut self, reply: &Reply, first: bool) -> Result<plan::Seen> {
+        self.seen = None;
         let Some(seen) = self.semaphore.note(reply, self.looked.get())? else {
             // The next attempt sets it up, or says that it is not there.
             return Ok(plan::Seen::Free);

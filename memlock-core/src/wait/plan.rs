@@ -9,7 +9,8 @@
 //!
 //! | the waiter | looks after |
 //! | --- | --- |
-//! | saw the lock free, and others before it in the queue | 25 to 40 ms: the one that was rung may be dead |
+//! | saw the lock free, and one or two others before it in the queue | 25 to 40 ms: the one that was rung may be dead |
+//! | saw the lock free, and more others before it | as an untested waiter that is the first |
 //! | rang another one just now, came back at once, and saw the lock free | 2 ms, or 100 ms if that has no bell: the other one comes first |
 //! | is proven reachable and the first in the queue, and the holder wakes it | 1 s; less where the holder's lease ends before |
 //! | as before, behind others | 0.6 s for each of them, between 1 and 4.3 s; then when its turn should have come by the pace of the queue |
@@ -37,6 +38,8 @@ pub use terms::{Ended, Event, Known, Seen, Stand, Step};
 
 /// How long the waiter that was rung may take before one behind it takes the lock.
 const GRACE: Duration = Duration::from_millis(25);
+/// With more than so many before it, a waiter leaves it to those to find out that this one is dead.
+const NEAR: usize = 2;
 /// The pauses of a waiter at the head that trusts its bell.
 const HEAD: Duration = Duration::from_secs(1);
 /// A queue that needs longer than this for one waiter is looked at more closely.
@@ -351,6 +354,8 @@ impl Plan {
                 self.step = Step::Try;
                 return;
             }
+            // Those in front of us are nearer to it.
+            Seen::Free if place.before > NEAR => place.free = true,
             Seen::Free => {
                 place.free = true;
                 let grace = if place.before > 0 { GRACE.mul_f64(1.0 + 0.6 * chance) } else { Duration::ZERO };
@@ -388,7 +393,7 @@ impl Plan {
     }
 
     fn sleep(&mut self, now: Moment, chance: f64) -> Step {
-        let pause = match (self.has_its_turn(), self.reach, self.place.before) {
+        let pause = match (self.has_its_turn() && !self.place.free, self.reach, self.place.before) {
             (true, Reach::Proven, 0) => self.place.as_first(now).mul_f64(0.85 + 0.15 * chance),
             (true, Reach::Proven, _) => self.place.until_our_turn().mul_f64(1.0 + 0.15 * chance),
             (true, Reach::Untested, 1..) => {
