@@ -10,7 +10,7 @@
 //! | the waiter | looks after |
 //! | --- | --- |
 //! | saw the lock free, and one or two others before it in the queue | 25 to 40 ms: the one that was rung may be dead |
-//! | saw the lock free, and more others before it | as an untested waiter that is the first |
+//! | saw the lock free, and more others before it | as an untested waiter behind others |
 //! | rang another one just now, came back at once, and saw the lock free | 2 ms, or 100 ms if that has no bell: the other one comes first |
 //! | is proven reachable and the first in the queue, and the holder wakes it | 1 s; less where the holder's lease ends before |
 //! | as before, behind others | 0.6 s for each of them, between 1 and 4.3 s; then when its turn should have come by the pace of the queue |
@@ -393,10 +393,14 @@ impl Plan {
     }
 
     fn sleep(&mut self, now: Moment, chance: f64) -> Step {
-        let pause = match (self.has_its_turn() && !self.place.free, self.reach, self.place.before) {
+        // Those who pass a free lock on hold it by then.
+        let told = self.has_its_turn() || self.place.free && self.place.queued == Queued::Yes;
+        let pause = match (told, self.reach, self.place.before) {
             (true, Reach::Proven, 0) => self.place.as_first(now).mul_f64(0.85 + 0.15 * chance),
-            (true, Reach::Proven, _) => self.place.until_our_turn().mul_f64(1.0 + 0.15 * chance),
-            (true, Reach::Untested, 1..) => {
+            (true, Reach::Proven, _) if !self.place.free => {
+                self.place.until_our_turn().mul_f64(1.0 + 0.15 * chance)
+            }
+            (true, Reach::Untested | Reach::Proven, 1..) => {
                 self.place.until_our_turn().min(UNTESTED).mul_f64(0.85 + 0.15 * chance)
             }
             (told, reach, before) => {
