@@ -360,7 +360,7 @@ impl Semaphore {
     fn write(&self, seen: Seen) -> std::result::Result<Wrote, Failure> {
         let written = (seen.record.token, seen.record.serial);
         let lonely = self.combiner().memory(|memory| memory.written == Some(written));
-        let wrote = self.put(seen, &[], lonely, false)?;
+        let wrote = self.put(seen, &[], lonely)?;
         if wrote.done {
             self.remember_written((written.0, written.1.wrapping_add(1)));
         }
@@ -373,17 +373,9 @@ impl Semaphore {
     }
 
     /// Writes it over the version that was seen, and runs `more` behind it in the same packet.
-    /// `lonely`: nobody but this process had written it before it was seen, so that it pays to
-    /// build upon what it becomes. `looks`: it is read behind that, in case another process was
-    /// faster.
-    fn put(
-        &self,
-        mut seen: Seen,
-        more: &[Op<'_>],
-        lonely: bool,
-        looks: bool,
-    ) -> std::result::Result<Wrote, Failure> {
-        let looks = lonely || looks;
+    /// `lonely`: nobody but this process had written it before it was seen, so that it pays to read
+    /// what it becomes, and to build upon that.
+    fn put(&self, mut seen: Seen, more: &[Op<'_>], lonely: bool) -> std::result::Result<Wrote, Failure> {
         // Of what is remembered, the time has gone on.
         let passed = self.client.clock().now().since(seen.sent).as_secs();
         seen.record.touch(seen.now.saturating_add(passed));
@@ -392,20 +384,20 @@ impl Semaphore {
         let ttl = if relative { Ttl::For(seen.record.life) } else { Ttl::Until(seen.record.expires) };
         let key = &self.key;
         let put = Op::Put { key, version: Some(seen.version), flags: 0, value: &value, ttl };
-        let look = looks.then_some(Op::Get { key });
+        let look = lonely.then_some(Op::Get { key });
         let ops: Vec<Op<'_>> = std::iter::once(put).chain(more.iter().copied()).chain(look).collect();
         let sent = self.client.clock().now();
         let mut replies = self.client.run(self.route, &ops)?.into_iter();
         let done = replies.next() == Some(Reply::Written);
         let room = seen.record.available(seen.now);
-        let last = if looks { replies.next_back() } else { None };
+        let last = if lonely { replies.next_back() } else { None };
         let after = match last {
             // What was written need not be read again.
-            Some(Reply::Value(item)) if lonely && item.value == value => {
+            Some(Reply::Value(item)) if item.value == value => {
                 Seen::again(seen.record, &item, sent, self.client.clock().now())
             }
-            Some(reply) if lonely || !done => self.note(&reply, sent).unwrap_or_default(),
-            _ => None,
+            Some(reply) => self.note(&reply, sent).unwrap_or_default(),
+            None => None,
         };
         Ok(Wrote { done, room, replies: replies.collect(), after: after.filter(|after| !after.is_slow()) })
     }

@@ -13,7 +13,7 @@ use super::ticket::{Entry, Settled};
 use super::{LIFE, Semaphore, Wrote};
 use crate::client::ATTEMPTS;
 use crate::clock::Moment;
-use crate::contention::{ROUNDS, give_way};
+use crate::contention::ROUNDS;
 use crate::error::Error;
 use crate::flaw::{self, Flaw};
 use crate::fork;
@@ -21,6 +21,13 @@ use crate::lease::{CLOCK_ERROR, covering};
 use crate::owner::Token;
 use crate::store::{Failure, Item, Op, Reply};
 use crate::wait::entries;
+
+/// Within so long a process that was refused tries again; the next time within twice as long, and so
+/// on, up to so many times. Holders of equal patience would meet again at each turn otherwise.
+const SPREAD: Duration = Duration::from_micros(600);
+const MOST_SPREADS: u32 = 8;
+/// Each time it was refused so often it asks whether its caller still waits.
+const CALLS_ENOUGH: usize = 4;
 
 /// A record for several operations that was read from a server that may have stood still is read
 /// again up to so often: otherwise each of those that are granted would have to.
@@ -222,14 +229,11 @@ impl<'a> Leader<'a> {
         let queue = [Op::Get { key: &queue_key }];
         let releases = self.batch.iter().any(|member| matches!(member.planned, Planned::Releases(_)));
         self.writing = Some(sent);
-        // A look behind a write that succeeds is wasted: so only one that was refused twice is in a
-        // hurry.
-        let looks = self.refused > 1;
-        let wrote = self.semaphore.put(seen, if releases { &queue } else { &[] }, lonely, looks);
+        let wrote = self.semaphore.put(seen, if releases { &queue } else { &[] }, lonely);
         self.writing = None;
         match wrote {
-            Ok(Wrote { done: false, after, .. }) if !flaw::has(Flaw::ChangedIsGranted) => {
-                self.is_refused(after, enough);
+            Ok(Wrote { done: false, .. }) if !flaw::has(Flaw::ChangedIsGranted) => {
+                self.is_refused(enough);
             }
             Ok(Wrote { room, replies, after, .. }) => {
                 self.written = Some((of, serial));
@@ -339,10 +343,9 @@ impl<'a> Leader<'a> {
         Some(wakes)
     }
 
-    /// Another process was faster; `after` is what it made of it.
-    fn is_refused(&mut self, after: Option<Seen>, enough: &dyn Fn() -> bool) {
+    /// Another process was faster.
+    fn is_refused(&mut self, enough: &dyn Fn() -> bool) {
         self.was_refused = true;
-        self.seen = after.map(|seen| (seen, false));
         if flaw::has(Flaw::ForgetTheRefused) {
             self.batch.retain(|member| member.ticket.is_none());
         }
@@ -354,14 +357,13 @@ impl<'a> Leader<'a> {
             (*refused == ROUNDS).then(|| Outcome::Unsettled(error.clone()))
         });
         self.refused += 1;
-        match give_way(&self.semaphore.client, self.refused - 1) {
-            Ok(false) => {}
-            Ok(true) => {
-                self.seen = None;
-                self.enough |= enough();
-            }
-            Err(error) => self.fail(&error),
+        let client = &self.semaphore.client;
+        let times = u32::try_from(self.refused).unwrap_or(u32::MAX).min(MOST_SPREADS);
+        match client.identity() {
+            Ok(identity) => client.clock().sleep((SPREAD * times).mul_f64(identity.fraction())),
+            Err(error) => return self.fail(&error),
         }
+        self.enough |= self.refused.is_multiple_of(CALLS_ENOUGH) && enough();
     }
 
     /// The request failed; if it was sent, it may have been carried out.

@@ -13,7 +13,7 @@
 //! | saw the lock free, and more others before it | as an untested waiter behind others |
 //! | rang another one just now, came back at once, and saw the lock free | 2 ms, or 100 ms if that has no bell: the other one comes first |
 //! | is proven reachable and the first in the queue, and the holder wakes it | 1 s; less where the holder's lease ends before |
-//! | as before, behind others | 0.6 s for each of them, between 1 and 4.3 s; then when its turn should have come by the pace of the queue |
+//! | as before, behind others | 0.6 s for each of them, between 1 and 4.3 s; then when its turn should have come by the pace of the queue, 1 s for each of them at most |
 //! | is untested, behind others | as before, and 0.9 s at most |
 //! | is unreachable, behind others | when its turn should have come, and from 150 to 280 ms while the wait is young, to 0.7 s later; behind one, 250 ms at most |
 //! | is the first in the queue and unreachable | 10 ms, growing by half each time to 250 ms |
@@ -454,7 +454,8 @@ impl Place {
             // A pace that was seen while something stood still is not to be relied on for long.
             Some(pace) => {
                 let turn = pace.min(SLOWEST).mul_f64(1.25 * turns) + Duration::from_millis(300);
-                turn.clamp(LATER.0, LATER.1)
+                // Nor is one that the process could not hear: it is to be found out in time.
+                turn.clamp(LATER.0, LATER.1).min(HEAD.mul_f64(turns))
             }
             None => SLOW.mul_f64(turns).clamp(FIRST.0, FIRST.1),
         }
