@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from harness.contenders import PYTHON
 
-from .cells import BROKEN, Cell
+from .cells import BROKEN, THREADS, Cell
 from .figures import Figures
 from .servers import versions
 
@@ -29,6 +29,11 @@ PROMISED_P50_MS = {"c": 0.3, "python": 0.4}
 PROMISED_P99_MS = {"c": 1.0, "python": 1.5}
 PROMISED_JAIN = 0.99
 PROMISED_COMMANDS = 9.0
+# Of a semaphore of 4 permits, for which so many processes contend.
+PROMISED_SHARED_PROCESSES = 32
+PROMISED_SHARED_COMMANDS = 10.0
+# Where permits are never exhausted.
+PROMISED_CROWD_WAIT_MS = 500.0
 PROMISED_MAX_MS = 50.0
 
 LEGEND = """\
@@ -232,6 +237,12 @@ def violations(rows: Rows) -> list[str]:
 
 def _verdicts(cell: Cell, rows: Rows) -> Iterator[Verdict]:
     its, key = rows[cell], cell.contender.key
+    if cell.contender.threads > 1:
+        yield from _verdicts_of_crowd(cell, rows)
+        return
+    if key == "semaphore-c" and cell.processes == PROMISED_SHARED_PROCESSES:
+        yield _at_most("commands", its.per_acquisition, PROMISED_SHARED_COMMANDS, "")
+        return
     if key not in PROMISED_P50_MS:
         return
     if cell.hold_ms == 0:
@@ -265,6 +276,20 @@ def _verdicts(cell: Cell, rows: Rows) -> Iterator[Verdict]:
         met = its.jain >= PROMISED_JAIN
         yield Verdict(f"{PROMISED_JAIN:g} or more", f"Jain {its.jain:.3f}", met)
         yield _at_most("commands", its.per_acquisition, PROMISED_COMMANDS, "")
+
+
+def _verdicts_of_crowd(cell: Cell, rows: Rows) -> Iterator[Verdict]:
+    """The largest crowd of threads does not do less than the smallest, nor wait for long."""
+    its = rows[cell]
+    yield _at_most("longest", its.longest_wait_s * 1000, PROMISED_CROWD_WAIT_MS, "ms")
+    few = [
+        figures.per_second
+        for other, figures in rows.items()
+        if (other.contender.threads, other.processes) == (THREADS[0], cell.processes)
+    ]
+    if cell.contender.threads == THREADS[-1] and few:
+        figure = f"{its.per_second / few[0]:.2f} of {THREADS[0]} threads"
+        yield Verdict("1 or more", figure, its.per_second >= few[0])
 
 
 def _at_most(what: str, value: float, limit: float, unit: str) -> Verdict:
