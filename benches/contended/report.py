@@ -217,7 +217,7 @@ def verdicts(rows: Rows) -> str:
     for cell in sorted(rows, key=lambda cell: (cell.contender.key, *cell.order)):
         found = list(_verdicts(cell, rows))
         if found:
-            marks = _remarks(rows[cell])
+            marks = _remarks(cell, rows[cell])
             lines.append(f"  {cell!s:<38} {', '.join(map(str, found))}{marks}")
             all_told += found
     if not all_told:
@@ -299,11 +299,11 @@ def _at_most(what: str, value: float, limit: float, unit: str) -> Verdict:
     return Verdict(f"{limit:g}{tail} or less", f"{what} {_ms(value)}{tail}", value <= limit)
 
 
-def _remarks(its: Figures) -> str:
+def _remarks(cell: Cell, its: Figures) -> str:
     remarks = []
     if its.turns_each < TURNS_WANTED:
         remarks.append(f"only {its.turns_each:.1f} turns each")
-    if len(its.handovers) < 100:
+    if cell.contender.threads == 1 and len(its.handovers) < 100:
         remarks.append(f"only {len(its.handovers)} hand-overs")
     if its.others_cpu_s > DISTURBED:
         remarks.append(f"others used {its.others_cpu_s:.1f} processors")
