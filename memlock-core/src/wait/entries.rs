@@ -226,14 +226,16 @@ pub fn without(queue: &[u8], gone: &[WaitId]) -> Vec<u8> {
     waiters(queue).filter(|entry| !gone.contains(&entry.id)).flat_map(|entry| entry.line).copied().collect()
 }
 
-/// The queue without these waiters; with one release more that has waited for `passed` in vain; and with those
-/// counted that `rung` has overtaken.
+/// The queue without these waiters; with those counted that `rung` has overtaken; and with one release more that has
+/// waited in vain for `passed`, and for all without an address that `rung` has overtaken as well.
 pub fn after(queue: &[u8], gone: &[WaitId], passed: Option<WaitId>, rung: Option<WaitId>) -> Vec<u8> {
     let rung = rung.and_then(|id| waiters(queue).enumerate().find(|(_, entry)| entry.id == id));
     let count = |(place, entry): (usize, Entry<'_>)| {
         let overtaken = rung.as_ref().is_some_and(|(at, rung)| place < *at && entry.rank() < rung.rank());
+        let in_front = rung.as_ref().is_some_and(|(at, _)| place < *at);
+        let is_passed = passed == Some(entry.id) || passed.is_some() && in_front && entry.bell.is_none();
         match entry.overtaken {
-            _ if passed == Some(entry.id) => with_field(entry.line, PASSED, entry.passed.saturating_add(1)),
+            _ if is_passed => with_field(entry.line, PASSED, entry.passed.saturating_add(1)),
             Some(often) if overtaken && !flaw::has(Flaw::NobodyAges) => {
                 with_field(entry.line, OVERTAKEN, often.saturating_add(1))
             }

@@ -103,6 +103,8 @@ pub struct Place {
     invited: Duration,
     /// The last look found the lock free and others before us.
     free: bool,
+    /// It was reserved for a waiter that did not come.
+    awaited: bool,
     /// Whether the holder that was seen last rings.
     rings: bool,
     /// When the server lets go of that holder at the latest.
@@ -135,6 +137,7 @@ impl Plan {
             joined: None,
             invited: known.invited,
             free: false,
+            awaited: false,
             rings: false,
             left: None,
             poll: Duration::ZERO,
@@ -333,6 +336,7 @@ impl Plan {
         let place = &mut self.place;
         place.looked = now;
         let invited = std::mem::take(&mut place.invited);
+        let awaited = std::mem::take(&mut place.awaited);
         match seen {
             Seen::Reserved => {
                 (place.queued, place.free) = (Queued::No, false);
@@ -340,7 +344,7 @@ impl Plan {
                 return;
             }
             Seen::Awaited(left) => {
-                (place.free, place.rings) = (false, true);
+                (place.free, place.rings, place.awaited) = (false, true, true);
                 // That one may have its turn by then, and an unreachable waiter would not hear that it is the next.
                 if self.reach != Reach::Unreachable {
                     place.look = now + left.mul_f64(1.0 + 0.2 * chance);
@@ -354,8 +358,8 @@ impl Plan {
                 self.step = Step::Try;
                 return;
             }
-            // Those in front of us are nearer to it.
-            Seen::Free if place.before > NEAR => place.free = true,
+            // Those in front of us are nearer to it, if they are not dead as well.
+            Seen::Free if place.before > NEAR && !awaited => place.free = true,
             Seen::Free => {
                 place.free = true;
                 let grace = if place.before > 0 { GRACE.mul_f64(1.0 + 0.6 * chance) } else { Duration::ZERO };
