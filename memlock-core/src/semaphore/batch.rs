@@ -51,10 +51,14 @@ pub(super) fn plan(
         let in_doubt = operation.in_doubt;
         let line = found.first().and_then(|&(_, line)| seen.record.holdings.get(line));
         *planned = match (&mut operation.kind, line) {
-            (Kind::Acquire(_), Some(&Holding { permits, .. })) => {
+            (Kind::Acquire(wanted), Some(&Holding { permits, .. })) => {
                 let forgets = flaw::has(Flaw::CountFromTheLastTry);
                 let counted_from = in_doubt.filter(|_| !forgets).map_or(seen.sent, |doubt| doubt.since);
-                let clock = if seen.is_slow() { ServerClock::MayStand } else { ServerClock::Runs };
+                let clock = match in_doubt {
+                    _ if seen.is_slow() => ServerClock::MayStand,
+                    Some(doubt) if doubt.slow => ServerClock::KeepsUntil(seen.keeps_until(wanted.token)),
+                    _ => ServerClock::Runs,
+                };
                 Planned::Told(Outcome::Granted { of, permits, counted_from, clock, number })
             }
             (Kind::Acquire(wanted), None) if *is_parked => {

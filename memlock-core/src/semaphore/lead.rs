@@ -17,7 +17,7 @@ use crate::contention::ROUNDS;
 use crate::error::Error;
 use crate::flaw::{self, Flaw};
 use crate::fork;
-use crate::lease::{CLOCK_ERROR, covering};
+use crate::lease::covering;
 use crate::owner::Token;
 use crate::store::{Failure, Item, Op, Reply};
 use crate::wait::entries;
@@ -52,8 +52,9 @@ pub(super) struct Leader<'a> {
     served: usize,
     /// What may go to those that are parked.
     share: Share,
-    /// While a request is under way: when it left.
-    writing: Option<Moment>,
+    /// While a request is under way: when it left, and whether the server may have stood still when
+    /// it told the time by which it was reckoned.
+    writing: Option<(Moment, bool)>,
     /// Our own operation is not wanted any more.
     enough: bool,
 }
@@ -228,7 +229,7 @@ impl<'a> Leader<'a> {
         let queue_key = self.semaphore.key.waiters();
         let queue = [Op::Get { key: &queue_key }];
         let releases = self.batch.iter().any(|member| matches!(member.planned, Planned::Releases(_)));
-        self.writing = Some(sent);
+        self.writing = Some((sent, slow));
         let wrote = self.semaphore.put(seen, if releases { &queue } else { &[] }, lonely);
         self.writing = None;
         match wrote {
@@ -245,7 +246,7 @@ impl<'a> Leader<'a> {
                 let believed = if slow { self.believe() } else { Some(None) };
                 self.wrote(queue, room, (of, number), believed, refusal);
             }
-            Err(failure) => self.failed(failure, sent, enough),
+            Err(failure) => self.failed(failure, (sent, slow), enough),
         }
     }
 
@@ -269,11 +270,6 @@ impl<'a> Leader<'a> {
         refusal: Option<Refusal>,
     ) {
         let mut wakes = self.wakes(queue, room);
-        let kept = |seen: &Seen, token: Token| {
-            let until = seen.record.held_by(token).map_or(0, |holding| holding.until);
-            let left = Duration::from_secs(until.saturating_sub(seen.now));
-            seen.sent + left.saturating_sub(CLOCK_ERROR)
-        };
         self.settle_where(|member| {
             let in_doubt = member.operation.in_doubt;
             Some(match (&member.planned, &mut member.operation.kind) {
@@ -284,7 +280,7 @@ impl<'a> Leader<'a> {
                     let clock = match &believed {
                         None => ServerClock::MayStand,
                         Some(None) => ServerClock::Runs,
-                        Some(Some(seen)) => ServerClock::KeepsUntil(kept(seen, wanted.token)),
+                        Some(Some(seen)) => ServerClock::KeepsUntil(seen.keeps_until(wanted.token)),
                     };
                     Outcome::Granted { of, permits: wanted.permits, counted_from, clock, number }
                 }
@@ -292,7 +288,7 @@ impl<'a> Leader<'a> {
                 (Planned::Extends(_), Kind::Extend(extend)) => {
                     if let Some(Some(seen)) = &believed {
                         for it in &mut extend.renewing {
-                            it.deadline = it.deadline.min(kept(seen, it.token));
+                            it.deadline = it.deadline.min(seen.keeps_until(it.token));
                         }
                     }
                     Outcome::Extended { asks: believed.is_none() }
@@ -370,13 +366,13 @@ impl<'a> Leader<'a> {
     fn failed(
         &mut self,
         Failure { error, sent: was_sent }: Failure,
-        sent: Moment,
+        (sent, slow): (Moment, bool),
         enough: &dyn Fn() -> bool,
     ) {
         if was_sent {
             let client = &self.semaphore.client;
             for member in &mut self.batch {
-                member.is_in_doubt(sent);
+                member.is_in_doubt(sent, slow);
                 if flaw::has(Flaw::ForgetLostPermits)
                     && let Kind::Acquire(wanted) = &mut member.operation.kind
                     && let Ok(identity) = client.identity()
@@ -464,8 +460,8 @@ impl Drop for Leader<'_> {
         if fork::generation() != self.process {
             return;
         }
-        if let Some(sent) = self.writing {
-            self.batch.iter_mut().for_each(|member| member.is_in_doubt(sent));
+        if let Some((sent, slow)) = self.writing {
+            self.batch.iter_mut().for_each(|member| member.is_in_doubt(sent, slow));
         }
         let client = &self.semaphore.client;
         let (mut rest, mut parked) = (Vec::new(), Vec::new());

@@ -25,6 +25,8 @@ pub(super) struct Leaving(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     ids: Vec<WaitId>,
+    /// What the thread that does so is at.
+    now: Vec<WaitId>,
     is_left: bool,
 }
 
@@ -33,12 +35,29 @@ impl Leaving {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Has this thread take off what there is, and these; `None` if another one is at it.
+    fn begin(&self, ids: Vec<WaitId>) -> Option<Vec<WaitId>> {
+        let mut state = self.state();
+        state.ids.extend(ids);
+        if std::mem::replace(&mut state.is_left, true) {
+            return None;
+        }
+        state.now = std::mem::take(&mut state.ids);
+        Some(state.now.clone())
+    }
+
     /// What there is to take off; `None`, and nobody does so any more, when there is nothing.
     fn next(&self) -> Option<Vec<WaitId>> {
         let mut state = self.state();
-        let ids = std::mem::take(&mut state.ids);
-        state.is_left = !ids.is_empty();
-        state.is_left.then_some(ids)
+        state.now = std::mem::take(&mut state.ids);
+        state.is_left = !state.now.is_empty();
+        state.is_left.then(|| state.now.clone())
+    }
+
+    /// All that nobody waits under any more, though it may still be in the queue.
+    pub(super) fn ids(&self) -> Vec<WaitId> {
+        let state = self.state();
+        state.ids.iter().chain(&state.now).copied().collect()
     }
 }
 
@@ -58,7 +77,7 @@ impl Drop for Leaver<'_> {
         }
         let ids = {
             let mut state = self.leaving.state();
-            state.is_left = false;
+            (state.is_left, state.now) = (false, Vec::new());
             std::mem::take(&mut state.ids)
         };
         self.semaphore.client.semaphore_waiters().leave_behind(&self.semaphore.key, &ids);
@@ -70,17 +89,10 @@ impl Drop for Leaver<'_> {
 pub(super) fn leave(semaphore: &Semaphore, ids: Vec<WaitId>) -> bool {
     let Semaphore { client, route, key, .. } = semaphore;
     let leaving = semaphore.combiner().leaving();
-    {
-        let mut state = leaving.state();
-        state.ids.extend(ids);
-        if std::mem::replace(&mut state.is_left, true) {
-            return true;
-        }
-    }
+    let Some(mut ids) = leaving.begin(ids) else { return true };
     let process = fork::generation();
     let mut leaver = Leaver { semaphore, leaving, process, is_done: false };
     let queue = Queue { client, route: *route, key: &key.waiters() };
-    let mut ids = std::mem::take(&mut leaving.state().ids);
     for _ in 0..MOST_TIMES {
         if let Err(failure) = queue.leave(&ids, Op::Get { key }) {
             log::debug!("The queue could not be left: {}", failure.error);

@@ -59,14 +59,16 @@ impl Member {
         }
     }
 
-    /// A request that had it in its batch got no reply.
-    pub(super) fn is_in_doubt(&mut self, sent: Moment) {
+    /// A request that had it in its batch got no reply. `slow`: it was reckoned from a clock that may
+    /// have stood still.
+    pub(super) fn is_in_doubt(&mut self, sent: Moment, slow: bool) {
         let since = match self.planned {
             Planned::Grants(counted_from) | Planned::Extends(counted_from) => counted_from,
             Planned::Releases(_) => sent,
             Planned::Told(_) | Planned::Refuses => return,
         };
-        let doubt = self.operation.in_doubt.get_or_insert(Doubt { since, until: sent });
-        doubt.until = sent;
+        let first = Doubt { since, until: sent, slow };
+        let doubt = self.operation.in_doubt.get_or_insert(first);
+        (doubt.until, doubt.slow) = (sent, doubt.slow || slow);
     }
 }

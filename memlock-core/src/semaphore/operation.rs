@@ -80,6 +80,8 @@ pub(super) struct Doubt {
     pub(super) since: Moment,
     /// When the last of them left.
     pub(super) until: Moment,
+    /// One of them was reckoned from a clock that may have stood still.
+    pub(super) slow: bool,
 }
 
 /// What came of an operation.

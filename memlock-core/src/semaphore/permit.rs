@@ -210,14 +210,8 @@ impl Permit {
     /// After a suspiciously slow grant: counts on no more than the server's clock leaves.
     pub(super) fn believe_the_server(&mut self) -> Result<()> {
         let seen = self.semaphore.look()?;
-        let kept = seen.as_ref().and_then(|seen| {
-            let holding = seen.record.held_by(self.token)?;
-            Some(Duration::from_secs(holding.until.saturating_sub(seen.now)))
-        });
-        let sent = seen.map_or_else(|| self.semaphore.client.clock().now(), |seen| seen.sent);
-        // The server's clock may be behind when it is read.
-        let certain = kept.unwrap_or(Duration::ZERO).saturating_sub(crate::lease::CLOCK_ERROR);
-        self.believe(sent + certain)
+        let now = || self.semaphore.client.clock().now();
+        self.believe(seen.map_or_else(now, |seen| seen.keeps_until(self.token)))
     }
 
     /// Counts on them no longer than that.
@@ -253,7 +247,8 @@ impl Permit {
 
     /// Wakes the first waiters for whom there is room now.
     fn hand_on(&self, wakes: Wakes) {
-        let Wakes { queue, room, freed, stood } = wakes;
+        let Wakes { queue, room, freed, mut stood } = wakes;
+        stood.extend(self.semaphore.combiner().leaving().ids());
         let Semaphore { client, route, key, .. } = &self.semaphore;
         let hall = client.semaphore_waiters();
         let at = Queue { client, route: *route, key: &key.waiters() };

@@ -1,7 +1,5 @@
 //! Renewing permits by their keeper: all that one process keeps of a semaphore, in one look and one write.
 
-use std::time::Duration;
-
 use super::operation::{Extend, Kind, Operation, Outcome, Renewing, Wanted};
 use super::permit::Permit;
 use super::seen::Seen;
@@ -10,7 +8,7 @@ use super::{SLOW_LOOK, Semaphore};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::flaw::{self, Flaw};
-use crate::lease::{CLOCK_ERROR, Lease, Ttl};
+use crate::lease::{Lease, Ttl};
 use crate::name::Key;
 use crate::owner::Token;
 use crate::store::{Failure, Op, Reply, Route};
@@ -128,9 +126,7 @@ impl Renewals {
     /// Counts on no more than that shows.
     fn believe(&mut self, seen: &Seen) {
         for permit in &mut self.permits {
-            let until = seen.record.held_by(permit.token).map_or(0, |holding| holding.until);
-            let kept = Duration::from_secs(until.saturating_sub(seen.now));
-            permit.deadline = permit.deadline.min(seen.sent + kept.saturating_sub(CLOCK_ERROR));
+            permit.deadline = permit.deadline.min(seen.keeps_until(permit.token));
         }
     }
 

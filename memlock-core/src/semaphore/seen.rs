@@ -6,8 +6,9 @@ use super::record::Record;
 use crate::clock::Moment;
 use crate::error::{Error, Result};
 use crate::flaw::{self, Flaw};
-use crate::lease::{DRIFT, Lease, covering};
+use crate::lease::{CLOCK_ERROR, DRIFT, Lease, covering};
 use crate::name::Key;
+use crate::owner::Token;
 use crate::report::SeenHolder;
 use crate::store::{Item, Version};
 
@@ -76,6 +77,14 @@ impl Seen {
     /// Whether it may be written over without another look.
     pub(super) fn is_usable(&self, now: Moment) -> bool {
         now.since(self.sent) <= STALE && !self.is_slow()
+    }
+
+    /// Until when the server certainly keeps what this token holds.
+    pub(super) fn keeps_until(&self, token: Token) -> Moment {
+        let until = self.record.held_by(token).map_or(0, |holding| holding.until);
+        let kept = Duration::from_secs(until.saturating_sub(self.now));
+        // The server's clock may be behind when it is read.
+        self.sent + kept.saturating_sub(CLOCK_ERROR)
     }
 
     /// Until which of the server's seconds a lease lasts that is asked for now, and from when its holder is to count it.

@@ -47,7 +47,9 @@ impl Permit {
         if let Some(doubt) = settled.in_doubt {
             match step {
                 Step::Release => self.release_in_doubt = true,
-                // It may be the shorter lease that counts from now on.
+                // It may be the shorter lease that counts from now on, or one of which nobody knows
+                // when it began.
+                Step::Extend(_) if doubt.slow => self.deadline = self.deadline.min(doubt.since),
                 Step::Extend(lease) => self.deadline = self.deadline.min(lease.deadline(doubt.since)),
             }
         }

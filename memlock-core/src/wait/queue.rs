@@ -397,12 +397,16 @@ fn whose_turn<'a>(queue: &'a [u8], ours: &[WaitId], room: Room, waker: &dyn Wake
     Turn { others: first.is_some(), left, next: next.filter(fits), behind }
 }
 
-/// It was reserved for a waiter that may be dead: has the next one see to that which is certain to hear it.
+/// It was reserved for a waiter that may be dead: has the next one see to that which is certain to hear it, and alive.
 fn wake_a_watcher(queue: &[u8], gone: &[WaitId], reserved: WaitId, waker: &dyn Wake) {
     let waiters = entries::in_order(queue);
-    let mut behind = waiters.iter().filter(|entry| entry.id != reserved && !gone.contains(&entry.id));
-    if let Some(watcher) = behind.next().filter(|entry| waker.is_heard_by(entry)) {
-        waker.wake(watcher, Ring { after: BEHIND_THE_DEAF, ..Ring::default() });
+    let is_behind = |entry: &&Entry<'_>| entry.id != reserved && !gone.contains(&entry.id);
+    let hearing = waiters.iter().filter(is_behind).filter(|entry| waker.is_heard_by(entry));
+    let ring = Ring { after: BEHIND_THE_DEAF, ..Ring::default() };
+    for watcher in hearing.take(MOST_DEAD) {
+        if waker.wake(watcher, ring) != Delivery::Gone {
+            break;
+        }
     }
 }
 

@@ -71,7 +71,14 @@ impl Judge {
         }
         let Semaphores { all, calls, .. } = &mut self.semaphores;
         let Some(semaphore) = all.get_mut(key) else { return };
-        semaphore.stands.retain(|id, _| after.iter().any(|entry| entry.id == *id));
+        let super::Semaphore { stands, leavers, .. } = semaphore;
+        let is_off = |id: &str| !after.iter().any(|entry| entry.id == id);
+        // A process heeds that it was woken, also under an entry which it could not take off.
+        let woken = stands
+            .iter()
+            .filter(|(id, stand)| is_off(id) && by.as_ref().is_some_and(|by| by.process != stand.process));
+        leavers.extend(woken.map(|(_, stand)| stand.process).filter(|_| !self.calm));
+        stands.retain(|id, _| !is_off(id));
         for entry in &after {
             let rank = entry.rank();
             let Some(stand) = semaphore.stands.get_mut(&entry.id) else {
