@@ -251,8 +251,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::lease::Lease;
-    use crate::semaphore::operation::Renewing;
+    use crate::lease::{CLOCK_ERROR, Lease};
+    use crate::semaphore::operation::{Doubt, Renewing};
     use crate::store::{Incarnation, Version};
     use proptest::collection::vec;
     use proptest::prelude::*;
@@ -347,6 +347,26 @@ mod tests {
         let mut three = seen(3, &[]);
         let expected = ["refused", "refused", "granted", "granted"];
         assert_eq!(planned(&mut three, &mut batch, Share::default()), expected);
+    }
+
+    #[test]
+    fn what_was_reckoned_from_a_clock_that_stood_still_lasts_as_long_as_the_server_says() {
+        for (slow, is_kept) in [(false, false), (true, true)] {
+            let mut batch = [acquires(2, 1, 0, false)];
+            batch[0].operation.in_doubt = Some(Doubt { since: moment(49), until: moment(49), slow });
+            let writer = Writer { host: "web", pid: 1, unix_seconds: 2, now: moment(50) };
+            assert!(plan(&mut seen(3, &[(2, 1)]), &mut batch, &writer, false, Share::default()));
+            let Planned::Told(Outcome::Granted { counted_from, clock, .. }) = &batch[0].planned else {
+                panic!("its line is there")
+            };
+            assert_eq!(*counted_from, moment(49));
+            let kept = moment(50) + (Duration::from_secs(9) - CLOCK_ERROR);
+            match clock {
+                ServerClock::Runs => assert!(!is_kept),
+                ServerClock::KeepsUntil(until) => assert!(is_kept && *until == kept),
+                ServerClock::MayStand => panic!("it was read at once"),
+            }
+        }
     }
 
     #[test]
