@@ -362,8 +362,16 @@ pub(crate) mod tests {
         pieces: impl IntoIterator<Item = Vec<u8>> + Send + 'static,
         pause: Duration,
     ) -> Plain {
+        patient_of_a_server_that_says(pieces, pause, "300ms")
+    }
+
+    fn patient_of_a_server_that_says(
+        pieces: impl IntoIterator<Item = Vec<u8>> + Send + 'static,
+        pause: Duration,
+        io_timeout: &str,
+    ) -> Plain {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("memcached://{}?io_timeout=300ms", listener.local_addr().unwrap());
+        let url = format!("memcached://{}?io_timeout={io_timeout}", listener.local_addr().unwrap());
         thread::spawn(move || {
             let mut client = listener.accept().unwrap().0;
             for piece in pieces {
@@ -390,12 +398,11 @@ pub(crate) mod tests {
     #[test]
     fn a_server_that_never_comes_to_an_end_is_told_from_a_memcached() {
         let stats = (0..).map(|number: u64| format!("STAT s{number} 1\r\n").repeat(1000).into_bytes());
-        assert_eq!(
-            server_that_says(stats, Duration::ZERO).stats("stats").unwrap_err().status,
-            Status::PROTOCOL
-        );
+        let mut plain = patient_of_a_server_that_says(stats, Duration::ZERO, "60s");
+        assert_eq!(plain.stats("stats").unwrap_err().status, Status::PROTOCOL);
         let line = (0..).map(|_: u64| vec![b'x'; 1000]);
-        let trouble = server_that_says(line, Duration::ZERO).round_trip().unwrap_err();
+        let mut plain = patient_of_a_server_that_says(line, Duration::ZERO, "60s");
+        let trouble = plain.round_trip().unwrap_err();
         assert_eq!(trouble.status, Status::PROTOCOL, "{trouble:?}");
     }
 
