@@ -132,8 +132,9 @@ fn a_thousand_locks_and_some_permits_are_kept_for_a_minute_by_one_thread() {
 
 fn check_rounds(rounds: &[usize], lease: Duration, late: f64) {
     let thirds = HELD.div_duration_f64(lease / 3);
-    // What is due soon goes along, so that a round may come early.
-    let range = thirds * 0.9 - 1.0..=thirds * 1.25 + 1.0;
+    // What is due soon goes along, so that a round may come early. One that the machine interrupts
+    // looks like two.
+    let range = thirds * 0.9 - 1.0..=thirds * (1.25 + 2.0 * late) + 2.0;
     assert!(range.contains(&(rounds.len() as f64)), "{} rounds with leases of {lease:?}", rounds.len());
     // A server that takes 50 ms to answer is asked again what it did: that may happen on a busy machine.
     assert!(rounds.iter().all(|&packets| packets <= 4), "{rounds:?}");
