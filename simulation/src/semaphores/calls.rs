@@ -108,7 +108,9 @@ impl Judge {
                     && record.and_then(|record| record.gathering.as_ref()).is_some_and(|other| {
                         other.until > shows && call.ask.priority <= other.priority && !mine(&other.token)
                     });
-                call.was_busy |= !fits || gathers;
+                // A refusal by another one of its batch is as old as the clock that was read for that.
+                let late = semaphore.available(shows.saturating_sub(1), |line| mine(&line.token));
+                call.was_busy |= late < u64::from(call.ask.permits) || gathers;
                 call.was_missing |= record.is_none();
                 call.was_other |= record.is_some_and(|record| {
                     record.permits < call.ask.permits
