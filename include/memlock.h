@@ -580,7 +580,8 @@ int memlock_init(const char *url);
  * with one UDP datagram: bell=address, bell=address:port or bell=address:first-last, with [...] around an
  * IPv6 address. Give as many ports as there are locks for which this process waits at one time. Without
  * `bell` it is our end of the connection to the server, and any free port. With bell=off nobody can wake us:
- * then waiters ask the server, first after a tenth of a second and at last once a second.
+ * then waiters ask the server: the next one 10 to 250 milliseconds after its last question, others up to every
+ * 0.7 seconds.
  *
  * Answers MEMLOCK_OK, MEMLOCK_INVALID, or MEMLOCK_CONFIG with the known schemes or parameters in the last
  * error. On failure *client is NULL.
@@ -588,7 +589,8 @@ int memlock_init(const char *url);
  * # Safety
  * `url` is NULL or a NUL-terminated string; `client` is NULL or writable.
  */
-int memlock_client_open(const char *url, struct memlock_client **client);
+int memlock_client_open(const char *url,
+                        struct memlock_client **client);
 
 /**
  * Closes a client. Locks, semaphores, permits and lists made from it go on working. NULL is allowed.

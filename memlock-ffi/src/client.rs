@@ -41,7 +41,8 @@ pub unsafe extern "C-unwind" fn memlock_init(url: *const c_char) -> c_int {
 /// with one UDP datagram: bell=address, bell=address:port or bell=address:first-last, with [...] around an
 /// IPv6 address. Give as many ports as there are locks for which this process waits at one time. Without
 /// `bell` it is our end of the connection to the server, and any free port. With bell=off nobody can wake us:
-/// then waiters ask the server, first after a tenth of a second and at last once a second.
+/// then waiters ask the server: the next one 10 to 250 milliseconds after its last question, others up to every
+/// 0.7 seconds.
 ///
 /// Answers MEMLOCK_OK, MEMLOCK_INVALID, or MEMLOCK_CONFIG with the known schemes or parameters in the last
 /// error. On failure *client is NULL.

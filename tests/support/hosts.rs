@@ -26,6 +26,8 @@ pub enum Drops {
     Everything,
     /// Those that come from other hosts.
     FromOthers,
+    /// The same, and their senders are told that nobody receives them.
+    FromOthersAndSaysSo,
 }
 
 impl Hosts {
@@ -73,6 +75,7 @@ impl Hosts {
             Drops::Nothing => return Ok(()),
             Drops::Everything => "meta l4proto udp drop",
             Drops::FromOthers => "iifname != \"lo\" meta l4proto udp drop",
+            Drops::FromOthersAndSaysSo => "iifname != \"lo\" meta l4proto udp reject",
         };
         let script = format!(
             "add table inet fire; \

@@ -19,12 +19,14 @@ use super::bench::{LEASE, unlock, until};
 const LENGTH: Duration = Duration::from_secs(8);
 
 /// The firewalls of the hosts, the first of which is the server's.
-const WORLDS: [(&str, &[Drops]); 5] = [
+const WORLDS: [(&str, &[Drops]); 7] = [
     ("all dropped", &[Drops::Everything, Drops::Everything]),
     ("dropped between hosts", &[Drops::FromOthers, Drops::FromOthers]),
     ("dropped one way", &[Drops::Nothing, Drops::FromOthers]),
     ("dropped the other way", &[Drops::FromOthers, Drops::Nothing]),
     ("one deaf host of three", &[Drops::Nothing, Drops::Nothing, Drops::Everything]),
+    ("refused between hosts", &[Drops::FromOthersAndSaysSo, Drops::FromOthersAndSaysSo]),
+    ("refused one way", &[Drops::Nothing, Drops::FromOthersAndSaysSo]),
 ];
 
 /// Workers on hosts with such firewalls.
@@ -153,7 +155,7 @@ impl Case {
 fn no_waiter_is_passed_over_where_datagrams_are_dropped() {
     let mut cases = Vec::new();
     for (name, firewalls) in WORLDS {
-        for hold in [1, 20] {
+        for hold in [1, 20, 500] {
             for (workers, mixed) in [(2, false), (4, false), (8, false), (4, true)] {
                 cases.push(Case { name, firewalls, workers, hold: Duration::from_millis(hold), mixed });
             }

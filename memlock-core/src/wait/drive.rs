@@ -8,7 +8,7 @@ use super::bell::{Bell, Reach, Ring};
 use super::entries::{self, WaitId};
 use super::goal::{Goal, Place, Stood};
 use super::hall::{Rise, Stand as HallStand};
-use super::plan::{Ended, Event, Plan, Seen, Stand, Step};
+use super::plan::{Ended, Event, Known, Plan, Seen, Stand, Step};
 use super::queue::{Queue, Room};
 use super::{Wait, Waited, Waker};
 use crate::clock::Moment;
@@ -74,7 +74,8 @@ pub(crate) fn wait_for<G: Goal>(goal: &mut G, wait: &Wait<'_>, at: &Place<'_, G>
     goal.will_wait();
     let queue_key = at.key.waiters();
     let identity = at.client.identity()?;
-    let plan = Plan::new(began, wait.limit, at.client.outage(), known.unwrap_or_default());
+    let known = Known { shared: goal.is_shared(), ..known.unwrap_or_default() };
+    let plan = Plan::new(began, wait.limit, at.client.outage(), known);
     let mut waiter = Waiter::enter(goal, wait, at, plan, &queue_key, (identity, process));
     if let Some(first) = first {
         waiter.tell(first);
@@ -225,6 +226,11 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
     }
 
     fn join(&mut self, front: bool) -> Result<()> {
+        // We were woken, and nobody has taken an earlier line of ours off by now: others would be woken in vain by it. Whatever
+        // is sent to it meanwhile is no news after the look behind our joining.
+        if front && !self.ids.is_empty() && self.queue.leave(&self.ids, self.goal.look()).is_ok() {
+            self.ids.clear();
+        }
         let (id, test) = (WaitId(self.identity.number()), WaitId(self.identity.number()));
         if self.ids.len() == MOST_IDS {
             self.ids.remove(0);

@@ -9,8 +9,8 @@
 //!
 //! | the waiter | looks after |
 //! | --- | --- |
-//! | saw the lock free, and one or two others before it in the queue | 25 to 40 ms: the one that was rung may be dead |
-//! | saw the lock free, and more others before it | as an untested waiter behind others |
+//! | saw the lock free, and others before it in the queue | 25 to 40 ms: the one that was rung may be dead |
+//! | saw permits available, and more than two others before it | as an untested waiter behind others |
 //! | rang another one just now, came back at once, and saw the lock free | 2 ms, or 100 ms if that has no bell: the other one comes first |
 //! | is proven reachable and the first in the queue, and the holder wakes it | 1 s; less where the holder's lease ends before |
 //! | as before, behind others | 0.6 s for each of them, between 1 and 4.3 s; then when its turn should have come by the pace of the queue, 1 s for each of them at most |
@@ -38,7 +38,7 @@ pub use terms::{Ended, Event, Known, Seen, Stand, Step};
 
 /// How long the waiter that was rung may take before one behind it takes the lock.
 const GRACE: Duration = Duration::from_millis(25);
-/// With more than so many before it, a waiter leaves it to those to find out that this one is dead.
+/// Of what is shared, a waiter with more than so many before it leaves it to those to find out that this one is dead.
 const NEAR: usize = 2;
 /// The pauses of a waiter at the head that trusts its bell.
 const HEAD: Duration = Duration::from_secs(1);
@@ -105,6 +105,8 @@ pub struct Place {
     free: bool,
     /// It was reserved for a waiter that did not come.
     awaited: bool,
+    /// See [`Known::shared`].
+    shared: bool,
     /// Whether the holder that was seen last rings.
     rings: bool,
     /// When the server lets go of that holder at the latest.
@@ -138,6 +140,7 @@ impl Plan {
             invited: known.invited,
             free: false,
             awaited: false,
+            shared: known.shared,
             rings: false,
             left: None,
             poll: Duration::ZERO,
@@ -359,7 +362,7 @@ impl Plan {
                 return;
             }
             // Those in front of us are nearer to it, if they are not dead as well.
-            Seen::Free if place.before > NEAR && !awaited => place.free = true,
+            Seen::Free if place.shared && place.before > NEAR && !awaited => place.free = true,
             Seen::Free => {
                 place.free = true;
                 let grace = if place.before > 0 { GRACE.mul_f64(1.0 + 0.6 * chance) } else { Duration::ZERO };

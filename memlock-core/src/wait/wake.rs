@@ -92,13 +92,15 @@ impl<A: Copy, G> Wake for Waker<'_, A, G> {
         let ring = Ring { after, behind: ring.behind.first(self.told) };
         let sent = |address| self.client.bells().ring(address, entry.id, ring);
         match (entry.bell.map(sent), &self.reserver) {
-            (Some(false), _) => Delivery::Gone,
+            // A firewall may refuse messages, too, as that of a host does to which a tunnel leads: so only of a
+            // waiter that was reached before it means that it is dead.
+            (Some(false), _) if entry.proven => Delivery::Gone,
             (Some(true), _) if entry.proven => Delivery::Sent,
             // The message went first: a waiter that sees the reservation and has not heard it knows that it was missed.
             (_, Some(reserver)) if reserver.reserve(entry.id) => Delivery::Sent,
             (_, Some(_)) => Delivery::Kept,
             (Some(true), None) => Delivery::Sent,
-            (None, None) => Delivery::Gone,
+            (Some(false) | None, None) => Delivery::Gone,
         }
     }
 
