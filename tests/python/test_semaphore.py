@@ -326,7 +326,8 @@ def test_a_lease_that_runs_out_gives_the_permit_back(any_client: memlock.Client,
     began = time.monotonic()
     other = any_client.semaphore(name, 1)
     assert other.acquire(timeout=10)
-    assert 0.9 < time.monotonic() - began < 3.5
+    # Up to four seconds after the lease, and a machine may be busy.
+    assert 0.9 < time.monotonic() - began < 6
     assert semaphore.remaining == 0.0
     for _ in range(2):
         with pytest.raises(memlock.LockLost):
