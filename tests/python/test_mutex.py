@@ -177,7 +177,7 @@ def test_a_lease_that_runs_out_frees_the_lock(any_client: memlock.Client, name: 
     began = time.monotonic()
     other = any_client.mutex(name)
     assert other.acquire(timeout=10)
-    assert 0.9 < time.monotonic() - began < 3.5
+    assert 0.9 < time.monotonic() - began < 6
     assert mutex.remaining == 0.0
     with pytest.raises(memlock.LockLost):
         mutex.extend()
