@@ -8,7 +8,7 @@ use super::bell::{Bell, Reach, Ring};
 use super::entries::{self, WaitId};
 use super::goal::{Goal, Place, Stood};
 use super::hall::{Rise, Stand as HallStand};
-use super::plan::{Ended, Event, Known, Plan, Seen, Stand, Step};
+use super::plan::{Ended, Event, Plan, Seen, Stand, Step};
 use super::queue::{Queue, Room};
 use super::{Wait, Waited, Waker};
 use crate::clock::Moment;
@@ -74,8 +74,7 @@ pub(crate) fn wait_for<G: Goal>(goal: &mut G, wait: &Wait<'_>, at: &Place<'_, G>
     goal.will_wait();
     let queue_key = at.key.waiters();
     let identity = at.client.identity()?;
-    let known = Known { shared: goal.is_shared(), ..known.unwrap_or_default() };
-    let plan = Plan::new(began, wait.limit, at.client.outage(), known);
+    let plan = Plan::new(began, wait.limit, at.client.outage(), known.unwrap_or_default());
     let mut waiter = Waiter::enter(goal, wait, at, plan, &queue_key, (identity, process));
     if let Some(first) = first {
         waiter.tell(first);

@@ -114,6 +114,4 @@ pub struct Known {
     pub invited: Duration,
     /// How long the queue took for one waiter.
     pub pace: Option<Duration>,
-    /// Several can have it at once, so that it often seems free to those that are far from their turn.
-    pub shared: bool,
 }

@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 
 const OUTAGE: Duration = Duration::from_secs(5);
-const COURTEOUS: Known = Known { courteous: true, invited: Duration::ZERO, pace: None, shared: false };
+const COURTEOUS: Known = Known { courteous: true, invited: Duration::ZERO, pace: None };
 const RINGING: Seen = Seen::Held { rings: true, left: None };
 const SILENT: Seen = Seen::Held { rings: false, left: None };
 
