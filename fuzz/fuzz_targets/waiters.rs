@@ -74,9 +74,9 @@ fn being_passed(queue: &[u8], gone: &[WaitId], passed: Option<&Entry<'_>>, rung:
         let ahead = rung.and_then(|rung| waiters(queue).position(|entry| entry.id == rung.id));
         let ahead: Vec<Entry<'_>> = waiters(queue).take(ahead.unwrap_or(0)).collect();
         for ((old, new), (before, after)) in entries.zip(fields(&before).iter().zip(&fields(&counted))) {
-            let is_passed = old.id == passed.id;
-            let overtaken = ahead.iter().any(|entry| entry.id == old.id)
-                && rung.is_some_and(|rung| rank(&old) < rank(rung));
+            let in_front = ahead.iter().any(|entry| entry.id == old.id);
+            let is_passed = old.id == passed.id || in_front && old.bell.is_none();
+            let overtaken = in_front && rung.is_some_and(|rung| rank(&old) < rank(rung));
             let (times, often) = (u32::from(is_passed), u32::from(overtaken && !is_passed));
             assert_eq!(new.passed, old.passed.saturating_add(times));
             assert_eq!(new.overtaken, old.overtaken.map(|before| before.saturating_add(often)));

@@ -15,7 +15,7 @@ use shuttle::thread::{self, JoinHandle};
 use super::explore;
 use crate::clock::Moment;
 use crate::name::{Key, Keyspace};
-use crate::wait::bell::{Bell, Ring};
+use crate::wait::bell::{Bell, Reach, Ring};
 use crate::wait::entries::WaitId;
 use crate::wait::hall::{Hall, Rise, Stand};
 use crate::wait::plan::{Event, Known, Place, Plan, Seen};
@@ -295,7 +295,8 @@ fn start(world: &Arc<World>, called_off: &Arc<AtomicBool>) -> JoinHandle<bool> {
 /// Any place in the queue.
 fn a_place() -> Place {
     let mut plan = Plan::new(NOW, None, Duration::ZERO, Known::default());
-    plan.on(Event::Joined { before: 0, lock: Seen::Held { rings: true, left: None } }, NOW, 0.5, true);
+    let lock = Seen::Held { rings: true, left: None };
+    plan.on(Event::Joined { before: 0, lock }, NOW, 0.5, Reach::Proven);
     plan.place().unwrap()
 }
 
