@@ -82,7 +82,6 @@ impl Sleeper<'_> {
     fn wait(mut self, enough: &dyn Fn() -> bool) -> Settled {
         let mut slice = if self.until.is_some() { FIRST_SLICE } else { SLICE };
         loop {
-            let before = self.semaphore.client.clock().now();
             let found = self.ticket.sleep(|is_unwanted| {
                 let limit = std::mem::replace(&mut slice, SLICE);
                 // What is over is yet to be taken back, by a leader that may take its time.
@@ -101,7 +100,7 @@ impl Sleeper<'_> {
                 Found::Killed => Some(Settled::not_tried()),
                 // A child that a callback made: the leader is in its parent.
                 Found::Nothing if fork::generation() != self.process => Some(Settled::not_tried()),
-                Found::Nothing => self.take_back_if(enough(), before),
+                Found::Nothing => self.take_back_if(enough()),
             };
             if let Some(settled) = settled {
                 self.is_done = true;
@@ -111,11 +110,11 @@ impl Sleeper<'_> {
     }
 
     /// Takes the operation off the list, if it is there and not wanted any more; or where it is
-    /// parked, if it is to go to the queue. `before`: when it went to sleep; a clock that has not
-    /// moved since tells nothing of how long it has been there.
-    fn take_back_if(&self, is_enough: bool, before: Moment) -> Option<Settled> {
+    /// parked, if it is to go to the queue.
+    fn take_back_if(&self, is_enough: bool) -> Option<Settled> {
         let now = self.semaphore.client.clock().now();
-        let is_long = self.until.map(|until| until <= now || now == before);
+        // A fuzzer's clock stands while it sleeps.
+        let is_long = self.until.map(|until| until <= now || cfg!(fuzzing));
         let (operation, in_queue) = self.combiner.take_back(&self.ticket, is_enough, is_long, now)?;
         let outcome = match operation.in_doubt {
             Some(_) => Outcome::Unsettled(operation.error.clone()),
