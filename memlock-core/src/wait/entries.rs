@@ -231,9 +231,10 @@ pub fn without(queue: &[u8], gone: &[WaitId]) -> Vec<u8> {
 pub fn after(queue: &[u8], gone: &[WaitId], passed: Option<WaitId>, rung: Option<WaitId>) -> Vec<u8> {
     let rung = rung.and_then(|id| waiters(queue).enumerate().find(|(_, entry)| entry.id == id));
     let count = |(place, entry): (usize, Entry<'_>)| {
-        let overtaken = rung.as_ref().is_some_and(|(at, rung)| place < *at && entry.rank() < rung.rank());
-        let in_front = rung.as_ref().is_some_and(|(at, _)| place < *at);
-        let is_passed = passed == Some(entry.id) || passed.is_some() && in_front && entry.bell.is_none();
+        let behind = rung.as_ref().filter(|(at, _)| place < *at).map(|(_, rung)| rung);
+        let overtaken = behind.is_some_and(|rung| entry.rank() < rung.rank());
+        let is_passed =
+            passed == Some(entry.id) || passed.is_some() && behind.is_some() && entry.bell.is_none();
         match entry.overtaken {
             _ if is_passed => with_field(entry.line, PASSED, entry.passed.saturating_add(1)),
             Some(often) if overtaken && !flaw::has(Flaw::NobodyAges) => {
