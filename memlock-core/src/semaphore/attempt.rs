@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::batch;
 use super::combine::Combiner;
 use super::operation::{Acquire, Doubt, Kind, Operation, Outcome, ServerClock};
 use super::permit::{Grant, Permit};
@@ -128,11 +129,8 @@ impl<'a> Attempt<'a> {
 
     /// Whether we may take what we want.
     fn fits(&self, seen: &Seen, called: bool) -> bool {
-        let Request { permits, priority, .. } = self.request;
-        let overtakes = !called && seen.record.is_gathering(seen.now, self.token, priority);
-        seen.record.available(seen.now) >= permits
-            && seen.record.has_room(seen.now)
-            && (!overtakes || flaw::has(Flaw::OvertakeGatherers))
+        let Seen { record, now, .. } = seen;
+        record.has_room(*now) && batch::fits(&self.acquire(called), record, *now, record.available(*now))
     }
 
     /// Whether there will ever be as many as we want, of `number`.

@@ -159,7 +159,8 @@ fn told_unfit(wanted: &Acquire, number: u32) -> Option<Outcome> {
     (is_another || wanted.permits > number).then_some(Outcome::Unfit { number })
 }
 
-fn fits(wanted: &Acquire, record: &Record, now: u64, free: u32) -> bool {
+/// Whether an acquisition may have what it wants, of so many that are available.
+pub(super) fn fits(wanted: &Acquire, record: &Record, now: u64, free: u32) -> bool {
     let overtakes = !wanted.called && record.is_gathering(now, wanted.token, wanted.priority);
     free >= wanted.permits && (!overtakes || flaw::has(Flaw::OvertakeGatherers))
 }
