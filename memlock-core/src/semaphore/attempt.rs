@@ -315,6 +315,10 @@ impl Goal for Attempt<'_> {
         }
     }
 
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     fn attempt(&mut self, called: bool, enough: &dyn Fn() -> bool) -> Result<Option<Permit>> {
         // Some of our own strays may be what is in the way.
         self.semaphore.client.take_off_strays(self.semaphore.route);

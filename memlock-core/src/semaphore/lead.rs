@@ -24,7 +24,7 @@ use crate::wait::entries;
 
 /// Within so long a process that was refused tries again; the next time within twice as long, and so
 /// on, up to so many times. Holders of equal patience would meet again at each turn otherwise.
-const SPREAD: Duration = Duration::from_micros(600);
+const SPREAD: Duration = Duration::from_micros(1200);
 const MOST_SPREADS: u32 = 8;
 /// Each time it was refused so often it asks whether its caller still waits.
 const CALLS_ENOUGH: usize = 4;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::bell::{Bell, Reach, Ring};
 use super::entries::{self, WaitId};
 use super::goal::{Goal, Place, Stood};
-use super::hall::{Rise, Stand as HallStand};
-use super::plan::{Ended, Event, Plan, Seen, Stand, Step};
+use super::hall::{RECENT, Rise, Stand as HallStand};
+use super::plan::{Ended, Event, Known, Plan, Seen, Stand, Step};
 use super::queue::{Queue, Room};
 use super::{Wait, Waited, Waker};
 use crate::clock::Moment;
@@ -74,8 +74,13 @@ pub(crate) fn wait_for<G: Goal>(goal: &mut G, wait: &Wait<'_>, at: &Place<'_, G>
     goal.will_wait();
     let queue_key = at.key.waiters();
     let identity = at.client.identity()?;
-    let plan = Plan::new(began, wait.limit, at.client.outage(), known.unwrap_or_default());
+    let is_recent = at.client.clock().now().since(began) < RECENT;
+    let known = known.unwrap_or_default();
+    let waiting = known.waiting.filter(|_| is_recent && goal.request().priority == 0);
+    let known = Known { shared: goal.is_shared(), ..known };
+    let plan = Plan::new(began, wait.limit, at.client.outage(), known);
     let mut waiter = Waiter::enter(goal, wait, at, plan, &queue_key, (identity, process));
+    waiter.waiting = waiting;
     if let Some(first) = first {
         waiter.tell(first);
     }
@@ -96,6 +101,8 @@ struct Waiter<'a, 'g, G: Goal> {
     number: u64,
     process: u64,
     first: bool,
+    /// How many were waiting before we joined, if that is known without counting them.
+    waiting: Option<usize>,
     /// What a bell told us where we stand: whoever rang it takes us off.
     heard: Option<Ring>,
     /// Whether others were told of an address.
@@ -129,6 +136,7 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
             number,
             process,
             first: false,
+            waiting: None,
             heard: None,
             can_be_woken: false,
             left: false,
@@ -246,7 +254,8 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         self.goal.stands(&self.ids, proven);
         // A bell that we heard was for a place where we do not stand any more.
         self.heard = None;
-        match self.queue.join(&line, id, front, self.goal.look()) {
+        let behind = self.waiting.take().filter(|_| !front);
+        match self.queue.join(&line, id, front, behind, self.goal.look()) {
             Ok((before, reply)) => match self.goal.seen(&reply, before == 0) {
                 Ok(lock) => {
                     let blind = flaw::has(Flaw::NoLookAfterJoining);

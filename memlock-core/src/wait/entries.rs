@@ -160,6 +160,10 @@ impl<'a> Draft<'a> {
         self.first_but(None, |_| true)
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.lines.len()
+    }
+
     /// The first one, apart from this one, of those that `may` be meant.
     pub(crate) fn first_but(
         &self,

@@ -24,6 +24,10 @@ pub(crate) trait Goal {
     fn attempt_within(&mut self, _enough: &dyn Fn() -> bool) -> Result<Option<Self::Got>> {
         Ok(None)
     }
+    /// Whether several can have it at once.
+    fn is_shared(&self) -> bool {
+        false
+    }
     /// Whether what came of a failed attempt can be found out by a later one, so that waiting may go on.
     fn can_go_on_after(&self, error: &Error) -> bool {
         error.is_outage()

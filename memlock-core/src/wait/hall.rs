@@ -37,6 +37,10 @@ const MOST_ROOMS: usize = 1024;
 const MOST_LEFT_BEHIND: usize = 8;
 /// What counts as "at once", and as holding something only for a moment.
 pub(crate) const MOMENT: Duration = Duration::from_micros(200);
+/// For how long the number of those that were waiting when we let go is good enough, and from how many on: whoever is near its
+/// turn is to know its place.
+pub(crate) const RECENT: Duration = Duration::from_millis(2);
+const ENOUGH: usize = 5;
 /// How long one that was rung gets to come, before we take for ourselves what we just gave away.
 const RUNG: Duration = Duration::from_millis(2);
 /// How long a turn lasts.
@@ -70,6 +74,8 @@ struct Room<A, G> {
 struct Habit {
     /// When it let go the last time, after others had been waiting.
     released: Moment,
+    /// How many were waiting then.
+    waiting: usize,
     /// It had held it for a moment only.
     brief: bool,
     /// It comes back at once each time.
@@ -179,7 +185,9 @@ impl<A: Copy, G> Hall<A, G> {
         }
         let courteous = !room.line.is_empty() || room.known.courteous && !in_turn;
         let invited = if at_once { RUNG } else { Duration::ZERO };
-        courteous.then_some(Known { courteous, invited, ..room.known })
+        let is_recent = now.since(habit.released) < RECENT;
+        let waiting = Some(habit.waiting).filter(|&waiting| is_recent && waiting >= ENOUGH);
+        courteous.then_some(Known { courteous, invited, waiting, ..room.known })
     }
 
     /// For how long we go on, now that we let go of what we held for so long while others may be waiting.
@@ -201,7 +209,7 @@ impl<A: Copy, G> Hall<A, G> {
         if handed.others {
             let room = rooms.by_key.entry(key.clone()).or_default();
             room.known.courteous = true;
-            room.habit.released = now;
+            (room.habit.released, room.habit.waiting) = (now, handed.waiting);
         } else if let Some(room) = rooms.by_key.get_mut(key) {
             room.known.courteous = false;
         }
@@ -389,7 +397,27 @@ impl<A: Copy, G> Hall<A, G> {
 impl<A, G> Default for Room<A, G> {
     fn default() -> Self {
         let never = Moment::from_boot(Duration::ZERO);
-        let habit = Habit { released: never, brief: false, brisk: false, turn_ends: never };
+        let habit = Habit { released: never, waiting: 0, brief: false, brisk: false, turn_ends: never };
         Room { line: VecDeque::new(), left_behind: Vec::new(), stand: None, known: Known::default(), habit }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::name::Keyspace;
+
+    #[test]
+    fn how_many_were_waiting_is_known_for_a_moment_if_they_were_many() {
+        let key = Keyspace::default().semaphore(b"x");
+        let at = |micros: u64| Moment::from_boot(Duration::from_micros(1_000_000 + micros));
+        let hall = Hall::<(), ()>::side_by_side();
+        let waiting = |waiting, later| {
+            hall.let_go(&key, HandedOn { others: true, waiting, ..HandedOn::default() }, at(0));
+            hall.come(&key, at(later)).and_then(|known| known.waiting)
+        };
+        assert_eq!(waiting(ENOUGH, 1999), Some(ENOUGH));
+        assert_eq!(waiting(ENOUGH, 2001), None, "too long ago");
+        assert_eq!(waiting(ENOUGH - 1, 1), None, "whoever is near its turn is to know its place");
     }
 }

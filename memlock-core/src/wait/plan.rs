@@ -10,6 +10,7 @@
 //! | the waiter | looks after |
 //! | --- | --- |
 //! | saw the lock free, and others before it in the queue | 25 to 40 ms: the one that was rung may be dead |
+//! | saw permits available, and more than two others before it | as an untested waiter behind others; of n that do, one as in the first row |
 //! | rang another one just now, came back at once, and saw the lock free | 2 ms, or 100 ms if that has no bell: the other one comes first |
 //! | is proven reachable and the first in the queue, and the holder wakes it | 1 s; less where the holder's lease ends before |
 //! | as before, behind others | 0.6 s for each of them, between 1 and 4.3 s; then when its turn should have come by the pace of the queue, 1 s for each of them at most |
@@ -37,6 +38,9 @@ pub use terms::{Ended, Event, Known, Seen, Stand, Step};
 
 /// How long the waiter that was rung may take before one behind it takes the lock.
 const GRACE: Duration = Duration::from_millis(25);
+/// Of what is shared, a waiter with more than so many before it leaves it to those to find out that this one is dead; but
+/// for one of as many as stand before it, since in a busy queue those do not look before they are woken.
+const NEAR: usize = 2;
 /// The pauses of a waiter at the head that trusts its bell.
 const HEAD: Duration = Duration::from_secs(1);
 /// A queue that needs longer than this for one waiter is looked at more closely.
@@ -100,6 +104,10 @@ pub struct Place {
     invited: Duration,
     /// The last look found the lock free and others before us.
     free: bool,
+    /// It was reserved for a waiter that did not come.
+    awaited: bool,
+    /// See [`Known::shared`].
+    shared: bool,
     /// Whether the holder that was seen last rings.
     rings: bool,
     /// When the server lets go of that holder at the latest.
@@ -132,6 +140,8 @@ impl Plan {
             joined: None,
             invited: known.invited,
             free: false,
+            awaited: false,
+            shared: known.shared,
             rings: false,
             left: None,
             poll: Duration::ZERO,
@@ -330,6 +340,7 @@ impl Plan {
         let place = &mut self.place;
         place.looked = now;
         let invited = std::mem::take(&mut place.invited);
+        let awaited = std::mem::take(&mut place.awaited);
         match seen {
             Seen::Reserved => {
                 (place.queued, place.free) = (Queued::No, false);
@@ -337,7 +348,7 @@ impl Plan {
                 return;
             }
             Seen::Awaited(left) => {
-                (place.free, place.rings) = (false, true);
+                (place.free, place.rings, place.awaited) = (false, true, true);
                 // That one may have its turn by then, and an unreachable waiter would not hear that it is the next.
                 if self.reach != Reach::Unreachable {
                     place.look = now + left.mul_f64(1.0 + 0.2 * chance);
@@ -351,6 +362,7 @@ impl Plan {
                 self.step = Step::Try;
                 return;
             }
+            Seen::Free if place.leaves_it_to_others(chance) && !awaited => place.free = true,
             Seen::Free => {
                 place.free = true;
                 let grace = if place.before > 0 { GRACE.mul_f64(1.0 + 0.6 * chance) } else { Duration::ZERO };
@@ -388,10 +400,14 @@ impl Plan {
     }
 
     fn sleep(&mut self, now: Moment, chance: f64) -> Step {
-        let pause = match (self.has_its_turn(), self.reach, self.place.before) {
+        // Those who pass a free lock on hold it by then.
+        let told = self.has_its_turn() || self.place.free && self.place.queued == Queued::Yes;
+        let pause = match (told, self.reach, self.place.before) {
             (true, Reach::Proven, 0) => self.place.as_first(now).mul_f64(0.85 + 0.15 * chance),
-            (true, Reach::Proven, _) => self.place.until_our_turn().mul_f64(1.0 + 0.15 * chance),
-            (true, Reach::Untested, 1..) => {
+            (true, Reach::Proven, _) if !self.place.free => {
+                self.place.until_our_turn().mul_f64(1.0 + 0.15 * chance)
+            }
+            (true, Reach::Untested | Reach::Proven, 1..) => {
                 self.place.until_our_turn().min(UNTESTED).mul_f64(0.85 + 0.15 * chance)
             }
             (told, reach, before) => {
@@ -429,6 +445,12 @@ impl Place {
         }
         (self.before, self.seen, self.pace) = (before, now, Some(pace));
         pace
+    }
+
+    /// Whether those in front of us are to look whether it stays free.
+    fn leaves_it_to_others(&self, chance: f64) -> bool {
+        let before = f64::from(u32::try_from(self.before).unwrap_or(u32::MAX));
+        self.shared && self.before > NEAR && chance * before >= 1.0
     }
 
     /// The pause of the first in the queue that expects to be woken.

@@ -61,20 +61,30 @@ pub(crate) struct HandedOn {
     pub(crate) ours: bool,
     /// The queue could not be written: our entries may be there yet.
     pub(crate) stuck: bool,
+    /// Of what several can have: how many are waiting yet.
+    pub(crate) waiting: usize,
 }
 
 impl Queue<'_> {
-    /// Enters, and runs `look` behind it in the same packet: how many stand before us, and what `look` gave.
+    /// Enters, and runs `look` behind it in the same packet: how many stand before us, and what `look` gave. `behind`: so many
+    /// stood there a moment ago, and it is not worth a command to count them again.
     pub(crate) fn join(
         &self,
         line: &[u8],
         id: WaitId,
         front: bool,
+        behind: Option<usize>,
         look: Op<'_>,
     ) -> std::result::Result<(usize, Reply), Failure> {
         let key = self.key;
         let add = Op::Add { key, value: b"", ttl: life() };
         let enter = if front { Op::Prepend { key, value: line } } else { Op::Append { key, value: line } };
+        if let Some(before) = behind {
+            let mut replies = self.client.run(self.route, &[enter, look])?.into_iter();
+            if let (Some(Reply::Written), Some(seen)) = (replies.next(), replies.next()) {
+                return Ok((before, seen));
+            }
+        }
         let ops = [add, enter, Op::Get { key }, look];
         // There is a queue already, most of the time.
         for ops in [&ops[1..], &ops, &ops] {
@@ -333,6 +343,7 @@ impl Queue<'_> {
                     break;
                 }
             }
+            handed.waiting = draft.len();
             let rest = draft.encode();
             if rest == queue.value {
                 break;

@@ -2,7 +2,8 @@ use super::*;
 use proptest::prelude::*;
 
 const OUTAGE: Duration = Duration::from_secs(5);
-const COURTEOUS: Known = Known { courteous: true, invited: Duration::ZERO, pace: None };
+const COURTEOUS: Known =
+    Known { courteous: true, invited: Duration::ZERO, pace: None, shared: false, waiting: None };
 const RINGING: Seen = Seen::Held { rings: true, left: None };
 const SILENT: Seen = Seen::Held { rings: false, left: None };
 
@@ -16,11 +17,16 @@ fn plan(limit: Option<u64>) -> Plan {
 
 /// One that has missed the lock and stands in the queue behind `before`.
 fn queued(before: usize, lock: Seen, reach: Reach) -> Plan {
-    let mut plan = plan(None);
+    queued_for(Known::default(), before, lock, reach, 0.0)
+}
+
+/// As before, for what several can have at once if `shared`.
+fn queued_for(known: Known, before: usize, lock: Seen, reach: Reach, chance: f64) -> Plan {
+    let mut plan = Plan::new(at(0), None, OUTAGE, known);
     assert_eq!(plan.step(at(0)), Step::Try);
     plan.on(Event::Missed, at(0), 0.0, reach);
     assert_eq!(plan.step(at(0)), Step::Join { front: false });
-    plan.on(Event::Joined { before, lock }, at(0), 0.0, reach);
+    plan.on(Event::Joined { before, lock }, at(0), chance, reach);
     plan
 }
 
@@ -88,6 +94,23 @@ fn the_one_that_was_rung_has_a_moment_before_those_behind_it_go_ahead() {
     assert_eq!(gone_ahead.step(at(46)), Step::Try);
     plan.on(Event::Looked { stand: None, lock: Some(RINGING) }, at(46), 0.0, Reach::Proven);
     assert!(sleeps(&mut plan, 46) >= FIRST.0);
+}
+
+/// Of permits, one of as many as stand before it looks again: in a busy queue nobody else finds those of the dead.
+#[test]
+fn far_from_its_turn_a_waiter_for_permits_leaves_it_to_others_to_look_again() {
+    let shared = Known { shared: true, ..Known::default() };
+    let pause =
+        |before, chance| sleeps(&mut queued_for(shared, before, Seen::Free, Reach::Proven, chance), 0);
+    assert!(pause(2, 0.99) <= GRACE * 2, "it is near");
+    assert!(pause(20, 0.049) <= GRACE * 2, "it is the one of twenty");
+    let far = pause(20, 0.051);
+    assert!(far > GRACE * 2 && far <= UNTESTED, "{far:?}");
+    let mut plan = queued_for(shared, 20, Seen::Free, Reach::Proven, 0.5);
+    let later = sleeps(&mut plan, 0).as_millis() as u64 + 1;
+    assert_eq!(plan.step(at(later)), Step::Look { lock: true, queue: false });
+    plan.on(Event::Looked { stand: None, lock: Some(Seen::Free) }, at(later), 0.5, Reach::Proven);
+    assert_eq!(plan.step(at(later)), Step::Try, "it is still free, and nobody has come");
 }
 
 #[test]
@@ -305,8 +328,10 @@ proptest! {
     #[test]
     fn a_free_lock_is_found_by_every_waiter(
         before in 0_usize..511, reach in any_reach(), rings: bool, chance in 0.0..1.0_f64, dead in 0_usize..511,
+        shared: bool,
     ) {
-        let mut plan = queued(before, Seen::Held { rings, left: None }, reach);
+        let known = Known { shared, ..Known::default() };
+        let mut plan = queued_for(known, before, Seen::Held { rings, left: None }, reach, chance);
         let mut now = 0;
         let took = loop {
             match plan.step(at(now)) {
