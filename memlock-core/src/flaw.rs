@@ -136,7 +136,7 @@ pub enum Flaw {
     GuessReleasedInBatch,
     /// A leader does not hand on what is left.
     StrandTheNext,
-    /// Who waits for what its own process gives back does not give that up.
+    /// A waiter for the permits that its own process releases never goes to the queue.
     ParkForGood,
 }
 

@@ -405,7 +405,8 @@ impl World {
                 self.at(self.clock_back, Event::Back);
             }
             Mishap::Restart(length) => {
-                self.stalled_until = 0;
+                // The new server's clock runs at once.
+                (self.stalled_until, self.clock_back) = (0, 0);
                 self.down_until = until(self, length);
                 self.trouble(self.down_until);
                 self.server.restart(self.down_until);

@@ -45,7 +45,7 @@ pub(super) struct Patience {
 
 impl Patience {
     pub(super) fn of(wait: &Wait<'_>, clock: &dyn Clock) -> Patience {
-        // Whoever tries once does not look at its watch.
+        // A single try needs no limit.
         let waits = !wait.is_once();
         Patience { waits, until: wait.limit().filter(|_| waits).map(|limit| clock.now() + limit) }
     }

@@ -31,7 +31,7 @@
 //! | it ends while it is in a batch | the leader drops it before the next request, unless it is in doubt; its thread waits for that, for no longer than a batch lasts |
 //! | the thread of an operation unwinds (a callback panicked) | what it was granted is remembered as a stray, and taken off at the next contact |
 //! | the leader unwinds, or its own wait ends | the batch goes back to the head of the list, doubts and all, and the next leader is woken |
-//! | the process forks | the child has a combiner of its own, with an empty list; a leader or sleeper that finds itself in a child lets go of everything at its next step |
+//! | the process forks | the child has a combiner of its own, with an empty list; a leader or sleeper that finds itself in a child abandons everything at its next step |
 //!
 //! The lease of each operation is counted from before the request that told the server's time for
 //! it, never from a later one: see `Seen::lease`.
@@ -40,9 +40,9 @@
 //! whole record for each; a thousand of them would bring the server and themselves to a standstill.
 //! As long as its process gives permits back all the time it waits for those instead, in the same
 //! list as everything else; and where that takes too long, no more than [`MOST_IN_QUEUE`] of a
-//! process stand in the queue at once. Who waits there is not left out: while anybody does, half of
-//! what is given back goes there, and all of it while one of them is of higher priority or wants
-//! several permits.
+//! process stand in the queue at once. The waiters there are not left out: as long as there are
+//! any, half of the released permits go there, and all of them while one of these waiters is of
+//! higher priority or wants several permits.
 //!
 //! **Between processes** a compare-and-swap is fair only among equals: one that comes back at once
 //! with the next batch is a rival to everybody each time. So a process that was refused, and has

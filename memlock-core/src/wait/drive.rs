@@ -101,7 +101,7 @@ struct Waiter<'a, 'g, G: Goal> {
     number: u64,
     process: u64,
     first: bool,
-    /// How many were waiting before we joined, if that is known without counting them.
+    /// The number of waiters in the queue before the first join, if it is known.
     waiting: Option<usize>,
     /// What a bell told us where we stand: whoever rang it takes us off.
     heard: Option<Ring>,

@@ -24,7 +24,7 @@ pub(crate) trait Goal {
     fn attempt_within(&mut self, _enough: &dyn Fn() -> bool) -> Result<Option<Self::Got>> {
         Ok(None)
     }
-    /// Whether several can have it at once.
+    /// Whether there are several permits.
     fn is_shared(&self) -> bool {
         false
     }

@@ -37,8 +37,8 @@ const MOST_ROOMS: usize = 1024;
 const MOST_LEFT_BEHIND: usize = 8;
 /// What counts as "at once", and as holding something only for a moment.
 pub(crate) const MOMENT: Duration = Duration::from_micros(200);
-/// For how long the number of those that were waiting when we let go is good enough, and from how many on: whoever is near its
-/// turn is to know its place.
+/// For how long the number of waiters at the last release is good enough, and from which number on:
+/// a waiter near its turn has to know its place.
 pub(crate) const RECENT: Duration = Duration::from_millis(2);
 const ENOUGH: usize = 5;
 /// How long one that was rung gets to come, before we take for ourselves what we just gave away.
@@ -74,7 +74,7 @@ struct Room<A, G> {
 struct Habit {
     /// When it let go the last time, after others had been waiting.
     released: Moment,
-    /// How many were waiting then.
+    /// The number of waiters then.
     waiting: usize,
     /// It had held it for a moment only.
     brief: bool,
@@ -418,6 +418,6 @@ mod tests {
         };
         assert_eq!(waiting(ENOUGH, 1999), Some(ENOUGH));
         assert_eq!(waiting(ENOUGH, 2001), None, "too long ago");
-        assert_eq!(waiting(ENOUGH - 1, 1), None, "whoever is near its turn is to know its place");
+        assert_eq!(waiting(ENOUGH - 1, 1), None, "a waiter near its turn has to know its place");
     }
 }

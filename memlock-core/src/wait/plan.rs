@@ -10,7 +10,7 @@
 //! | the waiter | looks after |
 //! | --- | --- |
 //! | saw the lock free, and others before it in the queue | 25 to 40 ms: the one that was rung may be dead |
-//! | saw permits available, and more than two others before it | as an untested waiter behind others; of n that do, one as in the first row |
+//! | saw permits available, and more than two others before it | as an untested waiter behind others; of n such waiters, one as in the first row |
 //! | rang another one just now, came back at once, and saw the lock free | 2 ms, or 100 ms if that has no bell: the other one comes first |
 //! | is proven reachable and the first in the queue, and the holder wakes it | 1 s; less where the holder's lease ends before |
 //! | as before, behind others | 0.6 s for each of them, between 1 and 4.3 s; then when its turn should have come by the pace of the queue, 1 s for each of them at most |
@@ -38,8 +38,8 @@ pub use terms::{Ended, Event, Known, Seen, Stand, Step};
 
 /// How long the waiter that was rung may take before one behind it takes the lock.
 const GRACE: Duration = Duration::from_millis(25);
-/// Of what is shared, a waiter with more than so many before it leaves it to those to find out that this one is dead; but
-/// for one of as many as stand before it, since in a busy queue those do not look before they are woken.
+/// A waiter for permits with more than so many others before it leaves that check to them. Of n
+/// such waiters one checks all the same: in a busy queue the first ones are woken before they look.
 const NEAR: usize = 2;
 /// The pauses of a waiter at the head that trusts its bell.
 const HEAD: Duration = Duration::from_secs(1);
@@ -447,7 +447,7 @@ impl Place {
         pace
     }
 
-    /// Whether those in front of us are to look whether it stays free.
+    /// Whether the check that the permits stay available is left to the waiters before this one.
     fn leaves_it_to_others(&self, chance: f64) -> bool {
         let before = f64::from(u32::try_from(self.before).unwrap_or(u32::MAX));
         self.shared && self.before > NEAR && chance * before >= 1.0

@@ -61,13 +61,13 @@ pub(crate) struct HandedOn {
     pub(crate) ours: bool,
     /// The queue could not be written: our entries may be there yet.
     pub(crate) stuck: bool,
-    /// Of what several can have: how many are waiting yet.
+    /// Of a semaphore: the number of waiters that are left.
     pub(crate) waiting: usize,
 }
 
 impl Queue<'_> {
-    /// Enters, and runs `look` behind it in the same packet: how many stand before us, and what `look` gave. `behind`: so many
-    /// stood there a moment ago, and it is not worth a command to count them again.
+    /// Enters, and runs `look` behind it in the same packet: how many stand before us, and what
+    /// `look` gave. `behind`: the number of waiters a moment ago; it is not counted again.
     pub(crate) fn join(
         &self,
         line: &[u8],

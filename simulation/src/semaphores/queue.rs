@@ -121,7 +121,8 @@ impl Judge {
         objection.into_iter().for_each(|what| self.object(what));
     }
 
-    /// Somebody who should have been rung instead.
+    /// A waiter that should have been rung instead. A release passes over those that are not certain to hear
+    /// it, if the first of them counts that.
     fn comes_before(
         &self,
         key: &str,
@@ -133,7 +134,12 @@ impl Judge {
         let semaphore = self.semaphores.all.get(key)?;
         let order = text::in_order(before);
         let earlier = order.iter().map(|&at| &before[at]).take_while(|entry| entry.id != rung.id);
-        for entry in earlier.filter(|entry| entry.has_bell && after.contains(entry)) {
+        let first = earlier.clone().next();
+        let is_left = |entry: &Entry| {
+            let now = after.iter().find(|other| other.id == entry.id);
+            now.is_some_and(|now| now.passed == entry.passed && (entry.proven || first == Some(entry)))
+        };
+        for entry in earlier.filter(|entry| entry.has_bell && is_left(entry)) {
             let Some(stand) = semaphore.stands.get(&entry.id) else { continue };
             let waits = self.semaphores.calls.get(&stand.task).is_some_and(|call| call.ask.key == key);
             if waits && now - stand.since > JUST_NOW {

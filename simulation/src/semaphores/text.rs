@@ -87,12 +87,15 @@ const MOST_OVERTAKEN: u32 = 16;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) id: String,
-    /// Whether it can be rung.
+    /// Whether it can be rung, and whether it is certain to hear that.
     pub(crate) has_bell: bool,
+    pub(crate) proven: bool,
     pub(crate) priority: i64,
     pub(crate) wants: u32,
     /// `None`: it does not mind.
     pub(crate) overtaken: Option<u32>,
+    /// How many releases have woken another waiter instead, since this one may not hear it.
+    pub(crate) passed: u32,
 }
 
 impl Entry {
@@ -101,8 +104,10 @@ impl Entry {
         let field = |at: usize, unsaid: &'static str| fields.get(at).copied().unwrap_or(unsaid);
         Some(Entry {
             has_bell: field(0, "-") != "-",
+            proven: !field(0, "-").starts_with(['-', '?']),
             id: (*fields.get(1)?).to_owned(),
             priority: fields.get(2)?.parse().ok()?,
+            passed: field(3, "0").parse().ok()?,
             wants: field(4, "1").parse().ok()?,
             overtaken: if field(5, "0") == "-" { None } else { Some(field(5, "0").parse().ok()?) },
         })

@@ -114,8 +114,8 @@ pub struct Known {
     pub invited: Duration,
     /// How long the queue took for one waiter.
     pub pace: Option<Duration>,
-    /// Several can have it at once, so that it often seems free to those that are far from their turn.
+    /// There are several permits: to waiters far from their turn some often seem available.
     pub shared: bool,
-    /// So many were waiting a moment ago: enough that it does not matter whether some have come or gone since.
+    /// The number of waiters a moment ago, if it is so large that a few more or less do not matter.
     pub waiting: Option<usize>,
 }

@@ -96,14 +96,14 @@ fn the_one_that_was_rung_has_a_moment_before_those_behind_it_go_ahead() {
     assert!(sleeps(&mut plan, 46) >= FIRST.0);
 }
 
-/// Of permits, one of as many as stand before it looks again: in a busy queue nobody else finds those of the dead.
+/// In a busy queue nobody else finds the permits of a dead holder.
 #[test]
-fn far_from_its_turn_a_waiter_for_permits_leaves_it_to_others_to_look_again() {
+fn of_n_waiters_far_from_their_turn_one_looks_again_for_available_permits() {
     let shared = Known { shared: true, ..Known::default() };
     let pause =
         |before, chance| sleeps(&mut queued_for(shared, before, Seen::Free, Reach::Proven, chance), 0);
-    assert!(pause(2, 0.99) <= GRACE * 2, "it is near");
-    assert!(pause(20, 0.049) <= GRACE * 2, "it is the one of twenty");
+    assert!(pause(2, 0.99) <= GRACE * 2, "near its turn");
+    assert!(pause(20, 0.049) <= GRACE * 2, "the one of twenty");
     let far = pause(20, 0.051);
     assert!(far > GRACE * 2 && far <= UNTESTED, "{far:?}");
     let mut plan = queued_for(shared, 20, Seen::Free, Reach::Proven, 0.5);
