@@ -31,14 +31,15 @@ pub(crate) fn memlock_at(url: &str, args: &[&str]) -> Command {
     command
 }
 
-/// Starts it as from a terminal's foreground: who runs the tests in the background has the signals of its keys ignored, which is
-/// inherited.
+/// Starts it as from a terminal's foreground: in the background of a shell the signals of the keys
+/// are ignored, under `nohup` SIGHUP is, and both are inherited.
 pub(crate) fn heeding_keys(command: &mut Command) {
     // SAFETY: signal is async-signal-safe, and the disposition is no handler.
     unsafe {
         command.pre_exec(|| {
             libc::signal(libc::SIGINT, libc::SIG_DFL);
             libc::signal(libc::SIGQUIT, libc::SIG_DFL);
+            libc::signal(libc::SIGHUP, libc::SIG_DFL);
             Ok(())
         });
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::bell::{Bell, Reach, Ring};
-use super::entries::{self, WaitId};
+use super::entries::{self, Request, WaitId};
 use super::goal::{Goal, Place, Stood};
 use super::hall::{RECENT, Rise, Stand as HallStand};
 use super::plan::{Ended, Event, Known, Plan, Seen, Stand, Step};
@@ -17,6 +17,7 @@ use crate::flaw::{self, Flaw};
 use crate::fork;
 use crate::name::Key;
 use crate::owner::Identity;
+use crate::store::Reply;
 
 /// A wait that asks somebody whether to go on does so at least this often.
 const SLICE: Duration = Duration::from_millis(50);
@@ -76,7 +77,8 @@ pub(crate) fn wait_for<G: Goal>(goal: &mut G, wait: &Wait<'_>, at: &Place<'_, G>
     let identity = at.client.identity()?;
     let is_recent = at.client.clock().now().since(began) < RECENT;
     let known = known.unwrap_or_default();
-    let waiting = known.waiting.filter(|_| is_recent && goal.request().priority == 0);
+    let Request { permits, priority, .. } = goal.request();
+    let waiting = known.waiting.filter(|_| is_recent && permits == 1 && priority == 0);
     let known = Known { shared: goal.is_shared(), ..known };
     let plan = Plan::new(began, wait.limit, at.client.outage(), known);
     let mut waiter = Waiter::enter(goal, wait, at, plan, &queue_key, (identity, process));
@@ -237,6 +239,7 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         // is sent to it meanwhile is no news after the look behind our joining.
         if front && !self.ids.is_empty() && self.queue.leave(&self.ids, self.goal.look()).is_ok() {
             self.ids.clear();
+            self.at.hall.has_left(self.at.key, self.number);
         }
         let (id, test) = (WaitId(self.identity.number()), WaitId(self.identity.number()));
         if self.ids.len() == MOST_IDS {
@@ -256,8 +259,8 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         self.heard = None;
         let behind = self.waiting.take().filter(|_| !front);
         match self.queue.join(&line, id, front, behind, self.goal.look()) {
-            Ok((before, reply)) => match self.goal.seen(&reply, before == 0) {
-                Ok(lock) => {
+            Ok((before, reply)) => match self.seen_behind(before, behind.is_some(), &reply) {
+                Ok((before, lock)) => {
                     let blind = flaw::has(Flaw::NoLookAfterJoining);
                     let lock = if blind { Seen::Held { rings: true, left: None } } else { lock };
                     let rung = early.or_else(|| self.heard_if_unreachable());
@@ -271,6 +274,21 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
             Err(failure) => self.fail(failure.error)?,
         }
         Ok(())
+    }
+
+    /// What is waited for as it was seen by a waiter behind so many others, and how many these are.
+    /// If that was not counted, and something is available, it is counted now.
+    fn seen_behind(&mut self, before: usize, uncounted: bool, reply: &Reply) -> Result<(usize, Seen)> {
+        let lock = self.goal.seen(reply, before == 0)?;
+        if !uncounted || lock != Seen::Free && !self.goal.is_for_the_first(reply) {
+            return Ok((before, lock));
+        }
+        let before = match self.queue.look(&self.ids, true, None)?.0 {
+            Some(Stand::Behind(before)) => before,
+            // It may be gone again already.
+            _ => 0,
+        };
+        Ok((before, self.goal.seen(reply, before == 0)?))
     }
 
     fn look(&mut self, lock: bool, queue: bool) -> Result<()> {

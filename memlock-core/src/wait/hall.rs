@@ -290,6 +290,14 @@ impl<A: Copy, G> Hall<A, G> {
         doze.unwrap_or(true)
     }
 
+    /// This waiter has taken its lines off the server's queue: it was not woken by those any more.
+    pub(crate) fn has_left(&self, key: &Key, number: u64) {
+        self.with_seat(key, number, |seat| {
+            seat.ids.clear();
+            seat.rung = false;
+        });
+    }
+
     /// Awake again.
     pub(crate) fn rise(&self, key: &Key, number: u64) -> Rise<G> {
         let risen =
@@ -404,8 +412,40 @@ impl<A, G> Default for Room<A, G> {
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
     use crate::name::Keyspace;
+    use crate::wait::bell::Ring;
+
+    /// A bell that never rings.
+    struct Mute;
+
+    impl Bell for Mute {
+        fn address(&self, _test: WaitId) -> Option<SocketAddr> {
+            None
+        }
+        fn sleep(&self, _duration: Duration) {}
+        fn heard(&self, _live: &[WaitId]) -> Option<Ring> {
+            None
+        }
+        fn nudge(&self) {}
+    }
+
+    /// Otherwise the waiter would take the line for taken off under which it has joined since.
+    #[test]
+    fn a_waiter_that_has_left_the_queue_is_not_woken_by_its_earlier_line() {
+        let key = Keyspace::default().semaphore(b"x");
+        let hall = Hall::<(), ()>::side_by_side();
+        let bell: Arc<dyn Bell> = Arc::new(Mute);
+        let number = hall.enter(&key, (), &bell);
+        assert!(hall.doze(&key, number, &[WaitId(1)]));
+        assert!(hall.ring(&key, WaitId(1)));
+        hall.has_left(&key, number);
+        assert!(!hall.ring(&key, WaitId(1)), "nobody waits under it");
+        assert!(hall.doze(&key, number, &[WaitId(2)]));
+        assert!(matches!(hall.rise(&key, number), Rise::Up { rung: false }));
+    }
 
     #[test]
     fn how_many_were_waiting_is_known_for_a_moment_if_they_were_many() {

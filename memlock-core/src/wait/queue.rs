@@ -27,7 +27,7 @@ const BEHIND_THE_DEAF: Duration = Duration::from_millis(20);
 const MOST_DEAD: usize = 8;
 /// How often a change is tried anew because somebody else was faster.
 const ROUNDS: usize = 10;
-/// And to take off what nobody waits under any more.
+/// And to take off lines: those that nobody waits under any more, and those of waiters for permits that were woken.
 const LEAVES: usize = 40;
 
 /// A queue by its key.
@@ -61,7 +61,7 @@ pub(crate) struct HandedOn {
     pub(crate) ours: bool,
     /// The queue could not be written: our entries may be there yet.
     pub(crate) stuck: bool,
-    /// Of a semaphore: the number of waiters that are left.
+    /// Of a semaphore: the number of waiters that are left, if all want the same.
     pub(crate) waiting: usize,
 }
 
@@ -268,7 +268,8 @@ impl Queue<'_> {
     /// write of the queue has to be tried several times.
     ///
     /// Nobody is woken twice: a waiter that was woken in vain, and stands in front again under
-    /// another id, has seen for itself how it is.
+    /// another id, has seen for itself how it is. One that has joined at the end meanwhile is woken:
+    /// it may have seen the permits gathered by a waiter that has them by now.
     pub(crate) fn hand_on_all(
         &self,
         queue: Item,
@@ -277,7 +278,7 @@ impl Queue<'_> {
         ours: &[WaitId],
         waker: &dyn Wake,
     ) -> HandedOn {
-        let known: Vec<WaitId> = entries::waiters(&queue.value).map(|entry| entry.id).collect();
+        let mut known: Vec<WaitId> = entries::waiters(&queue.value).map(|entry| entry.id).collect();
         let mut handed = HandedOn { ours: position(&queue.value, ours).is_some(), ..HandedOn::default() };
         let wake =
             |entry: &Entry<'_>, after| waker.wake(entry, Ring { after, ..Ring::default() }) != Delivery::Gone;
@@ -287,7 +288,7 @@ impl Queue<'_> {
         // Ourselves, and those who are found dead.
         let mut gone = ours.to_vec();
         let mut queue = queue;
-        for round in 1..=ROUNDS {
+        for round in 1..=LEAVES {
             let mut draft = Draft::of(&queue.value);
             let write_first = round < ROUNDS && ours.iter().any(|&id| draft.has(id));
             // Those that are not there any more were woken by another releaser, too: it relies on
@@ -343,7 +344,8 @@ impl Queue<'_> {
                     break;
                 }
             }
-            handed.waiting = draft.len();
+            handed.waiting =
+                if draft.any(|entry| entry.permits > 1 || entry.priority != 0) { 0 } else { draft.len() };
             let rest = draft.encode();
             if rest == queue.value {
                 break;
@@ -359,13 +361,17 @@ impl Queue<'_> {
                     }
                 }
             }
-            if !again {
+            if !again || give_way(self.client, round).is_err() {
                 break;
             }
             queue = match self.client.get(self.route, self.key) {
                 Ok(Some(item)) => item,
                 _ => break,
             };
+            let ids = entries::waiters(&queue.value).map(|entry| entry.id);
+            let at_the_end = ids.skip_while(|id| !known.contains(id));
+            let has_joined: Vec<WaitId> = at_the_end.filter(|id| !known.contains(id)).collect();
+            known.extend(has_joined);
         }
         handed
     }
