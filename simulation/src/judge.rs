@@ -126,6 +126,8 @@ impl Judge {
             (true, true) if scenario.bells_off => 1300 * MILLI,
             // A waiter that hears some may have to find out that it missed another: see `turns`.
             (true, true) => PATIENCE_WITHOUT_A_BELL,
+            // One try takes five exchanges or more, and where half of all requests are lost, two seconds each.
+            _ if scenario.lossy_permille > 300 => PATIENCE_WITHOUT_A_BELL + 47 * SECOND,
             _ if scenario.lossy_permille > 0 => PATIENCE_WITHOUT_A_BELL + 17 * SECOND,
             _ => PATIENCE_WITHOUT_A_BELL,
         };

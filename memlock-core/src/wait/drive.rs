@@ -235,6 +235,9 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
     }
 
     fn join(&mut self, front: bool) -> Result<()> {
+        if front && self.heard.is_some_and(|ring| !ring.after.is_zero()) && self.still_stands()? {
+            return Ok(());
+        }
         // We were woken, and nobody has taken an earlier line of ours off by now: others would be woken in vain by it. Whatever
         // is sent to it meanwhile is no news after the look behind our joining.
         if front && !self.ids.is_empty() && self.queue.leave(&self.ids, self.goal.look()).is_ok() {
@@ -274,6 +277,24 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
             Err(failure) => self.fail(failure.error)?,
         }
         Ok(())
+    }
+
+    /// A waiter that is only to watch over a reservation keeps its place, while a waiter whose turn
+    /// has come is taken off the queue: by now, if it was asked to come later. True if it has its place.
+    fn still_stands(&mut self) -> Result<bool> {
+        let looked = self.queue.look(&self.ids, true, Some(self.goal.look()));
+        let (Some(Stand::Behind(before)), Some(reply)) = (match looked {
+            Ok(seen) => seen,
+            Err(error) => return self.fail(error).map(|()| true),
+        }) else {
+            return Ok(false);
+        };
+        self.heard = None;
+        match self.goal.seen(&reply, before == 0) {
+            Ok(lock) => self.tell(Event::Joined { before, lock }),
+            Err(error) => self.fail(error)?,
+        }
+        Ok(true)
     }
 
     /// What is waited for as it was seen by a waiter behind so many others, and how many these are.
