@@ -1,12 +1,14 @@
 //! Every way in which a reply can be lost or late: what is granted is known, what is not known is said, nothing leaks.
 
+use std::cell::RefCell;
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use memlock_core::{Client, ErrorKind, Extension, Release, Semaphore};
+use memlock_core::{Client, ErrorKind, Extension, Release, Request, Semaphore, Wait, Waited};
 use memlock_tests::proxy::{Fault, Match, Proxy};
 
-use super::{Bench, LEASE};
+use super::{Bench, LEASE, PATIENCE};
 
 fn faults() -> [Fault; 7] {
     [
@@ -48,6 +50,34 @@ fn a_grant_whose_reply_is_lost_is_found_and_kept() {
         assert_eq!(permit.release().unwrap(), Release::Released, "{fault:?}");
         assert_eq!(available(&witness), 2, "{fault:?}");
     }
+}
+
+/// Whoever is asked whether to go on is asked by the thread that acts for all others of its process.
+#[test]
+fn a_callback_may_release_permits_of_the_semaphore_that_is_waited_for() {
+    let (done, is_done) = mpsc::channel();
+    thread::spawn(move || {
+        let bench = Bench::new();
+        let (proxy, semaphore, witness) = in_trouble(&bench);
+        let held = RefCell::new(Some(semaphore.acquire().unwrap()));
+        proxy.inject(Match::Putting, Fault::SwallowReply);
+        let releases = || {
+            if proxy.hits() > 0
+                && let Some(mut permit) = held.take()
+            {
+                assert_eq!(permit.release().unwrap(), Release::Released);
+            }
+            false
+        };
+        let wait = Wait::at_most(PATIENCE).unless(&releases);
+        let got = semaphore.acquire_with(Request::default(), &wait).unwrap();
+        let Waited::Done(permit) = got else { panic!("{got:?}") };
+        assert!(held.take().is_none(), "nobody was asked while the reply was missing");
+        assert_eq!(available(&witness), 1);
+        drop(permit);
+        done.send(available(&witness)).unwrap();
+    });
+    assert_eq!(is_done.recv_timeout(PATIENCE), Ok(2));
 }
 
 #[test]

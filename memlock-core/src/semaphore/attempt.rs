@@ -230,7 +230,8 @@ impl<'a> Attempt<'a> {
 
     /// Waits for what this process gives back, once. `None` if nothing came of it.
     fn park(&mut self, called: bool, enough: &dyn Fn() -> bool) -> Option<Outcome> {
-        let may = std::mem::take(&mut self.parks) && !called && self.in_doubt.is_none();
+        let may =
+            std::mem::take(&mut self.parks) && !called && self.in_doubt.is_none() && !submit::is_nested();
         if !may {
             return None;
         }
@@ -238,11 +239,14 @@ impl<'a> Attempt<'a> {
         let kind = Kind::Acquire(self.acquire(called));
         let operation = Operation { until: self.patience.until, ..Operation::new(kind, None) };
         let settled = submit::park(semaphore, operation, enough);
-        if settled.in_queue {
+        let in_queue = settled.in_queue;
+        // Also of one that is to stand in the queue a request may have got no reply.
+        let outcome = self.take(settled);
+        if in_queue {
             self.in_queue = Some(InQueue { combiner: semaphore.combiner(), process: fork::generation() });
             return None;
         }
-        Some(self.take(settled))
+        Some(outcome)
     }
 
     fn take(&mut self, settled: Settled) -> Outcome {
@@ -338,9 +342,9 @@ impl Goal for Attempt<'_> {
             return Ok(plan::Seen::Free);
         };
         self.check(seen.record.permits)?;
-        // Ours, by a request without a reply: the next attempt finds that out.
+        // By a request without a reply.
         if seen.record.held_by(self.token).is_some() {
-            return Ok(plan::Seen::Free);
+            return Ok(plan::Seen::Ours);
         }
         if self.fits(&seen, first) {
             self.seen = Some(seen).filter(|seen| !seen.is_slow());

@@ -37,7 +37,7 @@ pub(super) fn plan(
     remembered: bool,
     share: Share,
 ) -> bool {
-    let (now, of, number) = (seen.now, seen.record.token, seen.record.permits);
+    let (now, version, of, number) = (seen.now, seen.version, seen.record.token, seen.record.permits);
     let found = find(&seen.record, batch);
     let misses = |(at, member): (usize, &Member)| misses(&member.operation, found.of(at));
     if remembered && batch.iter().enumerate().any(misses) {
@@ -56,8 +56,8 @@ pub(super) fn plan(
                 let counted_from = in_doubt.filter(|_| !forgets).map_or(seen.sent, |doubt| doubt.since);
                 let clock = match in_doubt {
                     _ if seen.is_slow() => ServerClock::MayStand,
-                    Some(doubt) if doubt.slow => ServerClock::KeepsUntil(seen.keeps_until(wanted.token)),
-                    _ => ServerClock::Runs,
+                    Some(doubt) if !doubt.slow => ServerClock::Runs,
+                    _ => ServerClock::KeepsUntil(seen.keeps_until(wanted.token)),
                 };
                 Planned::Told(Outcome::Granted { of, permits, counted_from, clock, number })
             }
@@ -76,8 +76,11 @@ pub(super) fn plan(
         };
         match planned {
             Planned::Told(Outcome::NoRoom { .. } | Outcome::Unfit { .. }) if remembered => return false,
-            // By now it has another version than the one that a lost request was for.
-            Planned::Told(Outcome::NoRoom { .. }) => (operation.in_doubt, is_refused) = (None, true),
+            Planned::Told(Outcome::NoRoom { .. }) => {
+                // As long as the record is the one that a lost request was for, that may still succeed.
+                operation.in_doubt = operation.in_doubt.filter(|doubt| doubt.version == version);
+                is_refused = true;
+            }
             _ => {}
         }
     }
@@ -292,6 +295,11 @@ mod tests {
         Member::of(Operation::new(kind, None), None, false)
     }
 
+    fn doubt(slow: bool, cas: u64) -> Doubt {
+        let version = Version { incarnation: Incarnation { boot: 1, pid: 1 }, cas };
+        Doubt { since: moment(49), until: moment(49), slow, version }
+    }
+
     fn parked(token: u128) -> Member {
         Member { is_parked: true, ..acquires(token, 1, 0, false) }
     }
@@ -352,21 +360,32 @@ mod tests {
 
     #[test]
     fn what_was_reckoned_from_a_clock_that_stood_still_lasts_as_long_as_the_server_says() {
-        for (slow, is_kept) in [(false, false), (true, true)] {
+        // The last: nothing is known of the request, so nothing is believed of it.
+        for (doubt, is_kept) in [(Some(doubt(false, 1)), false), (Some(doubt(true, 1)), true), (None, true)] {
             let mut batch = [acquires(2, 1, 0, false)];
-            batch[0].operation.in_doubt = Some(Doubt { since: moment(49), until: moment(49), slow });
+            batch[0].operation.in_doubt = doubt;
             let writer = Writer { host: "web", pid: 1, unix_seconds: 2, now: moment(50) };
             assert!(plan(&mut seen(3, &[(2, 1)]), &mut batch, &writer, false, Share::default()));
             let Planned::Told(Outcome::Granted { counted_from, clock, .. }) = &batch[0].planned else {
                 panic!("its line is there")
             };
-            assert_eq!(*counted_from, moment(49));
+            assert_eq!(*counted_from, doubt.map_or(moment(50), |doubt| doubt.since));
             let kept = moment(50) + (Duration::from_secs(9) - CLOCK_ERROR);
             match clock {
                 ServerClock::Runs => assert!(!is_kept),
                 ServerClock::KeepsUntil(until) => assert!(is_kept && *until == kept),
                 ServerClock::MayStand => panic!("it was read at once"),
             }
+        }
+    }
+
+    #[test]
+    fn a_lost_request_may_succeed_as_long_as_the_record_is_the_one_it_was_for() {
+        for (cas, is_over) in [(1, false), (0, true)] {
+            let mut batch = [acquires(10, 1, 0, false)];
+            batch[0].operation.in_doubt = Some(doubt(false, cas));
+            assert_eq!(planned(&mut seen(1, &[(2, 1)]), &mut batch, Share::default()), ["no room"]);
+            assert_eq!(batch[0].operation.in_doubt.is_none(), is_over);
         }
     }
 

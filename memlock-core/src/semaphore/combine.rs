@@ -48,7 +48,7 @@
 //! with the next batch is a rival to everybody each time. So a process that was refused, and has
 //! work for several threads, *rests* after a batch that succeeded: for a random time that doubles
 //! with each refused batch and shrinks with each one that was not, bounded by [`LONGEST_REST`] and
-//! by how many the batch served. Those that were refused try again within a millisecond, so the rest
+//! by how many the batch served. Those that were refused try again within some milliseconds, so the rest
 //! belongs to them; meanwhile operations gather in the list.
 
 use std::collections::VecDeque;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::batch::{self, Writer};
 use super::combine::{Begun, Combiner, Ended, QueueSeen, Share};
-use super::member::{Member, Planned};
+use super::member::{Member, Planned, Writing};
 use super::operation::{Kind, Operation, Outcome, Release, ServerClock, Wakes};
 use super::record::Holding;
 use super::seen::{Refusal, Seen};
@@ -25,7 +25,7 @@ use crate::wait::entries;
 /// Within so long a process that was refused tries again; the next time within twice as long, and so
 /// on, up to so many times. Holders of equal patience would meet again at each turn otherwise.
 const SPREAD: Duration = Duration::from_micros(1200);
-const MOST_SPREADS: u32 = 8;
+const MOST_SPREADS: u32 = 4;
 /// Each time it was refused so often it asks whether its caller still waits.
 const CALLS_ENOUGH: usize = 4;
 
@@ -52,9 +52,9 @@ pub(super) struct Leader<'a> {
     served: usize,
     /// What may go to those that are parked.
     share: Share,
-    /// While a request is under way: when it left, and whether the server may have stood still when
-    /// it told the time by which it was reckoned.
-    writing: Option<(Moment, bool)>,
+    writing: Option<Writing>,
+    /// Leads nobody, and is in nobody's way: see `submit`.
+    alone: bool,
     /// Our own operation is not wanted any more.
     enough: bool,
 }
@@ -85,8 +85,17 @@ impl<'a> Leader<'a> {
             served: 0,
             share: Share::default(),
             writing: None,
+            alone: false,
             enough: false,
         }
+    }
+
+    /// One that has its own operation done, and no other thread's.
+    pub(super) fn alone(semaphore: &'a Semaphore, own: Operation, known: Option<Seen>) -> Leader<'a> {
+        let begun = Begun { seen: None, written: None, rests_until: Moment::from_boot(Duration::ZERO) };
+        let mut leader = Leader::new(semaphore.combiner(), semaphore, own, known, begun);
+        leader.alone = true;
+        leader
     }
 
     /// Leads until our own operation is settled.
@@ -121,6 +130,9 @@ impl<'a> Leader<'a> {
 
     /// Takes what has been listed since, and if permits are given back, those that are parked.
     fn take_in(&mut self) {
+        if self.alone {
+            return;
+        }
         let member =
             |is_parked| move |Entry { operation, ticket }| Member::of(operation, Some(ticket), is_parked);
         let before = self.batch.len();
@@ -229,7 +241,8 @@ impl<'a> Leader<'a> {
         let queue_key = self.semaphore.key.waiters();
         let queue = [Op::Get { key: &queue_key }];
         let releases = self.batch.iter().any(|member| matches!(member.planned, Planned::Releases(_)));
-        self.writing = Some((sent, slow));
+        let writing = Writing { sent, slow, version: seen.version };
+        self.writing = Some(writing);
         let wrote = self.semaphore.put(seen, if releases { &queue } else { &[] }, lonely);
         self.writing = None;
         match wrote {
@@ -246,7 +259,7 @@ impl<'a> Leader<'a> {
                 let believed = if slow { self.believe() } else { Some(None) };
                 self.wrote(queue, room, (of, number), believed, refusal);
             }
-            Err(failure) => self.failed(failure, (sent, slow), enough),
+            Err(failure) => self.failed(failure, writing, enough),
         }
     }
 
@@ -366,13 +379,13 @@ impl<'a> Leader<'a> {
     fn failed(
         &mut self,
         Failure { error, sent: was_sent }: Failure,
-        (sent, slow): (Moment, bool),
+        writing: Writing,
         enough: &dyn Fn() -> bool,
     ) {
         if was_sent {
             let client = &self.semaphore.client;
             for member in &mut self.batch {
-                member.is_in_doubt(sent, slow);
+                member.is_in_doubt(writing);
                 if flaw::has(Flaw::ForgetLostPermits)
                     && let Kind::Acquire(wanted) = &mut member.operation.kind
                     && let Ok(identity) = client.identity()
@@ -460,8 +473,8 @@ impl Drop for Leader<'_> {
         if fork::generation() != self.process {
             return;
         }
-        if let Some((sent, slow)) = self.writing {
-            self.batch.iter_mut().for_each(|member| member.is_in_doubt(sent, slow));
+        if let Some(writing) = self.writing {
+            self.batch.iter_mut().for_each(|member| member.is_in_doubt(writing));
         }
         let client = &self.semaphore.client;
         let (mut rest, mut parked) = (Vec::new(), Vec::new());
@@ -479,6 +492,9 @@ impl Drop for Leader<'_> {
                 }
                 (None, _) => {}
             }
+        }
+        if self.alone {
+            return;
         }
         let seen = self.after.take();
         let (written, served, refused) = (self.written, self.served, self.was_refused);

@@ -6,6 +6,7 @@ use super::operation::{Doubt, Kind, Operation, Outcome};
 use super::ticket::Ticket;
 use crate::clock::Moment;
 use crate::error::Error;
+use crate::store::Version;
 
 /// What is to become of an operation.
 pub(super) enum Planned {
@@ -26,6 +27,17 @@ impl Planned {
     pub(super) fn writes(&self) -> bool {
         !matches!(self, Planned::Told(_) | Planned::Refuses)
     }
+}
+
+/// A request that is under way.
+#[derive(Clone, Copy)]
+pub(super) struct Writing {
+    /// When it left.
+    pub(super) sent: Moment,
+    /// The server may have stood still when it told the time by which the request was reckoned.
+    pub(super) slow: bool,
+    /// The version that it replaces.
+    pub(super) version: Version,
 }
 
 /// One operation of the batch.
@@ -59,16 +71,15 @@ impl Member {
         }
     }
 
-    /// A request that had it in its batch got no reply. `slow`: it was reckoned from a clock that may
-    /// have stood still.
-    pub(super) fn is_in_doubt(&mut self, sent: Moment, slow: bool) {
+    /// A request that had it in its batch got no reply.
+    pub(super) fn is_in_doubt(&mut self, Writing { sent, slow, version }: Writing) {
         let since = match self.planned {
             Planned::Grants(counted_from) | Planned::Extends(counted_from) => counted_from,
             Planned::Releases(_) => sent,
             Planned::Told(_) | Planned::Refuses => return,
         };
-        let first = Doubt { since, until: sent, slow };
+        let first = Doubt { since, until: sent, slow, version };
         let doubt = self.operation.in_doubt.get_or_insert(first);
-        (doubt.until, doubt.slow) = (sent, doubt.slow || slow);
+        (doubt.until, doubt.slow, doubt.version) = (sent, doubt.slow || slow, version);
     }
 }

@@ -8,7 +8,7 @@ use crate::clock::Moment;
 use crate::error::Error;
 use crate::lease::Lease;
 use crate::owner::Token;
-use crate::store::Item;
+use crate::store::{Item, Version};
 use crate::wait::entries::WaitId;
 
 /// One caller's part of a batch.
@@ -82,6 +82,8 @@ pub(super) struct Doubt {
     pub(super) until: Moment,
     /// One of them was reckoned from a clock that may have stood still.
     pub(super) slow: bool,
+    /// Which record the last of them replaces, if it is carried out.
+    pub(super) version: Version,
 }
 
 /// What came of an operation.

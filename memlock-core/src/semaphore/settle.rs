@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::Semaphore;
 use super::operation::{Extend, Kind, Operation, Outcome, Release, Renewing, Wakes};
 use super::permit::Permit;
 use super::submit;
@@ -101,7 +102,9 @@ impl Permit {
         let in_time = self.semaphore.client.clock().now() < self.deadline;
         match (step, same) {
             (Step::Release, Some((_, room))) if self.release_in_doubt && in_time => {
-                let wakes = Wakes { queue: None, room, freed: self.permits, stood: self.stood.clone() };
+                let Semaphore { client, route, key, .. } = &self.semaphore;
+                let queue = client.get(*route, &key.waiters()).ok().flatten();
+                let wakes = Wakes { queue, room, freed: self.permits, stood: self.stood.clone() };
                 Settled::Taken { wakes: Some(wakes) }
             }
             _ => Settled::Lost,

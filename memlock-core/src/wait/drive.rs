@@ -235,7 +235,8 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
     }
 
     fn join(&mut self, front: bool) -> Result<()> {
-        if front && self.heard.is_some_and(|ring| !ring.after.is_zero()) && self.still_stands()? {
+        let watches = self.heard.is_some_and(|ring| !ring.after.is_zero()) && !self.goal.is_shared();
+        if front && watches && self.still_stands()? {
             return Ok(());
         }
         // We were woken, and nobody has taken an earlier line of ours off by now: others would be woken in vain by it. Whatever

@@ -220,7 +220,7 @@ impl Plan {
                 (self.place.before, self.place.seen, self.place.moved) = (before, now, now);
                 self.place.poll = Duration::ZERO;
                 self.step = Step::StepOut;
-                if before < MOST_WAITERS || lock == Seen::Free {
+                if before < MOST_WAITERS || matches!(lock, Seen::Free | Seen::Ours) {
                     self.judge(lock, now, chance);
                 }
             }
@@ -307,7 +307,7 @@ impl Plan {
         match stand {
             Some(Stand::Gone { waiters }) if self.place.queued == Queued::Crowded => {
                 self.place.seen = now;
-                if waiters < MOST_WAITERS && lock != Some(Seen::Free) {
+                if waiters < MOST_WAITERS && !matches!(lock, Some(Seen::Free | Seen::Ours)) {
                     self.step = Step::Join { front: false };
                     return;
                 }
@@ -319,7 +319,7 @@ impl Plan {
             }
             Some(Stand::Gone { .. }) => {
                 self.place.queued = Queued::No;
-                self.rung = matches!(lock, Some(Seen::Free | Seen::Reserved));
+                self.rung = matches!(lock, Some(Seen::Free | Seen::Ours | Seen::Reserved));
                 self.step = if self.rung { Step::Try } else { Step::Join { front: true } };
                 return;
             }
@@ -355,6 +355,11 @@ impl Plan {
                     self.step = Step::Sleep(place.look);
                     return;
                 }
+            }
+            Seen::Ours => {
+                place.free = false;
+                self.step = Step::Try;
+                return;
             }
             // The one that was woken goes first.
             Seen::Free if place.free || place.before == 0 && invited.is_zero() => {

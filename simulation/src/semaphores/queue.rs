@@ -134,7 +134,8 @@ impl Judge {
         let semaphore = self.semaphores.all.get(key)?;
         let order = text::in_order(before);
         let earlier = order.iter().map(|&at| &before[at]).take_while(|entry| entry.id != rung.id);
-        let first = earlier.clone().next();
+        let stays = |entry: &&Entry| after.iter().any(|other| other.id == entry.id);
+        let first = earlier.clone().find(stays);
         let is_left = |entry: &Entry| {
             let now = after.iter().find(|other| other.id == entry.id);
             now.is_some_and(|now| now.passed == entry.passed && (entry.proven || first == Some(entry)))

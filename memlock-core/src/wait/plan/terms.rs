@@ -47,6 +47,8 @@ pub enum Ended {
 pub enum Seen {
     /// It can be had.
     Free,
+    /// This waiter has it already.
+    Ours,
     /// It is reserved for us: nobody else can have it.
     Reserved,
     /// It is reserved for another waiter, which is taken for dead after this time.
