@@ -100,6 +100,12 @@ impl Signals {
         self.take(&self.ours, limit)
     }
 
+    /// Whether the terminal's interrupt key was pressed, and that was not taken yet.
+    pub(super) fn has_key_been_pressed(&self, limit: Duration) -> bool {
+        let key = set([libc::SIGINT].into_iter().filter(|&signal| has(&self.ours, signal)));
+        self.take(&key, limit).is_some_and(|came| came.from_kernel)
+    }
+
     /// One that is to end us.
     pub(super) fn next_ending(&self) -> Option<Came> {
         self.take(&self.ending, Duration::ZERO)

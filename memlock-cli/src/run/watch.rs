@@ -25,6 +25,8 @@ const KILL_BURST: Duration = Duration::from_millis(100);
 const STOP_ROUNDS: usize = 64;
 /// How long after the first KILL what is left is given up: it may not be memlock's to end.
 const GIVE_UP: Duration = Duration::from_secs(20);
+/// How much later than the command this process may get the signal of the interrupt key.
+const KEY_COMES: Duration = Duration::from_millis(20);
 /// How many of them are named.
 const NAMED: usize = 10;
 /// Asks for what has ended, stopped or gone on, and waits for nothing.
@@ -104,7 +106,9 @@ impl<'a> Watch<'a> {
                 signals::send(self.child, libc::SIGCONT);
             }
             if self.is_all_over(ended) {
-                return (ended, by_key);
+                let by_sigint = ended.and_then(|ended| ended.signal()) == Some(libc::SIGINT);
+                // The key may have ended the command before this process has taken its own signal.
+                return (ended, by_key || by_sigint && self.signals.has_key_been_pressed(KEY_COMES));
             }
             self.end_what_is_late(&mut ended);
             match self.signals.next(self.pause()) {
