@@ -47,10 +47,13 @@ impl Judge {
             let others = |entry: &&Entry| stands(entry) != Some(by.task);
             let taken = before.iter().filter(off).filter(others).count();
             let rung = before.iter().filter(off).filter(others).filter(|entry| !is_done(entry));
-            // Or it has its permits, and was not told so yet.
+            // Or it has its permits, and was not told so yet; or had them when the semaphore was torn down.
             let lines = || semaphore.record.iter().flat_map(|record| &record.lines);
             let has_its_own = |entry: &Entry| {
                 let stand = semaphore.stands.get(&entry.id).filter(|stand| stand.process == by.process);
+                if semaphore.record.is_none() {
+                    return stand.is_some();
+                }
                 stand.and_then(|stand| Some((stand.task, of_call(stand)?))).is_some_and(|(task, call)| {
                     let mut tokens = lines().filter_map(|line| self.tokens.get(&line.token));
                     tokens.any(|it| it.askers.contains(&task) && it.sent >= call.begun)
