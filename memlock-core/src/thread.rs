@@ -2,6 +2,7 @@
 //! own.
 #![cfg_attr(not(memlock_sim), allow(unreachable_pub, reason = "only the simulation sees it from outside"))]
 
+use std::cell::Cell;
 use std::sync::{Condvar, MutexGuard};
 use std::time::Duration;
 
@@ -45,6 +46,19 @@ pub(crate) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> std::io
     // SAFETY: as above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
     started.map(|_| ())
+}
+
+thread_local! {
+    static IS_MARKED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Marks this thread, or takes the mark off. Gives whether it was marked before.
+pub(crate) fn mark(is_marked: bool) -> bool {
+    #[cfg(memlock_sim)]
+    if let Some(threads) = THREADS.get() {
+        return threads.mark(is_marked);
+    }
+    IS_MARKED.replace(is_marked)
 }
 
 /// What threads sleep on until they are woken, or until time has passed.
@@ -92,11 +106,14 @@ pub trait Threads {
 
     /// Wakes all that sleep on that signal.
     fn wake_all(&self, signal: usize);
+
+    /// Marks the thread that runs now, or takes the mark off. Gives whether it was marked before.
+    fn mark(&self, is_marked: bool) -> bool;
 }
 
 #[cfg(memlock_sim)]
 thread_local! {
-    static THREADS: std::cell::Cell<Option<&'static dyn Threads>> = const { std::cell::Cell::new(None) };
+    static THREADS: Cell<Option<&'static dyn Threads>> = const { Cell::new(None) };
 }
 
 /// From now on this thread takes its threads from there.

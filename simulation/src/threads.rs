@@ -43,6 +43,14 @@ impl Threads for SimThreads {
             }
         });
     }
+
+    fn mark(&self, is_marked: bool) -> bool {
+        with(|world| match world.current {
+            Some(task) if is_marked => !world.marked.insert(task),
+            Some(task) => world.marked.remove(&task),
+            None => false,
+        })
+    }
 }
 
 impl World {

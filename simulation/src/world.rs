@@ -5,7 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 use corosensei::Yielder;
 use memlock_core::store::Incarnation;
@@ -50,6 +50,8 @@ pub(crate) struct World {
     pub(crate) starting: Vec<(usize, Body)>,
     /// Which tasks sleep on what, by its name.
     pub(crate) sleepers: BTreeMap<usize, Vec<usize>>,
+    /// Which tasks memlock has marked.
+    pub(crate) marked: BTreeSet<usize>,
     pub(crate) requests: BTreeMap<u64, Request>,
     pub(crate) current: Option<usize>,
     pub(crate) judge: Judge,
@@ -204,6 +206,7 @@ impl World {
             rings: Vec::new(),
             starting: Vec::new(),
             sleepers: BTreeMap::new(),
+            marked: BTreeSet::new(),
             requests: BTreeMap::new(),
             current: None,
             judge: Judge::new(&scenario),

@@ -186,7 +186,7 @@ impl World {
                         return Some(held);
                     }
                     Rise::Up { rung } => {
-                        heard |= rung;
+                        heard |= rung.is_some();
                         break;
                     }
                     Rise::Served => bell.sleep(Duration::MAX),
@@ -258,7 +258,7 @@ impl World {
             // One that has not come to sleep yet hears the bell when it does. One that just left looks at the lock
             // afterwards, and rings in its turn.
             if let Some(Entry { id, bell: Some(bell) }) = next
-                && !self.hall.ring(&self.key, id)
+                && !self.hall.ring(&self.key, id, std::time::Duration::ZERO)
             {
                 let bell = Arc::clone(&self.bells.lock().unwrap()[usize::from(bell.port())]);
                 bell.ring(id);

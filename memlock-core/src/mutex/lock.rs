@@ -282,7 +282,8 @@ impl Lock {
         }
         let (address, id, behind) = self.behind.split()?;
         let ring = Ring { behind, ..Ring::default() };
-        let rung = client.mutex_waiters().ring(key, id) || client.bells().ring(address, id, ring);
+        let rung =
+            client.mutex_waiters().ring(key, id, Duration::ZERO) || client.bells().ring(address, id, ring);
         rung.then_some(id)
     }
 

@@ -230,15 +230,12 @@ impl<'a> Attempt<'a> {
 
     /// Waits for what this process gives back, once. `None` if nothing came of it.
     fn park(&mut self, called: bool, enough: &dyn Fn() -> bool) -> Option<Outcome> {
-        let may =
-            std::mem::take(&mut self.parks) && !called && self.in_doubt.is_none() && !submit::is_nested();
-        if !may {
-            return None;
-        }
+        let may = std::mem::take(&mut self.parks) && !called && self.in_doubt.is_none();
+        let inside = submit::Inside::enter().filter(|_| may)?;
         let semaphore = self.semaphore;
         let kind = Kind::Acquire(self.acquire(called));
         let operation = Operation { until: self.patience.until, ..Operation::new(kind, None) };
-        let settled = submit::park(semaphore, operation, enough);
+        let settled = submit::park(semaphore, operation, enough, inside);
         let in_queue = settled.in_queue;
         // Also of one that is to stand in the queue a request may have got no reply.
         let outcome = self.take(settled);

@@ -1,6 +1,5 @@
 //! Having an operation done: by this thread as the leader, or by the one that leads.
 
-use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use crate::clock::Moment;
 use crate::fork;
 use crate::lease::Lease;
 use crate::owner::Token;
+use crate::thread;
 
 /// A thread that waits for its operation asks so often whether it is still wanted.
 const SLICE: Duration = Duration::from_millis(50);
@@ -24,31 +24,22 @@ const A_MOMENT: Duration = Duration::from_millis(1);
 /// It is parked for so long: then it stands in the queue.
 const LONGEST_PARKED: Duration = Duration::from_millis(250);
 
-thread_local! {
-    /// Whether this thread leads, or waits for a leader.
-    static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Whether this was called by a callback of an operation of this thread: of what logs, or of what
-/// tells whether the operation is still wanted. An operation of such a callback is not listed: its
-/// leader may be this thread, which goes on only after the callback.
-pub(super) fn is_nested() -> bool {
-    IS_INSIDE.get()
-}
-
-/// As long as this is there, whatever this thread begins is nested.
-struct Inside;
+/// As long as this is there, this thread leads, or waits for a leader.
+pub(super) struct Inside(());
 
 impl Inside {
-    fn enter() -> Inside {
-        IS_INSIDE.set(true);
-        Inside
+    /// `None` where it is there already: this was called by a callback of an operation of this
+    /// thread, of what logs or of what tells whether the operation is still wanted. An operation of
+    /// such a callback is not listed: its leader may be this thread, which goes on only after the
+    /// callback.
+    pub(super) fn enter() -> Option<Inside> {
+        if thread::mark(true) { None } else { Some(Inside(())) }
     }
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        IS_INSIDE.set(false);
+        thread::mark(false);
     }
 }
 
@@ -60,10 +51,9 @@ pub(super) fn submit(
     known: Option<Seen>,
     enough: &dyn Fn() -> bool,
 ) -> Settled {
-    if is_nested() {
+    let Some(_inside) = Inside::enter() else {
         return Leader::alone(semaphore, operation, known).run(enough);
-    }
-    let _inside = Inside::enter();
+    };
     let (combiner, process) = (semaphore.combiner(), fork::generation());
     let (acquires, ends) = (operation.acquires(), operation.until);
     match combiner.enlist(operation) {
@@ -80,9 +70,13 @@ pub(super) fn submit(
 }
 
 /// Waits for a permit that this process itself gives back, as long as it does so all the time, or
-/// has enough waiters in the queue. Otherwise the caller is to stand there. Not from within a callback.
-pub(super) fn park(semaphore: &Semaphore, operation: Operation, enough: &dyn Fn() -> bool) -> Settled {
-    let _inside = Inside::enter();
+/// has enough waiters in the queue. Otherwise the caller is to stand there.
+pub(super) fn park(
+    semaphore: &Semaphore,
+    operation: Operation,
+    enough: &dyn Fn() -> bool,
+    _inside: Inside,
+) -> Settled {
     let (combiner, process) = (semaphore.combiner(), fork::generation());
     let now = semaphore.client.clock().now();
     let (acquires, ends) = (operation.acquires(), operation.until);

@@ -450,7 +450,8 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
             match hall.rise(key, self.number) {
                 Rise::Given(got) => return Some(got),
                 Rise::Up { rung: by_a_thread } => {
-                    self.rung(if by_a_thread { Some(Ring::default()) } else { rung });
+                    let by_a_thread = by_a_thread.map(|after| Ring { after, ..Ring::default() });
+                    self.rung(by_a_thread.or(rung));
                     return None;
                 }
                 // Whoever serves us is speaking to the server, and will not take long.

@@ -97,7 +97,8 @@ struct Seat<A, G> {
     bell: Arc<dyn Bell>,
     /// Under which ids it stands in the server's queue.
     ids: Vec<WaitId>,
-    rung: bool,
+    /// It was rung, and is to come so much later.
+    rung: Option<Duration>,
     state: State<G>,
 }
 
@@ -136,7 +137,7 @@ impl<A: Copy, G> Drop for Serving<'_, A, G> {
     fn drop(&mut self) {
         self.hall.with_seat(self.key, self.number, |seat| {
             if matches!(seat.state, State::Served) {
-                (seat.state, seat.ask, seat.rung) = (State::Idle, self.ask, true);
+                (seat.state, seat.ask, seat.rung) = (State::Idle, self.ask, Some(Duration::ZERO));
                 seat.bell.nudge();
             }
         });
@@ -151,8 +152,8 @@ pub(crate) enum Rise<G> {
     Given(G),
     /// Nothing but perhaps a ring.
     Up {
-        /// Somebody of this process rang.
-        rung: bool,
+        /// Another thread of this process rang, for it to come so much later.
+        rung: Option<Duration>,
     },
 }
 
@@ -241,7 +242,7 @@ impl<A: Copy, G> Hall<A, G> {
         let number = rooms.last_number;
         let room = rooms.by_key.entry(key.clone()).or_default();
         let bell = Arc::clone(bell);
-        room.line.push_back(Seat { number, ask, bell, ids: Vec::new(), rung: false, state: State::Idle });
+        room.line.push_back(Seat { number, ask, bell, ids: Vec::new(), rung: None, state: State::Idle });
         self.settle(rooms, key);
         number
     }
@@ -285,7 +286,7 @@ impl<A: Copy, G> Hall<A, G> {
             if seat.ids != ids {
                 seat.ids = ids.to_vec();
             }
-            matches!(seat.state, State::Idle) && !seat.rung
+            matches!(seat.state, State::Idle) && seat.rung.is_none()
         });
         doze.unwrap_or(true)
     }
@@ -294,7 +295,7 @@ impl<A: Copy, G> Hall<A, G> {
     pub(crate) fn has_left(&self, key: &Key, number: u64) {
         self.with_seat(key, number, |seat| {
             seat.ids.clear();
-            seat.rung = false;
+            seat.rung = None;
         });
     }
 
@@ -307,9 +308,9 @@ impl<A: Copy, G> Hall<A, G> {
                     seat.state = State::Served;
                     Rise::Served
                 }
-                State::Idle | State::AtWork => Rise::Up { rung: std::mem::take(&mut seat.rung) },
+                State::Idle | State::AtWork => Rise::Up { rung: seat.rung.take() },
             });
-        risen.unwrap_or(Rise::Up { rung: false })
+        risen.unwrap_or(Rise::Up { rung: None })
     }
 
     /// Goes, and leaves its place in the server's queue to the next in line, which is woken. Gives the place back
@@ -327,14 +328,14 @@ impl<A: Copy, G> Hall<A, G> {
         let place = room.line.iter().position(|seat| seat.number == number);
         // What it holds may speak to the server when it is dropped: not before the rooms are unlocked.
         let gone = place.and_then(|place| room.line.remove(place));
-        let rung = gone.as_ref().is_some_and(|gone| gone.rung);
+        let rung = gone.as_ref().and_then(|gone| gone.rung);
         room.known.pace = pace.or(room.known.pace);
         // One that nobody has taken over yet goes on to the one after.
         let stand = stand.or_else(|| if was_first { room.stand.take() } else { None });
         let left = match room.line.front_mut() {
             Some(next) if was_first => {
                 room.stand = stand;
-                next.rung |= rung;
+                next.rung = next.rung.or(rung);
                 next.bell.nudge();
                 None
             }
@@ -366,14 +367,14 @@ impl<A: Copy, G> Hall<A, G> {
         orphaned || room.line.iter().any(|seat| seat.ids.contains(&id))
     }
 
-    /// Rings a waiter of this process. False when there is none by this id.
-    pub(crate) fn ring(&self, key: &Key, id: WaitId) -> bool {
+    /// Rings a waiter of this process, for it to come so much later. False when there is none by this id.
+    pub(crate) fn ring(&self, key: &Key, id: WaitId, after: Duration) -> bool {
         let mut rooms = self.rooms();
         let Some(Room { line, stand, .. }) = rooms.by_key.get_mut(key) else { return false };
         let orphaned = stand.as_ref().is_some_and(|stand| stand.ids.contains(&id));
         let seat = line.iter_mut().find(|seat| orphaned || seat.ids.contains(&id));
         let Some(seat) = seat else { return false };
-        seat.rung = true;
+        seat.rung = Some(seat.rung.map_or(after, |other| other.min(after)));
         seat.bell.nudge();
         true
     }
@@ -440,11 +441,11 @@ mod tests {
         let bell: Arc<dyn Bell> = Arc::new(Mute);
         let number = hall.enter(&key, (), &bell);
         assert!(hall.doze(&key, number, &[WaitId(1)]));
-        assert!(hall.ring(&key, WaitId(1)));
+        assert!(hall.ring(&key, WaitId(1), Duration::ZERO));
         hall.has_left(&key, number);
-        assert!(!hall.ring(&key, WaitId(1)), "nobody waits under it");
+        assert!(!hall.ring(&key, WaitId(1), Duration::ZERO), "nobody waits under it");
         assert!(hall.doze(&key, number, &[WaitId(2)]));
-        assert!(matches!(hall.rise(&key, number), Rise::Up { rung: false }));
+        assert!(matches!(hall.rise(&key, number), Rise::Up { rung: None }));
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl<'a, A, G> Waker<'a, A, G> {
 impl<A: Copy, G> Wake for Waker<'_, A, G> {
     fn wake(&self, entry: &Entry<'_>, ring: Ring) -> Delivery {
         let trusted = self.called.is_some() && flaw::has(Flaw::TrustTheRingAhead);
-        if self.called == Some(entry.id) || trusted || self.hall.ring(self.key, entry.id) {
+        if self.called == Some(entry.id) || trusted || self.hall.ring(self.key, entry.id, ring.after) {
             return Delivery::Sent;
         }
         let after = if entry.proven { self.after.max(ring.after) } else { ring.after };
