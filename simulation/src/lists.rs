@@ -64,6 +64,11 @@ impl Lists {
         self.generations.get(generation).is_some_and(|it| it.maker == Some(task))
     }
 
+    /// How many that task has set up.
+    pub(crate) fn made_by(&self, task: usize) -> usize {
+        self.generations.values().filter(|it| it.maker == Some(task)).count()
+    }
+
     pub(crate) fn begins(&mut self, task: usize, process: usize, generation: &str, key: &str) {
         if let Some(generation) = self.generations.get_mut(generation) {
             generation.open.insert(task, (process, key.to_owned()));
