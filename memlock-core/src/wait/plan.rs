@@ -392,7 +392,7 @@ impl Plan {
         let queue = told || now.since(place.seen) >= QUEUE_CHECK;
         if self.out_since.is_some() {
             Step::Look { lock: true, queue: true }
-        } else if self.has_its_turn() && place.before > 0 && !place.free {
+        } else if self.has_its_turn() && place.before > 0 && !place.free && !place.awaited {
             Step::Look { lock: false, queue: true }
         } else {
             Step::Look { lock: true, queue }

@@ -113,6 +113,17 @@ fn of_n_waiters_far_from_their_turn_one_looks_again_for_available_permits() {
     assert_eq!(plan.step(at(later)), Step::Try, "it is still free, and nobody has come");
 }
 
+/// It may be reserved for a waiter that is dead, and those before this one may be, too.
+#[test]
+fn a_waiter_that_watches_over_a_reservation_looks_at_the_lock_wherever_it_stands() {
+    let left = Duration::from_millis(300);
+    let mut plan = queued(50, Seen::Awaited(left), Reach::Proven);
+    let pause = sleeps(&mut plan, 0);
+    assert!(pause >= left && pause <= left * 2, "{pause:?}");
+    let then = pause.as_millis() as u64 + 1;
+    assert_eq!(plan.step(at(then)), Step::Look { lock: true, queue: true });
+}
+
 #[test]
 fn whoever_rang_another_lets_it_pass() {
     let mut plan = Plan::new(at(0), None, OUTAGE, Known { invited: Duration::from_millis(2), ..COURTEOUS });
