@@ -52,7 +52,7 @@ fn a_grant_whose_reply_is_lost_is_found_and_kept() {
     }
 }
 
-/// Whoever is asked whether to go on is asked by the thread that acts for all others of its process.
+/// The thread that calls back may be the one that acts for all threads of its process.
 #[test]
 fn a_callback_may_release_permits_of_the_semaphore_that_is_waited_for() {
     let (done, is_done) = mpsc::channel();
