@@ -209,7 +209,8 @@ def test_a_waiter_for_several_is_not_overtaken_by_one_for_fewer(
     semaphore = client.semaphore(name, 2)
     first, second = semaphore.permit(), semaphore.permit()
     with Child(WAITING, server.url, name, "0", "2") as child:
-        eventually(lambda: len(plain.permit_queue(name)) == 1)
+        # It stands in the queue before it says in the record that it gathers permits.
+        eventually(lambda: b"gathering=" in (plain.get(f"semaphore:{name}") or b""))
         first.release()
         eventually(lambda: semaphore.available == 1)
         assert semaphore.acquire(blocking=False) is False, "one was free, and is gathered"
