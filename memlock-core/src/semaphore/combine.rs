@@ -31,7 +31,7 @@
 //! | it ends while it is in a batch | the leader drops it before the next request, unless it is in doubt; its thread waits for that, for no longer than a batch lasts |
 //! | the thread of an operation unwinds (a callback panicked) | what it was granted is remembered as a stray, and taken off at the next contact |
 //! | the leader unwinds, or its own wait ends | the batch goes back to the head of the list, doubts and all, and the next leader is woken |
-//! | the process forks | the child has a combiner of its own, with an empty list; a leader or sleeper that finds itself in a child abandons everything at its next step |
+//! | the process forks | the child has a combiner of its own; a leader or sleeper in it abandons all at its next step |
 //!
 //! The lease of each operation is counted from before the request that told the server's time for
 //! it, never from a later one: see `Seen::lease`.
@@ -47,8 +47,8 @@
 //! **Between processes** a compare-and-swap is fair only among equals: one that comes back at once
 //! with the next batch is a rival to everybody each time. So a process that was refused, and has
 //! work for several threads, *rests* after a batch that succeeded: for a random time that doubles
-//! with each refused batch and shrinks with each one that was not, bounded by [`LONGEST_REST`] and
-//! by how many the batch served. Those that were refused try again within some milliseconds, so the rest
+//! with each refused batch and shrinks with each one that was not, bounded by [`REST`] and by how
+//! many the batch served. Those that were refused try again within some milliseconds, so the rest
 //! belongs to them; meanwhile operations gather in the list.
 
 use std::collections::VecDeque;

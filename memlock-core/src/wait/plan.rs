@@ -10,7 +10,7 @@
 //! | the waiter | looks after |
 //! | --- | --- |
 //! | saw the lock free, and others before it in the queue | 25 to 40 ms: the one that was rung may be dead |
-//! | saw permits available, and more than two others before it | as an untested waiter behind others; of n such waiters, one as in the first row |
+//! | saw permits available, more than two before it | as an untested one behind others; one of n as in the first row |
 //! | rang another one just now, came back at once, and saw the lock free | 2 ms, or 100 ms if that has no bell: the other one comes first |
 //! | is proven reachable and the first in the queue, and the holder wakes it | 1 s; less where the holder's lease ends before |
 //! | as before, behind others | 0.6 s for each of them, between 1 and 4.3 s; then when its turn should have come by the pace of the queue, 1 s for each of them at most |
@@ -220,7 +220,7 @@ impl Plan {
                 (self.place.before, self.place.seen, self.place.moved) = (before, now, now);
                 self.place.poll = Duration::ZERO;
                 self.step = Step::StepOut;
-                if before < MOST_WAITERS || matches!(lock, Seen::Free | Seen::Ours) {
+                if before < MOST_WAITERS || lock.can_be_had() {
                     self.judge(lock, now, chance);
                 }
             }
@@ -307,7 +307,7 @@ impl Plan {
         match stand {
             Some(Stand::Gone { waiters }) if self.place.queued == Queued::Crowded => {
                 self.place.seen = now;
-                if waiters < MOST_WAITERS && !matches!(lock, Some(Seen::Free | Seen::Ours)) {
+                if waiters < MOST_WAITERS && !lock.is_some_and(Seen::can_be_had) {
                     self.step = Step::Join { front: false };
                     return;
                 }
@@ -319,7 +319,7 @@ impl Plan {
             }
             Some(Stand::Gone { .. }) => {
                 self.place.queued = Queued::No;
-                self.rung = matches!(lock, Some(Seen::Free | Seen::Ours | Seen::Reserved));
+                self.rung = lock.is_some_and(|lock| lock.can_be_had() || lock == Seen::Reserved);
                 self.step = if self.rung { Step::Try } else { Step::Join { front: true } };
                 return;
             }

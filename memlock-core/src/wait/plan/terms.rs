@@ -62,6 +62,13 @@ pub enum Seen {
     },
 }
 
+impl Seen {
+    /// Whether a try is worth it.
+    pub(super) fn can_be_had(self) -> bool {
+        matches!(self, Seen::Free | Seen::Ours)
+    }
+}
+
 /// Our place in the queue, as it was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stand {
