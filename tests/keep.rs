@@ -286,10 +286,12 @@ fn a_server_that_stands_still_holds_up_neither_the_news_nor_the_answer() {
         while !matches!(told.recv_timeout(PATIENCE).unwrap(), Notice::Lost(Loss::Expired)) {}
     }
     assert!(first.elapsed() < Duration::from_millis(2500), "{:?}", first.elapsed());
-    let (being_cleaned_up, _) = &locks[0];
-    let asked = Stopwatch::start();
-    assert_eq!(being_cleaned_up.release().unwrap(), Release::Lost);
-    assert!(asked.elapsed() < SECOND);
+    // Whoever is faster than the keeper, which cleans up next, asks the server on its own. By then the keeper is through with the others.
+    let answer = locks.iter().find_map(|(kept, _)| {
+        let asked = Stopwatch::start();
+        kept.release().ok().map(|released| (released, asked.elapsed()))
+    });
+    assert!(matches!(answer, Some((Release::Lost, time)) if time < SECOND), "{answer:?}");
     server.resume();
 }
 
