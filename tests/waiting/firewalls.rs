@@ -34,9 +34,30 @@ struct Case {
     name: &'static str,
     firewalls: &'static [Drops],
     workers: usize,
+    /// So many of each worker want it.
+    threads: usize,
     hold: Duration,
-    /// Whether every other worker asks for no wake-ups.
-    mixed: bool,
+    off: Off,
+}
+
+/// Which workers ask for no wake-ups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Off {
+    None,
+    One,
+    EveryOther,
+    All,
+}
+
+impl Off {
+    fn is_of(self, worker: usize) -> bool {
+        match self {
+            Off::None => false,
+            Off::One => worker == 0,
+            Off::EveryOther => worker % 2 == 1,
+            Off::All => true,
+        }
+    }
 }
 
 /// What came of a case.
@@ -97,24 +118,32 @@ impl Case {
             let workers: Vec<_> = (0..self.workers)
                 .map(|number| {
                     let (hosts, waiting, stop, machine) = (&hosts, &waiting, &stop, &machine);
-                    let url =
-                        if self.mixed && number % 2 == 1 { format!("{url}?bell=off") } else { url.clone() };
+                    let off = if self.off.is_of(number) { "?bell=off" } else { "" };
+                    let client = Client::connect(&format!("{url}{off}")).unwrap();
                     // One after the other, so that each knows how many came before it.
                     thread::sleep(Duration::from_millis(20));
-                    scope.spawn(move || {
+                    let thread = move |client: Client| {
                         hosts.enter(number % self.firewalls.len()).unwrap();
-                        self.work(&url, waiting, machine, stop)
-                    })
+                        self.work(&client, waiting, machine, stop)
+                    };
+                    let start = |_| {
+                        let client = client.clone();
+                        scope.spawn(move || thread(client))
+                    };
+                    (0..self.threads).map(start).collect::<Vec<_>>()
                 })
                 .collect();
             thread::sleep(LENGTH);
             stop.store(true, Ordering::SeqCst);
             let mut outcome = Outcome::default();
-            for worker in workers {
-                let (holds, longest, worst) = worker.join().unwrap();
-                outcome.holds.push(holds);
-                outcome.longest = outcome.longest.max(longest);
-                outcome.worst = outcome.worst.max(worst);
+            for threads in workers {
+                outcome.holds.push(0);
+                for thread in threads {
+                    let (holds, longest, worst) = thread.join().unwrap();
+                    *outcome.holds.last_mut().unwrap() += holds;
+                    outcome.longest = outcome.longest.max(longest);
+                    outcome.worst = outcome.worst.max(worst);
+                }
             }
             outcome
         })
@@ -124,12 +153,12 @@ impl Case {
     /// what a wait may take.
     fn work(
         &self,
-        url: &str,
+        client: &Client,
         waiting: &AtomicUsize,
         machine: &Machine,
         stop: &AtomicBool,
     ) -> (usize, Duration, f64) {
-        let mutex = Client::connect(url).unwrap().mutex("m", LEASE).unwrap();
+        let mutex = client.mutex("m", LEASE).unwrap();
         // A network that was just made takes a moment to carry something.
         until(|| mutex.owner().is_ok());
         let (mut holds, mut longest, mut worst) = (0, Duration::ZERO, 0.0_f64);
@@ -156,21 +185,36 @@ fn no_waiter_is_passed_over_where_datagrams_are_dropped() {
     let mut cases = Vec::new();
     for (name, firewalls) in WORLDS {
         for hold in [1, 20, 500] {
-            for (workers, mixed) in [(2, false), (4, false), (8, false), (4, true)] {
-                cases.push(Case { name, firewalls, workers, hold: Duration::from_millis(hold), mixed });
+            let hold = Duration::from_millis(hold);
+            for (workers, off) in [(2, Off::None), (4, Off::None), (8, Off::None), (4, Off::EveryOther)] {
+                cases.push(Case { name, firewalls, workers, threads: 1, hold, off });
             }
         }
+        let hold = Duration::from_millis(20);
+        cases.push(Case { name, firewalls, workers: 3, threads: 2, hold, off: Off::EveryOther });
     }
+    // Nothing is dropped, but some or all cannot be woken.
+    let open = Case {
+        name: "nothing dropped",
+        firewalls: &[Drops::Nothing],
+        workers: 3,
+        threads: 2,
+        hold: Duration::from_millis(20),
+        off: Off::All,
+    };
+    cases.push(Case { workers: 5, threads: 1, off: Off::One, ..open });
+    cases.push(Case { workers: 8, threads: 1, off: Off::One, ..open });
+    cases.push(Case { threads: 3, ..open });
+    cases.push(open);
     let mut failures = 0;
     // Some at a time: the machine is not what is measured.
     for some in cases.chunks(20) {
         thread::scope(|scope| {
             let running: Vec<_> = some.iter().map(|case| (case, scope.spawn(|| case.run()))).collect();
-            for (Case { name, workers, hold, mixed, .. }, running) in running {
+            for (Case { name, workers, threads, hold, off, .. }, running) in running {
                 let Outcome { holds, longest, worst } = running.join().unwrap();
-                let mixed = if *mixed { ", every other one with bell=off" } else { "" };
                 println!(
-                    "{name}, {workers} workers, holds of {hold:?}{mixed}: longest wait {longest:.1?}, \
+                    "{name}, {workers} workers of {threads} threads, bell=off: {off:?}, holds of {hold:?}: longest wait {longest:.1?}, \
                      {:.0} % of what it may take; holds {holds:?}",
                     100.0 * worst
                 );

@@ -167,16 +167,16 @@ impl Queue<'_> {
     ///
     /// Even so an entry in front of ours may be that of somebody who had its turn before us, because whoever rang it is slow to write.
     /// Then the first one behind us is rung, too; but only after a short hold, since otherwise that writing is done long ago, and the
-    /// one in front would be passed over.
+    /// one in front would be passed over. It is taken off as well: if it found its line there when it
+    /// releases, it would again wake the one behind it first, and the waiters in front would never
+    /// be the first to come.
     pub(crate) fn hand_on(&self, queue: Item, room: Room, ours: &[WaitId], waker: &dyn Wake) -> HandedOn {
         let mut handed = HandedOn { ours: position(&queue.value, ours).is_some(), ..HandedOn::default() };
-        if handed.ours
-            && let Some(entry) = first_behind_us(&queue.value, ours)
-            && waker.is_early()
-            && waker.is_heard_by(&entry)
-        {
-            waker.wake(&entry, Ring::default());
-        }
+        let may_be_next = handed.ours && waker.is_early();
+        let behind_us = first_behind_us(&queue.value, ours)
+            .filter(|entry| may_be_next && waker.is_heard_by(entry))
+            .filter(|entry| waker.wake(entry, Ring::default()) == Delivery::Sent)
+            .map(|entry| entry.id);
         let mut rung: Option<WaitId> = None;
         // Those for whom something may be reserved: ourselves, and the one that we woke.
         let is_unheard = |entry: &Entry<'_>| !entry.proven && ours.contains(&entry.id);
@@ -216,7 +216,8 @@ impl Queue<'_> {
             next = next.filter(|_| !reserve_later);
             let called = rung.or(next.map(|(next, _)| next.id));
             // Whichever was woken ahead has its turn, though another one has come to stand in front of it.
-            let off: Vec<WaitId> = gone.iter().copied().chain(called).chain(waker.woken()).collect();
+            let woken = waker.woken().into_iter().chain(behind_us);
+            let off: Vec<WaitId> = gone.iter().copied().chain(called).chain(woken).collect();
             let rest = entries::after(&queue.value, &off, left, called);
             if rest == queue.value {
                 break;
@@ -398,9 +399,18 @@ struct Turn<'a> {
 }
 
 fn whose_turn<'a>(queue: &'a [u8], ours: &[WaitId], room: Room, waker: &dyn Wake) -> Turn<'a> {
-    let mut others = entries::in_order(queue).into_iter().filter(|entry| !ours.contains(&entry.id));
-    let first = others.next();
+    let others = || entries::in_order(queue).into_iter().filter(|entry| !ours.contains(&entry.id));
     let fits = |entry: &Entry<'_>| entry.permits <= room.permits;
+    // A waiter that was passed often enough has its turn wherever it stands: those that are woken
+    // in its place join in front of it if they come too late.
+    let overdue = |entry: &Entry<'_>| {
+        entry.passed > 0 && !waker.is_heard_by(entry) && !waker.passes(entry) && fits(entry)
+    };
+    if let Some(overdue) = others().find(overdue) {
+        return Turn { others: true, left: None, next: Some(overdue), behind: Behind::default() };
+    }
+    let mut others = others();
+    let first = others.next();
     if !first.as_ref().is_some_and(fits) {
         return Turn { others: first.is_some(), left: None, next: None, behind: Behind::default() };
     }
