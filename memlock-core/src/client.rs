@@ -293,7 +293,7 @@ impl Client {
 
     pub(crate) fn run(&self, route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
         self.skip_if_silent(route)?;
-        self.inner.store.run(route, ops)
+        unless_astray(|| self.inner.store.run(route, ops))
     }
 
     /// As [`Client::run`], and calls `meanwhile` while the request is on its way.
@@ -304,7 +304,7 @@ impl Client {
         meanwhile: &dyn Fn(),
     ) -> std::result::Result<Vec<Reply>, Failure> {
         self.skip_if_silent(route)?;
-        self.inner.store.run_while(route, ops, meanwhile)
+        unless_astray(|| self.inner.store.run_while(route, ops, meanwhile))
     }
 
     /// How often [`Client::cancel_waits`] was called.
@@ -410,9 +410,14 @@ impl Client {
     }
 
     fn remember_left(&self, kind: Kind, route: Route, key: &Key, token: Token, until: Moment) {
+        let process = fork::process();
         log::info!(
             "What was asked for of {key} may be left behind on its server; it is taken off at the next contact."
         );
+        // It is the parent's of a child that was made on the way.
+        if process != fork::generation() {
+            return;
+        }
         let strays = self.inner.strays.get();
         let mut list = strays.list.lock().unwrap_or_else(PoisonError::into_inner);
         list.push(Stray {
@@ -463,6 +468,9 @@ impl Client {
                 log::debug!("What was left behind of {key} was taken off.");
                 ring(&client, route, key);
                 continue;
+            }
+            if fork::is_astray() {
+                return;
             }
             stray.pause = (stray.pause * 2).min(LONGEST_STRAY_PAUSE);
             stray.next_try = self.clock().now() + stray.pause;
@@ -519,6 +527,20 @@ impl Client {
             sent: true,
         })
     }
+}
+
+/// Runs a batch, unless this process is a child that was made in the middle of the call, before or
+/// meanwhile: then it asks nothing, and is told nothing, in its parent's name.
+fn unless_astray<T>(
+    run: impl FnOnce() -> std::result::Result<T, Failure>,
+) -> std::result::Result<T, Failure> {
+    let process = fork::process();
+    let astray = || Failure { error: fork::astray(), sent: false };
+    if process != fork::generation() {
+        return Err(astray());
+    }
+    let ran = run();
+    if process == fork::generation() { ran } else { Err(astray()) }
 }
 
 fn side_by_side<G>(halls: &ForkLocal<Hall<(), G>>) -> &Hall<(), G> {

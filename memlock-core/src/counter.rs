@@ -22,6 +22,7 @@
 use crate::client::Client;
 use crate::contention::{ROUNDS, give_way};
 use crate::error::{Answer, Error, ErrorKind, Result};
+use crate::fork::{call, call_or};
 use crate::lease::Ttl;
 use crate::name::Key;
 use crate::report::{self, Report, SeenHolder, Subject};
@@ -49,13 +50,15 @@ impl Counter {
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
     pub fn set_up(&self, permits: u64) -> Result<bool> {
-        let value = permits.to_string();
-        let put =
-            Op::Put { key: &self.key, version: None, flags: 0, value: value.as_bytes(), ttl: Ttl::Never };
-        match self.client.one(self.route, put) {
-            Ok(reply) => Ok(reply == Reply::Written),
-            Err(failure) => Err(self.said("Setting up", failure.error)),
-        }
+        call(|| {
+            let value = permits.to_string();
+            let put =
+                Op::Put { key: &self.key, version: None, flags: 0, value: value.as_bytes(), ttl: Ttl::Never };
+            match self.client.one(self.route, put) {
+                Ok(reply) => Ok(reply == Reply::Written),
+                Err(failure) => Err(self.said("Setting up", failure.error)),
+            }
+        })
     }
 
     /// Takes one permit if there is one. Two round trips.
@@ -74,8 +77,10 @@ impl Counter {
     /// # Errors
     /// As [`Counter::try_acquire`].
     pub fn acquire_retrying(&self, wait: &Wait<'_>) -> Result<Waited<()>> {
-        let waited = wait::poll(&self.client, self.route, wait, || self.take());
-        waited.map_err(|error| self.said("Acquiring", error))
+        call_or(Waited::Interrupted, || {
+            let waited = wait::poll(&self.client, self.route, wait, || self.take());
+            waited.map_err(|error| self.said("Acquiring", error))
+        })
     }
 
     /// Waits in a queue for one permit, those of higher priority first, and among equals who came first. Whoever releases by this
@@ -84,10 +89,13 @@ impl Counter {
     /// # Errors
     /// As [`Counter::try_acquire`].
     pub fn acquire_parked(&self, priority: i64, wait: &Wait<'_>) -> Result<Waited<()>> {
-        let hall = self.client.counter_waiters();
-        let place = wait::Place { client: &self.client, route: self.route, key: &self.key, hall };
-        let waited = wait::wait_for(&mut Attempt { counter: self, priority, unproven: false }, wait, &place);
-        waited.map_err(|error| self.said("Acquiring", error))
+        call_or(Waited::Interrupted, || {
+            let hall = self.client.counter_waiters();
+            let place = wait::Place { client: &self.client, route: self.route, key: &self.key, hall };
+            let waited =
+                wait::wait_for(&mut Attempt { counter: self, priority, unproven: false }, wait, &place);
+            waited.map_err(|error| self.said("Acquiring", error))
+        })
     }
 
     /// That there is no such item: [`Answer::NotFound`] with a sentence.
@@ -109,26 +117,28 @@ impl Counter {
     /// # Errors
     /// As [`Counter::try_acquire`]; after [`ErrorKind::Unknown`] it may or may not have been given back.
     pub fn release(&self) -> Result<u64> {
-        let queue = self.key.waiters();
-        let ops = [Op::Count { key: &self.key, by: 1, initial: None }, Op::Get { key: &queue }];
-        let replies =
-            self.client.run(self.route, &ops).map_err(|failure| self.said("Releasing", failure.error))?;
-        let mut replies = replies.into_iter();
-        let Some(Reply::Number(free)) = replies.next() else {
-            return Err(self.said("Releasing", self.missing()));
-        };
-        let hall = self.client.counter_waiters();
-        let handed = match replies.next() {
-            Some(Reply::Value(waiters)) => {
-                let room = u32::try_from(free).unwrap_or(u32::MAX);
-                let queue = Queue { client: &self.client, route: self.route, key: &queue };
-                let waker = wait::Waker::new(&self.client, hall, &self.key);
-                queue.hand_on_all(waiters, room, 1, &[], &waker)
-            }
-            _ => Default::default(),
-        };
-        hall.let_go(&self.key, handed, self.client.clock().now());
-        Ok(free)
+        call(|| {
+            let queue = self.key.waiters();
+            let ops = [Op::Count { key: &self.key, by: 1, initial: None }, Op::Get { key: &queue }];
+            let replies =
+                self.client.run(self.route, &ops).map_err(|failure| self.said("Releasing", failure.error))?;
+            let mut replies = replies.into_iter();
+            let Some(Reply::Number(free)) = replies.next() else {
+                return Err(self.said("Releasing", self.missing()));
+            };
+            let hall = self.client.counter_waiters();
+            let handed = match replies.next() {
+                Some(Reply::Value(waiters)) => {
+                    let room = u32::try_from(free).unwrap_or(u32::MAX);
+                    let queue = Queue { client: &self.client, route: self.route, key: &queue };
+                    let waker = wait::Waker::new(&self.client, hall, &self.key);
+                    queue.hand_on_all(waiters, room, 1, &[], &waker)
+                }
+                _ => Default::default(),
+            };
+            hall.let_go(&self.key, handed, self.client.clock().now());
+            Ok(free)
+        })
     }
 
     /// How many are free; `None` when there is no such item. What is read is already past. One round trip.
@@ -136,9 +146,11 @@ impl Counter {
     /// # Errors
     /// [`ErrorKind::Unreachable`], or [`ErrorKind::Protocol`], also when it is not a number.
     pub fn available(&self) -> Result<Option<u64>> {
-        let item = self.client.get(self.route, &self.key);
-        let item = item.map_err(|error| self.said("Looking at", error))?;
-        item.map(|item| self.number(&item)).transpose()
+        call(|| {
+            let item = self.client.get(self.route, &self.key);
+            let item = item.map_err(|error| self.said("Looking at", error))?;
+            item.map(|item| self.number(&item)).transpose()
+        })
     }
 
     /// Writes one less over what was read, unless it is none.

@@ -33,6 +33,7 @@ use crate::client::{ATTEMPTS, Client};
 use crate::clock::Moment;
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::flaw::{self, Flaw};
+use crate::fork::call;
 use crate::lease::{Lease, Ttl};
 use crate::name::{Key, check_member};
 use crate::owner::Token;
@@ -111,49 +112,51 @@ impl DistinctList {
     /// [`ErrorKind::Invalid`] for a duration out of range; [`ErrorKind::Unreachable`],
     /// [`ErrorKind::Unknown`], [`ErrorKind::Protocol`].
     pub fn set_up(&mut self, duration: Duration) -> Result<SetUp> {
-        let lease = Lease::new(duration)?;
-        let mut tried = Vec::new();
-        let mut error = None;
-        for _ in 0..ATTEMPTS {
-            // Most callers find the session there: look first, and write only if it is not.
-            let mut found = self.look_up().map_err(|error| Failure { error, sent: false });
-            if let Ok(None) = found {
-                // Each time another one: an earlier one may have been set up, joined, and torn down meanwhile, and those who
-                // joined it must not find it there again.
-                let fresh = self.client.identity()?.token();
-                tried.push(fresh);
-                let generation = Generation::new(fresh, self.client.clock().now() + duration);
-                let value = format!("{SESSION_FORMAT} {fresh}");
-                let counter = self.counter(&generation);
-                let setting_up = [
-                    Op::Add { key: &counter, value: b"0", ttl: item_ttl(duration) },
-                    Op::Add { key: &self.key, value: value.as_bytes(), ttl: lease.ttl() },
-                    Op::Get { key: &self.key },
-                ];
-                found = self.client.run(self.route, &setting_up).map(|replies| match replies.last() {
-                    Some(Reply::Value(item)) => Generation::parse(item, self.client.clock().now()),
-                    _ => None,
-                });
+        call(|| {
+            let lease = Lease::new(duration)?;
+            let mut tried = Vec::new();
+            let mut error = None;
+            for _ in 0..ATTEMPTS {
+                // Most callers find the session there: look first, and write only if it is not.
+                let mut found = self.look_up().map_err(|error| Failure { error, sent: false });
+                if let Ok(None) = found {
+                    // Each time another one: an earlier one may have been set up, joined, and torn down meanwhile, and those who
+                    // joined it must not find it there again.
+                    let fresh = self.client.identity()?.token();
+                    tried.push(fresh);
+                    let generation = Generation::new(fresh, self.client.clock().now() + duration);
+                    let value = format!("{SESSION_FORMAT} {fresh}");
+                    let counter = self.counter(&generation);
+                    let setting_up = [
+                        Op::Add { key: &counter, value: b"0", ttl: item_ttl(duration) },
+                        Op::Add { key: &self.key, value: value.as_bytes(), ttl: lease.ttl() },
+                        Op::Get { key: &self.key },
+                    ];
+                    found = self.client.run(self.route, &setting_up).map(|replies| match replies.last() {
+                        Some(Reply::Value(item)) => Generation::parse(item, self.client.clock().now()),
+                        _ => None,
+                    });
+                }
+                match found {
+                    // A failure may have left a session without its counter, which nobody could use.
+                    Ok(Some(found)) if error.is_some() && !self.has_counter(&found)? => {
+                        self.remove_session(&found)?
+                    }
+                    Ok(Some(found)) => {
+                        let created = tried.contains(&found.token);
+                        (self.joined, self.bound) = (Some(found), true);
+                        return Ok(if created { SetUp::Created } else { SetUp::Joined });
+                    }
+                    // It ended between the two steps, or is not of our making.
+                    Ok(None) => {}
+                    Err(failure) if !failure.sent && error.is_none() => {
+                        return Err(self.said("Setting up", failure.error));
+                    }
+                    Err(failure) => error = Some(failure.error),
+                }
             }
-            match found {
-                // A failure may have left a session without its counter, which nobody could use.
-                Ok(Some(found)) if error.is_some() && !self.has_counter(&found)? => {
-                    self.remove_session(&found)?
-                }
-                Ok(Some(found)) => {
-                    let created = tried.contains(&found.token);
-                    (self.joined, self.bound) = (Some(found), true);
-                    return Ok(if created { SetUp::Created } else { SetUp::Joined });
-                }
-                // It ended between the two steps, or is not of our making.
-                Ok(None) => {}
-                Err(failure) if !failure.sent && error.is_none() => {
-                    return Err(self.said("Setting up", failure.error));
-                }
-                Err(failure) => error = Some(failure.error),
-            }
-        }
-        Err(self.said("Setting up", error.unwrap_or_else(not_a_session)))
+            Err(self.said("Setting up", error.unwrap_or_else(not_a_session)))
+        })
     }
 
     /// Ends the session for everybody, in one atomic step. False when there was none: never set up, expired,
@@ -162,28 +165,31 @@ impl DistinctList {
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`], [`ErrorKind::Protocol`].
     pub fn tear_down(&mut self) -> Result<bool> {
-        let mut error = None;
-        let mut meant = None;
-        for _ in 0..ATTEMPTS {
-            let found = self.session().map_err(|error| self.said("Tearing down", error))?;
-            let found = found.filter(|(found, _)| self.is_mine(found) || flaw::has(Flaw::TearDownAnySession));
-            // Another one than the first time is not the one that was to be torn down.
-            let found = found.filter(|(found, _)| *meant.get_or_insert(found.token) == found.token);
-            let Some((_, version)) = found else {
-                // Gone. If the reply to our delete was lost, it was that which did it.
-                return Ok(error.is_some());
-            };
-            match self.client.one(self.route, Op::Delete { key: &self.key, version }) {
-                Ok(Reply::Deleted) => return Ok(true),
-                Ok(Reply::Missing) => return Ok(error.is_some()),
-                Ok(_) => {}
-                Err(failure) if !failure.sent && error.is_none() => {
-                    return Err(self.said("Tearing down", failure.error));
+        call(|| {
+            let mut error = None;
+            let mut meant = None;
+            for _ in 0..ATTEMPTS {
+                let found = self.session().map_err(|error| self.said("Tearing down", error))?;
+                let found =
+                    found.filter(|(found, _)| self.is_mine(found) || flaw::has(Flaw::TearDownAnySession));
+                // Another one than the first time is not the one that was to be torn down.
+                let found = found.filter(|(found, _)| *meant.get_or_insert(found.token) == found.token);
+                let Some((_, version)) = found else {
+                    // Gone. If the reply to our delete was lost, it was that which did it.
+                    return Ok(error.is_some());
+                };
+                match self.client.one(self.route, Op::Delete { key: &self.key, version }) {
+                    Ok(Reply::Deleted) => return Ok(true),
+                    Ok(Reply::Missing) => return Ok(error.is_some()),
+                    Ok(_) => {}
+                    Err(failure) if !failure.sent && error.is_none() => {
+                        return Err(self.said("Tearing down", failure.error));
+                    }
+                    Err(failure) => error = Some(failure.error),
                 }
-                Err(failure) => error = Some(failure.error),
             }
-        }
-        Err(self.said("Tearing down", error.unwrap_or_else(not_a_session)))
+            Err(self.said("Tearing down", error.unwrap_or_else(not_a_session)))
+        })
     }
 
     /// The id of a key; `Some(None)` when the key is not in the list, `None` when there is no such session.
@@ -193,16 +199,18 @@ impl DistinctList {
     /// [`ErrorKind::Invalid`] for an empty key or one above 64 KiB; [`ErrorKind::Unreachable`],
     /// [`ErrorKind::Protocol`].
     pub fn id(&mut self, key: impl AsRef<[u8]>) -> Result<Option<Option<u64>>> {
-        check_member(key.as_ref())?;
-        self.within(|list, generation| {
-            let key = list.key_item(generation, key.as_ref());
-            let replies =
-                list.client.read(list.route, &[Op::Get { key: &key }, Op::Get { key: &list.key }])?;
-            let id = match replies.first() {
-                Some(Reply::Value(item)) => KeyItem::parse(&item.value).and_then(|item| item.id),
-                _ => None,
-            };
-            Ok(list.still_on(generation, replies.last()).then_some(id))
+        call(|| {
+            check_member(key.as_ref())?;
+            self.within(|list, generation| {
+                let key = list.key_item(generation, key.as_ref());
+                let replies =
+                    list.client.read(list.route, &[Op::Get { key: &key }, Op::Get { key: &list.key }])?;
+                let id = match replies.first() {
+                    Some(Reply::Value(item)) => KeyItem::parse(&item.value).and_then(|item| item.id),
+                    _ => None,
+                };
+                Ok(list.still_on(generation, replies.last()).then_some(id))
+            })
         })
     }
 
@@ -211,7 +219,7 @@ impl DistinctList {
     /// # Errors
     /// As [`DistinctList::id`].
     pub fn contains(&mut self, key: impl AsRef<[u8]>) -> Result<Option<bool>> {
-        Ok(self.id(key)?.map(|id| id.is_some()))
+        call(|| Ok(self.id(key)?.map(|id| id.is_some())))
     }
 
     /// How many ids were given out; `None` when there is no such session. That is the number of keys, plus
@@ -220,16 +228,18 @@ impl DistinctList {
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Protocol`].
     pub fn count(&mut self) -> Result<Option<u64>> {
-        self.within(|list, generation| {
-            let counter = list.counter(generation);
-            let replies =
-                list.client.read(list.route, &[Op::Get { key: &counter }, Op::Get { key: &list.key }])?;
-            let count = match replies.first() {
-                Some(Reply::Value(item)) => parse_number(&item.value),
-                // The server lost the counter, and with it the session.
-                _ => None,
-            };
-            Ok(count.filter(|_| list.still_on(generation, replies.last())))
+        call(|| {
+            self.within(|list, generation| {
+                let counter = list.counter(generation);
+                let replies =
+                    list.client.read(list.route, &[Op::Get { key: &counter }, Op::Get { key: &list.key }])?;
+                let count = match replies.first() {
+                    Some(Reply::Value(item)) => parse_number(&item.value),
+                    // The server lost the counter, and with it the session.
+                    _ => None,
+                };
+                Ok(count.filter(|_| list.still_on(generation, replies.last())))
+            })
         })
     }
 

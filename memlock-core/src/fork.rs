@@ -8,6 +8,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::error::{Error, ErrorKind};
 use crate::sync::AtomicPtr;
 
 static GENERATION: AtomicU64 = AtomicU64::new(0);
@@ -47,6 +48,83 @@ thread_local! {
 #[cfg(memlock_sim)]
 pub fn pretend(generation: Option<u64>) {
     PRETENDED.set(generation);
+}
+
+#[cfg(not(memlock_sim))]
+thread_local! {
+    /// In which process the call began that is going on in this thread.
+    static CALL: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
+}
+
+/// A call that is going on in this thread. A callback on its way may fork, and its child may return
+/// from the callback into the middle of the call: there the call is astray. It is its parent's, and
+/// so are the connections that it uses and what it was granted.
+pub(crate) struct Call {
+    process: u64,
+    #[cfg(not(memlock_sim))]
+    before: Option<u64>,
+}
+
+impl Call {
+    /// Begins a call; a call inside of a callback is one of its own.
+    pub(crate) fn begin() -> Call {
+        let process = generation();
+        Call {
+            process,
+            #[cfg(not(memlock_sim))]
+            before: CALL.replace(Some(process)),
+        }
+    }
+
+    /// Whether this process is a child that was made on the way.
+    pub(crate) fn is_astray(&self) -> bool {
+        self.process != generation()
+    }
+}
+
+#[cfg(not(memlock_sim))]
+impl Drop for Call {
+    fn drop(&mut self) {
+        CALL.set(self.before);
+    }
+}
+
+/// The process in which the call began that is going on in this thread. In the simulation no
+/// callback forks.
+pub(crate) fn process() -> u64 {
+    #[cfg(not(memlock_sim))]
+    if let Some(process) = CALL.get() {
+        return process;
+    }
+    generation()
+}
+
+/// Whether this process is a child that was made in the middle of the call that is going on.
+pub(crate) fn is_astray() -> bool {
+    process() != generation()
+}
+
+/// Runs a call.
+///
+/// # Errors
+/// Its own; and [`ErrorKind::Interrupted`] in a child that was made on the way.
+pub(crate) fn call<T>(body: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    let call = Call::begin();
+    let ended = body();
+    if call.is_astray() { Err(astray()) } else { ended }
+}
+
+/// As [`call`], with what is answered in a child that was made on the way.
+pub(crate) fn call_or<T>(in_child: T, body: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    let call = Call::begin();
+    let ended = body();
+    if call.is_astray() { Ok(in_child) } else { ended }
+}
+
+/// What a child is told that was made in the middle of a call.
+pub(crate) fn astray() -> Error {
+    let text = "This process was forked in the middle of the call, by a callback: the call is its parent's.";
+    Error::new(ErrorKind::Interrupted, text)
 }
 
 /// A value of which every process has its own.

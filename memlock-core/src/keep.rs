@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use crate::client::Client;
 use crate::error::{Answer, Error, ErrorKind, Result};
+use crate::fork::{Call, call};
 use crate::mutex::{Lock, Release};
 use crate::name::Key;
 use crate::owner::{Token, is_ours};
@@ -293,24 +294,26 @@ impl Kept {
     /// # Errors
     /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
     pub fn check(&self) -> Result<bool> {
-        if !self.is_held() {
-            return Ok(false);
-        }
-        // Nobody is to wait for the server who only wants to look at it.
-        let identity = self.hold.held().as_ref().map(Held::identity);
-        let there = match identity {
-            Some(Identity::Lock(route, key, token)) => {
-                let item = self.hold.client.get(route, &key)?;
-                item.is_some_and(|item| is_ours(&item.value, token))
+        call(|| {
+            if !self.is_held() {
+                return Ok(false);
             }
-            Some(Identity::Permit(semaphore, token)) => semaphore.has_holder(token)?,
-            None => return Ok(false),
-        };
-        // It may have been released, or found lost, meanwhile.
-        if !there && self.is_held() {
-            self.hold.note(Loss::Gone);
-        }
-        Ok(there && self.is_held())
+            // Nobody is to wait for the server who only wants to look at it.
+            let identity = self.hold.held().as_ref().map(Held::identity);
+            let there = match identity {
+                Some(Identity::Lock(route, key, token)) => {
+                    let item = self.hold.client.get(route, &key)?;
+                    item.is_some_and(|item| is_ours(&item.value, token))
+                }
+                Some(Identity::Permit(semaphore, token)) => semaphore.has_holder(token)?,
+                None => return Ok(false),
+            };
+            // It may have been released, or found lost, meanwhile.
+            if !there && self.is_held() {
+                self.hold.note(Loss::Gone);
+            }
+            Ok(there && self.is_held())
+        })
     }
 
     /// Why it was lost, if it was. No I/O.
@@ -350,6 +353,7 @@ impl Kept {
     /// # Errors
     /// As those. It is then kept no longer, and may be released again.
     pub fn release(&self) -> Result<Release> {
+        let call = Call::begin();
         if !self.hold.is_ours() {
             return Ok(Release::NotHeld);
         }
@@ -365,6 +369,10 @@ impl Kept {
             Held::Lock(lock) => lock.unlock(),
             Held::Permit(permit) => permit.release(),
         };
+        // In a child that was made on the way, what it held is its parent's.
+        if call.is_astray() {
+            return released;
+        }
         let was_lost = self.lost().is_some();
         if released.is_err() {
             *self.hold.held() = Some(held);

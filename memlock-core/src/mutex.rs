@@ -31,7 +31,7 @@ use sha2::{Digest, Sha256};
 
 use crate::client::Client;
 use crate::error::{Answer, Error, ErrorKind, Result};
-use crate::fork;
+use crate::fork::{self, call, call_or};
 use crate::lease::Lease;
 use crate::look::{self, Waiter};
 use crate::name::{Key, hex};
@@ -175,25 +175,27 @@ impl Mutex {
 
     /// `holder` becomes the one that was seen to hold it, if any was.
     fn acquire(&self, wait: &Wait<'_>, holder: &Cell<SeenHolder>) -> Result<Waited<Lock>> {
-        let process = fork::generation();
-        let mut attempt = Attempt::new(self, holder)?;
-        let hall = self.client.mutex_waiters();
-        let place = wait::Place { client: &self.client, route: self.route, key: &self.key, hall };
-        let waited = wait::wait_for(&mut attempt, wait, &place);
-        // It may have come from another thread, by another token. And what a parent may have left is its own business.
-        let by_this_token = matches!(&waited, Ok(Waited::Done(lock)) if lock.token() == attempt.token());
-        if let Some(until) = attempt.stray_until()
-            && !by_this_token
-            && fork::generation() == process
-        {
-            self.client.remember_stray(self.route, &self.key, attempt.token(), until);
-        }
-        // What was sent without a reply may still be granted: so it cannot be said that nothing was changed.
-        waited.map_err(|error| match error.kind() {
-            ErrorKind::Unreachable if attempt.may_have_left_something() => {
-                self.said("Locking", Error::unsettled(Some(error), "lock"))
+        call_or(Waited::Interrupted, || {
+            let process = fork::generation();
+            let mut attempt = Attempt::new(self, holder)?;
+            let hall = self.client.mutex_waiters();
+            let place = wait::Place { client: &self.client, route: self.route, key: &self.key, hall };
+            let waited = wait::wait_for(&mut attempt, wait, &place);
+            // It may have come from another thread, by another token. And what a parent may have left is its own business.
+            let by_this_token = matches!(&waited, Ok(Waited::Done(lock)) if lock.token() == attempt.token());
+            if let Some(until) = attempt.stray_until()
+                && !by_this_token
+                && fork::generation() == process
+            {
+                self.client.remember_stray(self.route, &self.key, attempt.token(), until);
             }
-            _ => self.said("Locking", error),
+            // What was sent without a reply may still be granted: so it cannot be said that nothing was changed.
+            waited.map_err(|error| match error.kind() {
+                ErrorKind::Unreachable if attempt.may_have_left_something() => {
+                    self.said("Locking", Error::unsettled(Some(error), "lock"))
+                }
+                _ => self.said("Locking", error),
+            })
         })
     }
 
@@ -202,7 +204,7 @@ impl Mutex {
     /// # Errors
     /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
     pub fn owner(&self) -> Result<Option<Owner>> {
-        Ok(self.seen()?.map(|(owner, _)| owner))
+        call(|| Ok(self.seen()?.map(|(owner, _)| owner)))
     }
 
     /// Takes the lock away from the holder that [`Owner::token`] named: for operators who know that it is
@@ -212,25 +214,27 @@ impl Mutex {
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
     pub fn force_unlock(&self, token: &str) -> Result<bool> {
-        for _ in 0..ROUNDS {
-            let Some((owner, version)) = self.seen()? else { return Ok(false) };
-            if owner.token() != token {
-                return Ok(false);
-            }
-            match self.client.one(self.route, Op::Delete { key: &self.key, version }) {
-                Ok(Reply::Deleted) => {
-                    ring_next(&self.client, self.route, &self.key);
-                    return Ok(true);
+        call(|| {
+            for _ in 0..ROUNDS {
+                let Some((owner, version)) = self.seen()? else { return Ok(false) };
+                if owner.token() != token {
+                    return Ok(false);
                 }
-                Ok(Reply::Missing) => return Ok(false),
-                Ok(_) => {}
-                Err(failure) => return Err(self.said("Unlocking by force", failure.error)),
+                match self.client.one(self.route, Op::Delete { key: &self.key, version }) {
+                    Ok(Reply::Deleted) => {
+                        ring_next(&self.client, self.route, &self.key);
+                        return Ok(true);
+                    }
+                    Ok(Reply::Missing) => return Ok(false),
+                    Ok(_) => {}
+                    Err(failure) => return Err(self.said("Unlocking by force", failure.error)),
+                }
             }
-        }
-        Err(Error::new(
-            ErrorKind::Unknown,
-            format!("The {} changes too fast to be taken off.", self.subject()),
-        ))
+            Err(Error::new(
+                ErrorKind::Unknown,
+                format!("The {} changes too fast to be taken off.", self.subject()),
+            ))
+        })
     }
 
     /// Who waits for it, the next one first; of a process whose threads wait, one. What is read is already past. One round trip.
@@ -238,7 +242,9 @@ impl Mutex {
     /// # Errors
     /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
     pub fn waiters(&self) -> Result<Vec<Waiter>> {
-        look::waiters(&self.client, self.route, &self.key).map_err(|error| self.said("Looking at", error))
+        call(|| {
+            look::waiters(&self.client, self.route, &self.key).map_err(|error| self.said("Looking at", error))
+        })
     }
 
     fn seen(&self) -> Result<Option<(Owner, Version)>> {

@@ -41,7 +41,7 @@ use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::flaw::{self, Flaw};
-use crate::fork::{self, ForkLocal};
+use crate::fork::{self, ForkLocal, call_or};
 use crate::lease::{Lease, Ttl};
 use crate::name::Key;
 use crate::owner::Token;
@@ -271,26 +271,28 @@ impl Semaphore {
         wait: &Wait<'_>,
         seen: &Cell<Option<Refusal>>,
     ) -> Result<Waited<Permit>> {
-        if request.permits == 0 {
-            return Err(Error::invalid("No permits were asked for: ask for at least one."));
-        }
-        let process = fork::generation();
-        let patience = Patience::of(wait, self.client.clock());
-        let mut attempt = Attempt::new(self, request, patience, seen)?;
-        let hall = self.client.semaphore_waiters();
-        let place = wait::Place { client: &self.client, route: self.route, key: &self.key, hall };
-        let waited = wait::wait_for(&mut attempt, wait, &place);
-        if let Some(until) = attempt.stray_until()
-            && !matches!(waited, Ok(Waited::Done(_)))
-            && fork::generation() == process
-        {
-            self.client.remember_stray_permits(self.route, &self.key, attempt.token(), until);
-        }
-        waited.map_err(|error| match error.kind() {
-            ErrorKind::Unreachable if attempt.may_have_left_something() => {
-                self.said("Acquiring", Error::unsettled(Some(error), "semaphore"))
+        call_or(Waited::Interrupted, || {
+            if request.permits == 0 {
+                return Err(Error::invalid("No permits were asked for: ask for at least one."));
             }
-            _ => self.said("Acquiring", error),
+            let process = fork::generation();
+            let patience = Patience::of(wait, self.client.clock());
+            let mut attempt = Attempt::new(self, request, patience, seen)?;
+            let hall = self.client.semaphore_waiters();
+            let place = wait::Place { client: &self.client, route: self.route, key: &self.key, hall };
+            let waited = wait::wait_for(&mut attempt, wait, &place);
+            if let Some(until) = attempt.stray_until()
+                && !matches!(waited, Ok(Waited::Done(_)))
+                && fork::generation() == process
+            {
+                self.client.remember_stray_permits(self.route, &self.key, attempt.token(), until);
+            }
+            waited.map_err(|error| match error.kind() {
+                ErrorKind::Unreachable if attempt.may_have_left_something() => {
+                    self.said("Acquiring", Error::unsettled(Some(error), "semaphore"))
+                }
+                _ => self.said("Acquiring", error),
+            })
         })
     }
 

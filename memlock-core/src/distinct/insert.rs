@@ -8,6 +8,7 @@ use crate::client::ATTEMPTS;
 use crate::clock::Moment;
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::flaw::{self, Flaw};
+use crate::fork::call;
 use crate::name::{Key, check_member};
 use crate::owner::Token;
 use crate::store::{Failure, Op, Reply, Version};
@@ -69,18 +70,20 @@ impl DistinctList {
     /// # Errors
     /// As [`DistinctList::insert`]; some of the keys may be in the list then.
     pub fn insert_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Result<Option<Vec<Insertion>>> {
-        for key in keys {
-            check_member(key.as_ref())?;
-        }
-        let mut answers = Vec::with_capacity(keys.len());
-        for batch in keys.chunks(BATCH) {
-            let batch: Vec<&[u8]> = batch.iter().map(AsRef::as_ref).collect();
-            match self.insert_batch(&batch)? {
-                Some(more) => answers.extend(more),
-                None => return Ok(None),
+        call(|| {
+            for key in keys {
+                check_member(key.as_ref())?;
             }
-        }
-        Ok(Some(answers))
+            let mut answers = Vec::with_capacity(keys.len());
+            for batch in keys.chunks(BATCH) {
+                let batch: Vec<&[u8]> = batch.iter().map(AsRef::as_ref).collect();
+                match self.insert_batch(&batch)? {
+                    Some(more) => answers.extend(more),
+                    None => return Ok(None),
+                }
+            }
+            Ok(Some(answers))
+        })
     }
 
     fn insert_batch(&mut self, keys: &[&[u8]]) -> Result<Option<Vec<Insertion>>> {

@@ -3,6 +3,7 @@
 use super::{DistinctList, GRACE, Generation, KeyItem};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fork::call;
 use crate::store::{Op, Reply};
 
 /// How many ids are read at once.
@@ -21,18 +22,20 @@ impl DistinctList {
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Protocol`].
     pub fn entries(&mut self) -> Result<Option<Entries>> {
-        let Some(last) = self.count()? else { return Ok(None) };
-        let Some(generation) = self.joined.clone() else { return Ok(None) };
-        let began = self.client.clock().now();
-        Ok(Some(Entries {
-            list: self.clone(),
-            generation,
-            next: 1,
-            last,
-            began,
-            empty: 0,
-            ready: Vec::new().into_iter(),
-        }))
+        call(|| {
+            let Some(last) = self.count()? else { return Ok(None) };
+            let Some(generation) = self.joined.clone() else { return Ok(None) };
+            let began = self.client.clock().now();
+            Ok(Some(Entries {
+                list: self.clone(),
+                generation,
+                next: 1,
+                last,
+                began,
+                empty: 0,
+                ready: Vec::new().into_iter(),
+            }))
+        })
     }
 }
 
@@ -94,19 +97,21 @@ fn astray() -> Error {
 impl Entries {
     /// Reads the next ids. `None` when the session is gone.
     fn window(&mut self) -> Result<Option<Ids>> {
-        let ids: Vec<u64> = (self.next..=self.last).take(WINDOW as usize).collect();
-        let mut entries = loop {
-            let Some((entries, unsettled)) = self.read(&ids)? else { return Ok(None) };
-            let clock = self.list.client.clock();
-            let over = self.began + GRACE;
-            if !unsettled || clock.now() >= over {
-                break entries;
-            }
-            clock.sleep(over.since(clock.now()));
-        };
-        entries.sort_unstable_by_key(|&(id, _)| id);
-        self.next += ids.len() as u64;
-        Ok(Some(entries))
+        call(|| {
+            let ids: Vec<u64> = (self.next..=self.last).take(WINDOW as usize).collect();
+            let mut entries = loop {
+                let Some((entries, unsettled)) = self.read(&ids)? else { return Ok(None) };
+                let clock = self.list.client.clock();
+                let over = self.began + GRACE;
+                if !unsettled || clock.now() >= over {
+                    break entries;
+                }
+                clock.sleep(over.since(clock.now()));
+            };
+            entries.sort_unstable_by_key(|&(id, _)| id);
+            self.next += ids.len() as u64;
+            Ok(Some(entries))
+        })
     }
 
     /// The keys of these ids, and whether some of them may still be under way.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::{Hold, no_thread, round};
 use crate::error::Result;
 use crate::flaw::{self, Flaw};
+use crate::fork::Call;
 use crate::thread::{self, Signal};
 
 /// What one process keeps by one client.
@@ -73,6 +74,7 @@ impl Shared {
 }
 
 fn run(shared: &Shared) {
+    let call = Call::begin();
     loop {
         let (holds, changes) = {
             let mut list = shared.list();
@@ -83,6 +85,10 @@ fn run(shared: &Shared) {
             (list.holds.clone(), list.changes)
         };
         let pause = round::round(&holds);
+        // A child that was made by what is told keeps nothing.
+        if call.is_astray() {
+            return;
+        }
         drop(holds);
         let list = shared.list();
         // A hold that came meanwhile may be due sooner.

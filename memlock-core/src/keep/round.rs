@@ -10,6 +10,7 @@ use super::{Hold, Loss, Notice};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::flaw::{self, Flaw};
+use crate::fork;
 use crate::store::{Failure, Op};
 
 /// How many packets a server is sent in one round at most: two, and two more where it answers slowly.
@@ -19,7 +20,7 @@ const HALVING: Duration = Duration::from_millis(250);
 
 /// Does what is to be done now, and tells when to come again at the latest.
 pub(super) fn round(holds: &[Arc<Hold>]) -> Duration {
-    let live: Vec<&Arc<Hold>> = holds.iter().filter(|hold| hold.lives_on()).collect();
+    let live: Vec<&Arc<Hold>> = holds.iter().filter(|hold| !fork::is_astray() && hold.lives_on()).collect();
     let due =
         |ahead: fn(&Hold) -> Duration| live.iter().filter(move |hold| hold.is_due(ahead(hold))).copied();
     // Each costs a timeout: it is to hold up the others no more than once.
@@ -46,8 +47,13 @@ pub(super) fn round(holds: &[Arc<Hold>]) -> Duration {
             log::debug!("Leases could not be renewed now, and are tried again: {error}");
         }
     }
-    holds.iter().for_each(|hold| hold.tell_loss());
-    holds.iter().for_each(|hold| hold.clean_up(&mut silent));
+    // What is told may fork: in the child nothing is kept.
+    let here = || !fork::is_astray();
+    holds.iter().take_while(|_| here()).for_each(|hold| hold.tell_loss());
+    holds.iter().take_while(|_| here()).for_each(|hold| hold.clean_up(&mut silent));
+    if !here() {
+        return Duration::ZERO;
+    }
     live.iter().filter(|hold| hold.loss().is_none()).map(|hold| hold.next()).min().unwrap_or(Duration::ZERO)
 }
 

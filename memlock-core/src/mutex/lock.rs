@@ -10,7 +10,7 @@ use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Answer, Error, Result};
 use crate::flaw::{self, Flaw};
-use crate::fork;
+use crate::fork::{self, Call, call};
 use crate::lease::Lease;
 use crate::name::Key;
 use crate::owner::{Token, is_ours};
@@ -152,7 +152,7 @@ impl Lock {
             fence,
             deadline: lease.deadline(sent),
             server_until,
-            process: fork::generation(),
+            process: fork::process(),
             held: true,
             lost: false,
             release_in_doubt: false,
@@ -231,11 +231,14 @@ impl Lock {
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) or [`ErrorKind::Protocol`](crate::ErrorKind::Protocol), as for any
     /// read.
     pub fn check(&self) -> Result<bool> {
-        if self.remaining().is_zero() {
-            return Ok(false);
-        }
-        let item = self.client.get(self.route, &self.key).map_err(|error| self.said("Checking", error))?;
-        Ok(item.is_some_and(|item| is_ours(&item.value, self.token)) && !self.remaining().is_zero())
+        call(|| {
+            if self.remaining().is_zero() {
+                return Ok(false);
+            }
+            let item =
+                self.client.get(self.route, &self.key).map_err(|error| self.said("Checking", error))?;
+            Ok(item.is_some_and(|item| is_ours(&item.value, self.token)) && !self.remaining().is_zero())
+        })
     }
 
     /// Unlocks, in one round trip.
@@ -247,29 +250,31 @@ impl Lock {
     /// handle is dropped instead, the lock is taken off at the next contact with the server, or ends
     /// with its lease.
     pub fn unlock(&mut self) -> Result<Release> {
-        if !self.is_ours_to_use() {
-            return Ok(if self.was_lost() { Release::Lost } else { Release::NotHeld });
-        }
-        let handed_over = self.hand_over();
-        let settled = match handed_over {
-            Some(settled) => settled,
-            None => self.settle(Step::Release),
-        };
-        self.release_failed = settled.is_err();
-        let settled = settled.map_err(|error| self.said("Unlocking", error))?;
-        self.held = false;
-        if let Settled::Taken(queue) | Settled::Lost(queue) = &settled
-            && let Some(queue) = queue
-        {
-            self.hand_on(queue);
-        } else if matches!(settled, Settled::Lost(_)) {
-            self.leave_the_line();
-        }
-        self.client.take_off_strays(self.route);
-        if let Some(until) = self.stray {
-            self.client.remember_stray(self.route, &self.key, self.token, until);
-        }
-        Ok(if matches!(settled, Settled::Lost(_)) { Release::Lost } else { Release::Released })
+        call(|| {
+            if !self.is_ours_to_use() {
+                return Ok(if self.was_lost() { Release::Lost } else { Release::NotHeld });
+            }
+            let handed_over = self.hand_over();
+            let settled = match handed_over {
+                Some(settled) => settled,
+                None => self.settle(Step::Release),
+            };
+            self.release_failed = settled.is_err();
+            let settled = settled.map_err(|error| self.said("Unlocking", error))?;
+            self.held = false;
+            if let Settled::Taken(queue) | Settled::Lost(queue) = &settled
+                && let Some(queue) = queue
+            {
+                self.hand_on(queue);
+            } else if matches!(settled, Settled::Lost(_)) {
+                self.leave_the_line();
+            }
+            self.client.take_off_strays(self.route);
+            if let Some(until) = self.stray {
+                self.client.remember_stray(self.route, &self.key, self.token, until);
+            }
+            Ok(if matches!(settled, Settled::Lost(_)) { Release::Lost } else { Release::Released })
+        })
     }
 
     /// Rings the next one as far as we know, while our release is on its way: it wakes up meanwhile. Whether it was the right
@@ -349,19 +354,21 @@ impl Lock {
     /// lease runs on. [`ErrorKind::Unknown`](crate::ErrorKind::Unknown): it may or may not have been
     /// extended; count on the shorter of the two leases, as [`Lock::remaining`] does.
     pub fn extend(&mut self, lease: Duration) -> Result<Extension> {
-        let lease = Lease::new(lease)?;
-        if !self.is_ours_to_use() {
-            return Ok(if self.was_lost() { Extension::Lost } else { Extension::NotHeld });
-        }
-        match self.settle(Step::Extend(lease)) {
-            Ok(Settled::Taken(_) | Settled::HandedOver { .. }) => Ok(Extension::Extended),
-            Ok(Settled::Lost(_)) => {
-                (self.held, self.lost) = (false, true);
-                self.leave_the_line();
-                Ok(Extension::Lost)
+        call(|| {
+            let lease = Lease::new(lease)?;
+            if !self.is_ours_to_use() {
+                return Ok(if self.was_lost() { Extension::Lost } else { Extension::NotHeld });
             }
-            Err(error) => Err(self.said("Extending", error)),
-        }
+            match self.settle(Step::Extend(lease)) {
+                Ok(Settled::Taken(_) | Settled::HandedOver { .. }) => Ok(Extension::Extended),
+                Ok(Settled::Lost(_)) => {
+                    (self.held, self.lost) = (false, true);
+                    self.leave_the_line();
+                    Ok(Extension::Lost)
+                }
+                Err(error) => Err(self.said("Extending", error)),
+            }
+        })
     }
 
     /// Lets go without waiting for the server: the lock is taken off at the client's next contact with it,
@@ -380,6 +387,7 @@ impl Lock {
         if !self.is_ours_to_use() {
             return Some(if self.was_lost() { Release::Lost } else { Release::NotHeld });
         }
+        let _call = Call::begin();
         let tries = self.begin_drop();
         // Past that the server has removed it.
         if self.server_until <= self.client.clock().now() {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::record::Record;
 use super::{Holder, Semaphore, Status, ring_next, take_off};
 use crate::error::Result;
+use crate::fork::call;
 use crate::look::{self, Waiter};
 use crate::owner::Token;
 
@@ -34,7 +35,9 @@ impl Semaphore {
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) or [`ErrorKind::Protocol`](crate::ErrorKind::Protocol), as for any
     /// read.
     pub fn waiters(&self) -> Result<Vec<Waiter>> {
-        look::waiters(&self.client, self.route, &self.key).map_err(|error| self.said("Looking at", error))
+        call(|| {
+            look::waiters(&self.client, self.route, &self.key).map_err(|error| self.said("Looking at", error))
+        })
     }
 
     /// Takes permits away from the holder that [`Holder::token`] names: for operators who know that it is dead. False when it
@@ -44,11 +47,13 @@ impl Semaphore {
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable), [`ErrorKind::Unknown`](crate::ErrorKind::Unknown) or
     /// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol).
     pub fn force_release(&self, token: Token) -> Result<bool> {
-        let taken = take_off(&self.client, self.route, &self.key, token)
-            .map_err(|error| self.said("Releasing by force", error))?;
-        if taken {
-            ring_next(&self.client, self.route, &self.key);
-        }
-        Ok(taken)
+        call(|| {
+            let taken = take_off(&self.client, self.route, &self.key, token)
+                .map_err(|error| self.said("Releasing by force", error))?;
+            if taken {
+                ring_next(&self.client, self.route, &self.key);
+            }
+            Ok(taken)
+        })
     }
 }

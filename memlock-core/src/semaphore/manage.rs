@@ -11,6 +11,7 @@ use crate::distinct::SetUp;
 use crate::error::ErrorKind;
 use crate::error::{Error, Result};
 use crate::flaw::{self, Flaw};
+use crate::fork::call;
 use crate::lease::{Lease, covering};
 use crate::owner::Token;
 use crate::store::{Op, Reply};
@@ -53,7 +54,7 @@ impl Semaphore {
     /// [`ErrorKind::Invalid`] for a `life` out of range, and when there is one with another number of permits;
     /// [`ErrorKind::NotFound`] when there is none, and this one was opened without a number; [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
     pub fn set_up(&self, life: Duration) -> Result<SetUp> {
-        self.set_up_once(life).map_err(|error| self.said("Setting up", error))
+        call(|| self.set_up_once(life).map_err(|error| self.said("Setting up", error)))
     }
 
     fn set_up_once(&self, life: Duration) -> Result<SetUp> {
@@ -85,7 +86,7 @@ impl Semaphore {
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
     pub fn tear_down(&self) -> Result<bool> {
-        self.tear_down_seen().map_err(|error| self.said("Tearing down", error))
+        call(|| self.tear_down_seen().map_err(|error| self.said("Tearing down", error)))
     }
 
     fn tear_down_seen(&self) -> Result<bool> {
@@ -130,10 +131,12 @@ impl Semaphore {
     /// # Errors
     /// [`ErrorKind::Invalid`] for none; [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
     pub fn resize(&self, permits: u32) -> Result<Option<u32>> {
-        if permits == 0 {
-            return Err(Error::invalid("A semaphore has at least one permit."));
-        }
-        self.write_size(permits).map_err(|error| self.said("Resizing", error))
+        call(|| {
+            if permits == 0 {
+                return Err(Error::invalid("A semaphore has at least one permit."));
+            }
+            self.write_size(permits).map_err(|error| self.said("Resizing", error))
+        })
     }
 
     fn write_size(&self, permits: u32) -> Result<Option<u32>> {
@@ -174,7 +177,9 @@ impl Semaphore {
     /// # Errors
     /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
     pub fn status(&self) -> Result<Option<Status>> {
-        let seen = self.look().map_err(|error| self.said("Looking at", error))?;
-        Ok(seen.map(|seen| Status::of(&seen.record, seen.now)))
+        call(|| {
+            let seen = self.look().map_err(|error| self.said("Looking at", error))?;
+            Ok(seen.map(|seen| Status::of(&seen.record, seen.now)))
+        })
     }
 }

@@ -12,7 +12,7 @@ use crate::clock::Moment;
 use crate::contention::{ROUNDS, give_way};
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::flaw::{self, Flaw};
-use crate::fork;
+use crate::fork::{self, Call, call};
 use crate::lease::Lease;
 use crate::mutex::{Extension, Release};
 use crate::name::Key;
@@ -74,7 +74,7 @@ impl Permit {
             token,
             permits,
             of,
-            process: fork::generation(),
+            process: fork::process(),
             held: true,
             lost: false,
             release_in_doubt: false,
@@ -140,11 +140,14 @@ impl Permit {
     /// # Errors
     /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
     pub fn check(&self) -> Result<bool> {
-        if self.remaining().is_zero() {
-            return Ok(false);
-        }
-        let there = self.semaphore.has_holder(self.token).map_err(|error| self.said("Checking", error))?;
-        Ok(there && !self.remaining().is_zero())
+        call(|| {
+            if self.remaining().is_zero() {
+                return Ok(false);
+            }
+            let there =
+                self.semaphore.has_holder(self.token).map_err(|error| self.said("Checking", error))?;
+            Ok(there && !self.remaining().is_zero())
+        })
     }
 
     /// Gives them back, all together, in one round trip, or two when others have used the semaphore meanwhile. To do so again
@@ -155,27 +158,29 @@ impl Permit {
     /// neither the reply nor the semaphore could be read; it may be tried again too. When this is dropped instead, they are given
     /// back at the next contact with the server, or come back by themselves when the lease ends.
     pub fn release(&mut self) -> Result<Release> {
-        if !self.is_ours_to_use() {
-            return Ok(if self.was_lost() { Release::Lost } else { Release::NotHeld });
-        }
-        let settled = self.settle(Step::Release);
-        self.release_failed = settled.is_err();
-        let settled = settled.map_err(|error| self.said("Releasing", error))?;
-        self.held = false;
-        let released = match settled {
-            Settled::Taken { wakes } => {
-                if let Some(wakes) = wakes {
-                    self.hand_on(wakes);
+        call(|| {
+            if !self.is_ours_to_use() {
+                return Ok(if self.was_lost() { Release::Lost } else { Release::NotHeld });
+            }
+            let settled = self.settle(Step::Release);
+            self.release_failed = settled.is_err();
+            let settled = settled.map_err(|error| self.said("Releasing", error))?;
+            self.held = false;
+            let released = match settled {
+                Settled::Taken { wakes } => {
+                    if let Some(wakes) = wakes {
+                        self.hand_on(wakes);
+                    }
+                    Release::Released
                 }
-                Release::Released
-            }
-            Settled::Lost => {
-                self.leave_the_line();
-                Release::Lost
-            }
-        };
-        self.semaphore.client.take_off_strays(self.semaphore.route);
-        Ok(released)
+                Settled::Lost => {
+                    self.leave_the_line();
+                    Release::Lost
+                }
+            };
+            self.semaphore.client.take_off_strays(self.semaphore.route);
+            Ok(released)
+        })
     }
 
     /// Gives them a new lease, counted from now, and only if they are still ours: in one or two round trips.
@@ -183,19 +188,21 @@ impl Permit {
     /// # Errors
     /// As [`Lock::extend`](crate::Lock::extend).
     pub fn extend(&mut self, lease: Duration) -> Result<Extension> {
-        let lease = Lease::new(lease)?;
-        if !self.is_ours_to_use() {
-            return Ok(if self.was_lost() { Extension::Lost } else { Extension::NotHeld });
-        }
-        match self.settle(Step::Extend(lease)) {
-            Ok(Settled::Taken { .. }) => Ok(Extension::Extended),
-            Ok(Settled::Lost) => {
-                (self.held, self.lost) = (false, true);
-                self.leave_the_line();
-                Ok(Extension::Lost)
+        call(|| {
+            let lease = Lease::new(lease)?;
+            if !self.is_ours_to_use() {
+                return Ok(if self.was_lost() { Extension::Lost } else { Extension::NotHeld });
             }
-            Err(error) => Err(self.said("Extending", error)),
-        }
+            match self.settle(Step::Extend(lease)) {
+                Ok(Settled::Taken { .. }) => Ok(Extension::Extended),
+                Ok(Settled::Lost) => {
+                    (self.held, self.lost) = (false, true);
+                    self.leave_the_line();
+                    Ok(Extension::Lost)
+                }
+                Err(error) => Err(self.said("Extending", error)),
+            }
+        })
     }
 
     /// Lets go without waiting for the server: they are given back at the client's next contact with it, or come back when the
@@ -271,6 +278,7 @@ impl Permit {
         if !self.is_ours_to_use() {
             return Some(if self.was_lost() { Release::Lost } else { Release::NotHeld });
         }
+        let _call = Call::begin();
         let tries = self.begin_drop();
         // Past that they have come back by themselves.
         if self.server_until <= self.semaphore.client.clock().now() {

@@ -58,6 +58,7 @@ pub(crate) fn wait_for<G: Goal>(goal: &mut G, wait: &Wait<'_>, at: &Place<'_, G>
         None => goal.attempt(false, &enough),
     };
     let first = match tried {
+        _ if fork::generation() != process => return Ok(Waited::Interrupted),
         Ok(Some(got)) => return Ok(Waited::Done(got)),
         Ok(None) if known.is_some() => None,
         Ok(None) => Some(Event::Missed),
@@ -69,9 +70,6 @@ pub(crate) fn wait_for<G: Goal>(goal: &mut G, wait: &Wait<'_>, at: &Place<'_, G>
         Err(error) if error.kind() != ErrorKind::Unknown => return Err(error),
         Err(_) => Some(Event::Failed),
     };
-    if fork::generation() != process {
-        return Ok(Waited::Interrupted);
-    }
     goal.will_wait();
     let queue_key = at.key.waiters();
     let identity = at.client.identity()?;
@@ -188,6 +186,8 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
             }
             match step {
                 Step::Try => match self.goal.attempt(self.plan.is_called(), enough) {
+                    // A child that a callback made in the middle of it.
+                    _ if fork::generation() != self.process => {}
                     Ok(Some(mut got)) => {
                         let queued = self.plan.is_queued();
                         if queued && self.heard.is_none() {

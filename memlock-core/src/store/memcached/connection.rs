@@ -16,6 +16,7 @@ use super::handshake::{Handshake, Introduction, REQUEST, ServerTime};
 use super::{Settings, codec};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fork;
 use crate::store::{Failure, Incarnation, Op, Reply};
 
 /// The longest reply line that is read before the server is given up.
@@ -139,7 +140,12 @@ impl Connection {
         }
         if !self.output.is_empty() {
             self.write_out()?;
+            let process = fork::generation();
             meanwhile();
+            // A child that a callback made there must not read its parent's replies.
+            if fork::generation() != process {
+                return Err(Failure { error: fork::astray(), sent: false });
+            }
         }
         let mut opaque = first_opaque;
         let mut patience = Patience::default();

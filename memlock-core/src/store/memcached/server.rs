@@ -9,7 +9,7 @@ use super::connection::Connection;
 use super::handshake::ServerTime;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
-use crate::fork::ForkLocal;
+use crate::fork::{self, ForkLocal};
 use crate::store::{Address, Failure, Incarnation, Op, Reply};
 
 /// For how long a server counts as silent after a request that it did not answer. It must cover the
@@ -103,7 +103,7 @@ impl Server {
             Ok(replies) => return Ok(replies),
             Err(failure) => failure,
         };
-        if was_pooled && !failure.sent && failure.error.is_outage() {
+        if was_pooled && !failure.sent && failure.error.is_outage() && !fork::is_astray() {
             let epoch = self.idle().epoch;
             return self.attempt(None, epoch, ops, meanwhile);
         }
@@ -117,6 +117,7 @@ impl Server {
         ops: &[Op<'_>],
         meanwhile: &dyn Fn(),
     ) -> std::result::Result<Vec<Reply>, Failure> {
+        let process = fork::generation();
         let began = pooled.as_ref().map_or_else(|| self.clock.now(), |pooled| pooled.last_used());
         let name = |mut failure: Failure| {
             failure.error = failure.error.during(format_args!("memcached at {}", self.name));
@@ -137,6 +138,10 @@ impl Server {
         // Whoever listens may take its time, and what is asked may not have it: a lease that is to be renewed.
         if let Some(before) = dialled {
             self.note_contact(before, connection.incarnation());
+        }
+        // It may have forked, too: the connection is the parent's.
+        if fork::generation() != process {
+            return Err(Failure { error: fork::astray(), sent: false });
         }
         match ended {
             Ok(replies) => {

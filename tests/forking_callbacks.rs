@@ -1,0 +1,167 @@
+//! Callbacks that fork: their children return from them into the middle of a call of the parent's.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use log::{Log, Metadata, Record};
+use memlock_core::{Client, ErrorKind, Extension, Insertion, Keep, Notice, Release};
+use memlock_tests::server::Memcached;
+
+const LEASE: Duration = Duration::from_secs(30);
+const SECOND: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(20);
+/// What a child ends with that found everything as it should be.
+const RIGHT: i32 = 7;
+
+thread_local! {
+    /// Whether this thread forks at the next message that tells of a connection, and what came of it.
+    static FORKS: Cell<bool> = const { Cell::new(false) };
+    static CHILD: Cell<Option<i32>> = const { Cell::new(None) };
+}
+
+/// Forks when a connection is told of: the call has been answered by then.
+struct Forker;
+
+impl Log for Forker {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if record.args().to_string().starts_with("Connected") && FORKS.replace(false) {
+            CHILD.set(Some(fork()));
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+fn fork() -> i32 {
+    // SAFETY: the child goes on in this thread alone, and ends by `_exit`.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
+    child
+}
+
+fn end(is_right: bool) -> ! {
+    // SAFETY: ends the child without running the test harness's destructors.
+    unsafe { libc::_exit(if is_right { RIGHT } else { 1 }) }
+}
+
+/// Waits for the child's end. Gives its status.
+fn status(child: i32) -> i32 {
+    let (mut status, began) = (0, Instant::now());
+    // SAFETY: waits for the child that was made above.
+    while unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } != child {
+        if began.elapsed() > PATIENCE {
+            // SAFETY: it is a child of ours that has not been waited for yet.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+            panic!("the child has not ended by itself");
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(libc::WIFEXITED(status), "the child was killed: {status:#x}");
+    libc::WEXITSTATUS(status)
+}
+
+/// Makes a call that dials, and forks while that is told. In the child it must have come to nothing,
+/// while calls of its own work. Gives what the parent was answered.
+fn forking<T>(client: &Client, call: impl FnOnce() -> T, is_nothing: impl FnOnce(&T) -> bool) -> T {
+    FORKS.set(true);
+    let answer = call();
+    let child = CHILD.take().unwrap();
+    if child == 0 {
+        let nothing = is_nothing(&answer);
+        drop(answer);
+        // Its waits may have been closed.
+        let own = client.distinct_list("of the child").unwrap().set_up(LEASE);
+        end(nothing && own.is_ok());
+    }
+    assert_eq!(status(child), RIGHT, "what the child found");
+    answer
+}
+
+fn is_interrupted<T>(answer: &memlock_core::Result<T>) -> bool {
+    answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Interrupted)
+}
+
+fn is_none<T>(answer: &memlock_core::Result<Option<T>>) -> bool {
+    matches!(answer, Ok(None))
+}
+
+#[test]
+fn a_child_that_returns_into_a_call_gets_nothing_that_is_its_parents() {
+    static FORKER: Forker = Forker;
+    log::set_logger(&FORKER).unwrap();
+    log::set_max_level(log::LevelFilter::Trace);
+    let server = Memcached::start();
+    let connect = || Client::connect(&server.url()).unwrap();
+    let client = connect();
+    let mutex = client.mutex("m", LEASE).unwrap();
+    let mut lock = forking(&client, || mutex.try_lock(), is_none).unwrap().unwrap();
+    assert!(lock.check().unwrap(), "the child has taken it off");
+
+    // With new connections each time, since these were closed.
+    client.close();
+    let extend = || lock.extend(LEASE);
+    let extended = forking(&client, extend, is_interrupted);
+    assert_eq!(extended.unwrap(), Extension::Extended);
+    client.close();
+    let unlock = || lock.unlock();
+    let unlocked = forking(&client, unlock, is_interrupted);
+    assert_eq!(unlocked.unwrap(), Release::Released);
+
+    let client = connect();
+    let semaphore = client.semaphore("s", 1, LEASE).unwrap();
+    let mut permit = forking(&client, || semaphore.try_acquire(), is_none).unwrap().unwrap();
+    assert!(permit.check().unwrap(), "the child has given it back");
+    client.close();
+    let release = || permit.release();
+    let released = forking(&client, release, is_interrupted);
+    assert_eq!(released.unwrap(), Release::Released);
+    assert_eq!(semaphore.status().unwrap().unwrap().available, 1);
+
+    assert!(connect().counter("c").unwrap().set_up(5).unwrap());
+    let client = connect();
+    let counter = client.counter("c").unwrap();
+    assert!(forking(&client, || counter.try_acquire(), |taken| matches!(taken, Ok(false))).unwrap());
+    assert_eq!(counter.available().unwrap(), Some(4), "taken once");
+
+    let mut list = connect().distinct_list("l").unwrap();
+    let _ = list.set_up(LEASE).unwrap();
+    let client = connect();
+    let mut list = client.distinct_list("l").unwrap();
+    let inserted = forking(&client, || list.insert("k"), is_interrupted).unwrap();
+    assert!(matches!(inserted, Some(Insertion::First(_))), "{inserted:?}");
+}
+
+#[test]
+fn a_child_of_what_is_told_of_a_loss_keeps_nothing() {
+    let server = Memcached::start();
+    let client = Client::connect(&server.url()).unwrap();
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    static CHILD_OF_KEEPER: AtomicI32 = AtomicI32::new(-1);
+    let tell = |notice| {
+        if matches!(notice, Notice::Lost(_)) {
+            CHILD_OF_KEEPER.store(fork(), Ordering::SeqCst);
+            TOLD.store(true, Ordering::SeqCst);
+        }
+    };
+    let kept = |name: &str, keep| client.mutex(name, SECOND).unwrap().lock().unwrap().keep(keep).unwrap();
+    let lost = kept("lost", Keep { max_hold: None, tell: Some(Box::new(tell)) });
+    let held = kept("held", Keep::default());
+    server.plain().set("lock:lost", "another's", 0);
+    assert!(!lost.check().unwrap());
+    let began = Instant::now();
+    while !TOLD.load(Ordering::SeqCst) {
+        assert!(began.elapsed() < PATIENCE, "nothing is told");
+        thread::sleep(Duration::from_millis(1));
+    }
+    // The keeper was the child's only thread: it ends with it.
+    assert_eq!(status(CHILD_OF_KEEPER.load(Ordering::SeqCst)), 0);
+    thread::sleep(3 * SECOND);
+    assert!(held.check().unwrap(), "the parent keeps what it holds");
+}
