@@ -270,6 +270,15 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
                     let rung = early.or_else(|| self.heard_if_unreachable());
                     self.tell(Event::Joined { before, lock });
                     self.rung(rung);
+                    // A waiter that was woken in vain, and stands behind one that has come to be the
+                    // first meanwhile, relies on nobody to wake that one.
+                    if front
+                        && before > 0
+                        && self.goal.is_shared()
+                        && let Some(room) = self.goal.room(&reply)
+                    {
+                        self.wake_first(room, &[]);
+                    }
                 }
                 Err(error) => self.fail(error)?,
             },
@@ -409,15 +418,20 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
 
     /// Rings the next one in our place; or as many as have room, who may all have stood behind us.
     fn pass_on(&self, room: Room) {
+        self.wake_first(room, &self.ids);
+    }
+
+    /// Wakes the first waiters for whom there is room, and takes our own lines off by these ids.
+    fn wake_first(&self, room: Room, ours: &[WaitId]) {
         if let Ok(Some(queue)) = self.at.client.get(self.at.route, self.queue.key) {
             let waker = Waker {
                 reserver: self.goal.reserver(),
                 ..Waker::new(self.at.client, self.at.hall, self.at.key)
             };
             if room.shared {
-                self.queue.hand_on_all(queue, room.permits, room.permits, &self.ids, &waker);
+                self.queue.hand_on_all(queue, room.permits, room.permits, ours, &waker);
             } else {
-                self.queue.hand_on(queue, room, &self.ids, &waker);
+                self.queue.hand_on(queue, room, ours, &waker);
             }
         }
     }
