@@ -278,7 +278,8 @@ typedef struct memlock_insertion {
  * It is called on the keeper's thread, a thread of memlock's in which no signal handler runs, but that of a
  * crash in it, and which renews nothing of the same client until it returns: so it must not wait or work for
  * long, and no C++ exception may leave it. It may call every function of memlock, also for the handle that it
- * is about, and may even give that back. Programs and threads that it starts have the same signals blocked, and
+ * is about, and may even give that back, while another thread is in memlock_lock_check() or
+ * memlock_lock_wait_lost() for it, too (or their like for permits); no call may begin afterwards. Programs and threads that it starts have the same signals blocked, and
  * SIGTERM would not end them: whoever starts some restores the mask first, by pthread_sigmask().
  */
 typedef void (*memlock_keep_told)(int what, int64_t left_ms, void *arg);
@@ -965,9 +966,11 @@ int memlock_lock_lost(const struct memlock_lock *lock,
  * cancels it.
  *
  * # Safety
- * `lock` is NULL or a lock that is held, and not given back before this call ends; `why` is NULL or writable.
+ * `lock` is NULL or a lock that is held, and not given back before this call ends, unless by its callback; `why` is NULL or writable.
  */
-int memlock_lock_wait_lost(const struct memlock_lock *lock, int64_t wait_ms, int *why);
+int memlock_lock_wait_lost(const struct memlock_lock *lock,
+                           int64_t wait_ms,
+                           int *why);
 
 /**
  * How long the lock is certainly ours yet, in milliseconds; 0 when it is not. No I/O.
@@ -1275,10 +1278,12 @@ int memlock_permit_lost(const struct memlock_permit *permit, int *why);
  * cancels it.
  *
  * # Safety
- * `permit` is NULL or permits that are held, and not given back before this call ends; `why` is NULL or
+ * `permit` is NULL or permits that are held, and not given back before this call ends, unless by its callback; `why` is NULL or
  * writable.
  */
-int memlock_permit_wait_lost(const struct memlock_permit *permit, int64_t wait_ms, int *why);
+int memlock_permit_wait_lost(const struct memlock_permit *permit,
+                             int64_t wait_ms,
+                             int *why);
 
 /**
  * How long the permits are certainly ours yet, in milliseconds; 0 when they are not. No I/O.

@@ -397,7 +397,7 @@ impl Kept {
     }
 
     /// Lets go without waiting for the server: see [`Lock::abandon`].
-    pub fn abandon(self) {
+    pub fn abandon(&self) {
         self.hold.abandon();
     }
 }

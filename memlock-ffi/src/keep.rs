@@ -29,7 +29,8 @@ pub const MEMLOCK_LOST_MAX_HOLD: c_int = 4;
 /// It is called on the keeper's thread, a thread of memlock's in which no signal handler runs, but that of a
 /// crash in it, and which renews nothing of the same client until it returns: so it must not wait or work for
 /// long, and no C++ exception may leave it. It may call every function of memlock, also for the handle that it
-/// is about, and may even give that back. Programs and threads that it starts have the same signals blocked, and
+/// is about, and may even give that back, while another thread is in memlock_lock_check() or
+/// memlock_lock_wait_lost() for it, too (or their like for permits); no call may begin afterwards. Programs and threads that it starts have the same signals blocked, and
 /// SIGTERM would not end them: whoever starts some restores the mask first, by pthread_sigmask().
 pub type memlock_keep_told = Option<unsafe extern "C" fn(what: c_int, left_ms: i64, arg: *mut c_void)>;
 
@@ -128,7 +129,8 @@ pub(crate) struct Hold<L> {
 
 enum State<L> {
     Plain(L),
-    Kept(Kept, Option<Arc<Told>>),
+    /// Shared with the calls that look at it: one that finds it lost may have the callback give the handle back meanwhile.
+    Kept(Arc<Kept>, Option<Arc<Told>>),
     /// It was to be kept, and could not be.
     Released,
 }
@@ -199,7 +201,7 @@ impl<L: Leased> Hold<L> {
         let told = callback.map(|function| Arc::new(Told::new(function, arg)));
         let tell = told.clone().map(|told| Box::new(move |notice| told.tell(notice)) as _);
         let kept = leased.keep(Keep { max_hold, tell })?;
-        self.state = State::Kept(kept, told.clone());
+        self.state = State::Kept(Arc::new(kept), told.clone());
         // From now on the callback finds its handle as it is to be, and may give it back: so nothing of it is used here any more.
         if let Some(told) = told {
             told.begin();
@@ -262,42 +264,50 @@ impl<L: Leased> Hold<L> {
         }
     }
 
+    /// Nothing of the handle is used any more once the server is asked: see [`State::Kept`].
     pub(crate) fn check(&self) -> Result<Report> {
-        let there = match &self.state {
-            _ if !self.is_ours() => return Ok(self.report(Answer::NotHeld)),
-            State::Plain(leased) => leased.check()?,
-            State::Kept(kept, _) => kept.check()?,
-            State::Released => return Ok(self.report(Answer::NotHeld)),
-        };
-        Ok(self.report(if there { Answer::Ok } else { Answer::Lost }))
+        let says = |there| if there { Answer::Ok } else { Answer::Lost };
+        match &self.state {
+            _ if !self.is_ours() => Ok(self.report(Answer::NotHeld)),
+            State::Plain(leased) => Ok(leased.report(says(leased.check()?))),
+            State::Kept(kept, _) => {
+                let kept = kept.clone();
+                Ok(kept.report(says(kept.check()?)))
+            }
+            State::Released => Ok(self.report(Answer::NotHeld)),
+        }
     }
 
-    /// Why it was lost, or the ordinary "no".
-    pub(crate) fn lost(&self) -> std::result::Result<c_int, Answer> {
-        let loss = match &self.state {
-            _ if !self.is_ours() => return Err(Answer::NotHeld),
-            State::Plain(leased) => leased.remaining().is_zero().then_some(Loss::Expired),
-            State::Kept(kept, _) => kept.lost(),
-            State::Released => return Err(Answer::NotHeld),
-        };
-        loss.map(number).ok_or(Answer::Ok)
-    }
-
-    /// Waits until it is lost, for at most so long.
-    pub(crate) fn wait_lost(&self, limit: Option<Duration>) -> std::result::Result<c_int, Answer> {
+    /// Waits until it is lost, for at most so long, and tells why it was. As in [`Hold::check`], nothing of the handle is
+    /// used meanwhile.
+    pub(crate) fn wait_lost(&self, limit: Option<Duration>) -> (Option<Loss>, Report) {
         let end = limit.and_then(|limit| Instant::now().checked_add(limit));
-        loop {
-            match self.lost() {
-                Err(Answer::Ok) => {}
-                ended => return ended,
+        let left = || end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+        let in_time = if limit.is_some_and(|limit| limit.is_zero()) { Answer::Ok } else { Answer::TimedOut };
+        match &self.state {
+            _ if !self.is_ours() => (None, self.report(Answer::NotHeld)),
+            State::Released => (None, self.report(Answer::NotHeld)),
+            State::Plain(leased) => {
+                while !left().min(leased.remaining()).is_zero() {
+                    thread::sleep(left().min(leased.remaining()));
+                }
+                let loss = leased.remaining().is_zero().then_some(Loss::Expired);
+                (loss, leased.report(loss.map_or(in_time, |_| Answer::Lost)))
             }
-            let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
-                return Err(Answer::TimedOut);
-            }
-            match &self.state {
-                State::Kept(kept, _) => _ = kept.wait_lost(left),
-                _ => thread::sleep(left.min(self.remaining())),
+            State::Kept(kept, _) => {
+                let kept = kept.clone();
+                let mut loss = kept.wait_lost(left());
+                let is_held = loss.is_some() || kept.is_held();
+                if !is_held {
+                    loss = kept.lost();
+                }
+                let answer = match loss {
+                    Some(_) => Answer::Lost,
+                    None if is_held => in_time,
+                    // The callback has given it back.
+                    None => Answer::NotHeld,
+                };
+                (loss, kept.report(answer))
             }
         }
     }
@@ -307,7 +317,7 @@ impl<L: Leased> Hold<L> {
     }
 }
 
-fn number(loss: Loss) -> c_int {
+pub(crate) fn number(loss: Loss) -> c_int {
     match loss {
         Loss::Expired => MEMLOCK_LOST_EXPIRED,
         Loss::Gone => MEMLOCK_LOST_GONE,

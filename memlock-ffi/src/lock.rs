@@ -10,7 +10,7 @@ use crate::boundary::{
     to_millis,
 };
 use crate::client::memlock_client;
-use crate::keep::{Hold, memlock_keep_told};
+use crate::keep::{Hold, memlock_keep_told, number};
 use crate::wait::memlock_wait;
 
 /// A mutex that is held. Use it from one thread at a time; reading its fence and its remaining time is allowed
@@ -239,7 +239,7 @@ pub unsafe extern "C-unwind" fn memlock_lock_lost(lock: *const memlock_lock, why
 /// cancels it.
 ///
 /// # Safety
-/// `lock` is NULL or a lock that is held, and not given back before this call ends; `why` is NULL or writable.
+/// `lock` is NULL or a lock that is held, and not given back before this call ends, unless by its callback; `why` is NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_lock_wait_lost(
     lock: *const memlock_lock,
@@ -249,18 +249,12 @@ pub unsafe extern "C-unwind" fn memlock_lock_wait_lost(
     enter(|| {
         // SAFETY: the caller's promise.
         let lock = unsafe { lent(lock, "lock") }?;
-        let found = match wait_ms {
-            0 => lock.hold.lost(),
-            _ => lock.hold.wait_lost(span(wait_ms)?),
-        };
-        match found {
-            Ok(loss) => {
-                // SAFETY: the caller's promise.
-                unsafe { put(why, loss, "why") }?;
-                Ok(lock.hold.report(Answer::Lost))
-            }
-            Err(answer) => Ok(lock.hold.report(answer)),
+        let (loss, report) = lock.hold.wait_lost(span(wait_ms)?);
+        if let Some(loss) = loss {
+            // SAFETY: the caller's promise.
+            unsafe { put(why, number(loss), "why") }?;
         }
+        Ok(report)
     })
 }
 

@@ -4,6 +4,7 @@
 
 #include "freeze.h"
 #include "plain.h"
+#include "queue.h"
 
 static void a_lock_is_kept_beyond_its_lease(void) {
     struct told told = {0};
@@ -153,10 +154,23 @@ static void danger_comes_before_the_loss_and_each_once(void) {
     memlock_client_close(impatient);
 }
 
+static struct watcher {
+    struct queue_thread self;
+    memlock_lock *lock;
+    int why;
+} watcher;
+
+static void *wait_for_the_loss(void *arg) {
+    (void)arg;
+    queue_here(&watcher.self);
+    return (void *)(intptr_t)memlock_lock_wait_lost(watcher.lock, -1, &watcher.why);
+}
+
 static void give_back(int what, int64_t left_ms, void *arg) {
     struct told *told = arg;
     if (told->lock == NULL) FAIL("told of a handle that was given back: %d", what);
     CHECK(what != MEMLOCK_DANGER || left_ms > 0);
+    if (what == MEMLOCK_DANGER) EVENTUALLY(queue_is_in(SYS_futex, &watcher.self));
     CHECK(memlock_lock_is_held(told->lock) == (what == MEMLOCK_DANGER));
     memlock_lock *lock = told->lock;
     told->lock = NULL;
@@ -166,19 +180,27 @@ static void give_back(int what, int64_t left_ms, void *arg) {
     told->count++;
 }
 
+/* Also while other threads look at it. */
 static void a_callback_may_give_back_what_it_is_told_of(void) {
     struct told danger = {.answer = -100}, loss = {.answer = -100};
-    danger.lock = locked("callback", LEASE_MS);
+    watcher = (struct watcher){.lock = danger.lock = locked("callback", LEASE_MS)};
     ANSWERS(MEMLOCK_OK, memlock_lock_keep(danger.lock, 1, give_back, &danger));
+    watcher.self.thread = check_start(wait_for_the_loss, NULL);
     EVENTUALLY(danger.count == 1);
     ANSWERS(MEMLOCK_OK, (int)danger.answer);
+    ANSWERS(MEMLOCK_NOT_HELD, (int)(intptr_t)check_join(watcher.self.thread));
     CHECK(!plain_has("lock:callback"));
-    loss.lock = locked("callback", 30000);
+
+    watcher = (struct watcher){.lock = loss.lock = locked("callback", 30000)};
     ANSWERS(MEMLOCK_OK, memlock_lock_keep(loss.lock, -1, give_back, &loss));
+    watcher.self.thread = check_start(wait_for_the_loss, NULL);
+    EVENTUALLY(queue_is_in(SYS_futex, &watcher.self));
     CHECK(plain_delete("lock:callback"));
-    ANSWERS(MEMLOCK_LOST, memlock_lock_check(loss.lock));
+    ANSWERS(MEMLOCK_LOST, memlock_lock_check(watcher.lock));
     EVENTUALLY(loss.count == 1);
     ANSWERS(MEMLOCK_LOST, (int)loss.answer);
+    ANSWERS(MEMLOCK_LOST, (int)(intptr_t)check_join(watcher.self.thread));
+    CHECK(watcher.why == MEMLOCK_LOST_GONE);
 }
 
 static void take_time(int what, int64_t left_ms, void *arg) {

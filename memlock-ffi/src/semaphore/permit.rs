@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use memlock_core::{Answer, Permit};
 
 use crate::boundary::{enter, lent, lent_mut, put, quietly, span, take_back, to_millis};
-use crate::keep::{Hold, memlock_keep_told};
+use crate::keep::{Hold, memlock_keep_told, number};
 
 /// One or several permits of a semaphore that are held. Use it from one thread at a time; reading its remaining
 /// time and its count is allowed from several, and more when they are kept: see memlock_permit_keep().
@@ -149,7 +149,7 @@ pub unsafe extern "C-unwind" fn memlock_permit_lost(permit: *const memlock_permi
 /// cancels it.
 ///
 /// # Safety
-/// `permit` is NULL or permits that are held, and not given back before this call ends; `why` is NULL or
+/// `permit` is NULL or permits that are held, and not given back before this call ends, unless by its callback; `why` is NULL or
 /// writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_permit_wait_lost(
@@ -160,18 +160,12 @@ pub unsafe extern "C-unwind" fn memlock_permit_wait_lost(
     enter(|| {
         // SAFETY: the caller's promise.
         let permit = unsafe { lent(permit, "permit") }?;
-        let found = match wait_ms {
-            0 => permit.hold.lost(),
-            _ => permit.hold.wait_lost(span(wait_ms)?),
-        };
-        match found {
-            Ok(loss) => {
-                // SAFETY: the caller's promise.
-                unsafe { put(why, loss, "why") }?;
-                Ok(permit.hold.report(Answer::Lost))
-            }
-            Err(answer) => Ok(permit.hold.report(answer)),
+        let (loss, report) = permit.hold.wait_lost(span(wait_ms)?);
+        if let Some(loss) = loss {
+            // SAFETY: the caller's promise.
+            unsafe { put(why, number(loss), "why") }?;
         }
+        Ok(report)
     })
 }
 
