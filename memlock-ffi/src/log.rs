@@ -43,7 +43,9 @@ pub const MEMLOCK_LOG_TRACE: c_int = 5;
 /// once. What that thread was doing goes on when it returns: so it should be brief, no C++ exception may leave
 /// it, and it must not longjmp() out. It may call every function of memlock, memlock_log_set() too, but must not
 /// use the lock, permit, list or walk that was given to the call that logs, nor wait for what that call holds or
-/// waits for. What memlock would log of what the callback does is not told.
+/// waits for. Nor should it wait for permits: other threads that use the same semaphore may have to wait as long.
+/// What memlock would log of what the callback does is not told. If it forks, and the child returns from it, the
+/// call answers MEMLOCK_INTERRUPTED there, or as if nothing were held.
 pub type memlock_log_told =
     Option<unsafe extern "C" fn(level: c_int, part: *const c_char, message: *const c_char, arg: *mut c_void)>;
 
