@@ -24,6 +24,10 @@ pub const MAX_LEASE: Duration = Duration::from_secs(366 * 24 * 3600);
 /// die.
 pub(crate) const CLOCK_ERROR: Duration = Duration::from_secs(2);
 
+/// When an answer took longer than this, the server may have been stopped, and its once-a-second clock may have stood still
+/// meanwhile, also while it stored an item of ours. We then ask it how long the item really lives.
+pub(crate) const SUSPICIOUS_DELAY: Duration = Duration::from_millis(50);
+
 /// How late the timer may be by which the server's clock ticks.
 pub(crate) const TICK_LATENESS: Duration = Duration::from_millis(10);
 
@@ -103,6 +107,25 @@ impl Lease {
     pub fn deadline(self, sent: Moment) -> Moment {
         sent + (self.0 - TICK_LATENESS)
     }
+}
+
+/// Until when a server certainly keeps what it said, in reply to a look, to keep for so many of its seconds.
+///
+/// A reply that takes too long may come from a server that stood still, and its clock with it, since a time that is not known: then
+/// `None`, and it is to be asked again. `first`: when that look left. Since its reply the server ran, so its clock has stood still for no longer
+/// than from then on.
+pub(crate) fn kept_until(
+    left: Duration,
+    sent: Moment,
+    came: Moment,
+    first: Option<Moment>,
+) -> Option<Moment> {
+    let stood = match (came.since(sent) > SUSPICIOUS_DELAY, first) {
+        (false, _) => Duration::ZERO,
+        (true, Some(first)) => came.since(first),
+        (true, None) => return None,
+    };
+    Some(sent + left.saturating_sub(CLOCK_ERROR + stood))
 }
 
 #[cfg(test)]

@@ -59,10 +59,6 @@ const KIND: &str = "lock";
 /// How often a step is taken anew because the lock's version was found to be another.
 const ROUNDS: usize = 10;
 
-/// When a grant took longer than this, the server may have been stopped, and its once-a-second clock may
-/// have stood still while it stored our item. We then ask it how long the item really lives.
-const SUSPICIOUS_DELAY: Duration = Duration::from_millis(50);
-
 /// A mutex by its name. It can be used from any number of threads at once; each call to `lock` competes
 /// with every other, in this process and elsewhere. It is not re-entrant.
 #[derive(Clone, Debug)]

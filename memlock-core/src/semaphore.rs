@@ -315,6 +315,15 @@ impl Semaphore {
         }
     }
 
+    /// Reads it for a holder who is to know for how long the server certainly keeps what it holds: see [`lease::kept_until`](crate::lease::kept_until).
+    fn look_closely(&self) -> Result<Option<Seen>> {
+        let seen = self.look()?;
+        let Some(first) = seen.as_ref().filter(|seen| seen.is_slow()).map(|seen| seen.sent) else {
+            return Ok(seen);
+        };
+        Ok(self.look()?.map(|seen| Seen { first: Some(first), ..seen }))
+    }
+
     fn is_long_since(&self, sent: Moment) -> bool {
         self.client.clock().now().since(sent) > SLOW_LOOK
     }

@@ -8,14 +8,16 @@ static const pid_t nobody = 0;
 static _Atomic pid_t told;
 static _Atomic bool stay, inside;
 
-static int fails(void) {
+static int try_lock(void) {
     memlock_client *dead;
     memlock_lock *lock;
     ANSWERS(MEMLOCK_OK, memlock_client_open("memcached://127.0.0.1:1", &dead));
-    ANSWERS(MEMLOCK_UNREACHABLE, memlock_mutex_lock(dead, "dead", 1000, 0, &lock));
+    const int answer = memlock_mutex_lock(dead, "dead", 1000, 0, &lock);
     memlock_client_close(dead);
-    return 0;
+    return answer;
 }
+
+static void fails(void) { ANSWERS(MEMLOCK_UNREACHABLE, try_lock()); }
 
 static void hear(int level, const char *part, const char *message, void *arg) {
     (void)level, (void)part, (void)message, (void)arg;
@@ -76,9 +78,11 @@ static void fork_inside(int level, const char *part, const char *message, void *
 static void a_callback_may_fork(void) {
     pid_t child = -1;
     ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_INFO, fork_inside, &child));
-    fails();
+    const int answer = try_lock();
     if (child == 0) {
         alarm(30);
+        /* The call is its parent's. */
+        ANSWERS(MEMLOCK_INTERRUPTED, answer);
         ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_INFO, hear_too, NULL));
         told = nobody;
         fails();
@@ -86,6 +90,7 @@ static void a_callback_may_fork(void) {
         ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_OFF, NULL, NULL));
         _exit(7);
     }
+    ANSWERS(MEMLOCK_UNREACHABLE, answer);
     ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_OFF, NULL, NULL));
     ends_with_7(child);
 }

@@ -13,8 +13,8 @@ use crate::flaw::{self, Flaw};
 use crate::fork;
 use crate::store::{Failure, Op};
 
-/// How many packets a server is sent in one round at most: two, and two more where it answers slowly.
-const PASSES: usize = 4;
+/// How many packets a server is sent in one round at most: two, and three more where it answers slowly.
+const PASSES: usize = 5;
 /// For how long the packets of a server that refuses some of them are halved in one round: what others keep is not renewed meanwhile.
 const HALVING: Duration = Duration::from_millis(250);
 

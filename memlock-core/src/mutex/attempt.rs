@@ -4,12 +4,12 @@ use std::cell::Cell;
 
 use super::lock::{Grant, Turn};
 use super::reserve::{Reservations, Reserver};
-use super::{Lock, Mutex, SUSPICIOUS_DELAY};
+use super::{Lock, Mutex};
 use crate::client::ATTEMPTS;
 use crate::clock::Moment;
 use crate::error::{Error, Result};
 use crate::flaw::{self, Flaw};
-use crate::lease::Lease;
+use crate::lease::{Lease, SUSPICIOUS_DELAY};
 use crate::owner::{OwnerRecord, RINGS, Token, is_ours};
 use crate::report::SeenHolder;
 use crate::store::{Op, Reply, Version};

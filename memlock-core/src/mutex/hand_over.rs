@@ -5,11 +5,12 @@
 
 use std::time::Duration;
 
+use super::Lock;
 use super::attempt::Ask;
 use super::lock::{Grant, Turn};
 use super::settle::{Heir, Settled, Step};
-use super::{Lock, SUSPICIOUS_DELAY};
 use crate::error::{ErrorKind, Result};
+use crate::lease::SUSPICIOUS_DELAY;
 use crate::owner::RINGS;
 use crate::wait::Stood;
 

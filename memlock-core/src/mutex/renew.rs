@@ -1,9 +1,11 @@
 //! Renewing a lock by its keeper: the same steps as [`Lock::extend`], one reply at a time, so that many go in one packet.
 
-use super::{Lock, SUSPICIOUS_DELAY};
+use std::time::Duration;
+
+use super::Lock;
 use crate::clock::Moment;
 use crate::flaw::{self, Flaw};
-use crate::lease::{CLOCK_ERROR, Lease};
+use crate::lease::{Lease, SUSPICIOUS_DELAY, kept_until};
 use crate::name::Key;
 use crate::owner::{OwnerRecord, RINGS, Token, is_ours};
 use crate::store::{Op, Reply, Route, Version};
@@ -26,8 +28,12 @@ enum Step {
     Swap,
     /// The version may be another.
     Read,
-    /// It was renewed, but so slowly that the server may have stood still: to be believed as far as it says.
-    Believe(Moment),
+    /// It was renewed, but so slowly that the server may have stood still: to be believed as far as it says. `first`: when a look at that
+    /// left which was as slow.
+    Believe {
+        deadline: Moment,
+        first: Option<Moment>,
+    },
 }
 
 /// What came of a step.
@@ -48,7 +54,7 @@ impl Renewal {
                 Op::Add { key, value, ttl: lease.ttl() }
             }
             Step::Swap => Op::Swap { key, version: *version, value, ttl: lease.ttl() },
-            Step::Read | Step::Believe(_) => Op::Get { key },
+            Step::Read | Step::Believe { .. } => Op::Get { key },
         }
     }
 
@@ -71,7 +77,7 @@ impl Renewal {
                 if came.since(sent) <= SUSPICIOUS_DELAY || flaw::has(Flaw::BelieveSlowRenewals) {
                     return until(deadline, self);
                 }
-                self.step = Step::Believe(deadline);
+                self.step = Step::Believe { deadline, first: None };
                 Renewed::NotYet
             }
             (Step::Swap, Reply::Missing) if flaw::has(Flaw::KeepPutsBack) => {
@@ -94,10 +100,15 @@ impl Renewal {
                 self.step = Step::Swap;
                 Renewed::NotYet
             }
-            (Step::Believe(deadline), Reply::Value(item)) if is_ours(&item.value, self.token) => {
+            (Step::Believe { deadline, first }, Reply::Value(item)) if is_ours(&item.value, self.token) => {
                 self.version = item.version;
-                let kept = item.remaining.map_or(deadline, |left| sent + left.saturating_sub(CLOCK_ERROR));
-                until(deadline.min(kept), self)
+                match kept_until(item.remaining.unwrap_or(Duration::MAX), sent, came, first) {
+                    Some(kept) => until(deadline.min(kept), self),
+                    None => {
+                        self.step = Step::Believe { deadline, first: Some(sent) };
+                        Renewed::NotYet
+                    }
+                }
             }
             _ => Renewed::Gone,
         }

@@ -3,12 +3,12 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use super::{Lock, ROUNDS, SUSPICIOUS_DELAY};
+use super::{Lock, ROUNDS};
 use crate::client::ATTEMPTS;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::flaw::{self, Flaw};
-use crate::lease::{CLOCK_ERROR, Lease};
+use crate::lease::{Lease, SUSPICIOUS_DELAY, kept_until};
 use crate::owner::{OwnerRecord, RINGS, Token, is_ours};
 use crate::store::{Item, Op, Reply, Version};
 
@@ -182,14 +182,21 @@ impl Lock {
 
     /// After a suspiciously slow grant: counts on no more than the server will keep the item for.
     pub(super) fn believe_the_server(&mut self) -> Result<()> {
-        let sent = self.client.clock().now();
-        let seen = self.client.get(self.route, &self.key)?;
-        let kept = match seen.filter(|item| is_ours(&item.value, self.token)) {
-            Some(item) => item.remaining.unwrap_or(Duration::MAX),
-            None => Duration::ZERO,
+        let clock = self.client.clock();
+        let mut first = None;
+        let kept = loop {
+            let sent = clock.now();
+            let seen = self.client.get(self.route, &self.key)?;
+            let left = match seen.filter(|item| is_ours(&item.value, self.token)) {
+                Some(item) => item.remaining.unwrap_or(Duration::MAX),
+                None => Duration::ZERO,
+            };
+            match kept_until(left, sent, clock.now(), first) {
+                Some(kept) => break kept,
+                None => first = Some(sent),
+            }
         };
-        // The last of the server's seconds may be over in no time.
-        self.deadline = self.deadline.min(sent + kept.saturating_sub(CLOCK_ERROR));
+        self.deadline = self.deadline.min(kept);
         if self.remaining().is_zero() {
             return Err(Error::new(
                 ErrorKind::Unreachable,

@@ -277,7 +277,7 @@ mod tests {
             record.holdings.push(Holding::new(Token::from_bits(token), permits, NOW + 9, "web", 1, 2));
         }
         let version = Version { incarnation: Incarnation { boot: 1, pid: 1 }, cas: 1 };
-        Seen { record, version, now: NOW, sent: moment(50), took: Duration::ZERO }
+        Seen { record, version, now: NOW, sent: moment(50), took: Duration::ZERO, first: None }
     }
 
     fn acquires(token: u128, permits: u32, priority: i64, called: bool) -> Member {

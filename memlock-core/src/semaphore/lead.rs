@@ -270,7 +270,7 @@ impl<'a> Leader<'a> {
         if self.batch.len() == 1 {
             return None;
         }
-        self.semaphore.look().ok().flatten().map(Some)
+        self.semaphore.look_closely().ok().flatten().map(Some)
     }
 
     /// All that was planned has come true. `believed`: see [`Leader::believe`].

@@ -216,7 +216,7 @@ impl Permit {
 
     /// After a suspiciously slow grant: counts on no more than the server's clock leaves.
     pub(super) fn believe_the_server(&mut self) -> Result<()> {
-        let seen = self.semaphore.look()?;
+        let seen = self.semaphore.look_closely()?;
         let now = || self.semaphore.client.clock().now();
         self.believe(seen.map_or_else(now, |seen| seen.keeps_until(self.token)))
     }

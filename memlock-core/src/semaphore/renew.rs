@@ -31,8 +31,10 @@ enum Step {
         seen: Box<Seen>,
         value: Vec<u8>,
     },
-    /// It was written, but reckoned from a clock that may have stood still.
-    Believe,
+    /// It was written, but reckoned from a clock that may have stood still. `first`: when a look at what came of it left, which was slow, too.
+    Believe {
+        first: Option<Moment>,
+    },
 }
 
 /// What came of a step.
@@ -55,7 +57,7 @@ impl Renewals {
                 let ttl = Ttl::Until(seen.record.expires);
                 Op::Put { key, version: Some(seen.version), flags: 0, value, ttl }
             }
-            Step::Look | Step::Believe => Op::Get { key },
+            Step::Look | Step::Believe { .. } => Op::Get { key },
         }
     }
 
@@ -78,7 +80,7 @@ impl Renewals {
                 if !seen.is_slow() {
                     return Renewed::All;
                 }
-                self.step = Step::Believe;
+                self.step = Step::Believe { first: None };
                 Renewed::Gone(Vec::new())
             }
             Step::Put { .. } => {
@@ -97,7 +99,12 @@ impl Renewals {
                         seen.record.held_by(permit.token).is_none() && !flaw::has(Flaw::KeepGonePermits)
                     })
                     .collect();
-                if let Step::Believe = step {
+                if let Step::Believe { first } = step {
+                    if seen.is_slow() && first.is_none() {
+                        self.step = Step::Believe { first: Some(seen.sent) };
+                        return Renewed::Gone(gone.into_iter().map(|permit| permit.token).collect());
+                    }
+                    seen.first = first;
                     self.believe(&seen);
                     if gone.is_empty() {
                         return Renewed::All;
@@ -152,7 +159,7 @@ impl Renewals {
             Outcome::Extended { asks } => {
                 self.permits = settled.renewing;
                 if asks && !flaw::has(Flaw::BelieveSlowRenewals) {
-                    match self.semaphore.look() {
+                    match self.semaphore.look_closely() {
                         Ok(Some(seen)) => self.believe(&seen),
                         Ok(None) => self.permits.clear(),
                         Err(error) => return Err(unsettled(Some(error))),

@@ -6,7 +6,7 @@ use super::record::Record;
 use crate::clock::Moment;
 use crate::error::{Error, Result};
 use crate::flaw::{self, Flaw};
-use crate::lease::{CLOCK_ERROR, DRIFT, Lease, covering};
+use crate::lease::{DRIFT, Lease, SUSPICIOUS_DELAY, covering, kept_until};
 use crate::name::Key;
 use crate::owner::Token;
 use crate::report::SeenHolder;
@@ -37,6 +37,8 @@ pub(crate) struct Seen {
     pub(crate) sent: Moment,
     /// How long the answer took.
     pub(crate) took: Duration,
+    /// When an earlier look left, if that was slow, and this was sent because of it.
+    pub(crate) first: Option<Moment>,
 }
 
 impl Seen {
@@ -49,13 +51,13 @@ impl Seen {
             )));
         };
         let now = record.expires.saturating_sub(remaining.as_secs());
-        Ok(Seen { record, version: item.version, now, sent, took: came.since(sent) })
+        Ok(Seen { record, version: item.version, now, sent, took: came.since(sent), first: None })
     }
 
     /// What we have just written, as it was read afterwards.
     pub(super) fn again(record: Record, item: &Item, sent: Moment, came: Moment) -> Option<Seen> {
         let now = record.expires.saturating_sub(item.remaining?.as_secs());
-        Some(Seen { record, version: item.version, now, sent, took: came.since(sent) })
+        Some(Seen { record, version: item.version, now, sent, took: came.since(sent), first: None })
     }
 
     /// What those are told who cannot have what they want.
@@ -71,7 +73,7 @@ impl Seen {
 
     /// Whether the server took so long to answer that it may have stood still, and its clock with it.
     pub(super) fn is_slow(&self) -> bool {
-        self.took > RECENT
+        self.took > SUSPICIOUS_DELAY
     }
 
     /// Whether it may be written over without another look.
@@ -82,9 +84,8 @@ impl Seen {
     /// Until when the server certainly keeps what this token holds.
     pub(super) fn keeps_until(&self, token: Token) -> Moment {
         let until = self.record.held_by(token).map_or(0, |holding| holding.until);
-        let kept = Duration::from_secs(until.saturating_sub(self.now));
-        // The server's clock may be behind when it is read.
-        self.sent + kept.saturating_sub(CLOCK_ERROR)
+        let left = Duration::from_secs(until.saturating_sub(self.now));
+        kept_until(left, self.sent, self.sent + self.took, self.first).unwrap_or(self.sent)
     }
 
     /// Until which of the server's seconds a lease lasts that is asked for now, and from when its holder is to count it.

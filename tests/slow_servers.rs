@@ -1,0 +1,152 @@
+//! A server that is slow to answer may have stood still, and its clock with it. How long it keeps what it has granted is
+//! asked then; and asked again if that answer is slow, too.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use memlock_core::clock::{Clock, SystemClock};
+use memlock_core::store::memory::Memory;
+use memlock_core::store::{Failure, Op, Reply, Route, Store};
+use memlock_core::{Client, Extension, Keep};
+
+const LEASE: Duration = Duration::from_secs(5);
+/// For what must happen, however slow the machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How one request is answered: after how long; and by how many seconds less than it seemed so far everything is kept.
+type Answer = (Duration, u64);
+
+const PROMPT: Answer = (Duration::ZERO, 0);
+const SLOW: Answer = (Duration::from_millis(100), 0);
+
+/// A store that answers its next requests like this.
+#[derive(Debug)]
+struct Slow {
+    inner: Memory,
+    answers: Mutex<VecDeque<Answer>>,
+}
+
+impl Store for Slow {
+    fn run(&self, route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>, Failure> {
+        let (time, less) = {
+            let mut answers = self.answers.lock().unwrap();
+            let waits_for_a_look = answers.front().is_some_and(|&(_, less)| less > 0);
+            let fits = !waits_for_a_look || matches!(ops, [Op::Get { .. }]);
+            fits.then(|| answers.pop_front()).flatten().unwrap_or(PROMPT)
+        };
+        let mut replies = self.inner.run(route, ops)?;
+        for reply in &mut replies {
+            if let Reply::Value(item) = reply {
+                item.remaining = item.remaining.map(|left| left.saturating_sub(Duration::from_secs(less)));
+            }
+        }
+        thread::sleep(time);
+        Ok(replies)
+    }
+
+    fn time(&self, route: Route) -> Option<u64> {
+        self.inner.time(route)
+    }
+}
+
+struct World {
+    client: Client,
+    other: Client,
+    store: Arc<Slow>,
+}
+
+impl World {
+    fn new() -> World {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let store = Arc::new(Slow { inner: Memory::new(Arc::clone(&clock)), answers: Mutex::default() });
+        let client = || Client::with_store(Arc::clone(&store) as Arc<dyn Store>, Arc::clone(&clock));
+        World { client: client(), other: client(), store }
+    }
+
+    fn answers(&self, answers: &[Answer]) {
+        self.store.answers.lock().unwrap().extend(answers);
+    }
+
+    /// So that what the client knows of the semaphore is of before, and it looks.
+    fn others_use_it(&self) {
+        drop(self.other.semaphore("s", 2, LEASE).unwrap().acquire().unwrap());
+    }
+
+    /// Waits until all answers are on their way.
+    fn is_renewed_anew(&self) {
+        let began = Instant::now();
+        while !self.store.answers.lock().unwrap().is_empty() {
+            assert!(began.elapsed() < PATIENCE, "the server was not asked again");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// What is certainly left of a lease whose end was asked for by two looks, the first of which was answered slowly, and untruly. The server
+/// keeps it for so many of its seconds, of which the last two may be over in no time; or else as long as before.
+fn left(kept: u64, before: Duration, grant: &[Answer], hold: impl Fn(&World, &dyn Fn()) -> Duration) {
+    for (second, stood) in [((Duration::ZERO, 4), 0), ((SLOW.0, 3), 300)] {
+        let world = World::new();
+        // Where it is renewed anew, because little is left of it, that takes its time.
+        let answers = [grant, &[SLOW, second, (PATIENCE / 20, 0)]].concat();
+        let left = hold(&world, &|| world.answers(&answers));
+        assert!(world.store.answers.lock().unwrap().len() <= 1, "the server was not asked again");
+        let longest = Duration::from_millis((kept - 2 - second.1) * 1000 - stood).max(before);
+        assert!(left <= longest, "{left:?} after {second:?}");
+    }
+}
+
+#[test]
+fn a_slow_look_at_a_slow_grant_is_repeated() {
+    left(7, Duration::ZERO, &[SLOW], |world, begin| {
+        let mutex = world.client.mutex("m", LEASE).unwrap();
+        begin();
+        mutex.try_lock().unwrap().unwrap().remaining()
+    });
+    left(8, Duration::ZERO, &[SLOW, PROMPT], |world, begin| {
+        let semaphore = world.client.semaphore("s", 2, LEASE).unwrap();
+        world.others_use_it();
+        begin();
+        semaphore.acquire().unwrap().remaining()
+    });
+}
+
+#[test]
+fn a_slow_look_at_a_slow_extension_is_repeated() {
+    left(7, Duration::ZERO, &[SLOW], |world, begin| {
+        let mut lock = world.client.mutex("m", LEASE).unwrap().lock().unwrap();
+        begin();
+        assert_eq!(lock.extend(LEASE).unwrap(), Extension::Extended);
+        lock.remaining()
+    });
+    left(8, Duration::ZERO, &[SLOW, PROMPT], |world, begin| {
+        let mut permit = world.client.semaphore("s", 2, LEASE).unwrap().acquire().unwrap();
+        world.others_use_it();
+        begin();
+        assert_eq!(permit.extend(LEASE).unwrap(), Extension::Extended);
+        permit.remaining()
+    });
+}
+
+#[test]
+fn a_slow_look_at_a_slow_renewal_is_repeated() {
+    // A lease is renewed after 0.9 to 1 third of it.
+    let before = LEASE.mul_f64(0.7);
+    left(7, before, &[SLOW], |world, begin| {
+        let lock = world.client.mutex("m", LEASE).unwrap().lock().unwrap();
+        begin();
+        let kept = lock.keep(Keep::default()).unwrap();
+        world.is_renewed_anew();
+        kept.remaining()
+    });
+    left(8, before, &[SLOW, PROMPT], |world, begin| {
+        let permit = world.client.semaphore("s", 2, LEASE).unwrap().acquire().unwrap();
+        begin();
+        let kept = permit.keep(Keep::default()).unwrap();
+        world.is_renewed_anew();
+        kept.remaining()
+    });
+}
