@@ -87,11 +87,11 @@ impl Judge {
         }
         let calm = self.calm;
         for (key, semaphore) in all.iter_mut() {
-            // The tasks, and the process of each.
-            let waits: BTreeMap<usize, usize> = calls
+            // The tasks, and the process of each, and since when it waits.
+            let waits: BTreeMap<usize, (usize, Nanos)> = calls
                 .iter()
                 .filter(|(_, call)| call.ask.key == *key)
-                .map(|(&task, call)| (task, call.process))
+                .map(|(&task, call)| (task, (call.process, call.begun)))
                 .collect();
             for &task in waits.keys() {
                 let Some(call) = calls.get_mut(&task) else { continue };

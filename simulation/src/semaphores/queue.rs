@@ -17,6 +17,8 @@ const JUST_NOW: Nanos = 100 * MILLI;
 pub(super) struct Stand {
     pub(super) task: usize,
     pub(super) process: usize,
+    /// When the request left that wrote it.
+    sent: Nanos,
     rank: i64,
     /// Since when it has that rank.
     pub(super) since: Nanos,
@@ -67,7 +69,10 @@ impl Judge {
                 .iter()
                 .filter(|entry| !may_be_first(entry))
                 .find_map(|rung| self.comes_before(key, rung, &before, &after, now))
-                .or_else(|| if sure.len() == taken { miscounted(&sure, &before, &after) } else { None });
+                .or_else(|| {
+                    let own = before.iter().filter(off).filter(|entry| !others(entry)).count();
+                    if sure.len() == taken { miscounted(&sure, own, &before, &after) } else { None }
+                });
             if let Some(wrong) = wrong {
                 return self.object(format!("{key}: {wrong}"));
             }
@@ -88,7 +93,7 @@ impl Judge {
                 let Some(Doer { task, process, sent }) = by else { continue };
                 semaphore
                     .stands
-                    .insert(entry.id.clone(), Stand { task, process, rank, since: now, idle: None });
+                    .insert(entry.id.clone(), Stand { task, process, sent, rank, since: now, idle: None });
                 match calls.get_mut(&task).filter(|call| call.begun <= sent) {
                     Some(call) => call.has_stood = true,
                     None => drop(semaphore.leavers.insert(process)),
@@ -190,13 +195,15 @@ impl Judge {
     }
 }
 
-/// Who is overtaken counts that, so that it comes first in the end.
-fn miscounted(rung: &[&Entry], before: &[Entry], after: &[Entry]) -> Option<String> {
+/// Who is overtaken counts that, so that it comes first in the end. `own`: how many lines of its own the writer took off, since it leaves,
+/// or since it woke itself along with others.
+fn miscounted(rung: &[&Entry], own: usize, before: &[Entry], after: &[Entry]) -> Option<String> {
     let [rung] = rung else { return None };
     let earlier = before.iter().take_while(|entry| entry.id != rung.id);
     for entry in earlier.filter(|entry| entry.rank() < rung.rank()) {
         let now = after.iter().find(|other| other.id == entry.id)?;
-        if now.overtaken != entry.overtaken.map(|often| often + 1) {
+        let times = |often: u32| now.overtaken == entry.overtaken.map(|before| before + often);
+        if !(1..=1 + own as u32).any(times) {
             return Some(format!("{} was overtaken, and does not count it", entry.id));
         }
     }
@@ -207,16 +214,19 @@ impl super::Semaphore {
     /// Whether no waiter stands before that task in the queue. A task that does not stand there was
     /// rung, or is about to enter. An entry that nobody waits under may be another waiter's of that
     /// process, as the one who left it behind could not take it off.
-    pub(super) fn is_next(&self, task: usize, waiters: &BTreeMap<usize, usize>) -> bool {
-        let whose = |at: &usize| self.stands.get(&self.queue[*at].id);
+    /// One that its task has left by now stands in nobody's way.
+    pub(super) fn is_next(&self, task: usize, waiters: &BTreeMap<usize, (usize, Nanos)>) -> bool {
+        let is_left = |stand: &Stand| waiters.get(&stand.task).is_some_and(|&(_, begun)| stand.sent < begun);
+        let whose = |at: &usize| self.stands.get(&self.queue[*at].id).filter(|stand| !is_left(stand));
         let order = text::in_order(&self.queue);
         let stands = order.iter().filter_map(whose).any(|stand| stand.task == task);
+        let processes = || waiters.values().map(|&(process, _)| process);
         let mut first = order.iter().filter_map(whose).filter(|stand| {
-            waiters.contains_key(&stand.task) || waiters.values().any(|process| *process == stand.process)
+            waiters.contains_key(&stand.task) || processes().any(|process| process == stand.process)
         });
-        let mine = waiters.get(&task);
-        let alone = waiters.values().filter(|process| Some(*process) == mine).count() == 1;
-        let is_mine = |stand: &Stand| stand.task == task || alone && Some(&stand.process) == mine;
+        let mine = waiters.get(&task).map(|&(process, _)| process);
+        let alone = processes().filter(|&process| Some(process) == mine).count() == 1;
+        let is_mine = |stand: &Stand| stand.task == task || alone && Some(stand.process) == mine;
         !stands || first.next().is_none_or(is_mine)
     }
 }
