@@ -22,7 +22,10 @@ thread_local! {
     static CHILD: Cell<Option<i32>> = const { Cell::new(None) };
 }
 
-/// Forks when a connection is told of: the call has been answered by then.
+/// The child that was made when the loss of a certain lock was logged.
+static CHILD_OF_THE_NEWS: AtomicI32 = AtomicI32::new(-1);
+
+/// Forks when a connection is told of: the call has been answered by then. Or when the loss of a certain lock is.
 struct Forker;
 
 impl Log for Forker {
@@ -34,9 +37,19 @@ impl Log for Forker {
         if record.args().to_string().starts_with("Connected") && FORKS.replace(false) {
             CHILD.set(Some(fork()));
         }
+        if record.args().to_string().starts_with("lock:forking is lost") {
+            CHILD_OF_THE_NEWS.store(fork(), Ordering::SeqCst);
+        }
     }
 
     fn flush(&self) {}
+}
+
+fn log_by_forking() {
+    static FORKER: Forker = Forker;
+    // The other test may have done so.
+    let _ = log::set_logger(&FORKER);
+    log::set_max_level(log::LevelFilter::Trace);
 }
 
 fn fork() -> i32 {
@@ -94,9 +107,7 @@ fn is_none<T>(answer: &memlock_core::Result<Option<T>>) -> bool {
 
 #[test]
 fn a_child_that_returns_into_a_call_gets_nothing_that_is_its_parents() {
-    static FORKER: Forker = Forker;
-    log::set_logger(&FORKER).unwrap();
-    log::set_max_level(log::LevelFilter::Trace);
+    log_by_forking();
     let server = Memcached::start();
     let connect = || Client::connect(&server.url()).unwrap();
     let client = connect();
@@ -164,4 +175,29 @@ fn a_child_of_what_is_told_of_a_loss_keeps_nothing() {
     assert_eq!(status(CHILD_OF_KEEPER.load(Ordering::SeqCst)), 0);
     thread::sleep(3 * SECOND);
     assert!(held.check().unwrap(), "the parent keeps what it holds");
+}
+
+#[test]
+fn a_child_of_what_is_logged_of_a_loss_is_not_told_of_it() {
+    log_by_forking();
+    let server = Memcached::start();
+    let client = Client::connect(&server.url()).unwrap();
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    let parent = std::process::id();
+    let tell = move |notice| {
+        if std::process::id() != parent {
+            end(false);
+        }
+        TOLD.store(matches!(notice, Notice::Lost(_)), Ordering::SeqCst);
+    };
+    let keep = Keep { max_hold: None, tell: Some(Box::new(tell)) };
+    let lost = client.mutex("forking", LEASE).unwrap().lock().unwrap().keep(keep).unwrap();
+    server.plain().set("lock:forking", "another's", 0);
+    assert!(!lost.check().unwrap());
+    let began = Instant::now();
+    while !TOLD.load(Ordering::SeqCst) {
+        assert!(began.elapsed() < PATIENCE, "nothing is told");
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(status(CHILD_OF_THE_NEWS.load(Ordering::SeqCst)), 0);
 }

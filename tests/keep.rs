@@ -413,6 +413,23 @@ fn a_wait_for_the_loss_ends_with_the_release() {
 }
 
 #[test]
+fn all_that_was_abandoned_is_taken_off_at_the_next_contact_for_another_lock() {
+    let server = Memcached::start();
+    let client = Client::connect(&server.url()).unwrap();
+    let names = || (0..6).map(|number| format!("m{number}"));
+    let locks = names().map(|name| client.mutex(&name, 30 * SECOND).unwrap().lock().unwrap());
+    let (locks, permit) =
+        (locks.collect::<Vec<_>>(), client.semaphore("s", 1, 30 * SECOND).unwrap().acquire().unwrap());
+    locks.into_iter().for_each(memlock_core::Lock::abandon);
+    permit.abandon();
+    drop(client.mutex("other", SECOND).unwrap().lock().unwrap());
+    let left: Vec<String> =
+        names().filter(|name| server.plain().get(&format!("lock:{name}")).is_some()).collect();
+    assert!(left.is_empty(), "{left:?}");
+    assert_eq!(client.semaphore("s", 1, SECOND).unwrap().status().unwrap().unwrap().available, 1);
+}
+
+#[test]
 fn what_was_abandoned_is_taken_off_at_the_next_contact() {
     let server = Memcached::start();
     let client = Client::connect(&server.url()).unwrap();

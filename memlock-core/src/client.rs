@@ -35,6 +35,8 @@ pub(crate) const ATTEMPTS: usize = 3;
 /// How long a stray is left alone after it was looked for in vain; the next pauses are longer.
 const STRAY_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_STRAY_PAUSE: Duration = Duration::from_secs(30);
+/// How many are taken off at one contact: each takes two round trips of somebody else's call.
+const STRAYS_AT_ONCE: usize = 16;
 
 /// The way to one set of locks. Cloning is cheap and gives the same client.
 ///
@@ -432,23 +434,24 @@ impl Client {
         strays.any.store(true, Ordering::Release);
     }
 
-    /// Takes strays off: those on this route, and now and then one of the others. A server that is
-    /// silent is left alone, so that it does not hold up the use of another. Costs one atomic read
-    /// when there are none.
+    /// Takes strays off: those on the server of this route, so many at a time, and one of another server's. A server
+    /// that is silent is left alone, so that it does not hold up the use of another. Costs one atomic read when there are
+    /// none.
     pub(crate) fn take_off_strays(&self, route: Route) {
         let strays = self.inner.strays.get();
         if !strays.any.load(Ordering::Acquire) {
             return;
         }
-        let now = self.clock().now();
+        let (now, server) = (self.clock().now(), self.server_of(route));
         let mut list = strays.list.lock().unwrap_or_else(PoisonError::into_inner);
         list.retain(|stray| stray.until > now);
-        let mut another = true;
+        let (mut here, mut elsewhere) = (STRAYS_AT_ONCE, 1);
         let due: Vec<Stray> = list
             .extract_if(.., |stray| {
-                stray.next_try <= now
-                    && !self.inner.store.is_silent(stray.route)
-                    && (stray.route == route || std::mem::take(&mut another))
+                let left = if self.server_of(stray.route) == server { &mut here } else { &mut elsewhere };
+                let is_due = *left > 0 && stray.next_try <= now && !self.inner.store.is_silent(stray.route);
+                *left -= usize::from(is_due);
+                is_due
             })
             .collect();
         strays.any.store(!list.is_empty(), Ordering::Release);

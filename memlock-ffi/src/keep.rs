@@ -29,8 +29,9 @@ pub const MEMLOCK_LOST_MAX_HOLD: c_int = 4;
 /// It is called on the keeper's thread, a thread of memlock's in which no signal handler runs, but that of a
 /// crash in it, and which renews nothing of the same client until it returns: so it must not wait or work for
 /// long, and no C++ exception may leave it. It may call every function of memlock, also for the handle that it
-/// is about, and may even give that back, while another thread is in memlock_lock_check() or
-/// memlock_lock_wait_lost() for it, too (or their like for permits); no call may begin afterwards. Programs and threads that it starts have the same signals blocked, and
+/// is about, and may even give that back, if no other thread uses it then; what that one's memlock_lock_check()
+/// has found itself it may be told of before that returns. Two callbacks must not give back each other's
+/// handles: each would wait until the other has ended. Programs and threads that it starts have the same signals blocked, and
 /// SIGTERM would not end them: whoever starts some restores the mask first, by pthread_sigmask().
 pub type memlock_keep_told = Option<unsafe extern "C" fn(what: c_int, left_ms: i64, arg: *mut c_void)>;
 
@@ -272,7 +273,10 @@ impl<L: Leased> Hold<L> {
             State::Plain(leased) => Ok(leased.report(says(leased.check()?))),
             State::Kept(kept, _) => {
                 let kept = kept.clone();
-                Ok(kept.report(says(kept.check()?)))
+                let there = kept.check()?;
+                // The callback, or another thread, has given it back.
+                let is_given_back = !there && kept.lost().is_none();
+                Ok(kept.report(if is_given_back { Answer::NotHeld } else { says(there) }))
             }
             State::Released => Ok(self.report(Answer::NotHeld)),
         }

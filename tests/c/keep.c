@@ -203,6 +203,45 @@ static void a_callback_may_give_back_what_it_is_told_of(void) {
     CHECK(watcher.why == MEMLOCK_LOST_GONE);
 }
 
+static void unlock_when_told(int what, int64_t left_ms, void *arg) {
+    struct told *told = arg;
+    (void)left_ms;
+    CHECK(what == MEMLOCK_DANGER);
+    told->inside = true;
+    while (!told->go_on) check_pause_ms(1);
+    told->answer = memlock_unlock(told->lock);
+    told->count++;
+}
+
+static void *check_it(void *arg) {
+    (void)arg;
+    queue_here(&watcher.self);
+    return (void *)(intptr_t)memlock_lock_check(watcher.lock);
+}
+
+static void what_is_given_back_while_it_is_asked_for_is_not_called_lost(void) {
+    struct told told = {.answer = -100};
+    char url[128];
+    memlock_client *patient;
+    snprintf(url, sizeof url, "%s?io_timeout=10s", check_url());
+    ANSWERS(MEMLOCK_OK, memlock_client_open(url, &patient));
+    watcher = (struct watcher){.lock = NULL};
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(patient, "given back", 8000, 0, &watcher.lock));
+    told.lock = watcher.lock;
+    ANSWERS(MEMLOCK_OK, memlock_lock_keep(told.lock, 1, unlock_when_told, &told));
+    EVENTUALLY(told.inside);
+    freeze();
+    watcher.self.thread = check_start(check_it, NULL);
+    EVENTUALLY(queue_is_in(SYS_recvfrom, &watcher.self));
+    told.go_on = true;
+    EVENTUALLY(keeper_waits_for_an_answer());
+    thaw();
+    ANSWERS(MEMLOCK_NOT_HELD, (int)(intptr_t)check_join(watcher.self.thread));
+    EVENTUALLY(told.count == 1);
+    ANSWERS(MEMLOCK_OK, (int)told.answer);
+    memlock_client_close(patient);
+}
+
 static void take_time(int what, int64_t left_ms, void *arg) {
     struct told *told = arg;
     (void)what, (void)left_ms;
@@ -300,6 +339,7 @@ int main(void) {
     RUN(a_program_that_hangs_does_not_hold_it_for_ever);
     RUN(danger_comes_before_the_loss_and_each_once);
     RUN(a_callback_may_give_back_what_it_is_told_of);
+    RUN(what_is_given_back_while_it_is_asked_for_is_not_called_lost);
     RUN(nobody_is_told_once_it_is_given_back);
     RUN(one_thread_keeps_all_and_goes_with_the_last);
     RUN(unlocking_while_a_renewal_is_under_way_unlocks);

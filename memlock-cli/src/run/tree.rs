@@ -92,13 +92,18 @@ impl Tree {
         !has_children || may_be_others && (0..EMPTY_LOOKS).all(|_| self.processes().is_empty())
     }
 
-    /// All processes: as listed by the kernel, whose lists may lack one while others end, and by a
-    /// walk through all processes.
+    /// All processes, parents before their children: as listed by the kernel, whose lists may lack one while others
+    /// end, and by a walk through all processes.
     pub(super) fn processes(&self) -> Vec<pid_t> {
-        let mut found = HashSet::new();
-        self.each_listed(|pid| _ = found.insert(pid));
-        self.each_walked(|pid| _ = found.insert(pid));
-        found.into_iter().collect()
+        let (mut found, mut known) = (Vec::new(), HashSet::new());
+        let mut visit = |pid| {
+            if known.insert(pid) {
+                found.push(pid);
+            }
+        };
+        self.each_listed(&mut visit);
+        self.each_walked(visit);
+        found
     }
 
     fn each_listed(&self, visit: impl FnMut(pid_t)) {
@@ -173,5 +178,43 @@ impl Stat {
             (Some(parent), Some(started)) => Ok(Stat { parent, started }),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::process::Command;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// Of a chain of shells, of which each waits for the next.
+    #[test]
+    fn parents_come_before_their_children() {
+        const SHELLS: usize = 8;
+        let mut tree = Tree::watch();
+        let chain = format!("f() {{ [ $1 = 0 ] && exec sleep 60; (f $(($1 - 1)); :); :; }}; f {SHELLS}");
+        let mut first = Command::new("sh").args(["-c", &chain]).spawn().unwrap();
+        let began = Instant::now();
+        loop {
+            let found = tree.processes();
+            let place = |pid| found.iter().position(|&other| other == pid);
+            let mut line = vec![first.id() as pid_t];
+            let child =
+                |of: pid_t| found.iter().find(|&&pid| Stat::of(pid).is_ok_and(|stat| stat.parent == of));
+            while let Some(&next) = child(line[line.len() - 1]) {
+                line.push(next);
+            }
+            assert!(line.windows(2).all(|pair| place(pair[0]) < place(pair[1])), "{line:?} in {found:?}");
+            if line.len() > SHELLS {
+                break;
+            }
+            assert!(began.elapsed() < Duration::from_secs(20), "{line:?}");
+            thread::sleep(Duration::from_millis(1));
+        }
+        while tree.kill() {}
+        first.wait().unwrap();
     }
 }

@@ -156,7 +156,8 @@ impl Hold {
             }
             Notice::Lost(loss) => log::warn!("{key} is lost: {loss}."),
         }
-        let Some(tell) = &self.tell else { return };
+        // Whoever hears of that may fork: a child keeps nothing.
+        let Some(tell) = self.tell.as_ref().filter(|_| !fork::is_astray()) else { return };
         let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| tell(notice)));
         if told.is_err() {
             log::error!("What was to be told of {key} panicked.");

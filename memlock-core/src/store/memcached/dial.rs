@@ -31,6 +31,11 @@ pub(super) fn connect(
         }
         match TcpStream::connect_timeout(&address, left).and_then(without_delay) {
             Ok(stream) => return Ok(stream),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+                return Err(unreachable(format!(
+                    "It cannot be connected to: this process has too many open files ({error}). Raise its limit (`ulimit -n`)."
+                )));
+            }
             Err(error) => last = error.to_string(),
         }
     }
