@@ -1,7 +1,7 @@
 //! Leases that are renewed: for as long as they are wanted, never longer, and who holds them is told when they end.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::store::memory::Memory;
 use memlock_core::store::{self, Failure, Op, Reply, Route, Store};
-use memlock_core::{Client, Keep, Kept, Loss, Notice, Release, Request, Wait};
+use memlock_core::{Client, Error, ErrorKind, Keep, Kept, Loss, Notice, Release, Request, Wait};
 use memlock_tests::frozen::Frozen;
 use memlock_tests::proxy::{Fault, Match, Proxy};
 use memlock_tests::server::Memcached;
@@ -39,12 +39,16 @@ struct Slow {
     /// The first step also waits until this is free.
     gate: Mutex<()>,
     written: AtomicUsize,
+    /// Whether other threads than the keeper's get no answer.
+    refuses: AtomicBool,
 }
 
 impl Store for Slow {
     fn run(&self, route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>, Failure> {
         if thread::current().name() != Some("memlock-keeper") {
-            return self.inner.run(route, ops);
+            let error = Error::new(ErrorKind::Unreachable, "It is away.");
+            let refuses = self.refuses.load(Ordering::SeqCst);
+            return if refuses { Err(Failure { error, sent: false }) } else { self.inner.run(route, ops) };
         }
         let writes = ops.iter().filter(|op| matches!(op, Op::Swap { .. } | Op::Put { .. })).count();
         self.written.fetch_add(writes, Ordering::SeqCst);
@@ -68,7 +72,8 @@ fn slow(time: Duration, answer: Option<Reply>) -> (Client, Arc<Slow>) {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let inner = Memory::new(Arc::clone(&clock));
     let (first, gate) = (Mutex::new(Some((time, answer))), Mutex::new(()));
-    let slow = Slow { inner, first, gate, written: AtomicUsize::new(0) };
+    let (written, refuses) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let slow = Slow { inner, first, gate, written, refuses };
     let slow = Arc::new(slow);
     (Client::with_store(Arc::clone(&slow) as Arc<dyn Store>, clock), slow)
 }
@@ -127,6 +132,24 @@ fn what_is_abandoned_in_the_course_of_a_renewal_is_not_renewed() {
         thread::sleep(Duration::from_millis(1));
     }
     kept.abandon();
+    drop(gate);
+    thread::sleep(SECOND);
+    assert_eq!(slow.written.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn what_could_not_be_released_in_the_course_of_a_renewal_is_not_renewed() {
+    let (client, slow) = slow(Duration::ZERO, None);
+    let semaphore = client.semaphore("s", 1, SECOND).unwrap();
+    let gate = slow.gate.lock().unwrap();
+    let kept = semaphore.acquire().unwrap().keep(Keep::default()).unwrap();
+    // It looks first, and would write then.
+    while slow.first.lock().unwrap().is_some() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    slow.refuses.store(true, Ordering::SeqCst);
+    assert_eq!(kept.release().unwrap_err().kind(), ErrorKind::Unreachable);
+    slow.refuses.store(false, Ordering::SeqCst);
     drop(gate);
     thread::sleep(SECOND);
     assert_eq!(slow.written.load(Ordering::SeqCst), 0);

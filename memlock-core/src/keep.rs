@@ -222,6 +222,7 @@ impl Kept {
                 in_doubt: false,
             }),
             held: Mutex::new(Some(held)),
+            let_go: AtomicBool::new(false),
             cleaned: AtomicBool::new(false),
             lost: Mutex::new(None),
             was_lost: Signal::default(),
@@ -363,7 +364,7 @@ impl Kept {
             return Ok(if is_cleaned_up { Release::Lost } else { Release::NotHeld });
         };
         self.hold.cleaned.store(false, Ordering::Release);
-        self.hold.client.keeper().forget(&self.hold);
+        self.hold.forget();
         self.hold.wake_waiters();
         let released = match &mut held {
             Held::Lock(lock) => lock.unlock(),

@@ -24,6 +24,8 @@ pub(crate) struct Hold {
     pub(super) server: usize,
     /// Empty while it is being released, and afterwards; and while the keeper cleans up after a loss.
     pub(super) held: Mutex<Option<Held>>,
+    /// Its owner has begun to let go of it: it is renewed no more, whatever comes of that.
+    pub(super) let_go: AtomicBool,
     /// The keeper cleans up after a loss, or has done so.
     pub(super) cleaned: AtomicBool,
     /// Set by whoever finds out first. The keeper tells it.
@@ -118,7 +120,7 @@ impl Hold {
         if self.is_kept() && !self.course().told {
             return;
         }
-        self.client.keeper().forget(self);
+        self.forget();
         let taken = {
             let mut held = self.held();
             // Whoever finds its place empty is to know why.
@@ -136,10 +138,16 @@ impl Hold {
         }
     }
 
+    /// Renews it no more.
+    pub(super) fn forget(&self) {
+        self.let_go.store(true, Ordering::Release);
+        self.client.keeper().forget(self);
+    }
+
     pub(super) fn abandon(&self) {
         let taken = if self.is_ours() { self.held().take() } else { None };
         if let Some(held) = taken {
-            self.client.keeper().forget(self);
+            self.forget();
             self.wake_waiters();
             held.abandon();
         }

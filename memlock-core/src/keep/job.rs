@@ -1,6 +1,7 @@
 //! What one packet renews: a lock, or all permits of one semaphore.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::{Held, Hold};
 use crate::client::Client;
@@ -179,7 +180,8 @@ impl Job {
 
 /// Whether nobody has let go, nor held it for as long as is allowed.
 fn is_wanted(hold: &Hold) -> bool {
-    (hold.is_kept() || flaw::has(Flaw::KeepWhatWasLetGo)) && !hold.is_at_its_longest()
+    let is_kept = hold.is_kept() && !hold.let_go.load(Ordering::Acquire);
+    (is_kept || flaw::has(Flaw::KeepWhatWasLetGo)) && !hold.is_at_its_longest()
 }
 
 /// These are not there any more: unless their owners have released them meanwhile, they are lost.
