@@ -462,7 +462,13 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         let mut rung = self.bell.heard(&self.ids);
         loop {
             match hall.rise(key, self.number) {
-                Rise::Given(got) => return Some(got),
+                Rise::Given(got) => {
+                    // It was for our place in the queue, where the next one in line is to stand.
+                    if let Some(ring) = rung {
+                        hall.leave_ring(key, self.number, ring.after);
+                    }
+                    return Some(got);
+                }
                 Rise::Up { rung: by_a_thread } => {
                     let by_a_thread = by_a_thread.map(|after| Ring { after, ..Ring::default() });
                     self.rung(by_a_thread.or(rung));

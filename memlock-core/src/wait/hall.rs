@@ -313,6 +313,12 @@ impl<A: Copy, G> Hall<A, G> {
         risen.unwrap_or(Rise::Up { rung: None })
     }
 
+    /// This waiter was rung at its place in the server's queue, and has no use for that any more: the next one in line is to heed it,
+    /// which takes over the place.
+    pub(crate) fn leave_ring(&self, key: &Key, number: u64, after: Duration) {
+        self.with_seat(key, number, |seat| seat.rung = Some(after));
+    }
+
     /// Goes, and leaves its place in the server's queue to the next in line, which is woken. Gives the place back
     /// when nobody is there to take it.
     pub(crate) fn leave(
@@ -446,6 +452,20 @@ mod tests {
         assert!(!hall.ring(&key, WaitId(1), Duration::ZERO), "nobody waits under it");
         assert!(hall.doze(&key, number, &[WaitId(2)]));
         assert!(matches!(hall.rise(&key, number), Rise::Up { rung: None }));
+    }
+
+    #[test]
+    fn whoever_takes_over_a_place_heeds_what_was_rung_there() {
+        let key = Keyspace::default().lock(b"x");
+        let hall = Hall::<(), ()>::default();
+        let bell: Arc<dyn Bell> = Arc::new(Mute);
+        let (first, next) = (hall.enter(&key, (), &bell), hall.enter(&key, (), &bell));
+        assert!(hall.doze(&key, first, &[WaitId(1)]));
+        hall.serve(&key).unwrap().give(());
+        assert!(matches!(hall.rise(&key, first), Rise::Given(())));
+        hall.leave_ring(&key, first, Duration::ZERO);
+        assert!(hall.leave(&key, first, None, None).is_none());
+        assert!(matches!(hall.rise(&key, next), Rise::Up { rung: Some(Duration::ZERO) }));
     }
 
     #[test]
