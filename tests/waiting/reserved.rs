@@ -1,9 +1,12 @@
 //! Reservations: a lock that is kept for a waiter which may not hear that it is woken.
 
+use std::net::UdpSocket;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
+use memlock_core::store::Op;
 use memlock_core::wait::entries::{self, Request, WaitId};
 
 use memlock_tests::frozen::Frozen;
@@ -64,4 +67,54 @@ fn what_is_reserved_for_a_dead_waiter_is_free_after_three_seconds() {
     let waited = SystemClock.now().since(began);
     assert!(waited < Duration::from_secs(8), "{waited:?}");
     until(|| bench.entries().is_empty());
+}
+
+/// A waiter that was woken in vain, and asked to come so much later, by a releaser that has not taken
+/// it off the queue yet. Gives whether it has joined the queue again when it has its turn, and
+/// how often.
+fn joins_again_when_woken_in_vain(after: Duration) -> (bool, usize) {
+    let (bench, looks, joins) = (Bench::new(), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let holder = lock(&bench.client());
+    let counted = [Arc::clone(&looks), Arc::clone(&joins)];
+    let waiter = waiter(&bench.hooked(Arc::new(SystemClock), move |op| {
+        match op {
+            Op::Get { key } if key.as_str().ends_with("%wait") => counted[0].fetch_add(1, Ordering::SeqCst),
+            Op::Prepend { key, .. } if key.as_str().ends_with("%wait") => {
+                counted[1].fetch_add(1, Ordering::SeqCst)
+            }
+            _ => 0,
+        };
+        Fate::Done
+    }));
+    bench.until_seen(1);
+    let queue = bench.entries();
+    let line = entries::waiters(&queue).next().unwrap();
+    let before = looks.load(Ordering::SeqCst);
+    let ring = format!("memlock/1 {} {}", line.id, after.as_micros());
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.send_to(ring.as_bytes(), line.bell.unwrap()).unwrap();
+    until(|| looks.load(Ordering::SeqCst) > before);
+    let is_off = || !bench.waiters().contains(&line.id);
+    if after < WATCH {
+        until(|| is_off() && bench.waiters().len() == 1);
+    }
+    let joined = is_off();
+    unlock(holder);
+    unlock(gets(&waiter));
+    (joined, joins.load(Ordering::SeqCst))
+}
+
+/// A waiter that is to watch over a reservation is asked to come so much later.
+const WATCH: Duration = Duration::from_millis(25);
+
+#[test]
+fn whoever_was_woken_in_vain_does_not_rely_on_a_line_that_is_about_to_be_taken_off() {
+    for after in [Duration::ZERO, Duration::from_millis(2), Duration::from_millis(20)] {
+        assert_eq!(joins_again_when_woken_in_vain(after), (true, 1), "{after:?}");
+    }
+}
+
+#[test]
+fn a_waiter_that_watches_over_a_reservation_keeps_its_place() {
+    assert_eq!(joins_again_when_woken_in_vain(WATCH), (false, 0));
 }

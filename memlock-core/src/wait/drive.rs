@@ -9,7 +9,7 @@ use super::entries::{self, Request, WaitId};
 use super::goal::{Goal, Place, Stood};
 use super::hall::{RECENT, Rise, Stand as HallStand};
 use super::plan::{Ended, Event, Known, Plan, Seen, Stand, Step};
-use super::queue::{Queue, Room};
+use super::queue::{Queue, Room, WATCH};
 use super::{Wait, Waited, Waker};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
@@ -235,7 +235,7 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
     }
 
     fn join(&mut self, front: bool) -> Result<()> {
-        let watches = self.heard.is_some_and(|ring| !ring.after.is_zero()) && !self.goal.is_shared();
+        let watches = self.heard.is_some_and(|ring| ring.after >= WATCH);
         if front && watches && self.still_stands()? {
             return Ok(());
         }
@@ -289,8 +289,9 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         Ok(())
     }
 
-    /// A waiter that is only to watch over a reservation keeps its place, while a waiter whose turn
-    /// has come is taken off the queue: by now, if it was asked to come later. True if it has its place.
+    /// A waiter that is only to watch over a reservation keeps its place. A waiter whose turn has come
+    /// is taken off the queue, though perhaps only after it has tried: it does not rely on the line
+    /// that it still finds there. True if it has its place.
     fn still_stands(&mut self) -> Result<bool> {
         let looked = self.queue.look(&self.ids, true, Some(self.goal.look()));
         let (Some(Stand::Behind(before)), Some(reply)) = (match looked {

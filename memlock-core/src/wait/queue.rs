@@ -23,6 +23,9 @@ const LIFE: Duration = Duration::from_secs(300);
 /// How much later the one behind a waiter without a bell is to come: that looks for itself every now and then, and should
 /// find the lock free most of the time.
 const BEHIND_THE_DEAF: Duration = Duration::from_millis(20);
+/// How much later a waiter is to come that only watches over a reservation for another one. Nobody else is asked to come as late: it
+/// alone is not taken off the queue.
+pub(super) const WATCH: Duration = Duration::from_millis(25);
 /// How many of the dead are passed at once.
 const MOST_DEAD: usize = 8;
 /// How often a change is tried anew because somebody else was faster.
@@ -429,7 +432,7 @@ fn wake_a_watcher(queue: &[u8], gone: &[WaitId], reserved: WaitId, waker: &dyn W
     let waiters = entries::in_order(queue);
     let is_behind = |entry: &&Entry<'_>| entry.id != reserved && !gone.contains(&entry.id);
     let hearing = waiters.iter().filter(is_behind).filter(|entry| waker.is_heard_by(entry));
-    let ring = Ring { after: BEHIND_THE_DEAF, ..Ring::default() };
+    let ring = Ring { after: WATCH, ..Ring::default() };
     for watcher in hearing.take(MOST_DEAD) {
         if waker.wake(watcher, ring) != Delivery::Gone {
             break;
