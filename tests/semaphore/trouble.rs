@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use memlock_core::wait::entries;
 use memlock_core::{Client, ErrorKind, Permit, Release, Request, Wait, Waited};
 use memlock_tests::server::Memcached;
 
@@ -99,4 +100,45 @@ fn what_was_left_behind_on_a_silent_server_does_not_hold_up_a_wait_again_and_aga
     let took = began.elapsed();
     bench.server.resume();
     assert!(!matches!(waited, Ok(Some(_))) && took < TIMEOUT * MANY / 2, "{took:?}");
+}
+
+/// It may have been for more permits, or of a higher priority: then others would wait behind a line that nobody waits under.
+#[test]
+fn a_wait_does_not_stand_where_an_earlier_one_of_its_client_could_not_leave_the_queue() {
+    let bench = Bench::new();
+    let queue = || {
+        let queue = bench.server.plain().get("semaphore:s%wait").unwrap_or_default();
+        entries::waiters(&queue).map(|entry| (entry.priority, entry.permits)).collect::<Vec<_>>()
+    };
+    let _held = bench.semaphore(5).acquire().unwrap();
+    let url = format!("{}?io_timeout=300ms", bench.server.url());
+    let client = Client::connect(&url).unwrap();
+    let semaphore = client.semaphore("s", 5, LEASE).unwrap();
+    let request = |priority| Request { permits: 5, priority, ..Request::default() };
+    thread::scope(|scope| {
+        let waits = |priority| {
+            let semaphore = &semaphore;
+            scope.spawn(move || semaphore.acquire_with(request(priority), &Wait::at_most(PATIENCE)).map(drop))
+        };
+        let first = waits(7);
+        until(|| queue() == [(7, 5)]);
+        bench.server.pause();
+        client.cancel_waits();
+        let _ = first.join().unwrap();
+        bench.server.resume();
+        assert_eq!(queue(), [(7, 5)], "it could not leave the queue");
+        let _second = waits(-3);
+        until(|| queue() == [(-3, 5)]);
+        client.cancel_waits();
+    });
+    assert_eq!(queue(), []);
+}
+
+#[track_caller]
+fn until(done: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < PATIENCE, "it did not come about");
+        thread::sleep(Duration::from_millis(1));
+    }
 }

@@ -399,27 +399,28 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         self.tell(Event::Left);
     }
 
-    /// Takes our entries off; if what we wait for is free by now, the next one is rung.
+    /// Takes our entries off.
     fn leave_the_queue(&mut self) {
-        match self.queue.leave(&self.ids, self.goal.look()) {
+        let ids = std::mem::take(&mut self.ids);
+        self.take_off(&ids);
+    }
+
+    /// Takes entries off that are ours. If what we wait for is free by now, the next one is rung in our
+    /// place; or as many as have room, who may all have stood behind us.
+    fn take_off(&mut self, ids: &[WaitId]) {
+        match self.queue.leave(ids, self.goal.look()) {
             Ok(Some(_)) if flaw::has(Flaw::KeepTheBell) => {}
             Ok(Some(reply)) => {
                 if let Some(room) = self.goal.room(&reply) {
-                    self.pass_on(room);
+                    self.wake_first(room, ids);
                 }
             }
             Ok(None) => {}
             Err(failure) => {
                 log::debug!("The queue could not be left: {}", failure.error);
-                self.at.hall.leave_behind(self.at.key, &self.ids);
+                self.at.hall.leave_behind(self.at.key, ids);
             }
         }
-        self.ids.clear();
-    }
-
-    /// Rings the next one in our place; or as many as have room, who may all have stood behind us.
-    fn pass_on(&self, room: Room) {
-        self.wake_first(room, &self.ids);
     }
 
     /// Wakes the first waiters for whom there is room, and takes our own lines off by these ids.
@@ -446,7 +447,13 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
             self.plan.take_over(place, self.reach());
         }
         if first && !self.first {
-            self.ids.splice(..0, self.at.hall.take_left_behind(self.at.key));
+            let left = self.at.hall.take_left_behind(self.at.key);
+            // Of permits it may have been for more of them, or of another priority: its place is not ours.
+            if !self.goal.is_shared() {
+                self.ids.splice(..0, left);
+            } else if !left.is_empty() {
+                self.take_off(&left);
+            }
         }
         self.first = first;
         first
