@@ -122,7 +122,7 @@ pub(crate) struct Call {
 impl Judge {
     pub(crate) fn new(scenario: &Scenario) -> Judge {
         let patience = match (scenario.calm, scenario.is_deaf()) {
-            (true, false) => 450 * MILLI,
+            (true, false) => 250 * MILLI,
             (true, true) if scenario.bells_off => 1300 * MILLI,
             // A waiter that hears some may have to find out that it missed another: see `turns`.
             (true, true) => PATIENCE_WITHOUT_A_BELL,

@@ -44,6 +44,8 @@ pub(crate) struct Scenario {
     pub(crate) some_off: bool,
     /// All threads want one mutex again at once, for this long each time.
     pub(crate) rush: Option<Nanos>,
+    /// All hosts are near to the server: a hold can be shorter than a moment.
+    pub(crate) near: bool,
     /// The firewalls of the hosts.
     pub(crate) walls: Vec<Wall>,
     pub(crate) mutexes: u64,
@@ -167,6 +169,7 @@ impl Scenario {
             bells_off: chance.permille(80),
             some_off: false,
             rush: None,
+            near: false,
             walls: vec![Wall::Open; hosts],
             mutexes: chance.within(1..3),
             turns: chance.within(2..7),
@@ -192,6 +195,7 @@ impl Scenario {
         scenario.unordered = chance.permille(300);
         scenario.build_walls(&mut chance);
         scenario.crowd(&mut chance);
+        scenario.jostle(&mut chance);
         scenario
     }
 
@@ -210,11 +214,29 @@ impl Scenario {
         }
         self.some_off |= chance.permille(200);
         if self.calm && chance.permille(300) {
-            self.rush = Some(chance.pick(&[MILLI, 20 * MILLI, 500 * MILLI]));
-            (self.mutexes, self.turns, self.lists, self.kept_permille) = (1, chance.within(20..60), false, 0);
-            self.semaphores = Semaphores::default();
-            self.processes.iter_mut().for_each(|(_, threads)| *threads = 1);
+            let hold = chance.pick(&[MILLI, 20 * MILLI, 500 * MILLI]);
+            self.rush(hold, chance);
         }
+    }
+
+    fn rush(&mut self, hold: Nanos, chance: &mut Chance) {
+        self.rush = Some(hold);
+        (self.mutexes, self.turns, self.lists, self.kept_permille) = (1, chance.within(20..60), false, 0);
+        self.semaphores = Semaphores::default();
+        self.processes.iter_mut().for_each(|(_, threads)| *threads = 1);
+    }
+
+    /// In some calm seeds many processes want one mutex for a moment each: whoever is woken may be
+    /// faster than those that write the queue.
+    fn jostle(&mut self, chance: &mut Chance) {
+        if !self.calm || self.is_deaf() || self.rush.is_some() || !chance.permille(60) {
+            return;
+        }
+        let more = chance.within(4..20);
+        self.processes.extend((0..more).map(|_| (chance.within(0..self.hosts as u64) as usize, 1)));
+        (self.near, self.unordered) = (chance.permille(800), chance.permille(800));
+        let hold = chance.pick(&[0, 0, 50 * MICRO, MILLI]);
+        self.rush(hold, chance);
     }
 
     /// Whether some processes do not hear all that is sent to them.
@@ -280,12 +302,13 @@ impl Scenario {
     /// Clocks begin anywhere, and run fast or slow by up to one in 10,000.
     pub(crate) fn hosts(&self) -> Vec<Host> {
         let mut chance = Chance::new(self.host_chance);
+        let farthest = if self.near { 30 * MICRO } else { 400 * MICRO };
         (0..self.hosts)
             .map(|_| Host {
                 ahead: chance.within(0..100_000 * SECOND),
                 fast: chance.within(0..200) as i64 - 100,
                 cut_off_until: 0,
-                latency: chance.spread(20 * MICRO, 400 * MICRO),
+                latency: chance.spread(20 * MICRO, farthest),
             })
             .collect()
     }
