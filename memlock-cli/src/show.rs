@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use memlock_core::lease::MIN_LEASE;
 use memlock_core::mutex::Owner;
-use memlock_core::name::Key;
 use memlock_core::semaphore::{Holder, Status as Permits};
-use memlock_core::{Client, Error, Waiter};
+use memlock_core::{Client, Waiter};
 use serde_json::{Map, Value, json};
 
 use crate::args::Show;
@@ -51,16 +50,15 @@ pub(crate) fn complained<'a>(troubles: impl Iterator<Item = &'a Trouble>) -> Sta
 }
 
 fn look(client: &Client, name: &OsStr) -> Result<Found, Trouble> {
-    let (name, keys) = (name.as_bytes(), client.keys());
+    let name = name.as_bytes();
     let mutex = client.mutex(name, MIN_LEASE)?;
     let semaphore = client.open_semaphore(name, MIN_LEASE)?;
     let mut list = client.distinct_list(name)?;
-    let (lock, permits) = (keys.lock(name), keys.semaphore(name));
-    let owner = mutex.owner().map_err(|error| reading(&lock, error));
-    let status = semaphore.status().map_err(|error| reading(&permits, error));
+    let owner = mutex.owner().map_err(Trouble::from);
+    let status = semaphore.status().map_err(Trouble::from);
     Ok(Found {
-        lock_waiters: queue(owner.is_ok(), &lock, || mutex.waiters()),
-        semaphore_waiters: queue(matches!(status, Ok(Some(_))), &permits, || semaphore.waiters()),
+        lock_waiters: queue(owner.is_ok(), || mutex.waiters()),
+        semaphore_waiters: queue(matches!(status, Ok(Some(_))), || semaphore.waiters()),
         lock: owner,
         semaphore: status,
         ids: list.count().map_err(Trouble::from),
@@ -70,16 +68,9 @@ fn look(client: &Client, name: &OsStr) -> Result<Found, Trouble> {
 /// Reads a queue, unless what it is for could not be read.
 fn queue(
     is_known: bool,
-    key: &Key,
     waiters: impl FnOnce() -> memlock_core::Result<Vec<Waiter>>,
 ) -> Result<Vec<Waiter>, Trouble> {
-    if is_known { waiters().map_err(|error| reading(&key.waiters(), error)) } else { Ok(Vec::new()) }
-}
-
-/// Says what was read, as lists do by themselves.
-fn reading(key: &Key, error: Error) -> Trouble {
-    let Trouble { status, message } = error.into();
-    Trouble::new(status, format!("Reading {key}: {message}"))
+    if is_known { waiters().map_err(Trouble::from) } else { Ok(Vec::new()) }
 }
 
 impl Found {

@@ -75,7 +75,9 @@ impl Lease {
     pub fn new(duration: Duration) -> Result<Lease> {
         if duration < MIN_LEASE {
             return Err(Error::invalid(format!(
-                "The duration {duration:?} is too short: the server's clock ticks once a second, so ask for at least 1 second."
+                "The duration of {} seconds is too short: the server's clock ticks once a second, \
+                 so ask for at least 1 second.",
+                duration.as_secs_f64()
             )));
         }
         if duration > MAX_LEASE {

@@ -188,8 +188,8 @@ fn what_lives_on_a_server_that_is_up_is_shown_though_another_one_is_down() {
     let said = says(&["show", &name]);
     assert!(said.out.contains("held") && !said.out.contains("semaphore"), "{said:?}");
     assert_eq!(said.err.lines().count(), 2, "{said:?}");
-    for key in ["semaphore", "list"] {
-        assert!(said.err.contains(&format!("Reading {key}:{name}: ")), "{said:?}");
+    for what in ["Looking at semaphore", "Reading list"] {
+        assert!(said.err.contains(&format!("memlock: {what}:{name}: memcached at ")), "{said:?}");
     }
     let shown: Value = serde_json::from_str(&says(&["show", &name, "--json"]).out).unwrap();
     assert_eq!((&shown["lock"]["held"], &shown["semaphore"]), (&true.into(), &Value::Null));
