@@ -905,7 +905,7 @@ int memlock_lock_extend(struct memlock_lock *lock,
                         int64_t lease_ms);
 
 /**
- * Renews its lease from now on by a thread of the client's, each time for the lease that it was acquired with,
+ * Renews its lease from now on by a thread of the client's, each time for the lease that it has now,
  * until it is given back by memlock_unlock() or lost. The handle stays the same, and may then be used by any
  * number of threads at once, except that memlock_unlock() must be the last call. No I/O.
  *
@@ -1217,8 +1217,8 @@ int memlock_permit_drop(struct memlock_permit *permit);
 MEMLOCK_NODISCARD int memlock_permit_extend(struct memlock_permit *permit, int64_t lease_ms);
 
 /**
- * Renews their lease from now on by a thread of the client's, each time for the lease that they were acquired
- * with, until they are given back by memlock_permit_release() or lost. The handle stays the same, and may then
+ * Renews their lease from now on by a thread of the client's, each time for the lease that they have
+ * now, until they are given back by memlock_permit_release() or lost. The handle stays the same, and may then
  * be used by any number of threads at once, except that memlock_permit_release() must be the last call. No
  * I/O.
  *

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::store::memory::Memory;
 use memlock_core::store::{self, Failure, Op, Reply, Route, Store};
-use memlock_core::{Client, Error, ErrorKind, Keep, Kept, Loss, Notice, Release, Request, Wait};
+use memlock_core::{Client, Error, ErrorKind, Extension, Keep, Kept, Loss, Notice, Release, Request, Wait};
 use memlock_tests::frozen::Frozen;
 use memlock_tests::proxy::{Fault, Match, Proxy};
 use memlock_tests::server::Memcached;
@@ -465,4 +465,28 @@ fn what_was_abandoned_is_taken_off_at_the_next_contact() {
         drop(client.mutex("other", SECOND).unwrap().lock().unwrap());
     }
     assert!(told.try_recv().is_err());
+}
+
+/// It would be believed for the lease of the extension, and the server would let go of it much sooner.
+#[test]
+fn what_was_extended_is_kept_for_the_lease_of_the_extension() {
+    const LONG: Duration = Duration::from_secs(60);
+    let server = Memcached::start();
+    let client = Client::connect(&server.url()).unwrap();
+    let mutex = client.mutex("m", SECOND).unwrap();
+    let mut lock = mutex.lock().unwrap();
+    assert_eq!(lock.extend(LONG).unwrap(), Extension::Extended);
+    let semaphore = client.semaphore("s", 1, SECOND).unwrap();
+    let mut permit = semaphore.acquire().unwrap();
+    assert_eq!(permit.extend(LONG).unwrap(), Extension::Extended);
+    let (keep, _told) = telling(None);
+    let (lock, permit) = (lock.keep(keep).unwrap(), permit.keep(Keep::default()).unwrap());
+    // A lease of one second would be renewed several times by then.
+    thread::sleep(SECOND + SECOND / 2);
+    let kept = mutex.owner().unwrap().unwrap().remaining.unwrap();
+    assert!(lock.is_held() && lock.remaining() <= kept, "{:?} of {kept:?}", lock.remaining());
+    let kept = semaphore.status().unwrap().unwrap().holders[0].remaining;
+    assert!(permit.is_held() && permit.remaining() <= kept, "{:?} of {kept:?}", permit.remaining());
+    assert_eq!(lock.release().unwrap(), Release::Released);
+    assert_eq!(permit.release().unwrap(), Release::Released);
 }

@@ -10,7 +10,9 @@ use std::time::Duration;
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::lease::Lease;
 use memlock_core::store::{self, Failure, Op, Reply, Route, Store};
-use memlock_core::{Client, Error, ErrorKind, Extension, Insertion, Lock, Release, Result, Wait, Waited};
+use memlock_core::{
+    Client, Error, ErrorKind, Extension, Insertion, Keep, Lock, Release, Result, Wait, Waited,
+};
 use memlock_tests::cost::usual_cost;
 use memlock_tests::proxy::{Fault, Match, Proxy};
 use memlock_tests::server::Memcached;
@@ -223,6 +225,30 @@ fn an_unknown_extension_counts_on_the_shorter_lease() {
     assert!(lock.remaining() <= Duration::from_secs(2));
     assert_eq!(lock.extend(LEASE).unwrap(), Extension::Extended);
     assert_eq!(lock.unlock().unwrap(), Release::Released);
+}
+
+/// The server may have stood still since the lock was granted: then the new lease began when its clock stopped.
+#[test]
+fn an_unknown_extension_to_a_shorter_lease_counts_on_nothing_that_a_server_which_stood_still_does_not_keep() {
+    let losses = [(1, Loss::Request), (2, Loss::Request), (3, Loss::Request)];
+    let (client, _witness) = clients(&losses);
+    let mut lock = client.mutex("m", Duration::from_secs(10)).unwrap().lock().unwrap();
+    thread::sleep(Duration::from_millis(1500));
+    assert_eq!(lock.extend(Duration::from_secs(1)).unwrap_err().kind(), ErrorKind::Unknown);
+    assert_eq!(lock.remaining(), Duration::ZERO);
+    assert_eq!(lock.extend(LEASE).unwrap(), Extension::Extended);
+    assert_eq!(lock.unlock().unwrap(), Release::Released);
+}
+
+#[test]
+fn a_kept_lock_whose_release_is_in_doubt_is_not_lost_by_looking_at_it() {
+    let losses = [(1, Loss::Request), (2, Loss::Request), (3, Loss::Request)];
+    let (client, _witness) = clients(&losses);
+    let kept = client.mutex("m", LEASE).unwrap().lock().unwrap().keep(Keep::default()).unwrap();
+    assert_eq!(kept.release().unwrap_err().kind(), ErrorKind::Unknown);
+    assert!(!kept.is_held(), "nobody knows");
+    assert_eq!(kept.lost(), None);
+    assert_eq!(kept.release().unwrap(), Release::Released);
 }
 
 #[test]

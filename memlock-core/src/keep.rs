@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::client::Client;
+use crate::clock::Moment;
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::fork::{Call, call};
 use crate::mutex::{Lock, Release};
@@ -111,6 +112,14 @@ impl Held {
         match self {
             Held::Lock(lock) => lock.remaining(),
             Held::Permit(permit) => permit.remaining(),
+        }
+    }
+
+    /// When its lease is over, whatever became of a release.
+    fn ends(&self) -> Moment {
+        match self {
+            Held::Lock(lock) => lock.ends(),
+            Held::Permit(permit) => permit.ends(),
         }
     }
 
@@ -323,7 +332,7 @@ impl Kept {
             return None;
         }
         // The keeper may not have come to say so.
-        let over = self.hold.held().as_ref().is_some_and(|held| held.remaining().is_zero());
+        let over = self.hold.held().as_ref().is_some_and(|held| held.ends() <= self.hold.now());
         if over {
             self.hold.note(self.hold.why_over());
         }

@@ -64,7 +64,7 @@ pub(crate) fn covering(lease: Duration) -> u64 {
 }
 
 /// A duration that was checked to be a usable lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lease(Duration);
 
 impl Lease {
@@ -109,6 +109,13 @@ impl Lease {
     pub fn deadline(self, sent: Moment) -> Moment {
         sent + (self.0 - TICK_LATENESS)
     }
+}
+
+/// A server keeps something until then by a request for `old`. Until when it keeps it at least if it may
+/// also have carried out a later request for `new`: its clock may stand still, but never goes back.
+pub(crate) fn by_either(until: Moment, old: Lease, new: Lease) -> Moment {
+    let less = Duration::from_secs(covering(old.0).saturating_sub(covering(new.0)));
+    Moment::from_boot(until.since_boot().saturating_sub(less + less / DRIFT as u32))
 }
 
 /// Until when a server certainly keeps what it said, in reply to a look, to keep for so many of its seconds.

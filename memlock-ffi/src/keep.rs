@@ -144,7 +144,8 @@ impl<L: Leased> Hold<L> {
     pub(crate) fn remaining(&self) -> Duration {
         match &self.state {
             State::Plain(leased) => leased.remaining(),
-            State::Kept(kept, _) => kept.remaining(),
+            // Its callback may give the handle back if this finds it lost.
+            State::Kept(kept, _) => Arc::clone(kept).remaining(),
             State::Released => Duration::ZERO,
         }
     }
@@ -167,7 +168,7 @@ impl<L: Leased> Hold<L> {
             State::Plain(leased) => leased.extend(millis(lease_ms)?)?.into(),
             State::Kept(..) if is_ours => {
                 return Err(invalid(
-                    "What is kept is renewed by itself, always for the lease that it was acquired with.",
+                    "What is kept is renewed by itself, always for the lease that it had when that began.",
                 ));
             }
             State::Kept(..) | State::Released => Answer::NotHeld,

@@ -160,7 +160,7 @@ pub unsafe extern "C-unwind" fn memlock_lock_extend(lock: *mut memlock_lock, lea
     })
 }
 
-/// Renews its lease from now on by a thread of the client's, each time for the lease that it was acquired with,
+/// Renews its lease from now on by a thread of the client's, each time for the lease that it has now,
 /// until it is given back by memlock_unlock() or lost. The handle stays the same, and may then be used by any
 /// number of threads at once, except that memlock_unlock() must be the last call. No I/O.
 ///

@@ -174,6 +174,14 @@ impl Actor {
     pub(crate) fn make_use_of(&mut self, held: Held, hold: u64, until: Nanos, lease: Nanos) {
         let often = with(|world| world.scenario.kept_permille);
         if often > 0 && self.chance.permille(often) {
+            if !self.chance.permille(250) {
+                return self.keep(held, hold, lease);
+            }
+            *self.pocket() = Some(held);
+            // What is kept may have another lease by now than it was acquired with.
+            let Some(extended) = self.extend(hold) else { return };
+            let Some(lease) = extended else { return self.let_go(hold) };
+            let Some(held) = self.pocket().take() else { return };
             return self.keep(held, hold, lease);
         }
         let (_, _, now) = here();
@@ -191,7 +199,7 @@ impl Actor {
         };
         nap(length);
         while self.chance.permille(250) {
-            if !self.extend(hold) {
+            if self.extend(hold).is_none() {
                 return;
             }
             let length = self.chance.spread(MILLI, 5 * SECOND);
@@ -205,9 +213,9 @@ impl Actor {
         self.pocket.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// False when there is nothing to hold any more.
-    fn extend(&mut self, hold: u64) -> bool {
-        let Some(mut held) = self.pocket().take() else { return false };
+    /// The lease that it was extended by, if it was. `None` when there is nothing to hold any more.
+    fn extend(&mut self, hold: u64) -> Option<Option<Nanos>> {
+        let mut held = self.pocket().take()?;
         let lease = if self.chance.permille(400) { SECOND } else { self.chance.pick(&LEASES) };
         let (task, process, begun) = here();
         with(|world| {
@@ -221,15 +229,15 @@ impl Actor {
             Ok(Extension::Extended) => {}
             Ok(Extension::Lost) => {
                 with(|world| world.judge.told_lost(hold, now, &world.server));
-                return false;
+                return None;
             }
             Ok(Extension::NotHeld) => object("a holder was told that it holds nothing".to_owned()),
-            Err(error) => self.failed(hold, begun, &error),
+            Err(ref error) => self.failed(hold, begun, error),
         }
         let until = in_world(held.deadline());
         with(|world| world.judge.uses(hold, until));
         *self.pocket() = Some(held);
-        true
+        Some(extended.is_ok().then_some(lease))
     }
 
     pub(crate) fn failed(&self, hold: u64, begun: Nanos, error: &Error) {

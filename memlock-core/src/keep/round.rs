@@ -127,8 +127,12 @@ fn renew_together(jobs: &mut Vec<Job>, refused: &mut Vec<Job>) -> std::result::R
 impl Hold {
     /// Whether it is held yet. Tells the owner what there is to tell.
     fn lives_on(&self) -> bool {
-        let Some(left) = self.held().as_ref().map(super::Held::remaining) else { return false };
-        if left.is_zero() && (self.is_at_its_longest() || !flaw::has(Flaw::KeepPastTheEnd)) {
+        let now = self.now();
+        let (left, is_over) = match self.held().as_ref() {
+            Some(held) => (held.remaining(), held.ends() <= now),
+            None => return false,
+        };
+        if is_over && (self.is_at_its_longest() || !flaw::has(Flaw::KeepPastTheEnd)) {
             self.note(self.why_over());
         }
         if self.loss().is_some() {

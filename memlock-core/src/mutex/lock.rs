@@ -52,9 +52,8 @@ pub struct Lock {
     release_failed: bool,
     /// Set when a request of ours may still be under way: until when to look for what it may have left.
     pub(super) stray: Option<Moment>,
-    pub(super) lease: Lease,
     /// The lease that the deadline is of: that of the last extension.
-    pub(super) last_lease: Lease,
+    pub(super) lease: Lease,
     /// Others may be waiting: our record says that we ring, so the queue is looked at when we let go.
     pub(super) rings: bool,
     /// Under which ids we stood in the queue; they are taken off when we let go.
@@ -159,7 +158,6 @@ impl Lock {
             release_failed: false,
             stray,
             lease,
-            last_lease: lease,
             rings,
             stood: Vec::new(),
             unrung: false,
@@ -201,7 +199,7 @@ impl Lock {
         let subject = Subject { kind: super::KIND, client, route: *route, key };
         let state = || LeaseState {
             ours: self.process == fork::generation(),
-            lease: self.last_lease.duration(),
+            lease: self.lease.duration(),
             deadline: Some(self.deadline),
             now: client.clock().now(),
             loss: None,

@@ -162,6 +162,11 @@ impl Lock {
         self.process
     }
 
+    /// When the lease is over.
+    pub(crate) fn ends(&self) -> Moment {
+        self.deadline
+    }
+
     pub(crate) fn lease(&self) -> Lease {
         self.lease
     }

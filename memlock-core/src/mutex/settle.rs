@@ -8,7 +8,7 @@ use crate::client::ATTEMPTS;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::flaw::{self, Flaw};
-use crate::lease::{Lease, SUSPICIOUS_DELAY, kept_until};
+use crate::lease::{Lease, SUSPICIOUS_DELAY, by_either, kept_until};
 use crate::owner::{OwnerRecord, RINGS, Token, is_ours};
 use crate::store::{Item, Op, Reply, Version};
 
@@ -28,14 +28,10 @@ impl Lock {
         for _ in 0..ROUNDS {
             let now = self.client.clock().now();
             let sent = *first_sent.get_or_insert(now);
-            let deadline = match step {
-                Step::Release | Step::HandOver(_) => self.deadline,
-                Step::Extend(lease) => {
-                    // It may reach the server at any time until its reply is given up.
-                    self.server_until = self.server_until.max(lease.gone(now) + LATEST_ARRIVAL);
-                    lease.deadline(now)
-                }
-            };
+            if let Step::Extend(lease) = step {
+                // It may reach the server at any time until its reply is given up.
+                self.server_until = self.server_until.max(lease.gone(now) + LATEST_ARRIVAL);
+            }
             // A queue that cannot be read must not keep us from letting go.
             let ring = self.rings && failures == 0 && matches!(step, Step::Release);
             let queue_key = ring.then(|| self.key.waiters());
@@ -84,10 +80,14 @@ impl Lock {
                     }
                     if failure.sent {
                         // It may be the shorter lease that counts from now on.
-                        if !flaw::has(Flaw::HopeForTheLonger) {
-                            self.deadline = self.deadline.min(deadline);
+                        match step {
+                            Step::Extend(_) if flaw::has(Flaw::HopeForTheLonger) => {}
+                            Step::Extend(lease) => {
+                                self.deadline = by_either(self.deadline, self.lease, lease);
+                                self.lease = self.lease.min(lease);
+                            }
+                            _ => self.release_in_doubt = true,
                         }
-                        self.release_in_doubt |= !matches!(step, Step::Extend(_));
                     }
                     (error, read_first) = (Some(failure.error), true);
                     failures += 1;
@@ -116,8 +116,8 @@ impl Lock {
                 (Some(Reply::Stored(version)), _, Step::Extend(lease)) => {
                     let late = flaw::has(Flaw::ExtensionFromReply);
                     let sent = if late { self.client.clock().now() } else { now };
-                    let before = std::mem::replace(&mut self.deadline, lease.deadline(sent));
-                    (self.version, self.last_lease) = (version, lease);
+                    let before = by_either(self.deadline, self.lease, lease);
+                    (self.deadline, self.version, self.lease) = (lease.deadline(sent), version, lease);
                     return self.believe_if_slow(sent, before).map(|()| Settled::Taken(None));
                 }
                 (_, Some(Reply::Value(item)), _)
@@ -166,7 +166,7 @@ impl Lock {
     }
 
     /// After an extension that took suspiciously long: counts on no more than the server will keep the item for,
-    /// or, if it does not say, than it would have kept it for before.
+    /// or, if it does not say, than it keeps it for at least.
     fn believe_if_slow(&mut self, sent: Moment, before: Moment) -> Result<()> {
         if self.client.clock().now().since(sent) <= SUSPICIOUS_DELAY {
             return Ok(());

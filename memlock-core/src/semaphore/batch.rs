@@ -189,7 +189,8 @@ fn extends(extend: &mut Extend, seen: &mut Seen, found: &[(usize, usize)], now: 
         if let Some(holding) = seen.record.holdings.get_mut(line)
             && let Some((_, until)) = untils.iter().find(|(token, _)| *token == holding.token)
         {
-            holding.until = *until;
+            // A renewal takes nothing away that was believed before.
+            holding.until = if wanted.is_some() { holding.until.max(*until) } else { *until };
         }
     }
     if renewing.is_empty() {

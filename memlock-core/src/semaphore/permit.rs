@@ -37,7 +37,7 @@ pub struct Permit {
     pub(super) of: Token,
     pub(super) deadline: Moment,
     /// The lease that the deadline is of: that of the last extension.
-    pub(super) last_lease: Lease,
+    pub(super) lease: Lease,
     /// When the server's clock has passed the end of it, whichever of the leases that were asked for counts.
     pub(super) server_until: Moment,
     pub(super) process: u64,
@@ -68,7 +68,7 @@ impl Permit {
         let lease = semaphore.lease;
         Permit {
             deadline: lease.deadline(counted_from),
-            last_lease: lease,
+            lease,
             server_until: lease.gone(semaphore.client.clock().now()),
             semaphore,
             token,
@@ -98,7 +98,7 @@ impl Permit {
     pub fn report(&self, answer: impl Into<Answer>) -> Report {
         let state = || LeaseState {
             ours: self.process == fork::generation(),
-            lease: self.last_lease.duration(),
+            lease: self.lease.duration(),
             deadline: Some(self.deadline),
             now: self.semaphore.client.clock().now(),
             loss: None,

@@ -189,10 +189,10 @@ impl Record {
         self.holdings.retain(|holding| holding.token != token);
     }
 
-    /// Sets until when a holder has its permits.
-    pub(crate) fn extend(&mut self, token: Token, until: u64) {
+    /// A holder has its permits until then, or for longer.
+    pub(crate) fn renew(&mut self, token: Token, until: u64) {
         for holding in self.holdings.iter_mut().filter(|holding| holding.token == token) {
-            holding.until = until;
+            holding.until = holding.until.max(until);
         }
     }
 

@@ -119,7 +119,7 @@ impl Renewals {
                 let now = self.semaphore.client.clock().now();
                 for permit in &mut self.permits {
                     let (until, counted_from) = seen.lease(permit.lease, now);
-                    seen.record.extend(permit.token, until);
+                    seen.record.renew(permit.token, until);
                     permit.deadline = permit.lease.deadline(counted_from);
                 }
                 seen.record.touch(seen.now);
@@ -199,7 +199,7 @@ impl Permit {
         if self.remaining().is_zero() && !flaw::has(Flaw::KeepPastTheEnd) {
             return None;
         }
-        let lease = self.semaphore.lease;
+        let lease = self.lease;
         self.server_until = self.server_until.max(lease.gone(now) + super::settle::LATEST_ARRIVAL);
         Some(Renewing { token: self.token, lease, old_deadline: self.deadline, deadline: self.deadline })
     }
@@ -228,8 +228,13 @@ impl Permit {
         self.process
     }
 
+    /// When the lease is over.
+    pub(crate) fn ends(&self) -> Moment {
+        self.deadline
+    }
+
     pub(crate) fn lease(&self) -> Lease {
-        self.semaphore.lease
+        self.lease
     }
 
     pub(crate) fn client(&self) -> &crate::client::Client {

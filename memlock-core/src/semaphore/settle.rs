@@ -46,6 +46,9 @@ impl Permit {
         };
         let settled = submit::submit(&semaphore, Operation::new(kind, None), None, &|| false);
         if let Some(doubt) = settled.in_doubt {
+            if let Step::Extend(lease) = step {
+                self.lease = self.lease.min(lease);
+            }
             match step {
                 Step::Release => self.release_in_doubt = true,
                 // It may be the shorter lease that counts from now on, or one of which nobody knows
@@ -65,10 +68,9 @@ impl Permit {
                 (Some(renewing), Step::Extend(lease)) => {
                     let late = flaw::has(Flaw::ExtensionFromReply);
                     let deadline = if late { lease.deadline(clock.now()) } else { renewing.deadline };
-                    let before = std::mem::replace(&mut self.deadline, deadline);
-                    self.last_lease = lease;
+                    (self.deadline, self.lease) = (deadline, lease);
                     if asks {
-                        self.believe_if_it_lasts(before)?;
+                        self.believe_if_it_lasts()?;
                     }
                     Ok(Settled::Taken { wakes: None })
                 }
@@ -86,10 +88,10 @@ impl Permit {
     }
 
     /// After an extension that may have been reckoned from a clock that stood still: counts on no more than the server's clock
-    /// leaves, or, if that cannot be told, on what it was before.
-    fn believe_if_it_lasts(&mut self, before: Moment) -> Result<()> {
+    /// leaves, or, if that cannot be told, on nothing.
+    fn believe_if_it_lasts(&mut self) -> Result<()> {
         self.believe_the_server().map_err(|error| {
-            self.deadline = self.deadline.min(before);
+            self.deadline = self.deadline.min(self.semaphore.client.clock().now());
             let text = "They were extended, but for how long cannot be told";
             Error::new(ErrorKind::Unknown, format!("{text}: {error}"))
         })

@@ -68,8 +68,8 @@ pub unsafe extern "C-unwind" fn memlock_permit_extend(permit: *mut memlock_permi
     })
 }
 
-/// Renews their lease from now on by a thread of the client's, each time for the lease that they were acquired
-/// with, until they are given back by memlock_permit_release() or lost. The handle stays the same, and may then
+/// Renews their lease from now on by a thread of the client's, each time for the lease that they have
+/// now, until they are given back by memlock_permit_release() or lost. The handle stays the same, and may then
 /// be used by any number of threads at once, except that memlock_permit_release() must be the last call. No
 /// I/O.
 ///
