@@ -37,6 +37,8 @@ const STRAY_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_STRAY_PAUSE: Duration = Duration::from_secs(30);
 /// How many are taken off at one contact: each takes two round trips of somebody else's call.
 const STRAYS_AT_ONCE: usize = 16;
+/// Those take no longer of the call that meets the server than this, and one of them.
+const STRAYS_TAKE: Duration = Duration::from_millis(50);
 
 /// The way to one set of locks. Cloning is cheap and gives the same client.
 ///
@@ -457,7 +459,8 @@ impl Client {
         strays.any.store(!list.is_empty(), Ordering::Release);
         drop(list);
         let client = self.for_drop();
-        for mut stray in due {
+        let mut due = due.into_iter();
+        while let Some(mut stray) = due.next() {
             // What is not there yet may still be under way, so only one that was removed is done with.
             let Stray { kind, route, ref key, token, .. } = stray;
             let (taken, ring): (_, fn(&Client, Route, &Key)) = match kind {
@@ -470,16 +473,18 @@ impl Client {
             if taken {
                 log::debug!("What was left behind of {key} was taken off.");
                 ring(&client, route, key);
-                continue;
             }
             if fork::is_astray() {
                 return;
             }
+            let after = self.clock().now();
             stray.pause = (stray.pause * 2).min(LONGEST_STRAY_PAUSE);
-            stray.next_try = self.clock().now() + stray.pause;
+            stray.next_try = after + stray.pause;
+            // A slow server is asked for the others at later contacts.
+            let left = if after.since(now) > STRAYS_TAKE { due.len() } else { 0 };
             let mut list = strays.list.lock().unwrap_or_else(PoisonError::into_inner);
-            list.push(stray);
-            strays.any.store(true, Ordering::Release);
+            list.extend((!taken).then_some(stray).into_iter().chain(due.by_ref().take(left)));
+            strays.any.store(!list.is_empty(), Ordering::Release);
         }
     }
 

@@ -230,14 +230,14 @@ impl Goal for Attempt<'_> {
     }
 
     fn seen(&mut self, reply: &Reply, _first: bool) -> Result<Seen> {
-        Ok(match self.room(reply) {
+        Ok(match self.room(reply, false) {
             Some(_) => Seen::Free,
             // A plain client that gives back rings nobody.
             None => Seen::Held { rings: false, left: None },
         })
     }
 
-    fn room(&mut self, reply: &Reply) -> Option<Room> {
+    fn room(&mut self, reply: &Reply, _goes: bool) -> Option<Room> {
         let free = match reply {
             Reply::Value(item) => self.counter.number(item).unwrap_or(u64::MAX),
             // The next attempt says that it is not there.

@@ -205,7 +205,7 @@ impl Goal for Attempt<'_> {
         Op::Get { key: &self.mutex.key }
     }
 
-    fn room(&mut self, reply: &Reply) -> Option<Room> {
+    fn room(&mut self, reply: &Reply, _goes: bool) -> Option<Room> {
         let free = match self.seen(reply, false) {
             Ok(Seen::Free) => true,
             // We go: it is the next one's turn.

@@ -357,11 +357,11 @@ impl Goal for Attempt<'_> {
         Ok(plan::Seen::Held { rings: true, left })
     }
 
-    fn room(&mut self, reply: &Reply) -> Option<Room> {
+    fn room(&mut self, reply: &Reply, goes: bool) -> Option<Room> {
         let permits = match self.semaphore.note(reply, self.looked.get()) {
             Ok(Some(seen)) => {
-                let seen = self.gather_no_more(seen);
-                seen.record.available(seen.now)
+                let seen = if goes { self.gather_no_more(seen) } else { seen };
+                if seen.record.has_room(seen.now) { seen.record.available(seen.now) } else { 0 }
             }
             // Whoever comes finds out.
             _ => u32::MAX,

@@ -172,6 +172,10 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
                 self.tell(Event::Interrupted);
                 continue;
             }
+            // What was asked may have forked: its child has no part in this.
+            if fork::generation() != self.process {
+                continue;
+            }
             let sleep_until = match step {
                 Step::Sleep(until) => Some(until),
                 // Whoever is handing over to us is not to be crossed.
@@ -275,7 +279,7 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
                     if front
                         && before > 0
                         && self.goal.is_shared()
-                        && let Some(room) = self.goal.room(&reply)
+                        && let Some(room) = self.goal.room(&reply, false)
                     {
                         self.wake_first(room, &[]);
                     }
@@ -411,7 +415,7 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         match self.queue.leave(ids, self.goal.look()) {
             Ok(Some(_)) if flaw::has(Flaw::KeepTheBell) => {}
             Ok(Some(reply)) => {
-                if let Some(room) = self.goal.room(&reply) {
+                if let Some(room) = self.goal.room(&reply, true) {
                     self.wake_first(room, ids);
                 }
             }
@@ -559,7 +563,8 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
 
 impl<G: Goal> Drop for Waiter<'_, '_, G> {
     fn drop(&mut self) {
-        if self.left {
+        // In a child that a callback made, all this is its parent's.
+        if self.left || fork::generation() != self.process {
             return;
         }
         let stand = self.go(None);

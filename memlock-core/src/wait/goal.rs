@@ -36,9 +36,9 @@ pub(crate) trait Goal {
     fn look(&self) -> Op<'_>;
     /// What that showed to one who waits, and whether as the `first` of all. A holder that would not ring is told to.
     fn seen(&mut self, reply: &Reply, first: bool) -> Result<Seen>;
-    /// What of it whoever is next can have, now that we go. A holder that would not ring is told to: it may have come in between,
+    /// What of it whoever is next can have; `goes`: now that we go. A holder that would not ring is told to: it may have come in between,
     /// after we were rung.
-    fn room(&mut self, reply: &Reply) -> Option<Room>;
+    fn room(&mut self, reply: &Reply, goes: bool) -> Option<Room>;
     /// Whether it could be had, if only we were the first of all.
     fn is_for_the_first(&self, _reply: &Reply) -> bool {
         false

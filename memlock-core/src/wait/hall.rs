@@ -28,6 +28,7 @@ use super::entries::WaitId;
 use super::plan::{Known, Place};
 use super::queue::HandedOn;
 use crate::clock::Moment;
+use crate::fork;
 use crate::name::Key;
 use crate::sync::{AtomicBool, Mutex, MutexGuard};
 
@@ -135,6 +136,10 @@ impl<A: Copy, G> Serving<'_, A, G> {
 
 impl<A: Copy, G> Drop for Serving<'_, A, G> {
     fn drop(&mut self) {
+        // In a child that a callback made, the line is its parent's.
+        if fork::is_astray() {
+            return;
+        }
         self.hall.with_seat(self.key, self.number, |seat| {
             if matches!(seat.state, State::Served) {
                 (seat.state, seat.ask, seat.rung) = (State::Idle, self.ask, Some(Duration::ZERO));
