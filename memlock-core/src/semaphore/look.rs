@@ -36,7 +36,8 @@ impl Semaphore {
     /// read.
     pub fn waiters(&self) -> Result<Vec<Waiter>> {
         call(|| {
-            look::waiters(&self.client, self.route, &self.key).map_err(|error| self.said("Looking at", error))
+            look::waiters(&self.client, self.route, &self.key)
+                .map_err(|error| error.during(format_args!("Looking at {}", self.key.waiters())))
         })
     }
 
