@@ -150,3 +150,29 @@ fn a_slow_look_at_a_slow_renewal_is_repeated() {
         kept.remaining()
     });
 }
+
+/// Each of them costs two round trips and more.
+#[test]
+fn what_was_left_behind_on_a_slow_server_does_not_hold_up_a_call_for_long() {
+    const MANY: usize = 40;
+    let world = World::new();
+    for number in 0..12 {
+        world.client.mutex(format!("m{number}"), LEASE).unwrap().lock().unwrap().abandon();
+    }
+    let left = |world: &World| world.store.answers.lock().unwrap().len();
+    world.answers(&[SLOW; MANY]);
+    let other = world.client.mutex("other", LEASE).unwrap();
+    let _ = other.try_lock().unwrap();
+    let requests = MANY - left(&world);
+    assert!(requests < 10, "{requests}");
+    world.store.answers.lock().unwrap().clear();
+    // Later contacts take off the others.
+    let is_free =
+        |number: usize| world.other.mutex(format!("m{number}"), LEASE).unwrap().owner().unwrap().is_none();
+    let began = Instant::now();
+    while !(0..12).all(is_free) {
+        assert!(began.elapsed() < PATIENCE);
+        let _ = other.try_lock().unwrap();
+        thread::sleep(Duration::from_millis(1));
+    }
+}
