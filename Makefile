@@ -169,6 +169,7 @@ check: $(CBINDGEN) $(VENV)/.test ## formatting, lints, links in the docs, and wh
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(SIMULATE) clippy -q -p memlock-simulation --target-dir target/simulation -- -D warnings
+	RUSTFLAGS="--cfg fuzzing" $(CARGO) clippy -q --manifest-path fuzz/Cargo.toml --target-dir target/fuzzing -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -q --no-deps -p memlock-core -p memlock-tests
 	tests/docs/links
 	$(RUFF) check . $(SCRIPTS)

@@ -16,7 +16,7 @@ fuzz_target!(|data: &[u8]| {
     let (client, honest) = (scene.client(), scene.honest);
     let mut handles = ["x", "x", "y"].map(|session| client.distinct_list(session).expect("a plain name"));
     let mut first = HashMap::new();
-    while let Some((what, program)) = scene.next() {
+    while let Some((what, program)) = scene.next_call() {
         let place = usize::from(what >> 4) % handles.len();
         // Only while one session lasts do ids stay as they are.
         let known = if place < 2 { Some(&mut first) } else { None };

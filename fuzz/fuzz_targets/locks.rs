@@ -17,7 +17,7 @@ fuzz_target!(|data: &[u8]| {
     let clients = [scene.client(), scene.client()];
     let mut held: [Option<Lock>; 2] = [None, None];
     let mut fence = 0;
-    while let Some((what, program)) = scene.next() {
+    while let Some((what, program)) = scene.next_call() {
         let who = usize::from(what >> 7);
         let granted = step(&clients[who], &mut held[who], what & 15, program, (&time, honest));
         if honest && granted {

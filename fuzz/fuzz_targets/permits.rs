@@ -82,19 +82,22 @@ fn taking(before: &SemaphoreRecord, newcomer: Token, wanted: u32, now: u64, valu
     written_and_read(&after);
 }
 
-/// What one holder extends or gives back is its own.
+/// What one holder renews or gives back is its own, and renewing takes nothing from it.
 fn leaving(before: &SemaphoreRecord, now: u64) {
     let Some(first) = before.holders().into_iter().next() else { return };
     let others = |record: &SemaphoreRecord| {
         let holders = record.holders().into_iter();
         holders.filter(|holder| holder.token != first.token).collect::<Vec<_>>()
     };
-    let mut extended = before.clone();
-    extended.extend(first.token, now);
+    let mut renewed = before.clone();
+    renewed.renew(first.token, now);
+    let until =
+        |record: &SemaphoreRecord| record.holders().iter().map(|holder| holder.until).collect::<Vec<_>>();
+    assert!(until(&renewed).iter().zip(until(before)).all(|(after, before)| *after >= before));
     let mut without = before.clone();
     without.give_back(first.token);
     assert!(without.holders().iter().all(|holder| holder.token != first.token));
-    for after in [extended, without] {
+    for after in [renewed, without] {
         assert_eq!(others(&after), others(before), "all others keep what they have");
         assert!(after.available(now) >= before.available(now));
         written_and_read(&after);

@@ -44,7 +44,7 @@ fuzz_target!(|data: &[u8]| {
     let (time, honest) = (std::sync::Arc::clone(&scene.time), scene.honest);
     loop {
         let before = Look::at(&scene, &key);
-        let Some((what, program)) = scene.next() else { break };
+        let Some((what, program)) = scene.next_call() else { break };
         let call = Call::read(what & 15, program);
         if let Call::Pass(length) = call {
             time.pass(length);

@@ -48,7 +48,7 @@ impl<'a> Scene<'a> {
     }
 
     /// The next call: which, and what more is said of it. `None` at the end.
-    pub fn next(&mut self) -> Option<(u8, &mut Input<'a>)> {
+    pub fn next_call(&mut self) -> Option<(u8, &mut Input<'a>)> {
         self.steps = self.steps.checked_sub(1)?;
         if self.program.is_over() {
             return None;

@@ -152,9 +152,9 @@ impl SemaphoreRecord {
         self.0.give_back(token);
     }
 
-    /// Sets until when a holder has its permits.
-    pub fn extend(&mut self, token: Token, until: u64) {
-        self.0.extend(token, until);
+    /// A holder has its permits until then, or for longer.
+    pub fn renew(&mut self, token: Token, until: u64) {
+        self.0.renew(token, until);
     }
 
     /// What is done to it before each time it is written.
