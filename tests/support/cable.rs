@@ -12,7 +12,10 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
+/// How long a link may take to come up.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// How many this process has laid.
 static LAID: AtomicU32 = AtomicU32::new(0);
 
@@ -51,6 +54,8 @@ impl Cable {
         ip(there, &["address", "add", &far_address, "dev", far_end])?;
         ip(there, &["link", "set", "lo", "up"])?;
         cable.plug_in()?;
+        carries(None, near_end)?;
+        carries(there, far_end)?;
         Ok(cable)
     }
 
@@ -147,11 +152,24 @@ pub(crate) fn new_namespace() -> io::Result<File> {
 }
 
 fn ip(namespace: Option<RawFd>, words: &[&str]) -> io::Result<()> {
-    run(namespace, "ip", words)
+    run(namespace, "ip", words).map(drop)
 }
 
-/// Runs a program in a network namespace, and fails with what it said if it fails.
-pub(crate) fn run(namespace: Option<RawFd>, program: &str, words: &[&str]) -> io::Result<()> {
+/// Waits until what is sent through a link arrives: after it was set up, the kernel drops packets until a
+/// worker thread has seen to it.
+pub(crate) fn carries(namespace: Option<RawFd>, link: &str) -> io::Result<()> {
+    let began = Instant::now();
+    while !run(namespace, "ip", &["link", "show", "dev", link])?.contains("state UP") {
+        if began.elapsed() > PATIENCE {
+            return Err(io::Error::other(format!("the link {link} does not come up")));
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// Runs a program in a network namespace, and returns what it printed; fails with what it said if it fails.
+pub(crate) fn run(namespace: Option<RawFd>, program: &str, words: &[&str]) -> io::Result<String> {
     let mut command = Command::new(program);
     command.args(words);
     if let Some(namespace) = namespace {
@@ -159,7 +177,7 @@ pub(crate) fn run(namespace: Option<RawFd>, program: &str, words: &[&str]) -> io
     }
     let done = command.output()?;
     if done.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&done.stdout).into_owned());
     }
     let said = String::from_utf8_lossy(&done.stderr);
     Err(io::Error::other(format!("{program} {}: {}", words.join(" "), said.trim())))

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-use crate::cable::{self, new_namespace, run};
+use crate::cable::{self, carries, new_namespace, run};
 
 /// Hosts that reach each other. The first one is the server's by custom.
 #[derive(Debug)]
@@ -45,7 +45,9 @@ impl Hosts {
             "address add 10.77.0.1/24 dev hub",
             "link set hub up",
         ];
-        lines.iter().try_for_each(|line| run(hub, "ip", &line.split(' ').collect::<Vec<_>>()))?;
+        for line in lines {
+            run(hub, "ip", &line.split(' ').collect::<Vec<_>>())?;
+        }
         for (index, namespace) in hosts.namespaces.iter().enumerate().skip(1) {
             let near = format!("host{index}");
             let there = format!("/proc/{}/fd/{}", std::process::id(), namespace.as_raw_fd());
@@ -56,6 +58,8 @@ impl Hosts {
             run(far, "ip", &["link", "set", "lo", "up"])?;
             run(far, "ip", &["address", "add", &address, "dev", "net"])?;
             run(far, "ip", &["link", "set", "net", "up"])?;
+            carries(hub, &near)?;
+            carries(far, "net")?;
         }
         Ok(hosts)
     }
@@ -82,7 +86,7 @@ impl Hosts {
              add chain inet fire input {{ type filter hook input priority 0; }}; \
              add rule inet fire input {rule}"
         );
-        run(Some(self.namespaces[host].as_raw_fd()), "nft", &[&script])
+        run(Some(self.namespaces[host].as_raw_fd()), "nft", &[&script]).map(drop)
     }
 
     /// Moves the calling thread to a host: sockets that it opens from now on are there, and so are
