@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::lease::Lease;
@@ -249,6 +249,36 @@ fn a_kept_lock_whose_release_is_in_doubt_is_not_lost_by_looking_at_it() {
     assert!(!kept.is_held(), "nobody knows");
     assert_eq!(kept.lost(), None);
     assert_eq!(kept.release().unwrap(), Release::Released);
+}
+
+/// Its holder was told that it is lost: nobody would let go of it until its earlier lease is over.
+#[test]
+fn a_kept_lock_that_is_lost_after_an_unknown_extension_is_taken_off() {
+    let losses = [(1, Loss::Request), (2, Loss::Request), (3, Loss::Request)];
+    let (client, witness) = clients(&losses);
+    let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
+    thread::sleep(Duration::from_millis(1500));
+    assert_eq!(lock.extend(Duration::from_secs(1)).unwrap_err().kind(), ErrorKind::Unknown);
+    let kept = lock.keep(Keep::default()).unwrap();
+    assert!(!kept.is_held());
+    let other = client.mutex("other", LEASE).unwrap();
+    let began = Instant::now();
+    while !is_free(&witness, "m") {
+        assert!(began.elapsed() < LEASE / 2, "it is still there");
+        drop(other.lock().unwrap());
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn an_extension_after_a_release_in_doubt_settles_that_it_is_held() {
+    let losses = [(1, Loss::Request), (2, Loss::Request), (3, Loss::Request)];
+    let (client, _witness) = clients(&losses);
+    let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
+    assert_eq!(lock.unlock().unwrap_err().kind(), ErrorKind::Unknown);
+    assert_eq!(lock.extend(LEASE).unwrap(), Extension::Extended);
+    assert!(!lock.remaining().is_zero(), "it was extended");
+    assert_eq!(lock.unlock().unwrap(), Release::Released);
 }
 
 #[test]

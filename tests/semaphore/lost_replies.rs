@@ -3,9 +3,9 @@
 use std::cell::RefCell;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use memlock_core::{Client, ErrorKind, Extension, Release, Request, Semaphore, Wait, Waited};
+use memlock_core::{Client, ErrorKind, Extension, Keep, Permit, Release, Request, Semaphore, Wait, Waited};
 use memlock_tests::proxy::{Fault, Match, Proxy};
 
 use super::{Bench, LEASE, PATIENCE};
@@ -127,4 +127,72 @@ fn what_cannot_be_found_out_is_unknown_and_taken_back_at_the_next_contact() {
     proxy.clear_rules();
     drop(semaphore.acquire().unwrap());
     assert_eq!(available(&witness), 2);
+}
+
+/// Permits whose extension has no known outcome.
+fn in_doubt_about(proxy: &Proxy, permit: &mut Permit, lease: Duration, fault: Fault) {
+    let mut written = false;
+    proxy.decide(move |burst| {
+        let writes = burst.starts_with(b"cas ");
+        let faulty = if written { Fault::SwallowReply } else { fault.clone() };
+        written |= writes;
+        written.then_some(faulty)
+    });
+    let error = permit.extend(lease).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unknown, "{error}");
+    proxy.clear_rules();
+}
+
+/// Its holder may die, and then they are to come back when the lease that is renewed is over.
+#[test]
+fn permits_are_renewed_for_their_lease_after_an_unknown_extension_to_a_longer_one() {
+    let bench = Bench::new();
+    let (proxy, semaphore, witness) = in_trouble(&bench);
+    let mut permit = semaphore.acquire().unwrap();
+    in_doubt_about(&proxy, &mut permit, 20 * LEASE, Fault::SwallowReply);
+    let ends = || witness.status().unwrap().unwrap().holders[0].remaining;
+    assert!(ends() > 10 * LEASE, "it was carried out");
+    let kept = permit.keep(Keep::default()).unwrap();
+    let began = Instant::now();
+    while ends() > 2 * LEASE {
+        assert!(began.elapsed() < LEASE / 2, "{:?}", ends());
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert!(kept.is_held());
+    assert_eq!(kept.release().unwrap(), Release::Released);
+}
+
+#[test]
+fn an_extension_after_a_release_in_doubt_settles_that_they_are_held() {
+    let bench = Bench::new();
+    let (proxy, semaphore, witness) = in_trouble(&bench);
+    let mut permit = semaphore.acquire().unwrap();
+    let mut written = false;
+    proxy.decide(move |burst| {
+        written |= burst.starts_with(b"cas ");
+        written.then_some(Fault::DropRequest)
+    });
+    assert_eq!(permit.release().unwrap_err().kind(), ErrorKind::Unknown);
+    proxy.clear_rules();
+    assert_eq!(permit.extend(LEASE).unwrap(), Extension::Extended);
+    assert!(!permit.remaining().is_zero(), "they were extended");
+    assert_eq!(permit.release().unwrap(), Release::Released);
+    assert_eq!(available(&witness), 2);
+}
+
+/// Their holder was told that they are lost: nobody would give them back until their earlier lease is over.
+#[test]
+fn kept_permits_that_are_lost_after_an_unknown_extension_are_given_back() {
+    let bench = Bench::new();
+    let (proxy, semaphore, witness) = in_trouble(&bench);
+    let mut permit = semaphore.acquire().unwrap();
+    in_doubt_about(&proxy, &mut permit, Duration::from_secs(1), Fault::DropRequest);
+    let kept = permit.keep(Keep::default()).unwrap();
+    assert!(!kept.is_held());
+    let began = Instant::now();
+    while available(&witness) < 2 {
+        assert!(began.elapsed() < LEASE / 2, "they are still there");
+        drop(semaphore.acquire().unwrap());
+        thread::sleep(Duration::from_millis(10));
+    }
 }
