@@ -118,6 +118,8 @@ impl Lock {
                     let sent = if late { self.client.clock().now() } else { now };
                     let before = by_either(self.deadline, self.lease, lease);
                     (self.deadline, self.version, self.lease) = (lease.deadline(sent), version, lease);
+                    // A release that is still under way was for another version.
+                    self.release_in_doubt = false;
                     return self.believe_if_slow(sent, before).map(|()| Settled::Taken(None));
                 }
                 (_, Some(Reply::Value(item)), _)

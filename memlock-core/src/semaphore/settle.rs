@@ -69,6 +69,8 @@ impl Permit {
                     let late = flaw::has(Flaw::ExtensionFromReply);
                     let deadline = if late { lease.deadline(clock.now()) } else { renewing.deadline };
                     (self.deadline, self.lease) = (deadline, lease);
+                    // A release that is still under way was for another version.
+                    self.release_in_doubt = false;
                     if asks {
                         self.believe_if_it_lasts()?;
                     }
