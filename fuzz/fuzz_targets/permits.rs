@@ -90,7 +90,7 @@ fn leaving(before: &SemaphoreRecord, now: u64) {
         holders.filter(|holder| holder.token != first.token).collect::<Vec<_>>()
     };
     let mut renewed = before.clone();
-    renewed.renew(first.token, now);
+    renewed.renew(first.token, now, true);
     let until =
         |record: &SemaphoreRecord| record.holders().iter().map(|holder| holder.until).collect::<Vec<_>>();
     assert!(until(&renewed).iter().zip(until(before)).all(|(after, before)| *after >= before));

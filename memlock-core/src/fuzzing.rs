@@ -152,9 +152,9 @@ impl SemaphoreRecord {
         self.0.give_back(token);
     }
 
-    /// A holder has its permits until then, or for longer.
-    pub fn renew(&mut self, token: Token, until: u64) {
-        self.0.renew(token, until);
+    /// A holder has its permits until then; or for longer, if the server's clock may stand still.
+    pub fn renew(&mut self, token: Token, until: u64, may_stand: bool) {
+        self.0.renew(token, until, may_stand);
     }
 
     /// What is done to it before each time it is written.

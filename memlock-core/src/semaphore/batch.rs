@@ -185,12 +185,13 @@ fn extends(extend: &mut Extend, seen: &mut Seen, found: &[(usize, usize)], now: 
         (it.deadline, since) = (it.lease.deadline(counted_from), since.min(counted_from));
         untils.push((it.token, until));
     }
+    let keeps = wanted.is_some() && seen.is_slow();
     for &(_, line) in found {
         if let Some(holding) = seen.record.holdings.get_mut(line)
             && let Some((_, until)) = untils.iter().find(|(token, _)| *token == holding.token)
         {
-            // A renewal takes nothing away that was believed before.
-            holding.until = if wanted.is_some() { holding.until.max(*until) } else { *until };
+            // A renewal by a clock that may stand still takes nothing away that was believed before.
+            holding.until = if keeps { holding.until.max(*until) } else { *until };
         }
     }
     if renewing.is_empty() {

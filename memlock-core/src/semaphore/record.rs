@@ -189,10 +189,11 @@ impl Record {
         self.holdings.retain(|holding| holding.token != token);
     }
 
-    /// A holder has its permits until then, or for longer.
-    pub(crate) fn renew(&mut self, token: Token, until: u64) {
+    /// A holder has its permits until then. By a clock that may stand still that takes nothing away
+    /// that was believed before.
+    pub(crate) fn renew(&mut self, token: Token, until: u64, may_stand: bool) {
         for holding in self.holdings.iter_mut().filter(|holding| holding.token == token) {
-            holding.until = holding.until.max(until);
+            holding.until = if may_stand { holding.until.max(until) } else { until };
         }
     }
 

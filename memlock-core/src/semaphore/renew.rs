@@ -117,9 +117,10 @@ impl Renewals {
                     return Renewed::Gone(gone.into_iter().map(|permit| permit.token).collect());
                 }
                 let now = self.semaphore.client.clock().now();
+                let may_stand = seen.is_slow();
                 for permit in &mut self.permits {
                     let (until, counted_from) = seen.lease(permit.lease, now);
-                    seen.record.renew(permit.token, until);
+                    seen.record.renew(permit.token, until, may_stand);
                     permit.deadline = permit.lease.deadline(counted_from);
                 }
                 seen.record.touch(seen.now);
