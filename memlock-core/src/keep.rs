@@ -123,6 +123,14 @@ impl Held {
         }
     }
 
+    /// Whether the server may keep it for longer than its lease.
+    fn is_in_doubt(&self) -> bool {
+        match self {
+            Held::Lock(lock) => lock.is_in_doubt(),
+            Held::Permit(permit) => permit.is_in_doubt(),
+        }
+    }
+
     fn lease(&self) -> Duration {
         match self {
             Held::Lock(lock) => lock.lease().duration(),
@@ -228,7 +236,7 @@ impl Kept {
                 retry: Duration::ZERO,
                 warned: false,
                 told: false,
-                in_doubt: false,
+                in_doubt: held.is_in_doubt(),
             }),
             held: Mutex::new(Some(held)),
             let_go: AtomicBool::new(false),

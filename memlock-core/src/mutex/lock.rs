@@ -48,6 +48,9 @@ pub struct Lock {
     pub(super) lost: bool,
     /// Set when a release of ours was sent and its outcome is not known.
     pub(super) release_in_doubt: bool,
+    /// The server may keep it for longer than the owner counts on it: it is not known what became of an
+    /// extension.
+    pub(super) extension_in_doubt: bool,
     /// The owner has tried to release it in vain: its drop does not try again.
     release_failed: bool,
     /// Set when a request of ours may still be under way: until when to look for what it may have left.
@@ -155,6 +158,7 @@ impl Lock {
             held: true,
             lost: false,
             release_in_doubt: false,
+            extension_in_doubt: false,
             release_failed: false,
             stray,
             lease,

@@ -85,6 +85,7 @@ impl Lock {
                             Step::Extend(lease) => {
                                 self.deadline = by_either(self.deadline, self.lease, lease);
                                 self.lease = self.lease.min(lease);
+                                self.extension_in_doubt = true;
                             }
                             _ => self.release_in_doubt = true,
                         }
@@ -120,7 +121,9 @@ impl Lock {
                     (self.deadline, self.version, self.lease) = (lease.deadline(sent), version, lease);
                     // A release that is still under way was for another version.
                     self.release_in_doubt = false;
-                    return self.believe_if_slow(sent, before).map(|()| Settled::Taken(None));
+                    let believed = self.believe_if_slow(sent, before);
+                    self.extension_in_doubt = believed.is_err();
+                    return believed.map(|()| Settled::Taken(None));
                 }
                 (_, Some(Reply::Value(item)), _)
                     if is_ours(&item.value, self.token) || flaw::has(Flaw::BlindDelete) =>

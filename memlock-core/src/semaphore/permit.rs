@@ -46,6 +46,9 @@ pub struct Permit {
     pub(super) lost: bool,
     /// Set when a release of ours was sent and its outcome is not known.
     pub(super) release_in_doubt: bool,
+    /// The server may keep them for longer than the owner counts on them: it is not known what became of
+    /// an extension.
+    pub(super) extension_in_doubt: bool,
     /// The owner has tried to release them in vain: their drop does not try again.
     release_failed: bool,
     /// Under which ids we stood in the queue; they are taken off when we let go.
@@ -78,6 +81,7 @@ impl Permit {
             held: true,
             lost: false,
             release_in_doubt: false,
+            extension_in_doubt: false,
             release_failed: false,
             stood: Vec::new(),
         }

@@ -234,6 +234,11 @@ impl Permit {
         self.deadline
     }
 
+    /// Whether it is not known what became of an extension.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.extension_in_doubt
+    }
+
     pub(crate) fn lease(&self) -> Lease {
         self.lease
     }

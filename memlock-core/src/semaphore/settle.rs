@@ -48,6 +48,7 @@ impl Permit {
         if let Some(doubt) = settled.in_doubt {
             if let Step::Extend(lease) = step {
                 self.lease = self.lease.min(lease);
+                self.extension_in_doubt = true;
             }
             match step {
                 Step::Release => self.release_in_doubt = true,
@@ -71,9 +72,9 @@ impl Permit {
                     (self.deadline, self.lease) = (deadline, lease);
                     // A release that is still under way was for another version.
                     self.release_in_doubt = false;
-                    if asks {
-                        self.believe_if_it_lasts()?;
-                    }
+                    let believed = if asks { self.believe_if_it_lasts() } else { Ok(()) };
+                    self.extension_in_doubt = believed.is_err();
+                    believed?;
                     Ok(Settled::Taken { wakes: None })
                 }
                 _ => Ok(Settled::Lost),
