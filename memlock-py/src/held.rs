@@ -28,6 +28,8 @@ pub(crate) trait Leased: Send + Sized {
     fn facts(&self) -> Self::Facts;
     /// Until when it is certainly ours.
     fn deadline(&self) -> Moment;
+    /// The same while an extension by this lease is under way.
+    fn deadline_while_extending(&self, lease: Duration) -> Moment;
     fn release(&mut self) -> Result<Release>;
     fn extend(&mut self, lease: Duration) -> Result<Extension>;
     fn check(&self) -> Result<bool>;
@@ -44,6 +46,10 @@ impl Leased for Lock {
 
     fn deadline(&self) -> Moment {
         self.deadline()
+    }
+
+    fn deadline_while_extending(&self, lease: Duration) -> Moment {
+        self.deadline_while_extending(lease)
     }
 
     fn release(&mut self) -> Result<Release> {
@@ -73,6 +79,10 @@ impl Leased for Permit {
 
     fn deadline(&self) -> Moment {
         self.deadline()
+    }
+
+    fn deadline_while_extending(&self, lease: Duration) -> Moment {
+        self.deadline_while_extending(lease)
     }
 
     fn release(&mut self) -> Result<Release> {
@@ -172,8 +182,9 @@ impl<L: Leased> Held<L> {
         }
         self.locked(|place| {
             let Some(leased) = place.as_mut() else { return Ok(Extension::NotHeld) };
-            // Until the answer is there, count on the shorter of the two.
-            self.ends.fetch_min(nanoseconds(SystemClock.now() + lease), Ordering::Relaxed);
+            // Until the answer is there, count on what the server keeps by either of the two.
+            let ends = leased.deadline_while_extending(lease);
+            self.ends.fetch_min(nanoseconds(ends), Ordering::Relaxed);
             let ended = leased.extend(lease);
             self.ends.store(nanoseconds(leased.deadline()), Ordering::Relaxed);
             ended

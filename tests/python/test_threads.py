@@ -174,3 +174,22 @@ def test_the_interpreter_and_the_objects_locks_never_wait_for_each_other(
         stop.set()
         for each in looking:
             each.result(20)
+
+
+def test_during_an_extension_to_a_shorter_lease_nothing_is_counted_on_that_may_be_over(
+    mortal_server: Memcached, name: str
+) -> None:
+    """The server may have stood still since the lock was acquired."""
+    client = memlock.connect(f"{mortal_server.url}?io_timeout=300ms")
+    mutex = client.mutex(name, lease=10)
+    mutex.acquire()
+    eventually(lambda: mutex.remaining < 8.5)
+    with mortal_server.paused(), ThreadPoolExecutor(1) as pool:
+        extending = pool.submit(mutex.extend, 1)
+        # As soon as it has begun.
+        eventually(lambda: mutex.remaining < 5)
+        assert mutex.remaining == 0.0
+        with pytest.raises(memlock.Error):
+            extending.result()
+    mutex.extend(10)
+    mutex.release()

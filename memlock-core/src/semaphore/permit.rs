@@ -13,7 +13,7 @@ use crate::contention::{ROUNDS, give_way};
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::flaw::{self, Flaw};
 use crate::fork::{self, Call, call};
-use crate::lease::Lease;
+use crate::lease::{Lease, by_either};
 use crate::mutex::{Extension, Release};
 use crate::name::Key;
 use crate::owner::Token;
@@ -137,6 +137,13 @@ impl Permit {
     pub fn deadline(&self) -> Moment {
         let certain = self.is_ours_to_use() && !self.release_in_doubt;
         if certain { self.deadline } else { Moment::from_boot(Duration::ZERO) }
+    }
+
+    /// Until when they are certainly ours while an extension by this lease is under way: the server may
+    /// have stood still, and carries it out at any moment. No I/O.
+    pub fn deadline_while_extending(&self, lease: Duration) -> Moment {
+        let by_either = |lease| by_either(self.deadline(), self.lease, lease);
+        Lease::new(lease).map_or(self.deadline(), by_either)
     }
 
     /// Asks the server whether they are ours. One round trip.
