@@ -1,11 +1,13 @@
 //! Servers that are full, gone or come back empty; and many threads at once.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use memlock_core::wait::entries;
 use memlock_core::{Client, ErrorKind, Permit, Release, Request, Wait, Waited};
+use memlock_tests::proxy::{Fault, Proxy};
 use memlock_tests::server::Memcached;
 
 use super::{Bench, LEASE, PATIENCE};
@@ -129,6 +131,48 @@ fn a_wait_does_not_stand_where_an_earlier_one_of_its_client_could_not_leave_the_
         assert_eq!(queue(), [(7, 5)], "it could not leave the queue");
         let _second = waits(-3);
         until(|| queue() == [(-3, 5)]);
+        client.cancel_waits();
+    });
+    assert_eq!(queue(), []);
+}
+
+/// The first attempt to take the line off fails as that of the earlier wait did.
+#[test]
+fn a_wait_through_an_outage_takes_off_what_an_earlier_one_left_behind() {
+    let bench = Bench::new();
+    let queue = || {
+        let queue = bench.server.plain().get("semaphore:s%wait").unwrap_or_default();
+        entries::waiters(&queue).map(|entry| (entry.priority, entry.permits)).collect::<Vec<_>>()
+    };
+    let _held: Vec<Permit> = (0..5).map(|_| bench.semaphore(5).acquire().unwrap()).collect();
+    let proxy = Proxy::start(bench.server.address());
+    let client = Client::connect(&format!("{}?io_timeout=300ms", proxy.url())).unwrap();
+    let semaphore = client.semaphore("s", 5, LEASE).unwrap();
+    let lost = Arc::new(AtomicU32::new(0));
+    thread::scope(|scope| {
+        let waits = |priority, permits| {
+            let request = Request { permits, priority, ..Request::default() };
+            let semaphore = &semaphore;
+            scope.spawn(move || semaphore.acquire_with(request, &Wait::at_most(PATIENCE)).map(drop))
+        };
+        let first = waits(7, 5);
+        until(|| queue() == [(7, 5)]);
+        let counts = Arc::clone(&lost);
+        proxy.decide(move |burst| {
+            let is_of_the_queue = burst.windows(5).any(|part| part == b"%wait");
+            is_of_the_queue.then(|| {
+                counts.fetch_add(1, Ordering::SeqCst);
+                Fault::DropRequest
+            })
+        });
+        client.cancel_waits();
+        let _ = first.join().unwrap();
+        let before = lost.load(Ordering::SeqCst);
+        let _second = waits(-3, 1);
+        // By then it has tried to take that line off, and to join.
+        until(|| lost.load(Ordering::SeqCst) > before + 1);
+        proxy.clear_rules();
+        until(|| queue() == [(-3, 1)]);
         client.cancel_waits();
     });
     assert_eq!(queue(), []);

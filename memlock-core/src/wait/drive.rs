@@ -239,6 +239,14 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
     }
 
     fn join(&mut self, front: bool) -> Result<()> {
+        // Of permits, a line that was left behind may have been for more of them, or of another priority:
+        // its place is not ours. Each time, since it may have been an outage that left it there.
+        if self.goal.is_shared() {
+            let left = self.at.hall.take_left_behind(self.at.key);
+            if !left.is_empty() {
+                self.take_off(&left);
+            }
+        }
         let watches = self.heard.is_some_and(|ring| ring.after >= WATCH);
         if front && watches && self.still_stands()? {
             return Ok(());
@@ -450,14 +458,8 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
             self.goal.stands(&self.ids, false);
             self.plan.take_over(place, self.reach());
         }
-        if first && !self.first {
-            let left = self.at.hall.take_left_behind(self.at.key);
-            // Of permits it may have been for more of them, or of another priority: its place is not ours.
-            if !self.goal.is_shared() {
-                self.ids.splice(..0, left);
-            } else if !left.is_empty() {
-                self.take_off(&left);
-            }
+        if first && !self.first && !self.goal.is_shared() {
+            self.ids.splice(..0, self.at.hall.take_left_behind(self.at.key));
         }
         self.first = first;
         first
