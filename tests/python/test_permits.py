@@ -233,7 +233,7 @@ with memlock.connect(url).semaphore(name, 2, lease=2):
 """
 
 
-def test_a_dead_holders_permit_comes_back_within_lease_plus_two_seconds(
+def test_a_dead_holders_permit_comes_back_after_its_lease(
     server: Memcached, client: memlock.Client, name: str
 ) -> None:
     semaphore = client.semaphore(name, 2)
@@ -244,9 +244,10 @@ def test_a_dead_holders_permit_comes_back_within_lease_plus_two_seconds(
         began = time.monotonic()
         assert semaphore.acquire(blocking=False) is False
         assert child.process.pid in {holder.pid for holder in semaphore.holders()}
-        # Nobody rings; the waiter knows when the dead one's lease ends.
-        assert semaphore.acquire(timeout=10) is True
-        assert 0.5 < time.monotonic() - began < 4.5
+        # Nobody rings. Up to four seconds after the lease, then up to one until the waiter looks;
+        # and a machine may be busy.
+        assert semaphore.acquire(timeout=20) is True
+        assert 0.5 < time.monotonic() - began < 9
         semaphore.release()
 
 

@@ -72,7 +72,7 @@ fn a_waiter_gets_what_a_dead_holder_held_without_being_rung() {
         .collect();
     assert!(waiters.into_iter().all(|waiter| waiter.join().unwrap().is_some()));
     let took = watch.elapsed();
-    assert!(took < Duration::from_secs(6), "{took:?}");
+    assert!(took < Duration::from_secs(8), "{took:?}");
 }
 
 #[test]
