@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use log::{Log, Metadata, Record};
-use memlock_core::{Client, ErrorKind, Extension, Insertion, Keep, Notice, Release};
+use memlock_core::{Client, ErrorKind, Extension, Insertion, Keep, Notice, Release, Request, Wait, Waited};
 use memlock_tests::server::Memcached;
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -200,4 +200,95 @@ fn a_child_of_what_is_logged_of_a_loss_is_not_told_of_it() {
         thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(status(CHILD_OF_THE_NEWS.load(Ordering::SeqCst)), 0);
+}
+
+/// What is waited for by several threads of one process.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Mutex,
+    Permits,
+    Counter,
+}
+
+impl Kind {
+    /// Waits, holds it for a moment and lets it go; or gives the error, or `None` when the wait was interrupted.
+    fn use_once(self, client: &Client, wait: &Wait<'_>) -> memlock_core::Result<Option<()>> {
+        let hold = || thread::sleep(Duration::from_micros(300));
+        Ok(match self {
+            Kind::Mutex => client.mutex("m", LEASE)?.lock_with(wait)?.done().map(|lock| {
+                hold();
+                drop(lock);
+            }),
+            Kind::Permits => {
+                let semaphore = client.semaphore("s", 2, LEASE)?;
+                semaphore.acquire_with(Request::default(), wait)?.done().map(|permit| {
+                    hold();
+                    drop(permit);
+                })
+            }
+            Kind::Counter => match client.counter("c")?.acquire_parked(0, wait)? {
+                Waited::Done(()) => {
+                    hold();
+                    let _ = client.counter("c")?.release()?;
+                    Some(())
+                }
+                _ => None,
+            },
+        })
+    }
+}
+
+/// Sets it when it goes, also by a panic.
+struct Sets<'a>(&'a AtomicBool);
+
+impl Drop for Sets<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Their locks, lists and tickets may be in the hands of other threads when the child is made, which
+/// are not there in the child.
+#[test]
+fn children_of_waits_end_although_other_threads_were_at_work() {
+    const CHILDREN: usize = 300;
+    let server = Memcached::start();
+    for kind in [Kind::Mutex, Kind::Permits, Kind::Counter] {
+        let client = Client::connect(&server.url()).unwrap();
+        if let Kind::Counter = kind {
+            assert!(client.counter("c").unwrap().set_up(1).unwrap());
+        }
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let _at_the_end = Sets(&is_over);
+            for _ in 0..6 {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::SeqCst) {
+                        assert_eq!(kind.use_once(&client, &Wait::FOREVER).unwrap(), Some(()));
+                    }
+                });
+            }
+            let mut made = 0;
+            while made < CHILDREN {
+                let child = Cell::new(None);
+                let fork_once = || {
+                    if child.get().is_none() {
+                        child.set(Some(fork()));
+                    }
+                    false
+                };
+                let used = kind.use_once(&client, &Wait::at_most(PATIENCE).unless(&fork_once));
+                if child.get() == Some(0) {
+                    let nothing = matches!(&used, Ok(None)) || is_interrupted(&used);
+                    let own = client.distinct_list("of the child").unwrap().set_up(LEASE);
+                    end(nothing && own.is_ok());
+                }
+                assert_eq!(used.unwrap(), Some(()), "{kind:?}: the parent's wait goes on");
+                if let Some(child) = child.get() {
+                    assert_eq!(status(child), RIGHT, "{kind:?}: what child {made} found");
+                    made += 1;
+                }
+            }
+        });
+    }
 }

@@ -1,7 +1,6 @@
 //! The client: one connection to the place where the locks are, shared by any number of threads.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -64,9 +63,9 @@ struct Inner {
     closed: AtomicBool,
     strays: ForkLocal<Strays>,
     bells: Arc<dyn Bells>,
-    mutex_waiters: ForkLocal<Hall<mutex::Ask, Lock>>,
-    semaphore_waiters: ForkLocal<Hall<(), Permit>>,
-    counter_waiters: ForkLocal<Hall<(), ()>>,
+    mutex_waiters: Hall<mutex::Ask, Lock>,
+    semaphore_waiters: Hall<(), Permit>,
+    counter_waiters: Hall<(), ()>,
     keeper: ForkLocal<Keeper>,
     combiners: ForkLocal<StdMutex<HashMap<Key, Weak<Combiner>>>>,
 }
@@ -152,9 +151,9 @@ impl Client {
             closed: AtomicBool::new(false),
             strays: ForkLocal::new(),
             bells,
-            mutex_waiters: ForkLocal::new(),
-            semaphore_waiters: ForkLocal::new(),
-            counter_waiters: ForkLocal::new(),
+            mutex_waiters: Hall::default(),
+            semaphore_waiters: Hall::side_by_side(),
+            counter_waiters: Hall::side_by_side(),
             keeper: ForkLocal::new(),
             combiners: ForkLocal::new(),
         };
@@ -389,17 +388,17 @@ impl Client {
 
     /// Who waits for permits in this process.
     pub(crate) fn semaphore_waiters(&self) -> &Hall<(), Permit> {
-        side_by_side(&self.inner.semaphore_waiters)
+        &self.inner.semaphore_waiters
     }
 
     /// Who is parked at a counter in this process.
     pub(crate) fn counter_waiters(&self) -> &Hall<(), ()> {
-        side_by_side(&self.inner.counter_waiters)
+        &self.inner.counter_waiters
     }
 
     /// Who waits for a mutex in this process.
     pub(crate) fn mutex_waiters(&self) -> &Hall<mutex::Ask, Lock> {
-        self.inner.mutex_waiters.get()
+        &self.inner.mutex_waiters
     }
 
     /// Remembers a lock that may be ours although nobody holds it, to take it off later. `until`: when the
@@ -549,13 +548,6 @@ fn unless_astray<T>(
     }
     let ran = run();
     if process == fork::generation() { ran } else { Err(astray()) }
-}
-
-fn side_by_side<G>(halls: &ForkLocal<Hall<(), G>>) -> &Hall<(), G> {
-    match halls.get_or_try_init(|| Ok::<_, Infallible>(Hall::side_by_side())) {
-        Ok(hall) => hall,
-        Err(never) => match never {},
-    }
 }
 
 impl fmt::Debug for Client {

@@ -347,7 +347,8 @@ impl Kept {
         self.hold.loss()
     }
 
-    /// Waits until it is lost, and no longer than `limit`. `None` when the time has passed, or it was released.
+    /// Waits until it is lost, and no longer than `limit`. `None` when the time has passed, or when it
+    /// is held no longer: it was released, or that was tried and may have succeeded.
     pub fn wait_lost(&self, limit: Duration) -> Option<Loss> {
         let clock = self.hold.client.clock();
         let end = clock.now() + limit;

@@ -400,7 +400,7 @@ impl Semaphore {
         let sent = self.client.clock().now();
         let mut replies = self.client.run(self.route, &ops)?.into_iter();
         let done = replies.next() == Some(Reply::Written);
-        let room = seen.record.available(seen.now);
+        let room = seen.record.room(seen.now);
         let last = if lonely { replies.next_back() } else { None };
         let after = match last {
             // What was written need not be read again.

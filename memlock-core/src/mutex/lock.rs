@@ -369,7 +369,10 @@ impl Lock {
                 return Ok(if self.was_lost() { Extension::Lost } else { Extension::NotHeld });
             }
             match self.settle(Step::Extend(lease)) {
-                Ok(Settled::Taken(_) | Settled::HandedOver { .. }) => Ok(Extension::Extended),
+                Ok(Settled::Taken(_) | Settled::HandedOver { .. }) => {
+                    self.release_failed = false;
+                    Ok(Extension::Extended)
+                }
                 Ok(Settled::Lost(_)) => {
                     (self.held, self.lost) = (false, true);
                     self.leave_the_line();

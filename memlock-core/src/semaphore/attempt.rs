@@ -361,7 +361,7 @@ impl Goal for Attempt<'_> {
         let permits = match self.semaphore.note(reply, self.looked.get()) {
             Ok(Some(seen)) => {
                 let seen = if goes { self.gather_no_more(seen) } else { seen };
-                if seen.record.has_room(seen.now) { seen.record.available(seen.now) } else { 0 }
+                seen.record.room(seen.now)
             }
             // Whoever comes finds out.
             _ => u32::MAX,

@@ -435,8 +435,11 @@ impl<'a> Leader<'a> {
         self.settle_where(|member| Some(member.fails(error)));
     }
 
-    /// Settles those for whom there is an outcome.
+    /// Settles those for whom there is an outcome; in a child that a callback made nobody.
     fn settle_where(&mut self, mut outcome_of: impl FnMut(&mut Member) -> Option<Outcome>) {
+        if fork::generation() != self.process {
+            return;
+        }
         let outcome = Cell::new(None);
         let is_settled = |member: &mut Member| {
             let found = outcome_of(member);

@@ -205,7 +205,10 @@ impl Permit {
                 return Ok(if self.was_lost() { Extension::Lost } else { Extension::NotHeld });
             }
             match self.settle(Step::Extend(lease)) {
-                Ok(Settled::Taken { .. }) => Ok(Extension::Extended),
+                Ok(Settled::Taken { .. }) => {
+                    self.release_failed = false;
+                    Ok(Extension::Extended)
+                }
                 Ok(Settled::Lost) => {
                     (self.held, self.lost) = (false, true);
                     self.leave_the_line();
@@ -348,7 +351,7 @@ pub(crate) fn ring_next(client: &Client, route: Route, key: &Key) {
     let room = match item {
         Reply::Value(item) => {
             let now = client.clock().now();
-            Seen::read(key, item, now, now).map_or(0, |seen| seen.record.available(seen.now))
+            Seen::read(key, item, now, now).map_or(0, |seen| seen.record.room(seen.now))
         }
         // Whoever comes finds out.
         _ => u32::MAX,

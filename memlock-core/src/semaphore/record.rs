@@ -156,6 +156,11 @@ impl Record {
             || self.holdings.iter().filter(|holding| holding.until > now).count() < MOST_HOLDERS
     }
 
+    /// How many permits a waiter can have: none as long as there are as many holders as there may be.
+    pub(crate) fn room(&self, now: u64) -> u32 {
+        if self.has_room(now) { self.available(now) } else { 0 }
+    }
+
     /// When so many will be available at the latest, as leases run out.
     pub(crate) fn available_at(&self, wanted: u32, now: u64) -> Option<u64> {
         let mut live: Vec<&Holding> = self.holdings.iter().filter(|holding| holding.until > now).collect();
@@ -242,6 +247,18 @@ mod tests {
         assert_eq!(record.holdings[0].who(), ("web 3".to_owned(), 4711, 1_795_170_000));
         record.gathering = Some(Gathering { token: Token::from_bits(12), priority: -3, until: 7 });
         assert_eq!(Record::parse(&record.encode()), Some(record));
+    }
+
+    /// Otherwise all who wait would be woken each time, and in vain.
+    #[test]
+    fn there_is_no_room_for_more_holders_than_there_may_be() {
+        let mut record = Record::new(Token::from_bits(10), 20_000, 86_400, 100);
+        let most = MOST_HOLDERS as u128;
+        record.holdings.extend((1..=most).map(|token| held(token, 1, 50)));
+        assert_eq!((record.available(49), record.room(49)), (10_000, 0));
+        assert_eq!(record.room(50), 20_000, "their leases are over");
+        let _ = record.holdings.pop();
+        assert_eq!(record.room(49), 10_001);
     }
 
     #[test]

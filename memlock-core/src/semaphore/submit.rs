@@ -140,6 +140,10 @@ impl Sleeper<'_> {
     /// Takes the operation off the list, if it is there and not wanted any more; or where it is
     /// parked, if it is to go to the queue.
     fn take_back_if(&self, is_enough: bool) -> Option<Settled> {
+        // A child that a callback made when it was asked: the list is its parent's.
+        if fork::generation() != self.process {
+            return Some(Settled::not_tried());
+        }
         let now = self.semaphore.client.clock().now();
         // A fuzzer's clock stands while it sleeps.
         let is_long = self.until.map(|until| until <= now || cfg!(fuzzing));

@@ -28,7 +28,7 @@ use super::entries::WaitId;
 use super::plan::{Known, Place};
 use super::queue::HandedOn;
 use crate::clock::Moment;
-use crate::fork;
+use crate::fork::{self, ForkLocal};
 use crate::name::Key;
 use crate::sync::{AtomicBool, Mutex, MutexGuard};
 
@@ -49,10 +49,15 @@ const TURN: Duration = Duration::from_millis(2);
 
 /// The lines of one client. `A` is what a waiter asks for, `G` what it is given.
 pub(crate) struct Hall<A, G> {
-    /// Whether there is any room: all that a caller looks at as long as nobody competes.
-    occupied: AtomicBool,
     /// Whether each waiter stands in the server's queue for itself: several of them can be served at once.
     side_by_side: bool,
+    /// Also a child that a callback made in the middle of a call comes here: it finds its own.
+    lines: ForkLocal<Lines<A, G>>,
+}
+
+struct Lines<A, G> {
+    /// Whether there is any room: all that a caller looks at as long as nobody competes.
+    occupied: AtomicBool,
     rooms: Mutex<Rooms<A, G>>,
 }
 
@@ -164,8 +169,14 @@ pub(crate) enum Rise<G> {
 
 impl<A, G> Default for Hall<A, G> {
     fn default() -> Self {
+        Hall { side_by_side: false, lines: ForkLocal::new() }
+    }
+}
+
+impl<A, G> Default for Lines<A, G> {
+    fn default() -> Self {
         let rooms = Rooms { last_number: 0, by_key: HashMap::new() };
-        Hall { occupied: AtomicBool::new(false), side_by_side: false, rooms: Mutex::new(rooms) }
+        Lines { occupied: AtomicBool::new(false), rooms: Mutex::new(rooms) }
     }
 }
 
@@ -178,7 +189,7 @@ impl<A: Copy, G> Hall<A, G> {
     /// What is known of a queue for somebody who comes now; `None` when it may try at once. As long as nobody
     /// competes, this costs one atomic read.
     pub(crate) fn come(&self, key: &Key, now: Moment) -> Option<Known> {
-        if !self.occupied.load(Ordering::Acquire) {
+        if !self.is_occupied() {
             return None;
         }
         let mut rooms = self.rooms();
@@ -224,7 +235,8 @@ impl<A: Copy, G> Hall<A, G> {
 
     /// Our entries by these ids could not be taken off the server's queue.
     pub(crate) fn leave_behind(&self, key: &Key, ids: &[WaitId]) {
-        if ids.is_empty() {
+        // Those of a child that a callback made in the middle of a call are its parent's.
+        if ids.is_empty() || fork::is_astray() {
             return;
         }
         let mut rooms = self.rooms();
@@ -358,7 +370,7 @@ impl<A: Copy, G> Hall<A, G> {
 
     /// The first in line, if it is idle: it will not go as long as this lasts.
     pub(crate) fn serve<'a>(&'a self, key: &'a Key) -> Option<Serving<'a, A, G>> {
-        if !self.occupied.load(Ordering::Acquire) {
+        if !self.is_occupied() {
             return None;
         }
         let mut rooms = self.rooms();
@@ -406,11 +418,15 @@ impl<A: Copy, G> Hall<A, G> {
         if rooms.by_key.len() > MOST_ROOMS {
             rooms.by_key.retain(|_, room| !room.line.is_empty());
         }
-        self.occupied.store(!rooms.by_key.is_empty(), Ordering::Release);
+        self.lines.get().occupied.store(!rooms.by_key.is_empty(), Ordering::Release);
+    }
+
+    fn is_occupied(&self) -> bool {
+        self.lines.existing().is_some_and(|lines| lines.occupied.load(Ordering::Acquire))
     }
 
     fn rooms(&self) -> MutexGuard<'_, Rooms<A, G>> {
-        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lines.get().rooms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

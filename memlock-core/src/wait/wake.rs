@@ -12,6 +12,7 @@ use super::goal::Reserve;
 use super::hall::Hall;
 use crate::client::Client;
 use crate::flaw::{self, Flaw};
+use crate::fork;
 use crate::name::Key;
 
 /// A releaser takes no longer than this to write the queue, but for an outage.
@@ -84,6 +85,10 @@ impl<'a, A, G> Waker<'a, A, G> {
 
 impl<A: Copy, G> Wake for Waker<'_, A, G> {
     fn wake(&self, entry: &Entry<'_>, ring: Ring) -> Delivery {
+        // A child that a callback made in the middle of the call wakes nobody in its parent's name.
+        if fork::is_astray() {
+            return Delivery::Kept;
+        }
         let trusted = self.called.is_some() && flaw::has(Flaw::TrustTheRingAhead);
         if self.called == Some(entry.id) || trusted || self.hall.ring(self.key, entry.id, ring.after) {
             return Delivery::Sent;
