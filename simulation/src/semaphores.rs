@@ -251,6 +251,8 @@ impl Judge {
         }
         if lost {
             self.loses(key);
+        } else if change.cause == Cause::Expiry {
+            self.forgets_releases(key);
         }
         if let (Some(Doer { process, task, sent }), Some(after)) = (by, &after) {
             let took = self.semaphores.look_took(task, key, sent);

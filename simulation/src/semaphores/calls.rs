@@ -277,6 +277,15 @@ impl Judge {
             hold.lost = true;
         }
     }
+
+    /// Its record is over, since nobody used it: a release whose reply was lost cannot be told from
+    /// a loss any more.
+    pub(super) fn forgets_releases(&mut self, key: &str) {
+        let releasing = |hold: &&mut Hold| hold.key == key && hold.releasing.is_some() && !hold.using;
+        for hold in self.holds.values_mut().filter(releasing) {
+            hold.lost = true;
+        }
+    }
 }
 
 /// Whether it may have been put there for that call.
