@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+
+import memlock
 import pytest
-from support import Memcached, Plain, run
+from support import Child, Memcached, Plain, eventually, run
 
 # Each program runs in a process of its own, because a test run has threads. `in_child` forks, runs
 # the body in the child, and prints what it gave, or its exception.
@@ -294,3 +299,95 @@ for worker in workers:
 print(counter.value, [worker.exitcode for worker in workers], mutex.locked())
 """
     assert run(PRELUDE + program, server.url, name) == ["200 [0, 0, 0, 0] False"]
+
+
+# How the program waits, how it gives back what it got, and whose queue it stands in.
+WAITS = {
+    "mutex": ("mutex.acquire()", "mutex.release()", "lock:"),
+    "mutex with a timeout": ("mutex.acquire(timeout=60)", "mutex.release()", "lock:"),
+    "bare mutex": ("memlock.mutex_lock(name, 30)", "memlock.mutex_unlock(name)", "lock:"),
+    "semaphore": ("semaphore.acquire()", "semaphore.release()", "semaphore:"),
+    "semaphore with a timeout": (
+        "semaphore.acquire(timeout=60)",
+        "semaphore.release()",
+        "semaphore:",
+    ),
+    "bare semaphore": (
+        "memlock.semaphore_acquire(name, 30)",
+        "memlock.semaphore_release(name)",
+        "semaphore:",
+    ),
+    "counter": ("counter.acquire(priority=0)", "counter.release()", ""),
+}
+
+# Its signal handler forks while it waits. A child ends as any program does.
+FORKING = """
+import os, signal, sys, time
+import memlock
+url, name, blocks, gives_back = sys.argv[1:]
+client = memlock.connect(url)
+memlock.init(url)
+mutex, semaphore, counter = client.mutex(name), client.semaphore(name), client.counter(name)
+children = []
+signal.signal(signal.SIGUSR1, lambda *_: children.append(os.fork()))
+for _ in sys.stdin:
+    children.clear()
+    try:
+        print("blocking")
+        answer = eval(blocks)
+    except memlock.Interrupted:
+        answer = "interrupted"
+    ended = time.monotonic()
+    if 0 in children:
+        own = client.mutex(f"{name}-{os.getpid()}")
+        with own:
+            print("child", answer, own.owner().pid == os.getpid(), os.getpid())
+        sys.exit(7)
+    codes = {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children}
+    print(ended, answer, codes)
+    eval(gives_back)
+    print("given back")
+"""
+
+
+@pytest.mark.parametrize("way", WAITS.values(), ids=WAITS.keys())
+def test_a_child_of_a_signal_handler_does_not_wait_on_and_its_parent_is_woken_at_once(
+    server: Memcached,
+    client: memlock.Client,
+    plain: Plain,
+    name: str,
+    way: tuple[str, str, str],
+) -> None:
+    blocks, gives_back, kind = way
+    mutex, semaphore, counter = client.mutex(name), client.semaphore(name, 1), client.counter(name)
+    counter.set_up(1)
+    took = []
+    with Child(FORKING, server.url, name, blocks, gives_back) as program:
+        for forks in [1, 1, 1, 3, 3]:
+            assert mutex.acquire(blocking=False)
+            assert semaphore.acquire(blocking=False)
+            assert counter.try_acquire()
+            program.says("block")
+            assert program.reads() == "blocking"
+            eventually(lambda: len(plain.queue(name, kind)) == 1)
+            for _ in range(forks):
+                sent = time.monotonic()
+                program.signal(signal.SIGUSR1)
+                word, answer, is_own, pid = program.reads().split()
+                assert (word, answer, is_own) == ("child", "interrupted", "True")
+                assert int(pid) not in (program.process.pid, os.getpid())
+                assert time.monotonic() - sent < 5, "it has waited on"
+            # The parent's place in the queue is still the parent's.
+            assert len(plain.queue(name, kind)) == 1
+            released = time.monotonic()
+            mutex.release()
+            semaphore.release()
+            counter.release()
+            ended, answer, codes = program.reads().split()
+            took.append(float(ended) - released)
+            assert answer in ("True", "None") and codes == "{7}"
+            assert program.reads() == "given back"
+            assert plain.queue(name, kind) == []
+    # A waiter that was not woken asks the server by itself after 0.85 s at the earliest. A busy
+    # machine may spoil some of them, but not most.
+    assert sorted(took)[len(took) // 2] < 0.6, took
