@@ -46,6 +46,23 @@ impl Bench {
         });
     }
 
+    /// The record, its TTL, and the server's time as memlock reads it from both.
+    fn record(&self) -> (String, u32, u64) {
+        let mut plain = self.server.plain();
+        let text = String::from_utf8(plain.get("semaphore:s").unwrap()).unwrap();
+        let ttl: u32 = plain.command("mg semaphore:s t")["HD t".len()..].parse().unwrap();
+        let expires: u64 = text.split(' ').nth(3).unwrap().parse().unwrap();
+        (text, ttl, expires - u64::from(ttl))
+    }
+
+    /// Which waiter reserves free permits for itself, and until when.
+    fn reservation(&self) -> Option<(String, u64)> {
+        let (text, ..) = self.record();
+        let (_, said) = text.lines().next()?.split_once(" gathering=")?;
+        let words: Vec<&str> = said.split([':', ' ']).take(3).collect();
+        Some((words[0].to_owned(), words[2].parse().unwrap()))
+    }
+
     fn until(&self, done: impl Fn() -> bool) {
         let began = std::time::Instant::now();
         while !done() {
@@ -57,6 +74,13 @@ impl Bench {
 
 fn of(permits: u32, priority: i64) -> Request {
     Request { permits, priority, ages: true }
+}
+
+/// Wakes the waiter of this line of the queue, as a releaser does.
+fn wake(line: &str) {
+    let [address, id] = line.split('#').take(2).collect::<Vec<_>>()[..] else { panic!("{line}") };
+    let ringer = UdpSocket::bind("127.0.0.1:0").unwrap();
+    ringer.send_to(format!("memlock/1 {id}").as_bytes(), address).unwrap();
 }
 
 fn all(semaphore: &Semaphore, permits: u32) -> Permit {
@@ -233,9 +257,7 @@ fn a_holder_that_was_rung_in_vain_stands_in_nobodys_way() {
     crew.waits("first", of(1, 0));
     // It finds no room, takes the line off that it stood under, since nobody has, and joins again.
     let line = bench.queue().remove(0);
-    let [address, id] = line.split('#').take(2).collect::<Vec<_>>()[..] else { panic!("{line}") };
-    let ringer = UdpSocket::bind("127.0.0.1:0").unwrap();
-    ringer.send_to(format!("memlock/1 {id}").as_bytes(), address).unwrap();
+    wake(&line);
     bench.until(|| matches!(&bench.queue()[..], [now] if *now != line));
     crew.waits("second", of(1, 0));
     let _ = held[0].release().unwrap();
@@ -244,4 +266,45 @@ fn a_holder_that_was_rung_in_vain_stands_in_nobodys_way() {
     // It has its permit, and only a bell can wake the other one.
     let _ = held[1].release().unwrap();
     assert_eq!(gets.recv_timeout(PATIENCE).unwrap().0, "second");
+}
+
+/// True if that is certain; false if the reservation may have run out meanwhile on a busy machine.
+fn keeps_its_reservation_while_it_wakes_another() -> bool {
+    let bench = Bench::new();
+    let (got, gets) = mpsc::channel();
+    let semaphore = bench.semaphore(3);
+    let _held = [all(&semaphore, 1), all(&semaphore, 1), all(&semaphore, 1)];
+    let crew = Crew { bench: &bench, permits: 3, semaphore: Bench::semaphore, got: got.clone() };
+    crew.waits("three", of(3, 0));
+    bench.until_reserved();
+    Crew { semaphore: Bench::frozen, got, ..crew }.waits("high", of(1, 5));
+    let queue = bench.queue();
+    let line = queue.iter().find(|line| line.contains("#0#0#3")).unwrap();
+    // A permit comes back of which no waiter is told.
+    let Some((waiter, until)) = bench.reservation() else { return false };
+    let (text, ttl, _) = bench.record();
+    let (rest, _) = text.trim_end().rsplit_once('\n').unwrap();
+    assert!(bench.server.plain().set("semaphore:s", format!("{rest}\n"), ttl));
+    // It is woken in vain, and joins behind the other waiter, which only it can wake.
+    wake(line);
+    let (name, permit) = gets.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(name, "high");
+    let reservation = bench.reservation();
+    if bench.record().2 >= until {
+        return false;
+    }
+    assert_eq!(reservation.map(|(waiter, _)| waiter), Some(waiter));
+    drop(permit);
+    let newcomer = bench.semaphore(3).try_acquire().unwrap();
+    let is_certain = bench.record().2 < until;
+    assert!(newcomer.is_none() || !is_certain, "a newcomer has overtaken it");
+    is_certain
+}
+
+#[test]
+fn a_waiter_for_many_that_wakes_another_on_its_way_keeps_its_reservation() {
+    let began = std::time::Instant::now();
+    while !keeps_its_reservation_while_it_wakes_another() {
+        assert!(began.elapsed() < 3 * PATIENCE, "the machine is too busy to tell");
+    }
 }
