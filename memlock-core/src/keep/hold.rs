@@ -134,6 +134,9 @@ impl Hold {
             if !held.lose(in_doubt, !silent.contains(&self.server)) {
                 silent.insert(self.server);
             }
+            if fork::is_astray() {
+                return;
+            }
             *self.held() = Some(held);
         }
     }

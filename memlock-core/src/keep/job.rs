@@ -7,6 +7,7 @@ use super::{Held, Hold};
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::flaw::{self, Flaw};
+use crate::fork;
 use crate::mutex::{self, Lock};
 use crate::owner::Token;
 use crate::semaphore::{self, Permit};
@@ -149,6 +150,7 @@ impl Job {
         };
         let combined = renewals.combine(Arc::new(wanted));
         match &combined {
+            _ if fork::is_astray() => {}
             Ok(gone) => {
                 lose(holds, gone);
                 holds.retain(|(_, token)| renewals.permits.iter().any(|permit| permit.token == *token));
@@ -195,7 +197,7 @@ fn lose(holds: &mut Vec<(Arc<Hold>, Token)>, gone: &[Token]) {
 
 /// All of them have their new lease.
 fn renewed_all(holds: &[(Arc<Hold>, Token)], renewals: &semaphore::Renewals) {
-    for (hold, token) in holds {
+    for (hold, token) in holds.iter().take_while(|_| !fork::is_astray()) {
         let renewed = renewals.permits.iter().find(|permit| permit.token == *token);
         if let (Some(renewed), Some(Held::Permit(permit))) = (renewed, hold.held().as_mut()) {
             Permit::renewed(permit, renewed.deadline);

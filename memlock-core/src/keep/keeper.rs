@@ -87,7 +87,7 @@ fn run(shared: &Shared) {
         let pause = round::round(&holds);
         // A child that was made by what is told keeps nothing.
         if call.is_astray() {
-            return;
+            thread::end_child();
         }
         drop(holds);
         let list = shared.list();

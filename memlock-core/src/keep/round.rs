@@ -19,8 +19,15 @@ const PASSES: usize = 5;
 const HALVING: Duration = Duration::from_millis(250);
 
 /// Does what is to be done now, and tells when to come again at the latest.
+///
+/// Callbacks and loggers may fork. In the child nothing is kept, and the mutex of a hold may stay
+/// locked by a thread that is only in the parent: so after each of them the child leaves.
 pub(super) fn round(holds: &[Arc<Hold>]) -> Duration {
-    let live: Vec<&Arc<Hold>> = holds.iter().filter(|hold| !fork::is_astray() && hold.lives_on()).collect();
+    let here = || !fork::is_astray();
+    let live: Vec<&Arc<Hold>> = holds.iter().filter(|hold| here() && hold.lives_on()).collect();
+    if !here() {
+        return Duration::ZERO;
+    }
     let due =
         |ahead: fn(&Hold) -> Duration| live.iter().filter(move |hold| hold.is_due(ahead(hold))).copied();
     // Each costs a timeout: it is to hold up the others no more than once.
@@ -47,8 +54,6 @@ pub(super) fn round(holds: &[Arc<Hold>]) -> Duration {
             log::debug!("Leases could not be renewed now, and are tried again: {error}");
         }
     }
-    // What is told may fork: in the child nothing is kept.
-    let here = || !fork::is_astray();
     holds.iter().take_while(|_| here()).for_each(|hold| hold.tell_loss());
     holds.iter().take_while(|_| here()).for_each(|hold| hold.clean_up(&mut silent));
     if !here() {
@@ -97,6 +102,9 @@ fn renew(jobs: &mut Vec<Job>) -> std::result::Result<(), Failure> {
 
 fn renew_together(jobs: &mut Vec<Job>, refused: &mut Vec<Job>) -> std::result::Result<(), Failure> {
     for _ in 0..PASSES {
+        if fork::is_astray() {
+            return Ok(());
+        }
         jobs.retain(Job::may_go_on);
         let Some(first) = jobs.first() else { return Ok(()) };
         let (client, route) = (first.client().clone(), first.route());
@@ -106,7 +114,10 @@ fn renew_together(jobs: &mut Vec<Job>, refused: &mut Vec<Job>) -> std::result::R
             Ok(replies) => {
                 let came = client.clock().now();
                 let mut replies = replies.into_iter();
-                jobs.retain_mut(|job| replies.next().is_some_and(|reply| job.take(&reply, sent, came)));
+                jobs.retain_mut(|job| {
+                    let reply = replies.next().filter(|_| !fork::is_astray());
+                    reply.is_some_and(|reply| job.take(&reply, sent, came))
+                });
                 refused.extend(jobs.extract_if(.., |job| job.is_refused()));
             }
             Err(failure) => {

@@ -1,0 +1,229 @@
+//! Callbacks that fork while many threads are at work: a child returns from its callback into the
+//! middle of a call of the parent's, and does not wait for threads that are not there any more.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::cell::Cell;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use log::{Log, Metadata, Record};
+use memlock_core::{Client, Keep, Kept, Notice, Request, Wait};
+use memlock_tests::server::Memcached;
+
+const LEASE: Duration = Duration::from_secs(30);
+/// The shortest that there is: it is renewed several times a second.
+const SHORT: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(20);
+const CHILDREN: usize = 1500;
+const MOST_AT_ONCE: usize = 6;
+/// What a child ends with that has returned from its call.
+const RIGHT: i32 = 7;
+
+static FORKS: AtomicBool = AtomicBool::new(false);
+static ALIVE: AtomicUsize = AtomicUsize::new(0);
+static ASKED: AtomicU64 = AtomicU64::new(0);
+static CHILDREN_MADE: Mutex<Vec<(i32, String)>> = Mutex::new(Vec::new());
+
+thread_local! {
+    /// Whether this is the only thread of a child.
+    static IS_CHILD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Forks now and then.
+fn fork_at_random(what: &str) {
+    if !FORKS.load(Ordering::SeqCst) || IS_CHILD.get() {
+        return;
+    }
+    let number = ASKED.fetch_add(1, Ordering::Relaxed);
+    let is_common = what.starts_with("Connected");
+    if is_common && !RandomState::new().hash_one(number).is_multiple_of(10) {
+        return;
+    }
+    // In the parent alone; a child may have caught it locked.
+    let Ok(mut made) = CHILDREN_MADE.try_lock() else { return };
+    if ALIVE.load(Ordering::SeqCst) >= MOST_AT_ONCE {
+        return;
+    }
+    // SAFETY: the child goes on in this thread alone, and ends by `_exit`.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
+    if child == 0 {
+        IS_CHILD.set(true);
+    } else {
+        ALIVE.fetch_add(1, Ordering::SeqCst);
+        let thread = thread::current().name().unwrap_or_default().to_owned();
+        made.push((child, format!("{thread}: {what}")));
+    }
+}
+
+struct Forker;
+
+impl Log for Forker {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        fork_at_random(&record.args().to_string());
+    }
+
+    fn flush(&self) {}
+}
+
+/// Ends a child that has returned from the call.
+fn returned<T>(client: &Client, answer: T) -> T {
+    if IS_CHILD.get() {
+        drop(answer);
+        let own = client.distinct_list("of the child").unwrap().set_up(LEASE);
+        // SAFETY: ends the child without running the test harness's destructors.
+        unsafe { libc::_exit(if own.is_ok() { RIGHT } else { 1 }) }
+    }
+    answer
+}
+
+/// Keeps a lock for whose loss it is told, has it lost, and gives it back.
+fn lose(client: &Client, server: &Memcached, name: &str, look: impl Fn(&Kept)) {
+    let tell = |notice| {
+        if matches!(notice, Notice::Lost(_)) {
+            fork_at_random("told");
+        }
+    };
+    let keep = Keep { max_hold: None, tell: Some(Box::new(tell)) };
+    let mutex = client.mutex(name, SHORT).unwrap();
+    let Some(lock) = returned(client, mutex.lock_with(&Wait::at_most(PATIENCE))).unwrap().done() else {
+        return;
+    };
+    let kept = lock.keep(keep).unwrap();
+    look(&kept);
+    let _ = server.plain().delete(&format!("lock:{name}"));
+    let _ = returned(client, kept.check());
+    look(&kept);
+    let _ = returned(client, kept.release());
+    returned(client, drop(kept));
+}
+
+fn use_mutex(client: &Client) {
+    let mutex = client.mutex("m", LEASE).unwrap();
+    let taken = returned(client, mutex.lock_with(&Wait::at_most(PATIENCE)));
+    if let Some(mut lock) = taken.unwrap().done() {
+        let _ = returned(client, lock.extend(LEASE));
+        let _ = returned(client, lock.check());
+        let _ = returned(client, lock.unlock());
+        returned(client, drop(lock));
+    }
+}
+
+fn use_permits(client: &Client, permits: u32) {
+    let semaphore = client.semaphore("s", 3, LEASE).unwrap();
+    let request = Request { permits, ..Request::default() };
+    let taken = returned(client, semaphore.acquire_with(request, &Wait::at_most(PATIENCE)));
+    if let Some(mut permit) = taken.unwrap().done() {
+        let _ = returned(client, permit.extend(LEASE));
+        let _ = returned(client, permit.release());
+        returned(client, drop(permit));
+    }
+}
+
+/// Waits for the end of the children that there are. Gives how many have ended.
+fn reap(alive: &mut Vec<(i32, String, Instant)>) -> usize {
+    let made = std::mem::take(&mut *CHILDREN_MADE.lock().unwrap());
+    alive.extend(made.into_iter().map(|(child, what)| (child, what, Instant::now())));
+    let before = alive.len();
+    alive.retain(|(child, what, made)| {
+        let mut status = 0;
+        // SAFETY: waits for a child that was made above, and not waited for yet.
+        if unsafe { libc::waitpid(*child, &raw mut status, libc::WNOHANG) } != *child {
+            if made.elapsed() > PATIENCE {
+                hangs(*child, what);
+            }
+            return true;
+        }
+        let code = libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status));
+        // A child of a thread of memlock's own ends with that thread.
+        assert!(matches!(code, Some(0 | RIGHT)), "the child of {what}: {status:#x}");
+        ALIVE.fetch_sub(1, Ordering::SeqCst);
+        false
+    });
+    before - alive.len()
+}
+
+fn hangs(child: i32, what: &str) -> ! {
+    if std::env::var_os("STACKS").is_some() {
+        let pid = child.to_string();
+        let _ = std::process::Command::new("gdb").args(["-p", &pid, "-batch", "-ex", "bt"]).status();
+    }
+    // SAFETY: it is a child of ours that has not been waited for yet.
+    unsafe { libc::kill(child, libc::SIGKILL) };
+    FORKS.store(false, Ordering::SeqCst);
+    panic!("a child has not ended by itself: {what}")
+}
+
+/// Sets it when it goes, also by a panic.
+struct Sets<'a>(&'a AtomicBool);
+
+impl Drop for Sets<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn children_of_callbacks_end_although_other_threads_were_at_work() {
+    static FORKER: Forker = Forker;
+    log::set_logger(&FORKER).unwrap();
+    log::set_max_level(log::LevelFilter::Trace);
+    let server = Memcached::start();
+    // Most calls have to dial, and tell of that.
+    let client = Client::connect(&format!("{}?pool=1", server.url())).unwrap();
+    let mutexes = ["kept 1", "kept 2", "kept 3"].map(|name| client.mutex(name, SHORT).unwrap());
+    let kept = mutexes.each_ref().map(|mutex| mutex.lock().unwrap().keep(Keep::default()).unwrap());
+    let semaphore = client.semaphore("kept", 2, SHORT).unwrap();
+    let permits = [(); 2].map(|()| semaphore.acquire().unwrap().keep(Keep::default()).unwrap());
+    let is_over = AtomicBool::new(false);
+    FORKS.store(true, Ordering::SeqCst);
+    let again = |work: &dyn Fn()| {
+        while !is_over.load(Ordering::SeqCst) {
+            work();
+        }
+    };
+    thread::scope(|scope| {
+        let at_the_end = Sets(&is_over);
+        let (again, client, server, kept, permits) = (&again, &client, &server, &kept, &permits);
+        for _ in 0..2 {
+            scope.spawn(move || again(&|| use_mutex(client)));
+        }
+        for permits in [1, 1, 2] {
+            scope.spawn(move || again(&|| use_permits(client, permits)));
+        }
+        scope.spawn(move || {
+            again(&|| kept.iter().chain(permits).for_each(|kept| _ = returned(client, kept.remaining())));
+        });
+        for name in ["lost-1", "lost-2"] {
+            scope.spawn(move || {
+                again(&|| {
+                    lose(client, server, name, |kept| {
+                        // As other threads may look at it all the time.
+                        thread::scope(|scope| {
+                            scope.spawn(|| (0..20_000).for_each(|_| _ = kept.is_held()));
+                        });
+                    });
+                });
+            });
+        }
+        let (mut alive, mut ended) = (Vec::new(), 0);
+        while ended < CHILDREN {
+            ended += reap(&mut alive);
+            thread::sleep(Duration::from_millis(1));
+        }
+        FORKS.store(false, Ordering::SeqCst);
+        while !alive.is_empty() {
+            reap(&mut alive);
+            thread::sleep(Duration::from_millis(1));
+        }
+        drop(at_the_end);
+    });
+}
