@@ -103,7 +103,8 @@ fn lose(client: &Client, server: &Memcached, name: &str, look: impl Fn(&Kept)) {
     let _ = returned(client, kept.check());
     look(&kept);
     let _ = returned(client, kept.release());
-    returned(client, drop(kept));
+    drop(kept);
+    returned(client, ());
 }
 
 fn use_mutex(client: &Client) {
@@ -113,7 +114,8 @@ fn use_mutex(client: &Client) {
         let _ = returned(client, lock.extend(LEASE));
         let _ = returned(client, lock.check());
         let _ = returned(client, lock.unlock());
-        returned(client, drop(lock));
+        drop(lock);
+        returned(client, ());
     }
 }
 
@@ -124,7 +126,8 @@ fn use_permits(client: &Client, permits: u32) {
     if let Some(mut permit) = taken.unwrap().done() {
         let _ = returned(client, permit.extend(LEASE));
         let _ = returned(client, permit.release());
-        returned(client, drop(permit));
+        drop(permit);
+        returned(client, ());
     }
 }
 

@@ -375,8 +375,13 @@ impl Told {
             Notice::Danger(left) => (MEMLOCK_DANGER, to_millis(left)),
             Notice::Lost(loss) => (number(loss), 0),
         };
+        let process = fork::generation();
         // SAFETY: a function that C gave us for this, and its argument is good until `end` has returned.
         unsafe { (self.function)(what, left_ms, self.arg) };
+        // In a child that it made the mutex may stay locked by a thread that is only in the parent.
+        if fork::generation() != process {
+            return;
+        }
         self.course().running = None;
         self.changed.notify_all();
     }
@@ -398,3 +403,6 @@ impl Told {
         self.changed.wait_while(course, |course| not_yet(course)).unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests;
