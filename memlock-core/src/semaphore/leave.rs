@@ -70,6 +70,16 @@ struct Leaver<'a> {
     is_done: bool,
 }
 
+impl Leaver<'_> {
+    /// As [`Leaving::next`]; `None` in a child that a callback made, where the mutex may stay locked
+    /// by a thread that is only in the parent.
+    fn next(&mut self) -> Option<Vec<WaitId>> {
+        let next = if fork::generation() == self.process { self.leaving.next() } else { None };
+        self.is_done = next.is_none();
+        next
+    }
+}
+
 impl Drop for Leaver<'_> {
     fn drop(&mut self) {
         if self.is_done || fork::generation() != self.process {
@@ -100,13 +110,65 @@ pub(super) fn leave(semaphore: &Semaphore, ids: Vec<WaitId>) -> bool {
             return false;
         }
         ring_next(client, *route, key);
-        match leaving.next() {
+        match leaver.next() {
             Some(next) => ids = next,
-            None => {
-                leaver.is_done = true;
-                break;
-            }
+            None => break,
         }
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::client::Client;
+
+    /// Whether the child ends with 7, by itself.
+    fn ends_with_7(child: i32) -> bool {
+        let (mut status, began) = (0, Instant::now());
+        // SAFETY: waits for a child of the test, which has not been waited for yet.
+        while unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } != child {
+            if began.elapsed() > Duration::from_secs(20) {
+                // SAFETY: as above.
+                unsafe { libc::kill(child, libc::SIGKILL) };
+                return false;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri cannot fork")]
+    fn a_child_made_on_the_way_does_not_wait_for_another_thread_that_leaves() {
+        let client = Client::connect("memory://leaving").unwrap();
+        let semaphore = client.semaphore("s", 1, Duration::from_secs(30)).unwrap();
+        let leaving = semaphore.combiner().leaving();
+        assert!(leaving.begin(Vec::new()).is_some());
+        let process = fork::generation();
+        let mut leaver = Leaver { semaphore: &semaphore, leaving, process, is_done: false };
+        let (is_locked, has_forked) = (Barrier::new(2), Barrier::new(2));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let _state = leaving.state();
+                is_locked.wait();
+                has_forked.wait();
+            });
+            is_locked.wait();
+            // SAFETY: the child continues in this thread alone, and ends by `_exit`.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let has_more = leaver.next().is_some();
+                // SAFETY: ends the child without running the test harness's destructors.
+                unsafe { libc::_exit(if has_more { 1 } else { 7 }) }
+            }
+            has_forked.wait();
+            assert!(child > 0 && ends_with_7(child));
+        });
+        assert!(leaver.next().is_none(), "nothing is left to be done in the parent");
+    }
 }
