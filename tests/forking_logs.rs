@@ -155,10 +155,6 @@ fn reap(alive: &mut Vec<(i32, String, Instant)>) -> usize {
 }
 
 fn hangs(child: i32, what: &str) -> ! {
-    if std::env::var_os("STACKS").is_some() {
-        let pid = child.to_string();
-        let _ = std::process::Command::new("gdb").args(["-p", &pid, "-batch", "-ex", "bt"]).status();
-    }
     // SAFETY: it is a child of ours that has not been waited for yet.
     unsafe { libc::kill(child, libc::SIGKILL) };
     FORKS.store(false, Ordering::SeqCst);

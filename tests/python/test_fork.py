@@ -333,7 +333,9 @@ def say(*words):
 def fork(*_):
     global child
     child = os.fork()
-    if child:
+    if child == 0:
+        signal.alarm(30)  # It ends even if it waits on.
+    else:
         say("forked")
 signal.signal(signal.SIGUSR1, fork)
 for _ in sys.stdin:
