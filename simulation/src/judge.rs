@@ -287,11 +287,11 @@ impl Judge {
         self.holds(Hold { lost, ..Hold::new(call.process, call.key, token, until) })
     }
 
-    pub(crate) fn killed(&mut self, process: usize) {
+    pub(crate) fn killed(&mut self, process: usize, now: Nanos) {
         self.holds.retain(|_, hold| hold.process != process);
         self.calls.retain(|_, call| call.process != process);
         self.lists.killed(process);
-        self.semaphores.killed(process);
+        self.semaphores.killed(process, now);
     }
 
     pub(crate) fn restarted(&mut self) {

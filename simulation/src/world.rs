@@ -377,7 +377,7 @@ impl World {
             Mishap::Kill(process) if process < self.processes.len() => {
                 self.trouble(self.now);
                 self.processes[process].alive = false;
-                self.judge.killed(process);
+                self.judge.killed(process, self.now);
                 return Todo::Kill(process);
             }
             Mishap::Fork(process) if process < self.processes.len() => return Todo::Fork(process),

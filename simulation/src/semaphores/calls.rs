@@ -54,8 +54,15 @@ impl Semaphores {
         }
     }
 
-    pub(crate) fn killed(&mut self, process: usize) {
-        self.calls.retain(|_, call| call.process != process);
+    /// What it had sent may still arrive, and is for those that waited then.
+    pub(crate) fn killed(&mut self, process: usize, now: Nanos) {
+        self.calls.retain(|&task, call| {
+            let lives = call.process != process;
+            if !lives {
+                self.ended.push((task, call.clone(), now));
+            }
+            lives
+        });
     }
 
     pub(crate) fn waiting(&self) -> impl Iterator<Item = usize> {
