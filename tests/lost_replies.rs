@@ -76,13 +76,40 @@ impl Store for Lossy {
     }
 }
 
+impl Lossy {
+    /// From now on it loses the batches with these numbers, counted anew. How many there were before does not
+    /// matter: a grant that takes long is looked at once more.
+    fn lose(&self, losses: &[(usize, Loss)]) {
+        *self.losses.lock().unwrap() = losses.to_vec();
+        self.seen.store(0, Ordering::SeqCst);
+    }
+}
+
 /// A client that loses what it is told to, and one beside it on the same store that loses nothing.
 fn clients(losses: &[(usize, Loss)]) -> (Client, Client) {
+    let (client, witness, lossy) = clients_of_lossy();
+    lossy.lose(losses);
+    (client, witness)
+}
+
+fn clients_of_lossy() -> (Client, Client, Arc<Lossy>) {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let memory: Arc<dyn Store> = Arc::new(store::memory::Memory::new(Arc::clone(&clock)));
-    let lossy =
-        Lossy { inner: Arc::clone(&memory), seen: AtomicUsize::new(0), losses: Mutex::new(losses.to_vec()) };
-    (Client::with_store(Arc::new(lossy), Arc::clone(&clock)), Client::with_store(memory, clock))
+    let lossy = Arc::new(Lossy {
+        inner: Arc::clone(&memory),
+        seen: AtomicUsize::new(0),
+        losses: Mutex::new(Vec::new()),
+    });
+    let client = Client::with_store(Arc::<Lossy>::clone(&lossy), Arc::clone(&clock));
+    (client, Client::with_store(memory, clock), lossy)
+}
+
+/// A lock whose owner's next batches are lost, those with these numbers, counted from 0.
+fn lock_and_lose(lease: Duration, losses: &[(usize, Loss)]) -> (Client, Client, Lock) {
+    let (client, witness, lossy) = clients_of_lossy();
+    let lock = client.mutex("m", lease).unwrap().lock().unwrap();
+    lossy.lose(losses);
+    (client, witness, lock)
 }
 
 /// Every way to lose up to two of the first batches.
@@ -96,6 +123,9 @@ fn all_losses() -> Vec<Vec<(usize, Loss)>> {
     }
     all
 }
+
+/// A step is taken so often before its outcome is unknown.
+const THREE: [(usize, Loss); 3] = [(0, Loss::Request), (1, Loss::Request), (2, Loss::Request)];
 
 fn is_free(client: &Client, name: &str) -> bool {
     client.mutex(name, LEASE).unwrap().owner().unwrap().is_none()
@@ -187,8 +217,7 @@ fn an_interruption_that_is_told_once_while_a_reply_is_lost_ends_the_wait() {
 
 #[test]
 fn a_slow_extension_counts_on_what_the_server_says() {
-    let (client, _witness) = clients(&[(1, Loss::Time)]);
-    let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
+    let (_client, _witness, mut lock) = lock_and_lose(LEASE, &[(0, Loss::Time)]);
     assert_eq!(lock.extend(Duration::from_secs(5)).unwrap(), Extension::Extended);
     assert!(lock.remaining() < Duration::from_secs(4) && lock.remaining() > Duration::from_secs(2));
     assert_eq!(lock.unlock().unwrap(), Release::Released);
@@ -197,9 +226,8 @@ fn a_slow_extension_counts_on_what_the_server_says() {
 #[test]
 fn an_unknown_release_may_be_tried_again() {
     for loss in [Loss::Request, Loss::Reply] {
-        let losses = [(1, loss), (2, Loss::Request), (3, Loss::Request)];
-        let (client, witness) = clients(&losses);
-        let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
+        let losses = [(0, loss), (1, Loss::Request), (2, Loss::Request)];
+        let (_client, witness, mut lock) = lock_and_lose(LEASE, &losses);
         assert_eq!(lock.unlock().unwrap_err().kind(), ErrorKind::Unknown);
         // Whether it is released only now, or the first time did it after all: it was ours until then.
         assert_eq!(lock.unlock().unwrap(), Release::Released);
@@ -210,17 +238,16 @@ fn an_unknown_release_may_be_tried_again() {
 
 #[test]
 fn a_release_without_a_reply_is_released_even_if_another_takes_the_lock_while_it_is_looked_for() {
-    let (client, witness) = clients(&[(1, Loss::Reply), (2, Loss::Between)]);
-    let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
+    let losses = [(0, Loss::Reply), (1, Loss::Between)];
+    let (_client, witness, mut lock) = lock_and_lose(LEASE, &losses);
     assert_eq!(lock.unlock().unwrap(), Release::Released);
     assert!(!is_free(&witness, "m"), "the other one's lock is left alone");
 }
 
 #[test]
 fn an_unknown_extension_counts_on_the_shorter_lease() {
-    let losses = [(1, Loss::Reply), (2, Loss::Request), (3, Loss::Request)];
-    let (client, _witness) = clients(&losses);
-    let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
+    let losses = [(0, Loss::Reply), (1, Loss::Request), (2, Loss::Request)];
+    let (_client, _witness, mut lock) = lock_and_lose(LEASE, &losses);
     assert_eq!(lock.extend(Duration::from_secs(2)).unwrap_err().kind(), ErrorKind::Unknown);
     assert!(lock.remaining() <= Duration::from_secs(2));
     assert_eq!(lock.extend(LEASE).unwrap(), Extension::Extended);
@@ -230,9 +257,7 @@ fn an_unknown_extension_counts_on_the_shorter_lease() {
 /// The server may have stood still since the lock was granted: then the new lease began when its clock stopped.
 #[test]
 fn an_unknown_extension_to_a_shorter_lease_counts_on_nothing_that_a_server_which_stood_still_does_not_keep() {
-    let losses = [(1, Loss::Request), (2, Loss::Request), (3, Loss::Request)];
-    let (client, _witness) = clients(&losses);
-    let mut lock = client.mutex("m", Duration::from_secs(10)).unwrap().lock().unwrap();
+    let (_client, _witness, mut lock) = lock_and_lose(Duration::from_secs(10), &THREE);
     thread::sleep(Duration::from_millis(1500));
     assert_eq!(lock.extend(Duration::from_secs(1)).unwrap_err().kind(), ErrorKind::Unknown);
     assert_eq!(lock.remaining(), Duration::ZERO);
@@ -242,9 +267,8 @@ fn an_unknown_extension_to_a_shorter_lease_counts_on_nothing_that_a_server_which
 
 #[test]
 fn a_kept_lock_whose_release_is_in_doubt_is_not_lost_by_looking_at_it() {
-    let losses = [(1, Loss::Request), (2, Loss::Request), (3, Loss::Request)];
-    let (client, _witness) = clients(&losses);
-    let kept = client.mutex("m", LEASE).unwrap().lock().unwrap().keep(Keep::default()).unwrap();
+    let (_client, _witness, lock) = lock_and_lose(LEASE, &THREE);
+    let kept = lock.keep(Keep::default()).unwrap();
     assert_eq!(kept.release().unwrap_err().kind(), ErrorKind::Unknown);
     assert!(!kept.is_held(), "nobody knows");
     assert_eq!(kept.lost(), None);
@@ -254,9 +278,7 @@ fn a_kept_lock_whose_release_is_in_doubt_is_not_lost_by_looking_at_it() {
 /// Its holder was told that it is lost: nobody would let go of it until its earlier lease is over.
 #[test]
 fn a_kept_lock_that_is_lost_after_an_unknown_extension_is_taken_off() {
-    let losses = [(1, Loss::Request), (2, Loss::Request), (3, Loss::Request)];
-    let (client, witness) = clients(&losses);
-    let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
+    let (client, witness, mut lock) = lock_and_lose(LEASE, &THREE);
     thread::sleep(Duration::from_millis(1500));
     assert_eq!(lock.extend(Duration::from_secs(1)).unwrap_err().kind(), ErrorKind::Unknown);
     let kept = lock.keep(Keep::default()).unwrap();
@@ -272,9 +294,7 @@ fn a_kept_lock_that_is_lost_after_an_unknown_extension_is_taken_off() {
 
 #[test]
 fn an_extension_after_a_release_in_doubt_settles_that_it_is_held() {
-    let losses = [(1, Loss::Request), (2, Loss::Request), (3, Loss::Request)];
-    let (client, _witness) = clients(&losses);
-    let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
+    let (_client, _witness, mut lock) = lock_and_lose(LEASE, &THREE);
     assert_eq!(lock.unlock().unwrap_err().kind(), ErrorKind::Unknown);
     assert_eq!(lock.extend(LEASE).unwrap(), Extension::Extended);
     assert!(!lock.remaining().is_zero(), "it was extended");

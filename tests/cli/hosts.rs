@@ -21,8 +21,8 @@ round=0
 while [ $round -lt "$ROUNDS" ]; do
   round=$((round + 1))
   rm -f in
-  case " $LONG $KILLED " in *" $round "*) work=4.5 ;; *) work=$BRIEF ;; esac
-  "$MEMLOCK" run "$NAME" --lease 1s --wait 60s -- sh -c "$SECTION" section $round $work &
+  case " $LONG $KILLED " in *" $round "*) work=6.5 ;; *) work=$BRIEF ;; esac
+  "$MEMLOCK" run "$NAME" --lease 3s --wait 60s -- sh -c "$SECTION" section $round $work &
   case " $KILLED " in *" $round "*)
     until [ -e in ]; do sleep 0.01; done
     kill -KILL $! ;;
@@ -44,11 +44,11 @@ sleep $2
 echo "out $HOST $1 $MEMLOCK_FENCE $up" >>"$RECORD"
 "#;
 
-/// Longer than the lease of a second, and what the server adds to it.
+/// Longer than the lease of three seconds, and what the server adds to it.
 const LONG: [u32; 1] = [30];
 const KILLED: [u32; 2] = [50, 70];
 /// The lease is counted from before the command began.
-const LEASE_LEFT: f64 = 0.5;
+const LEASE_LEFT: f64 = 2.5;
 
 struct World {
     server: Memcached,
@@ -208,7 +208,7 @@ fn two_hosts_on_names_of_their_own_overlap_and_the_judge_sees_it() {
 fn the_judge_allows_for_a_kill_only_after_the_lease() {
     let killed = |round| round == 2;
     let record = |up: f64| format!("in a 1 10 5.00\nout a 1 10 5.00\nin a 2 11 6.00\nin b 1 12 {up}\n");
-    assert_eq!(judge(&record(7.1), killed), Ok((3, 1)));
-    assert!(judge(&record(6.1), killed).is_err() && judge(&record(7.1), |_| false).is_err());
+    assert_eq!(judge(&record(9.1), killed), Ok((3, 1)));
+    assert!(judge(&record(6.1), killed).is_err() && judge(&record(9.1), |_| false).is_err());
     assert!(judge("in a 1 10 5.00\nout a 1 10 5.00\nin b 1 9 6.00\n", killed).is_err(), "an older fence");
 }
