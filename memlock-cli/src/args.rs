@@ -114,7 +114,7 @@ pub(crate) struct Run {
     #[arg(long)]
     pub(crate) no_renew: bool,
     /// Renew it no more after this, so that a command that hangs does not hold it for ever. The lease is no longer than this either
-    #[arg(long, value_parser = when::parse, value_name = "TIME", conflicts_with = "no_renew")]
+    #[arg(long, value_parser = when::parse_above_zero, value_name = "TIME", conflicts_with = "no_renew")]
     pub(crate) max_hold: Option<Duration>,
     /// What becomes of the command when the lock is lost while it runs
     #[arg(long, value_enum, default_value_t = OnLost::Terminate, value_name = "ACTION")]

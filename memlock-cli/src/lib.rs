@@ -59,15 +59,14 @@ pub fn main() -> ExitCode {
         }
     };
     log::begin(args.verbose);
-    match command(args) {
-        Ok(status) => status.into(),
-        Err(trouble) => {
-            if !trouble.message.is_empty() {
-                out::complain(&trouble.message);
-            }
-            trouble.status.into()
+    let status = command(args).unwrap_or_else(|trouble| {
+        if !trouble.message.is_empty() {
+            out::complain(&trouble.message);
         }
-    }
+        trouble.status
+    });
+    out::finish();
+    status.into()
 }
 
 fn command(args: Args) -> Result<Status, Trouble> {

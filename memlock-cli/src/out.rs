@@ -3,12 +3,66 @@
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
+use std::sync::OnceLock;
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::thread;
+use std::time::Duration;
 
 use crate::text::{json_line, printable, shown};
 
+/// How many sentences wait for a reader of standard error; further ones are dropped.
+const MOST_UNREAD: usize = 1024;
+/// How long the end waits for that reader.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// The way to the thread that writes to standard error, where one does.
+static BACKGROUND: OnceLock<SyncSender<Note>> = OnceLock::new();
+
+enum Note {
+    Line(String),
+    /// All before it is written: to be answered.
+    Finish(SyncSender<()>),
+}
+
 /// Says one sentence on standard error. Where that cannot be written there is nobody to tell.
 pub(crate) fn complain(sentence: &str) {
-    let _ = writeln!(io::stderr(), "memlock: {}", printable(sentence));
+    let line = format!("memlock: {}\n", printable(sentence));
+    match BACKGROUND.get() {
+        Some(background) => _ = background.try_send(Note::Line(line)),
+        None => write_line(&line),
+    }
+}
+
+/// From now on no thread waits until somebody reads standard error, but one that does nothing else: a pipe may be full, or a
+/// terminal be stopped by Ctrl-S, and leases are renewed and commands ended all the same. Without a thread they wait.
+pub(crate) fn complain_in_background() {
+    let (background, notes) = mpsc::sync_channel(MOST_UNREAD);
+    let writes = thread::Builder::new().name("memlock-stderr".to_owned()).spawn(move || write_all(&notes));
+    if writes.is_ok() {
+        let _ = BACKGROUND.set(background);
+    }
+}
+
+/// Waits a little until everything is written that was said in the background. To be called before the process ends.
+pub(crate) fn finish() {
+    let Some(background) = BACKGROUND.get() else { return };
+    let (done, is_done) = mpsc::sync_channel(1);
+    if background.try_send(Note::Finish(done)).is_ok() {
+        let _ = is_done.recv_timeout(LAST_WORDS);
+    }
+}
+
+fn write_all(notes: &Receiver<Note>) {
+    for note in notes {
+        match note {
+            Note::Line(line) => write_line(&line),
+            Note::Finish(done) => _ = done.send(()),
+        }
+    }
+}
+
+fn write_line(line: &str) {
+    let _ = io::stderr().write_all(line.as_bytes());
 }
 
 /// How something looks on a terminal.

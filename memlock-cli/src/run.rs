@@ -31,7 +31,7 @@ use memlock_core::{Release, Wait, Waited};
 use crate::args::{OnLost, Run};
 use crate::connect::{Url, connect};
 use crate::exit::{Status, Trouble};
-use crate::out::complain;
+use crate::out::{self, complain};
 use crate::text::shown;
 use crate::when::brief;
 use held::Held;
@@ -73,6 +73,7 @@ pub(crate) fn run(url: &Url, args: &Run, verbose: bool) -> Result<Status, Troubl
             return busy(args, || format!("The wait for {target} was interrupted."));
         }
     };
+    out::complain_in_background();
     let mut held = Held::new(acquired, &target, args)?;
     let tree = Tree::watch();
     if let Some(why) = held.lost() {
@@ -108,6 +109,7 @@ pub(crate) fn run(url: &Url, args: &Run, verbose: bool) -> Result<Status, Troubl
     // A shell whose script runs us goes on, unless it sees that we, too, were ended by the key.
     if status != Status::LOST && by_key && ended.and_then(|ended| ended.signal()) == Some(libc::SIGINT) {
         drop(held);
+        out::finish();
         signals.suffer(libc::SIGINT);
     }
     Ok(status)

@@ -22,6 +22,14 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "write a duration such as 250ms, 10s, 5m, 2h or 1d".to_owned())
 }
 
+/// The same, but for zero.
+pub(crate) fn parse_above_zero(text: &str) -> Result<Duration, String> {
+    match parse(text)? {
+        Duration::ZERO => Err("it has to be above 0".to_owned()),
+        duration => Ok(duration),
+    }
+}
+
 /// A duration for people, in two digits or so.
 pub(crate) fn brief(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();

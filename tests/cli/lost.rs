@@ -1,5 +1,9 @@
 //! `memlock run` when the lock is lost.
 
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use memlock_core::Client;
@@ -66,6 +70,49 @@ fn what_the_server_has_lost_is_noticed_at_once() {
         assert!(said.err.contains("gone from the server"), "{said:?}");
         until_gone(child);
     }
+}
+
+/// Nobody reads its standard error, and nothing more fits into that.
+fn fill_stderr(running: &Running) {
+    let path = format!("/proc/{}/fd/2", running.pid());
+    let mut pipe = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path).unwrap();
+    for bytes in [&[b'x'; 4096][..], b"x"] {
+        while pipe.write(bytes).is_ok() {}
+    }
+}
+
+#[test]
+fn a_command_is_ended_also_if_nobody_reads_that_its_lock_is_lost() {
+    let server = Memcached::start();
+    let mut running = Running::start(memlock(&server, &["run", "m", "--", "sh", "-c", FAMILY]));
+    let (grandchild, child) = family(&mut running);
+    fill_stderr(&running);
+    server.plain().set("lock:m", "another's", 0);
+    until_gone(child);
+    until_gone(grandchild);
+    assert_eq!(running.ends().code, Some(79));
+}
+
+#[test]
+fn a_lock_is_renewed_also_if_nobody_reads_that_it_is_at_risk() {
+    const LEASE: Duration = Duration::from_secs(20);
+    let server = Memcached::start();
+    let args = ["run", "m", "--lease", "20s", "--", "sh", "-c", "echo $$; exec sleep 1000"];
+    let mut running = Running::start(memlock(&server, &args));
+    let child: i32 = running.line().parse().unwrap();
+    fill_stderr(&running);
+    // Longer than until it is told, at half of the lease.
+    server.pause();
+    thread::sleep(LEASE * 11 / 20);
+    server.resume();
+    let mutex = Client::connect(&server.url()).unwrap().mutex("m", LEASE).unwrap();
+    eventually("it is renewed", || {
+        let owner = mutex.owner().ok()??;
+        owner.remaining.is_some_and(|left| left > LEASE * 3 / 4).then_some(())
+    });
+    assert!(is_alive(child));
+    running.signal(libc::SIGTERM);
+    assert_eq!(running.ends().code, Some(128 + libc::SIGTERM));
 }
 
 #[test]

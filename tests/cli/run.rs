@@ -76,6 +76,7 @@ fn what_stands_in_the_way_has_a_status_of_its_own_and_one_sentence() {
     for args in [
         &["run", "m"][..],
         &["run", "m", "--wait", "soon", "--", "true"],
+        &["run", "m", "--max-hold", "0", "--", "true"],
         &["run", "m", "--max-hold", "5s", "--no-renew", "--", "true"],
         &["run", "m", "--on-lost", "hope", "--", "true"],
         &["run", "m", "--priority", "1", "--", "true"],

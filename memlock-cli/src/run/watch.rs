@@ -142,10 +142,10 @@ impl<'a> Watch<'a> {
             OnLost::Terminate => "is ended",
             OnLost::Continue => "goes on without it",
         };
-        out::complain(&format!("{} was lost: {why}. The command {what_then}.", self.target));
         if self.args.on_lost == OnLost::Terminate {
             self.begin_to_end();
         }
+        out::complain(&format!("{} was lost: {why}. The command {what_then}.", self.target));
     }
 
     /// Reaps children. How the command ended goes to `ended`; returns the signal by which it was
