@@ -6,13 +6,14 @@
 //! | the command | what is true | what moves it on |
 //! | --- | --- | --- |
 //! | runs | the lock is held, and renewed unless --no-renew was given | its end; the loss of the lock |
-//! | is stopped by job control | memlock is stopped, too, and renews nothing | SIGCONT; if that took too long the lock is lost |
+//! | is stopped by job control | memlock is stopped, too, and renews nothing | SIGCONT to either; if that took too long the lock is lost |
 //! | runs without the lock (--on-lost=continue) | the loss was reported | its end |
 //! | is to end | it, or what it has left, got TERM | its end; KILL after the grace, until no process is left |
 //! | has ended | the lock is released | |
 
 mod held;
 mod signals;
+mod stopped;
 mod target;
 mod tree;
 mod watch;

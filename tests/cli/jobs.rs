@@ -1,5 +1,6 @@
 //! `memlock run` and signals: those sent to it, and those of a terminal.
 
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
@@ -37,6 +38,29 @@ fn signals_are_passed_on() {
     }
     send(child, libc::SIGALRM);
     assert_eq!(running.ends().code, Some(7));
+}
+
+/// Whoever does that tells nobody else; and a shell continues both.
+#[test]
+fn a_command_that_is_stopped_and_continued_alone_is_renewed_and_seen_to_end() {
+    let server = Memcached::start();
+    let mut command = memlock(&server, &["run", "m", "--", "sh", "-c", "echo $$; exec sleep 1000"]);
+    // Not the group of an orphan, which job control does not stop.
+    command.process_group(0);
+    let mut running = Running::start(command);
+    let child: i32 = running.line().parse().unwrap();
+    for _ in 0..2 {
+        send(child, libc::SIGTSTP);
+        until_state(running.pid(), 'T');
+        until_state(child, 'T');
+        send(child, libc::SIGCONT);
+        until_state(running.pid(), 'S');
+        until_state(child, 'S');
+    }
+    send(child, libc::SIGTSTP);
+    until_state(running.pid(), 'T');
+    send(child, libc::SIGKILL);
+    assert_eq!(running.ends().code, Some(128 + libc::SIGKILL));
 }
 
 #[test]

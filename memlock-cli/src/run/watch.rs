@@ -10,6 +10,7 @@ use memlock_core::clock::{Clock, Moment, SystemClock};
 
 use super::held::Held;
 use super::signals::{self, Came, Signals};
+use super::stopped::stop_with;
 use super::tree::Tree;
 use super::{LOOK, Target};
 use crate::args::{OnLost, Run};
@@ -94,7 +95,7 @@ impl<'a> Watch<'a> {
             self.notice_loss();
             match self.reap(&mut ended) {
                 Some(signal) if !self.is_ending() => {
-                    self.signals.suffer(signal);
+                    stop_with(self.child, signal, &self.signals);
                     to_resume = true;
                     continue;
                 }
@@ -119,7 +120,7 @@ impl<'a> Watch<'a> {
                 Some(came)
                     if self.stopped && signals::STOPPING.contains(&came.signal) && !self.is_ending() =>
                 {
-                    self.signals.suffer(came.signal);
+                    stop_with(self.child, came.signal, &self.signals);
                     to_resume = true;
                 }
                 Some(came) => {

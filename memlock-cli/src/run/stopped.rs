@@ -1,0 +1,72 @@
+//! Being stopped together with the command, and going on with it.
+//!
+//! A shell stops and continues the whole process group. Who stops the command alone, and continues it alone, would leave this
+//! process stopped for ever: nobody would renew the lock, nor see the command end. So another process looks on meanwhile.
+
+use std::ffi::CString;
+use std::ptr;
+use std::time::Duration;
+
+use libc::{c_int, pid_t};
+
+use super::signals::{self, Signals};
+
+/// How often it looks.
+const LOOK: Duration = Duration::from_millis(50);
+/// The state is behind the name, which has no more than 15 bytes.
+const ENOUGH: usize = 128;
+
+/// Stops this process by `signal`, until somebody continues it, or `command` is not stopped any more.
+pub(super) fn stop_with(command: pid_t, signal: c_int, signals: &Signals) {
+    let watcher = CString::new(format!("/proc/{command}/stat")).map_or(-1, |state| {
+        let stopped = signals::own_pid();
+        // SAFETY: the child makes async-signal-safe calls only, and ends by `_exit` or SIGKILL.
+        match unsafe { libc::fork() } {
+            0 => watch(&state, stopped),
+            watcher => watcher,
+        }
+    });
+    signals.suffer(signal);
+    if watcher > 0 {
+        signals::send(watcher, libc::SIGKILL);
+        // SAFETY: it is our child, which nobody has waited for yet.
+        unsafe { libc::waitpid(watcher, ptr::null_mut(), 0) };
+    }
+}
+
+/// Continues `stopped`, again and again, as soon as the process whose state this is is not stopped.
+fn watch(state: &CString, stopped: pid_t) -> ! {
+    let pause = libc::timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos() as _ };
+    // SAFETY: plain numbers and valid places; all these calls are async-signal-safe.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        while libc::getppid() == stopped {
+            if !is_stopped(state) {
+                libc::kill(stopped, libc::SIGCONT);
+            }
+            libc::nanosleep(&raw const pause, ptr::null_mut());
+        }
+        libc::_exit(0)
+    }
+}
+
+/// Whether it is stopped, or cannot be looked at.
+fn is_stopped(state: &CString) -> bool {
+    let mut text = [0_u8; ENOUGH];
+    // SAFETY: the path is a string, and the buffer as long as said; all these calls are async-signal-safe.
+    let length = unsafe {
+        let file = libc::open(state.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        if file < 0 {
+            // It has gone, unless there is no /proc.
+            return *libc::__errno_location() != libc::ENOENT
+                || libc::access(c"/proc/self".as_ptr(), libc::F_OK) != 0;
+        }
+        let length = libc::read(file, text.as_mut_ptr().cast(), text.len());
+        libc::close(file);
+        usize::try_from(length).unwrap_or(0)
+    };
+    // `PID (NAME) STATE …`; a name may have parentheses, too.
+    let text = text.get(..length).unwrap_or_default();
+    let state = text.iter().rposition(|&byte| byte == b')').and_then(|end| text.get(end + 2));
+    matches!(state, None | Some(b'T' | b't'))
+}
