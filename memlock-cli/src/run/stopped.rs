@@ -4,6 +4,8 @@
 //! process stopped for ever: nobody would renew the lock, nor see the command end. So another process looks on meanwhile.
 
 use std::ffi::CString;
+use std::fs;
+use std::path::Path;
 use std::ptr;
 use std::time::Duration;
 
@@ -18,20 +20,27 @@ const ENOUGH: usize = 128;
 
 /// Stops this process by `signal`, until somebody continues it, or `command` is not stopped any more.
 pub(super) fn stop_with(command: pid_t, signal: c_int, signals: &Signals) {
-    let watcher = CString::new(format!("/proc/{command}/stat")).map_or(-1, |state| {
-        let stopped = signals::own_pid();
+    let (stopped, state) = (signals::own_pid(), format!("/proc/{command}/stat"));
+    let can_be_watched = knows(stopped) && fs::metadata(&state).is_ok();
+    let watcher = match CString::new(state) {
         // SAFETY: the child makes async-signal-safe calls only, and ends by `_exit` or SIGKILL.
-        match unsafe { libc::fork() } {
+        Ok(state) if can_be_watched => match unsafe { libc::fork() } {
             0 => watch(&state, stopped),
             watcher => watcher,
-        }
-    });
+        },
+        _ => -1,
+    };
     signals.suffer(signal);
     if watcher > 0 {
         signals::send(watcher, libc::SIGKILL);
         // SAFETY: it is our child, which nobody has waited for yet.
         unsafe { libc::waitpid(watcher, ptr::null_mut(), 0) };
     }
+}
+
+/// Whether there is a /proc in which processes have the numbers by which we know them.
+fn knows(own_pid: pid_t) -> bool {
+    fs::read_link("/proc/self").is_ok_and(|own| own == Path::new(&own_pid.to_string()))
 }
 
 /// Continues `stopped`, again and again, as soon as the process whose state this is is not stopped.
@@ -57,9 +66,7 @@ fn is_stopped(state: &CString) -> bool {
     let length = unsafe {
         let file = libc::open(state.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
         if file < 0 {
-            // It has gone, unless there is no /proc.
-            return *libc::__errno_location() != libc::ENOENT
-                || libc::access(c"/proc/self".as_ptr(), libc::F_OK) != 0;
+            return *libc::__errno_location() != libc::ENOENT;
         }
         let length = libc::read(file, text.as_mut_ptr().cast(), text.len());
         libc::close(file);
