@@ -18,10 +18,10 @@ pub(crate) fn is_printable(c: char) -> bool {
 }
 
 /// Default_Ignorable_Code_Point outside the categories Cf and Cn: fillers, joiners, and variation
-/// selectors.
+/// selectors. And the empty pattern of Braille, which looks like a space.
 fn is_ignorable(c: char) -> bool {
     matches!(c, '\u{34f}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}')
-        || matches!(c, '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{ffa0}' | '\u{e0100}'..='\u{e01ef}')
+        || matches!(c, '\u{2800}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{ffa0}' | '\u{e0100}'..='\u{e01ef}')
 }
 
 /// A text whose characters are all printable: the others are escaped. To be used for whole
@@ -144,6 +144,7 @@ mod tests {
             '\u{feff}',
             '\u{e0041}',
             '\u{34f}',
+            '\u{2800}',
             '\u{3164}',
             '\u{fe0f}',
         ] {

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::{Keep, Kept, Lock, Loss, Notice, Permit, Release};
+use memlock_core::{ErrorKind, Keep, Kept, Lock, Loss, Notice, Permit, Release};
 
 use crate::args::Run;
-use crate::exit::Trouble;
+use crate::exit::{Status, Trouble};
 use crate::out;
 use crate::when;
 
@@ -35,8 +35,8 @@ impl Held {
         let what = match acquired {
             Acquired::Lock(lock) if args.no_renew => What::Lock(lock),
             Acquired::Permit(permit) if args.no_renew => What::Permit(permit),
-            Acquired::Lock(lock) => What::Kept(lock.keep(keep(target, args))?),
-            Acquired::Permit(permit) => What::Kept(permit.keep(keep(target, args))?),
+            Acquired::Lock(lock) => What::Kept(kept(target, lock.keep(keep(target, args)))?),
+            Acquired::Permit(permit) => What::Kept(kept(target, permit.keep(keep(target, args)))?),
         };
         Ok(Held { what, is_gone: AtomicBool::new(false) })
     }
@@ -105,6 +105,14 @@ impl fmt::Debug for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Held").finish_non_exhaustive()
     }
+}
+
+/// Where no thread can be had that renews it, that is the system's fault.
+fn kept(target: &Target, kept: memlock_core::Result<Kept>) -> Result<Kept, Trouble> {
+    kept.map_err(|error| match error.kind() {
+        ErrorKind::Internal => Trouble::new(Status::SYSTEM, format!("{target} cannot be renewed. {error}")),
+        _ => error.into(),
+    })
 }
 
 /// How it is renewed: with a warning when it is at risk, and a wake-up of the main thread when it is lost.
