@@ -1,4 +1,5 @@
-//! How many pairs a second one Rust process gets from one memcached: of lock and unlock, or of acquire and release.
+//! How many pairs a second one Rust process gets from one memcached: of lock and unlock, or of
+//! acquire and release.
 //!
 //! ```text
 //! memlock-bench CONTENDER PORT seconds=T     warm up for T/4, then run for T seconds
@@ -7,7 +8,11 @@
 //!
 //! Prints one line for `benches/run`, in the form that `pairs.c` describes.
 
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program's one line of result goes there")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a program's one line of result goes there"
+)]
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -73,7 +78,9 @@ impl Limit {
     fn parse(text: &str) -> Result<Self> {
         match text.split_once('=') {
             Some(("count", number)) => Ok(Self::Count(number.parse()?)),
-            Some(("seconds", number)) => Ok(Self::Time(Duration::try_from_secs_f64(number.parse()?)?)),
+            Some(("seconds", number)) => {
+                Ok(Self::Time(Duration::try_from_secs_f64(number.parse()?)?))
+            }
             _ => Err(format!("'{text}' is neither seconds=T nor count=N").into()),
         }
     }

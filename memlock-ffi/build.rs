@@ -1,4 +1,5 @@
-//! Gives the shared library its soname, so that a program keeps to the ABI that it was linked against.
+//! Gives the shared library its soname, so that a program keeps to the ABI that it was linked
+//! against.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

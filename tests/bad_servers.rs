@@ -1,5 +1,5 @@
-//! Servers that are down, die, come back empty, are too old, answer nonsense or not at all: each gets its own
-//! answer and one clear sentence, and nothing hangs.
+//! Servers that are down, die, come back empty, are too old, answer nonsense or not at all: each
+//! gets its own answer and one clear sentence, and nothing hangs.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::thread;
@@ -38,7 +38,11 @@ fn meet(behaviour: Behaviour) -> [No; 3] {
     assert!(watch.elapsed() < Duration::from_secs(20), "nothing hangs");
     for answer in &answers {
         assert!(answer.sentence.contains("127.0.0.1"), "it says which server: {}", answer.sentence);
-        assert!(answer.sentence.ends_with(['.', '?', ')']), "a whole sentence: {}", answer.sentence);
+        assert!(
+            answer.sentence.ends_with(['.', '?', ')']),
+            "a whole sentence: {}",
+            answer.sentence
+        );
     }
     answers
 }
@@ -125,7 +129,8 @@ fn a_flush_loses_the_lock_and_the_loser_is_told() {
 #[test]
 fn a_waiter_rides_out_a_short_outage() {
     let server = Memcached::start();
-    let (one, two) = (door(&server.url()), Rust::open(&format!("{}?outage=20s", server.url())).unwrap());
+    let (one, two) =
+        (door(&server.url()), Rust::open(&format!("{}?outage=20s", server.url())).unwrap());
     let held = one.lock(b"m", LEASE, For::Never).unwrap();
     thread::scope(|scope| {
         let before = server.commands();
@@ -167,7 +172,11 @@ fn a_waiter_gives_up_after_the_tolerated_outage() {
 fn an_old_server_is_refused_with_the_version_it_has() {
     for no in meet(Behaviour::Version("1.6.12".to_owned())) {
         assert_eq!(no.answer, Answer::Protocol);
-        assert!(no.sentence.contains("1.6.12") && no.sentence.contains("1.6.13"), "{}", no.sentence);
+        assert!(
+            no.sentence.contains("1.6.12") && no.sentence.contains("1.6.13"),
+            "{}",
+            no.sentence
+        );
     }
 }
 
@@ -288,14 +297,15 @@ fn a_full_server_is_never_busy() {
 #[test]
 fn a_server_without_room_for_connections_says_so() {
     let server = Memcached::with_args(&["-c", "64"]);
-    // The connection that saw it start counts until a worker of the server has noticed its end: if that were after
-    // the last one below was refused, there would be room for one more.
+    // The connection that saw it start counts until a worker of the server has noticed its end: if
+    // that were after the last one below was refused, there would be room for one more.
     let mut first = server.plain();
     while first.stats()["curr_connections"] != "1" {
         thread::yield_now();
     }
-    let taken: Vec<_> =
-        (0..80).filter_map(|_| memlock_tests::server::Plain::try_connect(&server.address()).ok()).collect();
+    let taken: Vec<_> = (0..80)
+        .filter_map(|_| memlock_tests::server::Plain::try_connect(&server.address()).ok())
+        .collect();
     let no = refused(door(&server.url()).lock(b"m", LEASE, For::Never));
     assert_eq!(no.answer, Answer::Unreachable, "{}", no.sentence);
     drop((first, taken));
@@ -321,17 +331,23 @@ fn one_dead_server_of_several_does_not_hide_the_others() {
             }
         }
     }
-    assert!(granted > 10 && unreachable > 10, "{granted} and {unreachable}: never another server's");
+    assert!(
+        granted > 10 && unreachable > 10,
+        "{granted} and {unreachable}: never another server's"
+    );
 }
 
-/// Such a server tells the version only when it is asked for it; others may write into the item before that.
+/// Such a server tells the version only when it is asked for it; others may write into the item
+/// before that.
 #[test]
 fn a_waiters_note_between_a_grant_and_its_version_is_not_overlooked() {
     let server = Memcached::with_args(&["-M"]);
     let proxy = Proxy::start(server.address());
     proxy.decide(|bytes| {
         let look = bytes.windows(4).position(|four| four == b"\nmg ")?;
-        bytes.starts_with(b"add lock:m ").then_some(Fault::DelayRest(look + 1, Duration::from_millis(300)))
+        bytes
+            .starts_with(b"add lock:m ")
+            .then_some(Fault::DelayRest(look + 1, Duration::from_millis(300)))
     });
     let (slow, quick) = (door(&proxy.url()), door(&server.url()));
     let waiter = thread::spawn(move || {

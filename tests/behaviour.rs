@@ -112,7 +112,10 @@ fn a_wait_ends_at_its_limit(open: Open<'_>) {
     let door = open();
     let held = door.lock(b"m", LEASE, For::Never).unwrap();
     let (began, watch) = (Instant::now(), Stopwatch::start());
-    assert_eq!(no(door.lock(b"m", LEASE, For::AtMost(Duration::from_millis(300)))), Answer::TimedOut);
+    assert_eq!(
+        no(door.lock(b"m", LEASE, For::AtMost(Duration::from_millis(300)))),
+        Answer::TimedOut
+    );
     assert!(began.elapsed() >= Duration::from_millis(300), "{:?}", began.elapsed());
     assert!(watch.elapsed() < Duration::from_secs(3), "{:?}", watch.elapsed());
     held.unlock().unwrap();
@@ -192,7 +195,11 @@ fn the_owner_can_be_seen_and_forced_out(open: Open<'_>) {
     assert_eq!(no(one.lock(b"m", LEASE, For::Never)), Answer::Busy);
     two.force_unlock(b"m", &owner.token).unwrap();
     let next = two.lock(b"m", LEASE, For::Never).unwrap();
-    assert_eq!(no(two.force_unlock(b"m", &owner.token)), Answer::NotHeld, "a later holder is never touched");
+    assert_eq!(
+        no(two.force_unlock(b"m", &owner.token)),
+        Answer::NotHeld,
+        "a later holder is never touched"
+    );
     assert_eq!(no(held.unlock()), Answer::Lost);
     next.unlock().unwrap();
 }
@@ -205,7 +212,10 @@ fn an_ordinary_no_names_the_lock_the_server_and_what_happened(open: Open<'_>) {
             "the lock \"it \\\"is\\\"\" in this process's memory",
         ];
         let named = sentence.replacen("The lock", "the lock", 1);
-        assert!(places.iter().any(|place| named.contains(place)) && sentence.ends_with('.'), "{sentence}");
+        assert!(
+            places.iter().any(|place| named.contains(place)) && sentence.ends_with('.'),
+            "{sentence}"
+        );
         sentence
     }
     let (one, two, name) = (open(), open(), b"it \"is\"");
@@ -217,9 +227,11 @@ fn an_ordinary_no_names_the_lock_the_server_and_what_happened(open: Open<'_>) {
     assert!(late.contains(&format!(", process {}).", std::process::id())), "{late}");
     let token = two.owner(name).unwrap().unwrap().token;
     two.force_unlock(name, &token).unwrap();
-    for lost in
-        [sentence(two.force_unlock(name, &token)), sentence(held.extend(LEASE)), sentence(held.unlock())]
-    {
+    for lost in [
+        sentence(two.force_unlock(name, &token)),
+        sentence(held.extend(LEASE)),
+        sentence(held.unlock()),
+    ] {
         let (gone, none) = ("was lost: before its lease of 30 s was over", "is not held");
         assert!(lost.contains(gone) || lost.contains(none), "{lost}");
     }
@@ -227,11 +239,18 @@ fn an_ordinary_no_names_the_lock_the_server_and_what_happened(open: Open<'_>) {
     let held = one.lock(name, Duration::from_secs(1), For::Never).unwrap();
     let next = two.lock(name, LEASE, For::AtMost(Duration::from_secs(20))).unwrap();
     let over = sentence(held.unlock());
-    assert!(over.contains("was lost: its lease of 1 s ended ") && over.ends_with(" ago."), "{over}");
+    assert!(
+        over.contains("was lost: its lease of 1 s ended ") && over.ends_with(" ago."),
+        "{over}"
+    );
     next.unlock().unwrap();
     let none = one.list(name).unwrap().count().unwrap_err();
     assert_eq!(none.answer, Answer::NotFound);
-    assert!(none.sentence.starts_with("There is no distinct list \"it \\\"is\\\"\" "), "{}", none.sentence);
+    assert!(
+        none.sentence.starts_with("There is no distinct list \"it \\\"is\\\"\" "),
+        "{}",
+        none.sentence
+    );
 }
 
 fn odd_names_are_locks_of_their_own(open: Open<'_>) {
@@ -267,7 +286,9 @@ fn impossible_names_and_leases_are_refused(open: Open<'_>) {
         assert_eq!(no(door.set_up(name, LEASE)), Answer::Invalid);
         assert_eq!(no(door.list(name)), Answer::Invalid);
     }
-    for lease in [Duration::ZERO, Duration::from_millis(999), 367 * DAY, Duration::from_secs(u64::MAX / 2)] {
+    for lease in
+        [Duration::ZERO, Duration::from_millis(999), 367 * DAY, Duration::from_secs(u64::MAX / 2)]
+    {
         assert_eq!(no(door.lock(b"m", lease, For::Never)), Answer::Invalid, "{lease:?}");
         assert_eq!(no(door.set_up(b"s", lease)), Answer::Invalid, "{lease:?}");
     }
@@ -314,7 +335,8 @@ fn many_keys_at_once_answer_as_one_by_one(open: Open<'_>) {
     let door = open();
     let (_, mut list) = door.set_up(b"s", LEASE).unwrap();
     assert_eq!(list.insert_many(&[]).unwrap(), []);
-    let names: Vec<Vec<u8>> = (0..2500).map(|number| format!("key {}", number % 2100).into_bytes()).collect();
+    let names: Vec<Vec<u8>> =
+        (0..2500).map(|number| format!("key {}", number % 2100).into_bytes()).collect();
     list.insert(b"key 7").unwrap();
     let keys: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
     let answers = list.insert_many(&keys).unwrap();

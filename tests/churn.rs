@@ -1,7 +1,8 @@
-//! Churn: many processes that join, die by SIGKILL, leave and give up, for a minute on five keys. Each writes its
-//! history; what the promises are worth is read from the histories afterwards.
+//! Churn: many processes that join, die by SIGKILL, leave and give up, for a minute on five keys.
+//! Each writes its history; what the promises are worth is read from the histories afterwards.
 //!
-//! `MEMLOCK_CHURN_SECONDS` makes it shorter, for a quick look. With `--nocapture` it shows its figures.
+//! `MEMLOCK_CHURN_SECONDS` makes it shorter, for a quick look. With `--nocapture` it shows its
+//! figures.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 use std::io;
@@ -33,8 +34,8 @@ mod history;
 #[path = "support/churn/line.rs"]
 mod line;
 
-/// How long the processes may take to end once they are asked to: a killed holder's lease and a look by every
-/// waiter that nobody rings.
+/// How long the processes may take to end once they are asked to: a killed holder's lease and a
+/// look by every waiter that nobody rings.
 const END_LIMIT: Duration = Duration::from_secs(20);
 /// The lease of a lock that is held until some event.
 const LONG_LEASE: Duration = Duration::from_secs(60);
@@ -56,7 +57,9 @@ fn a_hundred_processes_that_come_die_and_give_up_neither_collide_nor_get_stuck()
     for key in 0..KEYS {
         let left = queue(&server, key);
         let rounds = take_off_the_dead(&server, key);
-        println!("  key {key}: {left} entries of the dead were left, and were gone after {rounds} releases");
+        println!(
+            "  key {key}: {left} entries of the dead were left, and were gone after {rounds} releases"
+        );
     }
 }
 
@@ -66,7 +69,11 @@ fn who_gives_up_or_leaves_leaves_no_entry_behind() {
     let server = Memcached::start();
     Crowd::gather(&server, 30).churn(Duration::from_secs(5), false);
     for key in 0..KEYS {
-        assert_eq!(queue(&server, key), 0, "key {key}: an entry was left behind, and nobody was killed");
+        assert_eq!(
+            queue(&server, key),
+            0,
+            "key {key}: an entry was left behind, and nobody was killed"
+        );
     }
 }
 
@@ -172,8 +179,8 @@ impl<'a> Crowd<'a> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_churner"));
         command.arg(format!("{}/{bell}", self.server.url())).arg(self.file(number));
         command.arg(self.chance.number().to_string()).stdin(Stdio::piped());
-        // SAFETY: between fork and exec only prctl and getppid run, both async-signal-safe. The thread that forks is
-        // the test's own, so the child is killed when the test is over.
+        // SAFETY: between fork and exec only prctl and getppid run, both async-signal-safe. The
+        // thread that forks is the test's own, so the child is killed when the test is over.
         unsafe {
             command.pre_exec(move || {
                 if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
@@ -197,7 +204,11 @@ impl<'a> Crowd<'a> {
     fn kill_one(&mut self) {
         let Some(Member { number, child }) = self.any() else { return };
         let status = self.kill(number, child);
-        assert_eq!(status.signal(), Some(libc::SIGKILL), "process {number} ended by itself: {status}");
+        assert_eq!(
+            status.signal(),
+            Some(libc::SIGKILL),
+            "process {number} ended by itself: {status}"
+        );
     }
 
     fn kill(&mut self, number: usize, mut child: Child) -> ExitStatus {
@@ -225,8 +236,9 @@ impl<'a> Crowd<'a> {
                     Some(status) => break status,
                     None if watch.elapsed() < END_LIMIT => thread::sleep(Duration::from_millis(5)),
                     None => {
-                        stuck
-                            .push(format!("process {number} was asked to end, and did not in {END_LIMIT:?}"));
+                        stuck.push(format!(
+                            "process {number} was asked to end, and did not in {END_LIMIT:?}"
+                        ));
                         break self.kill(number, child);
                     }
                 }
@@ -250,7 +262,11 @@ impl<'a> Crowd<'a> {
         let folder = self.folder.display();
         let violations: Vec<String> = stuck.into_iter().chain(findings.violations).collect();
         let first = &violations[..violations.len().min(20)];
-        assert!(first.is_empty(), "{} violations, see {folder}; the first: {first:#?}", violations.len());
+        assert!(
+            first.is_empty(),
+            "{} violations, see {folder}; the first: {first:#?}",
+            violations.len()
+        );
         std::fs::remove_dir_all(&self.folder).unwrap();
     }
 
@@ -276,10 +292,12 @@ fn watch(server: &Memcached, stop: &AtomicBool) -> [Vec<Sight>; KEYS] {
         for (key, sights) in sights.iter_mut().enumerate() {
             let before = now();
             let value = plain.get(&format!("lock:{}", name(key)));
-            let record = value.map(|value| OwnerRecord::parse(&value).expect("only memlock writes here"));
+            let record =
+                value.map(|value| OwnerRecord::parse(&value).expect("only memlock writes here"));
             // Nobody holds what is reserved for a waiter.
             let held = record.filter(|record| record.reserved_for.is_none());
-            let holder = held.map(|record| Holder { pid: record.pid, token: record.token.to_string() });
+            let holder =
+                held.map(|record| Holder { pid: record.pid, token: record.token.to_string() });
             sights.push(Sight { before, after: now(), holder });
         }
         thread::sleep(LOOK);
@@ -287,8 +305,9 @@ fn watch(server: &Memcached, stop: &AtomicBool) -> [Vec<Sight>; KEYS] {
     sights
 }
 
-/// memcached looks at the time when a second has passed since it looked the last time, and so about a millisecond later
-/// in each second. Where that comes to the next full second, its clock skips one: so let it start just before.
+/// memcached looks at the time when a second has passed since it looked the last time, and so about
+/// a millisecond later in each second. Where that comes to the next full second, its clock skips
+/// one: so let it start just before.
 fn wait_for_the_end_of_a_second() {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a valid place for the answer.
@@ -304,8 +323,8 @@ fn queue(server: &Memcached, key: usize) -> usize {
     entries::waiters(&queue).count()
 }
 
-/// Locks and unlocks until the queue of a key is empty; gives how often. A release looks at the queue only if somebody
-/// waits, so the first time somebody does.
+/// Locks and unlocks until the queue of a key is empty; gives how often. A release looks at the
+/// queue only if somebody waits, so the first time somebody does.
 fn take_off_the_dead(server: &Memcached, key: usize) -> usize {
     let mutex = |lease| Client::connect(&server.url()).unwrap().mutex(name(key), lease).unwrap();
     let last = mutex(MIN_LEASE);

@@ -1,4 +1,5 @@
-//! The plain counter: its ways to acquire, against each other and against clients that know nothing of memlock.
+//! The plain counter: its ways to acquire, against each other and against clients that know nothing
+//! of memlock.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -69,7 +70,10 @@ fn all_ways_and_a_plain_client_share_one_item() {
             scope.spawn(move || {
                 let counter = counter(server);
                 for _ in 0..TURNS {
-                    assert_eq!(counter.acquire_retrying(&Wait::at_most(PATIENCE)).unwrap(), Waited::Done(()));
+                    assert_eq!(
+                        counter.acquire_retrying(&Wait::at_most(PATIENCE)).unwrap(),
+                        Waited::Done(())
+                    );
                     work();
                     counter.release().unwrap();
                 }
@@ -200,7 +204,11 @@ fn a_cancelled_wait_leaves_nothing_behind() {
         thread::scope(|scope| {
             let waiting = scope.spawn(|| {
                 let wait = Wait::FOREVER.unless_cancelled(&cancel);
-                if parked { counter.acquire_parked(0, &wait) } else { counter.acquire_retrying(&wait) }
+                if parked {
+                    counter.acquire_parked(0, &wait)
+                } else {
+                    counter.acquire_retrying(&wait)
+                }
             });
             thread::sleep(Duration::from_millis(50));
             cancel.cancel();

@@ -1,5 +1,5 @@
-//! Fences rise, also on servers that give cas ids out of order: memcached from 1.6.24 on draws that of a store before the item is
-//! locked, so that of two stores the later one may have the lower.
+//! Fences rise, also on servers that give cas ids out of order: memcached from 1.6.24 on draws that
+//! of a store before the item is locked, so that of two stores the later one may have the lower.
 #![allow(clippy::unwrap_used)]
 
 use std::thread;
@@ -100,8 +100,8 @@ fn a_lock_that_is_handed_over_within_the_process_is_stamped_as_well() {
     assert!(cas(heir.fence()) > items_cas(&server));
 }
 
-/// On a server that draws too early this is how a fence fell: the request had its number before another one took the lock, and was
-/// stored after that one had let go of it.
+/// On a server that draws too early this is how a fence fell: the request had its number before
+/// another one took the lock, and was stored after that one had let go of it.
 #[test]
 fn whoever_was_overtaken_on_the_way_to_the_lock_has_the_greater_fence() {
     let server = Memcached::start();
@@ -111,7 +111,8 @@ fn whoever_was_overtaken_on_the_way_to_the_lock_has_the_greater_fence() {
         let end = bytes.iter().position(|&byte| byte == b'\n')?;
         bytes.starts_with(b"ms lock:x ").then_some(Fault::DelayRest(end + 1, pause))
     });
-    let (slow, quick) = (Client::connect(&proxy.url()).unwrap(), Client::connect(&server.url()).unwrap());
+    let (slow, quick) =
+        (Client::connect(&proxy.url()).unwrap(), Client::connect(&server.url()).unwrap());
     for round in 1.. {
         assert!(round < 20, "this machine is too slow");
         let slow = slow.clone();

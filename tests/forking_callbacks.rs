@@ -7,7 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use log::{Log, Metadata, Record};
-use memlock_core::{Client, ErrorKind, Extension, Insertion, Keep, Notice, Release, Request, Wait, Waited};
+use memlock_core::{
+    Client, ErrorKind, Extension, Insertion, Keep, Notice, Release, Request, Wait, Waited,
+};
 use memlock_tests::server::Memcached;
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -17,7 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const RIGHT: i32 = 7;
 
 thread_local! {
-    /// Whether this thread forks at the next message that tells of a connection, and what came of it.
+    /// Whether this thread forks at the next message that tells of a connection, and what came of
+    /// it.
     static FORKS: Cell<bool> = const { Cell::new(false) };
     static CHILD: Cell<Option<i32>> = const { Cell::new(None) };
 }
@@ -25,7 +28,8 @@ thread_local! {
 /// The child that was made when the loss of a certain lock was logged.
 static CHILD_OF_THE_NEWS: AtomicI32 = AtomicI32::new(-1);
 
-/// Forks when a connection is told of: the call has been answered by then. Or when the loss of a certain lock is.
+/// Forks when a connection is told of: the call has been answered by then. Or when the loss of a
+/// certain lock is.
 struct Forker;
 
 impl Log for Forker {
@@ -80,8 +84,8 @@ fn status(child: i32) -> i32 {
     libc::WEXITSTATUS(status)
 }
 
-/// Makes a call that dials, and forks while that is told. In the child it must have come to nothing,
-/// while calls of its own work. Gives what the parent was answered.
+/// Makes a call that dials, and forks while that is told. In the child it must have come to
+/// nothing, while calls of its own work. Gives what the parent was answered.
 fn forking<T>(client: &Client, call: impl FnOnce() -> T, is_nothing: impl FnOnce(&T) -> bool) -> T {
     FORKS.set(true);
     let answer = call();
@@ -138,7 +142,9 @@ fn a_child_that_returns_into_a_call_gets_nothing_that_is_its_parents() {
     assert!(connect().counter("c").unwrap().set_up(5).unwrap());
     let client = connect();
     let counter = client.counter("c").unwrap();
-    assert!(forking(&client, || counter.try_acquire(), |taken| matches!(taken, Ok(false))).unwrap());
+    assert!(
+        forking(&client, || counter.try_acquire(), |taken| matches!(taken, Ok(false))).unwrap()
+    );
     assert_eq!(counter.available().unwrap(), Some(4), "taken once");
 
     let mut list = connect().distinct_list("l").unwrap();
@@ -161,7 +167,8 @@ fn a_child_of_what_is_told_of_a_loss_keeps_nothing() {
             TOLD.store(true, Ordering::SeqCst);
         }
     };
-    let kept = |name: &str, keep| client.mutex(name, SECOND).unwrap().lock().unwrap().keep(keep).unwrap();
+    let kept =
+        |name: &str, keep| client.mutex(name, SECOND).unwrap().lock().unwrap().keep(keep).unwrap();
     let lost = kept("lost", Keep { max_hold: None, tell: Some(Box::new(tell)) });
     let held = kept("held", Keep::default());
     server.plain().set("lock:lost", "another's", 0);
@@ -211,7 +218,8 @@ enum Kind {
 }
 
 impl Kind {
-    /// Waits, holds it for a moment and lets it go; or gives the error, or `None` when the wait was interrupted.
+    /// Waits, holds it for a moment and lets it go; or gives the error, or `None` when the wait was
+    /// interrupted.
     fn use_once(self, client: &Client, wait: &Wait<'_>) -> memlock_core::Result<Option<()>> {
         let hold = || thread::sleep(Duration::from_micros(300));
         Ok(match self {
@@ -247,8 +255,8 @@ impl Drop for Sets<'_> {
     }
 }
 
-/// Their locks, lists and tickets may be in the hands of other threads when the child is made, which
-/// are not there in the child.
+/// Their locks, lists and tickets may be in the hands of other threads when the child is made,
+/// which are not there in the child.
 #[test]
 fn children_of_waits_end_although_other_threads_were_at_work() {
     const CHILDREN: usize = 300;

@@ -94,7 +94,8 @@ fn lose(client: &Client, server: &Memcached, name: &str, look: impl Fn(&Kept)) {
     };
     let keep = Keep { max_hold: None, tell: Some(Box::new(tell)) };
     let mutex = client.mutex(name, SHORT).unwrap();
-    let Some(lock) = returned(client, mutex.lock_with(&Wait::at_most(PATIENCE))).unwrap().done() else {
+    let Some(lock) = returned(client, mutex.lock_with(&Wait::at_most(PATIENCE))).unwrap().done()
+    else {
         return;
     };
     let kept = lock.keep(keep).unwrap();
@@ -199,7 +200,9 @@ fn children_of_callbacks_end_although_other_threads_were_at_work() {
             scope.spawn(move || again(&|| use_permits(client, permits)));
         }
         scope.spawn(move || {
-            again(&|| kept.iter().chain(permits).for_each(|kept| _ = returned(client, kept.remaining())));
+            again(&|| {
+                kept.iter().chain(permits).for_each(|kept| _ = returned(client, kept.remaining()))
+            });
         });
         for name in ["lost-1", "lost-2"] {
             scope.spawn(move || {

@@ -1,4 +1,5 @@
-//! Leases that are renewed: for as long as they are wanted, never longer, and who holds them is told when they end.
+//! Leases that are renewed: for as long as they are wanted, never longer, and who holds them is
+//! told when they end.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,7 +11,9 @@ use std::time::{Duration, Instant};
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::store::memory::Memory;
 use memlock_core::store::{self, Failure, Op, Reply, Route, Store};
-use memlock_core::{Client, Error, ErrorKind, Extension, Keep, Kept, Loss, Notice, Release, Request, Wait};
+use memlock_core::{
+    Client, Error, ErrorKind, Extension, Keep, Kept, Loss, Notice, Release, Request, Wait,
+};
 use memlock_tests::frozen::Frozen;
 use memlock_tests::proxy::{Fault, Match, Proxy};
 use memlock_tests::server::Memcached;
@@ -48,7 +51,11 @@ impl Store for Slow {
         if thread::current().name() != Some("memlock-keeper") {
             let error = Error::new(ErrorKind::Unreachable, "It is away.");
             let refuses = self.refuses.load(Ordering::SeqCst);
-            return if refuses { Err(Failure { error, sent: false }) } else { self.inner.run(route, ops) };
+            return if refuses {
+                Err(Failure { error, sent: false })
+            } else {
+                self.inner.run(route, ops)
+            };
         }
         let writes = ops.iter().filter(|op| matches!(op, Op::Swap { .. } | Op::Put { .. })).count();
         self.written.fetch_add(writes, Ordering::SeqCst);
@@ -81,7 +88,8 @@ fn slow(time: Duration, answer: Option<Reply>) -> (Client, Arc<Slow>) {
 #[test]
 fn a_lock_is_kept_beyond_its_lease_and_gone_when_it_is_released() {
     let server = Memcached::start();
-    let (client, other) = (Client::connect(&server.url()).unwrap(), Client::connect(&server.url()).unwrap());
+    let (client, other) =
+        (Client::connect(&server.url()).unwrap(), Client::connect(&server.url()).unwrap());
     let (kept, told) = kept(&client, "m", SECOND);
     let waited = other.mutex("m", SECOND).unwrap().lock_for(5 * SECOND).unwrap();
     assert!(waited.is_none() && kept.is_held() && kept.check().unwrap());
@@ -158,7 +166,8 @@ fn what_could_not_be_released_in_the_course_of_a_renewal_is_not_renewed() {
 #[test]
 fn permits_are_kept_and_those_of_one_semaphore_together() {
     let server = Memcached::start();
-    let (client, other) = (Client::connect(&server.url()).unwrap(), Client::connect(&server.url()).unwrap());
+    let (client, other) =
+        (Client::connect(&server.url()).unwrap(), Client::connect(&server.url()).unwrap());
     let semaphore = client.semaphore("s", 5, SECOND).unwrap();
     let take = |permits| {
         let request = Request { permits, ..Request::default() };
@@ -166,7 +175,9 @@ fn permits_are_kept_and_those_of_one_semaphore_together() {
     };
     let kept = [take(2), take(3)].map(|permit| permit.keep(Keep::default()).unwrap());
     assert!(other.semaphore("s", 5, SECOND).unwrap().acquire_for(5 * SECOND).unwrap().is_none());
-    assert!(kept.iter().all(|kept| kept.is_held() && kept.check().unwrap() && kept.fence().is_none()));
+    assert!(
+        kept.iter().all(|kept| kept.is_held() && kept.check().unwrap() && kept.fence().is_none())
+    );
     assert!(kept.iter().all(|kept| kept.release().unwrap() == Release::Released));
     assert_eq!(semaphore.status().unwrap().unwrap().available, 5);
 }
@@ -309,7 +320,8 @@ fn a_server_that_stands_still_holds_up_neither_the_news_nor_the_answer() {
         while !matches!(told.recv_timeout(PATIENCE).unwrap(), Notice::Lost(Loss::Expired)) {}
     }
     assert!(first.elapsed() < Duration::from_millis(2500), "{:?}", first.elapsed());
-    // Whoever is faster than the keeper, which cleans up next, asks the server on its own. By then the keeper is through with the others.
+    // Whoever is faster than the keeper, which cleans up next, asks the server on its own. By then
+    // the keeper is through with the others.
     let answer = locks.iter().find_map(|(kept, _)| {
         let asked = Stopwatch::start();
         kept.release().ok().map(|released| (released, asked.elapsed()))
@@ -441,8 +453,10 @@ fn all_that_was_abandoned_is_taken_off_at_the_next_contact_for_another_lock() {
     let client = Client::connect(&server.url()).unwrap();
     let names = || (0..6).map(|number| format!("m{number}"));
     let locks = names().map(|name| client.mutex(&name, 30 * SECOND).unwrap().lock().unwrap());
-    let (locks, permit) =
-        (locks.collect::<Vec<_>>(), client.semaphore("s", 1, 30 * SECOND).unwrap().acquire().unwrap());
+    let (locks, permit) = (
+        locks.collect::<Vec<_>>(),
+        client.semaphore("s", 1, 30 * SECOND).unwrap().acquire().unwrap(),
+    );
     locks.into_iter().for_each(memlock_core::Lock::abandon);
     permit.abandon();
     drop(client.mutex("other", SECOND).unwrap().lock().unwrap());
@@ -467,7 +481,8 @@ fn what_was_abandoned_is_taken_off_at_the_next_contact() {
     assert!(told.try_recv().is_err());
 }
 
-/// It would be believed for the lease of the extension, and the server would let go of it much sooner.
+/// It would be believed for the lease of the extension, and the server would let go of it much
+/// sooner.
 #[test]
 fn what_was_extended_is_kept_for_the_lease_of_the_extension() {
     const LONG: Duration = Duration::from_secs(60);

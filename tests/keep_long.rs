@@ -1,4 +1,5 @@
-//! Keeping as a busy program does it: a thousand locks and some permits on two servers, for a minute, by one thread.
+//! Keeping as a busy program does it: a thousand locks and some permits on two servers, for a
+//! minute, by one thread.
 //!
 //! `make test` runs this beside the other tests, since it mostly waits.
 #![allow(clippy::unwrap_used)]
@@ -21,7 +22,8 @@ const HELD: Duration = Duration::from_secs(60);
 const LEASES: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(3)];
 /// Within this, all of one round is sent; between two rounds nothing is sent for longer.
 const QUIET: Duration = Duration::from_millis(150);
-/// What both keepers together may use of a processor. It is about a hundredth where nothing is optimized.
+/// What both keepers together may use of a processor. It is about a hundredth where nothing is
+/// optimized.
 const CPU_SHARE: f64 = 0.05;
 
 /// Two servers, and proxies before them that count.
@@ -56,12 +58,14 @@ fn keep_all(lease: Duration) -> Holder {
         let tell = tell.clone();
         Keep { max_hold: None, tell: Some(Box::new(move |notice| _ = tell.send(notice))) }
     };
-    let locks = (0..LOCKS)
-        .map(|number| client.mutex(name(number), lease).unwrap().lock().unwrap().keep(keep()).unwrap());
+    let locks = (0..LOCKS).map(|number| {
+        client.mutex(name(number), lease).unwrap().lock().unwrap().keep(keep()).unwrap()
+    });
     let mut kept: Vec<Kept> = locks.collect();
     kept.extend((0..PERMITS).map(|number| {
         let semaphore = client.semaphore(name(number), 2, lease).unwrap();
-        let permit = semaphore.acquire_with(Request::default(), &Wait::NEVER).unwrap().done().unwrap();
+        let permit =
+            semaphore.acquire_with(Request::default(), &Wait::NEVER).unwrap().done().unwrap();
         permit.keep(keep()).unwrap()
     }));
     Holder { servers, lease, kept, told }
@@ -111,7 +115,8 @@ fn a_thousand_locks_and_some_permits_are_kept_for_a_minute_by_one_thread() {
     let watch = Stopwatch::start();
     let rounds = thread::scope(|scope| {
         let count = |proxy| scope.spawn(move || rounds(proxy, HELD));
-        let counting = holders.each_ref().map(|holder| holder.servers.proxies.each_ref().map(count));
+        let counting =
+            holders.each_ref().map(|holder| holder.servers.proxies.each_ref().map(count));
         counting.map(|counting| counting.map(|counting| counting.join().unwrap()))
     });
     // The share of the time for which the machine did not run us.
@@ -135,8 +140,13 @@ fn check_rounds(rounds: &[usize], lease: Duration, late: f64) {
     // What is due soon goes along, so that a round may come early. One that the machine interrupts
     // looks like two.
     let range = thirds * 0.9 - 1.0..=thirds * (1.25 + 2.0 * late) + 2.0;
-    assert!(range.contains(&(rounds.len() as f64)), "{} rounds with leases of {lease:?}", rounds.len());
-    // A server that takes 50 ms to answer is asked again what it did: that may happen on a busy machine.
+    assert!(
+        range.contains(&(rounds.len() as f64)),
+        "{} rounds with leases of {lease:?}",
+        rounds.len()
+    );
+    // A server that takes 50 ms to answer is asked again what it did: that may happen on a busy
+    // machine.
     assert!(rounds.iter().all(|&packets| packets <= 4), "{rounds:?}");
     let more = rounds.iter().filter(|&&packets| packets > 2).count() as f64;
     assert!(more <= 1.0 + rounds.len() as f64 * (0.1 + late), "{rounds:?}, late {late}");
@@ -155,9 +165,13 @@ fn no_other_gets_them(holder: &Holder) {
         assert_eq!((status.available, status.holders.len()), (1, 1), "{number}");
     }
     // Beside them a newer server has one item from which fences are taken.
-    let items =
-        |server: &Memcached| server.plain().stats()["curr_items"].parse::<u64>().unwrap() - server.stamps();
+    let items = |server: &Memcached| {
+        server.plain().stats()["curr_items"].parse::<u64>().unwrap() - server.stamps()
+    };
     let items = holder.servers.servers.each_ref().map(items);
     assert_eq!(items.iter().sum::<u64>(), (LOCKS + PERMITS) as u64, "{items:?}");
-    assert!(items.iter().all(|&items| items > LOCKS as u64 / 3), "both servers have their part: {items:?}");
+    assert!(
+        items.iter().all(|&items| items > LOCKS as u64 / 3),
+        "both servers have their part: {items:?}"
+    );
 }

@@ -76,8 +76,12 @@ fn a_lease_is_never_granted_twice_at_any_phase_of_the_servers_clock() {
                     let early = deadline.since(next.by);
                     assert!(next.by > deadline, "phase {phase}: granted {early:?} too early");
                     let late = next.after.since(deadline);
-                    // The rest of the second, the two seconds more that are asked for, and a tick that comes late.
-                    assert!(late < Duration::from_millis(3100), "phase {phase}: only after {late:?}");
+                    // The rest of the second, the two seconds more that are asked for, and a tick
+                    // that comes late.
+                    assert!(
+                        late < Duration::from_millis(3100),
+                        "phase {phase}: only after {late:?}"
+                    );
                 });
             }
         });
@@ -106,7 +110,11 @@ fn an_overrun_holder_finds_its_lock_lost_and_its_successor_untouched() {
     let mut new = client.mutex("m", Duration::from_secs(60)).unwrap().lock().unwrap();
     assert!(new.fence() > old.fence());
     assert!(old.remaining().is_zero());
-    assert_eq!(old.extend(Duration::from_secs(60)).unwrap(), Extension::Lost, "a renewal never steals");
+    assert_eq!(
+        old.extend(Duration::from_secs(60)).unwrap(),
+        Extension::Lost,
+        "a renewal never steals"
+    );
     assert_eq!(old.unlock().unwrap(), Release::Lost);
     assert!(mutex.try_lock().unwrap().is_none());
     assert_eq!(new.unlock().unwrap(), Release::Released);
@@ -127,7 +135,8 @@ fn a_lease_beyond_thirty_days_is_neither_immortal_nor_dead_at_once() {
     }
 }
 
-/// A server that stood still cannot have counted the seconds: it is asked how long it will keep the item.
+/// A server that stood still cannot have counted the seconds: it is asked how long it will keep the
+/// item.
 #[test]
 fn a_grant_from_a_server_that_stood_still_is_not_believed_for_longer_than_the_server_keeps_it() {
     let server = Memcached::start();

@@ -1,4 +1,5 @@
-//! What is logged, in a program of Rust's: what it says, and that whoever listens may use all of memlock.
+//! What is logged, in a program of Rust's: what it says, and that whoever listens may use all of
+//! memlock.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::cell::Cell;
@@ -44,7 +45,8 @@ impl Log for Listener {
         }
         let Some(part) = logs::name(record.target()) else { return };
         let text = record.args().to_string();
-        let server = if text.starts_with("Connected") { self.server.lock().unwrap().take() } else { None };
+        let server =
+            if text.starts_with("Connected") { self.server.lock().unwrap().take() } else { None };
         if let Some(mut server) = server {
             *self.commands.lock().unwrap() = Some(server.commands());
         }
@@ -73,10 +75,13 @@ fn use_something(client: &Client, part: &str) {
         ("memlock.wait" | "memlock.mutex", _) | (_, 1) => {
             drop(mutex("contended").lock_for(Duration::from_millis(1)));
         }
-        ("memlock.semaphore", _) | (_, 2) => drop(client.semaphore("s", 3, SECOND).map(|s| s.try_acquire())),
+        ("memlock.semaphore", _) | (_, 2) => {
+            drop(client.semaphore("s", 3, SECOND).map(|s| s.try_acquire()))
+        }
         ("memlock.keep", _) | (_, 3) => {
             for kept in LISTENER.kept.lock().unwrap().iter().filter_map(Weak::upgrade) {
-                let _ = (kept.is_held(), kept.lost(), kept.remaining(), kept.wait_lost(Duration::ZERO));
+                let _ =
+                    (kept.is_held(), kept.lost(), kept.remaining(), kept.wait_lost(Duration::ZERO));
             }
             if let Ok(Some(lock)) = mutex(&name).try_lock() {
                 drop(lock.keep(Keep::default()));
@@ -111,10 +116,12 @@ unsafe extern "C" fn never(_: c_int, _: *const c_char, message: *const c_char, _
     panic!("the program's logger was replaced: {:?}", unsafe { CStr::from_ptr(message) });
 }
 
-/// Through one trouble after another: a server that stands still, keys that are gone, a server that is killed.
+/// Through one trouble after another: a server that stands still, keys that are gone, a server that
+/// is killed.
 fn trouble() {
     let server = Memcached::start();
-    let connect = || Client::connect(&format!("{}?io_timeout=100ms&outage=60s", server.url())).unwrap();
+    let connect =
+        || Client::connect(&format!("{}?io_timeout=100ms&outage=60s", server.url())).unwrap();
     let client = connect();
     let mutex = |name: &str, lease| client.mutex(name, lease).unwrap();
     *LISTENER.server.lock().unwrap() = Some(server.plain());
@@ -138,7 +145,8 @@ fn trouble() {
         let contended = mutex("contended", 30 * SECOND);
         thread::spawn(move || contended.lock().map(drop))
     });
-    let queued = || server.plain().get("lock:contended%wait").is_some_and(|queue| !queue.is_empty());
+    let queued =
+        || server.plain().get("lock:contended%wait").is_some_and(|queue| !queue.is_empty());
     let end = Instant::now() + PATIENCE;
     while !queued() {
         assert!(Instant::now() < end);
@@ -168,7 +176,11 @@ fn trouble() {
     }
     mutex("abandoned", 30 * SECOND).lock().unwrap().abandon();
     assert!(mutex("abandoned", SECOND).lock_for(PATIENCE).unwrap().is_some());
-    LISTENER.hears(Level::Debug, "memlock.client", "What was left behind of lock:abandoned was taken off");
+    LISTENER.hears(
+        Level::Debug,
+        "memlock.client",
+        "What was left behind of lock:abandoned was taken off",
+    );
 
     assert!(server.plain().delete("lock:kept"));
     assert_eq!(lock.wait_lost(PATIENCE), Some(Loss::Gone));
@@ -188,8 +200,9 @@ fn whoever_listens_may_use_everything_and_is_told_in_whole_sentences() {
     log::set_logger(&LISTENER).unwrap();
     log::set_max_level(log::LevelFilter::Trace);
     // SAFETY: the callback is a function, and needs no argument.
-    let answer =
-        unsafe { memlock::memlock_log_set(memlock::MEMLOCK_LOG_TRACE, Some(never), std::ptr::null_mut()) };
+    let answer = unsafe {
+        memlock::memlock_log_set(memlock::MEMLOCK_LOG_TRACE, Some(never), std::ptr::null_mut())
+    };
     assert_eq!(answer, memlock::MEMLOCK_CONFIG);
 
     let (done, is_done) = mpsc::channel();
@@ -198,11 +211,17 @@ fn whoever_listens_may_use_everything_and_is_told_in_whole_sentences() {
         done.send(ended).unwrap();
     });
     let ended = is_done.recv_timeout(6 * PATIENCE);
-    let ended = ended.unwrap_or_else(|_| panic!("it hangs, after {:#?}", LISTENER.heard.lock().unwrap()));
+    let ended =
+        ended.unwrap_or_else(|_| panic!("it hangs, after {:#?}", LISTENER.heard.lock().unwrap()));
     ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     for (_, _, message) in LISTENER.heard.lock().unwrap().iter() {
         let begins_well = message.starts_with(|first: char| first.is_uppercase())
-            || ["lock:", "semaphore:", "memcached at "].iter().any(|subject| message.starts_with(subject));
-        assert!(begins_well && message.ends_with(['.', '?', ')']) && !message.contains('\n'), "{message}");
+            || ["lock:", "semaphore:", "memcached at "]
+                .iter()
+                .any(|subject| message.starts_with(subject));
+        assert!(
+            begins_well && message.ends_with(['.', '?', ')']) && !message.contains('\n'),
+            "{message}"
+        );
     }
 }

@@ -1,5 +1,6 @@
-//! Replies that get lost: at every step of every operation, on a store that loses them on purpose, and through
-//! a proxy in front of a real memcached. Never granted twice, never left behind, never guessed.
+//! Replies that get lost: at every step of every operation, on a store that loses them on purpose,
+//! and through a proxy in front of a real memcached. Never granted twice, never left behind, never
+//! guessed.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -45,8 +46,10 @@ struct Lossy {
 impl Store for Lossy {
     fn run(&self, route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
         let number = self.seen.fetch_add(1, Ordering::SeqCst);
-        let loss = self.losses.lock().unwrap().iter().find(|(at, _)| *at == number).map(|(_, loss)| *loss);
-        let lost = Failure { error: Error::new(ErrorKind::Unknown, "The reply was lost."), sent: true };
+        let loss =
+            self.losses.lock().unwrap().iter().find(|(at, _)| *at == number).map(|(_, loss)| *loss);
+        let lost =
+            Failure { error: Error::new(ErrorKind::Unknown, "The reply was lost."), sent: true };
         match loss {
             None => self.inner.run(route, ops),
             Some(Loss::Request) => Err(lost),
@@ -56,7 +59,9 @@ impl Store for Lossy {
             }
             Some(Loss::Chance) => Ok(vec![Reply::Exists]),
             Some(Loss::Between) => {
-                let Op::Get { key } = ops[0] else { panic!("only what reads first can be crossed") };
+                let Op::Get { key } = ops[0] else {
+                    panic!("only what reads first can be crossed")
+                };
                 let mut replies = self.inner.run(route, &ops[..1])?;
                 let ttl = Lease::new(LEASE).unwrap().ttl();
                 self.inner.run(route, &[Op::Add { key, value: b"another's", ttl }])?;
@@ -77,8 +82,8 @@ impl Store for Lossy {
 }
 
 impl Lossy {
-    /// From now on it loses the batches with these numbers, counted anew. How many there were before does not
-    /// matter: a grant that takes long is looked at once more.
+    /// From now on it loses the batches with these numbers, counted anew. How many there were
+    /// before does not matter: a grant that takes long is looked at once more.
     fn lose(&self, losses: &[(usize, Loss)]) {
         *self.losses.lock().unwrap() = losses.to_vec();
         self.seen.store(0, Ordering::SeqCst);
@@ -136,7 +141,8 @@ fn a_lock_survives_the_loss_of_any_two_batches() {
     for losses in all_losses() {
         let (client, witness) = clients(&losses);
         let mutex = client.mutex("m", LEASE).unwrap();
-        let mut lock = mutex.try_lock().unwrap().unwrap_or_else(|| panic!("{losses:?}: it was free"));
+        let mut lock =
+            mutex.try_lock().unwrap().unwrap_or_else(|| panic!("{losses:?}: it was free"));
         assert!(
             witness.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none(),
             "{losses:?}: granted twice"
@@ -177,12 +183,12 @@ fn what_cannot_be_found_out_is_unknown_and_taken_off_at_the_next_contact() {
     assert!(is_free(&witness, "m"));
 }
 
-/// A grant that took longer than its lease is given up, and the wait goes on with a token of its own: what may be
-/// left of the first one must not be mistaken for the second.
+/// A grant that took longer than its lease is given up, and the wait goes on with a token of its
+/// own: what may be left of the first one must not be mistaken for the second.
 #[test]
 fn a_waiter_goes_on_after_a_grant_that_came_too_late() {
-    // Batches: 0 finds it busy; 1 is granted too late, 2 reads it, 3 to 5 fail to give it back; what is left of it
-    // is taken off before the next one adds anew.
+    // Batches: 0 finds it busy; 1 is granted too late, 2 reads it, 3 to 5 fail to give it back;
+    // what is left of it is taken off before the next one adds anew.
     for failing in [0, 3] {
         let mut losses = vec![(0, Loss::Chance), (1, Loss::Time)];
         losses.extend((3..3 + failing).map(|at| (at, Loss::Request)));
@@ -207,7 +213,10 @@ fn an_interruption_that_is_told_once_while_a_reply_is_lost_ends_the_wait() {
         let wait = Wait::FOREVER.unless(&interrupted);
         let waited = client.mutex("m", LEASE).unwrap().lock_with(&wait).unwrap();
         if asked.load(Ordering::SeqCst) > told_at {
-            assert!(matches!(waited, Waited::Interrupted), "asked {told_at} times before it was told");
+            assert!(
+                matches!(waited, Waited::Interrupted),
+                "asked {told_at} times before it was told"
+            );
         }
         drop(waited);
         drop(client.mutex("m", LEASE).unwrap().lock().unwrap());
@@ -229,7 +238,8 @@ fn an_unknown_release_may_be_tried_again() {
         let losses = [(0, loss), (1, Loss::Request), (2, Loss::Request)];
         let (_client, witness, mut lock) = lock_and_lose(LEASE, &losses);
         assert_eq!(lock.unlock().unwrap_err().kind(), ErrorKind::Unknown);
-        // Whether it is released only now, or the first time did it after all: it was ours until then.
+        // Whether it is released only now, or the first time did it after all: it was ours until
+        // then.
         assert_eq!(lock.unlock().unwrap(), Release::Released);
         assert!(is_free(&witness, "m"));
         assert_eq!(lock.unlock().unwrap(), Release::NotHeld);
@@ -254,9 +264,11 @@ fn an_unknown_extension_counts_on_the_shorter_lease() {
     assert_eq!(lock.unlock().unwrap(), Release::Released);
 }
 
-/// The server may have stood still since the lock was granted: then the new lease began when its clock stopped.
+/// The server may have stood still since the lock was granted: then the new lease began when its
+/// clock stopped.
 #[test]
-fn an_unknown_extension_to_a_shorter_lease_counts_on_nothing_that_a_server_which_stood_still_does_not_keep() {
+fn an_unknown_extension_to_a_shorter_lease_counts_on_nothing_that_a_server_which_stood_still_does_not_keep()
+ {
     let (_client, _witness, mut lock) = lock_and_lose(Duration::from_secs(10), &THREE);
     thread::sleep(Duration::from_millis(1500));
     assert_eq!(lock.extend(Duration::from_secs(1)).unwrap_err().kind(), ErrorKind::Unknown);
@@ -315,7 +327,11 @@ fn a_list_survives_the_loss_of_any_two_batches() {
             "{losses:?}: {told:?}"
         );
         for (name, told) in ["a", "theirs", "b"].iter().zip(&told) {
-            assert_eq!(other.insert(name).unwrap(), Some(Insertion::Duplicate(told.id())), "{losses:?}");
+            assert_eq!(
+                other.insert(name).unwrap(),
+                Some(Insertion::Duplicate(told.id())),
+                "{losses:?}"
+            );
         }
         let walked: Vec<_> = list.entries().unwrap().unwrap().collect::<Result<_>>().unwrap();
         assert_eq!(walked.len(), 3, "{losses:?}: {walked:?}");
@@ -336,11 +352,16 @@ fn a_half_insert_is_finished_by_the_next_comer() {
         let died = client.distinct_list("s").unwrap().insert("k");
         assert_eq!(died.is_ok(), died_after == 4, "{died_after}: {died:?}");
         let told = other.insert("k").unwrap().unwrap();
-        let finished = if died_after == 4 { Insertion::Duplicate(1) } else { Insertion::First(told.id()) };
+        let finished =
+            if died_after == 4 { Insertion::Duplicate(1) } else { Insertion::First(told.id()) };
         assert_eq!(told, finished);
         assert_eq!(other.insert("l").unwrap(), Some(Insertion::First(told.id() + 1)));
         let walked: Vec<_> = other.entries().unwrap().unwrap().collect::<Result<_>>().unwrap();
-        assert_eq!(walked, [(told.id(), b"k".to_vec()), (told.id() + 1, b"l".to_vec())], "holes are skipped");
+        assert_eq!(
+            walked,
+            [(told.id(), b"k".to_vec()), (told.id() + 1, b"l".to_vec())],
+            "holes are skipped"
+        );
     }
 }
 
@@ -374,9 +395,13 @@ fn a_grant_whose_reply_is_lost_is_found_and_kept() {
         let (_server, proxy, client, witness) = through_proxy();
         proxy.inject(Match::Adding, fault.clone());
         let mutex = client.mutex("m", LEASE).unwrap();
-        let mut lock: Lock = mutex.try_lock().unwrap().unwrap_or_else(|| panic!("{fault:?}: it was free"));
+        let mut lock: Lock =
+            mutex.try_lock().unwrap().unwrap_or_else(|| panic!("{fault:?}: it was free"));
         assert_eq!(proxy.hits(), 1, "{fault:?}");
-        assert!(witness.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none(), "{fault:?}: granted twice");
+        assert!(
+            witness.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none(),
+            "{fault:?}: granted twice"
+        );
         assert_eq!(lock.unlock().unwrap(), Release::Released, "{fault:?}");
         // A request that was only late may still arrive: it is taken off at the next contact.
         thread::sleep(Duration::from_millis(1000));
@@ -397,7 +422,11 @@ fn a_release_whose_reply_is_lost_is_settled() {
         // A late delete must not hit the next holder.
         let mut next = witness.mutex("m", LEASE).unwrap().lock().unwrap();
         thread::sleep(Duration::from_millis(1000));
-        assert_eq!(next.unlock().unwrap(), Release::Released, "{fault:?}: another's lock was released");
+        assert_eq!(
+            next.unlock().unwrap(),
+            Release::Released,
+            "{fault:?}: another's lock was released"
+        );
     }
 }
 
@@ -446,7 +475,10 @@ fn a_mutex_costs_one_round_trip_each_way() {
         })
     };
     assert_eq!(cost(&|| assert_eq!(mutex.lock().unwrap().unlock().unwrap(), Release::Released)), 2);
-    assert_eq!(cost(&|| assert_eq!(mutex.lock().unwrap().extend(LEASE).unwrap(), Extension::Extended)), 3);
+    assert_eq!(
+        cost(&|| assert_eq!(mutex.lock().unwrap().extend(LEASE).unwrap(), Extension::Extended)),
+        3
+    );
     assert_eq!(proxy.connections(), 1);
 }
 
@@ -455,7 +487,8 @@ fn a_batch_of_inserts_costs_a_constant_number_of_round_trips() {
     let (_server, proxy, client, _witness) = through_proxy();
     let mut list = client.distinct_list("s").unwrap();
     let _ = list.set_up(LEASE).unwrap();
-    let names = |from: usize, to: usize| (from..to).map(|number| format!("{number}")).collect::<Vec<_>>();
+    let names =
+        |from: usize, to: usize| (from..to).map(|number| format!("{number}")).collect::<Vec<_>>();
     let cost = |list: &mut memlock_core::DistinctList, names: Vec<String>| {
         let before = proxy.round_trips();
         list.insert_many(&names).unwrap().unwrap();

@@ -81,9 +81,15 @@ fn a_dead_holder_frees_the_lock_within_lease_plus_two_seconds() {
                     thread::sleep(Duration::from_millis(5));
                 };
                 let freed = SystemClock.now().since(holder.since);
-                assert!(freed > Duration::from_secs(3), "phase {phase}: granted twice after {freed:?}");
+                assert!(
+                    freed > Duration::from_secs(3),
+                    "phase {phase}: granted twice after {freed:?}"
+                );
                 let busy = refused.since(holder.since);
-                assert!(busy < Duration::from_millis(5100), "phase {phase}: busy even after {busy:?}");
+                assert!(
+                    busy < Duration::from_millis(5100),
+                    "phase {phase}: busy even after {busy:?}"
+                );
                 assert!(lock.fence() > holder.fence);
                 assert_eq!(lock.unlock().unwrap(), memlock_core::Release::Released);
             });
@@ -96,7 +102,8 @@ fn a_stopped_holder_wakes_up_without_its_lock() {
     let server = Memcached::start();
     let holder = Holder::start(&server.url(), "m", Duration::from_secs(1));
     holder.signal(libc::SIGSTOP);
-    let mut lock = Client::connect(&server.url()).unwrap().mutex("m", LEASE).unwrap().lock().unwrap();
+    let mut lock =
+        Client::connect(&server.url()).unwrap().mutex("m", LEASE).unwrap().lock().unwrap();
     holder.signal(libc::SIGCONT);
     assert_eq!(holder.unlock(), "Lost");
     assert_eq!(lock.unlock().unwrap(), Release::Released, "the successor's lock was left alone");
@@ -123,7 +130,10 @@ fn a_plain_clients_add_and_ours_exclude_each_other() {
     assert_eq!(lock.unlock().unwrap(), memlock_core::Release::Released);
     assert!(plain.add("lock:xyz", "1", 60));
     let token = mutex.owner().unwrap().unwrap().token();
-    assert!(mutex.force_unlock(&token).unwrap(), "an operator can take off a plain client's lock too");
+    assert!(
+        mutex.force_unlock(&token).unwrap(),
+        "an operator can take off a plain client's lock too"
+    );
     assert_eq!(plain.get("lock:xyz"), None);
 }
 
@@ -180,7 +190,9 @@ fn processes_agree_on_the_ids_of_a_list() {
             lines
                 .lines()
                 .map(|line| {
-                    line.split_once(' ').map(|(id, first)| (id.parse().unwrap(), first == "true")).unwrap()
+                    line.split_once(' ')
+                        .map(|(id, first)| (id.parse().unwrap(), first == "true"))
+                        .unwrap()
                 })
                 .collect()
         })
@@ -193,8 +205,8 @@ fn processes_agree_on_the_ids_of_a_list() {
 
 /// Runs `body` in a forked child and gives its exit code.
 fn in_a_child(body: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the child runs `body` and leaves by `_exit`; it uses nothing that a thread of the parent may
-    // have locked, which is what is tested here.
+    // SAFETY: the child runs `body` and leaves by `_exit`; it uses nothing that a thread of the
+    // parent may have locked, which is what is tested here.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
@@ -225,13 +237,17 @@ fn a_forked_child_holds_nothing_of_its_parents() {
             lock.unlock().unwrap() == Release::NotHeld,
             lock.extend(LEASE).unwrap() == memlock_core::Extension::NotHeld,
             mutex.try_lock().unwrap().is_none(),
-            client.mutex("child", LEASE).unwrap().lock().unwrap().unlock().unwrap() == Release::Released,
+            client.mutex("child", LEASE).unwrap().lock().unwrap().unlock().unwrap()
+                == Release::Released,
         ];
         drop(lock);
         i32::from(told.contains(&false))
     });
     assert_eq!(code, 0);
-    assert!(mutex.owner().unwrap().is_some(), "the child's copy was dropped, and the parent's lock stands");
+    assert!(
+        mutex.owner().unwrap().is_some(),
+        "the child's copy was dropped, and the parent's lock stands"
+    );
     assert_eq!(held.unwrap().unlock().unwrap(), Release::Released);
 }
 
@@ -271,9 +287,15 @@ fn the_bare_functions_belong_to_the_process() {
     let lease = Duration::from_secs(5);
     assert_eq!(bare::mutex_unlock(b"m").unwrap(), Answer::NotHeld);
     assert_eq!(bare::mutex_lock(b"m", lease).unwrap(), Answer::Ok);
-    assert_eq!(bare::mutex_lock(b"m", lease).unwrap_err().kind(), memlock_core::ErrorKind::Deadlock);
+    assert_eq!(
+        bare::mutex_lock(b"m", lease).unwrap_err().kind(),
+        memlock_core::ErrorKind::Deadlock
+    );
     assert_eq!(bare::mutex_lock_nonblock(b"m", lease).unwrap(), Answer::Busy);
-    assert_eq!(in_a_child(|| bare::mutex_unlock(b"m").unwrap().answer().code()), Answer::NotHeld.code());
+    assert_eq!(
+        in_a_child(|| bare::mutex_unlock(b"m").unwrap().answer().code()),
+        Answer::NotHeld.code()
+    );
     thread::scope(|scope| {
         scope.spawn(|| assert_eq!(bare::mutex_lock_nonblock(b"m", lease).unwrap(), Answer::Busy));
     });
@@ -304,8 +326,16 @@ fn the_bare_functions_belong_to_the_process() {
     assert_eq!(bare::distinct_list_insert(b"s", b"k").unwrap(), Answer::NotFound);
     let other = Client::connect(&server.url()).unwrap();
     let _ = other.distinct_list("s").unwrap().set_up(lease).unwrap();
-    assert_eq!(bare::distinct_list_insert(b"s", b"late").unwrap(), Answer::NotFound, "not our session");
-    assert_eq!(bare::distinct_list_tear_down(b"s").unwrap(), Answer::NotFound, "nor ours to tear down");
+    assert_eq!(
+        bare::distinct_list_insert(b"s", b"late").unwrap(),
+        Answer::NotFound,
+        "not our session"
+    );
+    assert_eq!(
+        bare::distinct_list_tear_down(b"s").unwrap(),
+        Answer::NotFound,
+        "nor ours to tear down"
+    );
     assert_eq!(bare::distinct_list_set_up(b"s", lease).unwrap(), Answer::Exists);
     assert_eq!(bare::distinct_list_insert(b"s", b"k").unwrap(), Answer::Ok);
     assert_eq!(bare::distinct_list_tear_down(b"s").unwrap(), Answer::Ok);
@@ -334,7 +364,8 @@ fn a_waiter_uses_no_cpu_to_speak_of() {
                 Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
             };
             let before = cpu();
-            let waited = client.mutex("m", LEASE).unwrap().lock_for(Duration::from_secs(2)).unwrap();
+            let waited =
+                client.mutex("m", LEASE).unwrap().lock_for(Duration::from_secs(2)).unwrap();
             assert!(waited.is_none());
             let used = cpu() - before;
             assert!(used < Duration::from_millis(60), "{used:?} of CPU for two seconds of waiting");

@@ -19,8 +19,12 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 fn connect(servers: &[&Memcached]) -> Client {
     let hosts: Vec<String> = servers.iter().map(|server| server.address()).collect();
-    Client::connect(&format!("memcached://{}?io_timeout={}ms", hosts.join(","), IO_TIMEOUT.as_millis()))
-        .unwrap()
+    Client::connect(&format!(
+        "memcached://{}?io_timeout={}ms",
+        hosts.join(","),
+        IO_TIMEOUT.as_millis()
+    ))
+    .unwrap()
 }
 
 fn eventually(what: &str, mut true_by_now: impl FnMut() -> bool) {
@@ -35,7 +39,9 @@ fn eventually(what: &str, mut true_by_now: impl FnMut() -> bool) {
 type Acquire = fn(&Client, usize) -> Box<dyn Send>;
 
 const KINDS: [(&str, Acquire); 5] = [
-    ("locks", |client, number| Box::new(client.mutex(format!("m{number}"), LEASE).unwrap().lock().unwrap())),
+    ("locks", |client, number| {
+        Box::new(client.mutex(format!("m{number}"), LEASE).unwrap().lock().unwrap())
+    }),
     ("permits of one semaphore", |client, _| {
         Box::new(client.semaphore("s", 100, LEASE).unwrap().acquire().unwrap())
     }),
@@ -95,7 +101,8 @@ fn a_call_of_the_user_is_tried_after_a_silence_and_cleans_up_what_was_left() {
     let client = connect(&[&server]);
     let lock = |name: &str| client.mutex(name, LEASE).unwrap().lock().unwrap();
     let (dropped, mut unlocked) = (lock("dropped"), lock("unlocked"));
-    let renewed = client.mutex("renewed", 2 * SECOND).unwrap().lock().unwrap().keep(Keep::default()).unwrap();
+    let renewed =
+        client.mutex("renewed", 2 * SECOND).unwrap().lock().unwrap().keep(Keep::default()).unwrap();
     server.pause();
     drop(dropped);
     server.resume();
@@ -155,7 +162,8 @@ fn a_drop_does_not_repeat_a_release_that_failed() {
     renewed.release().unwrap_err();
     server.restart();
     let mut plain = server.plain();
-    let connections = |plain: &mut memlock_tests::server::Plain| plain.stats()["total_connections"].clone();
+    let connections =
+        |plain: &mut memlock_tests::server::Plain| plain.stats()["total_connections"].clone();
     let before = connections(&mut plain);
     drop((lock, permit, renewed));
     assert_eq!(connections(&mut plain), before);

@@ -1,5 +1,5 @@
-//! A server that is slow to answer may have stood still, and its clock with it. How long it keeps what it has granted is
-//! asked then; and asked again if that answer is slow, too.
+//! A server that is slow to answer may have stood still, and its clock with it. How long it keeps
+//! what it has granted is asked then; and asked again if that answer is slow, too.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::VecDeque;
@@ -16,7 +16,8 @@ const LEASE: Duration = Duration::from_secs(5);
 /// For what must happen, however slow the machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How one request is answered: after how long; and by how many seconds less than it seemed so far everything is kept.
+/// How one request is answered: after how long; and by how many seconds less than it seemed so far
+/// everything is kept.
 type Answer = (Duration, u64);
 
 const PROMPT: Answer = (Duration::ZERO, 0);
@@ -40,7 +41,8 @@ impl Store for Slow {
         let mut replies = self.inner.run(route, ops)?;
         for reply in &mut replies {
             if let Reply::Value(item) = reply {
-                item.remaining = item.remaining.map(|left| left.saturating_sub(Duration::from_secs(less)));
+                item.remaining =
+                    item.remaining.map(|left| left.saturating_sub(Duration::from_secs(less)));
             }
         }
         thread::sleep(time);
@@ -61,8 +63,10 @@ struct World {
 impl World {
     fn new() -> World {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let store = Arc::new(Slow { inner: Memory::new(Arc::clone(&clock)), answers: Mutex::default() });
-        let client = || Client::with_store(Arc::clone(&store) as Arc<dyn Store>, Arc::clone(&clock));
+        let store =
+            Arc::new(Slow { inner: Memory::new(Arc::clone(&clock)), answers: Mutex::default() });
+        let client =
+            || Client::with_store(Arc::clone(&store) as Arc<dyn Store>, Arc::clone(&clock));
         World { client: client(), other: client(), store }
     }
 
@@ -85,9 +89,15 @@ impl World {
     }
 }
 
-/// What is certainly left of a lease whose end was asked for by two looks, the first of which was answered slowly, and untruly. The server
-/// keeps it for so many of its seconds, of which the last two may be over in no time; or else as long as before.
-fn left(kept: u64, before: Duration, grant: &[Answer], hold: impl Fn(&World, &dyn Fn()) -> Duration) {
+/// What is certainly left of a lease whose end was asked for by two looks, the first of which was
+/// answered slowly, and untruly. The server keeps it for so many of its seconds, of which the last
+/// two may be over in no time; or else as long as before.
+fn left(
+    kept: u64,
+    before: Duration,
+    grant: &[Answer],
+    hold: impl Fn(&World, &dyn Fn()) -> Duration,
+) {
     for (second, stood) in [((Duration::ZERO, 4), 0), ((SLOW.0, 3), 300)] {
         let world = World::new();
         // Where it is renewed anew, because little is left of it, that takes its time.
@@ -156,7 +166,8 @@ fn a_slow_look_at_a_slow_renewal_is_repeated() {
 fn what_was_left_behind_on_a_slow_server_does_not_hold_up_a_call_for_long() {
     const MANY: usize = 40;
     let world = World::new();
-    let lock = |number: usize| world.client.mutex(format!("m{number}"), LEASE).unwrap().lock().unwrap();
+    let lock =
+        |number: usize| world.client.mutex(format!("m{number}"), LEASE).unwrap().lock().unwrap();
     let locks: Vec<Lock> = (0..12).map(lock).collect();
     locks.into_iter().for_each(Lock::abandon);
     let left = |world: &World| world.store.answers.lock().unwrap().len();
@@ -167,8 +178,9 @@ fn what_was_left_behind_on_a_slow_server_does_not_hold_up_a_call_for_long() {
     assert!(requests < MANY / 2, "{requests}");
     world.store.answers.lock().unwrap().clear();
     // Later contacts take off the others.
-    let is_free =
-        |number: usize| world.other.mutex(format!("m{number}"), LEASE).unwrap().owner().unwrap().is_none();
+    let is_free = |number: usize| {
+        world.other.mutex(format!("m{number}"), LEASE).unwrap().owner().unwrap().is_none()
+    };
     let began = Instant::now();
     while !(0..12).all(is_free) {
         assert!(began.elapsed() < PATIENCE);

@@ -107,11 +107,17 @@ fn stored(reply: &Reply) -> Version {
 
 fn an_item_is_added_once(bench: &Bench) {
     let version = bench.add(b"a b\r\n");
-    assert_eq!(bench.one(Op::Add { key: &bench.key, value: b"other", ttl: minute() }), Reply::Exists);
+    assert_eq!(
+        bench.one(Op::Add { key: &bench.key, value: b"other", ttl: minute() }),
+        Reply::Exists
+    );
     let item = bench.read().unwrap();
     assert_eq!((item.value.as_slice(), item.version), (&b"a b\r\n"[..], version));
     let remaining = item.remaining.unwrap();
-    assert!(remaining <= Duration::from_secs(62) && remaining > Duration::from_secs(50), "{remaining:?}");
+    assert!(
+        remaining <= Duration::from_secs(62) && remaining > Duration::from_secs(50),
+        "{remaining:?}"
+    );
 }
 
 fn a_swap_needs_the_version(bench: &Bench) {
@@ -169,7 +175,10 @@ fn a_put_needs_the_version_and_keeps_what_it_is_told(bench: &Bench) {
     assert_eq!(put(Some(item.version), 4_294_967_295, b"4", Ttl::Never), Reply::Written);
     assert_eq!(put(Some(item.version), 0, b"5", minute()), Reply::Changed);
     let item = bench.read().unwrap();
-    assert_eq!((item.value.as_slice(), item.remaining, item.flags), (&b"4"[..], None, 4_294_967_295));
+    assert_eq!(
+        (item.value.as_slice(), item.remaining, item.flags),
+        (&b"4"[..], None, 4_294_967_295)
+    );
     assert_eq!(bench.one(Op::Delete { key, version: item.version }), Reply::Deleted);
     assert_eq!(put(Some(item.version), 0, b"6", minute()), Reply::Missing);
 }
@@ -178,7 +187,10 @@ fn counting_begins_where_it_is_told(bench: &Bench) {
     let key = &bench.key;
     assert_eq!(bench.one(Op::Count { key, by: 1, initial: None }), Reply::Missing);
     assert_eq!(bench.one(Op::Count { key, by: 5, initial: Some((7, minute())) }), Reply::Number(7));
-    assert_eq!(bench.one(Op::Count { key, by: 5, initial: Some((7, minute())) }), Reply::Number(12));
+    assert_eq!(
+        bench.one(Op::Count { key, by: 5, initial: Some((7, minute())) }),
+        Reply::Number(12)
+    );
     assert_eq!(bench.one(Op::Count { key, by: 1000, initial: None }), Reply::Number(1012));
 }
 
@@ -269,7 +281,8 @@ fn large_values_come_back_whole(bench: &Bench) {
 fn a_batch_of_thousands_does_not_wedge(bench: &Bench) {
     let keys: Vec<Key> = (0..2000).map(|number| key(&format!("{number}"))).collect();
     let value = vec![b'v'; 10_000];
-    let adds: Vec<Op<'_>> = keys.iter().map(|key| Op::Add { key, value: &value, ttl: minute() }).collect();
+    let adds: Vec<Op<'_>> =
+        keys.iter().map(|key| Op::Add { key, value: &value, ttl: minute() }).collect();
     assert!(bench.run(&adds).iter().all(|reply| matches!(reply, Reply::Stored(_))));
     let gets: Vec<Op<'_>> = keys.iter().map(|key| Op::Get { key }).collect();
     let replies = bench.run(&gets);
@@ -292,5 +305,9 @@ fn a_restarted_server_is_another_life() {
     assert_ne!(old.incarnation, new.incarnation);
     assert!(new.fence() > old.fence());
     assert_eq!(fresh.one(Op::Delete { key: &fresh.key, version: old }), Reply::Changed);
-    assert_eq!(bench.read().unwrap().value, b"new", "the old connection is replaced without a word");
+    assert_eq!(
+        bench.read().unwrap().value,
+        b"new",
+        "the old connection is replaced without a word"
+    );
 }

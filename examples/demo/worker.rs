@@ -1,11 +1,15 @@
-//! A worker of the demo, in Rust. `worker.c`, `worker.cpp` and `worker.py` are the same, step by step; what
-//! they do and write is told in `../README.md`.
+//! A worker of the demo, in Rust. `worker.c`, `worker.cpp` and `worker.py` are the same, step by
+//! step; what they do and write is told in `../README.md`.
 //!
 //! ```text
 //! demo-worker URL PLAN REPORT FIRST [--stall]
 //! ```
 
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program talks to whoever started it")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a program talks to whoever started it"
+)]
 
 use std::error::Error;
 use std::ffi::OsStr;
@@ -82,7 +86,8 @@ impl Worker {
 
     fn count_words(&mut self, unit: &Unit, name: &str) -> Result<()> {
         let text = unit.read()?;
-        let found: Vec<&[u8]> = text.split(|&byte| !in_word(byte)).filter(|word| !word.is_empty()).collect();
+        let found: Vec<&[u8]> =
+            text.split(|&byte| !in_word(byte)).filter(|word| !word.is_empty()).collect();
         if self.stall {
             self.insert(&found[..found.len() / 2])?;
             self.die_in_the_middle(name)?;
@@ -162,7 +167,8 @@ fn work(arguments: &[String]) -> Result<()> {
     let stall = stall.first().is_some_and(|flag| flag == "--stall");
     let mut worker = Worker { client, words, done, report, stall, counts: Counts::default() };
 
-    // So that all workers start at the same moment: the demo answers when the last of them is ready.
+    // So that all workers start at the same moment: the demo answers when the last of them is
+    // ready.
     println!("ready");
     std::io::stdin().read_line(&mut String::new())?;
 
@@ -180,7 +186,9 @@ fn work(arguments: &[String]) -> Result<()> {
         }
     }
 
-    let Worker { mut report, counts: Counts { units_done, words_read, words_new, units_busy }, .. } = worker;
+    let Worker {
+        mut report, counts: Counts { units_done, words_read, words_new, units_busy }, ..
+    } = worker;
     writeln!(report, "total {units_done} {words_read} {words_new} {units_busy}")?;
     report.flush()?;
     Ok(())

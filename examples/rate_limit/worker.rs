@@ -4,9 +4,9 @@
 //! rate-limit-worker URL REPORT TURNS
 //! ```
 //!
-//! The report gets a line `in <time>` when a permit was granted and `out <time>` before it is given back, in
-//! nanoseconds of the boot clock. With `RATE_LIMIT_DIES=1` in its environment, the worker stays in the section until
-//! it is killed; its permit comes back when its lease ends.
+//! The report gets a line `in <time>` when a permit was granted and `out <time>` before it is given
+//! back, in nanoseconds of the boot clock. With `RATE_LIMIT_DIES=1` in its environment, the worker
+//! stays in the section until it is killed; its permit comes back when its lease ends.
 
 #![allow(clippy::print_stderr, reason = "a program talks to whoever started it")]
 

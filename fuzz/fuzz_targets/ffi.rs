@@ -1,6 +1,6 @@
-//! The C boundary: its functions with any bytes and numbers, in any order that the header allows, over stores in memory.
-//! Pointers are NULL or good, and handles too: fresh, used again, or outliving the client they came from. The input is a
-//! program of calls.
+//! The C boundary: its functions with any bytes and numbers, in any order that the header allows,
+//! over stores in memory. Pointers are NULL or good, and handles too: fresh, used again, or
+//! outliving the client they came from. The input is a program of calls.
 
 #![no_main]
 
@@ -44,7 +44,9 @@ fuzz_target!(|data: &[u8]| {
     };
     for (place, url) in [c"memory://one", c"memory://two"].into_iter().enumerate() {
         // SAFETY: a string of C, and a place for the handle.
-        unsafe { assert_eq!(memlock_client_open(url.as_ptr(), &mut hands.clients[place]), MEMLOCK_OK) };
+        unsafe {
+            assert_eq!(memlock_client_open(url.as_ptr(), &mut hands.clients[place]), MEMLOCK_OK)
+        };
     }
     let mut steps = 0;
     while !input.is_over() && steps < 40 {
@@ -113,7 +115,10 @@ fn locking(what: u8, place: usize, hands: &mut Hands, input: &mut Input<'_>) {
             // SAFETY: NULL, or a lock that is held; places for answers.
             let answers = unsafe {
                 let _ = answered(memlock_lock_extend(lock, lease));
-                [memlock_lock_fence(lock, &mut fence), memlock_lock_remaining_ms(lock, &mut remaining)]
+                [
+                    memlock_lock_fence(lock, &mut fence),
+                    memlock_lock_remaining_ms(lock, &mut remaining),
+                ]
             };
             let expected = if lock.is_null() { MEMLOCK_INVALID } else { MEMLOCK_OK };
             assert_eq!(answers.map(answered), [expected; 2]);
@@ -140,7 +145,11 @@ fn locking(what: u8, place: usize, hands: &mut Hands, input: &mut Input<'_>) {
             let (name, token) = (text(input), text(input));
             // SAFETY: a client, and strings or NULL.
             let answer = answered(unsafe {
-                memlock_mutex_force_unlock(hands.clients[place], or_null(&name, input), token.as_ptr())
+                memlock_mutex_force_unlock(
+                    hands.clients[place],
+                    or_null(&name, input),
+                    token.as_ptr(),
+                )
             });
             assert_ne!(answer, MEMLOCK_OK, "so short a token is nobody's");
         }
@@ -150,7 +159,8 @@ fn locking(what: u8, place: usize, hands: &mut Hands, input: &mut Input<'_>) {
 fn lock(place: usize, slot: usize, lease: i64, hands: &mut Hands, input: &mut Input<'_>) {
     let name = text(input);
     let wait = hands.waits[usize::from(input.byte() % 2)];
-    let is_held = hands.names.iter().flatten().any(|(client, held)| (*client, held) == (place, &name));
+    let is_held =
+        hands.names.iter().flatten().any(|(client, held)| (*client, held) == (place, &name));
     // Nobody lets go while we wait.
     let wait_ms = match input.number() as i64 {
         -1 | 0.. if is_held => i64::from(input.byte() > 250),
@@ -164,8 +174,10 @@ fn lock(place: usize, slot: usize, lease: i64, hands: &mut Hands, input: &mut In
         memlock_mutex_lock_wait(hands.clients[place], given, lease, wait_ms, wait, &mut lock)
     });
     assert_eq!(answer == MEMLOCK_OK, !lock.is_null());
-    let fit =
-        !given.is_null() && !name.is_empty() && (1000..=31_622_400_000).contains(&lease) && wait_ms >= -1;
+    let fit = !given.is_null()
+        && !name.is_empty()
+        && (1000..=31_622_400_000).contains(&lease)
+        && wait_ms >= -1;
     assert!(fit || answer == MEMLOCK_INVALID);
     if answer == MEMLOCK_OK {
         assert!(!is_held || lease < 60_000 || hands.names.iter().flatten().count() > 0);
@@ -191,7 +203,12 @@ fn listing(what: u8, place: usize, hands: &mut Hands, input: &mut Input<'_>) {
             let answer = answered(unsafe {
                 match what {
                     7 => memlock_list_open(client, or_null(&name, input), &mut made),
-                    _ => memlock_list_set_up(client, or_null(&name, input), duration.max(1000), &mut made),
+                    _ => memlock_list_set_up(
+                        client,
+                        or_null(&name, input),
+                        duration.max(1000),
+                        &mut made,
+                    ),
                 }
             });
             assert_eq!([MEMLOCK_OK, MEMLOCK_EXISTS].contains(&answer), !made.is_null());
@@ -207,7 +224,8 @@ fn listing(what: u8, place: usize, hands: &mut Hands, input: &mut Input<'_>) {
             let mut again = 0;
             if [MEMLOCK_OK, MEMLOCK_DUPLICATE].contains(&answer) {
                 // SAFETY: as above.
-                let answer = answered(unsafe { memlock_list_id(list, data, key.len(), &mut again) });
+                let answer =
+                    answered(unsafe { memlock_list_id(list, data, key.len(), &mut again) });
                 assert!(answer == MEMLOCK_OK && (id == again || id == 77) && again > 0);
             }
         }
@@ -246,7 +264,9 @@ fn listing(what: u8, place: usize, hands: &mut Hands, input: &mut Input<'_>) {
         }
         15 => {
             // SAFETY: NULL or a handle, NULL or readable bytes, NULL or a place.
-            answered(unsafe { memlock_list_id(list, data, key.len(), place_or_null(&mut id, input)) });
+            answered(unsafe {
+                memlock_list_id(list, data, key.len(), place_or_null(&mut id, input))
+            });
         }
         _ => walk_on(hands.walks[slot]),
     }
@@ -276,7 +296,10 @@ fn waiting(what: u8, place: usize, hands: &mut Hands) {
         match what {
             17 => {
                 let mut opened = null_mut();
-                assert_eq!(answered(memlock_wait_open(hands.clients[place], &mut opened)), MEMLOCK_OK);
+                assert_eq!(
+                    answered(memlock_wait_open(hands.clients[place], &mut opened)),
+                    MEMLOCK_OK
+                );
                 hands.waits[place] = opened;
                 memlock_wait_close(wait);
             }
@@ -286,7 +309,9 @@ fn waiting(what: u8, place: usize, hands: &mut Hands) {
                 assert_eq!(answered(memlock_wait_cancel(wait)), expected);
                 hands.cancelled.insert(wait.addr());
             }
-            19 => assert_eq!(answered(memlock_client_cancel_waits(hands.clients[place])), MEMLOCK_OK),
+            19 => {
+                assert_eq!(answered(memlock_client_cancel_waits(hands.clients[place])), MEMLOCK_OK)
+            }
             20 => assert_eq!(answered(memlock_client_cancel_waits(null())), MEMLOCK_OK),
             _ => {
                 memlock_wait_close(null_mut());
@@ -300,8 +325,8 @@ fn waiting(what: u8, place: usize, hands: &mut Hands) {
     }
 }
 
-/// The bare functions: what one thread holds it cannot wait for, so that none of them waits. Nothing is left behind, since
-/// the default client outlives the input.
+/// The bare functions: what one thread holds it cannot wait for, so that none of them waits.
+/// Nothing is left behind, since the default client outlives the input.
 fn bare(what: u8, input: &mut Input<'_>) {
     let (name, key) = (text(input), text(input));
     let duration = input.number() as libc::time_t;
@@ -311,7 +336,8 @@ fn bare(what: u8, input: &mut Input<'_>) {
         match what {
             22 => {
                 let answer = answered(mutex_lock(given, duration.max(60)));
-                let again = if answer == MEMLOCK_OK { answered(mutex_lock(given, 60)) } else { answer };
+                let again =
+                    if answer == MEMLOCK_OK { answered(mutex_lock(given, 60)) } else { answer };
                 if answer == MEMLOCK_OK {
                     assert_eq!(again, MEMLOCK_DEADLOCK);
                     assert_eq!(answered(mutex_unlock(given)), MEMLOCK_OK);
@@ -329,9 +355,13 @@ fn bare(what: u8, input: &mut Input<'_>) {
             24 => drop(answered(mutex_unlock(given))),
             25 => {
                 if answered(distinct_list_set_up(given, duration)) == MEMLOCK_OK && duration > 60 {
-                    let answers = [(); 2].map(|()| answered(distinct_list_insert(given, key.as_ptr())));
-                    let expected =
-                        if key.is_empty() { [MEMLOCK_INVALID; 2] } else { [MEMLOCK_OK, MEMLOCK_DUPLICATE] };
+                    let answers =
+                        [(); 2].map(|()| answered(distinct_list_insert(given, key.as_ptr())));
+                    let expected = if key.is_empty() {
+                        [MEMLOCK_INVALID; 2]
+                    } else {
+                        [MEMLOCK_OK, MEMLOCK_DUPLICATE]
+                    };
                     assert_eq!(answers, expected);
                 }
                 answered(distinct_list_tear_down(given));
@@ -351,21 +381,27 @@ fn at_large(what: u8, input: &mut Input<'_>) {
             let mut client = null_mut();
             // SAFETY: a string or NULL, a place or NULL; then a client that is not used any more.
             unsafe {
-                let answer =
-                    answered(memlock_client_open(or_null(&url, input), place_or_null(&mut client, input)));
+                let answer = answered(memlock_client_open(
+                    or_null(&url, input),
+                    place_or_null(&mut client, input),
+                ));
                 assert_eq!(answer == MEMLOCK_OK, !client.is_null());
                 memlock_client_close(client);
             }
         }
         30 => {
             // SAFETY: a string; there is a default client already.
-            assert_eq!(answered(unsafe { memlock_init(c"memory://other".as_ptr()) }), MEMLOCK_CONFIG);
+            assert_eq!(
+                answered(unsafe { memlock_init(c"memory://other".as_ptr()) }),
+                MEMLOCK_CONFIG
+            );
         }
         _ => {
             let number = input.number() as c_int;
             // SAFETY: never NULL, and ended by NUL.
-            let (described, version) =
-                unsafe { (CStr::from_ptr(memlock_describe(number)), CStr::from_ptr(memlock_version())) };
+            let (described, version) = unsafe {
+                (CStr::from_ptr(memlock_describe(number)), CStr::from_ptr(memlock_version()))
+            };
             assert!(described.to_bytes().ends_with(b".") && version.count_bytes() > 0);
         }
     }

@@ -1,5 +1,5 @@
-//! Distinct lists over a store that loses packets, gives false replies, and has items that others wrote: sessions, keys
-//! and ids of any value. For the input see `scene`.
+//! Distinct lists over a store that loses packets, gives false replies, and has items that others
+//! wrote: sessions, keys and ids of any value. For the input see `scene`.
 
 #![no_main]
 
@@ -14,7 +14,8 @@ use memlock_fuzz::scene::Scene;
 fuzz_target!(|data: &[u8]| {
     let mut scene = Scene::new(data, 40);
     let (client, honest) = (scene.client(), scene.honest);
-    let mut handles = ["x", "x", "y"].map(|session| client.distinct_list(session).expect("a plain name"));
+    let mut handles =
+        ["x", "x", "y"].map(|session| client.distinct_list(session).expect("a plain name"));
     let mut first = HashMap::new();
     while let Some((what, program)) = scene.next_call() {
         let place = usize::from(what >> 4) % handles.len();
@@ -87,7 +88,10 @@ fn note(first: &mut First, key: &[u8], answer: Insertion) {
     let (id, taken) = *first.entry(key.to_vec()).or_insert((answer.id(), false));
     assert_eq!(id, answer.id(), "a key keeps its id");
     assert!(!(is_first && taken), "one only is first");
-    assert!(first.iter().all(|(other, &(known, _))| known != id || other == key), "an id is one key's");
+    assert!(
+        first.iter().all(|(other, &(known, _))| known != id || other == key),
+        "an id is one key's"
+    );
     first.insert(key.to_vec(), (id, taken || is_first));
 }
 

@@ -1,5 +1,5 @@
-//! Mutexes and their queue over a store that loses packets, gives false replies, and has items that others wrote: calls by
-//! two clients. For the input see `scene`.
+//! Mutexes and their queue over a store that loses packets, gives false replies, and has items that
+//! others wrote: calls by two clients. For the input see `scene`.
 
 #![no_main]
 

@@ -1,8 +1,10 @@
-//! What a server sends to the command's tools, which look past the library: `stats`, all keys, values. The input is what is asked, with
-//! a number, and the server's side, in which the byte 0 ends a packet.
+//! What a server sends to the command's tools, which look past the library: `stats`, all keys,
+//! values. The input is what is asked, with a number, and the server's side, in which the byte 0
+//! ends a packet.
 //!
-//! Whatever comes, what is understood is what a slow and simple reader finds in the same bytes; what is not is told in a sentence that
-//! can be shown; and what is sent are the requests and nothing else, also for keys that the server has told.
+//! Whatever comes, what is understood is what a slow and simple reader finds in the same bytes;
+//! what is not is told in a sentence that can be shown; and what is sent are the requests and
+//! nothing else, also for keys that the server has told.
 
 #![no_main]
 
@@ -90,7 +92,8 @@ fn ask_for(keys: &[String]) {
 
 fn check_asked(keys: &[String], peer: &mut Peer, may_be_whole: bool) {
     let asked = peer.take_all();
-    let all: Vec<u8> = keys.iter().flat_map(|key| format!("mg {key} t v\r\n").into_bytes()).collect();
+    let all: Vec<u8> =
+        keys.iter().flat_map(|key| format!("mg {key} t v\r\n").into_bytes()).collect();
     assert!(all.starts_with(&asked), "{:?}", String::from_utf8_lossy(&asked));
     let lines = asked.split_inclusive(|&byte| byte == b'\n').count();
     assert!(!may_be_whole || lines == keys.len().min(100), "a batch of them");

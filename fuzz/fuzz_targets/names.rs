@@ -1,5 +1,5 @@
-//! Names and keys: what users choose, on its way to a command line. The input is a prefix and two names, with a line's
-//! end between them.
+//! Names and keys: what users choose, on its way to a command line. The input is a prefix and two
+//! names, with a line's end between them.
 
 #![no_main]
 
@@ -10,7 +10,9 @@ use memlock_core::store::Route;
 
 fuzz_target!(|data: &[u8]| {
     let mut parts = data.splitn(3, |&byte| byte == b'\n');
-    let (Some(prefix), Some(a), Some(b)) = (parts.next(), parts.next(), parts.next()) else { return };
+    let (Some(prefix), Some(a), Some(b)) = (parts.next(), parts.next(), parts.next()) else {
+        return;
+    };
     coding(a);
     for name in [a, b] {
         let fit = !name.is_empty() && name.len() <= MAX_NAME && !name.contains(&0);
@@ -34,7 +36,10 @@ fn as_it_is(keys: &Keyspace, name: &[u8]) {
     let Ok(key) = keys.plain(name) else { return };
     assert!(!name.is_empty() && key.as_str().as_bytes().ends_with(name));
     for text in [key.as_str(), key.waiters().as_str()] {
-        assert!(text.len() <= 250 && text.bytes().all(|byte| (b'!'..=b'~').contains(&byte)), "{text}");
+        assert!(
+            text.len() <= 250 && text.bytes().all(|byte| (b'!'..=b'~').contains(&byte)),
+            "{text}"
+        );
     }
 }
 
@@ -49,7 +54,8 @@ fn coding(bytes: &[u8]) {
     }
 }
 
-/// No item of one name is also that of another, or of another kind; and each key is fit for the wire.
+/// No item of one name is also that of another, or of another kind; and each key is fit for the
+/// wire.
 fn all_keys_differ(keys: &Keyspace, a: &[u8], b: &[u8]) {
     let made = |name: &[u8]| -> Vec<Key> {
         let (lock, session) = (keys.lock(name), keys.session(name));

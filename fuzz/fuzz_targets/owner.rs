@@ -19,8 +19,8 @@ fn as_a_value(value: &[u8]) {
     assert!(is_ours(value, record.token), "its own token proves it");
     let text = std::str::from_utf8(value).expect("only text is a record");
     assert!(text.contains(&record.token.to_string()), "the token stands there as it is");
-    let marked =
-        OwnerRecord::parse(&[value, b" rings"].concat()).expect("a waiter's mark leaves it readable");
+    let marked = OwnerRecord::parse(&[value, b" rings"].concat())
+        .expect("a waiter's mark leaves it readable");
     assert!(marked.rings && is_ours(text.as_bytes(), marked.token));
     assert_eq!((marked.host, marked.pid, marked.since), (record.host, record.pid, record.since));
 }
@@ -30,7 +30,8 @@ fn as_fields(value: &[u8]) {
     let Some((bits, host)) = value.split_first_chunk::<16>() else { return };
     let Ok(host) = std::str::from_utf8(host) else { return };
     let token = Token::from_bits(u128::from_le_bytes(*bits));
-    let text = format!("memlock/1 {token} {} {} {}", encoded(host), bits[0], u64::from(bits[1]) << 40);
+    let text =
+        format!("memlock/1 {token} {} {} {}", encoded(host), bits[0], u64::from(bits[1]) << 40);
     let record = OwnerRecord::parse(text.as_bytes()).expect("a record as a process writes it");
     assert_eq!((record.token, record.host.as_str(), record.rings), (token, host, false));
     assert_eq!(record.to_string(), text);

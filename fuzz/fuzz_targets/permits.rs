@@ -1,5 +1,6 @@
-//! A semaphore's item: who holds its permits, which anybody who reaches the server can write. The input is the second that the
-//! server's clock shows, how many permits somebody wants, and the item's value.
+//! A semaphore's item: who holds its permits, which anybody who reaches the server can write. The
+//! input is the second that the server's clock shows, how many permits somebody wants, and the
+//! item's value.
 
 #![no_main]
 
@@ -39,7 +40,12 @@ fn counting(record: &SemaphoreRecord, now: u64) {
 
 /// How many are held. A lease whose end has come holds nothing.
 fn held(record: &SemaphoreRecord, now: u64) -> u64 {
-    record.holders().iter().filter(|holder| holder.until > now).map(|holder| u64::from(holder.permits)).sum()
+    record
+        .holders()
+        .iter()
+        .filter(|holder| holder.until > now)
+        .map(|holder| u64::from(holder.permits))
+        .sum()
 }
 
 /// A waiter sleeps until its permits come free by themselves, and neither longer nor in vain.
@@ -73,7 +79,9 @@ fn taking(before: &SemaphoreRecord, newcomer: Token, wanted: u32, now: u64, valu
     assert_eq!((ours.len(), ours[0].permits, ours[0].until), (1, wanted, until));
     let ((expires, life, serial), (_, _, times)) = (after.life(), before.life());
     assert_eq!(serial, times.wrapping_add(1));
-    assert!(expires >= now.saturating_add(life) && holders.iter().all(|holder| holder.until <= expires));
+    assert!(
+        expires >= now.saturating_add(life) && holders.iter().all(|holder| holder.until <= expires)
+    );
     assert_eq!((after.token(), after.permits()), (before.token(), before.permits()));
     if let Some((token, priority, until)) = after.gathering() {
         assert_eq!(before.gathering(), after.gathering());
@@ -91,8 +99,9 @@ fn leaving(before: &SemaphoreRecord, now: u64) {
     };
     let mut renewed = before.clone();
     renewed.renew(first.token, now, true);
-    let until =
-        |record: &SemaphoreRecord| record.holders().iter().map(|holder| holder.until).collect::<Vec<_>>();
+    let until = |record: &SemaphoreRecord| {
+        record.holders().iter().map(|holder| holder.until).collect::<Vec<_>>()
+    };
     assert!(until(&renewed).iter().zip(until(before)).all(|(after, before)| *after >= before));
     let mut without = before.clone();
     without.give_back(first.token);

@@ -1,9 +1,10 @@
-//! What a server sends: whole connections through the memcached store, byte for byte. The input is how fast time passes,
-//! a program of operations with its length before it, and the server's side: text in which the byte 0 ends a packet, 1
-//! ends a connection, 2 stands for a good handshake, and 3 for that of a server that refuses to store when it is full.
+//! What a server sends: whole connections through the memcached store, byte for byte. The input is
+//! how fast time passes, a program of operations with its length before it, and the server's side:
+//! text in which the byte 0 ends a packet, 1 ends a connection, 2 stands for a good handshake, and
+//! 3 for that of a server that refuses to store when it is full.
 //!
-//! Whatever comes, a batch that succeeds has the very replies that a slow and simple reader finds in the same bytes, and
-//! the requests on the wire are the operations and nothing else.
+//! Whatever comes, a batch that succeeds has the very replies that a slow and simple reader finds
+//! in the same bytes, and the requests on the wire are the operations and nothing else.
 
 #![no_main]
 
@@ -52,7 +53,8 @@ fuzz_target!(|data: &[u8]| {
         .unzip();
     dial_these(streams.into_iter().map(std::net::TcpStream::from));
     // Nobody listens at port 1, where the client dials for real once the scripts are used up.
-    let store = store::connect("memcached://127.0.0.1:1?connect_timeout=10ms", &clock).expect("a good URL");
+    let store =
+        store::connect("memcached://127.0.0.1:1?connect_timeout=10ms", &clock).expect("a good URL");
     let keys = [Keyspace::default().lock(b"a"), Keyspace::default().lock(b"b c").waiters()];
     let route = Route::of(&keys[0]);
     let mut versions = vec![Version { incarnation: LIFE, cas: 7 }];
@@ -101,7 +103,9 @@ fn op<'a>(byte: u8, keys: &'a [Key; 2], versions: &[Version]) -> Op<'a> {
     let more = byte >> 3;
     let key = &keys[usize::from(more % 2)];
     let value: &[u8] = [&b""[..], b"value\r\nEN\r\n", b"v", &LARGE][usize::from(more / 2 % 4)];
-    let ttl = Ttl::covering(Duration::from_secs([1, 30, 31 * 86_400, 366 * 86_400][usize::from(more / 8)]));
+    let ttl = Ttl::covering(Duration::from_secs(
+        [1, 30, 31 * 86_400, 366 * 86_400][usize::from(more / 8)],
+    ));
     let version = match more / 8 {
         0 => Version { incarnation: Incarnation { boot: 1, pid: 1 }, cas: 7 },
         back => versions[versions.len().saturating_sub(back.into())],
@@ -109,16 +113,27 @@ fn op<'a>(byte: u8, keys: &'a [Key; 2], versions: &[Version]) -> Op<'a> {
     match byte % 8 {
         1 if more > 1 => {
             // The servers that are met speak of November 2026.
-            let ttl = [ttl, Ttl::Until(1_795_170_000), Ttl::Until(5), Ttl::Never][usize::from(more / 2 % 4)];
+            let ttl = [ttl, Ttl::Until(1_795_170_000), Ttl::Until(5), Ttl::Never]
+                [usize::from(more / 2 % 4)];
             let version = Some(version).filter(|_| more / 8 != 1);
-            Op::Put { key, version, flags: [0, 5, u32::MAX, 1][usize::from(more / 2 % 4)], value, ttl }
+            Op::Put {
+                key,
+                version,
+                flags: [0, 5, u32::MAX, 1][usize::from(more / 2 % 4)],
+                value,
+                ttl,
+            }
         }
         0 => Op::Add { key, value, ttl },
         2 => Op::Swap { key, version, value, ttl },
         3 => Op::Delete { key, version },
         4 => Op::Append { key, value },
         5 => Op::Prepend { key, value },
-        6 => Op::Count { key, by: u64::from(more), initial: (more % 4 > 1).then_some((u64::MAX, ttl)) },
+        6 => Op::Count {
+            key,
+            by: u64::from(more),
+            initial: (more % 4 > 1).then_some((u64::MAX, ttl)),
+        },
         _ => Op::Get { key },
     }
 }
@@ -136,10 +151,15 @@ fn all_was_well(ops: &[Op<'_>], peer: &mut Peer) -> bool {
 /// Whether the reply is that which the server gave to this very request.
 fn check(op: &Op<'_>, reply: &Reply, mut served: Option<&mut Peer>) {
     let life = served.as_mut().map(|peer| peer.life());
-    let has_version = matches!(op, Op::Swap { .. } | Op::Delete { .. } | Op::Put { version: Some(_), .. });
+    let has_version =
+        matches!(op, Op::Swap { .. } | Op::Delete { .. } | Op::Put { version: Some(_), .. });
     if has_version && life.is_none_or(|life| !op.is_of(life)) {
         return assert_eq!(*reply, Reply::Changed, "a version of another life changes nothing");
     }
     let peer = served.expect("a reply needs a server");
-    assert_eq!(Some(reply), next_reply(op, peer, false).as_ref(), "the reply is that to the request");
+    assert_eq!(
+        Some(reply),
+        next_reply(op, peer, false).as_ref(),
+        "the reply is that to the request"
+    );
 }

@@ -46,10 +46,12 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(bell.heard(&LIVE), None, "{:?}", String::from_utf8_lossy(data));
 
     // What we write is such a datagram.
-    let micros =
-        data.iter().fold(data.len() as u64, |hash, &byte| hash.wrapping_mul(31).wrapping_add(byte.into()))
-            % 50_001;
-    let known = (0..data.first().map_or(0, |&byte| byte % 9)).map(|next| (*address, WaitId(next.into())));
+    let micros = data
+        .iter()
+        .fold(data.len() as u64, |hash, &byte| hash.wrapping_mul(31).wrapping_add(byte.into()))
+        % 50_001;
+    let known =
+        (0..data.first().map_or(0, |&byte| byte % 9)).map(|next| (*address, WaitId(next.into())));
     let ring = Ring { after: Duration::from_micros(micros), behind: known.collect() };
     assert_eq!(reference(&datagram(LIVE[1], ring)), Some(ring));
     assert!(bells.ring(*address, LIVE[1], ring), "somebody has that bell");
@@ -60,19 +62,23 @@ fn drain(bell: &Arc<dyn Bell>) {
     while bell.heard(&LIVE).is_some() {}
 }
 
-/// What a datagram tells one of ours: `memlock/1 <16 hex digits>[ <microseconds up to 50,000>[ <address>#<16 hex digits>]...]`.
+/// What a datagram tells one of ours: `memlock/1 <16 hex digits>[ <microseconds up to 50,000>[
+/// <address>#<16 hex digits>]...]`.
 fn reference(datagram: &[u8]) -> Option<Ring> {
     // The longest: eight ids, a number and seven addresses of 64 bytes.
     let datagram = Some(datagram).filter(|datagram| datagram.len() <= 10 + 16 + 6 + 7 * 82)?;
-    let mut fields = datagram.strip_prefix(b"memlock/1 ")?.split(|&byte| byte == b' ').map(str::from_utf8);
+    let mut fields =
+        datagram.strip_prefix(b"memlock/1 ")?.split(|&byte| byte == b' ').map(str::from_utf8);
     let id = fields.next()?.ok()?;
     let micros = fields.next().unwrap_or(Ok("0")).ok()?;
     let is_live = LIVE.iter().any(|live| live.to_string() == id);
-    let is_number = (1..=5).contains(&micros.len()) && micros.bytes().all(|byte| byte.is_ascii_digit());
+    let is_number =
+        (1..=5).contains(&micros.len()) && micros.bytes().all(|byte| byte.is_ascii_digit());
     let micros = micros.parse().ok().filter(|&micros| is_live && is_number && micros <= 50_000)?;
     let behind = fields.map_while(|field| {
         let (address, id) = field.ok()?.split_once('#')?;
-        let is_id = id.len() == 16 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let is_id =
+            id.len() == 16 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         let id = u64::from_str_radix(id, 16).ok().filter(|_| is_id)?;
         let address = address.parse().ok().filter(|_| address.len() <= 64).filter(can_be_rung)?;
         Some((address, WaitId(id)))

@@ -1,9 +1,9 @@
-//! Semaphores over a store that loses packets, gives false replies, and has items that others wrote: calls by two clients with
-//! two handles each. For the input see `scene`.
+//! Semaphores over a store that loses packets, gives false replies, and has items that others
+//! wrote: calls by two clients with two handles each. For the input see `scene`.
 //!
-//! Where nothing worse happens than that packets are lost, the item is looked at after every call: whoever believes in
-//! permits has a line there that lasts longer, there are as many permits as were asked for, what was told is true, and all
-//! come back.
+//! Where nothing worse happens than that packets are lost, the item is looked at after every call:
+//! whoever believes in permits has a line there that lasts longer, there are as many permits as
+//! were asked for, what was told is true, and all come back.
 
 #![no_main]
 
@@ -13,7 +13,9 @@ use libfuzzer_sys::fuzz_target;
 use memlock_core::clock::{Clock, Moment};
 use memlock_core::fuzzing::{SemaphoreHolder, SemaphoreRecord};
 use memlock_core::name::{Key, Keyspace};
-use memlock_core::{ErrorKind, Extension, Permit, Release, Request, Semaphore, SetUp, Token, Wait, Waited};
+use memlock_core::{
+    ErrorKind, Extension, Permit, Release, Request, Semaphore, SetUp, Token, Wait, Waited,
+};
 use memlock_fuzz::Input;
 use memlock_fuzz::scene::Scene;
 
@@ -21,8 +23,8 @@ use memlock_fuzz::scene::Scene;
 const OPENED_WITH: [Option<u32>; 4] = [Some(3), None, Some(3), Some(5)];
 const MOST_RESIZED: u32 = 6;
 const MOST_LEASE: u64 = 100;
-/// How much longer than a lease its permits may be gone: two seconds by which the server's clock may be behind, one for its
-/// whole seconds, and one for those of the lease.
+/// How much longer than a lease its permits may be gone: two seconds by which the server's clock
+/// may be behind, one for its whole seconds, and one for those of the lease.
 const COME_BACK: Duration = Duration::from_secs(4);
 
 fuzz_target!(|data: &[u8]| {
@@ -49,7 +51,8 @@ fuzz_target!(|data: &[u8]| {
         if let Call::Pass(length) = call {
             time.pass(length);
         }
-        let told = call.make(&handles[usize::from(what >> 6)], &mut held, usize::from(what >> 4 & 3));
+        let told =
+            call.make(&handles[usize::from(what >> 6)], &mut held, usize::from(what >> 4 & 3));
         last = last.max(time.now() + Duration::from_secs(MOST_LEASE) + COME_BACK);
         let limit = Duration::from_secs(MOST_LEASE);
         assert!(held.iter().all(|permit: &Permit| permit.remaining() <= limit));
@@ -153,7 +156,9 @@ impl Call {
                 let wait = if limit.is_zero() { Wait::NEVER } else { Wait::at_most(*limit) };
                 match semaphore.acquire_with(*request, &wait) {
                     Ok(Waited::Done(permit)) => {
-                        assert!(permit.remaining() <= *lease && permit.permits() == request.permits);
+                        assert!(
+                            permit.remaining() <= *lease && permit.permits() == request.permits
+                        );
                         let granted = Told::Granted(permit.token(), permit.permits());
                         held.push(permit);
                         granted
@@ -178,7 +183,11 @@ impl Call {
                 assert!(matches!(again, Ok(Release::NotHeld | Release::Lost)), "{again:?}");
                 assert!(permit.remaining().is_zero());
                 let token = held.remove(place).token();
-                if released == Release::Released { Told::Released(token) } else { Told::Lost(token, left) }
+                if released == Release::Released {
+                    Told::Released(token)
+                } else {
+                    Told::Lost(token, left)
+                }
             }
             (Call::Drop, Some(_)) => {
                 drop(held.remove(place));
@@ -190,7 +199,9 @@ impl Call {
             }
             (Call::SetUp(life), _) => semaphore.set_up(*life).map_or(Told::Nothing, Told::SetUp),
             (Call::TearDown, _) => semaphore.tear_down().map_or(Told::Nothing, Told::TornDown),
-            (Call::Resize(permits), _) => semaphore.resize(*permits).map_or(Told::Nothing, Told::Resized),
+            (Call::Resize(permits), _) => {
+                semaphore.resize(*permits).map_or(Told::Nothing, Told::Resized)
+            }
             (Call::Status, _) => semaphore.status().map_or(Told::Nothing, |status| {
                 let counted = |status: memlock_core::semaphore::Status| {
                     (status.permits, status.available, status.holders.len())
@@ -213,7 +224,10 @@ fn check(call: &Call, told: &Told, before: &Option<Look>, after: &Option<Look>) 
             let Some(Look { record, now }) = after else { return };
             let live = record.holders().into_iter().filter(|holder| holder.until > *now);
             let out: u64 = live.map(|holder| u64::from(holder.permits)).sum();
-            assert!(out <= u64::from(record.permits()), "no more are given than there are: {record:?}");
+            assert!(
+                out <= u64::from(record.permits()),
+                "no more are given than there are: {record:?}"
+            );
         }
         Told::Refused => {
             let (Call::Acquire { request, .. }, Some(Look { record, now })) = (call, before) else {
@@ -222,7 +236,9 @@ fn check(call: &Call, told: &Told, before: &Option<Look>, after: &Option<Look>) 
             let short = record.available(*now) < request.permits;
             assert!(short || record.gathering().is_some(), "refused for no reason: {record:?}");
         }
-        Told::NotThere => assert!(before.is_none() && after.is_none(), "not found, and it was there"),
+        Told::NotThere => {
+            assert!(before.is_none() && after.is_none(), "not found, and it was there")
+        }
         Told::Extended(token) => assert!(line(token).is_some()),
         Told::Lost(token, left) => {
             assert!(line(token).is_none(), "lost, and it is there");
@@ -249,7 +265,10 @@ fn check(call: &Call, told: &Told, before: &Option<Look>, after: &Option<Look>) 
             };
             let (before, after) = (before.as_ref().map(counted), after.as_ref().map(counted));
             // A second may have passed within it.
-            assert!(status == before || status == after, "{status:?}, and it was {before:?} and {after:?}");
+            assert!(
+                status == before || status == after,
+                "{status:?}, and it was {before:?} and {after:?}"
+            );
         }
     }
 }
@@ -260,7 +279,8 @@ fn as_many_as_asked_for(call: &Call, told: &Told, before: &Option<Look>, after: 
     match before {
         Some(Look { record: before, .. }) if before.token() == after.token() => {
             let asked = if let Call::Resize(permits) = *call { permits } else { before.permits() };
-            let done = [asked, if matches!(told, Told::Resized(_)) { asked } else { before.permits() }];
+            let done =
+                [asked, if matches!(told, Told::Resized(_)) { asked } else { before.permits() }];
             assert!(done.contains(&after.permits()), "{before:?} has become {after:?}");
         }
         // It is as large as it was to be, or as it is remembered to have been.
@@ -279,7 +299,10 @@ fn believed(held: &mut Vec<Permit>, call: &Call, after: &Option<Look>) {
     }
     for permit in held.iter().filter(|permit| !permit.remaining().is_zero()) {
         let Some(line) = line(permit) else {
-            panic!("{permit:?} is believed in, and not there: {:?}", after.as_ref().map(|look| &look.record))
+            panic!(
+                "{permit:?} is believed in, and not there: {:?}",
+                after.as_ref().map(|look| &look.record)
+            )
         };
         assert!(
             permit.deadline() <= Moment::from_boot(Duration::from_secs(line.until)),

@@ -1,4 +1,5 @@
-//! What a user of the command gives it: durations, names, a list's keys on standard input, and whole command lines.
+//! What a user of the command gives it: durations, names, a list's keys on standard input, and
+//! whole command lines.
 
 #![no_main]
 
@@ -26,8 +27,15 @@ fn as_a_duration(text: &str) {
     let Some(read) = duration(text) else { return };
     let number = text.trim_end_matches(|c: char| c.is_ascii_lowercase());
     assert!(number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'), "{text:?}");
-    assert!(["", "us", "ms", "s", "m", "min", "h", "d"].contains(&&text[number.len()..]), "{text:?}");
-    assert_eq!(read.is_zero(), number.parse::<f64>().expect("a number") * scale(text) < 0.5e-9, "{text:?}");
+    assert!(
+        ["", "us", "ms", "s", "m", "min", "h", "d"].contains(&&text[number.len()..]),
+        "{text:?}"
+    );
+    assert_eq!(
+        read.is_zero(),
+        number.parse::<f64>().expect("a number") * scale(text) < 0.5e-9,
+        "{text:?}"
+    );
     assert!(brief(read).len() < 40);
 }
 
@@ -65,7 +73,10 @@ fn as_a_name_and_a_moment(bytes: &[u8]) {
     let seconds = bytes.iter().take(8).fold(0, |number, &byte| number << 8 | u64::from(byte));
     let (now, then) = (date(seconds), date(seconds.saturating_add(1)));
     assert!(now.ends_with('Z') && now.len() >= 20);
-    assert!(now.len() < then.len() || now.len() == then.len() && now <= then, "{now} before {then}");
+    assert!(
+        now.len() < then.len() || now.len() == then.len() && now <= then,
+        "{now} before {then}"
+    );
     assert!(!brief(Duration::new(seconds, 999_999_999)).is_empty());
 }
 

@@ -30,7 +30,11 @@ fn said(entry: &Entry<'_>) -> (WaitId, Option<SocketAddr>, u32, i64, u32, Option
 
 /// By which one comes before another.
 fn rank(entry: &Entry<'_>) -> i64 {
-    if entry.overtaken.is_some_and(|often| often >= MOST_OVERTAKEN) { i64::MAX } else { entry.priority }
+    if entry.overtaken.is_some_and(|often| often >= MOST_OVERTAKEN) {
+        i64::MAX
+    } else {
+        entry.priority
+    }
 }
 
 /// Nobody is left out, the higher ones come first, and equals as they stand.
@@ -38,7 +42,8 @@ fn in_turn(queue: &[u8], read: &[Entry<'_>]) {
     let mut rest: Vec<&Entry<'_>> = read.iter().collect();
     for next in &in_order(queue) {
         let highest = rest.iter().map(|entry| rank(entry)).max().expect("as many as were read");
-        let place = rest.iter().position(|entry| rank(entry) == highest).expect("it is one of them");
+        let place =
+            rest.iter().position(|entry| rank(entry) == highest).expect("it is one of them");
         assert_eq!(rest.remove(place), next);
     }
     assert!(rest.is_empty(), "nobody is left out");
@@ -49,7 +54,8 @@ fn leaving(queue: &[u8], read: &[Entry<'_>], gone: &[WaitId]) {
     for gone in [&[], gone] {
         let rest = without(queue, gone);
         let left: Vec<_> = waiters(&rest).map(|entry| said(&entry)).collect();
-        let kept: Vec<_> = read.iter().filter(|entry| !gone.contains(&entry.id)).map(said).collect();
+        let kept: Vec<_> =
+            read.iter().filter(|entry| !gone.contains(&entry.id)).map(said).collect();
         assert_eq!(left, kept);
         assert_eq!(without(&rest, &[]), rest, "what is left is clean");
         assert_eq!(after(queue, gone, None, None), rest, "nobody was passed or overtaken");
@@ -61,7 +67,12 @@ fn leaving(queue: &[u8], read: &[Entry<'_>], gone: &[WaitId]) {
 }
 
 /// Counting a release in vain, and those who were overtaken, changes these counts and nothing else.
-fn being_passed(queue: &[u8], gone: &[WaitId], passed: Option<&Entry<'_>>, rung: Option<&Entry<'_>>) {
+fn being_passed(
+    queue: &[u8],
+    gone: &[WaitId],
+    passed: Option<&Entry<'_>>,
+    rung: Option<&Entry<'_>>,
+) {
     let Some(passed) = passed else { return };
     for rung in [None, rung, Some(passed)] {
         let (before, counted) =
@@ -73,14 +84,19 @@ fn being_passed(queue: &[u8], gone: &[WaitId], passed: Option<&Entry<'_>>, rung:
         }
         let ahead = rung.and_then(|rung| waiters(queue).position(|entry| entry.id == rung.id));
         let ahead: Vec<Entry<'_>> = waiters(queue).take(ahead.unwrap_or(0)).collect();
-        for ((old, new), (before, after)) in entries.zip(fields(&before).iter().zip(&fields(&counted))) {
+        for ((old, new), (before, after)) in
+            entries.zip(fields(&before).iter().zip(&fields(&counted)))
+        {
             let in_front = ahead.iter().any(|entry| entry.id == old.id);
             let is_passed = old.id == passed.id || in_front && old.bell.is_none();
             let overtaken = in_front && rung.is_some_and(|rung| rank(&old) < rank(rung));
             let (times, often) = (u32::from(is_passed), u32::from(overtaken && !is_passed));
             assert_eq!(new.passed, old.passed.saturating_add(times));
             assert_eq!(new.overtaken, old.overtaken.map(|before| before.saturating_add(often)));
-            assert_eq!((new.bell, new.priority, new.permits), (old.bell, old.priority, old.permits));
+            assert_eq!(
+                (new.bell, new.priority, new.permits),
+                (old.bell, old.priority, old.permits)
+            );
             // Neither what stands before the counts nor what a later version put behind them.
             assert_eq!(before[..3], after[..3]);
             assert_eq!(before.get(6..).unwrap_or_default(), after.get(6..).unwrap_or_default());
@@ -104,8 +120,11 @@ fn fields(queue: &[u8]) -> Vec<Vec<&[u8]>> {
 /// Whoever can be read can be written anew, and stands at the end of the queue.
 fn joining(queue: &[u8], read: &[Entry<'_>]) {
     let Some(first) = read.first() else { return };
-    let request =
-        Request { priority: first.priority, permits: first.permits, ages: first.overtaken.is_some() };
+    let request = Request {
+        priority: first.priority,
+        permits: first.permits,
+        ages: first.overtaken.is_some(),
+    };
     let joined = [without(queue, &[]), line(first.bell, first.id, request)].concat();
     let last = waiters(&joined).last().expect("we are in it");
     assert_eq!(

@@ -1,4 +1,5 @@
-//! What several targets share: reading an input piece by piece, and time that only goes on when it is asked for.
+//! What several targets share: reading an input piece by piece, and time that only goes on when it
+//! is asked for.
 
 pub mod scene;
 pub mod store;
@@ -72,7 +73,9 @@ impl Time {
 
 impl Clock for Time {
     fn now(&self) -> Moment {
-        Moment::from_boot(Duration::from_micros(self.micros.fetch_add(self.step, Ordering::Relaxed)))
+        Moment::from_boot(Duration::from_micros(
+            self.micros.fetch_add(self.step, Ordering::Relaxed),
+        ))
     }
 
     fn unix_seconds(&self) -> u64 {

@@ -1,5 +1,6 @@
-//! Calls over a store that everything may befall: what the targets of locks, lists and semaphores begin with. The input is a
-//! program of calls, with its length before it, and what befalls the store.
+//! Calls over a store that everything may befall: what the targets of locks, lists and semaphores
+//! begin with. The input is a program of calls, with its length before it, and what befalls the
+//! store.
 
 use std::sync::Arc;
 use std::time::Duration;

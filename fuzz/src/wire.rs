@@ -34,8 +34,8 @@ pub struct Peer {
     asked: usize,
 }
 
-/// A pair of sockets: the server's, which has sent these packets and says no more, and the client's. Every read of the
-/// client's gives one packet at most.
+/// A pair of sockets: the server's, which has sent these packets and says no more, and the
+/// client's. Every read of the client's gives one packet at most.
 pub fn connection(packets: impl Iterator<Item = Vec<u8>>) -> (Peer, OwnedFd) {
     let mut ends = [0; 2];
     // SAFETY: room for two descriptors is given; nobody else has them.
@@ -52,7 +52,12 @@ pub fn connection(packets: impl Iterator<Item = Vec<u8>>) -> (Peer, OwnedFd) {
         for packet in packet.chunks(8 * 1024) {
             // SAFETY: the bytes are readable, and an error is looked at.
             let done = unsafe {
-                libc::send(socket.as_raw_fd(), packet.as_ptr().cast(), packet.len(), libc::MSG_DONTWAIT)
+                libc::send(
+                    socket.as_raw_fd(),
+                    packet.as_ptr().cast(),
+                    packet.len(),
+                    libc::MSG_DONTWAIT,
+                )
             };
             if done < 0 {
                 break 'packets;
@@ -62,8 +67,15 @@ pub fn connection(packets: impl Iterator<Item = Vec<u8>>) -> (Peer, OwnedFd) {
         }
     }
     socket.shutdown(Shutdown::Write).expect("a socket of ours");
-    let peer =
-        Peer { socket, sent, ends: packet_ends, read: 0, requests: Vec::new(), looked_at: 0, asked: 0 };
+    let peer = Peer {
+        socket,
+        sent,
+        ends: packet_ends,
+        read: 0,
+        requests: Vec::new(),
+        looked_at: 0,
+        asked: 0,
+    };
     (peer, client)
 }
 
@@ -92,7 +104,8 @@ impl Peer {
                 Ok(0) => break,
                 Ok(length) => length,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                // The client closed without having read all: that is said once, before what it wrote.
+                // The client closed without having read all: that is said once, before what it
+                // wrote.
                 Err(_) => continue,
             };
             let asking = QUESTION.len().saturating_sub(self.asked).min(length);
@@ -104,7 +117,8 @@ impl Peer {
         self.requests.len() - before
     }
 
-    /// The life that this server said to be in. To be asked only where the client was content with it.
+    /// The life that this server said to be in. To be asked only where the client was content with
+    /// it.
     pub fn life(&mut self) -> Incarnation {
         self.greeting().0
     }
@@ -120,8 +134,10 @@ impl Peer {
             ends += usize::from(line == b"END");
             let text = String::from_utf8_lossy(line);
             let words: Vec<&str> = text.split(' ').collect();
-            refuses |=
-                matches!(words[..], ["STAT", "evictions", "off", ..] | ["STAT", "temp_lru", "yes", ..]);
+            refuses |= matches!(
+                words[..],
+                ["STAT", "evictions", "off", ..] | ["STAT", "temp_lru", "yes", ..]
+            );
             for (number, name) in numbers.iter_mut().zip(["pid", "time", "uptime"]) {
                 if words.len() > 1 && words[1] == name {
                     *number = words.get(2).and_then(|word| word.parse().ok()).unwrap_or(0);
@@ -133,7 +149,8 @@ impl Peer {
         (Incarnation { boot: time.saturating_sub(uptime), pid }, refuses)
     }
 
-    /// Whether nothing was left of the last packet that the client read. To be asked after [`Peer::life`].
+    /// Whether nothing was left of the last packet that the client read. To be asked after
+    /// [`Peer::life`].
     pub fn is_between_packets(&self) -> bool {
         self.ends.contains(&self.read)
     }
@@ -142,15 +159,15 @@ impl Peer {
     fn is_plain(&self) -> bool {
         let Some(line) = line(&self.sent, &mut self.read.clone()) else { return false };
         let Ok(text) = std::str::from_utf8(line) else { return false };
-        let is_number =
-            |text: &str| (1..10).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
+        let is_number = |text: &str| {
+            (1..10).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
+        };
         let mut words = text.split(' ');
         let first = words.next().unwrap_or_default();
         let starts = match first {
             "VA" => words.next().is_some_and(is_number),
-            _ => {
-                ["HD", "NS", "EX", "NF", "EN", "STORED", "NOT_STORED", "EXISTS", "NOT_FOUND"].contains(&first)
-            }
+            _ => ["HD", "NS", "EX", "NF", "EN", "STORED", "NOT_STORED", "EXISTS", "NOT_FOUND"]
+                .contains(&first),
         };
         starts
             && text.len() < 2000
@@ -178,7 +195,10 @@ impl Peer {
         if let Op::Put { version, flags, value, ttl, .. } = *op {
             let cas = version.map(|version| version.cas.to_string());
             assert_eq!(words.get(5).copied(), cas.as_deref());
-            assert_eq!((words.len(), words[2]), (5 + usize::from(cas.is_some()), flags.to_string().as_str()));
+            assert_eq!(
+                (words.len(), words[2]),
+                (5 + usize::from(cas.is_some()), flags.to_string().as_str())
+            );
             assert_eq!(words[4], value.len().to_string());
             let time: u64 = words[3].parse().expect("a number");
             match ttl {
@@ -215,8 +235,8 @@ fn line<'a>(bytes: &'a [u8], position: &mut usize) -> Option<&'a [u8]> {
     Some(rest[..end].strip_suffix(b"\r").unwrap_or(&rest[..end]))
 }
 
-/// The commands of an operation: to a server that refuses when it is full, a classic one and a look at what became of it,
-/// for its value.
+/// The commands of an operation: to a server that refuses when it is full, a classic one and a look
+/// at what became of it, for its value.
 fn commands<'a>(op: &Op<'a>, refuses: bool) -> (Op<'a>, Option<(Op<'a>, &'a [u8])>) {
     let (key, version, value, ttl) = match *op {
         Op::Add { key, value, ttl } if refuses => (key, None, value, ttl),
@@ -226,8 +246,9 @@ fn commands<'a>(op: &Op<'a>, refuses: bool) -> (Op<'a>, Option<(Op<'a>, &'a [u8]
     (Op::Put { key, version, flags: 0, value, ttl }, Some((Op::Get { key }, value)))
 }
 
-/// What the server answered to this operation, which must be the next one that was asked; `None` where it answered anything but a
-/// reply to it. `plainly`: nor in words that somebody might refuse to read.
+/// What the server answered to this operation, which must be the next one that was asked; `None`
+/// where it answered anything but a reply to it. `plainly`: nor in words that somebody might refuse
+/// to read.
 pub fn next_reply(op: &Op<'_>, peer: &mut Peer, plainly: bool) -> Option<Reply> {
     let (_, refuses) = peer.greeting();
     let mut answer = |op: &Op<'_>| {
@@ -268,7 +289,8 @@ fn expected_reply(op: &Op<'_>, opaque: Option<u64>, peer: &mut Peer) -> Option<R
             _ => None,
         };
     }
-    let words: Vec<&[u8]> = line.split(|&byte| byte == b' ').filter(|word| !word.is_empty()).collect();
+    let words: Vec<&[u8]> =
+        line.split(|&byte| byte == b' ').filter(|word| !word.is_empty()).collect();
     let flag = |letter: u8| {
         let flag = words.iter().skip(1).rfind(|word| word[0] == letter);
         flag.and_then(|word| std::str::from_utf8(&word[1..]).ok())
@@ -289,12 +311,15 @@ fn expected_reply(op: &Op<'_>, opaque: Option<u64>, peer: &mut Peer) -> Option<R
     let cas = flag(b'c').and_then(|cas| cas.parse().ok()).filter(|&cas| cas != 0);
     let version = || cas.map(|cas| Version { incarnation: life, cas });
     Some(match (op, words[0], value) {
-        (Op::Add { .. } | Op::Swap { .. } | Op::Stamp { .. }, b"HD", None) => Reply::Stored(version()?),
+        (Op::Add { .. } | Op::Swap { .. } | Op::Stamp { .. }, b"HD", None) => {
+            Reply::Stored(version()?)
+        }
         (Op::Add { .. }, b"NS", None) => Reply::Exists,
         (Op::Get { .. }, b"EN", None) => Reply::Missing,
         (Op::Get { .. }, b"VA", Some(value)) => {
             let seconds = flag(b't').and_then(|ttl| ttl.parse::<i64>().ok());
-            let remaining = seconds.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs);
+            let remaining =
+                seconds.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs);
             let flags = flag(b'f').and_then(|flags| flags.parse().ok()).unwrap_or(0);
             Reply::Value(Item { value, version: version()?, remaining, flags })
         }

@@ -74,25 +74,29 @@ pub(crate) enum Command {
 
 /// Run a command under a lock, or with permits of a semaphore.
 ///
-/// The lock is taken, the command is run, and the lock is released when the command ends. It is renewed for as long as the command
-/// runs; if it is lost all the same, the command and all that it has started are ended. The exit status is the command's own, 128+n
-/// if it was ended by signal n, unless there is something else to say: see EXIT STATUS.
+/// The lock is taken, the command is run, and the lock is released when the command ends. It is
+/// renewed for as long as the command runs; if it is lost all the same, the command and all that it
+/// has started are ended. The exit status is the command's own, 128+n if it was ended by signal n,
+/// unless there is something else to say: see EXIT STATUS.
 ///
-/// Every host must use the same server, by --url or MEMLOCK_URL: a lock on a server of its own keeps a host out of nothing. Without
-/// either, the server is memcached://127.0.0.1:11211, which is another one on each host.
+/// Every host must use the same server, by --url or MEMLOCK_URL: a lock on a server of its own
+/// keeps a host out of nothing. Without either, the server is memcached://127.0.0.1:11211, which is
+/// another one on each host.
 ///
-/// The command finds MEMLOCK_NAME, MEMLOCK_FENCE (a number that rises from holder to holder; not for semaphores) and
-/// MEMLOCK_DEADLINE (until when the lock is held at most, in Unix seconds; only with --no-renew or --max-hold) in its environment.
-/// Processes that the command leaves in the background when it ends go on without the lock; but if a
-/// signal ended the command, they are ended, too. Options of `memlock run` stand before the command;
-/// what stands behind the command's name is the command's, with or without `--` before it.
+/// The command finds MEMLOCK_NAME, MEMLOCK_FENCE (a number that rises from holder to holder; not
+/// for semaphores) and MEMLOCK_DEADLINE (until when the lock is held at most, in Unix seconds; only
+/// with --no-renew or --max-hold) in its environment. Processes that the command leaves in the
+/// background when it ends go on without the lock; but if a signal ended the command, they are
+/// ended, too. Options of `memlock run` stand before the command; what stands behind the command's
+/// name is the command's, with or without `--` before it.
 #[derive(Debug, ClapArgs)]
 #[command(group(ArgGroup::new("wanted").multiple(true)))]
 #[command(override_usage = "memlock run [OPTIONS] <NAME> [--] <COMMAND>...", after_help = EXIT_STATUS)]
 pub(crate) struct Run {
     /// The name of the lock or semaphore: any bytes. One that begins with `-` stands behind `--`
     pub(crate) name: OsString,
-    /// How long the lock outlives `memlock run`, should that be killed; with --no-renew, how long it is held at most
+    /// How long the lock outlives `memlock run`, should that be killed; with --no-renew, how long
+    /// it is held at most
     #[arg(long, default_value = "60s", value_parser = when::parse, value_name = "TIME")]
     pub(crate) lease: Duration,
     /// Wait at most this long for it; without this and --no-wait, for as long as it takes
@@ -101,7 +105,8 @@ pub(crate) struct Run {
     /// Try once
     #[arg(short, long, conflicts_with = "wait")]
     pub(crate) no_wait: bool,
-    /// NAME is a semaphore with so many permits, of which one is taken, or as many as --permits says
+    /// NAME is a semaphore with so many permits, of which one is taken, or as many as --permits
+    /// says
     #[arg(short, long, group = "wanted", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) semaphore: Option<u32>,
     /// Take so many permits at once; without --semaphore, of a semaphore that exists already
@@ -113,7 +118,8 @@ pub(crate) struct Run {
     /// Do not renew the lease: the lock is lost when it is over
     #[arg(long)]
     pub(crate) no_renew: bool,
-    /// Renew it no more after this, so that a command that hangs does not hold it for ever. The lease is no longer than this either
+    /// Renew it no more after this, so that a command that hangs does not hold it for ever. The
+    /// lease is no longer than this either
     #[arg(long, value_parser = when::parse_above_zero, value_name = "TIME", conflicts_with = "no_renew")]
     pub(crate) max_hold: Option<Duration>,
     /// What becomes of the command when the lock is lost while it runs
@@ -155,9 +161,10 @@ pub(crate) enum OnLost {
 
 /// Judge whether the servers are fit for locks, and say how to make them so.
 ///
-/// Each is connected to and asked for its version and settings; its clock and round trips are measured; and a lock is passed from one
-/// client of ours to another, to see whether bells are heard. The exit status is 0 if all is well, 1 if something should be mended,
-/// 2 if locks cannot be trusted there, 69 if a server cannot be reached.
+/// Each is connected to and asked for its version and settings; its clock and round trips are
+/// measured; and a lock is passed from one client of ours to another, to see whether bells are
+/// heard. The exit status is 0 if all is well, 1 if something should be mended, 2 if locks cannot
+/// be trusted there, 69 if a server cannot be reached.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Doctor {
     /// The longest lease that is in use
@@ -170,11 +177,13 @@ pub(crate) struct Doctor {
 
 /// Show what there is by a name, who holds it and who waits.
 ///
-/// What is shown is already past: it is for people, not for decisions. The fence is told as the greatest that the holder can have: it has
-/// exactly this one on a memcached before 1.6.24, unless its lease was renewed, or somebody began to wait. The exit status is 0, held or free.
+/// What is shown is already past: it is for people, not for decisions. The fence is told as the
+/// greatest that the holder can have: it has exactly this one on a memcached before 1.6.24, unless
+/// its lease was renewed, or somebody began to wait. The exit status is 0, held or free.
 ///
-/// A lock, a semaphore and a list of one name may live on different servers. What could not be read is said on standard error, and in JSON
-/// in `unread`; the rest is shown, and the exit status is 69.
+/// A lock, a semaphore and a list of one name may live on different servers. What could not be read
+/// is said on standard error, and in JSON in `unread`; the rest is shown, and the exit status is
+/// 69.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Show {
     /// The name of a lock, semaphore or list
@@ -186,9 +195,10 @@ pub(crate) struct Show {
 
 /// List all locks, semaphores and distinct lists that live on the servers.
 ///
-/// The servers are asked for all their keys (lru_crawler metadump), of which only those under the URL's prefix are read. Of a name that is
-/// longer than some 190 bytes the key has only a hash, which is shown instead. If some servers cannot be reached, that is said on standard
-/// error, what lives on the others is listed, and the exit status is 69.
+/// The servers are asked for all their keys (lru_crawler metadump), of which only those under the
+/// URL's prefix are read. Of a name that is longer than some 190 bytes the key has only a hash,
+/// which is shown instead. If some servers cannot be reached, that is said on standard error, what
+/// lives on the others is listed, and the exit status is 69.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Ls {
     /// Write JSON
@@ -198,8 +208,9 @@ pub(crate) struct Ls {
 
 /// Take a lock away from a holder that is known to be dead.
 ///
-/// Only the holder that is seen loses it: nobody who took it meanwhile. On a terminal you are asked before. The exit status is 0 if it was
-/// taken away, 1 if nobody holds it or you said no, 75 if it has changed hands meanwhile.
+/// Only the holder that is seen loses it: nobody who took it meanwhile. On a terminal you are asked
+/// before. The exit status is 0 if it was taken away, 1 if nobody holds it or you said no, 75 if it
+/// has changed hands meanwhile.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Release {
     /// The name of the lock or semaphore
@@ -220,8 +231,9 @@ pub(crate) struct Release {
 
 /// Give a semaphore another number of permits, for everybody.
 ///
-/// If more are held than there are to be, nobody loses any, and none are given out until enough have come back. `memlock run --semaphore` is to
-/// say the new number from then on. The exit status is 66 if there is no such semaphore.
+/// If more are held than there are to be, nobody loses any, and none are given out until enough
+/// have come back. `memlock run --semaphore` is to say the new number from then on. The exit status
+/// is 66 if there is no such semaphore.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Resize {
     /// The name of the semaphore
@@ -233,9 +245,10 @@ pub(crate) struct Resize {
 
 /// A distinct list: a set of keys with ids that is shared by all who know the session's name.
 ///
-/// Keys are the lines of standard input; empty ones are left out. For each, `insert` writes its id, `new` or `old`, and the key, between tabs:
-/// as soon as no more keys are there to be read, and after a thousand of them at the latest.
-/// Without an action, the number of ids that were given out is written.
+/// Keys are the lines of standard input; empty ones are left out. For each, `insert` writes its id,
+/// `new` or `old`, and the key, between tabs: as soon as no more keys are there to be read, and
+/// after a thousand of them at the latest. Without an action, the number of ids that were given out
+/// is written.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct List {
     /// The session's name
@@ -271,9 +284,10 @@ pub(crate) enum Action {
 
 /// Measure locks on the servers, next to a round trip.
 ///
-/// What is measured: the shortest question to the server; taking a lock that nobody wants and giving it back; and the time from one's release
-/// to the next one's entry, where several want the same lock again and again. The contenders are threads of this process, each of
-/// which stands in the server's queue as another process would.
+/// What is measured: the shortest question to the server; taking a lock that nobody wants and
+/// giving it back; and the time from one's release to the next one's entry, where several want the
+/// same lock again and again. The contenders are threads of this process, each of which stands in
+/// the server's queue as another process would.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Bench {
     /// How long each line of the table is measured

@@ -1,4 +1,5 @@
-//! `memlock bench`: how fast locks are on the user's own server, next to what a round trip takes there.
+//! `memlock bench`: how fast locks are on the user's own server, next to what a round trip takes
+//! there.
 
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -131,9 +132,12 @@ fn hand_overs(url: &str, name: &str, contenders: usize, args: &Bench) -> Result<
     };
     let times = thread::scope(|scope| {
         let contend = &contend;
-        let threads: Vec<_> = (0..contenders).map(|own| scope.spawn(move || contend(own))).collect();
+        let threads: Vec<_> =
+            (0..contenders).map(|own| scope.spawn(move || contend(own))).collect();
         let ended = threads.into_iter().map(|thread| {
-            thread.join().unwrap_or_else(|_| Err(Trouble::new(Status::BUG, "A contender panicked.")))
+            thread
+                .join()
+                .unwrap_or_else(|_| Err(Trouble::new(Status::BUG, "A contender panicked.")))
         });
         ended.collect::<Result<Vec<_>, _>>()
     })?;

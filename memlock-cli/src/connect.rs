@@ -24,8 +24,9 @@ pub(crate) struct Url {
 impl Url {
     /// The URL as it was given.
     pub(crate) fn new(given: Option<OsString>) -> Result<Url, Trouble> {
-        let unusable =
-            |why: String| Trouble::new(Status::CONFIG, format!("The URL (--url or MEMLOCK_URL) {why}"));
+        let unusable = |why: String| {
+            Trouble::new(Status::CONFIG, format!("The URL (--url or MEMLOCK_URL) {why}"))
+        };
         let Some(given) = given else {
             return Ok(Url { text: DEFAULT_URL.to_owned(), is_default: true });
         };

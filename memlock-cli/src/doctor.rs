@@ -121,7 +121,11 @@ fn examine(
         .iter()
         .any(|finding| finding.verdict == Verdict::Bad && matches!(finding.what, "version" | "cas"))
     {
-        findings.push(Finding::new("bells", Verdict::Note, "were not tried, since locks do not work there"));
+        findings.push(Finding::new(
+            "bells",
+            Verdict::Note,
+            "were not tried, since locks do not work there",
+        ));
     } else {
         findings.push(probe::bells(url, client, place));
     }
@@ -137,7 +141,12 @@ pub(crate) fn numbers(plain: &mut Plain, lease: Duration) -> Result<Vec<Finding>
     Ok(findings)
 }
 
-fn tell(out: &mut Out, place: usize, server: &Address, findings: &[Finding]) -> std::io::Result<()> {
+fn tell(
+    out: &mut Out,
+    place: usize,
+    server: &Address,
+    findings: &[Finding],
+) -> std::io::Result<()> {
     if place > 0 {
         out.line("")?;
     }
@@ -160,7 +169,8 @@ fn tell(out: &mut Out, place: usize, server: &Address, findings: &[Finding]) -> 
         }
     }
     out.table(&rows)?;
-    let flags: Vec<&str> = findings.iter().flat_map(|finding| &finding.flags).map(String::as_str).collect();
+    let flags: Vec<&str> =
+        findings.iter().flat_map(|finding| &finding.flags).map(String::as_str).collect();
     let worst = findings.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Good);
     let verdict = match worst {
         Verdict::Good | Verdict::Note => "It is fit for locks.".to_owned(),
@@ -198,7 +208,9 @@ mod tests {
             let mut plain = server_that_says([said], Duration::from_secs(1));
             let findings = numbers(&mut plain, Duration::from_secs(60)).unwrap();
             assert!(
-                findings.iter().any(|finding| finding.what == "clock" && finding.verdict == Verdict::Note)
+                findings
+                    .iter()
+                    .any(|finding| finding.what == "clock" && finding.verdict == Verdict::Note)
             );
             assert!(findings.iter().all(|finding| !finding.said.contains('\x1b')), "{findings:?}");
         }

@@ -1,4 +1,5 @@
-//! Exit statuses: those of sysexits.h where one fits, and those of the shells for what became of a command.
+//! Exit statuses: those of sysexits.h where one fits, and those of the shells for what became of a
+//! command.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -34,7 +35,8 @@ impl Status {
     pub(crate) const PROTOCOL: Status = Status(76);
     /// EX_CONFIG: the URL cannot be used.
     pub(crate) const CONFIG: Status = Status(78);
-    /// It was lost while the command ran. The first number beyond those of sysexits.h, so that it means nothing else.
+    /// It was lost while the command ran. The first number beyond those of sysexits.h, so that it
+    /// means nothing else.
     pub(crate) const LOST: Status = Status(79);
     /// The command was found and could not be executed.
     pub(crate) const NOT_EXECUTABLE: Status = Status(126);

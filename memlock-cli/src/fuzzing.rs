@@ -1,5 +1,5 @@
-//! The private parts that the targets in `fuzz/` need. `cargo fuzz` gives `--cfg fuzzing`; in any other build
-//! this file is not there.
+//! The private parts that the targets in `fuzz/` need. `cargo fuzz` gives `--cfg fuzzing`; in any
+//! other build this file is not there.
 #![allow(missing_docs, clippy::expect_used)]
 
 use std::collections::HashMap;
@@ -18,7 +18,8 @@ use crate::{doctor, list, when};
 /// An item's value, if it is not too large, and for how long it is kept yet.
 pub type Value = (Option<Vec<u8>>, Option<Duration>);
 
-/// A server that was dialled already. What goes wrong is told by the sentence that the user would read.
+/// A server that was dialled already. What goes wrong is told by the sentence that the user would
+/// read.
 pub struct Server(Plain);
 
 impl Server {
@@ -44,7 +45,8 @@ impl Server {
 
     pub fn values(&mut self, keys: &[String]) -> Result<Vec<Option<Value>>, String> {
         let values = self.0.values(keys).map_err(sentence)?;
-        let kept = |(content, left): crate::plain::Value| (content.bytes().map(<[u8]>::to_vec), left);
+        let kept =
+            |(content, left): crate::plain::Value| (content.bytes().map(<[u8]>::to_vec), left);
         Ok(values.into_iter().map(|value| value.map(kept)).collect())
     }
 
@@ -85,7 +87,8 @@ pub fn keys(input: &[u8], end: u8) -> Result<Vec<(Vec<u8>, u64)>, String> {
     Ok(keys)
 }
 
-/// Whether such a command line is understood; and of `run`, until when its command would be told that it may count on the lock.
+/// Whether such a command line is understood; and of `run`, until when its command would be told
+/// that it may count on the lock.
 pub fn command_line(words: &[OsString]) -> Option<u64> {
     match Args::try_parse_from(words).ok()?.command {
         Command::Run(run) => Some(when::after(run.max_hold.unwrap_or(run.lease))),

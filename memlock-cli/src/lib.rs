@@ -1,6 +1,7 @@
 //! `memlock`: locks on a memcached for the shell. Each command has a file.
 //!
-//! This is a library only for the sake of the binary beside it and of the fuzz targets: it has nothing for other programs.
+//! This is a library only for the sake of the binary beside it and of the fuzz targets: it has
+//! nothing for other programs.
 //!
 //! | file | what it is |
 //! | --- | --- |
@@ -55,7 +56,8 @@ pub fn main() -> ExitCode {
                 return Status::USAGE.into();
             }
             let told = error.print();
-            return if error.use_stderr() || told.is_err() { Status::USAGE } else { Status::OK }.into();
+            return if error.use_stderr() || told.is_err() { Status::USAGE } else { Status::OK }
+                .into();
         }
     };
     log::begin(args.verbose);

@@ -62,7 +62,11 @@ pub(crate) fn ls(url: &Url, args: &Ls) -> Result<Status, Trouble> {
 }
 
 /// All that lives on one server. What is there and cannot be read goes to `troubles`.
-fn entries_on(client: &Client, server: &Address, troubles: &mut Vec<Trouble>) -> Result<Vec<Entry>, Trouble> {
+fn entries_on(
+    client: &Client,
+    server: &Address,
+    troubles: &mut Vec<Trouble>,
+) -> Result<Vec<Entry>, Trouble> {
     let mut plain = Plain::connect(server)?;
     let keys = plain.keys(|key| client.keys().read(key).is_some())?;
     // Who waits stands beside it.
@@ -132,16 +136,24 @@ impl Entry {
                         .iter()
                         .map(|holder| format!("{}:{}", shown(holder.host.as_bytes()), holder.pid));
                     let by: Vec<String> = by.collect();
-                    (format!("{} of {} free", status.available, status.permits), by.join(" "), String::new())
+                    (
+                        format!("{} of {} free", status.available, status.permits),
+                        by.join(" "),
+                        String::new(),
+                    )
                 }
                 None => ("not memlock's".to_owned(), String::new(), String::new()),
             },
-            Family::List => {
-                (self.ids.map(|ids| format!("{ids} ids")).unwrap_or_default(), String::new(), String::new())
-            }
+            Family::List => (
+                self.ids.map(|ids| format!("{ids} ids")).unwrap_or_default(),
+                String::new(),
+                String::new(),
+            ),
         };
         let by = match value {
-            Content::TooLarge(length) => format!("a value of {}, which was not read", brief_size(*length)),
+            Content::TooLarge(length) => {
+                format!("a value of {}, which was not read", brief_size(*length))
+            }
             Content::Bytes(_) => by,
         };
         let waiting = match self.waiting {
@@ -149,9 +161,11 @@ impl Entry {
             Some(waiting) => waiting.to_string(),
             None => "not read".to_owned(),
         };
-        let cells = [self.kind().to_owned(), self.name(), state, by, since, remaining(*left), waiting];
-        let mut row: Vec<(Look, String)> =
-            cells.map(|text| (Look::Plain, if text.is_empty() { "-".to_owned() } else { text })).to_vec();
+        let cells =
+            [self.kind().to_owned(), self.name(), state, by, since, remaining(*left), waiting];
+        let mut row: Vec<(Look, String)> = cells
+            .map(|text| (Look::Plain, if text.is_empty() { "-".to_owned() } else { text }))
+            .to_vec();
         row[1].0 = Look::Bold;
         row
     }

@@ -1,4 +1,5 @@
-//! Writing to the terminal: one sentence on standard error, lines and tables on standard output, colours where somebody sees them.
+//! Writing to the terminal: one sentence on standard error, lines and tables on standard output,
+//! colours where somebody sees them.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -33,17 +34,20 @@ pub(crate) fn complain(sentence: &str) {
     }
 }
 
-/// From now on no thread waits until somebody reads standard error, but one that does nothing else: a pipe may be full, or a
-/// terminal be stopped by Ctrl-S, and leases are renewed and commands ended all the same. Without a thread they wait.
+/// From now on no thread waits until somebody reads standard error, but one that does nothing else:
+/// a pipe may be full, or a terminal be stopped by Ctrl-S, and leases are renewed and commands
+/// ended all the same. Without a thread they wait.
 pub(crate) fn complain_in_background() {
     let (background, notes) = mpsc::sync_channel(MOST_UNREAD);
-    let writes = thread::Builder::new().name("memlock-stderr".to_owned()).spawn(move || write_all(&notes));
+    let writes =
+        thread::Builder::new().name("memlock-stderr".to_owned()).spawn(move || write_all(&notes));
     if writes.is_ok() {
         let _ = BACKGROUND.set(background);
     }
 }
 
-/// Waits a little until everything is written that was said in the background. To be called before the process ends.
+/// Waits a little until everything is written that was said in the background. To be called before
+/// the process ends.
 pub(crate) fn finish() {
     let Some(background) = BACKGROUND.get() else { return };
     let (done, is_done) = mpsc::sync_channel(1);
@@ -110,7 +114,11 @@ impl Out {
     /// The text as it is to look, with escapes for what is not printable.
     pub(crate) fn paint(&self, look: Look, text: impl Display) -> String {
         let text = printable(&text.to_string());
-        if self.colours && look != Look::Plain { format!("\x1b[{}m{text}\x1b[0m", look.code()) } else { text }
+        if self.colours && look != Look::Plain {
+            format!("\x1b[{}m{text}\x1b[0m", look.code())
+        } else {
+            text
+        }
     }
 
     pub(crate) fn line(&mut self, line: impl Display) -> io::Result<()> {
@@ -132,7 +140,11 @@ impl Out {
         let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
         let widths: Vec<usize> = (0..columns)
             .map(|column| {
-                rows.iter().filter_map(|row| row.get(column)).map(|(_, text)| width(text)).max().unwrap_or(0)
+                rows.iter()
+                    .filter_map(|row| row.get(column))
+                    .map(|(_, text)| width(text))
+                    .max()
+                    .unwrap_or(0)
             })
             .collect();
         for row in &rows {
@@ -140,7 +152,8 @@ impl Out {
             for (column, (look, text)) in row.iter().enumerate() {
                 line += &self.paint(*look, text);
                 if column + 1 < row.len() {
-                    let gap = widths.get(column).map_or(0, |wide| wide.saturating_sub(width(text))) + 2;
+                    let gap =
+                        widths.get(column).map_or(0, |wide| wide.saturating_sub(width(text))) + 2;
                     line += &" ".repeat(gap);
                 }
             }

@@ -55,18 +55,26 @@ fn offered() -> clap::Command {
 pub(crate) fn pages(args: &Pages) -> Result<Status, Trouble> {
     let mut built = Args::command();
     built.build();
-    for command in
-        built.get_subcommands().filter(|command| !command.is_hide_set() && command.get_name() != "help")
+    for command in built
+        .get_subcommands()
+        .filter(|command| !command.is_hide_set() && command.get_name() != "help")
     {
         let name = format!("memlock-{}", command.get_name());
         let mut more = Roff::new();
         if command.get_after_help().is_some() {
             more.control("SH", ["EXIT STATUS"]).control("nf", []);
-            more.text(EXIT_STATUS.lines().skip(1).map(|line| roman(format!("{line}\n"))).collect::<Vec<_>>());
+            more.text(
+                EXIT_STATUS
+                    .lines()
+                    .skip(1)
+                    .map(|line| roman(format!("{line}\n")))
+                    .collect::<Vec<_>>(),
+            );
             more.control("fi", []);
         }
         more.control("SH", ["SEE ALSO"]).text([bold("memlock"), roman("(1)")]);
-        let command = command.clone().display_name(&name).bin_name(format!("memlock {}", command.get_name()));
+        let command =
+            command.clone().display_name(&name).bin_name(format!("memlock {}", command.get_name()));
         write(args, &name, command.after_help(Resettable::Reset), more)?;
     }
     let mut more = Roff::new();
@@ -74,7 +82,11 @@ pub(crate) fn pages(args: &Pages) -> Result<Status, Trouble> {
     more.control("SH", ["EXAMPLES"]);
     for (what, line) in EXAMPLES {
         more.control("PP", []).text([roman(what)]);
-        more.control("RS", ["4"]).control("nf", []).text([roman(line)]).control("fi", []).control("RE", []);
+        more.control("RS", ["4"])
+            .control("nf", [])
+            .text([roman(line)])
+            .control("fi", [])
+            .control("RE", []);
     }
     write(args, "memlock", Args::command().disable_help_subcommand(true), more)?;
     Ok(Status::OK)
@@ -83,10 +95,15 @@ pub(crate) fn pages(args: &Pages) -> Result<Status, Trouble> {
 fn write(args: &Pages, name: &str, command: clap::Command, more: Roff) -> Result<(), Trouble> {
     let mut page = Vec::new();
     let source = format!("memlock {}", memlock_core::VERSION);
-    Man::new(command).title(name.to_uppercase()).source(source).manual("memlock").render(&mut page)?;
+    Man::new(command)
+        .title(name.to_uppercase())
+        .source(source)
+        .manual("memlock")
+        .render(&mut page)?;
     more.to_writer(&mut page)?;
     let path = Path::new(&args.folder).join(format!("{name}.1"));
     let written = fs::write(&path, page);
-    written
-        .map_err(|error| Trouble::new(Status::IO, format!("{} cannot be written: {error}.", path.display())))
+    written.map_err(|error| {
+        Trouble::new(Status::IO, format!("{} cannot be written: {error}.", path.display()))
+    })
 }

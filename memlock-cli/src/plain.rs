@@ -1,4 +1,5 @@
-//! A server spoken to past the library, for what only tools want to know: `stats`, all keys, the bare round trip.
+//! A server spoken to past the library, for what only tools want to know: `stats`, all keys, the
+//! bare round trip.
 
 mod keys;
 
@@ -16,18 +17,21 @@ use keys::{can_be_asked_for, decoded};
 
 /// No line of memcached's is longer.
 const LONGEST_LINE: usize = 64 * 1024;
-/// The largest value that is kept: memlock writes no larger ones, and memcached stores none by default.
+/// The largest value that is kept: memlock writes no larger ones, and memcached stores none by
+/// default.
 const LARGEST_VALUE: usize = 1024 * 1024;
 /// Nor does it have more to say about itself.
 const LONGEST_STATS: usize = 1024 * 1024;
-/// What is kept of keys, and of values, with so much for each of them beyond its bytes: enough for a million locks.
+/// What is kept of keys, and of values, with so much for each of them beyond its bytes: enough for
+/// a million locks.
 const MOST_BYTES: usize = 256 * 1024 * 1024;
 const OVERHEAD: usize = 64;
 /// So many bytes of an answer extend its deadline by as much again.
 const SLOWEST: usize = 64 * 1024;
 /// How many items are asked for at once.
 const BATCH: usize = 100;
-/// How long the walk through all keys may take without telling 64 KiB of them, and how long another one may come first.
+/// How long the walk through all keys may take without telling 64 KiB of them, and how long another
+/// one may come first.
 const DUMP_PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) type Stats = HashMap<String, String>;
@@ -40,8 +44,8 @@ pub(crate) struct Plain {
     question: Question,
 }
 
-/// What is being answered. It has one deadline, which moves on by what has come of the answer, and by nothing else: a server that
-/// answers byte by byte, or line by line, is as good as silent.
+/// What is being answered. It has one deadline, which moves on by what has come of the answer, and
+/// by nothing else: a server that answers byte by byte, or line by line, is as good as silent.
 #[derive(Debug)]
 struct Question {
     asked: Instant,
@@ -145,7 +149,8 @@ impl Plain {
     pub(crate) fn keys(&mut self, wanted: impl Fn(&str) -> bool) -> Result<Vec<String>, Trouble> {
         let began = Instant::now();
         loop {
-            // Not "all": that walks through the lists of what was used last, and misses what is moved in them meanwhile.
+            // Not "all": that walks through the lists of what was used last, and misses what is
+            // moved in them meanwhile.
             self.send("lru_crawler metadump hash\r\n")?;
             self.question.patience = self.address.io_timeout.max(DUMP_PATIENCE);
             let (mut keys, mut bytes, mut begun) = (Vec::new(), 0, false);
@@ -201,8 +206,8 @@ impl Plain {
             self.send(&batch.iter().map(|key| format!("mg {key} t v\r\n")).collect::<String>())?;
             for _ in batch {
                 let value = self.value()?;
-                bytes +=
-                    value.as_ref().and_then(|(value, _)| value.bytes()).map_or(0, <[u8]>::len) + OVERHEAD;
+                bytes += value.as_ref().and_then(|(value, _)| value.bytes()).map_or(0, <[u8]>::len)
+                    + OVERHEAD;
                 values.push(value);
                 self.is_little(bytes)?;
             }
@@ -218,13 +223,15 @@ impl Plain {
             (Some("VA"), Some(Ok(length))) => length,
             _ => return Err(self.nonsense("mg", &line)),
         };
-        let seconds = words.find_map(|word| word.strip_prefix('t')).and_then(|ttl| ttl.parse().ok());
+        let seconds =
+            words.find_map(|word| word.strip_prefix('t')).and_then(|ttl| ttl.parse().ok());
         let left = seconds.map(Duration::from_secs);
         if length > LARGEST_VALUE {
             self.skip(length)?;
         }
         let all = length.min(LARGEST_VALUE) + 2;
-        let mut value = self.read(all, |read, piece| (read + piece.len() >= all).then(|| all - read))?;
+        let mut value =
+            self.read(all, |read, piece| (read + piece.len() >= all).then(|| all - read))?;
         if !value.ends_with(b"\r\n") {
             return Err(self.nonsense("mg", "a value of another length"));
         }
@@ -235,8 +242,8 @@ impl Plain {
         }))
     }
 
-    /// Passes over what is more of a value than is read. What a server announces without end ends by the deadline, which that much
-    /// does not move on.
+    /// Passes over what is more of a value than is read. What a server announces without end ends
+    /// by the deadline, which that much does not move on.
     fn skip(&mut self, length: usize) -> Result<(), Trouble> {
         let mut more = length - LARGEST_VALUE;
         let answered = self.question.answered;
@@ -253,13 +260,19 @@ impl Plain {
     }
 
     fn line(&mut self) -> Result<String, Trouble> {
-        let end = |_, piece: &[u8]| piece.iter().position(|&byte| byte == b'\n').map(|place| place + 1);
+        let end =
+            |_, piece: &[u8]| piece.iter().position(|&byte| byte == b'\n').map(|place| place + 1);
         let line = self.read(LONGEST_LINE, end)?;
         Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
     }
 
-    /// Reads for as long as `end`, which is given how much was read and what has come, does not say where to end.
-    fn read(&mut self, most: usize, end: impl Fn(usize, &[u8]) -> Option<usize>) -> Result<Vec<u8>, Trouble> {
+    /// Reads for as long as `end`, which is given how much was read and what has come, does not say
+    /// where to end.
+    fn read(
+        &mut self,
+        most: usize,
+        end: impl Fn(usize, &[u8]) -> Option<usize>,
+    ) -> Result<Vec<u8>, Trouble> {
         let mut read = Vec::new();
         loop {
             let mut is_whole = false;
@@ -280,7 +293,8 @@ impl Plain {
 
     /// What has come, as much of it as `take` says.
     fn piece(&mut self, take: impl FnOnce(&[u8]) -> usize) -> Result<Vec<u8>, Trouble> {
-        // Checked before each read, which ends after `io_timeout` itself; and what is in the buffer already cannot be late.
+        // Checked before each read, which ends after `io_timeout` itself; and what is in the buffer
+        // already cannot be late.
         if self.stream.buffer().is_empty() && self.question.is_late() {
             return Err(self.silent(&io::ErrorKind::TimedOut.into()));
         }
@@ -310,8 +324,12 @@ impl Plain {
 
     fn silent(&self, error: &io::Error) -> Trouble {
         let why = match error.kind() {
-            io::ErrorKind::WouldBlock => format!("did not answer within {}", brief(self.address.io_timeout)),
-            io::ErrorKind::TimedOut => format!("did not answer within {}", brief(self.question.patience)),
+            io::ErrorKind::WouldBlock => {
+                format!("did not answer within {}", brief(self.address.io_timeout))
+            }
+            io::ErrorKind::TimedOut => {
+                format!("did not answer within {}", brief(self.question.patience))
+            }
             io::ErrorKind::UnexpectedEof => "closed the connection".to_owned(),
             _ => format!("does not answer ({error})"),
         };
@@ -321,7 +339,10 @@ impl Plain {
     fn nonsense(&self, question: &str, line: &str) -> Trouble {
         if line.contains("Too many open connections") {
             let more = "takes no more connections: raise its -c, or use fewer";
-            return Trouble::new(Status::UNREACHABLE, format!("memcached at {} {more}.", self.address.name));
+            return Trouble::new(
+                Status::UNREACHABLE,
+                format!("memcached at {} {more}.", self.address.name),
+            );
         }
         let line: String = line.chars().take(80).collect();
         Trouble::new(
@@ -339,7 +360,8 @@ pub(crate) fn name_on(client: &Client, place: usize, what: &str) -> String {
     let host = std::process::id();
     let now = crate::when::unix_now().as_nanos();
     let names = (0_u32..).map(|number| format!("memlock-{what}-{host}-{now}-{number}"));
-    let is_there = |name: &String| client.server_of(Route::of(&client.keys().lock(name.as_bytes()))) == place;
+    let is_there =
+        |name: &String| client.server_of(Route::of(&client.keys().lock(name.as_bytes()))) == place;
     names.take(10_000).find(is_there).unwrap_or_default()
 }
 
@@ -357,7 +379,8 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A server that says this, whatever it is asked: the first piece at once, and so much later each of the others.
+    /// A server that says this, whatever it is asked: the first piece at once, and so much later
+    /// each of the others.
     pub(crate) fn server_that_says(
         pieces: impl IntoIterator<Item = Vec<u8>> + Send + 'static,
         pause: Duration,
@@ -397,7 +420,8 @@ pub(crate) mod tests {
 
     #[test]
     fn a_server_that_never_comes_to_an_end_is_told_from_a_memcached() {
-        let stats = (0..).map(|number: u64| format!("STAT s{number} 1\r\n").repeat(1000).into_bytes());
+        let stats =
+            (0..).map(|number: u64| format!("STAT s{number} 1\r\n").repeat(1000).into_bytes());
         let mut plain = patient_of_a_server_that_says(stats, Duration::ZERO, "60s");
         assert_eq!(plain.stats("stats").unwrap_err().status, Status::PROTOCOL);
         let line = (0..).map(|_: u64| vec![b'x'; 1000]);

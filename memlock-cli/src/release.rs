@@ -1,4 +1,5 @@
-//! `memlock release --force`: takes a lock, or permits, away from a holder that is known to be dead.
+//! `memlock release --force`: takes a lock, or permits, away from a holder that is known to be
+//! dead.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -43,10 +44,14 @@ fn lock(client: &Client, args: &Release) -> Result<Status, Trouble> {
     if mutex.force_unlock(&owner.token())? {
         return Ok(Status::OK);
     }
-    Err(Trouble::new(Status::BUSY, format!("{name} has changed hands meanwhile; nothing was taken away.")))
+    Err(Trouble::new(
+        Status::BUSY,
+        format!("{name} has changed hands meanwhile; nothing was taken away."),
+    ))
 }
 
-/// Whether the semaphore of that name may be what is meant. If it cannot be read, that is nothing to who asks for the lock.
+/// Whether the semaphore of that name may be what is meant. If it cannot be read, that is nothing
+/// to who asks for the lock.
 fn has_permits_out(client: &Client, args: &Release) -> Result<bool, Trouble> {
     let semaphore = client.open_semaphore(args.name.as_bytes(), MIN_LEASE)?;
     let status = semaphore.status().ok().flatten();

@@ -13,6 +13,8 @@ pub(crate) fn resize(url: &Url, args: &Resize) -> Result<Status, Trouble> {
     let name = args.name.as_bytes();
     match connect(url)?.open_semaphore(name, MIN_LEASE)?.resize(args.permits)? {
         Some(_) => Ok(Status::OK),
-        None => Err(Trouble::new(Status::NOT_FOUND, format!("There is no semaphore {}.", shown(name)))),
+        None => {
+            Err(Trouble::new(Status::NOT_FOUND, format!("There is no semaphore {}.", shown(name))))
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! `memlock run`: a command under a lock.
 //!
-//! The command stays in our process group: the terminal's keys reach it as if we were not there, and only what was sent to us
-//! alone is passed on. So Ctrl-C ends both, Ctrl-Z stops both, and a pipeline or a script around us is not disturbed.
+//! The command stays in our process group: the terminal's keys reach it as if we were not there,
+//! and only what was sent to us alone is passed on. So Ctrl-C ends both, Ctrl-Z stops both, and a
+//! pipeline or a script around us is not disturbed.
 //!
 //! | the command | what is true | what moves it on |
 //! | --- | --- | --- |
@@ -41,8 +42,9 @@ use target::{Acquired, Target};
 use tree::Tree;
 use watch::Watch;
 
-/// How often the server is asked whether it has the lock yet: it may have lost it. The lease is looked at as often, since the
-/// kernel's timers stand still while the machine is suspended, and leases do not.
+/// How often the server is asked whether it has the lock yet: it may have lost it. The lease is
+/// looked at as often, since the kernel's timers stand still while the machine is suspended, and
+/// leases do not.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Takes the lock, runs the command, releases the lock.
@@ -95,7 +97,8 @@ pub(crate) fn run(url: &Url, args: &Run, verbose: bool) -> Result<Status, Troubl
     let (ended, by_key) = thread::scope(|scope| {
         let (_until_here, is_over) = mpsc::channel();
         let held = &held;
-        // Not by this thread, which is to pass on signals also while a server is silent. Where none can be had the lease alone decides.
+        // Not by this thread, which is to pass on signals also while a server is silent. Where none
+        // can be had the lease alone decides.
         let asking = thread::Builder::new().spawn_scoped(scope, move || ask(held, &is_over));
         if let Err(error) = asking {
             log::warn!("The server is not asked whether {target} is still held: {error}.");
@@ -108,7 +111,10 @@ pub(crate) fn run(url: &Url, args: &Run, verbose: bool) -> Result<Status, Troubl
         _ => Status::LOST,
     };
     // A shell whose script runs us goes on, unless it sees that we, too, were ended by the key.
-    if status != Status::LOST && by_key && ended.and_then(|ended| ended.signal()) == Some(libc::SIGINT) {
+    if status != Status::LOST
+        && by_key
+        && ended.and_then(|ended| ended.signal()) == Some(libc::SIGINT)
+    {
         drop(held);
         out::finish();
         signals.suffer(libc::SIGINT);
@@ -148,7 +154,8 @@ fn holder(target: &Target) -> String {
     target.held_by().unwrap_or_else(|| "held by another process".to_owned())
 }
 
-/// The answer when another holder has it. Where that is no failure, or nobody wants to read of it, nothing is said.
+/// The answer when another holder has it. Where that is no failure, or nobody wants to read of it,
+/// nothing is said.
 fn busy(args: &Run, message: impl FnOnce() -> String) -> Result<Status, Trouble> {
     let status = Status(args.conflict_exit_code);
     if args.quiet || status == Status::OK {
@@ -180,7 +187,8 @@ fn start(args: &Run, held: &Held, signals: Signals) -> io::Result<pid_t> {
         };
     }
     let (terminate, parent) = (args.on_lost == OnLost::Terminate, signals::own_pid());
-    // SAFETY: between fork and exec only prctl, getppid and pthread_sigmask run, which are async-signal-safe; nothing is allocated.
+    // SAFETY: between fork and exec only prctl, getppid and pthread_sigmask run, which are
+    // async-signal-safe; nothing is allocated.
     unsafe {
         command.pre_exec(move || {
             // If we are killed, nobody renews the lock, and nobody else could end the command.
@@ -228,13 +236,16 @@ fn status_of(ended: ExitStatus) -> Status {
 const NOT_STARTED: &str = "The command cannot be started";
 
 fn not_started(args: &Run, error: &io::Error) -> Trouble {
-    let program = args.command().first().map(|program| shown(program.as_bytes())).unwrap_or_default();
+    let program =
+        args.command().first().map(|program| shown(program.as_bytes())).unwrap_or_default();
     match error.kind() {
         io::ErrorKind::NotFound => {
             Trouble::new(Status::NO_COMMAND, format!("The command {program} was not found."))
         }
         io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => system(NOT_STARTED, error),
-        _ if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => system(NOT_STARTED, error),
+        _ if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+            system(NOT_STARTED, error)
+        }
         _ => Trouble::new(
             Status::NOT_EXECUTABLE,
             format!("The command {program} cannot be executed: {error}."),

@@ -17,7 +17,8 @@ use crate::out::{Look, Out, complain};
 use crate::text::shown;
 use crate::when::{self, brief, date};
 
-/// What there is by one name. Each part may live on another server; of one that could not be read it is known why.
+/// What there is by one name. Each part may live on another server; of one that could not be read
+/// it is known why.
 struct Found {
     lock: Result<Option<Owner>, Trouble>,
     lock_waiters: Result<Vec<Waiter>, Trouble>,
@@ -41,7 +42,8 @@ pub(crate) fn show(url: &Url, args: &Show) -> Result<Status, Trouble> {
     Ok(complained(found.unread().into_iter().map(|(_, trouble)| trouble)))
 }
 
-/// Complains about each thing that could not be read; the status is that of the first one, if there is one.
+/// Complains about each thing that could not be read; the status is that of the first one, if there
+/// is one.
 pub(crate) fn complained<'a>(troubles: impl Iterator<Item = &'a Trouble>) -> Status {
     troubles.fold(Status::OK, |status, trouble| {
         complain(&trouble.message);
@@ -101,13 +103,19 @@ fn table(name: &OsStr, found: &Found) -> Rows {
         match owner {
             None => row(&mut rows, "state", Look::Good, "free"),
             Some(owner) => {
-                let reserved = owner.record.as_ref().is_some_and(|record| record.reserved_for.is_some());
+                let reserved =
+                    owner.record.as_ref().is_some_and(|record| record.reserved_for.is_some());
                 let state = if reserved { "reserved for the next waiter" } else { "held" };
                 row(&mut rows, "state", Look::Warning, state);
                 row(&mut rows, "by", Look::Plain, &holder_of(owner));
                 if let Some(record) = &owner.record {
                     row(&mut rows, "since", Look::Plain, &since(record.since));
-                    row(&mut rows, "fence", Look::Plain, &format!("at most {}", owner.newest_fence));
+                    row(
+                        &mut rows,
+                        "fence",
+                        Look::Plain,
+                        &format!("at most {}", owner.newest_fence),
+                    );
                 }
                 row(&mut rows, "remaining", Look::Plain, &remaining(owner.remaining));
             }
@@ -148,8 +156,11 @@ fn row(rows: &mut Rows, what: &str, look: Look, text: &str) {
 
 fn waiting(rows: &mut Rows, waiters: &[Waiter]) {
     for (place, waiter) in waiters.iter().enumerate() {
-        let mut text =
-            format!("{}. {}", place + 1, bell(waiter).unwrap_or_else(|| "without a bell".to_owned()));
+        let mut text = format!(
+            "{}. {}",
+            place + 1,
+            bell(waiter).unwrap_or_else(|| "without a bell".to_owned())
+        );
         if waiter.permits != 1 {
             text += &format!(", for {} permits", waiter.permits);
         }
@@ -225,12 +236,18 @@ fn json_of_waiters(waiters: &Result<Vec<Waiter>, Trouble>) -> Value {
 
 fn json_of_owner(owner: &Owner) -> Map<String, Value> {
     let mut map = json_of_lock(Some(&owner.value), owner.remaining);
-    map.insert("fence_at_most".to_owned(), owner.record.as_ref().map(|_| owner.newest_fence).into());
+    map.insert(
+        "fence_at_most".to_owned(),
+        owner.record.as_ref().map(|_| owner.newest_fence).into(),
+    );
     map
 }
 
 /// A lock's item, as JSON. Its value is not known if it is too large.
-pub(crate) fn json_of_lock(value: Option<&[u8]>, remaining: Option<Duration>) -> Map<String, Value> {
+pub(crate) fn json_of_lock(
+    value: Option<&[u8]>,
+    remaining: Option<Duration>,
+) -> Map<String, Value> {
     let mut map = Map::new();
     let record = value.and_then(memlock_core::OwnerRecord::parse);
     map.insert("remaining".to_owned(), remaining.map(|left| left.as_secs()).into());

@@ -13,7 +13,8 @@ pub(crate) fn is_printable(c: char) -> bool {
     // Behind another character, since combining characters are escaped at the start of a string.
     let mut text = [b' '; 5];
     let length = 1 + c.encode_utf8(&mut text[1..]).len();
-    let is_plain = std::str::from_utf8(&text[..length]).is_ok_and(|text| text.escape_debug().skip(1).eq([c]));
+    let is_plain =
+        std::str::from_utf8(&text[..length]).is_ok_and(|text| text.escape_debug().skip(1).eq([c]));
     (is_plain || matches!(c, '"' | '\'' | '\\')) && !is_ignorable(c)
 }
 
@@ -148,14 +149,18 @@ mod tests {
             '\u{3164}',
             '\u{fe0f}',
         ] {
-            assert_eq!(shown(format!("a{c}").as_bytes()), format!("\"a\\u{{{:x}}}\"", u32::from(c)));
+            assert_eq!(
+                shown(format!("a{c}").as_bytes()),
+                format!("\"a\\u{{{:x}}}\"", u32::from(c))
+            );
         }
         assert_eq!(shown("a\u{a0}b".as_bytes()), r#""a\u{a0}b""#, "a space that is none");
     }
 
     #[test]
     fn names_that_can_be_read_are_shown_as_they_are() {
-        for name in ["backup db", "größe", "e\u{301}te\u{301}", "日本", "שלום", "😀", r"a\b", "it's"]
+        for name in
+            ["backup db", "größe", "e\u{301}te\u{301}", "日本", "שלום", "😀", r"a\b", "it's"]
         {
             assert_eq!(shown(name.as_bytes()), name);
             assert_eq!(printable(name), name);

@@ -68,7 +68,8 @@ pub(crate) fn date(unix_seconds: u64) -> String {
     // Howard Hinnant's civil_from_days: years begin in March, so that the leap day is the last one.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
@@ -84,22 +85,29 @@ mod tests {
 
     #[test]
     fn durations_are_read_in_every_unit() {
-        for (text, millis) in [("250ms", 250), ("10s", 10_000), ("1.5s", 1500), ("7", 7000), ("5m", 300_000)]
+        for (text, millis) in
+            [("250ms", 250), ("10s", 10_000), ("1.5s", 1500), ("7", 7000), ("5m", 300_000)]
         {
             assert_eq!(parse(text), Ok(Duration::from_millis(millis)), "{text}");
         }
         assert_eq!(parse("2h"), Ok(Duration::from_secs(7200)));
         assert_eq!(parse("1d"), Ok(Duration::from_secs(86400)));
-        for bad in ["", "s", "-1s", "1x", "1 s", "NaN", "inf", "1.2.3s", "1e3", "99999999999999999999999d"] {
+        for bad in
+            ["", "s", "-1s", "1x", "1 s", "NaN", "inf", "1.2.3s", "1e3", "99999999999999999999999d"]
+        {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn durations_are_written_briefly() {
-        for (millis, text) in
-            [(4, "4.00 ms"), (480, "480 ms"), (1500, "1.5 s"), (48_000, "48 s"), (150_000, "2 min 30 s")]
-        {
+        for (millis, text) in [
+            (4, "4.00 ms"),
+            (480, "480 ms"),
+            (1500, "1.5 s"),
+            (48_000, "48 s"),
+            (150_000, "2 min 30 s"),
+        ] {
             assert_eq!(brief(Duration::from_millis(millis)), text);
         }
         assert_eq!(brief(Duration::from_micros(38)), "38 µs");

@@ -1,8 +1,9 @@
-//! Burton's six functions, and those of the semaphore in the same manner, on the process's default client.
+//! Burton's six functions, and those of the semaphore in the same manner, on the process's default
+//! client.
 //!
 //! The default client is the one of [`init`], or of the environment's `MEMLOCK_URL`, or else
-//! `memcached://127.0.0.1:11211`. A mutex is owned by the process: any of its threads may unlock it, and two of
-//! its threads exclude each other. A forked child owns nothing of its parent's.
+//! `memcached://127.0.0.1:11211`. A mutex is owned by the process: any of its threads may unlock
+//! it, and two of its threads exclude each other. A forked child owns nothing of its parent's.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -33,12 +34,13 @@ pub use semaphore::{
 /// Where the locks are if nobody says otherwise.
 pub const DEFAULT_URL: &str = "memcached://127.0.0.1:11211";
 
-/// Beyond so many sessions those that have ended are forgotten; and beyond so many displaced threads, which may
-/// never come back, all of them.
+/// Beyond so many sessions those that have ended are forgotten; and beyond so many displaced
+/// threads, which may never come back, all of them.
 const MOST: usize = 1024;
 
-/// The default client. It is made without any I/O and kept for the process's life; whoever loses the race
-/// to make it throws its own away, so that no thread ever waits here and a fork can catch nobody.
+/// The default client. It is made without any I/O and kept for the process's life; whoever loses
+/// the race to make it throws its own away, so that no thread ever waits here and a fork can catch
+/// nobody.
 static DEFAULT: AtomicPtr<Client> = AtomicPtr::new(std::ptr::null_mut());
 
 static HOLDINGS: ForkLocal<Mutex<Holdings>> = ForkLocal::new();
@@ -47,8 +49,8 @@ static HOLDINGS: ForkLocal<Mutex<Holdings>> = ForkLocal::new();
 #[derive(Default)]
 struct Holdings {
     locks: ByName<Held>,
-    /// Threads whose lease ran out and whose lock another thread has by now: their late unlock must not hit
-    /// the other's lock.
+    /// Threads whose lease ran out and whose lock another thread has by now: their late unlock must
+    /// not hit the other's lock.
     displaced: HashSet<(Vec<u8>, Thread)>,
     sessions: ByName<DistinctList>,
     permits: ByName<Vec<semaphore::Held>>,
@@ -74,7 +76,8 @@ impl Hasher for Fnv {
 /// A number that no other thread of this process has or had.
 type Thread = u64;
 
-/// Not `std::thread::current`, which panics in the last destructors of a thread; this has none itself.
+/// Not `std::thread::current`, which panics in the last destructors of a thread; this has none
+/// itself.
 fn this_thread() -> Thread {
     static LAST: AtomicU64 = AtomicU64::new(0);
     thread_local! {
@@ -118,7 +121,10 @@ pub fn default_client() -> Result<&'static Client> {
             Ok(url) => url,
             Err(std::env::VarError::NotPresent) => DEFAULT_URL.to_owned(),
             Err(std::env::VarError::NotUnicode(_)) => {
-                return Err(Error::new(ErrorKind::Config, "The environment's MEMLOCK_URL is not UTF-8."));
+                return Err(Error::new(
+                    ErrorKind::Config,
+                    "The environment's MEMLOCK_URL is not UTF-8.",
+                ));
             }
         };
         install(Client::connect(&url).map_err(|error| error.during("MEMLOCK_URL"))?);
@@ -133,8 +139,9 @@ fn existing_client() -> Option<&'static Client> {
 
 fn install(client: Client) -> bool {
     let fresh = Box::into_raw(Box::new(client));
-    let installed =
-        DEFAULT.compare_exchange(std::ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire).is_ok();
+    let installed = DEFAULT
+        .compare_exchange(std::ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire)
+        .is_ok();
     if !installed {
         // SAFETY: made above and shown to nobody.
         drop(unsafe { Box::from_raw(fresh) });
@@ -167,8 +174,11 @@ pub fn mutex_lock_nonblock(name: &[u8], duration: Duration) -> Result<Report> {
 pub fn lock(name: &[u8], duration: Duration, wait: &Wait<'_>) -> Result<Report> {
     let mutex = default_client()?.mutex(name, duration)?;
     let thread = this_thread();
-    let held =
-        holdings().locks.get(name).filter(|held| !held.lock.remaining().is_zero()).map(|held| held.thread);
+    let held = holdings()
+        .locks
+        .get(name)
+        .filter(|held| !held.lock.remaining().is_zero())
+        .map(|held| held.thread);
     // Whether this call would wait at all is only known for a lock of our own process.
     if held == Some(thread) && !wait.is_once() {
         return Err(Error::new(
@@ -222,19 +232,19 @@ fn was_displaced(holdings: &mut Holdings, name: &[u8]) -> bool {
     has_another && holdings.displaced.remove(&(name.to_vec(), thread))
 }
 
-/// Unlocks a mutex that this process locked, from whichever thread: [`Answer::Ok`], [`Answer::Lost`] or
-/// [`Answer::NotHeld`]. A thread whose own lease ran out, and whose mutex another thread has by now, is told
-/// [`Answer::Lost`].
+/// Unlocks a mutex that this process locked, from whichever thread: [`Answer::Ok`],
+/// [`Answer::Lost`] or [`Answer::NotHeld`]. A thread whose own lease ran out, and whose mutex
+/// another thread has by now, is told [`Answer::Lost`].
 ///
 /// # Errors
-/// [`ErrorKind::Unreachable`] or [`ErrorKind::Unknown`]: the lock is still held, and may be unlocked again.
+/// [`ErrorKind::Unreachable`] or [`ErrorKind::Unknown`]: the lock is still held, and may be
+/// unlocked again.
 pub fn mutex_unlock(name: &[u8]) -> Result<Report> {
     check_name(name)?;
     let mut holding = holdings();
     if was_displaced(&mut holding, name) {
         drop(holding);
-        let text =
-            "was lost: this thread's lease is over, and another thread of this process has locked it since";
+        let text = "was lost: this thread's lease is over, and another thread of this process has locked it since";
         return Ok(about(name, Answer::Lost, text));
     }
     let Some(mut held) = holding.locks.remove(name) else {
@@ -259,7 +269,8 @@ pub fn mutex_unlock(name: &[u8]) -> Result<Report> {
     }
 }
 
-/// Sets up a session that ends after `duration`: [`Answer::Ok`], or [`Answer::Exists`] when we joined it.
+/// Sets up a session that ends after `duration`: [`Answer::Ok`], or [`Answer::Exists`] when we
+/// joined it.
 ///
 /// # Errors
 /// As [`DistinctList::set_up`].
@@ -271,8 +282,8 @@ pub fn distinct_list_set_up(session: &[u8], duration: Duration) -> Result<Report
     Ok(answer.into())
 }
 
-/// Inserts a key: [`Answer::Ok`] for the first to do so, [`Answer::Duplicate`], or [`Answer::NotFound`] when
-/// there is no such session.
+/// Inserts a key: [`Answer::Ok`] for the first to do so, [`Answer::Duplicate`], or
+/// [`Answer::NotFound`] when there is no such session.
 ///
 /// # Errors
 /// As [`DistinctList::insert`].
@@ -287,8 +298,9 @@ pub fn distinct_list_insert(session: &[u8], key: &[u8]) -> Result<Report> {
     Ok(Answer::from(insertion).into())
 }
 
-/// Ends a session for everybody: [`Answer::Ok`], or [`Answer::NotFound`] when there was none, or another one than
-/// this process set up. What this process inserts late is refused until it sets the session up again.
+/// Ends a session for everybody: [`Answer::Ok`], or [`Answer::NotFound`] when there was none, or
+/// another one than this process set up. What this process inserts late is refused until it sets
+/// the session up again.
 ///
 /// # Errors
 /// As [`DistinctList::tear_down`].

@@ -41,8 +41,8 @@ const STRAYS_TAKE: Duration = Duration::from_millis(50);
 
 /// The way to one set of locks. Cloning is cheap and gives the same client.
 ///
-/// It may be used from any number of threads at once, and in children made by `fork`: a child dials its own
-/// connections. It has no threads of its own.
+/// It may be used from any number of threads at once, and in children made by `fork`: a child dials
+/// its own connections. It has no threads of its own.
 #[derive(Clone)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -70,8 +70,8 @@ struct Inner {
     combiners: ForkLocal<StdMutex<HashMap<Key, Weak<Combiner>>>>,
 }
 
-/// Locks that may have been granted to us after the caller was told otherwise: their replies were lost and
-/// reading back failed. They are taken off as soon as the server can be reached again.
+/// Locks that may have been granted to us after the caller was told otherwise: their replies were
+/// lost and reading back failed. They are taken off as soon as the server can be reached again.
 #[derive(Default)]
 struct Strays {
     any: AtomicBool,
@@ -100,12 +100,12 @@ enum Kind {
 }
 
 impl Client {
-    /// Reads the URL and makes a client. **Nothing is dialled**: the first call that needs a server reports
-    /// one that cannot be reached, so that a client can be made before its server is up.
+    /// Reads the URL and makes a client. **Nothing is dialled**: the first call that needs a server
+    /// reports one that cannot be reached, so that a client can be made before its server is up.
     ///
     /// `memcached://host[:port][,host2…]?prefix=&connect_timeout=&io_timeout=&pool=&outage=&bell=`,
-    /// or `memory://name` for locks among the threads of this process. Timeouts are written `250ms` or `2s`; `bell` is
-    /// `off`, or the address by which waiters of other hosts reach this one.
+    /// or `memory://name` for locks among the threads of this process. Timeouts are written `250ms`
+    /// or `2s`; `bell` is `off`, or the address by which waiters of other hosts reach this one.
     ///
     /// # Errors
     /// [`ErrorKind::Config`] for an URL that cannot be read, with the known
@@ -127,7 +127,11 @@ impl Client {
     }
 
     /// A client over a store, a clock and bells of the caller's: for simulations.
-    pub fn with_parts(store: Arc<dyn Store>, clock: Arc<dyn Clock>, bells: Arc<dyn Bells>) -> Client {
+    pub fn with_parts(
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        bells: Arc<dyn Bells>,
+    ) -> Client {
         Client::assemble(store, clock, Keyspace::default(), DEFAULT_OUTAGE, bells)
     }
 
@@ -160,8 +164,8 @@ impl Client {
         Client { inner: Arc::new(inner), skips_silent: false }
     }
 
-    /// A mutex by this name, whose holders keep it for at most `lease` (1 second to 366 days) unless they
-    /// extend it. Nothing is sent.
+    /// A mutex by this name, whose holders keep it for at most `lease` (1 second to 366 days)
+    /// unless they extend it. Nothing is sent.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for an empty name, one above 64 KiB or with a NUL
@@ -171,19 +175,25 @@ impl Client {
         Ok(Mutex::new(self.clone(), self.inner.keys.lock(name.as_ref()), Lease::new(lease)?))
     }
 
-    /// A semaphore by this name with so many permits (1 to 4,294,967,295), of which a holder keeps what it has for at most `lease` (1
-    /// second to 366 days) unless it extends it. Nothing is sent. The number is part of what all share: who opens it with another one gets an
-    /// error at the first use.
+    /// A semaphore by this name with so many permits (1 to 4,294,967,295), of which a holder keeps
+    /// what it has for at most `lease` (1 second to 366 days) unless it extends it. Nothing is
+    /// sent. The number is part of what all share: who opens it with another one gets an error at
+    /// the first use.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for no permits, an empty name, one above 64 KiB or with a NUL byte, and for a
-    /// lease out of range.
-    pub fn semaphore(&self, name: impl AsRef<[u8]>, permits: u32, lease: Duration) -> Result<Semaphore> {
+    /// [`ErrorKind::Invalid`] for no permits, an empty name, one above 64 KiB or with a NUL byte,
+    /// and for a lease out of range.
+    pub fn semaphore(
+        &self,
+        name: impl AsRef<[u8]>,
+        permits: u32,
+        lease: Duration,
+    ) -> Result<Semaphore> {
         self.semaphore_of(name.as_ref(), Some(permits), lease)
     }
 
-    /// A semaphore by this name that somebody else sets up, with however many permits it has. Where there is none, acquiring answers
-    /// [`ErrorKind::NotFound`]. Nothing is sent.
+    /// A semaphore by this name that somebody else sets up, with however many permits it has. Where
+    /// there is none, acquiring answers [`ErrorKind::NotFound`]. Nothing is sent.
     ///
     /// # Errors
     /// As [`Client::semaphore`].
@@ -191,13 +201,18 @@ impl Client {
         self.semaphore_of(name.as_ref(), None, lease)
     }
 
-    fn semaphore_of(&self, name: &[u8], permits: Option<u32>, lease: Duration) -> Result<Semaphore> {
+    fn semaphore_of(
+        &self,
+        name: &[u8],
+        permits: Option<u32>,
+        lease: Duration,
+    ) -> Result<Semaphore> {
         check_name(name)?;
         Semaphore::new(self.clone(), self.inner.keys.semaphore(name), permits, Lease::new(lease)?)
     }
 
-    /// The plain counter of free permits in the item of this key, which other programs may use too: see [`Counter`]. It has no leases.
-    /// Nothing is sent. The URL's prefix stands before the key.
+    /// The plain counter of free permits in the item of this key, which other programs may use too:
+    /// see [`Counter`]. It has no leases. Nothing is sent. The URL's prefix stands before the key.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a key that memcached does not take, or above 245 bytes.
@@ -215,8 +230,8 @@ impl Client {
         Ok(DistinctList::new(self.clone(), session.as_ref()))
     }
 
-    /// Ends every wait that is going on in this client, in any thread: each answers "interrupted". Waits
-    /// that begin later are not touched. A signal handler may call it.
+    /// Ends every wait that is going on in this client, in any thread: each answers "interrupted".
+    /// Waits that begin later are not touched. A signal handler may call it.
     pub fn cancel_waits(&self) {
         self.inner.cancellations.fetch_add(1, Ordering::SeqCst);
         self.inner.bells.nudge_all();
@@ -236,7 +251,8 @@ impl Client {
         self.inner.closed.load(Ordering::SeqCst)
     }
 
-    /// A handle by which single waits of this client can be ended: see [`Wait::unless_cancelled`](crate::Wait).
+    /// A handle by which single waits of this client can be ended: see
+    /// [`Wait::unless_cancelled`](crate::Wait).
     pub fn cancel_handle(&self) -> Cancel {
         Cancel::new(self.clone())
     }
@@ -290,11 +306,16 @@ impl Client {
         }
         let server = self.servers().into_iter().nth(self.server_of(route));
         let name = server.map_or_else(String::new, |server| format!(" at {}", server.name));
-        let text = format!("memcached{name} did not answer a moment ago, so it was not asked again.");
+        let text =
+            format!("memcached{name} did not answer a moment ago, so it was not asked again.");
         Err(Failure { error: Error::new(ErrorKind::Unreachable, text), sent: false })
     }
 
-    pub(crate) fn run(&self, route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
+    pub(crate) fn run(
+        &self,
+        route: Route,
+        ops: &[Op<'_>],
+    ) -> std::result::Result<Vec<Reply>, Failure> {
         self.skip_if_silent(route)?;
         unless_astray(|| self.inner.store.run(route, ops))
     }
@@ -334,12 +355,14 @@ impl Client {
         self.inner.store.local_address(route)
     }
 
-    /// The time of the server that owns `route`, rather too late than too early, once it was spoken to.
+    /// The time of the server that owns `route`, rather too late than too early, once it was spoken
+    /// to.
     pub(crate) fn time(&self, route: Route) -> Option<u64> {
         self.inner.store.time(route)
     }
 
-    /// Its servers, for tools that look at them from outside; none for `memory://`. Nothing is sent.
+    /// Its servers, for tools that look at them from outside; none for `memory://`. Nothing is
+    /// sent.
     pub fn servers(&self) -> Vec<Address> {
         self.inner.store.servers()
     }
@@ -373,7 +396,8 @@ impl Client {
 
     /// Where the threads of this process meet that change the semaphore of this key.
     pub(crate) fn combiner(&self, key: &Key) -> Arc<Combiner> {
-        let mut combiners = self.inner.combiners.get().lock().unwrap_or_else(PoisonError::into_inner);
+        let mut combiners =
+            self.inner.combiners.get().lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(combiner) = combiners.get(key).and_then(Weak::upgrade) {
             return combiner;
         }
@@ -401,14 +425,20 @@ impl Client {
         &self.inner.mutex_waiters
     }
 
-    /// Remembers a lock that may be ours although nobody holds it, to take it off later. `until`: when the
-    /// server lets go of it anyway.
+    /// Remembers a lock that may be ours although nobody holds it, to take it off later. `until`:
+    /// when the server lets go of it anyway.
     pub(crate) fn remember_stray(&self, route: Route, key: &Key, token: Token, until: Moment) {
         self.remember_left(Kind::Lock, route, key, token, until);
     }
 
     /// As [`Client::remember_stray`], for permits.
-    pub(crate) fn remember_stray_permits(&self, route: Route, key: &Key, token: Token, until: Moment) {
+    pub(crate) fn remember_stray_permits(
+        &self,
+        route: Route,
+        key: &Key,
+        token: Token,
+        until: Moment,
+    ) {
         self.remember_left(Kind::Permits, route, key, token, until);
     }
 
@@ -435,9 +465,9 @@ impl Client {
         strays.any.store(true, Ordering::Release);
     }
 
-    /// Takes strays off: those on the server of this route, so many at a time, and one of another server's. A server
-    /// that is silent is left alone, so that it does not hold up the use of another. Costs one atomic read when there are
-    /// none.
+    /// Takes strays off: those on the server of this route, so many at a time, and one of another
+    /// server's. A server that is silent is left alone, so that it does not hold up the use of
+    /// another. Costs one atomic read when there are none.
     pub(crate) fn take_off_strays(&self, route: Route) {
         let strays = self.inner.strays.get();
         if !strays.any.load(Ordering::Acquire) {
@@ -449,8 +479,10 @@ impl Client {
         let (mut here, mut elsewhere) = (STRAYS_AT_ONCE, 1);
         let due: Vec<Stray> = list
             .extract_if(.., |stray| {
-                let left = if self.server_of(stray.route) == server { &mut here } else { &mut elsewhere };
-                let is_due = *left > 0 && stray.next_try <= now && !self.inner.store.is_silent(stray.route);
+                let left =
+                    if self.server_of(stray.route) == server { &mut here } else { &mut elsewhere };
+                let is_due =
+                    *left > 0 && stray.next_try <= now && !self.inner.store.is_silent(stray.route);
                 *left -= usize::from(is_due);
                 is_due
             })
@@ -460,10 +492,13 @@ impl Client {
         let client = self.for_drop();
         let mut due = due.into_iter();
         while let Some(mut stray) = due.next() {
-            // What is not there yet may still be under way, so only one that was removed is done with.
+            // What is not there yet may still be under way, so only one that was removed is done
+            // with.
             let Stray { kind, route, ref key, token, .. } = stray;
             let (taken, ring): (_, fn(&Client, Route, &Key)) = match kind {
-                Kind::Lock => (matches!(client.take_off(route, key, token), Ok(true)), mutex::ring_next),
+                Kind::Lock => {
+                    (matches!(client.take_off(route, key, token), Ok(true)), mutex::ring_next)
+                }
                 Kind::Permits => (
                     matches!(semaphore::take_off(&client, route, key, token), Ok(true)),
                     semaphore::ring_next,
@@ -488,7 +523,12 @@ impl Client {
     }
 
     /// Removes the item if it carries this token, whatever its version. True when it did.
-    fn take_off(&self, route: Route, key: &Key, token: Token) -> std::result::Result<bool, Failure> {
+    fn take_off(
+        &self,
+        route: Route,
+        key: &Key,
+        token: Token,
+    ) -> std::result::Result<bool, Failure> {
         for _ in 0..ATTEMPTS {
             let Reply::Value(item) = self.one(route, Op::Get { key })? else { return Ok(false) };
             if !is_ours(&item.value, token) {

@@ -1,13 +1,13 @@
-//! Time, sleep and randomness: the only place where memlock takes them from, so that a simulation can give
-//! its own.
+//! Time, sleep and randomness: the only place where memlock takes them from, so that a simulation
+//! can give its own.
 
 use std::fmt;
 use std::time::Duration;
 
 /// A moment on the boot clock: the time since this machine started, suspends included.
 ///
-/// Leases are counted on it because it neither jumps when somebody sets the time nor stops while a laptop
-/// sleeps.
+/// Leases are counted on it because it neither jumps when somebody sets the time nor stops while a
+/// laptop sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(Duration);
 
@@ -72,8 +72,8 @@ impl Clock for SystemClock {
             tv_sec: duration.as_secs().min(i32::MAX as u64) as libc::time_t,
             tv_nsec: duration.subsec_nanos() as _,
         };
-        // SAFETY: `time` is a valid timespec, and no remaining time is asked for. The call returns early
-        // when a signal handler ran, which is what lets Ctrl-C through.
+        // SAFETY: `time` is a valid timespec, and no remaining time is asked for. The call returns
+        // early when a signal handler ran, which is what lets Ctrl-C through.
         unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
     }
 
@@ -84,8 +84,8 @@ impl Clock for SystemClock {
 
 fn read(clock: libc::clockid_t) -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid place for the answer. The call cannot fail for these two clocks on any
-    // Linux since 2.6.39.
+    // SAFETY: `time` is a valid place for the answer. The call cannot fail for these two clocks on
+    // any Linux since 2.6.39.
     unsafe { libc::clock_gettime(clock, &mut time) };
     Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec as u32)
 }

@@ -1,19 +1,23 @@
-//! One item that many write by compare-and-swap: how often to try, and when to come at another moment.
+//! One item that many write by compare-and-swap: how often to try, and when to come at another
+//! moment.
 
 use std::time::Duration;
 
 use crate::client::Client;
 use crate::error::Result;
 
-/// How often a step is taken anew because somebody else has written meanwhile: with the pauses, for half a second at least.
+/// How often a step is taken anew because somebody else has written meanwhile: with the pauses, for
+/// half a second at least.
 pub(crate) const ROUNDS: usize = 1000;
 
-/// Every so many times in a row there is a pause: at first of this much at most, and in the end of that much.
+/// Every so many times in a row there is a pause: at first of this much at most, and in the end of
+/// that much.
 const ROUNDS_IN_A_ROW: usize = 4;
 const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(3));
 
-/// To be called when somebody else was faster, in this round. Whoever writes as fast as it can may be half a step ahead each time; so now
-/// and then we come at another moment. True when what we knew is old by now.
+/// To be called when somebody else was faster, in this round. Whoever writes as fast as it can may
+/// be half a step ahead each time; so now and then we come at another moment. True when what we
+/// knew is old by now.
 pub(crate) fn give_way(client: &Client, round: usize) -> Result<bool> {
     let pauses = round / ROUNDS_IN_A_ROW;
     if round % ROUNDS_IN_A_ROW != ROUNDS_IN_A_ROW - 1 {

@@ -1,8 +1,10 @@
-//! The plain counter: one item that holds the number of free permits in decimal, for use together with programs that already do so.
+//! The plain counter: one item that holds the number of free permits in decimal, for use together
+//! with programs that already do so.
 //!
-//! **It has no leases.** The item says how many permits are free and nothing about who has the others: those of a program that
-//! dies are gone until somebody writes the item anew, and whoever releases twice makes one up. A reply that is lost cannot be made up
-//! for either: the outcome is *unknown*, and is said to be. Take a [`Semaphore`](crate::Semaphore) wherever you are free to.
+//! **It has no leases.** The item says how many permits are free and nothing about who has the
+//! others: those of a program that dies are gone until somebody writes the item anew, and whoever
+//! releases twice makes one up. A reply that is lost cannot be made up for either: the outcome is
+//! *unknown*, and is said to be. Take a [`Semaphore`](crate::Semaphore) wherever you are free to.
 //!
 //! | | what it does |
 //! | --- | --- |
@@ -11,13 +13,15 @@
 //! | [`Counter::acquire_parked`] | the same, waiting in a queue by priority; whoever releases through memlock rings the next one |
 //! | [`Counter::release`] | adds 1, by the server's own `incr` |
 //!
-//! All of them, and plain clients that do `gets` and `cas`, may use one item at the same time. It is created by whoever likes; its
-//! flags (by which clients note a value's type) and its expiry are kept. A plain client that releases rings nobody: those
-//! who are parked look every 0.15 to 1 second. And where a plain client swaps while others count, memcached now and then loses a
-//! count: what `gets` reads may be the number of before with the version of after. What this library reads is read under the item's lock.
+//! All of them, and plain clients that do `gets` and `cas`, may use one item at the same time. It
+//! is created by whoever likes; its flags (by which clients note a value's type) and its expiry are
+//! kept. A plain client that releases rings nobody: those who are parked look every 0.15 to 1
+//! second. And where a plain client swaps while others count, memcached now and then loses a count:
+//! what `gets` reads may be the number of before with the version of after. What this library reads
+//! is read under the item's lock.
 //!
-//! Such counters, tried once, retried, or with threads parked by priority, are a well-known recipe of the years after 2010. What it lacked is
-//! that parking works between processes.
+//! Such counters, tried once, retried, or with threads parked by priority, are a well-known recipe
+//! of the years after 2010. What it lacked is that parking works between processes.
 
 use crate::client::Client;
 use crate::contention::{ROUNDS, give_way};
@@ -45,15 +49,21 @@ impl Counter {
         Counter { client, route: Route::of(&key), key }
     }
 
-    /// Creates the item with so many free permits, to be kept for ever. False when there is one, which is left as it is.
+    /// Creates the item with so many free permits, to be kept for ever. False when there is one,
+    /// which is left as it is.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
     pub fn set_up(&self, permits: u64) -> Result<bool> {
         call(|| {
             let value = permits.to_string();
-            let put =
-                Op::Put { key: &self.key, version: None, flags: 0, value: value.as_bytes(), ttl: Ttl::Never };
+            let put = Op::Put {
+                key: &self.key,
+                version: None,
+                flags: 0,
+                value: value.as_bytes(),
+                ttl: Ttl::Never,
+            };
             match self.client.one(self.route, put) {
                 Ok(reply) => Ok(reply == Reply::Written),
                 Err(failure) => Err(self.said("Setting up", failure.error)),
@@ -64,15 +74,15 @@ impl Counter {
     /// Takes one permit if there is one. Two round trips.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] when there is no such item; [`ErrorKind::Protocol`] when it is not a number;
-    /// [`ErrorKind::Unreachable`]: nothing was changed; [`ErrorKind::Unknown`]: sent, and no reply came, so that one may have been taken
-    /// without anybody having it.
+    /// [`ErrorKind::NotFound`] when there is no such item; [`ErrorKind::Protocol`] when it is not a
+    /// number; [`ErrorKind::Unreachable`]: nothing was changed; [`ErrorKind::Unknown`]: sent, and
+    /// no reply came, so that one may have been taken without anybody having it.
     pub fn try_acquire(&self) -> Result<bool> {
         Ok(self.acquire_retrying(&Wait::NEVER)?.done().is_some())
     }
 
-    /// Tries until it succeeds, or the wait ends: with pauses in between that grow from 1 to 50 milliseconds. Who tries more
-    /// often comes first: nobody's turn is kept.
+    /// Tries until it succeeds, or the wait ends: with pauses in between that grow from 1 to 50
+    /// milliseconds. Who tries more often comes first: nobody's turn is kept.
     ///
     /// # Errors
     /// As [`Counter::try_acquire`].
@@ -83,17 +93,22 @@ impl Counter {
         })
     }
 
-    /// Waits in a queue for one permit, those of higher priority first, and among equals who came first. Whoever releases by this
-    /// library, in any process, rings the next one. Who is parked comes after those who retry and happen to be faster.
+    /// Waits in a queue for one permit, those of higher priority first, and among equals who came
+    /// first. Whoever releases by this library, in any process, rings the next one. Who is parked
+    /// comes after those who retry and happen to be faster.
     ///
     /// # Errors
     /// As [`Counter::try_acquire`].
     pub fn acquire_parked(&self, priority: i64, wait: &Wait<'_>) -> Result<Waited<()>> {
         call_or(Waited::Interrupted, || {
             let hall = self.client.counter_waiters();
-            let place = wait::Place { client: &self.client, route: self.route, key: &self.key, hall };
-            let waited =
-                wait::wait_for(&mut Attempt { counter: self, priority, unproven: false }, wait, &place);
+            let place =
+                wait::Place { client: &self.client, route: self.route, key: &self.key, hall };
+            let waited = wait::wait_for(
+                &mut Attempt { counter: self, priority, unproven: false },
+                wait,
+                &place,
+            );
             waited.map_err(|error| self.said("Acquiring", error))
         })
     }
@@ -109,19 +124,29 @@ impl Counter {
         let subject = self.subject();
         let Err(answer) = waited.into_result() else { return Answer::Ok.into() };
         let busy = || format!("The {subject} has no free permit");
-        report::refused(answer, wait, format_args!("a permit of the {subject}"), busy, &SeenHolder::Unknown)
+        report::refused(
+            answer,
+            wait,
+            format_args!("a permit of the {subject}"),
+            busy,
+            &SeenHolder::Unknown,
+        )
     }
 
-    /// Gives one permit back, whoever took it, and rings the next one who is parked. Gives how many are free now. One round trip.
+    /// Gives one permit back, whoever took it, and rings the next one who is parked. Gives how many
+    /// are free now. One round trip.
     ///
     /// # Errors
-    /// As [`Counter::try_acquire`]; after [`ErrorKind::Unknown`] it may or may not have been given back.
+    /// As [`Counter::try_acquire`]; after [`ErrorKind::Unknown`] it may or may not have been given
+    /// back.
     pub fn release(&self) -> Result<u64> {
         call(|| {
             let queue = self.key.waiters();
             let ops = [Op::Count { key: &self.key, by: 1, initial: None }, Op::Get { key: &queue }];
-            let replies =
-                self.client.run(self.route, &ops).map_err(|failure| self.said("Releasing", failure.error))?;
+            let replies = self
+                .client
+                .run(self.route, &ops)
+                .map_err(|failure| self.said("Releasing", failure.error))?;
             let mut replies = replies.into_iter();
             let Some(Reply::Number(free)) = replies.next() else {
                 return Err(self.said("Releasing", self.missing()));
@@ -141,7 +166,8 @@ impl Counter {
         })
     }
 
-    /// How many are free; `None` when there is no such item. What is read is already past. One round trip.
+    /// How many are free; `None` when there is no such item. What is read is already past. One
+    /// round trip.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`], or [`ErrorKind::Protocol`], also when it is not a number.
@@ -160,9 +186,15 @@ impl Counter {
             let Some(item) = self.client.get(self.route, key)? else { return Err(self.missing()) };
             let Some(left) = self.number(&item)?.checked_sub(1) else { return Ok(None) };
             let value = left.to_string();
-            let ttl = item.remaining.map_or(Ttl::Never, |remaining| Ttl::For(remaining.as_secs().max(1)));
-            let put =
-                Op::Put { key, version: Some(item.version), flags: item.flags, value: value.as_bytes(), ttl };
+            let ttl =
+                item.remaining.map_or(Ttl::Never, |remaining| Ttl::For(remaining.as_secs().max(1)));
+            let put = Op::Put {
+                key,
+                version: Some(item.version),
+                flags: item.flags,
+                value: value.as_bytes(),
+                ttl,
+            };
             match self.client.one(self.route, put) {
                 Ok(Reply::Written) => return Ok(Some(())),
                 Ok(_) => {
@@ -187,7 +219,10 @@ impl Counter {
         // `decr` leaves spaces where a number became shorter.
         let text = std::str::from_utf8(&item.value).ok().map(str::trim_end);
         text.and_then(|text| text.parse().ok()).ok_or_else(|| {
-            Error::protocol(format!("The item {} is not a decimal number of free permits.", self.key))
+            Error::protocol(format!(
+                "The item {} is not a decimal number of free permits.",
+                self.key
+            ))
         })
     }
 

@@ -9,8 +9,9 @@
 //! | `list:%k<generation>:<key>` | `? <token>` while claimed, then `<id> <token>` | `Add`, then `Swap` |
 //! | `list:%n<generation>:<id>` | the key with that id | `Add` |
 //!
-//! An insert *claims* the key's item, draws an id from the counter, then writes the id's item and *settles*
-//! the key's item, in that order in one packet. Whose token the settled item carries was first.
+//! An insert *claims* the key's item, draws an id from the counter, then writes the id's item and
+//! *settles* the key's item, in that order in one packet. Whose token the settled item carries was
+//! first.
 //!
 //! | what can happen | what then |
 //! | --- | --- |
@@ -21,8 +22,8 @@
 //! | a reply is lost | the key's item is read back, and its token says how far we came |
 //! | the session is torn down meanwhile | every packet also reads the session: another generation, or none, refuses the insert |
 //!
-//! Tear-down is one `Delete` of the session's item. What is left of the generation is unreachable, since a
-//! new set-up has another, and expires.
+//! Tear-down is one `Delete` of the session's item. What is left of the generation is unreachable,
+//! since a new set-up has another, and expires.
 //!
 //! `add` for the key and `incr` for its id are Brad Fitzpatrick's recipe for Kyle Burton's
 //! `distinct_list_*`, memcached list, 2004. Ids of duplicates, generations and repair are ours.
@@ -51,20 +52,22 @@ pub use iterate::Entries;
 /// How long a half-insert may be somebody's who is still at it.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// How much longer than the session its items are kept, so that none of them is missed while it lives.
+/// How much longer than the session its items are kept, so that none of them is missed while it
+/// lives.
 const TTL_SLACK: Duration = Duration::from_secs(2);
 
 /// A named set of keys with ids, shared by everybody who knows the session's name.
 ///
-/// It may be used from several threads, each with a clone. Clones made before [`DistinctList::set_up`] learn
-/// nothing of it.
+/// It may be used from several threads, each with a clone. Clones made before
+/// [`DistinctList::set_up`] learn nothing of it.
 #[derive(Clone, Debug)]
 pub struct DistinctList {
     client: Client,
     route: Route,
     key: Key,
     joined: Option<Generation>,
-    /// Whether this handle set the session up, and so must not slip into a later one of the same name.
+    /// Whether this handle set the session up, and so must not slip into a later one of the same
+    /// name.
     bound: bool,
 }
 
@@ -102,11 +105,11 @@ impl DistinctList {
         DistinctList { client, route: Route::of(&key), key, joined: None, bound: false }
     }
 
-    /// Sets the session up, or joins it if it is. It and all its keys end after `duration` (1 second to 366
-    /// days), counted from when it was first set up. Two round trips, or one to join.
+    /// Sets the session up, or joins it if it is. It and all its keys end after `duration` (1
+    /// second to 366 days), counted from when it was first set up. Two round trips, or one to join.
     ///
-    /// From now on this handle belongs to that session: once it is torn down, inserts are refused even if
-    /// somebody sets up another of the same name.
+    /// From now on this handle belongs to that session: once it is torn down, inserts are refused
+    /// even if somebody sets up another of the same name.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a duration out of range; [`ErrorKind::Unreachable`],
@@ -120,8 +123,8 @@ impl DistinctList {
                 // Most callers find the session there: look first, and write only if it is not.
                 let mut found = self.look_up().map_err(|error| Failure { error, sent: false });
                 if let Ok(None) = found {
-                    // Each time another one: an earlier one may have been set up, joined, and torn down meanwhile, and those who
-                    // joined it must not find it there again.
+                    // Each time another one: an earlier one may have been set up, joined, and torn
+                    // down meanwhile, and those who joined it must not find it there again.
                     let fresh = self.client.identity()?.token();
                     tried.push(fresh);
                     let generation = Generation::new(fresh, self.client.clock().now() + duration);
@@ -132,13 +135,18 @@ impl DistinctList {
                         Op::Add { key: &self.key, value: value.as_bytes(), ttl: lease.ttl() },
                         Op::Get { key: &self.key },
                     ];
-                    found = self.client.run(self.route, &setting_up).map(|replies| match replies.last() {
-                        Some(Reply::Value(item)) => Generation::parse(item, self.client.clock().now()),
-                        _ => None,
+                    found = self.client.run(self.route, &setting_up).map(|replies| {
+                        match replies.last() {
+                            Some(Reply::Value(item)) => {
+                                Generation::parse(item, self.client.clock().now())
+                            }
+                            _ => None,
+                        }
                     });
                 }
                 match found {
-                    // A failure may have left a session without its counter, which nobody could use.
+                    // A failure may have left a session without its counter, which nobody could
+                    // use.
                     Ok(Some(found)) if error.is_some() && !self.has_counter(&found)? => {
                         self.remove_session(&found)?
                     }
@@ -159,8 +167,8 @@ impl DistinctList {
         })
     }
 
-    /// Ends the session for everybody, in one atomic step. False when there was none: never set up, expired,
-    /// torn down, or another one than this handle set up.
+    /// Ends the session for everybody, in one atomic step. False when there was none: never set up,
+    /// expired, torn down, or another one than this handle set up.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`], [`ErrorKind::Protocol`].
@@ -170,10 +178,12 @@ impl DistinctList {
             let mut meant = None;
             for _ in 0..ATTEMPTS {
                 let found = self.session().map_err(|error| self.said("Tearing down", error))?;
-                let found =
-                    found.filter(|(found, _)| self.is_mine(found) || flaw::has(Flaw::TearDownAnySession));
+                let found = found.filter(|(found, _)| {
+                    self.is_mine(found) || flaw::has(Flaw::TearDownAnySession)
+                });
                 // Another one than the first time is not the one that was to be torn down.
-                let found = found.filter(|(found, _)| *meant.get_or_insert(found.token) == found.token);
+                let found =
+                    found.filter(|(found, _)| *meant.get_or_insert(found.token) == found.token);
                 let Some((_, version)) = found else {
                     // Gone. If the reply to our delete was lost, it was that which did it.
                     return Ok(error.is_some());
@@ -192,8 +202,8 @@ impl DistinctList {
         })
     }
 
-    /// The id of a key; `Some(None)` when the key is not in the list, `None` when there is no such session.
-    /// One round trip.
+    /// The id of a key; `Some(None)` when the key is not in the list, `None` when there is no such
+    /// session. One round trip.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for an empty key or one above 64 KiB; [`ErrorKind::Unreachable`],
@@ -203,10 +213,13 @@ impl DistinctList {
             check_member(key.as_ref())?;
             self.within(|list, generation| {
                 let key = list.key_item(generation, key.as_ref());
-                let replies =
-                    list.client.read(list.route, &[Op::Get { key: &key }, Op::Get { key: &list.key }])?;
+                let replies = list
+                    .client
+                    .read(list.route, &[Op::Get { key: &key }, Op::Get { key: &list.key }])?;
                 let id = match replies.first() {
-                    Some(Reply::Value(item)) => KeyItem::parse(&item.value).and_then(|item| item.id),
+                    Some(Reply::Value(item)) => {
+                        KeyItem::parse(&item.value).and_then(|item| item.id)
+                    }
                     _ => None,
                 };
                 Ok(list.still_on(generation, replies.last()).then_some(id))
@@ -222,8 +235,8 @@ impl DistinctList {
         call(|| Ok(self.id(key)?.map(|id| id.is_some())))
     }
 
-    /// How many ids were given out; `None` when there is no such session. That is the number of keys, plus
-    /// one for every inserter that died or was overtaken half-way. One round trip.
+    /// How many ids were given out; `None` when there is no such session. That is the number of
+    /// keys, plus one for every inserter that died or was overtaken half-way. One round trip.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Protocol`].
@@ -231,8 +244,9 @@ impl DistinctList {
         call(|| {
             self.within(|list, generation| {
                 let counter = list.counter(generation);
-                let replies =
-                    list.client.read(list.route, &[Op::Get { key: &counter }, Op::Get { key: &list.key }])?;
+                let replies = list
+                    .client
+                    .read(list.route, &[Op::Get { key: &counter }, Op::Get { key: &list.key }])?;
                 let count = match replies.first() {
                     Some(Reply::Value(item)) => parse_number(&item.value),
                     // The server lost the counter, and with it the session.
@@ -281,13 +295,14 @@ impl DistinctList {
     pub fn report_not_found(&self) -> Report {
         let DistinctList { client, route, key, .. } = self;
         let subject = Subject { kind: "distinct list", client, route: *route, key };
-        let text =
-            format!("There is no {subject}: nobody has set it up, it has expired, or it was torn down.");
+        let text = format!(
+            "There is no {subject}: nobody has set it up, it has expired, or it was torn down."
+        );
         Report::new(Answer::NotFound, text)
     }
 
-    /// Runs a read in the session that this handle belongs to, or in the one there is. `None` when there is
-    /// none.
+    /// Runs a read in the session that this handle belongs to, or in the one there is. `None` when
+    /// there is none.
     fn within<T>(
         &mut self,
         mut read: impl FnMut(&DistinctList, &Generation) -> Result<Option<T>>,
@@ -369,8 +384,10 @@ impl Generation {
             return None;
         }
         let token = fields.next()?.parse().ok()?;
-        let remaining = item.remaining.unwrap_or(crate::lease::MAX_LEASE).min(2 * crate::lease::MAX_LEASE);
-        // Rather too late than too early: the items are to outlive the session, on the server's clock.
+        let remaining =
+            item.remaining.unwrap_or(crate::lease::MAX_LEASE).min(2 * crate::lease::MAX_LEASE);
+        // Rather too late than too early: the items are to outlive the session, on the server's
+        // clock.
         Some(Generation::new(token, now + remaining + remaining / crate::lease::DRIFT as u32))
     }
 }

@@ -1,13 +1,15 @@
-//! What memlock answers: one table of codes for every language, and the error that carries a sentence.
+//! What memlock answers: one table of codes for every language, and the error that carries a
+//! sentence.
 //!
-//! An answer above zero is an ordinary "no" and is not an [`Error`] in Rust: it comes as `Option` or a small
-//! enum. An answer below zero is a failure and comes as an [`Error`] whose [`kind`](Error::kind) names the row.
+//! An answer above zero is an ordinary "no" and is not an [`Error`] in Rust: it comes as `Option`
+//! or a small enum. An answer below zero is a failure and comes as an [`Error`] whose
+//! [`kind`](Error::kind) names the row.
 
 use std::ffi::CStr;
 use std::fmt;
 
-/// Every answer that memlock gives, in every language. The numbers are the C library's return codes: they
-/// are fixed, and the number of an answer that is withdrawn is not given to another.
+/// Every answer that memlock gives, in every language. The numbers are the C library's return
+/// codes: they are fixed, and the number of an answer that is withdrawn is not given to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 #[non_exhaustive]
@@ -24,9 +26,11 @@ pub enum Answer {
     Exists = 4,
     /// This process holds no such lock or permit.
     NotHeld = 5,
-    /// It was ours and was no longer when we got there: the lease ran out, or the server lost the item.
+    /// It was ours and was no longer when we got there: the lease ran out, or the server lost the
+    /// item.
     Lost = 6,
-    /// There is no such session, semaphore or counter: it was never set up, has expired or was torn down.
+    /// There is no such session, semaphore or counter: it was never set up, has expired or was torn
+    /// down.
     NotFound = 7,
     /// The wait was cancelled.
     Interrupted = 8,
@@ -57,7 +61,8 @@ impl Answer {
         Answer::ALL.into_iter().find(|answer| answer.code() == code)
     }
 
-    /// The answer in one plain sentence, for when nothing more is known; it ends in NUL for C's sake.
+    /// The answer in one plain sentence, for when nothing more is known; it ends in NUL for C's
+    /// sake.
     pub fn describe(self) -> &'static CStr {
         match self {
             Answer::Ok => c"Done.",
@@ -126,8 +131,8 @@ pub enum ErrorKind {
     Internal,
     /// [`Answer::Interrupted`], from calls that have no other way to say so
     Interrupted,
-    /// [`Answer::NotFound`], from calls that have no other way to say so: a walk whose session ends under it, and a
-    /// semaphore that nobody has set up
+    /// [`Answer::NotFound`], from calls that have no other way to say so: a walk whose session ends
+    /// under it, and a semaphore that nobody has set up
     NotFound,
 }
 
@@ -172,14 +177,16 @@ impl Error {
         matches!(self.kind, ErrorKind::Unreachable | ErrorKind::Unknown)
     }
 
-    /// The error of a step whose outcome could not be found out, on a lock or a semaphore, as `what` says. `error`: why it could not be read; if
-    /// it could, it changed too fast.
+    /// The error of a step whose outcome could not be found out, on a lock or a semaphore, as
+    /// `what` says. `error`: why it could not be read; if it could, it changed too fast.
     pub(crate) fn unsettled(error: Option<Error>, what: &str) -> Error {
         match error {
             Some(error) if !error.is_outage() => error,
             Some(error) => Error::new(
                 ErrorKind::Unknown,
-                format!("The request was sent, and neither its reply nor the {what} could be read ({error})"),
+                format!(
+                    "The request was sent, and neither its reply nor the {what} could be read ({error})"
+                ),
             ),
             None => Error::new(
                 ErrorKind::Unknown,

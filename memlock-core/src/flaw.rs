@@ -1,7 +1,7 @@
 //! Flaws put in on purpose, to see that the simulation finds them.
 //!
-//! They are there only in a build with `--cfg memlock_sim`, which nothing but the simulation is built with. In any other,
-//! [`has`] is a constant and leaves no trace.
+//! They are there only in a build with `--cfg memlock_sim`, which nothing but the simulation is
+//! built with. In any other, [`has`] is a constant and leaves no trace.
 #![cfg_attr(
     not(memlock_sim),
     allow(dead_code, unreachable_pub, reason = "only the simulation names them all")
@@ -78,7 +78,8 @@ pub enum Flaw {
     KeepExpired,
     /// Permits are taken back a second before the server's clock shows the end of their lease.
     DropTooEarly,
-    /// A semaphore's item is kept for so long, and not until when it says: so it tells the wrong time.
+    /// A semaphore's item is kept for so long, and not until when it says: so it tells the wrong
+    /// time.
     RelativeExpiry,
     /// Whoever gives several permits back rings for one.
     ForgetTheRest,
@@ -96,7 +97,8 @@ pub enum Flaw {
     KeepFromReply,
     /// A slow renewal is believed, though the server may have stood still.
     BelieveSlowRenewals,
-    /// A keeper that finds another version takes the lock for lost, though it was its own renewal that changed it.
+    /// A keeper that finds another version takes the lock for lost, though it was its own renewal
+    /// that changed it.
     KeepChangedIsGone,
     /// A renewal without an answer is taken for a loss.
     KeepLostReplyIsLoss,

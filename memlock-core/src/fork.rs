@@ -1,10 +1,10 @@
 //! Staying whole through `fork()`.
 //!
-//! A child inherits copies of the parent's sockets and mutexes. The sockets are shared with the parent, so
-//! one byte written by the child corrupts the parent's stream; a mutex that another thread held at the fork
-//! stays locked for ever. The cure for both: state that a child must not touch lives in a `ForkLocal`,
-//! which gives every process its own fresh value. The inherited one is left alone and leaked: it cannot
-//! even be dropped safely.
+//! A child inherits copies of the parent's sockets and mutexes. The sockets are shared with the
+//! parent, so one byte written by the child corrupts the parent's stream; a mutex that another
+//! thread held at the fork stays locked for ever. The cure for both: state that a child must not
+//! touch lives in a `ForkLocal`, which gives every process its own fresh value. The inherited one
+//! is left alone and leaked: it cannot even be dropped safely.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,17 +18,18 @@ extern "C" fn count_fork() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Names the process within its family: a number that changes in the child at every fork. Reading it makes
-/// no system call.
+/// Names the process within its family: a number that changes in the child at every fork. Reading
+/// it makes no system call.
 pub fn generation() -> u64 {
     #[cfg(memlock_sim)]
     if let Some(pretended) = PRETENDED.get() {
         return pretended;
     }
     if !HANDLER_INSTALLED.load(Ordering::Acquire) {
-        // Two threads may both get here and install the handler twice. That is harmless, the number then
-        // grows by two at a fork; making one wait for the other would be a lock that a fork could catch.
-        // SAFETY: `count_fork` only touches an atomic, which is allowed in a forked child.
+        // Two threads may both get here and install the handler twice. That is harmless, the number
+        // then grows by two at a fork; making one wait for the other would be a lock that a fork
+        // could catch. SAFETY: `count_fork` only touches an atomic, which is allowed in a forked
+        // child.
         let failed = unsafe { libc::pthread_atfork(None, None, Some(count_fork)) };
         if failed == 0 {
             HANDLER_INSTALLED.store(true, Ordering::Release);
@@ -44,7 +45,8 @@ thread_local! {
     static PRETENDED: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
 }
 
-/// From now on this thread passes for one of that process. For a simulation, whose processes are not real.
+/// From now on this thread passes for one of that process. For a simulation, whose processes are
+/// not real.
 #[cfg(memlock_sim)]
 pub fn pretend(generation: Option<u64>) {
     PRETENDED.set(generation);
@@ -142,18 +144,21 @@ struct Slot<T> {
 
 #[cfg(memlock_sim)]
 impl<T> Slot<T> {
-    /// The processes of a simulation share their memory: each finds its own among those of its family.
+    /// The processes of a simulation share their memory: each finds its own among those of its
+    /// family.
     fn of(&self, generation: u64) -> Option<&Slot<T>> {
         let mut slot = self;
         while slot.generation != generation {
-            // SAFETY: it came from `Box::into_raw`, and is never freed, as its processes are not ours.
+            // SAFETY: it came from `Box::into_raw`, and is never freed, as its processes are not
+            // ours.
             slot = unsafe { slot.older.as_ref() }?;
         }
         Some(slot)
     }
 }
 
-// SAFETY: the pointer owns a `Slot<T>` that is shared by reference between threads and dropped by one.
+// SAFETY: the pointer owns a `Slot<T>` that is shared by reference between threads and dropped by
+// one.
 unsafe impl<T: Send + Sync> Send for ForkLocal<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Sync for ForkLocal<T> {}
@@ -164,14 +169,18 @@ impl<T> ForkLocal<T> {
         ForkLocal { slot: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// This process's value, made by `make` if there is none. Several threads may make one at the same
-    /// time; the first one made is kept, and nobody waits for anybody.
+    /// This process's value, made by `make` if there is none. Several threads may make one at the
+    /// same time; the first one made is kept, and nobody waits for anybody.
     pub(crate) fn get_or_try_init<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<&T, E> {
         let generation = generation();
         if let Some(value) = self.current(generation) {
             return Ok(value);
         }
-        let fresh = Box::into_raw(Box::new(Slot { generation, value: make()?, older: std::ptr::null_mut() }));
+        let fresh = Box::into_raw(Box::new(Slot {
+            generation,
+            value: make()?,
+            older: std::ptr::null_mut(),
+        }));
         loop {
             let seen = self.slot.load(Ordering::Acquire);
             if let Some(value) = self.current(generation) {
@@ -181,7 +190,8 @@ impl<T> ForkLocal<T> {
             }
             // SAFETY: as above: nobody else knows it yet.
             unsafe { (*fresh).older = seen };
-            if self.slot.compare_exchange(seen, fresh, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            if self.slot.compare_exchange(seen, fresh, Ordering::AcqRel, Ordering::Acquire).is_ok()
+            {
                 // SAFETY: `fresh` is now owned by `self` and lives as long as it.
                 return Ok(unsafe { &(*fresh).value });
             }
@@ -275,7 +285,8 @@ mod tests {
         let parents = local.slot.load(Ordering::Acquire);
         count_fork();
         share_one();
-        // SAFETY: a parent's value is leaked in its child, so it is still whole; and here there is no parent who uses it.
+        // SAFETY: a parent's value is leaked in its child, so it is still whole; and here there is
+        // no parent who uses it.
         assert_eq!(*unsafe { Box::from_raw(parents) }.value.lock().unwrap(), 3);
     }
 }

@@ -1,5 +1,5 @@
-//! The private parts that the targets in `fuzz/` need. `cargo fuzz` gives `--cfg fuzzing`; in any other build
-//! this file is not there.
+//! The private parts that the targets in `fuzz/` need. `cargo fuzz` gives `--cfg fuzzing`; in any
+//! other build this file is not there.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -18,7 +18,8 @@ thread_local! {
     static STREAMS: RefCell<VecDeque<TcpStream>> = const { RefCell::new(VecDeque::new()) };
 }
 
-/// The sockets that this thread's next connections to a memcached get, in their order; afterwards it dials for real.
+/// The sockets that this thread's next connections to a memcached get, in their order; afterwards
+/// it dials for real.
 pub fn dial_these(streams: impl IntoIterator<Item = TcpStream>) {
     STREAMS.with_borrow_mut(|waiting| *waiting = streams.into_iter().collect());
 }
@@ -108,7 +109,8 @@ impl SemaphoreRecord {
         self.0.permits
     }
 
-    /// When the server lets go of the item, for how long it is kept unused, and how often it was written.
+    /// When the server lets go of the item, for how long it is kept unused, and how often it was
+    /// written.
     pub fn life(&self) -> (u64, u64, u64) {
         (self.0.expires, self.0.life, self.0.serial)
     }

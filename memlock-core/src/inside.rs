@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::fork;
 
-/// Counts the threads of this process that are inside. Without a lock, so that a fork catches nobody in it; a child begins with none
-/// inside, whoever was there in its parent.
+/// Counts the threads of this process that are inside. Without a lock, so that a fork catches
+/// nobody in it; a child begins with none inside, whoever was there in its parent.
 #[derive(Debug, Default)]
 pub struct Inside {
     /// The count in the lower half, and above it the process that it is about.

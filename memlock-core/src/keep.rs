@@ -1,4 +1,5 @@
-//! Keeping: a lease that is renewed while its holder works, and a holder that is told when it ends all the same.
+//! Keeping: a lease that is renewed while its holder works, and a holder that is told when it ends
+//! all the same.
 //!
 //! | a hold that is kept | what is true | who may move it on |
 //! | --- | --- | --- |
@@ -7,11 +8,12 @@
 //! | at its longest | it was held for `max_hold`; it is renewed no more | time |
 //! | lost | the lease is over, or it was found to be another's | nobody; its owner was told |
 //!
-//! A client has one keeper: a thread that begins with the first thing that is kept and ends with the last one. It renews what is due, and what
-//! will be soon, together: for each server one packet of compare-and-swaps for mutexes and of looks for semaphores, and one more for
-//! those that need a second step. Each is the owner's own step, as `extend` is: a hold that is not ours any more is never
-//! renewed, and no request is begun once the lease is over, or its owner has let go. So a process that was stopped for longer than its lease finds
-//! its hold lost when it goes on.
+//! A client has one keeper: a thread that begins with the first thing that is kept and ends with
+//! the last one. It renews what is due, and what will be soon, together: for each server one packet
+//! of compare-and-swaps for mutexes and of looks for semaphores, and one more for those that need a
+//! second step. Each is the owner's own step, as `extend` is: a hold that is not ours any more is
+//! never renewed, and no request is begun once the lease is over, or its owner has let go. So a
+//! process that was stopped for longer than its lease finds its hold lost when it goes on.
 //!
 //! In a forked child there is no keeper, and nothing is held.
 
@@ -40,18 +42,21 @@ mod round;
 use hold::{Course, Hold};
 pub(crate) use keeper::Keeper;
 
-/// After a renewal that failed it is tried again so much later, twice as much after each further one.
+/// After a renewal that failed it is tried again so much later, twice as much after each further
+/// one.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
 /// How something is kept.
 #[derive(Default)]
 pub struct Keep {
-    /// For how long it is renewed, counted from when it is kept; `None`: as long as it is not released. It ends with the lease that it has
-    /// then, so that a program that hangs does not hold it for ever.
+    /// For how long it is renewed, counted from when it is kept; `None`: as long as it is not
+    /// released. It ends with the lease that it has then, so that a program that hangs does not
+    /// hold it for ever.
     pub max_hold: Option<Duration>,
-    /// What is told meanwhile. It is called by the keeper's thread, which renews nothing until it returns: so it should be brief. That
-    /// thread blocks signals, and so do programs that are started there. What a release finds is answered there, and not told any more.
+    /// What is told meanwhile. It is called by the keeper's thread, which renews nothing until it
+    /// returns: so it should be brief. That thread blocks signals, and so do programs that are
+    /// started there. What a release finds is answered there, and not told any more.
     pub tell: Option<Tell>,
 }
 
@@ -67,8 +72,8 @@ impl fmt::Debug for Keep {
 /// What the holder of something that is kept is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// It could not be renewed so far, or is not to be, and ends when so much time has passed. Once for each time that it gets this
-    /// far.
+    /// It could not be renewed so far, or is not to be, and ends when so much time has passed. Once
+    /// for each time that it gets this far.
     Danger(Duration),
     /// It is not held any more. Once.
     Lost(Loss),
@@ -77,9 +82,11 @@ pub enum Notice {
 /// Why something that was kept is not held any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// It could not be renewed before its lease was over: the server was out of reach, or this process stood still.
+    /// It could not be renewed before its lease was over: the server was out of reach, or this
+    /// process stood still.
     Expired,
-    /// It was found to be gone, or another's: the server has lost it, or somebody has taken it away.
+    /// It was found to be gone, or another's: the server has lost it, or somebody has taken it
+    /// away.
     Gone,
     /// It was held for as long as was allowed.
     MaxHold,
@@ -192,8 +199,8 @@ impl Held {
     }
 }
 
-/// Something that is held, and whose lease is renewed until it is released or dropped. It can be used from any number of threads at
-/// once.
+/// Something that is held, and whose lease is renewed until it is released or dropped. It can be
+/// used from any number of threads at once.
 #[must_use = "it is released as soon as it is dropped"]
 pub struct Kept {
     hold: Arc<Hold>,
@@ -294,7 +301,8 @@ impl Kept {
         if self.lost().is_some() { Duration::ZERO } else { self.left() }
     }
 
-    /// What [`Kept::remaining`] would say, for a judge who looks on: nobody takes note of a loss by it.
+    /// What [`Kept::remaining`] would say, for a judge who looks on: nobody takes note of a loss by
+    /// it.
     #[cfg(memlock_sim)]
     pub fn would_remain(&self) -> Duration {
         self.left()
@@ -347,8 +355,8 @@ impl Kept {
         self.hold.loss()
     }
 
-    /// Waits until it is lost, and no longer than `limit`. `None` when the time has passed, or when it
-    /// is held no longer: it was released, or that was tried and may have succeeded.
+    /// Waits until it is lost, and no longer than `limit`. `None` when the time has passed, or when
+    /// it is held no longer: it was released, or that was tried and may have succeeded.
     pub fn wait_lost(&self, limit: Duration) -> Option<Loss> {
         let clock = self.hold.client.clock();
         let end = clock.now() + limit;
@@ -408,7 +416,9 @@ impl Kept {
         if tries {
             match self.release() {
                 Ok(released) => return Some(released),
-                Err(error) => log::warn!("What was kept could not be released when it was dropped. {error}"),
+                Err(error) => {
+                    log::warn!("What was kept could not be released when it was dropped. {error}")
+                }
             }
         }
         self.hold.abandon();

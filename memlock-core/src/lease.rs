@@ -1,11 +1,13 @@
 //! How long a lock or a session lives: on our clock and on the server's.
 //!
-//! memcached's clock ticks once a second, and shows whole seconds. Its timer runs a little late each time, so the ticks
-//! wander through the second; and when they pass its end, one second is left out: for a second the clock is almost two
-//! behind. So an item with TTL T lives between T-2 and T seconds, most often more than T-1. A lease of L is therefore
-//! sent as ceil(L) + 2: the item outlives the lease by 0 to 3 seconds. To that comes 1 in 5,000 of the lease, because two
-//! clocks do not run alike. The holder counts from *before* the request left, and 10 milliseconds less than the lease, since
-//! the server's timer may be late: so it stops believing in its lock before the server does.
+//! memcached's clock ticks once a second, and shows whole seconds. Its timer runs a little late
+//! each time, so the ticks wander through the second; and when they pass its end, one second is
+//! left out: for a second the clock is almost two behind. So an item with TTL T lives between T-2
+//! and T seconds, most often more than T-1. A lease of L is therefore sent as ceil(L) + 2: the item
+//! outlives the lease by 0 to 3 seconds. To that comes 1 in 5,000 of the lease, because two clocks
+//! do not run alike. The holder counts from *before* the request left, and 10 milliseconds less
+//! than the lease, since the server's timer may be late: so it stops believing in its lock before
+//! the server does.
 
 use std::time::Duration;
 
@@ -16,16 +18,17 @@ use crate::flaw::{self, Flaw};
 /// The shortest lease that may be asked for.
 pub const MIN_LEASE: Duration = Duration::from_secs(1);
 
-/// The longest lease that may be asked for: 366 days. memcached keeps expiry times as 32-bit Unix seconds,
-/// and a lock that is held for longer is more likely a mistake in units.
+/// The longest lease that may be asked for: 366 days. memcached keeps expiry times as 32-bit Unix
+/// seconds, and a lock that is held for longer is more likely a mistake in units.
 pub const MAX_LEASE: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// How far the server's clock may be behind when it stores an item, and so how much sooner than its TTL an item may
-/// die.
+/// How far the server's clock may be behind when it stores an item, and so how much sooner than its
+/// TTL an item may die.
 pub(crate) const CLOCK_ERROR: Duration = Duration::from_secs(2);
 
-/// When an answer took longer than this, the server may have been stopped, and its once-a-second clock may have stood still
-/// meanwhile, also while it stored an item of ours. We then ask it how long the item really lives.
+/// When an answer took longer than this, the server may have been stopped, and its once-a-second
+/// clock may have stood still meanwhile, also while it stored an item of ours. We then ask it how
+/// long the item really lives.
 pub(crate) const SUSPICIOUS_DELAY: Duration = Duration::from_millis(50);
 
 /// How late the timer may be by which the server's clock ticks.
@@ -34,8 +37,8 @@ pub(crate) const TICK_LATENESS: Duration = Duration::from_millis(10);
 /// Two clocks may drift apart by one second in so many.
 pub(crate) const DRIFT: u64 = 5000;
 
-/// The time to live of an item. The store converts it where the wire wants something else, such as memcached's
-/// absolute times beyond 30 days.
+/// The time to live of an item. The store converts it where the wire wants something else, such as
+/// memcached's absolute times beyond 30 days.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ttl {
     /// So many whole seconds from its being stored.
@@ -57,7 +60,8 @@ impl Ttl {
     }
 }
 
-/// For how many of the server's seconds, beginning with the one it shows, something must be kept to be there for at least `lease`.
+/// For how many of the server's seconds, beginning with the one it shows, something must be kept to
+/// be there for at least `lease`.
 pub(crate) fn covering(lease: Duration) -> u64 {
     let partial = u64::from(lease.subsec_nanos() > 0);
     lease.as_secs() + partial + CLOCK_ERROR.as_secs() + lease.as_secs() / DRIFT
@@ -111,18 +115,21 @@ impl Lease {
     }
 }
 
-/// A server keeps something until then by a request for `old`. Until when it keeps it at least if it may
-/// also have carried out a later request for `new`: its clock may stand still, but never goes back.
+/// A server keeps something until then by a request for `old`. Until when it keeps it at least if
+/// it may also have carried out a later request for `new`: its clock may stand still, but never
+/// goes back.
 pub(crate) fn by_either(until: Moment, old: Lease, new: Lease) -> Moment {
     let less = Duration::from_secs(covering(old.0).saturating_sub(covering(new.0)));
     Moment::from_boot(until.since_boot().saturating_sub(less + less / DRIFT as u32))
 }
 
-/// Until when a server certainly keeps what it said, in reply to a look, to keep for so many of its seconds.
+/// Until when a server certainly keeps what it said, in reply to a look, to keep for so many of its
+/// seconds.
 ///
-/// A reply that takes too long may come from a server that stood still, and its clock with it, since a time that is not known: then
-/// `None`, and it is to be asked again. `first`: when that look left. Since its reply the server ran, so its clock has stood still for no longer
-/// than from then on.
+/// A reply that takes too long may come from a server that stood still, and its clock with it,
+/// since a time that is not known: then `None`, and it is to be asked again. `first`: when that
+/// look left. Since its reply the server ran, so its clock has stood still for no longer than from
+/// then on.
 pub(crate) fn kept_until(
     left: Duration,
     sent: Moment,
@@ -144,9 +151,12 @@ mod tests {
 
     #[test]
     fn durations_outside_one_second_to_366_days_are_refused() {
-        for bad in
-            [Duration::ZERO, Duration::from_millis(999), MAX_LEASE + Duration::from_nanos(1), Duration::MAX]
-        {
+        for bad in [
+            Duration::ZERO,
+            Duration::from_millis(999),
+            MAX_LEASE + Duration::from_nanos(1),
+            Duration::MAX,
+        ] {
             assert!(Lease::new(bad).is_err(), "{bad:?}");
         }
         for good in [MIN_LEASE, Duration::from_secs(31 * 24 * 3600), MAX_LEASE] {

@@ -9,11 +9,12 @@
 //! | info | a server is out of reach, or back again; something is left for later |
 //! | debug | what goes on without trouble, or is mended at once |
 //!
-//! Whoever listens may call anything of memlock, and may take its time: so **nothing is logged while a mutex of ours is
-//! locked**, and nothing on the way of an acquisition or a release that finds no trouble.
+//! Whoever listens may call anything of memlock, and may take its time: so **nothing is logged
+//! while a mutex of ours is locked**, and nothing on the way of an acquisition or a release that
+//! finds no trouble.
 
-/// The name by which people know the part of the library that a message comes from, such as "memlock.keep"; `None` for
-/// messages of other libraries.
+/// The name by which people know the part of the library that a message comes from, such as
+/// "memlock.keep"; `None` for messages of other libraries.
 pub fn name(target: &str) -> Option<String> {
     let modules = target.strip_prefix(env!("CARGO_CRATE_NAME"))?;
     if modules.is_empty() {

@@ -1,4 +1,5 @@
-//! Who waits, as it can be seen from outside. It is for people and tools, and nothing is decided by it.
+//! Who waits, as it can be seen from outside. It is for people and tools, and nothing is decided by
+//! it.
 
 use std::net::SocketAddr;
 

@@ -8,21 +8,23 @@
 //! | a reservation for a waiter's id | nobody holds it; it is that waiter's turn, which may not have heard so | that waiter, by `Swap` for a record of its own; any other that has seen it for 0.3 s, by `Delete`; the server, after 1 to 3 seconds |
 //! | another token, or a plain client's value | another holds it | its owner; the server, when its TTL ends; an operator by [`Mutex::force_unlock`] |
 //!
-//! The item alone decides. The deadline is counted on our boot clock from before the request left, so we
-//! stop believing in a lock before the server gives it to somebody else.
+//! The item alone decides. The deadline is counted on our boot clock from before the request left,
+//! so we stop believing in a lock before the server gives it to somebody else.
 //!
-//! **Lost replies.** A request whose reply does not come may have been carried out. We then ask again on a
-//! fresh connection, with the same token, and read the item back in the same packet: the token says whether
-//! it is ours. Only if that fails too is the outcome unknown; the lock is then remembered and taken off as
-//! soon as the server answers again.
-//! Another one may take the lock between two commands of such a packet: what was gone when it was read, and is changed
-//! a moment later, is read again before it is called lost.
+//! **Lost replies.** A request whose reply does not come may have been carried out. We then ask
+//! again on a fresh connection, with the same token, and read the item back in the same packet: the
+//! token says whether it is ours. Only if that fails too is the outcome unknown; the lock is then
+//! remembered and taken off as soon as the server answers again. Another one may take the lock
+//! between two commands of such a packet: what was gone when it was read, and is changed a moment
+//! later, is read again before it is called lost.
 //!
-//! **Versions.** A version is good only for the life of the server that gave it; the store answers "changed"
-//! to one of another life. "Changed" is never taken for "lost": the item is read, and if it carries our token
-//! (somebody appended nothing to it, say) the step is taken again with the version it has now.
+//! **Versions.** A version is good only for the life of the server that gave it; the store answers
+//! "changed" to one of another life. "Changed" is never taken for "lost": the item is read, and if
+//! it carries our token (somebody appended nothing to it, say) the step is taken again with the
+//! version it has now.
 //!
-//! The idea of `add` as a lock is Brad Fitzpatrick's answer to Kyle Burton on the memcached list in 2004.
+//! The idea of `add` as a lock is Brad Fitzpatrick's answer to Kyle Burton on the memcached list in
+//! 2004.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -59,8 +61,8 @@ const KIND: &str = "lock";
 /// How often a step is taken anew because the lock's version was found to be another.
 const ROUNDS: usize = 10;
 
-/// A mutex by its name. It can be used from any number of threads at once; each call to `lock` competes
-/// with every other, in this process and elsewhere. It is not re-entrant.
+/// A mutex by its name. It can be used from any number of threads at once; each call to `lock`
+/// competes with every other, in this process and elsewhere. It is not re-entrant.
 #[derive(Clone, Debug)]
 pub struct Mutex {
     client: Client,
@@ -77,7 +79,8 @@ impl Mutex {
     /// Waits for as long as it takes.
     ///
     /// # Errors
-    /// See [`Mutex::lock_with`]; and [`ErrorKind::Interrupted`] when [`Client::cancel_waits`] ended the wait.
+    /// See [`Mutex::lock_with`]; and [`ErrorKind::Interrupted`] when [`Client::cancel_waits`] ended
+    /// the wait.
     pub fn lock(&self) -> Result<Lock> {
         let locked = self.lock_or_report(&Wait::FOREVER)?;
         locked.map_err(|report| Error::new(ErrorKind::Interrupted, report.to_string()))
@@ -102,11 +105,12 @@ impl Mutex {
     /// Waits as `wait` says. A free lock is taken in one round trip.
     ///
     /// # Errors
-    /// [`ErrorKind::Unreachable`] when the server cannot be reached at the first attempt, or while waiting
-    /// for longer than the URL's `outage` (5 seconds); nothing is held.
-    /// [`ErrorKind::Unknown`] when a request was sent and neither its reply nor the item could be read;
-    /// should it have been granted, it is taken off at the next contact or ends with its lease.
-    /// [`ErrorKind::Protocol`] when the server is too old, runs without cas, or answers nonsense.
+    /// [`ErrorKind::Unreachable`] when the server cannot be reached at the first attempt, or while
+    /// waiting for longer than the URL's `outage` (5 seconds); nothing is held.
+    /// [`ErrorKind::Unknown`] when a request was sent and neither its reply nor the item could be
+    /// read; should it have been granted, it is taken off at the next contact or ends with its
+    /// lease. [`ErrorKind::Protocol`] when the server is too old, runs without cas, or answers
+    /// nonsense.
     pub fn lock_with(&self, wait: &Wait<'_>) -> Result<Waited<Lock>> {
         self.acquire(wait, &Cell::default())
     }
@@ -151,12 +155,16 @@ impl Mutex {
             }
             None => SeenHolder::Plain,
         };
-        Report::new(Answer::Busy, format!("The {} is held by another holder{holder}.", self.subject()))
+        Report::new(
+            Answer::Busy,
+            format!("The {} is held by another holder{holder}.", self.subject()),
+        )
     }
 
     /// That nobody holds it, or not the holder that was named: [`Answer::NotHeld`] with a sentence.
     pub fn report_not_held(&self) -> Report {
-        let text = format!("The {} is not held, or not by the holder that was named.", self.subject());
+        let text =
+            format!("The {} is not held, or not by the holder that was named.", self.subject());
         Report::new(Answer::NotHeld, text)
     }
 
@@ -175,17 +183,21 @@ impl Mutex {
             let process = fork::generation();
             let mut attempt = Attempt::new(self, holder)?;
             let hall = self.client.mutex_waiters();
-            let place = wait::Place { client: &self.client, route: self.route, key: &self.key, hall };
+            let place =
+                wait::Place { client: &self.client, route: self.route, key: &self.key, hall };
             let waited = wait::wait_for(&mut attempt, wait, &place);
-            // It may have come from another thread, by another token. And what a parent may have left is its own business.
-            let by_this_token = matches!(&waited, Ok(Waited::Done(lock)) if lock.token() == attempt.token());
+            // It may have come from another thread, by another token. And what a parent may have
+            // left is its own business.
+            let by_this_token =
+                matches!(&waited, Ok(Waited::Done(lock)) if lock.token() == attempt.token());
             if let Some(until) = attempt.stray_until()
                 && !by_this_token
                 && fork::generation() == process
             {
                 self.client.remember_stray(self.route, &self.key, attempt.token(), until);
             }
-            // What was sent without a reply may still be granted: so it cannot be said that nothing was changed.
+            // What was sent without a reply may still be granted: so it cannot be said that nothing
+            // was changed.
             waited.map_err(|error| match error.kind() {
                 ErrorKind::Unreachable if attempt.may_have_left_something() => {
                     self.said("Locking", Error::unsettled(Some(error), "lock"))
@@ -203,9 +215,9 @@ impl Mutex {
         call(|| Ok(self.seen()?.map(|(owner, _)| owner)))
     }
 
-    /// Takes the lock away from the holder that [`Owner::token`] named: for operators who know that it is
-    /// dead. False when that acquisition does not hold it any more; a later holder is never touched. The
-    /// old holder finds its lock lost.
+    /// Takes the lock away from the holder that [`Owner::token`] named: for operators who know that
+    /// it is dead. False when that acquisition does not hold it any more; a later holder is never
+    /// touched. The old holder finds its lock lost.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
@@ -233,7 +245,8 @@ impl Mutex {
         })
     }
 
-    /// Who waits for it, the next one first; of a process whose threads wait, one. What is read is already past. One round trip.
+    /// Who waits for it, the next one first; of a process whose threads wait, one. What is read is
+    /// already past. One round trip.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
@@ -253,10 +266,14 @@ impl Mutex {
         let record = OwnerRecord::parse(&item.value);
         let token = match &record {
             Some(record) => record.token.to_string(),
-            // Plain clients often write the same value each time; the cas id tells their locks apart.
-            None => format!("plain:{}:{}", item.version.cas, &hex(&Sha256::digest(&item.value))[..32]),
+            // Plain clients often write the same value each time; the cas id tells their locks
+            // apart.
+            None => {
+                format!("plain:{}:{}", item.version.cas, &hex(&Sha256::digest(&item.value))[..32])
+            }
         };
-        let owner = Owner { record, value: item.value, remaining: item.remaining, newest_fence, token };
+        let owner =
+            Owner { record, value: item.value, remaining: item.remaining, newest_fence, token };
         Ok(Some((owner, item.version)))
     }
 }
@@ -271,8 +288,9 @@ pub struct Owner {
     pub value: Vec<u8>,
     /// How long the server keeps it yet, in its whole seconds; `None`: for ever.
     pub remaining: Option<Duration>,
-    /// No holder until now has a greater fence. Where the server's versions rise by themselves it is that of the last write to the item:
-    /// the holder's own, or that of a renewal or of a waiter's note.
+    /// No holder until now has a greater fence. Where the server's versions rise by themselves it
+    /// is that of the last write to the item: the holder's own, or that of a renewal or of a
+    /// waiter's note.
     pub newest_fence: u64,
     token: String,
 }

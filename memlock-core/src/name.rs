@@ -1,10 +1,11 @@
 //! Names that users choose, and the keys under which the server knows them.
 //!
-//! A name is any bytes without NUL, 1 byte to 64 KiB. A key is what memcached takes: at most 250 bytes from
-//! `!` to `~`. Bytes outside that range and `%` itself are percent-encoded, so plain names stay readable and
-//! `lock:xyz` is the very key that a PHP or Java program beside us would use. A key beyond 200 bytes becomes
-//! a SHA-256. What memlock adds of its own starts with `%` and a letter beyond `F`, which no name can
-//! produce, so that no name can reach into memlock's own items.
+//! A name is any bytes without NUL, 1 byte to 64 KiB. A key is what memcached takes: at most 250
+//! bytes from `!` to `~`. Bytes outside that range and `%` itself are percent-encoded, so plain
+//! names stay readable and `lock:xyz` is the very key that a PHP or Java program beside us would
+//! use. A key beyond 200 bytes becomes a SHA-256. What memlock adds of its own starts with `%` and
+//! a letter beyond `F`, which no name can produce, so that no name can reach into memlock's own
+//! items.
 
 use std::fmt;
 
@@ -15,19 +16,22 @@ use crate::error::{Error, Result};
 /// The longest name, in bytes.
 pub const MAX_NAME: usize = 64 * 1024;
 
-/// Beyond this many bytes a key is hashed; the rest up to memcached's 250 is room for memlock's suffixes.
+/// Beyond this many bytes a key is hashed; the rest up to memcached's 250 is room for memlock's
+/// suffixes.
 const MAX_PLAIN_KEY: usize = 200;
 
 /// The longest prefix that an URL may ask for, in bytes.
 const MAX_PREFIX: usize = 64;
 
-/// The longest key of another program's item: memcached takes 250 bytes, and the queue's key is longer by `%wait`.
+/// The longest key of another program's item: memcached takes 250 bytes, and the queue's key is
+/// longer by `%wait`.
 const LONGEST_PLAIN: usize = 245;
 
 /// Checks a name of a mutex or a session.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when it is empty, longer than 64 KiB or contains NUL.
+/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when it is empty, longer than 64 KiB or
+/// contains NUL.
 pub fn check_name(name: &[u8]) -> Result<()> {
     check_length("name", name)?;
     if name.contains(&0) {
@@ -127,8 +131,8 @@ impl Keyspace {
     /// A key space whose keys all begin with `prefix`.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config) when the prefix is longer than 64 bytes or has bytes
-    /// that memcached does not take, or a `%`.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) when the prefix is longer than 64 bytes or
+    /// has bytes that memcached does not take, or a `%`.
     pub fn new(prefix: &str) -> Result<Keyspace> {
         if prefix.len() > MAX_PREFIX || !prefix.bytes().all(is_plain) {
             return Err(Error::config(format!(
@@ -151,8 +155,8 @@ impl Keyspace {
     /// The key of an item that other programs know by this name, which is taken as it is.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for one that memcached does not take, or that is too long to have a queue
-    /// beside it.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for one that memcached does not take, or
+    /// that is too long to have a queue beside it.
     pub fn plain(&self, name: &[u8]) -> Result<Key> {
         let key = std::str::from_utf8(name).ok().map(|name| format!("{}{name}", self.prefix));
         let fits = |key: &String| {
@@ -172,21 +176,22 @@ impl Keyspace {
         self.key(Family::List.stem(), name)
     }
 
-    /// The key of one item of a session's generation. `kind` is a letter that no percent-code contains.
+    /// The key of one item of a session's generation. `kind` is a letter that no percent-code
+    /// contains.
     pub(crate) fn list_item(&self, kind: char, generation: &str, rest: &[u8]) -> Key {
         self.key(&format!("list:%{kind}{generation}:"), rest)
     }
 
-    /// What a key is the item of, as far as it can be told: what [`Keyspace::lock`], [`Keyspace::semaphore`] and
-    /// [`Keyspace::session`] make, undone. `None` for all other items.
+    /// What a key is the item of, as far as it can be told: what [`Keyspace::lock`],
+    /// [`Keyspace::semaphore`] and [`Keyspace::session`] make, undone. `None` for all other items.
     pub fn read(&self, key: &str) -> Option<Named> {
         let rest = key.strip_prefix(&*self.prefix)?;
         let (family, rest) = Family::ALL
             .into_iter()
             .find_map(|family| rest.strip_prefix(family.stem()).map(|rest| (family, rest)))?;
         if let Some(digest) = rest.strip_prefix(HASHED) {
-            let is_digest =
-                digest.len() == 64 && digest.bytes().all(|byte| b"0123456789abcdef".contains(&byte));
+            let is_digest = digest.len() == 64
+                && digest.bytes().all(|byte| b"0123456789abcdef".contains(&byte));
             return is_digest.then_some(Named { family, name: None });
         }
         let name = percent_decode(rest)?;
@@ -225,7 +230,9 @@ fn is_plain(byte: u8) -> bool {
 /// Appends `bytes` to `text` with everything but visible ASCII, and `%`, written as `%XX`.
 pub(crate) fn percent_encode(bytes: &[u8], text: &mut String) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    if let (true, Ok(plain)) = (bytes.iter().all(|&byte| is_plain(byte)), std::str::from_utf8(bytes)) {
+    if let (true, Ok(plain)) =
+        (bytes.iter().all(|&byte| is_plain(byte)), std::str::from_utf8(bytes))
+    {
         text.push_str(plain);
         return;
     }
@@ -258,8 +265,8 @@ pub(crate) fn percent_decode(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Appends a number in decimal. The general formatting of the standard library costs several times as much,
-/// and this stands on the way of every lock.
+/// Appends a number in decimal. The general formatting of the standard library costs several times
+/// as much, and this stands on the way of every lock.
 pub(crate) fn push_number(mut number: u64, text: &mut Vec<u8>) {
     let mut digits = [0_u8; 20];
     let mut start = digits.len();

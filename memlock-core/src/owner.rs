@@ -5,9 +5,10 @@
 //!           token                 host  pid  since (Unix seconds, the holder's own clock)
 //! ```
 //!
-//! The token alone decides who the owner is. Host, pid and time are for people. Behind them may stand the word
-//! `rings`, which a waiter appends, or the holder wrote itself: the holder looks at the queue when it lets go. The word
-//! `for=<wait-id>` makes it a reservation: nobody holds the lock, and it is that waiter's turn.
+//! The token alone decides who the owner is. Host, pid and time are for people. Behind them may
+//! stand the word `rings`, which a waiter appends, or the holder wrote itself: the holder looks at
+//! the queue when it lets go. The word `for=<wait-id>` makes it a reservation: nobody holds the
+//! lock, and it is that waiter's turn.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,8 +21,8 @@ use crate::wait::entries::WaitId;
 
 const FORMAT: &str = "memlock/1";
 const RESERVED_FOR: &str = "for=";
-/// What a waiter appends to the record of a holder that does not know of the queue. As the item's version changes with
-/// it, the holder notices when it lets go.
+/// What a waiter appends to the record of a holder that does not know of the queue. As the item's
+/// version changes with it, the holder notices when it lets go.
 pub(crate) const RINGS: &[u8] = b" rings";
 
 /// 128 bits that name one acquisition, or one session, and nothing else.
@@ -60,12 +61,13 @@ impl fmt::Debug for Token {
 impl FromStr for Token {
     type Err = Error;
     fn from_str(text: &str) -> Result<Token> {
-        let digits = text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let digits =
+            text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         match u128::from_str_radix(text, 16) {
             Ok(bits) if digits => Ok(Token(bits)),
-            _ => {
-                Err(Error::invalid(format!("{text:?} is not a token: a token is 32 lower-case hex digits.")))
-            }
+            _ => Err(Error::invalid(format!(
+                "{text:?} is not a token: a token is 32 lower-case hex digits."
+            ))),
         }
     }
 }
@@ -89,7 +91,8 @@ pub struct OwnerRecord {
 }
 
 impl OwnerRecord {
-    /// Reads a lock's value; `None` when it is not one of ours, such as the `1` of a plain memcached client.
+    /// Reads a lock's value; `None` when it is not one of ours, such as the `1` of a plain
+    /// memcached client.
     pub fn parse(value: &[u8]) -> Option<OwnerRecord> {
         let mut fields = std::str::from_utf8(value).ok()?.split(' ');
         if fields.next()? != FORMAT {
@@ -103,7 +106,8 @@ impl OwnerRecord {
         let (mut rings, mut reserved_for) = (false, None);
         for word in fields {
             rings |= word == "rings";
-            let waiter = word.strip_prefix(RESERVED_FOR).and_then(|id| WaitId::parse(id.as_bytes()));
+            let waiter =
+                word.strip_prefix(RESERVED_FOR).and_then(|id| WaitId::parse(id.as_bytes()));
             reserved_for = reserved_for.or(waiter);
         }
         Some(OwnerRecord { token, host, pid, since, rings, reserved_for })
@@ -129,9 +133,9 @@ pub(crate) fn is_ours(value: &[u8], token: Token) -> bool {
 
 /// This process as the owner of things: its host and pid, and tokens that nobody else has.
 ///
-/// Tokens are drawn without a system call: 128 random bits once per process, of which the lower half is
-/// walked through a permutation of all 64-bit numbers. Two tokens of one process never agree; those of two
-/// processes agree with a chance of 2^-64 per pair of processes.
+/// Tokens are drawn without a system call: 128 random bits once per process, of which the lower
+/// half is walked through a permutation of all 64-bit numbers. Two tokens of one process never
+/// agree; those of two processes agree with a chance of 2^-64 per pair of processes.
 pub(crate) struct Identity {
     /// ` <host> <pid> `, as it stands in the middle of every record.
     place: String,
@@ -209,7 +213,8 @@ fn host_name() -> String {
         return "miri".to_owned();
     }
     let mut buffer = [0_u8; 256];
-    // SAFETY: the buffer is writable and its length is given, less one so that a NUL remains at its end.
+    // SAFETY: the buffer is writable and its length is given, less one so that a NUL remains at its
+    // end.
     let failed = unsafe { libc::gethostname(buffer.as_mut_ptr().cast(), buffer.len() - 1) };
     let name = buffer.split(|&byte| byte == 0).next().unwrap_or_default();
     if failed != 0 || name.is_empty() {
@@ -247,7 +252,10 @@ mod tests {
         let token = identity.token();
         let value = identity.record(token, &SystemClock);
         let record = OwnerRecord::parse(&value).unwrap();
-        assert_eq!((record.token, record.pid, record.host.clone()), (token, std::process::id(), host_name()));
+        assert_eq!(
+            (record.token, record.pid, record.host.clone()),
+            (token, std::process::id(), host_name())
+        );
         assert_eq!(record.to_string().into_bytes(), value);
     }
 

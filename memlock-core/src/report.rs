@@ -153,7 +153,11 @@ pub(crate) struct LeaseState {
 }
 
 /// How a release, an extension or a check ended.
-pub(crate) fn ended(answer: Answer, what: impl fmt::Display, state: impl FnOnce() -> LeaseState) -> Report {
+pub(crate) fn ended(
+    answer: Answer,
+    what: impl fmt::Display,
+    state: impl FnOnce() -> LeaseState,
+) -> Report {
     if answer == Answer::Ok {
         return answer.into();
     }
@@ -167,7 +171,10 @@ pub(crate) fn ended(answer: Answer, what: impl fmt::Display, state: impl FnOnce(
             )
         }
         Answer::Lost => {
-            let why = match (state.loss, state.deadline.map(|deadline| (deadline <= state.now, deadline))) {
+            let why = match (
+                state.loss,
+                state.deadline.map(|deadline| (deadline <= state.now, deadline)),
+            ) {
                 (Some(Loss::MaxHold), _) => "it was held for as long as max_hold allows".to_owned(),
                 (Some(Loss::Expired), _) => {
                     format!("it could not be renewed before its lease of {lease} was over")
@@ -209,9 +216,13 @@ mod tests {
 
     #[test]
     fn a_duration_is_told_as_people_do() {
-        for (millis, text) in
-            [(0, "0 ms"), (500, "500 ms"), (2_100, "2.1 s"), (30_000, "30 s"), (3_600_900, "3600 s")]
-        {
+        for (millis, text) in [
+            (0, "0 ms"),
+            (500, "500 ms"),
+            (2_100, "2.1 s"),
+            (30_000, "30 s"),
+            (3_600_900, "3600 s"),
+        ] {
             assert_eq!(brief(Duration::from_millis(millis)), text);
         }
     }

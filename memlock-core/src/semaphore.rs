@@ -1,4 +1,5 @@
-//! The semaphore: one item on the server, `semaphore:<name>`, that says how many permits there are and who holds them.
+//! The semaphore: one item on the server, `semaphore:<name>`, that says how many permits there are
+//! and who holds them.
 //!
 //! | a permit | what is true | who may move it on, and how |
 //! | --- | --- | --- |
@@ -8,27 +9,32 @@
 //! | in a line whose end the server's clock has passed | it is available | anybody: whoever takes permits drops such lines |
 //! | there is no item | all are available, if we know how many there are | anybody who does, by adding the item |
 //!
-//! **The record is only ever replaced by compare-and-swap**, so that all or none of several permits are taken, and no two clients
-//! take the same one: the other's version is no longer the one it read. A semaphore that is used by one process at a time costs it one round trip
-//! to acquire and one to release, because the reply to each write comes with what it became; where others have written meanwhile, two each.
-//! None of that depends on how many permits there are.
+//! **The record is only ever replaced by compare-and-swap**, so that all or none of several permits
+//! are taken, and no two clients take the same one: the other's version is no longer the one it
+//! read. A semaphore that is used by one process at a time costs it one round trip to acquire and
+//! one to release, because the reply to each write comes with what it became; where others have
+//! written meanwhile, two each. None of that depends on how many permits there are.
 //!
-//! **Ends are in the server's seconds**, which every read of the item tells (see `record`). Nobody's clock is compared with
-//! another's: a holder counts its lease on its own boot clock from before it asked for the server's time, and stops believing before
-//! the server's clock shows the end.
+//! **Ends are in the server's seconds**, which every read of the item tells (see `record`).
+//! Nobody's clock is compared with another's: a holder counts its lease on its own boot clock from
+//! before it asked for the server's time, and stops believing before the server's clock shows the
+//! end.
 //!
-//! **Lost replies.** The record is read back: it has a line with our token, or it has another version, so that what we sent can never
-//! be carried out any more, or we write the same over the same version again, of which only one can succeed. If nothing can be read either, the outcome is
+//! **Lost replies.** The record is read back: it has a line with our token, or it has another
+//! version, so that what we sent can never be carried out any more, or we write the same over the
+//! same version again, of which only one can succeed. If nothing can be read either, the outcome is
 //! unknown, and the permits are taken back at the next contact.
 //!
 //! **Why not an item for each permit?** See DESIGN.md: it was measured.
 //!
-//! **Who comes next.** The queue beside the item is the mutex's, see [`wait`]. Whoever gives permits back rings as many of the first as
-//! have room. The first one that wants more than there are is waited for, and nobody behind it is rung; and so that newcomers do
-//! not take what it waits for, it writes into the record that it gathers: for five of the server's seconds, and again with each of its looks.
+//! **Who comes next.** The queue beside the item is the mutex's, see [`wait`]. Whoever gives
+//! permits back rings as many of the first as have room. The first one that wants more than there
+//! are is waited for, and nobody behind it is rung; and so that newcomers do not take what it waits
+//! for, it writes into the record that it gathers: for five of the server's seconds, and again with
+//! each of its looks.
 //!
-//! Shared semaphores on memcached by compare-and-swap have been described many times; that a holder's permits come back when it
-//! dies, and that nobody spins, has not.
+//! Shared semaphores on memcached by compare-and-swap have been described many times; that a
+//! holder's permits come back when it dies, and that nobody spins, has not.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -77,7 +83,8 @@ use seen::{Refusal, Seen};
 pub(crate) use permit::{ring_next, take_off};
 pub(crate) use renew::{Renewals, Renewed};
 
-/// An answer that took longer is asked for once more: nobody knows when in that time the server's clock was read.
+/// An answer that took longer is asked for once more: nobody knows when in that time the server's
+/// clock was read.
 const SLOW_LOOK: Duration = Duration::from_secs(1);
 
 /// How long a semaphore that nobody uses is kept, unless [`Semaphore::set_up`] says otherwise.
@@ -127,12 +134,18 @@ struct Wrote {
     room: u32,
     /// The replies to what was run behind it.
     replies: Vec<Reply>,
-    /// What it is now, if that was asked for: where nobody else seems to be using it, the next step can build upon that.
+    /// What it is now, if that was asked for: where nobody else seems to be using it, the next step
+    /// can build upon that.
     after: Option<Seen>,
 }
 
 impl Semaphore {
-    pub(crate) fn new(client: Client, key: Key, permits: Option<u32>, lease: Lease) -> Result<Semaphore> {
+    pub(crate) fn new(
+        client: Client,
+        key: Key,
+        permits: Option<u32>,
+        lease: Lease,
+    ) -> Result<Semaphore> {
         if permits == Some(0) {
             return Err(Error::invalid("A semaphore has at least one permit."));
         }
@@ -158,13 +171,15 @@ impl Semaphore {
     /// Waits for one permit, for as long as it takes.
     ///
     /// # Errors
-    /// See [`Semaphore::acquire_with`]; and [`ErrorKind::Interrupted`] when [`Client::cancel_waits`] ended the wait.
+    /// See [`Semaphore::acquire_with`]; and [`ErrorKind::Interrupted`] when
+    /// [`Client::cancel_waits`] ended the wait.
     pub fn acquire(&self) -> Result<Permit> {
         let acquired = self.acquire_or_report(Request::default(), &Wait::FOREVER)?;
         acquired.map_err(|report| Error::new(ErrorKind::Interrupted, report.to_string()))
     }
 
-    /// Tries once to take one permit; `None` when none is available, or all that are are being gathered by a waiter for several.
+    /// Tries once to take one permit; `None` when none is available, or all that are are being
+    /// gathered by a waiter for several.
     ///
     /// # Errors
     /// See [`Semaphore::acquire_with`].
@@ -180,12 +195,13 @@ impl Semaphore {
         Ok(self.acquire_with(Request::default(), &Wait::at_most(limit))?.done())
     }
 
-    /// Waits as `wait` says for what `request` says: several permits are taken together or not at all, and waiters of
-    /// higher priority come first. Where they are available this takes one or two round trips.
+    /// Waits as `wait` says for what `request` says: several permits are taken together or not at
+    /// all, and waiters of higher priority come first. Where they are available this takes one or
+    /// two round trips.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] when no permits are asked for, or more than there are; and when there is a semaphore by this name
-    /// with another number of permits than this one was opened with.
+    /// [`ErrorKind::Invalid`] when no permits are asked for, or more than there are; and when there
+    /// is a semaphore by this name with another number of permits than this one was opened with.
     /// [`ErrorKind::NotFound`] when it was opened without a number, and nobody has set it up.
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] and [`ErrorKind::Protocol`] as for
     /// [`Mutex::lock_with`](crate::Mutex::lock_with).
@@ -207,13 +223,23 @@ impl Semaphore {
         match self.wait_for(request, wait, &seen) {
             Ok(Waited::Done(permit)) => Ok(Ok(permit)),
             Ok(Waited::Busy) => Ok(Err(self.refused(Answer::Busy, request, wait, seen.take()))),
-            Ok(Waited::TimedOut) => Ok(Err(self.refused(Answer::TimedOut, request, wait, seen.take()))),
-            Ok(Waited::Interrupted) => Ok(Err(self.refused(Answer::Interrupted, request, wait, seen.take()))),
+            Ok(Waited::TimedOut) => {
+                Ok(Err(self.refused(Answer::TimedOut, request, wait, seen.take())))
+            }
+            Ok(Waited::Interrupted) => {
+                Ok(Err(self.refused(Answer::Interrupted, request, wait, seen.take())))
+            }
             Err(error) => Err(error),
         }
     }
 
-    fn refused(&self, answer: Answer, request: Request, wait: &Wait<'_>, seen: Option<Refusal>) -> Report {
+    fn refused(
+        &self,
+        answer: Answer,
+        request: Request,
+        wait: &Wait<'_>,
+        seen: Option<Refusal>,
+    ) -> Report {
         let (subject, wanted) = (self.subject(), Wanted(request.permits));
         let unknown = SeenHolder::Unknown;
         let holder = seen.as_ref().map_or(&unknown, |seen| &seen.holder);
@@ -225,7 +251,9 @@ impl Semaphore {
                 )
             }
             Some(_) => {
-                format!("The permits of the {subject} that are available are reserved for another waiter")
+                format!(
+                    "The permits of the {subject} that are available are reserved for another waiter"
+                )
             }
             None => format!("The {subject} has not {wanted} available"),
         };
@@ -279,7 +307,8 @@ impl Semaphore {
             let patience = Patience::of(wait, self.client.clock());
             let mut attempt = Attempt::new(self, request, patience, seen)?;
             let hall = self.client.semaphore_waiters();
-            let place = wait::Place { client: &self.client, route: self.route, key: &self.key, hall };
+            let place =
+                wait::Place { client: &self.client, route: self.route, key: &self.key, hall };
             let waited = wait::wait_for(&mut attempt, wait, &place);
             if let Some(until) = attempt.stray_until()
                 && !matches!(waited, Ok(Waited::Done(_)))
@@ -302,8 +331,11 @@ impl Semaphore {
         loop {
             let sent = self.client.clock().now();
             match self.client.one(self.route, Op::Get { key: &self.key }) {
-                // A connection may have been made first. An answer that leaves open when the server's clock was read makes leases longer.
-                Ok(_) if slow + 1 < crate::client::ATTEMPTS && self.is_long_since(sent) => slow += 1,
+                // A connection may have been made first. An answer that leaves open when the
+                // server's clock was read makes leases longer.
+                Ok(_) if slow + 1 < crate::client::ATTEMPTS && self.is_long_since(sent) => {
+                    slow += 1
+                }
                 Ok(reply) => return self.note(&reply, sent),
                 Err(failure) => {
                     failures += 1;
@@ -315,7 +347,8 @@ impl Semaphore {
         }
     }
 
-    /// Reads it for a holder who is to know for how long the server certainly keeps what it holds: see [`lease::kept_until`](crate::lease::kept_until).
+    /// Reads it for a holder who is to know for how long the server certainly keeps what it holds:
+    /// see [`lease::kept_until`](crate::lease::kept_until).
     fn look_closely(&self) -> Result<Option<Seen>> {
         let seen = self.look()?;
         let Some(first) = seen.as_ref().filter(|seen| seen.is_slow()).map(|seen| seen.sent) else {
@@ -331,7 +364,9 @@ impl Semaphore {
     /// What a reply says that was asked for at `sent`.
     fn note(&self, reply: &Reply, sent: Moment) -> Result<Option<Seen>> {
         match reply {
-            Reply::Value(item) => Seen::read(&self.key, item, sent, self.client.clock().now()).map(Some),
+            Reply::Value(item) => {
+                Seen::read(&self.key, item, sent, self.client.clock().now()).map(Some)
+            }
             _ => Ok(None),
         }
     }
@@ -356,10 +391,10 @@ impl Semaphore {
         let key = &self.key;
         let ttl = Ttl::Until(record.expires);
         let sent = self.client.clock().now();
-        match self
-            .client
-            .run(self.route, &[Op::Put { key, version: None, flags: 0, value: &value, ttl }, Op::Get { key }])
-        {
+        match self.client.run(
+            self.route,
+            &[Op::Put { key, version: None, flags: 0, value: &value, ttl }, Op::Get { key }],
+        ) {
             Ok(_) if self.is_long_since(sent) => Ok(None),
             Ok(replies) => replies.get(1).map_or(Ok(None), |reply| self.note(reply, sent)),
             Err(failure) if failure.sent && failure.error.is_outage() => Ok(None),
@@ -386,17 +421,24 @@ impl Semaphore {
     /// Writes it over the version that was seen, and runs `more` behind it in the same packet.
     /// `lonely`: nobody but this process had written it before it was seen, so that it pays to read
     /// what it becomes, and to build upon that.
-    fn put(&self, mut seen: Seen, more: &[Op<'_>], lonely: bool) -> std::result::Result<Wrote, Failure> {
+    fn put(
+        &self,
+        mut seen: Seen,
+        more: &[Op<'_>],
+        lonely: bool,
+    ) -> std::result::Result<Wrote, Failure> {
         // Of what is remembered, the time has gone on.
         let passed = self.client.clock().now().since(seen.sent).as_secs();
         seen.record.touch(seen.now.saturating_add(passed));
         let value = seen.record.encode();
         let relative = flaw::has(Flaw::RelativeExpiry);
-        let ttl = if relative { Ttl::For(seen.record.life) } else { Ttl::Until(seen.record.expires) };
+        let ttl =
+            if relative { Ttl::For(seen.record.life) } else { Ttl::Until(seen.record.expires) };
         let key = &self.key;
         let put = Op::Put { key, version: Some(seen.version), flags: 0, value: &value, ttl };
         let look = lonely.then_some(Op::Get { key });
-        let ops: Vec<Op<'_>> = std::iter::once(put).chain(more.iter().copied()).chain(look).collect();
+        let ops: Vec<Op<'_>> =
+            std::iter::once(put).chain(more.iter().copied()).chain(look).collect();
         let sent = self.client.clock().now();
         let mut replies = self.client.run(self.route, &ops)?.into_iter();
         let done = replies.next() == Some(Reply::Written);
@@ -410,7 +452,12 @@ impl Semaphore {
             Some(reply) => self.note(&reply, sent).unwrap_or_default(),
             None => None,
         };
-        Ok(Wrote { done, room, replies: replies.collect(), after: after.filter(|after| !after.is_slow()) })
+        Ok(Wrote {
+            done,
+            room,
+            replies: replies.collect(),
+            after: after.filter(|after| !after.is_slow()),
+        })
     }
 
     /// Whether the number of permits is the one that we know of.
@@ -433,7 +480,8 @@ impl Semaphore {
     }
 
     fn combiner(&self) -> &Combiner {
-        match self.combiner.get_or_try_init(|| Ok::<_, Infallible>(self.client.combiner(&self.key))) {
+        match self.combiner.get_or_try_init(|| Ok::<_, Infallible>(self.client.combiner(&self.key)))
+        {
             Ok(combiner) => combiner,
             Err(never) => match never {},
         }

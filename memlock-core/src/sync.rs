@@ -1,8 +1,8 @@
-//! Where shared state takes its locks and atomics from: the standard library, or, in the model tests, shuttle, which
-//! decides itself which thread runs next.
+//! Where shared state takes its locks and atomics from: the standard library, or, in the model
+//! tests, shuttle, which decides itself which thread runs next.
 //!
-//! `make sanitize` runs the model tests: unit tests that are compiled with `--cfg shuttle`. Everything else, the other unit
-//! tests included, never sees shuttle.
+//! `make sanitize` runs the model tests: unit tests that are compiled with `--cfg shuttle`.
+//! Everything else, the other unit tests included, never sees shuttle.
 
 #[cfg(not(all(test, shuttle)))]
 pub(crate) use std::sync::{

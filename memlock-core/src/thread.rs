@@ -1,14 +1,25 @@
-//! Threads of our own, and what they sleep on: the only place where memlock takes them from, so that a simulation can give its
-//! own.
-#![cfg_attr(not(memlock_sim), allow(unreachable_pub, reason = "only the simulation sees it from outside"))]
+//! Threads of our own, and what they sleep on: the only place where memlock takes them from, so
+//! that a simulation can give its own.
+#![cfg_attr(
+    not(memlock_sim),
+    allow(unreachable_pub, reason = "only the simulation sees it from outside")
+)]
 
 use std::cell::Cell;
 use std::sync::{Condvar, MutexGuard};
 use std::time::Duration;
 
-/// The signals of what a thread does wrong itself. Where they are blocked they end the program, and its crash handler never runs.
-const OF_CRASHES: [libc::c_int; 7] =
-    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
+/// The signals of what a thread does wrong itself. Where they are blocked they end the program, and
+/// its crash handler never runs.
+const OF_CRASHES: [libc::c_int; 7] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGSYS,
+    libc::SIGABRT,
+];
 
 unsafe extern "C" {
     fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
@@ -25,7 +36,8 @@ pub(crate) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> std::io
         threads.start(Box::new(body));
         return Ok(());
     }
-    // SAFETY: the sets are plain memory, filled before they are read; the mask is put back below, whatever happens.
+    // SAFETY: the sets are plain memory, filled before they are read; the mask is put back below,
+    // whatever happens.
     let before = unsafe {
         let (mut blocked, mut before) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&raw mut blocked);
@@ -48,9 +60,9 @@ pub(crate) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> std::io
     started.map(|_| ())
 }
 
-/// Ends a child whose only thread is one of ours, with status 0, as the end of its last thread does.
-/// The thread does not end by itself, because the standard library locks a mutex then, which another
-/// thread of the parent may have held at the fork.
+/// Ends a child whose only thread is one of ours, with status 0, as the end of its last thread
+/// does. The thread does not end by itself, because the standard library locks a mutex then, which
+/// another thread of the parent may have held at the fork.
 pub(crate) fn end_child() -> ! {
     // SAFETY: no other thread runs in this process.
     unsafe { libc::exit(0) }
@@ -149,8 +161,10 @@ mod tests {
     #[cfg_attr(miri, ignore = "Miri has no signals")]
     fn a_thread_of_ours_takes_no_signal_but_that_of_its_own_crash() {
         let (say, said) = channel();
-        start("memlock-test", move || say.send((1..32).filter(|&signal| blocks(signal)).collect()).unwrap())
-            .unwrap();
+        start("memlock-test", move || {
+            say.send((1..32).filter(|&signal| blocks(signal)).collect()).unwrap()
+        })
+        .unwrap();
         let blocked: Vec<_> = said.recv().unwrap();
         let never = [libc::SIGKILL, libc::SIGSTOP];
         for signal in 1..32 {

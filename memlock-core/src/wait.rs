@@ -1,7 +1,7 @@
 //! Waiting: in a queue, rung by a bell, and asking the server only where that fails.
 //!
-//! What is waited for is an item that its holder lets go of. Beside it is the queue, which is advice: the item alone decides. A
-//! waiter is in one of these states:
+//! What is waited for is an item that its holder lets go of. Beside it is the queue, which is
+//! advice: the item alone decides. A waiter is in one of these states:
 //!
 //! | a waiter | what is true | who may move it on |
 //! | --- | --- | --- |
@@ -10,8 +10,8 @@
 //! | rung | its line is off, or about to be; it owes the next one a ring until it has tried | itself: it takes what it waits for, or joins again in front |
 //! | out | it got it, or gave up; no line of it is left, or it is remembered as left behind | itself, by taking its line off; whoever rings it in vain, by ringing the next |
 //!
-//! What can go wrong between them, and what then holds. Each row has its test in `tests/waiting`, and the simulation
-//! walks through all of them:
+//! What can go wrong between them, and what then holds. Each row has its test in `tests/waiting`,
+//! and the simulation walks through all of them:
 //!
 //! | race | why it does no harm | test |
 //! | --- | --- | --- |
@@ -75,17 +75,17 @@ impl<'a> Wait<'a> {
         self.limit == Some(Duration::ZERO)
     }
 
-    /// Ends the wait when `interrupted` answers true. It is asked about every 50 ms, and at once when a
-    /// signal handler ran in the waiting thread. Where it can be, [`Wait::unless_cancelled`] is better: it wakes the
-    /// waiter, and lets it sleep until then.
+    /// Ends the wait when `interrupted` answers true. It is asked about every 50 ms, and at once
+    /// when a signal handler ran in the waiting thread. Where it can be, [`Wait::unless_cancelled`]
+    /// is better: it wakes the waiter, and lets it sleep until then.
     #[must_use]
     pub fn unless(mut self, interrupted: &'a dyn Fn() -> bool) -> Wait<'a> {
         self.interrupted = Some(interrupted);
         self
     }
 
-    /// Ends the wait when the handle is cancelled, before it begins if that was done already. The handle must be one
-    /// of the client that waits.
+    /// Ends the wait when the handle is cancelled, before it begins if that was done already. The
+    /// handle must be one of the client that waits.
     #[must_use]
     pub fn unless_cancelled(mut self, cancel: &'a Cancel) -> Wait<'a> {
         self.cancel = Some(cancel);
@@ -156,8 +156,8 @@ impl<T> Waited<T> {
     }
 }
 
-/// Ends single waits, from any thread: those that were begun with [`Wait::unless_cancelled`] of this handle, and all
-/// that will be. Made by [`Client::cancel_handle`].
+/// Ends single waits, from any thread: those that were begun with [`Wait::unless_cancelled`] of
+/// this handle, and all that will be. Made by [`Client::cancel_handle`].
 pub struct Cancel {
     client: Client,
     cancelled: AtomicBool,

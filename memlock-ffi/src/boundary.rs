@@ -24,7 +24,8 @@ pub const MEMLOCK_DUPLICATE: c_int = 3;
 pub const MEMLOCK_EXISTS: c_int = 4;
 /// This process holds no such lock or permit.
 pub const MEMLOCK_NOT_HELD: c_int = 5;
-/// It was ours, and was no longer when we got there: the lease ran out, or the server lost the item.
+/// It was ours, and was no longer when we got there: the lease ran out, or the server lost the
+/// item.
 pub const MEMLOCK_LOST: c_int = 6;
 /// No such session or semaphore: never set up, expired or torn down.
 pub const MEMLOCK_NOT_FOUND: c_int = 7;
@@ -50,15 +51,16 @@ const SENTENCE_SIZE: usize = 1024;
 
 thread_local! {
     /// A fixed place, so that the pointer that C has stays good: `printf("%d %s", mutex_lock(…),
-    /// memlock_last_error())` may ask for the sentence first. Without a destructor, so that it is there in a
-    /// thread's last moments too.
+    /// memlock_last_error())` may ask for the sentence first. Without a destructor, so that it is
+    /// there in a thread's last moments too.
     static LAST_ERROR: Cell<[u8; SENTENCE_SIZE]> = const { Cell::new([0; SENTENCE_SIZE]) };
 }
 
-const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
-    Ok(version) => version,
-    Err(_) => c"",
-};
+const VERSION: &CStr =
+    match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+        Ok(version) => version,
+        Err(_) => c"",
+    };
 
 /// One or more sentences about what the last call of this thread answered: which lock, which
 /// server, what happened and, where that was read, who holds it. Empty after MEMLOCK_OK.
@@ -252,7 +254,9 @@ pub(crate) fn limit<'a>(wait_ms: i64) -> Result<Wait<'a>> {
     match u64::try_from(wait_ms) {
         Ok(limit) => Ok(Wait::at_most(Duration::from_millis(limit))),
         Err(_) if wait_ms == -1 => Ok(Wait::FOREVER),
-        Err(_) => Err(invalid(format!("wait_ms is {wait_ms}: give 0, -1 or a time in milliseconds."))),
+        Err(_) => {
+            Err(invalid(format!("wait_ms is {wait_ms}: give 0, -1 or a time in milliseconds.")))
+        }
     }
 }
 

@@ -7,7 +7,8 @@ use memlock_core::{Answer, Client, bare};
 
 use crate::boundary::{enter, give, lent, put, quietly, take_back, url};
 
-/// The way to one set of locks. It may be used from any number of threads at once, and in forked children.
+/// The way to one set of locks. It may be used from any number of threads at once, and in forked
+/// children.
 pub struct memlock_client {
     pub(crate) core: Client,
     /// Tells it from every other client of this process, closed ones too.
@@ -21,9 +22,9 @@ impl memlock_client {
     }
 }
 
-/// Chooses the default client of the bare functions, once, before the first of them is called. Nothing is
-/// dialled. Answers MEMLOCK_OK, MEMLOCK_INVALID, or MEMLOCK_CONFIG for a bad URL or when there is a default
-/// client already.
+/// Chooses the default client of the bare functions, once, before the first of them is called.
+/// Nothing is dialled. Answers MEMLOCK_OK, MEMLOCK_INVALID, or MEMLOCK_CONFIG for a bad URL or when
+/// there is a default client already.
 ///
 /// # Safety
 /// `url` is NULL or a NUL-terminated string.
@@ -35,17 +36,18 @@ pub unsafe extern "C-unwind" fn memlock_init(url: *const c_char) -> c_int {
 
 /// Opens a client:
 /// memcached://host[:port][,host2...]?prefix=&connect_timeout=&io_timeout=&pool=&outage=&bell=, or
-/// memory://name for locks within this process. Nothing is dialled until the first call that needs a server.
+/// memory://name for locks within this process. Nothing is dialled until the first call that needs
+/// a server.
 ///
-/// `bell` is the address at which whoever unlocks, on another host too, wakes the next waiter of this process
-/// with one UDP datagram: bell=address, bell=address:port or bell=address:first-last, with [...] around an
-/// IPv6 address. Give as many ports as there are locks for which this process waits at one time. Without
-/// `bell` it is our end of the connection to the server, and any free port. With bell=off nobody can wake us:
-/// then waiters ask the server: the next one 10 to 250 milliseconds after its last question, others up to every
-/// 0.7 seconds.
+/// `bell` is the address at which whoever unlocks, on another host too, wakes the next waiter of
+/// this process with one UDP datagram: bell=address, bell=address:port or bell=address:first-last,
+/// with [...] around an IPv6 address. Give as many ports as there are locks for which this process
+/// waits at one time. Without `bell` it is our end of the connection to the server, and any free
+/// port. With bell=off nobody can wake us: then waiters ask the server: the next one 10 to 250
+/// milliseconds after its last question, others up to every 0.7 seconds.
 ///
-/// Answers MEMLOCK_OK, MEMLOCK_INVALID, or MEMLOCK_CONFIG with the known schemes or parameters in the last
-/// error. On failure *client is NULL.
+/// Answers MEMLOCK_OK, MEMLOCK_INVALID, or MEMLOCK_CONFIG with the known schemes or parameters in
+/// the last error. On failure *client is NULL.
 ///
 /// # Safety
 /// `url` is NULL or a NUL-terminated string; `client` is NULL or writable.
@@ -65,7 +67,8 @@ pub unsafe extern "C-unwind" fn memlock_client_open(
     })
 }
 
-/// Closes a client. Locks, semaphores, permits and lists made from it go on working. NULL is allowed.
+/// Closes a client. Locks, semaphores, permits and lists made from it go on working. NULL is
+/// allowed.
 ///
 /// # Safety
 /// `client` is NULL or came from memlock_client_open() and is not used any more.
@@ -75,18 +78,21 @@ pub unsafe extern "C-unwind" fn memlock_client_close(client: *mut memlock_client
     quietly(|| drop(unsafe { take_back(client) }));
 }
 
-/// Ends every wait that is going on in this client, in whichever thread: each is woken at once, answers
-/// MEMLOCK_INTERRUPTED, and leaves neither a lock or permit nor a place in the queue behind. Waits that begin later are
-/// not touched; memlock_wait_cancel() ends one wait alone, whether it has begun or not. NULL means the default
-/// client.
+/// Ends every wait that is going on in this client, in whichever thread: each is woken at once,
+/// answers MEMLOCK_INTERRUPTED, and leaves neither a lock or permit nor a place in the queue
+/// behind. Waits that begin later are not touched; memlock_wait_cancel() ends one wait alone,
+/// whether it has begun or not. NULL means the default client.
 ///
-/// Answers MEMLOCK_OK; for NULL also MEMLOCK_CONFIG, when the default client cannot be made. No I/O. May be
-/// called from any thread and, for a client of memlock_client_open(), from a signal handler.
+/// Answers MEMLOCK_OK; for NULL also MEMLOCK_CONFIG, when the default client cannot be made. No
+/// I/O. May be called from any thread and, for a client of memlock_client_open(), from a signal
+/// handler.
 ///
 /// # Safety
 /// `client` is NULL or an open client.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn memlock_client_cancel_waits(client: *const memlock_client) -> c_int {
+pub unsafe extern "C-unwind" fn memlock_client_cancel_waits(
+    client: *const memlock_client,
+) -> c_int {
     enter(|| {
         if client.is_null() {
             bare::default_client()?.cancel_waits();

@@ -11,29 +11,33 @@ use memlock_core::{
 
 use crate::boundary::{invalid, millis, to_millis};
 
-/// What a holder is told: it could not be renewed so far, or is not to be, and ends in `left_ms`. Told once for
-/// each time that half of the lease is gone so.
+/// What a holder is told: it could not be renewed so far, or is not to be, and ends in `left_ms`.
+/// Told once for each time that half of the lease is gone so.
 pub const MEMLOCK_DANGER: c_int = 1;
-/// What a holder is told, and why it is lost: it could not be renewed before its lease was over. The server was
-/// out of reach, or this process stood still.
+/// What a holder is told, and why it is lost: it could not be renewed before its lease was over.
+/// The server was out of reach, or this process stood still.
 pub const MEMLOCK_LOST_EXPIRED: c_int = 2;
-/// What a holder is told, and why it is lost: it was found to be gone from the server, or another's.
+/// What a holder is told, and why it is lost: it was found to be gone from the server, or
+/// another's.
 pub const MEMLOCK_LOST_GONE: c_int = 3;
 /// What a holder is told, and why it is lost: it was held for as long as was allowed.
 pub const MEMLOCK_LOST_MAX_HOLD: c_int = 4;
 
-/// What is called when there is something to tell of a lock or permits that are kept: MEMLOCK_DANGER and how
-/// long they are certainly ours yet, or one of MEMLOCK_LOST_EXPIRED, MEMLOCK_LOST_GONE and
-/// MEMLOCK_LOST_MAX_HOLD, and 0. `arg` is what memlock_lock_keep() or memlock_permit_keep() was given.
+/// What is called when there is something to tell of a lock or permits that are kept:
+/// MEMLOCK_DANGER and how long they are certainly ours yet, or one of MEMLOCK_LOST_EXPIRED,
+/// MEMLOCK_LOST_GONE and MEMLOCK_LOST_MAX_HOLD, and 0. `arg` is what memlock_lock_keep() or
+/// memlock_permit_keep() was given.
 ///
-/// It is called on the keeper's thread, a thread of memlock's in which no signal handler runs, but that of a
-/// crash in it, and which renews nothing of the same client until it returns: so it must not wait or work for
-/// long, and no C++ exception may leave it. It may call every function of memlock, also for the handle that it
-/// is about, and may even give that back, if no other thread uses it then; what that one's memlock_lock_check()
-/// has found itself it may be told of before that returns. Two callbacks must not give back each other's
-/// handles: each would wait until the other has ended. Programs and threads that it starts have the same signals blocked, and
-/// SIGTERM would not end them: whoever starts some restores the mask first, by pthread_sigmask().
-pub type memlock_keep_told = Option<unsafe extern "C" fn(what: c_int, left_ms: i64, arg: *mut c_void)>;
+/// It is called on the keeper's thread, a thread of memlock's in which no signal handler runs, but
+/// that of a crash in it, and which renews nothing of the same client until it returns: so it must
+/// not wait or work for long, and no C++ exception may leave it. It may call every function of
+/// memlock, also for the handle that it is about, and may even give that back, if no other thread
+/// uses it then; what that one's memlock_lock_check() has found itself it may be told of before
+/// that returns. Two callbacks must not give back each other's handles: each would wait until the
+/// other has ended. Programs and threads that it starts have the same signals blocked, and SIGTERM
+/// would not end them: whoever starts some restores the mask first, by pthread_sigmask().
+pub type memlock_keep_told =
+    Option<unsafe extern "C" fn(what: c_int, left_ms: i64, arg: *mut c_void)>;
 
 /// What is held for a lease, as the core has it.
 pub(crate) trait Leased: Sized {
@@ -130,7 +134,8 @@ pub(crate) struct Hold<L> {
 
 enum State<L> {
     Plain(L),
-    /// Shared with the calls that look at it: one that finds it lost may have the callback give the handle back meanwhile.
+    /// Shared with the calls that look at it: one that finds it lost may have the callback give the
+    /// handle back meanwhile.
     Kept(Arc<Kept>, Option<Arc<Told>>),
     /// It was to be kept, and could not be.
     Released,
@@ -186,7 +191,8 @@ impl<L: Leased> Hold<L> {
             -1 => None,
             1.. => Some(millis(max_hold_ms)?),
             _ => {
-                let sentence = format!("max_hold_ms is {max_hold_ms}: give -1, or a time in milliseconds.");
+                let sentence =
+                    format!("max_hold_ms is {max_hold_ms}: give -1, or a time in milliseconds.");
                 return Err(invalid(sentence));
             }
         };
@@ -194,7 +200,9 @@ impl<L: Leased> Hold<L> {
             _ if !self.is_ours() => return Ok(self.report(Answer::NotHeld)),
             State::Released => return Ok(self.report(Answer::NotHeld)),
             State::Kept(..) => return Err(invalid("It is kept already.")),
-            State::Plain(leased) if leased.remaining().is_zero() => return Ok(leased.report(Answer::Lost)),
+            State::Plain(leased) if leased.remaining().is_zero() => {
+                return Ok(leased.report(Answer::Lost));
+            }
             State::Plain(_) => {}
         }
         let State::Plain(leased) = std::mem::replace(&mut self.state, State::Released) else {
@@ -204,15 +212,16 @@ impl<L: Leased> Hold<L> {
         let tell = told.clone().map(|told| Box::new(move |notice| told.tell(notice)) as _);
         let kept = leased.keep(Keep { max_hold, tell })?;
         self.state = State::Kept(Arc::new(kept), told.clone());
-        // From now on the callback finds its handle as it is to be, and may give it back: so nothing of it is used here any more.
+        // From now on the callback finds its handle as it is to be, and may give it back: so
+        // nothing of it is used here any more.
         if let Some(told) = told {
             told.begin();
         }
         Ok(Answer::Ok.into())
     }
 
-    /// Releases what is kept; `None` when it is not. When this returns, nobody is told any more: unless it is the callback that
-    /// calls this, it is not running either.
+    /// Releases what is kept; `None` when it is not. When this returns, nobody is told any more:
+    /// unless it is the callback that calls this, it is not running either.
     pub(crate) fn end_keeping(&self) -> Option<Result<Report>> {
         let State::Kept(kept, told) = &self.state else { return None };
         let released = kept.release();
@@ -224,8 +233,8 @@ impl<L: Leased> Hold<L> {
         Some(released.map(|released| kept.report(released)))
     }
 
-    /// Releases it as a destructor does, and tells how it went. When this returns, nobody is told any more, as after
-    /// [`Hold::end_keeping`].
+    /// Releases it as a destructor does, and tells how it went. When this returns, nobody is told
+    /// any more, as after [`Hold::end_keeping`].
     pub(crate) fn let_go(&self) -> Option<Report> {
         let State::Kept(kept, told) = &self.state else { return None };
         let released = kept.let_go();
@@ -283,12 +292,14 @@ impl<L: Leased> Hold<L> {
         }
     }
 
-    /// Waits until it is lost, for at most so long, and tells why it was. As in [`Hold::check`], nothing of the handle is
-    /// used meanwhile.
+    /// Waits until it is lost, for at most so long, and tells why it was. As in [`Hold::check`],
+    /// nothing of the handle is used meanwhile.
     pub(crate) fn wait_lost(&self, limit: Option<Duration>) -> (Option<Loss>, Report) {
         let end = limit.and_then(|limit| Instant::now().checked_add(limit));
-        let left = || end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
-        let in_time = if limit.is_some_and(|limit| limit.is_zero()) { Answer::Ok } else { Answer::TimedOut };
+        let left =
+            || end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+        let in_time =
+            if limit.is_some_and(|limit| limit.is_zero()) { Answer::Ok } else { Answer::TimedOut };
         match &self.state {
             _ if !self.is_ours() => (None, self.report(Answer::NotHeld)),
             State::Released => (None, self.report(Answer::NotHeld)),
@@ -376,7 +387,8 @@ impl Told {
             Notice::Lost(loss) => (number(loss), 0),
         };
         let process = fork::generation();
-        // SAFETY: a function that C gave us for this, and its argument is good until `end` has returned.
+        // SAFETY: a function that C gave us for this, and its argument is good until `end` has
+        // returned.
         unsafe { (self.function)(what, left_ms, self.arg) };
         // In a child that it made the mutex may stay locked by a thread that is only in the parent.
         if fork::generation() != process {
@@ -400,7 +412,9 @@ impl Told {
 
     fn wait_while(&self, not_yet: impl Fn(&Course) -> bool) -> MutexGuard<'_, Course> {
         let course = self.course();
-        self.changed.wait_while(course, |course| not_yet(course)).unwrap_or_else(PoisonError::into_inner)
+        self.changed
+            .wait_while(course, |course| not_yet(course))
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

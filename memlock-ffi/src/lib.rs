@@ -10,8 +10,9 @@
 //! | `counter` | the counter without leases |
 //! | `log` | what memlock logs |
 //!
-//! Ownership is in the types. A handle that C owns is a `Box` that came from `boundary::give` and goes back
-//! to `boundary::take_back`; a pointer that C lends is a reference for the time of the call.
+//! Ownership is in the types. A handle that C owns is a `Box` that came from `boundary::give` and
+//! goes back to `boundary::take_back`; a pointer that C lends is a reference for the time of the
+//! call.
 #![allow(non_camel_case_types)]
 
 #[cfg(feature = "bare-names")]

@@ -5,7 +5,9 @@ use std::ffi::{c_char, c_int};
 use memlock_core::distinct::Entries;
 use memlock_core::{Answer, DistinctList};
 
-use crate::boundary::{bytes, enter, give, invalid, lent, lent_mut, millis, put, quietly, take_back, text};
+use crate::boundary::{
+    bytes, enter, give, invalid, lent, lent_mut, millis, put, quietly, take_back, text,
+};
 use crate::client::memlock_client;
 
 /// A distinct list. Use it from one thread at a time.
@@ -38,11 +40,12 @@ pub struct memlock_insertion {
     pub answer: i32,
 }
 
-/// Makes a handle on the session `session` without setting it up. Nothing is sent. It follows whatever
-/// session of that name there is.
+/// Makes a handle on the session `session` without setting it up. Nothing is sent. It follows
+/// whatever session of that name there is.
 ///
 /// # Safety
-/// `client` is NULL or an open client, `session` is NULL or a NUL-terminated string, `list` is NULL or writable.
+/// `client` is NULL or an open client, `session` is NULL or a NUL-terminated string, `list` is NULL
+/// or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_list_open(
     client: *const memlock_client,
@@ -58,14 +61,15 @@ pub unsafe extern "C-unwind" fn memlock_list_open(
     })
 }
 
-/// Sets up the session `session`, or joins it, and makes a handle that belongs to that very session: once it
-/// is torn down, the handle's inserts are refused even if somebody sets up another of the same name.
-/// `duration_ms`: how long the session and all its keys live, 1000 to 31622400000 (366 days), counted from the
-/// first set-up. MEMLOCK_OK when it is new, MEMLOCK_EXISTS when it was there: *list is a handle either way. On
-/// failure *list is NULL.
+/// Sets up the session `session`, or joins it, and makes a handle that belongs to that very
+/// session: once it is torn down, the handle's inserts are refused even if somebody sets up another
+/// of the same name. `duration_ms`: how long the session and all its keys live, 1000 to 31622400000
+/// (366 days), counted from the first set-up. MEMLOCK_OK when it is new, MEMLOCK_EXISTS when it was
+/// there: *list is a handle either way. On failure *list is NULL.
 ///
 /// # Safety
-/// `client` is NULL or an open client, `session` is NULL or a NUL-terminated string, `list` is NULL or writable.
+/// `client` is NULL or an open client, `session` is NULL or a NUL-terminated string, `list` is NULL
+/// or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_list_set_up(
     client: *const memlock_client,
@@ -107,10 +111,11 @@ pub unsafe extern "C-unwind" fn memlock_list_close(list: *mut memlock_list) {
     quietly(|| drop(unsafe { take_back(list) }));
 }
 
-/// Inserts `len` bytes at `key` (1 to 65536, NUL bytes welcome): MEMLOCK_OK for exactly one of all who insert
-/// it, MEMLOCK_DUPLICATE for the others, with the key's id in *id for all of them; MEMLOCK_NOT_FOUND when there
-/// is no such session. Three round trips for a new key, one for a duplicate. `id` may be NULL. After
-/// MEMLOCK_UNKNOWN the key may be in the list or not; inserting it again is safe.
+/// Inserts `len` bytes at `key` (1 to 65536, NUL bytes welcome): MEMLOCK_OK for exactly one of all
+/// who insert it, MEMLOCK_DUPLICATE for the others, with the key's id in *id for all of them;
+/// MEMLOCK_NOT_FOUND when there is no such session. Three round trips for a new key, one for a
+/// duplicate. `id` may be NULL. After MEMLOCK_UNKNOWN the key may be in the list or not; inserting
+/// it again is safe.
 ///
 /// # Safety
 /// `list` is NULL or a handle, `key` is NULL or `len` readable bytes, `id` is NULL or writable.
@@ -133,13 +138,14 @@ pub unsafe extern "C-unwind" fn memlock_list_insert(
     })
 }
 
-/// Inserts `count` keys, and answers for each in `insertions`, in their order. Three round trips for each 1,000
-/// keys, and one more if some of them are duplicates. Answers MEMLOCK_OK, or MEMLOCK_NOT_FOUND when there is no
-/// such session. On a failure nothing is written to `insertions`, and some of the keys may be in the list.
+/// Inserts `count` keys, and answers for each in `insertions`, in their order. Three round trips
+/// for each 1,000 keys, and one more if some of them are duplicates. Answers MEMLOCK_OK, or
+/// MEMLOCK_NOT_FOUND when there is no such session. On a failure nothing is written to
+/// `insertions`, and some of the keys may be in the list.
 ///
 /// # Safety
-/// `list` is NULL or a handle, `keys` is NULL or `count` readable entries, `insertions` is NULL or has room for
-/// `count` entries.
+/// `list` is NULL or a handle, `keys` is NULL or `count` readable entries, `insertions` is NULL or
+/// has room for `count` entries.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_list_insert_many(
     list: *mut memlock_list,
@@ -153,9 +159,13 @@ pub unsafe extern "C-unwind" fn memlock_list_insert_many(
         if count == 0 {
             return Ok(Answer::Ok.into());
         }
-        if keys.is_null() || insertions.is_null() || count > isize::MAX as usize / size_of::<memlock_bytes>()
+        if keys.is_null()
+            || insertions.is_null()
+            || count > isize::MAX as usize / size_of::<memlock_bytes>()
         {
-            return Err(invalid("The keys or the insertions are NULL, or their count is not possible."));
+            return Err(invalid(
+                "The keys or the insertions are NULL, or their count is not possible.",
+            ));
         }
         // SAFETY: not NULL, a possible count, and the rest is the caller's promise.
         let given = unsafe { std::slice::from_raw_parts(keys, count) };
@@ -164,7 +174,8 @@ pub unsafe extern "C-unwind" fn memlock_list_insert_many(
         let given = given.collect::<memlock_core::Result<Vec<&[u8]>>>()?;
         let Some(done) = list.0.insert_many(&given)? else { return Ok(list.0.report_not_found()) };
         for (place, insertion) in done.into_iter().enumerate() {
-            let known = memlock_insertion { id: insertion.id(), answer: Answer::from(insertion).code() };
+            let known =
+                memlock_insertion { id: insertion.id(), answer: Answer::from(insertion).code() };
             // SAFETY: there is room for `count`, and as many answers as keys.
             unsafe { insertions.add(place).write(known) };
         }
@@ -172,8 +183,8 @@ pub unsafe extern "C-unwind" fn memlock_list_insert_many(
     })
 }
 
-/// The id of a key in *id; 0 when the key is not in the list. MEMLOCK_NOT_FOUND when there is no such session.
-/// One round trip.
+/// The id of a key in *id; 0 when the key is not in the list. MEMLOCK_NOT_FOUND when there is no
+/// such session. One round trip.
 ///
 /// # Safety
 /// `list` is NULL or a handle, `key` is NULL or `len` readable bytes, `id` is NULL or writable.
@@ -194,13 +205,16 @@ pub unsafe extern "C-unwind" fn memlock_list_id(
     })
 }
 
-/// How many ids were given out in *count: the number of keys, plus one for every inserter that died half-way.
-/// MEMLOCK_NOT_FOUND when there is no such session. One round trip.
+/// How many ids were given out in *count: the number of keys, plus one for every inserter that died
+/// half-way. MEMLOCK_NOT_FOUND when there is no such session. One round trip.
 ///
 /// # Safety
 /// `list` is NULL or a handle, `count` is NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn memlock_list_count(list: *mut memlock_list, count: *mut u64) -> c_int {
+pub unsafe extern "C-unwind" fn memlock_list_count(
+    list: *mut memlock_list,
+    count: *mut u64,
+) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
         let list = &mut unsafe { lent_mut(list, "list") }?.0;
@@ -211,8 +225,8 @@ pub unsafe extern "C-unwind" fn memlock_list_count(list: *mut memlock_list, coun
     })
 }
 
-/// Ends the session for everybody, in one atomic step: MEMLOCK_OK, or MEMLOCK_NOT_FOUND when there was none, or
-/// another one than this handle set up. The handle stays, to be closed.
+/// Ends the session for everybody, in one atomic step: MEMLOCK_OK, or MEMLOCK_NOT_FOUND when there
+/// was none, or another one than this handle set up. The handle stays, to be closed.
 ///
 /// # Safety
 /// `list` is NULL or a handle.
@@ -225,8 +239,8 @@ pub unsafe extern "C-unwind" fn memlock_list_tear_down(list: *mut memlock_list) 
     })
 }
 
-/// Begins a walk through the keys that are in the list now, in the order of their ids. MEMLOCK_NOT_FOUND when
-/// there is no such session. The list may be closed before the walk.
+/// Begins a walk through the keys that are in the list now, in the order of their ids.
+/// MEMLOCK_NOT_FOUND when there is no such session. The list may be closed before the walk.
 ///
 /// # Safety
 /// `list` is NULL or a handle, `walk` is NULL or writable.
@@ -247,9 +261,9 @@ pub unsafe extern "C-unwind" fn memlock_list_walk(
     })
 }
 
-/// The next key of a walk: *id, *key and *len; at the end *key is NULL and the answer is MEMLOCK_OK too. The key
-/// is valid until the next call on this walk and has no NUL at its end. MEMLOCK_NOT_FOUND when the session ended
-/// during the walk. Two round trips for each 256 keys.
+/// The next key of a walk: *id, *key and *len; at the end *key is NULL and the answer is MEMLOCK_OK
+/// too. The key is valid until the next call on this walk and has no NUL at its end.
+/// MEMLOCK_NOT_FOUND when the session ended during the walk. Two round trips for each 256 keys.
 ///
 /// # Safety
 /// `walk` is NULL or a walk; the others are NULL or writable.

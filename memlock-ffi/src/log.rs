@@ -6,9 +6,10 @@
 //! | replaced | nobody goes inside any more; some may be there yet | whoever is inside, by leaving |
 //! | left | it is not called, until it is set again | `memlock_log_set`, by setting it again |
 //!
-//! A thread goes inside first and then looks whether the listener is still the current one; whoever replaces it does so first and then
-//! looks who is inside. So either the one sees that it comes too late, or the other sees it. Nothing here is a lock: whoever
-//! logs waits for nobody, and a fork catches nobody.
+//! A thread goes inside first and then looks whether the listener is still the current one; whoever
+//! replaces it does so first and then looks who is inside. So either the one sees that it comes too
+//! late, or the other sees it. Nothing here is a lock: whoever logs waits for nobody, and a fork
+//! catches nobody.
 
 use std::cell::Cell;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -26,49 +27,61 @@ use crate::boundary::{contained, enter, invalid};
 pub const MEMLOCK_LOG_OFF: c_int = 0;
 /// A message that tells of a bug, of memlock or of a callback.
 pub const MEMLOCK_LOG_ERROR: c_int = 1;
-/// A message that something is lost or about to be: a lock that was kept, a lock that could not be released.
+/// A message that something is lost or about to be: a lock that was kept, a lock that could not be
+/// released.
 pub const MEMLOCK_LOG_WARNING: c_int = 2;
-/// A message that a server is out of reach, or back again, or that something was left to be done later.
+/// A message that a server is out of reach, or back again, or that something was left to be done
+/// later.
 pub const MEMLOCK_LOG_INFO: c_int = 3;
-/// A message for whoever looks for the cause of something: connections, and troubles that were mended at once.
+/// A message for whoever looks for the cause of something: connections, and troubles that were
+/// mended at once.
 pub const MEMLOCK_LOG_DEBUG: c_int = 4;
 /// Everything. Nothing is told at this level so far.
 pub const MEMLOCK_LOG_TRACE: c_int = 5;
 
-/// What is called for each message: its level, from MEMLOCK_LOG_ERROR to MEMLOCK_LOG_TRACE; the part of memlock
-/// that it comes from, such as "memlock.keep"; and one or more whole sentences in UTF-8, of any length, without
-/// a line's end. Both strings are valid until it returns. `arg` is what memlock_log_set() was given.
+/// What is called for each message: its level, from MEMLOCK_LOG_ERROR to MEMLOCK_LOG_TRACE; the
+/// part of memlock that it comes from, such as "memlock.keep"; and one or more whole sentences in
+/// UTF-8, of any length, without a line's end. Both strings are valid until it returns. `arg` is
+/// what memlock_log_set() was given.
 ///
-/// It is called by whichever thread has something to say, one of memlock's own included, and by several at
-/// once. What that thread was doing goes on when it returns: so it should be brief, no C++ exception may leave
-/// it, and it must not longjmp() out. It may call every function of memlock, memlock_log_set() too, but must not
-/// use the lock, permit, list or walk that was given to the call that logs, nor wait for what that call holds or
-/// waits for. Nor should it wait for permits: other threads that use the same semaphore may have to wait as long.
-/// What memlock would log of what the callback does is not told. If it forks, and the child returns from it, the
-/// call answers MEMLOCK_INTERRUPTED there, or as if nothing were held.
-pub type memlock_log_told =
-    Option<unsafe extern "C" fn(level: c_int, part: *const c_char, message: *const c_char, arg: *mut c_void)>;
+/// It is called by whichever thread has something to say, one of memlock's own included, and by
+/// several at once. What that thread was doing goes on when it returns: so it should be brief, no
+/// C++ exception may leave it, and it must not longjmp() out. It may call every function of
+/// memlock, memlock_log_set() too, but must not use the lock, permit, list or walk that was given
+/// to the call that logs, nor wait for what that call holds or waits for. Nor should it wait for
+/// permits: other threads that use the same semaphore may have to wait as long. What memlock would
+/// log of what the callback does is not told. If it forks, and the child returns from it, the call
+/// answers MEMLOCK_INTERRUPTED there, or as if nothing were held.
+pub type memlock_log_told = Option<
+    unsafe extern "C" fn(
+        level: c_int,
+        part: *const c_char,
+        message: *const c_char,
+        arg: *mut c_void,
+    ),
+>;
 
-/// Has messages up to `max_level` told to `callback`, in place of whatever was set before. With NULL or
-/// MEMLOCK_LOG_OFF nothing is told any more, as from the beginning.
+/// Has messages up to `max_level` told to `callback`, in place of whatever was set before. With
+/// NULL or MEMLOCK_LOG_OFF nothing is told any more, as from the beginning.
 ///
-/// When this returns, the callback that was set before is not running, and is called no more: what its `arg`
-/// points to may be freed. It waits for that, so do not call it with a lock in hand for which the callback
-/// waits. Within a callback for messages it does not wait, and the one before may be running yet, in this
-/// thread and in others.
+/// When this returns, the callback that was set before is not running, and is called no more: what
+/// its `arg` points to may be freed. It waits for that, so do not call it with a lock in hand for
+/// which the callback waits. Within a callback for messages it does not wait, and the one before
+/// may be running yet, in this thread and in others.
 ///
-/// It holds for all clients of the process. A child made by fork() begins with what its parent had. Each
-/// different set of arguments takes a few bytes, which are kept for good.
+/// It holds for all clients of the process. A child made by fork() begins with what its parent had.
+/// Each different set of arguments takes a few bytes, which are kept for good.
 ///
-/// A Rust program that has this library among its crates, and a logger of the crate "log", gets memlock's
-/// messages there, and is answered MEMLOCK_CONFIG here. The shared library has a "log" of its own, and does not
-/// touch that of the program.
+/// A Rust program that has this library among its crates, and a logger of the crate "log", gets
+/// memlock's messages there, and is answered MEMLOCK_CONFIG here. The shared library has a "log" of
+/// its own, and does not touch that of the program.
 ///
-/// Answers MEMLOCK_OK, MEMLOCK_INVALID or MEMLOCK_CONFIG, and changes nothing when it fails. No I/O.
-/// Thread-safe.
+/// Answers MEMLOCK_OK, MEMLOCK_INVALID or MEMLOCK_CONFIG, and changes nothing when it fails. No
+/// I/O. Thread-safe.
 ///
 /// # Safety
-/// `callback` is NULL or a function that may be called with `arg` from any thread until another takes its place.
+/// `callback` is NULL or a function that may be called with `arg` from any thread until another
+/// takes its place.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_log_set(
     max_level: c_int,
@@ -126,7 +139,10 @@ fn install() -> Result<()> {
     if ours() || log::set_logger(&LOGGER).is_ok() || ours() {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::Config, "This program has a logger of Rust's, which gets memlock's messages."))
+    Err(Error::new(
+        ErrorKind::Config,
+        "This program has a logger of Rust's, which gets memlock's messages.",
+    ))
 }
 
 /// The listener that is like this, made if there is none.
@@ -137,17 +153,24 @@ fn listener(
 ) -> *mut Listener {
     let newest = NEWEST.load(Ordering::Acquire);
     let mut known = newest;
-    // SAFETY: a pointer that is not null came from below, and what it points to is never freed or changed.
+    // SAFETY: a pointer that is not null came from below, and what it points to is never freed or
+    // changed.
     while let Some(seen) = unsafe { known.as_ref() } {
         if std::ptr::fn_addr_eq(seen.function, function) && seen.arg == arg && seen.level == level {
             return known;
         }
         known = seen.older;
     }
-    let made =
-        Box::into_raw(Box::new(Listener { function, arg, level, inside: Inside::new(), older: newest }));
+    let made = Box::into_raw(Box::new(Listener {
+        function,
+        arg,
+        level,
+        inside: Inside::new(),
+        older: newest,
+    }));
     let mut older = newest;
-    while let Err(seen) = NEWEST.compare_exchange(older, made, Ordering::AcqRel, Ordering::Acquire) {
+    while let Err(seen) = NEWEST.compare_exchange(older, made, Ordering::AcqRel, Ordering::Acquire)
+    {
         older = seen;
         // SAFETY: it was made above and has been shown to nobody.
         unsafe { (*made).older = older };
@@ -155,7 +178,8 @@ fn listener(
     made
 }
 
-/// Puts a listener, or none, in the place of the one before, and waits until nobody is inside of that.
+/// Puts a listener, or none, in the place of the one before, and waits until nobody is inside of
+/// that.
 fn replace(listener: *mut Listener) {
     let before = CURRENT.swap(listener, Ordering::SeqCst);
     loop {
@@ -208,9 +232,15 @@ fn tell(record: &Record<'_>) {
             continue;
         }
         if record.level() <= listener.level {
-            // SAFETY: a function that C gave us for this, and its argument is good as long as somebody is inside.
+            // SAFETY: a function that C gave us for this, and its argument is good as long as
+            // somebody is inside.
             unsafe {
-                (listener.function)(number(record.level()), part.as_ptr(), message.as_ptr(), listener.arg)
+                (listener.function)(
+                    number(record.level()),
+                    part.as_ptr(),
+                    message.as_ptr(),
+                    listener.arg,
+                )
             };
         }
         return;

@@ -16,7 +16,8 @@ mod permit;
 
 pub use permit::*;
 
-/// A semaphore by its name. It may be used from any number of threads at once, and in forked children.
+/// A semaphore by its name. It may be used from any number of threads at once, and in forked
+/// children.
 pub struct memlock_semaphore {
     core: Semaphore,
     /// The number of the client that it was opened with.
@@ -32,8 +33,8 @@ pub struct memlock_request {
     pub permits: u32,
     /// Waiters of higher priority come first; among equals whoever came first.
     pub priority: i64,
-    /// 0: a waiter that was overtaken 16 times by others of higher priority comes next. 1: it never does, so
-    /// that it may wait for ever.
+    /// 0: a waiter that was overtaken 16 times by others of higher priority comes next. 1: it never
+    /// does, so that it may wait for ever.
     pub strict: c_int,
 }
 
@@ -55,19 +56,20 @@ pub struct memlock_holder {
     pub remaining_ms: i64,
 }
 
-/// Makes a handle on the semaphore `name`, of which a holder keeps what it acquires for at most `lease_ms` (1000
-/// to 31622400000, which is 366 days) unless it extends it. Nothing is sent.
+/// Makes a handle on the semaphore `name`, of which a holder keeps what it acquires for at most
+/// `lease_ms` (1000 to 31622400000, which is 366 days) unless it extends it. Nothing is sent.
 ///
-/// `permits` is how many permits it has (1 to 4294967295), and part of what all share: the first one to acquire
-/// sets it up with as many, and whoever opens it with another number gets MEMLOCK_INVALID at the first use.
-/// 0: however many it has; then somebody else is to set it up, and until then acquiring answers
-/// MEMLOCK_NOT_FOUND.
+/// `permits` is how many permits it has (1 to 4294967295), and part of what all share: the first
+/// one to acquire sets it up with as many, and whoever opens it with another number gets
+/// MEMLOCK_INVALID at the first use. 0: however many it has; then somebody else is to set it up,
+/// and until then acquiring answers MEMLOCK_NOT_FOUND.
 ///
 /// Answers MEMLOCK_OK and a handle in *semaphore, to be given back by memlock_semaphore_close(); or
 /// MEMLOCK_INVALID and NULL in *semaphore. Thread-safe.
 ///
 /// # Safety
-/// `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `semaphore` is NULL or writable.
+/// `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `semaphore` is
+/// NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_semaphore_open(
     client: *const memlock_client,
@@ -87,13 +89,15 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_open(
             _ => client.core.semaphore(name, permits, lease)?,
         };
         // SAFETY: as above.
-        unsafe { put(semaphore, give(memlock_semaphore { core, client: client.number }), "semaphore") }?;
+        unsafe {
+            put(semaphore, give(memlock_semaphore { core, client: client.number }), "semaphore")
+        }?;
         Ok(Answer::Ok)
     })
 }
 
-/// Gives a handle back. The semaphore goes on, and so do permits that were acquired with the handle. NULL is
-/// allowed. Thread-safe, but not while a call with this handle goes on.
+/// Gives a handle back. The semaphore goes on, and so do permits that were acquired with the
+/// handle. NULL is allowed. Thread-safe, but not while a call with this handle goes on.
 ///
 /// # Safety
 /// `semaphore` is NULL or came from memlock_semaphore_open() and is not used any more.
@@ -105,15 +109,16 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_close(semaphore: *mut memlock_
 
 /// Acquires `permits` permits, together or not at all.
 ///
-/// `wait_ms` is how long to wait for them: 0 does not wait (then MEMLOCK_BUSY), -1 waits for ever, more waits
-/// that long (then MEMLOCK_TIMED_OUT). Who waits is served in the order of coming. Where they are available this
-/// takes one round trip, or two when others have used the semaphore meanwhile.
+/// `wait_ms` is how long to wait for them: 0 does not wait (then MEMLOCK_BUSY), -1 waits for ever,
+/// more waits that long (then MEMLOCK_TIMED_OUT). Who waits is served in the order of coming. Where
+/// they are available this takes one round trip, or two when others have used the semaphore
+/// meanwhile.
 ///
-/// Answers MEMLOCK_OK and a handle in *permit, to be given back by memlock_permit_release(); or one of those, or
-/// MEMLOCK_INTERRUPTED; MEMLOCK_NOT_FOUND when the handle was opened without a number and nobody has set the
-/// semaphore up; MEMLOCK_INVALID, also for 0 permits, for more than there are, and when there are not as many
-/// as the handle was opened with; MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL; and NULL in *permit.
-/// Thread-safe.
+/// Answers MEMLOCK_OK and a handle in *permit, to be given back by memlock_permit_release(); or one
+/// of those, or MEMLOCK_INTERRUPTED; MEMLOCK_NOT_FOUND when the handle was opened without a number
+/// and nobody has set the semaphore up; MEMLOCK_INVALID, also for 0 permits, for more than there
+/// are, and when there are not as many as the handle was opened with; MEMLOCK_UNREACHABLE,
+/// MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL; and NULL in *permit. Thread-safe.
 ///
 /// # Safety
 /// `semaphore` is NULL or an open semaphore, `permit` is NULL or writable.
@@ -128,21 +133,27 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_acquire(
     let request = memlock_request { permits, priority: 0, strict: 0 };
     // SAFETY: the caller's promise, a request of our own, and NULL is no handle.
     unsafe {
-        memlock_semaphore_acquire_wait(semaphore, &raw const request, wait_ms, std::ptr::null(), permit)
+        memlock_semaphore_acquire_wait(
+            semaphore,
+            &raw const request,
+            wait_ms,
+            std::ptr::null(),
+            permit,
+        )
     }
 }
 
-/// As memlock_semaphore_acquire(), but acquires what `request` says (NULL: one permit of priority 0), and the
-/// wait ends when `wait` is cancelled: see memlock_wait_cancel(). NULL is no handle.
+/// As memlock_semaphore_acquire(), but acquires what `request` says (NULL: one permit of priority
+/// 0), and the wait ends when `wait` is cancelled: see memlock_wait_cancel(). NULL is no handle.
 ///
-/// Answers as memlock_semaphore_acquire(): MEMLOCK_INTERRUPTED and NULL in *permit when `wait` was cancelled;
-/// then nothing is held, and nothing of ours is in the queue. If that was before the call, nothing is sent.
-/// MEMLOCK_INVALID when `wait` was opened with another client than the semaphore. Thread-safe, and any number of
-/// waits may share a handle.
+/// Answers as memlock_semaphore_acquire(): MEMLOCK_INTERRUPTED and NULL in *permit when `wait` was
+/// cancelled; then nothing is held, and nothing of ours is in the queue. If that was before the
+/// call, nothing is sent. MEMLOCK_INVALID when `wait` was opened with another client than the
+/// semaphore. Thread-safe, and any number of waits may share a handle.
 ///
 /// # Safety
-/// `semaphore` is NULL or an open semaphore, `request` is NULL or readable, `wait` is NULL or a wait handle that
-/// is not closed before this call ends, `permit` is NULL or writable.
+/// `semaphore` is NULL or an open semaphore, `request` is NULL or readable, `wait` is NULL or a
+/// wait handle that is not closed before this call ends, `permit` is NULL or writable.
 #[must_use = "the answer says whether anything is held"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_semaphore_acquire_wait(
@@ -157,12 +168,14 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_acquire_wait(
         unsafe { put(permit, std::ptr::null_mut(), "permit") }?;
         // SAFETY: as above.
         let (semaphore, wanted) = unsafe { (lent(semaphore, "semaphore")?, request.as_ref()) };
-        let wanted =
-            wanted.map_or_else(Request::default, |&memlock_request { permits, priority, strict }| Request {
+        let wanted = wanted.map_or_else(
+            Request::default,
+            |&memlock_request { permits, priority, strict }| Request {
                 permits,
                 priority,
                 ages: strict == 0,
-            });
+            },
+        );
         let mut until = limit(wait_ms)?;
         // SAFETY: as above.
         if let Some(handle) = unsafe { wait.as_ref() } {
@@ -180,14 +193,14 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_acquire_wait(
     })
 }
 
-/// Sets the semaphore up with the number of permits that it was opened with, to be kept for `life_ms` (1000 to
-/// 31622400000, which is 366 days) after it was used last. Where nobody does, the first to acquire sets it up,
-/// to be kept for a day.
+/// Sets the semaphore up with the number of permits that it was opened with, to be kept for
+/// `life_ms` (1000 to 31622400000, which is 366 days) after it was used last. Where nobody does,
+/// the first to acquire sets it up, to be kept for a day.
 ///
 /// Answers MEMLOCK_OK, or MEMLOCK_EXISTS when it was set up already: then its life stays as it is.
-/// MEMLOCK_INVALID also when there is one with another number of permits; MEMLOCK_NOT_FOUND when there is none
-/// and the handle was opened without a number; MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL.
-/// Thread-safe.
+/// MEMLOCK_INVALID also when there is one with another number of permits; MEMLOCK_NOT_FOUND when
+/// there is none and the handle was opened without a number; MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN,
+/// MEMLOCK_PROTOCOL. Thread-safe.
 ///
 /// # Safety
 /// `semaphore` is NULL or an open semaphore.
@@ -203,16 +216,18 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_set_up(
     })
 }
 
-/// Removes the semaphore for everybody. Who holds permits finds them lost; who waits, and opened it without a
-/// number, is answered MEMLOCK_NOT_FOUND. The handle stays, to be closed.
+/// Removes the semaphore for everybody. Who holds permits finds them lost; who waits, and opened it
+/// without a number, is answered MEMLOCK_NOT_FOUND. The handle stays, to be closed.
 ///
-/// Answers MEMLOCK_OK, MEMLOCK_NOT_FOUND when there was none, or MEMLOCK_INVALID, MEMLOCK_UNREACHABLE,
-/// MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL. Thread-safe.
+/// Answers MEMLOCK_OK, MEMLOCK_NOT_FOUND when there was none, or MEMLOCK_INVALID,
+/// MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL. Thread-safe.
 ///
 /// # Safety
 /// `semaphore` is NULL or an open semaphore.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn memlock_semaphore_tear_down(semaphore: *const memlock_semaphore) -> c_int {
+pub unsafe extern "C-unwind" fn memlock_semaphore_tear_down(
+    semaphore: *const memlock_semaphore,
+) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
         let semaphore = &unsafe { lent(semaphore, "semaphore") }?.core;
@@ -220,9 +235,9 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_tear_down(semaphore: *const me
     })
 }
 
-/// Changes how many permits there are (1 to 4294967295), for everybody. Fewer than are held is allowed: nobody
-/// loses any, and no more are given until enough came back. A handle that is opened afterwards has to be opened
-/// with the new number.
+/// Changes how many permits there are (1 to 4294967295), for everybody. Fewer than are held is
+/// allowed: nobody loses any, and no more are given until enough came back. A handle that is opened
+/// afterwards has to be opened with the new number.
 ///
 /// Answers MEMLOCK_OK, MEMLOCK_NOT_FOUND when there is no such semaphore, or MEMLOCK_INVALID,
 /// MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL. Thread-safe.
@@ -242,11 +257,12 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_resize(
     })
 }
 
-/// How many permits nobody holds, in *available: what is read is already past, so it is for people, not for
-/// decisions. One round trip.
+/// How many permits nobody holds, in *available: what is read is already past, so it is for people,
+/// not for decisions. One round trip.
 ///
-/// Answers MEMLOCK_OK; MEMLOCK_NOT_FOUND when there is no such semaphore, because nobody has set it up or acquired
-/// of it yet, or it was torn down or is over; MEMLOCK_INVALID, MEMLOCK_UNREACHABLE, MEMLOCK_PROTOCOL. Thread-safe.
+/// Answers MEMLOCK_OK; MEMLOCK_NOT_FOUND when there is no such semaphore, because nobody has set it
+/// up or acquired of it yet, or it was torn down or is over; MEMLOCK_INVALID, MEMLOCK_UNREACHABLE,
+/// MEMLOCK_PROTOCOL. Thread-safe.
 ///
 /// # Safety
 /// `semaphore` is NULL or an open semaphore, `available` is NULL or writable.
@@ -268,14 +284,15 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_available(
     })
 }
 
-/// Who holds permits: how many holders there are in *count, and the first `room` of them in `holders`, which may
-/// be NULL where `room` is 0. What is read is already past: it is for people, not for decisions. One round trip.
+/// Who holds permits: how many holders there are in *count, and the first `room` of them in
+/// `holders`, which may be NULL where `room` is 0. What is read is already past: it is for people,
+/// not for decisions. One round trip.
 ///
 /// Answers as memlock_semaphore_available(). Thread-safe.
 ///
 /// # Safety
-/// `semaphore` is NULL or an open semaphore, `holders` is NULL or has room for `room` entries, `count` is NULL or
-/// writable.
+/// `semaphore` is NULL or an open semaphore, `holders` is NULL or has room for `room` entries,
+/// `count` is NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_semaphore_holders(
     semaphore: *const memlock_semaphore,
@@ -302,7 +319,8 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_holders(
                 since: i64::try_from(holder.since).unwrap_or(i64::MAX),
                 remaining_ms: to_millis(holder.remaining),
             };
-            // SAFETY: not NULL, since `room` is not 0, and there is room for so many by the caller's promise.
+            // SAFETY: not NULL, since `room` is not 0, and there is room for so many by the
+            // caller's promise.
             unsafe { holders.add(place).write(known) };
         }
         // SAFETY: the caller's promise.

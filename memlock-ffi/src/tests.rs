@@ -13,14 +13,16 @@ fn sentence() -> String {
 fn open(url: &CStr) -> *mut memlock_client {
     let mut client = null_mut();
     // SAFETY: the URL is a string, and the place is ours.
-    assert_eq!(unsafe { memlock_client_open(url.as_ptr(), &raw mut client) }, MEMLOCK_OK, "{}", sentence());
+    let answer = unsafe { memlock_client_open(url.as_ptr(), &raw mut client) };
+    assert_eq!(answer, MEMLOCK_OK, "{}", sentence());
     client
 }
 
 fn lock(client: *const memlock_client, wait_ms: i64) -> (c_int, *mut memlock_lock) {
     let mut lock = null_mut();
     // SAFETY: the client is open, the name is a string, and the place is ours.
-    let answer = unsafe { memlock_mutex_lock(client, c"name".as_ptr(), 30_000, wait_ms, &raw mut lock) };
+    let answer =
+        unsafe { memlock_mutex_lock(client, c"name".as_ptr(), 30_000, wait_ms, &raw mut lock) };
     (answer, lock)
 }
 
@@ -30,8 +32,8 @@ fn a_lock_goes_from_one_client_to_the_other() {
     let (answer, held) = lock(one, 0);
     assert_eq!((answer, lock(two, 0).0), (MEMLOCK_OK, MEMLOCK_BUSY), "{}", sentence());
     let (mut fence, mut left, mut owner) = (0, 0, std::mem::MaybeUninit::<memlock_owner>::uninit());
-    // SAFETY: handles that are open, strings, and places of our own, of which one holds nothing yet. What is closed is not
-    // used again.
+    // SAFETY: handles that are open, strings, and places of our own, of which one holds nothing
+    // yet. What is closed is not used again.
     unsafe {
         assert_eq!(memlock_lock_fence(held, &raw mut fence), MEMLOCK_OK);
         assert_eq!(memlock_lock_remaining_ms(held, &raw mut left), MEMLOCK_OK);
@@ -55,24 +57,34 @@ fn a_lock_goes_from_one_client_to_the_other() {
 #[test]
 fn permits_go_from_one_client_to_the_other() {
     let (one, two) = (open(c"memory://permits"), open(c"memory://permits"));
-    let (mut ours, mut theirs, mut held, mut none) = (null_mut(), null_mut(), null_mut(), null_mut());
+    let (mut ours, mut theirs, mut held, mut none) =
+        (null_mut(), null_mut(), null_mut(), null_mut());
     let (mut count, mut left, mut available, mut holders) = (0, 0, 0, 0);
     let mut holder = std::mem::MaybeUninit::<memlock_holder>::uninit();
     let request = memlock_request { permits: 2, priority: 5, strict: 1 };
     // SAFETY: as above.
     unsafe {
         let name = c"name".as_ptr();
-        assert_eq!(memlock_semaphore_open(one, name, 2, 30_000, &raw mut ours), MEMLOCK_OK, "{}", sentence());
+        assert_eq!(
+            memlock_semaphore_open(one, name, 2, 30_000, &raw mut ours),
+            MEMLOCK_OK,
+            "{}",
+            sentence()
+        );
         assert_eq!(memlock_semaphore_open(two, name, 0, 30_000, &raw mut theirs), MEMLOCK_OK);
         assert_eq!(memlock_semaphore_acquire(theirs, 1, 0, &raw mut none), MEMLOCK_NOT_FOUND);
         assert_eq!(memlock_semaphore_set_up(ours, 60_000), MEMLOCK_OK, "{}", sentence());
-        let answer = memlock_semaphore_acquire_wait(ours, &raw const request, 0, null(), &raw mut held);
+        let answer =
+            memlock_semaphore_acquire_wait(ours, &raw const request, 0, null(), &raw mut held);
         assert_eq!(answer, MEMLOCK_OK, "{}", sentence());
         assert_eq!(memlock_semaphore_acquire(theirs, 1, 0, &raw mut none), MEMLOCK_BUSY);
         assert_eq!(memlock_permit_count(held, &raw mut count), MEMLOCK_OK);
         assert_eq!(memlock_permit_remaining_ms(held, &raw mut left), MEMLOCK_OK);
         assert_eq!(memlock_permit_extend(held, 40_000), MEMLOCK_OK);
-        assert_eq!(memlock_semaphore_holders(theirs, holder.as_mut_ptr(), 1, &raw mut holders), MEMLOCK_OK);
+        assert_eq!(
+            memlock_semaphore_holders(theirs, holder.as_mut_ptr(), 1, &raw mut holders),
+            MEMLOCK_OK
+        );
         assert_eq!((count, holders, holder.assume_init_ref().permits), (2, 1, 2));
         memlock_client_close(one);
         memlock_semaphore_close(ours);
@@ -91,12 +103,19 @@ fn a_list_is_walked_through() {
     let client = open(c"memory://lists");
     let (mut list, mut walk, mut id) = (null_mut(), null_mut(), 0);
     let (mut key, mut length): (*const c_char, usize) = (null(), 0);
-    // SAFETY: as above; the bytes of a key are those that were given, for as long as the walk stands there.
+    // SAFETY: as above; the bytes of a key are those that were given, for as long as the walk
+    // stands there.
     unsafe {
         assert_eq!(memlock_list_set_up(client, c"s".as_ptr(), 60_000, &raw mut list), MEMLOCK_OK);
-        for (expected, bytes) in [(MEMLOCK_OK, "a\0b"), (MEMLOCK_DUPLICATE, "a\0b"), (MEMLOCK_OK, "")] {
+        for (expected, bytes) in
+            [(MEMLOCK_OK, "a\0b"), (MEMLOCK_DUPLICATE, "a\0b"), (MEMLOCK_OK, "")]
+        {
             let answer = memlock_list_insert(list, bytes.as_ptr().cast(), bytes.len(), &raw mut id);
-            assert!(answer == expected || bytes.is_empty() && answer == MEMLOCK_INVALID, "{}", sentence());
+            assert!(
+                answer == expected || bytes.is_empty() && answer == MEMLOCK_INVALID,
+                "{}",
+                sentence()
+            );
         }
         assert_eq!(memlock_list_insert(list, null(), 1, null_mut()), MEMLOCK_INVALID);
         assert_eq!(memlock_list_walk(list, &raw mut walk), MEMLOCK_OK);

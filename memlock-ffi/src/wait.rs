@@ -7,8 +7,8 @@ use memlock_core::{Answer, Cancel};
 use crate::boundary::{enter, give, invalid, lent, put, quietly, take_back};
 use crate::client::memlock_client;
 
-/// Ends waits of one client from outside: each that is given it. It may be used from any number of threads at
-/// once.
+/// Ends waits of one client from outside: each that is given it. It may be used from any number of
+/// threads at once.
 pub struct memlock_wait {
     cancel: Cancel,
     /// The number of the client whose waits it ends.
@@ -21,16 +21,19 @@ impl memlock_wait {
         if self.client == client {
             return Ok(&self.cancel);
         }
-        Err(invalid("The argument \"wait\" belongs to another client: open one with the client that waits."))
+        Err(invalid(
+            "The argument \"wait\" belongs to another client: open one with the client that waits.",
+        ))
     }
 }
 
-/// Makes a handle for memlock_mutex_lock_wait(), memlock_semaphore_acquire_wait() and those of the counter, by which waits of this client can be ended one by one, where
+/// Makes a handle for memlock_mutex_lock_wait(), memlock_semaphore_acquire_wait() and those of the
+/// counter, by which waits of this client can be ended one by one, where
 /// memlock_client_cancel_waits() ends all of them. Nothing is sent.
 ///
-/// A wait needs one only if it is to be ended alone: waits that end together may share one. The client may be
-/// closed before it. A child made by fork() has a handle of its own, which is as cancelled as its parent's was
-/// at the fork, and ends the child's waits only.
+/// A wait needs one only if it is to be ended alone: waits that end together may share one. The
+/// client may be closed before it. A child made by fork() has a handle of its own, which is as
+/// cancelled as its parent's was at the fork, and ends the child's waits only.
 ///
 /// Answers MEMLOCK_OK, or MEMLOCK_INVALID and NULL in *wait. Thread-safe.
 ///
@@ -53,14 +56,14 @@ pub unsafe extern "C-unwind" fn memlock_wait_open(
     })
 }
 
-/// Ends the waits that go on with this handle, in whichever thread, and every later one that is given it: each
-/// answers MEMLOCK_INTERRUPTED, within a few milliseconds unless it is waiting for the server's reply, and
-/// leaves neither a lock or permit nor a place in the queue behind. It is done once and for all: open another handle
-/// for waits that are to go on. A wait that has what it waited for already, and is only about to say so, may answer
-/// MEMLOCK_OK.
+/// Ends the waits that go on with this handle, in whichever thread, and every later one that is
+/// given it: each answers MEMLOCK_INTERRUPTED, within a few milliseconds unless it is waiting for
+/// the server's reply, and leaves neither a lock or permit nor a place in the queue behind. It is
+/// done once and for all: open another handle for waits that are to go on. A wait that has what it
+/// waited for already, and is only about to say so, may answer MEMLOCK_OK.
 ///
-/// Answers MEMLOCK_OK, also when it was cancelled before, or MEMLOCK_INVALID for NULL. No I/O. May be called
-/// from any thread, and from a signal handler.
+/// Answers MEMLOCK_OK, also when it was cancelled before, or MEMLOCK_INVALID for NULL. No I/O. May
+/// be called from any thread, and from a signal handler.
 ///
 /// # Safety
 /// `wait` is NULL or an open wait handle.
@@ -73,8 +76,8 @@ pub unsafe extern "C-unwind" fn memlock_wait_cancel(wait: *const memlock_wait) -
     })
 }
 
-/// Gives a wait handle back. NULL is allowed. Thread-safe, but not while a wait goes on with it: cancel it,
-/// and let the wait end first.
+/// Gives a wait handle back. NULL is allowed. Thread-safe, but not while a wait goes on with it:
+/// cancel it, and let the wait end first.
 ///
 /// # Safety
 /// `wait` is NULL or came from memlock_wait_open() and is not used any more.

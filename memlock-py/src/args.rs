@@ -9,8 +9,8 @@ use pyo3::types::{PyBytes, PyString};
 
 use crate::error::raise;
 
-/// A name or a key: bytes, or a str encoded in UTF-8, where the surrogates by which Python writes bytes that
-/// are not UTF-8 become those bytes again.
+/// A name or a key: bytes, or a str encoded in UTF-8, where the surrogates by which Python writes
+/// bytes that are not UTF-8 become those bytes again.
 pub(crate) struct Name(pub(crate) Vec<u8>);
 
 impl FromPyObject<'_, '_> for Name {
@@ -27,13 +27,17 @@ impl FromPyObject<'_, '_> for Name {
         if let Ok(text) = text.to_cow() {
             return Ok(Name(text.into_owned().into_bytes()));
         }
-        let encoded = given.call_method1("encode", ("utf-8", "surrogateescape")).map_err(|error| {
-            let py = given.py();
-            let refused =
-                raise(py, Answer::Invalid, format!("The name cannot be encoded in UTF-8: {error}."));
-            refused.set_cause(py, Some(error));
-            refused
-        })?;
+        let encoded =
+            given.call_method1("encode", ("utf-8", "surrogateescape")).map_err(|error| {
+                let py = given.py();
+                let refused = raise(
+                    py,
+                    Answer::Invalid,
+                    format!("The name cannot be encoded in UTF-8: {error}."),
+                );
+                refused.set_cause(py, Some(error));
+                refused
+            })?;
         Ok(Name(encoded.cast::<PyBytes>()?.as_bytes().to_vec()))
     }
 }
@@ -65,7 +69,11 @@ impl FromPyObject<'_, '_> for Seconds {
     fn extract(given: Borrowed<'_, '_, PyAny>) -> PyResult<Seconds> {
         let py = given.py();
         let unusable = |shown: String| {
-            raise(py, Answer::Invalid, format!("{shown} is not a usable duration: give seconds from 0 up."))
+            raise(
+                py,
+                Answer::Invalid,
+                format!("{shown} is not a usable duration: give seconds from 0 up."),
+            )
         };
         let number = match given.extract::<f64>() {
             Ok(number) => number,
@@ -87,7 +95,8 @@ impl FromPyObject<'_, '_> for Seconds {
     }
 }
 
-/// A whole number. One that does not fit is a ValueError, as one that is refused for another reason.
+/// A whole number. One that does not fit is a ValueError, as one that is refused for another
+/// reason.
 #[derive(Clone, Copy)]
 pub(crate) struct Whole<T>(pub(crate) T);
 
@@ -129,8 +138,8 @@ impl<T: Range> FromPyObject<'_, '_> for Whole<T> {
 /// What `threading.TIMEOUT_MAX` is on 64-bit machines, in seconds.
 const LONGEST_TIMEOUT: f64 = 9_223_372_036.0;
 
-/// How long acquire() waits at most, by the arguments that threading's locks and semaphores have. Where they say nothing,
-/// it is `own`.
+/// How long acquire() waits at most, by the arguments that threading's locks and semaphores have.
+/// Where they say nothing, it is `own`.
 pub(crate) fn limit(
     py: Python<'_>,
     blocking: Option<&Bound<'_, PyAny>>,

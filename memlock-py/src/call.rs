@@ -1,4 +1,5 @@
-//! The way into the core: without the interpreter's lock, and back with an exception where it failed.
+//! The way into the core: without the interpreter's lock, and back with an exception where it
+//! failed.
 
 use std::cell::Cell;
 use std::ops::Deref;
@@ -14,15 +15,19 @@ use crate::held::{Held, Leased};
 use crate::log;
 use crate::renew::why;
 
-/// How often a wait looks for signals. Looking takes the interpreter's lock, for which a busy program makes
-/// us wait; so a wait that has just begun, or that is woken often, does not look each time.
+/// How often a wait looks for signals. Looking takes the interpreter's lock, for which a busy
+/// program makes us wait; so a wait that has just begun, or that is woken often, does not look each
+/// time.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
 /// How long a wait that nobody may end goes on at a stretch.
 const LONG: Duration = Duration::from_secs(3600);
 
 /// Runs a call of the core while other Python threads run.
-pub(crate) fn call<T: Send>(py: Python<'_>, body: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
+pub(crate) fn call<T: Send>(
+    py: Python<'_>,
+    body: impl FnOnce() -> Result<T> + Send,
+) -> PyResult<T> {
     match py.detach(|| catch_unwind(AssertUnwindSafe(body))) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(raise_core(py, &error)),
@@ -85,7 +90,8 @@ pub(crate) fn wait<T: Send>(
     }
 }
 
-/// Waits until it is lost, for at most so long; `None` when that has passed, or when it was released. `held` is dropped detached.
+/// Waits until it is lost, for at most so long; `None` when that has passed, or when it was
+/// released. `held` is dropped detached.
 pub(crate) fn wait_lost<L, H>(
     py: Python<'_>,
     held: H,
@@ -117,8 +123,8 @@ where
     ended
 }
 
-/// Whether the interpreter may want to end a wait of this thread. If not, the wait can sleep until it is woken,
-/// instead of looking twenty times a second.
+/// Whether the interpreter may want to end a wait of this thread. If not, the wait can sleep until
+/// it is woken, instead of looking twenty times a second.
 ///
 /// | thread | what may end its wait |
 /// | --- | --- |
@@ -141,8 +147,9 @@ fn has_to_look(py: Python<'_>) -> bool {
     }
 }
 
-/// Asks the interpreter itself, because `threading.main_thread()` is a guess where Python is embedded: to set a
-/// handler that is none is a ValueError in a thread that runs no handlers, and a TypeError in the one that does.
+/// Asks the interpreter itself, because `threading.main_thread()` is a guess where Python is
+/// embedded: to set a handler that is none is a ValueError in a thread that runs no handlers, and a
+/// TypeError in the one that does.
 pub(crate) fn runs_handlers(py: Python<'_>) -> bool {
     let refused = py.import("signal").and_then(|signal| {
         let sigint = signal.getattr("SIGINT")?;

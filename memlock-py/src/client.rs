@@ -18,9 +18,9 @@ use crate::subject::Shared;
 
 /// The way to one set of locks. Made by connect().
 ///
-/// It may be used from any number of threads, and in forked children: a child dials its own connections. It
-/// need not be closed: its sockets are closed when the last object that was made from it is gone.
-/// As a context manager it gives itself, and closes itself at the end.
+/// It may be used from any number of threads, and in forked children: a child dials its own
+/// connections. It need not be closed: its sockets are closed when the last object that was made
+/// from it is gone. As a context manager it gives itself, and closes itself at the end.
 #[pyclass(frozen, weakref, module = "memlock")]
 pub(crate) struct Client {
     shared: Arc<Shared>,
@@ -32,26 +32,30 @@ impl Client {
         if !self.shared.core.is_closed() {
             return Ok(&self.shared);
         }
-        let sentence =
-            format!("The client {:?} is closed. Make another by memlock.connect().", self.shared.url);
+        let sentence = format!(
+            "The client {:?} is closed. Make another by memlock.connect().",
+            self.shared.url
+        );
         Err(raise_special(py, Special::ClientClosed, sentence))
     }
 }
 
-/// Makes a client for the servers that `url` names; without one, for those of the environment variable
-/// MEMLOCK_URL, or else for memcached://127.0.0.1:11211.
+/// Makes a client for the servers that `url` names; without one, for those of the environment
+/// variable MEMLOCK_URL, or else for memcached://127.0.0.1:11211.
 ///
-/// `memcached://host[:port][,host2...]?prefix=&connect_timeout=&io_timeout=&pool=&outage=&bell=`, or
-/// `memory://name` for locks among the threads of this process. Timeouts are written `250ms` or `2s`.
+/// `memcached://host[:port][,host2...]?prefix=&connect_timeout=&io_timeout=&pool=&outage=&bell=`,
+/// or `memory://name` for locks among the threads of this process. Timeouts are written `250ms` or
+/// `2s`.
 ///
-/// `bell` is the address at which whoever releases a lock, on another host too, wakes the next waiter of this
-/// process with one UDP datagram: `bell=address`, `bell=address:port` or `bell=address:first-last`, with `[...]`
-/// around an IPv6 address, and as many ports as there are locks for which this process waits at one time. Without
-/// it, it is our end of the connection to the server, and any free port. With `bell=off` nobody can wake this
-/// process, and its waiters ask the server, first after a tenth of a second and at last once a second.
+/// `bell` is the address at which whoever releases a lock, on another host too, wakes the next
+/// waiter of this process with one UDP datagram: `bell=address`, `bell=address:port` or
+/// `bell=address:first-last`, with `[...]` around an IPv6 address, and as many ports as there are
+/// locks for which this process waits at one time. Without it, it is our end of the connection to
+/// the server, and any free port. With `bell=off` nobody can wake this process, and its waiters ask
+/// the server, first after a tenth of a second and at last once a second.
 ///
-/// Nothing is dialled: the first call that needs a server raises Unreachable if there is none. Raises
-/// ConfigError for a URL that cannot be read.
+/// Nothing is dialled: the first call that needs a server raises Unreachable if there is none.
+/// Raises ConfigError for a URL that cannot be read.
 #[pyfunction]
 #[pyo3(signature = (url = None), text_signature = "(url=None)")]
 pub(crate) fn connect(py: Python<'_>, url: Option<String>) -> PyResult<Client> {
@@ -74,20 +78,23 @@ pub(crate) fn connect(py: Python<'_>, url: Option<String>) -> PyResult<Client> {
 
 #[pymethods]
 impl Client {
-    /// A mutex by this name, whose holders keep it for at most `lease` (1 second to 366 days) unless they
-    /// extend it. Nothing is sent.
+    /// A mutex by this name, whose holders keep it for at most `lease` (1 second to 366 days)
+    /// unless they extend it. Nothing is sent.
     ///
-    /// `wait` is how long acquire() without a timeout, and `with`, wait for it: None for ever, 0 not at all.
-    /// Both are seconds as int or float, or a datetime.timedelta.
+    /// `wait` is how long acquire() without a timeout, and `with`, wait for it: None for ever, 0
+    /// not at all. Both are seconds as int or float, or a datetime.timedelta.
     ///
-    /// renew=True renews the lease while the lock is held, until it is released or lost; `max_hold` is for how long at most, so
-    /// that a program that hangs does not hold it for ever. `on_danger` is called with the seconds that are left when it could
-    /// not be renewed for half of the lease, or is not to be, and `on_lost` with the reason, as `lost` has it, when it was lost; not
-    /// when release() is the first to find that out. They are called in the thread that renews, which renews nothing until they
-    /// return; their exceptions go to sys.unraisablehook. What they start blocks the signals that the thread which acquired blocks.
-    /// The interpreter's end waits for one that is running, and none begins afterwards.
+    /// renew=True renews the lease while the lock is held, until it is released or lost; `max_hold`
+    /// is for how long at most, so that a program that hangs does not hold it for ever. `on_danger`
+    /// is called with the seconds that are left when it could not be renewed for half of the lease,
+    /// or is not to be, and `on_lost` with the reason, as `lost` has it, when it was lost; not when
+    /// release() is the first to find that out. They are called in the thread that renews, which
+    /// renews nothing until they return; their exceptions go to sys.unraisablehook. What they start
+    /// blocks the signals that the thread which acquired blocks. The interpreter's end waits for
+    /// one that is running, and none begins afterwards.
     ///
-    /// Raises Invalid for an empty name, one above 64 KiB or with a NUL byte, and for durations out of range.
+    /// Raises Invalid for an empty name, one above 64 KiB or with a NUL byte, and for durations out
+    /// of range.
     #[pyo3(
         signature = (
             name, lease = Seconds::new(30), wait = None, *,
@@ -111,11 +118,12 @@ impl Client {
         Mutex::new(py, self.open(py)?, &name, lease, wait, renew)
     }
 
-    /// A semaphore by this name with so many `permits` (1 to 4,294,967,295), of which a holder keeps what it has for at most
-    /// `lease` (1 second to 366 days) unless it extends it. permits=None: as many as it has, since somebody else set it up. Nothing is
-    /// sent.
+    /// A semaphore by this name with so many `permits` (1 to 4,294,967,295), of which a holder
+    /// keeps what it has for at most `lease` (1 second to 366 days) unless it extends it.
+    /// permits=None: as many as it has, since somebody else set it up. Nothing is sent.
     ///
-    /// `wait` is how long acquire() and permit() without a timeout, and `with`, wait for it: None for ever, 0 not at all.
+    /// `wait` is how long acquire() and permit() without a timeout, and `with`, wait for it: None
+    /// for ever, 0 not at all.
     ///
     /// renew, max_hold, on_danger and on_lost are as those of mutex(), for each acquisition.
     ///
@@ -144,8 +152,8 @@ impl Client {
         Semaphore::new(py, self.open(py)?, &name, permits, lease, wait, renew)
     }
 
-    /// The plain counter of free permits in the item of this key, which other programs may use too. The URL's prefix stands before
-    /// the key. Nothing is sent.
+    /// The plain counter of free permits in the item of this key, which other programs may use too.
+    /// The URL's prefix stands before the key. Nothing is sent.
     ///
     /// Raises Invalid for a key that is not 1 to 245 visible ASCII characters, the prefix included.
     #[pyo3(text_signature = "($self, key)")]
@@ -153,13 +161,18 @@ impl Client {
         Counter::new(py, self.open(py)?, &key)
     }
 
-    /// Sets up a distinct list by this session name, or joins it if it is there: see `created`. The session
-    /// and all its keys end after `duration` (1 second to 366 days), counted from when it was first set up.
-    /// Two round trips, or one to join.
+    /// Sets up a distinct list by this session name, or joins it if it is there: see `created`. The
+    /// session and all its keys end after `duration` (1 second to 366 days), counted from when it
+    /// was first set up. Two round trips, or one to join.
     ///
     /// Raises Invalid as mutex() does; Unreachable, OutcomeUnknown or ProtocolError.
     #[pyo3(text_signature = "($self, session, duration)")]
-    fn distinct_list(&self, py: Python<'_>, session: Name, duration: Seconds) -> PyResult<DistinctList> {
+    fn distinct_list(
+        &self,
+        py: Python<'_>,
+        session: Name,
+        duration: Seconds,
+    ) -> PyResult<DistinctList> {
         DistinctList::set_up(py, self.open(py)?, &session, duration)
     }
 

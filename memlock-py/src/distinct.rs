@@ -17,18 +17,20 @@ const BATCH: usize = 1000;
 /// A named set of keys with ids, shared by everybody who knows the session's name. Made by
 /// Client.distinct_list().
 ///
-/// Exactly one of all who add a key is told that it was first, and everybody is told the same id for it.
-/// Keys are str or bytes of 1 byte to 64 KiB; a str is the same key as its UTF-8 bytes. They are given back
-/// as str; bytes that are not UTF-8 come as surrogates, as in os.fsdecode(), so that adding what was given
-/// back always means the same key, and key.encode("utf-8", "surrogateescape") gives its bytes.
+/// Exactly one of all who add a key is told that it was first, and everybody is told the same id
+/// for it. Keys are str or bytes of 1 byte to 64 KiB; a str is the same key as its UTF-8 bytes.
+/// They are given back as str; bytes that are not UTF-8 come as surrogates, as in os.fsdecode(), so
+/// that adding what was given back always means the same key, and key.encode("utf-8",
+/// "surrogateescape") gives its bytes.
 ///
-/// The object belongs to the session that it set up or joined. Once that is torn down or has expired, every
-/// call raises SessionNotFound, even if there is another session of the same name. Besides, every call may
-/// raise Unreachable, OutcomeUnknown (only those that change the list) and ProtocolError.
+/// The object belongs to the session that it set up or joined. Once that is torn down or has
+/// expired, every call raises SessionNotFound, even if there is another session of the same name.
+/// Besides, every call may raise Unreachable, OutcomeUnknown (only those that change the list) and
+/// ProtocolError.
 #[pyclass(frozen, module = "memlock")]
 pub(crate) struct DistinctList {
-    /// Never changed after its set-up: calls work on a clone of their own, so that threads need not wait for
-    /// each other.
+    /// Never changed after its set-up: calls work on a clone of their own, so that threads need not
+    /// wait for each other.
     core: memlock_core::DistinctList,
     subject: Subject,
     created: bool,
@@ -57,7 +59,9 @@ impl DistinctList {
         py: Python<'_>,
         body: impl FnOnce(&mut memlock_core::DistinctList) -> Result<Option<T>> + Send,
     ) -> PyResult<T> {
-        self.subject.call(py, || body(&mut self.core.clone()))?.ok_or_else(|| self.subject.missing(py))
+        self.subject
+            .call(py, || body(&mut self.core.clone()))?
+            .ok_or_else(|| self.subject.missing(py))
     }
 
     fn walk(&self, py: Python<'_>, gives: Gives) -> PyResult<Walk> {
@@ -74,22 +78,23 @@ impl DistinctList {
         self.created
     }
 
-    /// Adds a key: True when we were the first, False when it was there already. Three round trips for a new
-    /// key, one for another.
+    /// Adds a key: True when we were the first, False when it was there already. Three round trips
+    /// for a new key, one for another.
     ///
-    /// Raises Invalid for an empty key or one above 64 KiB. After OutcomeUnknown the key may be in the list or
-    /// not; adding it again is safe, but may then call our own key a duplicate.
+    /// Raises Invalid for an empty key or one above 64 KiB. After OutcomeUnknown the key may be in
+    /// the list or not; adding it again is safe, but may then call our own key a duplicate.
     #[pyo3(text_signature = "($self, key)")]
     fn add(&self, py: Python<'_>, key: Name) -> PyResult<bool> {
         let added = self.run(py, |list| list.insert(&key.0))?;
         Ok(matches!(added, Insertion::First(_)))
     }
 
-    /// Adds many keys, and gives a list with (id, first) for each, in their order: the key's id, and whether
-    /// we were the first to add it. A key that is given twice is a duplicate the second time.
+    /// Adds many keys, and gives a list with (id, first) for each, in their order: the key's id,
+    /// and whether we were the first to add it. A key that is given twice is a duplicate the second
+    /// time.
     ///
-    /// Keys are drawn from the iterable and sent 1,000 at a time, in three round trips, and one more if some
-    /// are duplicates. Raises as add(); some of the keys may be in the list then.
+    /// Keys are drawn from the iterable and sent 1,000 at a time, in three round trips, and one
+    /// more if some are duplicates. Raises as add(); some of the keys may be in the list then.
     #[pyo3(text_signature = "($self, keys)")]
     fn add_many(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Vec<(u64, bool)>> {
         if keys.is_instance_of::<PyString>() || keys.is_instance_of::<PyBytes>() {
@@ -105,13 +110,15 @@ impl DistinctList {
                 return Ok(added);
             }
             let insertions = self.run(py, |list| list.insert_many(&batch))?;
-            let pairs = insertions.into_iter().map(|done| (done.id(), matches!(done, Insertion::First(_))));
+            let pairs =
+                insertions.into_iter().map(|done| (done.id(), matches!(done, Insertion::First(_))));
             added.extend(pairs);
             py.check_signals()?;
         }
     }
 
-    /// The key's id, counted from 1 in the order of adding, and the same for everybody. One round trip.
+    /// The key's id, counted from 1 in the order of adding, and the same for everybody. One round
+    /// trip.
     ///
     /// Raises KeyError when the key is not in the list.
     #[pyo3(text_signature = "($self, key)")]
@@ -122,8 +129,9 @@ impl DistinctList {
         }
     }
 
-    /// An iterator over (id, key) in the order of ids: the keys that were in the list when it was made. They
-    /// are read 256 at a time, in two round trips. Raises SessionNotFound where the session ends under it.
+    /// An iterator over (id, key) in the order of ids: the keys that were in the list when it was
+    /// made. They are read 256 at a time, in two round trips. Raises SessionNotFound where the
+    /// session ends under it.
     fn items(&self, py: Python<'_>) -> PyResult<Walk> {
         self.walk(py, Gives::Items)
     }
@@ -138,8 +146,8 @@ impl DistinctList {
         self.run(py, |list| list.contains(&key.0))
     }
 
-    /// How many ids were given out: the number of keys, plus one for every adder that died or was overtaken
-    /// half-way. One round trip.
+    /// How many ids were given out: the number of keys, plus one for every adder that died or was
+    /// overtaken half-way. One round trip.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         let count = self.run(py, |list| list.count())?;
         Ok(usize::try_from(count).unwrap_or(usize::MAX))
@@ -177,7 +185,8 @@ enum Gives {
 /// An iteration over a list.
 #[pyclass(frozen, module = "memlock._memlock", name = "_Walk")]
 pub(crate) struct Walk {
-    /// Taken out while a thread is reading, so that the lock is only held for an instant, and attached.
+    /// Taken out while a thread is reading, so that the lock is only held for an instant, and
+    /// attached.
     entries: Mutex<Option<Entries>>,
     subject: Subject,
     gives: Gives,

@@ -147,7 +147,8 @@ static TYPES: PyOnceLock<Vec<Py<PyType>>> = PyOnceLock::new();
 /// Makes the exceptions and puts them into the module.
 pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
-    let error = make(py, "Error", PyTuple::new(py, [py.get_type::<PyException>()])?, ERROR_DOC, None)?;
+    let error =
+        make(py, "Error", PyTuple::new(py, [py.get_type::<PyException>()])?, ERROR_DOC, None)?;
     module.add("Error", &error)?;
     let mut types: Vec<Bound<'_, PyType>> = Vec::with_capacity(ROWS.len());
     for Row { name, answer, special, also, doc } in &ROWS {
@@ -156,7 +157,8 @@ pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
             (Some(_), Some((_, general))) => general,
             _ => &error,
         };
-        let bases: Vec<_> = std::iter::once(base.clone()).chain(also.iter().map(|also| also(py))).collect();
+        let bases: Vec<_> =
+            std::iter::once(base.clone()).chain(also.iter().map(|also| also(py))).collect();
         let made = make(py, name, PyTuple::new(py, bases)?, doc, Some(*answer))?;
         module.add(*name, &made)?;
         types.push(made);
@@ -186,7 +188,11 @@ pub(crate) fn raise(py: Python<'_>, answer: Answer, sentence: impl Into<String>)
 }
 
 /// An exception that says more than its answer.
-pub(crate) fn raise_special(py: Python<'_>, special: Special, sentence: impl Into<String>) -> PyErr {
+pub(crate) fn raise_special(
+    py: Python<'_>,
+    special: Special,
+    sentence: impl Into<String>,
+) -> PyErr {
     raise_row(py, |row| row.special == Some(special), sentence.into())
 }
 

@@ -1,8 +1,8 @@
 //! The gate before the interpreter, for threads that come from outside.
 //!
-//! A thread that asks for the interpreter when that has begun to end never comes back, and through Rust's frames not even in
-//! good order. So the interpreter's end begins with closing this gate, and waiting for those that are inside; as it waits for
-//! threads that are no daemons.
+//! A thread that asks for the interpreter when that has begun to end never comes back, and through
+//! Rust's frames not even in good order. So the interpreter's end begins with closing this gate,
+//! and waiting for those that are inside; as it waits for threads that are no daemons.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -5,8 +5,9 @@
 //! | that of an object's place (`slot`, `pile`) | a few instructions, with the interpreter attached | detaching, doing I/O, dropping a `Held` |
 //! | a `Held`'s | extending and releasing on the server, detached | attaching |
 //!
-//! So no thread ever waits for the interpreter with one of them in hand. And a fork catches nobody in that of a
-//! place: whoever forks Python holds the interpreter's lock. A `Held` that another process made is never locked.
+//! So no thread ever waits for the interpreter with one of them in hand. And a fork catches nobody
+//! in that of a place: whoever forks Python holds the interpreter's lock. A `Held` that another
+//! process made is never locked.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -108,7 +109,8 @@ pub(crate) struct Held<L: Leased> {
     /// The thread and the process that acquired it.
     pub(crate) thread: ThreadId,
     process: u64,
-    /// Until when it is certainly ours, in nanoseconds of the boot clock: readable during an extension.
+    /// Until when it is certainly ours, in nanoseconds of the boot clock: readable during an
+    /// extension.
     ends: AtomicU64,
     /// `None` once it is released, and when it is kept.
     leased: Mutex<Option<L>>,
@@ -133,7 +135,8 @@ impl<L: Leased> Held<L> {
         self.process == fork::generation()
     }
 
-    /// How long it is certainly ours yet. No I/O, and no waiting for an extension that is under way.
+    /// How long it is certainly ours yet. No I/O, and no waiting for an extension that is under
+    /// way.
     pub(crate) fn remaining(&self) -> Duration {
         if !self.is_of_this_process() {
             return Duration::ZERO;
@@ -230,7 +233,8 @@ impl<L: Leased> Held<L> {
         log::later(|| body(&mut self.leased.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// Empties it for good, when the object goes. To be dropped detached: that speaks to the server.
+    /// Empties it for good, when the object goes. To be dropped detached: that speaks to the
+    /// server.
     pub(crate) fn empty(&mut self) -> Option<impl Send> {
         let leased = self.leased.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         let kept = self.kept.take();

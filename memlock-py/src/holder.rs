@@ -33,6 +33,8 @@ impl From<memlock_core::semaphore::Holder> for Holder {
 impl Holder {
     fn __repr__(&self) -> String {
         let Holder { token, host, pid, since, permits, .. } = self;
-        format!("<memlock.Holder host={host:?} pid={pid} since={since} permits={permits} token={token:?}>")
+        format!(
+            "<memlock.Holder host={host:?} pid={pid} since={since} permits={permits} token={token:?}>"
+        )
     }
 }

@@ -1,4 +1,5 @@
-//! The end of an acquisition: what is raised, and what is logged where a `with` must not hide its body's exception.
+//! The end of an acquisition: what is raised, and what is logged where a `with` must not hide its
+//! body's exception.
 
 use memlock_core::Release;
 use pyo3::prelude::*;
@@ -18,7 +19,8 @@ pub(crate) fn leave(
         return subject.tell(py, released?);
     }
     let failed = match released {
-        // A forked child leaves its parent's `with` so: nothing was left held, nothing is to be said.
+        // A forked child leaves its parent's `with` so: nothing was left held, nothing is to be
+        // said.
         Ok(Release::NotHeld) => return Ok(()),
         released => released.and_then(|released| subject.tell(py, released)),
     };

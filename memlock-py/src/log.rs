@@ -1,8 +1,10 @@
-//! What memlock logs, as records of Python's `logging`: logger `memlock.keep` for the keeper, and so on.
+//! What memlock logs, as records of Python's `logging`: logger `memlock.keep` for the keeper, and
+//! so on.
 //!
-//! A record is handled at once, in the thread that has something to say: with the interpreter attached for that long, and with
-//! the levels that hold at that moment. Nothing is remembered of levels, since `setLevel` tells nobody. So this is not
-//! for what happens often; and nothing is: an acquisition and a release without trouble say nothing.
+//! A record is handled at once, in the thread that has something to say: with the interpreter
+//! attached for that long, and with the levels that hold at that moment. Nothing is remembered of
+//! levels, since `setLevel` tells nobody. So this is not for what happens often; and nothing is: an
+//! acquisition and a release without trouble say nothing.
 //!
 //! | state of the thread | what becomes of a message |
 //! | --- | --- |
@@ -11,10 +13,10 @@
 //! | in a handler, which uses memlock | dropped: its own trouble would have no end |
 //! | the interpreter is ending | dropped: see `gate` |
 //!
-//! What a handler or filter lets out may be a signal handler's exception, such as that of Ctrl-C. So in the main thread it ends
-//! a wait as that would, and otherwise is raised as soon as the call has returned, whose result it leaves alone. No signal handler
-//! runs in another thread: there it goes to `sys.unraisablehook`, and so it does while an object is
-//! deallocated.
+//! What a handler or filter lets out may be a signal handler's exception, such as that of Ctrl-C.
+//! So in the main thread it ends a wait as that would, and otherwise is raised as soon as the call
+//! has returned, whose result it leaves alone. No signal handler runs in another thread: there it
+//! goes to `sys.unraisablehook`, and so it does while an object is deallocated.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_void};
@@ -114,7 +116,8 @@ impl Log for ToLogging {
     fn log(&self, record: &Record<'_>) {
         let Some(logger) = logs::name(record.target()) else { return };
         let message = Message { level: record.level(), logger, text: record.args().to_string() };
-        // Where a thread is so near its end that it has no such place any more, it holds no lock either.
+        // Where a thread is so near its end that it has no such place any more, it holds no lock
+        // either.
         let now = LATER.try_with(|later| match &mut *later.borrow_mut() {
             Some(later) => {
                 later.push(message);
@@ -186,7 +189,8 @@ fn raise_soon(py: Python<'_>, error: PyErr) {
         return error.write_unraisable(py, None);
     }
     let error = Box::into_raw(Box::new(error));
-    // SAFETY: may be called by any thread; what is given is for `restore`, which is called by the main thread, attached.
+    // SAFETY: may be called by any thread; what is given is for `restore`, which is called by the
+    // main thread, attached.
     if unsafe { pyo3::ffi::Py_AddPendingCall(Some(restore), error.cast()) } != 0 {
         // SAFETY: made above, and not taken.
         unsafe { Box::from_raw(error) }.write_unraisable(py, None);

@@ -1,8 +1,9 @@
 //! What a semaphore object holds: any number of acquisitions, of any number of threads.
 //!
-//! A thread's release() is for the latest of its own acquisitions, as a `with` inside another ends before it. A thread
-//! that has none releases the oldest of all: so permits that one thread took may be given back by another, and yet no thread
-//! gives back another's by mistake as long as it has one of its own.
+//! A thread's release() is for the latest of its own acquisitions, as a `with` inside another ends
+//! before it. A thread that has none releases the oldest of all: so permits that one thread took
+//! may be given back by another, and yet no thread gives back another's by mistake as long as it
+//! has one of its own.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -55,13 +56,16 @@ impl Pile {
         self.with(py, |state| state.entries[state.next()?].held.lost())
     }
 
-    /// Takes out what this thread releases by its next `n` calls; `None`, and nothing is taken, if there are fewer.
+    /// Takes out what this thread releases by its next `n` calls; `None`, and nothing is taken, if
+    /// there are fewer.
     pub(crate) fn take(&self, py: Python<'_>, n: usize) -> Option<Vec<Entry>> {
         self.with(py, |state| {
             if n > state.entries.len() {
                 return None;
             }
-            Some((0..n).map_while(|_| state.next().map(|next| state.entries.remove(next))).collect())
+            Some(
+                (0..n).map_while(|_| state.next().map(|next| state.entries.remove(next))).collect(),
+            )
         })
     }
 
@@ -102,8 +106,8 @@ impl State {
     }
 }
 
-/// Releases all of them, in this order; after a failure the rest is not tried. Gives what is still held, and how it went. To be called
-/// detached: it speaks to the server.
+/// Releases all of them, in this order; after a failure the rest is not tried. Gives what is still
+/// held, and how it went. To be called detached: it speaks to the server.
 pub(crate) fn release_all(entries: Vec<Entry>) -> (Vec<Entry>, Release, Result<()>) {
     let mut entries = entries.into_iter();
     let mut ended = Release::Released;
@@ -111,7 +115,9 @@ pub(crate) fn release_all(entries: Vec<Entry>) -> (Vec<Entry>, Release, Result<(
         match entry.held.release() {
             Ok(Release::Lost) => ended = Release::Lost,
             Ok(Release::Released | Release::NotHeld) => {}
-            Err(error) => return (std::iter::once(entry).chain(entries).collect(), ended, Err(error)),
+            Err(error) => {
+                return (std::iter::once(entry).chain(entries).collect(), ended, Err(error));
+            }
         }
     }
     (Vec::new(), ended, Ok(()))

@@ -1,8 +1,10 @@
-//! Renewal by the core's keeper, and what it calls: functions of Python's, in a thread that Python does not know.
+//! Renewal by the core's keeper, and what it calls: functions of Python's, in a thread that Python
+//! does not know.
 //!
-//! A callback is often a method of whoever owns the lock, who is garbage when nobody but the lock knows him. So the callbacks belong
-//! to the objects that hold something, where the garbage collector sees them, and the keeper has a weak reference of Python's. The
-//! collector ends that before it takes anything apart: so no callback comes upon half an object.
+//! A callback is often a method of whoever owns the lock, who is garbage when nobody but the lock
+//! knows him. So the callbacks belong to the objects that hold something, where the garbage
+//! collector sees them, and the keeper has a weak reference of Python's. The collector ends that
+//! before it takes anything apart: so no callback comes upon half an object.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -48,13 +50,18 @@ impl Renew {
     ) -> PyResult<Option<Renew>> {
         if !renew {
             if max_hold.is_some() || on_danger.is_some() || on_lost.is_some() {
-                let sentence = "max_hold, on_danger and on_lost are for what is renewed: give renew=True.";
+                let sentence =
+                    "max_hold, on_danger and on_lost are for what is renewed: give renew=True.";
                 return Err(raise(py, Answer::Invalid, sentence));
             }
             return Ok(None);
         }
         if max_hold.is_some_and(|longest| longest.0.is_zero()) {
-            return Err(raise(py, Answer::Invalid, "max_hold is a time above 0, or None for no bound."));
+            return Err(raise(
+                py,
+                Answer::Invalid,
+                "max_hold is a time above 0, or None for no bound.",
+            ));
         }
         for callback in [&on_danger, &on_lost].into_iter().flatten() {
             if !callback.bind(py).is_callable() {
@@ -68,7 +75,10 @@ impl Renew {
     /// To be called in the thread that acquired it.
     pub(crate) fn keep(&self) -> Keep {
         let (weak, mask) = (Arc::downgrade(&self.callbacks.weak), Mask::of_this_thread());
-        Keep { max_hold: self.max_hold, tell: Some(Box::new(move |notice| tell(&weak, mask, notice))) }
+        Keep {
+            max_hold: self.max_hold,
+            tell: Some(Box::new(move |notice| tell(&weak, mask, notice))),
+        }
     }
 
     /// For an object that may outlive this one.
@@ -103,8 +113,9 @@ impl Both {
     }
 }
 
-/// Calls what is called for it, unless nobody is there any more who wants to know. The keeper blocks all signals; what a callback
-/// starts is to block what the thread that acquired blocks. Python's own handlers only take a note for the main thread.
+/// Calls what is called for it, unless nobody is there any more who wants to know. The keeper
+/// blocks all signals; what a callback starts is to block what the thread that acquired blocks.
+/// Python's own handlers only take a note for the main thread.
 fn tell(weak: &Weak<Py<PyWeakrefReference>>, mask: Mask, notice: Notice) {
     let Some(_inside) = gate::enter() else { return };
     let _ = Python::try_attach(|py| {

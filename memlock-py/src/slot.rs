@@ -1,9 +1,10 @@
 //! What a mutex object holds, and which of the threads that share the object it is for.
 //!
-//! The object holds one acquisition at a time. While it is held, the server lets no second thread in. But a
-//! lease may run out with its thread still at work; then the next thread is granted the mutex through the
-//! same object, and the first, when it comes to release, must not release the second's. So a thread whose
-//! acquisition was displaced is remembered, and told that its lock was lost.
+//! The object holds one acquisition at a time. While it is held, the server lets no second thread
+//! in. But a lease may run out with its thread still at work; then the next thread is granted the
+//! mutex through the same object, and the first, when it comes to release, must not release the
+//! second's. So a thread whose acquisition was displaced is remembered, and told that its lock was
+//! lost.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
@@ -38,7 +39,8 @@ impl Slot {
         })
     }
 
-    /// What this thread would release: [`Answer::NotHeld`] or [`Answer::Lost`] when there is nothing.
+    /// What this thread would release: [`Answer::NotHeld`] or [`Answer::Lost`] when there is
+    /// nothing.
     pub(crate) fn look<T>(
         &self,
         py: Python<'_>,
@@ -77,7 +79,8 @@ impl Slot {
                 state.held = Some(held);
                 return None;
             }
-            // The server has granted the mutex to another thread meanwhile, so it is not this one's any more.
+            // The server has granted the mutex to another thread meanwhile, so it is not this one's
+            // any more.
             state.tell_later(held.thread);
             Some(held)
         });

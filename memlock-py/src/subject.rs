@@ -112,7 +112,11 @@ impl Subject {
             Waited::Done(got) => Ok(Some(got)),
             Waited::Interrupted => {
                 self.check_open(py)?;
-                Err(self.raise(py, Answer::Interrupted, "the wait was cancelled, and nothing is held."))
+                Err(self.raise(
+                    py,
+                    Answer::Interrupted,
+                    "the wait was cancelled, and nothing is held.",
+                ))
             }
             Waited::Busy | Waited::TimedOut => Ok(None),
         }
@@ -122,7 +126,8 @@ impl Subject {
     pub(crate) fn check_open(&self, py: Python<'_>) -> PyResult<()> {
         match &self.client {
             Some(client) if client.core.is_closed() => {
-                let sentence = format!("{self}: the client is closed. Make another by memlock.connect().");
+                let sentence =
+                    format!("{self}: the client is closed. Make another by memlock.connect().");
                 Err(raise_special(py, Special::ClientClosed, sentence))
             }
             _ => Ok(()),
@@ -231,7 +236,13 @@ fn shown(name: &[u8]) -> Box<str> {
 }
 
 /// What cannot be made, before there is a subject.
-pub(crate) fn unmade(py: Python<'_>, client: &Shared, what: &str, name: &Name, error: &Error) -> PyErr {
+pub(crate) fn unmade(
+    py: Python<'_>,
+    client: &Shared,
+    what: &str,
+    name: &Name,
+    error: &Error,
+) -> PyErr {
     let name = shown(&name.0);
     let error = raise_core(py, error);
     let kind = error.get_type(py);

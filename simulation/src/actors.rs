@@ -1,10 +1,13 @@
-//! What the tasks of a run do: take turns with mutexes, insert into lists, and tell the judge what they were told.
+//! What the tasks of a run do: take turns with mutexes, insert into lists, and tell the judge what
+//! they were told.
 
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
 use memlock_core::clock::Moment;
-use memlock_core::{Client, DistinctList, Error, ErrorKind, Extension, Lock, Release, Wait, Waited};
+use memlock_core::{
+    Client, DistinctList, Error, ErrorKind, Extension, Lock, Release, Wait, Waited,
+};
 
 use crate::chance::Chance;
 use crate::held::Held;
@@ -17,7 +20,8 @@ use crate::world::{self, MICRO, MILLI, Nanos, SECOND, with};
 /// Where a thread keeps what it holds: a child finds it there.
 pub(crate) type Pocket = Arc<StdMutex<Option<Held>>>;
 
-pub(crate) const LEASES: [Nanos; 6] = [SECOND, 1300 * MILLI, 2 * SECOND, 3 * SECOND, 5 * SECOND, 12 * SECOND];
+pub(crate) const LEASES: [Nanos; 6] =
+    [SECOND, 1300 * MILLI, 2 * SECOND, 3 * SECOND, 5 * SECOND, 12 * SECOND];
 const KEYS: [&str; 5] = ["a", "b", "c", "d", "e"];
 const SESSION: &str = "s";
 const STEP: Nanos = 25 * MILLI;
@@ -52,7 +56,10 @@ pub(crate) fn object(what: String) {
 /// Where all keep in step: until a step's beginning, and a moment more.
 pub(crate) fn in_step(length: Nanos) -> Nanos {
     with(|world| match world.scenario.in_step {
-        true => (world.now + length).div_ceil(STEP) * STEP - world.now + world.chance.within(0..300 * MICRO),
+        true => {
+            (world.now + length).div_ceil(STEP) * STEP - world.now
+                + world.chance.within(0..300 * MICRO)
+        }
         false => length,
     })
 }
@@ -110,7 +117,9 @@ impl Actor {
             }
             match (held.extend(Duration::from_secs(2)), held.release()) {
                 (Ok(Extension::NotHeld), Ok(Release::NotHeld)) => {}
-                other => object(format!("a child's steps with its parent's lock were answered {other:?}")),
+                other => object(format!(
+                    "a child's steps with its parent's lock were answered {other:?}"
+                )),
             }
         }
         self.live();
@@ -165,8 +174,9 @@ impl Actor {
                 until.saturating_sub(now) as f64 / 1e9
             )
         });
-        let hold =
-            with(|world| world.judge.granted(task, lock.token().to_string(), lock.fence(), until, now));
+        let hold = with(|world| {
+            world.judge.granted(task, lock.token().to_string(), lock.fence(), until, now)
+        });
         self.make_use_of(Held::Lock(lock), hold, until, lease);
     }
 
@@ -208,7 +218,8 @@ impl Actor {
         self.let_go(hold);
     }
 
-    /// Takes what is in the pocket out for a while: a child that is made meanwhile does not find it.
+    /// Takes what is in the pocket out for a while: a child that is made meanwhile does not find
+    /// it.
     fn pocket(&self) -> std::sync::MutexGuard<'_, Option<Held>> {
         self.pocket.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -272,8 +283,12 @@ impl Actor {
                     with(|world| world.judge.told_released(hold, &world.server));
                     return self.release_again(held);
                 }
-                Ok(Release::Lost) => return with(|world| world.judge.told_lost(hold, now, &world.server)),
-                Ok(Release::NotHeld) => object("a holder was told that it holds nothing".to_owned()),
+                Ok(Release::Lost) => {
+                    return with(|world| world.judge.told_lost(hold, now, &world.server));
+                }
+                Ok(Release::NotHeld) => {
+                    object("a holder was told that it holds nothing".to_owned())
+                }
                 Err(error) => self.failed(hold, begun, &error),
             }
             let until = in_world(held.deadline());
@@ -304,8 +319,11 @@ impl Actor {
 
     fn insert(&mut self, list: &mut Option<(DistinctList, Option<String>)>) {
         if list.is_none() || self.chance.permille(100) {
-            let lasting =
-                if self.chance.permille(800) { 120 * SECOND } else { self.chance.spread(SECOND, 5 * SECOND) };
+            let lasting = if self.chance.permille(800) {
+                120 * SECOND
+            } else {
+                self.chance.spread(SECOND, 5 * SECOND)
+            };
             *list = self.set_up(duration(lasting));
         }
         let Some((handle, joined)) = list else { return };

@@ -38,7 +38,8 @@ impl Chance {
         of[self.within(0..of.len() as u64) as usize]
     }
 
-    /// From `low` to `high`, the small ones more often: as many between 1 and 10 as between 10 and 100.
+    /// From `low` to `high`, the small ones more often: as many between 1 and 10 as between 10 and
+    /// 100.
     pub(crate) fn spread(&mut self, low: u64, high: u64) -> u64 {
         let (low, high) = (low.max(1) as f64, high as f64);
         let fraction = self.bits() as f64 / u64::MAX as f64;

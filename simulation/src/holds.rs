@@ -1,5 +1,5 @@
-//! What holders are told, and what they may rely on: **as long as a lease is valid by its holder's own clock, the server has it**,
-//! unless the server lost it.
+//! What holders are told, and what they may rely on: **as long as a lease is valid by its holder's
+//! own clock, the server has it**, unless the server lost it.
 
 use std::collections::BTreeMap;
 
@@ -68,12 +68,15 @@ impl Judge {
     /// No more permits are believed to be held than there are.
     fn check_sums(&mut self, now: Nanos) {
         let mut sums: BTreeMap<&str, u32> = BTreeMap::new();
-        for hold in self.holds.values().filter(|hold| hold.using && !hold.lost && hold.until > now) {
+        for hold in self.holds.values().filter(|hold| hold.using && !hold.lost && hold.until > now)
+        {
             if let Some(permits) = hold.permits {
                 *sums.entry(&hold.key).or_default() += permits;
             }
         }
-        let over = sums.iter().find(|(key, sum)| self.semaphores.most(key).is_some_and(|most| **sum > most));
+        let over = sums
+            .iter()
+            .find(|(key, sum)| self.semaphores.most(key).is_some_and(|most| **sum > most));
         if let Some(what) =
             over.map(|(key, sum)| format!("{sum} permits of {key} are held, and there are fewer"))
         {
@@ -103,7 +106,9 @@ impl Judge {
     /// What the server has instead.
     fn found(&self, hold: &Hold, server: &Server) -> String {
         match (hold.permits, server.value(&hold.key)) {
-            (Some(_), Some(record)) => format!("{:?} at {}", String::from_utf8_lossy(record), server.time()),
+            (Some(_), Some(record)) => {
+                format!("{:?} at {}", String::from_utf8_lossy(record), server.time())
+            }
             (_, value) => token_of(value).unwrap_or_else(|| "nobody".to_owned()),
         }
     }
@@ -115,7 +120,8 @@ impl Judge {
         self.last_hold
     }
 
-    /// The holder begins to let go, or to change its lease: until that ends, it does not rely on it.
+    /// The holder begins to let go, or to change its lease: until that ends, it does not rely on
+    /// it.
     pub(crate) fn pauses_using(&mut self, hold: u64, now: Nanos, releases: bool) {
         if let Some(hold) = self.holds.get_mut(&hold) {
             hold.using = false;
@@ -134,7 +140,9 @@ impl Judge {
 
     /// A request of this task that would let go of locks had no answer.
     pub(crate) fn is_in_doubt(&mut self, process: usize, key: &str) {
-        for hold in self.holds.values_mut().filter(|hold| hold.process == process && hold.key == key) {
+        for hold in
+            self.holds.values_mut().filter(|hold| hold.process == process && hold.key == key)
+        {
             hold.in_doubt = hold.releasing.is_some();
         }
     }
@@ -143,7 +151,8 @@ impl Judge {
         let Some(hold) = self.holds.remove(&hold) else { return };
         let there = self.is_there(&hold, server);
         let begun = hold.releasing.unwrap_or(0);
-        // An attempt of long ago may put it there once more; nobody believes in that, and it is taken off later.
+        // An attempt of long ago may put it there once more; nobody believes in that, and it is
+        // taken off later.
         let again = self.tokens.get(&hold.token).is_some_and(|token| token.written >= begun);
         let objection = match self.tokens.get(&hold.token).and_then(|token| token.gone) {
             _ if there => (!again).then_some("it is still there"),
@@ -167,7 +176,8 @@ impl Judge {
         }
         let gone = self.tokens.get(&hold.token).and_then(|token| token.gone);
         if gone.is_none() && !again {
-            return self.object(format!("{} was called lost, and nothing has taken it away", hold.key));
+            return self
+                .object(format!("{} was called lost, and nothing has taken it away", hold.key));
         }
         if let Some((when, Cause::Command)) = gone
             && when < hold.until
@@ -175,17 +185,24 @@ impl Judge {
             && hold.releasing.is_some()
             && !hold.lost
         {
-            self.object(format!("{} was called lost, and it was its holder who let go of it", hold.key));
+            self.object(format!(
+                "{} was called lost, and it was its holder who let go of it",
+                hold.key
+            ));
         }
     }
 
     /// The holder was told that nothing was changed.
     pub(crate) fn told_unchanged(&mut self, hold: u64, begun: Nanos) {
         let Some(hold) = self.holds.get(&hold) else { return };
-        if let Some((when, Cause::Command)) = self.tokens.get(&hold.token).and_then(|token| token.gone)
+        if let Some((when, Cause::Command)) =
+            self.tokens.get(&hold.token).and_then(|token| token.gone)
             && when >= begun
         {
-            self.object(format!("{} was called unchanged, and it was let go of meanwhile", hold.key));
+            self.object(format!(
+                "{} was called unchanged, and it was let go of meanwhile",
+                hold.key
+            ));
         }
     }
 

@@ -80,8 +80,8 @@ pub(crate) struct Lock {
     pub(crate) greatest_fence: u64,
     /// For how long somebody had it at most, or it was reserved.
     pub(crate) longest: Nanos,
-    /// How often it came free without a release, so that nobody was woken, and how often a call that tried once was faster than
-    /// the waiter that was woken.
+    /// How often it came free without a release, so that nobody was woken, and how often a call
+    /// that tried once was faster than the waiter that was woken.
     pub(crate) irregular: u64,
 }
 
@@ -126,7 +126,8 @@ impl Judge {
             (true, true) if scenario.bells_off => 1300 * MILLI,
             // A waiter that hears some may have to find out that it missed another: see `turns`.
             (true, true) => PATIENCE_WITHOUT_A_BELL,
-            // One try takes five exchanges or more, and where half of all requests are lost, two seconds each.
+            // One try takes five exchanges or more, and where half of all requests are lost, two
+            // seconds each.
             _ if scenario.lossy_permille > 300 => PATIENCE_WITHOUT_A_BELL + 47 * SECOND,
             _ if scenario.lossy_permille > 0 => PATIENCE_WITHOUT_A_BELL + 17 * SECOND,
             _ => PATIENCE_WITHOUT_A_BELL,
@@ -159,7 +160,13 @@ impl Judge {
 
     // --- what the server does ------------------------------------------------------------------
 
-    pub(crate) fn changed(&mut self, change: &Change, now: Nanos, by: Option<Doer>, server: &Server) {
+    pub(crate) fn changed(
+        &mut self,
+        change: &Change,
+        now: Nanos,
+        by: Option<Doer>,
+        server: &Server,
+    ) {
         if change.key.starts_with("list:") {
             return self.lists.changed(change, by.map(|by| by.task));
         }
@@ -172,7 +179,8 @@ impl Judge {
         if let Some(key) = change.key.strip_suffix("%wait") {
             return self.lock_queue_changed(key, change, by);
         }
-        let (before, after) = (token_of(change.before.as_deref()), token_of(change.after.as_deref()));
+        let (before, after) =
+            (token_of(change.before.as_deref()), token_of(change.after.as_deref()));
         if let Some(by) = by.filter(|by| self.keepers.has(by.task))
             && change.cause == Cause::Command
             && before.as_ref().or(after.as_ref()).is_some()
@@ -187,7 +195,8 @@ impl Judge {
             let task = before.is_none().then_some(task);
             let again = self.tokens.contains_key(token);
             let askers = BTreeSet::new();
-            let written = Token { process, task, askers, ends: 0, sent, written: now, gone: None, again };
+            let written =
+                Token { process, task, askers, ends: 0, sent, written: now, gone: None, again };
             self.tokens.insert(token.clone(), written);
         }
         if let Some(token) = &before {
@@ -242,9 +251,17 @@ impl Judge {
         }
     }
 
-    // --- what clients are told: acquiring ----------------------------------------------------------
+    // --- what clients are told: acquiring
+    // ----------------------------------------------------------
 
-    pub(crate) fn asks(&mut self, task: usize, process: usize, key: &str, limit: Option<Nanos>, now: Nanos) {
+    pub(crate) fn asks(
+        &mut self,
+        task: usize,
+        process: usize,
+        key: &str,
+        limit: Option<Nanos>,
+        now: Nanos,
+    ) {
         let before = self.waiting_for(key);
         let irregular = self.locks.get(key).map_or(0, |lock| lock.irregular);
         let key = key.to_owned();
@@ -273,13 +290,17 @@ impl Judge {
         if let Some(objection) = self.passed_over(&call, now) {
             self.object(objection);
         }
-        let lost = matches!(self.tokens.get(&token), Some(Token { gone: Some((_, Cause::Loss)), .. }));
+        let lost =
+            matches!(self.tokens.get(&token), Some(Token { gone: Some((_, Cause::Loss)), .. }));
         let lock = self.locks.entry(call.key.clone()).or_default();
         lock.irregular += u64::from(call.limit == Some(0));
         if until > now && !lost {
             if fence <= lock.greatest_fence {
                 let greatest = lock.greatest_fence;
-                let what = format!("{} was granted with fence {fence}, after one with {greatest}", call.key);
+                let what = format!(
+                    "{} was granted with fence {fence}, after one with {greatest}",
+                    call.key
+                );
                 self.violation.get_or_insert(what);
             }
             lock.greatest_fence = lock.greatest_fence.max(fence);
@@ -305,12 +326,14 @@ impl Judge {
         if self.calm {
             let left = server.keys().find(|key| {
                 let value = server.value(key);
-                let over = key.ends_with("%wait") && value == Some(b"") || reservation_of(value).is_some();
+                let over =
+                    key.ends_with("%wait") && value == Some(b"") || reservation_of(value).is_some();
                 key.starts_with("lock:") && !over
             });
             if let Some(left) = left {
-                self.violation
-                    .get_or_insert_with(|| format!("all is over, and {left} is left on the server"));
+                self.violation.get_or_insert_with(|| {
+                    format!("all is over, and {left} is left on the server")
+                });
             }
         }
         let permits = if self.calm { self.semaphores_at_the_end(server.time()) } else { None };

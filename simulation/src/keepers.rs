@@ -41,7 +41,13 @@ impl Keepers {
 
     /// A task asks the server for something; `permits`: of a semaphore, so that it may do so for
     /// its keeper. Tells who is to be woken by that.
-    pub(crate) fn asks(&mut self, task: usize, process: usize, permits: bool, now: Nanos) -> Option<usize> {
+    pub(crate) fn asks(
+        &mut self,
+        task: usize,
+        process: usize,
+        permits: bool,
+        now: Nanos,
+    ) -> Option<usize> {
         if !self.has(task) && !permits {
             return None;
         }

@@ -46,8 +46,12 @@ pub(crate) fn look_at(chest: &Chest, process: usize) {
 pub(crate) fn inherit(chest: &Chest) {
     for (token, kept) in treasures(chest) {
         say(|| format!("the child looks at what its parent keeps as {token}"));
-        let found = (kept.is_held(), kept.lost(), kept.check(), kept.wait_lost(Duration::from_secs(1)));
-        if !matches!((found, kept.release()), ((false, None, Ok(false), None), Ok(Release::NotHeld))) {
+        let found =
+            (kept.is_held(), kept.lost(), kept.check(), kept.wait_lost(Duration::from_secs(1)));
+        if !matches!(
+            (found, kept.release()),
+            ((false, None, Ok(false), None), Ok(Release::NotHeld))
+        ) {
             object(format!("a child was told that it keeps {token}"));
         }
     }
@@ -72,13 +76,16 @@ impl Actor {
     pub(crate) fn keep(&mut self, held: Held, hold: u64, lease: Nanos) {
         let (_, process, now) = here();
         let token = held.token().to_string();
-        let max_hold =
-            self.chance.permille(350).then(|| duration(self.chance.spread(50 * MILLI, 12 * SECOND)));
+        let max_hold = self
+            .chance
+            .permille(350)
+            .then(|| duration(self.chance.spread(50 * MILLI, 12 * SECOND)));
         let longest = max_hold.map(|longest| until(process, longest));
         say(|| format!("keeps {token}, for {max_hold:?} at most"));
         with(|world| world.judge.begins_to_keep(hold, lease, longest, now));
         let name = token.clone();
-        let tell = Some(Box::new(move |notice| told(&name, notice)) as Box<dyn Fn(Notice) + Send + Sync>);
+        let tell =
+            Some(Box::new(move |notice| told(&name, notice)) as Box<dyn Fn(Notice) + Send + Sync>);
         let kept = match held.keep(Keep { max_hold, tell }) {
             Ok(kept) => Arc::new(kept),
             Err(error) => return object(format!("it could not be kept: {error}")),
@@ -149,7 +156,9 @@ impl Actor {
                     with(|world| {
                         match released {
                             Release::Released => world.judge.told_released(hold, &world.server),
-                            Release::Lost => world.judge.was_lost_before(&token, now, &world.server),
+                            Release::Lost => {
+                                world.judge.was_lost_before(&token, now, &world.server)
+                            }
                             Release::NotHeld => {
                                 world.judge.object("a holder was told that it keeps nothing");
                             }
@@ -182,7 +191,8 @@ impl Actor {
             world.judge.has_let_go(&token, now);
             world.judge.forgets(hold);
         });
-        // What was lost stays on the server for a while, which the end of a calm run is not to find.
+        // What was lost stays on the server for a while, which the end of a calm run is not to
+        // find.
         if calm {
             nap(4 * SECOND);
         }
@@ -191,7 +201,8 @@ impl Actor {
     fn release_kept_again(&mut self, kept: &Kept, released: Release) {
         if self.chance.permille(200) {
             let again = kept.release();
-            if kept.is_held() || !matches!(again, Ok(again) if again == Release::NotHeld || again == released)
+            if kept.is_held()
+                || !matches!(again, Ok(again) if again == Release::NotHeld || again == released)
             {
                 object(format!("what was released is still kept: {again:?}"));
             }

@@ -1,4 +1,5 @@
-//! The judge of keeping: what a keeper may write, what its holder may believe by it, and what that holder is told.
+//! The judge of keeping: what a keeper may write, what its holder may believe by it, and what that
+//! holder is told.
 //!
 //! | what happens | must be |
 //! | --- | --- |
@@ -9,7 +10,8 @@
 //! | its holder is told of the loss | once, soon, for a reason that is true, and not if all went well |
 //! | after that, and after a release | nothing is renewed, believed or told |
 //!
-//! That whoever believes to hold something has it on the server is checked as for any holder: see `holds`.
+//! That whoever believes to hold something has it on the server is checked as for any holder: see
+//! `holds`.
 
 use std::collections::BTreeMap;
 
@@ -20,13 +22,16 @@ use crate::semaphores::text::Line;
 use crate::server::{Change, Server};
 use crate::world::{MICRO, MILLI, Nanos, SECOND};
 
-/// If all goes well for so long, what is kept is renewed: a keeper tries again after a second, and in a few packets.
+/// If all goes well for so long, what is kept is renewed: a keeper tries again after a second, and
+/// in a few packets.
 const TIME_ENOUGH: Nanos = 2500 * MILLI;
 /// What is kept when less than that is left of its lease may be too late.
 const TO_BEGIN: Nanos = 100 * MILLI;
-/// A lease that is shorter may end before a keeper that waits for one slow answer after another gets to tell of the danger.
+/// A lease that is shorter may end before a keeper that waits for one slow answer after another
+/// gets to tell of the danger.
 const TIME_TO_WARN: Nanos = 12 * SECOND;
-/// Until then its holder is told of a loss, however long the keeper waits for the server; and where nothing goes wrong.
+/// Until then its holder is told of a loss, however long the keeper waits for the server; and where
+/// nothing goes wrong.
 const TOLD_WITHIN: Nanos = 20 * SECOND;
 const TOLD_AT_ONCE: Nanos = 30 * MILLI;
 /// How much longer than the lease a server keeps it, from when the renewal was carried out.
@@ -53,7 +58,8 @@ struct Kept {
     renewed: Option<Nanos>,
     /// When its holder was last told of the danger, and what was said to be its end.
     warned: Option<(Nanos, Nanos)>,
-    /// Until when it was said to be held, as its holder was warned: to be compared with what it believes by then.
+    /// Until when it was said to be held, as its holder was warned: to be compared with what it
+    /// believes by then.
     claimed: Option<Nanos>,
     told: Option<Loss>,
     /// Since when its holder knows that it is lost; and that it has let go, or is about to.
@@ -94,7 +100,13 @@ impl Keeping {
 
 impl Judge {
     /// A hold is kept from now on.
-    pub(crate) fn begins_to_keep(&mut self, hold: u64, lease: Nanos, longest: Option<Nanos>, now: Nanos) {
+    pub(crate) fn begins_to_keep(
+        &mut self,
+        hold: u64,
+        lease: Nanos,
+        longest: Option<Nanos>,
+        now: Nanos,
+    ) {
         self.tally.kept += 1;
         let Some(held) = self.holds.get(&hold) else { return };
         let kept = Kept {
@@ -114,11 +126,19 @@ impl Judge {
         self.keeping.all.insert(held.token.clone(), kept);
     }
 
-    // --- what is on the server ---------------------------------------------------------------------
+    // --- what is on the server
+    // ---------------------------------------------------------------------
 
     /// A keeper has written a lock: it is renewed.
-    pub(crate) fn keeper_wrote_lock(&mut self, change: &Change, now: Nanos, by: Doer, server: &Server) {
-        let (before, after) = (token_of(change.before.as_deref()), token_of(change.after.as_deref()));
+    pub(crate) fn keeper_wrote_lock(
+        &mut self,
+        change: &Change,
+        now: Nanos,
+        by: Doer,
+        server: &Server,
+    ) {
+        let (before, after) =
+            (token_of(change.before.as_deref()), token_of(change.after.as_deref()));
         self.keeper_wrote(before.as_deref(), after.as_deref(), by);
         let lease = after.and_then(|token| self.keeping.lease_of(&token)).unwrap_or(0);
         let latest = now + lease + AFTER_THE_LEASE + lease / 5000;
@@ -157,10 +177,13 @@ impl Judge {
     /// A process has written a semaphore: the lines of what it keeps whose ends it has moved are
     /// renewed, be it by its keeper or by another thread, which writes for it.
     pub(crate) fn renewed_lines(&mut self, before: &[Line], after: &[Line], by: Doer) {
-        let of = |lines: &[Line], token: &str| lines.iter().find(|line| line.token == token).cloned();
+        let of =
+            |lines: &[Line], token: &str| lines.iter().find(|line| line.token == token).cloned();
         for line in after {
             let is_kept = |kept: &&mut Kept| kept.process == by.process;
-            let Some(kept) = self.keeping.all.get_mut(&line.token).filter(is_kept) else { continue };
+            let Some(kept) = self.keeping.all.get_mut(&line.token).filter(is_kept) else {
+                continue;
+            };
             match of(before, &line.token) {
                 // Or it may have been renewed within the same second.
                 Some(was) if was == *line => kept.renewed = kept.renewed.max(Some(by.sent)),
@@ -172,15 +195,18 @@ impl Judge {
         }
     }
 
-    // --- what its holder believes ------------------------------------------------------------------
+    // --- what its holder believes
+    // ------------------------------------------------------------------
 
     /// Its holder would say now that it is held until then; or, if that is over, that it is not.
     pub(crate) fn believes(&mut self, token: &str, until: Nanos, now: Nanos, server: &Server) {
         let Some(kept) = self.keeping.all.get_mut(token) else { return };
         let until = if until > now { until } else { 0 };
         let last = kept.beliefs.last().map_or(0, |&(_, last)| last);
-        let claimed =
-            kept.claimed.take().filter(|claimed| claimed.abs_diff(until) > MILLI + kept.lease / 1000);
+        let claimed = kept
+            .claimed
+            .take()
+            .filter(|claimed| claimed.abs_diff(until) > MILLI + kept.lease / 1000);
         let mut objection = claimed.map(|_| "for another time than was told of the danger");
         let mut ends = None;
         if let Some(hold) = self.holds.get_mut(&kept.hold) {
@@ -188,12 +214,16 @@ impl Judge {
             ends = match hold.permits {
                 _ if hold.lost => None,
                 None => server.ends(&hold.key),
-                Some(_) => self.semaphores.line(&hold.key, token).map(|line| server.shows_at(line.until)),
+                Some(_) => {
+                    self.semaphores.line(&hold.key, token).map(|line| server.shows_at(line.until))
+                }
             };
         }
         // Who lets go does not rely on it; that its lease is over is another thing.
         if last.abs_diff(until) < ROUNDING || until == 0 && (last <= now || kept.releasing) {
-            return objection.into_iter().for_each(|what| self.object(format!("{token} is held {what}")));
+            return objection
+                .into_iter()
+                .for_each(|what| self.object(format!("{token} is held {what}")));
         }
         let longer = until > kept.until() + ROUNDING;
         if longer {
@@ -219,7 +249,8 @@ impl Judge {
         }
     }
 
-    // --- what its holder is told -------------------------------------------------------------------
+    // --- what its holder is told
+    // -------------------------------------------------------------------
 
     /// The keeper tells something. `until`: when it ends, if it is that which is told.
     pub(crate) fn told(
@@ -245,7 +276,8 @@ impl Judge {
                 // believes at the end of this step is compared with that end.
                 if kept.warned.is_some_and(|(_, end)| until <= end + MILLI) {
                     objection = objection.or(Some("once more"));
-                } else if !at_its_longest && (self.calm || until.saturating_sub(now) > kept.lease / 2 + MILLI)
+                } else if !at_its_longest
+                    && (self.calm || until.saturating_sub(now) > kept.lease / 2 + MILLI)
                 {
                     objection = objection.or(Some("though there is no danger"));
                 }
@@ -279,7 +311,8 @@ impl Judge {
         let held_longest = kept.longest.is_some_and(|longest| longest <= now + ROUNDING);
         let objection = match loss {
             Loss::Gone => {
-                let there = self.holds.get(&kept.hold).is_some_and(|hold| self.is_there(hold, server));
+                let there =
+                    self.holds.get(&kept.hold).is_some_and(|hold| self.is_there(hold, server));
                 let written = self.tokens.get(token);
                 let again = written.is_some_and(|written| written.again);
                 let gone = written.is_some_and(|written| written.gone.is_some());
@@ -300,10 +333,12 @@ impl Judge {
     /// Whether all went well for long enough that what ended then should have been renewed.
     fn should_be_renewed(&self, kept: &Kept, now: Nanos) -> bool {
         let since = kept.until().saturating_sub(TIME_ENOUGH.min(kept.lease));
-        kept.began() + TO_BEGIN < kept.until() && self.keepers.all_was_well(kept.process, since, now)
+        kept.began() + TO_BEGIN < kept.until()
+            && self.keepers.all_was_well(kept.process, since, now)
     }
 
-    /// To be called now and then: those who lost something are told of it. `stopped`: until when each process was.
+    /// To be called now and then: those who lost something are told of it. `stopped`: until when
+    /// each process was.
     pub(crate) fn check_kept(&mut self, now: Nanos, stopped: impl Fn(usize) -> Nanos) {
         let silent = self.keeping.all.iter().find(|(_, kept)| {
             let runs_since = kept.until().max(stopped(kept.process));
@@ -315,7 +350,8 @@ impl Judge {
         }
     }
 
-    // --- letting go --------------------------------------------------------------------------------
+    // --- letting go
+    // --------------------------------------------------------------------------------
 
     /// Its holder begins to let go, or goes on keeping it, as that had failed.
     pub(crate) fn lets_go(&mut self, token: &str, releasing: bool) {

@@ -1,5 +1,6 @@
-//! Runs memlock itself over a simulated server, network, clock and chance: one seed, one run, replayed exactly. Without
-//! `--cfg memlock_sim` there is nothing here, since memlock has no hooks for it then.
+//! Runs memlock itself over a simulated server, network, clock and chance: one seed, one run,
+//! replayed exactly. Without `--cfg memlock_sim` there is nothing here, since memlock has no hooks
+//! for it then.
 #![cfg(memlock_sim)]
 #![allow(clippy::print_stdout, reason = "its reports are for a person")]
 

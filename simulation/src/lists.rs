@@ -1,4 +1,5 @@
-//! What must be true of distinct lists: one key, one id; each key first exactly once; and no inserts after a tear-down.
+//! What must be true of distinct lists: one key, one id; each key first exactly once; and no
+//! inserts after a tear-down.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -89,7 +90,13 @@ impl Lists {
     }
 
     /// What an insert into that generation was answered; `None` if it failed.
-    pub(crate) fn answered(&mut self, task: usize, text: &str, key: &str, answer: Option<Option<Insertion>>) {
+    pub(crate) fn answered(
+        &mut self,
+        task: usize,
+        text: &str,
+        key: &str,
+        answer: Option<Option<Insertion>>,
+    ) {
         let Some(generation) = self.generations.get_mut(text) else { return };
         generation.open.remove(&task);
         let Some(Some(insertion)) = answer else {
@@ -123,13 +130,17 @@ impl Lists {
             let whole = self.generations.values().filter(|it| !it.lossy);
             whole
                 .flat_map(|it| {
-                    it.firsts.iter().filter(|(key, firsts)| **firsts == 0 && !it.silent.contains(*key))
+                    it.firsts
+                        .iter()
+                        .filter(|(key, firsts)| **firsts == 0 && !it.silent.contains(*key))
                 })
                 .map(|(key, _)| key)
                 .next()
         };
         let nobody = || {
-            unclaimed().map(|key| format!("nobody was told to be first with {key}, and nobody had no answer"))
+            unclaimed().map(|key| {
+                format!("nobody was told to be first with {key}, and nobody had no answer")
+            })
         };
         self.objection.clone().or_else(|| if at_the_end { nobody() } else { None })
     }

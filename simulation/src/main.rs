@@ -18,11 +18,15 @@ fn main() -> std::process::ExitCode {
     let number = |place: usize| arguments.get(place).and_then(|text| text.parse::<u64>().ok());
     let name = arguments.get(2).map(String::as_str);
     let fine = match (arguments.first().map(String::as_str), number(1)) {
-        (Some("seeds"), Some(count)) => memlock_simulation::report::seeds(number(2).unwrap_or(1), count),
+        (Some("seeds"), Some(count)) => {
+            memlock_simulation::report::seeds(number(2).unwrap_or(1), count)
+        }
         (Some("seed"), Some(seed)) => memlock_simulation::report::seed(seed, name),
         (Some("teeth"), Some(count)) => memlock_simulation::report::teeth(count, name),
         _ => {
-            eprintln!("usage: simulation seeds COUNT [FIRST] | seed SEED [FLAW] | teeth COUNT [FLAW]");
+            eprintln!(
+                "usage: simulation seeds COUNT [FIRST] | seed SEED [FLAW] | teeth COUNT [FLAW]"
+            );
             return std::process::ExitCode::from(2);
         }
     };

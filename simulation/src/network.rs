@@ -10,7 +10,8 @@ use crate::world::{Event, MICRO, MILLI, Nanos, SECOND, World, sleep_until, with}
 
 /// An answer within this time makes nobody suspicious.
 const LOOKS_PROMPT: Nanos = 51 * MILLI;
-/// For how long a thread of the server may be off its processor between drawing a version and storing.
+/// For how long a thread of the server may be off its processor between drawing a version and
+/// storing.
 pub(crate) const OFF_ITS_PROCESSOR: Nanos = 20 * MILLI;
 /// How long a client waits for a reply.
 const IO_TIMEOUT: Nanos = SECOND;
@@ -100,7 +101,8 @@ impl World {
         let base = self.hosts[host].latency;
         let jitter = self.chance.spread(MICRO, base);
         let slow = self.scenario.slow_permille;
-        let spike = if self.chance.permille(slow) { self.chance.spread(MILLI, 900 * MILLI) } else { 0 };
+        let spike =
+            if self.chance.permille(slow) { self.chance.spread(MILLI, 900 * MILLI) } else { 0 };
         base / 2 + jitter + spike
     }
 
@@ -111,7 +113,9 @@ impl World {
         let host = self.processes[process].host;
         let life = self.server.life();
         match self.processes[process].connection {
-            Some(connected) if connected == life && self.down_until <= self.now => Link::Ready(life),
+            Some(connected) if connected == life && self.down_until <= self.now => {
+                Link::Ready(life)
+            }
             Some(_) => {
                 self.processes[process].connection = None;
                 // It is seen to be closed only if it was looked at before use.
@@ -121,7 +125,9 @@ impl World {
                 let time = self.now + self.latency(host);
                 Link::Refused(time)
             }
-            None if self.hosts[host].cut_off_until > self.now => Link::Refused(self.now + IO_TIMEOUT),
+            None if self.hosts[host].cut_off_until > self.now => {
+                Link::Refused(self.now + IO_TIMEOUT)
+            }
             None => {
                 let time = self.now.max(self.stalled_until) + 2 * self.latency(host);
                 if time > self.now + IO_TIMEOUT {
@@ -146,14 +152,16 @@ impl World {
         let lossy = self.scenario.lossy_permille;
         let mut fate = Fate::Fine;
         if self.chance.permille(lossy) {
-            fate = self.chance.pick(&[Fate::LostOnTheWay, Fate::ReplyLost, Fate::Reset, Fate::Late]);
+            fate =
+                self.chance.pick(&[Fate::LostOnTheWay, Fate::ReplyLost, Fate::Reset, Fate::Late]);
         }
         if self.hosts[host].cut_off_until > self.now {
             fate = Fate::LostOnTheWay;
         }
         let number = self.sequence + 1;
         self.say(|_| {
-            let list: Vec<String> = commands.iter().map(|it| format!("{} {}", it.verb(), it.key())).collect();
+            let list: Vec<String> =
+                commands.iter().map(|it| format!("{} {}", it.verb(), it.key())).collect();
             format!(
                 "request {number}: {}{}",
                 list.join(", "),
@@ -192,8 +200,8 @@ impl World {
             let later = self.stalled_until + self.chance.within(0..MILLI);
             return self.at(later, Event::Arrive(number));
         }
-        // The documented hole: what reaches a stopped server just before it goes on is answered as fast as any, and may be
-        // stored against a clock that is behind. It is not let happen here.
+        // The documented hole: what reaches a stopped server just before it goes on is answered as
+        // fast as any, and may be stored against a clock that is behind. It is not let happen here.
         let sent = self.requests.get(&number).map_or(0, |request| request.sent);
         if self.clock_back > self.now && sent + LOOKS_PROMPT > self.stalled_until {
             let later = self.clock_back + self.chance.within(1..MILLI);
@@ -210,7 +218,8 @@ impl World {
             self.requests.insert(number, request);
             return;
         }
-        self.judge.changing = Some(Doer { process: request.process, task: request.task, sent: request.sent });
+        self.judge.changing =
+            Some(Doer { process: request.process, task: request.task, sent: request.sent });
         while let Some(command) = request.commands.pop_front() {
             let early = self.scenario.unordered && command.draws_early() && request.drawn.is_none();
             if early && self.chance.permille(50) {
@@ -224,7 +233,12 @@ impl World {
             }
             let reply = self.server.run(&command, request.drawn.take());
             self.say(|_| {
-                format!("server: request {number}: {} {} -> {}", command.verb(), command.key(), brief(&reply))
+                format!(
+                    "server: request {number}: {} {} -> {}",
+                    command.verb(),
+                    command.key(),
+                    brief(&reply)
+                )
             });
             request.replies.push(reply);
             if !request.commands.is_empty() && self.chance.permille(100) {
@@ -272,8 +286,9 @@ impl World {
         }
         request.given_up = true;
         for command in &request.sent_all {
-            if let Command::Delete { key, .. } | Command::Swap { key, .. } | Command::Put { key, .. } =
-                command
+            if let Command::Delete { key, .. }
+            | Command::Swap { key, .. }
+            | Command::Put { key, .. } = command
             {
                 self.judge.is_in_doubt(request.process, key);
             }

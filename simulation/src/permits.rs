@@ -69,7 +69,14 @@ impl Actor {
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn acquire(&mut self, opened: &Opened, name: &str, key: String, several: bool, priorities: bool) {
+    fn acquire(
+        &mut self,
+        opened: &Opened,
+        name: &str,
+        key: String,
+        several: bool,
+        priorities: bool,
+    ) {
         let lease = self.chance.pick(&LEASES);
         let limit = match self.chance.within(0..20) {
             0..=3 => None,
@@ -77,8 +84,11 @@ impl Actor {
             _ => Some(in_step(self.chance.spread(20 * MILLI, 7 * SECOND))),
         };
         let most = u64::from(with(|world| world.judge.semaphores.number(&key)));
-        let permits =
-            if several && self.chance.permille(500) { self.chance.within(1..most + 1) as u32 } else { 1 };
+        let permits = if several && self.chance.permille(500) {
+            self.chance.within(1..most + 1) as u32
+        } else {
+            1
+        };
         let priority = if priorities { self.chance.pick(&[-3, 0, 0, 1, 7]) } else { 0 };
         let request = Request { permits, priority, ages: self.chance.permille(800) };
         let semaphore = match opened.semaphore.with_lease(duration(lease)) {
@@ -87,7 +97,12 @@ impl Actor {
         };
         let wait = limit.map_or(Wait::FOREVER, |limit| Wait::at_most(duration(limit)));
         let (task, process, now) = here();
-        say(|| format!("asks {name} for {request:?}, lease {:.1} s, limit {limit:?}", lease as f64 / 1e9));
+        say(|| {
+            format!(
+                "asks {name} for {request:?}, lease {:.1} s, limit {limit:?}",
+                lease as f64 / 1e9
+            )
+        });
         let ask = Ask { key, permits, priority, number: opened.number, lease, limit };
         with(|world| {
             let shows = world.server.time();
@@ -124,7 +139,9 @@ impl Actor {
         let until = in_world(permit.deadline());
         let (task, _, now) = here();
         let (token, permits) = (permit.token().to_string(), permit.permits());
-        say(|| format!("has {permits} as {token} for {:.6} s", until.saturating_sub(now) as f64 / 1e9));
+        say(|| {
+            format!("has {permits} as {token} for {:.6} s", until.saturating_sub(now) as f64 / 1e9)
+        });
         let hold = with(|world| world.judge.granted_permits(task, token, permits, until, now));
         self.make_use_of(Held::Permit(permit), hold, until, lease);
     }
@@ -155,8 +172,11 @@ impl Actor {
     }
 
     fn set_semaphore_up(&mut self, opened: &Opened, name: &str, key: &str) {
-        let life =
-            if self.chance.permille(500) { self.chance.spread(SECOND, 20 * SECOND) } else { 3600 * SECOND };
+        let life = if self.chance.permille(500) {
+            self.chance.spread(SECOND, 20 * SECOND)
+        } else {
+            3600 * SECOND
+        };
         let set_up = opened.semaphore.set_up(duration(life));
         say(|| format!("setting {key} up is answered {set_up:?}"));
         if let Err(error) = set_up {

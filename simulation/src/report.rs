@@ -115,8 +115,9 @@ pub fn teeth(count: u64, name: Option<&str>) -> bool {
         let sum = run_all(1, count, Some(flaw));
         let found = sum.failures.first();
         all &= found.is_some();
-        let seen =
-            found.map_or("NOT FOUND".to_owned(), |(seed, violation)| format!("seed {seed}: {violation}"));
+        let seen = found.map_or("NOT FOUND".to_owned(), |(seed, violation)| {
+            format!("seed {seed}: {violation}")
+        });
         let millis = began.elapsed().as_nanos() as u64 / MILLI;
         println!("| {flaw:?} | {} runs, {:.1} s | {seen} |", sum.runs, millis as f64 / 1e3);
     }

@@ -1,4 +1,5 @@
-//! One run: the tasks of a seed, each on a stack of its own, from the beginning to the judge's last word.
+//! One run: the tasks of a seed, each on a stack of its own, from the beginning to the judge's last
+//! word.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -105,7 +106,13 @@ pub(crate) fn run(seed: u64, flaw: Option<Flaw>, told: bool) -> Outcome {
     flaw::put_in(None);
     let Some(World { judge, story, .. }) = world::end() else { unreachable!("it was begun above") };
     let violation = judge.violation;
-    Outcome { violation, story: story.lines, digest: story.digest, events: story.events, tally: judge.tally }
+    Outcome {
+        violation,
+        story: story.lines,
+        digest: story.digest,
+        events: story.events,
+        tally: judge.tally,
+    }
 }
 
 impl Stage {
@@ -121,7 +128,13 @@ impl Stage {
             let client = Client::with_parts(Arc::new(SimStore { process }), clock, bells);
             let shelf = Shelf::default();
             let chest = Chest::default();
-            self.programs.push(Program { client, maker: process, pockets: Vec::new(), shelf, chest });
+            self.programs.push(Program {
+                client,
+                maker: process,
+                pockets: Vec::new(),
+                shelf,
+                chest,
+            });
             for _ in 0..threads {
                 let actor = self.actor(process, chance.fork());
                 self.start(process, move || actor.live());
@@ -165,8 +178,9 @@ impl Stage {
             Todo::Fork(process) => self.fork(process),
             Todo::CancelWaits(process) => {
                 let maker = self.programs[process].maker;
-                let sharing: Vec<usize> =
-                    (0..self.programs.len()).filter(|&other| self.programs[other].maker == maker).collect();
+                let sharing: Vec<usize> = (0..self.programs.len())
+                    .filter(|&other| self.programs[other].maker == maker)
+                    .collect();
                 let alive = with(|world| {
                     world.judge.cancelled(&sharing);
                     fork::pretend(Some(world.processes[process].generation));
@@ -211,7 +225,8 @@ impl Stage {
     fn kill(&mut self, process: usize) {
         with(|world| fork::pretend(Some(world.processes[process].generation)));
         for thread in self.threads.iter_mut().filter(|thread| thread.process == process) {
-            // Its stack is unwound, and what that tries to do to the world fails: the process is dead.
+            // Its stack is unwound, and what that tries to do to the world fails: the process is
+            // dead.
             if let Some(mut coroutine) = thread.coroutine.take() {
                 coroutine.force_unwind();
                 self.stacks.push(coroutine.into_stack());

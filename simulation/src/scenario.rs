@@ -32,7 +32,8 @@ pub(crate) struct Scenario {
     hosts: usize,
     host_chance: u64,
     pub(crate) server_ahead: Nanos,
-    /// From one tick of the server's clock to the next, at most; and when in its seconds the first one is.
+    /// From one tick of the server's clock to the next, at most; and when in its seconds the first
+    /// one is.
     pub(crate) tick: Nanos,
     pub(crate) first_tick: Nanos,
     /// All that lasts, lasts a multiple of the same time: so things happen at once.
@@ -127,17 +128,20 @@ impl Scenario {
         let count = processes.len() as u64;
         let length = 8 * SECOND;
         let mut mishaps = Vec::new();
-        let mut add = |wanted: bool, most: u64, chance: &mut Chance, make: &dyn Fn(&mut Chance) -> Mishap| {
-            if wanted {
-                for _ in 0..chance.within(1..most + 1) {
-                    let time = SECOND + chance.spread(MILLI, length);
-                    mishaps.push((time, make(chance)));
+        let mut add =
+            |wanted: bool, most: u64, chance: &mut Chance, make: &dyn Fn(&mut Chance) -> Mishap| {
+                if wanted {
+                    for _ in 0..chance.within(1..most + 1) {
+                        let time = SECOND + chance.spread(MILLI, length);
+                        mishaps.push((time, make(chance)));
+                    }
                 }
-            }
-        };
+            };
         let who = |chance: &mut Chance| chance.within(0..count) as usize;
         add(kills, 3, &mut chance, &|chance| Mishap::Kill(who(chance)));
-        add(pauses, 4, &mut chance, &|chance| Mishap::Pause(who(chance), chance.spread(MILLI, 8 * SECOND)));
+        add(pauses, 4, &mut chance, &|chance| {
+            Mishap::Pause(who(chance), chance.spread(MILLI, 8 * SECOND))
+        });
         add(forks, 2, &mut chance, &|chance| Mishap::Fork(who(chance)));
         add(cancels, 3, &mut chance, &|chance| Mishap::CancelWaits(who(chance)));
         add(cuts, 2, &mut chance, &|chance| {
@@ -150,11 +154,15 @@ impl Scenario {
                 chance.spread(MILLI, 5 * SECOND)
             })
         });
-        add(restarts, 2, &mut chance, &|chance| Mishap::Restart(chance.spread(1200 * MILLI, 4 * SECOND)));
+        add(restarts, 2, &mut chance, &|chance| {
+            Mishap::Restart(chance.spread(1200 * MILLI, 4 * SECOND))
+        });
         add(losses, 3, &mut chance, &|chance| {
             if chance.permille(200) { Mishap::Flush } else { Mishap::Evict(chance.bits()) }
         });
-        add(deaf, 2, &mut chance, &|chance| Mishap::Deafen(chance.spread(100 * MILLI, 10 * SECOND)));
+        add(deaf, 2, &mut chance, &|chance| {
+            Mishap::Deafen(chance.spread(100 * MILLI, 10 * SECOND))
+        });
         let mut scenario = Scenario {
             hosts,
             host_chance: chance.bits(),
@@ -199,7 +207,8 @@ impl Scenario {
         scenario
     }
 
-    /// In one of five seeds firewalls drop wake-up messages: all of them, between hosts, one way, or at one host.
+    /// In one of five seeds firewalls drop wake-up messages: all of them, between hosts, one way,
+    /// or at one host.
     fn build_walls(&mut self, chance: &mut Chance) {
         if !chance.permille(200) {
             return;
@@ -221,7 +230,8 @@ impl Scenario {
 
     fn rush(&mut self, hold: Nanos, chance: &mut Chance) {
         self.rush = Some(hold);
-        (self.mutexes, self.turns, self.lists, self.kept_permille) = (1, chance.within(20..60), false, 0);
+        (self.mutexes, self.turns, self.lists, self.kept_permille) =
+            (1, chance.within(20..60), false, 0);
         self.semaphores = Semaphores::default();
         self.processes.iter_mut().for_each(|(_, threads)| *threads = 1);
     }
@@ -260,7 +270,8 @@ impl Scenario {
         }
     }
 
-    /// In four of ten seeds something is kept. What is kept lasts, and so does what goes wrong then.
+    /// In four of ten seeds something is kept. What is kept lasts, and so does what goes wrong
+    /// then.
     fn keep(&mut self, chance: &mut Chance) {
         if !chance.permille(400) {
             return;
@@ -282,7 +293,8 @@ impl Scenario {
                 2 => cut,
                 3 => {
                     let length = chance.within(900 * MILLI..6 * SECOND);
-                    // What the server took in as it came back is then the last that it hears for a while.
+                    // What the server took in as it came back is then the last that it hears for a
+                    // while.
                     if chance.permille(500) {
                         self.mishaps.push((time + length + 20 * MILLI, cut));
                     }

@@ -54,7 +54,9 @@ impl Store for SimStore {
                 error: Error::new(ErrorKind::Unreachable, "It cannot be connected to."),
                 sent: false,
             },
-            Broken::Lost => Failure { error: Error::new(ErrorKind::Unknown, "No answer came."), sent: true },
+            Broken::Lost => {
+                Failure { error: Error::new(ErrorKind::Unknown, "No answer came."), sent: true }
+            }
         };
         let process = me(self.process);
         let task = with(|world| world.current).unwrap_or(usize::MAX);
@@ -76,8 +78,9 @@ impl Store for SimStore {
         with(|world| {
             world.judge.keepers.asked(task, world.now, ran.is_err());
             world.judge.has_asked(process, begun, world.now);
-            let keys =
-                ops.iter().filter_map(|op| if let Op::Get { key } = op { Some(key.as_str()) } else { None });
+            let keys = ops
+                .iter()
+                .filter_map(|op| if let Op::Get { key } = op { Some(key.as_str()) } else { None });
             if ran.is_ok() {
                 keys.for_each(|key| world.judge.semaphores.looked(task, key, begun, world.now));
             }
@@ -85,7 +88,8 @@ impl Store for SimStore {
         ran.map_err(failed)
     }
 
-    /// As far as it can be told: a clock that is seldom asked for its time is not known to the second.
+    /// As far as it can be told: a clock that is seldom asked for its time is not known to the
+    /// second.
     fn time(&self, _route: Route) -> Option<u64> {
         Some(with(|world| world.server.time() + 2))
     }
@@ -103,7 +107,9 @@ pub(crate) struct SimClock {
 impl Clock for SimClock {
     fn now(&self) -> Moment {
         let process = me(self.process);
-        with(|world| Moment::from_boot(Duration::from_nanos(world.local(world.processes[process].host))))
+        with(|world| {
+            Moment::from_boot(Duration::from_nanos(world.local(world.processes[process].host)))
+        })
     }
 
     fn unix_seconds(&self) -> u64 {
@@ -166,7 +172,8 @@ impl Bells for SimBells {
         let process = me(self.process);
         with(|world| {
             let bell = usize::from(address.port()) - 1;
-            let Some(rung) = world.bells.get(bell).filter(|rung| address == address_of(rung.process, bell))
+            let Some(rung) =
+                world.bells.get(bell).filter(|rung| address == address_of(rung.process, bell))
             else {
                 return true;
             };
@@ -178,15 +185,19 @@ impl Bells for SimBells {
             let lost = world.scenario.lossy_bells_permille;
             let cut = |host: usize| world.hosts[host].cut_off_until > world.now;
             let walled = world.scenario.walls[to].drops(from, to);
-            let blocked = walled || world.deaf_until > world.now || from != to && (cut(from) || cut(to));
+            let blocked =
+                walled || world.deaf_until > world.now || from != to && (cut(from) || cut(to));
             if blocked || world.chance.permille(lost) {
                 return true;
             }
             world.rings.push((id, ring));
             let event = Event::Ring { bell, number: world.rings.len() - 1 };
             for _ in 0..if world.chance.permille(lost) { 2 } else { 1 } {
-                let late =
-                    if world.chance.permille(lost) { world.chance.spread(MILLI, 3000 * MILLI) } else { 0 };
+                let late = if world.chance.permille(lost) {
+                    world.chance.spread(MILLI, 3000 * MILLI)
+                } else {
+                    0
+                };
                 let arrival = world.now + world.chance.spread(5 * MICRO, 200 * MICRO) + late;
                 world.at(arrival, event);
             }

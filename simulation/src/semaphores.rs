@@ -8,8 +8,8 @@
 //! | the number of permits | the doing of somebody who was told to, and of nobody's line |
 //! | no record any more | the doing of somebody who was told to, once for each time |
 //!
-//! What callers are told stands in `semaphores/calls`, and who is to come next in `semaphores/queue`; what holders may rely on is the
-//! same as for mutexes, see `holds`.
+//! What callers are told stands in `semaphores/calls`, and who is to come next in
+//! `semaphores/queue`; what holders may rely on is the same as for mutexes, see `holds`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,13 +29,13 @@ use text::{Entry, Line, Record};
 /// How long after the end of the lease, counted from when the write left, a line may end by a clock
 /// that is never late, apart from the time that the look before took.
 ///
-/// A look that left at `l` and took `t` read a server's clock that showed `n`, which it shows no sooner
-/// than in its second `n`: so `n <= l + t`. A write that leaves at `w` sets the end to
-/// `n + 2 + ceil(w - l + lease)`, and a little more for drift, because the lease must last even if the
-/// clock was read at `l` and was two seconds behind. That is less than
-/// `l + t + 3 + w - l + lease = w + lease + 3 + t`. A remembered look can be a minute old: the drift of
-/// two clocks in a minute, 0.5 ms a second, is 30 ms. The server's clock shows the end up to a second
-/// and some milliseconds later: so a dead holder's permits come back within the lease + 4.1 s + `t`.
+/// A look that left at `l` and took `t` read a server's clock that showed `n`, which it shows no
+/// sooner than in its second `n`: so `n <= l + t`. A write that leaves at `w` sets the end to `n +
+/// 2 + ceil(w - l + lease)`, and a little more for drift, because the lease must last even if the
+/// clock was read at `l` and was two seconds behind. That is less than `l + t + 3 + w - l + lease =
+/// w + lease + 3 + t`. A remembered look can be a minute old: the drift of two clocks in a minute,
+/// 0.5 ms a second, is 30 ms. The server's clock shows the end up to a second and some milliseconds
+/// later: so a dead holder's permits come back within the lease + 4.1 s + `t`.
 const AFTER_THE_LEASE: Nanos = 3 * SECOND + 30 * MILLI;
 /// A look that took longer is not remembered.
 const REMEMBERED_LOOK: Nanos = 50 * MILLI;
@@ -79,7 +79,8 @@ struct Semaphore {
     tear_downs: BTreeMap<usize, Vec<(Nanos, u32)>>,
     /// Processes that have left something in the queue, for which they may be rung later on.
     leavers: BTreeSet<usize>,
-    /// Whose ends passed while their lines were there, and when that was last: nobody rings for those.
+    /// Whose ends passed while their lines were there, and when that was last: nobody rings for
+    /// those.
     over: BTreeSet<String>,
     overslept: Option<Nanos>,
 }
@@ -149,7 +150,8 @@ impl Semaphores {
         self.leases.entry((process, task)).or_default().push((now, lease));
     }
 
-    /// A task's look at a semaphore was answered. `since`: when it was begun, before any connecting.
+    /// A task's look at a semaphore was answered. `since`: when it was begun, before any
+    /// connecting.
     pub(crate) fn looked(&mut self, task: usize, key: &str, since: Nanos, now: Nanos) {
         if self.all.contains_key(key) {
             self.looks.entry((task, key.to_owned())).or_default().push((now, now - since));
@@ -160,7 +162,8 @@ impl Semaphores {
     /// nothing unless it repeats another slow one.
     fn look_took(&self, task: usize, key: &str, sent: Nanos) -> Nanos {
         let looks = self.looks.get(&(task, key.to_owned())).map_or(&[][..], |looks| looks);
-        let mut took = looks.iter().rev().filter(|(answered, _)| *answered <= sent).map(|&(_, took)| took);
+        let mut took =
+            looks.iter().rev().filter(|(answered, _)| *answered <= sent).map(|&(_, took)| took);
         let (last, before) = (took.next().unwrap_or(0), took.next().unwrap_or(0));
         let counts = last <= SLOW_LOOK || before > SLOW_LOOK;
         if counts { last.max(REMEMBERED_LOOK) } else { REMEMBERED_LOOK }
@@ -203,7 +206,14 @@ impl Judge {
         self.look_at_semaphores(now, server.time());
     }
 
-    fn record_changed(&mut self, key: &str, change: &Change, now: Nanos, by: Option<Doer>, server: &Server) {
+    fn record_changed(
+        &mut self,
+        key: &str,
+        change: &Change,
+        now: Nanos,
+        by: Option<Doer>,
+        server: &Server,
+    ) {
         let after = change.after.as_deref().map(Record::read);
         if after == Some(None) {
             return self.object(format!("what was written of {key} cannot be read"));
@@ -219,16 +229,21 @@ impl Judge {
                 (None, None) => Ok(()),
             };
             let shows = if self.calm { server.time() } else { 0 };
-            let written = after.as_ref().map_or(Ok(()), |after| keeps_time(after, change.expires, shows));
+            let written =
+                after.as_ref().map_or(Ok(()), |after| keeps_time(after, change.expires, shows));
             if let Err(what) = checked.and(written) {
-                return self.object(format!("process {} wrote {key} so that {what}: {after:?}", by.process));
+                return self.object(format!(
+                    "process {} wrote {key} so that {what}: {after:?}",
+                    by.process
+                ));
             }
             if after.is_none() {
                 self.tore_down(key, by);
             }
         }
         if let (Cause::Command, Some(by)) = (change.cause, by) {
-            let lines = |record: &Option<Record>| record.as_ref().map_or(Vec::new(), |it| it.lines.clone());
+            let lines =
+                |record: &Option<Record>| record.as_ref().map_or(Vec::new(), |it| it.lines.clone());
             self.renewed_lines(&lines(&before), &lines(&after), by);
         }
         let shows = server.time();
@@ -260,7 +275,8 @@ impl Judge {
                 .lines
                 .iter()
                 .map(|line| {
-                    let is_known = self.tokens.get(&line.token).is_some_and(|known| known.gone.is_none());
+                    let is_known =
+                        self.tokens.get(&line.token).is_some_and(|known| known.gone.is_none());
                     let by = Doer { process, task, sent };
                     let askers = self.semaphores.askers(key, line, by).map(|(task, _)| task);
                     if is_known { BTreeSet::new() } else { askers.collect() }
@@ -268,8 +284,16 @@ impl Judge {
                 .collect();
             for (line, askers) in after.lines.iter().zip(askers) {
                 let (ends, task) = (server.shows_at(line.until).saturating_sub(took), Some(task));
-                let token =
-                    Token { process, task, askers, ends, sent, written: now, gone: None, again: false };
+                let token = Token {
+                    process,
+                    task,
+                    askers,
+                    ends,
+                    sent,
+                    written: now,
+                    gone: None,
+                    again: false,
+                };
                 let known = self.tokens.entry(line.token.clone()).or_insert_with(|| token.clone());
                 // The same attempt goes on, after what it had without knowing was lost.
                 if known.gone.is_some() {
@@ -278,19 +302,22 @@ impl Judge {
             }
         }
         if let Some(semaphore) = self.semaphores.all.get_mut(key) {
-            let gathers =
-                |record: &Option<Record>| record.as_ref().and_then(|record| record.gathering.clone());
+            let gathers = |record: &Option<Record>| {
+                record.as_ref().and_then(|record| record.gathering.clone())
+            };
             if let (Some(by), true) = (by, gathers(&after) != gathers(&before)) {
                 semaphore.gatherer = gathers(&after).map(|_| by.task);
             }
-            let number = |record: &Option<Record>| record.as_ref().map_or(0, |record| record.permits);
+            let number =
+                |record: &Option<Record>| record.as_ref().map_or(0, |record| record.permits);
             let same = after.is_some() && before.is_some();
             // Its holders' ends passed with its own: nobody wakes waiters then.
             let has_lines = before.as_ref().is_some_and(|before| !before.lines.is_empty());
             if change.cause == Cause::Expiry && has_lines {
                 semaphore.overslept = Some(now);
             }
-            semaphore.was_shrunk = same && (semaphore.was_shrunk || number(&after) < number(&before));
+            semaphore.was_shrunk =
+                same && (semaphore.was_shrunk || number(&after) < number(&before));
             semaphore.record = after;
         }
     }
@@ -335,7 +362,10 @@ impl Judge {
             let late = server.shows_at(line.until).saturating_sub(latest(&line.token));
             if late > 0 {
                 let late = late as f64 / 1e9;
-                return Err(format!("{} ends {late:.3} s later than its lease explains", line.token));
+                return Err(format!(
+                    "{} ends {late:.3} s later than its lease explains",
+                    line.token
+                ));
             }
         }
         let new: Vec<&Line> = after.lines.iter().filter(is_new).collect();
@@ -354,18 +384,22 @@ impl Judge {
         self.may_take(key, before, &new, by, shows)?;
         let Some(semaphore) = self.semaphores.all.get(key) else { return Ok(()) };
         if before.permits != after.permits
-            && (before.lines != after.lines || !semaphore.resizes.contains(&(by.process, after.permits)))
+            && (before.lines != after.lines
+                || !semaphore.resizes.contains(&(by.process, after.permits)))
         {
             return Err("it has a number of permits that nobody wanted".to_owned());
         }
-        if (&before.token, before.life, before.serial + 1) != (&after.token, after.life, after.serial) {
+        if (&before.token, before.life, before.serial + 1)
+            != (&after.token, after.life, after.serial)
+        {
             return Err("it is not the same semaphore, written once more".to_owned());
         }
         Ok(())
     }
 
     fn may_end(&self, key: &str, by: Doer) -> Result<(), String> {
-        let told = self.semaphores.all.get(key).and_then(|semaphore| semaphore.tear_downs.get(&by.task));
+        let told =
+            self.semaphores.all.get(key).and_then(|semaphore| semaphore.tear_downs.get(&by.task));
         match told.and_then(|told| told.iter().rev().find(|(begun, _)| *begun <= by.sent)) {
             Some((_, 0)) => Ok(()),
             Some(_) => Err("it tore down two of them at once".to_owned()),
@@ -375,8 +409,11 @@ impl Judge {
 
     /// What a tear-down has done.
     fn tore_down(&mut self, key: &str, by: Doer) {
-        let told =
-            self.semaphores.all.get_mut(key).and_then(|semaphore| semaphore.tear_downs.get_mut(&by.task));
+        let told = self
+            .semaphores
+            .all
+            .get_mut(key)
+            .and_then(|semaphore| semaphore.tear_downs.get_mut(&by.task));
         if let Some((_, times)) =
             told.and_then(|told| told.iter_mut().rev().find(|(begun, _)| *begun <= by.sent))
         {
@@ -405,8 +442,8 @@ impl Semaphore {
     }
 }
 
-/// Readers tell the time by when the item says that it expires; and it is kept for as long as was asked for, but for what its
-/// clock was behind.
+/// Readers tell the time by when the item says that it expires; and it is kept for as long as was
+/// asked for, but for what its clock was behind.
 fn keeps_time(record: &Record, expires: Option<u64>, shows: u64) -> Result<(), String> {
     if record.expires + 2 < shows + record.life {
         return Err(format!("it is kept until {}, too short from {shows} on", record.expires));

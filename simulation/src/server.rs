@@ -1,5 +1,5 @@
-//! The server: memcached's items, versions and expiry, with a clock that ticks once a second and now and then leaves a
-//! second out.
+//! The server: memcached's items, versions and expiry, with a clock that ticks once a second and
+//! now and then leaves a second out.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -49,7 +49,9 @@ impl Command {
     pub(crate) fn of(op: &Op<'_>) -> Command {
         let text = |key: &memlock_core::name::Key| key.as_str().to_owned();
         match *op {
-            Op::Add { key, value, ttl } => Command::Add { key: text(key), value: value.to_vec(), ttl },
+            Op::Add { key, value, ttl } => {
+                Command::Add { key: text(key), value: value.to_vec(), ttl }
+            }
             Op::Get { key } => Command::Get { key: text(key) },
             Op::Swap { key, version, value, ttl } => {
                 Command::Swap { key: text(key), version, value: value.to_vec(), ttl }
@@ -59,7 +61,9 @@ impl Command {
             }
             Op::Delete { key, version } => Command::Delete { key: text(key), version },
             Op::Append { key, value } => Command::Append { key: text(key), value: value.to_vec() },
-            Op::Prepend { key, value } => Command::Prepend { key: text(key), value: value.to_vec() },
+            Op::Prepend { key, value } => {
+                Command::Prepend { key: text(key), value: value.to_vec() }
+            }
             Op::Count { key, by, initial } => Command::Count { key: text(key), by, initial },
             Op::Stamp { key } => Command::Stamp { key: text(key) },
         }
@@ -97,7 +101,10 @@ impl Command {
     pub(crate) fn draws_early(&self) -> bool {
         !matches!(
             self,
-            Command::Get { .. } | Command::Delete { .. } | Command::Count { .. } | Command::Stamp { .. }
+            Command::Get { .. }
+                | Command::Delete { .. }
+                | Command::Count { .. }
+                | Command::Stamp { .. }
         )
     }
 }
@@ -130,7 +137,16 @@ impl Server {
     pub(crate) fn new(now: Nanos, ahead: Nanos, tick: Nanos) -> Server {
         let shows = (now + ahead) / SECOND;
         let life = Incarnation { boot: 1_700_000_000 + shows, pid: 1 };
-        Server { items: BTreeMap::new(), cas: 0, life, shows, ahead, tick, changes: Vec::new(), drawn: None }
+        Server {
+            items: BTreeMap::new(),
+            cas: 0,
+            life,
+            shows,
+            ahead,
+            tick,
+            changes: Vec::new(),
+            drawn: None,
+        }
     }
 
     pub(crate) fn life(&self) -> Incarnation {
@@ -232,8 +248,8 @@ impl Server {
         second.saturating_mul(SECOND).saturating_sub(self.ahead)
     }
 
-    /// Runs a command, which may have drawn its version's number before. Whose versions are of another life is the
-    /// connection's business: the server compares cas ids.
+    /// Runs a command, which may have drawn its version's number before. Whose versions are of
+    /// another life is the connection's business: the server compares cas ids.
     pub(crate) fn run(&mut self, command: &Command, drawn: Option<u64>) -> Reply {
         self.drawn = drawn;
         // One that was stored too late to live is never found.
@@ -249,11 +265,15 @@ impl Server {
             }
             (Command::Get { .. }, Some(stored)) => Reply::Value(Item {
                 version: self.version(stored.cas),
-                remaining: stored.expires.map(|at| Duration::from_secs(at.saturating_sub(self.shows))),
+                remaining: stored
+                    .expires
+                    .map(|at| Duration::from_secs(at.saturating_sub(self.shows))),
                 flags: 0,
                 value: stored.value,
             }),
-            (Command::Swap { key, version, value, ttl }, Some(stored)) if stored.cas == version.cas => {
+            (Command::Swap { key, version, value, ttl }, Some(stored))
+                if stored.cas == version.cas =>
+            {
                 Reply::Stored(self.store(key, value.clone(), self.expiry(*ttl)))
             }
             (Command::Put { key, version: None, value, ttl }, None) => {
@@ -271,7 +291,9 @@ impl Server {
                 self.set(key, None, Cause::Command);
                 Reply::Deleted
             }
-            (Command::Swap { .. } | Command::Put { .. } | Command::Delete { .. }, Some(_)) => Reply::Changed,
+            (Command::Swap { .. } | Command::Put { .. } | Command::Delete { .. }, Some(_)) => {
+                Reply::Changed
+            }
             (Command::Append { key, value }, Some(stored)) => {
                 self.store(key, [&stored.value[..], value].concat(), stored.expires);
                 Reply::Written

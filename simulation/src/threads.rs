@@ -21,7 +21,8 @@ impl Threads for SimThreads {
     }
 
     fn sleep(&self, signal: usize, limit: Duration) -> bool {
-        let Some((task, process)) = with(|world| world.current.map(|task| (task, world.tasks[task].process)))
+        let Some((task, process)) =
+            with(|world| world.current.map(|task| (task, world.tasks[task].process)))
         else {
             return false;
         };
@@ -34,7 +35,8 @@ impl Threads for SimThreads {
 
     fn wake_all(&self, signal: usize) {
         with(|world| {
-            // Of those that were killed, some still stand there; and what had this name then is another thing.
+            // Of those that were killed, some still stand there; and what had this name then is
+            // another thing.
             let sleepers = world.sleepers.remove(&signal).unwrap_or_default();
             for task in sleepers {
                 if world.processes[world.tasks[task].process].alive {

@@ -8,7 +8,8 @@ use crate::world::{MILLI, Nanos, SECOND};
 
 /// How long a lock may be free while somebody waits for it who was not rung.
 pub(crate) const PATIENCE_WITHOUT_A_BELL: Nanos = 13 * SECOND;
-/// For so long it matters that a holder overslept its lease: it rings nobody, and may leave a place in the queue behind.
+/// For so long it matters that a holder overslept its lease: it rings nobody, and may leave a place
+/// in the queue behind.
 pub(crate) const AFTER_OVERSLEEPING: Nanos = 20 * SECOND;
 
 /// How long after its limit a wait may end.
@@ -21,8 +22,8 @@ pub(crate) enum Lateness {
 
 impl Lateness {
     /// Where nothing goes wrong: a moment, and the delays of three writes: the waiter leaves the
-    /// queue, gathers no more permits, and takes the line off of the waiter that it rings. Where the server or the network fails once: three
-    /// answers that do not come.
+    /// queue, gathers no more permits, and takes the line off of the waiter that it rings. Where
+    /// the server or the network fails once: three answers that do not come.
     pub(crate) fn of(scenario: &Scenario) -> Lateness {
         match scenario {
             Scenario { calm: true, unordered, .. } => {
@@ -38,8 +39,9 @@ impl Lateness {
 /// How long the pauses last between compare-and-swaps of one step: see `contention`.
 const PAUSES: Nanos = 500 * MILLI;
 /// So many answers, each lost after a second, may end a wait at most. Its last try looks (2 lost),
-/// sets the semaphore up (6), writes (1), distrusts a slow grant and looks (3), and gives it back (9).
-/// Leaving the queue and ringing the next one takes 1 + 3 + 3, and what an earlier call left behind 3.
+/// sets the semaphore up (6), writes (1), distrusts a slow grant and looks (3), and gives it back
+/// (9). Leaving the queue and ringing the next one takes 1 + 3 + 3, and what an earlier call left
+/// behind 3.
 const UNANSWERED: Nanos = 31 * SECOND;
 
 /// How a call for a lock ended that got none.
@@ -56,7 +58,14 @@ pub(crate) enum Refusal {
 }
 
 impl Judge {
-    pub(crate) fn refused(&mut self, task: usize, why: Refusal, now: Nanos, held_up: Nanos, server: &Server) {
+    pub(crate) fn refused(
+        &mut self,
+        task: usize,
+        why: Refusal,
+        now: Nanos,
+        held_up: Nanos,
+        server: &Server,
+    ) {
         let Some(call) = self.calls.remove(&task) else { return };
         if matches!(why, Refusal::Unreachable | Refusal::Unknown) {
             self.tally.errors += 1;
@@ -104,7 +113,13 @@ impl Judge {
         self.calls.iter().filter(|(_, call)| call.limit != Some(0)).map(|(&task, _)| task)
     }
 
-    pub(crate) fn check_waiter(&mut self, task: usize, now: Nanos, troubled: Nanos, server: &Server) {
+    pub(crate) fn check_waiter(
+        &mut self,
+        task: usize,
+        now: Nanos,
+        troubled: Nanos,
+        server: &Server,
+    ) {
         if let Some(call) = self.calls.remove(&task) {
             let objection = self.passed_over(&call, now);
             self.calls.insert(task, call);
@@ -155,7 +170,11 @@ impl Judge {
             Lateness::AtMost(late) => late,
         };
         if passed < limit * 0.9995 - 1e4 {
-            Some(format!("the wait for {key} timed out after {:.3} s of {:.3} s", passed / 1e9, limit / 1e9))
+            Some(format!(
+                "the wait for {key} timed out after {:.3} s of {:.3} s",
+                passed / 1e9,
+                limit / 1e9
+            ))
         } else if passed > end + late as f64 {
             Some(format!("the wait for {key} ended {:.3} s too late", (passed - limit) / 1e9))
         } else {

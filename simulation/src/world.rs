@@ -1,7 +1,8 @@
 //! The world: one simulated time, in which tasks run one at a time and everything else is an event.
 //!
-//! A task is a thread of a simulated process: real memlock code on a stack of its own, which gives up the processor
-//! only where it would wait for the network, a bell or the clock. So a run is decided by its seed alone.
+//! A task is a thread of a simulated process: real memlock code on a stack of its own, which gives
+//! up the processor only where it would wait for the network, a bell or the clock. So a run is
+//! decided by its seed alone.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -162,14 +163,16 @@ pub(crate) fn leave_task() {
     YIELDER.set(std::ptr::null());
 }
 
-/// Lets others run until the current task is resumed. False where there is no task: a process that is being killed.
+/// Lets others run until the current task is resumed. False where there is no task: a process that
+/// is being killed.
 fn suspend() -> bool {
     let yielder = YIELDER.get();
     if yielder.is_null() || with(|world| world.current.take()).is_none() {
         return false;
     }
     YIELDER.set(std::ptr::null());
-    // SAFETY: it belongs to the task that runs here, whose stack it lives on, and which is resumed only by its own.
+    // SAFETY: it belongs to the task that runs here, whose stack it lives on, and which is resumed
+    // only by its own.
     unsafe { (*yielder).suspend(()) };
     YIELDER.set(yielder);
     true
@@ -286,7 +289,8 @@ impl World {
     pub(crate) fn world_time(&self, host: usize, local: Nanos) -> Nanos {
         let now = self.local(host);
         let scale = |nanos: Nanos| {
-            (u128::from(nanos) * 1_000_000 / (1_000_000 + i128::from(self.hosts[host].fast)) as u128) as Nanos
+            (u128::from(nanos) * 1_000_000
+                / (1_000_000 + i128::from(self.hosts[host].fast)) as u128) as Nanos
         };
         if local > now {
             self.now.saturating_add(scale(local - now)).saturating_add(2)
@@ -301,7 +305,8 @@ impl World {
         self.now = time;
         self.story.events += 1;
         let todo = self.happen(event);
-        self.moved |= matches!(event, Event::Arrive(_) | Event::Tick | Event::Back | Event::Mishap(_));
+        self.moved |=
+            matches!(event, Event::Arrive(_) | Event::Tick | Event::Back | Event::Mishap(_));
         for change in self.server.changes() {
             let by = self.judge.changing;
             self.judge.changed(&change, time, by, &self.server);
@@ -477,11 +482,13 @@ impl World {
 
     fn check_waiters(&mut self) {
         let eligible = |world: &World, task: usize| {
-            let Process { alive, paused_until, host, .. } = world.processes[world.tasks[task].process];
+            let Process { alive, paused_until, host, .. } =
+                world.processes[world.tasks[task].process];
             alive && paused_until <= world.now && world.hosts[host].cut_off_until <= world.now
         };
         let up = self.down_until.max(self.stalled_until) <= self.now;
-        let waiting: Vec<usize> = self.judge.waiting().filter(|&task| up && eligible(self, task)).collect();
+        let waiting: Vec<usize> =
+            self.judge.waiting().filter(|&task| up && eligible(self, task)).collect();
         let since = self.troubled;
         for task in waiting {
             self.judge.check_waiter(task, self.now, since, &self.server);

@@ -14,14 +14,17 @@ fn example() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/cron")
 }
 
-/// Runs the crontab's line as cron does: by sh, with the table's variables and hardly anything else.
+/// Runs the crontab's line as cron does: by sh, with the table's variables and hardly anything
+/// else.
 fn fire(server: &Memcached, reports: &Path, day: &str, work: &str) -> Said {
     let table = fs::read_to_string(example().join("crontab")).unwrap();
     let mut lines = table.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     let mut command = Command::new("sh");
     command.env_clear();
     let line = lines.find(|line| match line.split_once('=') {
-        Some((name, value)) if name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_') => {
+        Some((name, value))
+            if name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_') =>
+        {
             command.env(name, value);
             false
         }
@@ -29,7 +32,8 @@ fn fire(server: &Memcached, reports: &Path, day: &str, work: &str) -> Said {
     });
     let job = line.unwrap().splitn(6, ' ').last().unwrap();
     assert!(!job.contains('%') && job.starts_with("memlock run"), "{job}");
-    let path = format!("{}:{}:/usr/bin:/bin", path().parent().unwrap().display(), example().display());
+    let path =
+        format!("{}:{}:/usr/bin:/bin", path().parent().unwrap().display(), example().display());
     command.args(["-c", job]).env("MEMLOCK_URL", server.url()).env("PATH", path);
     command.env("REPORTS", reports).env("DAY", day).env("WORK", work);
     done(command)
@@ -51,12 +55,14 @@ fn one_of_many_hosts_runs_the_job_once_a_day() {
     let folder = Folder::new("cron");
     for day in ["2026-11-22", "2026-11-23"] {
         let said: Vec<Said> = thread::scope(|scope| {
-            let hosts: Vec<_> =
-                (0..5).map(|_| scope.spawn(|| fire(&server, &folder.0, day, "sleep 0.5"))).collect();
+            let hosts: Vec<_> = (0..5)
+                .map(|_| scope.spawn(|| fire(&server, &folder.0, day, "sleep 0.5")))
+                .collect();
             hosts.into_iter().map(|host| host.join().unwrap()).collect()
         });
         assert!(
-            said.iter().all(|said| said.code == Some(0) && said.out.is_empty() && said.err.is_empty()),
+            said.iter()
+                .all(|said| said.code == Some(0) && said.out.is_empty() && said.err.is_empty()),
             "{said:?}"
         );
         // One whose clock is late.
@@ -64,7 +70,10 @@ fn one_of_many_hosts_runs_the_job_once_a_day() {
     }
     let reports = reports(&folder.0);
     assert_eq!(reports.len(), 2, "{reports:?}");
-    assert!(reports[0].starts_with("2026-11-22.") && reports[1].starts_with("2026-11-23."), "{reports:?}");
+    assert!(
+        reports[0].starts_with("2026-11-22.") && reports[1].starts_with("2026-11-23."),
+        "{reports:?}"
+    );
     let fence = |report: &str| report.rsplit('.').next().unwrap().parse::<u64>().unwrap();
     assert!(fence(&reports[0]) < fence(&reports[1]), "{reports:?}");
 }

@@ -10,7 +10,10 @@ use crate::tool::{done, memlock, memlock_at};
 /// The finding about this on the only server.
 fn finding<'a>(report: &'a Value, what: &str) -> &'a Value {
     let findings = report["servers"][0]["findings"].as_array().unwrap();
-    findings.iter().find(|finding| finding["what"] == what).unwrap_or_else(|| panic!("no {what} in {report}"))
+    findings
+        .iter()
+        .find(|finding| finding["what"] == what)
+        .unwrap_or_else(|| panic!("no {what} in {report}"))
 }
 
 fn examined(url: &str, more: &[&str]) -> (Option<i32>, Value) {
@@ -29,7 +32,10 @@ fn a_stock_server_is_not_fit_and_one_started_as_it_says_is() {
     // In words too, with the flags in the last line.
     let said = done(memlock(&server, &["doctor"]));
     assert!(said.out.contains("evictions") && said.out.trim_end().ends_with("-M -F"), "{said:?}");
-    assert!(!said.out.contains('\x1b') && said.err.is_empty(), "no colours but on a terminal: {said:?}");
+    assert!(
+        !said.out.contains('\x1b') && said.err.is_empty(),
+        "no colours but on a terminal: {said:?}"
+    );
     let findings = report["servers"][0]["findings"].as_array().unwrap();
     let flags: Vec<&str> = findings
         .iter()
@@ -39,9 +45,17 @@ fn a_stock_server_is_not_fit_and_one_started_as_it_says_is() {
     server.restart_with(&flags);
     let (code, report) = examined(&server.url(), &[]);
     assert_eq!(code, Some(0), "{report}");
-    for what in
-        ["version", "cas", "evictions", "evicted", "flush_all", "connections", "clock", "round trip", "bells"]
-    {
+    for what in [
+        "version",
+        "cas",
+        "evictions",
+        "evicted",
+        "flush_all",
+        "connections",
+        "clock",
+        "round trip",
+        "bells",
+    ] {
         assert_eq!(finding(&report, what)["verdict"], "ok", "{report}");
     }
     assert!(done(memlock(&server, &["doctor"])).out.contains("It is fit for locks."));
@@ -81,7 +95,11 @@ fn locks_that_were_pushed_out_are_noticed() {
     }
     assert_ne!(plain.stats()["evictions"], "0");
     let (code, report) = examined(&server.url(), &[]);
-    assert_eq!((code, &finding(&report, "evicted")["verdict"]), (Some(2), &Value::from("bad")), "{report}");
+    assert_eq!(
+        (code, &finding(&report, "evicted")["verdict"]),
+        (Some(2), &Value::from("bad")),
+        "{report}"
+    );
 }
 
 #[test]
@@ -103,8 +121,9 @@ fn connections_that_run_out_are_noticed() {
     let connections = finding(&report, "connections");
     assert_eq!((code, &connections["verdict"]), (Some(1), &Value::from("warning")), "{report}");
     assert_eq!(connections["flags"][0], "-c 1024");
-    let more: Vec<_> =
-        (0..100).map_while(|_| memlock_tests::server::Plain::try_connect(&server.address()).ok()).collect();
+    let more: Vec<_> = (0..100)
+        .map_while(|_| memlock_tests::server::Plain::try_connect(&server.address()).ok())
+        .collect();
     let said = done(memlock(&server, &["doctor"]));
     assert_eq!(said.code, Some(69), "{said:?}");
     assert!(said.out.contains("takes no more connections"), "{said:?}");
@@ -123,9 +142,17 @@ fn bells_are_rung_and_those_that_nobody_hears_are_noticed() {
     assert!(finding(&report, "bells")["said"].as_str().unwrap().contains(&bell), "{report}");
     // An address that is nobody's.
     let (code, report) = examined(&format!("{}?bell=192.0.2.1", server.url()), &[]);
-    assert_eq!((code, &finding(&report, "bells")["verdict"]), (Some(1), &Value::from("warning")), "{report}");
+    assert_eq!(
+        (code, &finding(&report, "bells")["verdict"]),
+        (Some(1), &Value::from("warning")),
+        "{report}"
+    );
     let (code, report) = examined(&format!("{}?bell=off", server.url()), &[]);
-    assert_eq!((code, &finding(&report, "bells")["verdict"]), (Some(0), &Value::from("note")), "{report}");
+    assert_eq!(
+        (code, &finding(&report, "bells")["verdict"]),
+        (Some(0), &Value::from("note")),
+        "{report}"
+    );
 }
 
 #[test]
@@ -137,6 +164,9 @@ fn each_server_is_examined_and_one_that_is_down_is_told() {
     two.kill();
     let said = done(memlock_at(&url, &["doctor"]));
     assert_eq!(said.code, Some(69));
-    assert!(said.out.contains(&two.address()) && said.out.contains("cannot be connected to"), "{said:?}");
+    assert!(
+        said.out.contains(&two.address()) && said.out.contains("cannot be connected to"),
+        "{said:?}"
+    );
     assert_eq!(said.out.matches("are heard at").count(), 1);
 }

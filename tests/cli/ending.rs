@@ -36,7 +36,8 @@ fn marked(mark: &str) -> Vec<i32> {
     let has_mark = |pid: &i32| {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         // memlock's own command line has it, too.
-        line.starts_with(b"perl\0") && line.split(|&byte| byte == 0).any(|word| word == mark.as_bytes())
+        line.starts_with(b"perl\0")
+            && line.split(|&byte| byte == 0).any(|word| word == mark.as_bytes())
     };
     pids.filter(has_mark).collect()
 }
@@ -95,7 +96,9 @@ fn children_that_memlock_was_started_with_are_not_ended() {
     let mark = format!("runaway-{}-others", std::process::id());
     let script = format!("{RUNAWAYS}{DIES}");
     let mut shell = std::process::Command::new("sh");
-    shell.args(["-c", "sleep 1004 >/dev/null 2>&1 & echo $!; exec \"$@\"", "sh"]).arg(crate::tool::path());
+    shell
+        .args(["-c", "sleep 1004 >/dev/null 2>&1 & echo $!; exec \"$@\"", "sh"])
+        .arg(crate::tool::path());
     shell.args(["run", "m", "--grace", "200ms", "--", "perl", "-e", &script, &mark, "2", "0.0005"]);
     shell.env("MEMLOCK_URL", server.url()).stdin(std::process::Stdio::null());
     let said = done(shell);
@@ -110,9 +113,12 @@ fn children_that_memlock_was_started_with_are_not_ended() {
 #[test]
 fn a_process_that_replaces_what_is_killed_does_not_survive() {
     let server = Memcached::start();
-    let script = "trap '' TERM; echo $$; while :; do (trap '' TERM; exec sleep 1005) >/dev/null 2>&1; done";
-    let mut running =
-        Running::start(memlock(&server, &["run", "m", "--grace", "100ms", "--", "sh", "-c", script]));
+    let script =
+        "trap '' TERM; echo $$; while :; do (trap '' TERM; exec sleep 1005) >/dev/null 2>&1; done";
+    let mut running = Running::start(memlock(
+        &server,
+        &["run", "m", "--grace", "100ms", "--", "sh", "-c", script],
+    ));
     let child: i32 = running.line().parse().unwrap();
     server.plain().flush_all();
     assert_eq!(running.ends().code, Some(79));

@@ -1,8 +1,9 @@
 //! `memlock run` on two hosts that share a memcached and nothing else.
 //!
-//! Where it is allowed (to root, with `ip` and `unshare`) these are the server's host and one at the other end of a cable, by network
-//! namespaces, each with a host name and process numbers of its own; bells are rung through the cable. Elsewhere they are two loops with
-//! nothing in common, whose bells are at different loopback addresses. What both write to is the judge's record.
+//! Where it is allowed (to root, with `ip` and `unshare`) these are the server's host and one at
+//! the other end of a cable, by network namespaces, each with a host name and process numbers of
+//! its own; bells are rung through the cable. Elsewhere they are two loops with nothing in common,
+//! whose bells are at different loopback addresses. What both write to is the judge's record.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -15,7 +16,8 @@ use memlock_tests::server::Memcached;
 use crate::run::Folder;
 use crate::tool::{PATIENCE, eventually, eventually_within, path};
 
-/// What a host does: so many rounds, some of which outlast the lease, and in some of which `memlock` is killed in the middle.
+/// What a host does: so many rounds, some of which outlast the lease, and in some of which
+/// `memlock` is killed in the middle.
 const HOST: &str = r#"
 round=0
 while [ $round -lt "$ROUNDS" ]; do
@@ -35,7 +37,8 @@ done
 /// First of all where the host has a name of its own: anywhere else this would be the machine's.
 const NAMED: &str = r#"hostname "$HOST"; eval "$LOOP""#;
 
-/// The lines are whole, and in the order in which they were written: each is one write to a file that is only appended to.
+/// The lines are whole, and in the order in which they were written: each is one write to a file
+/// that is only appended to.
 const SECTION: &str = r#"
 read up idle </proc/uptime
 echo "in $HOST $1 $MEMLOCK_FENCE $up" >>"$RECORD"
@@ -58,8 +61,9 @@ struct World {
 
 impl World {
     fn new(name: &str) -> World {
-        let cable =
-            Cable::lay().inspect_err(|why| eprintln!("NOT PART OF IT: a cable between hosts: {why}")).ok();
+        let cable = Cable::lay()
+            .inspect_err(|why| eprintln!("NOT PART OF IT: a cable between hosts: {why}"))
+            .ok();
         let server = match &cable {
             Some(cable) => Memcached::with_args(&["-l", cable.address()]),
             None => Memcached::start(),
@@ -79,7 +83,16 @@ impl World {
         let url = match &self.cable {
             Some(cable) => {
                 command = Command::new("unshare");
-                command.args(["--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", NAMED]);
+                command.args([
+                    "--uts",
+                    "--pid",
+                    "--fork",
+                    "--kill-child",
+                    "--mount-proc",
+                    "sh",
+                    "-c",
+                    NAMED,
+                ]);
                 if is_far {
                     cable::enter(&mut command, cable.namespace());
                 }
@@ -121,7 +134,10 @@ impl Drop for Host {
     fn drop(&mut self) {
         // SAFETY: the group is that of a child we have not buried, and of what it has started.
         unsafe {
-            libc::killpg(libc::pid_t::try_from(self.child.id()).unwrap_or(libc::pid_t::MAX), libc::SIGKILL)
+            libc::killpg(
+                libc::pid_t::try_from(self.child.id()).unwrap_or(libc::pid_t::MAX),
+                libc::SIGKILL,
+            )
         };
         let _ = self.child.wait();
     }
@@ -133,15 +149,20 @@ fn judge(record: &str, may_be_killed: impl Fn(u32) -> bool) -> Result<(usize, us
     let mut inside: Option<(&str, u32, u64, f64)> = None;
     for line in record.lines() {
         let fields: Vec<&str> = line.split(' ').collect();
-        let [what, host, round, fence, up] = fields[..] else { return Err(format!("no such line: {line}")) };
-        let (round, fence, up) = (round.parse().unwrap(), fence.parse().unwrap(), up.parse().unwrap());
+        let [what, host, round, fence, up] = fields[..] else {
+            return Err(format!("no such line: {line}"));
+        };
+        let (round, fence, up) =
+            (round.parse().unwrap(), fence.parse().unwrap(), up.parse().unwrap());
         match (what, inside) {
             ("in", Some((_, round, _, up_before)))
                 if !may_be_killed(round) || up - up_before < LEASE_LEFT =>
             {
                 return Err(format!("{line}: while {inside:?} was in"));
             }
-            ("in", _) if fence <= newest => return Err(format!("{line}: after the fence {newest}")),
+            ("in", _) if fence <= newest => {
+                return Err(format!("{line}: after the fence {newest}"));
+            }
             ("in", _) => {
                 (ins, newest) = (ins + 1, fence);
                 inside = Some((host, round, fence, up));
@@ -172,8 +193,13 @@ fn two_hosts_on_one_name_never_overlap_in_200_rounds() {
     const ROUNDS: u32 = 100;
     let world = World::new("hosts");
     let (long, killed, rounds) = (list(&LONG), list(&KILLED), ROUNDS.to_string());
-    let variables =
-        [("NAME", "job"), ("ROUNDS", &rounds), ("BRIEF", "0.01"), ("LONG", &long), ("KILLED", &killed)];
+    let variables = [
+        ("NAME", "job"),
+        ("ROUNDS", &rounds),
+        ("BRIEF", "0.01"),
+        ("LONG", &long),
+        ("KILLED", &killed),
+    ];
     let names = ["near", "far"];
     let mut hosts = names.map(|name| world.host(name, name == "far", &variables));
     eventually_within(6 * PATIENCE, "both hosts are done", || {
@@ -187,7 +213,10 @@ fn two_hosts_on_one_name_never_overlap_in_200_rounds() {
         assert_eq!(left(&own, "statuses"), wanted, "{name} said: {}", left(&own, "said"));
     }
     let all = 2 * ROUNDS as usize;
-    assert_eq!(judge(&world.record(), |round| KILLED.contains(&round)), Ok((all, all - 2 * KILLED.len())));
+    assert_eq!(
+        judge(&world.record(), |round| KILLED.contains(&round)),
+        Ok((all, all - 2 * KILLED.len()))
+    );
 }
 
 /// Or the test above would prove nothing.
@@ -207,8 +236,12 @@ fn two_hosts_on_names_of_their_own_overlap_and_the_judge_sees_it() {
 #[test]
 fn the_judge_allows_for_a_kill_only_after_the_lease() {
     let killed = |round| round == 2;
-    let record = |up: f64| format!("in a 1 10 5.00\nout a 1 10 5.00\nin a 2 11 6.00\nin b 1 12 {up}\n");
+    let record =
+        |up: f64| format!("in a 1 10 5.00\nout a 1 10 5.00\nin a 2 11 6.00\nin b 1 12 {up}\n");
     assert_eq!(judge(&record(9.1), killed), Ok((3, 1)));
     assert!(judge(&record(6.1), killed).is_err() && judge(&record(9.1), |_| false).is_err());
-    assert!(judge("in a 1 10 5.00\nout a 1 10 5.00\nin b 1 9 6.00\n", killed).is_err(), "an older fence");
+    assert!(
+        judge("in a 1 10 5.00\nout a 1 10 5.00\nin b 1 9 6.00\n", killed).is_err(),
+        "an older fence"
+    );
 }

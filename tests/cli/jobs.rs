@@ -9,7 +9,8 @@ use memlock_tests::server::Memcached;
 
 use crate::pty::Pty;
 use crate::tool::{
-    Running, eventually, heeding_keys, is_alive, memlock, path, send, state, until_gone, until_state,
+    Running, eventually, heeding_keys, is_alive, memlock, path, send, state, until_gone,
+    until_state,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -67,8 +68,10 @@ fn a_command_that_is_stopped_and_continued_alone_is_renewed_and_seen_to_end() {
 fn who_ends_by_a_signal_leaves_nobody_behind() {
     let server = Memcached::start();
     let script = "(trap '' TERM; exec setsid sleep 1000 >/dev/null 2>&1) & setsid sleep 1001 >/dev/null 2>&1 & echo $!; sleep 1002 >/dev/null 2>&1; true";
-    let mut running =
-        Running::start(memlock(&server, &["run", "m", "--grace", "300ms", "--", "sh", "-c", script]));
+    let mut running = Running::start(memlock(
+        &server,
+        &["run", "m", "--grace", "300ms", "--", "sh", "-c", script],
+    ));
     let grandchild: i32 = running.line().parse().unwrap();
     assert!(is_alive(grandchild));
     running.signal(libc::SIGTERM);
@@ -113,7 +116,11 @@ fn until_somebody_waits(server: &Memcached) {
 fn shell(server: &Memcached) -> Pty {
     let mut command = Command::new("bash");
     command.args(["--norc", "--noprofile", "-i"]);
-    command.env("MEMLOCK_URL", server.url()).env("PS1", "> ").env("memlock", path()).env("TERM", "dumb");
+    command
+        .env("MEMLOCK_URL", server.url())
+        .env("PS1", "> ")
+        .env("memlock", path())
+        .env("TERM", "dumb");
     heeding_keys(&mut command);
     let mut shell = Pty::start(command);
     shell.until("> ");
@@ -138,7 +145,9 @@ fn the_interrupt_key_ends_command_and_wrapper() {
     until_gone(pid);
     assert!(server.plain().get("lock:m").is_none());
     // A script goes no further, because it sees that the key has ended what it ran.
-    shell.type_in("bash -c '\"$memlock\" run m -- sh -c \"echo on; exec sleep 1000\"; echo went'' on'\n");
+    shell.type_in(
+        "bash -c '\"$memlock\" run m -- sh -c \"echo on; exec sleep 1000\"; echo went'' on'\n",
+    );
     shell.until("on\r\n");
     shell.type_in("\x03");
     let screen = shell.until("> ");
@@ -201,7 +210,8 @@ fn a_command_that_stops_itself_stops_the_wrapper_too() {
         ));
         let pid = shell.pid_after("pid ");
         if signal == "STOP" {
-            // That may as well be somebody else's doing, who will continue the command alone: so it is ours to stop when the key is pressed.
+            // That may as well be somebody else's doing, who will continue the command alone: so it
+            // is ours to stop when the key is pressed.
             until_state(pid, 'T');
             shell.type_in("\x1a");
         }
@@ -233,8 +243,10 @@ fn a_command_that_somebody_stops_and_continues_is_guarded_meanwhile() {
 #[test]
 fn a_terminal_that_goes_away_ends_a_command_that_was_its_first() {
     let server = Memcached::start();
-    let mut terminal =
-        Pty::start(memlock(&server, &["run", "m", "--", "sh", "-c", "echo pid $$; exec sleep 1000"]));
+    let mut terminal = Pty::start(memlock(
+        &server,
+        &["run", "m", "--", "sh", "-c", "echo pid $$; exec sleep 1000"],
+    ));
     let pid = terminal.pid_after("pid ");
     terminal.hang_up();
     until_gone(pid);

@@ -25,16 +25,31 @@ fn json(said: &Said) -> Value {
 
 #[test]
 fn a_value_that_is_too_large_hides_no_other_item_from_ls() {
-    for (key, kind) in [("lock:big", "lock"), ("semaphore:big", "semaphore"), ("list:big", "list")] {
+    for (key, kind) in [("lock:big", "lock"), ("semaphore:big", "semaphore"), ("list:big", "list")]
+    {
         let (server, _lock) = with_large(key);
         let said = done(memlock(&server, &["ls"]));
-        assert_eq!((said.code, said.out.lines().count(), said.err.as_str()), (Some(0), 3, ""), "{said:?}");
+        assert_eq!(
+            (said.code, said.out.lines().count(), said.err.as_str()),
+            (Some(0), 3, ""),
+            "{said:?}"
+        );
         let row = said.out.lines().find(|line| line.contains(" big ")).unwrap();
-        assert!(row.starts_with(kind) && row.contains("a value of 2.0 MiB, which was not read"), "{said:?}");
-        assert!(said.out.lines().any(|line| line.contains(" m ") && line.contains("held")), "{said:?}");
+        assert!(
+            row.starts_with(kind) && row.contains("a value of 2.0 MiB, which was not read"),
+            "{said:?}"
+        );
+        assert!(
+            said.out.lines().any(|line| line.contains(" m ") && line.contains("held")),
+            "{said:?}"
+        );
         let listed = json(&done(memlock(&server, &["ls", "--json"])));
         let big = listed.as_array().unwrap().iter().find(|entry| entry["name"] == "big").unwrap();
-        assert_eq!((&big["kind"], &big["unread_bytes"]), (&kind.into(), &(2 << 20).into()), "{listed}");
+        assert_eq!(
+            (&big["kind"], &big["unread_bytes"]),
+            (&kind.into(), &(2 << 20).into()),
+            "{listed}"
+        );
     }
 }
 
@@ -47,7 +62,11 @@ fn a_queue_that_is_too_large_hides_neither_its_lock_nor_its_holder() {
     let shown = done(memlock(&server, &["show", "m", "--json"]));
     assert_eq!(shown.code, Some(76), "{shown:?}");
     let all = json(&shown);
-    assert_eq!((&all["lock"]["held"], &all["lock"]["waiters"]), (&true.into(), &Value::Null), "{all}");
+    assert_eq!(
+        (&all["lock"]["held"], &all["lock"]["waiters"]),
+        (&true.into(), &Value::Null),
+        "{all}"
+    );
     assert_eq!(all["lock"]["token"], lock.token().to_string());
     assert_eq!(all["unread"], serde_json::json!(["lock waiters"]));
     assert!(shown.err.contains("lock:m%wait") && shown.err.contains("2097152 bytes"), "{shown:?}");

@@ -21,7 +21,11 @@ fn keys_get_ids_and_keep_them() {
     let missing = fed(memlock(&server, &["list", "l", "insert"]), b"a\n");
     assert_eq!((missing.code, missing.err.lines().count()), (Some(66), 1), "{missing:?}");
     let missing = fed(memlock(&server, &["list", "l", "insert"]), b"");
-    assert_eq!((missing.code, missing.err.lines().count()), (Some(66), 1), "without keys: {missing:?}");
+    assert_eq!(
+        (missing.code, missing.err.lines().count()),
+        (Some(66), 1),
+        "without keys: {missing:?}"
+    );
     assert_eq!(done(memlock(&server, &["list", "l", "set-up", "--for", "1h"])).out, "created\n");
     assert_eq!(done(memlock(&server, &["list", "l", "set-up"])).out, "joined\n");
     let said = fed(memlock(&server, &["list", "l", "insert"]), b"a\nb c\n\n\xff\na\nlast");
@@ -92,10 +96,15 @@ fn what_came_before_input_that_cannot_be_used_is_inserted() {
     let server = Memcached::start();
     assert_eq!(done(memlock(&server, &["list", "l", "set-up"])).code, Some(0));
     let long = "x".repeat(64 * 1024 + 1);
-    let said = fed(memlock(&server, &["list", "l", "insert"]), format!("a\n\nb\n{long}\nc\n").as_bytes());
+    let said =
+        fed(memlock(&server, &["list", "l", "insert"]), format!("a\n\nb\n{long}\nc\n").as_bytes());
     assert_eq!((said.code, said.out.as_str()), (Some(64), "1\tnew\ta\n2\tnew\tb\n"), "{said:?}");
-    assert!(said.err.contains("Line 4: ") && said.err.contains("before it were inserted."), "{said:?}");
-    let said = fed(memlock(&server, &["list", "l", "insert", "-0"]), format!("b\0{long}").as_bytes());
+    assert!(
+        said.err.contains("Line 4: ") && said.err.contains("before it were inserted."),
+        "{said:?}"
+    );
+    let said =
+        fed(memlock(&server, &["list", "l", "insert", "-0"]), format!("b\0{long}").as_bytes());
     assert_eq!((said.code, said.out.as_str()), (Some(64), "2\told\tb\0"), "{said:?}");
     assert!(said.err.contains("Key 2: "), "{said:?}");
     let mut insert = memlock(&server, &["list", "l", "insert"]);
@@ -167,7 +176,8 @@ fn an_error_has_a_line_of_its_own_behind_the_bar() {
     let server = Memcached::start();
     assert_eq!(done(memlock(&server, &["list", "l", "set-up"])).code, Some(0));
     let mut command = std::process::Command::new("sh");
-    let script = format!("while echo key; do sleep 0.1; done | {} list l insert --quiet", path().display());
+    let script =
+        format!("while echo key; do sleep 0.1; done | {} list l insert --quiet", path().display());
     command.args(["-c", &script]).env("MEMLOCK_URL", server.url());
     let mut pty = Pty::start(command);
     pty.until("keys/s");

@@ -58,18 +58,27 @@ fn a_lock_is_shown_free_and_held_with_its_holder_and_who_waits() {
     assert!(held["lock"]["since"].as_str().unwrap().ends_with('Z'));
     let waiting = Running::start(memlock(&server, &["run", "m", "--", "true"]));
     let waiter = eventually("it is seen to wait", || {
-        json(&server, &["show", "m", "--json"])["lock"]["waiters"].as_array().unwrap().first().cloned()
+        json(&server, &["show", "m", "--json"])["lock"]["waiters"]
+            .as_array()
+            .unwrap()
+            .first()
+            .cloned()
     });
     assert!(waiter["bell"].as_str().unwrap().starts_with("127.0.0.1:"), "{waiter}");
     let said = done(memlock(&server, &["show", "m"]));
-    for text in ["held", &format!("process {}", std::process::id()), "fence", "waiting", "127.0.0.1:"] {
+    for text in
+        ["held", &format!("process {}", std::process::id()), "fence", "waiting", "127.0.0.1:"]
+    {
         assert!(said.out.contains(text), "{text}: {said:?}");
     }
     drop(lock);
     assert_eq!(waiting.ends().code, Some(0));
     server.plain().add("lock:php", "1", 0);
     let said = done(memlock(&server, &["show", "php"]));
-    assert!(said.out.contains("a plain client, which wrote 1") && said.out.contains("for ever"), "{said:?}");
+    assert!(
+        said.out.contains("a plain client, which wrote 1") && said.out.contains("for ever"),
+        "{said:?}"
+    );
 }
 
 #[test]
@@ -79,7 +88,10 @@ fn semaphores_and_lists_are_shown() {
     let two = Request { permits: 2, ..Request::default() };
     let permit = semaphore.acquire_with(two, &Wait::NEVER).unwrap().done().unwrap();
     let shown = json(&server, &["show", "s", "--json"]);
-    assert_eq!((&shown["semaphore"]["permits"], &shown["semaphore"]["available"]), (&5.into(), &3.into()));
+    assert_eq!(
+        (&shown["semaphore"]["permits"], &shown["semaphore"]["available"]),
+        (&5.into(), &3.into())
+    );
     assert_eq!(shown["semaphore"]["holders"][0]["permits"], 2);
     let said = done(memlock(&server, &["show", "s"]));
     assert!(said.out.contains("3 of 5") && !said.out.contains("lock "), "{said:?}");
@@ -156,7 +168,10 @@ fn a_semaphore_is_given_another_number_of_permits() {
     assert_eq!((run("5").code, run("3").code), (Some(0), Some(64)));
     assert_eq!((resize("s", "0").code, resize("s", "many").code), (Some(64), Some(64)));
     let said = resize("none", "5");
-    assert_eq!((said.code, said.err.as_str()), (Some(66), "memlock: There is no semaphore none.\n"));
+    assert_eq!(
+        (said.code, said.err.as_str()),
+        (Some(66), "memlock: There is no semaphore none.\n")
+    );
 }
 
 #[test]
@@ -168,8 +183,11 @@ fn what_lives_on_a_server_that_is_up_is_shown_though_another_one_is_down() {
     // The lock on the first server, the semaphore and the list on the second one.
     let parts = |name: &String| {
         let keys = client.keys();
-        let (lock, semaphore, list) =
-            (keys.lock(name.as_bytes()), keys.semaphore(name.as_bytes()), keys.session(name.as_bytes()));
+        let (lock, semaphore, list) = (
+            keys.lock(name.as_bytes()),
+            keys.semaphore(name.as_bytes()),
+            keys.session(name.as_bytes()),
+        );
         [place(lock), place(semaphore), place(list)] == [0, 1, 1]
     };
     let name = (0..).map(|number| format!("m{number}")).find(parts).unwrap();
@@ -181,7 +199,11 @@ fn what_lives_on_a_server_that_is_up_is_shown_though_another_one_is_down() {
     let says = |args: &[&str]| {
         let said = done(memlock_at(&url, args));
         assert_eq!(said.code, Some(69), "{said:?}");
-        assert!(said.err.lines().all(|line| line.starts_with("memlock: ") && line.contains(" cannot be ")));
+        assert!(
+            said.err
+                .lines()
+                .all(|line| line.starts_with("memlock: ") && line.contains(" cannot be "))
+        );
         said
     };
     two.kill();
@@ -261,9 +283,13 @@ fn permits_are_taken_away_from_the_holder_that_is_named() {
     assert_eq!(said.code, Some(64), "{said:?}");
     let said = done(memlock(&server, &["release", "--force", "--yes", "s"]));
     assert_eq!((said.code, said.err.lines().count()), (Some(1), 1), "{said:?}");
-    assert!(said.err.contains("Nobody holds the lock s;") && said.err.contains("--semaphore"), "{said:?}");
+    assert!(
+        said.err.contains("Nobody holds the lock s;") && said.err.contains("--semaphore"),
+        "{said:?}"
+    );
     let token = json(&server, &["show", "s", "--json"])["semaphore"]["holders"][0]["token"].clone();
-    let said = done(memlock(&server, &["release", "-fys", "s", "--token", token.as_str().unwrap()]));
+    let said =
+        done(memlock(&server, &["release", "-fys", "s", "--token", token.as_str().unwrap()]));
     assert_eq!(said.code, Some(0), "{said:?}");
     assert_eq!(semaphore.status().unwrap().unwrap().available, 1);
     let said = done(memlock(&server, &["release", "-fys", "s"]));
@@ -273,7 +299,8 @@ fn permits_are_taken_away_from_the_holder_that_is_named() {
     assert_eq!(done(memlock(&server, &["release", "-fys", "none"])).code, Some(66));
 }
 
-/// Whoever can store a key can write anything into it: here as long a name as a hash, with a command in it.
+/// Whoever can store a key can write anything into it: here as long a name as a hash, with a
+/// command in it.
 #[test]
 fn a_key_with_a_command_in_it_is_not_carried_out_by_those_who_list_it() {
     let server = Memcached::start();

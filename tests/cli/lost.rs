@@ -9,12 +9,15 @@ use std::time::{Duration, Instant};
 use memlock_core::Client;
 use memlock_tests::server::Memcached;
 
-use crate::tool::{Running, eventually, is_alive, memlock, memlock_at, send, until_gone, until_state};
+use crate::tool::{
+    Running, eventually, is_alive, memlock, memlock_at, send, until_gone, until_state,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Prints its process and that of a grandchild in a session of its own; both sleep.
-const FAMILY: &str = "setsid sleep 2000 >/dev/null 2>&1 & echo $! $$; sleep 2001 >/dev/null 2>&1; true";
+const FAMILY: &str =
+    "setsid sleep 2000 >/dev/null 2>&1 & echo $! $$; sleep 2001 >/dev/null 2>&1; true";
 
 fn family(running: &mut Running) -> (i32, i32) {
     let line = running.line();
@@ -60,8 +63,14 @@ fn a_lock_that_was_taken_away_ends_the_command_unless_that_is_to_continue() {
 #[test]
 fn what_the_server_has_lost_is_noticed_at_once() {
     let server = Memcached::start();
-    for options in [&[][..], &["--no-renew"], &["--semaphore", "2"], &["--semaphore", "2", "--no-renew"]] {
-        let args = [&["run", "m", "--lease", "1h"], options, &["--", "sh", "-c", "echo $$; exec sleep 1000"]];
+    for options in
+        [&[][..], &["--no-renew"], &["--semaphore", "2"], &["--semaphore", "2", "--no-renew"]]
+    {
+        let args = [
+            &["run", "m", "--lease", "1h"],
+            options,
+            &["--", "sh", "-c", "echo $$; exec sleep 1000"],
+        ];
         let mut running = Running::start(memlock(&server, &args.concat()));
         let child: i32 = running.line().parse().unwrap();
         server.plain().flush_all();
@@ -75,7 +84,8 @@ fn what_the_server_has_lost_is_noticed_at_once() {
 /// Nobody reads its standard error, and nothing more fits into that.
 fn fill_stderr(running: &Running) {
     let path = format!("/proc/{}/fd/2", running.pid());
-    let mut pipe = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path).unwrap();
+    let mut pipe =
+        OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path).unwrap();
     for bytes in [&[b'x'; 4096][..], b"x"] {
         while pipe.write(bytes).is_ok() {}
     }
@@ -119,7 +129,8 @@ fn a_lock_is_renewed_also_if_nobody_reads_that_it_is_at_risk() {
 fn a_command_that_does_not_heed_term_is_killed_after_the_grace() {
     let server = Memcached::start();
     let script = "trap 'echo heard' TERM; echo $$; while :; do sleep 0.05; done";
-    let args = ["run", "m", "--lease", "1s", "--no-renew", "--grace", "700ms", "--", "sh", "-c", script];
+    let args =
+        ["run", "m", "--lease", "1s", "--no-renew", "--grace", "700ms", "--", "sh", "-c", script];
     let mut running = Running::start(memlock(&server, &args));
     let child: i32 = running.line().parse().unwrap();
     assert_eq!(running.line(), "heard");
@@ -134,8 +145,17 @@ fn a_command_that_does_not_heed_term_is_killed_after_the_grace() {
 #[test]
 fn a_command_that_is_stopped_is_ended_too() {
     let server = Memcached::start();
-    let args =
-        ["run", "m", "--lease", "1s", "--no-renew", "--", "sh", "-c", "echo $$; kill -STOP $$; echo never"];
+    let args = [
+        "run",
+        "m",
+        "--lease",
+        "1s",
+        "--no-renew",
+        "--",
+        "sh",
+        "-c",
+        "echo $$; kill -STOP $$; echo never",
+    ];
     let mut running = Running::start(memlock(&server, &args));
     let child: i32 = running.line().parse().unwrap();
     until_state(child, 'T');
@@ -185,8 +205,10 @@ fn what_is_held_for_too_long_is_lost() {
 #[test]
 fn a_wrapper_that_is_killed_takes_the_command_with_it() {
     let server = Memcached::start();
-    let mut running =
-        Running::start(memlock(&server, &["run", "m", "--", "sh", "-c", "echo $$; sleep 1; sleep 1000"]));
+    let mut running = Running::start(memlock(
+        &server,
+        &["run", "m", "--", "sh", "-c", "echo $$; sleep 1; sleep 1000"],
+    ));
     let child: i32 = running.line().parse().unwrap();
     running.signal(libc::SIGKILL);
     until_gone(child);
@@ -198,7 +220,17 @@ fn a_wrapper_that_is_killed_leaves_the_command_alone_if_that_is_to_continue() {
     let server = Memcached::start();
     let mut running = Running::start(memlock(
         &server,
-        &["run", "m", "--lease", "1s", "--on-lost=continue", "--", "sh", "-c", "echo $$; exec sleep 1000"],
+        &[
+            "run",
+            "m",
+            "--lease",
+            "1s",
+            "--on-lost=continue",
+            "--",
+            "sh",
+            "-c",
+            "echo $$; exec sleep 1000",
+        ],
     ));
     let child: i32 = running.line().parse().unwrap();
     running.signal(libc::SIGKILL);

@@ -1,4 +1,5 @@
-//! The command `memlock`: the real binary on a real memcached, in a terminal of its own where that matters.
+//! The command `memlock`: the real binary on a real memcached, in a terminal of its own where that
+//! matters.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
 mod cron;

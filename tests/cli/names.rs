@@ -65,7 +65,10 @@ fn no_name_and_no_host_is_printed_raw() {
     }
     for args in [&["ls", "--json"][..], &["show", &name, "--json"]] {
         let said = done(memlock(&server, args));
-        assert!(said.code == Some(0) && is_clean(&said) && said.out.contains(r"\u202e"), "{said:?}");
+        assert!(
+            said.code == Some(0) && is_clean(&said) && said.out.contains(r"\u202e"),
+            "{said:?}"
+        );
         let value: Value = serde_json::from_str(&said.out).unwrap();
         let (found, host) = match &value[0] {
             Value::Null => (&value["name"], &value["lock"]["host"]),

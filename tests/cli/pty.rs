@@ -29,12 +29,19 @@ impl Pty {
         let (mut controller, mut terminal) = (-1, -1);
         // SAFETY: both are valid places for descriptors; the other arguments may be null.
         let opened = unsafe {
-            libc::openpty(&mut controller, &mut terminal, ptr::null_mut(), ptr::null_mut(), ptr::null_mut())
+            libc::openpty(
+                &mut controller,
+                &mut terminal,
+                ptr::null_mut(),
+                ptr::null_mut(),
+                ptr::null_mut(),
+            )
         };
         assert_eq!(opened, 0, "openpty: {}", std::io::Error::last_os_error());
         // SAFETY: the descriptors are new, and nobody else's.
-        let (controller, terminal) =
-            unsafe { (File::from(OwnedFd::from_raw_fd(controller)), OwnedFd::from_raw_fd(terminal)) };
+        let (controller, terminal) = unsafe {
+            (File::from(OwnedFd::from_raw_fd(controller)), OwnedFd::from_raw_fd(terminal))
+        };
         // SAFETY: the call takes plain numbers; no other child is to hold the controller open.
         unsafe { libc::fcntl(controller.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
         command.stdin(Stdio::from(terminal.try_clone().unwrap()));
@@ -58,7 +65,8 @@ impl Pty {
         thread::spawn(move || {
             let mut piece = [0; 4096];
             while !gone.load(Ordering::Relaxed) {
-                let mut there = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+                let mut there =
+                    libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
                 // SAFETY: one valid pollfd is given.
                 if unsafe { libc::poll(&mut there, 1, 20) } == 0 {
                     continue;
@@ -105,14 +113,18 @@ impl Pty {
     /// Takes the terminal away, as a connection that breaks or a window that is closed.
     pub(crate) fn hang_up(&mut self) {
         self.is_gone.store(true, Ordering::Relaxed);
-        // The other end stands for nothing; the last descriptor of the terminal is closed when its reader has ended.
+        // The other end stands for nothing; the last descriptor of the terminal is closed when its
+        // reader has ended.
         self.keys = File::open("/dev/null").unwrap();
         while self.screen.recv().is_ok() {}
     }
 
     /// Waits for the end of the program: with which status.
     pub(crate) fn ends(mut self) -> Option<i32> {
-        crate::tool::eventually("the program on the terminal ends", || self.child.try_wait().unwrap()).code()
+        crate::tool::eventually("the program on the terminal ends", || {
+            self.child.try_wait().unwrap()
+        })
+        .code()
     }
 }
 

@@ -1,4 +1,5 @@
-//! `memlock run`: what the command is given, what it gives back, and that nobody else runs meanwhile.
+//! `memlock run`: what the command is given, what it gives back, and that nobody else runs
+//! meanwhile.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -38,9 +39,13 @@ impl Drop for Folder {
 #[test]
 fn the_exit_status_is_the_commands() {
     let server = Memcached::start();
-    for (script, code) in
-        [("exit 0", 0), ("exit 3", 3), ("exit 255", 255), ("kill -TERM $$", 143), ("kill -KILL $$", 137)]
-    {
+    for (script, code) in [
+        ("exit 0", 0),
+        ("exit 3", 3),
+        ("exit 255", 255),
+        ("kill -TERM $$", 143),
+        ("kill -KILL $$", 137),
+    ] {
         let said = done(memlock(&server, &["run", "m", "--", "sh", "-c", script]));
         assert_eq!((said.code, said.err.as_str()), (Some(code), ""), "{script}");
         assert!(server.plain().get("lock:m").is_none(), "{script}: the lock is given back");
@@ -70,7 +75,10 @@ fn what_stands_in_the_way_has_a_status_of_its_own_and_one_sentence() {
     ] {
         let said = done(memlock(&server, args));
         assert_eq!((said.code, said.out.as_str()), (Some(code), ""), "{args:?}: {said:?}");
-        assert!(said.err.starts_with("memlock: ") && said.err.ends_with(".\n"), "{args:?}: {said:?}");
+        assert!(
+            said.err.starts_with("memlock: ") && said.err.ends_with(".\n"),
+            "{args:?}: {said:?}"
+        );
         assert_eq!(said.err.lines().count(), 1, "{args:?}: {said:?}");
     }
     for args in [
@@ -102,8 +110,10 @@ fn the_command_knows_its_lock() {
     let show = "echo \"$MEMLOCK_NAME|$MEMLOCK_FENCE|$MEMLOCK_DEADLINE\"";
     let mut fences = Vec::new();
     for _ in 0..2 {
-        let said =
-            done(memlock(&server, &["run", "a b", "--lease", "60s", "--no-renew", "--", "sh", "-c", show]));
+        let said = done(memlock(
+            &server,
+            &["run", "a b", "--lease", "60s", "--no-renew", "--", "sh", "-c", show],
+        ));
         let fields: Vec<&str> = said.out.trim_end().split('|').collect();
         let [name, fence, deadline] = fields[..] else { panic!("{said:?}") };
         assert_eq!(name, "a b");
@@ -113,15 +123,20 @@ fn the_command_knows_its_lock() {
         assert!((now + 40..=now + 60).contains(&deadline), "{deadline} at {now}");
     }
     assert!(fences[0] < fences[1], "{fences:?}");
-    let mut kept = memlock(&server, &["run", "m", "--", "sh", "-c", "echo ${MEMLOCK_DEADLINE-none}"]);
+    let mut kept =
+        memlock(&server, &["run", "m", "--", "sh", "-c", "echo ${MEMLOCK_DEADLINE-none}"]);
     kept.env("MEMLOCK_DEADLINE", "that of a lock around it");
     assert_eq!(done(kept).out, "none\n");
-    let kept =
-        memlock(&server, &["run", "m", "--max-hold", "1h", "--", "sh", "-c", "echo $MEMLOCK_DEADLINE"]);
+    let kept = memlock(
+        &server,
+        &["run", "m", "--max-hold", "1h", "--", "sh", "-c", "echo $MEMLOCK_DEADLINE"],
+    );
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     assert!(done(kept).out.trim().parse::<u64>().unwrap() >= now + 3600);
-    let mut permit =
-        memlock(&server, &["run", "s", "--semaphore", "2", "--", "sh", "-c", "echo ${MEMLOCK_FENCE-none}"]);
+    let mut permit = memlock(
+        &server,
+        &["run", "s", "--semaphore", "2", "--", "sh", "-c", "echo ${MEMLOCK_FENCE-none}"],
+    );
     permit.env("MEMLOCK_FENCE", "5");
     assert_eq!(done(permit).out, "none\n");
 }
@@ -156,7 +171,8 @@ fn a_name_is_any_bytes() {
 fn input_and_output_pass_through() {
     let server = Memcached::start();
     let input: Vec<u8> = (0..200_000_u32).flat_map(u32::to_le_bytes).collect();
-    let said = fed(memlock(&server, &["run", "m", "--", "sh", "-c", "sha256sum; echo of it >&2"]), &input);
+    let said =
+        fed(memlock(&server, &["run", "m", "--", "sh", "-c", "sha256sum; echo of it >&2"]), &input);
     let direct = fed(std::process::Command::new("sha256sum"), &input);
     assert_eq!((said.code, said.out, said.err.as_str()), (Some(0), direct.out, "of it\n"));
 }
@@ -164,8 +180,10 @@ fn input_and_output_pass_through() {
 #[test]
 fn the_command_has_no_descriptor_of_ours() {
     let server = Memcached::start();
-    // With a holder before it, so that it waited in the queue and has a bell; renewed, so that it has a keeper.
-    let mut first = Running::start(memlock(&server, &["run", "m", "--", "sh", "-c", "echo in; sleep 0.4"]));
+    // With a holder before it, so that it waited in the queue and has a bell; renewed, so that it
+    // has a keeper.
+    let mut first =
+        Running::start(memlock(&server, &["run", "m", "--", "sh", "-c", "echo in; sleep 0.4"]));
     assert_eq!(first.line(), "in");
     let list = "ls -l /proc/self/fd";
     let said = done(memlock(&server, &["run", "m", "--", "sh", "-c", list]));
@@ -190,11 +208,16 @@ fn signals_and_their_mask_are_as_they_were() {
             assert_eq!(said.code, Some(0), "{said:?}");
             // The C library has a use for those above 31.
             let low = |line: &str| {
-                u64::from_str_radix(line.split_whitespace().nth(1).unwrap(), 16).unwrap() & 0x7fff_ffff
+                u64::from_str_radix(line.split_whitespace().nth(1).unwrap(), 16).unwrap()
+                    & 0x7fff_ffff
             };
             said.out.lines().map(low).collect::<Vec<_>>()
         };
-        assert_eq!(under(&format!("{memlock} run m -- sh -c \"{status}\"")), under(status), "{before}");
+        assert_eq!(
+            under(&format!("{memlock} run m -- sh -c \"{status}\"")),
+            under(status),
+            "{before}"
+        );
     }
 }
 
@@ -260,7 +283,8 @@ fn a_lease_is_renewed_unless_that_is_declined() {
 fn permits_are_those_of_the_semaphore() {
     let server = Memcached::start();
     let hold = |args: &[&str]| {
-        let mut command = memlock(&server, &[args, &["--", "sh", "-c", "echo in; cat >/dev/null"]].concat());
+        let mut command =
+            memlock(&server, &[args, &["--", "sh", "-c", "echo in; cat >/dev/null"]].concat());
         command.stdin(std::process::Stdio::piped());
         let mut running = Running::start(command);
         assert_eq!(running.line(), "in");

@@ -27,16 +27,21 @@ fn a_busy_lock_is_named_with_its_server_and_its_holder() {
     let lock_and_server = format!("\"m\" on {}", server.address());
     let holder = format!("process {}, since 20", std::process::id());
     let said = run(&server, &["m", "-n", "true"]);
-    assert!(said.err.starts_with(&format!("memlock: {lock_and_server} is busy: held by ")), "{said:?}");
-    assert!(said.err.contains(&holder), "{said:?}");
-    let said = run(&server, &["m", "--wait", "500ms", "true"]);
     assert!(
-        said.err
-            .starts_with(&format!("memlock: Timed out after 500 ms waiting for {lock_and_server} (held by ")),
+        said.err.starts_with(&format!("memlock: {lock_and_server} is busy: held by ")),
         "{said:?}"
     );
     assert!(said.err.contains(&holder), "{said:?}");
-    let mut waiting = Running::start(memlock(&server, &["run", "m", "-v", "--", "sh", "-c", "echo in"]));
+    let said = run(&server, &["m", "--wait", "500ms", "true"]);
+    assert!(
+        said.err.starts_with(&format!(
+            "memlock: Timed out after 500 ms waiting for {lock_and_server} (held by "
+        )),
+        "{said:?}"
+    );
+    assert!(said.err.contains(&holder), "{said:?}");
+    let mut waiting =
+        Running::start(memlock(&server, &["run", "m", "-v", "--", "sh", "-c", "echo in"]));
     eventually("it waits", || server.plain().get("lock:m%wait").filter(|queue| !queue.is_empty()));
     drop(lock);
     assert_eq!(waiting.line(), "in");
@@ -52,7 +57,10 @@ fn busy_permits_are_named_with_their_server_and_their_holders() {
     let both = Request { permits: 2, ..Request::default() };
     let _permits = semaphore.acquire_with(both, &Wait::NEVER).unwrap().done().unwrap();
     let said = run(&server, &["s", "-s", "2", "-n", "true"]);
-    let start = format!("memlock: \"s\" on {} is busy: 0 of 2 permits are free, held by ", server.address());
+    let start = format!(
+        "memlock: \"s\" on {} is busy: 0 of 2 permits are free, held by ",
+        server.address()
+    );
     assert!(said.err.starts_with(&start), "{said:?}");
     assert!(said.err.contains(&format!("process {}, since 20", std::process::id())), "{said:?}");
 }
@@ -79,7 +87,11 @@ fn nothing_is_said_of_another_holder_when_that_is_no_failure_or_not_wanted() {
         (&["m", "-w", "50ms", "-q", "-E", "9", "true"], 9),
     ] {
         let said = run(&server, args);
-        assert_eq!((said.code, said.out.as_str(), said.err.as_str()), (Some(code), "", ""), "{args:?}");
+        assert_eq!(
+            (said.code, said.out.as_str(), said.err.as_str()),
+            (Some(code), "", ""),
+            "{args:?}"
+        );
     }
 }
 
@@ -97,12 +109,19 @@ fn the_command_follows_its_name_with_or_without_dashes() {
     for (args, out) in [
         (&["m", "echo", "--wait", "3"][..], "--wait 3\n"),
         (&["m", "--", "echo", "-n", "x"], "x"),
-        (&["m", "--lease", "5s", "sh", "-c", "echo $0 $*", "-v", "--", "--url", "x"], "-v -- --url x\n"),
+        (
+            &["m", "--lease", "5s", "sh", "-c", "echo $0 $*", "-v", "--", "--url", "x"],
+            "-v -- --url x\n",
+        ),
         (&["--", "-x", "echo", "-q"], "-q\n"),
         (&["-q", "--", "-x", "--", "echo", "hi"], "hi\n"),
     ] {
         let said = run(&server, args);
-        assert_eq!((said.code, said.out.as_str(), said.err.as_str()), (Some(0), out, ""), "{args:?}");
+        assert_eq!(
+            (said.code, said.out.as_str(), said.err.as_str()),
+            (Some(0), out, ""),
+            "{args:?}"
+        );
     }
     let _lock = held(&server, "-x");
     let said = done(memlock(&server, &["show", "--", "-x"]));
@@ -117,7 +136,10 @@ fn an_option_that_is_the_default_now_is_refused_with_a_sentence() {
         for args in [[option, "m", "true"], ["m", option, "true"]] {
             let said = run(&server, &args);
             assert_eq!((said.code, said.err.lines().count()), (Some(64), 1), "{said:?}");
-            assert!(said.err.contains(option) && said.err.contains("--on-lost=continue"), "{said:?}");
+            assert!(
+                said.err.contains(option) && said.err.contains("--on-lost=continue"),
+                "{said:?}"
+            );
         }
     }
     let said = run(&server, &["m", "--no-renw", "true"]);
@@ -169,7 +191,10 @@ fn locks_in_the_memory_of_one_process_are_refused() {
             (Some(78), "", 1),
             "{args:?}: {said:?}"
         );
-        assert!(said.err.contains("memory://x") && said.err.contains("memcached://host"), "{said:?}");
+        assert!(
+            said.err.contains("memory://x") && said.err.contains("memcached://host"),
+            "{said:?}"
+        );
     }
 }
 
@@ -185,5 +210,8 @@ fn an_url_that_is_empty_or_no_text_is_refused_with_a_sentence() {
         assert_eq!((said.code, said.err.lines().count()), (Some(78), 1), "{args:?}: {said:?}");
         assert!(said.err.contains("not UTF-8") && said.err.contains(r"\xff"), "{said:?}");
     }
-    assert_eq!(done(memlock_at("memcached://127.0.0.1:1", &["show", "m", "--url", ""])).code, Some(78));
+    assert_eq!(
+        done(memlock_at("memcached://127.0.0.1:1", &["show", "m", "--url", ""])).code,
+        Some(78)
+    );
 }

@@ -1,4 +1,5 @@
-//! What everything has in common: colours, help, `--verbose`, pages and completions; and `memlock bench`.
+//! What everything has in common: colours, help, `--verbose`, pages and completions; and `memlock
+//! bench`.
 
 use std::fs;
 use std::process::Command;
@@ -45,12 +46,18 @@ fn what_the_library_logs_is_told_to_who_asks() {
     let run = |args: &[&str]| {
         done(memlock_at(
             &server.url(),
-            &[args, &["run", "m", "--lease", "1s", "--max-hold", "2s", "-E", "9", "--", "sleep", "2.5"]]
-                .concat(),
+            &[
+                args,
+                &["run", "m", "--lease", "1s", "--max-hold", "2s", "-E", "9", "--", "sleep", "2.5"],
+            ]
+            .concat(),
         ))
     };
     let (quiet, verbose) = (run(&[]), run(&["--verbose"]));
-    assert!(!quiet.err.contains("warn:") && verbose.err.contains("memlock: warn:"), "{quiet:?} {verbose:?}");
+    assert!(
+        !quiet.err.contains("warn:") && verbose.err.contains("memlock: warn:"),
+        "{quiet:?} {verbose:?}"
+    );
 }
 
 #[test]
@@ -91,7 +98,9 @@ fn pages_and_completions_name_every_command() {
     assert!(run.contains(".SH \"EXIT STATUS\""), "{run}");
     let said = run.replace(['\n', '\\'], " ");
     assert!(said.contains("Every host must use the same server"), "{run}");
-    for status in ["71  the system refused", "74  standard input or output broke", "79  the lock was lost"] {
+    for status in
+        ["71  the system refused", "74  standard input or output broke", "79  the lock was lost"]
+    {
         assert!(run.contains(status), "{status}: {run}");
     }
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
@@ -116,12 +125,17 @@ fn a_bench_measures_all_its_lines_and_leaves_no_lock() {
     let number = |row: usize, field: &str| rows[row][field].as_f64().unwrap();
     assert_eq!(rows.len(), 4);
     for row in 0..4 {
-        assert!(number(row, "count") > 0.0 && number(row, "p50_us") <= number(row, "p99_us"), "{report}");
+        assert!(
+            number(row, "count") > 0.0 && number(row, "p50_us") <= number(row, "p99_us"),
+            "{report}"
+        );
     }
     // Two round trips at least; and a hand-over is no shorter than the ring that it needs.
     assert!(number(1, "round_trips") > 1.2 && number(2, "p50_us") > 10.0, "{report}");
     let said = done(memlock(&server, &["bench", "--time", "50ms"]));
-    for text in ["p50", "p99", "round trip", "lock + unlock", "hand-over among 2", "hand-over among 8"] {
+    for text in
+        ["p50", "p99", "round trip", "lock + unlock", "hand-over among 2", "hand-over among 8"]
+    {
         assert!(said.out.contains(text), "{text}: {said:?}");
     }
     assert_eq!(done(memlock(&server, &["ls"])).out, "");

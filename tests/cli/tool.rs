@@ -68,8 +68,12 @@ pub(crate) fn done(mut command: Command) -> Said {
 
 /// Runs it to its end, with this on its standard input.
 pub(crate) fn fed(mut command: Command, input: &[u8]) -> Said {
-    let mut child =
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let (mut stdin, input) = (child.stdin.take().unwrap(), input.to_vec());
     let feeding = thread::spawn(move || drop(stdin.write_all(&input)));
     let output = child.wait_with_output().unwrap();
@@ -98,8 +102,11 @@ impl Running {
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         if self.out.buffer().is_empty() {
-            let mut there =
-                libc::pollfd { fd: self.out.get_ref().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            let mut there = libc::pollfd {
+                fd: self.out.get_ref().as_raw_fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            };
             let limit = i32::try_from(PATIENCE.as_millis()).unwrap();
             // SAFETY: one valid pollfd is given.
             assert_eq!(unsafe { libc::poll(&mut there, 1, limit) }, 1, "it says nothing");
@@ -174,5 +181,7 @@ pub(crate) fn until_gone(pid: i32) {
 }
 
 pub(crate) fn until_state(pid: i32, letter: char) {
-    eventually(&format!("{pid} is in state {letter}"), || (state(pid) == Some(letter)).then_some(()));
+    eventually(&format!("{pid} is in state {letter}"), || {
+        (state(pid) == Some(letter)).then_some(())
+    });
 }

@@ -8,12 +8,14 @@
 //! | a key with two ids, an id with two keys, a key with two firsts or with none; a session set up twice, or gone | [`lists`] |
 //! | a call that lasts longer than its limit and [`BOUND`]; an answer that these programs cannot get | [`calls`] |
 //!
-//! Whether all permits and locks are there again when everybody is dead is looked at by [`left`](crate::left).
+//! Whether all permits and locks are there again when everybody is dead is looked at by
+//! [`left`](crate::left).
 //!
-//! Stamps are taken so that they err on the side of memlock: a hold is counted from when the grant was known until just
-//! before the release was begun, or until its deadline. Where the server lost its memory (it was flushed, restarted, or
-//! evicts), a hold that spans that moment may be lost; that is counted as a loss and is no violation. A server that was
-//! stopped may shorten what it stored when it woke up: that counts as a loss too.
+//! Stamps are taken so that they err on the side of memlock: a hold is counted from when the grant
+//! was known until just before the release was begun, or until its deadline. Where the server lost
+//! its memory (it was flushed, restarted, or evicts), a hold that spans that moment may be lost;
+//! that is counted as a loss and is no violation. A server that was stopped may shorten what it
+//! stored when it woke up: that counts as a loss too.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -28,11 +30,13 @@ mod locks;
 mod semaphores;
 mod turns;
 
-/// How much longer than its limit a call may take. The clients' `io_timeout` and `connect_timeout` are 300 ms: three
-/// attempts that each wait for a connection, its introduction and an answer, and a queue that is left.
+/// How much longer than its limit a call may take. The clients' `io_timeout` and `connect_timeout`
+/// are 300 ms: three attempts that each wait for a connection, its introduction and an answer, and
+/// a queue that is left.
 pub(crate) const BOUND: Duration = Duration::from_secs(4);
 
-/// How much longer than a lease the server may keep what was asked for: to the next full second, two more, and one of its clock.
+/// How much longer than a lease the server may keep what was asked for: to the next full second,
+/// two more, and one of its clock.
 pub(crate) const KEPT: Duration = Duration::from_secs(4);
 
 /// What is known beside the histories.
@@ -50,7 +54,8 @@ pub(crate) struct Facts {
     pub(crate) sound: bool,
     /// No request can come late, so that whoever can hold a mutex is known.
     pub(crate) punctual: bool,
-    /// From when on all that matters was read: what happened before that moment proves nothing by being absent.
+    /// From when on all that matters was read: what happened before that moment proves nothing by
+    /// being absent.
     pub(crate) since: Duration,
     /// Until when the histories were read.
     pub(crate) now: Duration,
@@ -62,8 +67,14 @@ impl Facts {
         self.losses.iter().any(|loss| loss.meets(span))
     }
 
-    /// From when on the server may have lost what this call was granted, so that it is no fault of ours.
-    fn may_be_lost_from(&self, granted: &Call, extended: &[&Call], deadline: Duration) -> Option<Duration> {
+    /// From when on the server may have lost what this call was granted, so that it is no fault of
+    /// ours.
+    fn may_be_lost_from(
+        &self,
+        granted: &Call,
+        extended: &[&Call],
+        deadline: Duration,
+    ) -> Option<Duration> {
         let life = Span { from: granted.began, to: deadline };
         let losses = self.losses.iter().filter(|loss| loss.meets(life)).map(|loss| loss.from);
         let mut stored = extended.iter().copied().chain([granted]);

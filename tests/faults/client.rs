@@ -1,15 +1,16 @@
-//! One of the processes of `make faults`, in Rust: `fault-client URL HISTORY SEED [credulous]`. Two threads contend for
-//! three mutexes and the permits of two semaphores, insert into a distinct list, and write down what they do, until
-//! standard input ends. client.c and client.py do the same.
+//! One of the processes of `make faults`, in Rust: `fault-client URL HISTORY SEED [credulous]`. Two
+//! threads contend for three mutexes and the permits of two semaphores, insert into a distinct
+//! list, and write down what they do, until standard input ends. client.c and client.py do the
+//! same.
 //!
-//! Of the first semaphore nobody wants more than one permit, so that nobody gathers several, and who is refused was refused
-//! because of those who hold it.
+//! Of the first semaphore nobody wants more than one permit, so that nobody gathers several, and
+//! who is refused was refused because of those who hold it.
 //!
-//! A session lasts two seconds by the boot clock and then is another one, and a key is the time in steps of 4 ms, so that
-//! all processes insert the same keys at the same time.
+//! A session lasts two seconds by the boot clock and then is another one, and a key is the time in
+//! steps of 4 ms, so that all processes insert the same keys at the same time.
 //!
-//! A `credulous` one is wrong on purpose: it takes no notice of its deadlines, and believes in what it was granted for as
-//! long as it likes. The checker has to find it, with locks and with permits.
+//! A `credulous` one is wrong on purpose: it takes no notice of its deadlines, and believes in what
+//! it was granted for as long as it likes. The checker has to find it, with locks and with permits.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -19,8 +20,8 @@ use std::time::Duration;
 
 use memlock_core::clock::{Clock, Moment, SystemClock};
 use memlock_core::{
-    Client, DistinctList, Error, Extension, Insertion, Lock, Permit, Release, Request, Semaphore, SetUp,
-    Wait, Waited,
+    Client, DistinctList, Error, Extension, Insertion, Lock, Permit, Release, Request, Semaphore,
+    SetUp, Wait, Waited,
 };
 
 use chance::Chance;
@@ -153,7 +154,8 @@ impl Worker<'_> {
     }
 
     fn lease_and_wait(&mut self) -> (Duration, u64) {
-        let lease = Duration::from_millis(1000 + if self.credulous { 0 } else { self.chance.below(1000) });
+        let lease =
+            Duration::from_millis(1000 + if self.credulous { 0 } else { self.chance.below(1000) });
         (lease, if self.chance.below(10) < 4 { 0 } else { 50 + self.chance.below(1450) })
     }
 
@@ -203,12 +205,14 @@ impl Worker<'_> {
     }
 
     fn contend_for_permits(&mut self) -> Result<(), Failure> {
-        let place = if self.credulous { 1 } else { self.chance.below(SEMAPHORES.len() as u64) as usize };
+        let place =
+            if self.credulous { 1 } else { self.chance.below(SEMAPHORES.len() as u64) as usize };
         let (name, _, most) = SEMAPHORES[place];
         let (lease, millis) = self.lease_and_wait();
         let wait = Wait::at_most(Duration::from_millis(millis));
         let permits = if self.credulous { most } else { 1 + self.chance.below(most.into()) as u32 };
-        let request = Request { permits, priority: self.chance.below(3) as i64 - 1, ..Request::default() };
+        let request =
+            Request { permits, priority: self.chance.below(3) as i64 - 1, ..Request::default() };
         let semaphore = self.semaphores[place].with_lease(lease)?;
         let (ms, priority) = (lease.as_millis(), request.priority);
         self.say(&format!("call acquire {name} {ms} {millis} {permits} {priority}"))?;
@@ -223,7 +227,12 @@ impl Worker<'_> {
         self.done(answer, 0, Duration::ZERO)
     }
 
-    fn use_permits(&mut self, name: &str, mut permit: Permit, lease: Duration) -> Result<(), Failure> {
+    fn use_permits(
+        &mut self,
+        name: &str,
+        mut permit: Permit,
+        lease: Duration,
+    ) -> Result<(), Failure> {
         if self.believed(permit.deadline()) > now() {
             match self.chance.below(1000) {
                 _ if self.credulous => thread::sleep(CREDULITY),

@@ -17,7 +17,8 @@ use crate::{Failure, now};
 
 /// How long clients may take to begin.
 const START_LIMIT: Duration = Duration::from_secs(15);
-/// How long a client may take to end once it is asked to: a wait, an overslept lease, a release, each with its bound.
+/// How long a client may take to end once it is asked to: a wait, an overslept lease, a release,
+/// each with its bound.
 const END_LIMIT: Duration = Duration::from_secs(15);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,9 +144,11 @@ impl Crew {
 
     /// Kills one that is not spared, and starts another of its kind.
     pub(crate) fn replace_any(&mut self) -> Result<(), Failure> {
-        let mortal = self.members.iter().enumerate().filter(|(_, member)| member.number >= self.spared);
+        let mortal =
+            self.members.iter().enumerate().filter(|(_, member)| member.number >= self.spared);
         let mortal: Vec<usize> = mortal.map(|(place, _)| place).collect();
-        let Some(&place) = mortal.get(self.chance.below(mortal.len().max(1) as u64) as usize) else {
+        let Some(&place) = mortal.get(self.chance.below(mortal.len().max(1) as u64) as usize)
+        else {
             return Ok(());
         };
         let mut member = self.members.remove(place);
@@ -170,7 +173,8 @@ impl Crew {
     /// Stops one (SIGSTOP), and gives its number; None if it stands still already.
     pub(crate) fn stop_any(&mut self) -> Result<Option<usize>, Failure> {
         let place = self.chance.below(self.members.len().max(1) as u64) as usize;
-        let Some(member) = self.members.get_mut(place).filter(|member| member.stopped.is_none()) else {
+        let Some(member) = self.members.get_mut(place).filter(|member| member.stopped.is_none())
+        else {
             return Ok(None);
         };
         member.stopped = Some(now());
@@ -209,16 +213,19 @@ impl Crew {
         Ok(())
     }
 
-    /// Leaves each process only the descriptors that it has, or gives them all back. One that has not begun needs more
-    /// than that to begin.
+    /// Leaves each process only the descriptors that it has, or gives them all back. One that has
+    /// not begun needs more than that to begin.
     pub(crate) fn limit_descriptors(&self, limited: bool) -> Result<(), Failure> {
         for member in self.members.iter().filter(|member| member.has_begun()) {
             // Above standard input, output, error and the history everything is ours to refuse.
             let soft = if limited { 4 } else { 1024 };
             let limit = libc::rlimit { rlim_cur: soft, rlim_max: 1024 };
             let pid = libc::pid_t::try_from(member.child.id())?;
-            // SAFETY: a valid limit, and no old one is asked for; the pid is that of a child not waited for.
-            if unsafe { libc::prlimit(pid, libc::RLIMIT_NOFILE, &raw const limit, std::ptr::null_mut()) } != 0
+            // SAFETY: a valid limit, and no old one is asked for; the pid is that of a child not
+            // waited for.
+            if unsafe {
+                libc::prlimit(pid, libc::RLIMIT_NOFILE, &raw const limit, std::ptr::null_mut())
+            } != 0
             {
                 return Err(io::Error::last_os_error().into());
             }
@@ -232,8 +239,10 @@ impl Crew {
             if let Some(status) = self.members[place].child.try_wait()? {
                 let member = self.members.remove(place);
                 self.deaths.insert(member.number, now());
-                self.misdeeds
-                    .push(format!("process {} ({:?}) ended by itself: {status}", member.number, member.kind));
+                self.misdeeds.push(format!(
+                    "process {} ({:?}) ended by itself: {status}",
+                    member.number, member.kind
+                ));
                 self.start(member.kind, &member.way)?;
             }
         }
@@ -260,7 +269,8 @@ impl Crew {
                 Some(status) if status.success() => {}
                 Some(status) => self.misdeeds.push(format!("{who} ended with {status}")),
                 None => {
-                    self.misdeeds.push(format!("{who} was asked to end, and did not in {END_LIMIT:?}"));
+                    self.misdeeds
+                        .push(format!("{who} was asked to end, and did not in {END_LIMIT:?}"));
                     self.deaths.insert(member.number, now());
                     end_now(&mut member.child);
                 }
@@ -291,7 +301,8 @@ fn signal(child: &Child, signal: libc::c_int) -> Result<(), Failure> {
     }
 }
 
-/// The thread that starts a client is the program's first, so the kernel's signal comes when the program ends.
+/// The thread that starts a client is the program's first, so the kernel's signal comes when the
+/// program ends.
 fn die_with_us(command: &mut Command) -> Result<(), Failure> {
     let parent = libc::pid_t::try_from(std::process::id())?;
     // SAFETY: between fork and exec only prctl and getppid run, both async-signal-safe.

@@ -1,4 +1,5 @@
-//! Cutting connections at every byte of what passes: one place after the other, for each kind of exchange.
+//! Cutting connections at every byte of what passes: one place after the other, for each kind of
+//! exchange.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -8,8 +9,8 @@ use memlock_tests::proxy::Fault;
 
 /// One burst in so many is cut, so that most of what is begun comes to an end.
 const EVERY: u64 = 3;
-/// The longest answer to commands that read an item, to others, and to an introduction; in steps of so many bytes, each lap
-/// beginning one byte further on.
+/// The longest answer to commands that read an item, to others, and to an introduction; in steps of
+/// so many bytes, each lap beginning one byte further on.
 const READING: (usize, usize) = (240, 1);
 const WRITING: (usize, usize) = (64, 1);
 const INTRODUCTION: (usize, usize) = (6000, 97);
@@ -68,7 +69,9 @@ impl Cutter {
             Side::Request if kind.ends_with(OF_SEMAPHORES) => (burst.len(), SEMAPHORE_STEP),
             Side::Request => (burst.len(), 1),
             Side::Reply if kind.contains("stats") => INTRODUCTION,
-            Side::Reply if kind.contains("mg") && kind.ends_with(OF_SEMAPHORES) => READING_SEMAPHORE,
+            Side::Reply if kind.contains("mg") && kind.ends_with(OF_SEMAPHORES) => {
+                READING_SEMAPHORE
+            }
             Side::Reply if kind.contains("mg") => READING,
             Side::Reply => WRITING,
         };
@@ -91,16 +94,27 @@ impl Cutter {
     pub(crate) fn summary(&self) -> String {
         let walks = self.walks.lock().unwrap_or_else(PoisonError::into_inner);
         let done = |which: &dyn Fn(&Walk) -> bool| {
-            let mut kinds: Vec<&str> =
-                walks.places.iter().filter(|(_, walk)| which(walk)).map(|(kind, _)| kind.as_str()).collect();
+            let mut kinds: Vec<&str> = walks
+                .places
+                .iter()
+                .filter(|(_, walk)| which(walk))
+                .map(|(kind, _)| kind.as_str())
+                .collect();
             kinds.sort_unstable();
             if kinds.is_empty() { "nothing".to_owned() } else { kinds.join(", ") }
         };
-        let mut text =
-            format!("{} cuts; at every byte of: {}", walks.cuts, done(&|walk| walk.laps >= walk.step));
+        let mut text = format!(
+            "{} cuts; at every byte of: {}",
+            walks.cuts,
+            done(&|walk| walk.laps >= walk.step)
+        );
         if walks.places.values().any(|walk| (1..walk.step).contains(&walk.laps)) {
             // Writing to a string does not fail.
-            let _ = write!(text, "; at some bytes of: {}", done(&|walk| (1..walk.step).contains(&walk.laps)));
+            let _ = write!(
+                text,
+                "; at some bytes of: {}",
+                done(&|walk| (1..walk.step).contains(&walk.laps))
+            );
         }
         text
     }
@@ -135,7 +149,10 @@ mod tests {
         let cutter = Cutter::new(Side::Request);
         let burst = b"cas semaphore:k 0 0 1 5\r\na\r\n";
         let few: Vec<_> = (0..24).filter_map(|_| cutter.decide(burst)).collect();
-        assert_eq!(cutter.summary(), "8 cuts; at every byte of: nothing; at some bytes of: cas (semaphore)");
+        assert_eq!(
+            cutter.summary(),
+            "8 cuts; at every byte of: nothing; at some bytes of: cas (semaphore)"
+        );
         let rest: Vec<_> = (0..100).filter_map(|_| cutter.decide(burst)).collect();
         for place in 0..=burst.len() {
             let cut = Fault::CutRequestAfter(place);

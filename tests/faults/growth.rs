@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::io;
 
-/// How much more memory a client may have at the end than after its first part: more than an allocator's whims, less
-/// than a leak of a few bytes in each call.
+/// How much more memory a client may have at the end than after its first part: more than an
+/// allocator's whims, less than a leak of a few bytes in each call.
 const MOST_BYTES: u64 = 2 << 20;
-/// How many more descriptors: bells are opened when threads wait, and kept, as are up to 16 connections.
+/// How many more descriptors: bells are opened when threads wait, and kept, as are up to 16
+/// connections.
 const MOST_DESCRIPTORS: usize = 8;
 
 /// What one process takes.
@@ -24,20 +25,26 @@ pub(crate) fn look(pids: &HashMap<usize, u32>) -> io::Result<HashMap<usize, Take
 fn taken(pid: u32) -> io::Result<Taken> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kilobytes: Option<u64> = resident.and_then(|text| text.trim().split(' ').next()?.parse().ok());
-    let bytes = kilobytes.ok_or_else(|| io::Error::other(format!("process {pid} has no VmRSS")))? << 10;
+    let kilobytes: Option<u64> =
+        resident.and_then(|text| text.trim().split(' ').next()?.parse().ok());
+    let bytes =
+        kilobytes.ok_or_else(|| io::Error::other(format!("process {pid} has no VmRSS")))? << 10;
     Ok(Taken { bytes, descriptors: std::fs::read_dir(format!("/proc/{pid}/fd"))?.count() })
 }
 
 /// The greatest growth of those that were there both times, and what is too much of it.
-pub(crate) fn compare(before: &HashMap<usize, Taken>, after: &HashMap<usize, Taken>) -> (Taken, Vec<String>) {
+pub(crate) fn compare(
+    before: &HashMap<usize, Taken>,
+    after: &HashMap<usize, Taken>,
+) -> (Taken, Vec<String>) {
     let mut most = Taken::default();
     let mut too_much = Vec::new();
     for (number, then) in before {
         let Some(now) = after.get(number) else { continue };
         let bytes = now.bytes.saturating_sub(then.bytes);
         let descriptors = now.descriptors.saturating_sub(then.descriptors);
-        most = Taken { bytes: most.bytes.max(bytes), descriptors: most.descriptors.max(descriptors) };
+        most =
+            Taken { bytes: most.bytes.max(bytes), descriptors: most.descriptors.max(descriptors) };
         if bytes > MOST_BYTES || descriptors > MOST_DESCRIPTORS {
             too_much.push(format!("process {number} grew from {then:?} to {now:?}"));
         }

@@ -1,7 +1,8 @@
 //! What the clients write down, and how it is read.
 //!
-//! A line is `<boot clock in ns> <thread> <what>`, appended before the process goes on; so a SIGKILL costs no more than
-//! the end of the last line, and a call that was under way is known. What can happen:
+//! A line is `<boot clock in ns> <thread> <what>`, appended before the process goes on; so a
+//! SIGKILL costs no more than the end of the last line, and a call that was under way is known.
+//! What can happen:
 //!
 //! | what | is |
 //! | --- | --- |
@@ -172,8 +173,9 @@ impl Reader {
 
     /// What was completed until this moment.
     ///
-    /// Whoever reads several histories has to fix the moment before reading the first one. Then a release that was not
-    /// yet written when its history was read had not begun either, and no grant that followed it is read here.
+    /// Whoever reads several histories has to fix the moment before reading the first one. Then a
+    /// release that was not yet written when its history was read had not begun either, and no
+    /// grant that followed it is read here.
     pub(crate) fn read(&mut self, until: Duration) -> io::Result<Vec<Call>> {
         let mut lines = std::mem::take(&mut self.later);
         lines.extend(self.new_lines()?);
@@ -231,7 +233,8 @@ impl Reader {
             }
             "done" => calls.push(Call { done: Some(done(at, rest)?), ..open.pop()? }),
             "leave" => {
-                let done = Done { at, answer: answer::OK, first: 0, second: 0, said: String::new() };
+                let done =
+                    Done { at, answer: answer::OK, first: 0, second: 0, said: String::new() };
                 calls.push(Call { done: Some(done), ..open.pop()? });
             }
             _ => return None,
@@ -249,7 +252,12 @@ fn call(text: &str) -> Option<(Op, String)> {
         "lock" => Op::Lock { lease, wait },
         "acquire" => {
             let [permits, priority] = *more else { return None };
-            Op::Acquire { lease, wait, permits: permits.parse().ok()?, priority: priority.parse().ok()? }
+            Op::Acquire {
+                lease,
+                wait,
+                permits: permits.parse().ok()?,
+                priority: priority.parse().ok()?,
+            }
         }
         "prolong" => Op::Prolong { lease },
         "release" => Op::Release,

@@ -1,4 +1,5 @@
-//! What the clients leave behind when all of them have ended: nothing that does not come back by itself, and in time.
+//! What the clients leave behind when all of them have ended: nothing that does not come back by
+//! itself, and in time.
 
 use std::thread;
 use std::time::Duration;
@@ -10,8 +11,9 @@ use crate::check::KEPT;
 use crate::world::{NAMES, SEMAPHORES};
 use crate::{Failure, now};
 
-/// The dead hold permits for the rest of their lease, two seconds at most, and for as long as the server may keep them longer:
-/// its clock shows whole seconds, may be two of them behind when it is read, and ends are rounded up.
+/// The dead hold permits for the rest of their lease, two seconds at most, and for as long as the
+/// server may keep them longer: its clock shows whole seconds, may be two of them behind when it is
+/// read, and ends are rounded up.
 pub(crate) const COME_BACK: Duration = Duration::from_secs(2).saturating_add(KEPT);
 /// For a lock the same, and a look.
 pub(crate) const COME_FREE: Duration = Duration::from_secs(8);
@@ -32,11 +34,13 @@ pub(crate) fn permits(client: &Client, within: Duration) -> Result<Vec<String>, 
         // Where it was lost with the server's memory, and not used since, nobody holds any of it.
         let Some(status) = status else { continue };
         if (status.permits, status.available) != (size, size) {
-            found.push(format!("{name} had {size} permits, and when all clients had ended: {status:?}"));
+            found.push(format!(
+                "{name} had {size} permits, and when all clients had ended: {status:?}"
+            ));
             continue;
         }
-        // All of them at once, and not one more. One of the dead may still be said to gather several, and others may stand in
-        // the queue.
+        // All of them at once, and not one more. One of the dead may still be said to gather
+        // several, and others may stand in the queue.
         let limit = within + COME_FREE;
         let all = Request { permits: size, ..Request::default() };
         match semaphore.acquire_with(all, &Wait::at_most(limit))? {

@@ -1,13 +1,16 @@
 //! `make faults` and `make soak`: real clients in three languages, real servers, real faults.
 //!
-//! `faults` runs every round once, `faults WORD…` those whose names have one of the words in them, `faults soak MINUTES`
-//! all faults at random. MEMLOCK_FAULTS_SECONDS says how long a round lasts. The programs of the clients are told by
-//! FAULTS_C_CLIENT and PYTHON; see the Makefile.
+//! `faults` runs every round once, `faults WORD…` those whose names have one of the words in them,
+//! `faults soak MINUTES` all faults at random. MEMLOCK_FAULTS_SECONDS says how long a round lasts.
+//! The programs of the clients are told by FAULTS_C_CLIENT and PYTHON; see the Makefile.
 //!
 //! - [`trouble`]: the faults; [`cuts`] and [`memlock_tests::cable`] are two that need more.
-//! - [`crew`], [`world`]: the clients, and what they run in. client.rs, client.c and client.py are the clients.
-//! - [`history`], [`check`]: what they wrote down, and what it must show; [`left`]: what they leave behind.
-//! - [`round`], [`soak`], [`growth`], [`report`]: the two ways to run all that, and what is told of it.
+//! - [`crew`], [`world`]: the clients, and what they run in. client.rs, client.c and client.py are
+//!   the clients.
+//! - [`history`], [`check`]: what they wrote down, and what it must show; [`left`]: what they leave
+//!   behind.
+//! - [`round`], [`soak`], [`growth`], [`report`]: the two ways to run all that, and what is told of
+//!   it.
 
 // A program that reports by a table.
 #![allow(clippy::print_stdout)]
@@ -48,9 +51,11 @@ fn main() -> Result<ExitCode, Failure> {
     let folder = memory.unwrap_or_else(std::env::temp_dir);
     let folder = folder.join(format!("memlock-faults-{}", std::process::id()));
     let fine = match args.as_slice() {
-        [word, minutes] if word == "soak" => {
-            soak::run(&programs, &folder, Duration::try_from_secs_f64(minutes.parse::<f64>()? * 60.0)?)?
-        }
+        [word, minutes] if word == "soak" => soak::run(
+            &programs,
+            &folder,
+            Duration::try_from_secs_f64(minutes.parse::<f64>()? * 60.0)?,
+        )?,
         words => faults(&programs, &folder, words)?,
     };
     if fine {
@@ -102,15 +107,18 @@ fn faults(programs: &Programs, folder: &Path, words: &[String]) -> Result<bool, 
     println!("{}", report::LEGEND);
     match (wrong.is_empty(), not_run.is_empty()) {
         (true, true) => println!("All as it should be."),
-        (true, false) => println!("All that was run is as it should be. NOT RUN: {}.", not_run.join(", ")),
+        (true, false) => {
+            println!("All that was run is as it should be. NOT RUN: {}.", not_run.join(", "))
+        }
         (false, _) => println!("NOT as it should be: {}.", wrong.join(", ")),
     }
     Ok(wrong.is_empty())
 }
 
 fn programs() -> Result<Programs, Failure> {
-    let told =
-        |name: &str| std::env::var_os(name).ok_or(format!("{name} is not set: run this by `make faults`"));
+    let told = |name: &str| {
+        std::env::var_os(name).ok_or(format!("{name} is not set: run this by `make faults`"))
+    };
     Ok(Programs {
         c: told("FAULTS_C_CLIENT")?.into(),
         python: told("PYTHON")?.into(),

@@ -49,7 +49,8 @@ const WANTED: [&str; 2] = ["two valid holds", "permits out, and there are"];
 
 /// All rounds, in their order.
 pub(crate) fn all() -> Vec<Round> {
-    let round = |name, trouble, sound, punctual| Round { name, trouble, kinds: &USUAL, sound, punctual };
+    let round =
+        |name, trouble, sound, punctual| Round { name, trouble, kinds: &USUAL, sound, punctual };
     let plain = |trouble: Trouble, sound, punctual| round(trouble.name(), trouble, sound, punctual);
     vec![
         plain(Trouble::None, true, true),
@@ -124,7 +125,8 @@ impl Round {
     }
 
     fn disturb(&self, world: &mut World, time: Duration) -> Result<(), Failure> {
-        // A server that is replaced within its first second gives fences that do not rise: see DESIGN.md.
+        // A server that is replaced within its first second gives fences that do not rise: see
+        // DESIGN.md.
         if self.trouble.is_in_the_server() {
             thread::sleep(FIRST_SECOND);
         }
@@ -155,10 +157,13 @@ impl Round {
         let facts = Facts { sound: self.sound, punctual: self.punctual, ..world.facts(now()) };
         let mut verdict = check(calls, &facts);
         verdict.violations.extend(world.crew.misdeeds.iter().cloned());
-        // Whoever is killed, or cut off, may leave an entry that the next release or the next ring takes off.
+        // Whoever is killed, or cut off, may leave an entry that the next release or the next ring
+        // takes off.
         let left = world.queued();
         if self.sound && world.crew.deaths.is_empty() && left > 0 {
-            verdict.violations.push(format!("{left} entries of processes that ended are left in the queues"));
+            verdict
+                .violations
+                .push(format!("{left} entries of processes that ended are left in the queues"));
         }
         verdict.violations.extend(world.stuck()?);
         Ok(verdict)

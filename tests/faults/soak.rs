@@ -17,12 +17,13 @@ use memlock_tests::cable::Cable;
 const STEP: Duration = Duration::from_millis(10);
 /// How often the histories are read and checked.
 const CHECK: Duration = Duration::from_secs(15);
-/// For how long what was read is kept, to be checked with what comes after it: longer than any hold and any stop.
+/// For how long what was read is kept, to be checked with what comes after it: longer than any hold
+/// and any stop.
 const KEPT: Duration = Duration::from_secs(30);
 /// Within that time all clients have met what one of them set up or inserted.
 const SETTLED: Duration = Duration::from_secs(15);
-/// Without faults: at the beginning, so that a server is older than the next one; and at the end, so that what the dead
-/// have left in the queues is taken off.
+/// Without faults: at the beginning, so that a server is older than the next one; and at the end,
+/// so that what the dead have left in the queues is taken off.
 const CALM: Duration = Duration::from_secs(4);
 /// The pause between the beginnings of two faults, in milliseconds.
 const PAUSE: (u64, u64) = (100, 900);
@@ -35,7 +36,10 @@ pub(crate) fn run(programs: &Programs, folder: &Path, time: Duration) -> Result<
     let cable = match Cable::lay() {
         Ok(cable) => Some(cable),
         Err(why) => {
-            println!("NOT PART OF IT: {}: no network namespaces here: {why}", Trouble::CablePulled.name());
+            println!(
+                "NOT PART OF IT: {}: no network namespaces here: {why}",
+                Trouble::CablePulled.name()
+            );
             None
         }
     };
@@ -59,7 +63,9 @@ pub(crate) fn run(programs: &Programs, folder: &Path, time: Duration) -> Result<
     soak.verdict.violations.extend(misdeeds);
     let left = soak.world.queued();
     if left > 0 {
-        soak.verdict.violations.push(format!("{left} entries of finished processes are left in the queues"));
+        soak.verdict
+            .violations
+            .push(format!("{left} entries of finished processes are left in the queues"));
     }
     let (most, too_much) = growth::compare(&before, &after);
     println!(
@@ -69,7 +75,12 @@ pub(crate) fn run(programs: &Programs, folder: &Path, time: Duration) -> Result<
     );
     soak.verdict.violations.extend(too_much);
     soak.verdict.violations.extend(soak.world.stuck()?);
-    println!("{}\n{}\n{}", report::head(), report::row("soak", &soak.tally, &soak.verdict), report::LEGEND);
+    println!(
+        "{}\n{}\n{}",
+        report::head(),
+        report::row("soak", &soak.tally, &soak.verdict),
+        report::LEGEND
+    );
     let Verdict { violations, hung, .. } = &soak.verdict;
     print!("{}{}", report::findings(violations), report::findings(hung));
     let fine = violations.is_empty() && hung.is_empty();
@@ -175,10 +186,14 @@ impl Soak {
     fn begin_one(&mut self) -> Result<(), Failure> {
         let world = &mut self.world;
         self.next = now() + world.chance.millis(PAUSE.0, PAUSE.1);
-        let excluded = |trouble: &&Trouble| self.active.iter().any(|active| active.excludes(trouble));
-        let choice: Vec<&Trouble> = self.choice.iter().filter(|trouble| !excluded(trouble)).collect();
+        let excluded =
+            |trouble: &&Trouble| self.active.iter().any(|active| active.excludes(trouble));
+        let choice: Vec<&Trouble> =
+            self.choice.iter().filter(|trouble| !excluded(trouble)).collect();
         let place = world.chance.below(choice.len().max(1) as u64) as usize;
-        let Some(trouble) = choice.get(place).map(|trouble| Trouble::clone(trouble)) else { return Ok(()) };
+        let Some(trouble) = choice.get(place).map(|trouble| Trouble::clone(trouble)) else {
+            return Ok(());
+        };
         let [(least, most), (gone, longest)] = trouble.times();
         let undo = Some(trouble.begin(world)?);
         let ends = now() + world.chance.millis(least, most);
@@ -199,7 +214,8 @@ impl Soak {
         Ok(())
     }
 
-    /// Reads what was written until this moment, and checks it together with what came shortly before.
+    /// Reads what was written until this moment, and checks it together with what came shortly
+    /// before.
     fn check(&mut self, until: Duration) -> Result<(), Failure> {
         let new = self.world.read(until)?;
         self.tally.add(&new);
@@ -215,7 +231,8 @@ impl Soak {
         if since > self.began {
             facts.since = since + SETTLED;
         }
-        let dead = |call: &Call| facts.deaths.get(&call.who.process).is_some_and(|death| *death < since);
+        let dead =
+            |call: &Call| facts.deaths.get(&call.who.process).is_some_and(|death| *death < since);
         let open = self.world.open().filter(|call| !dead(call));
         let calls: Vec<Call> = self.calls.iter().cloned().chain(open).collect();
         let found = check(&calls, &facts);
@@ -247,7 +264,8 @@ impl Soak {
     }
 }
 
-// A stop may last for as long as its trouble, and a call that is longer by its bound: both must be kept together.
+// A stop may last for as long as its trouble, and a call that is longer by its bound: both must be
+// kept together.
 const _: () = assert!(KEPT.as_secs() > 3 * BOUND.as_secs() + 10);
 // What one check passes by, since its beginning is out of sight, the one before has seen.
 const _: () = assert!(CHECK.as_secs() + SETTLED.as_secs() <= KEPT.as_secs());

@@ -66,7 +66,8 @@ impl Trouble {
         }
     }
 
-    /// Whether it is on the wire between the proxy and its clients, where only one thing can be wrong at a time.
+    /// Whether it is on the wire between the proxy and its clients, where only one thing can be
+    /// wrong at a time.
     pub(crate) fn is_on_the_wire(&self) -> bool {
         use Trouble::{BlackHole, ByteByByte, Cuts, Delays, RepeatedReplies};
         matches!(self, Cuts(_) | Delays | BlackHole | ByteByByte | RepeatedReplies)
@@ -75,7 +76,10 @@ impl Trouble {
     /// Whether it is about the server's process.
     pub(crate) fn is_in_the_server(&self) -> bool {
         use Trouble::{FewConnections, ServerFlushed, ServerFull, ServerRestarted, ServerStopped};
-        matches!(self, ServerRestarted | ServerFlushed | ServerStopped | ServerFull | FewConnections)
+        matches!(
+            self,
+            ServerRestarted | ServerFlushed | ServerStopped | ServerFull | FewConnections
+        )
     }
 
     /// What it is called.
@@ -113,7 +117,11 @@ impl Trouble {
                 world.proxy.decide(move |_| {
                     number += 1;
                     let time = Duration::from_millis(number % 90);
-                    Some(if number % 2 == 0 { Fault::DelayReply(time) } else { Fault::DelayRest(0, time) })
+                    Some(if number % 2 == 0 {
+                        Fault::DelayReply(time)
+                    } else {
+                        Fault::DelayRest(0, time)
+                    })
                 });
                 Ok(Box::new(heal))
             }
@@ -147,7 +155,9 @@ impl Trouble {
                 for _ in 0..1 + world.chance.below(3) {
                     stopped.extend(world.crew.stop_any()?);
                 }
-                Ok(Box::new(|world| stopped.into_iter().try_for_each(|number| world.crew.go_on(number))))
+                Ok(Box::new(|world| {
+                    stopped.into_iter().try_for_each(|number| world.crew.go_on(number))
+                }))
             }
             Trouble::ServerRestarted => {
                 let place = begin_span(&mut world.losses);
@@ -201,7 +211,9 @@ impl Trouble {
             }
             Trouble::CablePulled => {
                 world.cable.as_ref().ok_or("there is no cable")?.pull()?;
-                Ok(Box::new(|world| Ok(world.cable.as_ref().ok_or("there is no cable")?.plug_in()?)))
+                Ok(Box::new(|world| {
+                    Ok(world.cable.as_ref().ok_or("there is no cable")?.plug_in()?)
+                }))
             }
         }
     }

@@ -25,7 +25,8 @@ pub(crate) const SEMAPHORES: [(&str, u32); 2] = [("p0", 2), ("p1", 4)];
 pub(crate) const SHORT: &str = "io_timeout=300ms&connect_timeout=300ms&outage=1s";
 /// Where nothing is wrong with server and wire, a busy machine is not to look like it.
 pub(crate) const LONG: &str = "io_timeout=3s&connect_timeout=3s";
-/// A life of the server lasts at least so long. Fences rise across lives that began in different seconds; docs/guarantees.md.
+/// A life of the server lasts at least so long. Fences rise across lives that began in different
+/// seconds; docs/guarantees.md.
 const LIFE: Duration = Duration::from_millis(1100);
 
 /// A server, a proxy, a cable if there is one, and a crew.
@@ -76,7 +77,12 @@ impl World {
     pub(crate) fn gather(&mut self, kinds: &[Kind]) -> Result<(), Failure> {
         self.start(kinds)?;
         let far = self.cable.as_ref().map(|cable| Way {
-            url: format!("memcached://{}:{}/?{}", cable.address(), self.server.port(), self.timeouts),
+            url: format!(
+                "memcached://{}:{}/?{}",
+                cable.address(),
+                self.server.port(),
+                self.timeouts
+            ),
             namespace: Some(cable.namespace()),
         });
         for kind in [Kind::C, Kind::Rust] {
@@ -141,7 +147,8 @@ impl World {
     /// What is left of the clients when all of them have ended.
     pub(crate) fn stuck(&self) -> Result<Vec<String>, Failure> {
         let client = Client::connect(&self.server.url())?;
-        Ok([left::permits(&client, left::COME_BACK)?, left::locks(&client, left::COME_FREE)?].concat())
+        Ok([left::permits(&client, left::COME_BACK)?, left::locks(&client, left::COME_FREE)?]
+            .concat())
     }
 
     /// Forgets the histories: they showed nothing.
@@ -149,7 +156,8 @@ impl World {
         Ok(std::fs::remove_dir_all(&self.folder)?)
     }
 
-    /// Ends the server's life if it lives, when it has lasted long enough, and begins the next one with further arguments.
+    /// Ends the server's life if it lives, when it has lasted long enough, and begins the next one
+    /// with further arguments.
     pub(crate) fn restart(&mut self, more: &[&str]) {
         thread::sleep((self.born + LIFE).saturating_sub(now()));
         self.server.restart_with(more);

@@ -4,7 +4,9 @@ use std::thread;
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::{ErrorKind, Extension, Permit, Release, Request, Semaphore, SetUp, Wait, Waited};
+use memlock_core::{
+    ErrorKind, Extension, Permit, Release, Request, Semaphore, SetUp, Wait, Waited,
+};
 use memlock_tests::cost::usual_cost;
 
 use super::{Bench, LEASE};
@@ -91,7 +93,10 @@ fn the_number_of_permits_is_shared() {
     drop(semaphore.acquire().unwrap());
     let error = bench.semaphore(4).acquire().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
-    assert!(error.to_string().contains("semaphore:s has 3 permits, and was opened with 4"), "{error}");
+    assert!(
+        error.to_string().contains("semaphore:s has 3 permits, and was opened with 4"),
+        "{error}"
+    );
     let open = bench.client().open_semaphore("s", LEASE).unwrap();
     assert_eq!(open.resize(5).unwrap(), Some(3));
     // Those who had opened it follow.
@@ -109,7 +114,8 @@ fn the_number_of_permits_is_shared() {
 #[test]
 fn it_is_set_up_once_and_torn_down_for_everybody() {
     let bench = Bench::new();
-    let (semaphore, open) = (bench.semaphore(2), bench.client().open_semaphore("s", LEASE).unwrap());
+    let (semaphore, open) =
+        (bench.semaphore(2), bench.client().open_semaphore("s", LEASE).unwrap());
     assert_eq!(open.acquire().unwrap_err().kind(), ErrorKind::NotFound);
     assert!(open.status().unwrap().is_none());
     assert_eq!(open.set_up(LEASE).unwrap_err().kind(), ErrorKind::NotFound);
@@ -118,7 +124,8 @@ fn it_is_set_up_once_and_torn_down_for_everybody() {
     assert_eq!(bench.semaphore(3).set_up(LEASE).unwrap_err().kind(), ErrorKind::Invalid);
     let remaining = bench.server.plain().get("semaphore:s").unwrap();
     assert!(remaining.starts_with(b"memlock-semaphore/1 "), "{remaining:?}");
-    let (mut held, other) = (open.acquire().unwrap(), bench.client().open_semaphore("s", LEASE).unwrap());
+    let (mut held, other) =
+        (open.acquire().unwrap(), bench.client().open_semaphore("s", LEASE).unwrap());
     drop(other.acquire().unwrap());
     assert!(open.tear_down().unwrap());
     assert_eq!(other.try_acquire().unwrap_err().kind(), ErrorKind::NotFound);
@@ -159,7 +166,9 @@ fn holders_are_known_by_name() {
     let holder = &status.holders[0];
     assert_eq!((holder.token, holder.permits, holder.pid), (held.token(), 3, std::process::id()));
     assert!(!holder.host.is_empty() && holder.since > 1_700_000_000);
-    assert!(holder.remaining > Duration::from_secs(25) && holder.remaining <= Duration::from_secs(32));
+    assert!(
+        holder.remaining > Duration::from_secs(25) && holder.remaining <= Duration::from_secs(32)
+    );
 }
 
 #[test]
@@ -177,7 +186,8 @@ fn a_wait_ends_at_its_limit_with_nothing_held() {
     assert!(queue.is_none_or(|queue| queue.is_empty()));
 }
 
-/// The server counts commands, and each command of ours that needs an answer first is a round trip of its own.
+/// The server counts commands, and each command of ours that needs an answer first is a round trip
+/// of its own.
 #[test]
 fn what_it_costs_does_not_depend_on_the_number_of_permits() {
     let mut costs = Vec::new();
@@ -204,7 +214,10 @@ fn ten_thousand_can_hold_one_each() {
     let unix = SystemClock.unix_seconds();
     let mut item = format!("memlock-semaphore/1 {:032x} 10000 {} 86400 1\n", 1, unix + 86_400);
     for holder in 1..10_000 {
-        item += &format!("{holder:032x} 1 {} a-host-name-of-thirty-two-letters 4194304 {unix}\n", unix + 600);
+        item += &format!(
+            "{holder:032x} 1 {} a-host-name-of-thirty-two-letters 4194304 {unix}\n",
+            unix + 600
+        );
     }
     // Its expiry is what the server's time is told by, so it has to be true.
     let expires = u32::try_from(unix + 86_400).unwrap();

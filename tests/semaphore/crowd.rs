@@ -36,7 +36,10 @@ fn crowd(
                         let began = Instant::now();
                         let mut permit = semaphore.acquire().unwrap();
                         longest = longest.max(began.elapsed());
-                        assert!(inside.fetch_add(1, Ordering::SeqCst) < most, "more than {most} hold one");
+                        assert!(
+                            inside.fetch_add(1, Ordering::SeqCst) < most,
+                            "more than {most} hold one"
+                        );
                         thread::sleep(Duration::from_millis(2));
                         inside.fetch_sub(1, Ordering::SeqCst);
                         assert_eq!(permit.release().unwrap(), Release::Released);

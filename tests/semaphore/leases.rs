@@ -39,9 +39,11 @@ fn a_permit_is_never_granted_twice_at_any_phase_of_the_servers_clock() {
                 scope.spawn(move || {
                     thread::sleep(Duration::from_millis(phase * 40));
                     let name = format!("{lease} {phase}");
-                    let semaphore = client.semaphore(&name, 2, Duration::from_millis(lease)).unwrap();
+                    let semaphore =
+                        client.semaphore(&name, 2, Duration::from_millis(lease)).unwrap();
                     let other = semaphore.acquire().unwrap();
-                    // The second one is reckoned from what the first one's reply showed of the server's clock.
+                    // The second one is reckoned from what the first one's reply showed of the
+                    // server's clock.
                     thread::sleep(Duration::from_millis(phase * 13));
                     let permit = semaphore.acquire().unwrap();
                     let deadline = SystemClock.now() + permit.remaining();
@@ -49,9 +51,16 @@ fn a_permit_is_never_granted_twice_at_any_phase_of_the_servers_clock() {
                     let mut other = other;
                     assert_eq!(other.extend(LEASE).unwrap(), Extension::Extended);
                     let [refused, next] = taken_between(&semaphore);
-                    assert!(next > deadline, "phase {phase}: granted {:?} too early", deadline.since(next));
+                    assert!(
+                        next > deadline,
+                        "phase {phase}: granted {:?} too early",
+                        deadline.since(next)
+                    );
                     let late = refused.since(deadline);
-                    assert!(late < Duration::from_millis(4100), "phase {phase}: only after {late:?}");
+                    assert!(
+                        late < Duration::from_millis(4100),
+                        "phase {phase}: only after {late:?}"
+                    );
                 });
             }
         });

@@ -1,11 +1,14 @@
-//! Every way in which a reply can be lost or late: what is granted is known, what is not known is said, nothing leaks.
+//! Every way in which a reply can be lost or late: what is granted is known, what is not known is
+//! said, nothing leaks.
 
 use std::cell::RefCell;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memlock_core::{Client, ErrorKind, Extension, Keep, Permit, Release, Request, Semaphore, Wait, Waited};
+use memlock_core::{
+    Client, ErrorKind, Extension, Keep, Permit, Release, Request, Semaphore, Wait, Waited,
+};
 use memlock_tests::proxy::{Fault, Match, Proxy};
 
 use super::{Bench, LEASE, PATIENCE};
@@ -41,7 +44,8 @@ fn a_grant_whose_reply_is_lost_is_found_and_kept() {
         let bench = Bench::new();
         let (proxy, semaphore, witness) = in_trouble(&bench);
         proxy.inject(Match::Putting, fault.clone());
-        let mut permit = semaphore.try_acquire().unwrap().unwrap_or_else(|| panic!("{fault:?}: it was free"));
+        let mut permit =
+            semaphore.try_acquire().unwrap().unwrap_or_else(|| panic!("{fault:?}: it was free"));
         assert_eq!(proxy.hits(), 1, "{fault:?}");
         assert_eq!(available(&witness), 1, "{fault:?}: granted twice, or not at all");
         // A request that was only late.
@@ -180,7 +184,8 @@ fn an_extension_after_a_release_in_doubt_settles_that_they_are_held() {
     assert_eq!(available(&witness), 2);
 }
 
-/// Their holder was told that they are lost: nobody would give them back until their earlier lease is over.
+/// Their holder was told that they are lost: nobody would give them back until their earlier lease
+/// is over.
 #[test]
 fn kept_permits_that_are_lost_after_an_unknown_extension_are_given_back() {
     let bench = Bench::new();

@@ -1,4 +1,5 @@
-//! Semaphores on a real server: permits, their leases, who comes next, and what the number of permits costs.
+//! Semaphores on a real server: permits, their leases, who comes next, and what the number of
+//! permits costs.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::Arc;
@@ -39,7 +40,8 @@ impl Bench {
         self.client().semaphore("s", permits, LEASE).unwrap()
     }
 
-    /// As from another process, for which no time passes: who waits there gets nothing unless it is rung.
+    /// As from another process, for which no time passes: who waits there gets nothing unless it is
+    /// rung.
     fn frozen(&self, permits: u32) -> Semaphore {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let store = store::connect(&self.server.url(), &clock).unwrap();

@@ -11,7 +11,8 @@ use memlock_tests::stopwatch::Stopwatch;
 
 use super::{Bench, PATIENCE};
 
-/// Waits for what it asks for in a thread of its own, says that it has it, and lets go when it is told to.
+/// Waits for what it asks for in a thread of its own, says that it has it, and lets go when it is
+/// told to.
 struct Crew<'a> {
     bench: &'a Bench,
     permits: u32,
@@ -24,7 +25,8 @@ impl Crew<'_> {
         let (semaphore, got) = ((self.semaphore)(self.bench, self.permits), self.got.clone());
         let before = self.bench.queue().len();
         thread::spawn(move || {
-            let permit = semaphore.acquire_with(request, &Wait::at_most(PATIENCE)).unwrap().done().unwrap();
+            let permit =
+                semaphore.acquire_with(request, &Wait::at_most(PATIENCE)).unwrap().done().unwrap();
             let _ = got.send((name, permit));
         });
         self.bench.until(|| self.bench.queue().len() == before + 1);
@@ -167,8 +169,13 @@ fn a_waiter_for_one_is_not_kept_off_by_one_behind_it_that_wants_several() {
     let watch = Stopwatch::start();
     drop(one);
     let (name, one) = gets.recv_timeout(PATIENCE).unwrap();
-    // It looks for itself. To gather takes five seconds, and is begun anew as long as somebody waits.
-    assert!(name == "one" && watch.elapsed() < Duration::from_millis(4500), "{name}, {:?}", watch.elapsed());
+    // It looks for itself. To gather takes five seconds, and is begun anew as long as somebody
+    // waits.
+    assert!(
+        name == "one" && watch.elapsed() < Duration::from_millis(4500),
+        "{name}, {:?}",
+        watch.elapsed()
+    );
     drop((one, two));
     assert_eq!(gets.recv_timeout(PATIENCE).unwrap().0, "two");
 }

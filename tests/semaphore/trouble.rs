@@ -25,7 +25,9 @@ fn a_full_server_takes_nobodys_permits() {
         let mut stored = true;
         while stored {
             number += 1;
-            stored = plain.command(&format!("set f{number} 0 0 {size}\r\n{value}")).starts_with("STORED");
+            stored = plain
+                .command(&format!("set f{number} 0 0 {size}\r\n{value}"))
+                .starts_with("STORED");
         }
     }
     let other = Client::connect(&server.url()).unwrap().semaphore("s", 3, LEASE).unwrap();
@@ -68,10 +70,12 @@ fn threads_and_clients_are_never_more_inside_than_there_are_permits() {
             let (inside, most) = (&inside, &most);
             scope.spawn(move || {
                 for turn in 0..30 {
-                    let request = Request { permits: 1 + (number + turn) % 3, ..Request::default() };
+                    let request =
+                        Request { permits: 1 + (number + turn) % 3, ..Request::default() };
                     let waited = semaphore.acquire_with(request, &Wait::at_most(PATIENCE)).unwrap();
                     let Waited::Done(mut permit) = waited else { panic!("{waited:?}") };
-                    let now = inside.fetch_add(permit.permits(), Ordering::SeqCst) + permit.permits();
+                    let now =
+                        inside.fetch_add(permit.permits(), Ordering::SeqCst) + permit.permits();
                     most.fetch_max(now, Ordering::SeqCst);
                     assert!(now <= PERMITS, "{now} inside");
                     thread::sleep(Duration::from_micros(500));
@@ -104,7 +108,8 @@ fn what_was_left_behind_on_a_silent_server_does_not_hold_up_a_wait_again_and_aga
     assert!(!matches!(waited, Ok(Some(_))) && took < TIMEOUT * MANY / 2, "{took:?}");
 }
 
-/// It may have been for more permits, or of a higher priority: then others would wait behind a line that nobody waits under.
+/// It may have been for more permits, or of a higher priority: then others would wait behind a line
+/// that nobody waits under.
 #[test]
 fn a_wait_does_not_stand_where_an_earlier_one_of_its_client_could_not_leave_the_queue() {
     let bench = Bench::new();
@@ -120,7 +125,9 @@ fn a_wait_does_not_stand_where_an_earlier_one_of_its_client_could_not_leave_the_
     thread::scope(|scope| {
         let waits = |priority| {
             let semaphore = &semaphore;
-            scope.spawn(move || semaphore.acquire_with(request(priority), &Wait::at_most(PATIENCE)).map(drop))
+            scope.spawn(move || {
+                semaphore.acquire_with(request(priority), &Wait::at_most(PATIENCE)).map(drop)
+            })
         };
         let first = waits(7);
         until(|| queue() == [(7, 5)]);

@@ -1,7 +1,8 @@
 //! A cable that can be pulled: another network namespace, joined to ours by a veth pair.
 //!
-//! The namespace has no name: it lasts as long as this process has it open, and the veth pair with it. If this process is
-//! killed, sockets that nobody owns may keep both for some minutes more; the next one to lay a cable does not wait for that.
+//! The namespace has no name: it lasts as long as this process has it open, and the veth pair with
+//! it. If this process is killed, sockets that nobody owns may keep both for some minutes more; the
+//! next one to lay a cable does not wait for that.
 
 use std::fs::File;
 use std::io;
@@ -38,10 +39,12 @@ impl Cable {
         let namespace = new_namespace()?;
         let number = std::process::id();
         let index = LAID.fetch_add(1, Ordering::Relaxed);
-        // Out of 198.18.0.0/15, which is for tests: twice four addresses for each process that may run this.
+        // Out of 198.18.0.0/15, which is for tests: twice four addresses for each process that may
+        // run this.
         let base = (number & 63) * 4;
         let net = format!("198.{}.{}", 18 + index % 2, number >> 6 & 255);
-        let (address, far_address) = (format!("{net}.{}", base + 1), format!("{net}.{}/30", base + 2));
+        let (address, far_address) =
+            (format!("{net}.{}", base + 1), format!("{net}.{}/30", base + 2));
         let (near_end, far_end) = (format!("ml{number}a{index}"), format!("ml{number}b{index}"));
         let place = format!("/proc/{number}/fd/{}", namespace.as_raw_fd());
         ip(None, &["link", "add", &near_end, "type", "veth", "peer", "name", &far_end])?;
@@ -155,8 +158,8 @@ fn ip(namespace: Option<RawFd>, words: &[&str]) -> io::Result<()> {
     run(namespace, "ip", words).map(drop)
 }
 
-/// Waits until what is sent through a link arrives: after it was set up, the kernel drops packets until a
-/// worker thread has seen to it.
+/// Waits until what is sent through a link arrives: after it was set up, the kernel drops packets
+/// until a worker thread has seen to it.
 pub(crate) fn carries(namespace: Option<RawFd>, link: &str) -> io::Result<()> {
     let began = Instant::now();
     while !run(namespace, "ip", &["link", "show", "dev", link])?.contains("state UP") {
@@ -168,7 +171,8 @@ pub(crate) fn carries(namespace: Option<RawFd>, link: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs a program in a network namespace, and returns what it printed; fails with what it said if it fails.
+/// Runs a program in a network namespace, and returns what it printed; fails with what it said if
+/// it fails.
 pub(crate) fn run(namespace: Option<RawFd>, program: &str, words: &[&str]) -> io::Result<String> {
     let mut command = Command::new(program);
     command.args(words);

@@ -1,7 +1,8 @@
-//! One behaviour suite, many front doors: what a test may do with memlock, whichever way it goes in.
+//! One behaviour suite, many front doors: what a test may do with memlock, whichever way it goes
+//! in.
 //!
-//! [`Rust`] goes in by the Rust types and [`C`] by the C functions. Answers are the numbers of the answer
-//! table, so that both must say the very same.
+//! [`Rust`] goes in by the Rust types and [`C`] by the C functions. Answers are the numbers of the
+//! answer table, so that both must say the very same.
 
 use std::time::Duration;
 

@@ -15,9 +15,9 @@ const DRIP: Duration = Duration::from_millis(100);
 /// How long a fake pretends to have been up when it starts.
 const UP_BEFORE: u64 = 100;
 
-/// What a fake server does. "Greets" means that it answers `stats`, `stats settings` and `version` like a
-/// memcached 1.6.18 with cas. Where nothing else is said, other commands find nothing and change nothing
-/// (`mg` EN, `ms` NS, `md` and `ma` NF, `mn` MN).
+/// What a fake server does. "Greets" means that it answers `stats`, `stats settings` and `version`
+/// like a memcached 1.6.18 with cas. Where nothing else is said, other commands find nothing and
+/// change nothing (`mg` EN, `ms` NS, `md` and `ma` NF, `mn` MN).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Behaviour {
     /// Accepts and never answers.
@@ -38,7 +38,8 @@ pub enum Behaviour {
     Drip,
     /// Greets; every meta command gets `HD c1 O999999`.
     WrongOpaque,
-    /// Greets; every meta command gets the head of a value of 999,999,999 bytes, with its opaque, and no value.
+    /// Greets; every meta command gets the head of a value of 999,999,999 bytes, with its opaque,
+    /// and no value.
     HugeValue,
     /// Greets; `ms` gets `SERVER_ERROR out of memory storing object`.
     ServerError,
@@ -113,7 +114,12 @@ impl Script {
     }
 
     /// Answers a burst in one go, as far as it is answered at all; false when silence follows.
-    fn answer_all(&self, commands: &[Command], client: &TcpStream, open: &Connections) -> io::Result<bool> {
+    fn answer_all(
+        &self,
+        commands: &[Command],
+        client: &TcpStream,
+        open: &Connections,
+    ) -> io::Result<bool> {
         let mut text = String::new();
         for command in commands {
             match self.answer(command) {
@@ -161,7 +167,8 @@ impl Script {
     }
 
     fn meta(&self, command: &Command) -> String {
-        let opaque = command.flag_value('O').map(|opaque| format!(" O{opaque}")).unwrap_or_default();
+        let opaque =
+            command.flag_value('O').map(|opaque| format!(" O{opaque}")).unwrap_or_default();
         match (&self.behaviour, command.verb()) {
             (Behaviour::WrongOpaque, _) => "HD c1 O999999".into(),
             (Behaviour::HugeValue, _) => format!("VA 999999999 c1 t10{opaque}"),
@@ -180,7 +187,8 @@ impl Script {
         }
     }
 
-    /// The lines that say who the server is, in the real server's order; a reader skips what it does not know.
+    /// The lines that say who the server is, in the real server's order; a reader skips what it
+    /// does not know.
     fn stats(&self, topic: &str) -> String {
         let now = now();
         let lines = match topic {
@@ -212,7 +220,8 @@ impl Script {
             ],
             _ => Vec::new(),
         };
-        let text: String = lines.iter().map(|(name, value)| format!("STAT {name} {value}\r\n")).collect();
+        let text: String =
+            lines.iter().map(|(name, value)| format!("STAT {name} {value}\r\n")).collect();
         text + "END\r\n"
     }
 }
@@ -282,7 +291,10 @@ mod tests {
     #[test]
     fn a_silent_fake_says_nothing_and_a_closing_one_closes() {
         let (_fake, mut client) = client_of(Behaviour::Silent);
-        assert!(matches!(failure(&mut client, "stats"), ErrorKind::WouldBlock | ErrorKind::TimedOut));
+        assert!(matches!(
+            failure(&mut client, "stats"),
+            ErrorKind::WouldBlock | ErrorKind::TimedOut
+        ));
         let (_fake, mut client) = client_of(Behaviour::Closes);
         let kind = failure(&mut client, "stats");
         assert!(!matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut), "{kind:?}");

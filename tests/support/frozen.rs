@@ -1,5 +1,5 @@
-//! A clock for which no time passes: so that no look by the clock can help a waiter, and a wake-up that is lost is a test that hangs and
-//! is ended.
+//! A clock for which no time passes: so that no look by the clock can help a waiter, and a wake-up
+//! that is lost is a test that hangs and is ended.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

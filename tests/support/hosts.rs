@@ -52,7 +52,11 @@ impl Hosts {
             let near = format!("host{index}");
             let there = format!("/proc/{}/fd/{}", std::process::id(), namespace.as_raw_fd());
             let address = format!("{}/24", hosts.address(index));
-            run(hub, "ip", &["link", "add", &near, "type", "veth", "peer", "name", "net", "netns", &there])?;
+            run(
+                hub,
+                "ip",
+                &["link", "add", &near, "type", "veth", "peer", "name", "net", "netns", &there],
+            )?;
             run(hub, "ip", &["link", "set", &near, "master", "hub", "up"])?;
             let far = Some(namespace.as_raw_fd());
             run(far, "ip", &["link", "set", "lo", "up"])?;

@@ -1,4 +1,5 @@
-//! What the tests of every front door share: real servers, faults on the way to them, and servers that lie.
+//! What the tests of every front door share: real servers, faults on the way to them, and servers
+//! that lie.
 //!
 //! - [`server`]: a real memcached of one's own, to start, kill, restart and freeze.
 //! - [`proxy`]: stands before a server and loses, delays, cuts or spoils what passes.
@@ -9,8 +10,8 @@
 //! - [`cable`]: a second host, as far as the network can tell.
 //! - [`hosts`]: several hosts on one network, each with a firewall of its own.
 //!
-//! Everything here panics with a sentence where a test could not go on, and is gone when its value is dropped.
-//! A forked child that drops what its parent started changes nothing.
+//! Everything here panics with a sentence where a test could not go on, and is gone when its value
+//! is dropped. A forked child that drops what its parent started changes nothing.
 
 // This crate is part of the tests, though not under `cfg(test)`: it may fail as loudly as they may.
 #![allow(clippy::panic, clippy::expect_used)]

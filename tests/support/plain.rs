@@ -18,7 +18,8 @@ impl Plain {
     /// Connects to `host:port`.
     #[must_use]
     pub fn connect(address: &str) -> Plain {
-        Plain::try_connect(address).unwrap_or_else(|why| panic!("no plain connection to {address}: {why}"))
+        Plain::try_connect(address)
+            .unwrap_or_else(|why| panic!("no plain connection to {address}: {why}"))
     }
 
     /// [`Plain::connect`] for tests where it may fail.
@@ -31,11 +32,14 @@ impl Plain {
 
     /// How long to wait for each reply; five seconds at first.
     pub fn set_reply_limit(&mut self, limit: Duration) {
-        self.stream.get_ref().set_read_timeout(Some(limit)).expect("a read timeout above zero can be set");
+        self.stream
+            .get_ref()
+            .set_read_timeout(Some(limit))
+            .expect("a read timeout above zero can be set");
     }
 
-    /// Sends one command and returns the first line of its reply, without the line end. A data block goes into
-    /// `line` after a `\r\n`.
+    /// Sends one command and returns the first line of its reply, without the line end. A data
+    /// block goes into `line` after a `\r\n`.
     pub fn command(&mut self, line: &str) -> String {
         self.try_command(line).unwrap_or_else(|why| panic!("no reply to {line:?}: {why}"))
     }
@@ -65,8 +69,14 @@ impl Plain {
     pub fn gets(&mut self, key: &str) -> Option<(Vec<u8>, u32, u64)> {
         let (head, value) = self.read("gets", key)?;
         let words: Vec<&str> = head.split(' ').collect();
-        let [_, _, flags, _, cas] = words[..] else { panic!("gets {key:?} was answered with {head:?}") };
-        Some((value, flags.parse().expect("flags are a number"), cas.parse().expect("a cas id is a number")))
+        let [_, _, flags, _, cas] = words[..] else {
+            panic!("gets {key:?} was answered with {head:?}")
+        };
+        Some((
+            value,
+            flags.parse().expect("flags are a number"),
+            cas.parse().expect("a cas id is a number"),
+        ))
     }
 
     /// Stores for ever if the item has that cas id.
@@ -105,15 +115,17 @@ impl Plain {
 
     /// What `stats <topic>` says, such as `settings` or `items`.
     pub fn stats_of(&mut self, topic: &str) -> HashMap<String, String> {
-        self.stats_reply(&format!("stats {topic}")).unwrap_or_else(|why| panic!("no stats {topic}: {why}"))
+        self.stats_reply(&format!("stats {topic}"))
+            .unwrap_or_else(|why| panic!("no stats {topic}: {why}"))
     }
 
     /// How many commands on items the server has seen, from all clients and meta or not.
     ///
-    /// Every `ms` counts in `cmd_set` (a `cas_*` beside it tells only how it went), `mg` in `cmd_get`, or with `T`
-    /// and a hit in `cmd_touch`, `md` in `delete_*` (a changed version counts as a miss), `ma` in `incr_*` or
-    /// `decr_*`. The server itself does not count `mn`, `version`, `stats`, an `ma` that creates its item (`N`),
-    /// and commands that it refuses with `CLIENT_ERROR`.
+    /// Every `ms` counts in `cmd_set` (a `cas_*` beside it tells only how it went), `mg` in
+    /// `cmd_get`, or with `T` and a hit in `cmd_touch`, `md` in `delete_*` (a changed version
+    /// counts as a miss), `ma` in `incr_*` or `decr_*`. The server itself does not count `mn`,
+    /// `version`, `stats`, an `ma` that creates its item (`N`), and commands that it refuses with
+    /// `CLIENT_ERROR`.
     pub fn commands(&mut self) -> u64 {
         const COUNTERS: [&str; 11] = [
             "cmd_get",
@@ -130,7 +142,10 @@ impl Plain {
         ];
         let stats = self.stats();
         let count = |name: &&str| stats.get(*name).and_then(|value| value.parse::<u64>().ok());
-        COUNTERS.iter().map(|name| count(name).unwrap_or_else(|| panic!("stats has no counter {name}"))).sum()
+        COUNTERS
+            .iter()
+            .map(|name| count(name).unwrap_or_else(|| panic!("stats has no counter {name}")))
+            .sum()
     }
 
     fn read(&mut self, verb: &str, key: &str) -> Option<(String, Vec<u8>)> {
@@ -139,7 +154,8 @@ impl Plain {
             return None;
         }
         let length = head.split(' ').nth(3).and_then(|word| word.parse().ok());
-        let length: usize = length.unwrap_or_else(|| panic!("{verb} {key:?} was answered with {head:?}"));
+        let length: usize =
+            length.unwrap_or_else(|| panic!("{verb} {key:?} was answered with {head:?}"));
         let mut value = vec![0; length + "\r\nEND\r\n".len()];
         self.stream
             .read_exact(&mut value)
@@ -181,9 +197,10 @@ impl Plain {
         self.stream.read_until(b'\n', &mut line)?;
         match line.strip_suffix(b"\r\n") {
             Some(line) => Ok(String::from_utf8_lossy(line).into_owned()),
-            None => {
-                Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("the reply ended after {line:?}")))
-            }
+            None => Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                format!("the reply ended after {line:?}"),
+            )),
         }
     }
 }

@@ -1,9 +1,10 @@
 //! A TCP proxy that loses, delays, cuts or spoils what passes between a client and its server.
 //!
-//! It acts on *bursts*: what a client sends in one go, however many commands that is, and all that the server answers
-//! to it. A rule matches when any command of a burst matches; the first rule that matches is the one that acts. To
-//! know where an answer ends, the proxy asks the server for its `version` after a burst whose answer a rule wants,
-//! which memcached does not count in its statistics.
+//! It acts on *bursts*: what a client sends in one go, however many commands that is, and all that
+//! the server answers to it. A rule matches when any command of a burst matches; the first rule
+//! that matches is the one that acts. To know where an answer ends, the proxy asks the server for
+//! its `version` after a burst whose answer a rule wants, which memcached does not count in its
+//! statistics.
 
 mod exchange;
 mod rules;
@@ -65,7 +66,8 @@ impl Proxy {
         lock(&self.shared.state).rules.push(Rule { bursts, fault, once: false });
     }
 
-    /// Lets `decide` choose for each burst, of which it is given the bytes, before any rule is looked at.
+    /// Lets `decide` choose for each burst, of which it is given the bytes, before any rule is
+    /// looked at.
     pub fn decide(&self, decide: impl FnMut(&[u8]) -> Option<Fault> + Send + 'static) {
         lock(&self.shared.state).decider = Some(Decider(Box::new(decide)));
     }
@@ -85,19 +87,21 @@ impl Proxy {
         }
     }
 
-    /// While true, everything that arrives from either side is lost, and nobody is told. A connection that lost
-    /// something, or was opened meanwhile, stays silent for good; one that was idle goes on afterwards.
+    /// While true, everything that arrives from either side is lost, and nobody is told. A
+    /// connection that lost something, or was opened meanwhile, stays silent for good; one that was
+    /// idle goes on afterwards.
     pub fn black_hole(&self, black_hole: bool) {
         lock(&self.shared.state).black_hole = black_hole;
     }
 
-    /// Leads new connections to another address. Existing ones stay; [`Proxy::refuse`] can close them.
+    /// Leads new connections to another address. Existing ones stay; [`Proxy::refuse`] can close
+    /// them.
     pub fn retarget(&self, address: impl AsRef<str>) {
         lock(&self.shared.state).target = resolve(address.as_ref());
     }
 
-    /// How many exchanges all clients together have begun: bursts that came when the server had spoken last, or
-    /// nobody had. The handshake of a connection counts like any other.
+    /// How many exchanges all clients together have begun: bursts that came when the server had
+    /// spoken last, or nobody had. The handshake of a connection counts like any other.
     #[must_use]
     pub fn round_trips(&self) -> usize {
         lock(&self.shared.state).round_trips
@@ -109,8 +113,8 @@ impl Proxy {
         lock(&self.shared.state).connections
     }
 
-    /// How many times a rule has acted. A fault of the reply counts when the server has done the burst, a delay when
-    /// it begins, and all of them before the client can notice.
+    /// How many times a rule has acted. A fault of the reply counts when the server has done the
+    /// burst, a delay when it begins, and all of them before the client can notice.
     #[must_use]
     pub fn hits(&self) -> usize {
         lock(&self.shared.state).hits
@@ -127,7 +131,8 @@ impl Proxy {
 
 fn resolve(address: &str) -> SocketAddr {
     let found = address.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
-    found.unwrap_or_else(|| panic!("a proxy needs an address like 127.0.0.1:11211, not {address:?}"))
+    found
+        .unwrap_or_else(|| panic!("a proxy needs an address like 127.0.0.1:11211, not {address:?}"))
 }
 
 #[derive(Debug)]
@@ -194,7 +199,10 @@ mod tests {
 
     fn is_cut(client: &mut Plain, line: &str) -> bool {
         let kind = client.try_command(line).map_err(|error| error.kind());
-        matches!(kind, Err(ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe))
+        matches!(
+            kind,
+            Err(ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
+        )
     }
 
     #[test]
@@ -252,11 +260,14 @@ mod tests {
 
     #[test]
     fn a_request_is_cut_after_so_many_bytes() {
-        let (server, proxy, mut client) = with_rule(Match::Storing, Fault::CutRequestAfter(ADD.len() - 1));
+        let (server, proxy, mut client) =
+            with_rule(Match::Storing, Fault::CutRequestAfter(ADD.len() - 1));
         assert!(is_cut(&mut client, ADD));
         assert_eq!(server.plain().get("k"), None);
         let mut client = Plain::connect(&proxy.address());
-        proxy.decide(|bytes| bytes.starts_with(b"ms").then_some(Fault::CutRequestAfter(bytes.len())));
+        proxy.decide(|bytes| {
+            bytes.starts_with(b"ms").then_some(Fault::CutRequestAfter(bytes.len()))
+        });
         assert!(is_cut(&mut client, ADD));
         let end = Instant::now() + LONG;
         while server.plain().get("k").is_none() {
@@ -323,7 +334,8 @@ mod tests {
 
     #[test]
     fn a_rule_acts_on_its_own_commands_once_or_always() {
-        let (_server, proxy, mut client) = with_rule(Match::Swapping, Fault::GarbleReply(b"S\r\n".to_vec()));
+        let (_server, proxy, mut client) =
+            with_rule(Match::Swapping, Fault::GarbleReply(b"S\r\n".to_vec()));
         proxy.inject_always(Match::Deleting, Fault::GarbleReply(b"D\r\n".to_vec()));
         proxy.inject_always(Match::Counting, Fault::GarbleReply(b"C\r\n".to_vec()));
         assert!(client.command("ms k 1 c MS\r\na").starts_with("HD c"));
@@ -354,7 +366,8 @@ mod tests {
     fn a_black_hole_loses_what_enters_it_and_spares_the_idle() {
         let server = Memcached::start();
         let proxy = Proxy::start(server.address());
-        let (mut idle, mut busy) = (Plain::connect(&proxy.address()), Plain::connect(&proxy.address()));
+        let (mut idle, mut busy) =
+            (Plain::connect(&proxy.address()), Plain::connect(&proxy.address()));
         assert_eq!((idle.command("mn"), busy.command("mn")), ("MN".into(), "MN".into()));
         proxy.black_hole(true);
         assert!(is_silent(&mut busy, ADD));
@@ -378,7 +391,8 @@ mod tests {
 
     #[test]
     fn dropping_a_proxy_does_not_wait_for_its_delays() {
-        let (_server, proxy, mut client) = with_rule(Match::Any, Fault::DelayReply(Duration::from_secs(60)));
+        let (_server, proxy, mut client) =
+            with_rule(Match::Any, Fault::DelayReply(Duration::from_secs(60)));
         assert!(is_silent(&mut client, "mn"));
         assert!(proxy.wait_for_hits(1, LONG));
         let before = Instant::now();

@@ -21,9 +21,9 @@ const START_LIMIT: Duration = Duration::from_secs(10);
 
 /// A running memcached on a loopback port.
 ///
-/// It is killed on drop, and by the kernel when the test process dies. All methods take `&self`, so that the
-/// threads of a test can share it. A forked child may not start servers; when it drops one of its parent's,
-/// nothing happens.
+/// It is killed on drop, and by the kernel when the test process dies. All methods take `&self`, so
+/// that the threads of a test can share it. A forked child may not start servers; when it drops one
+/// of its parent's, nothing happens.
 #[derive(Debug)]
 pub struct Memcached {
     args: Vec<String>,
@@ -82,7 +82,10 @@ impl Memcached {
     /// The process id; panics after [`Memcached::kill`].
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.child().as_ref().expect("this memcached was killed and not restarted: it has no pid").id()
+        self.child()
+            .as_ref()
+            .expect("this memcached was killed and not restarted: it has no pid")
+            .id()
     }
 
     /// Kills the server at once (SIGKILL) and waits until it is gone.
@@ -103,8 +106,9 @@ impl Memcached {
         let args: Vec<String> =
             self.args.iter().cloned().chain(more.iter().map(ToString::to_string)).collect();
         let started = poll_until(START_LIMIT, || launch(&args, self.port()).ok());
-        *self.child() =
-            Some(started.unwrap_or_else(|| panic!("memcached did not restart on port {}", self.port())));
+        *self.child() = Some(
+            started.unwrap_or_else(|| panic!("memcached did not restart on port {}", self.port())),
+        );
     }
 
     /// Freezes the server (SIGSTOP): the kernel still accepts connections for it, nobody answers.
@@ -112,10 +116,16 @@ impl Memcached {
     pub fn pause(&self) {
         let pid = self.pid();
         self.signal(libc::SIGSTOP);
-        // SAFETY: `info` is plain data that the kernel fills in; WNOWAIT leaves the child to `Child::wait`.
+        // SAFETY: `info` is plain data that the kernel fills in; WNOWAIT leaves the child to
+        // `Child::wait`.
         let stopped = unsafe {
             let mut info: libc::siginfo_t = std::mem::zeroed();
-            libc::waitid(libc::P_PID, pid, &raw mut info, libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT)
+            libc::waitid(
+                libc::P_PID,
+                pid,
+                &raw mut info,
+                libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT,
+            )
         };
         assert_eq!(stopped, 0, "memcached {pid} did not stop: {}", io::Error::last_os_error());
     }
@@ -137,19 +147,27 @@ impl Memcached {
         self.plain().commands()
     }
 
-    /// How many commands more it takes to get a lock than on an old server: one from 1.6.24 on, which gives cas ids out of order.
+    /// How many commands more it takes to get a lock than on an old server: one from 1.6.24 on,
+    /// which gives cas ids out of order.
     #[must_use]
     pub fn stamps(&self) -> u64 {
         let version = self.plain().stats()["version"].clone();
-        let numbers: Vec<u64> = version.split(['.', '-', '_']).map_while(|part| part.parse().ok()).collect();
+        let numbers: Vec<u64> =
+            version.split(['.', '-', '_']).map_while(|part| part.parse().ok()).collect();
         u64::from(numbers >= vec![1, 6, 24])
     }
 
     fn signal(&self, signal: libc::c_int) {
         let pid = libc::pid_t::try_from(self.pid()).expect("a pid fits pid_t");
-        // SAFETY: the pid is that of a child we have not waited for, so it cannot be anybody else's.
+        // SAFETY: the pid is that of a child we have not waited for, so it cannot be anybody
+        // else's.
         let sent = unsafe { libc::kill(pid, signal) };
-        assert_eq!(sent, 0, "signal {signal} to memcached {pid} failed: {}", io::Error::last_os_error());
+        assert_eq!(
+            sent,
+            0,
+            "signal {signal} to memcached {pid} failed: {}",
+            io::Error::last_os_error()
+        );
     }
 
     fn child(&self) -> MutexGuard<'_, Option<Child>> {
@@ -165,11 +183,12 @@ impl Drop for Memcached {
     }
 }
 
-/// A loopback port that nobody else is given while this lives, although only a server listens on it.
+/// A loopback port that nobody else is given while this lives, although only a server listens on
+/// it.
 ///
-/// A socket bound with SO_REUSEADDR that does not listen: memcached, which sets the same option, may bind beside it;
-/// the kernel hands the port to nobody who asks for any free one, and to no outgoing connection. So a killed server
-/// finds its port again.
+/// A socket bound with SO_REUSEADDR that does not listen: memcached, which sets the same option,
+/// may bind beside it; the kernel hands the port to nobody who asks for any free one, and to no
+/// outgoing connection. So a killed server finds its port again.
 #[derive(Debug)]
 struct ReservedPort(TcpListener);
 
@@ -179,8 +198,9 @@ impl ReservedPort {
     }
 
     fn bind() -> io::Result<ReservedPort> {
-        let check =
-            |result: libc::c_int| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) };
+        let check = |result: libc::c_int| {
+            if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+        };
         let length = |bytes: usize| libc::socklen_t::try_from(bytes).map_err(io::Error::other);
         // SAFETY: socket() returns a new descriptor that nobody else owns.
         let socket = unsafe {
@@ -192,11 +212,18 @@ impl ReservedPort {
         let yes_length = length(size_of_val(&yes))?;
         // SAFETY: the pointer and length describe `yes`, which outlives the call.
         check(unsafe {
-            libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, (&raw const yes).cast(), yes_length)
+            libc::setsockopt(
+                fd,
+                libc::SOL_SOCKET,
+                libc::SO_REUSEADDR,
+                (&raw const yes).cast(),
+                yes_length,
+            )
         })?;
         // SAFETY: an all-zero sockaddr_in is valid: port 0, any address.
         let mut any_port: libc::sockaddr_in = unsafe { std::mem::zeroed() };
-        any_port.sin_family = libc::sa_family_t::try_from(libc::AF_INET).map_err(io::Error::other)?;
+        any_port.sin_family =
+            libc::sa_family_t::try_from(libc::AF_INET).map_err(io::Error::other)?;
         any_port.sin_addr.s_addr = libc::INADDR_LOOPBACK.to_be();
         let address_length = length(size_of_val(&any_port))?;
         // SAFETY: the pointer and length describe `any_port`, which outlives the call.
@@ -216,8 +243,8 @@ fn launch(args: &[String], port: u16) -> Result<Child, String> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     // SAFETY: geteuid cannot fail.
     if unsafe { libc::geteuid() } == 0 {
-        // memcached refuses to run as root. Not `-u nobody`: a process that changes its own user loses the
-        // signal that is to kill it with its parent.
+        // memcached refuses to run as root. Not `-u nobody`: a process that changes its own user
+        // loses the signal that is to kill it with its parent.
         let (uid, gid) = nobody();
         command.uid(uid).gid(gid);
     }
@@ -252,21 +279,26 @@ fn program() -> PathBuf {
 }
 
 fn nobody() -> (u32, u32) {
-    // SAFETY: the name is NUL-terminated; the entry is read before anything else here asks for another, and this
-    // crate asks for no other.
-    let entry = unsafe { libc::getpwnam(c"nobody".as_ptr()).as_ref().map(|user| (user.pw_uid, user.pw_gid)) };
+    // SAFETY: the name is NUL-terminated; the entry is read before anything else here asks for
+    // another, and this crate asks for no other.
+    let entry = unsafe {
+        libc::getpwnam(c"nobody".as_ptr()).as_ref().map(|user| (user.pw_uid, user.pw_gid))
+    };
     entry.expect("this machine has no user `nobody` for memcached to run as")
 }
 
-/// Spawns a child that the kernel kills when this process dies, in the network namespace of the calling thread.
+/// Spawns a child that the kernel kills when this process dies, in the network namespace of the
+/// calling thread.
 ///
-/// That signal (PDEATHSIG) comes already when the *thread* that forked ends, and the test harness runs each test
-/// on a thread that ends. So one thread that lasts as long as the process forks for all.
+/// That signal (PDEATHSIG) comes already when the *thread* that forked ends, and the test harness
+/// runs each test on a thread that ends. So one thread that lasts as long as the process forks for
+/// all.
 fn spawn(mut command: Command) -> io::Result<Child> {
     type Order = (Command, File, Sender<io::Result<Child>>);
     static SPAWNER: OnceLock<Sender<Order>> = OnceLock::new();
     let parent = libc::pid_t::try_from(std::process::id()).map_err(io::Error::other)?;
-    // SAFETY: between fork and exec only prctl and getppid run, both async-signal-safe; nothing is allocated.
+    // SAFETY: between fork and exec only prctl and getppid run, both async-signal-safe; nothing is
+    // allocated.
     unsafe {
         command.pre_exec(move || {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
@@ -281,7 +313,8 @@ fn spawn(mut command: Command) -> io::Result<Child> {
         thread::spawn(move || {
             for (mut command, namespace, done) in incoming {
                 let child = cable::move_to(&namespace).and_then(|()| command.spawn());
-                // The one who ordered waits for it; if it does not, the child is nobody's and is ended.
+                // The one who ordered waits for it; if it does not, the child is nobody's and is
+                // ended.
                 if let Err(mpsc::SendError(Ok(mut child))) = done.send(child) {
                     end(&mut child);
                 }
@@ -291,7 +324,9 @@ fn spawn(mut command: Command) -> io::Result<Child> {
     });
     let (done, spawned) = mpsc::channel();
     let namespace = cable::namespace_of_this_thread()?;
-    spawner.send((command, namespace, done)).map_err(|_| io::Error::other("the spawning thread is gone"))?;
+    spawner
+        .send((command, namespace, done))
+        .map_err(|_| io::Error::other("the spawning thread is gone"))?;
     spawned.recv().map_err(|_| io::Error::other("the spawning thread is gone"))?
 }
 
@@ -389,8 +424,10 @@ mod tests {
         }
         let itself = std::env::current_exe().expect("a test knows its own program");
         let name = "server::tests::the_server_dies_with_the_test_process";
-        let died = Command::new(itself).args(["--exact", name, "--nocapture"]).env(CHILD, "1").output();
-        let said = String::from_utf8_lossy(&died.expect("the test runs itself").stdout).into_owned();
+        let died =
+            Command::new(itself).args(["--exact", name, "--nocapture"]).env(CHILD, "1").output();
+        let said =
+            String::from_utf8_lossy(&died.expect("the test runs itself").stdout).into_owned();
         let address = said.lines().find_map(|line| line.strip_prefix("address="));
         let address = address.unwrap_or_else(|| panic!("the dying test gave no address: {said}"));
         let gone = poll_until(START_LIMIT, || Plain::try_connect(address).is_err().then_some(()));

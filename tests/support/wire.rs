@@ -1,4 +1,5 @@
-//! The server's side of a socket, for the proxy and the fake: accepting, telling requests apart, stopping.
+//! The server's side of a socket, for the proxy and the fake: accepting, telling requests apart,
+//! stopping.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -7,7 +8,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// A burst of this size may be the first piece of a larger write; below it, loopback delivers a write whole.
+/// A burst of this size may be the first piece of a larger write; below it, loopback delivers a
+/// write whole.
 const LARGE: usize = 32 << 10;
 /// How long the next piece of a large write may keep us waiting.
 const NEXT_PIECE: Duration = Duration::from_millis(5);
@@ -17,8 +19,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Listens on a free loopback port and serves each connection on a thread of its own. Dropping it closes all
-/// connections and waits for the threads.
+/// Listens on a free loopback port and serves each connection on a thread of its own. Dropping it
+/// closes all connections and waits for the threads.
 #[derive(Debug)]
 pub(crate) struct Listener {
     address: SocketAddr,
@@ -29,7 +31,9 @@ pub(crate) struct Listener {
 
 impl Listener {
     /// `serve` returns when its connection is done; it must end once the socket is shut down.
-    pub(crate) fn start(serve: impl Fn(&TcpStream, &Connections) + Send + Sync + 'static) -> Listener {
+    pub(crate) fn start(
+        serve: impl Fn(&TcpStream, &Connections) + Send + Sync + 'static,
+    ) -> Listener {
         let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port on 127.0.0.1");
         let address = listener.local_addr().expect("a bound socket has an address");
         let open = Arc::new(Connections::default());
@@ -49,7 +53,8 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // A forked child has the sockets, but not the threads: closing would cut its parent's, joining would hang.
+        // A forked child has the sockets, but not the threads: closing would cut its parent's,
+        // joining would hang.
         if self.owner != std::process::id() {
             return;
         }
@@ -66,9 +71,14 @@ impl Drop for Listener {
     }
 }
 
-fn accept(listener: &TcpListener, open: &Connections, serve: &(impl Fn(&TcpStream, &Connections) + Sync)) {
+fn accept(
+    listener: &TcpListener,
+    open: &Connections,
+    serve: &(impl Fn(&TcpStream, &Connections) + Sync),
+) {
     thread::scope(|connections| {
-        // An error is about one connection, or about want of descriptors, which passes: go on, but do not spin.
+        // An error is about one connection, or about want of descriptors, which passes: go on, but
+        // do not spin.
         while open.pause(Duration::ZERO) {
             let Ok((client, _)) = listener.accept() else {
                 open.pause(Duration::from_millis(10));
@@ -109,7 +119,8 @@ impl List {
 }
 
 impl Connections {
-    /// Has the socket shut down with all others, until the returned guard is dropped. None: it is the end already.
+    /// Has the socket shut down with all others, until the returned guard is dropped. None: it is
+    /// the end already.
     pub(crate) fn register(&self, socket: &TcpStream) -> Option<Registered<'_>> {
         let socket = socket.try_clone().ok()?;
         let mut list = lock(&self.list);
@@ -148,7 +159,8 @@ pub(crate) struct Requests<'a> {
     pending: Vec<u8>,
 }
 
-/// Commands that came in one go. A client that closed in the middle of one leaves bytes and no commands.
+/// Commands that came in one go. A client that closed in the middle of one leaves bytes and no
+/// commands.
 #[derive(Debug)]
 pub(crate) struct Burst {
     pub(crate) bytes: Vec<u8>,
@@ -174,7 +186,12 @@ impl<'a> Requests<'a> {
                 Ok(length @ 1..) => self.pending.extend_from_slice(&piece[..length]),
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 _ if self.pending.is_empty() => return None,
-                _ => return Some(Burst { bytes: std::mem::take(&mut self.pending), commands: Vec::new() }),
+                _ => {
+                    return Some(Burst {
+                        bytes: std::mem::take(&mut self.pending),
+                        commands: Vec::new(),
+                    });
+                }
             }
         }
     }
@@ -248,9 +265,10 @@ mod tests {
 
     #[test]
     fn commands_are_told_apart_across_their_data_blocks() {
-        let commands =
-            split(b"ms key 9 ME T5\r\nmd k C3\r\n\r\nmg key v Oab\r\nset k 0 0 2\r\nhi\r\nstats\r\n")
-                .unwrap();
+        let commands = split(
+            b"ms key 9 ME T5\r\nmd k C3\r\n\r\nmg key v Oab\r\nset k 0 0 2\r\nhi\r\nstats\r\n",
+        )
+        .unwrap();
         let verbs: Vec<_> = commands.iter().map(Command::verb).collect();
         assert_eq!(verbs, ["ms", "mg", "set", "stats"]);
         assert!(commands[0].has_flag("ME") && !commands[0].has_flag("key"));

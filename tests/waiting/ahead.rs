@@ -1,4 +1,5 @@
-//! Ringing ahead: whoever was rung knows who comes after it, and rings that one while its own release is on its way.
+//! Ringing ahead: whoever was rung knows who comes after it, and rings that one while its own
+//! release is on its way.
 
 use std::net::UdpSocket;
 use std::sync::{Arc, mpsc};
@@ -43,7 +44,11 @@ impl Chime {
 }
 
 /// A lock that was got by a bell which told of `chime`, and was held for a while.
-fn told_of(bench: &Bench, chime: &Chime, hook: impl FnMut(&Op<'_>) -> Fate + Send + 'static) -> Lock {
+fn told_of(
+    bench: &Bench,
+    chime: &Chime,
+    hook: impl FnMut(&Op<'_>) -> Fate + Send + 'static,
+) -> Lock {
     let (clock, holder) = (Frozen::clock(), lock(&bench.client()));
     let waiter = waiter(&bench.hooked(Arc::<Frozen>::clone(&clock), hook));
     bench.until_seen(1);
@@ -119,14 +124,16 @@ fn a_holder_whose_entry_is_still_there_rings_the_one_behind_it_too() {
     unlock(holder);
     let lock = gets(&waiter);
     until(|| bench.entries().is_empty());
-    // As if nobody had got to write yet: neither who rang the one before us, nor that one, who rang us.
+    // As if nobody had got to write yet: neither who rang the one before us, nor that one, who rang
+    // us.
     before.stands_in(&bench);
     bench.append(&ours);
     behind.stands_in(&bench);
     unlock(lock);
     before.rings();
     behind.rings();
-    // Otherwise it would do the same when it releases, and the one before it would never come first.
+    // Otherwise it would do the same when it releases, and the one before it would never come
+    // first.
     until(|| bench.entries().is_empty());
 }
 

@@ -1,5 +1,5 @@
-//! What the tests of waiting stand on: a server, clients for which no time passes, stores that let something happen
-//! in the middle of a batch or tell others of a wrong address.
+//! What the tests of waiting stand on: a server, clients for which no time passes, stores that let
+//! something happen in the middle of a batch or tell others of a wrong address.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -48,7 +48,8 @@ impl std::fmt::Debug for Hooked {
 impl Store for Hooked {
     /// One by one: the operations of a batch are not atomic together.
     fn run(&self, route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>, Failure> {
-        let lost = || Failure { error: Error::new(ErrorKind::Unknown, "The reply was lost."), sent: true };
+        let lost =
+            || Failure { error: Error::new(ErrorKind::Unknown, "The reply was lost."), sent: true };
         ops.iter()
             .map(|op| {
                 let fate = (self.hook.lock().unwrap())(op);
@@ -130,13 +131,17 @@ impl Bench {
     /// Until the holder can know that somebody waits.
     #[track_caller]
     pub(crate) fn until_marked(&self) {
-        until(|| self.server.plain().get("lock:m").is_some_and(|record| record.ends_with(b" rings")));
+        until(|| {
+            self.server.plain().get("lock:m").is_some_and(|record| record.ends_with(b" rings"))
+        });
     }
 
-    /// Puts entries into the queue that nobody answers for: on this host, which says so, or elsewhere.
+    /// Puts entries into the queue that nobody answers for: on this host, which says so, or
+    /// elsewhere.
     pub(crate) fn add_dead(&self, bell: &str, ids: impl Iterator<Item = u64>) {
         let bell = bell.parse().ok();
-        let lines: Vec<u8> = ids.flat_map(|id| entries::line(bell, WaitId(id), Request::default())).collect();
+        let lines: Vec<u8> =
+            ids.flat_map(|id| entries::line(bell, WaitId(id), Request::default())).collect();
         self.append(&lines);
     }
 
@@ -187,7 +192,8 @@ pub(crate) struct InLine {
     pub(crate) cancel: Arc<Cancel>,
 }
 
-/// Waits in another thread of the same client, behind those who wait there already. It sleeps by now.
+/// Waits in another thread of the same client, behind those who wait there already. It sleeps by
+/// now.
 pub(crate) fn in_line(client: &Client) -> InLine {
     let ((done, got), (named, name)) = (mpsc::channel(), mpsc::channel());
     let cancel = Arc::new(client.cancel_handle());
@@ -195,8 +201,11 @@ pub(crate) fn in_line(client: &Client) -> InLine {
     thread::spawn(move || {
         // SAFETY: gettid has no preconditions.
         named.send(unsafe { libc::gettid() }).unwrap();
-        let waited =
-            client.mutex("m", LEASE).unwrap().lock_with(&Wait::FOREVER.unless_cancelled(&theirs)).unwrap();
+        let waited = client
+            .mutex("m", LEASE)
+            .unwrap()
+            .lock_with(&Wait::FOREVER.unless_cancelled(&theirs))
+            .unwrap();
         // Nobody may want it any more when a test has failed.
         let _ = done.send(waited);
     });
@@ -224,22 +233,24 @@ pub(crate) fn unlock(mut lock: Lock) {
     assert_eq!(lock.unlock().unwrap(), Release::Released);
 }
 
-/// Six clients without a look to help them take it in turns, each of them 300 times, and hold it for as long as `hold` says of the turn by
-/// their own clock.
+/// Six clients without a look to help them take it in turns, each of them 300 times, and hold it
+/// for as long as `hold` says of the turn by their own clock.
 pub(crate) fn crowd(hold: impl Fn(usize) -> Duration + Sync) {
     let bench = Bench::new();
     let inside = AtomicUsize::new(0);
     let (done, ended) = mpsc::channel();
     let clocks: Vec<_> = (0..6).map(|_| Frozen::clock()).collect();
-    let client =
-        |clock: &Arc<Frozen>| Client::with_store(connect(&bench.server), Arc::<Frozen>::clone(clock));
+    let client = |clock: &Arc<Frozen>| {
+        Client::with_store(connect(&bench.server), Arc::<Frozen>::clone(clock))
+    };
     let clients: Vec<Client> = clocks.iter().map(client).collect();
     thread::scope(|scope| {
         for (number, (client, clock)) in clients.iter().zip(&clocks).enumerate() {
             let (inside, done, hold) = (&inside, done.clone(), &hold);
             scope.spawn(move || {
                 for round in 0..300 {
-                    // Between two locks: whoever comes back at once gets turns, in which nobody is rung.
+                    // Between two locks: whoever comes back at once gets turns, in which nobody is
+                    // rung.
                     clock.advance(Duration::from_millis(1));
                     let held = lock(client);
                     assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
@@ -254,7 +265,10 @@ pub(crate) fn crowd(hold: impl Fn(usize) -> Duration + Sync) {
             if ended.recv_timeout(Duration::from_secs(120)).is_err() {
                 // The threads cannot be ended otherwise, as they wait for ever.
                 clients.iter().for_each(Client::cancel_waits);
-                panic!("somebody was not told; the queue is {:?}", String::from_utf8_lossy(&bench.entries()));
+                panic!(
+                    "somebody was not told; the queue is {:?}",
+                    String::from_utf8_lossy(&bench.entries())
+                );
             }
         }
     });

@@ -12,10 +12,12 @@ use memlock_tests::stopwatch::Stopwatch;
 
 use super::bench::{LEASE, PATIENCE, unlock};
 
-/// Rings are switched off; or all are sent to where nobody is (an address that is reserved for documentation).
+/// Rings are switched off; or all are sent to where nobody is (an address that is reserved for
+/// documentation).
 const DEAF: [&str; 2] = ["bell=off", "bell=192.0.2.1"];
 
-/// How long after the release a waiter has it, for holders that let go after so many milliseconds; in their order.
+/// How long after the release a waiter has it, for holders that let go after so many milliseconds;
+/// in their order.
 fn latencies(parameter: &str, holds: &[u64]) -> Vec<Duration> {
     let server = Memcached::start();
     let url = format!("{}?{parameter}", server.url());
@@ -87,7 +89,10 @@ fn without_bells_a_waiter_asks_the_server_less_than_four_times_a_second_after_th
             }
         });
         let commands = server.commands() - before;
-        assert!(commands <= WAITERS * (8 + limit.as_secs() * 4), "{parameter}: {commands} commands");
+        assert!(
+            commands <= WAITERS * (8 + limit.as_secs() * 4),
+            "{parameter}: {commands} commands"
+        );
         unlock(held);
     }
 }
@@ -120,6 +125,9 @@ fn one_without_a_bell_is_not_starved_by_those_with_bells() {
         });
         let waits: Vec<_> = waits.collect();
         stop.store(true, std::sync::atomic::Ordering::SeqCst);
-        assert!(waits.iter().all(|wait| wait.is_some_and(|wait| wait < Duration::from_secs(8))), "{waits:?}");
+        assert!(
+            waits.iter().all(|wait| wait.is_some_and(|wait| wait < Duration::from_secs(8))),
+            "{waits:?}"
+        );
     });
 }

@@ -15,7 +15,9 @@ use memlock_tests::server::Memcached;
 
 use memlock_tests::frozen::Frozen;
 
-use super::bench::{Bench, Fate, LEASE, connect, gets, in_line, lock, release, unlock, until, waiter};
+use super::bench::{
+    Bench, Fate, LEASE, connect, gets, in_line, lock, release, unlock, until, waiter,
+};
 
 fn is_add_of_the_lock(op: &Op<'_>) -> bool {
     matches!(op, Op::Add { key, .. } if key.as_str() == "lock:m")
@@ -35,11 +37,14 @@ fn waiters_do_not_cost_the_holder_its_lock_on_a_full_server() {
         let mut stored = true;
         while stored {
             number += 1;
-            stored = plain.command(&format!("set f{number} 0 0 {size}\r\n{value}")).starts_with("STORED");
+            stored = plain
+                .command(&format!("set f{number} 0 0 {size}\r\n{value}"))
+                .starts_with("STORED");
         }
     }
     let other = Client::connect(&server.url()).unwrap();
-    // Its attempts may be refused in words; it never gets what another has, and does not take it away.
+    // Its attempts may be refused in words; it never gets what another has, and does not take it
+    // away.
     let mutex = other.mutex("m", LEASE).unwrap();
     for _ in 0..5 {
         let waited = mutex.lock_for(Duration::from_millis(300));
@@ -82,7 +87,9 @@ fn a_late_request_of_a_waiter_that_was_served_is_taken_off() {
     let (losing, late) = (Arc::clone(&lost), Arc::new(Mutex::new(None)));
     let kept = Arc::clone(&late);
     let client = bench.hooked(Arc::new(SystemClock), move |op| match op {
-        Op::Add { value, ttl, .. } if is_add_of_the_lock(op) && losing.load(Ordering::SeqCst) > 0 => {
+        Op::Add { value, ttl, .. }
+            if is_add_of_the_lock(op) && losing.load(Ordering::SeqCst) > 0 =>
+        {
             losing.fetch_sub(1, Ordering::SeqCst);
             *kept.lock().unwrap() = Some((value.to_vec(), *ttl));
             Fate::RequestLost
@@ -100,7 +107,10 @@ fn a_late_request_of_a_waiter_that_was_served_is_taken_off() {
     // Now the first request arrives after all.
     let (value, ttl) = late.lock().unwrap().take().unwrap();
     let add = Op::Add { key: &bench.lock, value: &value, ttl };
-    assert!(matches!(bench.store.run(Route::of(&bench.lock), &[add]).unwrap()[0], Reply::Stored(_)));
+    assert!(matches!(
+        bench.store.run(Route::of(&bench.lock), &[add]).unwrap()[0],
+        Reply::Stored(_)
+    ));
     let again = client.mutex("m", LEASE).unwrap().lock_for(Duration::from_secs(5)).unwrap();
     unlock(again.expect("the client takes off what it may have left"));
 }
@@ -156,7 +166,8 @@ fn a_queue_that_cannot_be_read_keeps_nobody_from_letting_go() {
     let server = Memcached::with_args(&["-I", "4m"]);
     let client = Client::connect(&server.url()).unwrap();
     let mut held = lock(&client);
-    // Somebody waited, so that the holder looks at the queue; which is larger by then than any that we read.
+    // Somebody waited, so that the holder looks at the queue; which is larger by then than any that
+    // we read.
     let gone = Client::connect(&server.url()).unwrap().mutex("m", LEASE).unwrap();
     assert!(gone.lock_for(Duration::from_millis(20)).unwrap().is_none());
     let mut stream = TcpStream::connect(server.address()).unwrap();
@@ -195,7 +206,8 @@ impl Store for Panicking {
 #[test]
 fn a_panic_of_the_one_who_hands_over_leaves_no_waiter_hanging() {
     let bench = Bench::new();
-    let store = Arc::new(Panicking { inner: connect(&bench.server), armed: AtomicBool::new(false) });
+    let store =
+        Arc::new(Panicking { inner: connect(&bench.server), armed: AtomicBool::new(false) });
     let client = Client::with_store(Arc::<Panicking>::clone(&store), Arc::new(SystemClock));
     let mut held = lock(&client);
     let waiting = in_line(&client);

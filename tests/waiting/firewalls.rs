@@ -71,7 +71,8 @@ struct Outcome {
     worst: f64,
 }
 
-/// How long the machine stood still at most: longer sleeps than were asked for, and slow round trips.
+/// How long the machine stood still at most: longer sleeps than were asked for, and slow round
+/// trips.
 #[derive(Default)]
 struct Machine {
     micros: AtomicU64,
@@ -101,7 +102,8 @@ impl Case {
             hosts.firewall(host, *drops).unwrap();
         }
         let address = hosts.address(0);
-        let (waiting, stop, machine) = (AtomicUsize::new(0), AtomicBool::new(false), Machine::default());
+        let (waiting, stop, machine) =
+            (AtomicUsize::new(0), AtomicBool::new(false), Machine::default());
         let server = thread::scope(|scope| {
             let started = scope.spawn(|| {
                 hosts.enter(0).unwrap();
@@ -186,7 +188,9 @@ fn no_waiter_is_passed_over_where_datagrams_are_dropped() {
     for (name, firewalls) in WORLDS {
         for hold in [1, 20, 500] {
             let hold = Duration::from_millis(hold);
-            for (workers, off) in [(2, Off::None), (4, Off::None), (8, Off::None), (4, Off::EveryOther)] {
+            for (workers, off) in
+                [(2, Off::None), (4, Off::None), (8, Off::None), (4, Off::EveryOther)]
+            {
                 cases.push(Case { name, firewalls, workers, threads: 1, hold, off });
             }
         }
@@ -210,7 +214,8 @@ fn no_waiter_is_passed_over_where_datagrams_are_dropped() {
     // Some at a time: the machine is not what is measured.
     for some in cases.chunks(20) {
         thread::scope(|scope| {
-            let running: Vec<_> = some.iter().map(|case| (case, scope.spawn(|| case.run()))).collect();
+            let running: Vec<_> =
+                some.iter().map(|case| (case, scope.spawn(|| case.run()))).collect();
             for (Case { name, workers, threads, hold, off, .. }, running) in running {
                 let Outcome { holds, longest, worst } = running.join().unwrap();
                 println!(

@@ -62,7 +62,10 @@ fn nobody_is_told_that_nothing_was_changed_who_may_have_left_something() {
     // For as long as an outage is ridden out.
     let waited = client.mutex("m", LEASE).unwrap().lock();
     assert_eq!(waited.unwrap_err().kind(), ErrorKind::Unknown);
-    assert!(bench.server.plain().get("lock:m").is_some(), "it was granted, without anybody knowing");
+    assert!(
+        bench.server.plain().get("lock:m").is_some(),
+        "it was granted, without anybody knowing"
+    );
     bench.delete(&bench.lock);
 
     // The first batch is the grant, whatever time it takes: a slow one would be looked at once more.
@@ -83,13 +86,16 @@ fn a_bell_for_a_place_that_could_not_be_given_back_is_heeded() {
     let stuck = Arc::new(AtomicBool::new(true));
     let losing = Arc::clone(&stuck);
     let client = bench.hooked(Frozen::clock(), move |op| match op {
-        Op::Swap { key, .. } if losing.load(Ordering::SeqCst) && **key == queue => Fate::RequestLost,
+        Op::Swap { key, .. } if losing.load(Ordering::SeqCst) && **key == queue => {
+            Fate::RequestLost
+        }
         _ => Fate::Done,
     });
     let cancel = client.cancel_handle();
     std::thread::scope(|scope| {
         let mutex = client.mutex("m", LEASE).unwrap();
-        let first = scope.spawn(move || mutex.lock_with(&Wait::FOREVER.unless_cancelled(&cancel)).unwrap());
+        let first =
+            scope.spawn(move || mutex.lock_with(&Wait::FOREVER.unless_cancelled(&cancel)).unwrap());
         bench.until_seen(1);
         client.cancel_waits();
         assert!(matches!(first.join().unwrap(), Waited::Interrupted));
@@ -111,7 +117,9 @@ fn a_session_that_was_torn_down_does_not_come_back() {
     let theirs = Arc::new(Mutex::new(other.clone()));
     let (handle, sets) = (Arc::clone(&theirs), AtomicUsize::new(0));
     let client = bench.hooked(Arc::new(SystemClock), move |op| match op {
-        Op::Add { key, .. } if key.as_str() == "list:s" && sets.fetch_add(1, Ordering::SeqCst) == 0 => {
+        Op::Add { key, .. }
+            if key.as_str() == "list:s" && sets.fetch_add(1, Ordering::SeqCst) == 0 =>
+        {
             Fate::ReplyLost
         }
         // The answer was lost; before it is looked for, somebody joins the session, and ends it.
@@ -147,7 +155,8 @@ fn whoever_goes_tells_a_holder_that_came_in_between_to_ring() {
     let _holder = lock(&bench.client());
     let going = in_line(&bench.frozen());
     bench.until_seen(1);
-    // As if the holder had gone, and rung one that goes: a newcomer was faster, and has not heard of any queue.
+    // As if the holder had gone, and rung one that goes: a newcomer was faster, and has not heard
+    // of any queue.
     bench.delete(&bench.lock);
     let newcomer = lock(&bench.client());
     going.cancel.cancel();
@@ -156,7 +165,8 @@ fn whoever_goes_tells_a_holder_that_came_in_between_to_ring() {
     unlock(newcomer);
 }
 
-/// A server that loses the item between the two commands of the second batch, whose first reply was lost.
+/// A server that loses the item between the two commands of the second batch, whose first reply was
+/// lost.
 #[derive(Debug)]
 struct Evicting {
     inner: Arc<dyn Store>,

@@ -32,7 +32,8 @@ fn a_hand_over_is_one_command_with_a_token_a_lease_and_a_fence_of_its_own() {
     assert_eq!(cost, 1 + bench.server.stamps());
 }
 
-/// The commands of the cheapest hand-over but for the first, which finds out that there are waiters.
+/// The commands of the cheapest hand-over but for the first, which finds out that there are
+/// waiters.
 fn hand_over_to_three(bench: &Bench, client: &Client) -> u64 {
     let mut holder = lock(client);
     let waiters: Vec<_> = (0..4).map(|_| in_line(client)).collect();
@@ -56,13 +57,15 @@ fn hand_over_to_three(bench: &Bench, client: &Client) -> u64 {
 
 #[test]
 fn a_process_hands_over_so_often_and_then_it_is_anothers_turn() {
-    // The turn that was going on, and the one for which the first stood in the queue before it; each may end with
-    // one more who was rung. On a busy machine the other one may come too late for its turn: then it is tried again.
+    // The turn that was going on, and the one for which the first stood in the queue before it;
+    // each may end with one more who was rung. On a busy machine the other one may come too late
+    // for its turn: then it is tried again.
     let tries: Vec<usize> = std::iter::repeat_with(turns_before_another_process).take(8).collect();
     assert!(tries.iter().any(|turns| *turns <= 2 * (8 + 2)), "so many were before it: {tries:?}");
 }
 
-/// How often a crowd in one process has a lock before the waiter of another process, that stands behind one of them, has it.
+/// How often a crowd in one process has a lock before the waiter of another process, that stands
+/// behind one of them, has it.
 fn turns_before_another_process() -> usize {
     let bench = Bench::new();
     let client = bench.client();
@@ -169,8 +172,9 @@ fn threads_of_several_processes_are_never_inside_together_and_none_is_forgotten(
     let bench = Bench::new();
     let inside = AtomicUsize::new(0);
     let clocks: Vec<_> = (0..3).map(|_| Frozen::clock()).collect();
-    let client =
-        |clock: &Arc<Frozen>| Client::with_store(connect(&bench.server), Arc::<Frozen>::clone(clock));
+    let client = |clock: &Arc<Frozen>| {
+        Client::with_store(connect(&bench.server), Arc::<Frozen>::clone(clock))
+    };
     let clients: Vec<Client> = clocks.iter().map(client).collect();
     let (done, ended) = mpsc::channel();
     thread::scope(|scope| {
@@ -179,7 +183,8 @@ fn threads_of_several_processes_are_never_inside_together_and_none_is_forgotten(
             scope.spawn(move || {
                 let mut fence = 0;
                 for _ in 0..100 {
-                    // Between two locks: whoever comes back at once gets turns, in which nobody is rung.
+                    // Between two locks: whoever comes back at once gets turns, in which nobody is
+                    // rung.
                     clock.advance(Duration::from_millis(1));
                     let held = lock(client);
                     assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
@@ -194,7 +199,10 @@ fn threads_of_several_processes_are_never_inside_together_and_none_is_forgotten(
         for _ in 0..12 {
             if ended.recv_timeout(Duration::from_secs(120)).is_err() {
                 clients.iter().for_each(Client::cancel_waits);
-                panic!("somebody was not told; the queue is {:?}", String::from_utf8_lossy(&bench.entries()));
+                panic!(
+                    "somebody was not told; the queue is {:?}",
+                    String::from_utf8_lossy(&bench.entries())
+                );
             }
         }
     });

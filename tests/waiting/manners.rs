@@ -43,7 +43,9 @@ fn a_process_that_met_waiters_stands_behind_them() {
     let first = gets(&waiter);
     let fence = first.fence();
     unlock(first);
-    let Waited::Done(again) = again.got.recv_timeout(PATIENCE).unwrap() else { panic!("nobody rang it") };
+    let Waited::Done(again) = again.got.recv_timeout(PATIENCE).unwrap() else {
+        panic!("nobody rang it")
+    };
     assert!(again.fence() > fence);
     unlock(again);
     until(|| bench.waiters().is_empty());
@@ -69,11 +71,13 @@ fn a_queue_that_is_full_takes_no_more_until_there_is_room() {
 fn a_queue_that_is_garbage_is_cleaned_by_whoever_writes_it() {
     let bench = Bench::new();
     let garbage =
-        [&b"17"[..], b"\n\n#\n-#\n", &[b'x'; 70_000], b"\n127.0.0.1:9#zz#0\n\xff\xfe#0#0\n"].concat();
+        [&b"17"[..], b"\n\n#\n-#\n", &[b'x'; 70_000], b"\n127.0.0.1:9#zz#0\n\xff\xfe#0#0\n"]
+            .concat();
     for garbage in [&garbage[..], b"42", b""] {
         let held = lock(&bench.client());
         assert!(bench.server.plain().set(bench.queue.as_str(), garbage, 60));
-        // Behind text without an end its line cannot be read: then nobody rings it, and it has to look.
+        // Behind text without an end its line cannot be read: then nobody rings it, and it has to
+        // look.
         let waiter = waiter(&bench.client());
         bench.until_marked();
         unlock(held);
@@ -140,7 +144,10 @@ fn a_wait_that_ends_takes_its_entry_along() {
     assert!(matches!(mutex.lock_with(&wait).unwrap(), Waited::Interrupted));
     assert!(bench.entries().is_empty());
     unlock(held);
-    assert!(matches!(mutex.lock_with(&wait).unwrap(), Waited::Interrupted), "though the lock is free");
+    assert!(
+        matches!(mutex.lock_with(&wait).unwrap(), Waited::Interrupted),
+        "though the lock is free"
+    );
 }
 
 #[test]
@@ -180,7 +187,8 @@ fn bells_ring_over_ipv6() {
     let url = format!("memcached://[::1]:{}", server.port());
     let held = lock(&Client::connect(&url).unwrap());
     let clock = Frozen::clock();
-    let store = memlock_core::store::connect(&url, &(Arc::new(SystemClock) as Arc<dyn Clock>)).unwrap();
+    let store =
+        memlock_core::store::connect(&url, &(Arc::new(SystemClock) as Arc<dyn Clock>)).unwrap();
     let waiter = waiter(&Client::with_store(store, clock));
     until(|| server.plain().get("lock:m%wait").is_some_and(|queue| queue.starts_with(b"[::1]:")));
     until(|| server.plain().get("lock:m").is_some_and(|record| record.ends_with(b" rings")));
@@ -192,7 +200,8 @@ fn bells_ring_over_ipv6() {
 fn clients_of_one_process_on_the_memory_store_ring_each_other() {
     let clock = Frozen::clock();
     let memory = Arc::new(memlock_core::store::memory::Memory::new(Arc::new(SystemClock)));
-    let clients: Vec<Client> = (0..4).map(|_| Client::with_store(memory.clone(), clock.clone())).collect();
+    let clients: Vec<Client> =
+        (0..4).map(|_| Client::with_store(memory.clone(), clock.clone())).collect();
     thread::scope(|scope| {
         for client in &clients {
             let clock = &clock;

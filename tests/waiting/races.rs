@@ -92,7 +92,8 @@ fn a_courteous_process_waits_for_the_dead_for_a_moment_only() {
     let mut holder = lock(&client);
     bench.add_dead("192.0.2.1:9", 1..=6);
     // A waiter came and went, so that the holder knows of the queue.
-    let gone = bench.client().mutex("m", LEASE).unwrap().lock_for(Duration::from_millis(20)).unwrap();
+    let gone =
+        bench.client().mutex("m", LEASE).unwrap().lock_for(Duration::from_millis(20)).unwrap();
     assert!(gone.is_none());
     // Each release that looks at the queue takes one of them off.
     while !bench.waiters().is_empty() {
@@ -131,7 +132,10 @@ fn lost_bells_cost_time_and_nothing_else() {
         unlock(gets(&waiter));
         let waited = watch.elapsed();
         let bound = Duration::from_millis(if round == 0 { 2500 } else { 700 });
-        assert!(waited < bound, "round {round}: {waited:?}, though it knows by now that it is deaf");
+        assert!(
+            waited < bound,
+            "round {round}: {waited:?}, though it knows by now that it is deaf"
+        );
         until(|| bench.entries().is_empty());
     }
 }
@@ -150,7 +154,9 @@ fn a_rung_waiter_that_missed_is_the_next() {
             tries += 1;
             if tries == 2 {
                 // It was rung, and somebody is faster.
-                barged.send(barger.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap()).unwrap();
+                barged
+                    .send(barger.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap())
+                    .unwrap();
             }
         }
         Fate::Done

@@ -69,16 +69,19 @@ fn what_is_reserved_for_a_dead_waiter_is_free_after_three_seconds() {
     until(|| bench.entries().is_empty());
 }
 
-/// A waiter that was woken in vain, and asked to come so much later, by a releaser that has not taken
-/// it off the queue yet. Gives whether it has joined the queue again when it has its turn, and
-/// how often.
+/// A waiter that was woken in vain, and asked to come so much later, by a releaser that has not
+/// taken it off the queue yet. Gives whether it has joined the queue again when it has its turn,
+/// and how often.
 fn joins_again_when_woken_in_vain(after: Duration) -> (bool, usize) {
-    let (bench, looks, joins) = (Bench::new(), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (bench, looks, joins) =
+        (Bench::new(), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let holder = lock(&bench.client());
     let counted = [Arc::clone(&looks), Arc::clone(&joins)];
     let waiter = waiter(&bench.hooked(Arc::new(SystemClock), move |op| {
         match op {
-            Op::Get { key } if key.as_str().ends_with("%wait") => counted[0].fetch_add(1, Ordering::SeqCst),
+            Op::Get { key } if key.as_str().ends_with("%wait") => {
+                counted[0].fetch_add(1, Ordering::SeqCst)
+            }
             Op::Prepend { key, .. } if key.as_str().ends_with("%wait") => {
                 counted[1].fetch_add(1, Ordering::SeqCst)
             }

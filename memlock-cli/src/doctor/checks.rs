@@ -45,8 +45,9 @@ enum Kept {
 impl Kept {
     fn of(settings: &Stats, lease: Duration) -> Kept {
         let needed = ttl(lease);
-        let spared =
-            (text(settings, "temp_lru") == "yes").then(|| number(settings, "temporary_ttl")).flatten();
+        let spared = (text(settings, "temp_lru") == "yes")
+            .then(|| number(settings, "temporary_ttl"))
+            .flatten();
         match spared {
             _ if text(settings, "evictions") == "off" => Kept::Always,
             Some(spared) if spared >= needed => Kept::Locks(spared),
@@ -79,12 +80,15 @@ fn cas(settings: &Stats) -> Finding {
     if text(settings, "cas_enabled") == "yes" {
         return Finding::new("cas", Good, "is enabled, so that owners can prove what they own");
     }
-    Finding::new("cas", Bad, "is disabled (-C): nobody can prove ownership").mend("start it without -C")
+    Finding::new("cas", Bad, "is disabled (-C): nobody can prove ownership")
+        .mend("start it without -C")
 }
 
 fn evictions(kept: Kept, lease: Duration) -> Finding {
     match kept {
-        Kept::Always => Finding::new("evictions", Good, "are off (-M): a lock is never pushed out of memory"),
+        Kept::Always => {
+            Finding::new("evictions", Good, "are off (-M): a lock is never pushed out of memory")
+        }
         Kept::Locks(spared) if spared >= ttl(SEMAPHORE) => Finding::new(
             "evictions",
             Good,
@@ -104,8 +108,10 @@ fn evictions(kept: Kept, lease: Duration) -> Finding {
                     "spare what lives for at most {spared} s, and a lease of {} takes {needed} s: such a lock can be pushed out of memory, and granted twice",
                     brief(lease)
                 ),
-                None => "are on: when memory is full, a lock can be pushed out of it, and granted twice"
-                    .to_owned(),
+                None => {
+                    "are on: when memory is full, a lock can be pushed out of it, and granted twice"
+                        .to_owned()
+                }
             };
             Finding::new("evictions", Bad, said)
                 .mend(format!(
@@ -135,16 +141,21 @@ fn evicted(stats: &Stats, kept: Kept) -> Finding {
 }
 
 fn memory(stats: &Stats, kept: Kept) -> Finding {
-    let (used, limit) = (number(stats, "bytes").unwrap_or(0), number(stats, "limit_maxbytes").unwrap_or(0));
+    let (used, limit) =
+        (number(stats, "bytes").unwrap_or(0), number(stats, "limit_maxbytes").unwrap_or(0));
     let share = if limit == 0 { 0.0 } else { used as f64 / limit as f64 };
     let said = format!("{:.0} % of {} MiB is used", share * 100.0, limit >> 20);
     if share < ALMOST_FULL {
         return Finding::new("memory", Good, said);
     }
     if kept == Kept::Always {
-        return Finding::new("memory", Warning, format!("{said}: when it is full, locks are refused"))
-            .mend(format!("-m {} or more", (limit >> 20) * 2))
-            .flag(format!("-m {}", (limit >> 20) * 2));
+        return Finding::new(
+            "memory",
+            Warning,
+            format!("{said}: when it is full, locks are refused"),
+        )
+        .mend(format!("-m {} or more", (limit >> 20) * 2))
+        .flag(format!("-m {}", (limit >> 20) * 2));
     }
     Finding::new("memory", Note, said)
 }
@@ -166,8 +177,10 @@ fn uptime(stats: &Stats) -> Finding {
 }
 
 fn connections(stats: &Stats) -> Finding {
-    let (most, used) =
-        (number(stats, "max_connections").unwrap_or(0), number(stats, "curr_connections").unwrap_or(0));
+    let (most, used) = (
+        number(stats, "max_connections").unwrap_or(0),
+        number(stats, "curr_connections").unwrap_or(0),
+    );
     let rejected = number(stats, "rejected_connections").unwrap_or(0);
     let left = most.saturating_sub(used);
     let said = format!("{left} of {most} are left");
@@ -178,7 +191,11 @@ fn connections(stats: &Stats) -> Finding {
             .flag(format!("-c {more}"));
     }
     if rejected > 0 {
-        return Finding::new("connections", Note, format!("{said}; {rejected} were rejected at some time"));
+        return Finding::new(
+            "connections",
+            Note,
+            format!("{said}; {rejected} were rejected at some time"),
+        );
     }
     Finding::new("connections", Good, said)
 }
@@ -214,8 +231,9 @@ mod tests {
 
     #[test]
     fn leases_are_judged_by_what_the_server_is_told_to_keep() {
-        let spared =
-            |seconds: &str| stats(&[("evictions", "on"), ("temp_lru", "yes"), ("temporary_ttl", seconds)]);
+        let spared = |seconds: &str| {
+            stats(&[("evictions", "on"), ("temp_lru", "yes"), ("temporary_ttl", seconds)])
+        };
         let minute = Duration::from_secs(60);
         assert_eq!(Kept::of(&spared("62"), minute), Kept::Locks(62));
         assert_eq!(Kept::of(&spared("61"), minute), Kept::Not { spared: Some(61), needed: 62 });
@@ -236,7 +254,10 @@ mod tests {
             (Warning, vec!["-c 4096".to_owned()])
         );
         let evicted_some = stats(&[("evictions", "7"), ("uptime", "100")]);
-        assert_eq!(evicted(&evicted_some, Kept::Not { spared: None, needed: 62 }).verdict, Verdict::Bad);
+        assert_eq!(
+            evicted(&evicted_some, Kept::Not { spared: None, needed: 62 }).verdict,
+            Verdict::Bad
+        );
         assert_eq!(evicted(&evicted_some, Kept::Always).verdict, Note);
     }
 

@@ -30,7 +30,8 @@ pub(super) fn stats_and_clock(plain: &mut Plain) -> Result<(Stats, f64), Trouble
     let stats = plain.stats("stats")?;
     let ours = (before + when::unix_now()).as_secs_f64() / 2.0;
     // It shows whole seconds, and the last one that has begun.
-    let theirs = stats.get("time").and_then(|time| time.parse::<u64>().ok()).unwrap_or(0) as f64 + 0.5;
+    let theirs =
+        stats.get("time").and_then(|time| time.parse::<u64>().ok()).unwrap_or(0) as f64 + 0.5;
     Ok((stats, theirs - ours))
 }
 
@@ -43,7 +44,9 @@ pub(super) fn clock(skew: f64) -> Finding {
     Finding::new(
         "clock",
         Note,
-        format!("is {by} {way} ours: leases do not mind; but fences fall if it is set back before a restart"),
+        format!(
+            "is {by} {way} ours: leases do not mind; but fences fall if it is set back before a restart"
+        ),
     )
 }
 
@@ -89,8 +92,8 @@ pub(super) fn bells(url: &str, client: &Client, place: usize) -> Finding {
 }
 
 enum Heard {
-    /// Where the bell is; how long after the release its owner had the lock, in the middle of several times; and whether it heard
-    /// the last of them.
+    /// Where the bell is; how long after the release its owner had the lock, in the middle of
+    /// several times; and whether it heard the last of them.
     At(std::net::SocketAddr, Duration, Reach),
     NoBell,
 }
@@ -103,7 +106,8 @@ fn ring(url: &str, name: &str) -> Result<Heard, Trouble> {
     let mut times = Vec::new();
     let mut address = None;
     for _ in 0..RINGS {
-        // One that has handed it on before would queue for it, without a bell if the waiter has the only port, and be seen there.
+        // One that has handed it on before would queue for it, without a bell if the waiter has the
+        // only port, and be seen there.
         let holder = Client::connect(url)?.mutex(name, lease)?;
         let mut lock = holder.lock()?;
         let over = AtomicBool::new(false);
@@ -121,8 +125,9 @@ fn ring(url: &str, name: &str) -> Result<Heard, Trouble> {
             let entered = waiting.join().unwrap_or(Ok(None));
             (
                 bell,
-                unlocked
-                    .and_then(|_| Ok(entered?.map(|entered| entered.saturating_duration_since(released)))),
+                unlocked.and_then(|_| {
+                    Ok(entered?.map(|entered| entered.saturating_duration_since(released)))
+                }),
             )
         });
         let took = took?.ok_or_else(|| {
@@ -135,7 +140,8 @@ fn ring(url: &str, name: &str) -> Result<Heard, Trouble> {
         }
     }
     times.sort_unstable();
-    Ok(address.map_or(Heard::NoBell, |address| Heard::At(address, quantile(&times, 0.5), client.reach())))
+    Ok(address
+        .map_or(Heard::NoBell, |address| Heard::At(address, quantile(&times, 0.5), client.reach())))
 }
 
 /// Where the one who waits can be rung.

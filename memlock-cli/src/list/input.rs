@@ -38,7 +38,8 @@ impl Input {
         self.bytes
     }
 
-    /// Adds the next keys to `keys`, for as long as they come without a pause; false at the end. What was added before an error is there.
+    /// Adds the next keys to `keys`, for as long as they come without a pause; false at the end.
+    /// What was added before an error is there.
     pub(super) fn batch(&mut self, keys: &mut Vec<Vec<u8>>) -> Result<bool, Trouble> {
         while keys.len() < BATCH {
             self.begun += 1;
@@ -67,7 +68,8 @@ impl Input {
         if self.from.buffer().contains(&self.end) {
             return Ok(true);
         }
-        let mut input = libc::pollfd { fd: self.file().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let mut input =
+            libc::pollfd { fd: self.file().as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one valid pollfd is given.
         if unsafe { libc::poll(&raw mut input, 1, 0) } == 0 {
             return Ok(false);
@@ -84,7 +86,10 @@ impl Input {
     fn here(&self, trouble: &Trouble) -> Trouble {
         let what = if self.end == b'\n' { "Line" } else { "Key" };
         let Trouble { status, message } = trouble;
-        Trouble::new(*status, format!("{what} {}: {message} All keys before it were inserted.", self.begun))
+        Trouble::new(
+            *status,
+            format!("{what} {}: {message} All keys before it were inserted.", self.begun),
+        )
     }
 }
 

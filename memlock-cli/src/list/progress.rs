@@ -61,7 +61,12 @@ impl Progress {
             Some(length) => {
                 let share = (self.read as f64 / length as f64).min(1.0);
                 let full = (share * WIDTH as f64) as usize;
-                format!("[{}{}] {:3.0} %  {told}", "#".repeat(full), " ".repeat(WIDTH - full), share * 100.0)
+                format!(
+                    "[{}{}] {:3.0} %  {told}",
+                    "#".repeat(full),
+                    " ".repeat(WIDTH - full),
+                    share * 100.0
+                )
             }
             None => told,
         };

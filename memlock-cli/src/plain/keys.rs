@@ -1,9 +1,11 @@
-//! Keys as a server tells them: with escapes, and perhaps with something in them that cannot be asked for.
+//! Keys as a server tells them: with escapes, and perhaps with something in them that cannot be
+//! asked for.
 
 /// memcached takes no longer keys.
 const LONGEST_KEY: usize = 250;
 
-/// Whether a key can stand in a request. Others can be stored, by other protocols than ours, with whole commands in them.
+/// Whether a key can stand in a request. Others can be stored, by other protocols than ours, with
+/// whole commands in them.
 pub(super) fn can_be_asked_for(key: &str) -> bool {
     (1..=LONGEST_KEY).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic())
 }

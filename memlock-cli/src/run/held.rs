@@ -58,7 +58,8 @@ impl Held {
         }
     }
 
-    /// Asks the server whether it has it yet. True when it is known to be lost; who cannot be asked has not lost it.
+    /// Asks the server whether it has it yet. True when it is known to be lost; who cannot be asked
+    /// has not lost it.
     pub(super) fn is_found_lost(&self) -> bool {
         let there = match &self.what {
             What::Kept(kept) => kept.check(),
@@ -110,12 +111,15 @@ impl fmt::Debug for Held {
 /// Where no thread can be had that renews it, that is the system's fault.
 fn kept(target: &Target, kept: memlock_core::Result<Kept>) -> Result<Kept, Trouble> {
     kept.map_err(|error| match error.kind() {
-        ErrorKind::Internal => Trouble::new(Status::SYSTEM, format!("{target} cannot be renewed. {error}")),
+        ErrorKind::Internal => {
+            Trouble::new(Status::SYSTEM, format!("{target} cannot be renewed. {error}"))
+        }
         _ => error.into(),
     })
 }
 
-/// How it is renewed: with a warning when it is at risk, and a wake-up of the main thread when it is lost.
+/// How it is renewed: with a warning when it is at risk, and a wake-up of the main thread when it
+/// is lost.
 fn keep(target: &Target, args: &Run) -> Keep {
     let name = target.to_string();
     let began = SystemClock.now();

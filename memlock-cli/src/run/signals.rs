@@ -1,7 +1,9 @@
-//! Signals, taken one by one: all that concern us are blocked from the start, in every thread, and waited for.
+//! Signals, taken one by one: all that concern us are blocked from the start, in every thread, and
+//! waited for.
 //!
-//! Nothing is interrupted by them, and no handler runs. The command gets back the mask and the dispositions that we were
-//! started with. A signal that is ignored, as under `nohup`, stays ignored.
+//! Nothing is interrupted by them, and no handler runs. The command gets back the mask and the
+//! dispositions that we were started with. A signal that is ignored, as under `nohup`, stays
+//! ignored.
 
 use std::io;
 use std::ptr;
@@ -10,8 +12,15 @@ use std::time::Duration;
 use libc::{c_int, sigset_t};
 
 /// What is passed on to the command.
-const PASSED_ON: [c_int; 7] =
-    [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2, libc::SIGWINCH];
+const PASSED_ON: [c_int; 7] = [
+    libc::SIGTERM,
+    libc::SIGINT,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGWINCH,
+];
 /// By which job control stops programs.
 pub(super) const STOPPING: [c_int; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 /// Those among the first that end a wait for the lock.
@@ -40,8 +49,8 @@ pub(super) struct Came {
 }
 
 impl Came {
-    /// Whether it is the terminal's, and the whole group in the foreground got it. That the terminal itself is gone is told to
-    /// the leader of its session alone.
+    /// Whether it is the terminal's, and the whole group in the foreground got it. That the
+    /// terminal itself is gone is told to the leader of its session alone.
     pub(super) fn went_to_our_group(&self) -> bool {
         // SAFETY: the call takes a plain number.
         let leads = unsafe { libc::getsid(0) } == own_pid();
@@ -55,8 +64,9 @@ impl Signals {
         // Who ignores SIGCHLD is not told how its children ended.
         // SAFETY: the disposition is the default, and no handler.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
-        let heeded =
-            |signals: &[c_int]| signals.iter().copied().filter(|&signal| !is_ignored(signal)).collect();
+        let heeded = |signals: &[c_int]| {
+            signals.iter().copied().filter(|&signal| !is_ignored(signal)).collect()
+        };
         let ending: Vec<c_int> = heeded(&ENDING);
         let mut ours: Vec<c_int> = heeded(&PASSED_ON);
         ours.extend::<Vec<c_int>>(heeded(&STOPPING));
@@ -85,7 +95,8 @@ impl Signals {
         ENDING.iter().any(|&signal| has(&self.ending, signal) && has(&pending, signal))
     }
 
-    /// Stops us if job control says so, until we are continued. For when there is no command yet that would stop.
+    /// Stops us if job control says so, until we are continued. For when there is no command yet
+    /// that would stop.
     pub(super) fn stop_if_told(&self) {
         let pending = pending();
         for signal in STOPPING {
@@ -111,7 +122,8 @@ impl Signals {
         self.take(&self.ending, Duration::ZERO)
     }
 
-    /// Drops what was to be passed on before there was a command to heed it: it would end one that has just begun.
+    /// Drops what was to be passed on before there was a command to heed it: it would end one that
+    /// has just begun.
     pub(super) fn forget_messages(&self) {
         let messages = set(MESSAGES.into_iter().filter(|&signal| has(&self.ours, signal)));
         while self.take(&messages, Duration::ZERO).is_some() {}
@@ -122,7 +134,8 @@ impl Signals {
             tv_sec: limit.as_secs().min(3600) as libc::time_t,
             tv_nsec: limit.subsec_nanos() as _,
         };
-        // SAFETY: an all-zero siginfo_t is a valid place for the answer; the other arguments are valid.
+        // SAFETY: an all-zero siginfo_t is a valid place for the answer; the other arguments are
+        // valid.
         let (signal, code) = unsafe {
             let mut info: libc::siginfo_t = std::mem::zeroed();
             let signal = libc::sigtimedwait(which, &mut info, &limit);
@@ -131,7 +144,8 @@ impl Signals {
         (signal > 0).then_some(Came { signal, from_kernel: code == SI_KERNEL })
     }
 
-    /// Does what the signal does where nobody has blocked it: ends us, or stops us until we are continued.
+    /// Does what the signal does where nobody has blocked it: ends us, or stops us until we are
+    /// continued.
     pub(super) fn suffer(&self, signal: c_int) {
         let only = set([signal]);
         // SAFETY: the sets are valid; the disposition is the default, and no handler.
@@ -166,7 +180,8 @@ fn is_ignored(signal: c_int) -> bool {
     // SAFETY: an all-zero sigaction is a valid place for the answer, and nothing is changed.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(signal, ptr::null(), &mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
+        libc::sigaction(signal, ptr::null(), &mut action) == 0
+            && action.sa_sigaction == libc::SIG_IGN
     }
 }
 

@@ -1,7 +1,8 @@
 //! Being stopped together with the command, and going on with it.
 //!
-//! A shell stops and continues the whole process group. Who stops the command alone, and continues it alone, would leave this
-//! process stopped for ever: nobody would renew the lock, nor see the command end. So another process looks on meanwhile.
+//! A shell stops and continues the whole process group. Who stops the command alone, and continues
+//! it alone, would leave this process stopped for ever: nobody would renew the lock, nor see the
+//! command end. So another process looks on meanwhile.
 
 use std::ffi::CString;
 use std::fs;
@@ -18,7 +19,8 @@ const LOOK: Duration = Duration::from_millis(50);
 /// The state is behind the name, which has no more than 15 bytes.
 const ENOUGH: usize = 128;
 
-/// Stops this process by `signal`, until somebody continues it, or `command` is not stopped any more.
+/// Stops this process by `signal`, until somebody continues it, or `command` is not stopped any
+/// more.
 pub(super) fn stop_with(command: pid_t, signal: c_int, signals: &Signals) {
     let (stopped, state) = (signals::own_pid(), format!("/proc/{command}/stat"));
     let can_be_watched = knows(stopped) && fs::metadata(&state).is_ok();
@@ -62,7 +64,8 @@ fn watch(state: &CString, stopped: pid_t) -> ! {
 /// Whether it is stopped, or cannot be looked at.
 fn is_stopped(state: &CString) -> bool {
     let mut text = [0_u8; ENOUGH];
-    // SAFETY: the path is a string, and the buffer as long as said; all these calls are async-signal-safe.
+    // SAFETY: the path is a string, and the buffer as long as said; all these calls are
+    // async-signal-safe.
     let length = unsafe {
         let file = libc::open(state.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
         if file < 0 {

@@ -39,7 +39,8 @@ impl Target {
     pub(super) fn new(client: &Client, args: &Run) -> Result<Target, Trouble> {
         let name = args.name.as_bytes();
         // A limit of the holding time limits the lease, too.
-        let lease = args.max_hold.map_or(args.lease, |longest| longest.max(MIN_LEASE).min(args.lease));
+        let lease =
+            args.max_hold.map_or(args.lease, |longest| longest.max(MIN_LEASE).min(args.lease));
         let (what, key) = if args.semaphore.is_none() && args.permits.is_none() {
             (What::Lock(client.mutex(name, lease)?), client.keys().lock(name))
         } else {
@@ -51,8 +52,8 @@ impl Target {
             let request = Request { permits, priority, ..Request::default() };
             (What::Permits(semaphore, request), client.keys().semaphore(name))
         };
-        let server =
-            server_of(client, &key).map_or_else(String::new, |server| format!(" on {}", server.name));
+        let server = server_of(client, &key)
+            .map_or_else(String::new, |server| format!(" on {}", server.name));
         Ok(Target { what, shown: format!("{}{server}", quoted(name)) })
     }
 
@@ -77,14 +78,16 @@ impl Target {
     pub(super) fn held_by(&self) -> Option<String> {
         match &self.what {
             What::Lock(mutex) => mutex.owner().ok().flatten().map(|owner| {
-                let since = owner.record.as_ref().map(|record| format!(", since {}", date(record.since)));
+                let since =
+                    owner.record.as_ref().map(|record| format!(", since {}", date(record.since)));
                 format!("held by {}{}", holder_of(&owner), since.unwrap_or_default())
             }),
             What::Permits(semaphore, _) => semaphore.status().ok().flatten().map(|status| {
                 let free = format!("{} of {} permits are free", status.available, status.permits);
-                let named = status.holders.iter().take(NAMED).map(|Holder { host, pid, since, .. }| {
-                    format!("{}, since {}", process(host, *pid), date(*since))
-                });
+                let named =
+                    status.holders.iter().take(NAMED).map(|Holder { host, pid, since, .. }| {
+                        format!("{}, since {}", process(host, *pid), date(*since))
+                    });
                 let named: Vec<String> = named.collect();
                 match status.holders.len() {
                     0 => free,

@@ -44,9 +44,14 @@ impl Tree {
         // found.
         unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
         let lists_children = Path::new("/proc/thread-self/children").exists();
-        let mut tree =
-            Tree { others: HashMap::new(), lists_children, stopped: HashSet::new(), killed: HashSet::new() };
-        let others = tree.processes().into_iter().filter_map(|pid| Some((pid, Stat::of(pid).ok()?.started)));
+        let mut tree = Tree {
+            others: HashMap::new(),
+            lists_children,
+            stopped: HashSet::new(),
+            killed: HashSet::new(),
+        };
+        let others =
+            tree.processes().into_iter().filter_map(|pid| Some((pid, Stat::of(pid).ok()?.started)));
         tree.others = others.collect();
         tree
     }
@@ -92,8 +97,8 @@ impl Tree {
         !has_children || may_be_others && (0..EMPTY_LOOKS).all(|_| self.processes().is_empty())
     }
 
-    /// All processes, parents before their children: as listed by the kernel, whose lists may lack one while others
-    /// end, and by a walk through all processes.
+    /// All processes, parents before their children: as listed by the kernel, whose lists may lack
+    /// one while others end, and by a walk through all processes.
     pub(super) fn processes(&self) -> Vec<pid_t> {
         let (mut found, mut known) = (Vec::new(), HashSet::new());
         let mut visit = |pid| {
@@ -195,19 +200,24 @@ mod tests {
     fn parents_come_before_their_children() {
         const SHELLS: usize = 8;
         let mut tree = Tree::watch();
-        let chain = format!("f() {{ [ $1 = 0 ] && exec sleep 60; (f $(($1 - 1)); :); :; }}; f {SHELLS}");
+        let chain =
+            format!("f() {{ [ $1 = 0 ] && exec sleep 60; (f $(($1 - 1)); :); :; }}; f {SHELLS}");
         let mut first = Command::new("sh").args(["-c", &chain]).spawn().unwrap();
         let began = Instant::now();
         loop {
             let found = tree.processes();
             let place = |pid| found.iter().position(|&other| other == pid);
             let mut line = vec![first.id() as pid_t];
-            let child =
-                |of: pid_t| found.iter().find(|&&pid| Stat::of(pid).is_ok_and(|stat| stat.parent == of));
+            let child = |of: pid_t| {
+                found.iter().find(|&&pid| Stat::of(pid).is_ok_and(|stat| stat.parent == of))
+            };
             while let Some(&next) = child(line[line.len() - 1]) {
                 line.push(next);
             }
-            assert!(line.windows(2).all(|pair| place(pair[0]) < place(pair[1])), "{line:?} in {found:?}");
+            assert!(
+                line.windows(2).all(|pair| place(pair[0]) < place(pair[1])),
+                "{line:?} in {found:?}"
+            );
             if line.len() > SHELLS {
                 break;
             }

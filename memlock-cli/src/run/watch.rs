@@ -109,7 +109,10 @@ impl<'a> Watch<'a> {
             if self.is_all_over(ended) {
                 let by_sigint = ended.and_then(|ended| ended.signal()) == Some(libc::SIGINT);
                 // The key may have ended the command before this process has taken its own signal.
-                return (ended, by_key || by_sigint && self.signals.has_key_been_pressed(KEY_COMES));
+                return (
+                    ended,
+                    by_key || by_sigint && self.signals.has_key_been_pressed(KEY_COMES),
+                );
             }
             self.end_what_is_late(&mut ended);
             match self.signals.next(self.pause()) {
@@ -118,7 +121,9 @@ impl<'a> Watch<'a> {
                 // The stop key. The command has been stopped by something else already, and tells
                 // us nothing.
                 Some(came)
-                    if self.stopped && signals::STOPPING.contains(&came.signal) && !self.is_ending() =>
+                    if self.stopped
+                        && signals::STOPPING.contains(&came.signal)
+                        && !self.is_ending() =>
                 {
                     stop_with(self.child, came.signal, &self.signals);
                     to_resume = true;
@@ -242,7 +247,11 @@ impl<'a> Watch<'a> {
                  holder's command. Processes: {}.",
                 self.target,
                 brief(GIVE_UP),
-                if left.is_empty() { "not to be found in /proc".to_owned() } else { left.join(", ") }
+                if left.is_empty() {
+                    "not to be found in /proc".to_owned()
+                } else {
+                    left.join(", ")
+                }
             ));
         }
         is_given_up

@@ -1,4 +1,5 @@
-//! Semaphores by bare functions: permits are owned by the process, and any of its threads may release them.
+//! Semaphores by bare functions: permits are owned by the process, and any of its threads may
+//! release them.
 
 use std::time::Duration;
 
@@ -18,8 +19,8 @@ pub(super) struct Held {
     thread: super::Thread,
 }
 
-/// Sets a semaphore up with so many permits, to be kept for `duration` after it was used last: [`Answer::Ok`], or
-/// [`Answer::Exists`] when it was there already.
+/// Sets a semaphore up with so many permits, to be kept for `duration` after it was used last:
+/// [`Answer::Ok`], or [`Answer::Exists`] when it was there already.
 ///
 /// # Errors
 /// As [`Semaphore::set_up`].
@@ -28,8 +29,8 @@ pub fn semaphore_set_up(name: &[u8], permits: u32, duration: Duration) -> Result
     Ok(Answer::from(semaphore.set_up(duration)?).into())
 }
 
-/// Acquires a permit for at most `duration`, waiting for it as long as it takes: [`Answer::Ok`], [`Answer::Interrupted`], or
-/// [`Answer::NotFound`] when nobody has set the semaphore up.
+/// Acquires a permit for at most `duration`, waiting for it as long as it takes: [`Answer::Ok`],
+/// [`Answer::Interrupted`], or [`Answer::NotFound`] when nobody has set the semaphore up.
 ///
 /// # Errors
 /// As [`Semaphore::acquire_with`].
@@ -37,7 +38,8 @@ pub fn semaphore_acquire(name: &[u8], duration: Duration) -> Result<Report> {
     acquire(name, duration, &Wait::FOREVER)
 }
 
-/// As [`semaphore_acquire`], but tries once: [`Answer::Ok`], [`Answer::Busy`] or [`Answer::NotFound`].
+/// As [`semaphore_acquire`], but tries once: [`Answer::Ok`], [`Answer::Busy`] or
+/// [`Answer::NotFound`].
 ///
 /// # Errors
 /// As [`Semaphore::acquire_with`].
@@ -70,11 +72,12 @@ pub fn acquire(name: &[u8], duration: Duration, wait: &Wait<'_>) -> Result<Repor
     })
 }
 
-/// Releases a permit that this process acquired: this thread's latest, or if it has none, the process's oldest.
-/// [`Answer::Ok`], [`Answer::Lost`] or [`Answer::NotHeld`].
+/// Releases a permit that this process acquired: this thread's latest, or if it has none, the
+/// process's oldest. [`Answer::Ok`], [`Answer::Lost`] or [`Answer::NotHeld`].
 ///
 /// # Errors
-/// [`ErrorKind::Unreachable`] or [`ErrorKind::Unknown`]: it is still held, and may be released again.
+/// [`ErrorKind::Unreachable`] or [`ErrorKind::Unknown`]: it is still held, and may be released
+/// again.
 pub fn semaphore_release(name: &[u8]) -> Result<Report> {
     check_name(name)?;
     let mut holding = holdings();
@@ -82,9 +85,10 @@ pub fn semaphore_release(name: &[u8]) -> Result<Report> {
         drop(holding);
         let text = "is held by this process: it acquired none, or has released them";
         return Ok(match existing_client().map(|client| client.open_semaphore(name, NO_LEASE)) {
-            Some(Ok(semaphore)) => {
-                Report::new(Answer::NotHeld, format!("No permit of the {} {text}.", semaphore.subject()))
-            }
+            Some(Ok(semaphore)) => Report::new(
+                Answer::NotHeld,
+                format!("No permit of the {} {text}.", semaphore.subject()),
+            ),
             _ => Answer::NotHeld.into(),
         });
     };
@@ -103,8 +107,8 @@ pub fn semaphore_release(name: &[u8]) -> Result<Report> {
     }
 }
 
-/// Removes a semaphore for everybody: [`Answer::Ok`], or [`Answer::NotFound`] when there was none. What this process holds of it is
-/// lost.
+/// Removes a semaphore for everybody: [`Answer::Ok`], or [`Answer::NotFound`] when there was none.
+/// What this process holds of it is lost.
 ///
 /// # Errors
 /// As [`Semaphore::tear_down`].

@@ -16,8 +16,8 @@ use crate::store::{Failure, Op, Reply, Version};
 /// The most keys that go in one batch.
 const BATCH: usize = 1000;
 
-/// After so many rounds something is wrong with the server: a key needs one, or some twenty while another
-/// inserter's grace runs.
+/// After so many rounds something is wrong with the server: a key needs one, or some twenty while
+/// another inserter's grace runs.
 const MOST_ROUNDS: usize = 200;
 
 /// The longest pause before a key that somebody else has claimed is looked at again.
@@ -52,20 +52,22 @@ impl Insertion {
 }
 
 impl DistinctList {
-    /// Inserts a key; `None` when there is no such session, and the key was refused. Three round trips for a
-    /// new key, one for a duplicate, and one more when this handle has not met its session yet.
+    /// Inserts a key; `None` when there is no such session, and the key was refused. Three round
+    /// trips for a new key, one for a duplicate, and one more when this handle has not met its
+    /// session yet.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for an empty key or one above 64 KiB. [`ErrorKind::Unreachable`]: nothing was
-    /// changed. [`ErrorKind::Unknown`]: the key may be in the list or not; inserting it again is safe, and
-    /// finishes what was begun, but may then call our own key a duplicate. [`ErrorKind::Protocol`].
+    /// [`ErrorKind::Invalid`] for an empty key or one above 64 KiB. [`ErrorKind::Unreachable`]:
+    /// nothing was changed. [`ErrorKind::Unknown`]: the key may be in the list or not; inserting it
+    /// again is safe, and finishes what was begun, but may then call our own key a duplicate.
+    /// [`ErrorKind::Protocol`].
     pub fn insert(&mut self, key: impl AsRef<[u8]>) -> Result<Option<Insertion>> {
         Ok(self.insert_many(&[key.as_ref()])?.and_then(|answers| answers.into_iter().next()))
     }
 
-    /// Inserts many keys, and answers for each in their order; `None` when there is no such session. Three
-    /// round trips for each 1,000 keys, and one more if some of them are duplicates. Where a key is given
-    /// twice, the second is a duplicate of the first.
+    /// Inserts many keys, and answers for each in their order; `None` when there is no such
+    /// session. Three round trips for each 1,000 keys, and one more if some of them are duplicates.
+    /// Where a key is given twice, the second is a duplicate of the first.
     ///
     /// # Errors
     /// As [`DistinctList::insert`]; some of the keys may be in the list then.
@@ -88,7 +90,8 @@ impl DistinctList {
 
     fn insert_batch(&mut self, keys: &[&[u8]]) -> Result<Option<Vec<Insertion>>> {
         self.client.take_off_strays(self.route);
-        // As for reading: a second time, if another session has taken the place of the one that was known.
+        // As for reading: a second time, if another session has taken the place of the one that was
+        // known.
         for _ in 0..2 {
             let Some(generation) = self.generation()? else { return Ok(None) };
             let token = self.client.identity()?.token();
@@ -150,7 +153,12 @@ impl From<Failure> for Stop {
 }
 
 impl<'a> Batch<'a> {
-    fn new(list: &'a DistinctList, generation: Generation, token: Token, keys: &[&'a [u8]]) -> Batch<'a> {
+    fn new(
+        list: &'a DistinctList,
+        generation: Generation,
+        token: Token,
+        keys: &[&'a [u8]],
+    ) -> Batch<'a> {
         let mut places = HashMap::with_capacity(keys.len());
         let mut entries = Vec::with_capacity(keys.len());
         let mut given = Vec::with_capacity(keys.len());
@@ -159,7 +167,13 @@ impl<'a> Batch<'a> {
             let first = place == entries.len();
             if first {
                 let key = list.key_item(&generation, name);
-                entries.push(Entry { name, key, stage: Stage::New, waiting_since: None, overtaken: None });
+                entries.push(Entry {
+                    name,
+                    key,
+                    stage: Stage::New,
+                    waiting_since: None,
+                    overtaken: None,
+                });
             }
             given.push((place, first));
         }
@@ -185,7 +199,8 @@ impl<'a> Batch<'a> {
                     if failures == ATTEMPTS {
                         return Err(unsettled(failure.error));
                     }
-                    // What was under way may have arrived: read it back. Our token tells our own claims.
+                    // What was under way may have arrived: read it back. Our token tells our own
+                    // claims.
                     for entry in &mut self.entries {
                         if !matches!(entry.stage, Stage::Answered(_)) {
                             entry.stage = Stage::New;
@@ -232,7 +247,8 @@ impl<'a> Batch<'a> {
         }
         let claim = KeyItem { id: None, token: self.token }.to_string();
         let ttl = self.list.ttl(&self.generation);
-        // For one key its item is read in the same packet, so that a duplicate costs one round trip.
+        // For one key its item is read in the same packet, so that a duplicate costs one round
+        // trip.
         let alone = places.len() == 1;
         let mut ops = Vec::with_capacity(places.len() + 2);
         for &place in &places {
@@ -285,9 +301,13 @@ impl<'a> Batch<'a> {
                 Stage::Answered(Insertion::First(id))
             }
             Some(KeyItem { id: Some(id), .. }) => Stage::Answered(Insertion::Duplicate(id)),
-            Some(KeyItem { id: None, token }) if token == self.token => Stage::Claimed(item.version),
+            Some(KeyItem { id: None, token }) if token == self.token => {
+                Stage::Claimed(item.version)
+            }
             // Claimed by somebody who is at it, or dead.
-            _ if now.since(*entry.waiting_since.get_or_insert(now)) >= GRACE => Stage::Claimed(item.version),
+            _ if now.since(*entry.waiting_since.get_or_insert(now)) >= GRACE => {
+                Stage::Claimed(item.version)
+            }
             _ => Stage::Unread,
         };
         if entry.stage != Stage::Unread {
@@ -317,7 +337,9 @@ impl<'a> Batch<'a> {
             // The server lost the counter: ids would be given twice, so the session is over.
             return Err(Stop::SessionGone);
         };
-        let Some(before) = last.checked_sub(places.len() as u64) else { return Err(Stop::SessionGone) };
+        let Some(before) = last.checked_sub(places.len() as u64) else {
+            return Err(Stop::SessionGone);
+        };
         let ttl = list.ttl(&self.generation);
         let drawn: Vec<Drawn> =
             places.iter().zip(before + 1..=last).map(|(&place, id)| self.draw(place, id)).collect();
@@ -338,7 +360,8 @@ impl<'a> Batch<'a> {
                 [Reply::Stored(_), Reply::Stored(_)] => {
                     self.entries[draw.place].stage = Stage::Answered(Insertion::First(draw.id));
                 }
-                // Overtaken: somebody else settled it, be it with our id (a walk does that) or with another.
+                // Overtaken: somebody else settled it, be it with our id (a walk does that) or with
+                // another.
                 [Reply::Stored(version), _] => {
                     let entry = &mut self.entries[draw.place];
                     entry.overtaken = Some((draw.id, draw.id_item.clone(), *version));
@@ -364,7 +387,9 @@ impl<'a> Batch<'a> {
         ops.push(Op::Get { key: &self.list.key });
         let mut replies = self.list.client.run(self.list.route, ops)?;
         let session = replies.pop();
-        if self.list.still_on(&self.generation, session.as_ref()) || flaw::has(Flaw::InsertWithoutSession) {
+        if self.list.still_on(&self.generation, session.as_ref())
+            || flaw::has(Flaw::InsertWithoutSession)
+        {
             Ok(replies)
         } else {
             Err(Stop::SessionGone)
@@ -390,6 +415,8 @@ fn unsettled(error: Error) -> Error {
     }
     Error::new(
         ErrorKind::Unknown,
-        format!("The keys were sent, and neither the replies nor the items could be read ({error})"),
+        format!(
+            "The keys were sent, and neither the replies nor the items could be read ({error})"
+        ),
     )
 }

@@ -8,16 +8,17 @@ use crate::store::{Op, Reply};
 
 /// How many ids are read at once.
 const WINDOW: u64 = 256;
-/// After so many windows in a row without a key, the counter says more than there can be: somebody tampered with it.
+/// After so many windows in a row without a key, the counter says more than there can be: somebody
+/// tampered with it.
 const MOST_EMPTY: usize = 1000;
 
 impl DistinctList {
-    /// Walks through the keys that were in the list when the walk began, in the order of their ids; `None`
-    /// when there is no such session. Two round trips for each 256 keys.
+    /// Walks through the keys that were in the list when the walk began, in the order of their ids;
+    /// `None` when there is no such session. Two round trips for each 256 keys.
     ///
-    /// Ids that nobody uses are skipped, if need be after waiting a tenth of a second, once, for inserters
-    /// that are just at it; half-inserts of the dead are finished. Where the session ends during the walk,
-    /// the walk ends with an error of kind [`ErrorKind::NotFound`].
+    /// Ids that nobody uses are skipped, if need be after waiting a tenth of a second, once, for
+    /// inserters that are just at it; half-inserts of the dead are finished. Where the session ends
+    /// during the walk, the walk ends with an error of kind [`ErrorKind::NotFound`].
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Protocol`].
@@ -135,7 +136,8 @@ impl Entries {
             .collect();
         let keys: Vec<_> = named.iter().map(|(_, name)| list.key_item(generation, name)).collect();
         let ops: Vec<Op<'_>> = keys.iter().map(|key| Op::Get { key }).collect();
-        let replies = if ops.is_empty() { Vec::new() } else { list.client.read(list.route, &ops)? };
+        let replies =
+            if ops.is_empty() { Vec::new() } else { list.client.read(list.route, &ops)? };
         let in_time = list.client.clock().now() < self.began + GRACE;
         let mut entries = Vec::with_capacity(named.len());
         for (((id, name), key), reply) in named.into_iter().zip(&keys).zip(replies) {
@@ -145,7 +147,9 @@ impl Entries {
                 continue;
             };
             match KeyItem::parse(&item.value) {
-                Some(KeyItem { id: Some(settled), .. }) if settled == id => entries.push((id, name)),
+                Some(KeyItem { id: Some(settled), .. }) if settled == id => {
+                    entries.push((id, name))
+                }
                 // Its inserter was overtaken: the key has another id.
                 Some(KeyItem { id: Some(_), .. }) | None => {}
                 Some(KeyItem { id: None, .. }) if in_time => under_way = true,
@@ -156,7 +160,10 @@ impl Entries {
                     let op = Op::Swap { key, version: item.version, value: value.as_bytes(), ttl };
                     // Whether that was we or somebody else, what it is now decides.
                     let _ = list.client.one(list.route, op);
-                    let now = list.client.get(list.route, key)?.and_then(|item| KeyItem::parse(&item.value));
+                    let now = list
+                        .client
+                        .get(list.route, key)?
+                        .and_then(|item| KeyItem::parse(&item.value));
                     if now.is_some_and(|now| now.id == Some(id)) {
                         entries.push((id, name));
                     }

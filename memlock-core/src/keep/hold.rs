@@ -22,7 +22,8 @@ pub(crate) struct Hold {
     pub(super) lease: Duration,
     /// Which of the client's servers it is on.
     pub(super) server: usize,
-    /// Empty while it is being released, and afterwards; and while the keeper cleans up after a loss.
+    /// Empty while it is being released, and afterwards; and while the keeper cleans up after a
+    /// loss.
     pub(super) held: Mutex<Option<Held>>,
     /// Its owner has begun to let go of it: it is renewed no more, whatever comes of that.
     pub(super) let_go: AtomicBool,
@@ -112,8 +113,8 @@ impl Hold {
         }
     }
 
-    /// What is to be done on the server after a loss that was told. It is kept no longer. Of `silent` servers nothing is asked, and one
-    /// that turns out to be is added.
+    /// What is to be done on the server after a loss that was told. It is kept no longer. Of
+    /// `silent` servers nothing is asked, and one that turns out to be is added.
     pub(super) fn clean_up(&self, silent: &mut BTreeSet<usize>) {
         let Some(loss) = self.loss() else { return };
         // Its owner has found it out just now.
@@ -163,7 +164,9 @@ impl Hold {
                 log::warn!("{key} was held for as long as was allowed; it ends in {left:.1?}.");
             }
             Notice::Danger(left) => {
-                log::warn!("The lease of {key} could not be renewed so far; it ends in {left:.1?}.");
+                log::warn!(
+                    "The lease of {key} could not be renewed so far; it ends in {left:.1?}."
+                );
             }
             Notice::Lost(loss) => log::warn!("{key} is lost: {loss}."),
         }

@@ -23,7 +23,9 @@ impl Job {
     pub(super) fn new(hold: &Arc<Hold>) -> Option<Job> {
         let in_doubt = hold.course().in_doubt;
         match hold.held().as_mut()? {
-            Held::Lock(lock) => Some(Job::Lock(Arc::clone(hold), Box::new(lock.renewal(in_doubt)?))),
+            Held::Lock(lock) => {
+                Some(Job::Lock(Arc::clone(hold), Box::new(lock.renewal(in_doubt)?)))
+            }
             Held::Permit(permit) => {
                 let holds = vec![(Arc::clone(hold), permit.token())];
                 Some(Job::Permits(holds, permit.renewal()?))
@@ -81,8 +83,9 @@ impl Job {
         }
     }
 
-    /// Whether the old leases last, and nobody has let go meanwhile or held it for as long as is allowed: otherwise no further request
-    /// leaves. Those of several that may be renewed go along with the next round.
+    /// Whether the old leases last, and nobody has let go meanwhile or held it for as long as is
+    /// allowed: otherwise no further request leaves. Those of several that may be renewed go along
+    /// with the next round.
     pub(super) fn may_go_on(&self) -> bool {
         let now = self.client().clock().now();
         let lasts = |deadline| now < deadline || flaw::has(Flaw::KeepPastTheEnd);
@@ -153,7 +156,9 @@ impl Job {
             _ if fork::is_astray() => {}
             Ok(gone) => {
                 lose(holds, gone);
-                holds.retain(|(_, token)| renewals.permits.iter().any(|permit| permit.token == *token));
+                holds.retain(|(_, token)| {
+                    renewals.permits.iter().any(|permit| permit.token == *token)
+                });
                 renewed_all(holds, renewals);
             }
             Err(failure) => holds.iter().for_each(|(hold, _)| hold.not_renewed(failure.sent)),

@@ -50,8 +50,9 @@ impl Keeper {
     /// Keeps it no longer.
     pub(super) fn forget(&self, hold: &Hold) {
         let mut list = self.shared.list();
-        let is_it =
-            |other: &Arc<Hold>| std::ptr::eq(&raw const **other, hold) && !flaw::has(Flaw::KeepForGood);
+        let is_it = |other: &Arc<Hold>| {
+            std::ptr::eq(&raw const **other, hold) && !flaw::has(Flaw::KeepForGood)
+        };
         let place = list.holds.iter().position(is_it);
         let gone = place.map(|place| list.holds.swap_remove(place));
         list.changes += 1;

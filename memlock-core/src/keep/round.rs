@@ -1,5 +1,5 @@
-//! One round of the keeper: what is over is lost, what is in danger is told, what is due is renewed. And last, because it may take
-//! its time, what is to be done on the server after a loss.
+//! One round of the keeper: what is over is lost, what is in danger is told, what is due is
+//! renewed. And last, because it may take its time, what is to be done on the server after a loss.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -13,9 +13,11 @@ use crate::flaw::{self, Flaw};
 use crate::fork;
 use crate::store::{Failure, Op};
 
-/// How many packets a server is sent in one round at most: two, and three more where it answers slowly.
+/// How many packets a server is sent in one round at most: two, and three more where it answers
+/// slowly.
 const PASSES: usize = 5;
-/// For how long the packets of a server that refuses some of them are halved in one round: what others keep is not renewed meanwhile.
+/// For how long the packets of a server that refuses some of them are halved in one round: what
+/// others keep is not renewed meanwhile.
 const HALVING: Duration = Duration::from_millis(250);
 
 /// Does what is to be done now, and tells when to come again at the latest.
@@ -28,8 +30,9 @@ pub(super) fn round(holds: &[Arc<Hold>]) -> Duration {
     if !here() {
         return Duration::ZERO;
     }
-    let due =
-        |ahead: fn(&Hold) -> Duration| live.iter().filter(move |hold| hold.is_due(ahead(hold))).copied();
+    let due = |ahead: fn(&Hold) -> Duration| {
+        live.iter().filter(move |hold| hold.is_due(ahead(hold))).copied()
+    };
     // Each costs a timeout: it is to hold up the others no more than once.
     let mut silent = BTreeSet::new();
     if due(|_| Duration::ZERO).next().is_some() {
@@ -44,7 +47,9 @@ pub(super) fn round(holds: &[Arc<Hold>]) -> Duration {
         // Those last that did not answer the last time.
         let mut by_server: Vec<(usize, Vec<Job>)> = by_server.into_iter().collect();
         by_server.sort_by_key(|(_, jobs)| jobs.iter().any(Job::is_overdue));
-        let tried = by_server.into_iter().filter_map(|(server, jobs)| Some((server, renew_all(jobs).err()?)));
+        let tried = by_server
+            .into_iter()
+            .filter_map(|(server, jobs)| Some((server, renew_all(jobs).err()?)));
         let failures: Vec<(usize, Error)> = tried.collect();
         // Whoever listens may take its time, so not before everything is renewed.
         for (server, error) in failures {
@@ -59,11 +64,16 @@ pub(super) fn round(holds: &[Arc<Hold>]) -> Duration {
     if !here() {
         return Duration::ZERO;
     }
-    live.iter().filter(|hold| hold.loss().is_none()).map(|hold| hold.next()).min().unwrap_or(Duration::ZERO)
+    live.iter()
+        .filter(|hold| hold.loss().is_none())
+        .map(|hold| hold.next())
+        .min()
+        .unwrap_or(Duration::ZERO)
 }
 
-/// Renews what one server keeps. One that it refuses, since it is full perhaps, is not to cost the others their leases: so a packet of which
-/// something was refused is tried again in halves, the largest first.
+/// Renews what one server keeps. One that it refuses, since it is full perhaps, is not to cost the
+/// others their leases: so a packet of which something was refused is tried again in halves, the
+/// largest first.
 fn renew_all(jobs: Vec<Job>) -> Result<()> {
     let Some(client) = jobs.first().map(|job| job.client().clone()) else { return Ok(()) };
     let until = client.clock().now() + HALVING;
@@ -169,12 +179,15 @@ impl Hold {
     }
 
     pub(super) fn is_at_its_longest(&self) -> bool {
-        self.longest.is_some_and(|longest| longest <= self.now()) && !flaw::has(Flaw::KeepBeyondMaxHold)
+        self.longest.is_some_and(|longest| longest <= self.now())
+            && !flaw::has(Flaw::KeepBeyondMaxHold)
     }
 
     /// How long it can be left alone.
     fn next(&self) -> Duration {
-        let Some(left) = self.held().as_ref().map(super::Held::remaining) else { return Duration::ZERO };
+        let Some(left) = self.held().as_ref().map(super::Held::remaining) else {
+            return Duration::ZERO;
+        };
         let now = self.now();
         let course = self.course();
         let mut next = left;
@@ -196,8 +209,8 @@ impl Hold {
     }
 
     /// The server has granted a new lease, which may end no later than the old one: a server that
-    /// stood still is believed only as far as its TTL goes. The danger is over once more than half of
-    /// the lease is left.
+    /// stood still is believed only as far as its TTL goes. The danger is over once more than half
+    /// of the lease is left.
     pub(super) fn renewed(&self) {
         let due = self.in_time();
         let left = self.held().as_ref().map_or(Duration::ZERO, super::Held::remaining);
@@ -225,8 +238,8 @@ impl Hold {
         course.due = now + if flaw::has(Flaw::KeepOnlyOnce) { self.lease } else { course.retry };
     }
 
-    /// When to renew it: after a third of its lease, or somewhat less, so that not all clients do it at once. At once, if so much of
-    /// it has passed already.
+    /// When to renew it: after a third of its lease, or somewhat less, so that not all clients do
+    /// it at once. At once, if so much of it has passed already.
     pub(super) fn in_time(&self) -> Moment {
         let chance = self.client.identity().map_or(0.5, |identity| identity.fraction());
         let after = if flaw::has(Flaw::KeepTooLate) { self.lease * 2 } else { self.lease / 3 };

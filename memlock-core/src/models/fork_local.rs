@@ -1,7 +1,7 @@
 //! `ForkLocal`: the first value that is made is everybody's, and each that is made is dropped once.
 //!
-//! A fork cannot be modelled, since shuttle's threads are not threads; that a child gets a value of its own is in the unit
-//! tests and in `tests/c/fork.c`.
+//! A fork cannot be modelled, since shuttle's threads are not threads; that a child gets a value of
+//! its own is in the unit tests and in `tests/c/fork.c`.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

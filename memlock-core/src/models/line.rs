@@ -1,7 +1,8 @@
-//! The hall alone: waiters that do as `wait/drive.rs` does, a server of a few lines, and bells without a clock.
+//! The hall alone: waiters that do as `wait/drive.rs` does, a server of a few lines, and bells
+//! without a clock.
 //!
-//! No sleep here ever ends by itself. So whoever sleeps although it was given what it waits for, was rung, or has come to be
-//! the first in line, sleeps for ever, and shuttle reports a deadlock.
+//! No sleep here ever ends by itself. So whoever sleeps although it was given what it waits for,
+//! was rung, or has come to be the first in line, sleeps for ever, and shuttle reports a deadlock.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -174,10 +175,15 @@ impl World {
             loop {
                 match hall.rise(key, number) {
                     Rise::Given(mut held) => {
-                        assert_eq!(self.server.lock().unwrap().holder, Some(held.token), "given twice");
+                        assert_eq!(
+                            self.server.lock().unwrap().holder,
+                            Some(held.token),
+                            "given twice"
+                        );
                         self.got.lock().unwrap().push(number);
                         let place = queued && !rung;
-                        let stand = place.then(|| Stand { place: a_place(), ids: ids.clone(), bell });
+                        let stand =
+                            place.then(|| Stand { place: a_place(), ids: ids.clone(), bell });
                         let left = hall.leave(key, number, stand, None);
                         held.stood.extend(left.into_iter().flat_map(|left| left.ids));
                         if !place {
@@ -236,8 +242,8 @@ impl World {
         self.hall.let_go(&self.key, HandedOn { others, ..HandedOn::default() }, NOW);
     }
 
-    /// As `Queue::hand_on`: rings the first who is not one of ours, and takes it and ours off; first the bell, unless one of
-    /// ours is still there.
+    /// As `Queue::hand_on`: rings the first who is not one of ours, and takes it and ours off;
+    /// first the bell, unless one of ours is still there.
     fn ring_first(&self, mut queue: Vec<Entry>, ours: &[WaitId]) -> bool {
         let write_first = queue.iter().any(|entry| ours.contains(&entry.id));
         let mut next = None;
@@ -255,8 +261,8 @@ impl World {
             if !write_first {
                 next = queue.iter().find(|entry| !ours.contains(&entry.id)).copied();
             }
-            // One that has not come to sleep yet hears the bell when it does. One that just left looks at the lock
-            // afterwards, and rings in its turn.
+            // One that has not come to sleep yet hears the bell when it does. One that just left
+            // looks at the lock afterwards, and rings in its turn.
             if let Some(Entry { id, bell: Some(bell) }) = next
                 && !self.hall.ring(&self.key, id, std::time::Duration::ZERO)
             {

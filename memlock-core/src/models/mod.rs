@@ -1,12 +1,13 @@
-//! Model tests: shuttle runs small programs of several threads, each thousands of times, and decides at every step
-//! which thread goes on. `make sanitize` builds them, with `--cfg shuttle`.
+//! Model tests: shuttle runs small programs of several threads, each thousands of times, and
+//! decides at every step which thread goes on. `make sanitize` builds them, with `--cfg shuttle`.
 //!
 //! | model | what of memlock is in it |
 //! | --- | --- |
 //! | `line` | the hall alone; nothing in it looks by the clock, so a wake-up that is lost is a deadlock |
 //! | `fork_local` | `ForkLocal` |
 //!
-//! Shuttle knows no weak memory: each step is seen by all at once. Miri and ThreadSanitizer look for what that hides.
+//! Shuttle knows no weak memory: each step is seen by all at once. Miri and ThreadSanitizer look
+//! for what that hides.
 // All of this is tests, though clippy does not see that.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
@@ -16,8 +17,9 @@ mod line;
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, Runner};
 
-/// Runs the program under as many schedules as `MEMLOCK_SCHEDULES` says: half of them random, the others with few changes of
-/// thread (PCT), which finds what takes a thread that is held up for long. A failure prints the schedule.
+/// Runs the program under as many schedules as `MEMLOCK_SCHEDULES` says: half of them random, the
+/// others with few changes of thread (PCT), which finds what takes a thread that is held up for
+/// long. A failure prints the schedule.
 fn explore(name: &str, program: fn()) {
     let count = std::env::var("MEMLOCK_SCHEDULES").map_or(1000, |count| count.parse().unwrap());
     let began = std::time::Instant::now();

@@ -31,7 +31,8 @@ pub(super) struct Attempt<'a> {
     mutex: &'a Mutex,
     token: Token,
     value: Vec<u8>,
-    /// When a request left whose reply was lost: from then on the item may be ours without our knowing.
+    /// When a request left whose reply was lost: from then on the item may be ours without our
+    /// knowing.
     in_doubt_since: Option<Moment>,
     /// When the last such request left.
     in_doubt_until: Option<Moment>,
@@ -79,7 +80,8 @@ impl<'a> Attempt<'a> {
         self.token
     }
 
-    /// Takes it if it is free; or, if it was seen to be reserved for us by this version, in place of that.
+    /// Takes it if it is free; or, if it was seen to be reserved for us by this version, in place
+    /// of that.
     fn take(&self, reserved: Option<Version>) -> Op<'_> {
         let (key, value, ttl) = (&self.mutex.key, &self.value[..], self.mutex.lease.ttl());
         match reserved {
@@ -131,7 +133,8 @@ impl<'a> Attempt<'a> {
         Ok(lock)
     }
 
-    /// Tells a holder that does not know of the queue: its version changes, so that it notices when it lets go.
+    /// Tells a holder that does not know of the queue: its version changes, so that it notices when
+    /// it lets go.
     fn tell_the_holder(&self) -> Result<Seen> {
         let Mutex { client, route, key, .. } = self.mutex;
         match client.one(*route, Op::Append { key, value: RINGS }) {
@@ -240,8 +243,11 @@ impl Goal for Attempt<'_> {
         if record.reserved_for.is_none() {
             self.holder.set(SeenHolder::Memlock { host: record.host, pid: record.pid, others: 0 });
         }
-        let seen =
-            if record.rings { Seen::Held { rings: true, left: None } } else { self.tell_the_holder()? };
+        let seen = if record.rings {
+            Seen::Held { rings: true, left: None }
+        } else {
+            self.tell_the_holder()?
+        };
         Ok(match seen {
             Seen::Held { rings, .. } => Seen::Held { rings, left: item.remaining },
             free => free,

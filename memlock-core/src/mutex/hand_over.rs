@@ -1,7 +1,9 @@
-//! Handing over within the process: the next thread in line gets the lock from the last one in one round trip, with a
-//! token, a lease and a fence of its own, and without the queue on the server having any part in it.
+//! Handing over within the process: the next thread in line gets the lock from the last one in one
+//! round trip, with a token, a lease and a fence of its own, and without the queue on the server
+//! having any part in it.
 //!
-//! So that other processes come to their turn, a process keeps a lock for so many hand-overs, or for a tenth of a second.
+//! So that other processes come to their turn, a process keeps a lock for so many hand-overs, or
+//! for a tenth of a second.
 
 use std::time::Duration;
 
@@ -14,14 +16,15 @@ use crate::lease::SUSPICIOUS_DELAY;
 use crate::owner::RINGS;
 use crate::wait::Stood;
 
-/// For how long, so that one with threads that hold it for long keeps others off no longer than these do.
+/// For how long, so that one with threads that hold it for long keeps others off no longer than
+/// these do.
 const LONGEST_TURN: Duration = Duration::from_millis(100);
 /// How often a lock is handed over within a process before others get their turn.
 const MOST_IN_A_TURN: u32 = 8;
 
 impl Lock {
-    /// Hands the lock over to the first thread of this process that waits for it. `None` when there is none, or it is
-    /// another process's turn: then the lock is to be released.
+    /// Hands the lock over to the first thread of this process that waits for it. `None` when there
+    /// is none, or it is another process's turn: then the lock is to be released.
     pub(super) fn hand_over(&mut self) -> Option<Result<Settled>> {
         if self.turn.passed_on >= MOST_IN_A_TURN || self.release_in_doubt {
             return None;
@@ -34,7 +37,8 @@ impl Lock {
         let mut served = client.mutex_waiters().serve(&key)?;
         let Ask { token, lease } = served.ask;
         let settled = client.identity().and_then(|identity| {
-            // Should that token be left on its way to the server by a failure, another one is asked with from then on.
+            // Should that token be left on its way to the server by a failure, another one is asked
+            // with from then on.
             served.ask.token = identity.token();
             let mut value = identity.record(token, client.clock());
             value.extend_from_slice(RINGS);
@@ -70,7 +74,12 @@ impl Lock {
             Ok((lost, _)) => Some(Ok(lost)),
             Err(error) => {
                 if self.release_in_doubt {
-                    client.remember_stray(self.route, &key, token, lease.gone(client.clock().now()));
+                    client.remember_stray(
+                        self.route,
+                        &key,
+                        token,
+                        lease.gone(client.clock().now()),
+                    );
                 }
                 // A server that refuses to store may still let go.
                 if error.kind() == ErrorKind::Protocol { None } else { Some(Err(error)) }

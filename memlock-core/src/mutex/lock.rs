@@ -25,11 +25,11 @@ use crate::wait::{Stood, Waker};
 /// For how long waiters are woken ahead, as they were told by one that read the queue.
 const AHEAD: Duration = Duration::from_secs(1);
 
-/// A mutex that is held. Dropping it unlocks, as well as that can be done; [`Lock::unlock`] tells how it
-/// went.
+/// A mutex that is held. Dropping it unlocks, as well as that can be done; [`Lock::unlock`] tells
+/// how it went.
 ///
-/// In a child made by `fork` it is dead: the child holds nothing, and neither unlocking nor dropping it
-/// there touches the parent's lock.
+/// In a child made by `fork` it is dead: the child holds nothing, and neither unlocking nor
+/// dropping it there touches the parent's lock.
 #[must_use = "the mutex is unlocked as soon as the Lock is dropped"]
 pub struct Lock {
     pub(super) client: Client,
@@ -40,7 +40,8 @@ pub struct Lock {
     pub(super) version: Version,
     pub(super) fence: u64,
     pub(super) deadline: Moment,
-    /// When the server has let go of it by itself, whichever of the leases that were asked for it took.
+    /// When the server has let go of it by itself, whichever of the leases that were asked for it
+    /// took.
     pub(super) server_until: Moment,
     pub(super) process: u64,
     pub(super) held: bool,
@@ -48,16 +49,18 @@ pub struct Lock {
     pub(super) lost: bool,
     /// Set when a release of ours was sent and its outcome is not known.
     pub(super) release_in_doubt: bool,
-    /// The server may keep it for longer than the owner counts on it: it is not known what became of an
-    /// extension.
+    /// The server may keep it for longer than the owner counts on it: it is not known what became
+    /// of an extension.
     pub(super) extension_in_doubt: bool,
     /// The owner has tried to release it in vain: its drop does not try again.
     release_failed: bool,
-    /// Set when a request of ours may still be under way: until when to look for what it may have left.
+    /// Set when a request of ours may still be under way: until when to look for what it may have
+    /// left.
     pub(super) stray: Option<Moment>,
     /// The lease that the deadline is of: that of the last extension.
     pub(super) lease: Lease,
-    /// Others may be waiting: our record says that we ring, so the queue is looked at when we let go.
+    /// Others may be waiting: our record says that we ring, so the queue is looked at when we let
+    /// go.
     pub(super) rings: bool,
     /// Under which ids we stood in the queue; they are taken off when we let go.
     pub(super) stood: Vec<WaitId>,
@@ -141,8 +144,20 @@ impl From<Extension> for Answer {
 
 impl Lock {
     pub(super) fn new(grant: Grant) -> Lock {
-        let Grant { client, route, key, token, value, rings, version, fence, lease, sent, stray, turn } =
-            grant;
+        let Grant {
+            client,
+            route,
+            key,
+            token,
+            value,
+            rings,
+            version,
+            fence,
+            lease,
+            sent,
+            stray,
+            turn,
+        } = grant;
         let server_until = lease.gone(client.clock().now());
         Lock {
             client,
@@ -179,9 +194,9 @@ impl Lock {
         }
     }
 
-    /// The fencing token: greater than that of every earlier holder of this mutex. Hand it to the resource,
-    /// which refuses anything below the greatest it has seen; then even a holder that overslept its lease
-    /// does no harm.
+    /// The fencing token: greater than that of every earlier holder of this mutex. Hand it to the
+    /// resource, which refuses anything below the greatest it has seen; then even a holder that
+    /// overslept its lease does no harm.
     pub fn fence(&self) -> u64 {
         self.fence
     }
@@ -211,7 +226,8 @@ impl Lock {
         report::ended(answer.into(), subject, state)
     }
 
-    /// How long the lock is certainly ours yet, unless the server loses it; zero when it is not. No I/O.
+    /// How long the lock is certainly ours yet, unless the server loses it; zero when it is not. No
+    /// I/O.
     pub fn remaining(&self) -> Duration {
         self.deadline().since(self.client.clock().now())
     }
@@ -222,8 +238,8 @@ impl Lock {
         if certain { self.deadline } else { Moment::from_boot(Duration::ZERO) }
     }
 
-    /// Until when it is certainly ours while an extension by this lease is under way: the server may
-    /// have stood still, and carries it out at any moment. No I/O.
+    /// Until when it is certainly ours while an extension by this lease is under way: the server
+    /// may have stood still, and carries it out at any moment. No I/O.
     pub fn deadline_while_extending(&self, lease: Duration) -> Moment {
         let by_either = |lease| by_either(self.deadline(), self.lease, lease);
         Lease::new(lease).map_or(self.deadline(), by_either)
@@ -237,16 +253,19 @@ impl Lock {
     /// Asks the server whether it is ours. One round trip.
     ///
     /// # Errors
-    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) or [`ErrorKind::Protocol`](crate::ErrorKind::Protocol), as for any
-    /// read.
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) or
+    /// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol), as for any read.
     pub fn check(&self) -> Result<bool> {
         call(|| {
             if self.remaining().is_zero() {
                 return Ok(false);
             }
-            let item =
-                self.client.get(self.route, &self.key).map_err(|error| self.said("Checking", error))?;
-            Ok(item.is_some_and(|item| is_ours(&item.value, self.token)) && !self.remaining().is_zero())
+            let item = self
+                .client
+                .get(self.route, &self.key)
+                .map_err(|error| self.said("Checking", error))?;
+            Ok(item.is_some_and(|item| is_ours(&item.value, self.token))
+                && !self.remaining().is_zero())
         })
     }
 
@@ -254,10 +273,10 @@ impl Lock {
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable): nothing was changed, the lock is
-    /// still ours, and unlocking may be tried again. [`ErrorKind::Unknown`](crate::ErrorKind::Unknown):
-    /// sent, and neither the reply nor the item could be read; it may be tried again too. When the
-    /// handle is dropped instead, the lock is taken off at the next contact with the server, or ends
-    /// with its lease.
+    /// still ours, and unlocking may be tried again.
+    /// [`ErrorKind::Unknown`](crate::ErrorKind::Unknown): sent, and neither the reply nor the item
+    /// could be read; it may be tried again too. When the handle is dropped instead, the lock is
+    /// taken off at the next contact with the server, or ends with its lease.
     pub fn unlock(&mut self) -> Result<Release> {
         call(|| {
             if !self.is_ours_to_use() {
@@ -286,8 +305,9 @@ impl Lock {
         })
     }
 
-    /// Rings the next one as far as we know, while our release is on its way: it wakes up meanwhile. Whether it was the right
-    /// one will be seen afterwards. Who held it for a moment only may want it for a while yet.
+    /// Rings the next one as far as we know, while our release is on its way: it wakes up
+    /// meanwhile. Whether it was the right one will be seen afterwards. Who held it for a moment
+    /// only may want it for a while yet.
     pub(super) fn ring_ahead(&self) -> Option<WaitId> {
         let Lock { client, key, .. } = self;
         let held = client.clock().now().since(self.turn.began);
@@ -296,8 +316,8 @@ impl Lock {
         }
         let (address, id, behind) = self.behind.split()?;
         let ring = Ring { behind, ..Ring::default() };
-        let rung =
-            client.mutex_waiters().ring(key, id, Duration::ZERO) || client.bells().ring(address, id, ring);
+        let rung = client.mutex_waiters().ring(key, id, Duration::ZERO)
+            || client.bells().ring(address, id, ring);
         rung.then_some(id)
     }
 
@@ -308,14 +328,20 @@ impl Lock {
         let now = client.clock().now();
         // Only one that stood in line for it may go on without standing there again.
         let stood = !self.stood.is_empty();
-        let turn = if stood { hall.turn(key, now, now.since(self.turn.began)) } else { Duration::ZERO };
+        let turn =
+            if stood { hall.turn(key, now, now.since(self.turn.began)) } else { Duration::ZERO };
         let queue = Queue { client, route: *route, key: &key.waiters() };
         // Those that are woken ahead come before whoever joined in front meanwhile: not for long.
         let held = now.since(self.turn.began);
         let told = AHEAD.as_micros() / held.as_micros().max(1);
         let told = usize::try_from(told).unwrap_or(usize::MAX).max(1);
-        let waker =
-            Waker { after: turn, told, held, called: self.called, ..reserve::waker(client, *route, key) };
+        let waker = Waker {
+            after: turn,
+            told,
+            held,
+            called: self.called,
+            ..reserve::waker(client, *route, key)
+        };
         let handed = queue.hand_on(item.clone(), Room::MUTEX, &self.stood, &waker);
         hall.let_go(key, handed, client.clock().now());
         if handed.stuck {
@@ -326,8 +352,9 @@ impl Lock {
         }
     }
 
-    /// It was lost, and none of those who wait was told: takes our entries off the queue, if there are any left, and rings
-    /// the next one if nobody has it. False if the server did not answer: then the entries are taken off at a later contact.
+    /// It was lost, and none of those who wait was told: takes our entries off the queue, if there
+    /// are any left, and rings the next one if nobody has it. False if the server did not answer:
+    /// then the entries are taken off at a later contact.
     pub(super) fn leave_the_line(&mut self) -> bool {
         let stood = std::mem::take(&mut self.stood);
         let Lock { client, route, key, .. } = self;
@@ -354,14 +381,14 @@ impl Lock {
         }
     }
 
-    /// Gives it a new lease, counted from now: in one round trip, and only if it is still ours. The fence
-    /// stays as it is.
+    /// Gives it a new lease, counted from now: in one round trip, and only if it is still ours. The
+    /// fence stays as it is.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a lease out of range.
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable): nothing was changed, and the old
-    /// lease runs on. [`ErrorKind::Unknown`](crate::ErrorKind::Unknown): it may or may not have been
-    /// extended; count on the shorter of the two leases, as [`Lock::remaining`] does.
+    /// lease runs on. [`ErrorKind::Unknown`](crate::ErrorKind::Unknown): it may or may not have
+    /// been extended; count on the shorter of the two leases, as [`Lock::remaining`] does.
     pub fn extend(&mut self, lease: Duration) -> Result<Extension> {
         call(|| {
             let lease = Lease::new(lease)?;
@@ -383,8 +410,8 @@ impl Lock {
         })
     }
 
-    /// Lets go without waiting for the server: the lock is taken off at the client's next contact with it,
-    /// or ends with its lease. For when unlocking failed and nobody will try again.
+    /// Lets go without waiting for the server: the lock is taken off at the client's next contact
+    /// with it, or ends with its lease. For when unlocking failed and nobody will try again.
     pub fn abandon(mut self) {
         if self.is_ours_to_use() {
             self.held = false;
@@ -392,9 +419,9 @@ impl Lock {
         }
     }
 
-    /// Unlocks as dropping does: a server that did not answer a short while ago is left alone, and the lock with it. It is
-    /// over in any case. `None` when it is not known how it went: the lock is taken off at the next contact with the server,
-    /// or ends with its lease.
+    /// Unlocks as dropping does: a server that did not answer a short while ago is left alone, and
+    /// the lock with it. It is over in any case. `None` when it is not known how it went: the lock
+    /// is taken off at the next contact with the server, or ends with its lease.
     pub fn let_go(&mut self) -> Option<Release> {
         if !self.is_ours_to_use() {
             return Some(if self.was_lost() { Release::Lost } else { Release::NotHeld });
@@ -446,6 +473,9 @@ impl Drop for Lock {
 
 impl fmt::Debug for Lock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lock").field("key", &self.key).field("fence", &self.fence).finish_non_exhaustive()
+        f.debug_struct("Lock")
+            .field("key", &self.key)
+            .field("fence", &self.fence)
+            .finish_non_exhaustive()
     }
 }

@@ -1,4 +1,5 @@
-//! Renewing a lock by its keeper: the same steps as [`Lock::extend`], one reply at a time, so that many go in one packet.
+//! Renewing a lock by its keeper: the same steps as [`Lock::extend`], one reply at a time, so that
+//! many go in one packet.
 
 use std::time::Duration;
 
@@ -28,8 +29,8 @@ enum Step {
     Swap,
     /// The version may be another.
     Read,
-    /// It was renewed, but so slowly that the server may have stood still: to be believed as far as it says. `first`: when a look at that
-    /// left which was as slow.
+    /// It was renewed, but so slowly that the server may have stood still: to be believed as far as
+    /// it says. `first`: when a look at that left which was as slow.
     Believe {
         deadline: Moment,
         first: Option<Moment>,
@@ -58,7 +59,8 @@ impl Renewal {
         }
     }
 
-    /// Whether the next step changes anything, so that its outcome would be in doubt without a reply.
+    /// Whether the next step changes anything, so that its outcome would be in doubt without a
+    /// reply.
     pub(crate) fn writes(&self) -> bool {
         matches!(self.step, Step::Swap)
     }
@@ -73,7 +75,8 @@ impl Renewal {
         match (self.step, reply) {
             (Step::Swap, &Reply::Stored(version)) => {
                 self.version = version;
-                let deadline = self.lease.deadline(if flaw::has(Flaw::KeepFromReply) { came } else { sent });
+                let deadline =
+                    self.lease.deadline(if flaw::has(Flaw::KeepFromReply) { came } else { sent });
                 if came.since(sent) <= SUSPICIOUS_DELAY || flaw::has(Flaw::BelieveSlowRenewals) {
                     return until(deadline, self);
                 }
@@ -93,14 +96,17 @@ impl Renewal {
             {
                 self.version = item.version;
                 // A waiter may have written into our record that it waits.
-                let marked = |value: &[u8]| OwnerRecord::parse(value).is_some_and(|record| record.rings);
+                let marked =
+                    |value: &[u8]| OwnerRecord::parse(value).is_some_and(|record| record.rings);
                 if marked(&item.value) && !marked(&self.value) {
                     self.value.extend_from_slice(RINGS);
                 }
                 self.step = Step::Swap;
                 Renewed::NotYet
             }
-            (Step::Believe { deadline, first }, Reply::Value(item)) if is_ours(&item.value, self.token) => {
+            (Step::Believe { deadline, first }, Reply::Value(item))
+                if is_ours(&item.value, self.token) =>
+            {
                 self.version = item.version;
                 match kept_until(item.remaining.unwrap_or(Duration::MAX), sent, came, first) {
                     Some(kept) => until(deadline.min(kept), self),
@@ -116,14 +122,16 @@ impl Renewal {
 }
 
 impl Lock {
-    /// Begins a renewal; `in_doubt`: an earlier one got no reply. `None` when there is nothing to renew.
+    /// Begins a renewal; `in_doubt`: an earlier one got no reply. `None` when there is nothing to
+    /// renew.
     pub(crate) fn renewal(&mut self, in_doubt: bool) -> Option<Renewal> {
         let now = self.client.clock().now();
         if self.remaining().is_zero() && !flaw::has(Flaw::KeepPastTheEnd) {
             return None;
         }
         // It may reach the server at any time until its reply is given up.
-        self.server_until = self.server_until.max(self.lease.gone(now) + super::settle::LATEST_ARRIVAL);
+        self.server_until =
+            self.server_until.max(self.lease.gone(now) + super::settle::LATEST_ARRIVAL);
         Some(Renewal {
             route: self.route,
             key: self.key.clone(),
@@ -143,8 +151,9 @@ impl Lock {
         self.value = value;
     }
 
-    /// It is not ours any more. `in_doubt`: what was sent last may have reached the server all the same. `ask`: whether the server is
-    /// to be asked for anything; what is to be done there is otherwise put off. False if it did not answer.
+    /// It is not ours any more. `in_doubt`: what was sent last may have reached the server all the
+    /// same. `ask`: whether the server is to be asked for anything; what is to be done there is
+    /// otherwise put off. False if it did not answer.
     pub(crate) fn lose(&mut self, in_doubt: bool, ask: bool) -> bool {
         if in_doubt && self.is_ours_to_use() {
             self.client.remember_stray(self.route, &self.key, self.token, self.server_until);

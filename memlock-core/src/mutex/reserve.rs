@@ -1,21 +1,23 @@
 //! Reserving the mutex for the next waiter, which may not hear that it is woken.
 //!
-//! A release wakes the next waiter by a datagram, and a firewall may drop that in silence. If the lock were simply free
-//! then, whoever happens to look would take it, and a waiter that hears nothing would be passed over for ever. So where the
-//! next waiter is not proven reachable, the releaser puts an item of 1 to 3 seconds in the lock's place that names it:
+//! A release wakes the next waiter by a datagram, and a firewall may drop that in silence. If the
+//! lock were simply free then, whoever happens to look would take it, and a waiter that hears
+//! nothing would be passed over for ever. So where the next waiter is not proven reachable, the
+//! releaser puts an item of 1 to 3 seconds in the lock's place that names it:
 //!
 //! | a waiter that sees it | does |
 //! | --- | --- |
 //! | the one that is named | swaps it for its own record, by its version: one atomic step, and the lock is held |
 //! | any other | goes on waiting; once it has seen the same one for 0.3 s, it removes it: that waiter is dead, or too slow |
 //!
-//! A releaser may be so slow to reserve it that the waiter has found the lock free, held it and released it meanwhile. Then
-//! nobody is there to claim it. Both write the queue afterwards: whichever of the two comes second finds the line gone
-//! and takes the reservation back (`Reserve::withdraw`), before it wakes the next.
+//! A releaser may be so slow to reserve it that the waiter has found the lock free, held it and
+//! released it meanwhile. Then nobody is there to claim it. Both write the queue afterwards:
+//! whichever of the two comes second finds the line gone and takes the reservation back
+//! (`Reserve::withdraw`), before it wakes the next.
 //!
-//! It is a lock that nobody holds, so nothing that is true of the lock's item changes: plain clients are kept out, and the
-//! server ends it by itself. Who is reachable says so in its line in the queue; hence those pay for nothing, and the others
-//! one round trip more.
+//! It is a lock that nobody holds, so nothing that is true of the lock's item changes: plain
+//! clients are kept out, and the server ends it by itself. Who is reachable says so in its line in
+//! the queue; hence those pay for nothing, and the others one round trip more.
 
 use std::time::Duration;
 
@@ -34,7 +36,8 @@ use super::{Ask, Lock, Mutex};
 
 /// For so long it is there at least, unless it is removed.
 const LIFE: Duration = Duration::from_secs(1);
-/// A waiter that has not claimed it after this time is taken for dead. It looks more often than that.
+/// A waiter that has not claimed it after this time is taken for dead. It looks more often than
+/// that.
 const WINDOW: Duration = Duration::from_millis(300);
 
 /// Wakes the waiters of a mutex that nobody holds.
@@ -147,7 +150,12 @@ impl Reservations {
     }
 
     /// For how long yet another waiter may claim it that it is reserved for, as far as we saw.
-    pub(super) fn awaits(&mut self, item: &Item, record: &OwnerRecord, now: Moment) -> Option<Duration> {
+    pub(super) fn awaits(
+        &mut self,
+        item: &Item,
+        record: &OwnerRecord,
+        now: Moment,
+    ) -> Option<Duration> {
         let seen = self.others.take().filter(|(version, _)| *version == item.version);
         if record.reserved_for.is_none() && !flaw::has(Flaw::BreakWhatIsHeld) {
             return None;

@@ -1,4 +1,5 @@
-//! Releasing, extending and handing over: steps that only the owner may take, and finding out what came of them.
+//! Releasing, extending and handing over: steps that only the owner may take, and finding out what
+//! came of them.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -39,8 +40,12 @@ impl Lock {
             let read = Op::Get { key };
             let op = match step {
                 Step::Release => Op::Delete { key, version },
-                Step::Extend(lease) => Op::Swap { key, version, value: &self.value, ttl: lease.ttl() },
-                Step::HandOver(heir) => Op::Swap { key, version, value: heir.value, ttl: heir.lease.ttl() },
+                Step::Extend(lease) => {
+                    Op::Swap { key, version, value: &self.value, ttl: lease.ttl() }
+                }
+                Step::HandOver(heir) => {
+                    Op::Swap { key, version, value: heir.value, ttl: heir.lease.ttl() }
+                }
             };
             let last = match step {
                 Step::HandOver(_) => Some(self.client.stamp()),
@@ -75,7 +80,10 @@ impl Lock {
                     });
                 }
                 Err(failure) => {
-                    if failure.sent && flaw::has(Flaw::GuessReleased) && matches!(step, Step::Release) {
+                    if failure.sent
+                        && flaw::has(Flaw::GuessReleased)
+                        && matches!(step, Step::Release)
+                    {
                         return Ok(Settled::Taken(None));
                     }
                     if failure.sent {
@@ -118,7 +126,8 @@ impl Lock {
                     let late = flaw::has(Flaw::ExtensionFromReply);
                     let sent = if late { self.client.clock().now() } else { now };
                     let before = by_either(self.deadline, self.lease, lease);
-                    (self.deadline, self.version, self.lease) = (lease.deadline(sent), version, lease);
+                    (self.deadline, self.version, self.lease) =
+                        (lease.deadline(sent), version, lease);
                     // A release that is still under way was for another version.
                     self.release_in_doubt = false;
                     let believed = self.believe_if_slow(sent, before);
@@ -132,15 +141,18 @@ impl Lock {
                     self.notice_waiters(&item.value);
                 }
                 // An earlier one of ours arrived.
-                (_, Some(Reply::Value(item)), Step::HandOver(heir)) if is_ours(&item.value, heir.token) => {
+                (_, Some(Reply::Value(item)), Step::HandOver(heir))
+                    if is_ours(&item.value, heir.token) =>
+                {
                     return handed_over(item.version);
                 }
-                // Gone when we read it, and changed when we came to it: another one took it in between, or our version is
-                // of another life of the server. Its item tells.
+                // Gone when we read it, and changed when we came to it: another one took it in
+                // between, or our version is of another life of the server. Its item tells.
                 (Some(Reply::Changed), Some(Reply::Missing), _) if unclear < LOOKS => unclear += 1,
-                // The item is gone, or another's. If an earlier release of ours got no reply, it was most
-                // likely that which removed it: but not if the server is another one since, nor if our lease
-                // was over before. The store answers "changed" to a version of another life.
+                // The item is gone, or another's. If an earlier release of ours got no reply, it
+                // was most likely that which removed it: but not if the server is another one
+                // since, nor if our lease was over before. The store answers "changed" to a version
+                // of another life.
                 (Some(last), Some(read), _) => {
                     let same_life = match read {
                         Reply::Value(item) => item.version.incarnation == self.version.incarnation,
@@ -170,8 +182,8 @@ impl Lock {
         }
     }
 
-    /// After an extension that took suspiciously long: counts on no more than the server will keep the item for,
-    /// or, if it does not say, than it keeps it for at least.
+    /// After an extension that took suspiciously long: counts on no more than the server will keep
+    /// the item for, or, if it does not say, than it keeps it for at least.
     fn believe_if_slow(&mut self, sent: Moment, before: Moment) -> Result<()> {
         if self.client.clock().now().since(sent) <= SUSPICIOUS_DELAY {
             return Ok(());

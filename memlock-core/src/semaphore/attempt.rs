@@ -25,8 +25,8 @@ use crate::wait::plan;
 use crate::wait::queue::Room;
 use crate::wait::{Goal, Stood, Wait};
 
-/// For how many of the server's seconds newcomers let a waiter for several permits go first, if it does not ask for that
-/// again.
+/// For how many of the server's seconds newcomers let a waiter for several permits go first, if it
+/// does not ask for that again.
 const GATHERS: u64 = 5;
 
 /// What was seen so long ago, but for the time that the answer took, is written over.
@@ -130,7 +130,8 @@ impl<'a> Attempt<'a> {
     /// Whether we may take what we want.
     fn fits(&self, seen: &Seen, called: bool) -> bool {
         let Seen { record, now, .. } = seen;
-        record.has_room(*now) && batch::fits(&self.acquire(called), record, *now, record.available(*now))
+        record.has_room(*now)
+            && batch::fits(&self.acquire(called), record, *now, record.available(*now))
     }
 
     /// Whether there will ever be as many as we want, of `number`.
@@ -147,7 +148,8 @@ impl<'a> Attempt<'a> {
 
     fn grant(&mut self, grant: Grant, clock: ServerClock) -> Result<Permit> {
         let late = flaw::has(Flaw::PermitDeadlineFromReply);
-        let counted_from = if late { self.semaphore.client.clock().now() } else { grant.counted_from };
+        let counted_from =
+            if late { self.semaphore.client.clock().now() } else { grant.counted_from };
         let mut permit = Permit::new(self.semaphore.clone(), Grant { counted_from, ..grant });
         let believed = match clock {
             ServerClock::Runs => Ok(()),
@@ -219,7 +221,8 @@ impl<'a> Attempt<'a> {
     fn submit(&mut self, called: bool, enough: &dyn Fn() -> bool) -> Outcome {
         let semaphore = self.semaphore;
         let kind = Kind::Acquire(self.acquire(called));
-        let operation = Operation { until: self.patience.until, ..Operation::new(kind, self.in_doubt) };
+        let operation =
+            Operation { until: self.patience.until, ..Operation::new(kind, self.in_doubt) };
         // What was seen before we slept is not written over: others have done so meanwhile.
         let now = semaphore.client.clock().now();
         let is_fresh = |seen: &Seen| now.since(seen.sent) <= seen.took * 2 + JUST_NOW;
@@ -240,7 +243,8 @@ impl<'a> Attempt<'a> {
         // Also of one that is to stand in the queue a request may have got no reply.
         let outcome = self.take(settled);
         if in_queue {
-            self.in_queue = Some(InQueue { combiner: semaphore.combiner(), process: fork::generation() });
+            self.in_queue =
+                Some(InQueue { combiner: semaphore.combiner(), process: fork::generation() });
             return None;
         }
         Some(outcome)
@@ -271,7 +275,8 @@ impl<'a> Attempt<'a> {
         let other = seen.record.gathering.filter(|other| other.until > seen.now);
         let needless = other.is_some_and(|other| {
             let another = other.token != self.token && other.priority >= self.request.priority;
-            another || other.token == self.token && other.until > seen.now.saturating_add(GATHERS / 2)
+            another
+                || other.token == self.token && other.until > seen.now.saturating_add(GATHERS / 2)
         });
         if !needless {
             let mut seen = seen.clone();
@@ -294,7 +299,9 @@ impl<'a> Attempt<'a> {
             without.record.gathering = None;
             match self.semaphore.write(without) {
                 Ok(Wrote { done: false, after, .. }) => {
-                    let Some(seen) = after.or_else(|| self.semaphore.look().ok().flatten()) else { break };
+                    let Some(seen) = after.or_else(|| self.semaphore.look().ok().flatten()) else {
+                        break;
+                    };
                     now = seen;
                 }
                 // It is over by itself in some seconds.

@@ -37,7 +37,8 @@ pub(super) fn plan(
     remembered: bool,
     share: Share,
 ) -> bool {
-    let (now, version, of, number) = (seen.now, seen.version, seen.record.token, seen.record.permits);
+    let (now, version, of, number) =
+        (seen.now, seen.version, seen.record.token, seen.record.permits);
     let found = find(&seen.record, batch);
     let misses = |(at, member): (usize, &Member)| misses(&member.operation, found.of(at));
     if remembered && batch.iter().enumerate().any(misses) {
@@ -53,7 +54,8 @@ pub(super) fn plan(
         *planned = match (&mut operation.kind, line) {
             (Kind::Acquire(wanted), Some(&Holding { permits, .. })) => {
                 let forgets = flaw::has(Flaw::CountFromTheLastTry);
-                let counted_from = in_doubt.filter(|_| !forgets).map_or(seen.sent, |doubt| doubt.since);
+                let counted_from =
+                    in_doubt.filter(|_| !forgets).map_or(seen.sent, |doubt| doubt.since);
                 let clock = match in_doubt {
                     _ if seen.is_slow() => ServerClock::MayStand,
                     Some(doubt) if !doubt.slow => ServerClock::Runs,
@@ -65,19 +67,24 @@ pub(super) fn plan(
                 let outcome = told_unfit(wanted, number);
                 outcome.map_or(Planned::Refuses, Planned::Told)
             }
-            (Kind::Acquire(wanted), None) => match told_at_once(wanted, &seen.record, now, free, has_room) {
-                Some(outcome) => Planned::Told(outcome),
-                None => Planned::Refuses,
-            },
+            (Kind::Acquire(wanted), None) => {
+                match told_at_once(wanted, &seen.record, now, free, has_room) {
+                    Some(outcome) => Planned::Told(outcome),
+                    None => Planned::Refuses,
+                }
+            }
             (Kind::Release(_), Some(&Holding { permits, .. })) => Planned::Releases(permits),
             (Kind::Release(_), None) if flaw::has(Flaw::ReleaseAnyPermit) => Planned::Releases(0),
             (Kind::Release(_), None) => Planned::Told(Outcome::Gone { instead: Some((of, free)) }),
             (Kind::Extend(extend), _) => extends(extend, seen, found, writer.now),
         };
         match planned {
-            Planned::Told(Outcome::NoRoom { .. } | Outcome::Unfit { .. }) if remembered => return false,
+            Planned::Told(Outcome::NoRoom { .. } | Outcome::Unfit { .. }) if remembered => {
+                return false;
+            }
             Planned::Told(Outcome::NoRoom { .. }) => {
-                // As long as the record is the one that a lost request was for, that may still succeed.
+                // As long as the record is the one that a lost request was for, that may still
+                // succeed.
                 operation.in_doubt = operation.in_doubt.filter(|doubt| doubt.version == version);
                 is_refused = true;
             }
@@ -147,7 +154,13 @@ fn misses(operation: &Operation, found: &[(usize, usize)]) -> bool {
 }
 
 /// What an acquisition is told by the record as it was read; `None` if it may have what it wants.
-fn told_at_once(wanted: &Acquire, record: &Record, now: u64, free: u32, has_room: bool) -> Option<Outcome> {
+fn told_at_once(
+    wanted: &Acquire,
+    record: &Record,
+    now: u64,
+    free: u32,
+    has_room: bool,
+) -> Option<Outcome> {
     let number = record.permits;
     if let Some(unfit) = told_unfit(wanted, number) {
         return Some(unfit);
@@ -171,11 +184,14 @@ pub(super) fn fits(wanted: &Acquire, record: &Record, now: u64, free: u32) -> bo
 /// Moves the ends of those that are there, and notes those that are not.
 fn extends(extend: &mut Extend, seen: &mut Seen, found: &[(usize, usize)], now: Moment) -> Planned {
     let Extend { renewing, wanted, gone } = extend;
-    let still =
-        |it: &Renewing| now < it.old_deadline && wanted.as_ref().is_none_or(|wanted| wanted(it.token));
+    let still = |it: &Renewing| {
+        now < it.old_deadline && wanted.as_ref().is_none_or(|wanted| wanted(it.token))
+    };
     renewing.retain(still);
     let is_there = |record: &Record, token: Token| {
-        found.iter().any(|&(_, line)| record.holdings.get(line).is_some_and(|holding| holding.token == token))
+        found.iter().any(|&(_, line)| {
+            record.holdings.get(line).is_some_and(|holding| holding.token == token)
+        })
     };
     gone.extend(renewing.extract_if(.., |it| !is_there(&seen.record, it.token)).map(|it| it.token));
     let mut since = now;
@@ -190,7 +206,8 @@ fn extends(extend: &mut Extend, seen: &mut Seen, found: &[(usize, usize)], now: 
         if let Some(holding) = seen.record.holdings.get_mut(line)
             && let Some((_, until)) = untils.iter().find(|(token, _)| *token == holding.token)
         {
-            // A renewal by a clock that may stand still takes nothing away that was believed before.
+            // A renewal by a clock that may stand still takes nothing away that was believed
+            // before.
             holding.until = if keeps { holding.until.max(*until) } else { *until };
         }
     }
@@ -276,7 +293,14 @@ mod tests {
     fn seen(permits: u32, holders: &[(u128, u32)]) -> Seen {
         let mut record = Record::new(Token::from_bits(1), permits, 60, 1000);
         for &(token, permits) in holders {
-            record.holdings.push(Holding::new(Token::from_bits(token), permits, NOW + 9, "web", 1, 2));
+            record.holdings.push(Holding::new(
+                Token::from_bits(token),
+                permits,
+                NOW + 9,
+                "web",
+                1,
+                2,
+            ));
         }
         let version = Version { incarnation: Incarnation { boot: 1, pid: 1 }, cas: 1 };
         Seen { record, version, now: NOW, sent: moment(50), took: Duration::ZERO, first: None }
@@ -285,7 +309,8 @@ mod tests {
     fn acquires(token: u128, permits: u32, priority: i64, called: bool) -> Member {
         let token = Token::from_bits(token);
         let (expected, set_up_with) = (None, None);
-        let acquire = Acquire { token, permits, priority, called, lease: lease(), expected, set_up_with };
+        let acquire =
+            Acquire { token, permits, priority, called, lease: lease(), expected, set_up_with };
         member(Kind::Acquire(acquire))
     }
 
@@ -363,12 +388,15 @@ mod tests {
     #[test]
     fn what_was_reckoned_from_a_clock_that_stood_still_lasts_as_long_as_the_server_says() {
         // The last: nothing is known of the request, so nothing is believed of it.
-        for (doubt, is_kept) in [(Some(doubt(false, 1)), false), (Some(doubt(true, 1)), true), (None, true)] {
+        for (doubt, is_kept) in
+            [(Some(doubt(false, 1)), false), (Some(doubt(true, 1)), true), (None, true)]
+        {
             let mut batch = [acquires(2, 1, 0, false)];
             batch[0].operation.in_doubt = doubt;
             let writer = Writer { host: "web", pid: 1, unix_seconds: 2, now: moment(50) };
             assert!(plan(&mut seen(3, &[(2, 1)]), &mut batch, &writer, false, Share::default()));
-            let Planned::Told(Outcome::Granted { counted_from, clock, .. }) = &batch[0].planned else {
+            let Planned::Told(Outcome::Granted { counted_from, clock, .. }) = &batch[0].planned
+            else {
                 panic!("its line is there")
             };
             assert_eq!(*counted_from, doubt.map_or(moment(50), |doubt| doubt.since));

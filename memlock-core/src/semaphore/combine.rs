@@ -266,7 +266,12 @@ impl Combiner {
     /// The record was written, by a request that left then. `holders`: how many of this process it
     /// has. `released`: if permits were given back, how many, how many of those went to those that
     /// were parked, and what the queue was then.
-    pub(super) fn note_written(&self, sent: Moment, holders: usize, released: Option<(u32, u32, QueueSeen)>) {
+    pub(super) fn note_written(
+        &self,
+        sent: Moment,
+        holders: usize,
+        released: Option<(u32, u32, QueueSeen)>,
+    ) {
         let mut state = self.state();
         state.wrote_many = (holders >= MANY).then_some(sent);
         let Some((freed, passed, queue)) = released else { return };
@@ -281,7 +286,9 @@ impl Combiner {
     pub(super) fn hand_on(&self, client: &Client, ended: Ended) {
         let mut state = self.state();
         state.memory = Memory { written: ended.written, seen: ended.seen };
-        for entry in ended.parked.iter().chain(&ended.rest).filter(|entry| entry.ticket.is_unwanted()) {
+        for entry in
+            ended.parked.iter().chain(&ended.rest).filter(|entry| entry.ticket.is_unwanted())
+        {
             entry.ticket.look();
         }
         for entry in ended.parked.into_iter().rev() {
@@ -344,9 +351,11 @@ impl State {
 
     /// Whether this process gives permits back so often that one is to be expected soon.
     fn is_worth_waiting(&self, now: Moment) -> bool {
-        let is_recent = |when: Option<Moment>, every| when.is_some_and(|when| now.since(when) < every);
+        let is_recent =
+            |when: Option<Moment>, every| when.is_some_and(|when| now.since(when) < every);
         self.queue != QueueSeen::HasPrecedence
-            && (is_recent(self.released, RELEASES_EVERY) || is_recent(self.wrote_many, WRITES_EVERY))
+            && (is_recent(self.released, RELEASES_EVERY)
+                || is_recent(self.wrote_many, WRITES_EVERY))
     }
 
     /// Hands the lead on to the first that is listed.
@@ -367,7 +376,8 @@ impl State {
     fn take_back(&mut self, ticket: &Arc<Ticket>) -> Option<Operation> {
         let is_its = |entry: &Entry| Arc::ptr_eq(&entry.ticket, ticket);
         let mut lists = [&mut self.listed, &mut self.parked].into_iter();
-        let entry = lists.find_map(|list| list.iter().position(is_its).and_then(|place| list.remove(place)));
+        let entry = lists
+            .find_map(|list| list.iter().position(is_its).and_then(|place| list.remove(place)));
         entry.map(|entry| entry.operation)
     }
 }

@@ -22,8 +22,8 @@ use crate::owner::Token;
 use crate::store::{Failure, Item, Op, Reply};
 use crate::wait::entries;
 
-/// Within so long a process that was refused tries again; the next time within twice as long, and so
-/// on, up to so many times. Holders of equal patience would meet again at each turn otherwise.
+/// Within so long a process that was refused tries again; the next time within twice as long, and
+/// so on, up to so many times. Holders of equal patience would meet again at each turn otherwise.
 const SPREAD: Duration = Duration::from_micros(1200);
 const MOST_SPREADS: u32 = 4;
 /// Each time it was refused so often it asks whether its caller still waits.
@@ -91,8 +91,13 @@ impl<'a> Leader<'a> {
     }
 
     /// One that has its own operation done, and no other thread's.
-    pub(super) fn alone(semaphore: &'a Semaphore, own: Operation, known: Option<Seen>) -> Leader<'a> {
-        let begun = Begun { seen: None, written: None, rests_until: Moment::from_boot(Duration::ZERO) };
+    pub(super) fn alone(
+        semaphore: &'a Semaphore,
+        own: Operation,
+        known: Option<Seen>,
+    ) -> Leader<'a> {
+        let begun =
+            Begun { seen: None, written: None, rests_until: Moment::from_boot(Duration::ZERO) };
         let mut leader = Leader::new(semaphore.combiner(), semaphore, own, known, begun);
         leader.alone = true;
         leader
@@ -118,7 +123,8 @@ impl<'a> Leader<'a> {
             self.take_in();
             let is_enough = self.enough;
             self.settle_where(|member| {
-                let unwanted = member.ticket.as_ref().map_or(is_enough, |ticket| ticket.is_unwanted());
+                let unwanted =
+                    member.ticket.as_ref().map_or(is_enough, |ticket| ticket.is_unwanted());
                 // One that is parked may give up its place at any moment.
                 (unwanted && member.is_idle()).then_some(Outcome::NoRoom { refusal: None })
             });
@@ -133,8 +139,9 @@ impl<'a> Leader<'a> {
         if self.alone {
             return;
         }
-        let member =
-            |is_parked| move |Entry { operation, ticket }| Member::of(operation, Some(ticket), is_parked);
+        let member = |is_parked| {
+            move |Entry { operation, ticket }| Member::of(operation, Some(ticket), is_parked)
+        };
         let before = self.batch.len();
         self.batch.extend(self.combiner.take_listed().into_iter().map(member(false)));
         if let Some((_, remembered)) = &mut self.seen {
@@ -145,7 +152,8 @@ impl<'a> Leader<'a> {
         let releases = |member: &&Member| matches!(member.operation.kind, Kind::Release(_));
         let freed = self.batch.iter().filter(releases).count();
         if freed > 0 {
-            let (parked, share) = self.combiner.take_parked(u32::try_from(freed).unwrap_or(u32::MAX));
+            let (parked, share) =
+                self.combiner.take_parked(u32::try_from(freed).unwrap_or(u32::MAX));
             self.batch.extend(parked.into_iter().map(member(true)));
             self.share = share;
         }
@@ -159,7 +167,8 @@ impl<'a> Leader<'a> {
         if client.skips(*route)
             && let Err(error) = self.semaphore.look()
         {
-            return self.settle_where(|member| member.ticket.is_none().then(|| member.fails(&error)));
+            return self
+                .settle_where(|member| member.ticket.is_none().then(|| member.fails(&error)));
         }
         let (mut seen, remembered) = match self.seen.take() {
             Some(seen) => seen,
@@ -181,11 +190,13 @@ impl<'a> Leader<'a> {
             return;
         }
         let writes = self.batch.iter().any(|member| member.planned.writes());
-        self.settle_where(|member| match std::mem::replace(&mut member.planned, Planned::Refuses) {
-            Planned::Told(outcome) => Some(outcome),
-            planned => {
-                member.planned = planned;
-                None
+        self.settle_where(|member| {
+            match std::mem::replace(&mut member.planned, Planned::Refuses) {
+                Planned::Told(outcome) => Some(outcome),
+                planned => {
+                    member.planned = planned;
+                    None
+                }
             }
         });
         if writes {
@@ -230,17 +241,20 @@ impl<'a> Leader<'a> {
     /// Writes what was planned.
     fn write(&mut self, seen: Seen, sent: Moment, enough: &dyn Fn() -> bool) {
         let own = self.batch.first().and_then(|member| member.operation.kind.token());
-        let is_ours = |holding: &Holding| own.is_some_and(|own| holding.token.is_by_process_of(own));
+        let is_ours =
+            |holding: &Holding| own.is_some_and(|own| holding.token.is_by_process_of(own));
         let holders = seen.record.holdings.iter().filter(|holding| is_ours(holding)).count();
         let (of, number, slow) = (seen.record.token, seen.record.permits, seen.is_slow());
         let lonely = self.written == Some((of, seen.record.serial));
         let serial = seen.record.serial.wrapping_add(1);
         // What those are told for whom there is nothing left.
-        let is_refused = |member: &Member| matches!(member.planned, Planned::Refuses) && !member.is_parked;
+        let is_refused =
+            |member: &Member| matches!(member.planned, Planned::Refuses) && !member.is_parked;
         let refusal = self.batch.iter().any(is_refused).then(|| seen.refusal());
         let queue_key = self.semaphore.key.waiters();
         let queue = [Op::Get { key: &queue_key }];
-        let releases = self.batch.iter().any(|member| matches!(member.planned, Planned::Releases(_)));
+        let releases =
+            self.batch.iter().any(|member| matches!(member.planned, Planned::Releases(_)));
         let writing = Writing { sent, slow, version: seen.version };
         self.writing = Some(writing);
         let wrote = self.semaphore.put(seen, if releases { &queue } else { &[] }, lonely);
@@ -288,7 +302,8 @@ impl<'a> Leader<'a> {
             Some(match (&member.planned, &mut member.operation.kind) {
                 (Planned::Grants(counted_from), Kind::Acquire(wanted)) => {
                     let forgets = flaw::has(Flaw::CountFromTheLastTry);
-                    let first = in_doubt.filter(|_| !forgets).map_or(*counted_from, |doubt| doubt.since);
+                    let first =
+                        in_doubt.filter(|_| !forgets).map_or(*counted_from, |doubt| doubt.since);
                     let counted_from = first.min(*counted_from);
                     let clock = match &believed {
                         None => ServerClock::MayStand,
@@ -395,7 +410,8 @@ impl<'a> Leader<'a> {
             }
         }
         self.settle_where(|member| {
-            let guesses = flaw::has(Flaw::GuessReleasedInBatch) && was_sent && member.ticket.is_some();
+            let guesses =
+                flaw::has(Flaw::GuessReleasedInBatch) && was_sent && member.ticket.is_some();
             match member.planned {
                 Planned::Releases(_) if guesses => Some(Outcome::Released { wakes: None }),
                 _ if member.operation.in_doubt.is_none() && !was_sent => Some(member.fails(&error)),
@@ -406,7 +422,8 @@ impl<'a> Leader<'a> {
         if enough() {
             self.enough = true;
             self.settle_where(|member| {
-                let is_own = member.ticket.is_none() && matches!(member.operation.kind, Kind::Acquire(_));
+                let is_own =
+                    member.ticket.is_none() && matches!(member.operation.kind, Kind::Acquire(_));
                 (is_own && member.operation.in_doubt.is_some())
                     .then(|| Outcome::Unsettled(Some(error.clone())))
             });

@@ -71,8 +71,8 @@ struct Leaver<'a> {
 }
 
 impl Leaver<'_> {
-    /// As [`Leaving::next`]; `None` in a child that a callback made, where the mutex may stay locked
-    /// by a thread that is only in the parent.
+    /// As [`Leaving::next`]; `None` in a child that a callback made, where the mutex may stay
+    /// locked by a thread that is only in the parent.
     fn next(&mut self) -> Option<Vec<WaitId>> {
         let next = if fork::generation() == self.process { self.leaving.next() } else { None };
         self.is_done = next.is_none();

@@ -10,7 +10,8 @@ use crate::look::{self, Waiter};
 use crate::owner::Token;
 
 impl Status {
-    /// What an item says that was read past the library, and that the server keeps for `remaining` yet; `None` when it is not a semaphore's.
+    /// What an item says that was read past the library, and that the server keeps for `remaining`
+    /// yet; `None` when it is not a semaphore's.
     pub fn read(value: &[u8], remaining: Duration) -> Option<Status> {
         let record = Record::parse(value)?;
         Some(Status::of(&record, record.expires.saturating_sub(remaining.as_secs())))
@@ -23,17 +24,21 @@ impl Status {
             let remaining = Duration::from_secs(holding.until - now);
             Holder { token: holding.token, permits: holding.permits, host, pid, since, remaining }
         });
-        Status { permits: record.permits, available: record.available(now), holders: holders.collect() }
+        Status {
+            permits: record.permits,
+            available: record.available(now),
+            holders: holders.collect(),
+        }
     }
 }
 
 impl Semaphore {
-    /// Who waits for permits, the next one first; of a process whose threads wait for the same number, each. What is read is
-    /// already past. One round trip.
+    /// Who waits for permits, the next one first; of a process whose threads wait for the same
+    /// number, each. What is read is already past. One round trip.
     ///
     /// # Errors
-    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) or [`ErrorKind::Protocol`](crate::ErrorKind::Protocol), as for any
-    /// read.
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) or
+    /// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol), as for any read.
     pub fn waiters(&self) -> Result<Vec<Waiter>> {
         call(|| {
             look::waiters(&self.client, self.route, &self.key)
@@ -41,11 +46,12 @@ impl Semaphore {
         })
     }
 
-    /// Takes permits away from the holder that [`Holder::token`] names: for operators who know that it is dead. False when it
-    /// holds none any more. The old holder finds them lost.
+    /// Takes permits away from the holder that [`Holder::token`] names: for operators who know that
+    /// it is dead. False when it holds none any more. The old holder finds them lost.
     ///
     /// # Errors
-    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable), [`ErrorKind::Unknown`](crate::ErrorKind::Unknown) or
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable),
+    /// [`ErrorKind::Unknown`](crate::ErrorKind::Unknown) or
     /// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol).
     pub fn force_release(&self, token: Token) -> Result<bool> {
         call(|| {

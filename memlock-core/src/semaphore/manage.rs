@@ -1,4 +1,5 @@
-//! What is done with a semaphore as a whole: setting it up, resizing it, looking at it, tearing it down.
+//! What is done with a semaphore as a whole: setting it up, resizing it, looking at it, tearing it
+//! down.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -47,12 +48,14 @@ pub struct Holder {
 }
 
 impl Semaphore {
-    /// Sets it up with the number of permits that it was opened with, to be kept for `life` (1 second to 366 days) after it was used
-    /// last. Where nobody does, the first to acquire sets it up, to be kept for a day.
+    /// Sets it up with the number of permits that it was opened with, to be kept for `life` (1
+    /// second to 366 days) after it was used last. Where nobody does, the first to acquire sets it
+    /// up, to be kept for a day.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a `life` out of range, and when there is one with another number of permits;
-    /// [`ErrorKind::NotFound`] when there is none, and this one was opened without a number; [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
+    /// [`ErrorKind::Invalid`] for a `life` out of range, and when there is one with another number
+    /// of permits; [`ErrorKind::NotFound`] when there is none, and this one was opened without a
+    /// number; [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
     pub fn set_up(&self, life: Duration) -> Result<SetUp> {
         call(|| self.set_up_once(life).map_err(|error| self.said("Setting up", error)))
     }
@@ -67,7 +70,11 @@ impl Semaphore {
                 None => {
                     let token = self.client.identity()?.token();
                     tokens.push(token);
-                    match self.create(token, life, self.number().ok_or_else(|| self.not_found())?)? {
+                    match self.create(
+                        token,
+                        life,
+                        self.number().ok_or_else(|| self.not_found())?,
+                    )? {
                         Some(seen) => seen,
                         None => continue,
                     }
@@ -80,8 +87,8 @@ impl Semaphore {
         Err(Error::unsettled(None, "semaphore"))
     }
 
-    /// Removes it for everybody. Who holds permits finds them lost; who waits and did not say how many permits there are is told that it is
-    /// not found. False when there was none.
+    /// Removes it for everybody. Who holds permits finds them lost; who waits and did not say how
+    /// many permits there are is told that it is not found. False when there was none.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
@@ -97,12 +104,15 @@ impl Semaphore {
                 break;
             };
             // Another one that was set up since we sent the first request is not ours to remove.
-            if sent.is_some_and(|token| token != seen.record.token) && !flaw::has(Flaw::TearDownWhatCame) {
+            if sent.is_some_and(|token| token != seen.record.token)
+                && !flaw::has(Flaw::TearDownWhatCame)
+            {
                 gone = true;
                 break;
             }
             sent = Some(seen.record.token);
-            match self.client.one(self.route, Op::Delete { key: &self.key, version: seen.version }) {
+            match self.client.one(self.route, Op::Delete { key: &self.key, version: seen.version })
+            {
                 Ok(Reply::Deleted) => {
                     gone = true;
                     break;
@@ -110,7 +120,9 @@ impl Semaphore {
                 Ok(_) => {
                     give_way(&self.client, round)?;
                 }
-                Err(failure) if !failure.sent || !failure.error.is_outage() => return Err(failure.error),
+                Err(failure) if !failure.sent || !failure.error.is_outage() => {
+                    return Err(failure.error);
+                }
                 Err(_) => {}
             }
         }
@@ -124,12 +136,14 @@ impl Semaphore {
         Ok(sent.is_some())
     }
 
-    /// Changes how many permits there are, for everybody. Fewer than are held is allowed: nobody loses any, and no more are given until enough
-    /// came back. Gives the number that there were; `None` when there is no such semaphore. One that is opened
-    /// afterwards has to be opened with the new number.
+    /// Changes how many permits there are, for everybody. Fewer than are held is allowed: nobody
+    /// loses any, and no more are given until enough came back. Gives the number that there were;
+    /// `None` when there is no such semaphore. One that is opened afterwards has to be opened with
+    /// the new number.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for none; [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
+    /// [`ErrorKind::Invalid`] for none; [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or
+    /// [`ErrorKind::Protocol`].
     pub fn resize(&self, permits: u32) -> Result<Option<u32>> {
         call(|| {
             if permits == 0 {
@@ -171,8 +185,8 @@ impl Semaphore {
         Err(Error::unsettled(None, "semaphore"))
     }
 
-    /// How it is now; `None` when there is no such semaphore. What is read is already past: it is for people, not for decisions. One round
-    /// trip.
+    /// How it is now; `None` when there is no such semaphore. What is read is already past: it is
+    /// for people, not for decisions. One round trip.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.

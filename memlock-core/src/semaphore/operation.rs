@@ -145,7 +145,9 @@ impl Kind {
     /// A token of this process, if it has one.
     pub(super) fn token(&self) -> Option<Token> {
         match self {
-            Kind::Acquire(Acquire { token, .. }) | Kind::Release(Release { token, .. }) => Some(*token),
+            Kind::Acquire(Acquire { token, .. }) | Kind::Release(Release { token, .. }) => {
+                Some(*token)
+            }
             Kind::Extend(extend) => extend.renewing.first().map(|renewing| renewing.token),
         }
     }

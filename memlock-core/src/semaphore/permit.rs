@@ -23,11 +23,11 @@ use crate::wait::Waker;
 use crate::wait::entries::WaitId;
 use crate::wait::queue::Queue;
 
-/// One or several permits of a semaphore that are held. Dropping it gives them back, as well as that can be done;
-/// [`Permit::release`] tells how it went.
+/// One or several permits of a semaphore that are held. Dropping it gives them back, as well as
+/// that can be done; [`Permit::release`] tells how it went.
 ///
-/// In a child made by `fork` it is dead: the child holds nothing, and neither releasing nor dropping it there touches what the parent
-/// holds.
+/// In a child made by `fork` it is dead: the child holds nothing, and neither releasing nor
+/// dropping it there touches what the parent holds.
 #[must_use = "the permits are given back as soon as the Permit is dropped"]
 pub struct Permit {
     pub(super) semaphore: Semaphore,
@@ -38,7 +38,8 @@ pub struct Permit {
     pub(super) deadline: Moment,
     /// The lease that the deadline is of: that of the last extension.
     pub(super) lease: Lease,
-    /// When the server's clock has passed the end of it, whichever of the leases that were asked for counts.
+    /// When the server's clock has passed the end of it, whichever of the leases that were asked
+    /// for counts.
     pub(super) server_until: Moment,
     pub(super) process: u64,
     pub(super) held: bool,
@@ -46,8 +47,8 @@ pub struct Permit {
     pub(super) lost: bool,
     /// Set when a release of ours was sent and its outcome is not known.
     pub(super) release_in_doubt: bool,
-    /// The server may keep them for longer than the owner counts on them: it is not known what became of
-    /// an extension.
+    /// The server may keep them for longer than the owner counts on them: it is not known what
+    /// became of an extension.
     pub(super) extension_in_doubt: bool,
     /// The owner has tried to release them in vain: their drop does not try again.
     release_failed: bool,
@@ -128,7 +129,8 @@ impl Permit {
         self.token
     }
 
-    /// How long they are certainly ours yet, unless the server loses them; zero when they are not. No I/O.
+    /// How long they are certainly ours yet, unless the server loses them; zero when they are not.
+    /// No I/O.
     pub fn remaining(&self) -> Duration {
         self.deadline().since(self.semaphore.client.clock().now())
     }
@@ -139,8 +141,8 @@ impl Permit {
         if certain { self.deadline } else { Moment::from_boot(Duration::ZERO) }
     }
 
-    /// Until when they are certainly ours while an extension by this lease is under way: the server may
-    /// have stood still, and carries it out at any moment. No I/O.
+    /// Until when they are certainly ours while an extension by this lease is under way: the server
+    /// may have stood still, and carries it out at any moment. No I/O.
     pub fn deadline_while_extending(&self, lease: Duration) -> Moment {
         let by_either = |lease| by_either(self.deadline(), self.lease, lease);
         Lease::new(lease).map_or(self.deadline(), by_either)
@@ -155,19 +157,22 @@ impl Permit {
             if self.remaining().is_zero() {
                 return Ok(false);
             }
-            let there =
-                self.semaphore.has_holder(self.token).map_err(|error| self.said("Checking", error))?;
+            let there = self
+                .semaphore
+                .has_holder(self.token)
+                .map_err(|error| self.said("Checking", error))?;
             Ok(there && !self.remaining().is_zero())
         })
     }
 
-    /// Gives them back, all together, in one round trip, or two when others have used the semaphore meanwhile. To do so again
-    /// changes nothing.
+    /// Gives them back, all together, in one round trip, or two when others have used the semaphore
+    /// meanwhile. To do so again changes nothing.
     ///
     /// # Errors
-    /// [`ErrorKind::Unreachable`]: nothing was changed, they are still ours, and it may be tried again. [`ErrorKind::Unknown`]: sent, and
-    /// neither the reply nor the semaphore could be read; it may be tried again too. When this is dropped instead, they are given
-    /// back at the next contact with the server, or come back by themselves when the lease ends.
+    /// [`ErrorKind::Unreachable`]: nothing was changed, they are still ours, and it may be tried
+    /// again. [`ErrorKind::Unknown`]: sent, and neither the reply nor the semaphore could be read;
+    /// it may be tried again too. When this is dropped instead, they are given back at the next
+    /// contact with the server, or come back by themselves when the lease ends.
     pub fn release(&mut self) -> Result<Release> {
         call(|| {
             if !self.is_ours_to_use() {
@@ -194,7 +199,8 @@ impl Permit {
         })
     }
 
-    /// Gives them a new lease, counted from now, and only if they are still ours: in one or two round trips.
+    /// Gives them a new lease, counted from now, and only if they are still ours: in one or two
+    /// round trips.
     ///
     /// # Errors
     /// As [`Lock::extend`](crate::Lock::extend).
@@ -219,8 +225,9 @@ impl Permit {
         })
     }
 
-    /// Lets go without waiting for the server: they are given back at the client's next contact with it, or come back when the
-    /// lease ends. For when releasing failed and nobody will try again.
+    /// Lets go without waiting for the server: they are given back at the client's next contact
+    /// with it, or come back when the lease ends. For when releasing failed and nobody will try
+    /// again.
     pub fn abandon(mut self) {
         if self.is_ours_to_use() {
             self.held = false;
@@ -247,10 +254,11 @@ impl Permit {
         Ok(())
     }
 
-    /// We stood in the queue under these ids. Where no bell was heard, they are taken off at once: they would be rung in vain,
-    /// and as nobody handed on to us, there may be room for others too. The same is done where there
-    /// are several ids: a waiter that is rung twice joins again while its earlier line still stands, and
-    /// other holders, which release while we hold our permits, would ring that line.
+    /// We stood in the queue under these ids. Where no bell was heard, they are taken off at once:
+    /// they would be rung in vain, and as nobody handed on to us, there may be room for others too.
+    /// The same is done where there are several ids: a waiter that is rung twice joins again while
+    /// its earlier line still stands, and other holders, which release while we hold our permits,
+    /// would ring that line.
     pub(super) fn stood_in_line(&mut self, ids: Vec<WaitId>, unrung: bool) {
         self.stood.extend(ids);
         if unrung || self.stood.len() > 1 {
@@ -258,9 +266,9 @@ impl Permit {
         }
     }
 
-    /// Takes our entries off the queue, if there are any left, and rings those next for whom there is room. False if the server did not
-    /// answer: then the entries are taken off at a later contact. Where another thread of this
-    /// process is doing so, it does it for us, too.
+    /// Takes our entries off the queue, if there are any left, and rings those next for whom there
+    /// is room. False if the server did not answer: then the entries are taken off at a later
+    /// contact. Where another thread of this process is doing so, it does it for us, too.
     pub(super) fn leave_the_line(&mut self) -> bool {
         let stood = std::mem::take(&mut self.stood);
         leave::leave(&self.semaphore, stood)
@@ -339,14 +347,19 @@ impl Drop for Permit {
 impl fmt::Debug for Permit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let key = &self.semaphore.key;
-        f.debug_struct("Permit").field("key", key).field("permits", &self.permits).finish_non_exhaustive()
+        f.debug_struct("Permit")
+            .field("key", key)
+            .field("permits", &self.permits)
+            .finish_non_exhaustive()
     }
 }
 
 /// Tells the first waiters that permits may be available, for those that came back out of turn.
 pub(crate) fn ring_next(client: &Client, route: Route, key: &Key) {
     let queue = Queue { client, route, key: &key.waiters() };
-    let Ok(replies) = client.read(route, &[Op::Get { key }, Op::Get { key: queue.key }]) else { return };
+    let Ok(replies) = client.read(route, &[Op::Get { key }, Op::Get { key: queue.key }]) else {
+        return;
+    };
     let [item, Reply::Value(waiters)] = &replies[..] else { return };
     let room = match item {
         Reply::Value(item) => {
@@ -360,9 +373,11 @@ pub(crate) fn ring_next(client: &Client, route: Route, key: &Key) {
     queue.hand_on_all(waiters.clone(), room, room, &[], &waker);
 }
 
-/// Takes back the permits that this token holds, whatever else has changed. True when there were any.
+/// Takes back the permits that this token holds, whatever else has changed. True when there were
+/// any.
 pub(crate) fn take_off(client: &Client, route: Route, key: &Key, token: Token) -> Result<bool> {
-    let semaphore = Semaphore::new(client.clone(), key.clone(), None, Lease::new(crate::lease::MIN_LEASE)?)?;
+    let semaphore =
+        Semaphore::new(client.clone(), key.clone(), None, Lease::new(crate::lease::MIN_LEASE)?)?;
     debug_assert_eq!(route, semaphore.route);
     for round in 0..ROUNDS {
         let Some(mut seen) = semaphore.look()? else { return Ok(false) };

@@ -1,20 +1,24 @@
-//! The text of a semaphore's item: how many permits there are, and who holds which of them until when.
+//! The text of a semaphore's item: how many permits there are, and who holds which of them until
+//! when.
 //!
 //! ```text
 //! memlock-semaphore/1 5c0f…32 hex digits… 5 1795256400 86400 7      the semaphore
 //! 0d5c7a…32 hex digits… 2 1795170042 web-3 4711 1795170000          one who holds 2 of its permits
 //! ```
 //!
-//! The first line: a token of this semaphore, the number of permits, when the item expires, for how many seconds it is kept
-//! unused, and how often it was written. It may have the word `gathering=<token>:<priority>:<until>`: that waiter wants several permits
-//! at once, and newcomers are to stand behind it. Then a line for each holder: its token, how many permits it has, until when;
-//! and for people its host, pid and since when, in Unix seconds of its own clock.
+//! The first line: a token of this semaphore, the number of permits, when the item expires, for how
+//! many seconds it is kept unused, and how often it was written. It may have the word
+//! `gathering=<token>:<priority>:<until>`: that waiter wants several permits at once, and newcomers
+//! are to stand behind it. Then a line for each holder: its token, how many permits it has, until
+//! when; and for people its host, pid and since when, in Unix seconds of its own clock.
 //!
-//! `expires` and `until` are in the server's own seconds. memcached tells for how many seconds it keeps an item yet; and as the item
-//! says itself until when it is kept, the difference is **what the server's clock shows**. So no clock of a client is
-//! compared with any other, and each read of the item tells the time.
+//! `expires` and `until` are in the server's own seconds. memcached tells for how many seconds it
+//! keeps an item yet; and as the item says itself until when it is kept, the difference is **what
+//! the server's clock shows**. So no clock of a client is compared with any other, and each read of
+//! the item tells the time.
 //!
-//! Words at the ends of lines are a later version's business and are kept. Nothing here does any I/O.
+//! Words at the ends of lines are a later version's business and are kept. Nothing here does any
+//! I/O.
 
 use crate::flaw::{self, Flaw};
 use crate::name::{percent_decode, push_number};
@@ -24,7 +28,8 @@ const FORMAT: &str = "memlock-semaphore/1";
 const GATHERING: &str = "gathering=";
 /// The longest host name that is written: so many holders' lines have to fit into one item.
 const LONGEST_HOST: usize = 32;
-/// The most holders at once: more do not fit into an item of 1 MiB, which is all that memcached stores by default.
+/// The most holders at once: more do not fit into an item of 1 MiB, which is all that memcached
+/// stores by default.
 pub(super) const MOST_HOLDERS: usize = 10_000;
 
 /// What the item says.
@@ -67,7 +72,14 @@ pub(crate) struct Holding {
 
 impl Holding {
     /// `host` is percent-encoded.
-    pub(crate) fn new(token: Token, permits: u32, until: u64, host: &str, pid: u32, since: u64) -> Holding {
+    pub(crate) fn new(
+        token: Token,
+        permits: u32,
+        until: u64,
+        host: &str,
+        pid: u32,
+        since: u64,
+    ) -> Holding {
         let host = host.get(..LONGEST_HOST).unwrap_or(host);
         Holding { token, permits, until, who: format!("{host} {pid} {since}") }
     }
@@ -87,7 +99,16 @@ impl Record {
     /// Nobody holds any of it yet.
     pub(crate) fn new(token: Token, permits: u32, life: u64, expires: u64) -> Record {
         let (gathering, holdings) = (None, Vec::new());
-        Record { token, permits, expires, life, serial: 1, gathering, holdings, more: String::new() }
+        Record {
+            token,
+            permits,
+            expires,
+            life,
+            serial: 1,
+            gathering,
+            holdings,
+            more: String::new(),
+        }
     }
 
     /// Reads an item's value; `None` when it is not a semaphore's.
@@ -101,15 +122,17 @@ impl Record {
         let permits = words.next()?.parse().ok()?;
         let mut number = || words.next()?.parse::<u64>().ok();
         let (expires, life, serial) = (number()?, number()?, number()?);
-        // Of several that gather the first one is meant: the others would come after it by the next one who writes.
+        // Of several that gather the first one is meant: the others would come after it by the next
+        // one who writes.
         let mut gathering = None;
-        let mut is_more = |word: &&str| match word.strip_prefix(GATHERING).and_then(Gathering::parse) {
-            Some(said) => {
-                gathering.get_or_insert(said);
-                false
-            }
-            None => true,
-        };
+        let mut is_more =
+            |word: &&str| match word.strip_prefix(GATHERING).and_then(Gathering::parse) {
+                Some(said) => {
+                    gathering.get_or_insert(said);
+                    false
+                }
+                None => true,
+            };
         let more = words.next().into_iter().flat_map(|more| more.split(' '));
         let more = more.filter(&mut is_more).fold(String::new(), |more, word| more + " " + word);
         let holdings = lines.map(holding).collect::<Option<Vec<_>>>()?;
@@ -119,7 +142,8 @@ impl Record {
     /// The item's value.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let Record { token, permits, expires, life, serial, more, .. } = self;
-        let mut value = format!("{FORMAT} {token} {permits} {expires} {life} {serial}{more}").into_bytes();
+        let mut value =
+            format!("{FORMAT} {token} {permits} {expires} {life} {serial}{more}").into_bytes();
         if let Some(Gathering { token, priority, until }) = &self.gathering {
             value.extend(format!(" {GATHERING}{token}:{priority}:{until}").into_bytes());
         }
@@ -156,14 +180,16 @@ impl Record {
             || self.holdings.iter().filter(|holding| holding.until > now).count() < MOST_HOLDERS
     }
 
-    /// How many permits a waiter can have: none as long as there are as many holders as there may be.
+    /// How many permits a waiter can have: none as long as there are as many holders as there may
+    /// be.
     pub(crate) fn room(&self, now: u64) -> u32 {
         if self.has_room(now) { self.available(now) } else { 0 }
     }
 
     /// When so many will be available at the latest, as leases run out.
     pub(crate) fn available_at(&self, wanted: u32, now: u64) -> Option<u64> {
-        let mut live: Vec<&Holding> = self.holdings.iter().filter(|holding| holding.until > now).collect();
+        let mut live: Vec<&Holding> =
+            self.holdings.iter().filter(|holding| holding.until > now).collect();
         live.sort_unstable_by_key(|holding| holding.until);
         let held: i64 = live.iter().map(|holding| i64::from(holding.permits)).sum();
         let mut free = i64::from(self.permits) - held;
@@ -175,8 +201,9 @@ impl Record {
 
     /// Whether a newcomer is to stand behind a waiter that gathers several permits.
     pub(crate) fn is_gathering(&self, now: u64, token: Token, priority: i64) -> bool {
-        self.gathering
-            .is_some_and(|other| other.until > now && other.token != token && priority <= other.priority)
+        self.gathering.is_some_and(|other| {
+            other.until > now && other.token != token && priority <= other.priority
+        })
     }
 
     /// Gives permits to a holder, and drops those whose lease is over.
@@ -214,7 +241,11 @@ impl Gathering {
     fn parse(text: &str) -> Option<Gathering> {
         let mut parts = text.split(':');
         let token = parts.next()?.parse().ok()?;
-        Some(Gathering { token, priority: parts.next()?.parse().ok()?, until: parts.next()?.parse().ok()? })
+        Some(Gathering {
+            token,
+            priority: parts.next()?.parse().ok()?,
+            until: parts.next()?.parse().ok()?,
+        })
     }
 }
 
@@ -266,7 +297,8 @@ mod tests {
         let text = "memlock-semaphore/1 0000000000000000000000000000000a 5 9 8 7 more words\n\
             0000000000000000000000000000000b 2 6 web 1 2 and more\n";
         assert_eq!(Record::parse(text.as_bytes()).unwrap().encode(), text.as_bytes());
-        let between = text.replace("more words", "more gathering=0000000000000000000000000000000c:1:2 words");
+        let between =
+            text.replace("more words", "more gathering=0000000000000000000000000000000c:1:2 words");
         let record = Record::parse(between.as_bytes()).unwrap();
         assert_eq!(record.gathering.unwrap().priority, 1);
         assert_eq!(Record::parse(&record.encode()), Some(record));
@@ -284,7 +316,11 @@ mod tests {
         assert_eq!(Record::parse(&record.encode()), Some(record));
         let text = format!("memlock-semaphore/1 {ours} 5 9 8 7\n{other} 1 2 web\r\r\n");
         let record = Record::parse(text.as_bytes()).unwrap();
-        assert_eq!(record.encode(), text.as_bytes(), "what a later version adds is kept, whatever it is");
+        assert_eq!(
+            record.encode(),
+            text.as_bytes(),
+            "what a later version adds is kept, whatever it is"
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Renewing permits by their keeper: all that one process keeps of a semaphore, in one look and one write.
+//! Renewing permits by their keeper: all that one process keeps of a semaphore, in one look and one
+//! write.
 
 use super::operation::{Extend, Kind, Operation, Outcome, Renewing, Wanted};
 use super::permit::Permit;
@@ -31,7 +32,8 @@ enum Step {
         seen: Box<Seen>,
         value: Vec<u8>,
     },
-    /// It was written, but reckoned from a clock that may have stood still. `first`: when a look at what came of it left, which was slow, too.
+    /// It was written, but reckoned from a clock that may have stood still. `first`: when a look at
+    /// what came of it left, which was slow, too.
     Believe {
         first: Option<Moment>,
     },
@@ -91,18 +93,25 @@ impl Renewals {
                 let mut seen = match self.semaphore.note(reply, sent) {
                     Ok(Some(seen)) => seen,
                     // There is no such semaphore any more.
-                    _ => return Renewed::Gone(self.permits.drain(..).map(|permit| permit.token).collect()),
+                    _ => {
+                        return Renewed::Gone(
+                            self.permits.drain(..).map(|permit| permit.token).collect(),
+                        );
+                    }
                 };
                 let gone: Vec<Renewing> = self
                     .permits
                     .extract_if(.., |permit| {
-                        seen.record.held_by(permit.token).is_none() && !flaw::has(Flaw::KeepGonePermits)
+                        seen.record.held_by(permit.token).is_none()
+                            && !flaw::has(Flaw::KeepGonePermits)
                     })
                     .collect();
                 if let Step::Believe { first } = step {
                     if seen.is_slow() && first.is_none() {
                         self.step = Step::Believe { first: Some(seen.sent) };
-                        return Renewed::Gone(gone.into_iter().map(|permit| permit.token).collect());
+                        return Renewed::Gone(
+                            gone.into_iter().map(|permit| permit.token).collect(),
+                        );
                     }
                     seen.first = first;
                     self.believe(&seen);
@@ -110,8 +119,8 @@ impl Renewals {
                         return Renewed::All;
                     }
                 }
-                // The lease grows by the time that the look took, which may include a new connection
-                // or a stop of this process: such a look is repeated once.
+                // The lease grows by the time that the look took, which may include a new
+                // connection or a stop of this process: such a look is repeated once.
                 let slow = seen.took > SLOW_LOOK && !flaw::has(Flaw::RenewFromSlowLooks);
                 if slow && !std::mem::replace(&mut self.looked_again, true) {
                     return Renewed::Gone(gone.into_iter().map(|permit| permit.token).collect());
@@ -202,7 +211,12 @@ impl Permit {
         }
         let lease = self.lease;
         self.server_until = self.server_until.max(lease.gone(now) + super::settle::LATEST_ARRIVAL);
-        Some(Renewing { token: self.token, lease, old_deadline: self.deadline, deadline: self.deadline })
+        Some(Renewing {
+            token: self.token,
+            lease,
+            old_deadline: self.deadline,
+            deadline: self.deadline,
+        })
     }
 
     /// It was renewed.

@@ -71,7 +71,8 @@ impl Seen {
         Refusal { permits: record.permits, available: record.available(*now), holder }
     }
 
-    /// Whether the server took so long to answer that it may have stood still, and its clock with it.
+    /// Whether the server took so long to answer that it may have stood still, and its clock with
+    /// it.
     pub(super) fn is_slow(&self) -> bool {
         self.took > SUSPICIOUS_DELAY
     }
@@ -88,10 +89,12 @@ impl Seen {
         kept_until(left, self.sent, self.sent + self.took, self.first).unwrap_or(self.sent)
     }
 
-    /// Until which of the server's seconds a lease lasts that is asked for now, and from when its holder is to count it.
+    /// Until which of the server's seconds a lease lasts that is asked for now, and from when its
+    /// holder is to count it.
     ///
-    /// The server's clock may be almost two seconds behind when it is read, and is never ahead: so a lease that ends when it shows
-    /// `now + ceil(lease) + 2` lasts longer than the lease. See `lease` for the seconds and for drift.
+    /// The server's clock may be almost two seconds behind when it is read, and is never ahead: so
+    /// a lease that ends when it shows `now + ceil(lease) + 2` lasts longer than the lease. See
+    /// `lease` for the seconds and for drift.
     pub(super) fn lease(&self, lease: Lease, now: Moment) -> (u64, Moment) {
         let passed = now.since(self.sent);
         if passed <= RECENT {

@@ -36,11 +36,14 @@ impl Permit {
     pub(super) fn settle(&mut self, step: Step) -> Result<Settled> {
         let semaphore = self.semaphore.clone();
         let kind = match step {
-            Step::Release => Kind::Release(Release { token: self.token, stood: self.stood.clone() }),
+            Step::Release => {
+                Kind::Release(Release { token: self.token, stood: self.stood.clone() })
+            }
             Step::Extend(lease) => {
                 // Whoever asks for that says itself that it is still wanted.
                 let old_deadline = Moment::from_boot(Duration::MAX);
-                let renewing = Renewing { token: self.token, lease, old_deadline, deadline: self.deadline };
+                let renewing =
+                    Renewing { token: self.token, lease, old_deadline, deadline: self.deadline };
                 Kind::Extend(Extend { renewing: vec![renewing], wanted: None, gone: Vec::new() })
             }
         };
@@ -55,7 +58,9 @@ impl Permit {
                 // It may be the shorter lease that counts from now on, or one of which nobody knows
                 // when it began.
                 Step::Extend(_) if doubt.slow => self.deadline = self.deadline.min(doubt.since),
-                Step::Extend(lease) => self.deadline = self.deadline.min(lease.deadline(doubt.since)),
+                Step::Extend(lease) => {
+                    self.deadline = self.deadline.min(lease.deadline(doubt.since))
+                }
             }
         }
         let clock = semaphore.client.clock();
@@ -68,7 +73,8 @@ impl Permit {
             Outcome::Extended { asks } => match (settled.renewing.first(), step) {
                 (Some(renewing), Step::Extend(lease)) => {
                     let late = flaw::has(Flaw::ExtensionFromReply);
-                    let deadline = if late { lease.deadline(clock.now()) } else { renewing.deadline };
+                    let deadline =
+                        if late { lease.deadline(clock.now()) } else { renewing.deadline };
                     (self.deadline, self.lease) = (deadline, lease);
                     // A release that is still under way was for another version.
                     self.release_in_doubt = false;
@@ -90,8 +96,8 @@ impl Permit {
         }
     }
 
-    /// After an extension that may have been reckoned from a clock that stood still: counts on no more than the server's clock
-    /// leaves, or, if that cannot be told, on nothing.
+    /// After an extension that may have been reckoned from a clock that stood still: counts on no
+    /// more than the server's clock leaves, or, if that cannot be told, on nothing.
     fn believe_if_it_lasts(&mut self) -> Result<()> {
         self.believe_the_server().map_err(|error| {
             self.deadline = self.deadline.min(self.semaphore.client.clock().now());
@@ -100,8 +106,9 @@ impl Permit {
         })
     }
 
-    /// Our permits are not there. If an earlier release of ours got no reply, it was most likely that which gave them back: but not
-    /// if it is another semaphore, nor if our lease was over before.
+    /// Our permits are not there. If an earlier release of ours got no reply, it was most likely
+    /// that which gave them back: but not if it is another semaphore, nor if our lease was over
+    /// before.
     fn gone(&self, step: Step, instead: Option<(Token, u32)>) -> Settled {
         let same = instead.filter(|(token, _)| *token == self.of);
         let in_time = self.semaphore.client.clock().now() < self.deadline;

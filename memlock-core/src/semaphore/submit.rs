@@ -62,8 +62,16 @@ pub(super) fn submit(
         }
         Lead::Another(ticket) => {
             let until = None;
-            let sleeper =
-                Sleeper { combiner, semaphore, ticket, process, acquires, ends, until, is_done: false };
+            let sleeper = Sleeper {
+                combiner,
+                semaphore,
+                ticket,
+                process,
+                acquires,
+                ends,
+                until,
+                is_done: false,
+            };
             sleeper.wait(enough)
         }
     }
@@ -84,8 +92,16 @@ pub(super) fn park(
         Parking::Queue => Settled { in_queue: true, ..Settled::not_tried() },
         Parking::Here(ticket) => {
             let until = Some(now + LONGEST_PARKED);
-            let sleeper =
-                Sleeper { combiner, semaphore, ticket, process, acquires, ends, until, is_done: false };
+            let sleeper = Sleeper {
+                combiner,
+                semaphore,
+                ticket,
+                process,
+                acquires,
+                ends,
+                until,
+                is_done: false,
+            };
             sleeper.wait(enough)
         }
     }
@@ -123,7 +139,8 @@ impl Sleeper<'_> {
                 Found::Leads(operation) => {
                     self.is_done = true;
                     let begun = self.combiner.begins();
-                    return Leader::new(self.combiner, self.semaphore, *operation, None, begun).run(enough);
+                    return Leader::new(self.combiner, self.semaphore, *operation, None, begun)
+                        .run(enough);
                 }
                 Found::Killed => Some(Settled::not_tried()),
                 // A child that a callback made: the leader is in its parent.
@@ -147,7 +164,8 @@ impl Sleeper<'_> {
         let now = self.semaphore.client.clock().now();
         // A fuzzer's clock stands while it sleeps.
         let is_long = self.until.map(|until| until <= now || cfg!(fuzzing));
-        let (operation, in_queue) = self.combiner.take_back(&self.ticket, is_enough, is_long, now)?;
+        let (operation, in_queue) =
+            self.combiner.take_back(&self.ticket, is_enough, is_long, now)?;
         let outcome = match operation.in_doubt {
             Some(_) => Outcome::Unsettled(operation.error.clone()),
             None => Outcome::NoRoom { refusal: None },

@@ -1,7 +1,8 @@
-//! The memory store: the same promises within one process, for tests and for programs that need no server.
+//! The memory store: the same promises within one process, for tests and for programs that need no
+//! server.
 //!
-//! `memory://name` is shared by every client of the process that gives the same name, and lives as long as
-//! one of them. A forked child starts with an empty one.
+//! `memory://name` is shared by every client of the process that gives the same name, and lives as
+//! long as one of them. A forked child starts with an empty one.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -74,13 +75,17 @@ impl Memory {
         Ok(match *op {
             Op::Add { key, value, ttl } => match shelf.live(key, now) {
                 Some(_) => Reply::Exists,
-                None => Reply::Stored(version(shelf.store(key, value.to_vec(), 0, expiry(now, ttl)))),
+                None => {
+                    Reply::Stored(version(shelf.store(key, value.to_vec(), 0, expiry(now, ttl))))
+                }
             },
             Op::Get { key } => match shelf.live(key, now) {
                 Some(stored) => Reply::Value(Item {
                     value: stored.value.clone(),
                     version: version(stored.cas),
-                    remaining: stored.expires.map(|at| Duration::from_secs(at.since(now).as_secs() + 1)),
+                    remaining: stored
+                        .expires
+                        .map(|at| Duration::from_secs(at.since(now).as_secs() + 1)),
                     flags: stored.flags,
                 }),
                 None => Reply::Missing,
@@ -131,7 +136,8 @@ impl Memory {
             },
             Op::Count { key, by, initial } => match (shelf.live(key, now), initial) {
                 (Some(stored), _) => {
-                    let number = std::str::from_utf8(&stored.value).ok().and_then(|text| text.parse().ok());
+                    let number =
+                        std::str::from_utf8(&stored.value).ok().and_then(|text| text.parse().ok());
                     let Some(number) = number.map(|number: u64| number.wrapping_add(by)) else {
                         return Err(Error::protocol(format!(
                             "The item {key} is not a number and cannot be counted."
@@ -156,7 +162,8 @@ impl Store for Memory {
     fn run(&self, _route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
         let mut shelf = self.shelf.get().lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now();
-        let replies = ops.iter().map(|op| self.apply(&mut shelf, now, op)).collect::<Result<Vec<_>>>();
+        let replies =
+            ops.iter().map(|op| self.apply(&mut shelf, now, op)).collect::<Result<Vec<_>>>();
         replies.map_err(|error| Failure { error, sent: ops.len() > 1 })
     }
 

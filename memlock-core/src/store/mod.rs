@@ -1,9 +1,9 @@
 //! A store: a function from a batch of operations to replies. One call is one round trip.
 //!
-//! Everything above is written once over this trait. A store decides nothing: each operation is atomic on its
-//! own, and what a reply means is the primitive's business. A test store is a wrapper that loses, delays,
-//! evicts or restarts; a new store is one file that passes the same behaviour suite, plus one line in
-//! `open`.
+//! Everything above is written once over this trait. A store decides nothing: each operation is
+//! atomic on its own, and what a reply means is the primitive's business. A test store is a wrapper
+//! that loses, delays, evicts or restarts; a new store is one file that passes the same behaviour
+//! suite, plus one line in `open`.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -39,8 +39,8 @@ pub enum Op<'a> {
         /// The item.
         key: &'a Key,
     },
-    /// Stores the value if the item still has that version: [`Reply::Stored`], [`Reply::Changed`] or
-    /// [`Reply::Missing`].
+    /// Stores the value if the item still has that version: [`Reply::Stored`], [`Reply::Changed`]
+    /// or [`Reply::Missing`].
     Swap {
         /// The item.
         key: &'a Key,
@@ -51,9 +51,10 @@ pub enum Op<'a> {
         /// How long it lives from now.
         ttl: Ttl,
     },
-    /// Stores the value, where there is no item if `version` is `None`, else if the item still has that version:
-    /// [`Reply::Written`], [`Reply::Exists`], [`Reply::Changed`] or [`Reply::Missing`]. Unlike [`Op::Add`] and
-    /// [`Op::Swap`] it does not tell the new version; but a server that has no room leaves the item as it is.
+    /// Stores the value, where there is no item if `version` is `None`, else if the item still has
+    /// that version: [`Reply::Written`], [`Reply::Exists`], [`Reply::Changed`] or
+    /// [`Reply::Missing`]. Unlike [`Op::Add`] and [`Op::Swap`] it does not tell the new version;
+    /// but a server that has no room leaves the item as it is.
     Put {
         /// The item.
         key: &'a Key,
@@ -74,8 +75,8 @@ pub enum Op<'a> {
         /// The version it must have.
         version: Version,
     },
-    /// Adds bytes to the item's end: [`Reply::Written`] or [`Reply::Missing`]. An item that cannot grow, because the
-    /// server has no room, is left as it is.
+    /// Adds bytes to the item's end: [`Reply::Written`] or [`Reply::Missing`]. An item that cannot
+    /// grow, because the server has no room, is left as it is.
     Append {
         /// The item.
         key: &'a Key,
@@ -99,8 +100,9 @@ pub enum Op<'a> {
         /// [`Reply::Missing`].
         initial: Option<(u64, Ttl)>,
     },
-    /// Gives a version greater than all that were given before: [`Reply::Stored`]. A store whose versions rise in the order
-    /// in which items are stored has nothing to do for it, and answers [`Reply::Needless`].
+    /// Gives a version greater than all that were given before: [`Reply::Stored`]. A store whose
+    /// versions rise in the order in which items are stored has nothing to do for it, and answers
+    /// [`Reply::Needless`].
     Stamp {
         /// An item that exists for nothing else.
         key: &'a Key,
@@ -108,8 +110,8 @@ pub enum Op<'a> {
 }
 
 impl Op<'_> {
-    /// Whether it makes sense to a server in that life: versions of another life mean nothing to it, and such an operation
-    /// is not even sent. It is answered with [`Reply::Changed`].
+    /// Whether it makes sense to a server in that life: versions of another life mean nothing to
+    /// it, and such an operation is not even sent. It is answered with [`Reply::Changed`].
     pub fn is_of(&self, life: Incarnation) -> bool {
         match self {
             Op::Swap { version, .. }
@@ -155,8 +157,8 @@ pub struct Item {
     pub value: Vec<u8>,
     /// Its version.
     pub version: Version,
-    /// Its remaining time to live in the server's whole seconds: it has at least two seconds less and at most
-    /// this. `None` when it lives for ever.
+    /// Its remaining time to live in the server's whole seconds: it has at least two seconds less
+    /// and at most this. `None` when it lives for ever.
     pub remaining: Option<Duration>,
     /// What plain clients note about the value, such as its type; 0 on what memlock writes.
     pub flags: u32,
@@ -171,8 +173,8 @@ pub struct Incarnation {
     pub pid: u64,
 }
 
-/// Which state of an item it was: no two stores within one incarnation get the same number. It rises from store to store
-/// only where the server sees to it; see [`Op::Stamp`].
+/// Which state of an item it was: no two stores within one incarnation get the same number. It
+/// rises from store to store only where the server sees to it; see [`Op::Stamp`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Version {
     /// The server's life in which it was given.
@@ -182,8 +184,9 @@ pub struct Version {
 }
 
 impl Version {
-    /// A fencing token, if the version was given after the item was stored: it rises from holder to holder and across restarts,
-    /// as long as the server stores fewer than a million items a second on average and its clock is not set back.
+    /// A fencing token, if the version was given after the item was stored: it rises from holder to
+    /// holder and across restarts, as long as the server stores fewer than a million items a second
+    /// on average and its clock is not set back.
     pub fn fence(self) -> u64 {
         if flaw::has(Flaw::FenceWithoutBoot) {
             return self.cas;
@@ -240,7 +243,8 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The error of a batch that only read: nothing was changed, so there is nothing unknown about it.
+    /// The error of a batch that only read: nothing was changed, so there is nothing unknown about
+    /// it.
     pub(crate) fn of_read(self) -> Error {
         match self.error.kind() {
             ErrorKind::Unknown => Error::new(ErrorKind::Unreachable, self.error.to_string()),
@@ -251,15 +255,15 @@ impl Failure {
 
 /// A place that keeps items with versions and a time to live.
 pub trait Store: Send + Sync + fmt::Debug {
-    /// Runs `ops` in order on the server that owns `route`, each atomic on its own, in one round trip, and
-    /// answers each with one reply.
+    /// Runs `ops` in order on the server that owns `route`, each atomic on its own, in one round
+    /// trip, and answers each with one reply.
     ///
     /// # Errors
     /// A [`Failure`] says whether the server may have got the request.
     fn run(&self, route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure>;
 
-    /// As [`Store::run`], and calls `meanwhile`, at most once, as soon as the request has left; a store that cannot tell when that is
-    /// calls it before.
+    /// As [`Store::run`], and calls `meanwhile`, at most once, as soon as the request has left; a
+    /// store that cannot tell when that is calls it before.
     ///
     /// # Errors
     /// As [`Store::run`].
@@ -288,18 +292,19 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Closes the connections that nobody uses just now.
     fn disconnect(&self) {}
 
-    /// The time of the server that owns `route`, in its own seconds, as far as it can be told without asking: rather too
-    /// late than too early. They are the seconds of [`Ttl::Until`]. `None` before the first contact.
+    /// The time of the server that owns `route`, in its own seconds, as far as it can be told
+    /// without asking: rather too late than too early. They are the seconds of [`Ttl::Until`].
+    /// `None` before the first contact.
     fn time(&self, route: Route) -> Option<u64>;
 
-    /// The address by which this process was last connected to the server that owns `route`: where others
-    /// who use that server can most likely reach us. `None` when there is none.
+    /// The address by which this process was last connected to the server that owns `route`: where
+    /// others who use that server can most likely reach us. `None` when there is none.
     fn local_address(&self, _route: Route) -> Option<IpAddr> {
         None
     }
 
-    /// The servers, in the order of [`Store::server_of`]: for tools that look at them from outside. None where there is
-    /// nothing to connect to.
+    /// The servers, in the order of [`Store::server_of`]: for tools that look at them from outside.
+    /// None where there is nothing to connect to.
     fn servers(&self) -> Vec<Address> {
         Vec::new()
     }

@@ -41,14 +41,19 @@ impl Url {
         };
         for param in query.split('&').filter(|param| !param.is_empty()) {
             let (name, value) = param.split_once('=').ok_or_else(|| {
-                Error::config(format!("The URL's parameter {param:?} has no value: write {param}=…"))
+                Error::config(format!(
+                    "The URL's parameter {param:?} has no value: write {param}=…"
+                ))
             })?;
             if url.params.iter().any(|(known, _)| known == name) {
                 return Err(Error::config(format!("The URL's parameter {name:?} is given twice.")));
             }
-            let value =
-                percent_decode(value).and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(|| {
-                    Error::config(format!("The URL's parameter {name}={value:?} has a broken %XX code."))
+            let value = percent_decode(value)
+                .and_then(|bytes| String::from_utf8(bytes).ok())
+                .ok_or_else(|| {
+                    Error::config(format!(
+                        "The URL's parameter {name}={value:?} has a broken %XX code."
+                    ))
                 })?;
             url.params.push((name.to_owned(), value));
         }
@@ -63,16 +68,23 @@ impl Url {
     }
 
     /// Takes a duration out: `250ms`, `1.5s`, or seconds without a unit.
-    pub(crate) fn take_duration(&mut self, name: &'static str, default: Duration) -> Result<Duration> {
+    pub(crate) fn take_duration(
+        &mut self,
+        name: &'static str,
+        default: Duration,
+    ) -> Result<Duration> {
         let Some(text) = self.take(name) else { return Ok(default) };
         let (number, unit) = match text.strip_suffix("ms") {
             Some(number) => (number, 0.001),
             None => (text.strip_suffix('s').unwrap_or(&text), 1.0),
         };
-        let plain = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+        let plain =
+            !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
         let seconds = number.parse::<f64>().ok().filter(|_| plain).map(|number| number * unit);
         match seconds {
-            Some(seconds) if (0.001..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+            Some(seconds) if (0.001..=3600.0).contains(&seconds) => {
+                Ok(Duration::from_secs_f64(seconds))
+            }
             _ => Err(Error::config(format!(
                 "The URL's parameter {name}={text:?} is not a duration from 1ms to 3600s: write for example 250ms or 2s."
             ))),
@@ -83,7 +95,9 @@ impl Url {
     pub(crate) fn take_count(&mut self, name: &'static str, default: usize) -> Result<usize> {
         let Some(text) = self.take(name) else { return Ok(default) };
         text.parse().map_err(|_| {
-            Error::config(format!("The URL's parameter {name}={text:?} is not a whole number from 0 up."))
+            Error::config(format!(
+                "The URL's parameter {name}={text:?} is not a whole number from 0 up."
+            ))
         })
     }
 
@@ -105,7 +119,8 @@ mod tests {
 
     #[test]
     fn an_url_comes_apart() {
-        let mut url = Url::parse("memcached://a:1,b/?prefix=x%2Dy&io_timeout=250ms&pool=3").unwrap();
+        let mut url =
+            Url::parse("memcached://a:1,b/?prefix=x%2Dy&io_timeout=250ms&pool=3").unwrap();
         assert_eq!((url.scheme.as_str(), url.authority.as_str()), ("memcached", "a:1,b"));
         assert_eq!(url.take("prefix").as_deref(), Some("x-y"));
         let duration = url.take_duration("io_timeout", Duration::ZERO).unwrap();

@@ -1,8 +1,9 @@
 //! Bells: how one process wakes a waiter in another, by one datagram.
 //!
-//! Whoever lets go of a lock rings the bell of the next one. A bell is a hint: the waiter tries for itself, and waits on
-//! if it was rung in vain; and a bell that is lost costs time and nothing else. `udp` has the real ones; what stands here
-//! is all that the rest knows of them, so that a simulation can have its own.
+//! Whoever lets go of a lock rings the bell of the next one. A bell is a hint: the waiter tries for
+//! itself, and waits on if it was rung in vain; and a bell that is lost costs time and nothing
+//! else. `udp` has the real ones; what stands here is all that the rest knows of them, so that a
+//! simulation can have its own.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -25,8 +26,8 @@ pub trait Bells: Send + Sync + fmt::Debug {
     /// A bell that nobody uses, for one waiter whose server is near this address of ours.
     fn take(&self, near: Option<IpAddr>) -> Arc<dyn Bell>;
 
-    /// Rings a waiter's bell: one datagram, that may get lost. False when it is known that nobody has that bell any more,
-    /// so that nobody got it: the waiter's process is dead.
+    /// Rings a waiter's bell: one datagram, that may get lost. False when it is known that nobody
+    /// has that bell any more, so that nobody got it: the waiter's process is dead.
     fn ring(&self, address: SocketAddr, id: WaitId, ring: Ring) -> bool;
 
     /// Whether wake-up messages reach this process.
@@ -35,7 +36,8 @@ pub trait Bells: Send + Sync + fmt::Debug {
     /// Notes that a message was sent to this process and did not arrive in time.
     fn missed(&self);
 
-    /// Notes that this may be so: the message may have been on its way when it was not needed any more.
+    /// Notes that this may be so: the message may have been on its way when it was not needed any
+    /// more.
     fn may_have_missed(&self);
 
     /// Wakes everybody who sleeps. A signal handler may call it.
@@ -44,7 +46,8 @@ pub trait Bells: Send + Sync + fmt::Debug {
 
 /// A bell in use by one waiter.
 pub trait Bell: Send + Sync {
-    /// Where it can be rung, if it can. `test`: an id by which it may ring itself, to hear whether it can be heard.
+    /// Where it can be rung, if it can. `test`: an id by which it may ring itself, to hear whether
+    /// it can be heard.
     fn address(&self, test: WaitId) -> Option<SocketAddr>;
 
     /// Sleeps for so long, or until something may have rung, or somebody nudges.

@@ -28,13 +28,18 @@ const MOST_IDS: usize = 16;
 
 /// Waits for `goal`, as `wait` says.
 ///
-/// An unreachable server on the very first attempt is reported at once: it is more likely a wrong address
-/// than an outage. Later it is ridden out for as long as the client tolerates.
-pub(crate) fn wait_for<G: Goal>(goal: &mut G, wait: &Wait<'_>, at: &Place<'_, G>) -> Result<Waited<G::Got>> {
+/// An unreachable server on the very first attempt is reported at once: it is more likely a wrong
+/// address than an outage. Later it is ridden out for as long as the client tolerates.
+pub(crate) fn wait_for<G: Goal>(
+    goal: &mut G,
+    wait: &Wait<'_>,
+    at: &Place<'_, G>,
+) -> Result<Waited<G::Got>> {
     let process = fork::generation();
     let cancellations = at.client.cancellations();
     let told = Cell::new(false);
-    // Once is enough: whoever asks may be told only once, as by a signal that is consumed by looking at it.
+    // Once is enough: whoever asks may be told only once, as by a signal that is consumed by
+    // looking at it.
     let interrupted = || {
         let cancelled = at.client.cancellations() != cancellations || at.client.is_closed();
         let now = told.get() || cancelled || wait.is_interrupted();
@@ -52,7 +57,8 @@ pub(crate) fn wait_for<G: Goal>(goal: &mut G, wait: &Wait<'_>, at: &Place<'_, G>
     let began = at.client.clock().now();
     let known = at.hall.come(at.key, began);
     let deadline = wait.limit.map(|limit| began + limit);
-    let enough = || interrupted() || deadline.is_some_and(|deadline| at.client.clock().now() >= deadline);
+    let enough =
+        || interrupted() || deadline.is_some_and(|deadline| at.client.clock().now() >= deadline);
     let tried = match known {
         Some(_) => goal.attempt_within(&enough),
         None => goal.attempt(false, &enough),
@@ -157,7 +163,8 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         }
         loop {
             if fork::generation() != self.process {
-                // A child that a callback made: the wait, and all that belongs to it, is its parent's.
+                // A child that a callback made: the wait, and all that belongs to it, is its
+                // parent's.
                 self.left = true;
                 self.ids.clear();
                 return Ok(Waited::Interrupted);
@@ -239,8 +246,9 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
     }
 
     fn join(&mut self, front: bool) -> Result<()> {
-        // Of permits, a line that was left behind may have been for more of them, or of another priority:
-        // its place is not ours. Each time, since it may have been an outage that left it there.
+        // Of permits, a line that was left behind may have been for more of them, or of another
+        // priority: its place is not ours. Each time, since it may have been an outage that left it
+        // there.
         if self.goal.is_shared() {
             let left = self.at.hall.take_left_behind(self.at.key);
             if !left.is_empty() {
@@ -251,8 +259,9 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         if front && watches && self.still_stands()? {
             return Ok(());
         }
-        // We were woken, and nobody has taken an earlier line of ours off by now: others would be woken in vain by it. Whatever
-        // is sent to it meanwhile is no news after the look behind our joining.
+        // We were woken, and nobody has taken an earlier line of ours off by now: others would be
+        // woken in vain by it. Whatever is sent to it meanwhile is no news after the look behind
+        // our joining.
         if front && !self.ids.is_empty() && self.queue.leave(&self.ids, self.goal.look()).is_ok() {
             self.ids.clear();
             self.at.hall.has_left(self.at.key, self.number);
@@ -282,8 +291,8 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
                     let rung = early.or_else(|| self.heard_if_unreachable());
                     self.tell(Event::Joined { before, lock });
                     self.rung(rung);
-                    // A waiter that was woken in vain, and stands behind one that has come to be the
-                    // first meanwhile, relies on nobody to wake that one.
+                    // A waiter that was woken in vain, and stands behind one that has come to be
+                    // the first meanwhile, relies on nobody to wake that one.
                     if front
                         && before > 0
                         && self.goal.is_shared()
@@ -295,15 +304,17 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
                 Err(error) => self.fail(error)?,
             },
             // No room for the queue is no reason not to wait for the lock.
-            Err(failure) if failure.error.kind() == ErrorKind::Protocol => self.tell(Event::Refused),
+            Err(failure) if failure.error.kind() == ErrorKind::Protocol => {
+                self.tell(Event::Refused)
+            }
             Err(failure) => self.fail(failure.error)?,
         }
         Ok(())
     }
 
-    /// A waiter that is only to watch over a reservation keeps its place. A waiter whose turn has come
-    /// is taken off the queue, though perhaps only after it has tried: it does not rely on the line
-    /// that it still finds there. True if it has its place.
+    /// A waiter that is only to watch over a reservation keeps its place. A waiter whose turn has
+    /// come is taken off the queue, though perhaps only after it has tried: it does not rely on the
+    /// line that it still finds there. True if it has its place.
     fn still_stands(&mut self) -> Result<bool> {
         let looked = self.queue.look(&self.ids, true, Some(self.goal.look()));
         let (Some(Stand::Behind(before)), Some(reply)) = (match looked {
@@ -322,7 +333,12 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
 
     /// What is waited for as it was seen by a waiter behind so many others, and how many these are.
     /// If that was not counted, and something is available, it is counted now.
-    fn seen_behind(&mut self, before: usize, uncounted: bool, reply: &Reply) -> Result<(usize, Seen)> {
+    fn seen_behind(
+        &mut self,
+        before: usize,
+        uncounted: bool,
+        reply: &Reply,
+    ) -> Result<(usize, Seen)> {
         let lock = self.goal.seen(reply, before == 0)?;
         if !uncounted || lock != Seen::Free && !self.goal.is_for_the_first(reply) {
             return Ok((before, lock));
@@ -400,7 +416,8 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         self.at.client.bells().reach()
     }
 
-    /// Gives our place in the queue back; if we go for good, rather to the next waiter of this process.
+    /// Gives our place in the queue back; if we go for good, rather to the next waiter of this
+    /// process.
     fn leave(&mut self, for_good: bool) {
         let stand = self.stand().filter(|_| for_good);
         if stand.is_some() && self.go(stand).is_none() {
@@ -417,8 +434,8 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         self.take_off(&ids);
     }
 
-    /// Takes entries off that are ours. If what we wait for is free by now, the next one is rung in our
-    /// place; or as many as have room, who may all have stood behind us.
+    /// Takes entries off that are ours. If what we wait for is free by now, the next one is rung in
+    /// our place; or as many as have room, who may all have stood behind us.
     fn take_off(&mut self, ids: &[WaitId]) {
         match self.queue.leave(ids, self.goal.look()) {
             Ok(Some(_)) if flaw::has(Flaw::KeepTheBell) => {}
@@ -465,7 +482,8 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         first
     }
 
-    /// Sleeps until the moment, a ring, or another reason to look up. What another thread gave us is returned.
+    /// Sleeps until the moment, a ring, or another reason to look up. What another thread gave us
+    /// is returned.
     fn sleep(&mut self, until: Moment) -> Option<G::Got> {
         let (hall, key) = (self.at.hall, self.at.key);
         if hall.doze(key, self.number, &self.ids) {
@@ -530,7 +548,8 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         Some(HallStand { place, ids: self.ids.clone(), bell: Arc::clone(&self.bell) })
     }
 
-    /// Leaves the line, and our place in the queue to the next one there; gives it back if there is none.
+    /// Leaves the line, and our place in the queue to the next one there; gives it back if there is
+    /// none.
     fn go(&mut self, stand: Option<HallStand>) -> Option<HallStand> {
         self.left = true;
         self.at.hall.leave(self.at.key, self.number, stand, self.plan.pace(self.now()))
@@ -571,8 +590,8 @@ impl<G: Goal> Drop for Waiter<'_, '_, G> {
         }
         let stand = self.go(None);
         self.ids.extend(stand.into_iter().flat_map(|stand| stand.ids));
-        // An error ended the wait, or nobody is left to take over a place. In an outage the entry dies with the queue, or
-        // at the next bell.
+        // An error ended the wait, or nobody is left to take over a place. In an outage the entry
+        // dies with the queue, or at the next bell.
         if self.failure.as_ref().is_some_and(Error::is_outage) {
             self.at.hall.leave_behind(self.at.key, &self.ids);
         } else if !self.ids.is_empty() {

@@ -10,12 +10,12 @@
 //! address        wait-id          priority # waited for # wants # overtaken
 //! ```
 //!
-//! A waiter of higher priority comes before one of lower priority; among equals the order is that of the lines. One that
-//! was overtaken [`MOST_OVERTAKEN`] times comes before all others, unless it wrote `-` there. What is missing of the last three fields
-//! is 0, 1 and 0.
+//! A waiter of higher priority comes before one of lower priority; among equals the order is that
+//! of the lines. One that was overtaken [`MOST_OVERTAKEN`] times comes before all others, unless it
+//! wrote `-` there. What is missing of the last three fields is 0, 1 and 0.
 //!
-//! Further fields are a later version's business and are kept. A line that cannot be read is dropped
-//! by whoever writes the item next. Nothing here does any I/O.
+//! Further fields are a later version's business and are kept. A line that cannot be read is
+//! dropped by whoever writes the item next. Nothing here does any I/O.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -60,7 +60,8 @@ impl fmt::Debug for WaitId {
 impl WaitId {
     /// Reads sixteen lower-case hexadecimal digits, and nothing else.
     pub fn parse(text: &[u8]) -> Option<WaitId> {
-        let digits = text.len() == 16 && text.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let digits =
+            text.len() == 16 && text.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         let text = std::str::from_utf8(text).ok().filter(|_| digits)?;
         u64::from_str_radix(text, 16).ok().map(WaitId)
     }
@@ -172,9 +173,12 @@ impl<'a> Draft<'a> {
     ) -> Option<Entry<'a>> {
         let entries = self.lines.iter().map(|(_, entry)| entry);
         let others = entries.filter(|entry| Some(entry.id) != but && may(entry));
-        let rank = |entry: &Entry<'_>| if flaw::has(Flaw::IgnorePriority) { 0 } else { entry.rank() };
+        let rank =
+            |entry: &Entry<'_>| if flaw::has(Flaw::IgnorePriority) { 0 } else { entry.rank() };
         // Of equals, the earlier line.
-        others.copied().reduce(|first, entry| if rank(&entry) > rank(&first) { entry } else { first })
+        others
+            .copied()
+            .reduce(|first, entry| if rank(&entry) > rank(&first) { entry } else { first })
     }
 
     pub(crate) fn has(&self, id: WaitId) -> bool {
@@ -192,7 +196,9 @@ impl<'a> Draft<'a> {
 
     /// Takes one off that was woken: those that it overtook count that.
     pub(crate) fn wake(&mut self, woken: WaitId) {
-        let Some(place) = self.lines.iter().position(|(_, entry)| entry.id == woken) else { return };
+        let Some(place) = self.lines.iter().position(|(_, entry)| entry.id == woken) else {
+            return;
+        };
         let (_, woken) = self.lines.remove(place);
         for (_, entry) in self.lines.iter_mut().take(place) {
             if entry.rank() < woken.rank() && !flaw::has(Flaw::NobodyAges) {
@@ -227,18 +233,28 @@ impl<'a> Draft<'a> {
 
 /// The queue without these waiters, and without what cannot be read.
 pub fn without(queue: &[u8], gone: &[WaitId]) -> Vec<u8> {
-    waiters(queue).filter(|entry| !gone.contains(&entry.id)).flat_map(|entry| entry.line).copied().collect()
+    waiters(queue)
+        .filter(|entry| !gone.contains(&entry.id))
+        .flat_map(|entry| entry.line)
+        .copied()
+        .collect()
 }
 
-/// The queue without these waiters; with those counted that `rung` has overtaken; and with one release more that has
-/// waited in vain for `passed`, and for all without an address that `rung` has overtaken as well.
-pub fn after(queue: &[u8], gone: &[WaitId], passed: Option<WaitId>, rung: Option<WaitId>) -> Vec<u8> {
+/// The queue without these waiters; with those counted that `rung` has overtaken; and with one
+/// release more that has waited in vain for `passed`, and for all without an address that `rung`
+/// has overtaken as well.
+pub fn after(
+    queue: &[u8],
+    gone: &[WaitId],
+    passed: Option<WaitId>,
+    rung: Option<WaitId>,
+) -> Vec<u8> {
     let rung = rung.and_then(|id| waiters(queue).enumerate().find(|(_, entry)| entry.id == id));
     let count = |(place, entry): (usize, Entry<'_>)| {
         let behind = rung.as_ref().filter(|(at, _)| place < *at).map(|(_, rung)| rung);
         let overtaken = behind.is_some_and(|rung| entry.rank() < rung.rank());
-        let is_passed =
-            passed == Some(entry.id) || passed.is_some() && behind.is_some() && entry.bell.is_none();
+        let is_passed = passed == Some(entry.id)
+            || passed.is_some() && behind.is_some() && entry.bell.is_none();
         match entry.overtaken {
             _ if is_passed => with_field(entry.line, PASSED, entry.passed.saturating_add(1)),
             Some(often) if overtaken && !flaw::has(Flaw::NobodyAges) => {
@@ -247,7 +263,11 @@ pub fn after(queue: &[u8], gone: &[WaitId], passed: Option<WaitId>, rung: Option
             _ => entry.line.to_vec(),
         }
     };
-    waiters(queue).enumerate().filter(|(_, entry)| !gone.contains(&entry.id)).flat_map(count).collect()
+    waiters(queue)
+        .enumerate()
+        .filter(|(_, entry)| !gone.contains(&entry.id))
+        .flat_map(count)
+        .collect()
 }
 
 /// The line with another number in one of its last fields.
@@ -275,9 +295,9 @@ fn entry(line: &[u8]) -> Option<Entry<'_>> {
     let priority = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
     let mut number = |unsaid| match fields.next() {
         Some(b"-") => None,
-        Some(field) => {
-            Some(std::str::from_utf8(field).ok().and_then(|text| text.parse().ok()).unwrap_or(unsaid))
-        }
+        Some(field) => Some(
+            std::str::from_utf8(field).ok().and_then(|text| text.parse().ok()).unwrap_or(unsaid),
+        ),
         None => Some(unsaid),
     };
     let (passed, permits) = (number(0).unwrap_or(0), number(1).unwrap_or(1).max(1));
@@ -314,8 +334,14 @@ mod tests {
     #[test]
     fn a_queue_can_be_read_by_a_person() {
         let bells = ["10.0.0.7:40123", "[fd00::7]:40123"].map(|text| text.parse().ok());
-        assert_eq!(line(bells[0], WaitId(10), Request::default()), b"10.0.0.7:40123#000000000000000a#0\n");
-        assert_eq!(line(bells[1], WaitId(10), Request::default()), b"[fd00::7]:40123#000000000000000a#0\n");
+        assert_eq!(
+            line(bells[0], WaitId(10), Request::default()),
+            b"10.0.0.7:40123#000000000000000a#0\n"
+        );
+        assert_eq!(
+            line(bells[1], WaitId(10), Request::default()),
+            b"[fd00::7]:40123#000000000000000a#0\n"
+        );
         assert_eq!(line(None, WaitId(u64::MAX), Request::default()), b"-#ffffffffffffffff#0\n");
     }
 
@@ -355,7 +381,10 @@ mod tests {
         assert_eq!(twice, b"-#00000000000000bb#-3#8\n");
         assert_eq!(waiters(&twice).map(|entry| entry.passed).collect::<Vec<_>>(), [8]);
         let later = after(b"-#00000000000000aa#0#7#and#more\n", &[], Some(WaitId(0xaa)), None);
-        assert_eq!(later, b"-#00000000000000aa#0#8#and#more\n", "what a later version adds is kept");
+        assert_eq!(
+            later, b"-#00000000000000aa#0#8#and#more\n",
+            "what a later version adds is kept"
+        );
     }
 
     #[test]

@@ -17,8 +17,8 @@ pub(crate) trait Goal {
     /// What is got.
     type Got;
 
-    /// Tries once, and finds out what came of it. `called`: our turn has come, or we are the first. `enough`: whether to
-    /// leave for later what came of it.
+    /// Tries once, and finds out what came of it. `called`: our turn has come, or we are the first.
+    /// `enough`: whether to leave for later what came of it.
     fn attempt(&mut self, called: bool, enough: &dyn Fn() -> bool) -> Result<Option<Self::Got>>;
     /// Tries to get it from within this process, where others wait in the queue before us.
     fn attempt_within(&mut self, _enough: &dyn Fn() -> bool) -> Result<Option<Self::Got>> {
@@ -28,23 +28,25 @@ pub(crate) trait Goal {
     fn is_shared(&self) -> bool {
         false
     }
-    /// Whether what came of a failed attempt can be found out by a later one, so that waiting may go on.
+    /// Whether what came of a failed attempt can be found out by a later one, so that waiting may
+    /// go on.
     fn can_go_on_after(&self, error: &Error) -> bool {
         error.is_outage()
     }
     /// What is to be read, to see whether it can be had.
     fn look(&self) -> Op<'_>;
-    /// What that showed to one who waits, and whether as the `first` of all. A holder that would not ring is told to.
+    /// What that showed to one who waits, and whether as the `first` of all. A holder that would
+    /// not ring is told to.
     fn seen(&mut self, reply: &Reply, first: bool) -> Result<Seen>;
-    /// What of it whoever is next can have; `goes`: now that we go. A holder that would not ring is told to: it may have come in between,
-    /// after we were rung.
+    /// What of it whoever is next can have; `goes`: now that we go. A holder that would not ring is
+    /// told to: it may have come in between, after we were rung.
     fn room(&mut self, reply: &Reply, goes: bool) -> Option<Room>;
     /// Whether it could be had, if only we were the first of all.
     fn is_for_the_first(&self, _reply: &Reply) -> bool {
         false
     }
-    /// We stand in the queue under these ids. `proven`: as a waiter that hears what is sent to it; otherwise it may be
-    /// reserved for one of them.
+    /// We stand in the queue under these ids. `proven`: as a waiter that hears what is sent to it;
+    /// otherwise it may be reserved for one of them.
     fn stands(&mut self, _ids: &[WaitId], _proven: bool) {}
     /// Whether what was seen last is not what was seen before: it has changed hands.
     fn has_moved(&self) -> bool {
@@ -70,7 +72,8 @@ pub(crate) trait Goal {
 
 /// Keeps what is waited for, which is free, for one waiter.
 pub(crate) trait Reserve {
-    /// Reserves it for the waiter of this id. False when somebody else has it, or the server does not answer.
+    /// Reserves it for the waiter of this id. False when somebody else has it, or the server does
+    /// not answer.
     fn reserve(&self, id: WaitId) -> bool;
     /// Frees it if it is reserved for one of these, who do not wait any more.
     fn withdraw(&self, ids: &[WaitId]);

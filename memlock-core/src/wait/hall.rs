@@ -1,5 +1,5 @@
-//! The waiters of one process: those who wait for the same thing through the same client stand in a line, and only the
-//! first of them stands in the server's queue.
+//! The waiters of one process: those who wait for the same thing through the same client stand in a
+//! line, and only the first of them stands in the server's queue.
 //!
 //! | a waiter in the line | what is true | who may move it on |
 //! | --- | --- | --- |
@@ -8,15 +8,18 @@
 //! | served | somebody is handing over to it, and speaks to the server for it; it may not go before that is settled | the one who serves it |
 //! | given | it has it, and is to take it when it wakes | itself |
 //!
-//! A process that holds what it waited for only for moments, and comes back at once each time, would spend most of its
-//! time on handing over. It gets a **turn** instead: it asks the next one to come two milliseconds later, and until then
-//! takes and releases what it wants as if nobody waited.
+//! A process that holds what it waited for only for moments, and comes back at once each time,
+//! would spend most of its time on handing over. It gets a **turn** instead: it asks the next one
+//! to come two milliseconds later, and until then takes and releases what it wants as if nobody
+//! waited.
 //!
-//! Where several can have what they wait for at once, all that is left of the line is a list of who waits in this process: each waiter stands
-//! in the server's queue for itself, and so each has its own priority there.
+//! Where several can have what they wait for at once, all that is left of the line is a list of who
+//! waits in this process: each waiter stands in the server's queue for itself, and so each has its
+//! own priority there.
 //!
-//! When the first one goes, the next one is woken, and takes over its place in the server's queue if it still has one.
-//! The room also remembers what this process knows of the queue: whether others were waiting, and its pace.
+//! When the first one goes, the next one is woken, and takes over its place in the server's queue
+//! if it still has one. The room also remembers what this process knows of the queue: whether
+//! others were waiting, and its pace.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -49,7 +52,8 @@ const TURN: Duration = Duration::from_millis(2);
 
 /// The lines of one client. `A` is what a waiter asks for, `G` what it is given.
 pub(crate) struct Hall<A, G> {
-    /// Whether each waiter stands in the server's queue for itself: several of them can be served at once.
+    /// Whether each waiter stands in the server's queue for itself: several of them can be served
+    /// at once.
     side_by_side: bool,
     /// Also a child that a callback made in the middle of a call comes here: it finds its own.
     lines: ForkLocal<Lines<A, G>>,
@@ -68,8 +72,8 @@ struct Rooms<A, G> {
 
 struct Room<A, G> {
     line: VecDeque<Seat<A, G>>,
-    /// Under which ids we may still stand in the server's queue, though nobody waits under them: whoever is rung by one of
-    /// them, takes it for its own.
+    /// Under which ids we may still stand in the server's queue, though nobody waits under them:
+    /// whoever is rung by one of them, takes it for its own.
     left_behind: Vec<WaitId>,
     stand: Option<Stand>,
     known: Known,
@@ -115,8 +119,8 @@ enum State<G> {
     Given(G),
 }
 
-/// A waiter that is being served. Unless it is given something, it is to look for itself in the end, and asks with what
-/// stands here then.
+/// A waiter that is being served. Unless it is given something, it is to look for itself in the
+/// end, and asks with what stands here then.
 pub(crate) struct Serving<'a, A: Copy, G> {
     hall: &'a Hall<A, G>,
     key: &'a Key,
@@ -134,7 +138,8 @@ impl<A: Copy, G> Serving<'_, A, G> {
                 seat.bell.nudge();
             }
         });
-        // If the waiter is gone, it is dropped here, where the rooms are not locked: that may speak to the server.
+        // If the waiter is gone, it is dropped here, where the rooms are not locked: that may speak
+        // to the server.
         drop(got);
     }
 }
@@ -186,8 +191,8 @@ impl<A: Copy, G> Hall<A, G> {
         Hall { side_by_side: true, ..Hall::default() }
     }
 
-    /// What is known of a queue for somebody who comes now; `None` when it may try at once. As long as nobody
-    /// competes, this costs one atomic read.
+    /// What is known of a queue for somebody who comes now; `None` when it may try at once. As long
+    /// as nobody competes, this costs one atomic read.
     pub(crate) fn come(&self, key: &Key, now: Moment) -> Option<Known> {
         if !self.is_occupied() {
             return None;
@@ -207,7 +212,8 @@ impl<A: Copy, G> Hall<A, G> {
         courteous.then_some(Known { courteous, invited, waiting, ..room.known })
     }
 
-    /// For how long we go on, now that we let go of what we held for so long while others may be waiting.
+    /// For how long we go on, now that we let go of what we held for so long while others may be
+    /// waiting.
     pub(crate) fn turn(&self, key: &Key, now: Moment, held: Duration) -> Duration {
         let mut rooms = self.rooms();
         let Some(room) = rooms.by_key.get_mut(key) else { return Duration::ZERO };
@@ -249,7 +255,11 @@ impl<A: Copy, G> Hall<A, G> {
     /// The ids of entries that were left behind: from now on they are the caller's.
     pub(crate) fn take_left_behind(&self, key: &Key) -> Vec<WaitId> {
         let mut rooms = self.rooms();
-        rooms.by_key.get_mut(key).map(|room| std::mem::take(&mut room.left_behind)).unwrap_or_default()
+        rooms
+            .by_key
+            .get_mut(key)
+            .map(|room| std::mem::take(&mut room.left_behind))
+            .unwrap_or_default()
     }
 
     /// Stands at the end of the line. Gives a number by which the waiter is known from now on.
@@ -259,7 +269,14 @@ impl<A: Copy, G> Hall<A, G> {
         let number = rooms.last_number;
         let room = rooms.by_key.entry(key.clone()).or_default();
         let bell = Arc::clone(bell);
-        room.line.push_back(Seat { number, ask, bell, ids: Vec::new(), rung: None, state: State::Idle });
+        room.line.push_back(Seat {
+            number,
+            ask,
+            bell,
+            ids: Vec::new(),
+            rung: None,
+            state: State::Idle,
+        });
         self.settle(rooms, key);
         number
     }
@@ -282,7 +299,8 @@ impl<A: Copy, G> Hall<A, G> {
         }
     }
 
-    /// About to speak to the server, or to end the wait. False when it is being served: then it is to sleep on.
+    /// About to speak to the server, or to end the wait. False when it is being served: then it is
+    /// to sleep on.
     pub(crate) fn go_to_work(&self, key: &Key, number: u64) -> bool {
         let go = self.with_seat(key, number, |seat| match seat.state {
             State::Idle | State::AtWork => {
@@ -294,7 +312,8 @@ impl<A: Copy, G> Hall<A, G> {
         go.unwrap_or(true)
     }
 
-    /// About to sleep, standing in the server's queue under these ids. False when there is a reason not to.
+    /// About to sleep, standing in the server's queue under these ids. False when there is a reason
+    /// not to.
     pub(crate) fn doze(&self, key: &Key, number: u64, ids: &[WaitId]) -> bool {
         let doze = self.with_seat(key, number, |seat| {
             if matches!(seat.state, State::AtWork) {
@@ -318,26 +337,27 @@ impl<A: Copy, G> Hall<A, G> {
 
     /// Awake again.
     pub(crate) fn rise(&self, key: &Key, number: u64) -> Rise<G> {
-        let risen =
-            self.with_seat(key, number, |seat| match std::mem::replace(&mut seat.state, State::Idle) {
+        let risen = self.with_seat(key, number, |seat| {
+            match std::mem::replace(&mut seat.state, State::Idle) {
                 State::Given(got) => Rise::Given(got),
                 State::Served => {
                     seat.state = State::Served;
                     Rise::Served
                 }
                 State::Idle | State::AtWork => Rise::Up { rung: seat.rung.take() },
-            });
+            }
+        });
         risen.unwrap_or(Rise::Up { rung: None })
     }
 
-    /// This waiter was rung at its place in the server's queue, and has no use for that any more: the next one in line is to heed it,
-    /// which takes over the place.
+    /// This waiter was rung at its place in the server's queue, and has no use for that any more:
+    /// the next one in line is to heed it, which takes over the place.
     pub(crate) fn leave_ring(&self, key: &Key, number: u64, after: Duration) {
         self.with_seat(key, number, |seat| seat.rung = Some(after));
     }
 
-    /// Goes, and leaves its place in the server's queue to the next in line, which is woken. Gives the place back
-    /// when nobody is there to take it.
+    /// Goes, and leaves its place in the server's queue to the next in line, which is woken. Gives
+    /// the place back when nobody is there to take it.
     pub(crate) fn leave(
         &self,
         key: &Key,
@@ -347,9 +367,11 @@ impl<A: Copy, G> Hall<A, G> {
     ) -> Option<Stand> {
         let mut rooms = self.rooms();
         let Some(room) = rooms.by_key.get_mut(key) else { return stand };
-        let was_first = !self.side_by_side && room.line.front().is_some_and(|first| first.number == number);
+        let was_first =
+            !self.side_by_side && room.line.front().is_some_and(|first| first.number == number);
         let place = room.line.iter().position(|seat| seat.number == number);
-        // What it holds may speak to the server when it is dropped: not before the rooms are unlocked.
+        // What it holds may speak to the server when it is dropped: not before the rooms are
+        // unlocked.
         let gone = place.and_then(|place| room.line.remove(place));
         let rung = gone.as_ref().and_then(|gone| gone.rung);
         room.known.pace = pace.or(room.known.pace);
@@ -390,7 +412,8 @@ impl<A: Copy, G> Hall<A, G> {
         orphaned || room.line.iter().any(|seat| seat.ids.contains(&id))
     }
 
-    /// Rings a waiter of this process, for it to come so much later. False when there is none by this id.
+    /// Rings a waiter of this process, for it to come so much later. False when there is none by
+    /// this id.
     pub(crate) fn ring(&self, key: &Key, id: WaitId, after: Duration) -> bool {
         let mut rooms = self.rooms();
         let Some(Room { line, stand, .. }) = rooms.by_key.get_mut(key) else { return false };
@@ -402,16 +425,23 @@ impl<A: Copy, G> Hall<A, G> {
         true
     }
 
-    fn with_seat<T>(&self, key: &Key, number: u64, body: impl FnOnce(&mut Seat<A, G>) -> T) -> Option<T> {
+    fn with_seat<T>(
+        &self,
+        key: &Key,
+        number: u64,
+        body: impl FnOnce(&mut Seat<A, G>) -> T,
+    ) -> Option<T> {
         let mut rooms = self.rooms();
         let room = rooms.by_key.get_mut(key)?;
         room.line.iter_mut().find(|seat| seat.number == number).map(body)
     }
 
-    /// Forgets a room that is worth nothing, and when there are too many, all in which nobody waits.
+    /// Forgets a room that is worth nothing, and when there are too many, all in which nobody
+    /// waits.
     fn settle(&self, mut rooms: MutexGuard<'_, Rooms<A, G>>, key: &Key) {
-        let worthless =
-            |room: &Room<A, G>| room.line.is_empty() && !room.known.courteous && room.left_behind.is_empty();
+        let worthless = |room: &Room<A, G>| {
+            room.line.is_empty() && !room.known.courteous && room.left_behind.is_empty()
+        };
         if rooms.by_key.get(key).is_some_and(worthless) {
             rooms.by_key.remove(key);
         }
@@ -433,8 +463,15 @@ impl<A: Copy, G> Hall<A, G> {
 impl<A, G> Default for Room<A, G> {
     fn default() -> Self {
         let never = Moment::from_boot(Duration::ZERO);
-        let habit = Habit { released: never, waiting: 0, brief: false, brisk: false, turn_ends: never };
-        Room { line: VecDeque::new(), left_behind: Vec::new(), stand: None, known: Known::default(), habit }
+        let habit =
+            Habit { released: never, waiting: 0, brief: false, brisk: false, turn_ends: never };
+        Room {
+            line: VecDeque::new(),
+            left_behind: Vec::new(),
+            stand: None,
+            known: Known::default(),
+            habit,
+        }
     }
 }
 

@@ -1,11 +1,12 @@
 //! What a waiter does next: a state machine that knows the time and what happened, and does no I/O.
 //!
-//! A driver asks [`Plan::step`] what to do, does it, and tells [`Plan::on`] what came of it. The blocking driver
-//! is `drive`; a simulation and an event loop can be others. The plan knows nothing of what is waited for: only
-//! whether it was seen to be free.
+//! A driver asks [`Plan::step`] what to do, does it, and tells [`Plan::on`] what came of it. The
+//! blocking driver is `drive`; a simulation and an event loop can be others. The plan knows nothing
+//! of what is waited for: only whether it was seen to be free.
 //!
-//! **When to look, although nobody rang.** The lock may be free without our hearing of it: its holder died, the
-//! waiter before us died with the bell in its hand, a bell was lost. How soon a waiter looks:
+//! **When to look, although nobody rang.** The lock may be free without our hearing of it: its
+//! holder died, the waiter before us died with the bell in its hand, a bell was lost. How soon a
+//! waiter looks:
 //!
 //! | the waiter | looks after |
 //! | --- | --- |
@@ -21,9 +22,9 @@
 //! | saw that the lock is reserved for another waiter | 300 ms: that one is taken for dead then |
 //! | has a holder that wakes nobody, or no place in the queue | as an untested waiter that is the first |
 //!
-//! So the waiters of a healthy queue together ask the server for next to nothing, however many they are. An unreachable waiter
-//! does not depend on being woken: a mutex is reserved for it (see `mutex/reserve.rs`), and it looks more often than a
-//! reservation can be broken.
+//! So the waiters of a healthy queue together ask the server for next to nothing, however many they
+//! are. An unreachable waiter does not depend on being woken: a mutex is reserved for it (see
+//! `mutex/reserve.rs`), and it looks more often than a reservation can be broken.
 
 use std::time::Duration;
 
@@ -50,12 +51,14 @@ const SLOWEST: Duration = Duration::from_millis(1500);
 /// The bounds of the first pause behind others, and of later ones.
 const FIRST: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(4300));
 const LATER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
-/// The pauses of a waiter that may not be woken: the first, the longest of a young wait, the longest.
+/// The pauses of a waiter that may not be woken: the first, the longest of a young wait, the
+/// longest.
 const POLL: [Duration; 3] =
     [Duration::from_millis(150), Duration::from_millis(280), Duration::from_millis(700)];
 /// The first pause of an unreachable waiter whose turn is next.
 const NEXT: Duration = Duration::from_millis(10);
-/// Nor does such a waiter pause for longer where at most one stands before it: a reservation for it lasts a little longer.
+/// Nor does such a waiter pause for longer where at most one stands before it: a reservation for it
+/// lasts a little longer.
 const CLAIM: Duration = Duration::from_millis(250);
 /// The longest pause of an untested waiter behind others.
 const UNTESTED: Duration = Duration::from_millis(900);
@@ -175,13 +178,15 @@ impl Plan {
         }
         self.started = true;
         match self.step {
-            Step::Sleep(until) => Step::Sleep(self.deadline.map_or(until, |deadline| deadline.min(until))),
+            Step::Sleep(until) => {
+                Step::Sleep(self.deadline.map_or(until, |deadline| deadline.min(until)))
+            }
             step => step,
         }
     }
 
-    /// Takes in what happened. `chance` is a number from 0 up to 1 that spreads waiters in time; `reach`:
-    /// whether wake-up messages are known to reach us.
+    /// Takes in what happened. `chance` is a number from 0 up to 1 that spreads waiters in time;
+    /// `reach`: whether wake-up messages are known to reach us.
     pub fn on(&mut self, event: Event, now: Moment, chance: f64, reach: Reach) {
         self.reach = reach;
         if let Step::End(_) = self.step {
@@ -259,7 +264,8 @@ impl Plan {
         (self.place.queued == Queued::Yes && !self.rung).then_some(self.place)
     }
 
-    /// Takes over another waiter's place. It is rung as before, and looked at when it would have been.
+    /// Takes over another waiter's place. It is rung as before, and looked at when it would have
+    /// been.
     pub fn take_over(&mut self, place: Place, reach: Reach) {
         (self.place, self.reach, self.started) = (place, reach, true);
         if self.rung {
@@ -271,7 +277,8 @@ impl Plan {
 
     fn finish(&mut self, ended: Ended) {
         self.ended = ended;
-        // We saw it free and were about to try: whoever is next is to look at once, and not to take over our place and sleep there.
+        // We saw it free and were about to try: whoever is next is to look at once, and not to take
+        // over our place and sleep there.
         self.rung |= self.step == Step::Try && self.place.queued == Queued::Yes;
         // Somebody may be about to ring us, or has done so: that must not be lost.
         let owes = self.rung || self.place.queued == Queued::Yes;
@@ -303,7 +310,8 @@ impl Plan {
 
     fn looked(&mut self, stand: Option<Stand>, lock: Option<Seen>, now: Moment, chance: f64) {
         let mut slow = false;
-        let stand = if stand == Some(Stand::Lost) { Some(Stand::Gone { waiters: 0 }) } else { stand };
+        let stand =
+            if stand == Some(Stand::Lost) { Some(Stand::Gone { waiters: 0 }) } else { stand };
         match stand {
             Some(Stand::Gone { waiters }) if self.place.queued == Queued::Crowded => {
                 self.place.seen = now;
@@ -331,7 +339,9 @@ impl Plan {
         }
         match lock {
             Some(seen) => self.judge(seen, now, chance),
-            None if slow || self.place.before == 0 => self.step = Step::Look { lock: true, queue: false },
+            None if slow || self.place.before == 0 => {
+                self.step = Step::Look { lock: true, queue: false }
+            }
             None => self.step = self.sleep(now, chance),
         }
     }
@@ -349,7 +359,8 @@ impl Plan {
             }
             Seen::Awaited(left) => {
                 (place.free, place.rings, place.awaited) = (false, true, true);
-                // That one may have its turn by then, and an unreachable waiter would not hear that it is the next.
+                // That one may have its turn by then, and an unreachable waiter would not hear that
+                // it is the next.
                 if self.reach != Reach::Unreachable {
                     place.look = now + left.mul_f64(1.0 + 0.2 * chance);
                     self.step = Step::Sleep(place.look);
@@ -370,7 +381,11 @@ impl Plan {
             Seen::Free if place.leaves_it_to_others(chance) && !awaited => place.free = true,
             Seen::Free => {
                 place.free = true;
-                let grace = if place.before > 0 { GRACE.mul_f64(1.0 + 0.6 * chance) } else { Duration::ZERO };
+                let grace = if place.before > 0 {
+                    GRACE.mul_f64(1.0 + 0.6 * chance)
+                } else {
+                    Duration::ZERO
+                };
                 self.step = Step::Sleep(now + grace.max(invited));
                 return;
             }
@@ -387,7 +402,8 @@ impl Plan {
         if place.queued == Queued::No {
             return Step::Try;
         }
-        // A waiter that was woken in vain is told by nothing else. For an unreachable one there is a reservation.
+        // A waiter that was woken in vain is told by nothing else. For an unreachable one there is
+        // a reservation.
         let told = self.has_its_turn() && self.reach != Reach::Unreachable && !place.free;
         let queue = told || now.since(place.seen) >= QUEUE_CHECK;
         if self.out_since.is_some() {
@@ -427,7 +443,8 @@ impl Plan {
                 place.poll = place.poll.mul_f64(1.5).clamp(first, longest);
                 let turns = u32::try_from(before).unwrap_or(u32::MAX);
                 let turn = place.pace.filter(|_| soon && before > 0);
-                let turn = turn.map_or(place.poll, |pace| pace.saturating_mul(turns).clamp(NEXT, longest));
+                let turn =
+                    turn.map_or(place.poll, |pace| pace.saturating_mul(turns).clamp(NEXT, longest));
                 turn.mul_f64(0.85 + 0.15 * chance)
             }
         };

@@ -14,8 +14,8 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_m
 /// Tries until it succeeds or the wait ends.
 ///
 /// # Errors
-/// What `attempt` fails with: at once the first time, and later once the server was out of reach for as long as the client
-/// tolerates.
+/// What `attempt` fails with: at once the first time, and later once the server was out of reach
+/// for as long as the client tolerates.
 pub(crate) fn poll<T>(
     client: &Client,
     route: Route,

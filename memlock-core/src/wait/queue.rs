@@ -1,8 +1,8 @@
 //! The queue on the server: the item beside the lock that says who waits.
 //!
-//! It is advice and nothing else. Entering is one atomic append; leaving, and taking off the waiter that was rung, is a
-//! compare-and-swap that names waiters by their ids, never by their position: so it does not matter who does it, how
-//! often, or what happened in between.
+//! It is advice and nothing else. Entering is one atomic append; leaving, and taking off the waiter
+//! that was rung, is a compare-and-swap that names waiters by their ids, never by their position:
+//! so it does not matter who does it, how often, or what happened in between.
 
 use std::time::Duration;
 
@@ -20,17 +20,18 @@ use crate::store::{Failure, Item, Op, Reply, Route};
 
 /// How long a queue lives that nobody writes to. Waiters that wait for longer write it anew.
 const LIFE: Duration = Duration::from_secs(300);
-/// How much later the one behind a waiter without a bell is to come: that looks for itself every now and then, and should
-/// find the lock free most of the time.
+/// How much later the one behind a waiter without a bell is to come: that looks for itself every
+/// now and then, and should find the lock free most of the time.
 const BEHIND_THE_DEAF: Duration = Duration::from_millis(20);
-/// How much later a waiter is to come that only watches over a reservation for another one. Nobody else is asked to come as late: it
-/// alone is not taken off the queue.
+/// How much later a waiter is to come that only watches over a reservation for another one. Nobody
+/// else is asked to come as late: it alone is not taken off the queue.
 pub(super) const WATCH: Duration = Duration::from_millis(25);
 /// How many of the dead are passed at once.
 const MOST_DEAD: usize = 8;
 /// How often a change is tried anew because somebody else was faster.
 const ROUNDS: usize = 10;
-/// And to take off lines: those that nobody waits under any more, and those of waiters for permits that were woken.
+/// And to take off lines: those that nobody waits under any more, and those of waiters for permits
+/// that were woken.
 const LEAVES: usize = 40;
 
 /// A queue by its key.
@@ -81,7 +82,8 @@ impl Queue<'_> {
     ) -> std::result::Result<(usize, Reply), Failure> {
         let key = self.key;
         let add = Op::Add { key, value: b"", ttl: life() };
-        let enter = if front { Op::Prepend { key, value: line } } else { Op::Append { key, value: line } };
+        let enter =
+            if front { Op::Prepend { key, value: line } } else { Op::Append { key, value: line } };
         if let Some(before) = behind {
             let mut replies = self.client.run(self.route, &[enter, look])?.into_iter();
             if let (Some(Reply::Written), Some(seen)) = (replies.next(), replies.next()) {
@@ -108,15 +110,16 @@ impl Queue<'_> {
         })
     }
 
-    /// Our place, what `look` gives if it is asked for, or both. A queue that would not live much longer is written
-    /// anew.
+    /// Our place, what `look` gives if it is asked for, or both. A queue that would not live much
+    /// longer is written anew.
     pub(crate) fn look(
         &self,
         ids: &[WaitId],
         queue: bool,
         look: Option<Op<'_>>,
     ) -> Result<(Option<Stand>, Option<Reply>)> {
-        let ops: Vec<Op<'_>> = queue.then_some(Op::Get { key: self.key }).into_iter().chain(look).collect();
+        let ops: Vec<Op<'_>> =
+            queue.then_some(Op::Get { key: self.key }).into_iter().chain(look).collect();
         let mut replies = self.client.read(self.route, &ops)?.into_iter();
         if !queue {
             return Ok((None, replies.next()));
@@ -139,9 +142,13 @@ impl Queue<'_> {
         Ok((Some(stand), replies.next()))
     }
 
-    /// Takes our entries off, and runs `look` afterwards: whoever rang us in between relies on us, so if what we
-    /// waited for is free, the next one is to be told. Gives what `look` gave last.
-    pub(crate) fn leave(&self, ids: &[WaitId], look: Op<'_>) -> std::result::Result<Option<Reply>, Failure> {
+    /// Takes our entries off, and runs `look` afterwards: whoever rang us in between relies on us,
+    /// so if what we waited for is free, the next one is to be told. Gives what `look` gave last.
+    pub(crate) fn leave(
+        &self,
+        ids: &[WaitId],
+        look: Op<'_>,
+    ) -> std::result::Result<Option<Reply>, Failure> {
         for round in 0..LEAVES {
             let item = match self.client.one(self.route, Op::Get { key: self.key })? {
                 Reply::Value(item) if position(&item.value, ids).is_some() => item,
@@ -159,22 +166,32 @@ impl Queue<'_> {
         Err(Failure { error: Error::new(ErrorKind::Unknown, text), sent: true })
     }
 
-    /// Wakes the first one who is not one of `ours`, if there is room for it, and takes it and ours off. `queue` is what was read
-    /// of it. One that is found dead is taken off, too, and the next one woken. One that is
-    /// not certain to hear it is left where it is for some releases: it is to find that it is its turn, and the one
-    /// behind it is asked to come a little later. After them a mutex is reserved for it.
+    /// Wakes the first one who is not one of `ours`, if there is room for it, and takes it and ours
+    /// off. `queue` is what was read of it. One that is found dead is taken off, too, and the next
+    /// one woken. One that is not certain to hear it is left where it is for some releases: it is
+    /// to find that it is its turn, and the one behind it is asked to come a little later. After
+    /// them a mutex is reserved for it.
     ///
-    /// First the bell, then the queue: the next one is to be at work while we still write. But if an entry of ours is
-    /// still there, whoever rang us has not got to write yet; then the next one might be done before either of us
-    /// has, and would ring our entry instead of the one after it. So then the queue is written first.
+    /// First the bell, then the queue: the next one is to be at work while we still write. But if
+    /// an entry of ours is still there, whoever rang us has not got to write yet; then the next one
+    /// might be done before either of us has, and would ring our entry instead of the one after it.
+    /// So then the queue is written first.
     ///
-    /// Even so an entry in front of ours may be that of somebody who had its turn before us, because whoever rang it is slow to write.
-    /// Then the first one behind us is rung, too; but only after a short hold, since otherwise that writing is done long ago, and the
-    /// one in front would be passed over. It is taken off as well: if it found its line there when it
-    /// releases, it would again wake the one behind it first, and the waiters in front would never
-    /// be the first to come.
-    pub(crate) fn hand_on(&self, queue: Item, room: Room, ours: &[WaitId], waker: &dyn Wake) -> HandedOn {
-        let mut handed = HandedOn { ours: position(&queue.value, ours).is_some(), ..HandedOn::default() };
+    /// Even so an entry in front of ours may be that of somebody who had its turn before us,
+    /// because whoever rang it is slow to write. Then the first one behind us is rung, too; but
+    /// only after a short hold, since otherwise that writing is done long ago, and the one in front
+    /// would be passed over. It is taken off as well: if it found its line there when it releases,
+    /// it would again wake the one behind it first, and the waiters in front would never be the
+    /// first to come.
+    pub(crate) fn hand_on(
+        &self,
+        queue: Item,
+        room: Room,
+        ours: &[WaitId],
+        waker: &dyn Wake,
+    ) -> HandedOn {
+        let mut handed =
+            HandedOn { ours: position(&queue.value, ours).is_some(), ..HandedOn::default() };
         let may_be_next = handed.ours && waker.is_early();
         let behind_us = first_behind_us(&queue.value, ours)
             .filter(|entry| may_be_next && waker.is_heard_by(entry))
@@ -214,11 +231,14 @@ impl Queue<'_> {
                 }
             }
             next = next.filter(|_| !kept);
-            // One for whom it is to be reserved stays until that is done: it would not hear that it has to join again.
-            let reserve_later = write_first && next.is_some_and(|(next, _)| !waker.is_heard_by(&next));
+            // One for whom it is to be reserved stays until that is done: it would not hear that it
+            // has to join again.
+            let reserve_later =
+                write_first && next.is_some_and(|(next, _)| !waker.is_heard_by(&next));
             next = next.filter(|_| !reserve_later);
             let called = rung.or(next.map(|(next, _)| next.id));
-            // Whichever was woken ahead has its turn, though another one has come to stand in front of it.
+            // Whichever was woken ahead has its turn, though another one has come to stand in front
+            // of it.
             let woken = waker.woken().into_iter().chain(behind_us);
             let off: Vec<WaitId> = gone.iter().copied().chain(called).chain(woken).collect();
             let rest = entries::after(&queue.value, &off, left, called);
@@ -255,7 +275,8 @@ impl Queue<'_> {
             };
             let is_off = |id| position(&queue.value, &[id]).is_none();
             if unheard.iter().any(|&id| is_off(id)) {
-                // It had its turn without us, or we had ours: nobody claims what was reserved since.
+                // It had its turn without us, or we had ours: nobody claims what was reserved
+                // since.
                 waker.withdraw(&unheard);
                 rung = rung.filter(|id| !unheard.contains(id));
             }
@@ -272,8 +293,8 @@ impl Queue<'_> {
     /// write of the queue has to be tried several times.
     ///
     /// Nobody is woken twice: a waiter that was woken in vain, and stands in front again under
-    /// another id, has seen for itself how it is. One that has joined at the end meanwhile is woken:
-    /// it may have seen the permits gathered by a waiter that has them by now.
+    /// another id, has seen for itself how it is. One that has joined at the end meanwhile is
+    /// woken: it may have seen the permits gathered by a waiter that has them by now.
     pub(crate) fn hand_on_all(
         &self,
         queue: Item,
@@ -283,9 +304,11 @@ impl Queue<'_> {
         waker: &dyn Wake,
     ) -> HandedOn {
         let mut known: Vec<WaitId> = entries::waiters(&queue.value).map(|entry| entry.id).collect();
-        let mut handed = HandedOn { ours: position(&queue.value, ours).is_some(), ..HandedOn::default() };
-        let wake =
-            |entry: &Entry<'_>, after| waker.wake(entry, Ring { after, ..Ring::default() }) != Delivery::Gone;
+        let mut handed =
+            HandedOn { ours: position(&queue.value, ours).is_some(), ..HandedOn::default() };
+        let wake = |entry: &Entry<'_>, after| {
+            waker.wake(entry, Ring { after, ..Ring::default() }) != Delivery::Gone
+        };
         let mut rung: Vec<(WaitId, u32)> = Vec::new();
         // The first one, which may not hear it, was sent a message all the same.
         let mut left_told = false;
@@ -348,8 +371,11 @@ impl Queue<'_> {
                     break;
                 }
             }
-            handed.waiting =
-                if draft.any(|entry| entry.permits > 1 || entry.priority != 0) { 0 } else { draft.len() };
+            handed.waiting = if draft.any(|entry| entry.permits > 1 || entry.priority != 0) {
+                0
+            } else {
+                draft.len()
+            };
             let rest = draft.encode();
             if rest == queue.value {
                 break;
@@ -358,7 +384,8 @@ impl Queue<'_> {
             handed.stuck = written.is_err();
             let mut again = matches!(written, Ok(Reply::Changed));
             if !again {
-                for next in entries::waiters(&queue.value).filter(|entry| later.contains(&entry.id)) {
+                for next in entries::waiters(&queue.value).filter(|entry| later.contains(&entry.id))
+                {
                     if !wake(&next, Duration::ZERO) {
                         gone.push(next.id);
                         again = gone.len() < ours.len() + MOST_DEAD;
@@ -427,7 +454,8 @@ fn whose_turn<'a>(queue: &'a [u8], ours: &[WaitId], room: Room, waker: &dyn Wake
     Turn { others: first.is_some(), left, next: next.filter(fits), behind }
 }
 
-/// It was reserved for a waiter that may be dead: has the next one see to that which is certain to hear it, and alive.
+/// It was reserved for a waiter that may be dead: has the next one see to that which is certain to
+/// hear it, and alive.
 fn wake_a_watcher(queue: &[u8], gone: &[WaitId], reserved: WaitId, waker: &dyn Wake) {
     let waiters = entries::in_order(queue);
     let is_behind = |entry: &&Entry<'_>| entry.id != reserved && !gone.contains(&entry.id);

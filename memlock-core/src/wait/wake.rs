@@ -1,8 +1,8 @@
 //! Waking the next waiter, by whatever reaches it.
 //!
-//! A waiter of this process is woken directly. One elsewhere is sent a message; if its line does not
-//! say that it is proven reachable, what it waits for is reserved for it as well, so that it finds it
-//! when it looks.
+//! A waiter of this process is woken directly. One elsewhere is sent a message; if its line does
+//! not say that it is proven reachable, what it waits for is reserved for it as well, so that it
+//! finds it when it looks.
 
 use std::time::Duration;
 
@@ -17,11 +17,13 @@ use crate::name::Key;
 
 /// A releaser takes no longer than this to write the queue, but for an outage.
 const WRITTEN: Duration = Duration::from_millis(50);
-/// For how many releases, and for how long, a waiter without an address is passed over before the lock is reserved for it: it
-/// looks by itself, and nothing tells whether it is dead, for which to wait costs more than some short holds.
+/// For how many releases, and for how long, a waiter without an address is passed over before the
+/// lock is reserved for it: it looks by itself, and nothing tells whether it is dead, for which to
+/// wait costs more than some short holds.
 const MOST_PASSES: u32 = 10;
 const PATIENCE: Duration = Duration::from_millis(300);
-/// The same where nothing can be reserved. Then it is taken off; it finds that out, and comes in front.
+/// The same where nothing can be reserved. Then it is taken off; it finds that out, and comes in
+/// front.
 const MOST_PASSES_SHARED: u32 = 20;
 
 /// What became of waking a waiter.
@@ -68,7 +70,8 @@ pub(crate) struct Waker<'a, A, G> {
 }
 
 impl<'a, A, G> Waker<'a, A, G> {
-    /// They are to come at once and are told of all behind them, and nothing can be reserved for them.
+    /// They are to come at once and are told of all behind them, and nothing can be reserved for
+    /// them.
     pub(crate) fn new(client: &'a Client, hall: &'a Hall<A, G>, key: &'a Key) -> Self {
         Waker {
             client,
@@ -90,18 +93,22 @@ impl<A: Copy, G> Wake for Waker<'_, A, G> {
             return Delivery::Kept;
         }
         let trusted = self.called.is_some() && flaw::has(Flaw::TrustTheRingAhead);
-        if self.called == Some(entry.id) || trusted || self.hall.ring(self.key, entry.id, ring.after) {
+        if self.called == Some(entry.id)
+            || trusted
+            || self.hall.ring(self.key, entry.id, ring.after)
+        {
             return Delivery::Sent;
         }
         let after = if entry.proven { self.after.max(ring.after) } else { ring.after };
         let ring = Ring { after, behind: ring.behind.first(self.told) };
         let sent = |address| self.client.bells().ring(address, entry.id, ring);
         match (entry.bell.map(sent), &self.reserver) {
-            // A firewall may refuse messages, too, as that of a host does to which a tunnel leads: so only of a
-            // waiter that was reached before it means that it is dead.
+            // A firewall may refuse messages, too, as that of a host does to which a tunnel leads:
+            // so only of a waiter that was reached before it means that it is dead.
             (Some(false), _) if entry.proven => Delivery::Gone,
             (Some(true), _) if entry.proven => Delivery::Sent,
-            // The message went first: a waiter that sees the reservation and has not heard it knows that it was missed.
+            // The message went first: a waiter that sees the reservation and has not heard it knows
+            // that it was missed.
             (_, Some(reserver)) if reserver.reserve(entry.id) => Delivery::Sent,
             (_, Some(_)) => Delivery::Kept,
             (Some(true), None) => Delivery::Sent,

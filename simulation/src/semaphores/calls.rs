@@ -86,7 +86,8 @@ impl Judge {
         let Semaphores { all, calls, watches, .. } = &mut self.semaphores;
         for (key, states) in watches.values_mut() {
             let Some(semaphore) = all.get(key) else { continue };
-            let available = u32::try_from(semaphore.available(shows, |_| false)).unwrap_or(u32::MAX);
+            let available =
+                u32::try_from(semaphore.available(shows, |_| false)).unwrap_or(u32::MAX);
             states.insert(semaphore.record.as_ref().map(|record| (record.permits, available)));
         }
         if calls.is_empty() {
@@ -103,19 +104,24 @@ impl Judge {
             for &task in waits.keys() {
                 let Some(call) = calls.get_mut(&task) else { continue };
                 let tokens = &self.tokens;
-                let mine =
-                    |token: &str| tokens.get(token).is_some_and(|it| is_surely_of(it, task, call.begun));
+                let mine = |token: &str| {
+                    tokens.get(token).is_some_and(|it| is_surely_of(it, task, call.begun))
+                };
                 // What it has itself without knowing is nothing that it may wait for.
                 let available = semaphore.available(shows, |line| mine(&line.token));
                 let fits = available >= u64::from(call.ask.permits);
                 let record = semaphore.record.as_ref();
                 // Where nothing goes wrong, it says so only as long as it waits.
-                let waiting = !calm || semaphore.gatherer.is_none_or(|task| waits.contains_key(&task));
+                let waiting =
+                    !calm || semaphore.gatherer.is_none_or(|task| waits.contains_key(&task));
                 let gathers = waiting
                     && record.and_then(|record| record.gathering.as_ref()).is_some_and(|other| {
-                        other.until > shows && call.ask.priority <= other.priority && !mine(&other.token)
+                        other.until > shows
+                            && call.ask.priority <= other.priority
+                            && !mine(&other.token)
                     });
-                // A refusal by another one of its batch is as old as the clock that was read for that.
+                // A refusal by another one of its batch is as old as the clock that was read for
+                // that.
                 let late = semaphore.available(shows.saturating_sub(1), |line| mine(&line.token));
                 call.was_busy |= late < u64::from(call.ask.permits) || gathers;
                 call.was_missing |= record.is_none();
@@ -135,7 +141,14 @@ impl Judge {
         }
     }
 
-    pub(crate) fn asks_for_permits(&mut self, task: usize, process: usize, ask: Ask, now: Nanos, shows: u64) {
+    pub(crate) fn asks_for_permits(
+        &mut self,
+        task: usize,
+        process: usize,
+        ask: Ask,
+        now: Nanos,
+        shows: u64,
+    ) {
         self.semaphores.leases(process, task, now, ask.lease);
         let call = Call {
             ask,
@@ -177,7 +190,9 @@ impl Judge {
         let latest = |sent: Nanos| sent + call.ask.lease + AFTER_THE_LEASE + call.ask.lease / 5000;
         if let Some(late) = written.and_then(|it| it.ends.checked_sub(latest(it.sent) + 1)) {
             let late = late as f64 / 1e9;
-            self.object(format!("{token} was granted, and ended {late:.3} s later than its lease explains"));
+            self.object(format!(
+                "{token} was granted, and ended {late:.3} s later than its lease explains"
+            ));
         } else if !written.is_some_and(|written| is_of(written, task, call.begun)) {
             self.object(format!("{} was granted as {token}, which was never there", call.ask.key));
         } else if permits != call.ask.permits {
@@ -194,7 +209,8 @@ impl Judge {
         {
             semaphore.leavers.insert(call.process);
         }
-        let lost = matches!(self.tokens.get(&token), Some(Token { gone: Some((_, Cause::Loss)), .. }));
+        let lost =
+            matches!(self.tokens.get(&token), Some(Token { gone: Some((_, Cause::Loss)), .. }));
         // What was written for other calls of its process meanwhile was not for this one.
         for (other, it) in self.tokens.iter_mut().filter(|(_, it)| it.sent >= call.begun) {
             if *other == token {
@@ -236,7 +252,9 @@ impl Judge {
         let left = || {
             let record = self.semaphores.all.get(key)?.record.as_ref()?;
             let mut tokens = record.lines.iter().map(|line| &line.token);
-            tokens.find(|&token| self.tokens.get(token).is_some_and(|it| is_surely_of(it, task, call.begun)))
+            tokens.find(|&token| {
+                self.tokens.get(token).is_some_and(|it| is_surely_of(it, task, call.begun))
+            })
         };
         let objection = match why {
             Refusal::Busy if !call.was_busy => {
@@ -261,7 +279,9 @@ impl Judge {
 
     pub(crate) fn check_permit_waiter(&mut self, task: usize, now: Nanos, troubled: Nanos) {
         let Some(call) = self.semaphores.calls.get(&task) else { return };
-        let (Some(since), Some(semaphore)) = (call.could_have, self.semaphores.all.get(&call.ask.key)) else {
+        let (Some(since), Some(semaphore)) =
+            (call.could_have, self.semaphores.all.get(&call.ask.key))
+        else {
             return;
         };
         let mut patience = self.patience;
@@ -278,7 +298,8 @@ impl Judge {
         }
     }
 
-    /// The server lost it, or somebody tore it down: all permits that are out are lost, or not to be found any more.
+    /// The server lost it, or somebody tore it down: all permits that are out are lost, or not to
+    /// be found any more.
     pub(super) fn loses(&mut self, key: &str) {
         for hold in self.holds.values_mut().filter(|hold| hold.key == key) {
             hold.lost = true;
@@ -288,7 +309,8 @@ impl Judge {
     /// Its record is over, since nobody used it: a release whose reply was lost cannot be told from
     /// a loss any more.
     pub(super) fn forgets_releases(&mut self, key: &str) {
-        let releasing = |hold: &&mut Hold| hold.key == key && hold.releasing.is_some() && !hold.using;
+        let releasing =
+            |hold: &&mut Hold| hold.key == key && hold.releasing.is_some() && !hold.using;
         for hold in self.holds.values_mut().filter(releasing) {
             hold.lost = true;
         }

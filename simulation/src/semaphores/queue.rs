@@ -27,7 +27,13 @@ pub(super) struct Stand {
 }
 
 impl Judge {
-    pub(super) fn queue_changed(&mut self, key: &str, change: &Change, now: Nanos, by: Option<Doer>) {
+    pub(super) fn queue_changed(
+        &mut self,
+        key: &str,
+        change: &Change,
+        now: Nanos,
+        by: Option<Doer>,
+    ) {
         let Some(after) = change.after.as_deref().map_or(Some(Vec::new()), text::queue) else {
             return self.object(format!("what was written of {key}'s queue cannot be read"));
         };
@@ -49,17 +55,21 @@ impl Judge {
             let others = |entry: &&Entry| stands(entry) != Some(by.task);
             let taken = before.iter().filter(off).filter(others).count();
             let rung = before.iter().filter(off).filter(others).filter(|entry| !is_done(entry));
-            // Or it has its permits, and was not told so yet; or had them when the semaphore was torn down.
+            // Or it has its permits, and was not told so yet; or had them when the semaphore was
+            // torn down.
             let lines = || semaphore.record.iter().flat_map(|record| &record.lines);
             let has_its_own = |entry: &Entry| {
-                let stand = semaphore.stands.get(&entry.id).filter(|stand| stand.process == by.process);
+                let stand =
+                    semaphore.stands.get(&entry.id).filter(|stand| stand.process == by.process);
                 if semaphore.record.is_none() {
                     return stand.is_some();
                 }
-                stand.and_then(|stand| Some((stand.task, of_call(stand)?))).is_some_and(|(task, call)| {
-                    let mut tokens = lines().filter_map(|line| self.tokens.get(&line.token));
-                    tokens.any(|it| it.askers.contains(&task) && it.sent >= call.begun)
-                })
+                stand.and_then(|stand| Some((stand.task, of_call(stand)?))).is_some_and(
+                    |(task, call)| {
+                        let mut tokens = lines().filter_map(|line| self.tokens.get(&line.token));
+                        tokens.any(|it| it.askers.contains(&task) && it.sent >= call.begun)
+                    },
+                )
             };
             let sure: Vec<&Entry> = rung.filter(|entry| !has_its_own(entry)).collect();
             // Each one that is woken in this write may let another one come to be overtaken often
@@ -82,18 +92,19 @@ impl Judge {
         let super::Semaphore { stands, leavers, .. } = semaphore;
         let is_off = |id: &str| !after.iter().any(|entry| entry.id == id);
         // A process heeds that it was woken, also under an entry which it could not take off.
-        let woken = stands
-            .iter()
-            .filter(|(id, stand)| is_off(id) && by.as_ref().is_some_and(|by| by.process != stand.process));
+        let woken = stands.iter().filter(|(id, stand)| {
+            is_off(id) && by.as_ref().is_some_and(|by| by.process != stand.process)
+        });
         leavers.extend(woken.map(|(_, stand)| stand.process).filter(|_| !self.calm));
         stands.retain(|id, _| !is_off(id));
         for entry in &after {
             let rank = entry.rank();
             let Some(stand) = semaphore.stands.get_mut(&entry.id) else {
                 let Some(Doer { task, process, sent }) = by else { continue };
-                semaphore
-                    .stands
-                    .insert(entry.id.clone(), Stand { task, process, sent, rank, since: now, idle: None });
+                semaphore.stands.insert(
+                    entry.id.clone(),
+                    Stand { task, process, sent, rank, since: now, idle: None },
+                );
                 match calls.get_mut(&task).filter(|call| call.begun <= sent) {
                     Some(call) => call.has_stood = true,
                     None => drop(semaphore.leavers.insert(process)),
@@ -107,8 +118,8 @@ impl Judge {
         semaphore.queue = after;
     }
 
-    /// To be called at each tick. In a calm run no holder's entry stays in the queue, where releases
-    /// would ring it in vain.
+    /// To be called at each tick. In a calm run no holder's entry stays in the queue, where
+    /// releases would ring it in vain.
     pub(crate) fn check_stands(&mut self, now: Nanos) {
         if !self.calm {
             return;
@@ -122,15 +133,16 @@ impl Judge {
                 if waits {
                     stand.idle = None;
                 } else if now - since > patience {
-                    objection = Some(format!("{id} stands in the queue of {key}, and nobody waits there"));
+                    objection =
+                        Some(format!("{id} stands in the queue of {key}, and nobody waits there"));
                 }
             }
         }
         objection.into_iter().for_each(|what| self.object(what));
     }
 
-    /// A waiter that should have been rung instead. A release passes over those that are not certain to hear
-    /// it, if the first of them counts that.
+    /// A waiter that should have been rung instead. A release passes over those that are not
+    /// certain to hear it, if the first of them counts that.
     fn comes_before(
         &self,
         key: &str,
@@ -146,11 +158,14 @@ impl Judge {
         let first = earlier.clone().find(stays);
         let is_left = |entry: &Entry| {
             let now = after.iter().find(|other| other.id == entry.id);
-            now.is_some_and(|now| now.passed == entry.passed && (entry.proven || first == Some(entry)))
+            now.is_some_and(|now| {
+                now.passed == entry.passed && (entry.proven || first == Some(entry))
+            })
         };
         for entry in earlier.filter(|entry| entry.has_bell && is_left(entry)) {
             let Some(stand) = semaphore.stands.get(&entry.id) else { continue };
-            let waits = self.semaphores.calls.get(&stand.task).is_some_and(|call| call.ask.key == key);
+            let waits =
+                self.semaphores.calls.get(&stand.task).is_some_and(|call| call.ask.key == key);
             if waits && now - stand.since > JUST_NOW {
                 let (id, priority) = (&entry.id, entry.priority);
                 return Some(format!(
@@ -162,7 +177,8 @@ impl Judge {
         None
     }
 
-    /// Nobody may take what somebody else gathers, who has not stood in the queue and is not of higher priority.
+    /// Nobody may take what somebody else gathers, who has not stood in the queue and is not of
+    /// higher priority.
     pub(super) fn may_take(
         &self,
         key: &str,
@@ -195,8 +211,8 @@ impl Judge {
     }
 }
 
-/// Who is overtaken counts that, so that it comes first in the end. `own`: how many lines of its own the writer took off, since it leaves,
-/// or since it woke itself along with others.
+/// Who is overtaken counts that, so that it comes first in the end. `own`: how many lines of its
+/// own the writer took off, since it leaves, or since it woke itself along with others.
 fn miscounted(rung: &[&Entry], own: usize, before: &[Entry], after: &[Entry]) -> Option<String> {
     let [rung] = rung else { return None };
     let earlier = before.iter().take_while(|entry| entry.id != rung.id);
@@ -216,8 +232,10 @@ impl super::Semaphore {
     /// process, as the one who left it behind could not take it off.
     /// One that its task has left by now stands in nobody's way.
     pub(super) fn is_next(&self, task: usize, waiters: &BTreeMap<usize, (usize, Nanos)>) -> bool {
-        let is_left = |stand: &Stand| waiters.get(&stand.task).is_some_and(|&(_, begun)| stand.sent < begun);
-        let whose = |at: &usize| self.stands.get(&self.queue[*at].id).filter(|stand| !is_left(stand));
+        let is_left =
+            |stand: &Stand| waiters.get(&stand.task).is_some_and(|&(_, begun)| stand.sent < begun);
+        let whose =
+            |at: &usize| self.stands.get(&self.queue[*at].id).filter(|stand| !is_left(stand));
         let order = text::in_order(&self.queue);
         let stands = order.iter().filter_map(whose).any(|stand| stand.task == task);
         let processes = || waiters.values().map(|&(process, _)| process);

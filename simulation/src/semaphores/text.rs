@@ -1,5 +1,5 @@
-//! A semaphore's record and its queue, as the judge reads them: by what stands at the heads of memlock's `record` and `entries`, and
-//! not with their code.
+//! A semaphore's record and its queue, as the judge reads them: by what stands at the heads of
+//! memlock's `record` and `entries`, and not with their code.
 
 /// What a semaphore's item says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +34,8 @@ impl Record {
         let text = std::str::from_utf8(value).ok()?.strip_suffix('\n')?;
         let mut lines = text.split('\n');
         let words: Vec<&str> = lines.next()?.split(' ').collect();
-        let ["memlock-semaphore/1", token, permits, expires, life, serial, more @ ..] = &words[..] else {
+        let ["memlock-semaphore/1", token, permits, expires, life, serial, more @ ..] = &words[..]
+        else {
             return None;
         };
         let gathering = more.iter().find_map(|word| word.strip_prefix("gathering="));
@@ -75,8 +76,14 @@ impl Gathering {
 
 impl Line {
     fn read(text: &str) -> Option<Line> {
-        let [token, permits, until, ..] = text.split(' ').collect::<Vec<_>>()[..] else { return None };
-        Some(Line { token: token.to_owned(), permits: permits.parse().ok()?, until: until.parse().ok()? })
+        let [token, permits, until, ..] = text.split(' ').collect::<Vec<_>>()[..] else {
+            return None;
+        };
+        Some(Line {
+            token: token.to_owned(),
+            permits: permits.parse().ok()?,
+            until: until.parse().ok()?,
+        })
     }
 }
 
@@ -115,13 +122,18 @@ impl Entry {
 
     /// Whether it comes before all others once it is overtaken so often, and does not yet.
     pub(crate) fn may_age(&self, times: usize) -> bool {
-        self.overtaken
-            .is_some_and(|often| often < MOST_OVERTAKEN && often as usize + times >= MOST_OVERTAKEN as usize)
+        self.overtaken.is_some_and(|often| {
+            often < MOST_OVERTAKEN && often as usize + times >= MOST_OVERTAKEN as usize
+        })
     }
 
     /// By which it comes before others.
     pub(crate) fn rank(&self) -> i64 {
-        if self.overtaken.is_some_and(|often| often >= MOST_OVERTAKEN) { i64::MAX } else { self.priority }
+        if self.overtaken.is_some_and(|often| often >= MOST_OVERTAKEN) {
+            i64::MAX
+        } else {
+            self.priority
+        }
     }
 }
 

@@ -38,7 +38,9 @@ fn is_possible(op: &Op, said: i32) -> bool {
         }
         Op::Lock { .. } | Op::Acquire { .. } => [answer::OK, answer::TIMED_OUT].contains(&said),
         Op::Release => [answer::OK, answer::LOST, answer::NOT_HELD].contains(&said),
-        Op::Extend { .. } | Op::Unlock | Op::Prolong { .. } => [answer::OK, answer::LOST].contains(&said),
+        Op::Extend { .. } | Op::Unlock | Op::Prolong { .. } => {
+            [answer::OK, answer::LOST].contains(&said)
+        }
         Op::SetUp => [answer::OK, answer::EXISTS].contains(&said),
         Op::Insert { .. } => [answer::OK, answer::DUPLICATE, answer::NOT_FOUND].contains(&said),
         Op::Inside => true,

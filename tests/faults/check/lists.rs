@@ -9,7 +9,8 @@ use crate::history::{Call, Op, Span, answer};
 /// A session between two losses of the server: its name, and how many losses came before.
 type Session<'a> = (&'a str, usize);
 
-/// Calls that were under way when the server lost its memory belong to no session, and prove nothing.
+/// Calls that were under way when the server lost its memory belong to no session, and prove
+/// nothing.
 fn session<'a>(call: &'a Call, facts: &Facts) -> Option<Session<'a>> {
     let whole = !facts.lost_within(call.span());
     let before = facts.losses.iter().filter(|loss| loss.to < call.began).count();
@@ -62,7 +63,9 @@ fn one_id_and_one_first(inserts: &[&Call], facts: &Facts, verdict: &mut Verdict)
         let firsts = told.iter().filter(|(_, call)| call.answer() == Some(answer::OK)).count();
         match firsts {
             0 if !in_doubt => {
-                verdict.violations.push(format!("a key, and nobody was told to be first: {told:?}"));
+                verdict
+                    .violations
+                    .push(format!("a key, and nobody was told to be first: {told:?}"));
             }
             0 | 1 => {}
             _ => verdict.violations.push(format!("{firsts} were told to be first: {told:?}")),
@@ -85,7 +88,8 @@ fn sessions(calls: &[&Call], facts: &Facts, verdict: &mut Verdict) {
                 }
             }
             (Op::Insert { .. }, Some(answer::NOT_FOUND)) => {
-                let own = joined.filter(|joined| joined.who == call.who && joined.name == call.name);
+                let own =
+                    joined.filter(|joined| joined.who == call.who && joined.name == call.name);
                 let since = own.map(|joined| Span { from: joined.began, to: call.ended() });
                 if since.is_some_and(|since| !facts.lost_within(since)) {
                     verdict.violations.push(format!("the session was gone: {call:?}"));
@@ -94,12 +98,17 @@ fn sessions(calls: &[&Call], facts: &Facts, verdict: &mut Verdict) {
             _ => {}
         }
     }
-    for call in calls.iter().filter(|call| call.op == Op::SetUp && call.answer() == Some(answer::EXISTS)) {
+    for call in
+        calls.iter().filter(|call| call.op == Op::SetUp && call.answer() == Some(answer::EXISTS))
+    {
         if first_asked.get(call.name.as_str()).is_none_or(|first| *first >= call.began) {
-            let others = calls.iter().filter(|other| other.op == Op::SetUp && other.name == call.name);
+            let others =
+                calls.iter().filter(|other| other.op == Op::SetUp && other.name == call.name);
             let alone = others.filter(|other| other.began <= call.ended()).count() < 2;
             if alone && call.began >= facts.since {
-                verdict.violations.push(format!("a session was there that nobody had set up: {call:?}"));
+                verdict
+                    .violations
+                    .push(format!("a session was there that nobody had set up: {call:?}"));
             }
         }
     }

@@ -34,8 +34,10 @@ impl Hold<'_> {
 
     /// Until when it may stand on the server, for all that is known.
     fn gone_by(&self, facts: &Facts) -> Duration {
-        let settled =
-            self.released.iter().find(|call| matches!(call.answer(), Some(answer::OK | answer::LOST)));
+        let settled = self
+            .released
+            .iter()
+            .find(|call| matches!(call.answer(), Some(answer::OK | answer::LOST)));
         let stored = self.extended.iter().copied().chain([self.lock]);
         settled.map_or_else(
             || stored.map(|call| facts.kept_until(call)).max().unwrap_or(Duration::MAX),
@@ -82,7 +84,8 @@ fn holds<'a>(calls: &[&'a Call], verdict: &mut Verdict) -> Vec<Hold<'a>> {
             }),
             (Op::Extend { .. }, done, Some(hold)) => {
                 hold.extended.push(call);
-                // One that was lost says that nothing is left; when it was lost is looked at elsewhere.
+                // One that was lost says that nothing is left; when it was lost is looked at
+                // elsewhere.
                 if let Some(done) = done.as_ref().filter(|done| done.answer != answer::LOST) {
                     hold.deadline = Duration::from_nanos(done.second);
                 }
@@ -99,7 +102,8 @@ fn holds<'a>(calls: &[&'a Call], verdict: &mut Verdict) -> Vec<Hold<'a>> {
 
 fn one_at_a_time(holds: &[Hold<'_>], facts: &Facts, verdict: &mut Verdict) {
     let mut last: Option<&Hold<'_>> = None;
-    // A thread that slept from the grant until past its deadline was told nothing wrong, and was never inside.
+    // A thread that slept from the grant until past its deadline was told nothing wrong, and was
+    // never inside.
     for this in holds.iter().filter(|hold| hold.granted < hold.until()) {
         if let Some(last) = last.filter(|last| this.granted < last.until()) {
             let text = format!("two valid holds: {this:?} within {last:?}");
@@ -117,7 +121,8 @@ fn one_at_a_time(holds: &[Hold<'_>], facts: &Facts, verdict: &mut Verdict) {
 }
 
 fn fences_rise(holds: &[Hold<'_>], verdict: &mut Verdict) {
-    // Of those granted so far, the one with the greatest fence: there are as many as holds, in their order.
+    // Of those granted so far, the one with the greatest fence: there are as many as holds, in
+    // their order.
     let mut greatest: Vec<&Hold<'_>> = Vec::with_capacity(holds.len());
     for hold in holds {
         let best = greatest.last().filter(|best| best.fence > hold.fence);
@@ -166,7 +171,8 @@ fn told_truly(holds: &[Hold<'_>], facts: &Facts, verdict: &mut Verdict) {
             && other.granted <= release.began
         {
             let text = format!("told as released, but it was another's: {hold:?}, {other:?}");
-            // Where the reply to a release is lost too, and the item is gone, "released" is what is told: see DESIGN.md.
+            // Where the reply to a release is lost too, and the item is gone, "released" is what is
+            // told: see DESIGN.md.
             match hold.may_be_lost_from(facts) {
                 Some(lost) if lost <= other.granted && !facts.punctual => verdict.losses.push(text),
                 _ => verdict.violations.push(text),
@@ -175,15 +181,17 @@ fn told_truly(holds: &[Hold<'_>], facts: &Facts, verdict: &mut Verdict) {
     }
 }
 
-/// Refused when nobody can have held it. Whoever waits may also stand behind waiters that have died; so, where processes
-/// die or stand still, only calls that do not wait are looked at.
+/// Refused when nobody can have held it. Whoever waits may also stand behind waiters that have
+/// died; so, where processes die or stand still, only calls that do not wait are looked at.
 fn refused_for_a_reason(locks: &[&Call], holds: &[Hold<'_>], facts: &Facts, verdict: &mut Verdict) {
     let ends: HashMap<*const Call, Duration> =
         holds.iter().map(|hold| (std::ptr::from_ref(hold.lock), hold.gone_by(facts))).collect();
     let mut possible: Vec<(Span, *const Call)> = Vec::new();
     for call in locks.iter().copied() {
         let to = match call.answer() {
-            Some(answer::OK) => ends.get(&std::ptr::from_ref(call)).copied().unwrap_or(Duration::MAX),
+            Some(answer::OK) => {
+                ends.get(&std::ptr::from_ref(call)).copied().unwrap_or(Duration::MAX)
+            }
             Some(answer::BUSY | answer::TIMED_OUT) => continue,
             Some(answer::UNREACHABLE) => call.ended(),
             _ => facts.kept_until(call),

@@ -7,7 +7,8 @@ use super::{Facts, Verdict};
 use crate::history::{Call, Op, answer};
 use crate::world::SEMAPHORES;
 
-/// For how long newcomers let a waiter for several permits go first after its last word: five of the server's seconds.
+/// For how long newcomers let a waiter for several permits go first after its last word: five of
+/// the server's seconds.
 const GATHERS: Duration = Duration::from_secs(6);
 
 /// One acquisition, from its grant to its end.
@@ -36,8 +37,10 @@ impl Holding<'_> {
 
     /// Until when it may stand on the server, for all that is known.
     fn gone_by(&self, facts: &Facts) -> Duration {
-        let settled =
-            self.released.iter().find(|call| matches!(call.answer(), Some(answer::OK | answer::LOST)));
+        let settled = self
+            .released
+            .iter()
+            .find(|call| matches!(call.answer(), Some(answer::OK | answer::LOST)));
         let stored = self.extended.iter().copied().chain([self.acquired]);
         settled.map_or_else(
             || stored.map(|call| facts.kept_until(call)).max().unwrap_or(Duration::MAX),
@@ -83,7 +86,8 @@ fn holdings<'a>(calls: &[&'a Call], verdict: &mut Verdict) -> Vec<Holding<'a>> {
             }
             (Op::Prolong { .. }, done, Some(holding)) => {
                 holding.extended.push(call);
-                // One that was lost says that nothing is left; when it was lost is looked at elsewhere.
+                // One that was lost says that nothing is left; when it was lost is looked at
+                // elsewhere.
                 if let Some(done) = done.as_ref().filter(|done| done.answer != answer::LOST) {
                     holding.deadline = Duration::from_nanos(done.second);
                 }
@@ -96,7 +100,12 @@ fn holdings<'a>(calls: &[&'a Call], verdict: &mut Verdict) -> Vec<Holding<'a>> {
 }
 
 /// At no moment do valid holdings of one life of the server add up to more than there are.
-fn no_more_than_there_are(holdings: &[&Holding<'_>], size: u32, facts: &Facts, verdict: &mut Verdict) {
+fn no_more_than_there_are(
+    holdings: &[&Holding<'_>],
+    size: u32,
+    facts: &Facts,
+    verdict: &mut Verdict,
+) {
     let mut by_grant: Vec<&Holding<'_>> =
         holdings.iter().copied().filter(|holding| holding.granted < holding.until()).collect();
     by_grant.sort_by_key(|holding| holding.granted);
@@ -110,8 +119,9 @@ fn no_more_than_there_are(holdings: &[&Holding<'_>], size: u32, facts: &Facts, v
         }
         let text = format!("{} permits out, and there are {size}: {valid:?}", sum(&valid));
         // One that was told late may have been granted, and lost, before the others.
-        let lost =
-            |other: &&Holding<'_>| other.may_be_lost_from(facts).is_some_and(|lost| lost <= holding.granted);
+        let lost = |other: &&Holding<'_>| {
+            other.may_be_lost_from(facts).is_some_and(|lost| lost <= holding.granted)
+        };
         valid.retain(|other| !lost(other));
         if sum(&valid) <= size {
             verdict.losses.push(text);
@@ -145,8 +155,9 @@ fn told_truly(holdings: &[&Holding<'_>], facts: &Facts, verdict: &mut Verdict) {
     }
 }
 
-/// Refused when there must have been permits: so they are not leaked either. Whoever waits may also stand behind waiters that
-/// have died; so, where processes die or stand still, only calls that do not wait are looked at.
+/// Refused when there must have been permits: so they are not leaked either. Whoever waits may also
+/// stand behind waiters that have died; so, where processes die or stand still, only calls that do
+/// not wait are looked at.
 fn refused_for_a_reason(
     asked: &[&Call],
     holdings: &[&Holding<'_>],
@@ -167,7 +178,9 @@ fn refused_for_a_reason(
             gathering.push((call.began, call.ended().saturating_add(GATHERS)));
         }
         let to = match call.answer() {
-            Some(answer::OK) => ends.get(&std::ptr::from_ref(call)).copied().unwrap_or(Duration::MAX),
+            Some(answer::OK) => {
+                ends.get(&std::ptr::from_ref(call)).copied().unwrap_or(Duration::MAX)
+            }
             Some(answer::BUSY | answer::TIMED_OUT) => continue,
             Some(answer::UNREACHABLE) => call.ended(),
             _ => facts.kept_until(call),
@@ -187,7 +200,10 @@ fn refused_for_a_reason(
         if !looked_at || gathering.iter().any(|&(from, to)| meets(from, to)) {
             continue;
         }
-        let held = possible.iter().filter(|&&(from, to, _)| meets(from, to)).map(|&(_, _, permits)| permits);
+        let held = possible
+            .iter()
+            .filter(|&&(from, to, _)| meets(from, to))
+            .map(|&(_, _, permits)| permits);
         if held.sum::<u32>() + permits <= size {
             verdict.violations.push(format!("refused, and there must have been permits: {call:?}"));
         }

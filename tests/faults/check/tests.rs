@@ -10,8 +10,8 @@ fn ns(ms: u64) -> u64 {
     ms * 1_000_000
 }
 
-/// Writes a history for each process, and checks them. A line is `<ms> <rest>`, where the rest may name moments as
-/// `@ms`.
+/// Writes a history for each process, and checks them. A line is `<ms> <rest>`, where the rest may
+/// name moments as `@ms`.
 fn judge(histories: &[&str], facts: &Facts) -> Verdict {
     let mut calls = Vec::new();
     let folder = std::env::temp_dir().join(format!(
@@ -55,7 +55,10 @@ fn lossy(from: u64, to: u64) -> Facts {
 
 #[track_caller]
 fn finds(verdict: &Verdict, what: &str) {
-    assert!(verdict.violations.iter().any(|text| text.starts_with(what)), "{what:?} is not in {verdict:#?}");
+    assert!(
+        verdict.violations.iter().any(|text| text.starts_with(what)),
+        "{what:?} is not in {verdict:#?}"
+    );
 }
 
 #[track_caller]
@@ -102,7 +105,10 @@ fn overlapping_holds_are_found_unless_the_server_lost_the_first_one() {
     finds(&judge(&[HOLDER, other], &lossy(1, 2)), "two valid holds");
     let verdict = judge(&[HOLDER, other], &lossy(15, 16));
     assert_eq!(verdict.losses.len(), 1, "{verdict:#?}");
-    assert!(!verdict.violations.iter().any(|text| text.starts_with("two valid holds")), "{verdict:#?}");
+    assert!(
+        !verdict.violations.iter().any(|text| text.starts_with("two valid holds")),
+        "{verdict:#?}"
+    );
 }
 
 #[test]
@@ -146,7 +152,10 @@ fn a_lock_that_a_stopped_server_stored_may_be_lost() {
     let verdict = judge(&[stopped, other], &Facts { dozes: vec![span(20, 200)], ..facts() });
     finds_nothing(&verdict);
     assert_eq!(verdict.losses.len(), 1);
-    finds(&judge(&[stopped, other], &Facts { dozes: vec![span(300, 400)], ..facts() }), "two valid holds");
+    finds(
+        &judge(&[stopped, other], &Facts { dozes: vec![span(300, 400)], ..facts() }),
+        "two valid holds",
+    );
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! In which order those who wait for a semaphore's permits get them.
 //!
-//! Order is not promised to the last of them: bells may be lost, and whoever looks by itself and finds permits takes them. So all
-//! pairs are counted of a waiter and one of lower priority that both had been waiting for some time, and most of them have to
-//! be in order.
+//! Order is not promised to the last of them: bells may be lost, and whoever looks by itself and
+//! finds permits takes them. So all pairs are counted of a waiter and one of lower priority that
+//! both had been waiting for some time, and most of them have to be in order.
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ const STANDS: Duration = Duration::from_millis(40);
 const FEWEST: usize = 20;
 /// How many of a hundred have to be in order.
 const MOST_IN_ORDER: usize = 80;
-/// The semaphore of which nobody asks for more than one permit: for several one may have to wait longer.
+/// The semaphore of which nobody asks for more than one permit: for several one may have to wait
+/// longer.
 const SINGLE: &str = "p0";
 
 /// How many pairs.
@@ -28,7 +29,9 @@ pub(crate) struct Turns {
 impl Turns {
     pub(crate) fn summary(&self) -> String {
         let Turns { in_order, overtaken } = self;
-        format!("of waiters with another of lower priority: {in_order} came before it, {overtaken} after it")
+        format!(
+            "of waiters with another of lower priority: {in_order} came before it, {overtaken} after it"
+        )
     }
 }
 
@@ -42,7 +45,8 @@ pub(super) fn check(calls: &[&Call], facts: &Facts, verdict: &mut Verdict) {
     let mut turns = Turns::default();
     for (place, first) in waiters.iter().enumerate() {
         // Those that stood in the queue when this one's turn came, and got theirs later.
-        let others = waiters[place + 1..].iter().filter(|other| other.began + STANDS < first.ended());
+        let others =
+            waiters[place + 1..].iter().filter(|other| other.began + STANDS < first.ended());
         for other in others {
             match priority(first).cmp(&priority(other)) {
                 std::cmp::Ordering::Greater => turns.in_order += 1,
@@ -53,7 +57,8 @@ pub(super) fn check(calls: &[&Call], facts: &Facts, verdict: &mut Verdict) {
     }
     verdict.turns = turns;
     let pairs = turns.in_order + turns.overtaken;
-    let calm = facts.sound && facts.deaths.is_empty() && facts.stops.is_empty() && facts.losses.is_empty();
+    let calm =
+        facts.sound && facts.deaths.is_empty() && facts.stops.is_empty() && facts.losses.is_empty();
     if calm && pairs >= FEWEST && turns.in_order * 100 < pairs * MOST_IN_ORDER {
         verdict.violations.push(format!("priorities are not respected: {}", turns.summary()));
     }

@@ -67,7 +67,8 @@ pub(crate) fn check(history: &History) -> Findings {
 fn holds(history: &History, key: usize) -> Vec<(&Waited, &Hold)> {
     let of_key = history.waits.iter().filter(|waited| waited.key == key);
     let mut holds: Vec<_> = of_key.filter_map(|waited| Some((waited, waited.hold()?))).collect();
-    // A thread that slept from the grant until past its deadline was told nothing wrong, and was never inside.
+    // A thread that slept from the grant until past its deadline was told nothing wrong, and was
+    // never inside.
     holds.retain(|(_, hold)| hold.entered < hold.until());
     holds.sort_by_key(|(_, hold)| hold.entered);
     holds
@@ -77,7 +78,8 @@ fn one_at_a_time(holds: &[(&Waited, &Hold)], violations: &mut Vec<String>) {
     let mut last: Option<&(&Waited, &Hold)> = None;
     for this in holds {
         if let Some(last) = last {
-            let whose = format!("{} {:?} after {} {:?}", this.0.whose(), this.1, last.0.whose(), last.1);
+            let whose =
+                format!("{} {:?} after {} {:?}", this.0.whose(), this.1, last.0.whose(), last.1);
             if this.1.entered < last.1.until() {
                 violations.push(format!("two were inside: {whose}"));
             }
@@ -92,7 +94,8 @@ fn one_at_a_time(holds: &[(&Waited, &Hold)], violations: &mut Vec<String>) {
 }
 
 fn ends_as_it_should(waited: &Waited, history: &History, violations: &mut Vec<String>) {
-    let mut violation = |what: &str| violations.push(format!("{what}: {} {waited:?}", waited.whose()));
+    let mut violation =
+        |what: &str| violations.push(format!("{what}: {} {waited:?}", waited.whose()));
     if waited.due().is_some_and(|due| history.marks.between(due, waited.ended) > SLACK) {
         violation("a wait ended too late");
     }
@@ -107,8 +110,8 @@ fn ends_as_it_should(waited: &Waited, history: &History, violations: &mut Vec<St
                 violation("a wait was interrupted, and nobody had cancelled it");
             }
         }
-        // A slow grant is counted by the server's TTL. If the server's clock had to catch up, nothing
-        // of the lease may be left, and the wait fails with this error.
+        // A slow grant is counted by the server's TTL. If the server's clock had to catch up,
+        // nothing of the lease may be left, and the wait fails with this error.
         End::Nothing(answer) if answer.contains("took longer to answer than the lease") => {
             if waited.ended < waited.began + SLOW {
                 violation("a wait failed, but its grant was not slow");
@@ -157,13 +160,16 @@ fn free_while_waited_for(history: &History, key: usize) -> Vec<Stretch> {
             Some(Stretch { began: before, length: so_far, .. }) if *before + *so_far == began => {
                 *so_far += length;
             }
-            _ => free.push(Stretch { length, began, what: format!("key {key}, {} waited", now[1]) }),
+            _ => {
+                free.push(Stretch { length, began, what: format!("key {key}, {} waited", now[1]) })
+            }
         }
     }
     free
 }
 
-/// When the server had a living process of ours as the holder, and by its history it was not inside.
+/// When the server had a living process of ours as the holder, and by its history it was not
+/// inside.
 fn held_by_nobody(history: &History, key: usize) -> Vec<Stretch> {
     let mut inside: HashMap<usize, Vec<(Duration, Duration)>> = HashMap::new();
     for waited in history.waits.iter().filter(|waited| waited.key == key) {
@@ -182,14 +188,19 @@ fn held_by_nobody(history: &History, key: usize) -> Vec<Stretch> {
         let killed = history.processes[process].killed.map_or(Duration::MAX, |(before, _)| before);
         let inside = inside.get(&process).cloned().unwrap_or_default();
         let mut absent = longest_gap(first.after, last.before.min(killed), inside)?;
-        absent.what = format!("key {key}, process {process}, pid {}, token {}", holder.pid, holder.token);
+        absent.what =
+            format!("key {key}, process {process}, pid {}, token {}", holder.pid, holder.token);
         Some(absent)
     });
     absent.collect()
 }
 
 /// The longest stretch between these two moments that lies in none of the spans.
-fn longest_gap(from: Duration, end: Duration, mut spans: Vec<(Duration, Duration)>) -> Option<Stretch> {
+fn longest_gap(
+    from: Duration,
+    end: Duration,
+    mut spans: Vec<(Duration, Duration)>,
+) -> Option<Stretch> {
     spans.sort();
     spans.push((end, end));
     let (mut began, mut longest) = (from, Stretch::default());
@@ -207,7 +218,8 @@ fn longest_gap(from: Duration, end: Duration, mut spans: Vec<(Duration, Duration
 pub(crate) fn summary(history: &History, findings: &Findings) -> String {
     let History { waits, processes, .. } = history;
     let count = |what: &dyn Fn(&Waited) -> bool| waits.iter().filter(|waited| what(waited)).count();
-    let nothing = |said: &str| count(&|one| matches!(&one.end, End::Nothing(answer) if answer == said));
+    let nothing =
+        |said: &str| count(&|one| matches!(&one.end, End::Nothing(answer) if answer == said));
     let killed = |one: &Waited| processes[one.process].killed.is_some();
     let holding = |one: &Waited| one.hold().is_some_and(|hold| hold.left.is_none());
     let mut text = String::new();
@@ -229,18 +241,25 @@ pub(crate) fn summary(history: &History, findings: &Findings) -> String {
     let overtakers = overtakers(history);
     for (which, deaf) in [("with", false), ("without", true)] {
         let of_kind = |one: &Waited| processes[one.process].deaf == deaf;
-        let longest = waits.iter().filter(|one| of_kind(one)).max_by_key(|one| one.ended - one.began);
-        let overtaken = overtakers.iter().filter(|(_, one)| of_kind(one)).max_by_key(|(count, _)| *count);
+        let longest =
+            waits.iter().filter(|one| of_kind(one)).max_by_key(|one| one.ended - one.began);
+        let overtaken =
+            overtakers.iter().filter(|(_, one)| of_kind(one)).max_by_key(|(count, _)| *count);
         if let (Some(longest), Some((count, who))) = (longest, overtaken) {
-            let (time, longest, who) = (longest.ended - longest.began, longest.whose(), who.whose());
-            say(format!("{which} bells: longest wait {time:?}, {longest}; most overtakers {count}, {who}"));
+            let (time, longest, who) =
+                (longest.ended - longest.began, longest.whose(), who.whose());
+            say(format!(
+                "{which} bells: longest wait {time:?}, {longest}; most overtakers {count}, {who}"
+            ));
         }
     }
     let late = waits.iter().filter_map(|one| Some((one.ended.saturating_sub(one.due()?), one)));
     if let Some((late, who)) = late.max_by_key(|(late, _)| *late) {
         say(format!("latest end after a limit or a cancellation {late:?}, {}", who.whose()));
     }
-    let over = |least| findings.free.iter().filter(|free| free.length > Duration::from_millis(least)).count();
+    let over = |least| {
+        findings.free.iter().filter(|free| free.length > Duration::from_millis(least)).count()
+    };
     say(format!(
         "free while waited for: {:?} in all, over 50 ms {}, over 0.5 s {}, over 1.5 s {}, over 3 s {}; the longest:",
         findings.free.iter().map(|free| free.length).sum::<Duration>(),
@@ -272,14 +291,16 @@ fn overtakers(history: &History) -> Vec<(usize, &Waited)> {
         waits.sort_by_key(|one| one.began);
         for (place, this) in waits.iter().enumerate() {
             let later = waits[place + 1..].iter().take_while(|later| later.began < this.ended);
-            let first = later.filter_map(|later| later.hold()).filter(|hold| hold.entered < this.ended);
+            let first =
+                later.filter_map(|later| later.hold()).filter(|hold| hold.entered < this.ended);
             all.push((first.count(), *this));
         }
     }
     all
 }
 
-/// From a holder's unlocking to the entry of the next one, where that one had waited: to other processes, and within one.
+/// From a holder's unlocking to the entry of the next one, where that one had waited: to other
+/// processes, and within one.
 fn hand_overs(history: &History) -> (Vec<Duration>, Vec<Duration>) {
     let (mut away, mut near) = (Vec::new(), Vec::new());
     for key in 0..KEYS {

@@ -1,8 +1,9 @@
-//! One of the processes of the churn test: `churner URL HISTORY SEED` waits, holds and lets go in one to four threads
-//! until its standard input ends, and then ends properly. It may be killed at any time.
+//! One of the processes of the churn test: `churner URL HISTORY SEED` waits, holds and lets go in
+//! one to four threads until its standard input ends, and then ends properly. It may be killed at
+//! any time.
 //!
-//! Each key is closed to new waiters for a part of the time: those who still wait then depend on being rung, and on
-//! what they look at themselves, with nobody coming by who takes a free lock.
+//! Each key is closed to new waiters for a part of the time: those who still wait then depend on
+//! being rung, and on what they look at themselves, with nobody coming by who takes a free lock.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -23,7 +24,8 @@ mod line;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Every key is open to new waiters for the first part of a round, and the next one opens a fifth of it later.
+/// Every key is open to new waiters for the first part of a round, and the next one opens a fifth
+/// of it later.
 const ROUND: Duration = Duration::from_secs(20);
 const OPEN: Duration = Duration::from_secs(13);
 
@@ -64,8 +66,9 @@ fn main() -> Result<(), Failure> {
 
 /// The life of one thread.
 fn churn(churner: &Arc<Churner>, mut chance: Chance) -> Result<(), Failure> {
-    let mutexes: Vec<Mutex> =
-        (0..KEYS).map(|key| churner.client.mutex(name(key), MIN_LEASE)).collect::<Result<_, _>>()?;
+    let mutexes: Vec<Mutex> = (0..KEYS)
+        .map(|key| churner.client.mutex(name(key), MIN_LEASE))
+        .collect::<Result<_, _>>()?;
     while !churner.stopped.load(Ordering::Relaxed) {
         let key = chance.below(KEYS as u64) as usize;
         if is_open(key) {
@@ -77,7 +80,12 @@ fn churn(churner: &Arc<Churner>, mut chance: Chance) -> Result<(), Failure> {
 }
 
 /// Waits once, and holds and lets go of what was got.
-fn once(churner: &Arc<Churner>, mutex: &Mutex, key: usize, chance: &mut Chance) -> Result<(), Failure> {
+fn once(
+    churner: &Arc<Churner>,
+    mutex: &Mutex,
+    key: usize,
+    chance: &mut Chance,
+) -> Result<(), Failure> {
     let wait = churner.waits.fetch_add(1, Ordering::Relaxed);
     let tell = |what: What| churner.tell(wait, what);
     let cancel = Arc::new(churner.client.cancel_handle());
@@ -109,7 +117,9 @@ fn once(churner: &Arc<Churner>, mutex: &Mutex, key: usize, chance: &mut Chance) 
     tell(What::Entered { fence: lock.fence(), deadline: lock.deadline().since_boot() })?;
     thread::sleep(chance.millis(0, 5));
     tell(What::Leaving)?;
-    let answer = lock.unlock().map_or_else(|error| format!("error: {error}"), |answer| format!("{answer:?}"));
+    let answer = lock
+        .unlock()
+        .map_or_else(|error| format!("error: {error}"), |answer| format!("{answer:?}"));
     tell(What::Left(answer))
 }
 

@@ -104,15 +104,25 @@ impl Waited {
     }
 }
 
-/// Reads the history that a process wrote. `killed`: just before the signal was sent. `end`: the end
-/// of the test.
-pub(crate) fn read(file: &Path, process: usize, killed: Option<Duration>, end: Duration) -> Vec<Waited> {
+/// Reads the history that a process wrote. `killed`: just before the signal was sent. `end`: the
+/// end of the test.
+pub(crate) fn read(
+    file: &Path,
+    process: usize,
+    killed: Option<Duration>,
+    end: Duration,
+) -> Vec<Waited> {
     // One that was killed at once may not have made its file yet.
     parse(&std::fs::read_to_string(file).unwrap_or_default(), process, killed, end)
 }
 
 /// [`read`] of the text of a file.
-pub(crate) fn parse(text: &str, process: usize, killed: Option<Duration>, end: Duration) -> Vec<Waited> {
+pub(crate) fn parse(
+    text: &str,
+    process: usize,
+    killed: Option<Duration>,
+    end: Duration,
+) -> Vec<Waited> {
     let mut waits: HashMap<u64, Waited> = HashMap::new();
     for line in text.split_inclusive('\n') {
         let Some(line) = line.strip_suffix('\n') else {
@@ -124,11 +134,13 @@ pub(crate) fn parse(text: &str, process: usize, killed: Option<Duration>, end: D
         if let What::Began { key, limit } = what {
             // A wait can begin after `killed`, before the signal takes effect.
             let (ended, end) = (killed.unwrap_or(end).max(at), End::Died);
-            let waited = Waited { process, number, key, began: at, limit, cancelled: None, ended, end };
+            let waited =
+                Waited { process, number, key, began: at, limit, cancelled: None, ended, end };
             assert!(waits.insert(number, waited).is_none(), "a wait began twice: {line}");
             continue;
         }
-        let waited = waits.get_mut(&number).unwrap_or_else(|| panic!("a wait that did not begin: {line}"));
+        let waited =
+            waits.get_mut(&number).unwrap_or_else(|| panic!("a wait that did not begin: {line}"));
         match (what, &mut waited.end) {
             (What::Cancelled, _) => waited.cancelled = Some(at),
             (What::Entered { fence, deadline }, End::Died) => {

@@ -1,7 +1,8 @@
-//! The history of one process: a line for each thing that happens to it, appended to a file before it goes on.
+//! The history of one process: a line for each thing that happens to it, appended to a file before
+//! it goes on.
 //!
-//! A line is `<boot clock in ns> <wait> <what> …`. A SIGKILL costs the file no more than the end of its last line,
-//! and a line without its end is not read.
+//! A line is `<boot clock in ns> <wait> <what> …`. A SIGKILL costs the file no more than the end of
+//! its last line, and a line without its end is not read.
 
 use std::time::Duration;
 
@@ -47,7 +48,10 @@ impl Line {
         let Line { at, wait, what } = self;
         let what = match what {
             What::Began { key, limit } => {
-                format!("began {key} {}", limit.map_or("-".to_owned(), |limit| limit.as_nanos().to_string()))
+                format!(
+                    "began {key} {}",
+                    limit.map_or("-".to_owned(), |limit| limit.as_nanos().to_string())
+                )
             }
             What::Cancelled => "cancelled".to_owned(),
             What::Entered { fence, deadline } => format!("entered {fence} {}", deadline.as_nanos()),

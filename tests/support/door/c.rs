@@ -82,7 +82,9 @@ impl Door for C {
         };
         let mut lock = ptr::null_mut();
         // SAFETY: the client is open, and the string and the place are valid.
-        done(unsafe { memlock_mutex_lock(self.0, text(name).as_ptr(), millis(lease), wait_ms, &mut lock) })?;
+        done(unsafe {
+            memlock_mutex_lock(self.0, text(name).as_ptr(), millis(lease), wait_ms, &mut lock)
+        })?;
         Ok(Box::new(Lock(lock)))
     }
 
@@ -111,8 +113,9 @@ impl Door for C {
     fn set_up(&self, session: &[u8], duration: Duration) -> Outcome<(Answer, Box<dyn Listed>)> {
         let mut list = ptr::null_mut();
         // SAFETY: the client is open, and the string and the place are valid.
-        let code =
-            unsafe { memlock_list_set_up(self.0, text(session).as_ptr(), millis(duration), &mut list) };
+        let code = unsafe {
+            memlock_list_set_up(self.0, text(session).as_ptr(), millis(duration), &mut list)
+        };
         let answer = match done(code) {
             Ok(()) => Answer::Ok,
             Err(No { answer: Answer::Exists, .. }) => Answer::Exists,
@@ -175,7 +178,8 @@ impl Listed for List {
     fn insert(&mut self, key: &[u8]) -> Outcome<(u64, bool)> {
         let mut id = 0;
         // SAFETY: the list is open, and the bytes and the place are valid.
-        match done(unsafe { memlock_list_insert(self.0, key.as_ptr().cast(), key.len(), &mut id) }) {
+        match done(unsafe { memlock_list_insert(self.0, key.as_ptr().cast(), key.len(), &mut id) })
+        {
             Ok(()) => Ok((id, true)),
             Err(No { answer: Answer::Duplicate, .. }) => Ok((id, false)),
             Err(no) => Err(no),
@@ -183,11 +187,15 @@ impl Listed for List {
     }
 
     fn insert_many(&mut self, keys: &[&[u8]]) -> Outcome<Vec<(u64, bool)>> {
-        let given: Vec<memlock_bytes> =
-            keys.iter().map(|key| memlock_bytes { data: key.as_ptr().cast(), len: key.len() }).collect();
+        let given: Vec<memlock_bytes> = keys
+            .iter()
+            .map(|key| memlock_bytes { data: key.as_ptr().cast(), len: key.len() })
+            .collect();
         let mut answers = vec![memlock_insertion { id: 0, answer: -99 }; keys.len()];
         // SAFETY: the list is open, and there are as many places as keys.
-        done(unsafe { memlock_list_insert_many(self.0, given.as_ptr(), given.len(), answers.as_mut_ptr()) })?;
+        done(unsafe {
+            memlock_list_insert_many(self.0, given.as_ptr(), given.len(), answers.as_mut_ptr())
+        })?;
         let told = |insertion: &memlock_insertion| match insertion.answer {
             MEMLOCK_OK => (insertion.id, true),
             MEMLOCK_DUPLICATE => (insertion.id, false),

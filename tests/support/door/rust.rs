@@ -52,7 +52,11 @@ impl Door for Rust {
 
     fn force_unlock(&self, name: &[u8], token: &str) -> Outcome<()> {
         let mutex = self.0.mutex(name, Duration::from_secs(1)).map_err(no)?;
-        if mutex.force_unlock(token).map_err(no)? { Ok(()) } else { Err(mutex.report_not_held().into()) }
+        if mutex.force_unlock(token).map_err(no)? {
+            Ok(())
+        } else {
+            Err(mutex.report_not_held().into())
+        }
     }
 
     fn set_up(&self, session: &[u8], duration: Duration) -> Outcome<(Answer, Box<dyn Listed>)> {

@@ -83,7 +83,8 @@ impl Exchange<'_> {
                 self.cut();
             }
         }
-        // Not a full close: the server still does what it was sent, and closes when it reads this end.
+        // Not a full close: the server still does what it was sent, and closes when it reads this
+        // end.
         let _ = self.server.shutdown(Shutdown::Write);
     }
 

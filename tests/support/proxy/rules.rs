@@ -35,7 +35,8 @@ pub enum Fault {
     DropRequest,
     /// The connection is closed; the server never sees the burst.
     CutBeforeRequest,
-    /// The server sees that many bytes of the burst, and the rest of it that much later, even if the client has gone by then.
+    /// The server sees that many bytes of the burst, and the rest of it that much later, even if
+    /// the client has gone by then.
     DelayRest(usize, Duration),
     /// The server did it, the client never hears. The connection stays open, and silent for good.
     SwallowReply,
@@ -79,11 +80,14 @@ impl Match {
     }
 
     fn covers(self, command: &Command) -> bool {
-        let version =
-            command.flag_value('C').is_some_and(|value| value.bytes().all(|byte| byte.is_ascii_digit()));
+        let version = command
+            .flag_value('C')
+            .is_some_and(|value| value.bytes().all(|byte| byte.is_ascii_digit()));
         match self {
             Match::Storing => command.verb() == "ms",
-            Match::Adding => command.verb() == "ms" && (command.has_flag("ME") || command.has_flag("Me")),
+            Match::Adding => {
+                command.verb() == "ms" && (command.has_flag("ME") || command.has_flag("Me"))
+            }
             Match::Swapping => command.verb() == "ms" && version,
             Match::Putting => command.verb() == "cas",
             Match::Deleting => command.verb() == "md",

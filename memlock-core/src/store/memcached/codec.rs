@@ -1,9 +1,10 @@
 //! Operations to meta commands, and meta replies back to ours.
 //!
-//! Replies are read by the `memcache` crate's codec, all but the two plainest. Commands are written here, straight into the packet: the
-//! crate's builders make some ten small allocations for each, which cost two of the hundred parts of a
-//! lock+unlock pair that `make bench` counts. A [`Key`] is fit for the wire by its type, and a version, a TTL and an
-//! opaque are numbers, so nothing that a user gives reaches a command line unchecked.
+//! Replies are read by the `memcache` crate's codec, all but the two plainest. Commands are written
+//! here, straight into the packet: the crate's builders make some ten small allocations for each,
+//! which cost two of the hundred parts of a lock+unlock pair that `make bench` counts. A [`Key`] is
+//! fit for the wire by its type, and a version, a TTL and an opaque are numbers, so nothing that a
+//! user gives reaches a command line unchecked.
 
 use std::time::Duration;
 
@@ -17,16 +18,17 @@ use crate::store::{Incarnation, Item, Op, Reply, Version};
 /// Beyond this many seconds memcached takes a TTL for an absolute Unix time.
 const LONGEST_RELATIVE_TTL: u64 = 30 * 24 * 3600;
 
-/// Writes one command, marked with `opaque`, to the end of `out`. `server_time` is asked for the server's
-/// own Unix time where the TTL has to be absolute.
+/// Writes one command, marked with `opaque`, to the end of `out`. `server_time` is asked for the
+/// server's own Unix time where the TTL has to be absolute.
 pub(super) fn encode(
     op: &Op<'_>,
     opaque: u32,
     server_time: impl Fn() -> u64,
     out: &mut Vec<u8>,
 ) -> Result<()> {
-    // The classic commands, which answer neither a version nor an opaque: a server that has no room for the meta ones
-    // removes the item that was to grow, be it a lock that somebody holds. These leave it alone.
+    // The classic commands, which answer neither a version nor an opaque: a server that has no room
+    // for the meta ones removes the item that was to grow, be it a lock that somebody holds. These
+    // leave it alone.
     let (verb, key, value) = match *op {
         Op::Append { key, value } => return grow(b"append ", key, value, out),
         Op::Prepend { key, value } => return grow(b"prepend ", key, value, out),
@@ -51,8 +53,8 @@ pub(super) fn encode(
             out.extend_from_slice(b" ME c");
             number(b" T", wire_ttl(ttl, server_time)?, out);
         }
-        // Without the h it is read without the item's lock: where a number is counted up meanwhile, the version of after that
-        // comes with the value of before. What h tells is not looked at.
+        // Without the h it is read without the item's lock: where a number is counted up meanwhile,
+        // the version of after that comes with the value of before. What h tells is not looked at.
         Op::Get { .. } => out.extend_from_slice(b" v c t f h"),
         Op::Swap { version, ttl, .. } => {
             number(b" c C", version.cas, out);
@@ -67,7 +69,8 @@ pub(super) fn encode(
                 number(b" J", first, out);
             }
         }
-        // Counted up by nothing: the number's version is given under the item's lock, and nothing needs room.
+        // Counted up by nothing: the number's version is given under the item's lock, and nothing
+        // needs room.
         Op::Stamp { .. } => out.extend_from_slice(b" c N0 J0 D0"),
     }
     number(b" O", opaque.into(), out);
@@ -103,10 +106,13 @@ fn classic(
     Ok(())
 }
 
-/// What a classic command was answered; `None` when it was refused, by nonsense, or not a classic one.
+/// What a classic command was answered; `None` when it was refused, by nonsense, or not a classic
+/// one.
 pub(super) fn parse_classic(op: &Op<'_>, line: &[u8]) -> Option<Reply> {
     match (op, line) {
-        (Op::Append { .. } | Op::Prepend { .. } | Op::Put { .. }, b"STORED") => Some(Reply::Written),
+        (Op::Append { .. } | Op::Prepend { .. } | Op::Put { .. }, b"STORED") => {
+            Some(Reply::Written)
+        }
         (Op::Append { .. } | Op::Prepend { .. }, b"NOT_STORED") => Some(Reply::Missing),
         (Op::Put { version: None, .. }, b"NOT_STORED") => Some(Reply::Exists),
         (Op::Put { version: Some(_), .. }, b"EXISTS") => Some(Reply::Changed),
@@ -128,12 +134,13 @@ fn wire_ttl(ttl: Ttl, server_time: impl Fn() -> u64) -> Result<u64> {
         Ttl::For(seconds) => server_time().saturating_add(seconds),
         Ttl::Until(moment) => moment.max(LONGEST_RELATIVE_TTL + 1),
     };
-    // memcached reads a signed 32-bit number; anything above would come out as "expired" or "for ever".
+    // memcached reads a signed 32-bit number; anything above would come out as "expired" or "for
+    // ever".
     match i32::try_from(absolute) {
         Ok(_) => Ok(absolute),
-        Err(_) => {
-            Err(Error::invalid("The duration ends beyond January 2038, where memcached's calendar stops."))
-        }
+        Err(_) => Err(Error::invalid(
+            "The duration ends beyond January 2038, where memcached's calendar stops.",
+        )),
     }
 }
 
@@ -148,15 +155,20 @@ pub(super) struct Head {
     pub(super) length: Option<usize>,
 }
 
-/// Reads the first line of a reply. The second part of an error says whether the server refused the command in
-/// words.
+/// Reads the first line of a reply. The second part of an error says whether the server refused the
+/// command in words.
 pub(super) fn parse(line: &[u8]) -> std::result::Result<Head, (Error, bool)> {
     if let Some(head) = plain_success(line) {
         return Ok(head);
     }
     let nonsense = || {
         let shown: String = String::from_utf8_lossy(line).chars().take(80).collect();
-        (Error::protocol(format!("The server answered {shown:?}, which is not the meta protocol.")), false)
+        (
+            Error::protocol(format!(
+                "The server answered {shown:?}, which is not the meta protocol."
+            )),
+            false,
+        )
     };
     let response = MetaResponse::parse_header(line).map_err(|error| match error {
         exp::Error::Server(text) | exp::Error::Rejected(text) => {
@@ -168,13 +180,20 @@ pub(super) fn parse(line: &[u8]) -> std::result::Result<Head, (Error, bool)> {
     let length = match line.strip_prefix(b"VA ") {
         Some(rest) => {
             let digits = rest.split(|&byte| byte == b' ').next().unwrap_or_default();
-            Some(parse_number(digits).and_then(|length| usize::try_from(length).ok()).ok_or_else(nonsense)?)
+            Some(
+                parse_number(digits)
+                    .and_then(|length| usize::try_from(length).ok())
+                    .ok_or_else(nonsense)?,
+            )
         }
         None => None,
     };
     let result = parse_meta_result(response).map_err(|_| nonsense())?;
-    let opaque =
-        result.opaque.as_deref().and_then(parse_number).and_then(|opaque| u32::try_from(opaque).ok());
+    let opaque = result
+        .opaque
+        .as_deref()
+        .and_then(parse_number)
+        .and_then(|opaque| u32::try_from(opaque).ok());
     Ok(Head {
         code: result.rc,
         cas: result.cas,
@@ -185,8 +204,9 @@ pub(super) fn parse(line: &[u8]) -> std::result::Result<Head, (Error, bool)> {
     })
 }
 
-/// `HD O<opaque>` and `HD c<cas> O<opaque>`: what a free lock, its release and an insert are answered with. They
-/// are read on the spot, which spares the crate's parser its allocations; all else goes through that.
+/// `HD O<opaque>` and `HD c<cas> O<opaque>`: what a free lock, its release and an insert are
+/// answered with. They are read on the spot, which spares the crate's parser its allocations; all
+/// else goes through that.
 fn plain_success(line: &[u8]) -> Option<Head> {
     let rest = line.strip_prefix(b"HD ")?;
     let (cas, rest) = match rest.strip_prefix(b"c") {
@@ -197,7 +217,14 @@ fn plain_success(line: &[u8]) -> Option<Head> {
         None => (None, rest),
     };
     let opaque = u32::try_from(parse_number(rest.strip_prefix(b"O")?)?).ok()?;
-    Some(Head { code: ReturnCode::Hd, cas, ttl: None, flags: 0, opaque: Some(opaque), length: None })
+    Some(Head {
+        code: ReturnCode::Hd,
+        cas,
+        ttl: None,
+        flags: 0,
+        opaque: Some(opaque),
+        length: None,
+    })
 }
 
 /// Digits and nothing else, without overflow.
@@ -210,10 +237,17 @@ fn parse_number(digits: &[u8]) -> Option<u64> {
 }
 
 /// What the server's answer to `op` means.
-pub(super) fn decode(op: &Op<'_>, head: Head, value: Option<Vec<u8>>, life: Incarnation) -> Result<Reply> {
+pub(super) fn decode(
+    op: &Op<'_>,
+    head: Head,
+    value: Option<Vec<u8>>,
+    life: Incarnation,
+) -> Result<Reply> {
     let version = || match head.cas {
         Some(cas) if cas != 0 => Ok(Version { incarnation: life, cas }),
-        _ => Err(Error::protocol("The server's reply carries no cas id: start memcached without -C.")),
+        _ => Err(Error::protocol(
+            "The server's reply carries no cas id: start memcached without -C.",
+        )),
     };
     let reply = match (op, head.code, value) {
         (Op::Add { .. } | Op::Swap { .. } | Op::Stamp { .. }, ReturnCode::Hd, None) => {
@@ -229,11 +263,16 @@ pub(super) fn decode(op: &Op<'_>, head: Head, value: Option<Vec<u8>>, life: Inca
         }),
         (Op::Delete { .. }, ReturnCode::Hd, None) => Reply::Deleted,
         (Op::Swap { .. } | Op::Delete { .. }, ReturnCode::Ex, None) => Reply::Changed,
-        (Op::Swap { .. } | Op::Delete { .. } | Op::Count { .. }, ReturnCode::Nf, None) => Reply::Missing,
+        (Op::Swap { .. } | Op::Delete { .. } | Op::Count { .. }, ReturnCode::Nf, None) => {
+            Reply::Missing
+        }
         (Op::Count { .. }, ReturnCode::Va, Some(value)) => {
-            let number = std::str::from_utf8(&value).ok().and_then(|text| text.trim_end().parse().ok());
+            let number =
+                std::str::from_utf8(&value).ok().and_then(|text| text.trim_end().parse().ok());
             Reply::Number(
-                number.ok_or_else(|| Error::protocol("The server answered a count with no number."))?,
+                number.ok_or_else(|| {
+                    Error::protocol("The server answered a count with no number.")
+                })?,
             )
         }
         (_, code, _) => {
@@ -261,7 +300,10 @@ mod tests {
             encode(&op, 9, || 1_795_170_000, &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
-        assert_eq!(text(Op::Add { key: &key, value: b"v", ttl }), "ms lock:x 1 ME c T32 O9\r\nv\r\n");
+        assert_eq!(
+            text(Op::Add { key: &key, value: b"v", ttl }),
+            "ms lock:x 1 ME c T32 O9\r\nv\r\n"
+        );
         assert_eq!(text(Op::Get { key: &key }), "mg lock:x v c t f h O9\r\n");
         assert_eq!(
             text(Op::Swap { key: &key, version, value: b"v", ttl }),
@@ -277,14 +319,18 @@ mod tests {
         assert_eq!(text(Op::Stamp { key: &key }), "ma lock:x c N0 J0 D0 O9\r\n");
         let put = |version, ttl| text(Op::Put { key: &key, version, flags: 5, value: b"v", ttl });
         assert_eq!(put(None, Ttl::Never), "add lock:x 5 0 1\r\nv\r\n");
-        assert_eq!(put(Some(version), Ttl::Until(1_795_170_100)), "cas lock:x 5 1795170100 1 7\r\nv\r\n");
+        assert_eq!(
+            put(Some(version), Ttl::Until(1_795_170_100)),
+            "cas lock:x 5 1795170100 1 7\r\nv\r\n"
+        );
     }
 
     #[test]
     fn the_short_way_reads_what_the_crate_reads() {
         for line in ["HD O9", "HD c12 O9", "HD c18446744073709551615 O4294967295"] {
             let short = plain_success(line.as_bytes()).unwrap();
-            let crates = parse_meta_result(MetaResponse::parse_header(line.as_bytes()).unwrap()).unwrap();
+            let crates =
+                parse_meta_result(MetaResponse::parse_header(line.as_bytes()).unwrap()).unwrap();
             assert_eq!((short.code, short.cas, short.ttl), (crates.rc, crates.cas, crates.ttl));
             assert_eq!(short.opaque.unwrap().to_string().into_bytes(), crates.opaque.unwrap());
         }
@@ -302,7 +348,10 @@ mod tests {
             assert!(plain_success(line.as_bytes()).is_none(), "{line}");
         }
         let head = parse(b"VA 5 c7 t30 O9").ok().unwrap();
-        assert_eq!((head.length, head.cas, head.ttl, head.opaque), (Some(5), Some(7), Some(30), Some(9)));
+        assert_eq!(
+            (head.length, head.cas, head.ttl, head.opaque),
+            (Some(5), Some(7), Some(30), Some(9))
+        );
         for (line, refused) in [
             ("SERVER_ERROR out of memory", true),
             ("CLIENT_ERROR bad", true),

@@ -1,9 +1,9 @@
 //! One socket to one server.
 //!
-//! Timeouts are set on the socket once, when it is dialled, so that a round trip costs two system calls:
-//! one write, one read. A whole batch has a deadline too, but it is only looked at when an answer does not
-//! come in one piece; so a batch ends within three times the timeout. Any error closes the connection: a late
-//! reply must never be taken for the next command's.
+//! Timeouts are set on the socket once, when it is dialled, so that a round trip costs two system
+//! calls: one write, one read. A whole batch has a deadline too, but it is only looked at when an
+//! answer does not come in one piece; so a batch ends within three times the timeout. Any error
+//! closes the connection: a late reply must never be taken for the next command's.
 
 use std::io::{ErrorKind as IoKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -25,8 +25,8 @@ const LONGEST_LINE: usize = 2048;
 const LARGEST_VALUE: usize = 1024 * 1024;
 /// How much is read at once.
 const CHUNK: usize = 16 * 1024;
-/// Up to here a request is written in one go; a longer one is written while its replies are read, because a
-/// server that cannot get rid of its replies stops reading.
+/// Up to here a request is written in one go; a longer one is written while its replies are read,
+/// because a server that cannot get rid of its replies stops reading.
 const SMALL_REQUEST: usize = 16 * 1024;
 /// The most replies that are held while a long request is still being written.
 const LARGEST_BACKLOG: usize = 64 * 1024 * 1024;
@@ -57,8 +57,9 @@ struct Input {
     end: usize,
 }
 
-/// How long a batch's replies may still take. The common case, all of them in the first read, needs no look
-/// at the clock; from the second read on there is a limit, or a server that drips would hold us for ever.
+/// How long a batch's replies may still take. The common case, all of them in the first read, needs
+/// no look at the clock; from the second read on there is a limit, or a server that drips would
+/// hold us for ever.
 #[derive(Debug, Default)]
 struct Patience {
     reads: usize,
@@ -95,7 +96,8 @@ impl Connection {
             output: REQUEST.to_vec(),
             input: Input::default(),
         };
-        // Reading who the server is changes nothing, so failing at it is never worse than "unreachable".
+        // Reading who the server is changes nothing, so failing at it is never worse than
+        // "unreachable".
         connection.introduction = connection.introduce().map_err(|error| match error.kind() {
             ErrorKind::Unknown => unreachable(error.to_string()),
             _ => error,
@@ -116,7 +118,8 @@ impl Connection {
         }
     }
 
-    /// Runs a batch, and calls `meanwhile` between request and replies. After a failure the connection must be dropped.
+    /// Runs a batch, and calls `meanwhile` between request and replies. After a failure the
+    /// connection must be dropped.
     pub(super) fn run(
         &mut self,
         ops: &[Op<'_>],
@@ -131,10 +134,9 @@ impl Connection {
             self.last_opaque = self.last_opaque.wrapping_add(1);
             let mut output = std::mem::take(&mut self.output);
             let (op, back) = self.on_the_wire(op);
-            let encoded = [Some(op), back]
-                .iter()
-                .flatten()
-                .try_for_each(|op| codec::encode(op, self.last_opaque, || self.server_time(), &mut output));
+            let encoded = [Some(op), back].iter().flatten().try_for_each(|op| {
+                codec::encode(op, self.last_opaque, || self.server_time(), &mut output)
+            });
             self.output = output;
             encoded.map_err(|error| Failure { error, sent: false })?;
         }
@@ -158,7 +160,8 @@ impl Connection {
             let reply = self.replies(op, opaque, &mut patience);
             opaque = opaque.wrapping_add(1);
             replies.push(reply.map_err(|(error, refused)| {
-                // What the server refused in words was not carried out, but others of the batch may have been.
+                // What the server refused in words was not carried out, but others of the batch may
+                // have been.
                 let mut others = ops.iter().enumerate().filter(|&(other, _)| other != place);
                 Failure { error, sent: !refused || others.any(|(_, op)| op.changes()) }
             })?);
@@ -166,8 +169,9 @@ impl Connection {
         Ok(replies)
     }
 
-    /// The commands by which an operation is carried out. A server that has no room for an `ms` removes the item of that key, be it a
-    /// lock that somebody holds; the classic commands leave it alone. They tell no version, so that it is read behind them.
+    /// The commands by which an operation is carried out. A server that has no room for an `ms`
+    /// removes the item of that key, be it a lock that somebody holds; the classic commands leave
+    /// it alone. They tell no version, so that it is read behind them.
     fn on_the_wire<'a>(&self, op: &Op<'a>) -> (Op<'a>, Option<Op<'a>>) {
         let (key, version, value, ttl) = match *op {
             Op::Add { key, value, ttl } if self.introduction.refuses => (key, None, value, ttl),
@@ -188,8 +192,8 @@ impl Connection {
         }
     }
 
-    /// Whether nothing is left unread. If something is, the server said more than it was asked, and the
-    /// connection cannot be trusted with another request.
+    /// Whether nothing is left unread. If something is, the server said more than it was asked, and
+    /// the connection cannot be trusted with another request.
     pub(super) fn is_quiet(&self) -> bool {
         self.input.unread().is_empty()
     }
@@ -204,8 +208,8 @@ impl Connection {
         self.last_used
     }
 
-    /// Takes it into use again. True when the server has closed it meanwhile, or sent something unasked; that
-    /// is looked at only after a while, since it costs a system call.
+    /// Takes it into use again. True when the server has closed it meanwhile, or sent something
+    /// unasked; that is looked at only after a while, since it costs a system call.
     pub(super) fn was_closed(&mut self) -> bool {
         let now = self.clock.now();
         let idle = now.since(self.last_used);
@@ -223,7 +227,8 @@ impl Connection {
                 libc::MSG_PEEK | libc::MSG_DONTWAIT,
             )
         };
-        // Nothing to read yet is the good case; 0 is the end, and a byte is one that nobody asked for.
+        // Nothing to read yet is the good case; 0 is the end, and a byte is one that nobody asked
+        // for.
         peeked >= 0 || std::io::Error::last_os_error().kind() != IoKind::WouldBlock
     }
 
@@ -242,7 +247,8 @@ impl Connection {
         ServerTime { shown: self.introduction.time, at: self.introduced }
     }
 
-    /// Reads what the commands were answered by which an operation was carried out, as [`Connection::reply`] does.
+    /// Reads what the commands were answered by which an operation was carried out, as
+    /// [`Connection::reply`] does.
     fn replies(
         &mut self,
         op: &Op<'_>,
@@ -254,12 +260,15 @@ impl Connection {
         let Some(back) = back else { return Ok(reply) };
         let found = self.reply(&back, opaque, patience)?;
         Ok(match (op, reply, found) {
-            (Op::Add { value, .. } | Op::Swap { value, .. }, Reply::Written, Reply::Value(item))
-                if contains(&item.value, value) =>
-            {
+            (
+                Op::Add { value, .. } | Op::Swap { value, .. },
+                Reply::Written,
+                Reply::Value(item),
+            ) if contains(&item.value, value) => {
                 let mut version = item.version;
                 if item.value != *value {
-                    // Somebody has added to it since. The version is one that it has not any more, so that the next step finds out.
+                    // Somebody has added to it since. The version is one that it has not any more,
+                    // so that the next step finds out.
                     version.cas = version.cas.saturating_sub(1).max(1);
                 }
                 Reply::Stored(version)
@@ -272,7 +281,8 @@ impl Connection {
         })
     }
 
-    /// Reads one reply. The second part of an error says whether the server refused the command in words.
+    /// Reads one reply. The second part of an error says whether the server refused the command in
+    /// words.
     fn reply(
         &mut self,
         op: &Op<'_>,
@@ -292,7 +302,9 @@ impl Connection {
         }
         let value = match head.length {
             None => None,
-            Some(length) if length <= LARGEST_VALUE => Some(self.value(length, patience).map_err(unread)?),
+            Some(length) if length <= LARGEST_VALUE => {
+                Some(self.value(length, patience).map_err(unread)?)
+            }
             Some(length) => {
                 return Err(unread(Error::protocol(format!(
                     "The item has a value of {length} bytes, and memlock reads no more than 1 MiB: it is not \
@@ -330,7 +342,11 @@ impl Connection {
         }
         let value = match self.input.unread()[..length + 2].strip_suffix(b"\r\n") {
             Some(value) => value.to_vec(),
-            None => return Err(Error::protocol("The server's value has not the length that it announced.")),
+            None => {
+                return Err(Error::protocol(
+                    "The server's value has not the length that it announced.",
+                ));
+            }
         };
         self.input.start += length + 2;
         Ok(value)
@@ -362,8 +378,11 @@ impl Connection {
     }
 
     fn write_out(&mut self) -> std::result::Result<(), Failure> {
-        let written =
-            if self.output.len() <= SMALL_REQUEST { self.write_small() } else { self.write_large() };
+        let written = if self.output.len() <= SMALL_REQUEST {
+            self.write_small()
+        } else {
+            self.write_large()
+        };
         written.map_err(|error| Failure { sent: error.kind() == ErrorKind::Unknown, error })
     }
 
@@ -399,7 +418,10 @@ impl Connection {
             match self.input.fill(&mut self.stream) {
                 Ok(0) => return Err(self.unwritten(written, &IoKind::UnexpectedEof.into())),
                 Ok(_) if self.input.unread().len() > LARGEST_BACKLOG => {
-                    return Err(Error::new(ErrorKind::Unknown, "The server answers more than was asked."));
+                    return Err(Error::new(
+                        ErrorKind::Unknown,
+                        "The server answers more than was asked.",
+                    ));
                 }
                 Err(error) if !matches!(error.kind(), IoKind::WouldBlock | IoKind::Interrupted) => {
                     return Err(self.unwritten(written, &error));
@@ -451,12 +473,15 @@ fn wait_until_ready(stream: &TcpStream, limit: Duration) {
     let mut socket =
         libc::pollfd { fd: stream.as_raw_fd(), events: libc::POLLIN | libc::POLLOUT, revents: 0 };
     let millis = limit.as_millis().clamp(1, 60_000) as libc::c_int;
-    // SAFETY: one valid pollfd is given. The answer is not needed: the caller tries both ways again.
+    // SAFETY: one valid pollfd is given. The answer is not needed: the caller tries both ways
+    // again.
     unsafe { libc::poll(&mut socket, 1, millis) };
 }
 
 fn unasked() -> Error {
-    Error::protocol("The server said more than it was asked: it is not a memcached that memlock can use.")
+    Error::protocol(
+        "The server said more than it was asked: it is not a memcached that memlock can use.",
+    )
 }
 
 fn lost(text: impl Into<String>) -> Error {

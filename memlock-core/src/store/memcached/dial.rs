@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Connects to the one server that the name leads to: the address that answered before, if there was one.
+/// Connects to the one server that the name leads to: the address that answered before, if there
+/// was one.
 pub(super) fn connect(
     host: &str,
     port: u16,
@@ -47,12 +48,12 @@ fn without_delay(stream: TcpStream) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// The addresses of a name: at most one of each family. A name with more of them leads to several servers, and
-/// then each client would find the locks of another.
+/// The addresses of a name: at most one of each family. A name with more of them leads to several
+/// servers, and then each client would find the locks of another.
 fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
-    let found = (host, port)
-        .to_socket_addrs()
-        .map_err(|error| unreachable(format!("The host name {host:?} cannot be resolved: {error}.")))?;
+    let found = (host, port).to_socket_addrs().map_err(|error| {
+        unreachable(format!("The host name {host:?} cannot be resolved: {error}."))
+    })?;
     let mut addresses: Vec<SocketAddr> = Vec::new();
     for address in found {
         if !addresses.contains(&address) {

@@ -17,8 +17,9 @@ const MOST_LINES: usize = 2000;
 /// The oldest version whose `md` with a cas is right.
 const OLDEST: (u64, u64, u64) = (1, 6, 13);
 
-/// From here on a store's cas id is drawn before the item is locked: of two stores the later one may get the lower.
-/// Measured on 1.6.38 and 1.6.45; 1.6.18 draws it under the lock. It came with the `E` flag, early in 2024.
+/// From here on a store's cas id is drawn before the item is locked: of two stores the later one
+/// may get the lower. Measured on 1.6.38 and 1.6.45; 1.6.18 draws it under the lock. It came with
+/// the `E` flag, early in 2024.
 const UNORDERED: (u64, u64, u64) = (1, 6, 24);
 
 /// Collects the lines of the answer.
@@ -42,7 +43,8 @@ pub(super) struct Introduction {
     pub(super) time: u64,
     /// Whether versions rise in the order of the stores.
     pub(super) ordered: bool,
-    /// Whether it refuses to store when it is full: it was started with `-M`, or with a `temporary_ttl`.
+    /// Whether it refuses to store when it is full: it was started with `-M`, or with a
+    /// `temporary_ttl`.
     pub(super) refuses: bool,
 }
 
@@ -56,8 +58,8 @@ pub(super) struct ServerTime {
 }
 
 impl ServerTime {
-    /// The server's Unix time, rather too late than too early: an absolute expiry made from it never comes
-    /// before the lease's end. The two clocks may drift apart by 1 in 5,000.
+    /// The server's Unix time, rather too late than too early: an absolute expiry made from it
+    /// never comes before the lease's end. The two clocks may drift apart by 1 in 5,000.
     pub(super) fn now(self, now: Moment) -> u64 {
         let passed = now.since(self.at).as_secs();
         self.shown.saturating_add(passed + passed / DRIFT + 2)
@@ -80,7 +82,9 @@ impl Handshake {
             ));
         }
         let mut words = text.split(' ');
-        let (Some("STAT"), Some(name), true) = (words.next(), words.next(), self.lines <= MOST_LINES) else {
+        let (Some("STAT"), Some(name), true) =
+            (words.next(), words.next(), self.lines <= MOST_LINES)
+        else {
             return Err(Error::protocol(format!(
                 "The server answered {:?} to \"stats\": it is not a memcached that memlock can use.",
                 text.chars().take(80).collect::<String>()
@@ -193,13 +197,18 @@ mod tests {
         }
         assert!(with(5, "STAT cas_enabled no").unwrap_err().to_string().contains("-C"));
         assert!(with(0, "ERROR").is_err());
-        assert_eq!(with(0, "ERROR Too many open connections").unwrap_err().kind(), ErrorKind::Unreachable);
+        assert_eq!(
+            with(0, "ERROR Too many open connections").unwrap_err().kind(),
+            ErrorKind::Unreachable
+        );
         assert!(with(2, "STAT time x").is_err());
     }
 
     #[test]
     fn newer_servers_are_known_to_give_versions_out_of_order() {
-        for (version, ordered) in [("1.6.13", true), ("1.6.23", true), ("1.6.24", false), ("1.7.0", false)] {
+        for (version, ordered) in
+            [("1.6.13", true), ("1.6.23", true), ("1.6.24", false), ("1.7.0", false)]
+        {
             let line: &'static str = Box::leak(format!("STAT version {version}").into_boxed_str());
             assert_eq!(with(3, line).unwrap().ordered, ordered, "{version}");
         }
@@ -207,7 +216,8 @@ mod tests {
 
     #[test]
     fn servers_that_refuse_when_they_are_full_are_known() {
-        // The first answer counts what was evicted, by the same word as the second one says whether anything ever is.
+        // The first answer counts what was evicted, by the same word as the second one says whether
+        // anything ever is.
         for (evictions, temporary, refuses) in
             [("on", "no", false), ("0", "no", false), ("off", "no", true), ("on", "yes", true)]
         {

@@ -1,4 +1,5 @@
-//! The memcached store: one or several servers, spoken to in the meta protocol over sockets of our own.
+//! The memcached store: one or several servers, spoken to in the meta protocol over sockets of our
+//! own.
 //!
 //! | file | what it knows |
 //! | --- | --- |
@@ -56,15 +57,19 @@ impl Memcached {
             let (host, port) = split_host(host)?;
             let server = Server::new(host, port, settings, Arc::clone(clock));
             if servers.iter().any(|known| known.name() == server.name()) {
-                return Err(Error::config(format!("The URL names the server {} twice.", server.name())));
+                return Err(Error::config(format!(
+                    "The URL names the server {} twice.",
+                    server.name()
+                )));
             }
             servers.push(server);
         }
         Ok(Memcached { servers })
     }
 
-    /// Rendezvous hashing: the server whose weight for the route is highest. A server that is down keeps its
-    /// keys, because its locks may still be alive behind a broken network: failing over would grant twice.
+    /// Rendezvous hashing: the server whose weight for the route is highest. A server that is down
+    /// keeps its keys, because its locks may still be alive behind a broken network: failing over
+    /// would grant twice.
     fn owner(&self, route: Route) -> &Server {
         &self.servers[self.place(route)]
     }

@@ -28,7 +28,8 @@ pub(super) struct Server {
     idle: ForkLocal<Mutex<Idle>>,
 }
 
-/// Connections nobody uses. A failure raises the epoch: what was dialled before is suspect and not kept.
+/// Connections nobody uses. A failure raises the epoch: what was dialled before is suspect and not
+/// kept.
 #[derive(Debug, Default)]
 struct Idle {
     epoch: u64,
@@ -49,8 +50,14 @@ struct Idle {
 }
 
 impl Server {
-    pub(super) fn new(host: String, port: u16, settings: Settings, clock: Arc<dyn Clock>) -> Server {
-        let name = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    pub(super) fn new(
+        host: String,
+        port: u16,
+        settings: Settings,
+        clock: Arc<dyn Clock>,
+    ) -> Server {
+        let name =
+            if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
         Server { name, host, port, settings, clock, idle: ForkLocal::new() }
     }
 
@@ -90,8 +97,8 @@ impl Server {
 
     /// Runs a batch on this server.
     ///
-    /// A connection that sat idle may be dead without our knowing. If it turns out so before the request
-    /// left, the batch is run once more on a fresh one.
+    /// A connection that sat idle may be dead without our knowing. If it turns out so before the
+    /// request left, the batch is run once more on a fresh one.
     pub(super) fn run(
         &self,
         ops: &[Op<'_>],
@@ -135,7 +142,8 @@ impl Server {
             }
         };
         let ended = connection.run(ops, meanwhile);
-        // Whoever listens may take its time, and what is asked may not have it: a lease that is to be renewed.
+        // Whoever listens may take its time, and what is asked may not have it: a lease that is to
+        // be renewed.
         if let Some(before) = dialled {
             self.note_contact(before, connection.incarnation());
         }
@@ -158,7 +166,8 @@ impl Server {
     /// A new connection; and which life of the server was seen before.
     fn dial(&self) -> Result<(Connection, Option<Incarnation>)> {
         let pinned = self.idle().address;
-        let connection = Connection::dial(&self.host, self.port, pinned, &self.settings, &self.clock)?;
+        let connection =
+            Connection::dial(&self.host, self.port, pinned, &self.settings, &self.clock)?;
         let (local, address) = connection.ends();
         let incarnation = connection.incarnation();
         let mut idle = self.idle();
@@ -199,8 +208,8 @@ impl Server {
         let mut idle = self.idle();
         let (connection, epoch) = (idle.connections.pop(), idle.epoch);
         drop(idle);
-        // A connection that the server has closed is found out before anything is sent on it: then a dead
-        // server is "unreachable, nothing was changed" and not "outcome unknown".
+        // A connection that the server has closed is found out before anything is sent on it: then
+        // a dead server is "unreachable, nothing was changed" and not "outcome unknown".
         match connection {
             Some(mut connection) => {
                 if connection.was_closed() {
@@ -215,7 +224,10 @@ impl Server {
 
     fn give_back(&self, connection: Box<Connection>, epoch: u64) {
         let mut idle = self.idle();
-        if connection.is_quiet() && idle.epoch == epoch && idle.connections.len() < self.settings.pool {
+        if connection.is_quiet()
+            && idle.epoch == epoch
+            && idle.connections.len() < self.settings.pool
+        {
             idle.connections.push(connection);
         }
         let was_down = std::mem::take(&mut idle.is_down);

@@ -57,7 +57,8 @@ impl ReachRecord {
     pub fn reach(&self) -> Reach {
         if self.heard.load(Ordering::Relaxed) >= self.needed.load(Ordering::Relaxed) {
             Reach::Proven
-        } else if self.heard_itself.load(Ordering::Relaxed) && !self.missed.load(Ordering::Relaxed) {
+        } else if self.heard_itself.load(Ordering::Relaxed) && !self.missed.load(Ordering::Relaxed)
+        {
             Reach::Untested
         } else {
             Reach::Unreachable
@@ -76,8 +77,9 @@ impl ReachRecord {
         self.doubted.store(false, Ordering::Relaxed);
     }
 
-    /// A waiter of this process was taken off the queue, and had what it waited for before any message came, which may
-    /// have been on its way. Twice in a row counts as one that was missed, and gives true.
+    /// A waiter of this process was taken off the queue, and had what it waited for before any
+    /// message came, which may have been on its way. Twice in a row counts as one that was missed,
+    /// and gives true.
     pub fn may_have_missed(&self) -> bool {
         self.doubted.swap(true, Ordering::Relaxed)
     }

@@ -16,7 +16,8 @@ use crate::wait::entries::{self, LONGEST_ADDRESS, WaitId};
 /// What every ring begins with.
 const GREETING: &[u8] = b"memlock/1 ";
 /// No ring is longer than this; all else is dropped.
-pub(super) const LENGTH: usize = GREETING.len() + 16 + 6 + Behind::MOST * (1 + LONGEST_ADDRESS + 1 + 16);
+pub(super) const LENGTH: usize =
+    GREETING.len() + 16 + 6 + Behind::MOST * (1 + LONGEST_ADDRESS + 1 + 16);
 /// Nobody is told to come later than this.
 const LATEST: Duration = Duration::from_millis(50);
 
@@ -29,8 +30,8 @@ pub struct Ring {
     pub behind: Behind,
 }
 
-/// The waiters behind one, the next one first: who they are and where each can be rung. Not all of them, and as somebody saw
-/// them some time ago.
+/// The waiters behind one, the next one first: who they are and where each can be rung. Not all of
+/// them, and as somebody saw them some time ago.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Behind([Option<(SocketAddr, WaitId)>; Behind::MOST]);
 
@@ -74,8 +75,8 @@ impl Ring {
         text.into_bytes()
     }
 
-    /// Whom a datagram is for and what it tells; `None` when it is none of ours. Of what it says beyond when to come, what can be
-    /// read is taken up to where it cannot.
+    /// Whom a datagram is for and what it tells; `None` when it is none of ours. Of what it says
+    /// beyond when to come, what can be read is taken up to where it cannot.
     pub(super) fn read(datagram: &[u8]) -> Option<(WaitId, Ring)> {
         if datagram.len() > LENGTH {
             return None;
@@ -108,7 +109,8 @@ mod tests {
     #[test]
     fn a_ring_can_be_read_by_a_person() {
         let next = [("10.0.0.7:40123", 0xaa), ("[fd00::7]:40123", 0xab)];
-        let behind = next.iter().map(|&(address, id)| (address.parse().unwrap(), WaitId(id))).collect();
+        let behind =
+            next.iter().map(|&(address, id)| (address.parse().unwrap(), WaitId(id))).collect();
         let ring = |micros, behind| Ring { after: Duration::from_micros(micros), behind };
         let text = |ring: Ring| String::from_utf8(ring.datagram(WaitId(7))).unwrap();
         assert_eq!(text(Ring::default()), "memlock/1 0000000000000007");
@@ -135,7 +137,10 @@ mod tests {
         ] {
             assert_eq!(Ring::read(bad.as_bytes()), None, "{bad:?}");
         }
-        assert_eq!(Ring::read(&[b"memlock/1 0000000000000007 0 ", &[b'x'; LENGTH][..]].concat()), None);
+        assert_eq!(
+            Ring::read(&[b"memlock/1 0000000000000007 0 ", &[b'x'; LENGTH][..]].concat()),
+            None
+        );
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! Bells over UDP.
 //!
-//! A waiter's bell is a socket on the address by which it reaches the server. Whoever lets go of a lock sends a [`Ring`] there. Datagrams
-//! that do not carry the id of the wait that is going on are dropped: nothing is allocated, kept or answered because of one.
+//! A waiter's bell is a socket on the address by which it reaches the server. Whoever lets go of a
+//! lock sends a [`Ring`] there. Datagrams that do not carry the id of the wait that is going on are
+//! dropped: nothing is allocated, kept or answered because of one.
 //!
-//! Every waiting thread has a bell of its own from a pool in the client, so that nobody has to pass on what another
-//! socket received: measured on a two-core machine, a thread runs 26 µs after the ring on its own socket and 40 µs after one that
-//! another thread dispatches; when all have slept for 10 ms, 42 and 76 µs. Beside the socket it has an `eventfd`, by which
-//! threads of the same process wake it.
+//! Every waiting thread has a bell of its own from a pool in the client, so that nobody has to pass
+//! on what another socket received: measured on a two-core machine, a thread runs 26 µs after the
+//! ring on its own socket and 40 µs after one that another thread dispatches; when all have slept
+//! for 10 ms, 42 and 76 µs. Beside the socket it has an `eventfd`, by which threads of the same
+//! process wake it.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -32,8 +34,8 @@ pub(crate) struct UdpBells {
     tower: ForkLocal<Arc<Tower>>,
 }
 
-/// The bells of one process. They are made one by one and kept as long as the client, in a list that only grows: so
-/// that a signal handler may walk along it.
+/// The bells of one process. They are made one by one and kept as long as the client, in a list
+/// that only grows: so that a signal handler may walk along it.
 #[derive(Default)]
 struct Tower {
     reach: ReachRecord,
@@ -53,7 +55,8 @@ struct Link {
 #[derive(Default)]
 struct Fixture {
     taken: AtomicBool,
-    /// Both may be missing, when there were no descriptors to be had; then they are asked for again the next time.
+    /// Both may be missing, when there were no descriptors to be had; then they are asked for again
+    /// the next time.
     nudge: OnceLock<OwnedFd>,
     socket: OnceLock<Socket>,
 }
@@ -78,8 +81,9 @@ impl Bells for UdpBells {
         let tower = Arc::clone(self.tower.get());
         let mut slot = &tower.first;
         let fixture: *const Fixture = loop {
-            let link =
-                slot.get_or_init(|| Box::new(Link { fixture: Fixture::default(), next: OnceLock::new() }));
+            let link = slot.get_or_init(|| {
+                Box::new(Link { fixture: Fixture::default(), next: OnceLock::new() })
+            });
             let fits = link.fixture.socket.get().is_none_or(|socket| socket.near == near);
             if fits && !link.fixture.taken.swap(true, Ordering::SeqCst) {
                 link.fixture.prepare();
@@ -94,14 +98,16 @@ impl Bells for UdpBells {
     fn ring(&self, address: SocketAddr, id: WaitId, ring: Ring) -> bool {
         let tower = self.tower.get();
         let ringer = &tower.ringers[usize::from(address.is_ipv6())];
-        let rung = get_or_open(ringer, || open(any_like(address.ip()), 0).map(Mutex::new)).and_then(|udp| {
-            let udp = udp.lock().unwrap_or_else(PoisonError::into_inner);
-            // Only a connected socket is told; and by now it may have been told of an earlier one.
-            udp.connect(address)?;
-            let _ = udp.take_error();
-            udp.send(&ring.datagram(id))?;
-            udp.take_error()
-        });
+        let rung = get_or_open(ringer, || open(any_like(address.ip()), 0).map(Mutex::new))
+            .and_then(|udp| {
+                let udp = udp.lock().unwrap_or_else(PoisonError::into_inner);
+                // Only a connected socket is told; and by now it may have been told of an earlier
+                // one.
+                udp.connect(address)?;
+                let _ = udp.take_error();
+                udp.send(&ring.datagram(id))?;
+                udp.take_error()
+            });
         match rung {
             Ok(None) => true,
             Ok(Some(error)) | Err(error) => {
@@ -130,7 +136,8 @@ impl Bells for UdpBells {
         }
     }
 
-    /// Wakes everybody who sleeps. It reads atomics and writes to descriptors, so a signal handler may call it.
+    /// Wakes everybody who sleeps. It reads atomics and writes to descriptors, so a signal handler
+    /// may call it.
     fn nudge_all(&self) {
         let mut link = self.tower.existing().and_then(|tower| tower.first.get());
         while let Some(Link { fixture, next }) = link.map(Box::as_ref) {
@@ -156,8 +163,8 @@ struct UdpBell {
     fixture: *const Fixture,
 }
 
-// SAFETY: the bell lives in the tower, which this keeps, behind a list that only grows; all that is in it may be
-// used from any thread.
+// SAFETY: the bell lives in the tower, which this keeps, behind a list that only grows; all that is
+// in it may be used from any thread.
 unsafe impl Send for UdpBell {}
 // SAFETY: as above.
 unsafe impl Sync for UdpBell {}
@@ -216,8 +223,8 @@ impl Bell for UdpBell {
             tv_sec: duration.as_secs().min(i32::MAX as u64) as libc::time_t,
             tv_nsec: duration.subsec_nanos() as _,
         };
-        // SAFETY: two valid pollfds and a valid timespec are given, and the signal mask is left alone. A
-        // negative descriptor is passed over.
+        // SAFETY: two valid pollfds and a valid timespec are given, and the signal mask is left
+        // alone. A negative descriptor is passed over.
         let ready = unsafe { libc::ppoll(watched.as_mut_ptr(), 2, &limit, std::ptr::null()) };
         if watched.iter().any(|watched| watched.revents & libc::POLLNVAL != 0) {
             // The program has closed our descriptors: then this is no way to sleep.
@@ -265,7 +272,11 @@ impl Fixture {
             // SAFETY: eventfd gives a descriptor that nobody else owns, or -1.
             unsafe {
                 let fd = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
-                if fd >= 0 { Ok(OwnedFd::from_raw_fd(fd)) } else { Err(std::io::Error::last_os_error()) }
+                if fd >= 0 {
+                    Ok(OwnedFd::from_raw_fd(fd))
+                } else {
+                    Err(std::io::Error::last_os_error())
+                }
             }
         });
         if let Err(error) = made {
@@ -276,7 +287,8 @@ impl Fixture {
     fn nudge(&self) {
         let Some(fd) = self.nudge.get() else { return };
         let one = 1_u64;
-        // SAFETY: eight readable bytes are given for eight bytes; errno is put back, as a signal handler must.
+        // SAFETY: eight readable bytes are given for eight bytes; errno is put back, as a signal
+        // handler must.
         unsafe {
             let errno = libc::__errno_location();
             let before = *errno;
@@ -286,8 +298,12 @@ impl Fixture {
     }
 }
 
-/// What is there, or what can be opened by now. A failure is not kept: descriptors that are lacking now may be had later.
-fn get_or_open<T>(place: &OnceLock<T>, open: impl FnOnce() -> std::io::Result<T>) -> std::io::Result<&T> {
+/// What is there, or what can be opened by now. A failure is not kept: descriptors that are lacking
+/// now may be had later.
+fn get_or_open<T>(
+    place: &OnceLock<T>,
+    open: impl FnOnce() -> std::io::Result<T>,
+) -> std::io::Result<&T> {
     match place.get() {
         Some(there) => Ok(there),
         None => {

@@ -117,7 +117,8 @@ pub enum Event {
 /// What is known of the queue before a wait begins.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known {
-    /// Others were waiting when we let go the last time: so stand behind them at once, instead of trying first.
+    /// Others were waiting when we let go the last time: so stand behind them at once, instead of
+    /// trying first.
     pub courteous: bool,
     /// One of them is off the queue and comes first; it has so long to come.
     pub invited: Duration,

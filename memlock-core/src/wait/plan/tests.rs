@@ -90,7 +90,12 @@ fn the_one_that_was_rung_has_a_moment_before_those_behind_it_go_ahead() {
     assert!(pause >= GRACE && pause <= GRACE * 2, "{pause:?}");
     assert_eq!(plan.step(at(45)), Step::Look { lock: true, queue: false });
     let mut gone_ahead = plan.clone();
-    gone_ahead.on(Event::Looked { stand: None, lock: Some(Seen::Free) }, at(46), 0.0, Reach::Proven);
+    gone_ahead.on(
+        Event::Looked { stand: None, lock: Some(Seen::Free) },
+        at(46),
+        0.0,
+        Reach::Proven,
+    );
     assert_eq!(gone_ahead.step(at(46)), Step::Try);
     plan.on(Event::Looked { stand: None, lock: Some(RINGING) }, at(46), 0.0, Reach::Proven);
     assert!(sleeps(&mut plan, 46) >= FIRST.0);
@@ -100,8 +105,9 @@ fn the_one_that_was_rung_has_a_moment_before_those_behind_it_go_ahead() {
 #[test]
 fn of_n_waiters_far_from_their_turn_one_looks_again_for_available_permits() {
     let shared = Known { shared: true, ..Known::default() };
-    let pause =
-        |before, chance| sleeps(&mut queued_for(shared, before, Seen::Free, Reach::Proven, chance), 0);
+    let pause = |before, chance| {
+        sleeps(&mut queued_for(shared, before, Seen::Free, Reach::Proven, chance), 0)
+    };
     assert!(pause(2, 0.99) <= GRACE * 2, "near its turn");
     assert!(pause(20, 0.049) <= GRACE * 2, "the one of twenty");
     let far = pause(20, 0.051);
@@ -126,7 +132,8 @@ fn a_waiter_that_watches_over_a_reservation_looks_at_the_lock_wherever_it_stands
 
 #[test]
 fn whoever_rang_another_lets_it_pass() {
-    let mut plan = Plan::new(at(0), None, OUTAGE, Known { invited: Duration::from_millis(2), ..COURTEOUS });
+    let mut plan =
+        Plan::new(at(0), None, OUTAGE, Known { invited: Duration::from_millis(2), ..COURTEOUS });
     assert_eq!(plan.step(at(0)), Step::Join { front: false });
     plan.on(Event::Joined { before: 0, lock: Seen::Free }, at(1), 0.0, Reach::Proven);
     assert_eq!(plan.step(at(1)), Step::Sleep(at(3)), "it may be on its way");
@@ -168,12 +175,22 @@ fn a_queue_that_stands_still_is_looked_at_closely() {
     let pause = sleeps(&mut plan, 0).as_millis() as u64;
     assert!(pause <= 3600);
     assert_eq!(plan.step(at(pause)), Step::Look { lock: false, queue: true });
-    plan.on(Event::Looked { stand: Some(Stand::Behind(4)), lock: None }, at(pause), 0.0, Reach::Proven);
+    plan.on(
+        Event::Looked { stand: Some(Stand::Behind(4)), lock: None },
+        at(pause),
+        0.0,
+        Reach::Proven,
+    );
     assert_eq!(plan.step(at(pause)), Step::Look { lock: true, queue: false });
     plan.on(Event::Looked { stand: None, lock: Some(Seen::Free) }, at(pause), 0.0, Reach::Proven);
     let grace = sleeps(&mut plan, pause).as_millis() as u64;
     plan.step(at(pause + grace));
-    plan.on(Event::Looked { stand: None, lock: Some(Seen::Free) }, at(pause + grace), 0.0, Reach::Proven);
+    plan.on(
+        Event::Looked { stand: None, lock: Some(Seen::Free) },
+        at(pause + grace),
+        0.0,
+        Reach::Proven,
+    );
     assert_eq!(plan.step(at(pause + grace)), Step::Try);
 }
 
@@ -209,9 +226,19 @@ fn a_waiter_that_was_passed_over_takes_its_turn() {
     let gone = Stand::Gone { waiters: 2 };
     assert!(plan.was_passed_over(gone) && !plan.was_passed_over(Stand::Behind(0)));
     let mut free = plan.clone();
-    free.on(Event::Looked { stand: Some(gone), lock: Some(Seen::Free) }, at(1), 0.0, Reach::Unreachable);
+    free.on(
+        Event::Looked { stand: Some(gone), lock: Some(Seen::Free) },
+        at(1),
+        0.0,
+        Reach::Unreachable,
+    );
     assert_eq!(free.step(at(1)), Step::Try);
-    plan.on(Event::Looked { stand: Some(gone), lock: Some(RINGING) }, at(1), 0.0, Reach::Unreachable);
+    plan.on(
+        Event::Looked { stand: Some(gone), lock: Some(RINGING) },
+        at(1),
+        0.0,
+        Reach::Unreachable,
+    );
     assert_eq!(plan.step(at(1)), Step::Join { front: true });
 }
 
@@ -243,7 +270,11 @@ fn a_wait_that_ends_leaves_the_queue_and_nothing_more() {
     cancelled.on(Event::Interrupted, at(3), 0.0, Reach::Proven);
     assert_eq!(cancelled.step(at(3)), Step::Leave);
     cancelled.on(Event::Rung(Duration::ZERO), at(3), 0.0, Reach::Proven);
-    assert_eq!(cancelled.step(at(3)), Step::Leave, "a bell that comes too late is passed on by leaving");
+    assert_eq!(
+        cancelled.step(at(3)),
+        Step::Leave,
+        "a bell that comes too late is passed on by leaving"
+    );
     cancelled.on(Event::Left, at(4), 0.0, Reach::Proven);
     assert_eq!(cancelled.step(at(4)), Step::End(Ended::Interrupted));
 
@@ -335,7 +366,8 @@ proptest! {
         prop_assert_eq!(plan.step(at(now)), end, "the end is the end");
     }
 
-    /// Left alone with a lock that nobody holds, a waiter takes it, wherever it stands and whatever it believes.
+    /// Left alone with a lock that nobody holds, a waiter takes it, wherever it stands and whatever
+    /// it believes.
     #[test]
     fn a_free_lock_is_found_by_every_waiter(
         before in 0_usize..511, reach in any_reach(), rings: bool, chance in 0.0..1.0_f64, dead in 0_usize..511,
@@ -364,7 +396,8 @@ proptest! {
     }
 }
 
-/// Found by the simulation: a waiter that saw its queue stand still went to sleep for half a minute.
+/// Found by the simulation: a waiter that saw its queue stand still went to sleep for half a
+/// minute.
 #[test]
 fn a_queue_that_stood_still_is_not_believed_to_be_slow_for_long() {
     let mut plan = queued(2, RINGING, Reach::Proven);
@@ -392,7 +425,8 @@ fn a_queue_that_stood_still_is_not_believed_to_be_slow_for_long() {
     assert!(sleeps(&mut plan, later) < Duration::from_secs(12));
 }
 
-/// Found by the simulation: each time a waiter of a line timed out, the next one began its pause anew.
+/// Found by the simulation: each time a waiter of a line timed out, the next one began its pause
+/// anew.
 #[test]
 fn whoever_takes_a_place_over_looks_when_the_last_one_would_have_looked() {
     let mut first = queued(1, RINGING, Reach::Unreachable);

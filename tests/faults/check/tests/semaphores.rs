@@ -22,8 +22,7 @@ fn permitted(name: &str, from: u64, to: u64, permits: u32) -> String {
 #[test]
 fn as_many_permits_as_there_are_may_be_out() {
     let (other, next) = (permitted("p0", 20, 30, 1), permitted("p0", 502, 510, 1));
-    let busy =
-        "25 call acquire p0 1000 0 1 0\n26 done 1 0 0 \n27 call acquire p0 1000 100 1 1\n128 done 2 0 0 ";
+    let busy = "25 call acquire p0 1000 0 1 0\n26 done 1 0 0 \n27 call acquire p0 1000 100 1 1\n128 done 2 0 0 ";
     let another = permitted("p1", 20, 400, 4);
     let facts = Facts { punctual: false, ..facts() };
     finds_nothing(&judge(&[PERMITTED, &other, &next, busy, &another], &facts));
@@ -42,7 +41,10 @@ fn more_permits_out_than_there_are_are_found_unless_the_server_lost_the_first_on
     // Three of one life of the server are too many, whatever was lost before.
     let fourth = permitted("p0", 110, 200, 1);
     let fifth = permitted("p0", 120, 200, 1);
-    finds(&judge(&[PERMITTED, &third, &fourth, &fifth], &lossy(50, 60)), "3 permits out, and there are 2");
+    finds(
+        &judge(&[PERMITTED, &third, &fourth, &fifth], &lossy(50, 60)),
+        "3 permits out, and there are 2",
+    );
 }
 
 #[test]
@@ -57,7 +59,10 @@ fn several_permits_count_as_many() {
 fn permits_of_the_killed_count_until_their_deadline_and_no_longer() {
     let killed = "10 call acquire p1 1000 0 4 0\n11 done 0 4 @1010";
     let facts = Facts { deaths: HashMap::from([(0, Duration::from_millis(13))]), ..facts() };
-    finds(&judge(&[killed, &permitted("p1", 900, 950, 1)], &facts), "5 permits out, and there are 4");
+    finds(
+        &judge(&[killed, &permitted("p1", 900, 950, 1)], &facts),
+        "5 permits out, and there are 4",
+    );
     finds_nothing(&judge(&[killed, &permitted("p1", 1010, 1020, 1)], &facts));
 }
 
@@ -91,22 +96,25 @@ fn permits_that_are_lost_early_are_found() {
     finds(&judge(&[&lost], &facts()), "permits lost before their deadline");
     finds_nothing(&judge(&[&lost], &lossy(300, 301)));
     finds(&judge(&[&lost], &lossy(600, 601)), "permits lost before their deadline");
-    let prolonged = PERMITTED
-        .replace("500 call release", "400 call prolong p0 1000 0\n401 done 6 0 0 \n500 call release");
+    let prolonged = PERMITTED.replace(
+        "500 call release",
+        "400 call prolong p0 1000 0\n401 done 6 0 0 \n500 call release",
+    );
     finds(&judge(&[&prolonged], &facts()), "permits lost before their deadline");
 }
 
 #[test]
 fn permits_that_are_released_twice_are_found() {
-    let again = |answer: i32| format!("{PERMITTED}\n502 call release p0 0 0\n503 done {answer} 0 0 ");
+    let again =
+        |answer: i32| format!("{PERMITTED}\n502 call release p0 0 0\n503 done {answer} 0 0 ");
     finds_nothing(&judge(&[&again(5)], &facts()));
     finds(&judge(&[&again(0)], &facts()), "released twice, or not at all");
     finds(
         &judge(&[&PERMITTED.replace("501 done 0", "501 done 5")], &facts()),
         "released twice, or not at all",
     );
-    let unsure =
-        PERMITTED.replace("501 done 0 0 0 ", "501 done -3 0 0 \n502 call release p0 0 0\n503 done 0 0 0 ");
+    let unsure = PERMITTED
+        .replace("501 done 0 0 0 ", "501 done -3 0 0 \n502 call release p0 0 0\n503 done 0 0 0 ");
     finds_nothing(&judge(&[&unsure], &Facts { sound: false, ..facts() }));
 }
 
@@ -115,7 +123,10 @@ fn permits_that_are_leaked_are_found_by_those_who_are_refused() {
     let busy = |ms: u64, name: &str, permits: u32| {
         format!("{ms} call acquire {name} 1000 0 {permits} 0\n{} done 1 0 0 ", ms + 1)
     };
-    finds(&judge(&[PERMITTED, &busy(100, "p0", 1)], &facts()), "refused, and there must have been permits");
+    finds(
+        &judge(&[PERMITTED, &busy(100, "p0", 1)], &facts()),
+        "refused, and there must have been permits",
+    );
     let second = permitted("p0", 20, 400, 1);
     finds_nothing(&judge(&[PERMITTED, &second, &busy(100, "p0", 1)], &facts()));
     finds(
@@ -124,7 +135,10 @@ fn permits_that_are_leaked_are_found_by_those_who_are_refused() {
     );
     finds_nothing(&judge(&[PERMITTED, &busy(100, "p0", 1)], &Facts { punctual: false, ..facts() }));
     finds_nothing(&judge(&[&permitted("p1", 20, 400, 3), &busy(100, "p1", 2)], &facts()));
-    finds(&judge(&[&permitted("p1", 20, 400, 3), &busy(100, "p1", 1)], &facts()), "refused, and there must");
+    finds(
+        &judge(&[&permitted("p1", 20, 400, 3), &busy(100, "p1", 1)], &facts()),
+        "refused, and there must",
+    );
     // A waiter for several may have been gathering, for a while after it went too.
     let gathers = "50 call acquire p1 1000 100 2 0\n151 done 2 0 0 ";
     let one = permitted("p1", 20, 400, 3);
@@ -134,11 +148,13 @@ fn permits_that_are_leaked_are_found_by_those_who_are_refused() {
         "refused, and there must have been permits",
     );
     // The killed keep theirs for their lease, and for as long as the server's clock may be behind.
-    let killed =
-        "10 call acquire p0 1000 0 1 0\n11 done 0 1 @1010\n12 call acquire p0 1000 0 1 0\n13 done 0 1 @1012";
+    let killed = "10 call acquire p0 1000 0 1 0\n11 done 0 1 @1010\n12 call acquire p0 1000 0 1 0\n13 done 0 1 @1012";
     let dead = Facts { deaths: HashMap::from([(0, Duration::from_millis(14))]), ..facts() };
     finds_nothing(&judge(&[killed, &busy(5000, "p0", 1)], &dead));
-    finds(&judge(&[killed, &busy(5100, "p0", 1)], &dead), "refused, and there must have been permits");
+    finds(
+        &judge(&[killed, &busy(5100, "p0", 1)], &dead),
+        "refused, and there must have been permits",
+    );
 }
 
 #[test]
@@ -157,7 +173,8 @@ fn answers_that_a_semaphore_cannot_give_are_found() {
 
 #[test]
 fn waiters_that_come_out_of_turn_are_found() {
-    // Each waits from 10 on, and gets the permit that long after it; all want one, and one after the other has it.
+    // Each waits from 10 on, and gets the permit that long after it; all want one, and one after
+    // the other has it.
     let waiters = |priorities: [i64; 8]| {
         let line = |(place, priority): (usize, i64)| {
             let at = 100 + 10 * place as u64;

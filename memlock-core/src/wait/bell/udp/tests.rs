@@ -14,10 +14,14 @@ fn a_bell_hears_itself_and_what_is_meant_for_it() {
         assert_eq!(bell.heard(&[WaitId(2)]), None, "that was nobody's ring");
     }
     let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
-    for noise in [&b"GET / HTTP/1.0\r\n"[..], &[0; 1400], b"", &Ring::default().datagram(WaitId(3))] {
+    for noise in [&b"GET / HTTP/1.0\r\n"[..], &[0; 1400], b"", &Ring::default().datagram(WaitId(3))]
+    {
         stranger.send_to(noise, address).unwrap();
     }
-    let ring = Ring { after: Duration::from_micros(5), behind: [(address, WaitId(9))].into_iter().collect() };
+    let ring = Ring {
+        after: Duration::from_micros(5),
+        behind: [(address, WaitId(9))].into_iter().collect(),
+    };
     bells.ring(address, WaitId(2), ring);
     let heard = loop {
         bell.sleep(long);
@@ -42,7 +46,10 @@ fn a_bell_that_was_given_back_is_taken_again_where_it_fits() {
     let (four, six) = (Some(Ipv4Addr::LOCALHOST.into()), Some(Ipv6Addr::LOCALHOST.into()));
     let first = bells.take(four);
     let address = first.address(WaitId(1));
-    assert!(address.is_some() && bells.take(four).address(WaitId(2)) != address, "that one is taken");
+    assert!(
+        address.is_some() && bells.take(four).address(WaitId(2)) != address,
+        "that one is taken"
+    );
     drop(first);
     assert_eq!(bells.take(four).address(WaitId(3)), address);
     assert_ne!(bells.take(six).address(WaitId(4)), address);
