@@ -57,7 +57,8 @@ impl Store for Slow {
                 self.inner.run(route, ops)
             };
         }
-        let writes = ops.iter().filter(|op| matches!(op, Op::Swap { .. } | Op::Put { .. })).count();
+        let writes =
+            ops.iter().filter(|op| matches!(op, Op::CompareAndSet { .. } | Op::Put { .. })).count();
         self.written.fetch_add(writes, Ordering::SeqCst);
         let first = self.first.lock().unwrap().take();
         let Some((time, answer)) = first else { return self.inner.run(route, ops) };
@@ -121,7 +122,7 @@ fn its_longest_time_ends_in_the_course_of_a_renewal_and_its_holder_is_warned() {
 
 #[test]
 fn a_renewal_is_not_tried_again_after_the_longest_time() {
-    let (client, slow) = slow(Duration::from_millis(500), Some(Reply::Changed));
+    let (client, slow) = slow(Duration::from_millis(500), Some(Reply::VersionMismatch));
     let (keep, told) = telling(Some(Duration::from_millis(1100)));
     let kept = client.mutex("m", 3 * SECOND).unwrap().lock().unwrap().keep(keep).unwrap();
     assert!(matches!(told.recv_timeout(PATIENCE).unwrap(), Notice::Danger(_)));

@@ -123,18 +123,25 @@ fn an_item_is_added_once(bench: &Bench) {
 fn a_swap_needs_the_version(bench: &Bench) {
     let (key, ttl) = (&bench.key, minute());
     let first = bench.add(b"1");
-    let second = stored(&bench.one(Op::Swap { key, version: first, value: b"2", ttl }));
-    assert_eq!(bench.one(Op::Swap { key, version: first, value: b"3", ttl }), Reply::Changed);
+    let second = stored(&bench.one(Op::CompareAndSet { key, version: first, value: b"2", ttl }));
+    assert_eq!(
+        bench.one(Op::CompareAndSet { key, version: first, value: b"3", ttl }),
+        Reply::VersionMismatch
+    );
     assert_eq!(bench.read().unwrap().value, b"2");
     assert_eq!(bench.one(Op::Delete { key, version: second }), Reply::Deleted);
-    assert_eq!(bench.one(Op::Swap { key, version: second, value: b"4", ttl }), Reply::Missing);
+    assert_eq!(
+        bench.one(Op::CompareAndSet { key, version: second, value: b"4", ttl }),
+        Reply::Missing
+    );
 }
 
 fn a_delete_needs_the_version(bench: &Bench) {
     let key = &bench.key;
     let first = bench.add(b"1");
-    let second = stored(&bench.one(Op::Swap { key, version: first, value: b"2", ttl: minute() }));
-    assert_eq!(bench.one(Op::Delete { key, version: first }), Reply::Changed);
+    let second =
+        stored(&bench.one(Op::CompareAndSet { key, version: first, value: b"2", ttl: minute() }));
+    assert_eq!(bench.one(Op::Delete { key, version: first }), Reply::VersionMismatch);
     assert_eq!(bench.one(Op::Delete { key, version: second }), Reply::Deleted);
     assert_eq!(bench.one(Op::Delete { key, version: second }), Reply::Missing);
 }
@@ -171,9 +178,9 @@ fn a_put_needs_the_version_and_keeps_what_it_is_told(bench: &Bench) {
     // What is left of it tells the server's time.
     let left = item.remaining.unwrap().as_secs();
     assert!((90..=103).contains(&left), "{left}");
-    assert_eq!(put(Some(strange), 0, b"3", minute()), Reply::Changed);
+    assert_eq!(put(Some(strange), 0, b"3", minute()), Reply::VersionMismatch);
     assert_eq!(put(Some(item.version), 4_294_967_295, b"4", Ttl::Never), Reply::Written);
-    assert_eq!(put(Some(item.version), 0, b"5", minute()), Reply::Changed);
+    assert_eq!(put(Some(item.version), 0, b"5", minute()), Reply::VersionMismatch);
     let item = bench.read().unwrap();
     assert_eq!(
         (item.value.as_slice(), item.remaining, item.flags),
@@ -185,13 +192,16 @@ fn a_put_needs_the_version_and_keeps_what_it_is_told(bench: &Bench) {
 
 fn counting_begins_where_it_is_told(bench: &Bench) {
     let key = &bench.key;
-    assert_eq!(bench.one(Op::Count { key, by: 1, initial: None }), Reply::Missing);
-    assert_eq!(bench.one(Op::Count { key, by: 5, initial: Some((7, minute())) }), Reply::Number(7));
+    assert_eq!(bench.one(Op::Increment { key, by: 1, initial: None }), Reply::Missing);
     assert_eq!(
-        bench.one(Op::Count { key, by: 5, initial: Some((7, minute())) }),
+        bench.one(Op::Increment { key, by: 5, initial: Some((7, minute())) }),
+        Reply::Number(7)
+    );
+    assert_eq!(
+        bench.one(Op::Increment { key, by: 5, initial: Some((7, minute())) }),
         Reply::Number(12)
     );
-    assert_eq!(bench.one(Op::Count { key, by: 1000, initial: None }), Reply::Number(1012));
+    assert_eq!(bench.one(Op::Increment { key, by: 1000, initial: None }), Reply::Number(1012));
 }
 
 fn a_batch_is_answered_in_its_order(bench: &Bench) {
@@ -202,7 +212,7 @@ fn a_batch_is_answered_in_its_order(bench: &Bench) {
         Op::Get { key: &here },
         Op::Get { key: &there },
         Op::Add { key: &here, value: b"2", ttl: minute() },
-        Op::Count { key: &here, by: 2, initial: None },
+        Op::Increment { key: &here, by: 2, initial: None },
     ]);
     assert_eq!(replies[0], Reply::Missing);
     stored(&replies[1]);
@@ -221,10 +231,10 @@ fn versions_rise_and_those_of_another_life_are_refused(bench: &Bench) {
     let key = &bench.key;
     let replies = bench.run(&[
         Op::Delete { key, version: past },
-        Op::Swap { key, version: past, value: b"2", ttl: minute() },
+        Op::CompareAndSet { key, version: past, value: b"2", ttl: minute() },
         Op::Get { key },
     ]);
-    assert_eq!(replies[..2], [Reply::Changed, Reply::Changed]);
+    assert_eq!(replies[..2], [Reply::VersionMismatch, Reply::VersionMismatch]);
     assert!(matches!(&replies[2], Reply::Value(item) if item.value == b"1"));
 }
 
@@ -233,7 +243,7 @@ fn a_stamp_is_younger_than_what_was_stored_before_it(bench: &Bench) {
     let mut last = bench.add(b"1");
     for _ in 0..3 {
         let ops = [
-            Op::Swap { key: &bench.key, version: last, value: b"2", ttl: minute() },
+            Op::CompareAndSet { key: &bench.key, version: last, value: b"2", ttl: minute() },
             Op::Stamp { key: &stamp },
             Op::Get { key: &bench.key },
         ];
@@ -304,7 +314,7 @@ fn a_restarted_server_is_another_life() {
     let new = fresh.add(b"new");
     assert_ne!(old.incarnation, new.incarnation);
     assert!(new.fence() > old.fence());
-    assert_eq!(fresh.one(Op::Delete { key: &fresh.key, version: old }), Reply::Changed);
+    assert_eq!(fresh.one(Op::Delete { key: &fresh.key, version: old }), Reply::VersionMismatch);
     assert_eq!(
         bench.read().unwrap().value,
         b"new",

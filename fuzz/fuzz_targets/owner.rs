@@ -21,7 +21,7 @@ fn as_a_value(value: &[u8]) {
     assert!(text.contains(&record.token.to_string()), "the token stands there as it is");
     let marked = OwnerRecord::parse(&[value, b" rings"].concat())
         .expect("a waiter's mark leaves it readable");
-    assert!(marked.rings && is_ours(text.as_bytes(), marked.token));
+    assert!(marked.notifies && is_ours(text.as_bytes(), marked.token));
     assert_eq!((marked.host, marked.pid, marked.since), (record.host, record.pid, record.since));
 }
 
@@ -33,7 +33,7 @@ fn as_fields(value: &[u8]) {
     let text =
         format!("memlock/1 {token} {} {} {}", encoded(host), bits[0], u64::from(bits[1]) << 40);
     let record = OwnerRecord::parse(text.as_bytes()).expect("a record as a process writes it");
-    assert_eq!((record.token, record.host.as_str(), record.rings), (token, host, false));
+    assert_eq!((record.token, record.host.as_str(), record.notifies), (token, host, false));
     assert_eq!(record.to_string(), text);
     assert!(text.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "one line of visible text");
     let other = Token::from_bits(!u128::from_le_bytes(*bits));

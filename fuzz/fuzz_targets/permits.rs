@@ -83,8 +83,8 @@ fn taking(before: &SemaphoreRecord, newcomer: Token, wanted: u32, now: u64, valu
         expires >= now.saturating_add(life) && holders.iter().all(|holder| holder.until <= expires)
     );
     assert_eq!((after.token(), after.permits()), (before.token(), before.permits()));
-    if let Some((token, priority, until)) = after.gathering() {
-        assert_eq!(before.gathering(), after.gathering());
+    if let Some((token, priority, until)) = after.reservation() {
+        assert_eq!(before.reservation(), after.reservation());
         assert!(token != newcomer && until > now && after.is_gathering(now, newcomer, priority));
     }
     written_and_read(&after);

@@ -125,11 +125,11 @@ fn op<'a>(byte: u8, keys: &'a [Key; 2], versions: &[Version]) -> Op<'a> {
             }
         }
         0 => Op::Add { key, value, ttl },
-        2 => Op::Swap { key, version, value, ttl },
+        2 => Op::CompareAndSet { key, version, value, ttl },
         3 => Op::Delete { key, version },
         4 => Op::Append { key, value },
         5 => Op::Prepend { key, value },
-        6 => Op::Count {
+        6 => Op::Increment {
             key,
             by: u64::from(more),
             initial: (more % 4 > 1).then_some((u64::MAX, ttl)),
@@ -151,10 +151,16 @@ fn all_was_well(ops: &[Op<'_>], peer: &mut Peer) -> bool {
 /// Whether the reply is that which the server gave to this very request.
 fn check(op: &Op<'_>, reply: &Reply, mut served: Option<&mut Peer>) {
     let life = served.as_mut().map(|peer| peer.life());
-    let has_version =
-        matches!(op, Op::Swap { .. } | Op::Delete { .. } | Op::Put { version: Some(_), .. });
+    let has_version = matches!(
+        op,
+        Op::CompareAndSet { .. } | Op::Delete { .. } | Op::Put { version: Some(_), .. }
+    );
     if has_version && life.is_none_or(|life| !op.is_of(life)) {
-        return assert_eq!(*reply, Reply::Changed, "a version of another life changes nothing");
+        return assert_eq!(
+            *reply,
+            Reply::VersionMismatch,
+            "a version of another life changes nothing"
+        );
     }
     let peer = served.expect("a reply needs a server");
     assert_eq!(

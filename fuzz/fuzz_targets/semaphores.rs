@@ -234,7 +234,7 @@ fn check(call: &Call, told: &Told, before: &Option<Look>, after: &Option<Look>) 
                 panic!("refused, and there was none")
             };
             let short = record.available(*now) < request.permits;
-            assert!(short || record.gathering().is_some(), "refused for no reason: {record:?}");
+            assert!(short || record.reservation().is_some(), "refused for no reason: {record:?}");
         }
         Told::NotThere => {
             assert!(before.is_none() && after.is_none(), "not found, and it was there")

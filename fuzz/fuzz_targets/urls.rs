@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use memlock_core::fuzzing::{bell, percent_encode};
+use memlock_core::fuzzing::{notify_setting, percent_encode};
 use memlock_core::name::Keyspace;
 use memlock_core::wait::entries::{Request, WaitId, line, waiters};
 use memlock_core::{Client, ErrorKind};
@@ -48,7 +48,7 @@ fn as_a_parameter(value: &str) {
     let accepts =
         |name: &str| Client::connect(&format!("memory://parameter?{name}={written}")).is_ok();
     assert_eq!(accepts("prefix"), Keyspace::new(value).is_ok());
-    assert_eq!(accepts("bell"), bell(value).is_ok());
+    assert_eq!(accepts("bell"), notify_setting(value).is_ok());
     assert_eq!(accepts("outage"), is_duration(value), "{value:?}");
     assert!(!accepts("unheard_of"));
 }
@@ -63,10 +63,10 @@ fn is_duration(text: &str) -> bool {
 
 /// A waiter at an address that the setting accepts can be read by whoever is to ring it.
 fn as_a_bell(text: &str) {
-    let Ok(Some((address, (first, last)))) = bell(text) else { return };
+    let Ok(Some((address, (first, last)))) = notify_setting(text) else { return };
     assert!(first <= last && (first > 0 || last == 0));
     let address = SocketAddr::new(address, last.max(1));
     let line = line(Some(address), WaitId(7), Request::default());
-    let read: Vec<_> = waiters(&line).map(|entry| (entry.bell, entry.id)).collect();
+    let read: Vec<_> = waiters(&line).map(|entry| (entry.address, entry.id)).collect();
     assert_eq!(read, [(Some(address), WaitId(7))], "{text:?}");
 }

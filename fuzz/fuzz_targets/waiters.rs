@@ -13,7 +13,9 @@ fuzz_target!(|queue: &[u8]| {
     let read: Vec<Entry<'_>> = waiters(queue).collect();
     let some: Vec<WaitId> = read.iter().step_by(2).map(|entry| entry.id).collect();
     for entry in &read {
-        assert!(entry.bell.is_none_or(|bell| bell.port() != 0 && !bell.ip().is_multicast()));
+        assert!(
+            entry.address.is_none_or(|address| address.port() != 0 && !address.ip().is_multicast())
+        );
         assert!(entry.permits > 0, "whoever waits waits for something");
     }
     in_turn(queue, &read);
@@ -24,8 +26,8 @@ fuzz_target!(|queue: &[u8]| {
 
 /// What is read of a line, but for the line itself.
 fn said(entry: &Entry<'_>) -> (WaitId, Option<SocketAddr>, u32, i64, u32, Option<u32>) {
-    let Entry { id, bell, passed, priority, permits, overtaken, .. } = *entry;
-    (id, bell, passed, priority, permits, overtaken)
+    let Entry { id, address, passed, priority, permits, overtaken, .. } = *entry;
+    (id, address, passed, priority, permits, overtaken)
 }
 
 /// By which one comes before another.
@@ -88,14 +90,14 @@ fn being_passed(
             entries.zip(fields(&before).iter().zip(&fields(&counted)))
         {
             let in_front = ahead.iter().any(|entry| entry.id == old.id);
-            let is_passed = old.id == passed.id || in_front && old.bell.is_none();
+            let is_passed = old.id == passed.id || in_front && old.address.is_none();
             let overtaken = in_front && rung.is_some_and(|rung| rank(&old) < rank(rung));
             let (times, often) = (u32::from(is_passed), u32::from(overtaken && !is_passed));
             assert_eq!(new.passed, old.passed.saturating_add(times));
             assert_eq!(new.overtaken, old.overtaken.map(|before| before.saturating_add(often)));
             assert_eq!(
-                (new.bell, new.priority, new.permits),
-                (old.bell, old.priority, old.permits)
+                (new.address, new.priority, new.permits),
+                (old.address, old.priority, old.permits)
             );
             // Neither what stands before the counts nor what a later version put behind them.
             assert_eq!(before[..3], after[..3]);
@@ -125,11 +127,11 @@ fn joining(queue: &[u8], read: &[Entry<'_>]) {
         permits: first.permits,
         ages: first.overtaken.is_some(),
     };
-    let joined = [without(queue, &[]), line(first.bell, first.id, request)].concat();
+    let joined = [without(queue, &[]), line(first.address, first.id, request)].concat();
     let last = waiters(&joined).last().expect("we are in it");
     assert_eq!(
         said(&last),
-        (first.id, first.bell, 0, first.priority, first.permits, first.overtaken.map(|_| 0))
+        (first.id, first.address, 0, first.priority, first.permits, first.overtaken.map(|_| 0))
     );
     assert_eq!(waiters(&joined).count(), read.len() + 1);
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, Moment};
-use memlock_core::wait::bell::{Bell, Bells, Reach, Ring};
+use memlock_core::notify::{Listener, Notifier, Reach, WakeMessage};
 use memlock_core::wait::entries::WaitId;
 
 /// What is left of an input. Once it is used up, it goes on with zeros.
@@ -96,20 +96,20 @@ impl Clock for Time {
 }
 
 /// Bells that are never heard: who sleeps sleeps for as long as it meant to.
-pub struct DeafBells(pub Arc<Time>);
+pub struct UnreachableNotifier(pub Arc<Time>);
 
-impl fmt::Debug for DeafBells {
+impl fmt::Debug for UnreachableNotifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("DeafBells")
     }
 }
 
-impl Bells for DeafBells {
-    fn take(&self, _near: Option<IpAddr>) -> Arc<dyn Bell> {
-        Arc::new(DeafBell(Arc::clone(&self.0)))
+impl Notifier for UnreachableNotifier {
+    fn take(&self, _near: Option<IpAddr>) -> Arc<dyn Listener> {
+        Arc::new(UnreachableListener(Arc::clone(&self.0)))
     }
 
-    fn ring(&self, address: SocketAddr, _id: WaitId, _ring: Ring) -> bool {
+    fn send(&self, address: SocketAddr, _id: WaitId, _message: WakeMessage) -> bool {
         address.port().is_multiple_of(2)
     }
 
@@ -121,12 +121,12 @@ impl Bells for DeafBells {
 
     fn may_have_missed(&self) {}
 
-    fn nudge_all(&self) {}
+    fn interrupt_all(&self) {}
 }
 
-struct DeafBell(Arc<Time>);
+struct UnreachableListener(Arc<Time>);
 
-impl Bell for DeafBell {
+impl Listener for UnreachableListener {
     fn address(&self, _test: WaitId) -> Option<SocketAddr> {
         Some(([127, 0, 0, 1], 4000).into())
     }
@@ -135,9 +135,9 @@ impl Bell for DeafBell {
         self.0.pass(duration);
     }
 
-    fn heard(&self, _live: &[WaitId]) -> Option<Ring> {
+    fn heard(&self, _live: &[WaitId]) -> Option<WakeMessage> {
         None
     }
 
-    fn nudge(&self) {}
+    fn interrupt(&self) {}
 }

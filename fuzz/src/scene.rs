@@ -11,7 +11,7 @@ use memlock_core::name::Key;
 use memlock_core::store::{Item, Op, Reply, Route, Store};
 
 use crate::store::Hostile;
-use crate::{DeafBells, Input, Time};
+use crate::{Input, Time, UnreachableNotifier};
 
 /// What the calls are made in.
 pub struct Scene<'a> {
@@ -37,7 +37,11 @@ impl<'a> Scene<'a> {
     /// One more client of the store.
     pub fn client(&self) -> Client {
         let clock: Arc<dyn Clock> = self.time.clone();
-        Client::with_parts(self.store.clone(), clock, Arc::new(DeafBells(Arc::clone(&self.time))))
+        Client::with_parts(
+            self.store.clone(),
+            clock,
+            Arc::new(UnreachableNotifier(Arc::clone(&self.time))),
+        )
     }
 
     /// What the store really has under this key.

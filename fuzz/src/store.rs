@@ -58,7 +58,9 @@ impl Hostile {
     fn plant(&self, route: Route, op: &Op<'_>, value: &[u8]) {
         let (key, ttl) = (key_of(op), Ttl::covering(Duration::from_secs(600)));
         let plant = match self.inner.run(route, &[Op::Get { key }]).as_deref() {
-            Ok([Reply::Value(item)]) => Op::Swap { key, version: item.version, value, ttl },
+            Ok([Reply::Value(item)]) => {
+                Op::CompareAndSet { key, version: item.version, value, ttl }
+            }
             _ => Op::Add { key, value, ttl },
         };
         self.inner.run(route, &[plant]).expect("a store in memory");
@@ -123,7 +125,9 @@ fn another(op: &Op<'_>, input: &mut Input<'_>) -> Reply {
         Version { incarnation, cas: input.number() }
     };
     match (op, which % 3) {
-        (Op::Add { .. } | Op::Swap { .. } | Op::Stamp { .. }, 0) => Reply::Stored(version(input)),
+        (Op::Add { .. } | Op::CompareAndSet { .. } | Op::Stamp { .. }, 0) => {
+            Reply::Stored(version(input))
+        }
         (Op::Stamp { .. }, 1) => Reply::Needless,
         (Op::Add { .. }, _) => Reply::Exists,
         (Op::Get { .. }, 0 | 1) => {
@@ -135,9 +139,11 @@ fn another(op: &Op<'_>, input: &mut Input<'_>) -> Reply {
         (Op::Put { .. }, 0) => Reply::Written,
         (Op::Put { version: None, .. }, _) => Reply::Exists,
         (Op::Delete { .. }, 0) => Reply::Deleted,
-        (Op::Swap { .. } | Op::Put { .. } | Op::Delete { .. }, 1) => Reply::Changed,
+        (Op::CompareAndSet { .. } | Op::Put { .. } | Op::Delete { .. }, 1) => {
+            Reply::VersionMismatch
+        }
         (Op::Append { .. } | Op::Prepend { .. }, 0) => Reply::Written,
-        (Op::Count { .. }, 0 | 1) => Reply::Number(input.number()),
+        (Op::Increment { .. }, 0 | 1) => Reply::Number(input.number()),
         _ => Reply::Missing,
     }
 }
@@ -146,12 +152,12 @@ fn key_of<'a>(op: &Op<'a>) -> &'a memlock_core::name::Key {
     match *op {
         Op::Add { key, .. }
         | Op::Get { key }
-        | Op::Swap { key, .. }
+        | Op::CompareAndSet { key, .. }
         | Op::Put { key, .. }
         | Op::Delete { key, .. }
         | Op::Append { key, .. }
         | Op::Prepend { key, .. }
-        | Op::Count { key, .. }
+        | Op::Increment { key, .. }
         | Op::Stamp { key } => key,
     }
 }

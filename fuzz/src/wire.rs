@@ -182,14 +182,16 @@ impl Peer {
         assert!(end < 2048, "memcached takes no longer ones");
         let words: Vec<&str> = text.split(' ').collect();
         let (verb, key, value): (&str, &Key, Option<&[u8]>) = match *op {
-            Op::Add { key, value, .. } | Op::Swap { key, value, .. } => ("ms", key, Some(value)),
+            Op::Add { key, value, .. } | Op::CompareAndSet { key, value, .. } => {
+                ("ms", key, Some(value))
+            }
             Op::Put { key, version: None, value, .. } => ("add", key, Some(value)),
             Op::Put { key, value, .. } => ("cas", key, Some(value)),
             Op::Append { key, value } => ("append", key, Some(value)),
             Op::Prepend { key, value } => ("prepend", key, Some(value)),
             Op::Get { key } => ("mg", key, None),
             Op::Delete { key, .. } => ("md", key, None),
-            Op::Count { key, .. } | Op::Stamp { key } => ("ma", key, None),
+            Op::Increment { key, .. } | Op::Stamp { key } => ("ma", key, None),
         };
         assert_eq!((words[0], words[1]), (verb, key.as_str()));
         if let Op::Put { version, flags, value, ttl, .. } = *op {
@@ -240,7 +242,9 @@ fn line<'a>(bytes: &'a [u8], position: &mut usize) -> Option<&'a [u8]> {
 fn commands<'a>(op: &Op<'a>, refuses: bool) -> (Op<'a>, Option<(Op<'a>, &'a [u8])>) {
     let (key, version, value, ttl) = match *op {
         Op::Add { key, value, ttl } if refuses => (key, None, value, ttl),
-        Op::Swap { key, version, value, ttl } if refuses => (key, Some(version), value, ttl),
+        Op::CompareAndSet { key, version, value, ttl } if refuses => {
+            (key, Some(version), value, ttl)
+        }
         op => return (op, None),
     };
     (Op::Put { key, version, flags: 0, value, ttl }, Some((Op::Get { key }, value)))
@@ -268,7 +272,7 @@ pub fn next_reply(op: &Op<'_>, peer: &mut Peer, plainly: bool) -> Option<Reply> 
         }
         (Reply::Written, _) if matches!(op, Op::Add { .. }) => Reply::Exists,
         (Reply::Written, Reply::Missing) => Reply::Missing,
-        (Reply::Written, _) => Reply::Changed,
+        (Reply::Written, _) => Reply::VersionMismatch,
         (reply, _) => reply,
     })
 }
@@ -283,7 +287,7 @@ fn expected_reply(op: &Op<'_>, opaque: Option<u64>, peer: &mut Peer) -> Option<R
         return match (op, line) {
             (_, b"STORED") => Some(Reply::Written),
             (Op::Put { version: None, .. }, b"NOT_STORED") => Some(Reply::Exists),
-            (Op::Put { version: Some(_), .. }, b"EXISTS") => Some(Reply::Changed),
+            (Op::Put { version: Some(_), .. }, b"EXISTS") => Some(Reply::VersionMismatch),
             (Op::Put { version: Some(_), .. }, b"NOT_FOUND") => Some(Reply::Missing),
             (Op::Append { .. } | Op::Prepend { .. }, b"NOT_STORED") => Some(Reply::Missing),
             _ => None,
@@ -311,7 +315,7 @@ fn expected_reply(op: &Op<'_>, opaque: Option<u64>, peer: &mut Peer) -> Option<R
     let cas = flag(b'c').and_then(|cas| cas.parse().ok()).filter(|&cas| cas != 0);
     let version = || cas.map(|cas| Version { incarnation: life, cas });
     Some(match (op, words[0], value) {
-        (Op::Add { .. } | Op::Swap { .. } | Op::Stamp { .. }, b"HD", None) => {
+        (Op::Add { .. } | Op::CompareAndSet { .. } | Op::Stamp { .. }, b"HD", None) => {
             Reply::Stored(version()?)
         }
         (Op::Add { .. }, b"NS", None) => Reply::Exists,
@@ -324,9 +328,11 @@ fn expected_reply(op: &Op<'_>, opaque: Option<u64>, peer: &mut Peer) -> Option<R
             Reply::Value(Item { value, version: version()?, remaining, flags })
         }
         (Op::Delete { .. }, b"HD", None) => Reply::Deleted,
-        (Op::Swap { .. } | Op::Delete { .. }, b"EX", None) => Reply::Changed,
-        (Op::Swap { .. } | Op::Delete { .. } | Op::Count { .. }, b"NF", None) => Reply::Missing,
-        (Op::Count { .. }, b"VA", Some(value)) => {
+        (Op::CompareAndSet { .. } | Op::Delete { .. }, b"EX", None) => Reply::VersionMismatch,
+        (Op::CompareAndSet { .. } | Op::Delete { .. } | Op::Increment { .. }, b"NF", None) => {
+            Reply::Missing
+        }
+        (Op::Increment { .. }, b"VA", Some(value)) => {
             Reply::Number(std::str::from_utf8(&value).ok()?.trim_end().parse().ok()?)
         }
         _ => return None,

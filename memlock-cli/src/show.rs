@@ -159,7 +159,7 @@ fn waiting(rows: &mut Rows, waiters: &[Waiter]) {
         let mut text = format!(
             "{}. {}",
             place + 1,
-            bell(waiter).unwrap_or_else(|| "without a bell".to_owned())
+            address(waiter).unwrap_or_else(|| "without an address".to_owned())
         );
         if waiter.permits != 1 {
             text += &format!(", for {} permits", waiter.permits);
@@ -197,8 +197,8 @@ pub(crate) fn remaining(remaining: Option<Duration>) -> String {
     remaining.map_or_else(|| "for ever".to_owned(), |left| format!("{} at most", brief(left)))
 }
 
-fn bell(waiter: &Waiter) -> Option<String> {
-    waiter.bell.map(|address| address.to_string())
+fn address(waiter: &Waiter) -> Option<String> {
+    waiter.address.map(|address| address.to_string())
 }
 
 fn json(client: &Client, name: &OsStr, found: &Found) -> Value {
@@ -229,7 +229,7 @@ fn json(client: &Client, name: &OsStr, found: &Found) -> Value {
 fn json_of_waiters(waiters: &Result<Vec<Waiter>, Trouble>) -> Value {
     let Ok(waiters) = waiters else { return Value::Null };
     let waiters = waiters.iter().map(
-        |waiter| json!({ "bell": bell(waiter), "priority": waiter.priority, "permits": waiter.permits }),
+        |waiter| json!({ "address": address(waiter), "priority": waiter.priority, "permits": waiter.permits }),
     );
     waiters.collect()
 }

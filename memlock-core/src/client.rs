@@ -16,14 +16,14 @@ use crate::keep::Keeper;
 use crate::lease::Lease;
 use crate::mutex::{self, Lock, Mutex};
 use crate::name::{Key, Keyspace, Named, check_name};
+use crate::notify::udp::UdpNotifier;
+use crate::notify::{Notifier, NotifySetting, Reach};
 use crate::owner::{Identity, Token, is_ours};
 use crate::semaphore::{self, Combiner, Permit, Semaphore};
 use crate::store::url::Url;
 use crate::store::{self, Address, Failure, Item, Op, Reply, Route, Store};
 use crate::wait::Cancel;
-use crate::wait::bell::udp::UdpBells;
-use crate::wait::bell::{Bells, Reach, Setting};
-use crate::wait::hall::Hall;
+use crate::wait::local::LocalWaiters;
 
 /// How long a waiter rides out an unreachable server, unless the URL says otherwise.
 const DEFAULT_OUTAGE: Duration = Duration::from_secs(5);
@@ -32,12 +32,12 @@ const DEFAULT_OUTAGE: Duration = Duration::from_secs(5);
 pub(crate) const ATTEMPTS: usize = 3;
 
 /// How long a stray is left alone after it was looked for in vain; the next pauses are longer.
-const STRAY_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_STRAY_PAUSE: Duration = Duration::from_secs(30);
+const ORPHAN_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_ORPHAN_PAUSE: Duration = Duration::from_secs(30);
 /// How many are taken off at one contact: each takes two round trips of somebody else's call.
-const STRAYS_AT_ONCE: usize = 16;
+const ORPHANS_AT_ONCE: usize = 16;
 /// Those take no longer of the call that meets the server than this, and one of them.
-const STRAYS_TAKE: Duration = Duration::from_millis(50);
+const ORPHANS_TAKE: Duration = Duration::from_millis(50);
 
 /// The way to one set of locks. Cloning is cheap and gives the same client.
 ///
@@ -61,11 +61,11 @@ struct Inner {
     identity: ForkLocal<Identity>,
     cancellations: AtomicU64,
     closed: AtomicBool,
-    strays: ForkLocal<Strays>,
-    bells: Arc<dyn Bells>,
-    mutex_waiters: Hall<mutex::Ask, Lock>,
-    semaphore_waiters: Hall<(), Permit>,
-    counter_waiters: Hall<(), ()>,
+    orphans: ForkLocal<Orphans>,
+    notifier: Arc<dyn Notifier>,
+    mutex_waiters: LocalWaiters<mutex::HandoffRequest, Lock>,
+    semaphore_waiters: LocalWaiters<(), Permit>,
+    counter_waiters: LocalWaiters<(), ()>,
     keeper: ForkLocal<Keeper>,
     combiners: ForkLocal<StdMutex<HashMap<Key, Weak<Combiner>>>>,
 }
@@ -73,13 +73,13 @@ struct Inner {
 /// Locks that may have been granted to us after the caller was told otherwise: their replies were
 /// lost and reading back failed. They are taken off as soon as the server can be reached again.
 #[derive(Default)]
-struct Strays {
+struct Orphans {
     any: AtomicBool,
-    list: StdMutex<Vec<Stray>>,
+    list: StdMutex<Vec<OrphanedGrant>>,
 }
 
 #[derive(Clone)]
-struct Stray {
+struct OrphanedGrant {
     kind: Kind,
     route: Route,
     key: Key,
@@ -116,23 +116,24 @@ impl Client {
         let store = store::open(&mut url, &clock)?;
         let keys = Keyspace::new(&url.take("prefix").unwrap_or_default())?;
         let outage = url.take_duration("outage", DEFAULT_OUTAGE)?;
-        let bell = url.take("bell").map_or(Ok(Setting::Near), |text| Setting::parse(&text))?;
+        let bell =
+            url.take("bell").map_or(Ok(NotifySetting::Near), |text| NotifySetting::parse(&text))?;
         url.finish()?;
-        Ok(Client::assemble(store, clock, keys, outage, Arc::new(UdpBells::new(bell))))
+        Ok(Client::assemble(store, clock, keys, outage, Arc::new(UdpNotifier::new(bell))))
     }
 
     /// A client over a store and a clock of the caller's: for tests and simulations.
     pub fn with_store(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Client {
-        Client::with_parts(store, clock, Arc::new(UdpBells::new(Setting::Near)))
+        Client::with_parts(store, clock, Arc::new(UdpNotifier::new(NotifySetting::Near)))
     }
 
     /// A client over a store, a clock and bells of the caller's: for simulations.
     pub fn with_parts(
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
-        bells: Arc<dyn Bells>,
+        notifier: Arc<dyn Notifier>,
     ) -> Client {
-        Client::assemble(store, clock, Keyspace::default(), DEFAULT_OUTAGE, bells)
+        Client::assemble(store, clock, Keyspace::default(), DEFAULT_OUTAGE, notifier)
     }
 
     fn assemble(
@@ -140,7 +141,7 @@ impl Client {
         clock: Arc<dyn Clock>,
         keys: Keyspace,
         outage: Duration,
-        bells: Arc<dyn Bells>,
+        notifier: Arc<dyn Notifier>,
     ) -> Client {
         let inner = Inner {
             // What watches for forks is set up here, so that no signal handler is the first to ask.
@@ -153,11 +154,11 @@ impl Client {
             identity: ForkLocal::new(),
             cancellations: AtomicU64::new(0),
             closed: AtomicBool::new(false),
-            strays: ForkLocal::new(),
-            bells,
-            mutex_waiters: Hall::default(),
-            semaphore_waiters: Hall::side_by_side(),
-            counter_waiters: Hall::side_by_side(),
+            orphans: ForkLocal::new(),
+            notifier,
+            mutex_waiters: LocalWaiters::default(),
+            semaphore_waiters: LocalWaiters::side_by_side(),
+            counter_waiters: LocalWaiters::side_by_side(),
             keeper: ForkLocal::new(),
             combiners: ForkLocal::new(),
         };
@@ -234,7 +235,7 @@ impl Client {
     /// Waits that begin later are not touched. A signal handler may call it.
     pub fn cancel_waits(&self) {
         self.inner.cancellations.fetch_add(1, Ordering::SeqCst);
-        self.inner.bells.nudge_all();
+        self.inner.notifier.interrupt_all();
     }
 
     /// Ends every wait, as [`Client::cancel_waits`], and every one that begins later, also one that
@@ -343,11 +344,11 @@ impl Client {
 
     /// Whether wake-up messages reach this client's waiters, as far as they know by now.
     pub fn reach(&self) -> Reach {
-        self.bells().reach()
+        self.notifier().reach()
     }
 
-    pub(crate) fn bells(&self) -> &dyn Bells {
-        self.inner.bells.as_ref()
+    pub(crate) fn notifier(&self) -> &dyn Notifier {
+        self.inner.notifier.as_ref()
     }
 
     /// The address by which we reach the server that owns `route`.
@@ -411,38 +412,38 @@ impl Client {
     }
 
     /// Who waits for permits in this process.
-    pub(crate) fn semaphore_waiters(&self) -> &Hall<(), Permit> {
+    pub(crate) fn semaphore_waiters(&self) -> &LocalWaiters<(), Permit> {
         &self.inner.semaphore_waiters
     }
 
     /// Who is parked at a counter in this process.
-    pub(crate) fn counter_waiters(&self) -> &Hall<(), ()> {
+    pub(crate) fn counter_waiters(&self) -> &LocalWaiters<(), ()> {
         &self.inner.counter_waiters
     }
 
     /// Who waits for a mutex in this process.
-    pub(crate) fn mutex_waiters(&self) -> &Hall<mutex::Ask, Lock> {
+    pub(crate) fn mutex_waiters(&self) -> &LocalWaiters<mutex::HandoffRequest, Lock> {
         &self.inner.mutex_waiters
     }
 
     /// Remembers a lock that may be ours although nobody holds it, to take it off later. `until`:
     /// when the server lets go of it anyway.
-    pub(crate) fn remember_stray(&self, route: Route, key: &Key, token: Token, until: Moment) {
-        self.remember_left(Kind::Lock, route, key, token, until);
+    pub(crate) fn remember_orphan(&self, route: Route, key: &Key, token: Token, until: Moment) {
+        self.remember_grant(Kind::Lock, route, key, token, until);
     }
 
-    /// As [`Client::remember_stray`], for permits.
-    pub(crate) fn remember_stray_permits(
+    /// As [`Client::remember_orphan`], for permits.
+    pub(crate) fn remember_orphaned_permits(
         &self,
         route: Route,
         key: &Key,
         token: Token,
         until: Moment,
     ) {
-        self.remember_left(Kind::Permits, route, key, token, until);
+        self.remember_grant(Kind::Permits, route, key, token, until);
     }
 
-    fn remember_left(&self, kind: Kind, route: Route, key: &Key, token: Token, until: Moment) {
+    fn remember_grant(&self, kind: Kind, route: Route, key: &Key, token: Token, until: Moment) {
         let process = fork::process();
         log::info!(
             "What was asked for of {key} may be left behind on its server; it is taken off at the next contact."
@@ -451,57 +452,58 @@ impl Client {
         if process != fork::generation() {
             return;
         }
-        let strays = self.inner.strays.get();
-        let mut list = strays.list.lock().unwrap_or_else(PoisonError::into_inner);
-        list.push(Stray {
+        let orphans = self.inner.orphans.get();
+        let mut list = orphans.list.lock().unwrap_or_else(PoisonError::into_inner);
+        list.push(OrphanedGrant {
             kind,
             route,
             key: key.clone(),
             token,
             until,
             next_try: self.clock().now(),
-            pause: STRAY_PAUSE,
+            pause: ORPHAN_PAUSE,
         });
-        strays.any.store(true, Ordering::Release);
+        orphans.any.store(true, Ordering::Release);
     }
 
     /// Takes strays off: those on the server of this route, so many at a time, and one of another
     /// server's. A server that is silent is left alone, so that it does not hold up the use of
     /// another. Costs one atomic read when there are none.
-    pub(crate) fn take_off_strays(&self, route: Route) {
-        let strays = self.inner.strays.get();
-        if !strays.any.load(Ordering::Acquire) {
+    pub(crate) fn reap_orphans(&self, route: Route) {
+        let orphans = self.inner.orphans.get();
+        if !orphans.any.load(Ordering::Acquire) {
             return;
         }
         let (now, server) = (self.clock().now(), self.server_of(route));
-        let mut list = strays.list.lock().unwrap_or_else(PoisonError::into_inner);
-        list.retain(|stray| stray.until > now);
-        let (mut here, mut elsewhere) = (STRAYS_AT_ONCE, 1);
-        let due: Vec<Stray> = list
-            .extract_if(.., |stray| {
+        let mut list = orphans.list.lock().unwrap_or_else(PoisonError::into_inner);
+        list.retain(|orphan| orphan.until > now);
+        let (mut here, mut elsewhere) = (ORPHANS_AT_ONCE, 1);
+        let due: Vec<OrphanedGrant> = list
+            .extract_if(.., |orphan| {
                 let left =
-                    if self.server_of(stray.route) == server { &mut here } else { &mut elsewhere };
-                let is_due =
-                    *left > 0 && stray.next_try <= now && !self.inner.store.is_silent(stray.route);
+                    if self.server_of(orphan.route) == server { &mut here } else { &mut elsewhere };
+                let is_due = *left > 0
+                    && orphan.next_try <= now
+                    && !self.inner.store.is_silent(orphan.route);
                 *left -= usize::from(is_due);
                 is_due
             })
             .collect();
-        strays.any.store(!list.is_empty(), Ordering::Release);
+        orphans.any.store(!list.is_empty(), Ordering::Release);
         drop(list);
         let client = self.for_drop();
         let mut due = due.into_iter();
-        while let Some(mut stray) = due.next() {
+        while let Some(mut orphan) = due.next() {
             // What is not there yet may still be under way, so only one that was removed is done
             // with.
-            let Stray { kind, route, ref key, token, .. } = stray;
+            let OrphanedGrant { kind, route, ref key, token, .. } = orphan;
             let (taken, ring): (_, fn(&Client, Route, &Key)) = match kind {
                 Kind::Lock => {
-                    (matches!(client.take_off(route, key, token), Ok(true)), mutex::ring_next)
+                    (matches!(client.reap(route, key, token), Ok(true)), mutex::wake_next)
                 }
                 Kind::Permits => (
-                    matches!(semaphore::take_off(&client, route, key, token), Ok(true)),
-                    semaphore::ring_next,
+                    matches!(semaphore::reap(&client, route, key, token), Ok(true)),
+                    semaphore::wake_next,
                 ),
             };
             if taken {
@@ -512,23 +514,18 @@ impl Client {
                 return;
             }
             let after = self.clock().now();
-            stray.pause = (stray.pause * 2).min(LONGEST_STRAY_PAUSE);
-            stray.next_try = after + stray.pause;
+            orphan.pause = (orphan.pause * 2).min(LONGEST_ORPHAN_PAUSE);
+            orphan.next_try = after + orphan.pause;
             // A slow server is asked for the others at later contacts.
-            let left = if after.since(now) > STRAYS_TAKE { due.len() } else { 0 };
-            let mut list = strays.list.lock().unwrap_or_else(PoisonError::into_inner);
-            list.extend((!taken).then_some(stray).into_iter().chain(due.by_ref().take(left)));
-            strays.any.store(!list.is_empty(), Ordering::Release);
+            let left = if after.since(now) > ORPHANS_TAKE { due.len() } else { 0 };
+            let mut list = orphans.list.lock().unwrap_or_else(PoisonError::into_inner);
+            list.extend((!taken).then_some(orphan).into_iter().chain(due.by_ref().take(left)));
+            orphans.any.store(!list.is_empty(), Ordering::Release);
         }
     }
 
     /// Removes the item if it carries this token, whatever its version. True when it did.
-    fn take_off(
-        &self,
-        route: Route,
-        key: &Key,
-        token: Token,
-    ) -> std::result::Result<bool, Failure> {
+    fn reap(&self, route: Route, key: &Key, token: Token) -> std::result::Result<bool, Failure> {
         for _ in 0..ATTEMPTS {
             let Reply::Value(item) = self.one(route, Op::Get { key })? else { return Ok(false) };
             if !is_ours(&item.value, token) {

@@ -23,8 +23,8 @@
 //! Such counters, tried once, retried, or with threads parked by priority, are a well-known recipe
 //! of the years after 2010. What it lacked is that parking works between processes.
 
+use crate::cas_backoff::{ROUNDS, back_off};
 use crate::client::Client;
-use crate::contention::{ROUNDS, give_way};
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::fork::{call, call_or};
 use crate::lease::Ttl;
@@ -32,9 +32,9 @@ use crate::name::Key;
 use crate::report::{self, Report, SeenHolder, Subject};
 use crate::store::{Item, Op, Reply, Route};
 use crate::wait::entries::{Request, WaitId};
-use crate::wait::plan::Seen;
-use crate::wait::queue::{Queue, Room};
-use crate::wait::{self, Goal, Stood, Wait, Waited};
+use crate::wait::policy::TargetState;
+use crate::wait::queue::{Capacity, Queue};
+use crate::wait::{self, Acquire, QueueReceipt, Wait, Waited};
 
 /// A counter by its item's key. It can be used from any number of threads at once.
 #[derive(Clone, Debug)]
@@ -101,9 +101,9 @@ impl Counter {
     /// As [`Counter::try_acquire`].
     pub fn acquire_parked(&self, priority: i64, wait: &Wait<'_>) -> Result<Waited<()>> {
         call_or(Waited::Interrupted, || {
-            let hall = self.client.counter_waiters();
+            let local = self.client.counter_waiters();
             let place =
-                wait::Place { client: &self.client, route: self.route, key: &self.key, hall };
+                wait::Target { client: &self.client, route: self.route, key: &self.key, local };
             let waited = wait::wait_for(
                 &mut Attempt { counter: self, priority, unproven: false },
                 wait,
@@ -142,7 +142,8 @@ impl Counter {
     pub fn release(&self) -> Result<u64> {
         call(|| {
             let queue = self.key.waiters();
-            let ops = [Op::Count { key: &self.key, by: 1, initial: None }, Op::Get { key: &queue }];
+            let ops =
+                [Op::Increment { key: &self.key, by: 1, initial: None }, Op::Get { key: &queue }];
             let replies = self
                 .client
                 .run(self.route, &ops)
@@ -151,17 +152,17 @@ impl Counter {
             let Some(Reply::Number(free)) = replies.next() else {
                 return Err(self.said("Releasing", self.missing()));
             };
-            let hall = self.client.counter_waiters();
+            let local = self.client.counter_waiters();
             let handed = match replies.next() {
                 Some(Reply::Value(waiters)) => {
-                    let room = u32::try_from(free).unwrap_or(u32::MAX);
+                    let capacity = u32::try_from(free).unwrap_or(u32::MAX);
                     let queue = Queue { client: &self.client, route: self.route, key: &queue };
-                    let waker = wait::Waker::new(&self.client, hall, &self.key);
-                    queue.hand_on_all(waiters, room, 1, &[], &waker)
+                    let waker = wait::Waker::new(&self.client, local, &self.key);
+                    queue.wake_several(waiters, capacity, 1, &[], &waker)
                 }
                 _ => Default::default(),
             };
-            hall.let_go(&self.key, handed, self.client.clock().now());
+            local.released(&self.key, handed, self.client.clock().now());
             Ok(free)
         })
     }
@@ -198,7 +199,7 @@ impl Counter {
             match self.client.one(self.route, put) {
                 Ok(Reply::Written) => return Ok(Some(())),
                 Ok(_) => {
-                    give_way(&self.client, round)?;
+                    back_off(&self.client, round)?;
                 }
                 Err(failure) if failure.sent && failure.error.is_outage() => {
                     return Err(Error::new(
@@ -247,9 +248,9 @@ struct Attempt<'a> {
     unproven: bool,
 }
 
-impl Goal for Attempt<'_> {
-    type Ask = ();
-    type Got = ();
+impl Acquire for Attempt<'_> {
+    type HandoffRequest = ();
+    type Guard = ();
 
     fn attempt(&mut self, _called: bool, _enough: &dyn Fn() -> bool) -> Result<Option<()>> {
         self.counter.take()
@@ -264,22 +265,22 @@ impl Goal for Attempt<'_> {
         Op::Get { key: &self.counter.key }
     }
 
-    fn seen(&mut self, reply: &Reply, _first: bool) -> Result<Seen> {
-        Ok(match self.room(reply, false) {
-            Some(_) => Seen::Free,
+    fn seen(&mut self, reply: &Reply, _first: bool) -> Result<TargetState> {
+        Ok(match self.capacity(reply, false) {
+            Some(_) => TargetState::Free,
             // A plain client that gives back rings nobody.
-            None => Seen::Held { rings: false, left: None },
+            None => TargetState::Held { notifies: false, left: None },
         })
     }
 
-    fn room(&mut self, reply: &Reply, _goes: bool) -> Option<Room> {
+    fn capacity(&mut self, reply: &Reply, _goes: bool) -> Option<Capacity> {
         let free = match reply {
             Reply::Value(item) => self.counter.number(item).unwrap_or(u64::MAX),
             // The next attempt says that it is not there.
             _ => u64::MAX,
         };
         let permits = u32::try_from(free).unwrap_or(u32::MAX);
-        (permits > 0).then_some(Room { permits, shared: true })
+        (permits > 0).then_some(Capacity { permits, shared: true })
     }
 
     fn request(&self) -> Request {
@@ -294,7 +295,7 @@ impl Goal for Attempt<'_> {
 
     fn will_wait(&mut self) {}
 
-    fn stood(&mut self, (): &mut (), Stood { ids, unrung, .. }: Stood) {
+    fn stood(&mut self, (): &mut (), QueueReceipt { ids, unrung, .. }: QueueReceipt) {
         // The one that woke us takes us off, if our line said that we would hear it.
         if !(unrung || self.unproven) || ids.is_empty() {
             return;

@@ -5,8 +5,8 @@
 //! | item | holds | written by |
 //! | --- | --- | --- |
 //! | `list:<session>` | the generation, a fresh token of each set-up | set-up, by `Add`; removed by tear-down |
-//! | `list:%c<generation>:` | the counter: the highest id given out | set-up, by `Add`; `Count` |
-//! | `list:%k<generation>:<key>` | `? <token>` while claimed, then `<id> <token>` | `Add`, then `Swap` |
+//! | `list:%c<generation>:` | the counter: the highest id given out | set-up, by `Add`; `Increment` |
+//! | `list:%k<generation>:<key>` | `? <token>` while claimed, then `<id> <token>` | `Add`, then `CompareAndSet` |
 //! | `list:%n<generation>:<id>` | the key with that id | `Add` |
 //!
 //! An insert *claims* the key's item, draws an id from the counter, then writes the id's item and
@@ -33,9 +33,9 @@ use std::time::Duration;
 use crate::client::{ATTEMPTS, Client};
 use crate::clock::Moment;
 use crate::error::{Answer, Error, ErrorKind, Result};
-use crate::flaw::{self, Flaw};
 use crate::fork::call;
 use crate::lease::{Lease, Ttl};
+use crate::mutation::{self, Mutation};
 use crate::name::{Key, check_member};
 use crate::owner::Token;
 use crate::report::{Report, Subject};
@@ -179,7 +179,7 @@ impl DistinctList {
             for _ in 0..ATTEMPTS {
                 let found = self.session().map_err(|error| self.said("Tearing down", error))?;
                 let found = found.filter(|(found, _)| {
-                    self.is_mine(found) || flaw::has(Flaw::TearDownAnySession)
+                    self.is_mine(found) || mutation::has(Mutation::TearDownAnySession)
                 });
                 // Another one than the first time is not the one that was to be torn down.
                 let found =

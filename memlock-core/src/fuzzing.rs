@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::name::{Key, Keyspace};
+use crate::notify::udp::UdpNotifier;
+use crate::notify::{Notifier, NotifySetting, WakeMessage};
 use crate::owner::Token;
 use crate::semaphore::record::{Holding, Record};
-use crate::wait::bell::udp::UdpBells;
-use crate::wait::bell::{Bells, Ring, Setting};
 use crate::wait::entries::WaitId;
 
 thread_local! {
@@ -50,24 +50,24 @@ pub fn list_item(keys: &Keyspace, kind: char, generation: &str, rest: &[u8]) -> 
     keys.list_item(kind, generation, rest)
 }
 
-/// What the URL's `bell` asks for: an address and its ports, or `None` for `off`.
+/// What the URL's `notify_setting` asks for: an address and its ports, or `None` for `off`.
 ///
 /// # Errors
 /// When it cannot be read.
-pub fn bell(text: &str) -> Result<Option<(IpAddr, (u16, u16))>> {
-    Ok(match Setting::parse(text)? {
-        Setting::At(address, ports) => Some((address, ports.unwrap_or((0, 0)))),
-        Setting::Off | Setting::Near => None,
+pub fn notify_setting(text: &str) -> Result<Option<(IpAddr, (u16, u16))>> {
+    Ok(match NotifySetting::parse(text)? {
+        NotifySetting::At(address, ports) => Some((address, ports.unwrap_or((0, 0)))),
+        NotifySetting::Off | NotifySetting::Near => None,
     })
 }
 
 /// The bells that a client rings and hears by UDP.
-pub fn bells() -> Arc<dyn Bells> {
-    Arc::new(UdpBells::new(Setting::Near))
+pub fn notifier() -> Arc<dyn Notifier> {
+    Arc::new(UdpNotifier::new(NotifySetting::Near))
 }
 
 /// The datagram that rings a bell.
-pub fn datagram(id: WaitId, ring: Ring) -> Vec<u8> {
+pub fn datagram(id: WaitId, ring: WakeMessage) -> Vec<u8> {
     ring.datagram(id)
 }
 
@@ -116,8 +116,10 @@ impl SemaphoreRecord {
     }
 
     /// Whether a waiter gathers several: its token, priority, and until when.
-    pub fn gathering(&self) -> Option<(Token, i64, u64)> {
-        self.0.gathering.map(|gathering| (gathering.token, gathering.priority, gathering.until))
+    pub fn reservation(&self) -> Option<(Token, i64, u64)> {
+        self.0
+            .reservation
+            .map(|reservation| (reservation.token, reservation.priority, reservation.until))
     }
 
     /// Who holds its permits, or has held them.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::error::{Error, Result};
-use crate::flaw::{self, Flaw};
+use crate::mutation::{self, Mutation};
 
 /// The shortest lease that may be asked for.
 pub const MIN_LEASE: Duration = Duration::from_secs(1);
@@ -52,9 +52,11 @@ pub enum Ttl {
 impl Ttl {
     /// The TTL that keeps an item for at least `lease`.
     pub fn covering(lease: Duration) -> Ttl {
-        if flaw::has(Flaw::TtlOfTheLease) || flaw::has(Flaw::TtlPlusOne) {
+        if mutation::has(Mutation::TtlOfTheLease) || mutation::has(Mutation::TtlPlusOne) {
             let partial = u64::from(lease.subsec_nanos() > 0);
-            return Ttl::For(lease.as_secs() + partial + u64::from(flaw::has(Flaw::TtlPlusOne)));
+            return Ttl::For(
+                lease.as_secs() + partial + u64::from(mutation::has(Mutation::TtlPlusOne)),
+            );
         }
         Ttl::For(covering(lease))
     }

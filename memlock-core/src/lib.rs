@@ -24,37 +24,37 @@
 //! | [`bare`] | Burton's six functions on the process's default client |
 //! | [`client`] | [`Client::connect`], from which everything else is made |
 //! | [`mutex`], [`semaphore`], [`counter`], [`distinct`] | the primitives, written once over any store |
-//! | [`look`] | who waits: for people and tools that look from outside |
+//! | [`waiters`] | who waits: for people and tools that look from outside |
 //! | [`wait`] | waiting for a lock: the queue, bells, limits, cancellation |
-//! | [`fork`], [`inside`] | which process of its family this one is, and who is inside of something |
+//! | [`fork`], [`active_calls`] | which process of its family this one is, and who is inside of something |
 //! | [`logs`] | what is logged |
 //! | [`report`] | an answer with its sentence |
 //! | [`lease`], [`owner`], [`name`], [`clock`], [`error`] | small values, without I/O |
 //! | [`store`] | the operations, with memcached and memory behind them |
 
+pub mod active_calls;
 pub mod bare;
+mod cas_backoff;
 pub mod client;
 pub mod clock;
-mod contention;
 pub mod counter;
 pub mod distinct;
 pub mod error;
-#[cfg(memlock_sim)]
-pub mod flaw;
-#[cfg(not(memlock_sim))]
-mod flaw;
 pub mod fork;
 #[cfg(fuzzing)]
 pub mod fuzzing;
-pub mod inside;
 pub mod keep;
 pub mod lease;
 pub mod logs;
-pub mod look;
 #[cfg(all(test, shuttle))]
 mod models;
+#[cfg(memlock_sim)]
+pub mod mutation;
+#[cfg(not(memlock_sim))]
+mod mutation;
 pub mod mutex;
 pub mod name;
+pub mod notify;
 pub mod owner;
 pub mod report;
 pub mod semaphore;
@@ -65,19 +65,20 @@ pub mod thread;
 #[cfg(not(memlock_sim))]
 mod thread;
 pub mod wait;
+pub mod waiters;
 
 pub use client::Client;
 pub use counter::Counter;
 pub use distinct::{DistinctList, Insertion, SetUp};
 pub use error::{Answer, Error, ErrorKind, Result};
 pub use keep::{Keep, Kept, Loss, Notice};
-pub use look::Waiter;
 pub use mutex::{Extension, Lock, Mutex, Release};
 pub use owner::{OwnerRecord, Token};
 pub use report::Report;
 pub use semaphore::{Permit, Semaphore};
 pub use wait::entries::Request;
 pub use wait::{Cancel, Wait, Waited};
+pub use waiters::Waiter;
 
 /// The version of memlock.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -35,23 +35,23 @@ use crate::client::Client;
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::fork::{self, call, call_or};
 use crate::lease::Lease;
-use crate::look::{self, Waiter};
 use crate::name::{Key, hex};
 use crate::owner::OwnerRecord;
 use crate::report::{self, Report, SeenHolder, Subject};
 use crate::store::{Op, Reply, Route, Version};
-use crate::wait::queue::{Queue, Room};
+use crate::wait::queue::{Capacity, Queue};
 use crate::wait::{self, Wait, Waited};
+use crate::waiters::{self, Waiter};
 
 mod attempt;
-mod hand_over;
+mod hand_off;
 mod lock;
 mod renew;
 mod reserve;
-mod settle;
+mod resolve;
 
-pub(crate) use attempt::Ask;
 use attempt::Attempt;
+pub(crate) use attempt::HandoffRequest;
 pub use lock::{Extension, Lock, Release};
 pub(crate) use renew::{Renewal, Renewed};
 
@@ -182,19 +182,19 @@ impl Mutex {
         call_or(Waited::Interrupted, || {
             let process = fork::generation();
             let mut attempt = Attempt::new(self, holder)?;
-            let hall = self.client.mutex_waiters();
+            let local = self.client.mutex_waiters();
             let place =
-                wait::Place { client: &self.client, route: self.route, key: &self.key, hall };
+                wait::Target { client: &self.client, route: self.route, key: &self.key, local };
             let waited = wait::wait_for(&mut attempt, wait, &place);
             // It may have come from another thread, by another token. And what a parent may have
             // left is its own business.
             let by_this_token =
                 matches!(&waited, Ok(Waited::Done(lock)) if lock.token() == attempt.token());
-            if let Some(until) = attempt.stray_until()
+            if let Some(until) = attempt.orphan_until()
                 && !by_this_token
                 && fork::generation() == process
             {
-                self.client.remember_stray(self.route, &self.key, attempt.token(), until);
+                self.client.remember_orphan(self.route, &self.key, attempt.token(), until);
             }
             // What was sent without a reply may still be granted: so it cannot be said that nothing
             // was changed.
@@ -230,7 +230,7 @@ impl Mutex {
                 }
                 match self.client.one(self.route, Op::Delete { key: &self.key, version }) {
                     Ok(Reply::Deleted) => {
-                        ring_next(&self.client, self.route, &self.key);
+                        wake_next(&self.client, self.route, &self.key);
                         return Ok(true);
                     }
                     Ok(Reply::Missing) => return Ok(false),
@@ -252,7 +252,7 @@ impl Mutex {
     /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
     pub fn waiters(&self) -> Result<Vec<Waiter>> {
         call(|| {
-            look::waiters(&self.client, self.route, &self.key)
+            waiters::waiters(&self.client, self.route, &self.key)
                 .map_err(|error| error.during(format_args!("Looking at {}", self.key.waiters())))
         })
     }
@@ -303,9 +303,9 @@ impl Owner {
 }
 
 /// Tells the first waiter that nobody holds the mutex any more, for one that was freed out of turn.
-pub(crate) fn ring_next(client: &Client, route: Route, key: &Key) {
+pub(crate) fn wake_next(client: &Client, route: Route, key: &Key) {
     let queue = Queue { client, route, key: &key.waiters() };
     if let Ok(Some(item)) = client.get(route, queue.key) {
-        queue.hand_on(item, Room::MUTEX, &[], &reserve::waker(client, route, key));
+        queue.wake_next(item, Capacity::MUTEX, &[], &reserve::waker(client, route, key));
     }
 }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The token alone decides who the owner is. Host, pid and time are for people. Behind them may
-//! stand the word `rings`, which a waiter appends, or the holder wrote itself: the holder looks at
+//! stand the word `notifies`, which a waiter appends, or the holder wrote itself: the holder looks at
 //! the queue when it lets go. The word `for=<wait-id>` makes it a reservation: nobody holds the
 //! lock, and it is that waiter's turn.
 
@@ -23,7 +23,7 @@ const FORMAT: &str = "memlock/1";
 const RESERVED_FOR: &str = "for=";
 /// What a waiter appends to the record of a holder that does not know of the queue. As the item's
 /// version changes with it, the holder notices when it lets go.
-pub(crate) const RINGS: &[u8] = b" rings";
+pub(crate) const NOTIFIES: &[u8] = b" rings";
 
 /// 128 bits that name one acquisition, or one session, and nothing else.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -85,7 +85,7 @@ pub struct OwnerRecord {
     /// When it was acquired, in Unix seconds of the holder's own clock.
     pub since: u64,
     /// Whether the holder knows that others may be waiting, and rings the next one when it lets go.
-    pub rings: bool,
+    pub notifies: bool,
     /// The waiter that it is reserved for; `None` when it is held.
     pub reserved_for: Option<WaitId>,
 }
@@ -103,14 +103,14 @@ impl OwnerRecord {
         let pid = fields.next()?.parse().ok()?;
         let since = fields.next()?.parse().ok()?;
         // Other words are a later version's business.
-        let (mut rings, mut reserved_for) = (false, None);
+        let (mut notifies, mut reserved_for) = (false, None);
         for word in fields {
-            rings |= word == "rings";
+            notifies |= word == "rings";
             let waiter =
                 word.strip_prefix(RESERVED_FOR).and_then(|id| WaitId::parse(id.as_bytes()));
             reserved_for = reserved_for.or(waiter);
         }
-        Some(OwnerRecord { token, host, pid, since, rings, reserved_for })
+        Some(OwnerRecord { token, host, pid, since, notifies, reserved_for })
     }
 }
 
@@ -119,7 +119,7 @@ impl fmt::Display for OwnerRecord {
         let mut host = String::new();
         percent_encode(self.host.as_bytes(), &mut host);
         write!(f, "{FORMAT} {} {host} {} {}", self.token, self.pid, self.since)?;
-        if self.rings {
+        if self.notifies {
             f.write_str(" rings")?;
         }
         self.reserved_for.map_or(Ok(()), |waiter| write!(f, " {RESERVED_FOR}{waiter}"))
@@ -196,7 +196,7 @@ impl Identity {
     /// The value of a lock that is reserved for a waiter.
     pub(crate) fn reservation(&self, waiter: WaitId, clock: &dyn Clock) -> Vec<u8> {
         let mut value = self.record(self.token(), clock);
-        value.extend_from_slice(RINGS);
+        value.extend_from_slice(NOTIFIES);
         value.extend_from_slice(format!(" {RESERVED_FOR}{waiter}").as_bytes());
         value
     }
@@ -238,12 +238,12 @@ mod tests {
             pid: 4711,
             since: 1_795_170_000,
             reserved_for: None,
-            rings: false,
+            notifies: false,
         };
         let text = "memlock/1 0000000000000000000000000000000a web%203 4711 1795170000";
         assert_eq!(record.to_string(), text);
-        let marked = OwnerRecord::parse(&[text.as_bytes(), RINGS, RINGS].concat());
-        assert_eq!(marked, Some(OwnerRecord { rings: true, ..record }));
+        let marked = OwnerRecord::parse(&[text.as_bytes(), NOTIFIES, NOTIFIES].concat());
+        assert_eq!(marked, Some(OwnerRecord { notifies: true, ..record }));
     }
 
     #[test]
@@ -276,8 +276,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(bits: u128, host in "\\PC{1,60}", pid: u32, since: u64, rings: bool, reserved: Option<u64>) {
-            let record = OwnerRecord { token: Token(bits), host, pid, since, rings, reserved_for: reserved.map(WaitId) };
+        fn what_is_written_is_read_back(bits: u128, host in "\\PC{1,60}", pid: u32, since: u64, notifies: bool, reserved: Option<u64>) {
+            let record = OwnerRecord { token: Token(bits), host, pid, since, notifies, reserved_for: reserved.map(WaitId) };
             prop_assert_eq!(OwnerRecord::parse(record.to_string().as_bytes()), Some(record));
         }
 

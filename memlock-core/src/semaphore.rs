@@ -46,9 +46,9 @@ use std::time::Duration;
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Answer, Error, ErrorKind, Result};
-use crate::flaw::{self, Flaw};
 use crate::fork::{self, ForkLocal, call_or};
 use crate::lease::{Lease, Ttl};
+use crate::mutation::{self, Mutation};
 use crate::name::Key;
 use crate::owner::Token;
 use crate::report::{self, Report, SeenHolder, Subject};
@@ -59,17 +59,17 @@ use crate::wait::{self, Wait, Waited};
 mod attempt;
 mod batch;
 mod combine;
+mod inspect;
 mod lead;
 mod leave;
-mod look;
 mod manage;
 mod member;
 mod operation;
 mod permit;
 pub(crate) mod record;
 mod renew;
-mod seen;
-mod settle;
+mod resolve;
+mod snapshot;
 mod submit;
 mod ticket;
 
@@ -78,9 +78,9 @@ pub(crate) use combine::Combiner;
 pub use manage::{Holder, Status};
 pub use permit::Permit;
 use record::Record;
-use seen::{Refusal, Seen};
+use snapshot::{Refusal, Seen};
 
-pub(crate) use permit::{ring_next, take_off};
+pub(crate) use permit::{reap, wake_next};
 pub(crate) use renew::{Renewals, Renewed};
 
 /// An answer that took longer is asked for once more: nobody knows when in that time the server's
@@ -131,7 +131,7 @@ struct Wrote {
     /// Whether it was written; if not, somebody else was faster.
     done: bool,
     /// How many permits are available, if it was.
-    room: u32,
+    capacity: u32,
     /// The replies to what was run behind it.
     replies: Vec<Reply>,
     /// What it is now, if that was asked for: where nobody else seems to be using it, the next step
@@ -306,15 +306,20 @@ impl Semaphore {
             let process = fork::generation();
             let patience = Patience::of(wait, self.client.clock());
             let mut attempt = Attempt::new(self, request, patience, seen)?;
-            let hall = self.client.semaphore_waiters();
+            let local = self.client.semaphore_waiters();
             let place =
-                wait::Place { client: &self.client, route: self.route, key: &self.key, hall };
+                wait::Target { client: &self.client, route: self.route, key: &self.key, local };
             let waited = wait::wait_for(&mut attempt, wait, &place);
-            if let Some(until) = attempt.stray_until()
+            if let Some(until) = attempt.orphan_until()
                 && !matches!(waited, Ok(Waited::Done(_)))
                 && fork::generation() == process
             {
-                self.client.remember_stray_permits(self.route, &self.key, attempt.token(), until);
+                self.client.remember_orphaned_permits(
+                    self.route,
+                    &self.key,
+                    attempt.token(),
+                    until,
+                );
             }
             waited.map_err(|error| match error.kind() {
                 ErrorKind::Unreachable if attempt.may_have_left_something() => {
@@ -431,7 +436,7 @@ impl Semaphore {
         let passed = self.client.clock().now().since(seen.sent).as_secs();
         seen.record.touch(seen.now.saturating_add(passed));
         let value = seen.record.encode();
-        let relative = flaw::has(Flaw::RelativeExpiry);
+        let relative = mutation::has(Mutation::RelativeExpiry);
         let ttl =
             if relative { Ttl::For(seen.record.life) } else { Ttl::Until(seen.record.expires) };
         let key = &self.key;
@@ -442,7 +447,7 @@ impl Semaphore {
         let sent = self.client.clock().now();
         let mut replies = self.client.run(self.route, &ops)?.into_iter();
         let done = replies.next() == Some(Reply::Written);
-        let room = seen.record.room(seen.now);
+        let capacity = seen.record.capacity(seen.now);
         let last = if lonely { replies.next_back() } else { None };
         let after = match last {
             // What was written need not be read again.
@@ -454,7 +459,7 @@ impl Semaphore {
         };
         Ok(Wrote {
             done,
-            room,
+            capacity,
             replies: replies.collect(),
             after: after.filter(|after| !after.is_slow()),
         })

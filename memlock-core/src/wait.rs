@@ -29,12 +29,11 @@
 //! | the queue is full, or garbage | newcomers poll until there is room; whoever writes it drops what cannot be read | `a_queue_that_is_full_takes_no_more_until_there_is_room`, `a_queue_that_is_garbage_is_cleaned_by_whoever_writes_it` |
 //! | the limit passes while the bell rings | whoever leaves looks once more behind its leaving, and rings the next | `a_bell_that_comes_too_late_is_passed_on` |
 //! | the first one wants more than there is room for | nobody behind it is rung, and newcomers stand behind it | `a_waiter_for_many_is_not_overtaken_by_waiters_for_one` |
-pub mod bell;
-mod drive;
+mod acquire;
+mod driver;
 pub mod entries;
-mod goal;
-pub(crate) mod hall;
-pub mod plan;
+pub(crate) mod local;
+pub mod policy;
 mod poll;
 pub(crate) mod queue;
 mod wake;
@@ -46,8 +45,8 @@ use std::time::Duration;
 use crate::client::Client;
 use crate::error::Answer;
 
-pub(crate) use drive::wait_for;
-pub(crate) use goal::{Goal, Place, Reserve, Stood};
+pub(crate) use acquire::{Acquire, QueueReceipt, Reserve, Target};
+pub(crate) use driver::wait_for;
 pub(crate) use poll::poll;
 pub(crate) use wake::Waker;
 
@@ -171,7 +170,7 @@ impl Cancel {
     /// Ends them. It is done once and for all. A signal handler may call it.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::SeqCst);
-        self.client.bells().nudge_all();
+        self.client.notifier().interrupt_all();
     }
 
     /// Whether they were ended.

@@ -18,7 +18,7 @@ use std::thread;
 use std::time::Duration;
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
-use memlock_core::inside::Inside;
+use memlock_core::active_calls::ActiveCalls;
 use memlock_core::{Answer, Error, ErrorKind, Result, logs};
 
 use crate::boundary::{contained, enter, invalid};
@@ -117,7 +117,7 @@ struct Listener {
     function: unsafe extern "C" fn(c_int, *const c_char, *const c_char, *mut c_void),
     arg: *mut c_void,
     level: LevelFilter,
-    inside: Inside,
+    active_calls: ActiveCalls,
     /// The one that was made before.
     older: *mut Listener,
 }
@@ -165,7 +165,7 @@ fn listener(
         function,
         arg,
         level,
-        inside: Inside::new(),
+        active_calls: ActiveCalls::new(),
         older: newest,
     }));
     let mut older = newest;
@@ -194,7 +194,7 @@ fn replace(listener: *mut Listener) {
     let Some(left) = (unsafe { before.as_ref() }) else { return };
     let is_replaced = || CURRENT.load(Ordering::SeqCst) != before;
     // Two callbacks that waited for each other's end would wait for ever.
-    while !TELLING.get() && left.inside.any() && is_replaced() {
+    while !TELLING.get() && left.active_calls.any() && is_replaced() {
         thread::sleep(Duration::from_millis(1));
     }
 }
@@ -227,7 +227,7 @@ fn tell(record: &Record<'_>) {
     let Some(part) = logs::name(record.target()) else { return };
     let (part, message) = (c_string(part), c_string(record.args().to_string()));
     while let Some(listener) = current() {
-        let _inside = listener.inside.enter();
+        let _inside = listener.active_calls.enter();
         if !current().is_some_and(|current| std::ptr::eq(current, listener)) {
             continue;
         }

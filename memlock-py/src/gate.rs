@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use memlock_core::inside::{Entered, Inside};
+use memlock_core::active_calls::{ActiveCall, ActiveCalls};
 use pyo3::prelude::*;
 
 /// The interpreter is about to end.
 static CLOSED: AtomicBool = AtomicBool::new(false);
-static INSIDE: Inside = Inside::new();
+static INSIDE: ActiveCalls = ActiveCalls::new();
 
 thread_local! {
     /// This is the thread that ends the interpreter: it has it as long as there is one.
@@ -22,10 +22,10 @@ thread_local! {
 }
 
 /// `None` when the interpreter must not be asked for any more.
-pub(crate) fn enter() -> Option<Entered<'static>> {
+pub(crate) fn enter() -> Option<ActiveCall<'static>> {
     // Either this is counted before the end looks, or the gate is found closed here.
-    let inside = INSIDE.enter();
-    (!CLOSED.load(Ordering::SeqCst) || CLOSER.get()).then_some(inside)
+    let active_calls = INSIDE.enter();
+    (!CLOSED.load(Ordering::SeqCst) || CLOSER.get()).then_some(active_calls)
 }
 
 /// Has the gate closed when the interpreter ends.

@@ -11,8 +11,8 @@ use memlock_core::{
 
 use crate::chance::Chance;
 use crate::held::Held;
-use crate::keeping::Chest;
-use crate::permits::Shelf;
+use crate::keeping::Registry;
+use crate::permits::Items;
 use crate::scenario::Scenario;
 use crate::waits::Refusal;
 use crate::world::{self, MICRO, MILLI, Nanos, SECOND, with};
@@ -30,8 +30,8 @@ pub(crate) struct Actor {
     pub(crate) client: Client,
     pub(crate) chance: Chance,
     pub(crate) pocket: Pocket,
-    pub(crate) shelf: Shelf,
-    pub(crate) chest: Chest,
+    pub(crate) items: Items,
+    pub(crate) registry: Registry,
 }
 
 /// The task that runs now, its process, and the time.
@@ -50,7 +50,7 @@ pub(crate) fn say(what: impl FnOnce() -> String) {
 }
 
 pub(crate) fn object(what: String) {
-    with(|world| world.judge.object(what));
+    with(|world| world.oracle.object(what));
 }
 
 /// Where all keep in step: until a step's beginning, and a moment more.
@@ -141,7 +141,7 @@ impl Actor {
         let wait = limit.map_or(Wait::FOREVER, |limit| Wait::at_most(duration(limit)));
         let (task, process, now) = here();
         say(|| format!("asks for {name}, lease {:.1} s, limit {limit:?}", lease as f64 / 1e9));
-        with(|world| world.judge.asks(task, process, &format!("lock:{name}"), limit, now));
+        with(|world| world.oracle.asks(task, process, &format!("lock:{name}"), limit, now));
         let refusal = match mutex.lock_with(&wait) {
             Ok(Waited::Done(lock)) => return self.hold(lock, lease),
             Ok(Waited::Busy) => Refusal::Busy,
@@ -159,7 +159,7 @@ impl Actor {
         say(|| format!("is told {refusal:?}"));
         with(|world| {
             let held_up = world.held_up(process);
-            world.judge.refused(task, refusal, world.now, held_up, &world.server);
+            world.oracle.refused(task, refusal, world.now, held_up, &world.server);
         });
     }
 
@@ -175,7 +175,7 @@ impl Actor {
             )
         });
         let hold = with(|world| {
-            world.judge.granted(task, lock.token().to_string(), lock.fence(), until, now)
+            world.oracle.granted(task, lock.token().to_string(), lock.fence(), until, now)
         });
         self.make_use_of(Held::Lock(lock), hold, until, lease);
     }
@@ -230,8 +230,8 @@ impl Actor {
         let lease = if self.chance.permille(400) { SECOND } else { self.chance.pick(&LEASES) };
         let (task, process, begun) = here();
         with(|world| {
-            world.judge.semaphores.leases(process, task, begun, lease);
-            world.judge.pauses_using(hold, begun, false);
+            world.oracle.semaphores.leases(process, task, begun, lease);
+            world.oracle.pauses_using(hold, begun, false);
         });
         let extended = held.extend(duration(lease));
         say(|| format!("extending by {:.1} s is answered {extended:?}", lease as f64 / 1e9));
@@ -239,27 +239,27 @@ impl Actor {
         match extended {
             Ok(Extension::Extended) => {}
             Ok(Extension::Lost) => {
-                with(|world| world.judge.told_lost(hold, now, &world.server));
+                with(|world| world.oracle.told_lost(hold, now, &world.server));
                 return None;
             }
             Ok(Extension::NotHeld) => object("a holder was told that it holds nothing".to_owned()),
             Err(ref error) => self.failed(hold, begun, error),
         }
         let until = in_world(held.deadline());
-        with(|world| world.judge.uses(hold, until));
+        with(|world| world.oracle.uses(hold, until));
         *self.pocket() = Some(held);
         Some(extended.is_ok().then_some(lease))
     }
 
     pub(crate) fn failed(&self, hold: u64, begun: Nanos, error: &Error) {
         with(|world| {
-            world.judge.tally.errors += 1;
+            world.oracle.tally.errors += 1;
             if world.scenario.calm {
-                world.judge.object(format!("nothing went wrong, and yet: {error}"));
+                world.oracle.object(format!("nothing went wrong, and yet: {error}"));
             }
         });
         match error.kind() {
-            ErrorKind::Unreachable => with(|world| world.judge.told_unchanged(hold, begun)),
+            ErrorKind::Unreachable => with(|world| world.oracle.told_unchanged(hold, begun)),
             ErrorKind::Unknown => {}
             _ => object(format!("a holder's step failed for no reason that can be: {error}")),
         }
@@ -271,7 +271,7 @@ impl Actor {
         let way = self.chance.within(if with(|world| world.scenario.calm) { 1 } else { 0 }..20);
         for _ in 0..3 {
             let (_, _, begun) = here();
-            with(|world| world.judge.pauses_using(hold, begun, true));
+            with(|world| world.oracle.pauses_using(hold, begun, true));
             if way < 3 {
                 break;
             }
@@ -280,11 +280,11 @@ impl Actor {
             let (_, _, now) = here();
             match released {
                 Ok(Release::Released) => {
-                    with(|world| world.judge.told_released(hold, &world.server));
+                    with(|world| world.oracle.told_released(hold, &world.server));
                     return self.release_again(held);
                 }
                 Ok(Release::Lost) => {
-                    return with(|world| world.judge.told_lost(hold, now, &world.server));
+                    return with(|world| world.oracle.told_lost(hold, now, &world.server));
                 }
                 Ok(Release::NotHeld) => {
                     object("a holder was told that it holds nothing".to_owned())
@@ -292,19 +292,19 @@ impl Actor {
                 Err(error) => self.failed(hold, begun, &error),
             }
             let until = in_world(held.deadline());
-            with(|world| world.judge.uses(hold, until));
+            with(|world| world.oracle.uses(hold, until));
             let pause = self.chance.spread(MILLI, 2 * SECOND);
             nap(pause);
         }
         let (_, _, now) = here();
-        with(|world| world.judge.pauses_using(hold, now, true));
+        with(|world| world.oracle.pauses_using(hold, now, true));
         say(|| if way == 0 { "abandons it" } else { "drops it" }.to_owned());
         if way == 0 {
             held.abandon()
         } else {
             drop(held)
         }
-        with(|world| world.judge.forgets(hold));
+        with(|world| world.oracle.forgets(hold));
     }
 
     /// Permits are given back twice now and then: that must not make more of them.
@@ -329,14 +329,14 @@ impl Actor {
         let Some((handle, joined)) = list else { return };
         let tear_downs = with(|world| world.scenario.tear_downs);
         if tear_downs && self.chance.permille(150) {
-            let before = with(|world| world.judge.lists.generation(SESSION));
+            let before = with(|world| world.oracle.lists.generation(SESSION));
             let torn = handle.tear_down();
             say(|| format!("tearing down is answered {torn:?}"));
             if matches!(torn, Ok(true)) && joined.is_some() && before != *joined {
                 object("a session was torn down by a handle that belongs to another".to_owned());
             }
             if let (Ok(_), Some(joined)) = (&torn, &joined)
-                && with(|world| world.judge.lists.generation(SESSION).as_ref() == Some(joined))
+                && with(|world| world.oracle.lists.generation(SESSION).as_ref() == Some(joined))
             {
                 object("a session was torn down, and is still there".to_owned());
             }
@@ -346,19 +346,19 @@ impl Actor {
         let (task, process, _) = here();
         let Some(joined) = joined.clone() else { return };
         let before = with(|world| {
-            let now = world.judge.lists.generation(SESSION);
-            world.judge.lists.begins(task, process, &joined, key);
+            let now = world.oracle.lists.generation(SESSION);
+            world.oracle.lists.begins(task, process, &joined, key);
             now
         });
         let answer = handle.insert(key);
         say(|| format!("inserting {key} is answered {answer:?}"));
         with(|world| {
-            let lists = &mut world.judge.lists;
+            let lists = &mut world.oracle.lists;
             if before.as_ref() != Some(&joined) && matches!(answer, Ok(Some(_))) {
                 lists.object(format!("{key} went into a session that was over"));
             }
             lists.answered(task, &joined, key, answer.as_ref().ok().copied());
-            world.judge.tally.inserts += 1;
+            world.oracle.tally.inserts += 1;
         });
         if let Err(error) = answer {
             let calm = with(|world| world.scenario.calm);
@@ -378,16 +378,16 @@ impl Actor {
             }
         };
         let (task, ..) = here();
-        let made = || with(|world| world.judge.lists.made_by(task));
-        let (before, made_before) = (with(|world| world.judge.lists.generation(SESSION)), made());
+        let made = || with(|world| world.oracle.lists.made_by(task));
+        let (before, made_before) = (with(|world| world.oracle.lists.generation(SESSION)), made());
         let set_up = handle.set_up(lasting);
-        let after = with(|world| world.judge.lists.generation(SESSION));
+        let after = with(|world| world.oracle.lists.generation(SESSION));
         say(|| format!("setting a list up is answered {set_up:?}"));
         let certain = match set_up {
             Ok(memlock_core::SetUp::Joined) if before == after => after,
             // An earlier try of the same call may have come late.
             Ok(memlock_core::SetUp::Created) if made() == made_before + 1 => {
-                after.filter(|after| with(|world| world.judge.lists.is_by(after, task)))
+                after.filter(|after| with(|world| world.oracle.lists.is_by(after, task)))
             }
             _ => None,
         };

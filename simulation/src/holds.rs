@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::judge::{Judge, token_of};
+use crate::oracle::{Oracle, token_of};
 use crate::server::{Cause, Server};
 use crate::world::Nanos;
 
@@ -43,7 +43,7 @@ impl Hold {
     }
 }
 
-impl Judge {
+impl Oracle {
     /// Looks at all holds: whoever relies on a lock must have it.
     pub(crate) fn check_holds(&mut self, now: Nanos, server: &Server) {
         for hold in self.holds.values() {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::judge::Doer;
+use crate::oracle::Doer;
 use crate::world::{MILLI, Nanos};
 
 /// An exchange that took longer may have come too late.

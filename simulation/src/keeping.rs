@@ -6,13 +6,13 @@ use std::time::Duration;
 use memlock_core::{Keep, Kept, Notice, Release};
 
 use crate::actors::{Actor, duration, here, nap, object, say};
+use crate::adapters::until;
 use crate::held::Held;
 use crate::permits::must_be_trouble;
-use crate::seams::until;
 use crate::world::{self, MILLI, Nanos, SECOND, with};
 
 /// What a process keeps: the judge looks at it, and its children find it there.
-pub(crate) type Chest = Arc<StdMutex<Vec<Treasure>>>;
+pub(crate) type Registry = Arc<StdMutex<Vec<Treasure>>>;
 
 #[derive(Clone)]
 pub(crate) struct Treasure {
@@ -28,23 +28,23 @@ struct Mine {
     kept: Arc<Kept>,
 }
 
-fn treasures(chest: &Chest) -> Vec<(String, Arc<Kept>)> {
-    let mut chest = chest.lock().unwrap_or_else(PoisonError::into_inner);
-    chest.retain(|it| it.kept.strong_count() > 0);
-    chest.iter().filter_map(|it| Some((it.token.clone(), it.kept.upgrade()?))).collect()
+fn treasures(registry: &Registry) -> Vec<(String, Arc<Kept>)> {
+    let mut registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
+    registry.retain(|it| it.kept.strong_count() > 0);
+    registry.iter().filter_map(|it| Some((it.token.clone(), it.kept.upgrade()?))).collect()
 }
 
 /// Tells the judge what the holders of all that a process keeps would believe now.
-pub(crate) fn look_at(chest: &Chest, process: usize) {
-    for (token, kept) in treasures(chest) {
+pub(crate) fn look_at(registry: &Registry, process: usize) {
+    for (token, kept) in treasures(registry) {
         let end = until(process, kept.would_remain());
-        with(|world| world.judge.believes(&token, end, world.now, &world.server));
+        with(|world| world.oracle.believes(&token, end, world.now, &world.server));
     }
 }
 
 /// What a child finds of its parent's is not its own.
-pub(crate) fn inherit(chest: &Chest) {
-    for (token, kept) in treasures(chest) {
+pub(crate) fn inherit(registry: &Registry) {
+    for (token, kept) in treasures(registry) {
         say(|| format!("the child looks at what its parent keeps as {token}"));
         let found =
             (kept.is_held(), kept.lost(), kept.check(), kept.wait_lost(Duration::from_secs(1)));
@@ -67,7 +67,7 @@ fn told(token: &str, notice: Notice) {
     };
     with(|world| {
         let stopped = world.processes[process].paused_until;
-        world.judge.told(token, notice, end, world.now, stopped, &world.server);
+        world.oracle.told(token, notice, end, world.now, stopped, &world.server);
     });
 }
 
@@ -82,7 +82,7 @@ impl Actor {
             .then(|| duration(self.chance.spread(50 * MILLI, 12 * SECOND)));
         let longest = max_hold.map(|longest| until(process, longest));
         say(|| format!("keeps {token}, for {max_hold:?} at most"));
-        with(|world| world.judge.begins_to_keep(hold, lease, longest, now));
+        with(|world| world.oracle.begins_to_keep(hold, lease, longest, now));
         let name = token.clone();
         let tell =
             Some(Box::new(move |notice| told(&name, notice)) as Box<dyn Fn(Notice) + Send + Sync>);
@@ -90,9 +90,9 @@ impl Actor {
             Ok(kept) => Arc::new(kept),
             Err(error) => return object(format!("it could not be kept: {error}")),
         };
-        let mut chest = self.chest.lock().unwrap_or_else(PoisonError::into_inner);
-        chest.push(Treasure { token: token.clone(), kept: Arc::downgrade(&kept) });
-        drop(chest);
+        let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        registry.push(Treasure { token: token.clone(), kept: Arc::downgrade(&kept) });
+        drop(registry);
         let mine = Mine { token, hold, lease, kept };
         for _ in 0..6 {
             match self.chance.within(0..10) {
@@ -142,8 +142,8 @@ impl Actor {
         for _ in 0..3 {
             let (_, process, begun) = here();
             with(|world| {
-                world.judge.pauses_using(hold, begun, true);
-                world.judge.lets_go(&token, true);
+                world.oracle.pauses_using(hold, begun, true);
+                world.oracle.lets_go(&token, true);
             });
             if way < 3 {
                 break;
@@ -155,15 +155,15 @@ impl Actor {
                 Ok(released) => {
                     with(|world| {
                         match released {
-                            Release::Released => world.judge.told_released(hold, &world.server),
+                            Release::Released => world.oracle.told_released(hold, &world.server),
                             Release::Lost => {
-                                world.judge.was_lost_before(&token, now, &world.server)
+                                world.oracle.was_lost_before(&token, now, &world.server)
                             }
                             Release::NotHeld => {
-                                world.judge.object("a holder was told that it keeps nothing");
+                                world.oracle.object("a holder was told that it keeps nothing");
                             }
                         }
-                        world.judge.has_let_go(&token, now);
+                        world.oracle.has_let_go(&token, now);
                     });
                     self.release_kept_again(&kept, released);
                     break;
@@ -172,15 +172,15 @@ impl Actor {
             }
             let end = until(process, kept.would_remain());
             with(|world| {
-                world.judge.uses(hold, end);
-                world.judge.lets_go(&token, false);
+                world.oracle.uses(hold, end);
+                world.oracle.lets_go(&token, false);
             });
             let pause = self.chance.spread(MILLI, 2 * SECOND);
             nap(pause);
         }
         with(|world| {
-            world.judge.pauses_using(hold, world.now, true);
-            world.judge.lets_go(&token, true);
+            world.oracle.pauses_using(hold, world.now, true);
+            world.oracle.lets_go(&token, true);
         });
         match (way, Arc::try_unwrap(kept)) {
             (0, Ok(kept)) => kept.abandon(),
@@ -188,8 +188,8 @@ impl Actor {
         }
         let (_, _, now) = here();
         with(|world| {
-            world.judge.has_let_go(&token, now);
-            world.judge.forgets(hold);
+            world.oracle.has_let_go(&token, now);
+            world.oracle.forgets(hold);
         });
         // What was lost stays on the server for a while, which the end of a calm run is not to
         // find.
@@ -213,9 +213,9 @@ impl Actor {
 /// Until one is under way, if one is soon.
 fn wait_for_a_renewal(lease: Nanos) {
     let (task, process, now) = here();
-    with(|world| world.judge.keepers.lurks(task, process));
+    with(|world| world.oracle.keepers.lurks(task, process));
     world::sleep_until(now + lease / 2);
-    with(|world| world.judge.keepers.lurks_no_more(process));
+    with(|world| world.oracle.keepers.lurks_no_more(process));
 }
 
 /// Asks the server whether it is there.
@@ -224,7 +224,7 @@ fn check(mine: &Mine) {
     let there = mine.kept.check();
     say(|| format!("checking {} is answered {there:?}", mine.token));
     match there {
-        Ok(true) => with(|world| world.judge.was_there(&mine.token, begun)),
+        Ok(true) => with(|world| world.oracle.was_there(&mine.token, begun)),
         Ok(false) if mine.kept.lost().is_none() => {
             object(format!("{} was said not to be there, and is not lost", mine.token));
         }
@@ -241,6 +241,6 @@ fn look(mine: &Mine) {
         object(format!("{} is held and lost, or neither of them", mine.token));
     }
     if let Some(loss) = lost {
-        with(|world| world.judge.learns(&mine.token, loss, now, &world.server));
+        with(|world| world.oracle.learns(&mine.token, loss, now, &world.server));
     }
 }

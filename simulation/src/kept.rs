@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 use memlock_core::{Loss, Notice};
 
-use crate::judge::{Doer, Judge, token_of};
+use crate::oracle::{Doer, Oracle, token_of};
 use crate::semaphores::text::Line;
 use crate::server::{Change, Server};
 use crate::world::{MICRO, MILLI, Nanos, SECOND};
@@ -98,7 +98,7 @@ impl Keeping {
     }
 }
 
-impl Judge {
+impl Oracle {
     /// A hold is kept from now on.
     pub(crate) fn begins_to_keep(
         &mut self,

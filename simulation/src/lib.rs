@@ -5,20 +5,20 @@
 #![allow(clippy::print_stdout, reason = "its reports are for a person")]
 
 mod actors;
+mod adapters;
 mod chance;
 mod held;
 mod holds;
-mod judge;
 mod keepers;
 mod keeping;
 mod kept;
 mod lists;
 mod network;
+mod oracle;
 mod permits;
 pub mod report;
 mod run;
 mod scenario;
-mod seams;
 mod semaphores;
 mod server;
 mod threads;

@@ -1,7 +1,7 @@
 //! ```text
 //! simulation seeds 20000 [FIRST]     so many seeds, on all processors
-//! simulation seed 4711 [FLAW]        one seed, with its story, and maybe with that flaw put in
-//! simulation teeth 20000 [FLAW]      every flaw that is put in on purpose, or that one, must be found within so many seeds
+//! simulation seed 4711 [FLAW]        one seed, with its story, and maybe with that mutation put in
+//! simulation teeth 20000 [FLAW]      every mutation that is put in on purpose, or that one, must be found within so many seeds
 //! ```
 
 #![allow(clippy::print_stderr, reason = "a program that speaks to a person")]

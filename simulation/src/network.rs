@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use memlock_core::store::{Incarnation, Reply};
 
-use crate::judge::Doer;
+use crate::oracle::Doer;
 use crate::server::Command;
 use crate::world::{Event, MICRO, MILLI, Nanos, SECOND, World, sleep_until, with};
 
@@ -168,7 +168,7 @@ impl World {
                 if fate == Fate::Fine { String::new() } else { format!(" ({fate:?})") }
             )
         });
-        self.judge.keepers.sends(task, self.now);
+        self.oracle.keepers.sends(task, self.now);
         let request = Request {
             sent: self.now,
             task,
@@ -218,7 +218,7 @@ impl World {
             self.requests.insert(number, request);
             return;
         }
-        self.judge.changing =
+        self.oracle.changing =
             Some(Doer { process: request.process, task: request.task, sent: request.sent });
         while let Some(command) = request.commands.pop_front() {
             let early = self.scenario.unordered && command.draws_early() && request.drawn.is_none();
@@ -287,10 +287,10 @@ impl World {
         request.given_up = true;
         for command in &request.sent_all {
             if let Command::Delete { key, .. }
-            | Command::Swap { key, .. }
+            | Command::CompareAndSet { key, .. }
             | Command::Put { key, .. } = command
             {
-                self.judge.is_in_doubt(request.process, key);
+                self.oracle.is_in_doubt(request.process, key);
             }
         }
         let process = request.process;

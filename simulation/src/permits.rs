@@ -12,7 +12,7 @@ use crate::waits::Refusal;
 use crate::world::{MILLI, Nanos, SECOND, with};
 
 /// The semaphores that a process has opened: its threads share them, and its children inherit them.
-pub(crate) type Shelf = Arc<StdMutex<BTreeMap<String, Opened>>>;
+pub(crate) type Items = Arc<StdMutex<BTreeMap<String, Opened>>>;
 
 #[derive(Clone)]
 pub(crate) struct Opened {
@@ -39,13 +39,13 @@ impl Actor {
 
     /// The handle that this process has by now, or a new one.
     fn open(&mut self, name: &str, key: &str) -> Option<Opened> {
-        let shelved = self.shelf().get(name).cloned();
+        let shelved = self.items().get(name).cloned();
         if let Some(opened) = shelved
             && self.chance.permille(800)
         {
             return Some(opened);
         }
-        let number = with(|world| world.judge.semaphores.number(key));
+        let number = with(|world| world.oracle.semaphores.number(key));
         let number = if self.chance.permille(850) { Some(number) } else { None };
         let lease = duration(SECOND);
         let semaphore = match number {
@@ -55,7 +55,7 @@ impl Actor {
         match semaphore {
             Ok(semaphore) => {
                 let opened = Opened { semaphore, number };
-                self.shelf().insert(name.to_owned(), opened.clone());
+                self.items().insert(name.to_owned(), opened.clone());
                 Some(opened)
             }
             Err(error) => {
@@ -65,8 +65,8 @@ impl Actor {
         }
     }
 
-    fn shelf(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Opened>> {
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    fn items(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Opened>> {
+        self.items.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn acquire(
@@ -83,7 +83,7 @@ impl Actor {
             4..=8 => Some(0),
             _ => Some(in_step(self.chance.spread(20 * MILLI, 7 * SECOND))),
         };
-        let most = u64::from(with(|world| world.judge.semaphores.number(&key)));
+        let most = u64::from(with(|world| world.oracle.semaphores.number(&key)));
         let permits = if several && self.chance.permille(500) {
             self.chance.within(1..most + 1) as u32
         } else {
@@ -106,7 +106,7 @@ impl Actor {
         let ask = Ask { key, permits, priority, number: opened.number, lease, limit };
         with(|world| {
             let shows = world.server.time();
-            world.judge.asks_for_permits(task, process, ask, now, shows);
+            world.oracle.asks_for_permits(task, process, ask, now, shows);
         });
         let refusal = match semaphore.acquire_with(request, &wait) {
             Ok(Waited::Done(permit)) => return self.hold_permits(permit, lease),
@@ -127,11 +127,11 @@ impl Actor {
         say(|| format!("is told {refusal:?}"));
         if matches!(refusal, Refusal::Invalid | Refusal::NotFound) {
             // It knows the wrong number: the next one is opened anew.
-            self.shelf().remove(name);
+            self.items().remove(name);
         }
         with(|world| {
             let held_up = world.held_up(process);
-            world.judge.refused_permits(task, refusal, world.now, held_up, &world.server);
+            world.oracle.refused_permits(task, refusal, world.now, held_up, &world.server);
         });
     }
 
@@ -142,18 +142,18 @@ impl Actor {
         say(|| {
             format!("has {permits} as {token} for {:.6} s", until.saturating_sub(now) as f64 / 1e9)
         });
-        let hold = with(|world| world.judge.granted_permits(task, token, permits, until, now));
+        let hold = with(|world| world.oracle.granted_permits(task, token, permits, until, now));
         self.make_use_of(Held::Permit(permit), hold, until, lease);
     }
 
     fn resize(&mut self, opened: &Opened, key: &str) {
         let number = self.chance.within(1..6) as u32;
         let (_, process, _) = here();
-        with(|world| world.judge.semaphores.resizes(process, key, number));
+        with(|world| world.oracle.semaphores.resizes(process, key, number));
         let resized = opened.semaphore.resize(number);
         say(|| format!("resizing {key} to {number} is answered {resized:?}"));
         match resized {
-            Ok(Some(before)) if with(|world| !world.judge.semaphores.ever_had(key, before)) => {
+            Ok(Some(before)) if with(|world| !world.oracle.semaphores.ever_had(key, before)) => {
                 object(format!("{key} was said to have had {before} permits, which it never had"));
             }
             Ok(_) => {}
@@ -163,7 +163,7 @@ impl Actor {
 
     fn tear_down(&mut self, opened: &Opened, key: &str) {
         let (task, _, now) = here();
-        with(|world| world.judge.semaphores.tears_down(task, key, now));
+        with(|world| world.oracle.semaphores.tears_down(task, key, now));
         let torn = opened.semaphore.tear_down();
         say(|| format!("tearing {key} down is answered {torn:?}"));
         if let Err(error) = torn {
@@ -181,7 +181,7 @@ impl Actor {
         say(|| format!("setting {key} up is answered {set_up:?}"));
         if let Err(error) = set_up {
             if error.kind() == ErrorKind::Invalid {
-                self.shelf().remove(name);
+                self.items().remove(name);
             } else if error.kind() != ErrorKind::NotFound || opened.number.is_some() {
                 must_be_trouble("setting up", &error);
             }
@@ -192,14 +192,14 @@ impl Actor {
         let (task, _, now) = here();
         with(|world| {
             let shows = world.server.time();
-            world.judge.semaphores.watches(task, key);
-            world.judge.look_at_semaphores(now, shows);
+            world.oracle.semaphores.watches(task, key);
+            world.oracle.look_at_semaphores(now, shows);
         });
         match opened.semaphore.status() {
             Ok(status) => {
                 let seen = status.map(|status| (status.permits, status.available));
                 say(|| format!("the status of {key} is {seen:?}"));
-                if !with(|world| world.judge.semaphores.saw(task, seen)) {
+                if !with(|world| world.oracle.semaphores.saw(task, seen)) {
                     object(format!("{key} was said to be {seen:?}, and never was since"));
                 }
             }

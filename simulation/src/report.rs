@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use memlock_core::flaw::Flaw;
+use memlock_core::mutation::Mutation;
 
-use crate::judge::Tally;
+use crate::oracle::Tally;
 use crate::run::{Outcome, run};
 use crate::world::MILLI;
 
@@ -23,8 +23,8 @@ struct Sum {
     failures: Vec<(u64, String)>,
 }
 
-/// Runs seeds from `first` on, on all processors. `flaw` is put in; then the first failure ends it.
-fn run_all(first: u64, count: u64, flaw: Option<Flaw>) -> Sum {
+/// Runs seeds from `first` on, on all processors. `mutation` is put in; then the first failure ends it.
+fn run_all(first: u64, count: u64, mutation: Option<Mutation>) -> Sum {
     let next = AtomicU64::new(first);
     let enough = AtomicBool::new(false);
     let sum = Mutex::new(Sum::default());
@@ -34,16 +34,16 @@ fn run_all(first: u64, count: u64, flaw: Option<Flaw>) -> Sum {
             if seed >= first + count {
                 return;
             }
-            let mut outcome = run(seed, flaw, false);
-            if seed.is_multiple_of(TWICE) && run(seed, flaw, false).digest != outcome.digest {
+            let mut outcome = run(seed, mutation, false);
+            if seed.is_multiple_of(TWICE) && run(seed, mutation, false).digest != outcome.digest {
                 outcome.violation = Some("two runs of this seed are not the same".to_owned());
             }
-            if let (Some(violation), None) = (&outcome.violation, flaw) {
+            if let (Some(violation), None) = (&outcome.violation, mutation) {
                 println!("seed {seed}: {violation}\n    replay it: make sim SEED={seed}");
             }
             let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
             sum.add(seed, outcome);
-            if sum.failures.len() >= if flaw.is_some() { 1 } else { MOST_TOLD } {
+            if sum.failures.len() >= if mutation.is_some() { 1 } else { MOST_TOLD } {
                 enough.store(true, Ordering::Relaxed);
             }
         }
@@ -93,10 +93,12 @@ pub fn seeds(first: u64, count: u64) -> bool {
     sum.failures.is_empty()
 }
 
-/// One seed, with its story, and maybe with the flaw of that name put in.
-pub fn seed(seed: u64, flaw: Option<&str>) -> bool {
-    let flaw = flaw.and_then(|name| Flaw::ALL.into_iter().find(|flaw| format!("{flaw:?}") == name));
-    let outcome = run(seed, flaw, true);
+/// One seed, with its story, and maybe with the mutation of that name put in.
+pub fn seed(seed: u64, mutation: Option<&str>) -> bool {
+    let mutation = mutation.and_then(|name| {
+        Mutation::ALL.into_iter().find(|mutation| format!("{mutation:?}") == name)
+    });
+    let outcome = run(seed, mutation, true);
     for line in &outcome.story {
         println!("{line}");
     }
@@ -105,21 +107,21 @@ pub fn seed(seed: u64, flaw: Option<&str>) -> bool {
     outcome.violation.is_none()
 }
 
-/// Puts in one flaw after another, or only the one of that name. False when one was not found.
+/// Puts in one mutation after another, or only the one of that name. False when one was not found.
 pub fn teeth(count: u64, name: Option<&str>) -> bool {
-    let is_wanted = |flaw: &Flaw| name.is_none_or(|name| format!("{flaw:?}") == name);
-    let mut all = Flaw::ALL.iter().any(is_wanted);
+    let is_wanted = |mutation: &Mutation| name.is_none_or(|name| format!("{mutation:?}") == name);
+    let mut all = Mutation::ALL.iter().any(is_wanted);
     println!("| flaw put in | found after | what was seen |\n| --- | ---: | --- |");
-    for flaw in Flaw::ALL.into_iter().filter(is_wanted) {
+    for mutation in Mutation::ALL.into_iter().filter(is_wanted) {
         let began = Instant::now();
-        let sum = run_all(1, count, Some(flaw));
+        let sum = run_all(1, count, Some(mutation));
         let found = sum.failures.first();
         all &= found.is_some();
         let seen = found.map_or("NOT FOUND".to_owned(), |(seed, violation)| {
             format!("seed {seed}: {violation}")
         });
         let millis = began.elapsed().as_nanos() as u64 / MILLI;
-        println!("| {flaw:?} | {} runs, {:.1} s | {seen} |", sum.runs, millis as f64 / 1e3);
+        println!("| {mutation:?} | {} runs, {:.1} s | {seen} |", sum.runs, millis as f64 / 1e3);
     }
     all
 }

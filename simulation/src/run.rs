@@ -8,16 +8,16 @@ use std::sync::{Arc, Mutex};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult};
 use memlock_core::clock::Clock;
-use memlock_core::flaw::{self, Flaw};
+use memlock_core::mutation::{self, Mutation};
 use memlock_core::{Client, fork, thread};
 
 use crate::actors::{Actor, Pocket};
+use crate::adapters::{SimClock, SimNotifier, SimStore};
 use crate::chance::Chance;
-use crate::judge::Tally;
-use crate::keeping::{self, Chest};
-use crate::permits::Shelf;
+use crate::keeping::{self, Registry};
+use crate::oracle::Tally;
+use crate::permits::Items;
 use crate::scenario::Scenario;
-use crate::seams::{SimBells, SimClock, SimStore};
 use crate::threads::SimThreads;
 use crate::world::{self, Nanos, SECOND, Todo, World, with};
 
@@ -53,8 +53,8 @@ struct Program {
     maker: usize,
     /// What its threads hold.
     pockets: Vec<Pocket>,
-    shelf: Shelf,
-    chest: Chest,
+    items: Items,
+    registry: Registry,
 }
 
 struct Stage {
@@ -64,8 +64,8 @@ struct Stage {
 }
 
 /// Runs a seed.
-pub(crate) fn run(seed: u64, flaw: Option<Flaw>, told: bool) -> Outcome {
-    flaw::put_in(flaw);
+pub(crate) fn run(seed: u64, mutation: Option<Mutation>, told: bool) -> Outcome {
+    mutation::put_in(mutation);
     thread::simulate(Some(&SimThreads));
     let scenario = Scenario::of(seed);
     let mut chance = Chance::new(!seed);
@@ -79,39 +79,41 @@ pub(crate) fn run(seed: u64, flaw: Option<Flaw>, told: bool) -> Outcome {
         let todo = with(World::step);
         last = stage.act(todo);
         with(|world| {
-            let World { judge, server, now, story, moved, .. } = world;
+            let World { oracle, server, now, story, moved, .. } = world;
             // Time alone makes no lease wrong: it only ends.
             if std::mem::take(moved) || todo != Todo::Nothing {
-                judge.check_holds(*now, server);
+                oracle.check_holds(*now, server);
             }
-            if let Some(objection) = judge.lists.objection(false) {
-                judge.object(objection);
+            if let Some(objection) = oracle.lists.objection(false) {
+                oracle.object(objection);
             }
             if *now > LONGEST || story.events > MOST_EVENTS {
-                judge.object("the run does not come to an end");
+                oracle.object("the run does not come to an end");
             }
-            if judge.violation.is_some() {
+            if oracle.violation.is_some() {
                 last = Some(());
             }
         });
     }
     with(|world| {
-        let World { judge, server, .. } = world;
-        judge.check_end(server);
+        let World { oracle, server, .. } = world;
+        oracle.check_end(server);
     });
     stage.clear();
     STACKS.set(stage.stacks);
     thread::simulate(None);
     fork::pretend(None);
-    flaw::put_in(None);
-    let Some(World { judge, story, .. }) = world::end() else { unreachable!("it was begun above") };
-    let violation = judge.violation;
+    mutation::put_in(None);
+    let Some(World { oracle, story, .. }) = world::end() else {
+        unreachable!("it was begun above")
+    };
+    let violation = oracle.violation;
     Outcome {
         violation,
         story: story.lines,
         digest: story.digest,
         events: story.events,
-        tally: judge.tally,
+        tally: oracle.tally,
     }
 }
 
@@ -120,20 +122,20 @@ impl Stage {
         for (process, &(host, threads)) in scenario.processes.iter().enumerate() {
             with(|world| world.new_process(host, 1 + process as u64));
             let clock: Arc<dyn Clock> = Arc::new(SimClock { process });
-            let bells = Arc::new(SimBells {
+            let notifier = Arc::new(SimNotifier {
                 process,
                 off: scenario.bells_off || scenario.some_off && process % 2 == 1,
             });
             fork::pretend(Some(1 + process as u64));
-            let client = Client::with_parts(Arc::new(SimStore { process }), clock, bells);
-            let shelf = Shelf::default();
-            let chest = Chest::default();
+            let client = Client::with_parts(Arc::new(SimStore { process }), clock, notifier);
+            let items = Items::default();
+            let registry = Registry::default();
             self.programs.push(Program {
                 client,
                 maker: process,
                 pockets: Vec::new(),
-                shelf,
-                chest,
+                items,
+                registry,
             });
             for _ in 0..threads {
                 let actor = self.actor(process, chance.fork());
@@ -145,8 +147,8 @@ impl Stage {
     fn actor(&mut self, process: usize, chance: Chance) -> Actor {
         let pocket: Pocket = Arc::new(Mutex::new(None));
         self.programs[process].pockets.push(Arc::clone(&pocket));
-        let Program { client, shelf, chest, .. } = self.programs[process].clone();
-        Actor { client, chance, pocket, shelf, chest }
+        let Program { client, items, registry, .. } = self.programs[process].clone();
+        Actor { client, chance, pocket, items, registry }
     }
 
     fn start(&mut self, process: usize, body: impl FnOnce() + 'static) {
@@ -171,7 +173,7 @@ impl Stage {
             Todo::Resume(task) => {
                 self.resume(task);
                 let process = self.threads[task].process;
-                keeping::look_at(&self.programs[process].chest, process);
+                keeping::look_at(&self.programs[process].registry, process);
                 self.start_keepers();
             }
             Todo::Kill(process) => self.kill(process),
@@ -182,7 +184,7 @@ impl Stage {
                     .filter(|&other| self.programs[other].maker == maker)
                     .collect();
                 let alive = with(|world| {
-                    world.judge.cancelled(&sharing);
+                    world.oracle.cancelled(&sharing);
                     fork::pretend(Some(world.processes[process].generation));
                     world.processes[process].alive
                 });
@@ -206,7 +208,7 @@ impl Stage {
         match result {
             Ok(CoroutineResult::Yield(())) => return,
             Ok(CoroutineResult::Return(())) => {}
-            Err(_) => with(|world| world.judge.object("memlock panicked")),
+            Err(_) => with(|world| world.oracle.object("memlock panicked")),
         }
         with(|world| world.tasks[task].done = true);
         world::leave_task();
@@ -218,7 +220,7 @@ impl Stage {
         for (process, body) in with(|world| std::mem::take(&mut world.starting)) {
             self.start(process, body);
             let task = self.threads.len() - 1;
-            with(|world| world.judge.keepers.begins(task));
+            with(|world| world.oracle.keepers.begins(task));
         }
     }
 
@@ -244,10 +246,10 @@ impl Stage {
         let inherited = self.programs[parent].pockets.first().cloned();
         let client = self.programs[parent].client.clone();
         let maker = self.programs[parent].maker;
-        let shelf = Arc::clone(&self.programs[parent].shelf);
-        let parents = Arc::clone(&self.programs[parent].chest);
-        let chest = Chest::default();
-        self.programs.push(Program { client, maker, pockets: Vec::new(), shelf, chest });
+        let items = Arc::clone(&self.programs[parent].items);
+        let parents = Arc::clone(&self.programs[parent].registry);
+        let registry = Registry::default();
+        self.programs.push(Program { client, maker, pockets: Vec::new(), items, registry });
         let chance = with(|world| world.chance.fork());
         let actor = self.actor(process, chance);
         self.start(process, move || {

@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::judge::{Doer, Judge, Token};
+use crate::oracle::{Doer, Oracle, Token};
 use crate::server::{Cause, Change, Server};
 use crate::world::{MILLI, Nanos, SECOND};
 
@@ -189,7 +189,7 @@ impl Semaphores {
     }
 }
 
-impl Judge {
+impl Oracle {
     pub(crate) fn semaphore_changed(
         &mut self,
         change: &Change,
@@ -303,7 +303,7 @@ impl Judge {
         }
         if let Some(semaphore) = self.semaphores.all.get_mut(key) {
             let gathers = |record: &Option<Record>| {
-                record.as_ref().and_then(|record| record.gathering.clone())
+                record.as_ref().and_then(|record| record.reservation.clone())
             };
             if let (Some(by), true) = (by, gathers(&after) != gathers(&before)) {
                 semaphore.gatherer = gathers(&after).map(|_| by.task);

@@ -36,12 +36,12 @@ pub(crate) struct Change {
 pub(crate) enum Command {
     Add { key: String, value: Vec<u8>, ttl: Ttl },
     Get { key: String },
-    Swap { key: String, version: Version, value: Vec<u8>, ttl: Ttl },
+    CompareAndSet { key: String, version: Version, value: Vec<u8>, ttl: Ttl },
     Put { key: String, version: Option<Version>, value: Vec<u8>, ttl: Ttl },
     Delete { key: String, version: Version },
     Append { key: String, value: Vec<u8> },
     Prepend { key: String, value: Vec<u8> },
-    Count { key: String, by: u64, initial: Option<(u64, Ttl)> },
+    Increment { key: String, by: u64, initial: Option<(u64, Ttl)> },
     Stamp { key: String },
 }
 
@@ -53,8 +53,8 @@ impl Command {
                 Command::Add { key: text(key), value: value.to_vec(), ttl }
             }
             Op::Get { key } => Command::Get { key: text(key) },
-            Op::Swap { key, version, value, ttl } => {
-                Command::Swap { key: text(key), version, value: value.to_vec(), ttl }
+            Op::CompareAndSet { key, version, value, ttl } => {
+                Command::CompareAndSet { key: text(key), version, value: value.to_vec(), ttl }
             }
             Op::Put { key, version, value, ttl, .. } => {
                 Command::Put { key: text(key), version, value: value.to_vec(), ttl }
@@ -64,7 +64,9 @@ impl Command {
             Op::Prepend { key, value } => {
                 Command::Prepend { key: text(key), value: value.to_vec() }
             }
-            Op::Count { key, by, initial } => Command::Count { key: text(key), by, initial },
+            Op::Increment { key, by, initial } => {
+                Command::Increment { key: text(key), by, initial }
+            }
             Op::Stamp { key } => Command::Stamp { key: text(key) },
         }
     }
@@ -73,12 +75,12 @@ impl Command {
         match self {
             Command::Add { key, .. }
             | Command::Get { key }
-            | Command::Swap { key, .. }
+            | Command::CompareAndSet { key, .. }
             | Command::Put { key, .. }
             | Command::Delete { key, .. }
             | Command::Append { key, .. }
             | Command::Prepend { key, .. }
-            | Command::Count { key, .. }
+            | Command::Increment { key, .. }
             | Command::Stamp { key } => key,
         }
     }
@@ -87,12 +89,12 @@ impl Command {
         match self {
             Command::Add { .. } => "add",
             Command::Get { .. } => "get",
-            Command::Swap { .. } => "swap",
+            Command::CompareAndSet { .. } => "swap",
             Command::Put { .. } => "put",
             Command::Delete { .. } => "delete",
             Command::Append { .. } => "append",
             Command::Prepend { .. } => "prepend",
-            Command::Count { .. } => "count",
+            Command::Increment { .. } => "count",
             Command::Stamp { .. } => "stamp",
         }
     }
@@ -103,7 +105,7 @@ impl Command {
             self,
             Command::Get { .. }
                 | Command::Delete { .. }
-                | Command::Count { .. }
+                | Command::Increment { .. }
                 | Command::Stamp { .. }
         )
     }
@@ -271,7 +273,7 @@ impl Server {
                 flags: 0,
                 value: stored.value,
             }),
-            (Command::Swap { key, version, value, ttl }, Some(stored))
+            (Command::CompareAndSet { key, version, value, ttl }, Some(stored))
                 if stored.cas == version.cas =>
             {
                 Reply::Stored(self.store(key, value.clone(), self.expiry(*ttl)))
@@ -291,9 +293,10 @@ impl Server {
                 self.set(key, None, Cause::Command);
                 Reply::Deleted
             }
-            (Command::Swap { .. } | Command::Put { .. } | Command::Delete { .. }, Some(_)) => {
-                Reply::Changed
-            }
+            (
+                Command::CompareAndSet { .. } | Command::Put { .. } | Command::Delete { .. },
+                Some(_),
+            ) => Reply::VersionMismatch,
             (Command::Append { key, value }, Some(stored)) => {
                 self.store(key, [&stored.value[..], value].concat(), stored.expires);
                 Reply::Written
@@ -302,13 +305,13 @@ impl Server {
                 self.store(key, [value, &stored.value[..]].concat(), stored.expires);
                 Reply::Written
             }
-            (Command::Count { key, by, .. }, Some(stored)) => {
+            (Command::Increment { key, by, .. }, Some(stored)) => {
                 let number: u64 = String::from_utf8_lossy(&stored.value).parse().unwrap_or(0);
                 let number = number.wrapping_add(*by);
                 self.store(key, number.to_string().into_bytes(), stored.expires);
                 Reply::Number(number)
             }
-            (Command::Count { key, initial: Some((first, ttl)), .. }, None) => {
+            (Command::Increment { key, initial: Some((first, ttl)), .. }, None) => {
                 self.store(key, first.to_string().into_bytes(), self.expiry(*ttl));
                 Reply::Number(*first)
             }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use memlock_core::thread::Threads;
 
-use crate::seams::until;
+use crate::adapters::until;
 use crate::world::{self, World, with};
 
 pub(crate) struct SimThreads;

@@ -6,7 +6,7 @@
 //! such turn counts two more. The threads of a process stand in its own line, and share one place;
 //! so only processes with one thread are looked at.
 
-use crate::judge::{Call, Doer, Judge, Lock};
+use crate::oracle::{Call, Doer, Lock, Oracle};
 use crate::server::Change;
 use crate::world::{Nanos, SECOND};
 
@@ -40,7 +40,7 @@ impl Lock {
     }
 }
 
-impl Judge {
+impl Oracle {
     /// How many wait for the lock already.
     pub(crate) fn waiting_for(&self, key: &str) -> u64 {
         self.calls.values().filter(|call| call.key == key && call.limit != Some(0)).count() as u64

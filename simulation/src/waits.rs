@@ -1,7 +1,7 @@
 //! The judge of waits: what those were told who got nothing, and how long others wait.
 
-use crate::judge::{Judge, token_of};
 use crate::network::OFF_ITS_PROCESSOR;
+use crate::oracle::{Oracle, token_of};
 use crate::scenario::Scenario;
 use crate::server::Server;
 use crate::world::{MILLI, Nanos, SECOND};
@@ -57,7 +57,7 @@ pub(crate) enum Refusal {
     Other,
 }
 
-impl Judge {
+impl Oracle {
     pub(crate) fn refused(
         &mut self,
         task: usize,

@@ -9,13 +9,13 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 use corosensei::Yielder;
+use memlock_core::notify::{ReachRecord, WakeMessage};
 use memlock_core::store::Incarnation;
-use memlock_core::wait::bell::{ReachRecord, Ring};
 use memlock_core::wait::entries::WaitId;
 
 use crate::chance::Chance;
-use crate::judge::Judge;
 use crate::network::Request;
+use crate::oracle::Oracle;
 use crate::scenario::{Mishap, Scenario};
 use crate::server::Server;
 
@@ -44,9 +44,9 @@ pub(crate) struct World {
     pub(crate) hosts: Vec<Host>,
     pub(crate) processes: Vec<Process>,
     pub(crate) tasks: Vec<Task>,
-    pub(crate) bells: Vec<BellState>,
+    pub(crate) listeners: Vec<ListenerState>,
     /// All that ever rang, by their numbers.
-    pub(crate) rings: Vec<(WaitId, Ring)>,
+    pub(crate) rings: Vec<(WaitId, WakeMessage)>,
     /// Threads that memlock wants to have started, and of which process.
     pub(crate) starting: Vec<(usize, Body)>,
     /// Which tasks sleep on what, by its name.
@@ -55,7 +55,7 @@ pub(crate) struct World {
     pub(crate) marked: BTreeSet<usize>,
     pub(crate) requests: BTreeMap<u64, Request>,
     pub(crate) current: Option<usize>,
-    pub(crate) judge: Judge,
+    pub(crate) oracle: Oracle,
     pub(crate) story: Story,
     /// The server's items or its clock are not what they were.
     pub(crate) moved: bool,
@@ -68,7 +68,7 @@ pub(crate) enum Event {
     Resume { task: usize, epoch: u64 },
     Arrive(u64),
     Answer(u64),
-    Ring { bell: usize, number: usize },
+    WakeMessage { listener: usize, number: usize },
     Tick,
     Back,
     Mishap(usize),
@@ -113,12 +113,12 @@ pub(crate) struct Task {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct BellState {
+pub(crate) struct ListenerState {
     pub(crate) process: usize,
     pub(crate) taken: bool,
     pub(crate) opened: bool,
-    pub(crate) inbox: VecDeque<(WaitId, Ring)>,
-    pub(crate) nudged: bool,
+    pub(crate) inbox: VecDeque<(WaitId, WakeMessage)>,
+    pub(crate) interrupted: bool,
     pub(crate) test: Option<WaitId>,
     pub(crate) sleeper: Option<usize>,
 }
@@ -205,14 +205,14 @@ impl World {
             hosts,
             processes: Vec::new(),
             tasks: Vec::new(),
-            bells: Vec::new(),
+            listeners: Vec::new(),
             rings: Vec::new(),
             starting: Vec::new(),
             sleepers: BTreeMap::new(),
             marked: BTreeSet::new(),
             requests: BTreeMap::new(),
             current: None,
-            judge: Judge::new(&scenario),
+            oracle: Oracle::new(&scenario),
             story: Story { told, ..Story::default() },
             moved: false,
             troubled: 0,
@@ -308,21 +308,21 @@ impl World {
         self.moved |=
             matches!(event, Event::Arrive(_) | Event::Tick | Event::Back | Event::Mishap(_));
         for change in self.server.changes() {
-            let by = self.judge.changing;
-            self.judge.changed(&change, time, by, &self.server);
+            let by = self.oracle.changing;
+            self.oracle.changed(&change, time, by, &self.server);
         }
-        self.judge.changing = None;
+        self.oracle.changing = None;
         if matches!(event, Event::Tick | Event::Back) {
-            self.judge.look_at_semaphores(time, self.server.time());
+            self.oracle.look_at_semaphores(time, self.server.time());
         }
         if matches!(event, Event::Mishap(_)) {
-            self.judge.keepers.trouble(self.troubled);
+            self.oracle.keepers.trouble(self.troubled);
         }
         if event == Event::Tick {
             self.check_waiters();
-            self.judge.check_stands(time);
+            self.oracle.check_stands(time);
             let stopped = |process: usize| self.processes[process].paused_until;
-            self.judge.check_kept(time, stopped);
+            self.oracle.check_kept(time, stopped);
         }
         todo
     }
@@ -344,12 +344,12 @@ impl World {
             }
             Event::Arrive(number) => self.arrive(number),
             Event::Answer(number) => self.answer(number),
-            Event::Ring { bell, number } => {
-                let (id, ring) = self.rings[number];
-                if self.processes[self.bells[bell].process].alive {
-                    self.say(|_| format!("bell {bell} rings for {id}"));
-                    self.bells[bell].inbox.push_back((id, ring));
-                    self.wake_sleeper(bell);
+            Event::WakeMessage { listener, number } => {
+                let (id, message) = self.rings[number];
+                if self.processes[self.listeners[listener].process].alive {
+                    self.say(|_| format!("bell {listener} rings for {id}"));
+                    self.listeners[listener].inbox.push_back((id, message));
+                    self.wake_sleeper(listener);
                 }
             }
             Event::Tick => {
@@ -382,7 +382,7 @@ impl World {
             Mishap::Kill(process) if process < self.processes.len() => {
                 self.trouble(self.now);
                 self.processes[process].alive = false;
-                self.judge.killed(process, self.now);
+                self.oracle.killed(process, self.now);
                 return Todo::Kill(process);
             }
             Mishap::Fork(process) if process < self.processes.len() => return Todo::Fork(process),
@@ -418,7 +418,7 @@ impl World {
                 self.down_until = until(self, length);
                 self.trouble(self.down_until);
                 self.server.restart(self.down_until);
-                self.judge.restarted();
+                self.oracle.restarted();
                 self.at(self.down_until, Event::Back);
             }
             Mishap::Flush => {
@@ -468,14 +468,14 @@ impl World {
 
     // --- bells -----------------------------------------------------------------------------------
 
-    pub(crate) fn wake_sleeper(&mut self, bell: usize) {
-        if let Some(task) = self.bells[bell].sleeper {
+    pub(crate) fn wake_sleeper(&mut self, listener: usize) {
+        if let Some(task) = self.listeners[listener].sleeper {
             self.wake(task);
         }
     }
 
-    pub(crate) fn sleeps_on(&mut self, bell: usize, sleeps: bool) {
-        self.bells[bell].sleeper = self.current.filter(|_| sleeps);
+    pub(crate) fn sleeps_on(&mut self, listener: usize, sleeps: bool) {
+        self.listeners[listener].sleeper = self.current.filter(|_| sleeps);
     }
 
     // --- checks ----------------------------------------------------------------------------------
@@ -488,15 +488,15 @@ impl World {
         };
         let up = self.down_until.max(self.stalled_until) <= self.now;
         let waiting: Vec<usize> =
-            self.judge.waiting().filter(|&task| up && eligible(self, task)).collect();
+            self.oracle.waiting().filter(|&task| up && eligible(self, task)).collect();
         let since = self.troubled;
         for task in waiting {
-            self.judge.check_waiter(task, self.now, since, &self.server);
+            self.oracle.check_waiter(task, self.now, since, &self.server);
         }
         let waiting: Vec<usize> =
-            self.judge.semaphores.waiting().filter(|&task| up && eligible(self, task)).collect();
+            self.oracle.semaphores.waiting().filter(|&task| up && eligible(self, task)).collect();
         for task in waiting {
-            self.judge.check_permit_waiter(task, self.now, since);
+            self.oracle.check_permit_waiter(task, self.now, since);
         }
     }
 }

@@ -121,7 +121,8 @@ fn a_stray_does_not_keep_the_waiters_of_its_own_client_out() {
     let down = Arc::new(AtomicBool::new(false));
     let is_down = Arc::clone(&down);
     let client = bench.hooked(Arc::new(SystemClock), move |op| {
-        let of_the_lock = matches!(op, Op::Delete { .. } | Op::Swap { .. } | Op::Get { .. });
+        let of_the_lock =
+            matches!(op, Op::Delete { .. } | Op::CompareAndSet { .. } | Op::Get { .. });
         if of_the_lock && is_down.load(Ordering::SeqCst) { Fate::RequestLost } else { Fate::Done }
     });
     let mut held = lock(&client);
@@ -189,7 +190,7 @@ struct Panicking {
 
 impl Store for Panicking {
     fn run(&self, route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>, Failure> {
-        let hand_over = matches!(ops[0], Op::Swap { key, .. } if key.as_str() == "lock:m");
+        let hand_over = matches!(ops[0], Op::CompareAndSet { key, .. } if key.as_str() == "lock:m");
         assert!(!(hand_over && self.armed.swap(false, Ordering::SeqCst)), "a bug");
         self.inner.run(route, ops)
     }

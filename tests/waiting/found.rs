@@ -86,7 +86,7 @@ fn a_bell_for_a_place_that_could_not_be_given_back_is_heeded() {
     let stuck = Arc::new(AtomicBool::new(true));
     let losing = Arc::clone(&stuck);
     let client = bench.hooked(Frozen::clock(), move |op| match op {
-        Op::Swap { key, .. } if losing.load(Ordering::SeqCst) && **key == queue => {
+        Op::CompareAndSet { key, .. } if losing.load(Ordering::SeqCst) && **key == queue => {
             Fate::RequestLost
         }
         _ => Fate::Done,

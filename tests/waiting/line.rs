@@ -138,7 +138,8 @@ fn a_hand_over_that_is_lost_on_the_way_is_found_out() {
             let bench = Bench::new();
             let mut left = times;
             let client = bench.hooked(Arc::new(SystemClock), move |op| {
-                let hand_over = matches!(op, Op::Swap { key, .. } if key.as_str() == "lock:m");
+                let hand_over =
+                    matches!(op, Op::CompareAndSet { key, .. } if key.as_str() == "lock:m");
                 if hand_over && left > 0 {
                     left -= 1;
                     return fate;

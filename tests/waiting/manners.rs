@@ -158,7 +158,7 @@ fn the_urls_bell_is_what_others_are_told() {
         let client = Client::connect(&format!("{}?bell={parameter}", bench.server.url())).unwrap();
         let waiting = in_line(&client);
         let queue = bench.entries();
-        let bell = entries::waiters(&queue).next().unwrap().bell;
+        let bell = entries::waiters(&queue).next().unwrap().address;
         waiting.cancel.cancel();
         assert!(matches!(waiting.got.recv_timeout(PATIENCE).unwrap(), Waited::Interrupted));
         bell

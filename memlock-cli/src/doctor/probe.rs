@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use memlock_core::notify::Reach;
 use memlock_core::store::Address;
-use memlock_core::wait::bell::Reach;
 use memlock_core::{Client, Mutex};
 
 use super::Finding;
@@ -148,7 +148,7 @@ fn ring(url: &str, name: &str) -> Result<Heard, Trouble> {
 fn bell_of(mutex: &Mutex, over: &AtomicBool) -> memlock_core::Result<Option<std::net::SocketAddr>> {
     loop {
         if let Some(waiter) = mutex.waiters()?.first() {
-            return Ok(waiter.bell);
+            return Ok(waiter.address);
         }
         if over.load(Ordering::Relaxed) {
             return Ok(None);

@@ -7,8 +7,8 @@ use super::{DistinctList, GRACE, Generation, KeyItem};
 use crate::client::ATTEMPTS;
 use crate::clock::Moment;
 use crate::error::{Answer, Error, ErrorKind, Result};
-use crate::flaw::{self, Flaw};
 use crate::fork::call;
+use crate::mutation::{self, Mutation};
 use crate::name::{Key, check_member};
 use crate::owner::Token;
 use crate::store::{Failure, Op, Reply, Version};
@@ -89,7 +89,7 @@ impl DistinctList {
     }
 
     fn insert_batch(&mut self, keys: &[&[u8]]) -> Result<Option<Vec<Insertion>>> {
-        self.client.take_off_strays(self.route);
+        self.client.reap_orphans(self.route);
         // As for reading: a second time, if another session has taken the place of the one that was
         // known.
         for _ in 0..2 {
@@ -330,9 +330,10 @@ impl<'a> Batch<'a> {
         }
         let list = self.list;
         let counter = list.counter(&self.generation);
-        let count = list
-            .client
-            .one(list.route, Op::Count { key: &counter, by: places.len() as u64, initial: None })?;
+        let count = list.client.one(
+            list.route,
+            Op::Increment { key: &counter, by: places.len() as u64, initial: None },
+        )?;
         let Reply::Number(last) = count else {
             // The server lost the counter: ids would be given twice, so the session is over.
             return Err(Stop::SessionGone);
@@ -348,13 +349,18 @@ impl<'a> Batch<'a> {
             let entry = &self.entries[draw.place];
             let Stage::Claimed(version) = entry.stage else { continue };
             ops.push(Op::Add { key: &draw.id_item, value: entry.name, ttl });
-            ops.push(Op::Swap { key: &entry.key, version, value: draw.settled.as_bytes(), ttl });
+            ops.push(Op::CompareAndSet {
+                key: &entry.key,
+                version,
+                value: draw.settled.as_bytes(),
+                ttl,
+            });
         }
         let replies = self.run_in_session(&mut ops)?;
         drop(ops);
         for (draw, replies) in drawn.iter().zip(replies.chunks(2)) {
             match replies {
-                [Reply::Stored(_), _] if flaw::has(Flaw::ClaimersAreFirst) => {
+                [Reply::Stored(_), _] if mutation::has(Mutation::ClaimersAreFirst) => {
                     self.entries[draw.place].stage = Stage::Answered(Insertion::First(draw.id));
                 }
                 [Reply::Stored(_), Reply::Stored(_)] => {
@@ -388,7 +394,7 @@ impl<'a> Batch<'a> {
         let mut replies = self.list.client.run(self.list.route, ops)?;
         let session = replies.pop();
         if self.list.still_on(&self.generation, session.as_ref())
-            || flaw::has(Flaw::InsertWithoutSession)
+            || mutation::has(Mutation::InsertWithoutSession)
         {
             Ok(replies)
         } else {

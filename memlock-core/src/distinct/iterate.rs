@@ -157,7 +157,12 @@ impl Entries {
                 Some(KeyItem { id: None, token }) => {
                     let value = KeyItem { id: Some(id), token }.to_string();
                     let ttl = list.ttl(generation);
-                    let op = Op::Swap { key, version: item.version, value: value.as_bytes(), ttl };
+                    let op = Op::CompareAndSet {
+                        key,
+                        version: item.version,
+                        value: value.as_bytes(),
+                        ttl,
+                    };
                     // Whether that was we or somebody else, what it is now decides.
                     let _ = list.client.one(list.route, op);
                     let now = list

@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::{Held, Loss, Notice, Tell};
 use crate::client::Client;
 use crate::clock::Moment;
-use crate::flaw::{self, Flaw};
 use crate::fork;
+use crate::mutation::{self, Mutation};
 use crate::name::Key;
 use crate::thread::Signal;
 
@@ -106,8 +106,9 @@ impl Hold {
     pub(super) fn tell_loss(&self) {
         if let Some(loss) = self.loss()
             && self.is_kept()
-            && (!std::mem::replace(&mut self.course().told, true) || flaw::has(Flaw::TellTwice))
-            && !flaw::has(Flaw::LoseSilently)
+            && (!std::mem::replace(&mut self.course().told, true)
+                || mutation::has(Mutation::TellTwice))
+            && !mutation::has(Mutation::LoseSilently)
         {
             self.tell(Notice::Lost(loss));
         }

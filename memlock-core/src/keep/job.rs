@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use super::{Held, Hold};
 use crate::client::Client;
 use crate::clock::Moment;
-use crate::flaw::{self, Flaw};
 use crate::fork;
+use crate::mutation::{self, Mutation};
 use crate::mutex::{self, Lock};
 use crate::owner::Token;
 use crate::semaphore::{self, Permit};
@@ -88,7 +88,7 @@ impl Job {
     /// with the next round.
     pub(super) fn may_go_on(&self) -> bool {
         let now = self.client().clock().now();
-        let lasts = |deadline| now < deadline || flaw::has(Flaw::KeepPastTheEnd);
+        let lasts = |deadline| now < deadline || mutation::has(Mutation::KeepPastTheEnd);
         match self {
             Job::Lock(hold, renewal) => lasts(renewal.old_deadline) && is_wanted(hold),
             Job::Permits(holds, renewals) => {
@@ -169,10 +169,12 @@ impl Job {
     /// The step failed. `sent`: but it may have been carried out.
     pub(super) fn failed(&self, sent: bool) {
         match self {
-            Job::Lock(hold, _) if sent && flaw::has(Flaw::KeepLostReplyIsLoss) => hold.gone(),
+            Job::Lock(hold, _) if sent && mutation::has(Mutation::KeepLostReplyIsLoss) => {
+                hold.gone()
+            }
             Job::Lock(hold, renewal) => hold.not_renewed(sent && renewal.writes()),
             Job::Permits(holds, renewals)
-                if sent && renewals.writes() && flaw::has(Flaw::KeepHopeRenewed) =>
+                if sent && renewals.writes() && mutation::has(Mutation::KeepHopeRenewed) =>
             {
                 renewed_all(holds, renewals);
             }
@@ -188,7 +190,7 @@ impl Job {
 /// Whether nobody has let go, nor held it for as long as is allowed.
 fn is_wanted(hold: &Hold) -> bool {
     let is_kept = hold.is_kept() && !hold.let_go.load(Ordering::Acquire);
-    (is_kept || flaw::has(Flaw::KeepWhatWasLetGo)) && !hold.is_at_its_longest()
+    (is_kept || mutation::has(Mutation::KeepWhatWasLetGo)) && !hold.is_at_its_longest()
 }
 
 /// These are not there any more: unless their owners have released them meanwhile, they are lost.

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Hold, no_thread, round};
 use crate::error::Result;
-use crate::flaw::{self, Flaw};
 use crate::fork::Call;
+use crate::mutation::{self, Mutation};
 use crate::thread::{self, Signal};
 
 /// What one process keeps by one client.
@@ -51,7 +51,7 @@ impl Keeper {
     pub(super) fn forget(&self, hold: &Hold) {
         let mut list = self.shared.list();
         let is_it = |other: &Arc<Hold>| {
-            std::ptr::eq(&raw const **other, hold) && !flaw::has(Flaw::KeepForGood)
+            std::ptr::eq(&raw const **other, hold) && !mutation::has(Mutation::KeepForGood)
         };
         let place = list.holds.iter().position(is_it);
         let gone = place.map(|place| list.holds.swap_remove(place));

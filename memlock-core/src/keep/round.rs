@@ -9,8 +9,8 @@ use super::job::Job;
 use super::{Hold, Loss, Notice};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
-use crate::flaw::{self, Flaw};
 use crate::fork;
+use crate::mutation::{self, Mutation};
 use crate::store::{Failure, Op};
 
 /// How many packets a server is sent in one round at most: two, and three more where it answers
@@ -153,7 +153,7 @@ impl Hold {
             Some(held) => (held.remaining(), held.ends() <= now),
             None => return false,
         };
-        if is_over && (self.is_at_its_longest() || !flaw::has(Flaw::KeepPastTheEnd)) {
+        if is_over && (self.is_at_its_longest() || !mutation::has(Mutation::KeepPastTheEnd)) {
             self.note(self.why_over());
         }
         if self.loss().is_some() {
@@ -163,11 +163,11 @@ impl Hold {
         let in_danger = {
             let mut course = self.course();
             let late = self.is_at_its_longest() || course.overdue && left <= self.lease / 2;
-            let first = late && (!course.warned || flaw::has(Flaw::WarnTwice));
+            let first = late && (!course.warned || mutation::has(Mutation::WarnTwice));
             course.warned |= late;
             first
         };
-        if in_danger && !flaw::has(Flaw::NoWarning) {
+        if in_danger && !mutation::has(Mutation::NoWarning) {
             self.tell(Notice::Danger(left));
         }
         true
@@ -180,7 +180,7 @@ impl Hold {
 
     pub(super) fn is_at_its_longest(&self) -> bool {
         self.longest.is_some_and(|longest| longest <= self.now())
-            && !flaw::has(Flaw::KeepBeyondMaxHold)
+            && !mutation::has(Mutation::KeepBeyondMaxHold)
     }
 
     /// How long it can be left alone.
@@ -235,14 +235,16 @@ impl Hold {
         course.overdue = true;
         course.in_doubt |= in_doubt;
         course.retry = (course.retry * 2).clamp(super::FIRST_RETRY, super::LONGEST_RETRY);
-        course.due = now + if flaw::has(Flaw::KeepOnlyOnce) { self.lease } else { course.retry };
+        course.due =
+            now + if mutation::has(Mutation::KeepOnlyOnce) { self.lease } else { course.retry };
     }
 
     /// When to renew it: after a third of its lease, or somewhat less, so that not all clients do
     /// it at once. At once, if so much of it has passed already.
     pub(super) fn in_time(&self) -> Moment {
         let chance = self.client.identity().map_or(0.5, |identity| identity.fraction());
-        let after = if flaw::has(Flaw::KeepTooLate) { self.lease * 2 } else { self.lease / 3 };
+        let after =
+            if mutation::has(Mutation::KeepTooLate) { self.lease * 2 } else { self.lease / 3 };
         let left = self.held().as_ref().map_or(Duration::ZERO, super::Held::remaining);
         let passed = self.lease.saturating_sub(left);
         self.now() + after.mul_f64(0.9 + 0.1 * chance).saturating_sub(passed)

@@ -1,4 +1,4 @@
-//! The hall alone: waiters that do as `wait/drive.rs` does, a server of a few lines, and bells
+//! The local waiters alone: waiters that do as `wait/driver.rs` does, a server of a few lines, and bells
 //! without a clock.
 //!
 //! No sleep here ever ends by itself. So whoever sleeps although it was given what it waits for,
@@ -16,11 +16,11 @@ use shuttle::thread::{self, JoinHandle};
 use super::explore;
 use crate::clock::Moment;
 use crate::name::{Key, Keyspace};
-use crate::wait::bell::{Bell, Reach, Ring};
+use crate::notify::{Listener, Reach, WakeMessage};
 use crate::wait::entries::WaitId;
-use crate::wait::hall::{Hall, Rise, Stand};
-use crate::wait::plan::{Event, Known, Place, Plan, Seen};
-use crate::wait::queue::HandedOn;
+use crate::wait::local::{LocalWaiters, QueueTicket, Unparked};
+use crate::wait::policy::{Event, Known, Policy, QueuePosition, TargetState};
+use crate::wait::queue::Woken;
 
 const NOW: Moment = Moment::from_boot(Duration::from_secs(1));
 
@@ -33,7 +33,7 @@ struct Chime {
 
 #[derive(Default)]
 struct Heard {
-    nudge: bool,
+    interrupt: bool,
     rings: Vec<WaitId>,
 }
 
@@ -45,25 +45,25 @@ impl Chime {
     }
 }
 
-impl Bell for Chime {
+impl Listener for Chime {
     fn address(&self, _test: WaitId) -> Option<SocketAddr> {
         Some(SocketAddr::from(([127, 0, 0, 1], self.number)))
     }
 
     fn sleep(&self, _duration: Duration) {
         let mut heard = self.heard.lock().unwrap();
-        while heard.rings.is_empty() && !std::mem::take(&mut heard.nudge) {
+        while heard.rings.is_empty() && !std::mem::take(&mut heard.interrupt) {
             heard = self.wake.wait(heard).unwrap();
         }
     }
 
-    fn heard(&self, live: &[WaitId]) -> Option<Ring> {
+    fn heard(&self, live: &[WaitId]) -> Option<WakeMessage> {
         let rung = self.heard.lock().unwrap().rings.drain(..).any(|id| live.contains(&id));
-        rung.then(Ring::default)
+        rung.then(WakeMessage::default)
     }
 
-    fn nudge(&self) {
-        self.heard.lock().unwrap().nudge = true;
+    fn interrupt(&self) {
+        self.heard.lock().unwrap().interrupt = true;
         self.wake.notify_one();
     }
 }
@@ -79,7 +79,7 @@ struct Server {
 #[derive(Clone, Copy)]
 struct Entry {
     id: WaitId,
-    bell: Option<SocketAddr>,
+    listener: Option<SocketAddr>,
 }
 
 impl Server {
@@ -90,11 +90,11 @@ impl Server {
 }
 
 struct World {
-    hall: Hall<u64, Held>,
+    local: LocalWaiters<u64, Held>,
     key: Key,
     server: Mutex<Server>,
     /// All bells, by their numbers.
-    bells: Mutex<Vec<Arc<Chime>>>,
+    notifier: Mutex<Vec<Arc<Chime>>>,
     /// The waiters' numbers, in the order in which they got it.
     got: Mutex<Vec<u64>>,
     /// Whether the server refuses some hand-overs.
@@ -111,10 +111,10 @@ impl World {
     /// With a holder who does not know of waiters yet.
     fn new(refuses: bool) -> (Arc<World>, Held) {
         let world = World {
-            hall: Hall::default(),
+            local: LocalWaiters::default(),
             key: Keyspace::default().lock(b"model"),
             server: Mutex::new(Server { last: 1, holder: Some(1), queue: Vec::new() }),
-            bells: Mutex::default(),
+            notifier: Mutex::default(),
             got: Mutex::default(),
             refuses,
         };
@@ -122,32 +122,32 @@ impl World {
     }
 
     fn new_bell(&self) -> Arc<Chime> {
-        let mut bells = self.bells.lock().unwrap();
-        let number = bells.len() as u16;
-        bells.push(Arc::new(Chime { number, heard: Mutex::default(), wake: Condvar::new() }));
-        Arc::clone(&bells[usize::from(number)])
+        let mut notifier = self.notifier.lock().unwrap();
+        let number = notifier.len() as u16;
+        notifier.push(Arc::new(Chime { number, heard: Mutex::default(), wake: Condvar::new() }));
+        Arc::clone(&notifier[usize::from(number)])
     }
 
     /// Waits in line, unless that is called off; then nothing of it is left.
     fn wait(&self, called_off: &AtomicBool) -> Option<Held> {
-        let (hall, key) = (&self.hall, &self.key);
-        let mut bell: Arc<dyn Bell> = self.new_bell();
+        let (local, key) = (&self.local, &self.key);
+        let mut listener: Arc<dyn Listener> = self.new_bell();
         let ask = self.server.lock().unwrap().next();
-        let number = hall.enter(key, ask, &bell);
+        let number = local.enter(key, ask, &listener);
         let (mut ids, mut queued, mut rung, mut first) = (Vec::new(), false, false, false);
         loop {
             if !first {
-                let (is_first, stand) = hall.first(key, number);
+                let (is_first, ticket) = local.first(key, number);
                 first = is_first;
-                if let Some(stand) = stand {
-                    (ids, bell, queued) = (stand.ids, stand.bell, true);
+                if let Some(ticket) = ticket {
+                    (ids, listener, queued) = (ticket.ids, ticket.listener, true);
                 }
             }
             let off = called_off.load(Ordering::SeqCst);
             let asleep = !off && (!first || queued && !rung);
-            if !asleep && hall.go_to_work(key, number) {
+            if !asleep && local.start_work(key, number) {
                 if off {
-                    self.leave(number, ids, queued && !rung, bell);
+                    self.leave(number, ids, queued && !rung, listener);
                     return None;
                 }
                 let mut server = self.server.lock().unwrap();
@@ -156,58 +156,68 @@ impl World {
                     server.holder = Some(token);
                     drop(server);
                     self.got.lock().unwrap().push(number);
-                    let left = hall.leave(key, number, None, None);
+                    let left = local.leave(key, number, None, None);
                     assert!(left.is_none_or(|left| left.ids == ids), "a strange place is left");
                     return Some(Held { token, stood: ids });
                 }
                 let id = WaitId(server.next());
-                let entry = Entry { id, bell: bell.address(id) };
+                let entry = Entry { id, listener: listener.address(id) };
                 let end = if rung { 0 } else { server.queue.len() };
                 server.queue.insert(end, entry);
                 (queued, rung) = (true, server.holder.is_none());
                 ids.push(id);
                 continue;
             }
-            if hall.doze(key, number, &ids) {
-                bell.sleep(Duration::MAX);
+            if local.park(key, number, &ids) {
+                listener.sleep(Duration::MAX);
             }
-            let mut heard = bell.heard(&ids).is_some();
+            let mut heard = listener.heard(&ids).is_some();
             loop {
-                match hall.rise(key, number) {
-                    Rise::Given(mut held) => {
+                match local.unpark(key, number) {
+                    Unparked::Granted(mut held) => {
                         assert_eq!(
                             self.server.lock().unwrap().holder,
                             Some(held.token),
                             "given twice"
                         );
                         self.got.lock().unwrap().push(number);
-                        let place = queued && !rung;
-                        let stand =
-                            place.then(|| Stand { place: a_place(), ids: ids.clone(), bell });
-                        let left = hall.leave(key, number, stand, None);
+                        let position = queued && !rung;
+                        let ticket = position.then(|| QueueTicket {
+                            position: a_position(),
+                            ids: ids.clone(),
+                            listener,
+                        });
+                        let left = local.leave(key, number, ticket, None);
                         held.stood.extend(left.into_iter().flat_map(|left| left.ids));
-                        if !place {
+                        if !position {
                             held.stood.extend(ids);
                         }
                         return Some(held);
                     }
-                    Rise::Up { rung } => {
+                    Unparked::Up { rung } => {
                         heard |= rung.is_some();
                         break;
                     }
-                    Rise::Served => bell.sleep(Duration::MAX),
+                    Unparked::HandingOff => listener.sleep(Duration::MAX),
                 }
-                heard |= bell.heard(&ids).is_some();
+                heard |= listener.heard(&ids).is_some();
             }
             (rung, queued) = (rung || heard, queued && !heard);
         }
     }
 
     /// Leaves without it: the place goes to the next in line, or the entry is taken off.
-    fn leave(&self, number: u64, mut ids: Vec<WaitId>, place: bool, bell: Arc<dyn Bell>) {
-        let stand = place.then(|| Stand { place: a_place(), ids: ids.clone(), bell });
-        let had_stand = stand.is_some();
-        match self.hall.leave(&self.key, number, stand, None) {
+    fn leave(
+        &self,
+        number: u64,
+        mut ids: Vec<WaitId>,
+        position: bool,
+        listener: Arc<dyn Listener>,
+    ) {
+        let ticket =
+            position.then(|| QueueTicket { position: a_position(), ids: ids.clone(), listener });
+        let had_stand = ticket.is_some();
+        match self.local.leave(&self.key, number, ticket, None) {
             None if had_stand => return,
             left => ids.extend(left.into_iter().flat_map(|left| left.ids)),
         }
@@ -223,7 +233,7 @@ impl World {
     }
 
     fn let_go(&self, mut held: Held) {
-        if let Some(mut serving) = self.hall.serve(&self.key) {
+        if let Some(mut serving) = self.local.begin_hand_off(&self.key) {
             let token = serving.ask;
             let mut server = self.server.lock().unwrap();
             assert_eq!(server.holder, Some(held.token), "somebody else has it");
@@ -231,7 +241,7 @@ impl World {
             if !self.refuses || thread_rng().gen_bool(0.5) {
                 server.holder = Some(token);
                 drop(server);
-                return serving.give(Held { token, stood: std::mem::take(&mut held.stood) });
+                return serving.grant(Held { token, stood: std::mem::take(&mut held.stood) });
             }
         }
         let mut server = self.server.lock().unwrap();
@@ -239,10 +249,10 @@ impl World {
         let queue = server.queue.clone();
         drop(server);
         let others = self.ring_first(queue, &held.stood);
-        self.hall.let_go(&self.key, HandedOn { others, ..HandedOn::default() }, NOW);
+        self.local.let_go(&self.key, Woken { others, ..Woken::default() }, NOW);
     }
 
-    /// As `Queue::hand_on`: rings the first who is not one of ours, and takes it and ours off;
+    /// As `Queue::wake_next`: rings the first who is not one of ours, and takes it and ours off;
     /// first the bell, unless one of ours is still there.
     fn ring_first(&self, mut queue: Vec<Entry>, ours: &[WaitId]) -> bool {
         let write_first = queue.iter().any(|entry| ours.contains(&entry.id));
@@ -263,11 +273,12 @@ impl World {
             }
             // One that has not come to sleep yet hears the bell when it does. One that just left
             // looks at the lock afterwards, and rings in its turn.
-            if let Some(Entry { id, bell: Some(bell) }) = next
-                && !self.hall.ring(&self.key, id, std::time::Duration::ZERO)
+            if let Some(Entry { id, listener: Some(listener) }) = next
+                && !self.local.wake(&self.key, id, std::time::Duration::ZERO)
             {
-                let bell = Arc::clone(&self.bells.lock().unwrap()[usize::from(bell.port())]);
-                bell.ring(id);
+                let listener =
+                    Arc::clone(&self.notifier.lock().unwrap()[usize::from(listener.port())]);
+                listener.ring(id);
             }
         }
         next.is_some()
@@ -275,15 +286,15 @@ impl World {
 
     fn cancel(&self, called_off: &AtomicBool) {
         called_off.store(true, Ordering::SeqCst);
-        let bells = self.bells.lock().unwrap().clone();
-        bells.iter().for_each(|bell| bell.nudge());
+        let notifier = self.notifier.lock().unwrap().clone();
+        notifier.iter().for_each(|listener| listener.interrupt());
     }
 
     /// Nobody waits, nobody holds it, and those who got it came in the order of the line.
     fn is_over(&self, waiters: usize) {
         assert_eq!(self.got.lock().unwrap().len(), waiters, "who has got it");
         assert_eq!(self.server.lock().unwrap().holder, None);
-        assert!(self.hall.serve(&self.key).is_none());
+        assert!(self.local.begin_hand_off(&self.key).is_none());
         let got = self.got.lock().unwrap();
         assert!(got.is_sorted(), "out of order: {got:?}");
     }
@@ -299,11 +310,11 @@ fn start(world: &Arc<World>, called_off: &Arc<AtomicBool>) -> JoinHandle<bool> {
 }
 
 /// Any place in the queue.
-fn a_place() -> Place {
-    let mut plan = Plan::new(NOW, None, Duration::ZERO, Known::default());
-    let lock = Seen::Held { rings: true, left: None };
+fn a_position() -> QueuePosition {
+    let mut plan = Policy::new(NOW, None, Duration::ZERO, Known::default());
+    let lock = TargetState::Held { rings: true, left: None };
     plan.on(Event::Joined { before: 0, lock }, NOW, 0.5, Reach::Proven);
-    plan.place().unwrap()
+    plan.position().unwrap()
 }
 
 fn everybody_gets_it(refuses: bool) {

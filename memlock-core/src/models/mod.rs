@@ -3,7 +3,7 @@
 //!
 //! | model | what of memlock is in it |
 //! | --- | --- |
-//! | `line` | the hall alone; nothing in it looks by the clock, so a wake-up that is lost is a deadlock |
+//! | `line` | the local waiters alone; nothing in it looks by the clock, so a wake-up that is lost is a deadlock |
 //! | `fork_local` | `ForkLocal` |
 //!
 //! Shuttle knows no weak memory: each step is seen by all at once. Miri and ThreadSanitizer look

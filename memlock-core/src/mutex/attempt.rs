@@ -2,25 +2,25 @@
 
 use std::cell::Cell;
 
-use super::lock::{Grant, Turn};
+use super::lock::{Grant, Tenure};
 use super::reserve::{Reservations, Reserver};
 use super::{Lock, Mutex};
 use crate::client::ATTEMPTS;
 use crate::clock::Moment;
 use crate::error::{Error, Result};
-use crate::flaw::{self, Flaw};
 use crate::lease::{Lease, SUSPICIOUS_DELAY};
-use crate::owner::{OwnerRecord, RINGS, Token, is_ours};
+use crate::mutation::{self, Mutation};
+use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
 use crate::report::SeenHolder;
 use crate::store::{Op, Reply, Version};
 use crate::wait::entries::WaitId;
-use crate::wait::plan::Seen;
-use crate::wait::queue::Room;
-use crate::wait::{Goal, Reserve, Stood};
+use crate::wait::policy::TargetState;
+use crate::wait::queue::Capacity;
+use crate::wait::{Acquire, QueueReceipt, Reserve};
 
 /// What a holder of this process needs to know to hand the mutex over to us.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct HandoffRequest {
     /// A token of its own: that of our attempts may be on its way to the server.
     pub(super) token: Token,
     pub(super) lease: Lease,
@@ -36,12 +36,12 @@ pub(super) struct Attempt<'a> {
     in_doubt_since: Option<Moment>,
     /// When the last such request left.
     in_doubt_until: Option<Moment>,
-    ask: Ask,
+    ask: HandoffRequest,
     /// Whether our record says that we ring.
-    rings: bool,
+    notifies: bool,
     /// A lock that was granted, and not believed in, could not be let go of.
     left: bool,
-    turn: Reservations,
+    tenure: Reservations,
     /// Whom we saw holding it the last time that we looked.
     holder: &'a Cell<SeenHolder>,
 }
@@ -51,7 +51,7 @@ impl<'a> Attempt<'a> {
         let identity = mutex.client.identity()?;
         let token = identity.token();
         let value = identity.record(token, mutex.client.clock());
-        let ask = Ask { token: identity.token(), lease: mutex.lease };
+        let ask = HandoffRequest { token: identity.token(), lease: mutex.lease };
         Ok(Attempt {
             mutex,
             token,
@@ -59,15 +59,15 @@ impl<'a> Attempt<'a> {
             in_doubt_since: None,
             in_doubt_until: None,
             ask,
-            rings: false,
+            notifies: false,
             left: false,
-            turn: Reservations::default(),
+            tenure: Reservations::default(),
             holder,
         })
     }
 
     /// Until when to look for what a request without a reply may have left.
-    pub(super) fn stray_until(&self) -> Option<Moment> {
+    pub(super) fn orphan_until(&self) -> Option<Moment> {
         self.in_doubt_until.map(|sent| self.mutex.lease.gone(sent))
     }
 
@@ -85,7 +85,7 @@ impl<'a> Attempt<'a> {
     fn take(&self, reserved: Option<Version>) -> Op<'_> {
         let (key, value, ttl) = (&self.mutex.key, &self.value[..], self.mutex.lease.ttl());
         match reserved {
-            Some(version) => Op::Swap { key, version, value, ttl },
+            Some(version) => Op::CompareAndSet { key, version, value, ttl },
             None => Op::Add { key, value, ttl },
         }
     }
@@ -93,24 +93,25 @@ impl<'a> Attempt<'a> {
     /// It was granted by this version; the last of the replies may be a stamp.
     fn grant(&mut self, version: Version, replies: &[Reply], sent: Moment) -> Result<Lock> {
         let Mutex { client, route, key, lease } = self.mutex;
-        let sent = if flaw::has(Flaw::DeadlineFromReply) { client.clock().now() } else { sent };
+        let sent =
+            if mutation::has(Mutation::DeadlineFromReply) { client.clock().now() } else { sent };
         let mut lock = Lock::new(Grant {
             client: client.clone(),
             route: *route,
             key: key.clone(),
             token: self.token,
             value: std::mem::take(&mut self.value),
-            rings: self.rings,
+            notifies: self.notifies,
             version,
             fence: version.fence_by(replies.last()),
             lease: *lease,
             sent,
-            stray: self.stray_until(),
-            turn: Turn { began: sent, passed_on: 0 },
+            orphan: self.orphan_until(),
+            tenure: Tenure { began: sent, handoffs: 0 },
         });
         if client.clock().now().since(sent) > SUSPICIOUS_DELAY
-            && !flaw::has(Flaw::BelieveSlowGrants)
-            && let Err(error) = lock.believe_the_server()
+            && !mutation::has(Mutation::BelieveSlowGrants)
+            && let Err(error) = lock.cap_deadline_by_ttl()
         {
             // What is left of it is not to wait for the lease's end.
             let left = match lock.unlock() {
@@ -122,10 +123,10 @@ impl<'a> Attempt<'a> {
             };
             let error = if left { Error::unsettled(Some(error), "lock") } else { error };
             // That token is used up: what is left of it, if anything, is to be taken off.
-            let rings = self.rings;
-            let turn = std::mem::take(&mut self.turn);
-            *self = Attempt { left, turn, ..Attempt::new(self.mutex, self.holder)? };
-            if rings {
+            let notifies = self.notifies;
+            let tenure = std::mem::take(&mut self.tenure);
+            *self = Attempt { left, tenure, ..Attempt::new(self.mutex, self.holder)? };
+            if notifies {
                 self.will_wait();
             }
             return Err(error);
@@ -135,33 +136,33 @@ impl<'a> Attempt<'a> {
 
     /// Tells a holder that does not know of the queue: its version changes, so that it notices when
     /// it lets go.
-    fn tell_the_holder(&self) -> Result<Seen> {
+    fn tell_the_holder(&self) -> Result<TargetState> {
         let Mutex { client, route, key, .. } = self.mutex;
-        match client.one(*route, Op::Append { key, value: RINGS }) {
-            Ok(Reply::Written) => Ok(Seen::Held { rings: true, left: None }),
-            Ok(_) => Ok(Seen::Free),
+        match client.one(*route, Op::Append { key, value: NOTIFIES }) {
+            Ok(Reply::Written) => Ok(TargetState::Held { notifies: true, left: None }),
+            Ok(_) => Ok(TargetState::Free),
             Err(failure) if failure.error.is_outage() => Err(failure.of_read()),
-            Err(_) => Ok(Seen::Held { rings: false, left: None }),
+            Err(_) => Ok(TargetState::Held { notifies: false, left: None }),
         }
     }
 }
 
-impl Goal for Attempt<'_> {
-    type Ask = Ask;
-    type Got = Lock;
+impl Acquire for Attempt<'_> {
+    type HandoffRequest = HandoffRequest;
+    type Guard = Lock;
 
     fn attempt(&mut self, _called: bool, enough: &dyn Fn() -> bool) -> Result<Option<Lock>> {
         let Mutex { client, route, key, .. } = self.mutex;
         // One of our own strays may be what is in the way.
-        client.take_off_strays(*route);
+        client.reap_orphans(*route);
         let mut error = None;
         for _ in 0..ATTEMPTS {
             let sent = client.clock().now();
             // The item needs to be read only if it may be ours, or reserved for us.
-            let in_doubt = self.in_doubt_since.is_some() && !flaw::has(Flaw::NoReadBack);
-            let claim = self.turn.claim();
+            let in_doubt = self.in_doubt_since.is_some() && !mutation::has(Mutation::NoReadBack);
+            let claim = self.tenure.claim();
             let take = self.take(claim);
-            let ran = if in_doubt || self.turn.may_come() {
+            let ran = if in_doubt || self.tenure.may_come() {
                 client.run(*route, &[take, Op::Get { key }, client.stamp()])
             } else {
                 client.run(*route, &[take, client.stamp()])
@@ -173,13 +174,13 @@ impl Goal for Attempt<'_> {
                     }
                     (_, Some(Reply::Value(item))) if is_ours(&item.value, self.token) => {
                         let version = item.version;
-                        if OwnerRecord::parse(&item.value).is_some_and(|record| record.rings) {
+                        if OwnerRecord::parse(&item.value).is_some_and(|record| record.notifies) {
                             self.will_wait();
                         }
                         let sent = self.in_doubt_since.unwrap_or(sent);
                         return self.grant(version, &replies, sent).map(Some);
                     }
-                    (_, Some(Reply::Value(item))) if self.turn.is_ours(item) => {}
+                    (_, Some(Reply::Value(item))) if self.tenure.is_ours(item) => {}
                     // What was in the way may have been ours: the server has lost it since.
                     (Some(Reply::Exists), Some(Reply::Missing)) if in_doubt => {}
                     // The reservation is not there any more.
@@ -208,58 +209,61 @@ impl Goal for Attempt<'_> {
         Op::Get { key: &self.mutex.key }
     }
 
-    fn room(&mut self, reply: &Reply, _goes: bool) -> Option<Room> {
+    fn capacity(&mut self, reply: &Reply, _goes: bool) -> Option<Capacity> {
         let free = match self.seen(reply, false) {
-            Ok(Seen::Free) => true,
+            Ok(TargetState::Free) => true,
             // We go: it is the next one's turn.
-            Ok(Seen::Reserved) => {
-                self.turn.claim().is_some_and(|version| self.mutex.remove(version).unwrap_or(false))
-            }
+            Ok(TargetState::Reserved) => self
+                .tenure
+                .claim()
+                .is_some_and(|version| self.mutex.remove(version).unwrap_or(false)),
             _ => false,
         };
-        free.then_some(Room::MUTEX)
+        free.then_some(Capacity::MUTEX)
     }
 
-    fn seen(&mut self, reply: &Reply, _first: bool) -> Result<Seen> {
-        let Reply::Value(item) = reply else { return Ok(Seen::Free) };
-        self.turn.saw(item.version);
+    fn seen(&mut self, reply: &Reply, _first: bool) -> Result<TargetState> {
+        let Reply::Value(item) = reply else { return Ok(TargetState::Free) };
+        self.tenure.saw(item.version);
         // A plain client's lock is left as it is; and its holder rings nobody.
         let Some(record) = OwnerRecord::parse(&item.value) else {
             self.holder.set(SeenHolder::Plain);
-            return Ok(Seen::Held { rings: false, left: item.remaining });
+            return Ok(TargetState::Held { notifies: false, left: item.remaining });
         };
         if record.token == self.token {
             // Ours, by a request without a reply: the next attempt finds that out.
-            return Ok(Seen::Free);
+            return Ok(TargetState::Free);
         }
-        if self.turn.is_ours(item) {
-            return Ok(Seen::Reserved);
+        if self.tenure.is_ours(item) {
+            return Ok(TargetState::Reserved);
         }
-        match self.turn.awaits(item, &record, self.mutex.client.clock().now()) {
-            Some(left) if !left.is_zero() => return Ok(Seen::Awaited(left)),
-            Some(_) if self.mutex.remove(item.version)? => return Ok(Seen::Free),
+        match self.tenure.awaits(item, &record, self.mutex.client.clock().now()) {
+            Some(left) if !left.is_zero() => return Ok(TargetState::Awaited(left)),
+            Some(_) if self.mutex.remove(item.version)? => return Ok(TargetState::Free),
             _ => {}
         }
         if record.reserved_for.is_none() {
             self.holder.set(SeenHolder::Memlock { host: record.host, pid: record.pid, others: 0 });
         }
-        let seen = if record.rings {
-            Seen::Held { rings: true, left: None }
+        let seen = if record.notifies {
+            TargetState::Held { notifies: true, left: None }
         } else {
             self.tell_the_holder()?
         };
         Ok(match seen {
-            Seen::Held { rings, .. } => Seen::Held { rings, left: item.remaining },
+            TargetState::Held { notifies, .. } => {
+                TargetState::Held { notifies, left: item.remaining }
+            }
             free => free,
         })
     }
 
     fn has_moved(&self) -> bool {
-        self.turn.has_moved()
+        self.tenure.has_moved()
     }
 
     fn stands(&mut self, ids: &[WaitId], proven: bool) {
-        self.turn.stands(ids, proven);
+        self.tenure.stands(ids, proven);
     }
 
     fn reserver(&self) -> Option<Box<dyn Reserve + '_>> {
@@ -267,18 +271,18 @@ impl Goal for Attempt<'_> {
         Some(Box::new(Reserver { client, route: *route, key }))
     }
 
-    fn ask(&self) -> Ask {
+    fn ask(&self) -> HandoffRequest {
         self.ask
     }
 
     fn will_wait(&mut self) {
-        if !self.rings {
-            self.rings = true;
-            self.value.extend_from_slice(RINGS);
+        if !self.notifies {
+            self.notifies = true;
+            self.value.extend_from_slice(NOTIFIES);
         }
     }
 
-    fn stood(&mut self, lock: &mut Lock, stood: Stood) {
+    fn stood(&mut self, lock: &mut Lock, stood: QueueReceipt) {
         lock.stood_in_line(stood);
     }
 

@@ -4,23 +4,23 @@ use std::fmt;
 use std::time::Duration;
 
 use super::reserve::{self, Reserver};
-use super::ring_next;
-use super::settle::{Settled, Step};
+use super::resolve::{Outcome, Step};
+use super::wake_next;
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Answer, Error, Result};
-use crate::flaw::{self, Flaw};
 use crate::fork::{self, Call, call};
 use crate::lease::{Lease, by_either};
+use crate::mutation::{self, Mutation};
 use crate::name::Key;
+use crate::notify::{Successors, WakeMessage};
 use crate::owner::{Token, is_ours};
 use crate::report::{self, LeaseState, Report, Subject};
 use crate::store::{Item, Op, Reply, Route, Version};
-use crate::wait::bell::{Behind, Ring};
 use crate::wait::entries::WaitId;
-use crate::wait::hall::MOMENT;
-use crate::wait::queue::{Queue, Room};
-use crate::wait::{Stood, Waker};
+use crate::wait::local::MOMENT;
+use crate::wait::queue::{Capacity, Queue};
+use crate::wait::{QueueReceipt, Waker};
 
 /// For how long waiters are woken ahead, as they were told by one that read the queue.
 const AHEAD: Duration = Duration::from_secs(1);
@@ -56,29 +56,29 @@ pub struct Lock {
     release_failed: bool,
     /// Set when a request of ours may still be under way: until when to look for what it may have
     /// left.
-    pub(super) stray: Option<Moment>,
+    pub(super) orphan: Option<Moment>,
     /// The lease that the deadline is of: that of the last extension.
     pub(super) lease: Lease,
     /// Others may be waiting: our record says that we ring, so the queue is looked at when we let
     /// go.
-    pub(super) rings: bool,
+    pub(super) notifies: bool,
     /// Under which ids we stood in the queue; they are taken off when we let go.
     pub(super) stood: Vec<WaitId>,
     /// No bell was heard, so that one of them should still be there.
     unrung: bool,
     /// Who stood behind us.
-    pub(super) behind: Behind,
+    pub(super) successors: Successors,
     /// Whom of them we rang ahead.
-    pub(super) called: Option<WaitId>,
-    pub(super) turn: Turn,
+    pub(super) woken_ahead: Option<WaitId>,
+    pub(super) tenure: Tenure,
 }
 
 /// This process's turn: from when it got the mutex until another one gets it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Turn {
+pub(super) struct Tenure {
     pub(super) began: Moment,
     /// How often it was handed over within the process.
-    pub(super) passed_on: u32,
+    pub(super) handoffs: u32,
 }
 
 /// What was granted.
@@ -88,14 +88,14 @@ pub(super) struct Grant {
     pub(super) key: Key,
     pub(super) token: Token,
     pub(super) value: Vec<u8>,
-    pub(super) rings: bool,
+    pub(super) notifies: bool,
     pub(super) version: Version,
     pub(super) fence: u64,
     pub(super) lease: Lease,
     /// When the request left that was granted.
     pub(super) sent: Moment,
-    pub(super) stray: Option<Moment>,
-    pub(super) turn: Turn,
+    pub(super) orphan: Option<Moment>,
+    pub(super) tenure: Tenure,
 }
 
 /// How a release ended.
@@ -150,13 +150,13 @@ impl Lock {
             key,
             token,
             value,
-            rings,
+            notifies,
             version,
             fence,
             lease,
             sent,
-            stray,
-            turn,
+            orphan,
+            tenure,
         } = grant;
         let server_until = lease.gone(client.clock().now());
         Lock {
@@ -175,22 +175,22 @@ impl Lock {
             release_in_doubt: false,
             extension_in_doubt: false,
             release_failed: false,
-            stray,
+            orphan,
             lease,
-            rings,
+            notifies,
             stood: Vec::new(),
             unrung: false,
-            behind: Behind::default(),
-            called: None,
-            turn,
+            successors: Successors::default(),
+            woken_ahead: None,
+            tenure,
         }
     }
 
-    pub(super) fn stood_in_line(&mut self, stood: Stood) {
+    pub(super) fn stood_in_line(&mut self, stood: QueueReceipt) {
         self.stood.extend(stood.ids);
         self.unrung = stood.unrung;
-        if stood.behind != Behind::default() {
-            self.behind = stood.behind;
+        if stood.successors != Successors::default() {
+            self.successors = stood.successors;
         }
     }
 
@@ -282,73 +282,76 @@ impl Lock {
             if !self.is_ours_to_use() {
                 return Ok(if self.was_lost() { Release::Lost } else { Release::NotHeld });
             }
-            let handed_over = self.hand_over();
-            let settled = match handed_over {
+            let handed_off = self.hand_off();
+            let settled = match handed_off {
                 Some(settled) => settled,
-                None => self.settle(Step::Release),
+                None => self.resolve(Step::Release),
             };
             self.release_failed = settled.is_err();
             let settled = settled.map_err(|error| self.said("Unlocking", error))?;
             self.held = false;
-            if let Settled::Taken(queue) | Settled::Lost(queue) = &settled
+            if let Outcome::Taken(queue) | Outcome::Lost(queue) = &settled
                 && let Some(queue) = queue
             {
-                self.hand_on(queue);
-            } else if matches!(settled, Settled::Lost(_)) {
+                self.wake_next(queue);
+            } else if matches!(settled, Outcome::Lost(_)) {
                 self.leave_the_line();
             }
-            self.client.take_off_strays(self.route);
-            if let Some(until) = self.stray {
-                self.client.remember_stray(self.route, &self.key, self.token, until);
+            self.client.reap_orphans(self.route);
+            if let Some(until) = self.orphan {
+                self.client.remember_orphan(self.route, &self.key, self.token, until);
             }
-            Ok(if matches!(settled, Settled::Lost(_)) { Release::Lost } else { Release::Released })
+            Ok(if matches!(settled, Outcome::Lost(_)) { Release::Lost } else { Release::Released })
         })
     }
 
     /// Rings the next one as far as we know, while our release is on its way: it wakes up
     /// meanwhile. Whether it was the right one will be seen afterwards. Who held it for a moment
     /// only may want it for a while yet.
-    pub(super) fn ring_ahead(&self) -> Option<WaitId> {
+    pub(super) fn wake_ahead(&self) -> Option<WaitId> {
         let Lock { client, key, .. } = self;
-        let held = client.clock().now().since(self.turn.began);
-        if self.called.is_some() || held < MOMENT {
-            return self.called;
+        let held = client.clock().now().since(self.tenure.began);
+        if self.woken_ahead.is_some() || held < MOMENT {
+            return self.woken_ahead;
         }
-        let (address, id, behind) = self.behind.split()?;
-        let ring = Ring { behind, ..Ring::default() };
-        let rung = client.mutex_waiters().ring(key, id, Duration::ZERO)
-            || client.bells().ring(address, id, ring);
+        let (address, id, successors) = self.successors.split()?;
+        let message = WakeMessage { successors, ..WakeMessage::default() };
+        let rung = client.mutex_waiters().wake(key, id, Duration::ZERO)
+            || client.notifier().send(address, id, message);
         rung.then_some(id)
     }
 
     /// Nobody has it any more: rings the next one who waits for it, unless it was called already.
-    fn hand_on(&self, item: &Item) {
+    fn wake_next(&self, item: &Item) {
         let Lock { client, route, key, .. } = self;
-        let hall = client.mutex_waiters();
+        let local = client.mutex_waiters();
         let now = client.clock().now();
         // Only one that stood in line for it may go on without standing there again.
         let stood = !self.stood.is_empty();
-        let turn =
-            if stood { hall.turn(key, now, now.since(self.turn.began)) } else { Duration::ZERO };
+        let tenure = if stood {
+            local.batch_window(key, now, now.since(self.tenure.began))
+        } else {
+            Duration::ZERO
+        };
         let queue = Queue { client, route: *route, key: &key.waiters() };
         // Those that are woken ahead come before whoever joined in front meanwhile: not for long.
-        let held = now.since(self.turn.began);
+        let held = now.since(self.tenure.began);
         let told = AHEAD.as_micros() / held.as_micros().max(1);
         let told = usize::try_from(told).unwrap_or(usize::MAX).max(1);
         let waker = Waker {
-            after: turn,
+            after: tenure,
             told,
             held,
-            called: self.called,
+            woken_ahead: self.woken_ahead,
             ..reserve::waker(client, *route, key)
         };
-        let handed = queue.hand_on(item.clone(), Room::MUTEX, &self.stood, &waker);
-        hall.let_go(key, handed, client.clock().now());
+        let handed = queue.wake_next(item.clone(), Capacity::MUTEX, &self.stood, &waker);
+        local.released(key, handed, client.clock().now());
         if handed.stuck {
-            hall.leave_behind(key, &self.stood);
+            local.leave_behind(key, &self.stood);
         }
         if self.unrung && !handed.ours {
-            client.bells().may_have_missed();
+            client.notifier().may_have_missed();
         }
     }
 
@@ -369,7 +372,7 @@ impl Lock {
                     _ => false,
                 };
                 if free {
-                    ring_next(client, *route, key);
+                    wake_next(client, *route, key);
                 }
                 true
             }
@@ -395,12 +398,12 @@ impl Lock {
             if !self.is_ours_to_use() {
                 return Ok(if self.was_lost() { Extension::Lost } else { Extension::NotHeld });
             }
-            match self.settle(Step::Extend(lease)) {
-                Ok(Settled::Taken(_) | Settled::HandedOver { .. }) => {
+            match self.resolve(Step::Extend(lease)) {
+                Ok(Outcome::Taken(_) | Outcome::HandedOff { .. }) => {
                     self.release_failed = false;
                     Ok(Extension::Extended)
                 }
-                Ok(Settled::Lost(_)) => {
+                Ok(Outcome::Lost(_)) => {
                     (self.held, self.lost) = (false, true);
                     self.leave_the_line();
                     Ok(Extension::Lost)
@@ -415,7 +418,7 @@ impl Lock {
     pub fn abandon(mut self) {
         if self.is_ours_to_use() {
             self.held = false;
-            self.client.remember_stray(self.route, &self.key, self.token, self.server_until);
+            self.client.remember_orphan(self.route, &self.key, self.token, self.server_until);
         }
     }
 
@@ -439,7 +442,7 @@ impl Lock {
             log::warn!("A lock could not be released when it was dropped. {error}");
         }
         if std::mem::take(&mut self.held) {
-            self.client.remember_stray(self.route, &self.key, self.token, self.server_until);
+            self.client.remember_orphan(self.route, &self.key, self.token, self.server_until);
         }
         released.ok().flatten()
     }
@@ -453,7 +456,7 @@ impl Lock {
     }
 
     pub(super) fn is_ours_to_use(&self) -> bool {
-        self.held && (self.process == fork::generation() || flaw::has(Flaw::ChildrenHold))
+        self.held && (self.process == fork::generation() || mutation::has(Mutation::ChildrenHold))
     }
 
     fn was_lost(&self) -> bool {

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::Lock;
 use crate::clock::Moment;
-use crate::flaw::{self, Flaw};
 use crate::lease::{Lease, SUSPICIOUS_DELAY, kept_until};
+use crate::mutation::{self, Mutation};
 use crate::name::Key;
-use crate::owner::{OwnerRecord, RINGS, Token, is_ours};
+use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
 use crate::store::{Op, Reply, Route, Version};
 
 /// A renewal on its way.
@@ -26,7 +26,7 @@ pub(crate) struct Renewal {
 
 #[derive(Clone, Copy)]
 enum Step {
-    Swap,
+    CompareAndSet,
     /// The version may be another.
     Read,
     /// It was renewed, but so slowly that the server may have stood still: to be believed as far as
@@ -51,10 +51,12 @@ impl Renewal {
     pub(crate) fn op(&self) -> Op<'_> {
         let Renewal { key, version, value, lease, .. } = self;
         match self.step {
-            Step::Swap if flaw::has(Flaw::KeepPutsBack) && version.cas == 0 => {
+            Step::CompareAndSet if mutation::has(Mutation::KeepPutsBack) && version.cas == 0 => {
                 Op::Add { key, value, ttl: lease.ttl() }
             }
-            Step::Swap => Op::Swap { key, version: *version, value, ttl: lease.ttl() },
+            Step::CompareAndSet => {
+                Op::CompareAndSet { key, version: *version, value, ttl: lease.ttl() }
+            }
             Step::Read | Step::Believe { .. } => Op::Get { key },
         }
     }
@@ -62,7 +64,7 @@ impl Renewal {
     /// Whether the next step changes anything, so that its outcome would be in doubt without a
     /// reply.
     pub(crate) fn writes(&self) -> bool {
-        matches!(self.step, Step::Swap)
+        matches!(self.step, Step::CompareAndSet)
     }
 
     /// The reply to a step that was sent then, and answered then.
@@ -73,35 +75,42 @@ impl Renewal {
             value: it.value.clone(),
         };
         match (self.step, reply) {
-            (Step::Swap, &Reply::Stored(version)) => {
+            (Step::CompareAndSet, &Reply::Stored(version)) => {
                 self.version = version;
-                let deadline =
-                    self.lease.deadline(if flaw::has(Flaw::KeepFromReply) { came } else { sent });
-                if came.since(sent) <= SUSPICIOUS_DELAY || flaw::has(Flaw::BelieveSlowRenewals) {
+                let deadline = self.lease.deadline(if mutation::has(Mutation::KeepFromReply) {
+                    came
+                } else {
+                    sent
+                });
+                if came.since(sent) <= SUSPICIOUS_DELAY
+                    || mutation::has(Mutation::BelieveSlowRenewals)
+                {
                     return until(deadline, self);
                 }
                 self.step = Step::Believe { deadline, first: None };
                 Renewed::NotYet
             }
-            (Step::Swap, Reply::Missing) if flaw::has(Flaw::KeepPutsBack) => {
+            (Step::CompareAndSet, Reply::Missing) if mutation::has(Mutation::KeepPutsBack) => {
                 self.version.cas = 0;
                 Renewed::NotYet
             }
-            (Step::Swap, Reply::Changed) if !flaw::has(Flaw::KeepChangedIsGone) => {
+            (Step::CompareAndSet, Reply::VersionMismatch)
+                if !mutation::has(Mutation::KeepChangedIsGone) =>
+            {
                 self.step = Step::Read;
                 Renewed::NotYet
             }
             (Step::Read, Reply::Value(item))
-                if is_ours(&item.value, self.token) || flaw::has(Flaw::KeepAnyones) =>
+                if is_ours(&item.value, self.token) || mutation::has(Mutation::KeepAnyones) =>
             {
                 self.version = item.version;
                 // A waiter may have written into our record that it waits.
                 let marked =
-                    |value: &[u8]| OwnerRecord::parse(value).is_some_and(|record| record.rings);
+                    |value: &[u8]| OwnerRecord::parse(value).is_some_and(|record| record.notifies);
                 if marked(&item.value) && !marked(&self.value) {
-                    self.value.extend_from_slice(RINGS);
+                    self.value.extend_from_slice(NOTIFIES);
                 }
-                self.step = Step::Swap;
+                self.step = Step::CompareAndSet;
                 Renewed::NotYet
             }
             (Step::Believe { deadline, first }, Reply::Value(item))
@@ -126,12 +135,12 @@ impl Lock {
     /// renew.
     pub(crate) fn renewal(&mut self, in_doubt: bool) -> Option<Renewal> {
         let now = self.client.clock().now();
-        if self.remaining().is_zero() && !flaw::has(Flaw::KeepPastTheEnd) {
+        if self.remaining().is_zero() && !mutation::has(Mutation::KeepPastTheEnd) {
             return None;
         }
         // It may reach the server at any time until its reply is given up.
         self.server_until =
-            self.server_until.max(self.lease.gone(now) + super::settle::LATEST_ARRIVAL);
+            self.server_until.max(self.lease.gone(now) + super::resolve::LATEST_ARRIVAL);
         Some(Renewal {
             route: self.route,
             key: self.key.clone(),
@@ -140,14 +149,14 @@ impl Lock {
             version: self.version,
             lease: self.lease,
             old_deadline: self.deadline,
-            step: if in_doubt { Step::Read } else { Step::Swap },
+            step: if in_doubt { Step::Read } else { Step::CompareAndSet },
         })
     }
 
     /// It was renewed. A step of the owner's own may have been faster.
     pub(crate) fn renewed(&mut self, deadline: Moment, version: Version, value: Vec<u8>) {
         (self.version, self.deadline) = (version, self.deadline.max(deadline));
-        self.rings |= OwnerRecord::parse(&value).is_some_and(|record| record.rings);
+        self.notifies |= OwnerRecord::parse(&value).is_some_and(|record| record.notifies);
         self.value = value;
     }
 
@@ -156,7 +165,7 @@ impl Lock {
     /// otherwise put off. False if it did not answer.
     pub(crate) fn lose(&mut self, in_doubt: bool, ask: bool) -> bool {
         if in_doubt && self.is_ours_to_use() {
-            self.client.remember_stray(self.route, &self.key, self.token, self.server_until);
+            self.client.remember_orphan(self.route, &self.key, self.token, self.server_until);
         }
         (self.held, self.lost) = (false, true);
         if ask {

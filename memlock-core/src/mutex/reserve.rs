@@ -24,15 +24,15 @@ use std::time::Duration;
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{ErrorKind, Result};
-use crate::flaw::{self, Flaw};
 use crate::lease::Ttl;
+use crate::mutation::{self, Mutation};
 use crate::name::Key;
 use crate::owner::OwnerRecord;
 use crate::store::{Item, Op, Reply, Route, Version};
 use crate::wait::entries::WaitId;
 use crate::wait::{Reserve, Waker};
 
-use super::{Ask, Lock, Mutex};
+use super::{HandoffRequest, Lock, Mutex};
 
 /// For so long it is there at least, unless it is removed.
 const LIFE: Duration = Duration::from_secs(1);
@@ -41,7 +41,11 @@ const LIFE: Duration = Duration::from_secs(1);
 const WINDOW: Duration = Duration::from_millis(300);
 
 /// Wakes the waiters of a mutex that nobody holds.
-pub(super) fn waker<'a>(client: &'a Client, route: Route, key: &'a Key) -> Waker<'a, Ask, Lock> {
+pub(super) fn waker<'a>(
+    client: &'a Client,
+    route: Route,
+    key: &'a Key,
+) -> Waker<'a, HandoffRequest, Lock> {
     let reserver = Box::new(Reserver { client, route, key });
     Waker { reserver: Some(reserver), ..Waker::new(client, client.mutex_waiters(), key) }
 }
@@ -55,7 +59,7 @@ pub(super) struct Reserver<'a> {
 
 impl Reserve for Reserver<'_> {
     fn reserve(&self, id: WaitId) -> bool {
-        if flaw::has(Flaw::ReserveForNobody) {
+        if mutation::has(Mutation::ReserveForNobody) {
             return true;
         }
         let Reserver { client, route, key } = *self;
@@ -144,7 +148,7 @@ impl Reservations {
     /// Whether it is reserved for us; if so, this is what to claim.
     pub(super) fn is_ours(&mut self, item: &Item) -> bool {
         let ours = reserved_for(item).is_some_and(|waiter| self.ids.contains(&waiter));
-        let ours = ours || !self.ids.is_empty() && flaw::has(Flaw::ClaimAnything);
+        let ours = ours || !self.ids.is_empty() && mutation::has(Mutation::ClaimAnything);
         self.claim = ours.then_some(item.version);
         ours
     }
@@ -157,7 +161,7 @@ impl Reservations {
         now: Moment,
     ) -> Option<Duration> {
         let seen = self.others.take().filter(|(version, _)| *version == item.version);
-        if record.reserved_for.is_none() && !flaw::has(Flaw::BreakWhatIsHeld) {
+        if record.reserved_for.is_none() && !mutation::has(Mutation::BreakWhatIsHeld) {
             return None;
         }
         let (_, since) = *self.others.insert(seen.unwrap_or((item.version, now)));

@@ -6,24 +6,24 @@ use std::time::Duration;
 
 use super::batch;
 use super::combine::Combiner;
-use super::operation::{Acquire, Doubt, Kind, Operation, Outcome, ServerClock};
+use super::operation::{Acquisition, Doubt, Kind, Operation, Outcome, ServerClock};
 use super::permit::{Grant, Permit};
-use super::record::Gathering;
-use super::seen::{Refusal, Seen};
+use super::record::Reservation;
+use super::snapshot::{Refusal, Seen};
 use super::submit;
 use super::ticket::Settled;
 use super::{Semaphore, Wrote};
 use crate::client::ATTEMPTS;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
-use crate::flaw::{self, Flaw};
 use crate::fork;
+use crate::mutation::{self, Mutation};
 use crate::owner::Token;
 use crate::store::{Op, Reply};
 use crate::wait::entries::{Request, WaitId};
-use crate::wait::plan;
-use crate::wait::queue::Room;
-use crate::wait::{Goal, Stood, Wait};
+use crate::wait::policy;
+use crate::wait::queue::Capacity;
+use crate::wait::{Acquire, QueueReceipt, Wait};
 
 /// For how many of the server's seconds newcomers let a waiter for several permits go first, if it
 /// does not ask for that again.
@@ -118,7 +118,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Until when to look for what a request without a reply may have left.
-    pub(super) fn stray_until(&self) -> Option<Moment> {
+    pub(super) fn orphan_until(&self) -> Option<Moment> {
         self.in_doubt.map(|doubt| self.semaphore.lease.gone(doubt.until))
     }
 
@@ -147,15 +147,15 @@ impl<'a> Attempt<'a> {
     }
 
     fn grant(&mut self, grant: Grant, clock: ServerClock) -> Result<Permit> {
-        let late = flaw::has(Flaw::PermitDeadlineFromReply);
+        let late = mutation::has(Mutation::PermitDeadlineFromReply);
         let counted_from =
             if late { self.semaphore.client.clock().now() } else { grant.counted_from };
         let mut permit = Permit::new(self.semaphore.clone(), Grant { counted_from, ..grant });
         let believed = match clock {
             ServerClock::Runs => Ok(()),
-            _ if flaw::has(Flaw::BelieveSlowGrants) => Ok(()),
+            _ if mutation::has(Mutation::BelieveSlowGrants) => Ok(()),
             ServerClock::KeepsUntil(until) => permit.believe(until),
-            ServerClock::MayStand => permit.believe_the_server(),
+            ServerClock::MayStand => permit.cap_deadline_by_ttl(),
         };
         if let Err(error) = believed {
             self.left = match permit.release() {
@@ -220,7 +220,7 @@ impl<'a> Attempt<'a> {
     /// Has it tried once, together with what other threads of this process want.
     fn submit(&mut self, called: bool, enough: &dyn Fn() -> bool) -> Outcome {
         let semaphore = self.semaphore;
-        let kind = Kind::Acquire(self.acquire(called));
+        let kind = Kind::Acquisition(self.acquire(called));
         let operation =
             Operation { until: self.patience.until, ..Operation::new(kind, self.in_doubt) };
         // What was seen before we slept is not written over: others have done so meanwhile.
@@ -234,11 +234,11 @@ impl<'a> Attempt<'a> {
     /// Waits for what this process gives back, once. `None` if nothing came of it.
     fn park(&mut self, called: bool, enough: &dyn Fn() -> bool) -> Option<Outcome> {
         let may = std::mem::take(&mut self.parks) && !called && self.in_doubt.is_none();
-        let inside = submit::Inside::enter().filter(|_| may)?;
+        let active_calls = submit::Inside::enter().filter(|_| may)?;
         let semaphore = self.semaphore;
-        let kind = Kind::Acquire(self.acquire(called));
+        let kind = Kind::Acquisition(self.acquire(called));
         let operation = Operation { until: self.patience.until, ..Operation::new(kind, None) };
-        let settled = submit::park(semaphore, operation, enough, inside);
+        let settled = submit::park(semaphore, operation, enough, active_calls);
         let in_queue = settled.in_queue;
         // Also of one that is to stand in the queue a request may have got no reply.
         let outcome = self.take(settled);
@@ -255,11 +255,11 @@ impl<'a> Attempt<'a> {
         settled.outcome
     }
 
-    fn acquire(&self, called: bool) -> Acquire {
+    fn acquire(&self, called: bool) -> Acquisition {
         let semaphore = self.semaphore;
         let Request { permits, priority, .. } = self.request;
         let agreed = semaphore.agreed.load(Ordering::Relaxed);
-        Acquire {
+        Acquisition {
             token: self.token,
             permits,
             priority,
@@ -272,7 +272,7 @@ impl<'a> Attempt<'a> {
 
     /// Lets newcomers know that we want several at once, as long as we look at it.
     fn gather(&self, seen: &Seen) {
-        let other = seen.record.gathering.filter(|other| other.until > seen.now);
+        let other = seen.record.reservation.filter(|other| other.until > seen.now);
         let needless = other.is_some_and(|other| {
             let another = other.token != self.token && other.priority >= self.request.priority;
             another
@@ -282,7 +282,7 @@ impl<'a> Attempt<'a> {
             let mut seen = seen.clone();
             let Request { priority, .. } = self.request;
             let until = seen.now.saturating_add(GATHERS);
-            seen.record.gathering = Some(Gathering { token: self.token, priority, until });
+            seen.record.reservation = Some(Reservation { token: self.token, priority, until });
             let _ = self.semaphore.write(seen);
         }
     }
@@ -291,12 +291,13 @@ impl<'a> Attempt<'a> {
     fn gather_no_more(&self, seen: Seen) -> Seen {
         let mut now = seen;
         for _ in 0..MOST_TRIES {
-            let ours = now.record.gathering.is_some_and(|gathering| gathering.token == self.token);
-            if !ours || flaw::has(Flaw::GatherForGood) {
+            let ours =
+                now.record.reservation.is_some_and(|reservation| reservation.token == self.token);
+            if !ours || mutation::has(Mutation::GatherForGood) {
                 break;
             }
             let mut without = now.clone();
-            without.record.gathering = None;
+            without.record.reservation = None;
             match self.semaphore.write(without) {
                 Ok(Wrote { done: false, after, .. }) => {
                     let Some(seen) = after.or_else(|| self.semaphore.look().ok().flatten()) else {
@@ -312,9 +313,9 @@ impl<'a> Attempt<'a> {
     }
 }
 
-impl Goal for Attempt<'_> {
-    type Ask = ();
-    type Got = Permit;
+impl Acquire for Attempt<'_> {
+    type HandoffRequest = ();
+    type Guard = Permit;
 
     fn attempt_within(&mut self, enough: &dyn Fn() -> bool) -> Result<Option<Permit>> {
         match self.park(false, enough) {
@@ -329,7 +330,7 @@ impl Goal for Attempt<'_> {
 
     fn attempt(&mut self, called: bool, enough: &dyn Fn() -> bool) -> Result<Option<Permit>> {
         // Some of our own strays may be what is in the way.
-        self.semaphore.client.take_off_strays(self.semaphore.route);
+        self.semaphore.client.reap_orphans(self.semaphore.route);
         let outcome = self.submit(called, enough);
         self.come_of(outcome, called, enough)
     }
@@ -339,20 +340,20 @@ impl Goal for Attempt<'_> {
         Op::Get { key: &self.semaphore.key }
     }
 
-    fn seen(&mut self, reply: &Reply, first: bool) -> Result<plan::Seen> {
+    fn seen(&mut self, reply: &Reply, first: bool) -> Result<policy::TargetState> {
         self.seen = None;
         let Some(seen) = self.semaphore.note(reply, self.looked.get())? else {
             // The next attempt sets it up, or says that it is not there.
-            return Ok(plan::Seen::Free);
+            return Ok(policy::TargetState::Free);
         };
         self.check(seen.record.permits)?;
         // By a request without a reply.
         if seen.record.held_by(self.token).is_some() {
-            return Ok(plan::Seen::Ours);
+            return Ok(policy::TargetState::Ours);
         }
         if self.fits(&seen, first) {
             self.seen = Some(seen).filter(|seen| !seen.is_slow());
-            return Ok(plan::Seen::Free);
+            return Ok(policy::TargetState::Free);
         }
         let end = seen.record.available_at(self.request.permits, seen.now);
         let left = end.map(|end| Duration::from_secs(end - seen.now));
@@ -361,19 +362,19 @@ impl Goal for Attempt<'_> {
             self.gather(&seen);
         }
         self.refusal.set(Some(seen.refusal()));
-        Ok(plan::Seen::Held { rings: true, left })
+        Ok(policy::TargetState::Held { notifies: true, left })
     }
 
-    fn room(&mut self, reply: &Reply, goes: bool) -> Option<Room> {
+    fn capacity(&mut self, reply: &Reply, goes: bool) -> Option<Capacity> {
         let permits = match self.semaphore.note(reply, self.looked.get()) {
             Ok(Some(seen)) => {
                 let seen = if goes { self.gather_no_more(seen) } else { seen };
-                seen.record.room(seen.now)
+                seen.record.capacity(seen.now)
             }
             // Whoever comes finds out.
             _ => u32::MAX,
         };
-        (permits > 0).then_some(Room { permits, shared: true })
+        (permits > 0).then_some(Capacity { permits, shared: true })
     }
 
     fn is_for_the_first(&self, reply: &Reply) -> bool {
@@ -393,7 +394,7 @@ impl Goal for Attempt<'_> {
 
     fn will_wait(&mut self) {}
 
-    fn stood(&mut self, permit: &mut Permit, Stood { ids, unrung, .. }: Stood) {
+    fn stood(&mut self, permit: &mut Permit, QueueReceipt { ids, unrung, .. }: QueueReceipt) {
         let listed = unrung || self.unproven && !ids.is_empty();
         permit.stood_in_line(ids, listed);
     }

@@ -10,11 +10,13 @@
 
 use super::combine::Share;
 use super::member::{Member, Planned};
-use super::operation::{Acquire, Extend, Kind, Operation, Outcome, Release, Renewing, ServerClock};
+use super::operation::{
+    Acquisition, Extend, Kind, Operation, Outcome, Release, Renewing, ServerClock,
+};
 use super::record::{Holding, Record};
-use super::seen::Seen;
+use super::snapshot::Seen;
 use crate::clock::Moment;
-use crate::flaw::{self, Flaw};
+use crate::mutation::{self, Mutation};
 use crate::owner::Token;
 
 /// Who writes, as people see it, and when.
@@ -52,8 +54,8 @@ pub(super) fn plan(
         let in_doubt = operation.in_doubt;
         let line = found.first().and_then(|&(_, line)| seen.record.holdings.get(line));
         *planned = match (&mut operation.kind, line) {
-            (Kind::Acquire(wanted), Some(&Holding { permits, .. })) => {
-                let forgets = flaw::has(Flaw::CountFromTheLastTry);
+            (Kind::Acquisition(wanted), Some(&Holding { permits, .. })) => {
+                let forgets = mutation::has(Mutation::CountFromTheLastTry);
                 let counted_from =
                     in_doubt.filter(|_| !forgets).map_or(seen.sent, |doubt| doubt.since);
                 let clock = match in_doubt {
@@ -63,18 +65,20 @@ pub(super) fn plan(
                 };
                 Planned::Told(Outcome::Granted { of, permits, counted_from, clock, number })
             }
-            (Kind::Acquire(wanted), None) if *is_parked => {
+            (Kind::Acquisition(wanted), None) if *is_parked => {
                 let outcome = told_unfit(wanted, number);
                 outcome.map_or(Planned::Refuses, Planned::Told)
             }
-            (Kind::Acquire(wanted), None) => {
+            (Kind::Acquisition(wanted), None) => {
                 match told_at_once(wanted, &seen.record, now, free, has_room) {
                     Some(outcome) => Planned::Told(outcome),
                     None => Planned::Refuses,
                 }
             }
             (Kind::Release(_), Some(&Holding { permits, .. })) => Planned::Releases(permits),
-            (Kind::Release(_), None) if flaw::has(Flaw::ReleaseAnyPermit) => Planned::Releases(0),
+            (Kind::Release(_), None) if mutation::has(Mutation::ReleaseAnyPermit) => {
+                Planned::Releases(0)
+            }
             (Kind::Release(_), None) => Planned::Told(Outcome::Gone { instead: Some((of, free)) }),
             (Kind::Extend(extend), _) => extends(extend, seen, found, writer.now),
         };
@@ -127,7 +131,7 @@ fn find(record: &Record, batch: &[Member]) -> Found {
     let mut tokens: Vec<(Token, usize)> = Vec::with_capacity(batch.len());
     for (at, member) in batch.iter().enumerate() {
         match &member.operation.kind {
-            Kind::Acquire(Acquire { token, .. }) | Kind::Release(Release { token, .. }) => {
+            Kind::Acquisition(Acquisition { token, .. }) | Kind::Release(Release { token, .. }) => {
                 tokens.push((*token, at));
             }
             Kind::Extend(extend) => tokens.extend(extend.renewing.iter().map(|it| (it.token, at))),
@@ -147,7 +151,7 @@ fn find(record: &Record, batch: &[Member]) -> Found {
 /// Whether a line that should be there is not among those that were found.
 fn misses(operation: &Operation, found: &[(usize, usize)]) -> bool {
     match &operation.kind {
-        Kind::Acquire(_) => false,
+        Kind::Acquisition(_) => false,
         Kind::Release(_) => found.is_empty(),
         Kind::Extend(extend) => found.len() < extend.renewing.len(),
     }
@@ -155,7 +159,7 @@ fn misses(operation: &Operation, found: &[(usize, usize)]) -> bool {
 
 /// What an acquisition is told by the record as it was read; `None` if it may have what it wants.
 fn told_at_once(
-    wanted: &Acquire,
+    wanted: &Acquisition,
     record: &Record,
     now: u64,
     free: u32,
@@ -170,15 +174,15 @@ fn told_at_once(
 }
 
 /// That the semaphore is not as it was thought to be.
-fn told_unfit(wanted: &Acquire, number: u32) -> Option<Outcome> {
+fn told_unfit(wanted: &Acquisition, number: u32) -> Option<Outcome> {
     let is_another = wanted.expected.is_some_and(|expected| expected != number);
     (is_another || wanted.permits > number).then_some(Outcome::Unfit { number })
 }
 
 /// Whether an acquisition may have what it wants, of so many that are available.
-pub(super) fn fits(wanted: &Acquire, record: &Record, now: u64, free: u32) -> bool {
+pub(super) fn fits(wanted: &Acquisition, record: &Record, now: u64, free: u32) -> bool {
     let overtakes = !wanted.called && record.is_gathering(now, wanted.token, wanted.priority);
-    free >= wanted.permits && (!overtakes || flaw::has(Flaw::OvertakeGatherers))
+    free >= wanted.permits && (!overtakes || mutation::has(Mutation::OvertakeGatherers))
 }
 
 /// Moves the ends of those that are there, and notes those that are not.
@@ -228,7 +232,7 @@ fn give_back(record: &mut Record, batch: &[Member]) {
     if tokens.is_empty() {
         return;
     }
-    if flaw::has(Flaw::ReleaseAnyPermit)
+    if mutation::has(Mutation::ReleaseAnyPermit)
         && !record.holdings.iter().any(|holding| tokens.contains(&holding.token))
     {
         tokens.extend(record.holdings.first().map(|holding| holding.token));
@@ -239,9 +243,9 @@ fn give_back(record: &mut Record, batch: &[Member]) {
 
 /// Gives permits to those who may have them, as long as there are any.
 fn take(seen: &mut Seen, batch: &mut [Member], writer: &Writer<'_>, mut share: u32) {
-    let mut order: Vec<(&Acquire, &mut Planned, bool)> = Vec::new();
+    let mut order: Vec<(&Acquisition, &mut Planned, bool)> = Vec::new();
     for Member { operation, planned, is_parked, .. } in batch {
-        if let (Kind::Acquire(wanted), Planned::Refuses) = (&operation.kind, &planned) {
+        if let (Kind::Acquisition(wanted), Planned::Refuses) = (&operation.kind, &planned) {
             order.push((wanted, planned, *is_parked));
         }
     }
@@ -254,7 +258,7 @@ fn take(seen: &mut Seen, batch: &mut [Member], writer: &Writer<'_>, mut share: u
     for (wanted, planned, is_parked) in order {
         let may = !is_parked || wanted.permits <= share;
         if !may || !seen.record.has_room(now) || !fits(wanted, &seen.record, now, free) {
-            if flaw::has(Flaw::GrantToAll) {
+            if mutation::has(Mutation::GrantToAll) {
                 *planned = Planned::Grants(seen.sent);
             }
             continue;
@@ -310,8 +314,8 @@ mod tests {
         let token = Token::from_bits(token);
         let (expected, set_up_with) = (None, None);
         let acquire =
-            Acquire { token, permits, priority, called, lease: lease(), expected, set_up_with };
-        member(Kind::Acquire(acquire))
+            Acquisition { token, permits, priority, called, lease: lease(), expected, set_up_with };
+        member(Kind::Acquisition(acquire))
     }
 
     fn releases(token: u128) -> Member {

@@ -59,11 +59,11 @@ use std::time::Duration;
 use super::Memory;
 use super::leave::Leaving;
 use super::operation::Operation;
-use super::seen::Seen;
+use super::snapshot::Seen;
 use super::ticket::{Entry, Ticket};
 use crate::client::Client;
 use crate::clock::Moment;
-use crate::flaw::{self, Flaw};
+use crate::mutation::{self, Mutation};
 use crate::owner::{Identity, Token};
 
 /// An acquisition is parked as long as this process gives permits back so often;
@@ -209,7 +209,7 @@ impl Combiner {
         let mut state = self.state();
         let goes = is_long.is_some_and(|is_long| {
             let in_vain = is_long || !state.is_worth_waiting(now);
-            in_vain && state.in_queue < MOST_IN_QUEUE && !flaw::has(Flaw::ParkForGood)
+            in_vain && state.in_queue < MOST_IN_QUEUE && !mutation::has(Mutation::ParkForGood)
         });
         let operation = if goes || is_enough { state.take_back(ticket) } else { None };
         if is_enough && operation.is_none() {
@@ -283,7 +283,7 @@ impl Combiner {
     }
 
     /// The leader is done: the next one is woken, if there is anything to do.
-    pub(super) fn hand_on(&self, client: &Client, ended: Ended) {
+    pub(super) fn wake_next(&self, client: &Client, ended: Ended) {
         let mut state = self.state();
         state.memory = Memory { written: ended.written, seen: ended.seen };
         for entry in
@@ -360,7 +360,7 @@ impl State {
 
     /// Hands the lead on to the first that is listed.
     fn wake_next(&mut self) {
-        if flaw::has(Flaw::StrandTheNext) {
+        if mutation::has(Mutation::StrandTheNext) {
             self.led = false;
             return;
         }

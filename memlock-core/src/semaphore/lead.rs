@@ -8,16 +8,16 @@ use super::combine::{Begun, Combiner, Ended, QueueSeen, Share};
 use super::member::{Member, Planned, Writing};
 use super::operation::{Kind, Operation, Outcome, Release, ServerClock, Wakes};
 use super::record::Holding;
-use super::seen::{Refusal, Seen};
+use super::snapshot::{Refusal, Seen};
 use super::ticket::{Entry, Settled};
 use super::{LIFE, Semaphore, Wrote};
+use crate::cas_backoff::ROUNDS;
 use crate::client::ATTEMPTS;
 use crate::clock::Moment;
-use crate::contention::ROUNDS;
 use crate::error::Error;
-use crate::flaw::{self, Flaw};
 use crate::fork;
 use crate::lease::covering;
+use crate::mutation::{self, Mutation};
 use crate::owner::Token;
 use crate::store::{Failure, Item, Op, Reply};
 use crate::wait::entries;
@@ -220,7 +220,7 @@ impl<'a> Leader<'a> {
     fn set_up(&mut self) {
         let mut number = None;
         self.settle_where(|member| match &member.operation.kind {
-            Kind::Acquire(wanted) => {
+            Kind::Acquisition(wanted) => {
                 number = number.or(wanted.set_up_with);
                 wanted.set_up_with.is_none().then_some(Outcome::Missing)
             }
@@ -260,10 +260,10 @@ impl<'a> Leader<'a> {
         let wrote = self.semaphore.put(seen, if releases { &queue } else { &[] }, lonely);
         self.writing = None;
         match wrote {
-            Ok(Wrote { done: false, .. }) if !flaw::has(Flaw::ChangedIsGranted) => {
+            Ok(Wrote { done: false, .. }) if !mutation::has(Mutation::ChangedIsGranted) => {
                 self.is_refused(enough);
             }
-            Ok(Wrote { room, replies, after, .. }) => {
+            Ok(Wrote { capacity, replies, after, .. }) => {
                 self.written = Some((of, serial));
                 self.after = after;
                 self.refused = 0;
@@ -271,7 +271,7 @@ impl<'a> Leader<'a> {
                 let queue = replies.into_iter().next();
                 self.note_written(sent, holders, queue.as_ref());
                 let believed = if slow { self.believe() } else { Some(None) };
-                self.wrote(queue, room, (of, number), believed, refusal);
+                self.wrote(queue, capacity, (of, number), believed, refusal);
             }
             Err(failure) => self.failed(failure, writing, enough),
         }
@@ -291,17 +291,17 @@ impl<'a> Leader<'a> {
     fn wrote(
         &mut self,
         queue: Option<Reply>,
-        room: u32,
+        capacity: u32,
         (of, number): (Token, u32),
         believed: Option<Option<Seen>>,
         refusal: Option<Refusal>,
     ) {
-        let mut wakes = self.wakes(queue, room);
+        let mut wakes = self.wakes(queue, capacity);
         self.settle_where(|member| {
             let in_doubt = member.operation.in_doubt;
             Some(match (&member.planned, &mut member.operation.kind) {
-                (Planned::Grants(counted_from), Kind::Acquire(wanted)) => {
-                    let forgets = flaw::has(Flaw::CountFromTheLastTry);
+                (Planned::Grants(counted_from), Kind::Acquisition(wanted)) => {
+                    let forgets = mutation::has(Mutation::CountFromTheLastTry);
                     let first =
                         in_doubt.filter(|_| !forgets).map_or(*counted_from, |doubt| doubt.since);
                     let counted_from = first.min(*counted_from);
@@ -351,8 +351,8 @@ impl<'a> Leader<'a> {
     }
 
     /// What it takes to wake waiters for all that was given back.
-    fn wakes(&self, queue: Option<Reply>, room: u32) -> Option<Wakes> {
-        let mut wakes = Wakes { queue: None, room, freed: 0, stood: Vec::new() };
+    fn wakes(&self, queue: Option<Reply>, capacity: u32) -> Option<Wakes> {
+        let mut wakes = Wakes { queue: None, capacity, freed: 0, stood: Vec::new() };
         for member in &self.batch {
             if let (Planned::Releases(permits), Kind::Release(Release { stood, .. })) =
                 (&member.planned, &member.operation.kind)
@@ -370,7 +370,7 @@ impl<'a> Leader<'a> {
     /// Another process was faster.
     fn is_refused(&mut self, enough: &dyn Fn() -> bool) {
         self.was_refused = true;
-        if flaw::has(Flaw::ForgetTheRefused) {
+        if mutation::has(Mutation::ForgetTheRefused) {
             self.batch.retain(|member| member.ticket.is_none());
         }
         for member in &mut self.batch {
@@ -401,8 +401,8 @@ impl<'a> Leader<'a> {
             let client = &self.semaphore.client;
             for member in &mut self.batch {
                 member.is_in_doubt(writing);
-                if flaw::has(Flaw::ForgetLostPermits)
-                    && let Kind::Acquire(wanted) = &mut member.operation.kind
+                if mutation::has(Mutation::ForgetLostPermits)
+                    && let Kind::Acquisition(wanted) = &mut member.operation.kind
                     && let Ok(identity) = client.identity()
                 {
                     (wanted.token, member.operation.in_doubt) = (identity.token(), None);
@@ -410,8 +410,9 @@ impl<'a> Leader<'a> {
             }
         }
         self.settle_where(|member| {
-            let guesses =
-                flaw::has(Flaw::GuessReleasedInBatch) && was_sent && member.ticket.is_some();
+            let guesses = mutation::has(Mutation::GuessReleasedInBatch)
+                && was_sent
+                && member.ticket.is_some();
             match member.planned {
                 Planned::Releases(_) if guesses => Some(Outcome::Released { wakes: None }),
                 _ if member.operation.in_doubt.is_none() && !was_sent => Some(member.fails(&error)),
@@ -422,8 +423,8 @@ impl<'a> Leader<'a> {
         if enough() {
             self.enough = true;
             self.settle_where(|member| {
-                let is_own =
-                    member.ticket.is_none() && matches!(member.operation.kind, Kind::Acquire(_));
+                let is_own = member.ticket.is_none()
+                    && matches!(member.operation.kind, Kind::Acquisition(_));
                 (is_own && member.operation.in_doubt.is_some())
                     .then(|| Outcome::Unsettled(Some(error.clone())))
             });
@@ -468,7 +469,7 @@ impl<'a> Leader<'a> {
             let Some(outcome) = outcome.take() else { continue };
             let settled = Settled::new(operation, outcome);
             match ticket {
-                Some(ticket) => ticket.settle(settled),
+                Some(ticket) => ticket.resolve(settled),
                 None => self.own = Some(settled),
             }
         }
@@ -505,10 +506,10 @@ impl Drop for Leader<'_> {
                 }
                 (Some(ticket), _) => rest.push(Entry { operation, ticket }),
                 // We unwind.
-                (None, Kind::Acquire(wanted)) if operation.in_doubt.is_some() => {
+                (None, Kind::Acquisition(wanted)) if operation.in_doubt.is_some() => {
                     let Semaphore { route, key, .. } = self.semaphore;
                     let until = wanted.lease.gone(client.clock().now());
-                    client.remember_stray_permits(*route, key, wanted.token, until);
+                    client.remember_orphaned_permits(*route, key, wanted.token, until);
                 }
                 (None, _) => {}
             }
@@ -519,6 +520,6 @@ impl Drop for Leader<'_> {
         let seen = self.after.take();
         let (written, served, refused) = (self.written, self.served, self.was_refused);
         let ended = Ended { rest, parked, written, seen, served, refused };
-        self.combiner.hand_on(client, ended);
+        self.combiner.wake_next(client, ended);
     }
 }

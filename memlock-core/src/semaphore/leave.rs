@@ -8,7 +8,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use super::{Semaphore, ring_next};
+use super::{Semaphore, wake_next};
 use crate::fork;
 use crate::store::Op;
 use crate::wait::entries::WaitId;
@@ -109,7 +109,7 @@ pub(super) fn leave(semaphore: &Semaphore, ids: Vec<WaitId>) -> bool {
             client.semaphore_waiters().leave_behind(key, &ids);
             return false;
         }
-        ring_next(client, *route, key);
+        wake_next(client, *route, key);
         match leaver.next() {
             Some(next) => ids = next,
             None => break,

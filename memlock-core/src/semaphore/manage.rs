@@ -4,16 +4,16 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::{Semaphore, Wrote, ring_next};
+use super::{Semaphore, Wrote, wake_next};
+use crate::cas_backoff::{ROUNDS, back_off};
 use crate::client::ATTEMPTS;
-use crate::contention::{ROUNDS, give_way};
 use crate::distinct::SetUp;
 #[cfg(doc)]
 use crate::error::ErrorKind;
 use crate::error::{Error, Result};
-use crate::flaw::{self, Flaw};
 use crate::fork::call;
 use crate::lease::{Lease, covering};
+use crate::mutation::{self, Mutation};
 use crate::owner::Token;
 use crate::store::{Op, Reply};
 
@@ -105,7 +105,7 @@ impl Semaphore {
             };
             // Another one that was set up since we sent the first request is not ours to remove.
             if sent.is_some_and(|token| token != seen.record.token)
-                && !flaw::has(Flaw::TearDownWhatCame)
+                && !mutation::has(Mutation::TearDownWhatCame)
             {
                 gone = true;
                 break;
@@ -118,7 +118,7 @@ impl Semaphore {
                     break;
                 }
                 Ok(_) => {
-                    give_way(&self.client, round)?;
+                    back_off(&self.client, round)?;
                 }
                 Err(failure) if !failure.sent || !failure.error.is_outage() => {
                     return Err(failure.error);
@@ -131,7 +131,7 @@ impl Semaphore {
         }
         self.forget();
         if sent.is_some() {
-            ring_next(&self.client, self.route, &self.key);
+            wake_next(&self.client, self.route, &self.key);
         }
         Ok(sent.is_some())
     }
@@ -161,14 +161,14 @@ impl Semaphore {
             before.get_or_insert(seen.record.permits);
             if seen.record.permits == permits {
                 self.agreed.store(permits, Ordering::Relaxed);
-                ring_next(&self.client, self.route, &self.key);
+                wake_next(&self.client, self.route, &self.key);
                 return Ok(before);
             }
             seen.record.permits = permits;
             match self.write(seen) {
                 Ok(Wrote { done: true, .. }) => {}
                 Ok(_) => {
-                    give_way(&self.client, round)?;
+                    back_off(&self.client, round)?;
                 }
                 Err(failure) => {
                     failures += 1;

@@ -58,7 +58,7 @@ impl Member {
 
     /// Whether it can be dropped without finding anything out.
     pub(super) fn is_idle(&self) -> bool {
-        self.operation.in_doubt.is_none() && matches!(self.operation.kind, Kind::Acquire(_))
+        self.operation.in_doubt.is_none() && matches!(self.operation.kind, Kind::Acquisition(_))
     }
 
     /// What it is told when it cannot be done because of this. One that was parked finds out for

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::seen::Refusal;
+use super::snapshot::Refusal;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::lease::Lease;
@@ -28,12 +28,12 @@ pub(super) struct Operation {
 }
 
 pub(super) enum Kind {
-    Acquire(Acquire),
+    Acquisition(Acquisition),
     Release(Release),
     Extend(Extend),
 }
 
-pub(super) struct Acquire {
+pub(super) struct Acquisition {
     pub(super) token: Token,
     pub(super) permits: u32,
     pub(super) priority: i64,
@@ -134,7 +134,7 @@ pub(super) struct Wakes {
     /// The queue as it was afterwards, if there is one.
     pub(super) queue: Option<Item>,
     /// How many permits are available.
-    pub(super) room: u32,
+    pub(super) capacity: u32,
     /// How many of them the batch gave back.
     pub(super) freed: u32,
     /// Under which ids those that gave them back stood in the queue.
@@ -145,7 +145,7 @@ impl Kind {
     /// A token of this process, if it has one.
     pub(super) fn token(&self) -> Option<Token> {
         match self {
-            Kind::Acquire(Acquire { token, .. }) | Kind::Release(Release { token, .. }) => {
+            Kind::Acquisition(Acquisition { token, .. }) | Kind::Release(Release { token, .. }) => {
                 Some(*token)
             }
             Kind::Extend(extend) => extend.renewing.first().map(|renewing| renewing.token),
@@ -161,7 +161,7 @@ impl Operation {
     /// What it may be granted.
     pub(super) fn acquires(&self) -> Option<(Token, Lease)> {
         match &self.kind {
-            Kind::Acquire(Acquire { token, lease, .. }) => Some((*token, *lease)),
+            Kind::Acquisition(Acquisition { token, lease, .. }) => Some((*token, *lease)),
             _ => None,
         }
     }

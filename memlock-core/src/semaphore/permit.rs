@@ -4,16 +4,16 @@ use std::fmt;
 use std::time::Duration;
 
 use super::operation::Wakes;
-use super::seen::Seen;
-use super::settle::{Settled, Step};
+use super::resolve::{Settled, Step};
+use super::snapshot::Seen;
 use super::{Semaphore, leave};
+use crate::cas_backoff::{ROUNDS, back_off};
 use crate::client::Client;
 use crate::clock::Moment;
-use crate::contention::{ROUNDS, give_way};
 use crate::error::{Answer, Error, ErrorKind, Result};
-use crate::flaw::{self, Flaw};
 use crate::fork::{self, Call, call};
 use crate::lease::{Lease, by_either};
+use crate::mutation::{self, Mutation};
 use crate::mutex::{Extension, Release};
 use crate::name::Key;
 use crate::owner::Token;
@@ -178,14 +178,14 @@ impl Permit {
             if !self.is_ours_to_use() {
                 return Ok(if self.was_lost() { Release::Lost } else { Release::NotHeld });
             }
-            let settled = self.settle(Step::Release);
+            let settled = self.resolve(Step::Release);
             self.release_failed = settled.is_err();
             let settled = settled.map_err(|error| self.said("Releasing", error))?;
             self.held = false;
             let released = match settled {
                 Settled::Taken { wakes } => {
                     if let Some(wakes) = wakes {
-                        self.hand_on(wakes);
+                        self.wake_next(wakes);
                     }
                     Release::Released
                 }
@@ -194,7 +194,7 @@ impl Permit {
                     Release::Lost
                 }
             };
-            self.semaphore.client.take_off_strays(self.semaphore.route);
+            self.semaphore.client.reap_orphans(self.semaphore.route);
             Ok(released)
         })
     }
@@ -210,7 +210,7 @@ impl Permit {
             if !self.is_ours_to_use() {
                 return Ok(if self.was_lost() { Extension::Lost } else { Extension::NotHeld });
             }
-            match self.settle(Step::Extend(lease)) {
+            match self.resolve(Step::Extend(lease)) {
                 Ok(Settled::Taken { .. }) => {
                     self.release_failed = false;
                     Ok(Extension::Extended)
@@ -236,7 +236,7 @@ impl Permit {
     }
 
     /// After a suspiciously slow grant: counts on no more than the server's clock leaves.
-    pub(super) fn believe_the_server(&mut self) -> Result<()> {
+    pub(super) fn cap_deadline_by_ttl(&mut self) -> Result<()> {
         let seen = self.semaphore.look_closely()?;
         let now = || self.semaphore.client.clock().now();
         self.believe(seen.map_or_else(now, |seen| seen.keeps_until(self.token)))
@@ -275,24 +275,24 @@ impl Permit {
     }
 
     /// Wakes the first waiters for whom there is room now.
-    fn hand_on(&self, wakes: Wakes) {
-        let Wakes { queue, room, freed, mut stood } = wakes;
+    fn wake_next(&self, wakes: Wakes) {
+        let Wakes { queue, capacity, freed, mut stood } = wakes;
         stood.extend(self.semaphore.combiner().leaving().ids());
         let Semaphore { client, route, key, .. } = &self.semaphore;
-        let hall = client.semaphore_waiters();
+        let local = client.semaphore_waiters();
         let at = Queue { client, route: *route, key: &key.waiters() };
-        let waker = Waker::new(client, hall, key);
-        let handed = queue.map(|queue| at.hand_on_all(queue, room, freed, &stood, &waker));
+        let waker = Waker::new(client, local, key);
+        let handed = queue.map(|queue| at.wake_several(queue, capacity, freed, &stood, &waker));
         let handed = handed.unwrap_or_default();
-        hall.let_go(key, handed, client.clock().now());
+        local.released(key, handed, client.clock().now());
         if handed.stuck {
-            hall.leave_behind(key, &stood);
+            local.leave_behind(key, &stood);
         }
     }
 
     pub(super) fn leave_behind(&self) {
         let Semaphore { client, route, key, .. } = &self.semaphore;
-        client.remember_stray_permits(*route, key, self.token, self.server_until);
+        client.remember_orphaned_permits(*route, key, self.token, self.server_until);
     }
 
     /// Releases as dropping does: see [`Lock::let_go`](crate::Lock::let_go).
@@ -326,7 +326,7 @@ impl Permit {
     }
 
     pub(super) fn is_ours_to_use(&self) -> bool {
-        self.held && (self.process == fork::generation() || flaw::has(Flaw::ChildrenHold))
+        self.held && (self.process == fork::generation() || mutation::has(Mutation::ChildrenHold))
     }
 
     fn was_lost(&self) -> bool {
@@ -355,27 +355,27 @@ impl fmt::Debug for Permit {
 }
 
 /// Tells the first waiters that permits may be available, for those that came back out of turn.
-pub(crate) fn ring_next(client: &Client, route: Route, key: &Key) {
+pub(crate) fn wake_next(client: &Client, route: Route, key: &Key) {
     let queue = Queue { client, route, key: &key.waiters() };
     let Ok(replies) = client.read(route, &[Op::Get { key }, Op::Get { key: queue.key }]) else {
         return;
     };
     let [item, Reply::Value(waiters)] = &replies[..] else { return };
-    let room = match item {
+    let capacity = match item {
         Reply::Value(item) => {
             let now = client.clock().now();
-            Seen::read(key, item, now, now).map_or(0, |seen| seen.record.room(seen.now))
+            Seen::read(key, item, now, now).map_or(0, |seen| seen.record.capacity(seen.now))
         }
         // Whoever comes finds out.
         _ => u32::MAX,
     };
     let waker = Waker::new(client, client.semaphore_waiters(), key);
-    queue.hand_on_all(waiters.clone(), room, room, &[], &waker);
+    queue.wake_several(waiters.clone(), capacity, capacity, &[], &waker);
 }
 
 /// Takes back the permits that this token holds, whatever else has changed. True when there were
 /// any.
-pub(crate) fn take_off(client: &Client, route: Route, key: &Key, token: Token) -> Result<bool> {
+pub(crate) fn reap(client: &Client, route: Route, key: &Key, token: Token) -> Result<bool> {
     let semaphore =
         Semaphore::new(client.clone(), key.clone(), None, Lease::new(crate::lease::MIN_LEASE)?)?;
     debug_assert_eq!(route, semaphore.route);
@@ -388,7 +388,7 @@ pub(crate) fn take_off(client: &Client, route: Route, key: &Key, token: Token) -
         if semaphore.write(seen).map_err(|failure| failure.error)?.done {
             return Ok(true);
         }
-        give_way(client, round)?;
+        back_off(client, round)?;
     }
     Ok(false)
 }

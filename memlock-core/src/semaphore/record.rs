@@ -8,7 +8,7 @@
 //!
 //! The first line: a token of this semaphore, the number of permits, when the item expires, for how
 //! many seconds it is kept unused, and how often it was written. It may have the word
-//! `gathering=<token>:<priority>:<until>`: that waiter wants several permits at once, and newcomers
+//! `reservation=<token>:<priority>:<until>`: that waiter wants several permits at once, and newcomers
 //! are to stand behind it. Then a line for each holder: its token, how many permits it has, until
 //! when; and for people its host, pid and since when, in Unix seconds of its own clock.
 //!
@@ -20,7 +20,7 @@
 //! Words at the ends of lines are a later version's business and are kept. Nothing here does any
 //! I/O.
 
-use crate::flaw::{self, Flaw};
+use crate::mutation::{self, Mutation};
 use crate::name::{percent_decode, push_number};
 use crate::owner::Token;
 
@@ -45,7 +45,7 @@ pub(crate) struct Record {
     pub(crate) life: u64,
     /// How often it was written.
     pub(crate) serial: u64,
-    pub(crate) gathering: Option<Gathering>,
+    pub(crate) reservation: Option<Reservation>,
     pub(crate) holdings: Vec<Holding>,
     /// What a later version wrote behind the first line's fields.
     more: String,
@@ -53,7 +53,7 @@ pub(crate) struct Record {
 
 /// A waiter for several permits, whom newcomers are to let go first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Gathering {
+pub(crate) struct Reservation {
     pub(crate) token: Token,
     pub(crate) priority: i64,
     pub(crate) until: u64,
@@ -98,14 +98,14 @@ impl Holding {
 impl Record {
     /// Nobody holds any of it yet.
     pub(crate) fn new(token: Token, permits: u32, life: u64, expires: u64) -> Record {
-        let (gathering, holdings) = (None, Vec::new());
+        let (reservation, holdings) = (None, Vec::new());
         Record {
             token,
             permits,
             expires,
             life,
             serial: 1,
-            gathering,
+            reservation,
             holdings,
             more: String::new(),
         }
@@ -124,11 +124,11 @@ impl Record {
         let (expires, life, serial) = (number()?, number()?, number()?);
         // Of several that gather the first one is meant: the others would come after it by the next
         // one who writes.
-        let mut gathering = None;
+        let mut reservation = None;
         let mut is_more =
-            |word: &&str| match word.strip_prefix(GATHERING).and_then(Gathering::parse) {
+            |word: &&str| match word.strip_prefix(GATHERING).and_then(Reservation::parse) {
                 Some(said) => {
-                    gathering.get_or_insert(said);
+                    reservation.get_or_insert(said);
                     false
                 }
                 None => true,
@@ -136,7 +136,7 @@ impl Record {
         let more = words.next().into_iter().flat_map(|more| more.split(' '));
         let more = more.filter(&mut is_more).fold(String::new(), |more, word| more + " " + word);
         let holdings = lines.map(holding).collect::<Option<Vec<_>>>()?;
-        Some(Record { token, permits, expires, life, serial, gathering, holdings, more })
+        Some(Record { token, permits, expires, life, serial, reservation, holdings, more })
     }
 
     /// The item's value.
@@ -144,7 +144,7 @@ impl Record {
         let Record { token, permits, expires, life, serial, more, .. } = self;
         let mut value =
             format!("{FORMAT} {token} {permits} {expires} {life} {serial}{more}").into_bytes();
-        if let Some(Gathering { token, priority, until }) = &self.gathering {
+        if let Some(Reservation { token, priority, until }) = &self.reservation {
             value.extend(format!(" {GATHERING}{token}:{priority}:{until}").into_bytes());
         }
         value.push(b'\n');
@@ -168,7 +168,7 @@ impl Record {
 
     /// How many permits nobody holds when the server's clock shows `now`.
     pub(crate) fn available(&self, now: u64) -> u32 {
-        let kept = flaw::has(Flaw::KeepExpired);
+        let kept = mutation::has(Mutation::KeepExpired);
         let live = self.holdings.iter().filter(|holding| holding.until > now || kept);
         let held: u64 = live.map(|holding| u64::from(holding.permits)).sum();
         u32::try_from(u64::from(self.permits).saturating_sub(held)).unwrap_or(0)
@@ -182,7 +182,7 @@ impl Record {
 
     /// How many permits a waiter can have: none as long as there are as many holders as there may
     /// be.
-    pub(crate) fn room(&self, now: u64) -> u32 {
+    pub(crate) fn capacity(&self, now: u64) -> u32 {
         if self.has_room(now) { self.available(now) } else { 0 }
     }
 
@@ -201,17 +201,18 @@ impl Record {
 
     /// Whether a newcomer is to stand behind a waiter that gathers several permits.
     pub(crate) fn is_gathering(&self, now: u64, token: Token, priority: i64) -> bool {
-        self.gathering.is_some_and(|other| {
+        self.reservation.is_some_and(|other| {
             other.until > now && other.token != token && priority <= other.priority
         })
     }
 
     /// Gives permits to a holder, and drops those whose lease is over.
     pub(crate) fn take(&mut self, now: u64, holding: Holding) {
-        let early = u64::from(flaw::has(Flaw::DropTooEarly));
+        let early = u64::from(mutation::has(Mutation::DropTooEarly));
         self.holdings.retain(|other| other.until > now + early);
-        if self.gathering.is_some_and(|other| other.token == holding.token || other.until <= now) {
-            self.gathering = None;
+        if self.reservation.is_some_and(|other| other.token == holding.token || other.until <= now)
+        {
+            self.reservation = None;
         }
         self.holdings.push(holding);
     }
@@ -237,11 +238,11 @@ impl Record {
     }
 }
 
-impl Gathering {
-    fn parse(text: &str) -> Option<Gathering> {
+impl Reservation {
+    fn parse(text: &str) -> Option<Reservation> {
         let mut parts = text.split(':');
         let token = parts.next()?.parse().ok()?;
-        Some(Gathering {
+        Some(Reservation {
             token,
             priority: parts.next()?.parse().ok()?,
             until: parts.next()?.parse().ok()?,
@@ -276,7 +277,8 @@ mod tests {
         assert_eq!(String::from_utf8(record.encode()).unwrap(), text);
         assert_eq!(Record::parse(text.as_bytes()), Some(record.clone()));
         assert_eq!(record.holdings[0].who(), ("web 3".to_owned(), 4711, 1_795_170_000));
-        record.gathering = Some(Gathering { token: Token::from_bits(12), priority: -3, until: 7 });
+        record.reservation =
+            Some(Reservation { token: Token::from_bits(12), priority: -3, until: 7 });
         assert_eq!(Record::parse(&record.encode()), Some(record));
     }
 
@@ -286,10 +288,10 @@ mod tests {
         let mut record = Record::new(Token::from_bits(10), 20_000, 86_400, 100);
         let most = MOST_HOLDERS as u128;
         record.holdings.extend((1..=most).map(|token| held(token, 1, 50)));
-        assert_eq!((record.available(49), record.room(49)), (10_000, 0));
-        assert_eq!(record.room(50), 20_000, "their leases are over");
+        assert_eq!((record.available(49), record.capacity(49)), (10_000, 0));
+        assert_eq!(record.capacity(50), 20_000, "their leases are over");
         let _ = record.holdings.pop();
-        assert_eq!(record.room(49), 10_001);
+        assert_eq!(record.capacity(49), 10_001);
     }
 
     #[test]
@@ -300,7 +302,7 @@ mod tests {
         let between =
             text.replace("more words", "more gathering=0000000000000000000000000000000c:1:2 words");
         let record = Record::parse(between.as_bytes()).unwrap();
-        assert_eq!(record.gathering.unwrap().priority, 1);
+        assert_eq!(record.reservation.unwrap().priority, 1);
         assert_eq!(Record::parse(&record.encode()), Some(record));
     }
 
@@ -312,7 +314,7 @@ mod tests {
             ours
         );
         let record = Record::parse(text.as_bytes()).unwrap();
-        assert_eq!(record.gathering, Some(Gathering { token: ours, priority: 1, until: 2 }));
+        assert_eq!(record.reservation, Some(Reservation { token: ours, priority: 1, until: 2 }));
         assert_eq!(Record::parse(&record.encode()), Some(record));
         let text = format!("memlock-semaphore/1 {ours} 5 9 8 7\n{other} 1 2 web\r\r\n");
         let record = Record::parse(text.as_bytes()).unwrap();

@@ -3,13 +3,13 @@
 
 use super::operation::{Extend, Kind, Operation, Outcome, Renewing, Wanted};
 use super::permit::Permit;
-use super::seen::Seen;
+use super::snapshot::Seen;
 use super::submit;
 use super::{SLOW_LOOK, Semaphore};
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::flaw::{self, Flaw};
 use crate::lease::{Lease, Ttl};
+use crate::mutation::{self, Mutation};
 use crate::name::Key;
 use crate::owner::Token;
 use crate::store::{Failure, Op, Reply, Route};
@@ -103,7 +103,7 @@ impl Renewals {
                     .permits
                     .extract_if(.., |permit| {
                         seen.record.held_by(permit.token).is_none()
-                            && !flaw::has(Flaw::KeepGonePermits)
+                            && !mutation::has(Mutation::KeepGonePermits)
                     })
                     .collect();
                 if let Step::Believe { first } = step {
@@ -121,7 +121,7 @@ impl Renewals {
                 }
                 // The lease grows by the time that the look took, which may include a new
                 // connection or a stop of this process: such a look is repeated once.
-                let slow = seen.took > SLOW_LOOK && !flaw::has(Flaw::RenewFromSlowLooks);
+                let slow = seen.took > SLOW_LOOK && !mutation::has(Mutation::RenewFromSlowLooks);
                 if slow && !std::mem::replace(&mut self.looked_again, true) {
                     return Renewed::Gone(gone.into_iter().map(|permit| permit.token).collect());
                 }
@@ -168,7 +168,7 @@ impl Renewals {
         match settled.outcome {
             Outcome::Extended { asks } => {
                 self.permits = settled.renewing;
-                if asks && !flaw::has(Flaw::BelieveSlowRenewals) {
+                if asks && !mutation::has(Mutation::BelieveSlowRenewals) {
                     match self.semaphore.look_closely() {
                         Ok(Some(seen)) => self.believe(&seen),
                         Ok(None) => self.permits.clear(),
@@ -206,11 +206,11 @@ impl Permit {
 
     fn renewing(&mut self) -> Option<Renewing> {
         let now = self.semaphore.client.clock().now();
-        if self.remaining().is_zero() && !flaw::has(Flaw::KeepPastTheEnd) {
+        if self.remaining().is_zero() && !mutation::has(Mutation::KeepPastTheEnd) {
             return None;
         }
         let lease = self.lease;
-        self.server_until = self.server_until.max(lease.gone(now) + super::settle::LATEST_ARRIVAL);
+        self.server_until = self.server_until.max(lease.gone(now) + super::resolve::LATEST_ARRIVAL);
         Some(Renewing {
             token: self.token,
             lease,

@@ -7,7 +7,7 @@ use super::Semaphore;
 use super::combine::{Combiner, Lead, Parking};
 use super::lead::Leader;
 use super::operation::{Operation, Outcome};
-use super::seen::Seen;
+use super::snapshot::Seen;
 use super::ticket::{Found, Settled, Ticket};
 use crate::clock::Moment;
 use crate::fork;
@@ -185,7 +185,7 @@ impl Drop for Sleeper<'_> {
             && taken_back.is_none_or(|operation| operation.in_doubt.is_some())
         {
             let Semaphore { client, route, key, .. } = self.semaphore;
-            client.remember_stray_permits(*route, key, token, lease.gone(client.clock().now()));
+            client.remember_orphaned_permits(*route, key, token, lease.gone(client.clock().now()));
         }
     }
 }

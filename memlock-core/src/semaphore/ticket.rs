@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::operation::{Acquire, Doubt, Extend, Kind, Operation, Outcome, Renewing};
+use super::operation::{Acquisition, Doubt, Extend, Kind, Operation, Outcome, Renewing};
 use crate::owner::Token;
 use crate::thread::Signal;
 
@@ -122,7 +122,7 @@ impl Ticket {
     }
 
     /// Tells its thread.
-    pub(super) fn settle(&self, settled: Settled) {
+    pub(super) fn resolve(&self, settled: Settled) {
         self.place().state = Standing::Settled(Box::new(settled));
         self.moved.wake_all();
     }
@@ -134,7 +134,9 @@ impl Settled {
         let (renewing, gone) = (Vec::new(), Vec::new());
         let settled = Settled { outcome, in_doubt, token: None, renewing, gone, in_queue: false };
         match kind {
-            Kind::Acquire(Acquire { token, .. }) => Settled { token: Some(token), ..settled },
+            Kind::Acquisition(Acquisition { token, .. }) => {
+                Settled { token: Some(token), ..settled }
+            }
             Kind::Extend(Extend { renewing, gone, .. }) => Settled { renewing, gone, ..settled },
             Kind::Release(_) => settled,
         }

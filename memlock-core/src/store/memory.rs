@@ -21,11 +21,11 @@ use crate::name::Key;
 pub struct Memory {
     clock: Arc<dyn Clock>,
     boot: u64,
-    shelf: ForkLocal<Mutex<Shelf>>,
+    items: ForkLocal<Mutex<Items>>,
 }
 
 #[derive(Debug, Default)]
-struct Shelf {
+struct Items {
     items: HashMap<Key, Stored>,
     last_cas: u64,
     /// The number of items after the last sweep: at twice that, the expired ones are swept out.
@@ -48,7 +48,7 @@ static REGISTRY: ForkLocal<Registry> = ForkLocal::new();
 impl Memory {
     /// A store of its own, which nobody else can name.
     pub fn new(clock: Arc<dyn Clock>) -> Memory {
-        Memory { boot: clock.unix_seconds(), clock, shelf: ForkLocal::new() }
+        Memory { boot: clock.unix_seconds(), clock, items: ForkLocal::new() }
     }
 
     /// The store that this process knows by `name`.
@@ -70,16 +70,16 @@ impl Memory {
         Incarnation { boot: self.boot, pid: 0 }
     }
 
-    fn apply(&self, shelf: &mut Shelf, now: Moment, op: &Op<'_>) -> Result<Reply> {
+    fn apply(&self, items: &mut Items, now: Moment, op: &Op<'_>) -> Result<Reply> {
         let version = |cas| Version { incarnation: self.incarnation(), cas };
         Ok(match *op {
-            Op::Add { key, value, ttl } => match shelf.live(key, now) {
+            Op::Add { key, value, ttl } => match items.live(key, now) {
                 Some(_) => Reply::Exists,
                 None => {
-                    Reply::Stored(version(shelf.store(key, value.to_vec(), 0, expiry(now, ttl))))
+                    Reply::Stored(version(items.store(key, value.to_vec(), 0, expiry(now, ttl))))
                 }
             },
-            Op::Get { key } => match shelf.live(key, now) {
+            Op::Get { key } => match items.live(key, now) {
                 Some(stored) => Reply::Value(Item {
                     value: stored.value.clone(),
                     version: version(stored.cas),
@@ -90,51 +90,51 @@ impl Memory {
                 }),
                 None => Reply::Missing,
             },
-            Op::Swap { key, version: wanted, value, ttl } => match shelf.live(key, now) {
+            Op::CompareAndSet { key, version: wanted, value, ttl } => match items.live(key, now) {
                 Some(stored) if version(stored.cas) == wanted => {
-                    Reply::Stored(version(shelf.store(key, value.to_vec(), 0, expiry(now, ttl))))
+                    Reply::Stored(version(items.store(key, value.to_vec(), 0, expiry(now, ttl))))
                 }
-                Some(_) => Reply::Changed,
+                Some(_) => Reply::VersionMismatch,
                 None => Reply::Missing,
             },
             Op::Put { key, version: wanted, flags, value, ttl } => {
-                match (shelf.live(key, now).map(|stored| version(stored.cas)), wanted) {
+                match (items.live(key, now).map(|stored| version(stored.cas)), wanted) {
                     (Some(_), None) => Reply::Exists,
                     (None, Some(_)) => Reply::Missing,
-                    (found, _) if found != wanted => Reply::Changed,
+                    (found, _) if found != wanted => Reply::VersionMismatch,
                     _ => {
-                        shelf.store(key, value.to_vec(), flags, expiry(now, ttl));
+                        items.store(key, value.to_vec(), flags, expiry(now, ttl));
                         Reply::Written
                     }
                 }
             }
-            Op::Delete { key, version: wanted } => match shelf.live(key, now) {
+            Op::Delete { key, version: wanted } => match items.live(key, now) {
                 Some(stored) if version(stored.cas) == wanted => {
-                    shelf.items.remove(key);
+                    items.items.remove(key);
                     Reply::Deleted
                 }
-                Some(_) => Reply::Changed,
+                Some(_) => Reply::VersionMismatch,
                 None => Reply::Missing,
             },
-            Op::Append { key, value } => match shelf.live(key, now) {
+            Op::Append { key, value } => match items.live(key, now) {
                 Some(stored) => {
                     let (whole, expires) = ([&stored.value, value].concat(), stored.expires);
                     let flags = stored.flags;
-                    shelf.store(key, whole, flags, expires);
+                    items.store(key, whole, flags, expires);
                     Reply::Written
                 }
                 None => Reply::Missing,
             },
-            Op::Prepend { key, value } => match shelf.live(key, now) {
+            Op::Prepend { key, value } => match items.live(key, now) {
                 Some(stored) => {
                     let (whole, expires) = ([value, &stored.value].concat(), stored.expires);
                     let flags = stored.flags;
-                    shelf.store(key, whole, flags, expires);
+                    items.store(key, whole, flags, expires);
                     Reply::Written
                 }
                 None => Reply::Missing,
             },
-            Op::Count { key, by, initial } => match (shelf.live(key, now), initial) {
+            Op::Increment { key, by, initial } => match (items.live(key, now), initial) {
                 (Some(stored), _) => {
                     let number =
                         std::str::from_utf8(&stored.value).ok().and_then(|text| text.parse().ok());
@@ -144,11 +144,11 @@ impl Memory {
                         )));
                     };
                     let (flags, expires) = (stored.flags, stored.expires);
-                    shelf.store(key, number.to_string().into_bytes(), flags, expires);
+                    items.store(key, number.to_string().into_bytes(), flags, expires);
                     Reply::Number(number)
                 }
                 (None, Some((first, ttl))) => {
-                    shelf.store(key, first.to_string().into_bytes(), 0, expiry(now, ttl));
+                    items.store(key, first.to_string().into_bytes(), 0, expiry(now, ttl));
                     Reply::Number(first)
                 }
                 (None, None) => Reply::Missing,
@@ -160,10 +160,10 @@ impl Memory {
 
 impl Store for Memory {
     fn run(&self, _route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
-        let mut shelf = self.shelf.get().lock().unwrap_or_else(PoisonError::into_inner);
+        let mut items = self.items.get().lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now();
         let replies =
-            ops.iter().map(|op| self.apply(&mut shelf, now, op)).collect::<Result<Vec<_>>>();
+            ops.iter().map(|op| self.apply(&mut items, now, op)).collect::<Result<Vec<_>>>();
         replies.map_err(|error| Failure { error, sent: ops.len() > 1 })
     }
 
@@ -177,7 +177,7 @@ impl Store for Memory {
     }
 }
 
-impl Shelf {
+impl Items {
     fn live(&mut self, key: &Key, now: Moment) -> Option<&Stored> {
         if self.items.len() > 2 * self.swept + 64 {
             self.items.retain(|_, stored| stored.is_live(now));

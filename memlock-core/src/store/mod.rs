@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
-use crate::flaw::{self, Flaw};
 use crate::lease::Ttl;
+use crate::mutation::{self, Mutation};
 use crate::name::Key;
 
 pub(crate) mod memcached;
@@ -39,9 +39,9 @@ pub enum Op<'a> {
         /// The item.
         key: &'a Key,
     },
-    /// Stores the value if the item still has that version: [`Reply::Stored`], [`Reply::Changed`]
+    /// Stores the value if the item still has that version: [`Reply::Stored`], [`Reply::VersionMismatch`]
     /// or [`Reply::Missing`].
-    Swap {
+    CompareAndSet {
         /// The item.
         key: &'a Key,
         /// The version it must have.
@@ -52,8 +52,8 @@ pub enum Op<'a> {
         ttl: Ttl,
     },
     /// Stores the value, where there is no item if `version` is `None`, else if the item still has
-    /// that version: [`Reply::Written`], [`Reply::Exists`], [`Reply::Changed`] or
-    /// [`Reply::Missing`]. Unlike [`Op::Add`] and [`Op::Swap`] it does not tell the new version;
+    /// that version: [`Reply::Written`], [`Reply::Exists`], [`Reply::VersionMismatch`] or
+    /// [`Reply::Missing`]. Unlike [`Op::Add`] and [`Op::CompareAndSet`] it does not tell the new version;
     /// but a server that has no room leaves the item as it is.
     Put {
         /// The item.
@@ -67,7 +67,7 @@ pub enum Op<'a> {
         /// How long it lives from now, or until when.
         ttl: Ttl,
     },
-    /// Removes the item if it still has that version: [`Reply::Deleted`], [`Reply::Changed`] or
+    /// Removes the item if it still has that version: [`Reply::Deleted`], [`Reply::VersionMismatch`] or
     /// [`Reply::Missing`].
     Delete {
         /// The item.
@@ -91,7 +91,7 @@ pub enum Op<'a> {
         value: &'a [u8],
     },
     /// Adds to a decimal number: [`Reply::Number`] with the new number, or [`Reply::Missing`].
-    Count {
+    Increment {
         /// The item.
         key: &'a Key,
         /// How much to add.
@@ -111,10 +111,10 @@ pub enum Op<'a> {
 
 impl Op<'_> {
     /// Whether it makes sense to a server in that life: versions of another life mean nothing to
-    /// it, and such an operation is not even sent. It is answered with [`Reply::Changed`].
+    /// it, and such an operation is not even sent. It is answered with [`Reply::VersionMismatch`].
     pub fn is_of(&self, life: Incarnation) -> bool {
         match self {
-            Op::Swap { version, .. }
+            Op::CompareAndSet { version, .. }
             | Op::Delete { version, .. }
             | Op::Put { version: Some(version), .. } => version.incarnation == life,
             _ => true,
@@ -139,7 +139,7 @@ pub enum Reply {
     /// There is no such item.
     Missing,
     /// The item has another version, or the server is not the incarnation that gave this one.
-    Changed,
+    VersionMismatch,
     /// It was removed.
     Deleted,
     /// The item.
@@ -188,7 +188,7 @@ impl Version {
     /// holder and across restarts, as long as the server stores fewer than a million items a second
     /// on average and its clock is not set back.
     pub fn fence(self) -> u64 {
-        if flaw::has(Flaw::FenceWithoutBoot) {
+        if mutation::has(Mutation::FenceWithoutBoot) {
             return self.cas;
         }
         self.incarnation.boot.saturating_mul(1_000_000).saturating_add(self.cas)
@@ -197,7 +197,9 @@ impl Version {
     /// The fence of who got an item by this version, and asked for a [`Op::Stamp`] behind it.
     pub(crate) fn fence_by(self, stamp: Option<&Reply>) -> u64 {
         match stamp {
-            Some(&Reply::Stored(stamp)) if !flaw::has(Flaw::FenceWithoutStamp) => stamp.fence(),
+            Some(&Reply::Stored(stamp)) if !mutation::has(Mutation::FenceWithoutStamp) => {
+                stamp.fence()
+            }
             _ => self.fence(),
         }
     }

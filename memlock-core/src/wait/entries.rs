@@ -20,7 +20,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::flaw::{self, Flaw};
+use crate::mutation::{self, Mutation};
 
 /// A queue that is this long takes no further waiters.
 pub const MOST_WAITERS: usize = 512;
@@ -88,7 +88,7 @@ impl Default for Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
     /// Where it can be rung, if it can.
-    pub bell: Option<SocketAddr>,
+    pub address: Option<SocketAddr>,
     /// Whether it is taken to hear what is sent to it there.
     pub proven: bool,
     /// Which waiter it is.
@@ -113,27 +113,27 @@ impl Entry<'_> {
 }
 
 /// The line of a new entry.
-pub fn line(bell: Option<SocketAddr>, id: WaitId, request: Request) -> Vec<u8> {
-    let bell = bell.map_or_else(|| "-".to_owned(), |address| address.to_string());
+pub fn line(address: Option<SocketAddr>, id: WaitId, request: Request) -> Vec<u8> {
+    let address = address.map_or_else(|| "-".to_owned(), |address| address.to_string());
     let Request { priority, permits, ages } = request;
     if request == Request::default() {
-        format!("{bell}#{id}#0\n")
+        format!("{address}#{id}#0\n")
     } else {
-        format!("{bell}#{id}#{priority}#0#{permits}#{}\n", if ages { "0" } else { "-" })
+        format!("{address}#{id}#{priority}#0#{permits}#{}\n", if ages { "0" } else { "-" })
     }
     .into_bytes()
 }
 
 /// The line of a new entry of a waiter that does not hear all that is sent to it.
-pub fn unproven_line(bell: Option<SocketAddr>, id: WaitId, request: Request) -> Vec<u8> {
-    let line = line(bell, id, request);
-    if bell.is_some() { [UNPROVEN, &line].concat() } else { line }
+pub fn unproven_line(address: Option<SocketAddr>, id: WaitId, request: Request) -> Vec<u8> {
+    let line = line(address, id, request);
+    if address.is_some() { [UNPROVEN, &line].concat() } else { line }
 }
 
 /// The waiters, the next one first.
 pub fn in_order(queue: &[u8]) -> Vec<Entry<'_>> {
     let mut waiters: Vec<Entry<'_>> = waiters(queue).collect();
-    if flaw::has(Flaw::IgnorePriority) {
+    if mutation::has(Mutation::IgnorePriority) {
         return waiters;
     }
     waiters.sort_by_key(|entry| std::cmp::Reverse(entry.rank()));
@@ -173,8 +173,9 @@ impl<'a> Draft<'a> {
     ) -> Option<Entry<'a>> {
         let entries = self.lines.iter().map(|(_, entry)| entry);
         let others = entries.filter(|entry| Some(entry.id) != but && may(entry));
-        let rank =
-            |entry: &Entry<'_>| if flaw::has(Flaw::IgnorePriority) { 0 } else { entry.rank() };
+        let rank = |entry: &Entry<'_>| {
+            if mutation::has(Mutation::IgnorePriority) { 0 } else { entry.rank() }
+        };
         // Of equals, the earlier line.
         others
             .copied()
@@ -201,7 +202,7 @@ impl<'a> Draft<'a> {
         };
         let (_, woken) = self.lines.remove(place);
         for (_, entry) in self.lines.iter_mut().take(place) {
-            if entry.rank() < woken.rank() && !flaw::has(Flaw::NobodyAges) {
+            if entry.rank() < woken.rank() && !mutation::has(Mutation::NobodyAges) {
                 entry.overtaken = entry.overtaken.map(|often| often.saturating_add(1));
             }
         }
@@ -254,10 +255,10 @@ pub fn after(
         let behind = rung.as_ref().filter(|(at, _)| place < *at).map(|(_, rung)| rung);
         let overtaken = behind.is_some_and(|rung| entry.rank() < rung.rank());
         let is_passed = passed == Some(entry.id)
-            || passed.is_some() && behind.is_some() && entry.bell.is_none();
+            || passed.is_some() && behind.is_some() && entry.address.is_none();
         match entry.overtaken {
             _ if is_passed => with_field(entry.line, PASSED, entry.passed.saturating_add(1)),
-            Some(often) if overtaken && !flaw::has(Flaw::NobodyAges) => {
+            Some(often) if overtaken && !mutation::has(Mutation::NobodyAges) => {
                 with_field(entry.line, OVERTAKEN, often.saturating_add(1))
             }
             _ => entry.line.to_vec(),
@@ -284,11 +285,11 @@ fn with_field(line: &[u8], field: usize, number: u32) -> Vec<u8> {
 
 fn entry(line: &[u8]) -> Option<Entry<'_>> {
     let mut fields = line.strip_suffix(b"\n")?.split(|&byte| byte == b'#');
-    let (bell, proven) = match fields.next()? {
+    let (address, proven) = match fields.next()? {
         b"-" => (None, false),
         text => match text.strip_prefix(UNPROVEN) {
-            Some(text) => (Some(bell(text)?), false),
-            None => (Some(bell(text)?), true),
+            Some(text) => (Some(address(text)?), false),
+            None => (Some(address(text)?), true),
         },
     };
     let id = WaitId::parse(fields.next()?)?;
@@ -301,11 +302,11 @@ fn entry(line: &[u8]) -> Option<Entry<'_>> {
         None => Some(unsaid),
     };
     let (passed, permits) = (number(0).unwrap_or(0), number(1).unwrap_or(1).max(1));
-    Some(Entry { bell, proven, id, passed, priority, permits, overtaken: number(0), line })
+    Some(Entry { address, proven, id, passed, priority, permits, overtaken: number(0), line })
 }
 
 /// Where a waiter can be rung: one program's own address.
-pub(crate) fn bell(text: &[u8]) -> Option<SocketAddr> {
+pub(crate) fn address(text: &[u8]) -> Option<SocketAddr> {
     let text = std::str::from_utf8(text).ok().filter(|text| text.len() <= LONGEST_ADDRESS)?;
     text.parse().ok().filter(can_be_rung)
 }
@@ -333,13 +334,13 @@ mod tests {
 
     #[test]
     fn a_queue_can_be_read_by_a_person() {
-        let bells = ["10.0.0.7:40123", "[fd00::7]:40123"].map(|text| text.parse().ok());
+        let notifier = ["10.0.0.7:40123", "[fd00::7]:40123"].map(|text| text.parse().ok());
         assert_eq!(
-            line(bells[0], WaitId(10), Request::default()),
+            line(notifier[0], WaitId(10), Request::default()),
             b"10.0.0.7:40123#000000000000000a#0\n"
         );
         assert_eq!(
-            line(bells[1], WaitId(10), Request::default()),
+            line(notifier[1], WaitId(10), Request::default()),
             b"[fd00::7]:40123#000000000000000a#0\n"
         );
         assert_eq!(line(None, WaitId(u64::MAX), Request::default()), b"-#ffffffffffffffff#0\n");
@@ -412,10 +413,10 @@ mod tests {
     proptest! {
         #[test]
         fn waiters_come_back_in_their_order(ids in vec(any::<u64>(), 0..20), ports in vec(1_u16.., 20), gone: u64) {
-            let bell = |at: usize| (!at.is_multiple_of(3)).then(|| SocketAddr::from(([10, 0, 0, 7], ports[at])));
-            let queue: Vec<u8> = ids.iter().enumerate().flat_map(|(at, &id)| line(bell(at), WaitId(id), Request::default())).collect();
-            let read: Vec<_> = waiters(&queue).map(|entry| (entry.bell, entry.id.0)).collect();
-            let written: Vec<_> = ids.iter().enumerate().map(|(at, &id)| (bell(at), id)).collect();
+            let address = |at: usize| (!at.is_multiple_of(3)).then(|| SocketAddr::from(([10, 0, 0, 7], ports[at])));
+            let queue: Vec<u8> = ids.iter().enumerate().flat_map(|(at, &id)| line(address(at), WaitId(id), Request::default())).collect();
+            let read: Vec<_> = waiters(&queue).map(|entry| (entry.address, entry.id.0)).collect();
+            let written: Vec<_> = ids.iter().enumerate().map(|(at, &id)| (address(at), id)).collect();
             prop_assert_eq!(read, written);
             let gone = ids.first().copied().unwrap_or(gone);
             let left = without(&queue, &[WaitId(gone)]);

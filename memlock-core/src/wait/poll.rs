@@ -29,7 +29,7 @@ pub(crate) fn poll<T>(
     let began = clock.now();
     let deadline = wait.limit.map(|limit| began + limit);
     let mut pause = PAUSES.0;
-    let (mut bell, mut reached, mut out_since) = (None, false, None);
+    let (mut listener, mut reached, mut out_since) = (None, false, None);
     if wait.is_cancelled() || client.is_closed() {
         return Ok(Waited::Interrupted);
     }
@@ -55,11 +55,12 @@ pub(crate) fn poll<T>(
         let left = deadline.map_or(pause, |deadline| deadline.since(now));
         let jittered = pause.mul_f64(0.5 + 0.5 * client.identity()?.fraction());
         // A bell, since that can be nudged by whoever cancels.
-        let bell = bell.get_or_insert_with(|| client.bells().take(client.local_address(route)));
+        let listener =
+            listener.get_or_insert_with(|| client.notifier().take(client.local_address(route)));
         if is_cancelled() || fork::generation() != process {
             return Ok(Waited::Interrupted);
         }
-        bell.sleep(jittered.min(left));
+        listener.sleep(jittered.min(left));
         if is_cancelled() || fork::generation() != process {
             return Ok(Waited::Interrupted);
         }

@@ -6,23 +6,23 @@
 
 use std::time::Duration;
 
-use super::bell::{Behind, Ring};
 use super::entries::{self, Draft, Entry, WaitId};
-use super::plan::Stand;
+use super::policy::QueueView;
 use super::wake::{Delivery, Wake};
+use crate::cas_backoff::back_off;
 use crate::client::Client;
-use crate::contention::give_way;
 use crate::error::{Error, ErrorKind, Result};
-use crate::flaw::{self, Flaw};
 use crate::lease::Ttl;
+use crate::mutation::{self, Mutation};
 use crate::name::Key;
+use crate::notify::{Successors, WakeMessage};
 use crate::store::{Failure, Item, Op, Reply, Route};
 
 /// How long a queue lives that nobody writes to. Waiters that wait for longer write it anew.
 const LIFE: Duration = Duration::from_secs(300);
 /// How much later the one behind a waiter without a bell is to come: that looks for itself every
 /// now and then, and should find the lock free most of the time.
-const BEHIND_THE_DEAF: Duration = Duration::from_millis(20);
+const AFTER_UNREACHABLE: Duration = Duration::from_millis(20);
 /// How much later a waiter is to come that only watches over a reservation for another one. Nobody
 /// else is asked to come as late: it alone is not taken off the queue.
 pub(super) const WATCH: Duration = Duration::from_millis(25);
@@ -44,21 +44,21 @@ pub(crate) struct Queue<'a> {
 
 /// What can be had now.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Room {
+pub(crate) struct Capacity {
     /// How many of what is waited for: a mutex is one.
     pub(crate) permits: u32,
     /// Whether others may be handing on at the same time.
     pub(crate) shared: bool,
 }
 
-impl Room {
+impl Capacity {
     /// A mutex that nobody has.
-    pub(crate) const MUTEX: Room = Room { permits: 1, shared: false };
+    pub(crate) const MUTEX: Capacity = Capacity { permits: 1, shared: false };
 }
 
 /// Who else was in the queue when the next one was rung.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct HandedOn {
+pub(crate) struct WakeSummary {
     /// Others were waiting, of whom the first one's turn has come.
     pub(crate) others: bool,
     /// One of our own entries was still there.
@@ -117,7 +117,7 @@ impl Queue<'_> {
         ids: &[WaitId],
         queue: bool,
         look: Option<Op<'_>>,
-    ) -> Result<(Option<Stand>, Option<Reply>)> {
+    ) -> Result<(Option<QueueView>, Option<Reply>)> {
         let ops: Vec<Op<'_>> =
             queue.then_some(Op::Get { key: self.key }).into_iter().chain(look).collect();
         let mut replies = self.client.read(self.route, &ops)?.into_iter();
@@ -130,14 +130,14 @@ impl Queue<'_> {
                     let value = entries::without(&item.value, &[]);
                     let _ = self.client.run(self.route, &[self.swap(&item, &value)]);
                 }
-                let gone = || Stand::Gone { waiters: entries::waiters(&item.value).count() };
+                let gone = || QueueView::Gone { waiters: entries::waiters(&item.value).count() };
                 // Whoever takes the line off under which we joined last has woken us, though an
                 // earlier one may still be there.
                 let last = ids.last().and_then(|&last| position(&item.value, &[last]));
                 let place = last.and_then(|_| position(&item.value, ids));
-                place.map_or_else(gone, Stand::Behind)
+                place.map_or_else(gone, QueueView::Successors)
             }
-            _ => Stand::Lost,
+            _ => QueueView::Lost,
         };
         Ok((Some(stand), replies.next()))
     }
@@ -157,10 +157,10 @@ impl Queue<'_> {
             let rest = entries::without(&item.value, ids);
             let mut replies = self.client.run(self.route, &[self.swap(&item, &rest), look])?;
             let seen = replies.pop();
-            if replies.pop() != Some(Reply::Changed) {
+            if replies.pop() != Some(Reply::VersionMismatch) {
                 return Ok(seen);
             }
-            give_way(self.client, round).map_err(|error| Failure { error, sent: false })?;
+            back_off(self.client, round).map_err(|error| Failure { error, sent: false })?;
         }
         let text = "The queue of waiters was written by others each time.";
         Err(Failure { error: Error::new(ErrorKind::Unknown, text), sent: true })
@@ -183,19 +183,19 @@ impl Queue<'_> {
     /// would be passed over. It is taken off as well: if it found its line there when it releases,
     /// it would again wake the one behind it first, and the waiters in front would never be the
     /// first to come.
-    pub(crate) fn hand_on(
+    pub(crate) fn wake_next(
         &self,
         queue: Item,
-        room: Room,
+        capacity: Capacity,
         ours: &[WaitId],
         waker: &dyn Wake,
-    ) -> HandedOn {
-        let mut handed =
-            HandedOn { ours: position(&queue.value, ours).is_some(), ..HandedOn::default() };
-        let may_be_next = handed.ours && waker.is_early();
+    ) -> WakeSummary {
+        let mut summary =
+            WakeSummary { ours: position(&queue.value, ours).is_some(), ..WakeSummary::default() };
+        let may_be_next = summary.ours && waker.is_early();
         let behind_us = first_behind_us(&queue.value, ours)
             .filter(|entry| may_be_next && waker.is_heard_by(entry))
-            .filter(|entry| waker.wake(entry, Ring::default()) == Delivery::Sent)
+            .filter(|entry| waker.wake(entry, WakeMessage::default()) == Delivery::Sent)
             .map(|entry| entry.id);
         let mut rung: Option<WaitId> = None;
         // Those for whom something may be reserved: ourselves, and the one that we woke.
@@ -209,16 +209,18 @@ impl Queue<'_> {
             let write_first = position(&queue.value, ours).is_some() && round < ROUNDS;
             let (mut next, mut left) = (None, None);
             while rung.is_none() && !kept && gone.len() < ours.len() + MOST_DEAD {
-                let turn = whose_turn(&queue.value, &gone, room, waker);
-                handed.others |= turn.others;
+                let turn = whose_turn(&queue.value, &gone, capacity, waker);
+                summary.others |= turn.others;
                 left = turn.left.map(|left| left.id);
-                if let Some(left) = turn.left.filter(|left| left.bell.is_some() && round == 1) {
-                    waker.wake(&left, Ring::default());
+                if let Some(left) = turn.left.filter(|left| left.address.is_some() && round == 1) {
+                    waker.wake(&left, WakeMessage::default());
                 }
-                let after = if left.is_some() { BEHIND_THE_DEAF } else { Duration::ZERO };
-                next = turn.next.map(|next| (next, Ring { after, behind: turn.behind }));
-                let Some((entry, told)) = next.filter(|_| !write_first) else { break };
-                match waker.wake(&entry, told) {
+                let after = if left.is_some() { AFTER_UNREACHABLE } else { Duration::ZERO };
+                next = turn
+                    .next
+                    .map(|next| (next, WakeMessage { after, successors: turn.successors }));
+                let Some((entry, message)) = next.filter(|_| !write_first) else { break };
+                match waker.wake(&entry, message) {
                     Delivery::Sent => {
                         rung = Some(entry.id);
                         if !waker.is_heard_by(&entry) {
@@ -246,15 +248,15 @@ impl Queue<'_> {
                 break;
             }
             let written = self.client.one(self.route, self.swap(&queue, &rest));
-            handed.stuck = written.is_err();
+            summary.stuck = written.is_err();
             let again = match (next, rung, &written) {
-                (_, _, Ok(Reply::Changed)) => true,
+                (_, _, Ok(Reply::VersionMismatch)) => true,
                 (None, None, Ok(_)) if reserve_later => {
                     // It was we who took ours off.
                     unheard.clear();
                     true
                 }
-                (Some((next, told)), None, _) => match waker.wake(&next, told) {
+                (Some((next, message)), None, _) => match waker.wake(&next, message) {
                     Delivery::Gone => {
                         gone.push(next.id);
                         true
@@ -281,10 +283,10 @@ impl Queue<'_> {
                 rung = rung.filter(|id| !unheard.contains(id));
             }
         }
-        handed
+        summary
     }
 
-    /// As [`Queue::hand_on`], for several permits: wakes the first waiters as long as there is room
+    /// As [`Queue::wake_next`], for several permits: wakes the first waiters as long as there is room
     /// for them, until they want as many as became free: for the others, whoever freed them wakes.
     /// One that is not certain to hear it is left where it is for some releases: it is to find that
     /// it is its turn, and the one behind it is asked to come a little later. But what was free
@@ -295,19 +297,19 @@ impl Queue<'_> {
     /// Nobody is woken twice: a waiter that was woken in vain, and stands in front again under
     /// another id, has seen for itself how it is. One that has joined at the end meanwhile is
     /// woken: it may have seen the permits gathered by a waiter that has them by now.
-    pub(crate) fn hand_on_all(
+    pub(crate) fn wake_several(
         &self,
         queue: Item,
-        room: u32,
+        capacity: u32,
         freed: u32,
         ours: &[WaitId],
         waker: &dyn Wake,
-    ) -> HandedOn {
+    ) -> WakeSummary {
         let mut known: Vec<WaitId> = entries::waiters(&queue.value).map(|entry| entry.id).collect();
-        let mut handed =
-            HandedOn { ours: position(&queue.value, ours).is_some(), ..HandedOn::default() };
+        let mut summary =
+            WakeSummary { ours: position(&queue.value, ours).is_some(), ..WakeSummary::default() };
         let wake = |entry: &Entry<'_>, after| {
-            waker.wake(entry, Ring { after, ..Ring::default() }) != Delivery::Gone
+            waker.wake(entry, WakeMessage { after, ..WakeMessage::default() }) != Delivery::Gone
         };
         let mut rung: Vec<(WaitId, u32)> = Vec::new();
         // The first one, which may not hear it, was sent a message all the same.
@@ -325,9 +327,9 @@ impl Queue<'_> {
             gone.iter().for_each(|&id| draft.take_off(id));
             rung.iter().for_each(|&(id, _)| draft.wake(id));
             let taken: u32 = rung.iter().map(|&(_, permits)| permits).sum();
-            let mut left_over = room.saturating_sub(taken);
-            let mut owed = if has_many { room } else { freed }.saturating_sub(taken);
-            handed.others |= draft.first().is_some();
+            let mut left_over = capacity.saturating_sub(taken);
+            let mut owed = if has_many { capacity } else { freed }.saturating_sub(taken);
+            summary.others |= draft.first().is_some();
             // To be woken when they are off.
             let mut later: Vec<WaitId> = Vec::new();
             while let Some(first) = draft.first() {
@@ -336,8 +338,8 @@ impl Queue<'_> {
                     break;
                 }
                 let is_left = !waker.is_heard_by(&first) && waker.passes(&first);
-                if is_left && first.bell.is_some() && !std::mem::replace(&mut left_told, true) {
-                    waker.wake(&first, Ring::default());
+                if is_left && first.address.is_some() && !std::mem::replace(&mut left_told, true) {
+                    waker.wake(&first, WakeMessage::default());
                 }
                 if is_left {
                     draft.pass(first.id);
@@ -350,7 +352,7 @@ impl Queue<'_> {
                     false => Some(first),
                 };
                 let Some(next) = next else { break };
-                let after = if is_left { BEHIND_THE_DEAF } else { Duration::ZERO };
+                let after = if is_left { AFTER_UNREACHABLE } else { Duration::ZERO };
                 if !write_first && !wake(&next, after) {
                     gone.push(next.id);
                     draft.take_off(next.id);
@@ -367,11 +369,11 @@ impl Queue<'_> {
                 } else {
                     rung.push((next.id, next.permits))
                 }
-                if flaw::has(Flaw::ForgetTheRest) {
+                if mutation::has(Mutation::ForgetTheRest) {
                     break;
                 }
             }
-            handed.waiting = if draft.any(|entry| entry.permits > 1 || entry.priority != 0) {
+            summary.waiting = if draft.any(|entry| entry.permits > 1 || entry.priority != 0) {
                 0
             } else {
                 draft.len()
@@ -381,8 +383,8 @@ impl Queue<'_> {
                 break;
             }
             let written = self.client.one(self.route, self.swap(&queue, &rest));
-            handed.stuck = written.is_err();
-            let mut again = matches!(written, Ok(Reply::Changed));
+            summary.stuck = written.is_err();
+            let mut again = matches!(written, Ok(Reply::VersionMismatch));
             if !again {
                 for next in entries::waiters(&queue.value).filter(|entry| later.contains(&entry.id))
                 {
@@ -392,7 +394,7 @@ impl Queue<'_> {
                     }
                 }
             }
-            if !again || give_way(self.client, round).is_err() {
+            if !again || back_off(self.client, round).is_err() {
                 break;
             }
             queue = match self.client.get(self.route, self.key) {
@@ -404,11 +406,11 @@ impl Queue<'_> {
             let has_joined: Vec<WaitId> = at_the_end.filter(|id| !known.contains(id)).collect();
             known.extend(has_joined);
         }
-        handed
+        summary
     }
 
     fn swap<'b>(&'b self, item: &Item, value: &'b [u8]) -> Op<'b> {
-        Op::Swap { key: self.key, version: item.version, value, ttl: life() }
+        Op::CompareAndSet { key: self.key, version: item.version, value, ttl: life() }
     }
 }
 
@@ -417,7 +419,7 @@ fn life() -> Ttl {
 }
 
 /// Who is next in the queue.
-struct Turn<'a> {
+struct NextTurn<'a> {
     /// Anybody but us.
     others: bool,
     /// The first one, if it may not hear that it is woken, and is left where it is for now.
@@ -425,33 +427,49 @@ struct Turn<'a> {
     /// The one to be rung.
     next: Option<Entry<'a>>,
     /// Those who can be rung after it.
-    behind: Behind,
+    successors: Successors,
 }
 
-fn whose_turn<'a>(queue: &'a [u8], ours: &[WaitId], room: Room, waker: &dyn Wake) -> Turn<'a> {
+fn whose_turn<'a>(
+    queue: &'a [u8],
+    ours: &[WaitId],
+    capacity: Capacity,
+    waker: &dyn Wake,
+) -> NextTurn<'a> {
     let others = || entries::in_order(queue).into_iter().filter(|entry| !ours.contains(&entry.id));
-    let fits = |entry: &Entry<'_>| entry.permits <= room.permits;
+    let fits = |entry: &Entry<'_>| entry.permits <= capacity.permits;
     // A waiter that was passed often enough has its turn wherever it stands: those that are woken
     // in its place join in front of it if they come too late.
     let overdue = |entry: &Entry<'_>| {
         entry.passed > 0 && !waker.is_heard_by(entry) && !waker.passes(entry) && fits(entry)
     };
     if let Some(overdue) = others().find(overdue) {
-        return Turn { others: true, left: None, next: Some(overdue), behind: Behind::default() };
+        return NextTurn {
+            others: true,
+            left: None,
+            next: Some(overdue),
+            successors: Successors::default(),
+        };
     }
     let mut others = others();
     let first = others.next();
     if !first.as_ref().is_some_and(fits) {
-        return Turn { others: first.is_some(), left: None, next: None, behind: Behind::default() };
+        return NextTurn {
+            others: first.is_some(),
+            left: None,
+            next: None,
+            successors: Successors::default(),
+        };
     }
     let left = first.filter(|first| !waker.is_heard_by(first) && waker.passes(first));
     let next = match left {
         Some(_) => others.find(|entry| waker.is_heard_by(entry)),
         None => first,
     };
-    let callable = others.map_while(|entry| Some((entry.bell.filter(|_| entry.proven)?, entry.id)));
-    let behind = callable.collect();
-    Turn { others: first.is_some(), left, next: next.filter(fits), behind }
+    let callable =
+        others.map_while(|entry| Some((entry.address.filter(|_| entry.proven)?, entry.id)));
+    let successors = callable.collect();
+    NextTurn { others: first.is_some(), left, next: next.filter(fits), successors }
 }
 
 /// It was reserved for a waiter that may be dead: has the next one see to that which is certain to
@@ -460,9 +478,9 @@ fn wake_a_watcher(queue: &[u8], gone: &[WaitId], reserved: WaitId, waker: &dyn W
     let waiters = entries::in_order(queue);
     let is_behind = |entry: &&Entry<'_>| entry.id != reserved && !gone.contains(&entry.id);
     let hearing = waiters.iter().filter(is_behind).filter(|entry| waker.is_heard_by(entry));
-    let ring = Ring { after: WATCH, ..Ring::default() };
+    let message = WakeMessage { after: WATCH, ..WakeMessage::default() };
     for watcher in hearing.take(MOST_DEAD) {
-        if waker.wake(watcher, ring) != Delivery::Gone {
+        if waker.wake(watcher, message) != Delivery::Gone {
             break;
         }
     }

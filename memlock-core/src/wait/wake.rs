@@ -6,14 +6,14 @@
 
 use std::time::Duration;
 
-use super::bell::{Behind, Ring};
+use super::acquire::Reserve;
 use super::entries::{Entry, WaitId};
-use super::goal::Reserve;
-use super::hall::Hall;
+use super::local::LocalWaiters;
 use crate::client::Client;
-use crate::flaw::{self, Flaw};
 use crate::fork;
+use crate::mutation::{self, Mutation};
 use crate::name::Key;
+use crate::notify::{Successors, WakeMessage};
 
 /// A releaser takes no longer than this to write the queue, but for an outage.
 const WRITTEN: Duration = Duration::from_millis(50);
@@ -40,7 +40,7 @@ pub(crate) enum Delivery {
 /// How waiters are woken, as the queue knows it.
 pub(crate) trait Wake {
     /// Wakes a waiter.
-    fn wake(&self, entry: &Entry<'_>, ring: Ring) -> Delivery;
+    fn wake(&self, entry: &Entry<'_>, message: WakeMessage) -> Delivery;
     /// Takes back what was reserved for waiters that have had their turn by now.
     fn withdraw(&self, ids: &[WaitId]);
     /// Whether releasers before us may not have written the queue yet.
@@ -56,7 +56,7 @@ pub(crate) trait Wake {
 /// Wakes the waiters of an item.
 pub(crate) struct Waker<'a, A, G> {
     pub(crate) client: &'a Client,
-    pub(crate) hall: &'a Hall<A, G>,
+    pub(crate) local: &'a LocalWaiters<A, G>,
     pub(crate) key: &'a Key,
     /// When they are to come.
     pub(crate) after: Duration,
@@ -65,44 +65,44 @@ pub(crate) struct Waker<'a, A, G> {
     /// For how long it was held.
     pub(crate) held: Duration,
     /// Who was woken before.
-    pub(crate) called: Option<WaitId>,
+    pub(crate) woken_ahead: Option<WaitId>,
     pub(crate) reserver: Option<Box<dyn Reserve + 'a>>,
 }
 
 impl<'a, A, G> Waker<'a, A, G> {
     /// They are to come at once and are told of all behind them, and nothing can be reserved for
     /// them.
-    pub(crate) fn new(client: &'a Client, hall: &'a Hall<A, G>, key: &'a Key) -> Self {
+    pub(crate) fn new(client: &'a Client, local: &'a LocalWaiters<A, G>, key: &'a Key) -> Self {
         Waker {
             client,
-            hall,
+            local,
             key,
             after: Duration::ZERO,
-            told: Behind::MOST,
+            told: Successors::MOST,
             held: Duration::ZERO,
-            called: None,
+            woken_ahead: None,
             reserver: None,
         }
     }
 }
 
 impl<A: Copy, G> Wake for Waker<'_, A, G> {
-    fn wake(&self, entry: &Entry<'_>, ring: Ring) -> Delivery {
+    fn wake(&self, entry: &Entry<'_>, message: WakeMessage) -> Delivery {
         // A child that a callback made in the middle of the call wakes nobody in its parent's name.
         if fork::is_astray() {
             return Delivery::Kept;
         }
-        let trusted = self.called.is_some() && flaw::has(Flaw::TrustTheRingAhead);
-        if self.called == Some(entry.id)
+        let trusted = self.woken_ahead.is_some() && mutation::has(Mutation::TrustTheRingAhead);
+        if self.woken_ahead == Some(entry.id)
             || trusted
-            || self.hall.ring(self.key, entry.id, ring.after)
+            || self.local.wake(self.key, entry.id, message.after)
         {
             return Delivery::Sent;
         }
-        let after = if entry.proven { self.after.max(ring.after) } else { ring.after };
-        let ring = Ring { after, behind: ring.behind.first(self.told) };
-        let sent = |address| self.client.bells().ring(address, entry.id, ring);
-        match (entry.bell.map(sent), &self.reserver) {
+        let after = if entry.proven { self.after.max(message.after) } else { message.after };
+        let message = WakeMessage { after, successors: message.successors.first(self.told) };
+        let sent = |address| self.client.notifier().send(address, entry.id, message);
+        match (entry.address.map(sent), &self.reserver) {
             // A firewall may refuse messages, too, as that of a host does to which a tunnel leads:
             // so only of a waiter that was reached before it means that it is dead.
             (Some(false), _) if entry.proven => Delivery::Gone,
@@ -128,7 +128,7 @@ impl<A: Copy, G> Wake for Waker<'_, A, G> {
 
     fn passes(&self, entry: &Entry<'_>) -> bool {
         let passed = entry.passed;
-        match (&self.reserver, entry.bell) {
+        match (&self.reserver, entry.address) {
             (Some(_), Some(_)) => false,
             (Some(_), None) => passed < MOST_PASSES && self.held * (passed + 1) < PATIENCE,
             (None, _) => passed < MOST_PASSES_SHARED,
@@ -136,10 +136,10 @@ impl<A: Copy, G> Wake for Waker<'_, A, G> {
     }
 
     fn woken(&self) -> Option<WaitId> {
-        self.called
+        self.woken_ahead
     }
 
     fn is_heard_by(&self, entry: &Entry<'_>) -> bool {
-        entry.proven || self.hall.has(self.key, entry.id)
+        entry.proven || self.local.has(self.key, entry.id)
     }
 }

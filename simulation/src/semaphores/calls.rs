@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{AFTER_THE_LEASE, Judge, Semaphores, Status};
+use super::{AFTER_THE_LEASE, Oracle, Semaphores, Status};
 use crate::holds::Hold;
-use crate::judge::Token;
+use crate::oracle::Token;
 use crate::server::{Cause, Server};
 use crate::waits::{AFTER_OVERSLEEPING, PATIENCE_WITHOUT_A_BELL, Refusal};
 use crate::world::Nanos;
@@ -80,7 +80,7 @@ impl Semaphores {
     }
 }
 
-impl Judge {
+impl Oracle {
     /// To be called whenever one of them has changed, and when the server's clock has.
     pub(crate) fn look_at_semaphores(&mut self, now: Nanos, shows: u64) {
         let Semaphores { all, calls, watches, .. } = &mut self.semaphores;
@@ -115,7 +115,7 @@ impl Judge {
                 let waiting =
                     !calm || semaphore.gatherer.is_none_or(|task| waits.contains_key(&task));
                 let gathers = waiting
-                    && record.and_then(|record| record.gathering.as_ref()).is_some_and(|other| {
+                    && record.and_then(|record| record.reservation.as_ref()).is_some_and(|other| {
                         other.until > shows
                             && call.ask.priority <= other.priority
                             && !mine(&other.token)

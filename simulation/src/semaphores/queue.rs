@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::calls::Call;
 use super::text::{self, Entry, Line, Record};
-use super::{Judge, Semaphores};
-use crate::judge::Doer;
+use super::{Oracle, Semaphores};
+use crate::oracle::Doer;
 use crate::server::{Cause, Change};
 use crate::world::{MILLI, Nanos};
 
@@ -26,7 +26,7 @@ pub(super) struct Stand {
     idle: Option<Nanos>,
 }
 
-impl Judge {
+impl Oracle {
     pub(super) fn queue_changed(
         &mut self,
         key: &str,
@@ -187,25 +187,27 @@ impl Judge {
         by: Doer,
         shows: u64,
     ) -> Result<(), String> {
-        let Some(gathering) = before.gathering.as_ref().filter(|other| other.until > shows) else {
+        let Some(reservation) = before.reservation.as_ref().filter(|other| other.until > shows)
+        else {
             return Ok(());
         };
         if self.semaphores.all.get(key).is_some_and(|it| it.leavers.contains(&by.process)) {
             return Ok(());
         }
         // Once it has them, what is left is for others, also in the same write.
-        if new.iter().any(|line| line.token == gathering.token) {
+        if new.iter().any(|line| line.token == reservation.token) {
             return Ok(());
         }
-        let is_newcomer = |call: &Call| !call.has_stood && call.ask.priority <= gathering.priority;
+        let is_newcomer =
+            |call: &Call| !call.has_stood && call.ask.priority <= reservation.priority;
         let takes = |line: &&&Line| {
             let mut askers = self.semaphores.askers(key, line, by).peekable();
-            gathering.token != line.token
+            reservation.token != line.token
                 && askers.peek().is_some()
                 && askers.all(|(_, call)| is_newcomer(call))
         };
         match new.iter().find(takes) {
-            Some(_) => Err(format!("a newcomer takes what {} gathers", gathering.token)),
+            Some(_) => Err(format!("a newcomer takes what {} gathers", reservation.token)),
             None => Ok(()),
         }
     }

@@ -9,13 +9,13 @@ pub(crate) struct Record {
     pub(crate) expires: u64,
     pub(crate) life: u64,
     pub(crate) serial: u64,
-    pub(crate) gathering: Option<Gathering>,
+    pub(crate) reservation: Option<Reservation>,
     pub(crate) lines: Vec<Line>,
 }
 
 /// A waiter for several, behind whom newcomers are to stand.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Gathering {
+pub(crate) struct Reservation {
     pub(crate) token: String,
     pub(crate) priority: i64,
     pub(crate) until: u64,
@@ -38,15 +38,15 @@ impl Record {
         else {
             return None;
         };
-        let gathering = more.iter().find_map(|word| word.strip_prefix("gathering="));
+        let reservation = more.iter().find_map(|word| word.strip_prefix("gathering="));
         Some(Record {
             token: token.to_string(),
             permits: permits.parse().ok()?,
             expires: expires.parse().ok()?,
             life: life.parse().ok()?,
             serial: serial.parse().ok()?,
-            gathering: match gathering {
-                Some(text) => Some(Gathering::read(text)?),
+            reservation: match reservation {
+                Some(text) => Some(Reservation::read(text)?),
                 None => None,
             },
             lines: lines.map(Line::read).collect::<Option<_>>()?,
@@ -63,10 +63,10 @@ impl Record {
     }
 }
 
-impl Gathering {
-    fn read(text: &str) -> Option<Gathering> {
+impl Reservation {
+    fn read(text: &str) -> Option<Reservation> {
         let [token, priority, until] = text.split(':').collect::<Vec<_>>()[..] else { return None };
-        Some(Gathering {
+        Some(Reservation {
             token: token.to_owned(),
             priority: priority.parse().ok()?,
             until: until.parse().ok()?,

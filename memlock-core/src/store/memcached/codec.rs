@@ -38,10 +38,12 @@ pub(super) fn encode(
             let numbers = [u64::from(flags), exptime, value.len() as u64];
             return classic(verb, key, numbers, version.map(|version| version.cas), value, out);
         }
-        Op::Add { key, value, .. } | Op::Swap { key, value, .. } => (b"ms ", key, Some(value)),
+        Op::Add { key, value, .. } | Op::CompareAndSet { key, value, .. } => {
+            (b"ms ", key, Some(value))
+        }
         Op::Get { key } => (b"mg ", key, None),
         Op::Delete { key, .. } => (b"md ", key, None),
-        Op::Count { key, .. } | Op::Stamp { key } => (b"ma ", key, None),
+        Op::Increment { key, .. } | Op::Stamp { key } => (b"ma ", key, None),
     };
     out.extend_from_slice(verb);
     out.extend_from_slice(key.as_str().as_bytes());
@@ -56,13 +58,13 @@ pub(super) fn encode(
         // Without the h it is read without the item's lock: where a number is counted up meanwhile,
         // the version of after that comes with the value of before. What h tells is not looked at.
         Op::Get { .. } => out.extend_from_slice(b" v c t f h"),
-        Op::Swap { version, ttl, .. } => {
+        Op::CompareAndSet { version, ttl, .. } => {
             number(b" c C", version.cas, out);
             number(b" T", wire_ttl(ttl, server_time)?, out);
         }
         Op::Delete { version, .. } => number(b" C", version.cas, out),
         Op::Append { .. } | Op::Prepend { .. } | Op::Put { .. } => {}
-        Op::Count { by, initial, .. } => {
+        Op::Increment { by, initial, .. } => {
             number(b" v D", by, out);
             if let Some((first, ttl)) = initial {
                 number(b" N", wire_ttl(ttl, server_time)?, out);
@@ -115,7 +117,7 @@ pub(super) fn parse_classic(op: &Op<'_>, line: &[u8]) -> Option<Reply> {
         }
         (Op::Append { .. } | Op::Prepend { .. }, b"NOT_STORED") => Some(Reply::Missing),
         (Op::Put { version: None, .. }, b"NOT_STORED") => Some(Reply::Exists),
-        (Op::Put { version: Some(_), .. }, b"EXISTS") => Some(Reply::Changed),
+        (Op::Put { version: Some(_), .. }, b"EXISTS") => Some(Reply::VersionMismatch),
         (Op::Put { version: Some(_), .. }, b"NOT_FOUND") => Some(Reply::Missing),
         _ => None,
     }
@@ -250,7 +252,7 @@ pub(super) fn decode(
         )),
     };
     let reply = match (op, head.code, value) {
-        (Op::Add { .. } | Op::Swap { .. } | Op::Stamp { .. }, ReturnCode::Hd, None) => {
+        (Op::Add { .. } | Op::CompareAndSet { .. } | Op::Stamp { .. }, ReturnCode::Hd, None) => {
             Reply::Stored(version()?)
         }
         (Op::Add { .. }, ReturnCode::Ns, None) => Reply::Exists,
@@ -262,11 +264,15 @@ pub(super) fn decode(
             flags: head.flags,
         }),
         (Op::Delete { .. }, ReturnCode::Hd, None) => Reply::Deleted,
-        (Op::Swap { .. } | Op::Delete { .. }, ReturnCode::Ex, None) => Reply::Changed,
-        (Op::Swap { .. } | Op::Delete { .. } | Op::Count { .. }, ReturnCode::Nf, None) => {
-            Reply::Missing
+        (Op::CompareAndSet { .. } | Op::Delete { .. }, ReturnCode::Ex, None) => {
+            Reply::VersionMismatch
         }
-        (Op::Count { .. }, ReturnCode::Va, Some(value)) => {
+        (
+            Op::CompareAndSet { .. } | Op::Delete { .. } | Op::Increment { .. },
+            ReturnCode::Nf,
+            None,
+        ) => Reply::Missing,
+        (Op::Increment { .. }, ReturnCode::Va, Some(value)) => {
             let number =
                 std::str::from_utf8(&value).ok().and_then(|text| text.trim_end().parse().ok());
             Reply::Number(
@@ -306,14 +312,14 @@ mod tests {
         );
         assert_eq!(text(Op::Get { key: &key }), "mg lock:x v c t f h O9\r\n");
         assert_eq!(
-            text(Op::Swap { key: &key, version, value: b"v", ttl }),
+            text(Op::CompareAndSet { key: &key, version, value: b"v", ttl }),
             "ms lock:x 1 c C7 T32 O9\r\nv\r\n"
         );
         assert_eq!(text(Op::Delete { key: &key, version }), "md lock:x C7 O9\r\n");
         assert_eq!(text(Op::Append { key: &key, value: b"v" }), "append lock:x 0 0 1\r\nv\r\n");
         assert_eq!(text(Op::Prepend { key: &key, value: b"v" }), "prepend lock:x 0 0 1\r\nv\r\n");
         assert_eq!(
-            text(Op::Count { key: &key, by: 2, initial: Some((2, ttl)) }),
+            text(Op::Increment { key: &key, by: 2, initial: Some((2, ttl)) }),
             "ma lock:x v D2 N32 J2 O9\r\n"
         );
         assert_eq!(text(Op::Stamp { key: &key }), "ma lock:x c N0 J0 D0 O9\r\n");

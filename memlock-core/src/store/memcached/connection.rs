@@ -175,7 +175,7 @@ impl Connection {
     fn on_the_wire<'a>(&self, op: &Op<'a>) -> (Op<'a>, Option<Op<'a>>) {
         let (key, version, value, ttl) = match *op {
             Op::Add { key, value, ttl } if self.introduction.refuses => (key, None, value, ttl),
-            Op::Swap { key, version, value, ttl } if self.introduction.refuses => {
+            Op::CompareAndSet { key, version, value, ttl } if self.introduction.refuses => {
                 (key, Some(version), value, ttl)
             }
             op => return (op, None),
@@ -188,7 +188,7 @@ impl Connection {
         match op {
             Op::Stamp { .. } if self.introduction.ordered => Some(Reply::Needless),
             op if op.is_of(self.introduction.incarnation) => None,
-            _ => Some(Reply::Changed),
+            _ => Some(Reply::VersionMismatch),
         }
     }
 
@@ -261,7 +261,7 @@ impl Connection {
         let found = self.reply(&back, opaque, patience)?;
         Ok(match (op, reply, found) {
             (
-                Op::Add { value, .. } | Op::Swap { value, .. },
+                Op::Add { value, .. } | Op::CompareAndSet { value, .. },
                 Reply::Written,
                 Reply::Value(item),
             ) if contains(&item.value, value) => {
@@ -276,7 +276,7 @@ impl Connection {
             // It was there for a moment.
             (Op::Add { .. }, Reply::Written, _) => Reply::Exists,
             (_, Reply::Written, Reply::Missing) => Reply::Missing,
-            (_, Reply::Written, _) => Reply::Changed,
+            (_, Reply::Written, _) => Reply::VersionMismatch,
             (_, reply, _) => reply,
         })
     }

@@ -1,27 +1,27 @@
 //! What can be waited for: all that the driver knows of a mutex or a semaphore.
 
-use super::bell::Behind;
 use super::entries::{Request, WaitId};
-use super::hall::Hall;
-use super::plan::Seen;
-use super::queue::Room;
+use super::local::LocalWaiters;
+use super::policy::TargetState;
+use super::queue::Capacity;
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::name::Key;
+use crate::notify::Successors;
 use crate::store::{Op, Reply, Route};
 
 /// What can be waited for.
-pub(crate) trait Goal {
+pub(crate) trait Acquire {
     /// What another thread of this process needs to know, to hand over to us.
-    type Ask: Copy;
+    type HandoffRequest: Copy;
     /// What is got.
-    type Got;
+    type Guard;
 
     /// Tries once, and finds out what came of it. `called`: our turn has come, or we are the first.
     /// `enough`: whether to leave for later what came of it.
-    fn attempt(&mut self, called: bool, enough: &dyn Fn() -> bool) -> Result<Option<Self::Got>>;
+    fn attempt(&mut self, called: bool, enough: &dyn Fn() -> bool) -> Result<Option<Self::Guard>>;
     /// Tries to get it from within this process, where others wait in the queue before us.
-    fn attempt_within(&mut self, _enough: &dyn Fn() -> bool) -> Result<Option<Self::Got>> {
+    fn attempt_within(&mut self, _enough: &dyn Fn() -> bool) -> Result<Option<Self::Guard>> {
         Ok(None)
     }
     /// Whether there are several permits.
@@ -37,10 +37,10 @@ pub(crate) trait Goal {
     fn look(&self) -> Op<'_>;
     /// What that showed to one who waits, and whether as the `first` of all. A holder that would
     /// not ring is told to.
-    fn seen(&mut self, reply: &Reply, first: bool) -> Result<Seen>;
+    fn seen(&mut self, reply: &Reply, first: bool) -> Result<TargetState>;
     /// What of it whoever is next can have; `goes`: now that we go. A holder that would not ring is
     /// told to: it may have come in between, after we were rung.
-    fn room(&mut self, reply: &Reply, goes: bool) -> Option<Room>;
+    fn capacity(&mut self, reply: &Reply, goes: bool) -> Option<Capacity>;
     /// Whether it could be had, if only we were the first of all.
     fn is_for_the_first(&self, _reply: &Reply) -> bool {
         false
@@ -61,13 +61,13 @@ pub(crate) trait Goal {
         Request::default()
     }
     /// What another thread needs to know, to hand over to us.
-    fn ask(&self) -> Self::Ask;
+    fn ask(&self) -> Self::HandoffRequest;
     /// From now on others may be waiting behind us.
     fn will_wait(&mut self);
     /// It was got after standing in the queue.
-    fn stood(&mut self, got: &mut Self::Got, stood: Stood);
+    fn stood(&mut self, got: &mut Self::Guard, stood: QueueReceipt);
     /// Lets go of what came too late.
-    fn decline(&mut self, got: Self::Got);
+    fn decline(&mut self, got: Self::Guard);
 }
 
 /// Keeps what is waited for, which is free, for one waiter.
@@ -80,19 +80,19 @@ pub(crate) trait Reserve {
 }
 
 /// How somebody stood in the queue until it got what it waited for.
-pub(crate) struct Stood {
+pub(crate) struct QueueReceipt {
     /// Under these ids, which may still be there.
     pub(crate) ids: Vec<WaitId>,
     /// No bell was heard, so they should be.
     pub(crate) unrung: bool,
     /// Who stood behind, as far as the bell told.
-    pub(crate) behind: Behind,
+    pub(crate) successors: Successors,
 }
 
 /// What is waited for, and where.
-pub(crate) struct Place<'a, G: Goal> {
+pub(crate) struct Target<'a, G: Acquire> {
     pub(crate) client: &'a Client,
     pub(crate) route: Route,
     pub(crate) key: &'a Key,
-    pub(crate) hall: &'a Hall<G::Ask, G::Got>,
+    pub(crate) local: &'a LocalWaiters<G::HandoffRequest, G::Guard>,
 }

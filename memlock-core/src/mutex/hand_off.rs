@@ -8,13 +8,13 @@
 use std::time::Duration;
 
 use super::Lock;
-use super::attempt::Ask;
-use super::lock::{Grant, Turn};
-use super::settle::{Heir, Settled, Step};
+use super::attempt::HandoffRequest;
+use super::lock::{Grant, Tenure};
+use super::resolve::{Outcome, Step, Successor};
 use crate::error::{ErrorKind, Result};
 use crate::lease::SUSPICIOUS_DELAY;
-use crate::owner::RINGS;
-use crate::wait::Stood;
+use crate::owner::NOTIFIES;
+use crate::wait::QueueReceipt;
 
 /// For how long, so that one with threads that hold it for long keeps others off no longer than
 /// these do.
@@ -25,56 +25,61 @@ const MOST_IN_A_TURN: u32 = 8;
 impl Lock {
     /// Hands the lock over to the first thread of this process that waits for it. `None` when there
     /// is none, or it is another process's turn: then the lock is to be released.
-    pub(super) fn hand_over(&mut self) -> Option<Result<Settled>> {
-        if self.turn.passed_on >= MOST_IN_A_TURN || self.release_in_doubt {
+    pub(super) fn hand_off(&mut self) -> Option<Result<Outcome>> {
+        if self.tenure.handoffs >= MOST_IN_A_TURN || self.release_in_doubt {
             return None;
         }
         // The successor is no part of our drop, if this is one.
         let (client, key) = (self.client.for_calls(), self.key.clone());
-        if client.clock().now() >= self.turn.began + LONGEST_TURN {
+        if client.clock().now() >= self.tenure.began + LONGEST_TURN {
             return None;
         }
-        let mut served = client.mutex_waiters().serve(&key)?;
-        let Ask { token, lease } = served.ask;
+        let mut served = client.mutex_waiters().begin_hand_off(&key)?;
+        let HandoffRequest { token, lease } = served.ask;
         let settled = client.identity().and_then(|identity| {
             // Should that token be left on its way to the server by a failure, another one is asked
             // with from then on.
             served.ask.token = identity.token();
             let mut value = identity.record(token, client.clock());
-            value.extend_from_slice(RINGS);
-            let settled = self.settle(Step::HandOver(&Heir { token, value: &value, lease }))?;
+            value.extend_from_slice(NOTIFIES);
+            let settled =
+                self.resolve(Step::HandOff(&Successor { token, value: &value, lease }))?;
             Ok((settled, value))
         });
         match settled {
-            Ok((Settled::HandedOver { version, fence, sent }, value)) => {
+            Ok((Outcome::HandedOff { version, fence, sent }, value)) => {
                 let mut lock = Lock::new(Grant {
                     client: client.clone(),
                     route: self.route,
                     key: key.clone(),
                     token,
                     value,
-                    rings: true,
+                    notifies: true,
                     version,
                     fence,
                     lease,
                     sent,
-                    stray: None,
-                    turn: Turn { passed_on: self.turn.passed_on + 1, ..self.turn },
+                    orphan: None,
+                    tenure: Tenure { handoffs: self.tenure.handoffs + 1, ..self.tenure },
                 });
                 let ids = std::mem::take(&mut self.stood);
-                lock.stood_in_line(Stood { ids, unrung: false, behind: self.behind });
+                lock.stood_in_line(QueueReceipt {
+                    ids,
+                    unrung: false,
+                    successors: self.successors,
+                });
                 let slow = client.clock().now().since(sent) > SUSPICIOUS_DELAY;
-                if slow && lock.believe_the_server().is_err() {
+                if slow && lock.cap_deadline_by_ttl().is_err() {
                     drop(lock);
                 } else {
-                    served.give(lock);
+                    served.grant(lock);
                 }
-                Some(Ok(Settled::Taken(None)))
+                Some(Ok(Outcome::Taken(None)))
             }
             Ok((lost, _)) => Some(Ok(lost)),
             Err(error) => {
                 if self.release_in_doubt {
-                    client.remember_stray(
+                    client.remember_orphan(
                         self.route,
                         &key,
                         token,

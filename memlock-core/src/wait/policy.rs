@@ -1,6 +1,6 @@
 //! What a waiter does next: a state machine that knows the time and what happened, and does no I/O.
 //!
-//! A driver asks [`Plan::step`] what to do, does it, and tells [`Plan::on`] what came of it. The
+//! A driver asks [`Policy::step`] what to do, does it, and tells [`Policy::on`] what came of it. The
 //! blocking driver is `drive`; a simulation and an event loop can be others. The plan knows nothing
 //! of what is waited for: only whether it was seen to be free.
 //!
@@ -28,14 +28,14 @@
 
 use std::time::Duration;
 
-use super::bell::Reach;
 use super::entries::MOST_WAITERS;
 use crate::clock::Moment;
-use crate::flaw::{self, Flaw};
+use crate::mutation::{self, Mutation};
+use crate::notify::Reach;
 
 mod terms;
 
-pub use terms::{Ended, Event, Known, Seen, Stand, Step};
+pub use terms::{Ended, Event, Known, QueueView, Step, TargetState};
 
 /// How long the waiter that was rung may take before one behind it takes the lock.
 const GRACE: Duration = Duration::from_millis(25);
@@ -72,8 +72,8 @@ const LONGEST_RETRY: Duration = Duration::from_millis(250);
 
 /// A wait on its way.
 #[derive(Clone, Debug)]
-pub struct Plan {
-    place: Place,
+pub struct Policy {
+    position: Target,
     began: Moment,
     deadline: Option<Moment>,
     outage: Duration,
@@ -91,7 +91,7 @@ pub struct Plan {
 
 /// A stand in the queue, which one waiter can take over from another of the same process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Target {
     queued: Queued,
     /// How many stood before us, when that was, and when it last became fewer.
     before: usize,
@@ -112,7 +112,7 @@ pub struct Place {
     /// See [`Known::shared`].
     shared: bool,
     /// Whether the holder that was seen last rings.
-    rings: bool,
+    notifies: bool,
     /// When the server lets go of that holder at the latest.
     left: Option<Moment>,
     /// The last pause of a waiter that may not be woken.
@@ -130,10 +130,10 @@ enum Queued {
     Crowded,
 }
 
-impl Plan {
+impl Policy {
     /// A wait that begins now, and rides out outages of the server up to that long.
-    pub fn new(now: Moment, limit: Option<Duration>, outage: Duration, known: Known) -> Plan {
-        let place = Place {
+    pub fn new(now: Moment, limit: Option<Duration>, outage: Duration, known: Known) -> Policy {
+        let position = Target {
             queued: Queued::No,
             before: 0,
             seen: now,
@@ -145,13 +145,13 @@ impl Plan {
             free: false,
             awaited: false,
             shared: known.shared,
-            rings: false,
+            notifies: false,
             left: None,
             poll: Duration::ZERO,
             look: now,
         };
-        Plan {
-            place,
+        Policy {
+            position,
             began: now,
             deadline: limit.map(|limit| now + limit),
             outage,
@@ -161,7 +161,7 @@ impl Plan {
             out_since: None,
             retry: FIRST_RETRY,
             ended: Ended::TimedOut,
-            step: if known.courteous { Step::Join { front: false } } else { Step::Try },
+            step: if known.fair_reentry { Step::Join { front: false } } else { Step::Try },
         }
     }
 
@@ -203,30 +203,31 @@ impl Plan {
             Event::Failed => self.failed(now),
             Event::Left => self.left(now, chance),
             Event::Rung(after) => {
-                self.place.queued = Queued::No;
+                self.position.queued = Queued::No;
                 self.rung = true;
                 self.step = if after.is_zero() { Step::Try } else { Step::Sleep(now + after) };
             }
             Event::Missed => {
                 let front = std::mem::take(&mut self.rung);
-                self.step = match self.place.queued {
+                self.step = match self.position.queued {
                     Queued::No => Step::Join { front },
                     // Somebody was faster, who may not know that we wait.
                     _ => Step::Look { lock: true, queue: false },
                 };
             }
             Event::Refused => {
-                self.place.queued = Queued::Crowded;
+                self.position.queued = Queued::Crowded;
                 self.step = self.sleep(now, chance);
             }
             Event::Joined { before, lock } => {
-                self.place.queued = Queued::Yes;
-                self.place.joined.get_or_insert((now, before));
-                (self.place.before, self.place.seen, self.place.moved) = (before, now, now);
-                self.place.poll = Duration::ZERO;
+                self.position.queued = Queued::Yes;
+                self.position.joined.get_or_insert((now, before));
+                (self.position.before, self.position.seen, self.position.moved) =
+                    (before, now, now);
+                self.position.poll = Duration::ZERO;
                 self.step = Step::StepOut;
                 if before < MOST_WAITERS || lock.can_be_had() {
-                    self.judge(lock, now, chance);
+                    self.observe(lock, now, chance);
                 }
             }
             Event::Looked { stand, lock } => self.looked(stand, lock, now, chance),
@@ -235,43 +236,43 @@ impl Plan {
 
     /// What we wait for changes hands: so it may soon do so again.
     pub fn moves(&mut self) {
-        self.place.poll = Duration::ZERO;
+        self.position.poll = Duration::ZERO;
     }
 
     /// Whether our turn came without our being told: bells do not reach us, or the queue was lost.
-    pub fn was_passed_over(&self, stand: Stand) -> bool {
-        self.place.queued == Queued::Yes && !matches!(stand, Stand::Behind(_))
+    pub fn was_passed_over(&self, stand: QueueView) -> bool {
+        self.position.queued == Queued::Yes && !matches!(stand, QueueView::Successors(_))
     }
 
     /// Whether we stand in the queue, as far as we know.
     pub fn is_queued(&self) -> bool {
-        self.place.queued == Queued::Yes
+        self.position.queued == Queued::Yes
     }
 
     /// Whether our turn has come, or we are the first as far as we know.
     pub fn is_called(&self) -> bool {
-        self.rung || self.is_queued() && self.place.before == 0
+        self.rung || self.is_queued() && self.position.before == 0
     }
 
     /// How long the queue took for one waiter, in this wait.
     pub fn pace(&self, now: Moment) -> Option<Duration> {
-        let (joined, before) = self.place.joined?;
+        let (joined, before) = self.position.joined?;
         Some(now.since(joined) / u32::try_from(before + 1).unwrap_or(u32::MAX))
     }
 
     /// Our place in the queue, for another waiter of this process to take over; if there is one.
-    pub fn place(&self) -> Option<Place> {
-        (self.place.queued == Queued::Yes && !self.rung).then_some(self.place)
+    pub fn position(&self) -> Option<Target> {
+        (self.position.queued == Queued::Yes && !self.rung).then_some(self.position)
     }
 
     /// Takes over another waiter's place. It is rung as before, and looked at when it would have
     /// been.
-    pub fn take_over(&mut self, place: Place, reach: Reach) {
-        (self.place, self.reach, self.started) = (place, reach, true);
+    pub fn take_over(&mut self, position: Target, reach: Reach) {
+        (self.position, self.reach, self.started) = (position, reach, true);
         if self.rung {
-            self.place.queued = Queued::No;
+            self.position.queued = Queued::No;
         } else {
-            self.step = Step::Sleep(self.place.look);
+            self.step = Step::Sleep(self.position.look);
         }
     }
 
@@ -279,9 +280,9 @@ impl Plan {
         self.ended = ended;
         // We saw it free and were about to try: whoever is next is to look at once, and not to take
         // over our place and sleep there.
-        self.rung |= self.step == Step::Try && self.place.queued == Queued::Yes;
+        self.rung |= self.step == Step::Try && self.position.queued == Queued::Yes;
         // Somebody may be about to ring us, or has done so: that must not be lost.
-        let owes = self.rung || self.place.queued == Queued::Yes;
+        let owes = self.rung || self.position.queued == Queued::Yes;
         self.step = if owes { Step::Leave } else { Step::End(ended) };
     }
 
@@ -289,7 +290,7 @@ impl Plan {
         self.step = match self.step {
             Step::Leave => Step::End(self.ended),
             _ => {
-                self.place.queued = Queued::Crowded;
+                self.position.queued = Queued::Crowded;
                 self.sleep(now, chance)
             }
         };
@@ -308,80 +309,92 @@ impl Plan {
         self.retry = (self.retry * 2).min(LONGEST_RETRY);
     }
 
-    fn looked(&mut self, stand: Option<Stand>, lock: Option<Seen>, now: Moment, chance: f64) {
+    fn looked(
+        &mut self,
+        stand: Option<QueueView>,
+        lock: Option<TargetState>,
+        now: Moment,
+        chance: f64,
+    ) {
         let mut slow = false;
-        let stand =
-            if stand == Some(Stand::Lost) { Some(Stand::Gone { waiters: 0 }) } else { stand };
+        let stand = if stand == Some(QueueView::Lost) {
+            Some(QueueView::Gone { waiters: 0 })
+        } else {
+            stand
+        };
         match stand {
-            Some(Stand::Gone { waiters }) if self.place.queued == Queued::Crowded => {
-                self.place.seen = now;
-                if waiters < MOST_WAITERS && !lock.is_some_and(Seen::can_be_had) {
+            Some(QueueView::Gone { waiters }) if self.position.queued == Queued::Crowded => {
+                self.position.seen = now;
+                if waiters < MOST_WAITERS && !lock.is_some_and(TargetState::can_be_had) {
                     self.step = Step::Join { front: false };
                     return;
                 }
             }
             // It was our turn, and perhaps still is: it may be reserved for us.
-            Some(Stand::Gone { .. }) if lock.is_none() => {
+            Some(QueueView::Gone { .. }) if lock.is_none() => {
                 self.step = Step::Look { lock: true, queue: true };
                 return;
             }
-            Some(Stand::Gone { .. }) => {
-                self.place.queued = Queued::No;
-                self.rung = lock.is_some_and(|lock| lock.can_be_had() || lock == Seen::Reserved);
+            Some(QueueView::Gone { .. }) => {
+                self.position.queued = Queued::No;
+                self.rung =
+                    lock.is_some_and(|lock| lock.can_be_had() || lock == TargetState::Reserved);
                 self.step = if self.rung { Step::Try } else { Step::Join { front: true } };
                 return;
             }
-            Some(Stand::Behind(before)) => {
-                let unseen = now.since(self.place.looked) >= HEAD;
-                slow = self.place.stands_behind(before, now) > SLOW && unseen;
+            Some(QueueView::Successors(before)) => {
+                let unseen = now.since(self.position.looked) >= HEAD;
+                slow = self.position.stands_behind(before, now) > SLOW && unseen;
             }
-            Some(Stand::Lost) | None => {}
+            Some(QueueView::Lost) | None => {}
         }
         match lock {
-            Some(seen) => self.judge(seen, now, chance),
-            None if slow || self.place.before == 0 => {
+            Some(seen) => self.observe(seen, now, chance),
+            None if slow || self.position.before == 0 => {
                 self.step = Step::Look { lock: true, queue: false }
             }
             None => self.step = self.sleep(now, chance),
         }
     }
 
-    fn judge(&mut self, seen: Seen, now: Moment, chance: f64) {
-        let place = &mut self.place;
-        place.looked = now;
-        let invited = std::mem::take(&mut place.invited);
-        let awaited = std::mem::take(&mut place.awaited);
+    fn observe(&mut self, seen: TargetState, now: Moment, chance: f64) {
+        let position = &mut self.position;
+        position.looked = now;
+        let invited = std::mem::take(&mut position.invited);
+        let awaited = std::mem::take(&mut position.awaited);
         match seen {
-            Seen::Reserved => {
-                (place.queued, place.free) = (Queued::No, false);
+            TargetState::Reserved => {
+                (position.queued, position.free) = (Queued::No, false);
                 (self.rung, self.step) = (true, Step::Try);
                 return;
             }
-            Seen::Awaited(left) => {
-                (place.free, place.rings, place.awaited) = (false, true, true);
+            TargetState::Awaited(left) => {
+                (position.free, position.notifies, position.awaited) = (false, true, true);
                 // That one may have its turn by then, and an unreachable waiter would not hear that
                 // it is the next.
                 if self.reach != Reach::Unreachable {
-                    place.look = now + left.mul_f64(1.0 + 0.2 * chance);
-                    self.step = Step::Sleep(place.look);
+                    position.look = now + left.mul_f64(1.0 + 0.2 * chance);
+                    self.step = Step::Sleep(position.look);
                     return;
                 }
             }
-            Seen::Ours => {
-                place.free = false;
+            TargetState::Ours => {
+                position.free = false;
                 self.step = Step::Try;
                 return;
             }
             // The one that was woken goes first.
-            Seen::Free if place.free || place.before == 0 && invited.is_zero() => {
-                place.free = false;
+            TargetState::Free if position.free || position.before == 0 && invited.is_zero() => {
+                position.free = false;
                 self.step = Step::Try;
                 return;
             }
-            Seen::Free if place.leaves_it_to_others(chance) && !awaited => place.free = true,
-            Seen::Free => {
-                place.free = true;
-                let grace = if place.before > 0 {
+            TargetState::Free if position.leaves_it_to_others(chance) && !awaited => {
+                position.free = true
+            }
+            TargetState::Free => {
+                position.free = true;
+                let grace = if position.before > 0 {
                     GRACE.mul_f64(1.0 + 0.6 * chance)
                 } else {
                     Duration::ZERO
@@ -389,26 +402,27 @@ impl Plan {
                 self.step = Step::Sleep(now + grace.max(invited));
                 return;
             }
-            Seen::Held { rings, left } => {
-                (place.free, place.rings) = (false, rings);
-                place.left = left.map(|left| now + left);
+            TargetState::Held { notifies, left } => {
+                (position.free, position.notifies) = (false, notifies);
+                position.left = left.map(|left| now + left);
             }
         }
         self.step = self.sleep(now, chance);
     }
 
     fn look(&self, now: Moment) -> Step {
-        let place = &self.place;
-        if place.queued == Queued::No {
+        let position = &self.position;
+        if position.queued == Queued::No {
             return Step::Try;
         }
         // A waiter that was woken in vain is told by nothing else. For an unreachable one there is
         // a reservation.
-        let told = self.has_its_turn() && self.reach != Reach::Unreachable && !place.free;
-        let queue = told || now.since(place.seen) >= QUEUE_CHECK;
+        let told = self.has_its_turn() && self.reach != Reach::Unreachable && !position.free;
+        let queue = told || now.since(position.seen) >= QUEUE_CHECK;
         if self.out_since.is_some() {
             Step::Look { lock: true, queue: true }
-        } else if self.has_its_turn() && place.before > 0 && !place.free && !place.awaited {
+        } else if self.has_its_turn() && position.before > 0 && !position.free && !position.awaited
+        {
             Step::Look { lock: false, queue: true }
         } else {
             Step::Look { lock: true, queue }
@@ -417,19 +431,19 @@ impl Plan {
 
     /// Whether holders see to it that our turn comes: by waking us, or by a reservation.
     fn has_its_turn(&self) -> bool {
-        self.place.rings && self.place.queued == Queued::Yes
+        self.position.notifies && self.position.queued == Queued::Yes
     }
 
     fn sleep(&mut self, now: Moment, chance: f64) -> Step {
         // Those who pass a free lock on hold it by then.
-        let told = self.has_its_turn() || self.place.free && self.place.queued == Queued::Yes;
-        let pause = match (told, self.reach, self.place.before) {
-            (true, Reach::Proven, 0) => self.place.as_first(now).mul_f64(0.85 + 0.15 * chance),
-            (true, Reach::Proven, _) if !self.place.free => {
-                self.place.until_our_turn().mul_f64(1.0 + 0.15 * chance)
+        let told = self.has_its_turn() || self.position.free && self.position.queued == Queued::Yes;
+        let pause = match (told, self.reach, self.position.before) {
+            (true, Reach::Proven, 0) => self.position.as_first(now).mul_f64(0.85 + 0.15 * chance),
+            (true, Reach::Proven, _) if !self.position.free => {
+                self.position.until_our_turn().mul_f64(1.0 + 0.15 * chance)
             }
             (true, Reach::Untested | Reach::Proven, 1..) => {
-                self.place.until_our_turn().min(UNTESTED).mul_f64(0.85 + 0.15 * chance)
+                self.position.until_our_turn().min(UNTESTED).mul_f64(0.85 + 0.15 * chance)
             }
             (told, reach, before) => {
                 let soon = told && reach == Reach::Unreachable;
@@ -438,23 +452,24 @@ impl Plan {
                     _ if now.since(self.began) < YOUNG => POLL[1],
                     _ => POLL[2],
                 };
-                let place = &mut self.place;
+                let position = &mut self.position;
                 let first = if soon && before == 0 { NEXT } else { POLL[0] };
-                place.poll = place.poll.mul_f64(1.5).clamp(first, longest);
+                position.poll = position.poll.mul_f64(1.5).clamp(first, longest);
                 let turns = u32::try_from(before).unwrap_or(u32::MAX);
-                let turn = place.pace.filter(|_| soon && before > 0);
-                let turn =
-                    turn.map_or(place.poll, |pace| pace.saturating_mul(turns).clamp(NEXT, longest));
+                let turn = position.pace.filter(|_| soon && before > 0);
+                let turn = turn
+                    .map_or(position.poll, |pace| pace.saturating_mul(turns).clamp(NEXT, longest));
                 turn.mul_f64(0.85 + 0.15 * chance)
             }
         };
-        let pause = if flaw::has(Flaw::BellsAlone) { Duration::from_secs(3600) } else { pause };
-        self.place.look = now + pause;
-        Step::Sleep(self.place.look)
+        let pause =
+            if mutation::has(Mutation::BellsAlone) { Duration::from_secs(3600) } else { pause };
+        self.position.look = now + pause;
+        Step::Sleep(self.position.look)
     }
 }
 
-impl Place {
+impl Target {
     /// So many stand before us. Gives how long the queue takes for one waiter.
     fn stands_behind(&mut self, before: usize, now: Moment) -> Duration {
         let fewer = self.before.saturating_sub(before);

@@ -14,7 +14,7 @@ use crate::wait::entries;
 #[non_exhaustive]
 pub struct Waiter {
     /// Where it is rung, which tells its host; `None` when it has no bell.
-    pub bell: Option<SocketAddr>,
+    pub address: Option<SocketAddr>,
     /// Higher comes first.
     pub priority: i64,
     /// How many it wants at once.
@@ -26,7 +26,7 @@ pub(crate) fn waiters(client: &Client, route: Route, key: &Key) -> Result<Vec<Wa
     let queue = client.get(route, &key.waiters())?;
     let entries = queue.as_ref().map(|queue| entries::in_order(&queue.value)).unwrap_or_default();
     let waiter = |entry: &entries::Entry<'_>| Waiter {
-        bell: entry.bell,
+        address: entry.address,
         priority: entry.priority,
         permits: entry.permits,
     };

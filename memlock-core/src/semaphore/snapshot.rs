@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::record::Record;
 use crate::clock::Moment;
 use crate::error::{Error, Result};
-use crate::flaw::{self, Flaw};
 use crate::lease::{DRIFT, Lease, SUSPICIOUS_DELAY, covering, kept_until};
+use crate::mutation::{self, Mutation};
 use crate::name::Key;
 use crate::owner::Token;
 use crate::report::SeenHolder;
@@ -98,14 +98,15 @@ impl Seen {
     pub(super) fn lease(&self, lease: Lease, now: Moment) -> (u64, Moment) {
         let passed = now.since(self.sent);
         if passed <= RECENT {
-            let kept = if flaw::has(Flaw::PermitOfTheLease) {
+            let kept = if mutation::has(Mutation::PermitOfTheLease) {
                 lease.duration().as_secs()
             } else {
                 covering(lease.duration())
             };
             return (self.now.saturating_add(kept), self.sent);
         }
-        let passed = if flaw::has(Flaw::PermitFromOldTime) { Duration::ZERO } else { passed };
+        let passed =
+            if mutation::has(Mutation::PermitFromOldTime) { Duration::ZERO } else { passed };
         (self.now.saturating_add(covering(passed + passed / DRIFT as u32 + lease.duration())), now)
     }
 }

@@ -1,13 +1,13 @@
-//! The URL's parameter `bell`.
+//! The URL's parameter `listener`.
 
 use std::net::IpAddr;
 
 use crate::error::{Error, Result};
 use crate::wait::entries::is_one_hosts;
 
-/// What stands in the URL: `bell=off`, or `bell=address[:port[-port]]`.
+/// What stands in the URL: `listener=off`, or `listener=address[:port[-port]]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Setting {
+pub(crate) enum NotifySetting {
     /// On the address by which the server is reached.
     #[default]
     Near,
@@ -15,8 +15,8 @@ pub(crate) enum Setting {
     At(IpAddr, Option<(u16, u16)>),
 }
 
-impl Setting {
-    pub(crate) fn parse(text: &str) -> Result<Setting> {
+impl NotifySetting {
+    pub(crate) fn parse(text: &str) -> Result<NotifySetting> {
         let unreadable = || {
             Error::config(format!(
                 "The URL's parameter bell={text:?} is not read: write bell=off, or bell=address, \
@@ -25,7 +25,7 @@ impl Setting {
             ))
         };
         if text == "off" {
-            return Ok(Setting::Off);
+            return Ok(NotifySetting::Off);
         }
         let unbracketed = text.strip_prefix('[').and_then(|rest| rest.split_once(']'));
         let (host, ports) = match unbracketed {
@@ -38,11 +38,11 @@ impl Setting {
         if !is_one_hosts(address) {
             return Err(unreadable());
         }
-        let Some(ports) = ports else { return Ok(Setting::At(address, None)) };
+        let Some(ports) = ports else { return Ok(NotifySetting::At(address, None)) };
         let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
         match (first.parse(), last.parse()) {
             (Ok(first), Ok(last)) if 0 < first && first <= last => {
-                Ok(Setting::At(address, Some((first, last))))
+                Ok(NotifySetting::At(address, Some((first, last))))
             }
             _ => Err(unreadable()),
         }
@@ -58,14 +58,14 @@ mod tests {
 
     #[test]
     fn the_urls_parameter_is_read_in_every_form() {
-        let at = |ip: &str, ports| Ok(Setting::At(ip.parse().unwrap(), ports));
-        assert_eq!(Setting::parse("off"), Ok(Setting::Off));
-        assert_eq!(Setting::parse("10.0.0.1"), at("10.0.0.1", None));
-        assert_eq!(Setting::parse("10.0.0.1:4000"), at("10.0.0.1", Some((4000, 4000))));
-        assert_eq!(Setting::parse("10.0.0.1:4000-4010"), at("10.0.0.1", Some((4000, 4010))));
-        assert_eq!(Setting::parse("fd00::1"), at("fd00::1", None));
-        assert_eq!(Setting::parse("[fd00::1]"), at("fd00::1", None));
-        assert_eq!(Setting::parse("[fd00::1]:4000-4010"), at("fd00::1", Some((4000, 4010))));
+        let at = |ip: &str, ports| Ok(NotifySetting::At(ip.parse().unwrap(), ports));
+        assert_eq!(NotifySetting::parse("off"), Ok(NotifySetting::Off));
+        assert_eq!(NotifySetting::parse("10.0.0.1"), at("10.0.0.1", None));
+        assert_eq!(NotifySetting::parse("10.0.0.1:4000"), at("10.0.0.1", Some((4000, 4000))));
+        assert_eq!(NotifySetting::parse("10.0.0.1:4000-4010"), at("10.0.0.1", Some((4000, 4010))));
+        assert_eq!(NotifySetting::parse("fd00::1"), at("fd00::1", None));
+        assert_eq!(NotifySetting::parse("[fd00::1]"), at("fd00::1", None));
+        assert_eq!(NotifySetting::parse("[fd00::1]:4000-4010"), at("fd00::1", Some((4000, 4010))));
         for bad in [
             "",
             "on",
@@ -80,7 +80,7 @@ mod tests {
             "10.0.0.1:9-8",
             "[fd00::1]4",
         ] {
-            let said = Setting::parse(bad).unwrap_err().to_string();
+            let said = NotifySetting::parse(bad).unwrap_err().to_string();
             assert!(said.contains("bell=off"), "{bad:?}: {said}");
         }
     }
@@ -88,15 +88,15 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_can_be_read(text in "\\PC{0,40}", address in "[0-9.:a-f\\[\\]-]{0,30}") {
-            let _ = Setting::parse(&text);
-            let _ = Setting::parse(&address);
+            let _ = NotifySetting::parse(&text);
+            let _ = NotifySetting::parse(&address);
         }
 
         /// Otherwise the waiter would stand in the queue as a line that nobody can read.
         #[test]
         fn whoever_is_at_an_accepted_address_can_be_rung(ip: IpAddr, mapped: [u8; 4], port in 1_u16..) {
             for ip in [ip, IpAddr::from(mapped), IpAddr::V6(std::net::Ipv4Addr::from(mapped).to_ipv6_mapped())] {
-                let accepted = Setting::parse(&ip.to_string()).is_ok();
+                let accepted = NotifySetting::parse(&ip.to_string()).is_ok();
                 let line = line(Some(SocketAddr::new(ip, port)), WaitId(1), crate::wait::entries::Request::default());
                 prop_assert_eq!(waiters(&line).count(), usize::from(accepted), "{}", ip);
             }

@@ -1,21 +1,21 @@
-//! The blocking driver: a thread that does what its [`Plan`] says.
+//! The blocking driver: a thread that does what its [`Policy`] says.
 
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::bell::{Bell, Reach, Ring};
+use super::acquire::{Acquire, QueueReceipt, Target};
 use super::entries::{self, Request, WaitId};
-use super::goal::{Goal, Place, Stood};
-use super::hall::{RECENT, Rise, Stand as HallStand};
-use super::plan::{Ended, Event, Known, Plan, Seen, Stand, Step};
-use super::queue::{Queue, Room, WATCH};
+use super::local::{QueueTicket, RECENT, Unparked};
+use super::policy::{Ended, Event, Known, Policy, QueueView, Step, TargetState};
+use super::queue::{Capacity, Queue, WATCH};
 use super::{Wait, Waited, Waker};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
-use crate::flaw::{self, Flaw};
 use crate::fork;
+use crate::mutation::{self, Mutation};
 use crate::name::Key;
+use crate::notify::{Listener, Reach, WakeMessage};
 use crate::owner::Identity;
 use crate::store::Reply;
 
@@ -26,15 +26,15 @@ const LONG: Duration = Duration::from_secs(3600);
 /// The most ids that a wait remembers having stood under.
 const MOST_IDS: usize = 16;
 
-/// Waits for `goal`, as `wait` says.
+/// Waits for `acquire`, as `wait` says.
 ///
 /// An unreachable server on the very first attempt is reported at once: it is more likely a wrong
 /// address than an outage. Later it is ridden out for as long as the client tolerates.
-pub(crate) fn wait_for<G: Goal>(
-    goal: &mut G,
+pub(crate) fn wait_for<G: Acquire>(
+    acquire: &mut G,
     wait: &Wait<'_>,
-    at: &Place<'_, G>,
-) -> Result<Waited<G::Got>> {
+    at: &Target<'_, G>,
+) -> Result<Waited<G::Guard>> {
     let process = fork::generation();
     let cancellations = at.client.cancellations();
     let told = Cell::new(false);
@@ -52,23 +52,23 @@ pub(crate) fn wait_for<G: Goal>(
     if wait.is_once() {
         // Whoever was told to leave it at that has not found out whether it can be had.
         let otherwise = || if told.get() { Waited::Interrupted } else { Waited::Busy };
-        return Ok(goal.attempt(false, &interrupted)?.map_or_else(otherwise, Waited::Done));
+        return Ok(acquire.attempt(false, &interrupted)?.map_or_else(otherwise, Waited::Done));
     }
     let began = at.client.clock().now();
-    let known = at.hall.come(at.key, began);
+    let known = at.local.arrive(at.key, began);
     let deadline = wait.limit.map(|limit| began + limit);
     let enough =
         || interrupted() || deadline.is_some_and(|deadline| at.client.clock().now() >= deadline);
     let tried = match known {
-        Some(_) => goal.attempt_within(&enough),
-        None => goal.attempt(false, &enough),
+        Some(_) => acquire.attempt_within(&enough),
+        None => acquire.attempt(false, &enough),
     };
     let first = match tried {
         _ if fork::generation() != process => return Ok(Waited::Interrupted),
         Ok(Some(got)) => return Ok(Waited::Done(got)),
         Ok(None) if known.is_some() => None,
         Ok(None) => Some(Event::Missed),
-        Err(error) if !goal.can_go_on_after(&error) => return Err(error),
+        Err(error) if !acquire.can_go_on_after(&error) => return Err(error),
         Err(error) if error.kind() == ErrorKind::Unknown && interrupted() => {
             return Ok(Waited::Interrupted);
         }
@@ -76,16 +76,16 @@ pub(crate) fn wait_for<G: Goal>(
         Err(error) if error.kind() != ErrorKind::Unknown => return Err(error),
         Err(_) => Some(Event::Failed),
     };
-    goal.will_wait();
+    acquire.will_wait();
     let queue_key = at.key.waiters();
     let identity = at.client.identity()?;
     let is_recent = at.client.clock().now().since(began) < RECENT;
     let known = known.unwrap_or_default();
-    let Request { permits, priority, .. } = goal.request();
+    let Request { permits, priority, .. } = acquire.request();
     let waiting = known.waiting.filter(|_| is_recent && permits == 1 && priority == 0);
-    let known = Known { shared: goal.is_shared(), ..known };
-    let plan = Plan::new(began, wait.limit, at.client.outage(), known);
-    let mut waiter = Waiter::enter(goal, wait, at, plan, &queue_key, (identity, process));
+    let known = Known { shared: acquire.is_shared(), ..known };
+    let policy = Policy::new(began, wait.limit, at.client.outage(), known);
+    let mut waiter = Waiter::enter(acquire, wait, at, policy, &queue_key, (identity, process));
     waiter.waiting = waiting;
     if let Some(first) = first {
         waiter.tell(first);
@@ -94,23 +94,23 @@ pub(crate) fn wait_for<G: Goal>(
 }
 
 /// One thread in its wait.
-struct Waiter<'a, 'g, G: Goal> {
-    goal: &'g mut G,
+struct Waiter<'a, 'g, G: Acquire> {
+    acquire: &'g mut G,
     wait: &'a Wait<'a>,
-    at: &'a Place<'a, G>,
+    at: &'a Target<'a, G>,
     queue: Queue<'a>,
     identity: &'a Identity,
-    plan: Plan,
+    policy: Policy,
     /// Under which we stood in the queue, the last one last.
     ids: Vec<WaitId>,
-    bell: Arc<dyn Bell>,
+    listener: Arc<dyn Listener>,
     number: u64,
     process: u64,
     first: bool,
     /// The number of waiters in the queue before the first join, if it is known.
     waiting: Option<usize>,
     /// What a bell told us where we stand: whoever rang it takes us off.
-    heard: Option<Ring>,
+    heard: Option<WakeMessage>,
     /// Whether others were told of an address.
     can_be_woken: bool,
     left: bool,
@@ -118,27 +118,27 @@ struct Waiter<'a, 'g, G: Goal> {
     reached: bool,
 }
 
-impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
+impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
     fn enter(
-        goal: &'g mut G,
+        acquire: &'g mut G,
         wait: &'a Wait<'a>,
-        at: &'a Place<'a, G>,
-        plan: Plan,
+        at: &'a Target<'a, G>,
+        policy: Policy,
         queue_key: &'a Key,
         (identity, process): (&'a Identity, u64),
     ) -> Self {
-        let bell = at.client.bells().take(at.client.local_address(at.route));
-        let number = at.hall.enter(at.key, goal.ask(), &bell);
+        let listener = at.client.notifier().take(at.client.local_address(at.route));
+        let number = at.local.enter(at.key, acquire.ask(), &listener);
         let queue = Queue { client: at.client, route: at.route, key: queue_key };
         Waiter {
-            goal,
+            acquire,
             wait,
             at,
             queue,
             identity,
-            plan,
+            policy,
             ids: Vec::new(),
-            bell,
+            listener,
             number,
             process,
             first: false,
@@ -156,7 +156,7 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         interrupted: &dyn Fn() -> bool,
         enough: &dyn Fn() -> bool,
         deadline: Option<Moment>,
-    ) -> Result<Waited<G::Got>> {
+    ) -> Result<Waited<G::Guard>> {
         // Whoever cancelled before we had a bell could not wake us.
         if interrupted() {
             self.tell(Event::Interrupted);
@@ -169,8 +169,8 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
                 self.ids.clear();
                 return Ok(Waited::Interrupted);
             }
-            let step = if self.first || self.come_first() {
-                self.plan.step(self.now())
+            let step = if self.first || self.become_first() {
+                self.policy.step(self.now())
             } else {
                 self.stand_by(interrupted, deadline)
             };
@@ -186,7 +186,7 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
             let sleep_until = match step {
                 Step::Sleep(until) => Some(until),
                 // Whoever is handing over to us is not to be crossed.
-                _ if !self.at.hall.go_to_work(self.at.key, self.number) => Some(self.now()),
+                _ if !self.at.local.start_work(self.at.key, self.number) => Some(self.now()),
                 _ => None,
             };
             if let Some(until) = sleep_until {
@@ -196,13 +196,13 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
                 continue;
             }
             match step {
-                Step::Try => match self.goal.attempt(self.plan.is_called(), enough) {
+                Step::Try => match self.acquire.attempt(self.policy.is_called(), enough) {
                     // A child that a callback made in the middle of it.
                     _ if fork::generation() != self.process => {}
                     Ok(Some(mut got)) => {
-                        let queued = self.plan.is_queued();
+                        let queued = self.policy.is_queued();
                         if queued && self.heard.is_none() {
-                            self.heard = self.bell.heard(&self.ids);
+                            self.heard = self.listener.heard(&self.ids);
                         }
                         let unrung = queued && self.heard.is_none();
                         let ids = std::mem::take(&mut self.ids);
@@ -210,7 +210,7 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
                         return Ok(Waited::Done(got));
                     }
                     Ok(None) => self.tell(Event::Missed),
-                    Err(error) if !self.goal.can_go_on_after(&error) => return Err(error),
+                    Err(error) if !self.acquire.can_go_on_after(&error) => return Err(error),
                     Err(error) if error.kind() == ErrorKind::Unknown && interrupted() => {
                         self.tell(Event::Interrupted);
                     }
@@ -249,45 +249,48 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         // Of permits, a line that was left behind may have been for more of them, or of another
         // priority: its place is not ours. Each time, since it may have been an outage that left it
         // there.
-        if self.goal.is_shared() {
-            let left = self.at.hall.take_left_behind(self.at.key);
+        if self.acquire.is_shared() {
+            let left = self.at.local.take_left_behind(self.at.key);
             if !left.is_empty() {
                 self.take_off(&left);
             }
         }
-        let watches = self.heard.is_some_and(|ring| ring.after >= WATCH);
+        let watches = self.heard.is_some_and(|message| message.after >= WATCH);
         if front && watches && self.still_stands()? {
             return Ok(());
         }
         // We were woken, and nobody has taken an earlier line of ours off by now: others would be
         // woken in vain by it. Whatever is sent to it meanwhile is no news after the look behind
         // our joining.
-        if front && !self.ids.is_empty() && self.queue.leave(&self.ids, self.goal.look()).is_ok() {
+        if front && !self.ids.is_empty() && self.queue.leave(&self.ids, self.acquire.look()).is_ok()
+        {
             self.ids.clear();
-            self.at.hall.has_left(self.at.key, self.number);
+            self.at.local.has_left(self.at.key, self.number);
         }
         let (id, test) = (WaitId(self.identity.number()), WaitId(self.identity.number()));
         if self.ids.len() == MOST_IDS {
             self.ids.remove(0);
         }
         self.ids.push(id);
-        let address = self.bell.address(test);
+        let address = self.listener.address(test);
         // One that was just opened has heard itself, if it hears anything.
         let early = self.heard_if_unreachable();
-        let reached = self.reach() != Reach::Unreachable || flaw::has(Flaw::TrustTheUnreachable);
+        let reached =
+            self.reach() != Reach::Unreachable || mutation::has(Mutation::TrustTheUnreachable);
         let proven = reached && address.is_some();
         let line = if proven { entries::line } else { entries::unproven_line };
-        let line = line(address, id, self.goal.request());
+        let line = line(address, id, self.acquire.request());
         self.can_be_woken = address.is_some();
-        self.goal.stands(&self.ids, proven);
+        self.acquire.stands(&self.ids, proven);
         // A bell that we heard was for a place where we do not stand any more.
         self.heard = None;
         let behind = self.waiting.take().filter(|_| !front);
-        match self.queue.join(&line, id, front, behind, self.goal.look()) {
+        match self.queue.join(&line, id, front, behind, self.acquire.look()) {
             Ok((before, reply)) => match self.seen_behind(before, behind.is_some(), &reply) {
                 Ok((before, lock)) => {
-                    let blind = flaw::has(Flaw::NoLookAfterJoining);
-                    let lock = if blind { Seen::Held { rings: true, left: None } } else { lock };
+                    let blind = mutation::has(Mutation::NoLookAfterJoining);
+                    let lock =
+                        if blind { TargetState::Held { notifies: true, left: None } } else { lock };
                     let rung = early.or_else(|| self.heard_if_unreachable());
                     self.tell(Event::Joined { before, lock });
                     self.rung(rung);
@@ -295,10 +298,10 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
                     // the first meanwhile, relies on nobody to wake that one.
                     if front
                         && before > 0
-                        && self.goal.is_shared()
-                        && let Some(room) = self.goal.room(&reply, false)
+                        && self.acquire.is_shared()
+                        && let Some(capacity) = self.acquire.capacity(&reply, false)
                     {
-                        self.wake_first(room, &[]);
+                        self.wake_first(capacity, &[]);
                     }
                 }
                 Err(error) => self.fail(error)?,
@@ -316,15 +319,15 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
     /// come is taken off the queue, though perhaps only after it has tried: it does not rely on the
     /// line that it still finds there. True if it has its place.
     fn still_stands(&mut self) -> Result<bool> {
-        let looked = self.queue.look(&self.ids, true, Some(self.goal.look()));
-        let (Some(Stand::Behind(before)), Some(reply)) = (match looked {
+        let looked = self.queue.look(&self.ids, true, Some(self.acquire.look()));
+        let (Some(QueueView::Successors(before)), Some(reply)) = (match looked {
             Ok(seen) => seen,
             Err(error) => return self.fail(error).map(|()| true),
         }) else {
             return Ok(false);
         };
         self.heard = None;
-        match self.goal.seen(&reply, before == 0) {
+        match self.acquire.seen(&reply, before == 0) {
             Ok(lock) => self.tell(Event::Joined { before, lock }),
             Err(error) => self.fail(error)?,
         }
@@ -338,63 +341,63 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         before: usize,
         uncounted: bool,
         reply: &Reply,
-    ) -> Result<(usize, Seen)> {
-        let lock = self.goal.seen(reply, before == 0)?;
-        if !uncounted || lock != Seen::Free && !self.goal.is_for_the_first(reply) {
+    ) -> Result<(usize, TargetState)> {
+        let lock = self.acquire.seen(reply, before == 0)?;
+        if !uncounted || lock != TargetState::Free && !self.acquire.is_for_the_first(reply) {
             return Ok((before, lock));
         }
         let before = match self.queue.look(&self.ids, true, None)?.0 {
-            Some(Stand::Behind(before)) => before,
+            Some(QueueView::Successors(before)) => before,
             // It may be gone again already.
             _ => 0,
         };
-        Ok((before, self.goal.seen(reply, before == 0)?))
+        Ok((before, self.acquire.seen(reply, before == 0)?))
     }
 
     fn look(&mut self, lock: bool, queue: bool) -> Result<()> {
         // One of our own strays may be what is in the way.
-        self.at.client.take_off_strays(self.at.route);
-        let op = self.goal.look();
+        self.at.client.reap_orphans(self.at.route);
+        let op = self.acquire.look();
         let (mut stand, reply) = match self.queue.look(&self.ids, queue, lock.then_some(op)) {
             Ok(seen) => seen,
             Err(error) => return self.fail(error),
         };
         // Those before us may have gone since we looked at the queue.
-        let unsure = stand.is_none() && self.plan.is_queued() && !self.plan.is_called();
-        if unsure && reply.as_ref().is_some_and(|reply| self.goal.is_for_the_first(reply)) {
+        let unsure = stand.is_none() && self.policy.is_queued() && !self.policy.is_called();
+        if unsure && reply.as_ref().is_some_and(|reply| self.acquire.is_for_the_first(reply)) {
             stand = match self.queue.look(&self.ids, true, None) {
                 Ok((stand, _)) => stand,
                 Err(error) => return self.fail(error),
             };
         }
         if let Some(stand) = stand
-            && self.plan.was_passed_over(stand)
+            && self.policy.was_passed_over(stand)
         {
             // Whoever took us off has rung before.
-            let rung = self.bell.heard(&self.ids);
+            let rung = self.listener.heard(&self.ids);
             if rung.is_some() {
                 self.rung(rung);
                 return Ok(());
             }
-            if stand != Stand::Lost {
+            if stand != QueueView::Lost {
                 self.missed();
             }
         }
         let first = match stand {
-            Some(stand) => stand == Stand::Behind(0),
-            None => self.plan.is_called(),
+            Some(stand) => stand == QueueView::Successors(0),
+            None => self.policy.is_called(),
         };
-        let lock = match reply.map(|reply| self.goal.seen(&reply, first)) {
+        let lock = match reply.map(|reply| self.acquire.seen(&reply, first)) {
             Some(Err(error)) => return self.fail(error),
             Some(Ok(seen)) => Some(seen),
             None => None,
         };
-        if lock == Some(Seen::Reserved) && self.bell.heard(&self.ids).is_none() {
+        if lock == Some(TargetState::Reserved) && self.listener.heard(&self.ids).is_none() {
             // The message was sent before.
             self.missed();
         }
-        if lock.is_some() && self.goal.has_moved() {
-            self.plan.moves();
+        if lock.is_some() && self.acquire.has_moved() {
+            self.policy.moves();
         }
         self.tell(Event::Looked { stand, lock });
         Ok(())
@@ -403,17 +406,17 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
     /// A message that was sent to us did not arrive.
     fn missed(&self) {
         if self.can_be_woken {
-            self.at.client.bells().missed();
+            self.at.client.notifier().missed();
         }
     }
 
     /// What our bell told, read at once rather than when we sleep, if nothing is known to reach us.
-    fn heard_if_unreachable(&self) -> Option<Ring> {
-        if self.reach() == Reach::Unreachable { self.bell.heard(&self.ids) } else { None }
+    fn heard_if_unreachable(&self) -> Option<WakeMessage> {
+        if self.reach() == Reach::Unreachable { self.listener.heard(&self.ids) } else { None }
     }
 
     fn reach(&self) -> Reach {
-        self.at.client.bells().reach()
+        self.at.client.notifier().reach()
     }
 
     /// Gives our place in the queue back; if we go for good, rather to the next waiter of this
@@ -437,46 +440,46 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
     /// Takes entries off that are ours. If what we wait for is free by now, the next one is rung in
     /// our place; or as many as have room, who may all have stood behind us.
     fn take_off(&mut self, ids: &[WaitId]) {
-        match self.queue.leave(ids, self.goal.look()) {
-            Ok(Some(_)) if flaw::has(Flaw::KeepTheBell) => {}
+        match self.queue.leave(ids, self.acquire.look()) {
+            Ok(Some(_)) if mutation::has(Mutation::KeepTheBell) => {}
             Ok(Some(reply)) => {
-                if let Some(room) = self.goal.room(&reply, true) {
-                    self.wake_first(room, ids);
+                if let Some(capacity) = self.acquire.capacity(&reply, true) {
+                    self.wake_first(capacity, ids);
                 }
             }
             Ok(None) => {}
             Err(failure) => {
                 log::debug!("The queue could not be left: {}", failure.error);
-                self.at.hall.leave_behind(self.at.key, ids);
+                self.at.local.leave_behind(self.at.key, ids);
             }
         }
     }
 
     /// Wakes the first waiters for whom there is room, and takes our own lines off by these ids.
-    fn wake_first(&self, room: Room, ours: &[WaitId]) {
+    fn wake_first(&self, capacity: Capacity, ours: &[WaitId]) {
         if let Ok(Some(queue)) = self.at.client.get(self.at.route, self.queue.key) {
             let waker = Waker {
-                reserver: self.goal.reserver(),
-                ..Waker::new(self.at.client, self.at.hall, self.at.key)
+                reserver: self.acquire.reserver(),
+                ..Waker::new(self.at.client, self.at.local, self.at.key)
             };
-            if room.shared {
-                self.queue.hand_on_all(queue, room.permits, room.permits, ours, &waker);
+            if capacity.shared {
+                self.queue.wake_several(queue, capacity.permits, capacity.permits, ours, &waker);
             } else {
-                self.queue.hand_on(queue, room, ours, &waker);
+                self.queue.wake_next(queue, capacity, ours, &waker);
             }
         }
     }
 
     /// Whether we are the first in line by now.
-    fn come_first(&mut self) -> bool {
-        let (first, stand) = self.at.hall.first(self.at.key, self.number);
-        if let Some(HallStand { place, ids, bell }) = stand {
-            (self.ids, self.bell, self.reached) = (ids, bell, true);
-            self.goal.stands(&self.ids, false);
-            self.plan.take_over(place, self.reach());
+    fn become_first(&mut self) -> bool {
+        let (first, stand) = self.at.local.first(self.at.key, self.number);
+        if let Some(QueueTicket { position, ids, listener }) = stand {
+            (self.ids, self.listener, self.reached) = (ids, listener, true);
+            self.acquire.stands(&self.ids, false);
+            self.policy.take_over(position, self.reach());
         }
-        if first && !self.first && !self.goal.is_shared() {
-            self.ids.splice(..0, self.at.hall.take_left_behind(self.at.key));
+        if first && !self.first && !self.acquire.is_shared() {
+            self.ids.splice(..0, self.at.local.take_left_behind(self.at.key));
         }
         self.first = first;
         first
@@ -484,75 +487,76 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
 
     /// Sleeps until the moment, a ring, or another reason to look up. What another thread gave us
     /// is returned.
-    fn sleep(&mut self, until: Moment) -> Option<G::Got> {
-        let (hall, key) = (self.at.hall, self.at.key);
-        if hall.doze(key, self.number, &self.ids) {
+    fn sleep(&mut self, until: Moment) -> Option<G::Guard> {
+        let (local, key) = (self.at.local, self.at.key);
+        if local.park(key, self.number, &self.ids) {
             let left = until.since(self.now());
             let limit = if self.wait.asks() { left.min(SLICE) } else { left };
-            self.bell.sleep(limit);
+            self.listener.sleep(limit);
         }
-        let mut rung = self.bell.heard(&self.ids);
+        let mut rung = self.listener.heard(&self.ids);
         loop {
-            match hall.rise(key, self.number) {
-                Rise::Given(got) => {
+            match local.unpark(key, self.number) {
+                Unparked::Granted(got) => {
                     // It was for our place in the queue, where the next one in line is to stand.
-                    if let Some(ring) = rung {
-                        hall.leave_ring(key, self.number, ring.after);
+                    if let Some(message) = rung {
+                        local.leave_wake(key, self.number, message.after);
                     }
                     return Some(got);
                 }
-                Rise::Up { rung: by_a_thread } => {
-                    let by_a_thread = by_a_thread.map(|after| Ring { after, ..Ring::default() });
+                Unparked::Up { rung: by_a_thread } => {
+                    let by_a_thread =
+                        by_a_thread.map(|after| WakeMessage { after, ..WakeMessage::default() });
                     self.rung(by_a_thread.or(rung));
                     return None;
                 }
                 // Whoever serves us is speaking to the server, and will not take long.
-                Rise::Served => self.bell.sleep(SLICE),
+                Unparked::HandingOff => self.listener.sleep(SLICE),
             }
             // What rang meanwhile is not to keep us awake.
-            let heard = self.bell.heard(&self.ids);
+            let heard = self.listener.heard(&self.ids);
             rung = rung.or(heard);
         }
     }
 
     /// Our bell rang, if it did.
-    fn rung(&mut self, ring: Option<Ring>) {
-        if let Some(ring) = ring {
-            self.heard = Some(ring);
-            self.tell(Event::Rung(ring.after));
+    fn rung(&mut self, message: Option<WakeMessage>) {
+        if let Some(message) = message {
+            self.heard = Some(message);
+            self.tell(Event::Rung(message.after));
         }
     }
 
     /// We got it after standing under these ids.
-    fn stood(&mut self, got: &mut G::Got, ids: Vec<WaitId>, unrung: bool) {
-        let behind = self.heard.map(|ring| ring.behind).unwrap_or_default();
-        self.goal.stood(got, Stood { ids, unrung, behind });
+    fn stood(&mut self, got: &mut G::Guard, ids: Vec<WaitId>, unrung: bool) {
+        let successors = self.heard.map(|message| message.successors).unwrap_or_default();
+        self.acquire.stood(got, QueueReceipt { ids, unrung, successors });
     }
 
     /// We were given it by another thread of this process.
-    fn given(&mut self, mut got: G::Got, interrupted: bool) -> Waited<G::Got> {
+    fn given(&mut self, mut got: G::Guard, interrupted: bool) -> Waited<G::Guard> {
         let stand = self.stand();
         let mut ids = if stand.is_none() { std::mem::take(&mut self.ids) } else { Vec::new() };
         // Nobody is there to take it over; it may be one that we had not taken over ourselves.
         ids.extend(self.go(stand).into_iter().flat_map(|stand| stand.ids));
         self.stood(&mut got, ids, false);
         if interrupted {
-            self.goal.decline(got);
+            self.acquire.decline(got);
             return Waited::Interrupted;
         }
         Waited::Done(got)
     }
 
-    fn stand(&self) -> Option<HallStand> {
-        let place = self.plan.place()?;
-        Some(HallStand { place, ids: self.ids.clone(), bell: Arc::clone(&self.bell) })
+    fn stand(&self) -> Option<QueueTicket> {
+        let position = self.policy.position()?;
+        Some(QueueTicket { position, ids: self.ids.clone(), listener: Arc::clone(&self.listener) })
     }
 
     /// Leaves the line, and our place in the queue to the next one there; gives it back if there is
     /// none.
-    fn go(&mut self, stand: Option<HallStand>) -> Option<HallStand> {
+    fn go(&mut self, stand: Option<QueueTicket>) -> Option<QueueTicket> {
         self.left = true;
-        self.at.hall.leave(self.at.key, self.number, stand, self.plan.pace(self.now()))
+        self.at.local.leave(self.at.key, self.number, stand, self.policy.pace(self.now()))
     }
 
     /// Takes in a failure, or gives it back if there is no use in waiting.
@@ -565,7 +569,7 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
         }
         self.failure = Some(error);
         let (now, chance) = (self.now(), self.identity.fraction());
-        self.plan.on(Event::Failed, now, chance, self.reach());
+        self.policy.on(Event::Failed, now, chance, self.reach());
         Ok(())
     }
 
@@ -574,7 +578,7 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
             (self.reached, self.failure) = (true, None);
         }
         let (now, chance) = (self.now(), self.identity.fraction());
-        self.plan.on(event, now, chance, self.reach());
+        self.policy.on(event, now, chance, self.reach());
     }
 
     fn now(&self) -> Moment {
@@ -582,7 +586,7 @@ impl<'a, 'g, G: Goal> Waiter<'a, 'g, G> {
     }
 }
 
-impl<G: Goal> Drop for Waiter<'_, '_, G> {
+impl<G: Acquire> Drop for Waiter<'_, '_, G> {
     fn drop(&mut self) {
         // In a child that a callback made, all this is its parent's.
         if self.left || fork::generation() != self.process {
@@ -593,7 +597,7 @@ impl<G: Goal> Drop for Waiter<'_, '_, G> {
         // An error ended the wait, or nobody is left to take over a place. In an outage the entry
         // dies with the queue, or at the next bell.
         if self.failure.as_ref().is_some_and(Error::is_outage) {
-            self.at.hall.leave_behind(self.at.key, &self.ids);
+            self.at.local.leave_behind(self.at.key, &self.ids);
         } else if !self.ids.is_empty() {
             self.leave_the_queue();
         }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::record::Record;
-use super::{Holder, Semaphore, Status, ring_next, take_off};
+use super::{Holder, Semaphore, Status, reap, wake_next};
 use crate::error::Result;
 use crate::fork::call;
-use crate::look::{self, Waiter};
 use crate::owner::Token;
+use crate::waiters::{self, Waiter};
 
 impl Status {
     /// What an item says that was read past the library, and that the server keeps for `remaining`
@@ -41,7 +41,7 @@ impl Semaphore {
     /// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol), as for any read.
     pub fn waiters(&self) -> Result<Vec<Waiter>> {
         call(|| {
-            look::waiters(&self.client, self.route, &self.key)
+            waiters::waiters(&self.client, self.route, &self.key)
                 .map_err(|error| error.during(format_args!("Looking at {}", self.key.waiters())))
         })
     }
@@ -55,10 +55,10 @@ impl Semaphore {
     /// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol).
     pub fn force_release(&self, token: Token) -> Result<bool> {
         call(|| {
-            let taken = take_off(&self.client, self.route, &self.key, token)
+            let taken = reap(&self.client, self.route, &self.key, token)
                 .map_err(|error| self.said("Releasing by force", error))?;
             if taken {
-                ring_next(&self.client, self.route, &self.key);
+                wake_next(&self.client, self.route, &self.key);
             }
             Ok(taken)
         })

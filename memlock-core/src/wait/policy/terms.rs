@@ -44,7 +44,7 @@ pub enum Ended {
 
 /// What is waited for, as it was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum TargetState {
     /// It can be had.
     Free,
     /// This waiter has it already.
@@ -56,24 +56,24 @@ pub enum Seen {
     /// Somebody has it.
     Held {
         /// Whether its holder will ring when it lets go.
-        rings: bool,
+        notifies: bool,
         /// How long the server keeps it for the holder, at most.
         left: Option<Duration>,
     },
 }
 
-impl Seen {
+impl TargetState {
     /// Whether a try is worth it.
     pub(super) fn can_be_had(self) -> bool {
-        matches!(self, Seen::Free | Seen::Ours)
+        matches!(self, TargetState::Free | TargetState::Ours)
     }
 }
 
 /// Our place in the queue, as it was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stand {
+pub enum QueueView {
     /// We stand in it, and so many before us.
-    Behind(usize),
+    Successors(usize),
     /// We do not stand in it: we were taken off, to be woken.
     Gone {
         /// How many stand in it.
@@ -93,16 +93,16 @@ pub enum Event {
         /// How many stand before us.
         before: usize,
         /// What is waited for, seen after we had joined.
-        lock: Seen,
+        lock: TargetState,
     },
     /// The server has no room for us in the queue.
     Refused,
     /// What a look showed of what it was to show.
     Looked {
         /// Our place in the queue.
-        stand: Option<Stand>,
+        stand: Option<QueueView>,
         /// What is waited for.
-        lock: Option<Seen>,
+        lock: Option<TargetState>,
     },
     /// Our bell rang, for when this time has passed.
     Rung(Duration),
@@ -119,7 +119,7 @@ pub enum Event {
 pub struct Known {
     /// Others were waiting when we let go the last time: so stand behind them at once, instead of
     /// trying first.
-    pub courteous: bool,
+    pub fair_reentry: bool,
     /// One of them is off the queue and comes first; it has so long to come.
     pub invited: Duration,
     /// How long the queue took for one waiter.

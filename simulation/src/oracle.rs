@@ -21,7 +21,7 @@ use crate::world::{MILLI, Nanos, SECOND};
 const PAST: usize = 200;
 
 #[derive(Debug)]
-pub(crate) struct Judge {
+pub(crate) struct Oracle {
     /// Whose request the server is carrying out.
     pub(crate) changing: Option<Doer>,
     pub(crate) violation: Option<String>,
@@ -119,8 +119,8 @@ pub(crate) struct Call {
     pub(crate) cancelled: bool,
 }
 
-impl Judge {
-    pub(crate) fn new(scenario: &Scenario) -> Judge {
+impl Oracle {
+    pub(crate) fn new(scenario: &Scenario) -> Oracle {
         let patience = match (scenario.calm, scenario.is_deaf()) {
             (true, false) => 250 * MILLI,
             (true, true) if scenario.bells_off => 1300 * MILLI,
@@ -132,7 +132,7 @@ impl Judge {
             _ if scenario.lossy_permille > 0 => PATIENCE_WITHOUT_A_BELL + 17 * SECOND,
             _ => PATIENCE_WITHOUT_A_BELL,
         };
-        Judge {
+        Oracle {
             changing: None,
             violation: None,
             lists: Lists::default(),

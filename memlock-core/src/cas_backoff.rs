@@ -18,7 +18,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_
 /// To be called when somebody else was faster, in this round. Whoever writes as fast as it can may
 /// be half a step ahead each time; so now and then we come at another moment. True when what we
 /// knew is old by now.
-pub(crate) fn give_way(client: &Client, round: usize) -> Result<bool> {
+pub(crate) fn back_off(client: &Client, round: usize) -> Result<bool> {
     let pauses = round / ROUNDS_IN_A_ROW;
     if round % ROUNDS_IN_A_ROW != ROUNDS_IN_A_ROW - 1 {
         return Ok(false);

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, Moment};
-use memlock_core::flaw::{self, Flaw};
+use memlock_core::mutation::{self, Mutation};
+use memlock_core::notify::{Listener, Notifier, Reach, WakeMessage};
 use memlock_core::store::{Failure, Op, Reply, Route, Store};
-use memlock_core::wait::bell::{Bell, Bells, Reach, Ring};
 use memlock_core::wait::entries::WaitId;
 use memlock_core::{Error, ErrorKind};
 
 use crate::network::{self, Broken};
 use crate::server::Command;
-use crate::world::{self, BellState, Event, MICRO, MILLI, Nanos, World, with};
+use crate::world::{self, Event, ListenerState, MICRO, MILLI, Nanos, World, with};
 
 /// The process that runs now: the one that a client was made in, or a child that inherited it.
 fn me(made_in: usize) -> usize {
@@ -33,8 +33,8 @@ impl SimStore {
         let unordered = with(|world| world.scenario.unordered);
         let unsent = |op: &Op<'_>| match op {
             Op::Stamp { .. } if !unordered => Some(Reply::Needless),
-            op if op.is_of(life) || flaw::has(Flaw::VersionsOutliveTheServer) => None,
-            _ => Some(Reply::Changed),
+            op if op.is_of(life) || mutation::has(Mutation::VersionsOutliveTheServer) => None,
+            _ => Some(Reply::VersionMismatch),
         };
         let sent = ops.iter().filter(|op| unsent(op).is_none());
         let commands: VecDeque<Command> = sent.map(Command::of).collect();
@@ -66,23 +66,23 @@ impl Store for SimStore {
         };
         let permits = ops.iter().any(is_record);
         with(|world| {
-            if let Some(lurking) = world.judge.keepers.asks(task, process, permits, world.now) {
+            if let Some(lurking) = world.oracle.keepers.asks(task, process, permits, world.now) {
                 world.wake(lurking);
             }
-            if world.judge.keepers.has(task) {
+            if world.oracle.keepers.has(task) {
                 world.keeper_asks(process);
             }
         });
         let begun = with(|world| world.now);
         let ran = self.converse(process, ops);
         with(|world| {
-            world.judge.keepers.asked(task, world.now, ran.is_err());
-            world.judge.has_asked(process, begun, world.now);
+            world.oracle.keepers.asked(task, world.now, ran.is_err());
+            world.oracle.has_asked(process, begun, world.now);
             let keys = ops
                 .iter()
                 .filter_map(|op| if let Op::Get { key } = op { Some(key.as_str()) } else { None });
             if ran.is_ok() {
-                keys.for_each(|key| world.judge.semaphores.looked(task, key, begun, world.now));
+                keys.for_each(|key| world.oracle.semaphores.looked(task, key, begun, world.now));
             }
         });
         ran.map_err(failed)
@@ -136,50 +136,55 @@ pub(crate) fn until(process: usize, duration: Duration) -> Nanos {
 }
 
 #[derive(Debug)]
-pub(crate) struct SimBells {
+pub(crate) struct SimNotifier {
     pub(crate) process: usize,
-    /// As with `bell=off`.
+    /// As with `listener=off`.
     pub(crate) off: bool,
 }
 
-struct SimBell {
+struct SimListener {
     process: usize,
     number: usize,
     off: bool,
 }
 
-fn address_of(process: usize, bell: usize) -> SocketAddr {
+fn address_of(process: usize, listener: usize) -> SocketAddr {
     let [high, low] = (process as u16).to_be_bytes();
-    SocketAddr::from((Ipv4Addr::new(10, 1, high, low), 1 + bell as u16))
+    SocketAddr::from((Ipv4Addr::new(10, 1, high, low), 1 + listener as u16))
 }
 
-impl Bells for SimBells {
-    fn take(&self, _near: Option<IpAddr>) -> Arc<dyn Bell> {
+impl Notifier for SimNotifier {
+    fn take(&self, _near: Option<IpAddr>) -> Arc<dyn Listener> {
         let process = me(self.process);
         let number = with(|world| {
-            let free = world.bells.iter().position(|bell| !bell.taken && bell.process == process);
+            let free = world
+                .listeners
+                .iter()
+                .position(|listener| !listener.taken && listener.process == process);
             let number = free.unwrap_or_else(|| {
-                world.bells.push(BellState { process, ..BellState::default() });
-                world.bells.len() - 1
+                world.listeners.push(ListenerState { process, ..ListenerState::default() });
+                world.listeners.len() - 1
             });
-            world.bells[number].taken = true;
+            world.listeners[number].taken = true;
             number
         });
-        Arc::new(SimBell { process, number, off: self.off })
+        Arc::new(SimListener { process, number, off: self.off })
     }
 
-    fn ring(&self, address: SocketAddr, id: WaitId, ring: Ring) -> bool {
+    fn send(&self, address: SocketAddr, id: WaitId, message: WakeMessage) -> bool {
         let process = me(self.process);
         with(|world| {
-            let bell = usize::from(address.port()) - 1;
-            let Some(rung) =
-                world.bells.get(bell).filter(|rung| address == address_of(rung.process, bell))
+            let listener = usize::from(address.port()) - 1;
+            let Some(rung) = world
+                .listeners
+                .get(listener)
+                .filter(|rung| address == address_of(rung.process, listener))
             else {
                 return true;
             };
             let (from, to) = (world.processes[process].host, world.processes[rung.process].host);
-            world.say(|_| format!("rings bell {bell} for {id}"));
-            if from == to && !world.processes[world.bells[bell].process].alive {
+            world.say(|_| format!("rings bell {listener} for {id}"));
+            if from == to && !world.processes[world.listeners[listener].process].alive {
                 return false;
             }
             let lost = world.scenario.lossy_bells_permille;
@@ -190,8 +195,8 @@ impl Bells for SimBells {
             if blocked || world.chance.permille(lost) {
                 return true;
             }
-            world.rings.push((id, ring));
-            let event = Event::Ring { bell, number: world.rings.len() - 1 };
+            world.rings.push((id, message));
+            let event = Event::WakeMessage { listener, number: world.rings.len() - 1 };
             for _ in 0..if world.chance.permille(lost) { 2 } else { 1 } {
                 let late = if world.chance.permille(lost) {
                     world.chance.spread(MILLI, 3000 * MILLI)
@@ -224,35 +229,35 @@ impl Bells for SimBells {
         });
     }
 
-    fn nudge_all(&self) {
+    fn interrupt_all(&self) {
         let process = me(self.process);
         with(|world| {
-            for bell in 0..world.bells.len() {
-                if world.bells[bell].process == process && world.bells[bell].taken {
-                    nudge(world, bell);
+            for listener in 0..world.listeners.len() {
+                if world.listeners[listener].process == process && world.listeners[listener].taken {
+                    interrupt(world, listener);
                 }
             }
         });
     }
 }
 
-fn nudge(world: &mut World, bell: usize) {
-    world.bells[bell].nudged = true;
-    world.wake_sleeper(bell);
+fn interrupt(world: &mut World, listener: usize) {
+    world.listeners[listener].interrupted = true;
+    world.wake_sleeper(listener);
 }
 
-impl Bell for SimBell {
+impl Listener for SimListener {
     fn address(&self, test: WaitId) -> Option<SocketAddr> {
         if self.off {
             return None;
         }
         with(|world| {
-            let bell = &mut world.bells[self.number];
-            if !std::mem::replace(&mut bell.opened, true) {
-                bell.test = Some(test);
+            let listener = &mut world.listeners[self.number];
+            if !std::mem::replace(&mut listener.opened, true) {
+                listener.test = Some(test);
                 let host = world.processes[self.process].host;
                 if world.deaf_until <= world.now && !world.scenario.walls[host].drops(host, host) {
-                    world.bells[self.number].inbox.push_back((test, Ring::default()));
+                    world.listeners[self.number].inbox.push_back((test, WakeMessage::default()));
                 }
             }
         });
@@ -262,8 +267,8 @@ impl Bell for SimBell {
     fn sleep(&self, duration: Duration) {
         let end = until(self.process, duration);
         let ready = with(|world| {
-            let BellState { nudged, inbox, .. } = &world.bells[self.number];
-            let ready = *nudged || !inbox.is_empty();
+            let ListenerState { interrupted, inbox, .. } = &world.listeners[self.number];
+            let ready = *interrupted || !inbox.is_empty();
             world.sleeps_on(self.number, !ready);
             ready
         });
@@ -271,36 +276,36 @@ impl Bell for SimBell {
             world::sleep_until(end);
             with(|world| world.sleeps_on(self.number, false));
         }
-        with(|world| world.bells[self.number].nudged = false);
+        with(|world| world.listeners[self.number].interrupted = false);
     }
 
-    fn heard(&self, live: &[WaitId]) -> Option<Ring> {
+    fn heard(&self, live: &[WaitId]) -> Option<WakeMessage> {
         with(|world| {
-            let bell = &mut world.bells[self.number];
-            while let Some((id, ring)) = bell.inbox.pop_front() {
+            let listener = &mut world.listeners[self.number];
+            while let Some((id, message)) = listener.inbox.pop_front() {
                 let reach = &world.processes[self.process].reach;
-                if bell.test == Some(id) {
+                if listener.test == Some(id) {
                     reach.heard_itself();
                 }
                 if live.contains(&id) {
                     reach.heard();
-                    return Some(ring);
+                    return Some(message);
                 }
             }
             None
         })
     }
 
-    fn nudge(&self) {
-        with(|world| nudge(world, self.number));
+    fn interrupt(&self) {
+        with(|world| interrupt(world, self.number));
     }
 }
 
-impl Drop for SimBell {
+impl Drop for SimListener {
     fn drop(&mut self) {
         with(|world| {
-            if let Some(bell) = world.bells.get_mut(self.number) {
-                bell.taken = false;
+            if let Some(listener) = world.listeners.get_mut(self.number) {
+                listener.taken = false;
             }
         });
     }

@@ -7,13 +7,13 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use memlock_core::fuzzing::{bells, datagram};
-use memlock_core::wait::bell::{Behind, Bell, Bells, Reach, Ring};
+use memlock_core::fuzzing::{datagram, notifier};
+use memlock_core::notify::{Listener, Notifier, Reach, Successors, WakeMessage};
 use memlock_core::wait::entries::WaitId;
 
-struct Tower {
-    bells: Arc<dyn Bells>,
-    bell: Arc<dyn Bell>,
+struct ListenerPool {
+    notifier: Arc<dyn Notifier>,
+    listener: Arc<dyn Listener>,
     address: SocketAddr,
     stranger: UdpSocket,
 }
@@ -21,29 +21,29 @@ struct Tower {
 /// Two waits go on.
 const LIVE: [WaitId; 2] = [WaitId(7), WaitId(0xfeed_face_0123_4567)];
 
-static TOWER: LazyLock<Tower> = LazyLock::new(|| {
-    let bells = bells();
-    let bell = bells.take(Some(Ipv4Addr::LOCALHOST.into()));
-    let address = bell.address(WaitId(1)).expect("a bell on the loopback");
+static TOWER: LazyLock<ListenerPool> = LazyLock::new(|| {
+    let notifier = notifier();
+    let listener = notifier.take(Some(Ipv4Addr::LOCALHOST.into()));
+    let address = listener.address(WaitId(1)).expect("a bell on the loopback");
     let stranger = UdpSocket::bind("127.0.0.1:0").expect("a socket on the loopback");
-    Tower { bells, bell, address, stranger }
+    ListenerPool { notifier, listener, address, stranger }
 });
 
 fuzz_target!(|data: &[u8]| {
-    let Tower { bells, bell, address, stranger } = &*TOWER;
+    let ListenerPool { notifier, listener, address, stranger } = &*TOWER;
     let datagrams: Vec<&[u8]> = data.split(|&byte| byte == b'|').take(24).collect();
     for datagram in &datagrams {
         if stranger.send_to(datagram, address).is_err() {
             // Longer than a datagram can be.
-            return drain(bell);
+            return drain(listener);
         }
     }
     // Those for us come in their order; all else is passed over.
     for expected in datagrams.iter().filter_map(|datagram| reference(datagram)) {
-        assert_eq!(bell.heard(&LIVE), Some(expected), "{:?}", String::from_utf8_lossy(data));
-        assert_eq!(bells.reach(), Reach::Proven);
+        assert_eq!(listener.heard(&LIVE), Some(expected), "{:?}", String::from_utf8_lossy(data));
+        assert_eq!(notifier.reach(), Reach::Proven);
     }
-    assert_eq!(bell.heard(&LIVE), None, "{:?}", String::from_utf8_lossy(data));
+    assert_eq!(listener.heard(&LIVE), None, "{:?}", String::from_utf8_lossy(data));
 
     // What we write is such a datagram.
     let micros = data
@@ -52,19 +52,19 @@ fuzz_target!(|data: &[u8]| {
         % 50_001;
     let known =
         (0..data.first().map_or(0, |&byte| byte % 9)).map(|next| (*address, WaitId(next.into())));
-    let ring = Ring { after: Duration::from_micros(micros), behind: known.collect() };
-    assert_eq!(reference(&datagram(LIVE[1], ring)), Some(ring));
-    assert!(bells.ring(*address, LIVE[1], ring), "somebody has that bell");
-    assert_eq!(bell.heard(&LIVE), Some(ring));
+    let message = WakeMessage { after: Duration::from_micros(micros), successors: known.collect() };
+    assert_eq!(reference(&datagram(LIVE[1], message)), Some(message));
+    assert!(notifier.send(*address, LIVE[1], message), "somebody has that bell");
+    assert_eq!(listener.heard(&LIVE), Some(message));
 });
 
-fn drain(bell: &Arc<dyn Bell>) {
-    while bell.heard(&LIVE).is_some() {}
+fn drain(listener: &Arc<dyn Listener>) {
+    while listener.heard(&LIVE).is_some() {}
 }
 
 /// What a datagram tells one of ours: `memlock/1 <16 hex digits>[ <microseconds up to 50,000>[
 /// <address>#<16 hex digits>]...]`.
-fn reference(datagram: &[u8]) -> Option<Ring> {
+fn reference(datagram: &[u8]) -> Option<WakeMessage> {
     // The longest: eight ids, a number and seven addresses of 64 bytes.
     let datagram = Some(datagram).filter(|datagram| datagram.len() <= 10 + 16 + 6 + 7 * 82)?;
     let mut fields =
@@ -75,7 +75,7 @@ fn reference(datagram: &[u8]) -> Option<Ring> {
     let is_number =
         (1..=5).contains(&micros.len()) && micros.bytes().all(|byte| byte.is_ascii_digit());
     let micros = micros.parse().ok().filter(|&micros| is_live && is_number && micros <= 50_000)?;
-    let behind = fields.map_while(|field| {
+    let successors = fields.map_while(|field| {
         let (address, id) = field.ok()?.split_once('#')?;
         let is_id =
             id.len() == 16 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
@@ -83,7 +83,10 @@ fn reference(datagram: &[u8]) -> Option<Ring> {
         let address = address.parse().ok().filter(|_| address.len() <= 64).filter(can_be_rung)?;
         Some((address, WaitId(id)))
     });
-    Some(Ring { after: Duration::from_micros(micros), behind: behind.collect::<Behind>() })
+    Some(WakeMessage {
+        after: Duration::from_micros(micros),
+        successors: successors.collect::<Successors>(),
+    })
 }
 
 /// Whether it is one program's own address.

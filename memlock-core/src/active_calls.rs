@@ -7,7 +7,7 @@ use crate::fork;
 /// Counts the threads of this process that are inside. Without a lock, so that a fork catches
 /// nobody in it; a child begins with none inside, whoever was there in its parent.
 #[derive(Debug, Default)]
-pub struct Inside {
+pub struct ActiveCalls {
     /// The count in the lower half, and above it the process that it is about.
     seen: AtomicU64,
 }
@@ -16,24 +16,24 @@ const COUNT: u64 = 0xffff_ffff;
 
 /// As long as this is there, its thread is inside.
 #[derive(Debug)]
-pub struct Entered<'a> {
-    inside: &'a Inside,
+pub struct ActiveCall<'a> {
+    active_calls: &'a ActiveCalls,
     process: u64,
 }
 
-impl Inside {
+impl ActiveCalls {
     /// Nobody.
-    pub const fn new() -> Inside {
-        Inside { seen: AtomicU64::new(0) }
+    pub const fn new() -> ActiveCalls {
+        ActiveCalls { seen: AtomicU64::new(0) }
     }
 
     /// Goes in.
-    pub fn enter(&self) -> Entered<'_> {
+    pub fn enter(&self) -> ActiveCall<'_> {
         let process = stamp();
         let add = |seen| Some(if seen & !COUNT == process { seen + 1 } else { process + 1 });
         // It always answers.
         let _ = self.seen.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add);
-        Entered { inside: self, process }
+        ActiveCall { active_calls: self, process }
     }
 
     /// Whether anybody is inside.
@@ -43,11 +43,11 @@ impl Inside {
     }
 }
 
-impl Drop for Entered<'_> {
+impl Drop for ActiveCall<'_> {
     fn drop(&mut self) {
         // In a child that was made inside, it counts for nobody.
         let less = |seen| (seen & !COUNT == self.process).then(|| seen - 1);
-        let _ = self.inside.seen.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+        let _ = self.active_calls.seen.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
     }
 }
 
@@ -61,29 +61,29 @@ mod tests {
 
     #[test]
     fn whoever_has_left_is_not_inside() {
-        let inside = Inside::new();
-        assert!(!inside.any());
-        let (one, two) = (inside.enter(), inside.enter());
+        let active_calls = ActiveCalls::new();
+        assert!(!active_calls.any());
+        let (one, two) = (active_calls.enter(), active_calls.enter());
         drop(one);
-        assert!(inside.any());
+        assert!(active_calls.any());
         drop(two);
-        assert!(!inside.any());
+        assert!(!active_calls.any());
     }
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri cannot fork")]
     fn in_a_child_nobody_is_inside_not_even_whoever_made_it_there() {
-        let inside = Inside::new();
-        let entered = inside.enter();
+        let active_calls = ActiveCalls::new();
+        let entered = active_calls.enter();
         // SAFETY: the child only touches atomics, then leaves by `_exit`.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            let before = inside.any();
-            let childs = inside.enter();
+            let before = active_calls.any();
+            let childs = active_calls.enter();
             drop(entered);
-            let meanwhile = inside.any();
+            let meanwhile = active_calls.any();
             drop(childs);
-            let right = !before && meanwhile && !inside.any();
+            let right = !before && meanwhile && !active_calls.any();
             // SAFETY: ends the child without running the test harness's destructors.
             unsafe { libc::_exit(if right { 7 } else { 1 }) };
         }
@@ -91,8 +91,8 @@ mod tests {
         // SAFETY: waits for the child made above.
         unsafe { libc::waitpid(child, &mut status, 0) };
         assert_eq!(libc::WEXITSTATUS(status), 7);
-        assert!(inside.any());
+        assert!(active_calls.any());
         drop(entered);
-        assert!(!inside.any());
+        assert!(!active_calls.any());
     }
 }

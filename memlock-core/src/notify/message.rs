@@ -17,55 +17,55 @@ use crate::wait::entries::{self, LONGEST_ADDRESS, WaitId};
 const GREETING: &[u8] = b"memlock/1 ";
 /// No ring is longer than this; all else is dropped.
 pub(super) const LENGTH: usize =
-    GREETING.len() + 16 + 6 + Behind::MOST * (1 + LONGEST_ADDRESS + 1 + 16);
+    GREETING.len() + 16 + 6 + Successors::MOST * (1 + LONGEST_ADDRESS + 1 + 16);
 /// Nobody is told to come later than this.
 const LATEST: Duration = Duration::from_millis(50);
 
 /// What a bell tells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ring {
+pub struct WakeMessage {
     /// The waiter is to try when this time has passed.
     pub after: Duration,
     /// Who comes next after it.
-    pub behind: Behind,
+    pub successors: Successors,
 }
 
 /// The waiters behind one, the next one first: who they are and where each can be rung. Not all of
 /// them, and as somebody saw them some time ago.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Behind([Option<(SocketAddr, WaitId)>; Behind::MOST]);
+pub struct Successors([Option<(SocketAddr, WaitId)>; Successors::MOST]);
 
-impl Behind {
+impl Successors {
     /// No more than these are told. A datagram has room for them anywhere.
     pub const MOST: usize = 7;
 
     /// The next ones, so many at most.
-    pub fn first(self, most: usize) -> Behind {
+    pub fn first(self, most: usize) -> Successors {
         self.0.into_iter().flatten().take(most).collect()
     }
 
     /// The next one, and those behind it.
-    pub fn split(self) -> Option<(SocketAddr, WaitId, Behind)> {
+    pub fn split(self) -> Option<(SocketAddr, WaitId, Successors)> {
         let (address, id) = self.0[0]?;
         Some((address, id, self.0.into_iter().skip(1).flatten().collect()))
     }
 }
 
-impl FromIterator<(SocketAddr, WaitId)> for Behind {
-    fn from_iter<T: IntoIterator<Item = (SocketAddr, WaitId)>>(waiters: T) -> Behind {
-        let mut behind = Behind::default();
-        for (place, waiter) in behind.0.iter_mut().zip(waiters) {
+impl FromIterator<(SocketAddr, WaitId)> for Successors {
+    fn from_iter<T: IntoIterator<Item = (SocketAddr, WaitId)>>(waiters: T) -> Successors {
+        let mut successors = Successors::default();
+        for (place, waiter) in successors.0.iter_mut().zip(waiters) {
             *place = Some(waiter);
         }
-        behind
+        successors
     }
 }
 
-impl Ring {
+impl WakeMessage {
     /// The datagram that tells the waiter `id`.
     pub(crate) fn datagram(&self, id: WaitId) -> Vec<u8> {
         let mut text = format!("memlock/1 {id}");
-        let (micros, waiters) = (self.after.as_micros(), self.behind.0.iter().flatten());
+        let (micros, waiters) = (self.after.as_micros(), self.successors.0.iter().flatten());
         if micros > 0 || waiters.clone().next().is_some() {
             let _ = write!(text, " {micros}");
         }
@@ -77,7 +77,7 @@ impl Ring {
 
     /// Whom a datagram is for and what it tells; `None` when it is none of ours. Of what it says
     /// beyond when to come, what can be read is taken up to where it cannot.
-    pub(super) fn read(datagram: &[u8]) -> Option<(WaitId, Ring)> {
+    pub(super) fn read(datagram: &[u8]) -> Option<(WaitId, WakeMessage)> {
         if datagram.len() > LENGTH {
             return None;
         }
@@ -92,11 +92,11 @@ impl Ring {
             Some(_) => return None,
         };
         let after = Duration::from_micros(after);
-        let behind = fields.map_while(|field| {
+        let successors = fields.map_while(|field| {
             let place = field.iter().position(|&byte| byte == b'#')?;
-            Some((entries::bell(&field[..place])?, WaitId::parse(&field[place + 1..])?))
+            Some((entries::address(&field[..place])?, WaitId::parse(&field[place + 1..])?))
         });
-        (after <= LATEST).then(|| (id, Ring { after, behind: behind.collect() }))
+        (after <= LATEST).then(|| (id, WakeMessage { after, successors: successors.collect() }))
     }
 }
 
@@ -109,14 +109,15 @@ mod tests {
     #[test]
     fn a_ring_can_be_read_by_a_person() {
         let next = [("10.0.0.7:40123", 0xaa), ("[fd00::7]:40123", 0xab)];
-        let behind =
+        let successors =
             next.iter().map(|&(address, id)| (address.parse().unwrap(), WaitId(id))).collect();
-        let ring = |micros, behind| Ring { after: Duration::from_micros(micros), behind };
-        let text = |ring: Ring| String::from_utf8(ring.datagram(WaitId(7))).unwrap();
-        assert_eq!(text(Ring::default()), "memlock/1 0000000000000007");
-        assert_eq!(text(ring(2000, Behind::default())), "memlock/1 0000000000000007 2000");
+        let message =
+            |micros, successors| WakeMessage { after: Duration::from_micros(micros), successors };
+        let text = |message: WakeMessage| String::from_utf8(message.datagram(WaitId(7))).unwrap();
+        assert_eq!(text(WakeMessage::default()), "memlock/1 0000000000000007");
+        assert_eq!(text(message(2000, Successors::default())), "memlock/1 0000000000000007 2000");
         assert_eq!(
-            text(ring(0, behind)),
+            text(message(0, successors)),
             "memlock/1 0000000000000007 0 10.0.0.7:40123#00000000000000aa [fd00::7]:40123#00000000000000ab"
         );
     }
@@ -135,10 +136,10 @@ mod tests {
             "memlock/1 0000000000000007 10.0.0.7:9#00000000000000aa",
             "memlock/2 0000000000000007",
         ] {
-            assert_eq!(Ring::read(bad.as_bytes()), None, "{bad:?}");
+            assert_eq!(WakeMessage::read(bad.as_bytes()), None, "{bad:?}");
         }
         assert_eq!(
-            Ring::read(&[b"memlock/1 0000000000000007 0 ", &[b'x'; LENGTH][..]].concat()),
+            WakeMessage::read(&[b"memlock/1 0000000000000007 0 ", &[b'x'; LENGTH][..]].concat()),
             None
         );
     }
@@ -155,10 +156,10 @@ mod tests {
             let text = format!(
                 "memlock/1 0000000000000007 0 10.0.0.7:9#00000000000000aa {bad} 10.0.0.9:9#00000000000000ac"
             );
-            let (_, ring) = Ring::read(text.as_bytes()).unwrap();
-            let (address, id, rest) = ring.behind.split().unwrap();
+            let (_, message) = WakeMessage::read(text.as_bytes()).unwrap();
+            let (address, id, rest) = message.successors.split().unwrap();
             assert_eq!((address.to_string().as_str(), id), ("10.0.0.7:9", WaitId(0xaa)), "{bad:?}");
-            assert_eq!(rest, Behind::default(), "{bad:?}");
+            assert_eq!(rest, Successors::default(), "{bad:?}");
         }
     }
 
@@ -171,24 +172,24 @@ mod tests {
                 true => SocketAddr::from(([0xfd00, 1, 2, 3, 4, 5, 6, 0xffff], port)),
                 false => SocketAddr::from(([255, 255, 255, 254], port)),
             };
-            let behind = waiters.iter().map(|&(six, port, id)| (address(six, port), WaitId(id))).collect();
-            let ring = Ring { after: Duration::from_micros(micros), behind };
-            prop_assert!(ring.datagram(WaitId(id)).len() <= LENGTH);
-            prop_assert_eq!(Ring::read(&ring.datagram(WaitId(id))), Some((WaitId(id), ring)));
-            let (mut left, mut read) = (behind, 0);
+            let successors = waiters.iter().map(|&(six, port, id)| (address(six, port), WaitId(id))).collect();
+            let message = WakeMessage { after: Duration::from_micros(micros), successors };
+            prop_assert!(message.datagram(WaitId(id)).len() <= LENGTH);
+            prop_assert_eq!(WakeMessage::read(&message.datagram(WaitId(id))), Some((WaitId(id), message)));
+            let (mut left, mut read) = (successors, 0);
             while let Some((at, id, rest)) = left.split() {
                 prop_assert_eq!((at, id.0), (address(waiters[read].0, waiters[read].1), waiters[read].2));
                 (left, read) = (rest, read + 1);
             }
-            prop_assert_eq!(read, waiters.len().min(Behind::MOST));
+            prop_assert_eq!(read, waiters.len().min(Successors::MOST));
         }
 
         #[test]
         #[cfg_attr(miri, ignore = "hundreds of cases of safe code take Miri too long")]
         fn any_datagram_can_be_read(datagram: Vec<u8>, tail in "[0-9a-f.:# ]{0,80}") {
-            let _ = Ring::read(&datagram);
-            let _ = Ring::read(format!("memlock/1 {tail}").as_bytes());
-            let _ = Ring::read(format!("memlock/1 0000000000000007 0 {tail}").as_bytes());
+            let _ = WakeMessage::read(&datagram);
+            let _ = WakeMessage::read(format!("memlock/1 {tail}").as_bytes());
+            let _ = WakeMessage::read(format!("memlock/1 0000000000000007 0 {tail}").as_bytes());
         }
     }
 }

@@ -8,8 +8,8 @@ use super::permit::Permit;
 use super::submit;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
-use crate::flaw::{self, Flaw};
 use crate::lease::Lease;
+use crate::mutation::{self, Mutation};
 use crate::owner::Token;
 
 /// How long a request may be under way, for the purpose of looking for what it left.
@@ -33,7 +33,7 @@ pub(super) enum Settled {
 
 impl Permit {
     /// Takes a step that only the holder may take.
-    pub(super) fn settle(&mut self, step: Step) -> Result<Settled> {
+    pub(super) fn resolve(&mut self, step: Step) -> Result<Settled> {
         let semaphore = self.semaphore.clone();
         let kind = match step {
             Step::Release => {
@@ -72,7 +72,7 @@ impl Permit {
             Outcome::Released { wakes } => Ok(Settled::Taken { wakes }),
             Outcome::Extended { asks } => match (settled.renewing.first(), step) {
                 (Some(renewing), Step::Extend(lease)) => {
-                    let late = flaw::has(Flaw::ExtensionFromReply);
+                    let late = mutation::has(Mutation::ExtensionFromReply);
                     let deadline =
                         if late { lease.deadline(clock.now()) } else { renewing.deadline };
                     (self.deadline, self.lease) = (deadline, lease);
@@ -99,7 +99,7 @@ impl Permit {
     /// After an extension that may have been reckoned from a clock that stood still: counts on no
     /// more than the server's clock leaves, or, if that cannot be told, on nothing.
     fn believe_if_it_lasts(&mut self) -> Result<()> {
-        self.believe_the_server().map_err(|error| {
+        self.cap_deadline_by_ttl().map_err(|error| {
             self.deadline = self.deadline.min(self.semaphore.client.clock().now());
             let text = "They were extended, but for how long cannot be told";
             Error::new(ErrorKind::Unknown, format!("{text}: {error}"))
@@ -113,10 +113,11 @@ impl Permit {
         let same = instead.filter(|(token, _)| *token == self.of);
         let in_time = self.semaphore.client.clock().now() < self.deadline;
         match (step, same) {
-            (Step::Release, Some((_, room))) if self.release_in_doubt && in_time => {
+            (Step::Release, Some((_, capacity))) if self.release_in_doubt && in_time => {
                 let Semaphore { client, route, key, .. } = &self.semaphore;
                 let queue = client.get(*route, &key.waiters()).ok().flatten();
-                let wakes = Wakes { queue, room, freed: self.permits, stood: self.stood.clone() };
+                let wakes =
+                    Wakes { queue, capacity, freed: self.permits, stood: self.stood.clone() };
                 Settled::Taken { wakes: Some(wakes) }
             }
             _ => Settled::Lost,

@@ -8,9 +8,9 @@ use super::{Lock, ROUNDS};
 use crate::client::ATTEMPTS;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
-use crate::flaw::{self, Flaw};
 use crate::lease::{Lease, SUSPICIOUS_DELAY, by_either, kept_until};
-use crate::owner::{OwnerRecord, RINGS, Token, is_ours};
+use crate::mutation::{self, Mutation};
+use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
 use crate::store::{Item, Op, Reply, Version};
 
 /// How often an item that was found missing, and then another's, is looked at again.
@@ -21,7 +21,7 @@ pub(super) const LATEST_ARRIVAL: Duration = Duration::from_secs(10);
 
 impl Lock {
     /// Takes a step that only the owner may take.
-    pub(super) fn settle(&mut self, step: Step<'_>) -> Result<Settled> {
+    pub(super) fn resolve(&mut self, step: Step<'_>) -> Result<Outcome> {
         let mut error = None;
         let (mut failures, mut unclear) = (0, 0);
         let mut read_first = self.release_in_doubt;
@@ -34,42 +34,45 @@ impl Lock {
                 self.server_until = self.server_until.max(lease.gone(now) + LATEST_ARRIVAL);
             }
             // A queue that cannot be read must not keep us from letting go.
-            let ring = self.rings && failures == 0 && matches!(step, Step::Release);
+            let ring = self.notifies && failures == 0 && matches!(step, Step::Release);
             let queue_key = ring.then(|| self.key.waiters());
             let (key, version) = (&self.key, self.version);
             let read = Op::Get { key };
             let op = match step {
                 Step::Release => Op::Delete { key, version },
                 Step::Extend(lease) => {
-                    Op::Swap { key, version, value: &self.value, ttl: lease.ttl() }
+                    Op::CompareAndSet { key, version, value: &self.value, ttl: lease.ttl() }
                 }
-                Step::HandOver(heir) => {
-                    Op::Swap { key, version, value: heir.value, ttl: heir.lease.ttl() }
-                }
+                Step::HandOff(successor) => Op::CompareAndSet {
+                    key,
+                    version,
+                    value: successor.value,
+                    ttl: successor.lease.ttl(),
+                },
             };
             let last = match step {
-                Step::HandOver(_) => Some(self.client.stamp()),
+                Step::HandOff(_) => Some(self.client.stamp()),
                 _ => queue_key.as_ref().map(|key| Op::Get { key }),
             };
             let ops = [read, op, last.unwrap_or(read)];
             let ops = &ops[usize::from(!read_first)..2 + usize::from(last.is_some())];
-            let called = Cell::new(self.called);
-            let ring_ahead = || {
+            let woken_ahead = Cell::new(self.woken_ahead);
+            let wake_ahead = || {
                 if matches!(step, Step::Release) && failures == 0 {
-                    called.set(self.ring_ahead());
+                    woken_ahead.set(self.wake_ahead());
                 }
             };
-            let ran = self.client.run_while(self.route, ops, &ring_ahead);
-            self.called = called.get();
+            let ran = self.client.run_while(self.route, ops, &wake_ahead);
+            self.woken_ahead = woken_ahead.get();
             let replies = match ran {
                 Ok(replies) => replies,
                 Err(failure) if !failure.sent && error.is_none() => {
-                    // A memcached that has no room for a `Swap` refuses it and removes the item.
+                    // A memcached that has no room for a `CompareAndSet` refuses it and removes the item.
                     if failure.error.kind() == ErrorKind::Protocol
                         && let Ok(item) = self.client.get(self.route, &self.key)
                         && !item.is_some_and(|item| is_ours(&item.value, self.token))
                     {
-                        return Ok(Settled::Lost(None));
+                        return Ok(Outcome::Lost(None));
                     }
                     // This one changed nothing; an earlier one may have.
                     let in_doubt = self.release_in_doubt;
@@ -81,15 +84,15 @@ impl Lock {
                 }
                 Err(failure) => {
                     if failure.sent
-                        && flaw::has(Flaw::GuessReleased)
+                        && mutation::has(Mutation::GuessReleased)
                         && matches!(step, Step::Release)
                     {
-                        return Ok(Settled::Taken(None));
+                        return Ok(Outcome::Taken(None));
                     }
                     if failure.sent {
                         // It may be the shorter lease that counts from now on.
                         match step {
-                            Step::Extend(_) if flaw::has(Flaw::HopeForTheLonger) => {}
+                            Step::Extend(_) if mutation::has(Mutation::HopeForTheLonger) => {}
                             Step::Extend(lease) => {
                                 self.deadline = by_either(self.deadline, self.lease, lease);
                                 self.lease = self.lease.min(lease);
@@ -113,42 +116,44 @@ impl Lock {
                 Some(Reply::Value(item)) => (Some(item), None),
                 stamp => (None, stamp),
             };
-            let handed_over = |version: Version| {
+            let handed_off = |version: Version| {
                 let fence = version.fence_by(stamp.as_ref());
-                Ok(Settled::HandedOver { version, fence, sent })
+                Ok(Outcome::HandedOff { version, fence, sent })
             };
             match (answer, seen, step) {
-                (Some(Reply::Deleted), ..) => return Ok(Settled::Taken(queue)),
-                (Some(Reply::Stored(version)), _, Step::HandOver(_)) => {
-                    return handed_over(version);
+                (Some(Reply::Deleted), ..) => return Ok(Outcome::Taken(queue)),
+                (Some(Reply::Stored(version)), _, Step::HandOff(_)) => {
+                    return handed_off(version);
                 }
                 (Some(Reply::Stored(version)), _, Step::Extend(lease)) => {
-                    let late = flaw::has(Flaw::ExtensionFromReply);
+                    let late = mutation::has(Mutation::ExtensionFromReply);
                     let sent = if late { self.client.clock().now() } else { now };
                     let before = by_either(self.deadline, self.lease, lease);
                     (self.deadline, self.version, self.lease) =
                         (lease.deadline(sent), version, lease);
                     // A release that is still under way was for another version.
                     self.release_in_doubt = false;
-                    let believed = self.believe_if_slow(sent, before);
+                    let believed = self.cap_deadline_if_slow(sent, before);
                     self.extension_in_doubt = believed.is_err();
-                    return believed.map(|()| Settled::Taken(None));
+                    return believed.map(|()| Outcome::Taken(None));
                 }
                 (_, Some(Reply::Value(item)), _)
-                    if is_ours(&item.value, self.token) || flaw::has(Flaw::BlindDelete) =>
+                    if is_ours(&item.value, self.token) || mutation::has(Mutation::BlindDelete) =>
                 {
                     self.version = item.version;
                     self.notice_waiters(&item.value);
                 }
                 // An earlier one of ours arrived.
-                (_, Some(Reply::Value(item)), Step::HandOver(heir))
-                    if is_ours(&item.value, heir.token) =>
+                (_, Some(Reply::Value(item)), Step::HandOff(successor))
+                    if is_ours(&item.value, successor.token) =>
                 {
-                    return handed_over(item.version);
+                    return handed_off(item.version);
                 }
                 // Gone when we read it, and changed when we came to it: another one took it in
                 // between, or our version is of another life of the server. Its item tells.
-                (Some(Reply::Changed), Some(Reply::Missing), _) if unclear < LOOKS => unclear += 1,
+                (Some(Reply::VersionMismatch), Some(Reply::Missing), _) if unclear < LOOKS => {
+                    unclear += 1
+                }
                 // The item is gone, or another's. If an earlier release of ours got no reply, it
                 // was most likely that which removed it: but not if the server is another one
                 // since, nor if our lease was over before. The store answers "changed" to a version
@@ -162,13 +167,13 @@ impl Lock {
                     let released = !matches!(step, Step::Extend(_));
                     let queue = queue.filter(|_| last == Reply::Missing);
                     return Ok(if released && self.release_in_doubt && same_life && in_time {
-                        Settled::Taken(queue)
+                        Outcome::Taken(queue)
                     } else {
-                        Settled::Lost(queue)
+                        Outcome::Lost(queue)
                     });
                 }
-                (Some(Reply::Changed), None, _) => read_first = true,
-                _ => return Ok(Settled::Lost(queue)),
+                (Some(Reply::VersionMismatch), None, _) => read_first = true,
+                _ => return Ok(Outcome::Lost(queue)),
             }
         }
         Err(Error::unsettled(error, "lock"))
@@ -176,19 +181,19 @@ impl Lock {
 
     /// A waiter may have written into our record that it waits.
     fn notice_waiters(&mut self, value: &[u8]) {
-        if !self.rings && OwnerRecord::parse(value).is_some_and(|record| record.rings) {
-            self.rings = true;
-            self.value.extend_from_slice(RINGS);
+        if !self.notifies && OwnerRecord::parse(value).is_some_and(|record| record.notifies) {
+            self.notifies = true;
+            self.value.extend_from_slice(NOTIFIES);
         }
     }
 
     /// After an extension that took suspiciously long: counts on no more than the server will keep
     /// the item for, or, if it does not say, than it keeps it for at least.
-    fn believe_if_slow(&mut self, sent: Moment, before: Moment) -> Result<()> {
+    fn cap_deadline_if_slow(&mut self, sent: Moment, before: Moment) -> Result<()> {
         if self.client.clock().now().since(sent) <= SUSPICIOUS_DELAY {
             return Ok(());
         }
-        self.believe_the_server().map_err(|error| {
+        self.cap_deadline_by_ttl().map_err(|error| {
             self.deadline = self.deadline.min(before);
             Error::new(
                 ErrorKind::Unknown,
@@ -198,7 +203,7 @@ impl Lock {
     }
 
     /// After a suspiciously slow grant: counts on no more than the server will keep the item for.
-    pub(super) fn believe_the_server(&mut self) -> Result<()> {
+    pub(super) fn cap_deadline_by_ttl(&mut self) -> Result<()> {
         let clock = self.client.clock();
         let mut first = None;
         let kept = loop {
@@ -230,22 +235,22 @@ pub(super) enum Step<'a> {
     Release,
     Extend(Lease),
     /// To a waiter of this process.
-    HandOver(&'a Heir<'a>),
+    HandOff(&'a Successor<'a>),
 }
 
 /// Who is to have it next.
-pub(super) struct Heir<'a> {
+pub(super) struct Successor<'a> {
     pub(super) token: Token,
     pub(super) value: &'a [u8],
     pub(super) lease: Lease,
 }
 
 /// What came of a step.
-pub(super) enum Settled {
+pub(super) enum Outcome {
     /// It was taken. A release also read the queue, if there may be one.
     Taken(Option<Item>),
     /// It is the heir's, by this version and with this fence, from a request that left then.
-    HandedOver { version: Version, fence: u64, sent: Moment },
+    HandedOff { version: Version, fence: u64, sent: Moment },
     /// The lock was not ours any more; and here is the queue if nobody has it.
     Lost(Option<Item>),
 }

@@ -1,7 +1,7 @@
 //! Bells over UDP.
 //!
 //! A waiter's bell is a socket on the address by which it reaches the server. Whoever lets go of a
-//! lock sends a [`Ring`] there. Datagrams that do not carry the id of the wait that is going on are
+//! lock sends a [`WakeMessage`] there. Datagrams that do not carry the id of the wait that is going on are
 //! dropped: nothing is allocated, kept or answered because of one.
 //!
 //! Every waiting thread has a bell of its own from a pool in the client, so that nobody has to pass
@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::ring::LENGTH;
-use super::{Bell, Bells, Reach, ReachRecord, Ring, Setting};
+use super::message::LENGTH;
+use super::{Listener, Notifier, NotifySetting, Reach, ReachRecord, WakeMessage};
 use crate::clock::{Clock, SystemClock};
 use crate::fork::ForkLocal;
 use crate::wait::entries::WaitId;
@@ -29,35 +29,35 @@ const AT_ONCE: usize = 32;
 const BLIND: Duration = Duration::from_millis(20);
 
 /// The bells of one client.
-pub(crate) struct UdpBells {
-    setting: Setting,
-    tower: ForkLocal<Arc<Tower>>,
+pub(crate) struct UdpNotifier {
+    setting: NotifySetting,
+    pool: ForkLocal<Arc<ListenerPool>>,
 }
 
 /// The bells of one process. They are made one by one and kept as long as the client, in a list
 /// that only grows: so that a signal handler may walk along it.
 #[derive(Default)]
-struct Tower {
+struct ListenerPool {
     reach: ReachRecord,
     /// A bell could not be opened.
-    mute: AtomicBool,
+    unreachable_since_open: AtomicBool,
     first: OnceLock<Box<Link>>,
     /// From which we ring: for IPv4 and for IPv6.
-    ringers: [OnceLock<Mutex<UdpSocket>>; 2],
+    senders: [OnceLock<Mutex<UdpSocket>>; 2],
 }
 
 struct Link {
-    fixture: Fixture,
+    slot: Slot,
     next: OnceLock<Box<Link>>,
 }
 
 /// What a bell is made of.
 #[derive(Default)]
-struct Fixture {
+struct Slot {
     taken: AtomicBool,
     /// Both may be missing, when there were no descriptors to be had; then they are asked for again
     /// the next time.
-    nudge: OnceLock<OwnedFd>,
+    interrupt: OnceLock<OwnedFd>,
     socket: OnceLock<Socket>,
 }
 
@@ -70,42 +70,41 @@ struct Socket {
     test: WaitId,
 }
 
-impl UdpBells {
-    pub(crate) fn new(setting: Setting) -> UdpBells {
-        UdpBells { setting, tower: ForkLocal::new() }
+impl UdpNotifier {
+    pub(crate) fn new(setting: NotifySetting) -> UdpNotifier {
+        UdpNotifier { setting, pool: ForkLocal::new() }
     }
 }
 
-impl Bells for UdpBells {
-    fn take(&self, near: Option<IpAddr>) -> Arc<dyn Bell> {
-        let tower = Arc::clone(self.tower.get());
-        let mut slot = &tower.first;
-        let fixture: *const Fixture = loop {
-            let link = slot.get_or_init(|| {
-                Box::new(Link { fixture: Fixture::default(), next: OnceLock::new() })
-            });
-            let fits = link.fixture.socket.get().is_none_or(|socket| socket.near == near);
-            if fits && !link.fixture.taken.swap(true, Ordering::SeqCst) {
-                link.fixture.prepare();
-                break &raw const link.fixture;
+impl Notifier for UdpNotifier {
+    fn take(&self, near: Option<IpAddr>) -> Arc<dyn Listener> {
+        let pool = Arc::clone(self.pool.get());
+        let mut next = &pool.first;
+        let slot: *const Slot = loop {
+            let link = next
+                .get_or_init(|| Box::new(Link { slot: Slot::default(), next: OnceLock::new() }));
+            let fits = link.slot.socket.get().is_none_or(|socket| socket.near == near);
+            if fits && !link.slot.taken.swap(true, Ordering::SeqCst) {
+                link.slot.prepare();
+                break &raw const link.slot;
             }
-            slot = &link.next;
+            next = &link.next;
         };
-        Arc::new(UdpBell { setting: self.setting, near, tower, fixture })
+        Arc::new(UdpListener { setting: self.setting, near, pool, slot })
     }
 
     /// False when our own host says that nobody has that bell any more.
-    fn ring(&self, address: SocketAddr, id: WaitId, ring: Ring) -> bool {
-        let tower = self.tower.get();
-        let ringer = &tower.ringers[usize::from(address.is_ipv6())];
-        let rung = get_or_open(ringer, || open(any_like(address.ip()), 0).map(Mutex::new))
+    fn send(&self, address: SocketAddr, id: WaitId, message: WakeMessage) -> bool {
+        let pool = self.pool.get();
+        let sender = &pool.senders[usize::from(address.is_ipv6())];
+        let rung = get_or_open(sender, || open(any_like(address.ip()), 0).map(Mutex::new))
             .and_then(|udp| {
                 let udp = udp.lock().unwrap_or_else(PoisonError::into_inner);
                 // Only a connected socket is told; and by now it may have been told of an earlier
                 // one.
                 udp.connect(address)?;
                 let _ = udp.take_error();
-                udp.send(&ring.datagram(id))?;
+                udp.send(&message.datagram(id))?;
                 udp.take_error()
             });
         match rung {
@@ -118,11 +117,11 @@ impl Bells for UdpBells {
     }
 
     fn reach(&self) -> Reach {
-        self.tower.get().reach.reach()
+        self.pool.get().reach.reach()
     }
 
     fn missed(&self) {
-        let first = self.tower.get().reach.missed();
+        let first = self.pool.get().reach.missed();
         log::log!(
             if first { log::Level::Info } else { log::Level::Debug },
             "A wake-up message did not reach this process in time. Where UDP is blocked, its waiters ask \
@@ -131,77 +130,77 @@ impl Bells for UdpBells {
     }
 
     fn may_have_missed(&self) {
-        if self.tower.get().reach.may_have_missed() {
+        if self.pool.get().reach.may_have_missed() {
             self.missed();
         }
     }
 
     /// Wakes everybody who sleeps. It reads atomics and writes to descriptors, so a signal handler
     /// may call it.
-    fn nudge_all(&self) {
-        let mut link = self.tower.existing().and_then(|tower| tower.first.get());
-        while let Some(Link { fixture, next }) = link.map(Box::as_ref) {
-            if fixture.taken.load(Ordering::SeqCst) {
-                fixture.nudge();
+    fn interrupt_all(&self) {
+        let mut link = self.pool.existing().and_then(|pool| pool.first.get());
+        while let Some(Link { slot, next }) = link.map(Box::as_ref) {
+            if slot.taken.load(Ordering::SeqCst) {
+                slot.interrupt();
             }
             link = next.get();
         }
     }
 }
 
-impl fmt::Debug for UdpBells {
+impl fmt::Debug for UdpNotifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("UdpBells").field("setting", &self.setting).finish_non_exhaustive()
     }
 }
 
 /// A bell in use by one waiter.
-struct UdpBell {
-    setting: Setting,
+struct UdpListener {
+    setting: NotifySetting,
     near: Option<IpAddr>,
-    tower: Arc<Tower>,
-    fixture: *const Fixture,
+    pool: Arc<ListenerPool>,
+    slot: *const Slot,
 }
 
 // SAFETY: the bell lives in the tower, which this keeps, behind a list that only grows; all that is
 // in it may be used from any thread.
-unsafe impl Send for UdpBell {}
+unsafe impl Send for UdpListener {}
 // SAFETY: as above.
-unsafe impl Sync for UdpBell {}
+unsafe impl Sync for UdpListener {}
 
-impl UdpBell {
-    fn fixture(&self) -> &Fixture {
+impl UdpListener {
+    fn slot(&self) -> &Slot {
         // SAFETY: see above.
-        unsafe { &*self.fixture }
+        unsafe { &*self.slot }
     }
 }
 
-impl Bell for UdpBell {
+impl Listener for UdpListener {
     /// Opens its socket at the first time.
     fn address(&self, test: WaitId) -> Option<SocketAddr> {
         let (advertised, ports) = match self.setting {
-            Setting::Off => return None,
-            Setting::At(address, ports) => (address, ports.unwrap_or((0, 0))),
-            Setting::Near => (self.near?.to_canonical(), (0, 0)),
+            NotifySetting::Off => return None,
+            NotifySetting::At(address, ports) => (address, ports.unwrap_or((0, 0))),
+            NotifySetting::Near => (self.near?.to_canonical(), (0, 0)),
         };
         // A link-local address means nothing to another host.
         if matches!(advertised, IpAddr::V6(ip) if ip.is_unicast_link_local()) {
             return None;
         }
-        let socket = get_or_open(&self.fixture().socket, || {
+        let socket = get_or_open(&self.slot().socket, || {
             let udp = match (open_one_of(advertised, ports), self.setting) {
                 // Behind a translated address, listen on all of our own.
-                (Err(_), Setting::At(..)) => open_one_of(any_like(advertised), ports),
+                (Err(_), NotifySetting::At(..)) => open_one_of(any_like(advertised), ports),
                 (opened, _) => opened,
             }?;
             let address = SocketAddr::new(advertised, udp.local_addr()?.port());
             // Without this, a first waiter would not know whether it is deaf.
-            let _ = udp.send_to(&Ring::default().datagram(test), address);
+            let _ = udp.send_to(&WakeMessage::default().datagram(test), address);
             Ok(Socket { udp, address, near: self.near, test })
         });
         let deaf = |error| {
             // Once is enough: no waiter of this process will have one.
-            let known = self.tower.mute.swap(true, Ordering::Relaxed);
+            let known = self.pool.unreachable_since_open.swap(true, Ordering::Relaxed);
             log::log!(
                 if known { log::Level::Debug } else { log::Level::Warn },
                 "No bell can be opened on {advertised} ({error}): this waiter asks the server now and then."
@@ -211,14 +210,16 @@ impl Bell for UdpBell {
     }
 
     fn sleep(&self, duration: Duration) {
-        let fixture = self.fixture();
-        let socket = fixture.socket.get();
-        let Some(nudge) = fixture.nudge.get() else {
+        let slot = self.slot();
+        let socket = slot.socket.get();
+        let Some(interrupt) = slot.interrupt.get() else {
             return SystemClock.sleep(duration.min(BLIND));
         };
         let watch = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut watched =
-            [watch(nudge.as_raw_fd()), watch(socket.map_or(-1, |socket| socket.udp.as_raw_fd()))];
+        let mut watched = [
+            watch(interrupt.as_raw_fd()),
+            watch(socket.map_or(-1, |socket| socket.udp.as_raw_fd())),
+        ];
         let limit = libc::timespec {
             tv_sec: duration.as_secs().min(i32::MAX as u64) as libc::time_t,
             tv_nsec: duration.subsec_nanos() as _,
@@ -233,42 +234,42 @@ impl Bell for UdpBell {
         if watched[0].revents != 0 && ready > 0 {
             let mut count = 0_u64;
             // SAFETY: eight writable bytes are given for eight bytes.
-            unsafe { libc::read(nudge.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
+            unsafe { libc::read(interrupt.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
         }
     }
 
-    fn heard(&self, live: &[WaitId]) -> Option<Ring> {
-        let socket = self.fixture().socket.get()?;
+    fn heard(&self, live: &[WaitId]) -> Option<WakeMessage> {
+        let socket = self.slot().socket.get()?;
         // One more than a ring has, to tell longer ones.
         let mut datagram = [0; LENGTH + 1];
         for _ in 0..AT_ONCE {
             let (length, _) = socket.udp.recv_from(&mut datagram).ok()?;
-            let Some((id, ring)) = Ring::read(&datagram[..length]) else { continue };
+            let Some((id, message)) = WakeMessage::read(&datagram[..length]) else { continue };
             if id == socket.test {
-                self.tower.reach.heard_itself();
+                self.pool.reach.heard_itself();
             }
             if live.contains(&id) {
-                self.tower.reach.heard();
-                return Some(ring);
+                self.pool.reach.heard();
+                return Some(message);
             }
         }
         None
     }
 
-    fn nudge(&self) {
-        self.fixture().nudge();
+    fn interrupt(&self) {
+        self.slot().interrupt();
     }
 }
 
-impl Drop for UdpBell {
+impl Drop for UdpListener {
     fn drop(&mut self) {
-        self.fixture().taken.store(false, Ordering::Release);
+        self.slot().taken.store(false, Ordering::Release);
     }
 }
 
-impl Fixture {
+impl Slot {
     fn prepare(&self) {
-        let made = get_or_open(&self.nudge, || {
+        let made = get_or_open(&self.interrupt, || {
             // SAFETY: eventfd gives a descriptor that nobody else owns, or -1.
             unsafe {
                 let fd = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
@@ -284,8 +285,8 @@ impl Fixture {
         }
     }
 
-    fn nudge(&self) {
-        let Some(fd) = self.nudge.get() else { return };
+    fn interrupt(&self) {
+        let Some(fd) = self.interrupt.get() else { return };
         let one = 1_u64;
         // SAFETY: eight readable bytes are given for eight bytes; errno is put back, as a signal
         // handler must.

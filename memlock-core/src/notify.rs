@@ -10,25 +10,25 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::entries::WaitId;
+use crate::wait::entries::WaitId;
 
+mod message;
 mod reach;
-mod ring;
 mod setting;
 pub(crate) mod udp;
 
+pub use message::{Successors, WakeMessage};
 pub use reach::{Reach, ReachRecord};
-pub use ring::{Behind, Ring};
-pub(crate) use setting::Setting;
+pub(crate) use setting::NotifySetting;
 
 /// The bells of one client.
-pub trait Bells: Send + Sync + fmt::Debug {
+pub trait Notifier: Send + Sync + fmt::Debug {
     /// A bell that nobody uses, for one waiter whose server is near this address of ours.
-    fn take(&self, near: Option<IpAddr>) -> Arc<dyn Bell>;
+    fn take(&self, near: Option<IpAddr>) -> Arc<dyn Listener>;
 
     /// Rings a waiter's bell: one datagram, that may get lost. False when it is known that nobody
     /// has that bell any more, so that nobody got it: the waiter's process is dead.
-    fn ring(&self, address: SocketAddr, id: WaitId, ring: Ring) -> bool;
+    fn send(&self, address: SocketAddr, id: WaitId, message: WakeMessage) -> bool;
 
     /// Whether wake-up messages reach this process.
     fn reach(&self) -> Reach;
@@ -41,11 +41,11 @@ pub trait Bells: Send + Sync + fmt::Debug {
     fn may_have_missed(&self);
 
     /// Wakes everybody who sleeps. A signal handler may call it.
-    fn nudge_all(&self);
+    fn interrupt_all(&self);
 }
 
 /// A bell in use by one waiter.
-pub trait Bell: Send + Sync {
+pub trait Listener: Send + Sync {
     /// Where it can be rung, if it can. `test`: an id by which it may ring itself, to hear whether
     /// it can be heard.
     fn address(&self, test: WaitId) -> Option<SocketAddr>;
@@ -54,8 +54,8 @@ pub trait Bell: Send + Sync {
     fn sleep(&self, duration: Duration);
 
     /// What it told one of `live`, if it has rung for it. What came before is dropped.
-    fn heard(&self, live: &[WaitId]) -> Option<Ring>;
+    fn heard(&self, live: &[WaitId]) -> Option<WakeMessage>;
 
     /// Wakes the sleeper, or lets it not fall asleep the next time.
-    fn nudge(&self);
+    fn interrupt(&self);
 }

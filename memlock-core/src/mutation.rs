@@ -9,7 +9,7 @@
 
 /// One way to get it wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flaw {
+pub enum Mutation {
     /// A release that finds another version deletes whatever is there.
     BlindDelete,
     /// The item lives no longer than the lease.
@@ -142,96 +142,96 @@ pub enum Flaw {
     ParkForGood,
 }
 
-impl Flaw {
+impl Mutation {
     /// All of them.
-    pub const ALL: [Flaw; 64] = [
-        Flaw::BlindDelete,
-        Flaw::TtlOfTheLease,
-        Flaw::TtlPlusOne,
-        Flaw::DeadlineFromReply,
-        Flaw::ExtensionFromReply,
-        Flaw::VersionsOutliveTheServer,
-        Flaw::FenceWithoutBoot,
-        Flaw::FenceWithoutStamp,
-        Flaw::BelieveSlowGrants,
-        Flaw::ChildrenHold,
-        Flaw::GuessReleased,
-        Flaw::HopeForTheLonger,
-        Flaw::NoReadBack,
-        Flaw::NoLookAfterJoining,
-        Flaw::KeepTheBell,
-        Flaw::TrustTheRingAhead,
-        Flaw::BellsAlone,
-        Flaw::TrustTheUnreachable,
-        Flaw::ReserveForNobody,
-        Flaw::ClaimAnything,
-        Flaw::BreakWhatIsHeld,
-        Flaw::InsertWithoutSession,
-        Flaw::ClaimersAreFirst,
-        Flaw::TearDownAnySession,
-        Flaw::PermitOfTheLease,
-        Flaw::PermitFromOldTime,
-        Flaw::PermitDeadlineFromReply,
-        Flaw::ChangedIsGranted,
-        Flaw::ReleaseAnyPermit,
-        Flaw::ForgetLostPermits,
-        Flaw::IgnorePriority,
-        Flaw::OvertakeGatherers,
-        Flaw::KeepExpired,
-        Flaw::DropTooEarly,
-        Flaw::RelativeExpiry,
-        Flaw::ForgetTheRest,
-        Flaw::GatherForGood,
-        Flaw::NobodyAges,
-        Flaw::TearDownWhatCame,
-        Flaw::KeepAnyones,
-        Flaw::KeepPastTheEnd,
-        Flaw::KeepFromReply,
-        Flaw::BelieveSlowRenewals,
-        Flaw::KeepChangedIsGone,
-        Flaw::KeepLostReplyIsLoss,
-        Flaw::KeepHopeRenewed,
-        Flaw::RenewFromSlowLooks,
-        Flaw::KeepGonePermits,
-        Flaw::KeepPutsBack,
-        Flaw::KeepTooLate,
-        Flaw::KeepOnlyOnce,
-        Flaw::KeepWhatWasLetGo,
-        Flaw::KeepBeyondMaxHold,
-        Flaw::KeepForGood,
-        Flaw::NoWarning,
-        Flaw::LoseSilently,
-        Flaw::TellTwice,
-        Flaw::WarnTwice,
-        Flaw::CountFromTheLastTry,
-        Flaw::GrantToAll,
-        Flaw::ForgetTheRefused,
-        Flaw::GuessReleasedInBatch,
-        Flaw::StrandTheNext,
-        Flaw::ParkForGood,
+    pub const ALL: [Mutation; 64] = [
+        Mutation::BlindDelete,
+        Mutation::TtlOfTheLease,
+        Mutation::TtlPlusOne,
+        Mutation::DeadlineFromReply,
+        Mutation::ExtensionFromReply,
+        Mutation::VersionsOutliveTheServer,
+        Mutation::FenceWithoutBoot,
+        Mutation::FenceWithoutStamp,
+        Mutation::BelieveSlowGrants,
+        Mutation::ChildrenHold,
+        Mutation::GuessReleased,
+        Mutation::HopeForTheLonger,
+        Mutation::NoReadBack,
+        Mutation::NoLookAfterJoining,
+        Mutation::KeepTheBell,
+        Mutation::TrustTheRingAhead,
+        Mutation::BellsAlone,
+        Mutation::TrustTheUnreachable,
+        Mutation::ReserveForNobody,
+        Mutation::ClaimAnything,
+        Mutation::BreakWhatIsHeld,
+        Mutation::InsertWithoutSession,
+        Mutation::ClaimersAreFirst,
+        Mutation::TearDownAnySession,
+        Mutation::PermitOfTheLease,
+        Mutation::PermitFromOldTime,
+        Mutation::PermitDeadlineFromReply,
+        Mutation::ChangedIsGranted,
+        Mutation::ReleaseAnyPermit,
+        Mutation::ForgetLostPermits,
+        Mutation::IgnorePriority,
+        Mutation::OvertakeGatherers,
+        Mutation::KeepExpired,
+        Mutation::DropTooEarly,
+        Mutation::RelativeExpiry,
+        Mutation::ForgetTheRest,
+        Mutation::GatherForGood,
+        Mutation::NobodyAges,
+        Mutation::TearDownWhatCame,
+        Mutation::KeepAnyones,
+        Mutation::KeepPastTheEnd,
+        Mutation::KeepFromReply,
+        Mutation::BelieveSlowRenewals,
+        Mutation::KeepChangedIsGone,
+        Mutation::KeepLostReplyIsLoss,
+        Mutation::KeepHopeRenewed,
+        Mutation::RenewFromSlowLooks,
+        Mutation::KeepGonePermits,
+        Mutation::KeepPutsBack,
+        Mutation::KeepTooLate,
+        Mutation::KeepOnlyOnce,
+        Mutation::KeepWhatWasLetGo,
+        Mutation::KeepBeyondMaxHold,
+        Mutation::KeepForGood,
+        Mutation::NoWarning,
+        Mutation::LoseSilently,
+        Mutation::TellTwice,
+        Mutation::WarnTwice,
+        Mutation::CountFromTheLastTry,
+        Mutation::GrantToAll,
+        Mutation::ForgetTheRefused,
+        Mutation::GuessReleasedInBatch,
+        Mutation::StrandTheNext,
+        Mutation::ParkForGood,
     ];
 }
 
 #[cfg(memlock_sim)]
 thread_local! {
-    static PRESENT: std::cell::Cell<Option<Flaw>> = const { std::cell::Cell::new(None) };
+    static PRESENT: std::cell::Cell<Option<Mutation>> = const { std::cell::Cell::new(None) };
 }
 
-/// Puts a flaw into what this thread does from now on.
+/// Puts a mutation into what this thread does from now on.
 #[cfg(memlock_sim)]
-pub fn put_in(flaw: Option<Flaw>) {
-    PRESENT.set(flaw);
+pub fn put_in(mutation: Option<Mutation>) {
+    PRESENT.set(mutation);
 }
 
-/// Whether this flaw was put in.
+/// Whether this mutation was put in.
 #[cfg(memlock_sim)]
-pub fn has(flaw: Flaw) -> bool {
-    PRESENT.get() == Some(flaw)
+pub fn has(mutation: Mutation) -> bool {
+    PRESENT.get() == Some(mutation)
 }
 
-/// Whether this flaw was put in: never.
+/// Whether this mutation was put in: never.
 #[cfg(not(memlock_sim))]
 #[inline(always)]
-pub const fn has(_: Flaw) -> bool {
+pub const fn has(_: Mutation) -> bool {
     false
 }
