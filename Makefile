@@ -79,8 +79,8 @@ TEST_RUST := RUST_BACKTRACE=0 $(CARGO) test --workspace --exclude memlock-py
 test-rust: ## the Rust tests: units, the behaviour suite through Rust and C, faults, leases, processes
 	@packaging/need cc memcached ip nft
 	$(TEST_RUST) --no-run
-	$(TEST_RUST) --test keep_long -- --ignored --nocapture > target/keep_long.log 2>&1 & beside=$$!; status=0; \
-	  $(TEST_RUST) || status=1; wait $$beside || status=1; cat target/keep_long.log; exit $$status
+	$(TEST_RUST) --test renewal_many -- --ignored --nocapture > target/renewal_many.log 2>&1 & beside=$$!; status=0; \
+	  $(TEST_RUST) || status=1; wait $$beside || status=1; cat target/renewal_many.log; exit $$status
 
 .PHONY: test-native
 test-native: build command ## the C and C++ programs, under valgrind and the sanitizers; the rate limit, the jobs, the docs' samples

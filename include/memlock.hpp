@@ -10,7 +10,7 @@
  *     }                                             // unlocks; on_lost() is told if it was lost
  *
  *     {
- *         memlock::kept_lock kept{mutex};           // its lease is renewed for as long as it is there
+ *         memlock::renewed_lock kept{mutex};           // its lease is renewed for as long as it is there
  *         while (kept.is_held() && more()) step();
  *     }
  *
@@ -26,7 +26,7 @@
  * and std::lock take it as they take std::timed_mutex. What differs from std::timed_mutex:
  *
  * - **A lease ends.** The lock is yours until mutex::remaining() is zero; then others may have it although
- *   you have not unlocked. Work that may take longer calls extend(), or holds a kept_lock, or hands fence() to
+ *   you have not unlocked. Work that may take longer calls extend(), or holds a renewed_lock, or hands fence() to
  *   what it changes.
  * - **Locking can fail.** An "I could not find out" is never a lock: lock() and the try_ functions throw
  *   memlock::error, a std::system_error in memlock::category(). "Busy" and "timed out" are plain false.
@@ -226,7 +226,7 @@ enum class log_level : int {
     trace = MEMLOCK_LOG_TRACE,      ///< everything
 };
 
-/// What is called for each message: its level, the part of memlock that it comes from, such as "memlock.keep",
+/// What is called for each message: its level, the part of memlock that it comes from, such as "memlock.renewal",
 /// and one or more whole sentences. Both texts are gone when it returns.
 ///
 /// It is called by whichever thread has something to say, by several at once, and what that thread was doing
@@ -345,7 +345,7 @@ public:
 
     /// Has `tell` called when a lock or permits of this client and its copies are found lost where
     /// nothing can be thrown: in mutex::unlock(), and so by std::scoped_lock and its kin, and where
-    /// a mutex, a semaphore, a permit, a kept_lock or a kept_permit ends. Its error is errc::lost,
+    /// a mutex, a semaphore, a permit, a renewed_lock or a renewed_permit ends. Its error is errc::lost,
     /// and what() says which lock, and why. An empty function ends that. What is thrown or answered
     /// is not told.
     ///
@@ -363,7 +363,7 @@ public:
 private:
     friend class mutex;
     friend class counting_semaphore;
-    friend class kept_lock;
+    friend class renewed_lock;
 
     void tell_if_lost(int answer) const noexcept {
         if (listeners_) listeners_->tell_if_lost(answer);
@@ -574,7 +574,7 @@ private:
         memlock_lock* lock = nullptr;
     };
 
-    friend class kept_lock;
+    friend class renewed_lock;
 
     // A lock that is no thread's: for an object that keeps it.
     memlock_lock* lock_once(std::int64_t wait_ms) const {
@@ -730,7 +730,7 @@ public:
 
 private:
     friend class counting_semaphore;
-    friend class kept_permit;
+    friend class renewed_permit;
 
     using gives_back = detail::gives_back<memlock_permit, memlock_permit_drop>;
 
@@ -792,19 +792,19 @@ public:
     /// Waits for one permit, for as long as it takes. Throws errc::interrupted when client::cancel_waits()
     /// ended the wait, errc::not_found, and errc::unreachable, unknown, protocol or invalid; nothing is held
     /// then. A thread that waits for what it holds itself waits until the lease ends.
-    void acquire() { keep(take(-1)); }
+    void acquire() { hold_one(take(-1)); }
 
     /// As acquire(), but throws errc::interrupted also when `handle` is cancelled, or was before.
-    void acquire_unless(const wait_handle& handle) { keep(take(-1, {}, detail::given(handle))); }
+    void acquire_unless(const wait_handle& handle) { hold_one(take(-1, {}, detail::given(handle))); }
 
     /// False when no permit is available, or all that are are being gathered for a waiter that wants several.
     /// Throws as acquire().
-    [[nodiscard]] bool try_acquire() { return kept(try_take(0)); }
+    [[nodiscard]] bool try_acquire() { return hold(try_take(0)); }
 
     /// False when `limit` passed first. Throws as acquire().
     template <class Rep, class Period>
     [[nodiscard]] bool try_acquire_for(const std::chrono::duration<Rep, Period>& limit) {
-        return kept(try_take(detail::wait_ms(limit)));
+        return hold(try_take(detail::wait_ms(limit)));
     }
 
     /// As try_acquire_for(limit), but throws errc::interrupted also when `handle` is cancelled, or was
@@ -812,13 +812,13 @@ public:
     template <class Rep, class Period>
     [[nodiscard]]
     bool try_acquire_for(const std::chrono::duration<Rep, Period>& limit, const wait_handle& handle) {
-        return kept(try_take(detail::wait_ms(limit), {}, detail::given(handle)));
+        return hold(try_take(detail::wait_ms(limit), {}, detail::given(handle)));
     }
 
     /// False when the moment came first. Throws as acquire().
     template <class Clock, class Duration>
     [[nodiscard]] bool try_acquire_until(const std::chrono::time_point<Clock, Duration>& moment) {
-        return kept(try_acquire_permit_until(moment));
+        return hold(try_acquire_permit_until(moment));
     }
 
     /// Gives back `update` permits that acquire() and its kin took, one after the other: the one that this
@@ -849,7 +849,7 @@ public:
 
 #ifdef __cpp_lib_jthread
     /// As acquire_unless() with a handle that is cancelled when the stop is requested, as by a std::jthread.
-    void acquire_unless(const std::stop_token& stop) { keep(acquire_permit_unless(stop)); }
+    void acquire_unless(const std::stop_token& stop) { hold_one(acquire_permit_unless(stop)); }
 
     [[nodiscard]]
     permit acquire_permit_unless(const std::stop_token& stop, const request& wanted = {}) {
@@ -981,12 +981,12 @@ private:
         return *try_take(wait_ms, wanted, unless);
     }
 
-    bool kept(std::optional<permit> got) {
-        if (got) keep(std::move(*got));
+    bool hold(std::optional<permit> got) {
+        if (got) hold_one(std::move(*got));
         return got.has_value();
     }
 
-    void keep(permit got) {
+    void hold_one(permit got) {
         slot& ours = claim();
         ours.thread.store(std::this_thread::get_id(), std::memory_order_relaxed);
         ours.held = got.held_.release();
@@ -1056,14 +1056,14 @@ enum class loss : int {
     max_hold = MEMLOCK_LOST_MAX_HOLD,  ///< held for as long as was allowed
 };
 
-/// How something is kept. The functions are called on the keeper's thread, which renews nothing of the same
+/// How a lease is renewed. The functions are called on the renewer's thread, which renews nothing of the same
 /// client until they return; an exception that leaves them is dropped. They may use what they are told of,
 /// and end it.
-struct keep {
+struct renewal {
     /// For how long at most, counted from when it is kept; then it ends with its lease. Nothing: no bound.
     std::optional<std::chrono::milliseconds> max_hold{};
     /// It could not be renewed so far, or is not to be, and is certainly ours for so long.
-    std::function<void(std::chrono::milliseconds)> on_danger{};
+    std::function<void(std::chrono::milliseconds)> on_lease_at_risk{};
     /// It was lost. Not called when release() or the end of the object is the first to find that out; the
     /// end of the object tells client::on_lost()'s callback.
     std::function<void(loss)> on_lost{};
@@ -1073,14 +1073,14 @@ namespace detail {
 
 /// What the callback is given. It stays while it runs, whatever becomes of the object.
 struct told : std::enable_shared_from_this<told> {
-    explicit told(keep given) : how{std::move(given)} {}
-    keep how;
+    explicit told(renewal given) : how{std::move(given)} {}
+    renewal how;
 
     static void tell(int what, std::int64_t left_ms, void* arg) noexcept {
         try {
             const auto self = static_cast<told*>(arg)->shared_from_this();
-            if (what == MEMLOCK_DANGER) {
-                if (self->how.on_danger) self->how.on_danger(std::chrono::milliseconds{left_ms});
+            if (what == MEMLOCK_LEASE_AT_RISK) {
+                if (self->how.on_lease_at_risk) self->how.on_lease_at_risk(std::chrono::milliseconds{left_ms});
             } else if (self->how.on_lost) {
                 self->how.on_lost(loss{what});
             }
@@ -1091,7 +1091,7 @@ struct told : std::enable_shared_from_this<told> {
 
 struct lock_calls {
     using handle = memlock_lock;
-    static constexpr auto keep = memlock_lock_keep;
+    static constexpr auto renew = memlock_lock_renew;
     static constexpr auto close = memlock_unlock;
     static constexpr auto drop = memlock_lock_drop;
     static constexpr auto remaining = memlock_lock_remaining_ms;
@@ -1102,7 +1102,7 @@ struct lock_calls {
 
 struct permit_calls {
     using handle = memlock_permit;
-    static constexpr auto keep = memlock_permit_keep;
+    static constexpr auto renew = memlock_permit_renew;
     static constexpr auto close = memlock_permit_release;
     static constexpr auto drop = memlock_permit_drop;
     static constexpr auto remaining = memlock_permit_remaining_ms;
@@ -1111,9 +1111,9 @@ struct permit_calls {
     static constexpr auto wait_lost = memlock_permit_wait_lost;
 };
 
-/// What kept_lock and kept_permit share.
+/// What renewed_lock and renewed_permit share.
 template <class Calls>
-class kept {
+class renewed {
 public:
     /// Whether it is certainly ours, unless the server has lost it. No I/O.
     [[nodiscard]] bool is_held() const noexcept { return Calls::is_held(held_.get()) != 0; }
@@ -1151,28 +1151,28 @@ public:
 protected:
     using handle = typename Calls::handle;
 
-    kept() noexcept = default;
+    renewed() noexcept = default;
 
-    kept(handle* acquired, const std::string& name, std::shared_ptr<const lost_listeners> listeners, keep how)
+    renewed(handle* acquired, const std::string& name, std::shared_ptr<const lost_listeners> listeners, renewal how)
         : held_{acquired, closes{std::move(listeners)}}, name_{name} {
         const std::int64_t longest = how.max_hold ? how.max_hold->count() : -1;
         if (how.max_hold && longest <= 0) throw error{errc::invalid, "max_hold is a time above zero."};
-        if (how.on_danger || how.on_lost) told_ = std::make_shared<told>(std::move(how));
-        const int answer = Calls::keep(acquired, longest, told_ ? told::tell : nullptr, told_.get());
+        if (how.on_lease_at_risk || how.on_lost) told_ = std::make_shared<told>(std::move(how));
+        const int answer = Calls::renew(acquired, longest, told_ ? told::tell : nullptr, told_.get());
         if (answer != MEMLOCK_OK) fail(answer, name_);
     }
 
-    kept(kept&&) noexcept = default;
+    renewed(renewed&&) noexcept = default;
 
     // What is held is ended before what its callback is given.
-    kept& operator=(kept&& other) noexcept {
+    renewed& operator=(renewed&& other) noexcept {
         held_ = std::move(other.held_);
         told_ = std::move(other.told_);
         name_ = std::move(other.name_);
         return *this;
     }
 
-    ~kept() = default;
+    ~renewed() = default;
 
     handle* mine() const {
         if (!held_) fail(MEMLOCK_NOT_HELD, name_);
@@ -1212,21 +1212,21 @@ private:
 /// not hold a std::mutex that the callback wants.
 ///
 /// In a child made by fork() it holds nothing and is not kept, and leaves the parent's lock alone.
-class [[nodiscard]] kept_lock : public detail::kept<detail::lock_calls> {
+class [[nodiscard]] renewed_lock : public detail::renewed<detail::lock_calls> {
 public:
     /// Holds nothing.
-    kept_lock() noexcept = default;
+    renewed_lock() noexcept = default;
 
     /// Locks, and waits for that for as long as it takes. Throws as mutex::lock(); errc::internal when no
     /// thread can be started: nothing is held then.
-    explicit kept_lock(const mutex& of, keep how = {})
-        : kept{of.lock_once(-1), of.name(), of.client_.listeners_, std::move(how)} {}
+    explicit renewed_lock(const mutex& of, renewal how = {})
+        : renewed{of.lock_once(-1), of.name(), of.client_.listeners_, std::move(how)} {}
 
     /// Locks if that takes no longer than `limit`, zero for a single try; errc::timed_out or errc::busy
     /// otherwise.
     template <class Rep, class Period>
-    kept_lock(const mutex& of, const std::chrono::duration<Rep, Period>& limit, keep how = {})
-        : kept{of.lock_once(detail::wait_ms(limit)), of.name(), of.client_.listeners_, std::move(how)} {}
+    renewed_lock(const mutex& of, const std::chrono::duration<Rep, Period>& limit, renewal how = {})
+        : renewed{of.lock_once(detail::wait_ms(limit)), of.name(), of.client_.listeners_, std::move(how)} {}
 
     /// The fencing token: greater than that of every earlier holder. No I/O. Throws errc::not_held.
     [[nodiscard]] std::uint64_t fence() const {
@@ -1242,22 +1242,22 @@ public:
     void unlock() { end(); }
 };
 
-/// Permits whose lease is renewed for as long as this object is there, or nothing. Otherwise as kept_lock.
-class [[nodiscard]] kept_permit : public detail::kept<detail::permit_calls> {
+/// Permits whose lease is renewed for as long as this object is there, or nothing. Otherwise as renewed_lock.
+class [[nodiscard]] renewed_permit : public detail::renewed<detail::permit_calls> {
 public:
     /// Holds nothing.
-    kept_permit() noexcept = default;
+    renewed_permit() noexcept = default;
 
     /// Acquires what is wanted, and waits for that for as long as it takes. Throws as
     /// counting_semaphore::acquire_permit(); errc::internal when no thread can be started: nothing is held
     /// then.
-    explicit kept_permit(counting_semaphore& of, const request& wanted = {}, keep how = {})
-        : kept_permit{of.acquire_permit(wanted), std::move(how)} {}
+    explicit renewed_permit(counting_semaphore& of, const request& wanted = {}, renewal how = {})
+        : renewed_permit{of.acquire_permit(wanted), std::move(how)} {}
 
     /// Keeps what was acquired. Throws errc::not_held when that is nothing, errc::lost when its lease is
     /// over, or errc::internal; nothing is held then.
-    explicit kept_permit(permit acquired, keep how = {})
-        : kept{taken(acquired), acquired.name_, acquired.held_.get_deleter().listeners, std::move(how)} {}
+    explicit renewed_permit(permit acquired, renewal how = {})
+        : renewed{taken(acquired), acquired.name_, acquired.held_.get_deleter().listeners, std::move(how)} {}
 
     /// How many permits these are; 0 for none.
     std::uint32_t count() const noexcept {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use log::{Log, Metadata, Record};
 use memlock_core::{
-    Client, ErrorKind, Extension, Insertion, Keep, Notice, Release, Request, Wait, Waited,
+    Client, ErrorKind, Extension, Insertion, Notice, Release, RenewOptions, Request, Wait, Waited,
 };
 use memlock_tests::server::Memcached;
 
@@ -167,10 +167,11 @@ fn a_child_of_what_is_told_of_a_loss_keeps_nothing() {
             TOLD.store(true, Ordering::SeqCst);
         }
     };
-    let kept =
-        |name: &str, keep| client.mutex(name, SECOND).unwrap().lock().unwrap().keep(keep).unwrap();
-    let lost = kept("lost", Keep { max_hold: None, tell: Some(Box::new(tell)) });
-    let held = kept("held", Keep::default());
+    let kept = |name: &str, renew| {
+        client.mutex(name, SECOND).unwrap().lock().unwrap().renew(renew).unwrap()
+    };
+    let lost = kept("lost", RenewOptions { max_hold: None, on_notice: Some(Box::new(tell)) });
+    let held = kept("held", RenewOptions::default());
     server.plain().set("lock:lost", "another's", 0);
     assert!(!lost.check().unwrap());
     let began = Instant::now();
@@ -178,7 +179,7 @@ fn a_child_of_what_is_told_of_a_loss_keeps_nothing() {
         assert!(began.elapsed() < PATIENCE, "nothing is told");
         thread::sleep(Duration::from_millis(1));
     }
-    // The keeper was the child's only thread: it ends with it.
+    // The renewer was the child's only thread: it ends with it.
     assert_eq!(status(CHILD_OF_KEEPER.load(Ordering::SeqCst)), 0);
     thread::sleep(3 * SECOND);
     assert!(held.check().unwrap(), "the parent keeps what it holds");
@@ -197,8 +198,8 @@ fn a_child_of_what_is_logged_of_a_loss_is_not_told_of_it() {
         }
         TOLD.store(matches!(notice, Notice::Lost(_)), Ordering::SeqCst);
     };
-    let keep = Keep { max_hold: None, tell: Some(Box::new(tell)) };
-    let lost = client.mutex("forking", LEASE).unwrap().lock().unwrap().keep(keep).unwrap();
+    let renew = RenewOptions { max_hold: None, on_notice: Some(Box::new(tell)) };
+    let lost = client.mutex("forking", LEASE).unwrap().lock().unwrap().renew(renew).unwrap();
     server.plain().set("lock:forking", "another's", 0);
     assert!(!lost.check().unwrap());
     let began = Instant::now();

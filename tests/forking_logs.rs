@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use log::{Log, Metadata, Record};
-use memlock_core::{Client, Keep, Kept, Notice, Request, Wait};
+use memlock_core::{Client, Notice, RenewOptions, Renewal, Request, Wait};
 use memlock_tests::server::Memcached;
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -86,19 +86,19 @@ fn returned<T>(client: &Client, answer: T) -> T {
 }
 
 /// Keeps a lock for whose loss it is told, has it lost, and gives it back.
-fn lose(client: &Client, server: &Memcached, name: &str, look: impl Fn(&Kept)) {
+fn lose(client: &Client, server: &Memcached, name: &str, look: impl Fn(&Renewal)) {
     let tell = |notice| {
         if matches!(notice, Notice::Lost(_)) {
             fork_at_random("told");
         }
     };
-    let keep = Keep { max_hold: None, tell: Some(Box::new(tell)) };
+    let renew = RenewOptions { max_hold: None, on_notice: Some(Box::new(tell)) };
     let mutex = client.mutex(name, SHORT).unwrap();
     let Some(lock) = returned(client, mutex.lock_with(&Wait::at_most(PATIENCE))).unwrap().done()
     else {
         return;
     };
-    let kept = lock.keep(keep).unwrap();
+    let kept = lock.renew(renew).unwrap();
     look(&kept);
     let _ = server.plain().delete(&format!("lock:{name}"));
     let _ = returned(client, kept.check());
@@ -180,9 +180,12 @@ fn children_of_callbacks_end_although_other_threads_were_at_work() {
     // Most calls have to dial, and tell of that.
     let client = Client::connect(&format!("{}?pool=1", server.url())).unwrap();
     let mutexes = ["kept 1", "kept 2", "kept 3"].map(|name| client.mutex(name, SHORT).unwrap());
-    let kept = mutexes.each_ref().map(|mutex| mutex.lock().unwrap().keep(Keep::default()).unwrap());
+    let kept = mutexes
+        .each_ref()
+        .map(|mutex| mutex.lock().unwrap().renew(RenewOptions::default()).unwrap());
     let semaphore = client.semaphore("kept", 2, SHORT).unwrap();
-    let permits = [(); 2].map(|()| semaphore.acquire().unwrap().keep(Keep::default()).unwrap());
+    let permits =
+        [(); 2].map(|()| semaphore.acquire().unwrap().renew(RenewOptions::default()).unwrap());
     let is_over = AtomicBool::new(false);
     FORKS.store(true, Ordering::SeqCst);
     let again = |work: &dyn Fn()| {

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use log::{Level, Log, Metadata, Record};
-use memlock_core::{Client, Keep, Kept, Loss, logs};
+use memlock_core::{Client, Loss, RenewOptions, Renewal, logs};
 use memlock_tests::server::{Memcached, Plain};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 struct Listener {
     heard: Mutex<Vec<(Level, String, String)>>,
     client: Mutex<Option<Client>>,
-    kept: Mutex<Vec<Weak<Kept>>>,
+    kept: Mutex<Vec<Weak<Renewal>>>,
     /// How many commands the server had seen when the first connection to it was told.
     server: Mutex<Option<Plain>>,
     commands: Mutex<Option<u64>>,
@@ -78,13 +78,13 @@ fn use_something(client: &Client, part: &str) {
         ("memlock.semaphore", _) | (_, 2) => {
             drop(client.semaphore("s", 3, SECOND).map(|s| s.try_acquire()))
         }
-        ("memlock.keep", _) | (_, 3) => {
+        ("memlock.renewal", _) | (_, 3) => {
             for kept in LISTENER.kept.lock().unwrap().iter().filter_map(Weak::upgrade) {
                 let _ =
                     (kept.is_held(), kept.lost(), kept.remaining(), kept.wait_lost(Duration::ZERO));
             }
             if let Ok(Some(lock)) = mutex(&name).try_lock() {
-                drop(lock.keep(Keep::default()));
+                drop(lock.renew(RenewOptions::default()));
             }
         }
         (_, 4) => drop(client.distinct_list(&name).map(|mut list| list.set_up(SECOND))),
@@ -130,8 +130,9 @@ fn trouble() {
     assert!(commands.unwrap() > 0, "who listens holds up no request");
     *LISTENER.client.lock().unwrap() = Some(client.clone());
     let semaphore = client.semaphore("s", 3, 5 * SECOND).unwrap();
-    let lock = Arc::new(mutex("kept", 5 * SECOND).lock().unwrap().keep(Keep::default()).unwrap());
-    let permit = Arc::new(semaphore.acquire().unwrap().keep(Keep::default()).unwrap());
+    let lock =
+        Arc::new(mutex("kept", 5 * SECOND).lock().unwrap().renew(RenewOptions::default()).unwrap());
+    let permit = Arc::new(semaphore.acquire().unwrap().renew(RenewOptions::default()).unwrap());
     LISTENER.kept.lock().unwrap().extend([Arc::downgrade(&lock), Arc::downgrade(&permit)]);
     LISTENER.hears(Level::Debug, "memlock.store", "Connected to memcached at 127.0.0.1");
 
@@ -161,15 +162,15 @@ fn trouble() {
     LISTENER.hears(Level::Info, "memlock.client", "lock:dropped");
     LISTENER.hears(Level::Info, "memlock.store", "did not answer within 100ms");
     LISTENER.hears(Level::Info, "memlock.wait", "Waiting for lock:contended through an outage");
-    LISTENER.hears(Level::Debug, "memlock.keep", "Leases could not be renewed now");
+    LISTENER.hears(Level::Debug, "memlock.renewal", "Leases could not be renewed now");
     LISTENER.hears(
         Level::Warn,
-        "memlock.keep",
+        "memlock.renewal",
         "The lease of lock:kept could not be renewed so far; it ends in",
     );
     server.resume();
     LISTENER.hears(Level::Info, "memlock.store", "answers again");
-    LISTENER.hears(Level::Info, "memlock.keep", "The lease of lock:kept is renewed again");
+    LISTENER.hears(Level::Info, "memlock.renewal", "The lease of lock:kept is renewed again");
     drop(contended);
     for waiting in waiting {
         waiting.join().unwrap().unwrap();
@@ -184,11 +185,11 @@ fn trouble() {
 
     assert!(server.plain().delete("lock:kept"));
     assert_eq!(lock.wait_lost(PATIENCE), Some(Loss::Gone));
-    LISTENER.hears(Level::Warn, "memlock.keep", "lock:kept is lost: it was gone");
+    LISTENER.hears(Level::Warn, "memlock.renewal", "lock:kept is lost: it was gone");
 
     server.kill();
     assert_eq!(permit.wait_lost(PATIENCE), Some(Loss::Expired));
-    LISTENER.hears(Level::Warn, "memlock.keep", "semaphore:s is lost: it could not be renewed");
+    LISTENER.hears(Level::Warn, "memlock.renewal", "semaphore:s is lost: it could not be renewed");
     server.restart();
     assert!(mutex("after", SECOND).try_lock().unwrap().is_some());
     LISTENER.hears(Level::Warn, "memlock.store", "was started anew");

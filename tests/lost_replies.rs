@@ -12,7 +12,8 @@ use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::lease::Lease;
 use memlock_core::store::{self, Failure, Op, Reply, Route, Store};
 use memlock_core::{
-    Client, Error, ErrorKind, Extension, Insertion, Keep, Lock, Release, Result, Wait, Waited,
+    Client, Error, ErrorKind, Extension, Insertion, Lock, Release, RenewOptions, Result, Wait,
+    Waited,
 };
 use memlock_tests::cost::usual_cost;
 use memlock_tests::proxy::{Fault, Match, Proxy};
@@ -280,7 +281,7 @@ fn an_unknown_extension_to_a_shorter_lease_counts_on_nothing_that_a_server_which
 #[test]
 fn a_kept_lock_whose_release_is_in_doubt_is_not_lost_by_looking_at_it() {
     let (_client, _witness, lock) = lock_and_lose(LEASE, &THREE);
-    let kept = lock.keep(Keep::default()).unwrap();
+    let kept = lock.renew(RenewOptions::default()).unwrap();
     assert_eq!(kept.release().unwrap_err().kind(), ErrorKind::Unknown);
     assert!(!kept.is_held(), "nobody knows");
     assert_eq!(kept.lost(), None);
@@ -293,7 +294,7 @@ fn a_kept_lock_that_is_lost_after_an_unknown_extension_is_taken_off() {
     let (client, witness, mut lock) = lock_and_lose(LEASE, &THREE);
     thread::sleep(Duration::from_millis(1500));
     assert_eq!(lock.extend(Duration::from_secs(1)).unwrap_err().kind(), ErrorKind::Unknown);
-    let kept = lock.keep(Keep::default()).unwrap();
+    let kept = lock.renew(RenewOptions::default()).unwrap();
     assert!(!kept.is_held());
     let other = client.mutex("other", LEASE).unwrap();
     let began = Instant::now();

@@ -5,7 +5,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memlock_core::{Client, ErrorKind, Keep, Release};
+use memlock_core::{Client, ErrorKind, Release, RenewOptions};
 use memlock_tests::server::Memcached;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -50,11 +50,11 @@ const KINDS: [(&str, Acquire); 5] = [
     }),
     ("renewed locks", |client, number| {
         let lock = client.mutex(format!("k{number}"), LEASE).unwrap().lock().unwrap();
-        Box::new(lock.keep(Keep::default()).unwrap())
+        Box::new(lock.renew(RenewOptions::default()).unwrap())
     }),
     ("renewed permits", |client, number| {
         let permit = client.semaphore(format!("k{number}"), 1, LEASE).unwrap().acquire().unwrap();
-        Box::new(permit.keep(Keep::default()).unwrap())
+        Box::new(permit.renew(RenewOptions::default()).unwrap())
     }),
 ];
 
@@ -101,8 +101,13 @@ fn a_call_of_the_user_is_tried_after_a_silence_and_cleans_up_what_was_left() {
     let client = connect(&[&server]);
     let lock = |name: &str| client.mutex(name, LEASE).unwrap().lock().unwrap();
     let (dropped, mut unlocked) = (lock("dropped"), lock("unlocked"));
-    let renewed =
-        client.mutex("renewed", 2 * SECOND).unwrap().lock().unwrap().keep(Keep::default()).unwrap();
+    let renewed = client
+        .mutex("renewed", 2 * SECOND)
+        .unwrap()
+        .lock()
+        .unwrap()
+        .renew(RenewOptions::default())
+        .unwrap();
     server.pause();
     drop(dropped);
     server.resume();
@@ -155,7 +160,8 @@ fn a_drop_does_not_repeat_a_release_that_failed() {
     let client = connect(&[&server]);
     let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
     let mut permit = client.semaphore("s", 1, LEASE).unwrap().acquire().unwrap();
-    let renewed = client.mutex("k", LEASE).unwrap().lock().unwrap().keep(Keep::default()).unwrap();
+    let renewed =
+        client.mutex("k", LEASE).unwrap().lock().unwrap().renew(RenewOptions::default()).unwrap();
     server.kill();
     lock.unlock().unwrap_err();
     permit.release().unwrap_err();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::store::memory::Memory;
 use memlock_core::store::{Failure, Op, Reply, Route, Store};
-use memlock_core::{Client, Extension, Keep, Lock};
+use memlock_core::{Client, Extension, Lock, RenewOptions};
 
 const LEASE: Duration = Duration::from_secs(5);
 /// For what must happen, however slow the machine.
@@ -148,14 +148,14 @@ fn a_slow_look_at_a_slow_renewal_is_repeated() {
     left(7, before, &[SLOW], |world, begin| {
         let lock = world.client.mutex("m", LEASE).unwrap().lock().unwrap();
         begin();
-        let kept = lock.keep(Keep::default()).unwrap();
+        let kept = lock.renew(RenewOptions::default()).unwrap();
         world.is_renewed_anew();
         kept.remaining()
     });
     left(8, before, &[SLOW, PROMPT], |world, begin| {
         let permit = world.client.semaphore("s", 2, LEASE).unwrap().acquire().unwrap();
         begin();
-        let kept = permit.keep(Keep::default()).unwrap();
+        let kept = permit.renew(RenewOptions::default()).unwrap();
         world.is_renewed_anew();
         kept.remaining()
     });

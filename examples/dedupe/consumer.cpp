@@ -67,9 +67,9 @@ private:
     /// Sees to it that a job is done. False when another consumer is at it.
     bool attend(const std::string& job) try {
         const memlock::mutex mutex{client_, "job:" + job, lease};
-        memlock::keep how;
+        memlock::renewal how;
         how.max_hold = longest_job;
-        memlock::kept_lock lock{mutex, 0s, std::move(how)};
+        memlock::renewed_lock lock{mutex, 0s, std::move(how)};
         // Only now: as long as somebody else had the mutex, the answer could change at any time.
         if (!done_.contains(job)) {
             wait_to_be_killed("before");

@@ -12,13 +12,13 @@ use crate::counter::Counter;
 use crate::distinct::DistinctList;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::{self, ForkLocal};
-use crate::keep::Keeper;
 use crate::lease::Lease;
 use crate::mutex::{self, Lock, Mutex};
 use crate::name::{Key, Keyspace, Named, check_name};
 use crate::notify::udp::UdpNotifier;
 use crate::notify::{Notifier, NotifySetting, Reach};
 use crate::owner::{Identity, Token, is_ours};
+use crate::renewal::Renewer;
 use crate::semaphore::{self, Combiner, Permit, Semaphore};
 use crate::store::url::Url;
 use crate::store::{self, Address, Failure, Item, Op, Reply, Route, Store};
@@ -66,7 +66,7 @@ struct Inner {
     mutex_waiters: LocalWaiters<mutex::HandoffRequest, Lock>,
     semaphore_waiters: LocalWaiters<(), Permit>,
     counter_waiters: LocalWaiters<(), ()>,
-    keeper: ForkLocal<Keeper>,
+    renewer: ForkLocal<Renewer>,
     combiners: ForkLocal<StdMutex<HashMap<Key, Weak<Combiner>>>>,
 }
 
@@ -159,7 +159,7 @@ impl Client {
             mutex_waiters: LocalWaiters::default(),
             semaphore_waiters: LocalWaiters::side_by_side(),
             counter_waiters: LocalWaiters::side_by_side(),
-            keeper: ForkLocal::new(),
+            renewer: ForkLocal::new(),
             combiners: ForkLocal::new(),
         };
         Client { inner: Arc::new(inner), skips_silent: false }
@@ -391,8 +391,8 @@ impl Client {
     }
 
     /// What is kept in this process.
-    pub(crate) fn keeper(&self) -> &Keeper {
-        self.inner.keeper.get()
+    pub(crate) fn renewer(&self) -> &Renewer {
+        self.inner.renewer.get()
     }
 
     /// Where the threads of this process meet that change the semaphore of this key.

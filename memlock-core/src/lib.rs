@@ -43,7 +43,6 @@ pub mod error;
 pub mod fork;
 #[cfg(fuzzing)]
 pub mod fuzzing;
-pub mod keep;
 pub mod lease;
 pub mod logs;
 #[cfg(all(test, shuttle))]
@@ -56,6 +55,7 @@ pub mod mutex;
 pub mod name;
 pub mod notify;
 pub mod owner;
+pub mod renewal;
 pub mod report;
 pub mod semaphore;
 pub mod store;
@@ -71,9 +71,9 @@ pub use client::Client;
 pub use counter::Counter;
 pub use distinct::{DistinctList, Insertion, SetUp};
 pub use error::{Answer, Error, ErrorKind, Result};
-pub use keep::{Keep, Kept, Loss, Notice};
 pub use mutex::{Extension, Lock, Mutex, Release};
 pub use owner::{OwnerRecord, Token};
+pub use renewal::{Loss, Notice, RenewOptions, Renewal};
 pub use report::Report;
 pub use semaphore::{Permit, Semaphore};
 pub use wait::entries::Request;

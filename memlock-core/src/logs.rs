@@ -14,7 +14,7 @@
 //! finds no trouble.
 
 /// The name by which people know the part of the library that a message comes from, such as
-/// "memlock.keep"; `None` for messages of other libraries.
+/// "memlock.renewal"; `None` for messages of other libraries.
 pub fn name(target: &str) -> Option<String> {
     let modules = target.strip_prefix(env!("CARGO_CRATE_NAME"))?;
     if modules.is_empty() {
@@ -32,9 +32,9 @@ mod tests {
     fn messages_are_known_by_the_part_that_they_come_from() {
         assert_eq!(name(module_path!()).as_deref(), Some("memlock.logs"));
         assert_eq!(name("memlock_core").as_deref(), Some("memlock"));
-        assert_eq!(name("memlock_core::keep").as_deref(), Some("memlock.keep"));
-        assert_eq!(name("memlock_core::keep::hold").as_deref(), Some("memlock.keep"));
-        assert_eq!(name("memlock_corer::keep"), None);
+        assert_eq!(name("memlock_core::renewal").as_deref(), Some("memlock.renewal"));
+        assert_eq!(name("memlock_core::renewal::entry").as_deref(), Some("memlock.renewal"));
+        assert_eq!(name("memlock_corer::renewal"), None);
         assert_eq!(name("memcache::exp"), None);
     }
 }

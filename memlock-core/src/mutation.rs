@@ -89,15 +89,15 @@ pub enum Mutation {
     NobodyAges,
     /// A tear-down whose answer was lost takes what was set up since.
     TearDownWhatCame,
-    /// A keeper that finds another version renews what is there, whosever it is.
+    /// A renewer that finds another version renews what is there, whosever it is.
     KeepAnyones,
-    /// A keeper renews what it keeps after the old lease is over.
+    /// A renewer renews what it keeps after the old lease is over.
     KeepPastTheEnd,
     /// A renewal is counted from when the answer came.
     KeepFromReply,
     /// A slow renewal is believed, though the server may have stood still.
     BelieveSlowRenewals,
-    /// A keeper that finds another version takes the lock for lost, though it was its own renewal
+    /// A renewer that finds another version takes the lock for lost, though it was its own renewal
     /// that changed it.
     KeepChangedIsGone,
     /// A renewal without an answer is taken for a loss.
@@ -118,7 +118,7 @@ pub enum Mutation {
     KeepWhatWasLetGo,
     /// What was held for as long as was allowed is renewed all the same.
     KeepBeyondMaxHold,
-    /// A keeper does not forget what was released.
+    /// A renewer does not forget what was released.
     KeepForGood,
     /// Nobody is told of the danger.
     NoWarning,

@@ -53,7 +53,7 @@ mod resolve;
 use attempt::Attempt;
 pub(crate) use attempt::HandoffRequest;
 pub use lock::{Extension, Lock, Release};
-pub(crate) use renew::{Renewal, Renewed};
+pub(crate) use renew::{LockRenewal, Progress};
 
 /// What sentences call it.
 const KIND: &str = "lock";

@@ -12,8 +12,8 @@ use std::time::Duration;
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Answer, Error};
-use crate::keep::Loss;
 use crate::name::Key;
+use crate::renewal::Loss;
 use crate::store::Route;
 use crate::wait::Wait;
 
@@ -148,7 +148,7 @@ pub(crate) struct LeaseState {
     /// `None`: not known any more.
     pub(crate) deadline: Option<Moment>,
     pub(crate) now: Moment,
-    /// Why the keeper found it lost.
+    /// Why the renewer found it lost.
     pub(crate) loss: Option<Loss>,
 }
 

@@ -81,7 +81,7 @@ use record::Record;
 use snapshot::{Refusal, Seen};
 
 pub(crate) use permit::{reap, wake_next};
-pub(crate) use renew::{Renewals, Renewed};
+pub(crate) use renew::{PermitRenewals, Progress};
 
 /// An answer that took longer is asked for once more: nobody knows when in that time the server's
 /// clock was read.

@@ -10,11 +10,11 @@ use crate::boundary::{
     text, to_millis,
 };
 use crate::client::memlock_client;
-use crate::keep::{Hold, memlock_keep_told, number};
+use crate::renewal::{Hold, memlock_renewal_callback, number};
 use crate::wait::memlock_wait;
 
 /// A mutex that is held. Use it from one thread at a time; reading its fence and its remaining time
-/// is allowed from several, and more when it is kept: see memlock_lock_keep().
+/// is allowed from several, and more when it is kept: see memlock_lock_renew().
 pub struct memlock_lock {
     hold: Hold<Lock>,
     fence: u64,
@@ -175,7 +175,7 @@ pub unsafe extern "C-unwind" fn memlock_lock_extend(
 ///
 /// It is renewed no more once `max_hold_ms` have passed, counted from this call, so that a program
 /// that hangs does not hold it for ever; then it ends with the lease. -1: no bound. `callback`,
-/// unless it is NULL, is called when there is something to tell: see memlock_keep_told. Once
+/// unless it is NULL, is called when there is something to tell: see memlock_renewal_callback. Once
 /// memlock_unlock() has returned it is not running, and is never called again: then `arg` may be
 /// freed. So the thread that gives it back must not hold a mutex for which the callback waits. What
 /// memlock_unlock() finds is its answer, and not told any more.
@@ -192,14 +192,14 @@ pub unsafe extern "C-unwind" fn memlock_lock_extend(
 /// are good until it is given back.
 #[must_use = "the answer says whether anything is held"]
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn memlock_lock_keep(
+pub unsafe extern "C-unwind" fn memlock_lock_renew(
     lock: *mut memlock_lock,
     max_hold_ms: i64,
-    callback: memlock_keep_told,
+    callback: memlock_renewal_callback,
     arg: *mut c_void,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    enter(|| unsafe { lent_mut(lock, "lock") }?.hold.keep(max_hold_ms, callback, arg))
+    enter(|| unsafe { lent_mut(lock, "lock") }?.hold.renew(max_hold_ms, callback, arg))
 }
 
 /// Whether it is certainly ours, unless the server has lost it. **No answer but a truth**: 1 for

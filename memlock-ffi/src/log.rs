@@ -40,7 +40,7 @@ pub const MEMLOCK_LOG_DEBUG: c_int = 4;
 pub const MEMLOCK_LOG_TRACE: c_int = 5;
 
 /// What is called for each message: its level, from MEMLOCK_LOG_ERROR to MEMLOCK_LOG_TRACE; the
-/// part of memlock that it comes from, such as "memlock.keep"; and one or more whole sentences in
+/// part of memlock that it comes from, such as "memlock.renewal"; and one or more whole sentences in
 /// UTF-8, of any length, without a line's end. Both strings are valid until it returns. `arg` is
 /// what memlock_log_set() was given.
 ///

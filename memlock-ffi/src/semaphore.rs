@@ -8,8 +8,8 @@ use crate::boundary::{
     enter, fixed, give, invalid, lent, limit, millis, put, quietly, take_back, text, to_millis,
 };
 use crate::client::memlock_client;
-use crate::keep::Hold;
 use crate::lock::MEMLOCK_TOKEN_SIZE;
+use crate::renewal::Hold;
 use crate::wait::memlock_wait;
 
 mod permit;

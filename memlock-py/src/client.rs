@@ -85,7 +85,7 @@ impl Client {
     /// not at all. Both are seconds as int or float, or a datetime.timedelta.
     ///
     /// renew=True renews the lease while the lock is held, until it is released or lost; `max_hold`
-    /// is for how long at most, so that a program that hangs does not hold it for ever. `on_danger`
+    /// is for how long at most, so that a program that hangs does not hold it for ever. `on_lease_at_risk`
     /// is called with the seconds that are left when it could not be renewed for half of the lease,
     /// or is not to be, and `on_lost` with the reason, as `lost` has it, when it was lost; not when
     /// release() is the first to find that out. They are called in the thread that renews, which
@@ -98,9 +98,9 @@ impl Client {
     #[pyo3(
         signature = (
             name, lease = Seconds::new(30), wait = None, *,
-            renew = false, max_hold = None, on_danger = None, on_lost = None
+            renew = false, max_hold = None, on_lease_at_risk = None, on_lost = None
         ),
-        text_signature = "($self, name, lease=30, wait=None, *, renew=False, max_hold=None, on_danger=None, on_lost=None)"
+        text_signature = "($self, name, lease=30, wait=None, *, renew=False, max_hold=None, on_lease_at_risk=None, on_lost=None)"
     )]
     #[expect(clippy::too_many_arguments, reason = "they are Python's keywords")]
     fn mutex(
@@ -111,10 +111,10 @@ impl Client {
         wait: Option<Seconds>,
         renew: bool,
         max_hold: Option<Seconds>,
-        on_danger: Option<Py<PyAny>>,
+        on_lease_at_risk: Option<Py<PyAny>>,
         on_lost: Option<Py<PyAny>>,
     ) -> PyResult<Mutex> {
-        let renew = Renew::new(py, renew, max_hold, on_danger, on_lost)?;
+        let renew = Renew::new(py, renew, max_hold, on_lease_at_risk, on_lost)?;
         Mutex::new(py, self.open(py)?, &name, lease, wait, renew)
     }
 
@@ -125,15 +125,15 @@ impl Client {
     /// `wait` is how long acquire() and permit() without a timeout, and `with`, wait for it: None
     /// for ever, 0 not at all.
     ///
-    /// renew, max_hold, on_danger and on_lost are as those of mutex(), for each acquisition.
+    /// renew, max_hold, on_lease_at_risk and on_lost are as those of mutex(), for each acquisition.
     ///
     /// Raises Invalid as mutex() does, and for a number of permits out of range.
     #[pyo3(
         signature = (
             name, permits = None, lease = Seconds::new(30), wait = None, *,
-            renew = false, max_hold = None, on_danger = None, on_lost = None
+            renew = false, max_hold = None, on_lease_at_risk = None, on_lost = None
         ),
-        text_signature = "($self, name, permits=None, lease=30, wait=None, *, renew=False, max_hold=None, on_danger=None, on_lost=None)"
+        text_signature = "($self, name, permits=None, lease=30, wait=None, *, renew=False, max_hold=None, on_lease_at_risk=None, on_lost=None)"
     )]
     #[expect(clippy::too_many_arguments, reason = "they are Python's keywords")]
     fn semaphore(
@@ -145,10 +145,10 @@ impl Client {
         wait: Option<Seconds>,
         renew: bool,
         max_hold: Option<Seconds>,
-        on_danger: Option<Py<PyAny>>,
+        on_lease_at_risk: Option<Py<PyAny>>,
         on_lost: Option<Py<PyAny>>,
     ) -> PyResult<Semaphore> {
-        let renew = Renew::new(py, renew, max_hold, on_danger, on_lost)?;
+        let renew = Renew::new(py, renew, max_hold, on_lease_at_risk, on_lost)?;
         Semaphore::new(py, self.open(py)?, &name, permits, lease, wait, renew)
     }
 

@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use memlock_core::clock::{Clock, Moment, SystemClock};
 use memlock_core::{
-    Error, ErrorKind, Extension, Keep, Kept, Lock, Loss, Permit, Release, Result, Token, fork,
+    Error, ErrorKind, Extension, Lock, Loss, Permit, Release, RenewOptions, Renewal, Result, Token,
+    fork,
 };
 
 use crate::log;
@@ -34,7 +35,7 @@ pub(crate) trait Leased: Send + Sized {
     fn release(&mut self) -> Result<Release>;
     fn extend(&mut self, lease: Duration) -> Result<Extension>;
     fn check(&self) -> Result<bool>;
-    fn keep(self, keep: Keep) -> Result<Kept>;
+    fn renew(self, renew: RenewOptions) -> Result<Renewal>;
 }
 
 impl Leased for Lock {
@@ -65,8 +66,8 @@ impl Leased for Lock {
         self.check()
     }
 
-    fn keep(self, keep: Keep) -> Result<Kept> {
-        self.keep(keep)
+    fn renew(self, renew: RenewOptions) -> Result<Renewal> {
+        self.renew(renew)
     }
 }
 
@@ -98,8 +99,8 @@ impl Leased for Permit {
         self.check()
     }
 
-    fn keep(self, keep: Keep) -> Result<Kept> {
-        self.keep(keep)
+    fn renew(self, renew: RenewOptions) -> Result<Renewal> {
+        self.renew(renew)
     }
 }
 
@@ -115,7 +116,7 @@ pub(crate) struct Held<L: Leased> {
     /// `None` once it is released, and when it is kept.
     leased: Mutex<Option<L>>,
     /// What is renewed by itself. It has its own locks, under which nobody speaks to a server.
-    kept: Option<Kept>,
+    kept: Option<Renewal>,
 }
 
 impl<L: Leased> Held<L> {
@@ -123,7 +124,7 @@ impl<L: Leased> Held<L> {
     pub(crate) fn new(leased: L, renew: Option<&Renew>) -> Result<Held<L>> {
         let (facts, ends) = (leased.facts(), AtomicU64::new(nanoseconds(leased.deadline())));
         let (leased, kept) = match renew {
-            Some(renew) => (None, Some(leased.keep(renew.keep())?)),
+            Some(renew) => (None, Some(leased.renew(renew.renew())?)),
             None => (Some(leased), None),
         };
         let (thread, process) = (thread::current().id(), fork::generation());

@@ -1,4 +1,4 @@
-//! What memlock logs, as records of Python's `logging`: logger `memlock.keep` for the keeper, and
+//! What memlock logs, as records of Python's `logging`: logger `memlock.renewal` for the renewer, and
 //! so on.
 //!
 //! A record is handled at once, in the thread that has something to say: with the interpreter

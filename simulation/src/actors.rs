@@ -11,8 +11,8 @@ use memlock_core::{
 
 use crate::chance::Chance;
 use crate::held::Held;
-use crate::keeping::Registry;
 use crate::permits::Items;
+use crate::renewing::Registry;
 use crate::scenario::Scenario;
 use crate::waits::Refusal;
 use crate::world::{self, MICRO, MILLI, Nanos, SECOND, with};
@@ -185,14 +185,14 @@ impl Actor {
         let often = with(|world| world.scenario.kept_permille);
         if often > 0 && self.chance.permille(often) {
             if !self.chance.permille(250) {
-                return self.keep(held, hold, lease);
+                return self.renew(held, hold, lease);
             }
             *self.pocket() = Some(held);
             // What is kept may have another lease by now than it was acquired with.
             let Some(extended) = self.extend(hold) else { return };
             let Some(lease) = extended else { return self.let_go(hold) };
             let Some(held) = self.pocket().take() else { return };
-            return self.keep(held, hold, lease);
+            return self.renew(held, hold, lease);
         }
         let (_, _, now) = here();
         *self.pocket() = Some(held);

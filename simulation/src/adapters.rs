@@ -66,17 +66,17 @@ impl Store for SimStore {
         };
         let permits = ops.iter().any(is_record);
         with(|world| {
-            if let Some(lurking) = world.oracle.keepers.asks(task, process, permits, world.now) {
+            if let Some(lurking) = world.oracle.renewers.asks(task, process, permits, world.now) {
                 world.wake(lurking);
             }
-            if world.oracle.keepers.has(task) {
+            if world.oracle.renewers.has(task) {
                 world.keeper_asks(process);
             }
         });
         let begun = with(|world| world.now);
         let ran = self.converse(process, ops);
         with(|world| {
-            world.oracle.keepers.asked(task, world.now, ran.is_err());
+            world.oracle.renewers.asked(task, world.now, ran.is_err());
             world.oracle.has_asked(process, begun, world.now);
             let keys = ops
                 .iter()

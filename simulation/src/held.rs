@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use memlock_core::clock::Moment;
-use memlock_core::{Extension, Keep, Kept, Lock, Permit, Release, Result, Token};
+use memlock_core::{Extension, Lock, Permit, Release, RenewOptions, Renewal, Result, Token};
 
 #[expect(clippy::large_enum_variant, reason = "there are few of them, and they live long")]
 pub(crate) enum Held {
@@ -47,10 +47,10 @@ impl Held {
         }
     }
 
-    pub(crate) fn keep(self, keep: Keep) -> Result<Kept> {
+    pub(crate) fn renew(self, renew: RenewOptions) -> Result<Renewal> {
         match self {
-            Held::Lock(lock) => lock.keep(keep),
-            Held::Permit(permit) => permit.keep(keep),
+            Held::Lock(lock) => lock.renew(renew),
+            Held::Permit(permit) => permit.renew(renew),
         }
     }
 

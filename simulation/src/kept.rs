@@ -1,9 +1,9 @@
-//! The judge of keeping: what a keeper may write, what its holder may believe by it, and what that
+//! The judge of keeping: what a renewer may write, what its holder may believe by it, and what that
 //! holder is told.
 //!
 //! | what happens | must be |
 //! | --- | --- |
-//! | a keeper writes a lock, or a line of a semaphore | a renewal: of its own, which was there, and which nobody has let go of |
+//! | a renewer writes a lock, or a line of a semaphore | a renewal: of its own, which was there, and which nobody has let go of |
 //! | a renewal leaves | before the old lease is over by its holder's clock, and before `max_hold` is |
 //! | its holder believes in it for longer | after a renewal on the server, and for no longer than the lease, counted from when that left |
 //! | its holder is told of the danger | once for each time, with the time that is left, and before it is told of the loss |
@@ -22,15 +22,15 @@ use crate::semaphores::text::Line;
 use crate::server::{Change, Server};
 use crate::world::{MICRO, MILLI, Nanos, SECOND};
 
-/// If all goes well for so long, what is kept is renewed: a keeper tries again after a second, and
+/// If all goes well for so long, what is kept is renewed: a renewer tries again after a second, and
 /// in a few packets.
 const TIME_ENOUGH: Nanos = 2500 * MILLI;
 /// What is kept when less than that is left of its lease may be too late.
 const TO_BEGIN: Nanos = 100 * MILLI;
-/// A lease that is shorter may end before a keeper that waits for one slow answer after another
+/// A lease that is shorter may end before a renewer that waits for one slow answer after another
 /// gets to tell of the danger.
 const TIME_TO_WARN: Nanos = 12 * SECOND;
-/// Until then its holder is told of a loss, however long the keeper waits for the server; and where
+/// Until then its holder is told of a loss, however long the renewer waits for the server; and where
 /// nothing goes wrong.
 const TOLD_WITHIN: Nanos = 20 * SECOND;
 const TOLD_AT_ONCE: Nanos = 30 * MILLI;
@@ -78,7 +78,7 @@ impl Kept {
         self.beliefs.first().map_or(0, |&(began, _)| began)
     }
 
-    /// Whether a keeper that waits for the server gets to tell of the danger before the end.
+    /// Whether a renewer that waits for the server gets to tell of the danger before the end.
     fn has_time_to_warn(&self) -> bool {
         self.lease >= TIME_TO_WARN && self.began() + self.lease < self.until() + SECOND
     }
@@ -129,7 +129,7 @@ impl Oracle {
     // --- what is on the server
     // ---------------------------------------------------------------------
 
-    /// A keeper has written a lock: it is renewed.
+    /// A renewer has written a lock: it is renewed.
     pub(crate) fn keeper_wrote_lock(
         &mut self,
         change: &Change,
@@ -147,12 +147,12 @@ impl Oracle {
         }
     }
 
-    /// One token, which a keeper has written in place of another.
+    /// One token, which a renewer has written in place of another.
     fn keeper_wrote(&mut self, before: Option<&str>, after: Option<&str>, by: Doer) {
         let (Some(token), true) = (after, before == after) else {
             return self.object(format!("a keeper made {after:?} of {before:?}"));
         };
-        let sent = self.keepers.begun(by);
+        let sent = self.renewers.begun(by);
         let Some(kept) = self.keeping.all.get_mut(token) else {
             return self.object(format!("{token} was renewed, which nobody keeps"));
         };
@@ -175,7 +175,7 @@ impl Oracle {
     }
 
     /// A process has written a semaphore: the lines of what it keeps whose ends it has moved are
-    /// renewed, be it by its keeper or by another thread, which writes for it.
+    /// renewed, be it by its renewer or by another thread, which writes for it.
     pub(crate) fn renewed_lines(&mut self, before: &[Line], after: &[Line], by: Doer) {
         let of =
             |lines: &[Line], token: &str| lines.iter().find(|line| line.token == token).cloned();
@@ -252,7 +252,7 @@ impl Oracle {
     // --- what its holder is told
     // -------------------------------------------------------------------
 
-    /// The keeper tells something. `until`: when it ends, if it is that which is told.
+    /// The renewer tells something. `until`: when it ends, if it is that which is told.
     pub(crate) fn told(
         &mut self,
         token: &str,
@@ -270,7 +270,7 @@ impl Oracle {
             objection = Some("after it was told of the loss");
         }
         match notice {
-            Notice::Danger(_) => {
+            Notice::AtRisk(_) => {
                 let at_its_longest = kept.longest.is_some_and(|longest| longest <= now);
                 // A later end means that it was renewed since the last warning. What the holder
                 // believes at the end of this step is compared with that end.
@@ -304,7 +304,7 @@ impl Oracle {
         }
     }
 
-    /// Its holder learns that it is lost, from the keeper or because it has asked.
+    /// Its holder learns that it is lost, from the renewer or because it has asked.
     pub(crate) fn learns(&mut self, token: &str, loss: Loss, now: Nanos, server: &Server) {
         let Some(kept) = self.keeping.all.get(token) else { return };
         let is_over = kept.until() <= now + ROUNDING;
@@ -334,7 +334,7 @@ impl Oracle {
     fn should_be_renewed(&self, kept: &Kept, now: Nanos) -> bool {
         let since = kept.until().saturating_sub(TIME_ENOUGH.min(kept.lease));
         kept.began() + TO_BEGIN < kept.until()
-            && self.keepers.all_was_well(kept.process, since, now)
+            && self.renewers.all_was_well(kept.process, since, now)
     }
 
     /// To be called now and then: those who lost something are told of it. `stopped`: until when

@@ -168,7 +168,7 @@ impl World {
                 if fate == Fate::Fine { String::new() } else { format!(" ({fate:?})") }
             )
         });
-        self.oracle.keepers.sends(task, self.now);
+        self.oracle.renewers.sends(task, self.now);
         let request = Request {
             sent: self.now,
             task,

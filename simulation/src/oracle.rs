@@ -8,9 +8,9 @@ use std::fmt::Display;
 use memlock_core::OwnerRecord;
 
 use crate::holds::Hold;
-use crate::keepers::Keepers;
 use crate::kept::Keeping;
 use crate::lists::Lists;
+use crate::renewers::Keepers;
 use crate::scenario::Scenario;
 use crate::semaphores::Semaphores;
 use crate::server::{Cause, Change, Server};
@@ -31,7 +31,7 @@ pub(crate) struct Oracle {
     pub(crate) holds: BTreeMap<u64, Hold>,
     pub(crate) semaphores: Semaphores,
     pub(crate) keeping: Keeping,
-    pub(crate) keepers: Keepers,
+    pub(crate) renewers: Keepers,
     pub(crate) calls: BTreeMap<usize, Call>,
     /// Who wrote a token, and where it went.
     pub(crate) tokens: BTreeMap<String, Token>,
@@ -141,7 +141,7 @@ impl Oracle {
             holds: BTreeMap::new(),
             semaphores: Semaphores::new(&scenario.semaphores.permits),
             keeping: Keeping::default(),
-            keepers: Keepers::default(),
+            renewers: Keepers::default(),
             calls: BTreeMap::new(),
             tokens: BTreeMap::new(),
             last_hold: 0,
@@ -181,7 +181,7 @@ impl Oracle {
         }
         let (before, after) =
             (token_of(change.before.as_deref()), token_of(change.after.as_deref()));
-        if let Some(by) = by.filter(|by| self.keepers.has(by.task))
+        if let Some(by) = by.filter(|by| self.renewers.has(by.task))
             && change.cause == Cause::Command
             && before.as_ref().or(after.as_ref()).is_some()
         {

@@ -14,9 +14,9 @@ use memlock_core::{Client, fork, thread};
 use crate::actors::{Actor, Pocket};
 use crate::adapters::{SimClock, SimNotifier, SimStore};
 use crate::chance::Chance;
-use crate::keeping::{self, Registry};
 use crate::oracle::Tally;
 use crate::permits::Items;
+use crate::renewing::{self, Registry};
 use crate::scenario::Scenario;
 use crate::threads::SimThreads;
 use crate::world::{self, Nanos, SECOND, Todo, World, with};
@@ -173,7 +173,7 @@ impl Stage {
             Todo::Resume(task) => {
                 self.resume(task);
                 let process = self.threads[task].process;
-                keeping::look_at(&self.programs[process].registry, process);
+                renewing::look_at(&self.programs[process].registry, process);
                 self.start_keepers();
             }
             Todo::Kill(process) => self.kill(process),
@@ -215,12 +215,12 @@ impl Stage {
         self.stacks.extend(coroutine.take().filter(Coroutine::done).map(Coroutine::into_stack));
     }
 
-    /// All threads that memlock starts are keepers.
+    /// All threads that memlock starts are renewers.
     fn start_keepers(&mut self) {
         for (process, body) in with(|world| std::mem::take(&mut world.starting)) {
             self.start(process, body);
             let task = self.threads.len() - 1;
-            with(|world| world.oracle.keepers.begins(task));
+            with(|world| world.oracle.renewers.begins(task));
         }
     }
 
@@ -253,7 +253,7 @@ impl Stage {
         let chance = with(|world| world.chance.fork());
         let actor = self.actor(process, chance);
         self.start(process, move || {
-            keeping::inherit(&parents);
+            renewing::inherit(&parents);
             match inherited {
                 Some(parents) => actor.inherit(&parents),
                 None => actor.live(),

@@ -64,7 +64,7 @@ pub(crate) struct Scenario {
     pub(crate) semaphores: Semaphores,
     /// How often something that was granted is kept, in a thousand.
     pub(crate) kept_permille: u64,
-    /// How often a process is stopped while its keeper speaks to the server, in a thousand.
+    /// How often a process is stopped while its renewer speaks to the server, in a thousand.
     pub(crate) stops_permille: u64,
     /// The server draws a version before it gets at the item, as memcached does from 1.6.24 on.
     pub(crate) unordered: bool,
@@ -199,7 +199,7 @@ impl Scenario {
             stops_permille: 0,
             unordered: false,
         };
-        scenario.keep(&mut chance);
+        scenario.renew(&mut chance);
         scenario.unordered = chance.permille(300);
         scenario.build_walls(&mut chance);
         scenario.crowd(&mut chance);
@@ -272,7 +272,7 @@ impl Scenario {
 
     /// In four of ten seeds something is kept. What is kept lasts, and so does what goes wrong
     /// then.
-    fn keep(&mut self, chance: &mut Chance) {
+    fn renew(&mut self, chance: &mut Chance) {
         if !chance.permille(400) {
             return;
         }

@@ -316,7 +316,7 @@ impl World {
             self.oracle.look_at_semaphores(time, self.server.time());
         }
         if matches!(event, Event::Mishap(_)) {
-            self.oracle.keepers.trouble(self.troubled);
+            self.oracle.renewers.trouble(self.troubled);
         }
         if event == Event::Tick {
             self.check_waiters();
@@ -455,7 +455,7 @@ impl World {
         paused_until.max(self.hosts[host].cut_off_until).max(server)
     }
 
-    /// The keeper of that process sends a request: now and then the process is stopped meanwhile.
+    /// The renewer of that process sends a request: now and then the process is stopped meanwhile.
     pub(crate) fn keeper_asks(&mut self, process: usize) {
         let often = self.scenario.stops_permille;
         if often > 0 && self.chance.permille(often) {

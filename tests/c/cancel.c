@@ -251,7 +251,7 @@ static _Atomic bool in_danger;
 
 static void cancel_the_keeper(int what, int64_t left_ms, void *arg) {
     (void)left_ms, (void)arg;
-    if (what == MEMLOCK_DANGER) {
+    if (what == MEMLOCK_LEASE_AT_RISK) {
         pthread_cancel(pthread_self());
         in_danger = true;
     }
@@ -263,9 +263,9 @@ static void the_thread_that_renews_leases_cannot_be_cancelled(void) {
     memlock_lock *brief, *kept;
     int why = 0;
     ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "kept", LEASE_MS, 0, &kept));
-    ANSWERS(MEMLOCK_OK, memlock_lock_keep(kept, -1, NULL, NULL));
+    ANSWERS(MEMLOCK_OK, memlock_lock_renew(kept, -1, NULL, NULL));
     ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "brief", LEASE_MS, 0, &brief));
-    ANSWERS(MEMLOCK_OK, memlock_lock_keep(brief, 100, cancel_the_keeper, NULL));
+    ANSWERS(MEMLOCK_OK, memlock_lock_renew(brief, 100, cancel_the_keeper, NULL));
     EVENTUALLY(in_danger);
     ANSWERS(MEMLOCK_LOST, memlock_lock_wait_lost(brief, 20000, &why));
     ANSWERS(MEMLOCK_TIMED_OUT, memlock_lock_wait_lost(kept, LEASE_MS + 500, &why));

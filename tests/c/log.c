@@ -1,6 +1,6 @@
 /* What memlock logs, told to a callback: nothing unasked, nothing cut, nobody hangs, and nothing after its end. */
 
-#include "keep.h"
+#include "renewal.h"
 
 #include "freeze.h"
 
@@ -294,9 +294,9 @@ static void what_becomes_of_a_kept_lock_is_told(void) {
     int why;
     CHECK(kill(check_server(), SIGKILL) == 0);
     ANSWERS(MEMLOCK_LOST, memlock_lock_wait_lost(lock, 20000, &why));
-    EVENTUALLY(HEARD(heard, MEMLOCK_LOG_WARNING, "memlock.keep", "lock:killed is lost: "));
-    CHECK(HEARD(heard, MEMLOCK_LOG_WARNING, "memlock.keep", "The lease of lock:killed could not be renewed"));
-    CHECK(HEARD(heard, MEMLOCK_LOG_DEBUG, "memlock.keep", "Leases could not be renewed now"));
+    EVENTUALLY(HEARD(heard, MEMLOCK_LOG_WARNING, "memlock.renewal", "lock:killed is lost: "));
+    CHECK(HEARD(heard, MEMLOCK_LOG_WARNING, "memlock.renewal", "The lease of lock:killed could not be renewed"));
+    CHECK(HEARD(heard, MEMLOCK_LOG_DEBUG, "memlock.renewal", "Leases could not be renewed now"));
     CHECK(HEARD(heard, MEMLOCK_LOG_INFO, "memlock.store", "memcached at 127.0.0.1"));
     memlock_unlock(lock);
     EVENTUALLY(keepers() == 0);

@@ -267,7 +267,7 @@ static void dropping_many_handles_waits_once_for_a_server_that_hangs(void) {
         ANSWERS(MEMLOCK_OK, memlock_mutex_lock(own, name, 30000, 0, &locks[number]));
         snprintf(name, sizeof name, "renewed %d", number);
         ANSWERS(MEMLOCK_OK, memlock_mutex_lock(own, name, 30000, 0, &renewed[number]));
-        ANSWERS(MEMLOCK_OK, memlock_lock_keep(renewed[number], -1, NULL, NULL));
+        ANSWERS(MEMLOCK_OK, memlock_lock_renew(renewed[number], -1, NULL, NULL));
         ANSWERS(MEMLOCK_OK, memlock_semaphore_acquire(semaphore, 1, 0, &permits[number]));
     }
     freeze();

@@ -80,7 +80,7 @@ void everything_that_ends_without_what_it_held_tells() {
     told.is(1, "\"ends\"");
     {
         const memlock::mutex mutex{client, "kept", 30s};
-        memlock::kept_lock kept{mutex};
+        memlock::renewed_lock kept{mutex};
         CHECK(plain_delete("lock:kept"));
     }
     told.is(2, "\"kept\"");
@@ -98,7 +98,7 @@ void everything_that_ends_without_what_it_held_tells() {
     told.is(4, "permit of the semaphore \"permits\"");
     {
         memlock::counting_semaphore semaphore{client, "permits", 2, 30s};
-        memlock::kept_permit kept{semaphore};
+        memlock::renewed_permit kept{semaphore};
         CHECK(semaphore.tear_down());
     }
     told.is(5, "\"permits\"");

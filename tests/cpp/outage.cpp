@@ -65,7 +65,7 @@ void the_end_of_many_objects_waits_once_for_a_server_that_does_not_answer() {
     memlock::counting_semaphore semaphore{client, "permits", 100, 30s};
     std::vector<std::unique_ptr<memlock::mutex>> mutexes;
     std::vector<memlock::permit> permits;
-    std::vector<memlock::kept_lock> kept;
+    std::vector<memlock::renewed_lock> kept;
     for (int number = 0; number < 20; number++) {
         const auto name = std::to_string(number);
         mutexes.push_back(std::make_unique<memlock::mutex>(client, "mutex " + name, 30s));

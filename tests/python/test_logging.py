@@ -120,7 +120,7 @@ def test_a_kept_lock_that_is_lost_is_a_warning_with_its_name(
     assert mutex.wait_lost(20) == "gone"
     eventually(lambda: caplog.records)
     message = f"lock:{name} is lost: it was gone from the server, or another's."
-    assert said(caplog) == [("memlock.keep", logging.WARNING, message)]
+    assert said(caplog) == [("memlock.renewal", logging.WARNING, message)]
 
 
 def test_a_server_that_comes_back_and_has_lost_everything_is_told(

@@ -24,7 +24,7 @@ def use(url: str) -> int:
             mutex.force_unlock(owner.token)
         fence: int = mutex.fence
     def lost(why: str) -> None: ...
-    with client.mutex("x", renew=True, max_hold=60, on_danger=print, on_lost=lost) as kept:
+    with client.mutex("x", renew=True, max_hold=60, on_lease_at_risk=print, on_lost=lost) as kept:
         if kept.is_held and kept.check() and kept.lost is None and kept.wait_lost(1.5) == "gone":
             kept.release()
     with client.semaphore("limit", 5, renew=True, on_lost=lost).permit() as some:

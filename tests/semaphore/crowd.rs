@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memlock_core::{Keep, Notice, Release, Semaphore};
+use memlock_core::{Notice, Release, RenewOptions, Semaphore};
 
 use super::{Bench, PATIENCE};
 
@@ -92,7 +92,8 @@ fn what_is_kept_of_a_semaphore_that_many_write_is_renewed_in_time() {
         eprintln!("{notice:?}");
         told.store(true, Ordering::SeqCst);
     };
-    let kept = permit.keep(Keep { max_hold: None, tell: Some(Box::new(tell)) }).unwrap();
+    let kept =
+        permit.renew(RenewOptions { max_hold: None, on_notice: Some(Box::new(tell)) }).unwrap();
     // Of the same process, and of another one.
     let semaphores = [client.semaphore("s", 1000, super::LEASE).unwrap(), bench.semaphore(1000)];
     let (began, inside) = (Instant::now(), AtomicU32::new(0));

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use memlock_core::{
-    Client, ErrorKind, Extension, Keep, Permit, Release, Request, Semaphore, Wait, Waited,
+    Client, ErrorKind, Extension, Permit, Release, RenewOptions, Request, Semaphore, Wait, Waited,
 };
 use memlock_tests::proxy::{Fault, Match, Proxy};
 
@@ -156,7 +156,7 @@ fn permits_are_renewed_for_their_lease_after_an_unknown_extension_to_a_longer_on
     in_doubt_about(&proxy, &mut permit, 20 * LEASE, Fault::SwallowReply);
     let ends = || witness.status().unwrap().unwrap().holders[0].remaining;
     assert!(ends() > 10 * LEASE, "it was carried out");
-    let kept = permit.keep(Keep::default()).unwrap();
+    let kept = permit.renew(RenewOptions::default()).unwrap();
     let began = Instant::now();
     while ends() > 2 * LEASE {
         assert!(began.elapsed() < LEASE / 2, "{:?}", ends());
@@ -192,7 +192,7 @@ fn kept_permits_that_are_lost_after_an_unknown_extension_are_given_back() {
     let (proxy, semaphore, witness) = in_trouble(&bench);
     let mut permit = semaphore.acquire().unwrap();
     in_doubt_about(&proxy, &mut permit, Duration::from_secs(1), Fault::DropRequest);
-    let kept = permit.keep(Keep::default()).unwrap();
+    let kept = permit.renew(RenewOptions::default()).unwrap();
     assert!(!kept.is_held());
     let began = Instant::now();
     while available(&witness) < 2 {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::{ErrorKind, Keep, Kept, Lock, Loss, Notice, Permit, Release};
+use memlock_core::{ErrorKind, Lock, Loss, Notice, Permit, Release, RenewOptions, Renewal};
 
 use crate::args::Run;
 use crate::exit::{Status, Trouble};
@@ -24,7 +24,7 @@ pub(super) struct Held {
 
 #[expect(clippy::large_enum_variant, reason = "there are few of them, and they live long")]
 enum What {
-    Kept(Kept),
+    Renewal(Renewal),
     Lock(Lock),
     Permit(Permit),
 }
@@ -35,15 +35,19 @@ impl Held {
         let what = match acquired {
             Acquired::Lock(lock) if args.no_renew => What::Lock(lock),
             Acquired::Permit(permit) if args.no_renew => What::Permit(permit),
-            Acquired::Lock(lock) => What::Kept(kept(target, lock.keep(keep(target, args)))?),
-            Acquired::Permit(permit) => What::Kept(kept(target, permit.keep(keep(target, args)))?),
+            Acquired::Lock(lock) => {
+                What::Renewal(renewed(target, lock.renew(renew(target, args)))?)
+            }
+            Acquired::Permit(permit) => {
+                What::Renewal(renewed(target, permit.renew(renew(target, args)))?)
+            }
         };
         Ok(Held { what, is_gone: AtomicBool::new(false) })
     }
 
     pub(super) fn fence(&self) -> Option<u64> {
         match &self.what {
-            What::Kept(kept) => kept.fence(),
+            What::Renewal(kept) => kept.fence(),
             What::Lock(lock) => Some(lock.fence()),
             What::Permit(_) => None,
         }
@@ -52,7 +56,7 @@ impl Held {
     /// How long it is certainly ours, if it is not renewed.
     pub(super) fn remaining(&self) -> Duration {
         match &self.what {
-            What::Kept(kept) => kept.remaining(),
+            What::Renewal(kept) => kept.remaining(),
             What::Lock(lock) => lock.remaining(),
             What::Permit(permit) => permit.remaining(),
         }
@@ -62,7 +66,7 @@ impl Held {
     /// has not lost it.
     pub(super) fn is_found_lost(&self) -> bool {
         let there = match &self.what {
-            What::Kept(kept) => kept.check(),
+            What::Renewal(kept) => kept.check(),
             What::Lock(lock) => lock.check(),
             What::Permit(permit) => permit.check(),
         };
@@ -74,7 +78,7 @@ impl Held {
     /// Why it is not ours any more, as far as is known.
     pub(super) fn lost(&self) -> Option<String> {
         match &self.what {
-            What::Kept(kept) => kept.lost().map(|loss| loss.to_string()),
+            What::Renewal(kept) => kept.lost().map(|loss| loss.to_string()),
             _ if self.remaining().is_zero() => {
                 Some("its lease is over, and was not to be renewed".to_owned())
             }
@@ -85,7 +89,7 @@ impl Held {
 
     pub(super) fn release(&mut self) -> memlock_core::Result<Release> {
         match &mut self.what {
-            What::Kept(kept) => kept.release(),
+            What::Renewal(kept) => kept.release(),
             What::Lock(lock) => lock.unlock(),
             What::Permit(permit) => permit.release(),
         }
@@ -109,8 +113,8 @@ impl fmt::Debug for Held {
 }
 
 /// Where no thread can be had that renews it, that is the system's fault.
-fn kept(target: &Target, kept: memlock_core::Result<Kept>) -> Result<Kept, Trouble> {
-    kept.map_err(|error| match error.kind() {
+fn renewed(target: &Target, renewal: memlock_core::Result<Renewal>) -> Result<Renewal, Trouble> {
+    renewal.map_err(|error| match error.kind() {
         ErrorKind::Internal => {
             Trouble::new(Status::SYSTEM, format!("{target} cannot be renewed. {error}"))
         }
@@ -120,12 +124,12 @@ fn kept(target: &Target, kept: memlock_core::Result<Kept>) -> Result<Kept, Troub
 
 /// How it is renewed: with a warning when it is at risk, and a wake-up of the main thread when it
 /// is lost.
-fn keep(target: &Target, args: &Run) -> Keep {
+fn renew(target: &Target, args: &Run) -> RenewOptions {
     let name = target.to_string();
     let began = SystemClock.now();
     let longest = args.max_hold;
     let tell = move |notice| match notice {
-        Notice::Danger(left) => {
+        Notice::AtRisk(left) => {
             let held = SystemClock.now().since(began);
             let why = match longest {
                 Some(longest) if held.saturating_add(left) >= longest => {
@@ -137,5 +141,5 @@ fn keep(target: &Target, args: &Run) -> Keep {
         }
         Notice::Lost(_) => signals::wake(),
     };
-    Keep { max_hold: args.max_hold, tell: Some(Box::new(tell)) }
+    RenewOptions { max_hold: args.max_hold, on_notice: Some(Box::new(tell)) }
 }

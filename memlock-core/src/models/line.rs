@@ -20,7 +20,7 @@ use crate::notify::{Listener, Reach, WakeMessage};
 use crate::wait::entries::WaitId;
 use crate::wait::local::{LocalWaiters, QueueTicket, Unparked};
 use crate::wait::policy::{Event, Known, Policy, QueuePosition, TargetState};
-use crate::wait::queue::Woken;
+use crate::wait::queue::WakeSummary;
 
 const NOW: Moment = Moment::from_boot(Duration::from_secs(1));
 
@@ -249,7 +249,7 @@ impl World {
         let queue = server.queue.clone();
         drop(server);
         let others = self.ring_first(queue, &held.stood);
-        self.local.let_go(&self.key, Woken { others, ..Woken::default() }, NOW);
+        self.local.released(&self.key, WakeSummary { others, ..WakeSummary::default() }, NOW);
     }
 
     /// As `Queue::wake_next`: rings the first who is not one of ours, and takes it and ours off;
@@ -312,7 +312,7 @@ fn start(world: &Arc<World>, called_off: &Arc<AtomicBool>) -> JoinHandle<bool> {
 /// Any place in the queue.
 fn a_position() -> QueuePosition {
     let mut plan = Policy::new(NOW, None, Duration::ZERO, Known::default());
-    let lock = TargetState::Held { rings: true, left: None };
+    let lock = TargetState::Held { notifies: true, left: None };
     plan.on(Event::Joined { before: 0, lock }, NOW, 0.5, Reach::Proven);
     plan.position().unwrap()
 }

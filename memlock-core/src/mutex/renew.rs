@@ -1,4 +1,4 @@
-//! Renewing a lock by its keeper: the same steps as [`Lock::extend`], one reply at a time, so that
+//! Renewing a lock by its renewer: the same steps as [`Lock::extend`], one reply at a time, so that
 //! many go in one packet.
 
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
 use crate::store::{Op, Reply, Route, Version};
 
 /// A renewal on its way.
-pub(crate) struct Renewal {
+pub(crate) struct LockRenewal {
     pub(crate) route: Route,
     key: Key,
     token: Token,
@@ -38,7 +38,7 @@ enum Step {
 }
 
 /// What came of a step.
-pub(crate) enum Renewed {
+pub(crate) enum Progress {
     /// It is ours until then, by this version.
     Until { deadline: Moment, version: Version, value: Vec<u8> },
     /// It is not ours any more.
@@ -47,9 +47,9 @@ pub(crate) enum Renewed {
     NotYet,
 }
 
-impl Renewal {
+impl LockRenewal {
     pub(crate) fn op(&self) -> Op<'_> {
-        let Renewal { key, version, value, lease, .. } = self;
+        let LockRenewal { key, version, value, lease, .. } = self;
         match self.step {
             Step::CompareAndSet if mutation::has(Mutation::KeepPutsBack) && version.cas == 0 => {
                 Op::Add { key, value, ttl: lease.ttl() }
@@ -68,8 +68,8 @@ impl Renewal {
     }
 
     /// The reply to a step that was sent then, and answered then.
-    pub(crate) fn take(&mut self, reply: &Reply, sent: Moment, came: Moment) -> Renewed {
-        let until = |deadline, it: &Renewal| Renewed::Until {
+    pub(crate) fn take(&mut self, reply: &Reply, sent: Moment, came: Moment) -> Progress {
+        let until = |deadline, it: &LockRenewal| Progress::Until {
             deadline,
             version: it.version,
             value: it.value.clone(),
@@ -88,17 +88,17 @@ impl Renewal {
                     return until(deadline, self);
                 }
                 self.step = Step::Believe { deadline, first: None };
-                Renewed::NotYet
+                Progress::NotYet
             }
             (Step::CompareAndSet, Reply::Missing) if mutation::has(Mutation::KeepPutsBack) => {
                 self.version.cas = 0;
-                Renewed::NotYet
+                Progress::NotYet
             }
             (Step::CompareAndSet, Reply::VersionMismatch)
                 if !mutation::has(Mutation::KeepChangedIsGone) =>
             {
                 self.step = Step::Read;
-                Renewed::NotYet
+                Progress::NotYet
             }
             (Step::Read, Reply::Value(item))
                 if is_ours(&item.value, self.token) || mutation::has(Mutation::KeepAnyones) =>
@@ -111,7 +111,7 @@ impl Renewal {
                     self.value.extend_from_slice(NOTIFIES);
                 }
                 self.step = Step::CompareAndSet;
-                Renewed::NotYet
+                Progress::NotYet
             }
             (Step::Believe { deadline, first }, Reply::Value(item))
                 if is_ours(&item.value, self.token) =>
@@ -121,11 +121,11 @@ impl Renewal {
                     Some(kept) => until(deadline.min(kept), self),
                     None => {
                         self.step = Step::Believe { deadline, first: Some(sent) };
-                        Renewed::NotYet
+                        Progress::NotYet
                     }
                 }
             }
-            _ => Renewed::Gone,
+            _ => Progress::Gone,
         }
     }
 }
@@ -133,7 +133,7 @@ impl Renewal {
 impl Lock {
     /// Begins a renewal; `in_doubt`: an earlier one got no reply. `None` when there is nothing to
     /// renew.
-    pub(crate) fn renewal(&mut self, in_doubt: bool) -> Option<Renewal> {
+    pub(crate) fn renewal(&mut self, in_doubt: bool) -> Option<LockRenewal> {
         let now = self.client.clock().now();
         if self.remaining().is_zero() && !mutation::has(Mutation::KeepPastTheEnd) {
             return None;
@@ -141,7 +141,7 @@ impl Lock {
         // It may reach the server at any time until its reply is given up.
         self.server_until =
             self.server_until.max(self.lease.gone(now) + super::resolve::LATEST_ARRIVAL);
-        Some(Renewal {
+        Some(LockRenewal {
             route: self.route,
             key: self.key.clone(),
             token: self.token,

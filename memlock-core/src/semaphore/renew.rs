@@ -1,4 +1,4 @@
-//! Renewing permits by their keeper: all that one process keeps of a semaphore, in one look and one
+//! Renewing permits by their renewer: all that one process keeps of a semaphore, in one look and one
 //! write.
 
 use super::operation::{Extend, Kind, Operation, Outcome, Renewing, Wanted};
@@ -15,7 +15,7 @@ use crate::owner::Token;
 use crate::store::{Failure, Op, Reply, Route};
 
 /// A renewal on its way.
-pub(crate) struct Renewals {
+pub(crate) struct PermitRenewals {
     semaphore: Semaphore,
     pub(crate) permits: Vec<Renewing>,
     step: Step,
@@ -40,14 +40,14 @@ enum Step {
 }
 
 /// What came of a step.
-pub(crate) enum Renewed {
+pub(crate) enum Progress {
     /// These have their new lease.
     All,
     /// These are not ours any more; the others have another step to take, if there are any.
     Gone(Vec<Token>),
 }
 
-impl Renewals {
+impl PermitRenewals {
     pub(crate) fn route(&self) -> Route {
         self.semaphore.route
     }
@@ -74,27 +74,27 @@ impl Renewals {
     }
 
     /// The reply to a step that was sent then.
-    pub(crate) fn take(&mut self, reply: &Reply, sent: Moment) -> Renewed {
+    pub(crate) fn take(&mut self, reply: &Reply, sent: Moment) -> Progress {
         match std::mem::replace(&mut self.step, Step::Look) {
             Step::Put { seen, .. } if *reply == Reply::Written => {
                 // `touch` has counted it.
                 self.semaphore.remember_written((seen.record.token, seen.record.serial));
                 if !seen.is_slow() {
-                    return Renewed::All;
+                    return Progress::All;
                 }
                 self.step = Step::Believe { first: None };
-                Renewed::Gone(Vec::new())
+                Progress::Gone(Vec::new())
             }
             Step::Put { .. } => {
                 self.refused = true;
-                Renewed::Gone(Vec::new())
+                Progress::Gone(Vec::new())
             }
             step => {
                 let mut seen = match self.semaphore.note(reply, sent) {
                     Ok(Some(seen)) => seen,
                     // There is no such semaphore any more.
                     _ => {
-                        return Renewed::Gone(
+                        return Progress::Gone(
                             self.permits.drain(..).map(|permit| permit.token).collect(),
                         );
                     }
@@ -109,21 +109,21 @@ impl Renewals {
                 if let Step::Believe { first } = step {
                     if seen.is_slow() && first.is_none() {
                         self.step = Step::Believe { first: Some(seen.sent) };
-                        return Renewed::Gone(
+                        return Progress::Gone(
                             gone.into_iter().map(|permit| permit.token).collect(),
                         );
                     }
                     seen.first = first;
                     self.believe(&seen);
                     if gone.is_empty() {
-                        return Renewed::All;
+                        return Progress::All;
                     }
                 }
                 // The lease grows by the time that the look took, which may include a new
                 // connection or a stop of this process: such a look is repeated once.
                 let slow = seen.took > SLOW_LOOK && !mutation::has(Mutation::RenewFromSlowLooks);
                 if slow && !std::mem::replace(&mut self.looked_again, true) {
-                    return Renewed::Gone(gone.into_iter().map(|permit| permit.token).collect());
+                    return Progress::Gone(gone.into_iter().map(|permit| permit.token).collect());
                 }
                 let now = self.semaphore.client.clock().now();
                 let may_stand = seen.is_slow();
@@ -135,7 +135,7 @@ impl Renewals {
                 seen.record.touch(seen.now);
                 let value = seen.record.encode();
                 self.step = Step::Put { seen: Box::new(seen), value };
-                Renewed::Gone(gone.into_iter().map(|permit| permit.token).collect())
+                Progress::Gone(gone.into_iter().map(|permit| permit.token).collect())
             }
         }
     }
@@ -198,10 +198,10 @@ impl Renewals {
 
 impl Permit {
     /// Begins a renewal. `None` when there is nothing to renew.
-    pub(crate) fn renewal(&mut self) -> Option<Renewals> {
+    pub(crate) fn renewal(&mut self) -> Option<PermitRenewals> {
         let permits = vec![self.renewing()?];
         let (semaphore, step) = (self.semaphore.clone(), Step::Look);
-        Some(Renewals { semaphore, permits, step, looked_again: false, refused: false })
+        Some(PermitRenewals { semaphore, permits, step, looked_again: false, refused: false })
     }
 
     fn renewing(&mut self) -> Option<Renewing> {

@@ -27,7 +27,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::entries::WaitId;
-use super::policy::{Known, Target};
+use super::policy::{Known, QueuePosition};
 use super::queue::WakeSummary;
 use crate::clock::Moment;
 use crate::fork::{self, ForkLocal};
@@ -96,7 +96,7 @@ struct Habit {
 
 /// A place in the server's queue, with the bell that belongs to it.
 pub(crate) struct QueueTicket {
-    pub(crate) position: Target,
+    pub(crate) position: QueuePosition,
     pub(crate) ids: Vec<WaitId>,
     pub(crate) listener: Arc<dyn Listener>,
 }

@@ -73,7 +73,7 @@ const LONGEST_RETRY: Duration = Duration::from_millis(250);
 /// A wait on its way.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    position: Target,
+    position: QueuePosition,
     began: Moment,
     deadline: Option<Moment>,
     outage: Duration,
@@ -91,7 +91,7 @@ pub struct Policy {
 
 /// A stand in the queue, which one waiter can take over from another of the same process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct QueuePosition {
     queued: Queued,
     /// How many stood before us, when that was, and when it last became fewer.
     before: usize,
@@ -133,7 +133,7 @@ enum Queued {
 impl Policy {
     /// A wait that begins now, and rides out outages of the server up to that long.
     pub fn new(now: Moment, limit: Option<Duration>, outage: Duration, known: Known) -> Policy {
-        let position = Target {
+        let position = QueuePosition {
             queued: Queued::No,
             before: 0,
             seen: now,
@@ -261,13 +261,13 @@ impl Policy {
     }
 
     /// Our place in the queue, for another waiter of this process to take over; if there is one.
-    pub fn position(&self) -> Option<Target> {
+    pub fn position(&self) -> Option<QueuePosition> {
         (self.position.queued == Queued::Yes && !self.rung).then_some(self.position)
     }
 
     /// Takes over another waiter's place. It is rung as before, and looked at when it would have
     /// been.
-    pub fn take_over(&mut self, position: Target, reach: Reach) {
+    pub fn take_over(&mut self, position: QueuePosition, reach: Reach) {
         (self.position, self.reach, self.started) = (position, reach, true);
         if self.rung {
             self.position.queued = Queued::No;
@@ -469,7 +469,7 @@ impl Policy {
     }
 }
 
-impl Target {
+impl QueuePosition {
     /// So many stand before us. Gives how long the queue takes for one waiter.
     fn stands_behind(&mut self, before: usize, now: Moment) -> Duration {
         let fewer = self.before.saturating_sub(before);

@@ -229,7 +229,7 @@ impl Queue<'_> {
                         }
                     }
                     Delivery::Gone => gone.push(entry.id),
-                    Delivery::Kept => (kept, next) = (true, None),
+                    Delivery::Renewal => (kept, next) = (true, None),
                 }
             }
             next = next.filter(|_| !kept);

@@ -34,7 +34,7 @@ pub(crate) enum Delivery {
     /// It is dead, or cannot be woken at all.
     Gone,
     /// Somebody else has what it waits for: its line stays, and the next release sees to it.
-    Kept,
+    Renewal,
 }
 
 /// How waiters are woken, as the queue knows it.
@@ -90,7 +90,7 @@ impl<A: Copy, G> Wake for Waker<'_, A, G> {
     fn wake(&self, entry: &Entry<'_>, message: WakeMessage) -> Delivery {
         // A child that a callback made in the middle of the call wakes nobody in its parent's name.
         if fork::is_astray() {
-            return Delivery::Kept;
+            return Delivery::Renewal;
         }
         let trusted = self.woken_ahead.is_some() && mutation::has(Mutation::TrustTheRingAhead);
         if self.woken_ahead == Some(entry.id)
@@ -110,7 +110,7 @@ impl<A: Copy, G> Wake for Waker<'_, A, G> {
             // The message went first: a waiter that sees the reservation and has not heard it knows
             // that it was missed.
             (_, Some(reserver)) if reserver.reserve(entry.id) => Delivery::Sent,
-            (_, Some(_)) => Delivery::Kept,
+            (_, Some(_)) => Delivery::Renewal,
             (Some(true), None) => Delivery::Sent,
             (Some(false) | None, None) => Delivery::Gone,
         }

@@ -5,11 +5,11 @@ use std::ffi::{c_int, c_void};
 use memlock_core::{Answer, Permit};
 
 use crate::boundary::{enter, lent, lent_mut, put, quietly, span, take_back, to_millis};
-use crate::keep::{Hold, memlock_keep_told, number};
+use crate::renewal::{Hold, memlock_renewal_callback, number};
 
 /// One or several permits of a semaphore that are held. Use it from one thread at a time; reading
 /// its remaining time and its count is allowed from several, and more when they are kept: see
-/// memlock_permit_keep().
+/// memlock_permit_renew().
 pub struct memlock_permit {
     pub(super) hold: Hold<Permit>,
     pub(super) permits: u32,
@@ -79,7 +79,7 @@ pub unsafe extern "C-unwind" fn memlock_permit_extend(
 ///
 /// It is renewed no more once `max_hold_ms` have passed, counted from this call, so that a program
 /// that hangs does not hold them for ever; then they end with the lease. -1: no bound. `callback`,
-/// unless it is NULL, is called when there is something to tell: see memlock_keep_told. Once
+/// unless it is NULL, is called when there is something to tell: see memlock_renewal_callback. Once
 /// memlock_permit_release() has returned it is not running, and is never called again: then `arg`
 /// may be freed. So the thread that gives them back must not hold a mutex for which the callback
 /// waits. What memlock_permit_release() finds is its answer, and not told any more.
@@ -96,14 +96,14 @@ pub unsafe extern "C-unwind" fn memlock_permit_extend(
 /// `arg` are good until it is given back.
 #[must_use = "the answer says whether anything is held"]
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn memlock_permit_keep(
+pub unsafe extern "C-unwind" fn memlock_permit_renew(
     permit: *mut memlock_permit,
     max_hold_ms: i64,
-    callback: memlock_keep_told,
+    callback: memlock_renewal_callback,
     arg: *mut c_void,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    enter(|| unsafe { lent_mut(permit, "permit") }?.hold.keep(max_hold_ms, callback, arg))
+    enter(|| unsafe { lent_mut(permit, "permit") }?.hold.renew(max_hold_ms, callback, arg))
 }
 
 /// Whether they are certainly ours, unless the server has lost them. **No answer but a truth**: 1

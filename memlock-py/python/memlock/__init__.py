@@ -22,7 +22,7 @@ Forks: a child made by os.fork or multiprocessing may use the objects that it in
 its own connections, and it neither holds nor releases what its parent holds.
 
 Logging: the logger "memlock" of the module logging, and below it one for each part, such as
-"memlock.keep". WARNING is for what is lost or about to be (a lock that was renewed, say), INFO
+"memlock.renewal". WARNING is for what is lost or about to be (a lock that was renewed, say), INFO
 for servers that go away and come back, DEBUG for connections and troubles that were mended at
 once. Records are handled in the thread that has something to say, which goes on afterwards. A
 handler may use memlock, and that is not logged; but it must not wait for what the call that logs

@@ -46,7 +46,7 @@ class Client:
         *,
         renew: bool = False,
         max_hold: _Duration | None = None,
-        on_danger: Callable[[float], object] | None = None,
+        on_lease_at_risk: Callable[[float], object] | None = None,
         on_lost: Callable[[_Loss], object] | None = None,
     ) -> Mutex: ...
     def semaphore(
@@ -58,7 +58,7 @@ class Client:
         *,
         renew: bool = False,
         max_hold: _Duration | None = None,
-        on_danger: Callable[[float], object] | None = None,
+        on_lease_at_risk: Callable[[float], object] | None = None,
         on_lost: Callable[[_Loss], object] | None = None,
     ) -> Semaphore: ...
     def counter(self, key: _Name) -> Counter: ...

@@ -1,11 +1,11 @@
-//! A hold: what the keeper and the owner share, how it is lost, and how that is told.
+//! A hold: what the renewer and the owner share, how it is lost, and how that is told.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Held, Loss, Notice, Tell};
+use super::{Held, Loss, Notice, NoticeCallback};
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::fork;
@@ -13,8 +13,8 @@ use crate::mutation::{self, Mutation};
 use crate::name::Key;
 use crate::thread::Signal;
 
-/// What the keeper and the owner share. No mutex of it is locked while anybody speaks to a server.
-pub(crate) struct Hold {
+/// What the renewer and the owner share. No mutex of it is locked while anybody speaks to a server.
+pub(crate) struct RenewalEntry {
     pub(super) client: Client,
     pub(super) process: u64,
     pub(super) key: Key,
@@ -22,23 +22,23 @@ pub(crate) struct Hold {
     pub(super) lease: Duration,
     /// Which of the client's servers it is on.
     pub(super) server: usize,
-    /// Empty while it is being released, and afterwards; and while the keeper cleans up after a
+    /// Empty while it is being released, and afterwards; and while the renewer cleans up after a
     /// loss.
     pub(super) held: Mutex<Option<Held>>,
     /// Its owner has begun to let go of it: it is renewed no more, whatever comes of that.
     pub(super) let_go: AtomicBool,
-    /// The keeper cleans up after a loss, or has done so.
+    /// The renewer cleans up after a loss, or has done so.
     pub(super) cleaned: AtomicBool,
-    /// Set by whoever finds out first. The keeper tells it.
+    /// Set by whoever finds out first. The renewer tells it.
     pub(super) lost: Mutex<Option<Loss>>,
     pub(super) was_lost: Signal,
     pub(super) longest: Option<Moment>,
-    pub(super) tell: Option<Tell>,
-    pub(super) course: Mutex<Course>,
+    pub(super) on_notice: Option<NoticeCallback>,
+    pub(super) state: Mutex<RenewalState>,
 }
 
-/// How far the keeper got with it.
-pub(super) struct Course {
+/// How far the renewer got with it.
+pub(super) struct RenewalState {
     /// When it is to be renewed, or tried again.
     pub(super) due: Moment,
     /// A renewal has failed since the last one that succeeded.
@@ -53,7 +53,7 @@ pub(super) struct Course {
     pub(super) in_doubt: bool,
 }
 
-impl Hold {
+impl RenewalEntry {
     pub(super) fn is_ours(&self) -> bool {
         self.process == fork::generation()
     }
@@ -62,12 +62,12 @@ impl Hold {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn course(&self) -> MutexGuard<'_, Course> {
-        self.course.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn state(&self) -> MutexGuard<'_, RenewalState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether nobody has released it, nor is about to.
-    pub(super) fn is_kept(&self) -> bool {
+    pub(super) fn is_renewed(&self) -> bool {
         self.held().is_some()
     }
 
@@ -81,7 +81,7 @@ impl Hold {
         *self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It is not held any more. No I/O: the keeper tells it, and cleans up.
+    /// It is not held any more. No I/O: the renewer tells it, and cleans up.
     pub(super) fn note(&self, loss: Loss) {
         let first = {
             let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
@@ -91,7 +91,7 @@ impl Hold {
         };
         if first {
             self.was_lost.wake_all();
-            self.client.keeper().hurry();
+            self.client.renewer().hurry();
         }
     }
 
@@ -105,12 +105,12 @@ impl Hold {
     /// Tells its owner, once, unless it was released: then that is the answer.
     pub(super) fn tell_loss(&self) {
         if let Some(loss) = self.loss()
-            && self.is_kept()
-            && (!std::mem::replace(&mut self.course().told, true)
+            && self.is_renewed()
+            && (!std::mem::replace(&mut self.state().told, true)
                 || mutation::has(Mutation::TellTwice))
             && !mutation::has(Mutation::LoseSilently)
         {
-            self.tell(Notice::Lost(loss));
+            self.notify(Notice::Lost(loss));
         }
     }
 
@@ -119,7 +119,7 @@ impl Hold {
     pub(super) fn clean_up(&self, silent: &mut BTreeSet<usize>) {
         let Some(loss) = self.loss() else { return };
         // Its owner has found it out just now.
-        if self.is_kept() && !self.course().told {
+        if self.is_renewed() && !self.state().told {
             return;
         }
         self.forget();
@@ -132,7 +132,7 @@ impl Hold {
         if let Some(mut held) = taken {
             // A renewal may have come through after all when it had been given up.
             let came_late = loss != Loss::Gone && !held.remaining().is_zero();
-            let in_doubt = self.course().in_doubt || came_late;
+            let in_doubt = self.state().in_doubt || came_late;
             if !held.lose(in_doubt, !silent.contains(&self.server)) {
                 silent.insert(self.server);
             }
@@ -146,7 +146,7 @@ impl Hold {
     /// Renews it no more.
     pub(super) fn forget(&self) {
         self.let_go.store(true, Ordering::Release);
-        self.client.keeper().forget(self);
+        self.client.renewer().forget(self);
     }
 
     pub(super) fn abandon(&self) {
@@ -158,13 +158,13 @@ impl Hold {
         }
     }
 
-    pub(super) fn tell(&self, notice: Notice) {
+    pub(super) fn notify(&self, notice: Notice) {
         let key = &self.key;
         match notice {
-            Notice::Danger(left) if self.why_over() == Loss::MaxHold => {
+            Notice::AtRisk(left) if self.why_over() == Loss::MaxHold => {
                 log::warn!("{key} was held for as long as was allowed; it ends in {left:.1?}.");
             }
-            Notice::Danger(left) => {
+            Notice::AtRisk(left) => {
                 log::warn!(
                     "The lease of {key} could not be renewed so far; it ends in {left:.1?}."
                 );
@@ -172,8 +172,10 @@ impl Hold {
             Notice::Lost(loss) => log::warn!("{key} is lost: {loss}."),
         }
         // Whoever hears of that may fork: a child keeps nothing.
-        let Some(tell) = self.tell.as_ref().filter(|_| !fork::is_astray()) else { return };
-        let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| tell(notice)));
+        let Some(on_notice) = self.on_notice.as_ref().filter(|_| !fork::is_astray()) else {
+            return;
+        };
+        let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| on_notice(notice)));
         if told.is_err() {
             log::error!("What was to be told of {key} panicked.");
         }

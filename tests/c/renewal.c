@@ -1,6 +1,6 @@
 /* What is kept: renewed for as long as it is wanted and never longer; and whoever holds it is told when it ends. */
 
-#include "keep.h"
+#include "renewal.h"
 
 #include "freeze.h"
 #include "plain.h"
@@ -34,8 +34,8 @@ static void permits_are_kept(void) {
     ANSWERS(MEMLOCK_OK, memlock_semaphore_open(client, "kept", 5, LEASE_MS, &semaphore));
     ANSWERS(MEMLOCK_OK, memlock_semaphore_acquire(semaphore, 2, 0, &two));
     ANSWERS(MEMLOCK_OK, memlock_semaphore_acquire(semaphore, 3, 0, &three));
-    ANSWERS(MEMLOCK_OK, memlock_permit_keep(two, -1, note, &told));
-    ANSWERS(MEMLOCK_OK, memlock_permit_keep(three, 3600000, NULL, NULL));
+    ANSWERS(MEMLOCK_OK, memlock_permit_renew(two, -1, note, &told));
+    ANSWERS(MEMLOCK_OK, memlock_permit_renew(three, 3600000, NULL, NULL));
     ANSWERS(MEMLOCK_TIMED_OUT, memlock_semaphore_acquire(semaphore, 1, LEASE_MS + 3500, &other));
     CHECK(memlock_permit_is_held(two) == 1 && memlock_permit_is_held(three) == 1);
     ANSWERS(MEMLOCK_OK, memlock_permit_check(two));
@@ -59,9 +59,9 @@ static void permits_are_kept(void) {
 static void what_cannot_be_kept_is_left_as_it_is(void) {
     memlock_lock *lock = locked("plain", LEASE_MS);
     int why;
-    ANSWERS(MEMLOCK_INVALID, memlock_lock_keep(NULL, -1, NULL, NULL));
-    ANSWERS(MEMLOCK_INVALID, memlock_lock_keep(lock, 0, NULL, NULL));
-    ANSWERS(MEMLOCK_INVALID, memlock_lock_keep(lock, -2, NULL, NULL));
+    ANSWERS(MEMLOCK_INVALID, memlock_lock_renew(NULL, -1, NULL, NULL));
+    ANSWERS(MEMLOCK_INVALID, memlock_lock_renew(lock, 0, NULL, NULL));
+    ANSWERS(MEMLOCK_INVALID, memlock_lock_renew(lock, -2, NULL, NULL));
     SAYS("max_hold_ms");
     CHECK(memlock_lock_is_held(lock) == 1 && memlock_lock_is_held(NULL) == 0);
     ANSWERS(MEMLOCK_OK, memlock_lock_check(lock));
@@ -70,12 +70,12 @@ static void what_cannot_be_kept_is_left_as_it_is(void) {
     ANSWERS(MEMLOCK_LOST, memlock_lock_wait_lost(lock, -1, &why));
     CHECK(why == MEMLOCK_LOST_EXPIRED && memlock_lock_is_held(lock) == 0);
     ANSWERS(MEMLOCK_LOST, memlock_lock_check(lock));
-    ANSWERS(MEMLOCK_LOST, memlock_lock_keep(lock, -1, NULL, NULL));
+    ANSWERS(MEMLOCK_LOST, memlock_lock_renew(lock, -1, NULL, NULL));
     CHECK(keepers() == 0);
     memlock_unlock(lock);
 
     lock = kept("twice", LEASE_MS, NULL);
-    ANSWERS(MEMLOCK_INVALID, memlock_lock_keep(lock, -1, NULL, NULL));
+    ANSWERS(MEMLOCK_INVALID, memlock_lock_renew(lock, -1, NULL, NULL));
     SAYS("already");
     ANSWERS(MEMLOCK_INVALID, memlock_lock_extend(lock, 5000));
     SAYS("renewed");
@@ -113,9 +113,9 @@ static void a_program_that_hangs_does_not_hold_it_for_ever(void) {
     check_watch_start(&watch);
     const long long began = check_now_ms();
     memlock_lock *lock = locked("longest", LEASE_MS);
-    ANSWERS(MEMLOCK_OK, memlock_lock_keep(lock, 2000, note, &told));
+    ANSWERS(MEMLOCK_OK, memlock_lock_renew(lock, 2000, note, &told));
     EVENTUALLY(told.count == 2);
-    CHECK(told.what[0] == MEMLOCK_DANGER && told.left_ms[0] > 0 && told.left_ms[0] <= LEASE_MS);
+    CHECK(told.what[0] == MEMLOCK_LEASE_AT_RISK && told.left_ms[0] > 0 && told.left_ms[0] <= LEASE_MS);
     CHECK(told.what[1] == MEMLOCK_LOST_MAX_HOLD);
     CHECK(check_now_ms() - began >= 1900);
     CHECK(check_watch_end_ms(&watch) <= 2000 + LEASE_MS + 900);
@@ -138,10 +138,10 @@ static void danger_comes_before_the_loss_and_each_once(void) {
     ANSWERS(MEMLOCK_OK, memlock_client_open(url, &impatient));
     memlock_lock *lock;
     ANSWERS(MEMLOCK_OK, memlock_mutex_lock(impatient, "frozen", 3000, 0, &lock));
-    ANSWERS(MEMLOCK_OK, memlock_lock_keep(lock, -1, note, &told));
+    ANSWERS(MEMLOCK_OK, memlock_lock_renew(lock, -1, note, &told));
     freeze();
     EVENTUALLY(told.count == 1);
-    CHECK(told.what[0] == MEMLOCK_DANGER && told.left_ms[0] > 0 && told.left_ms[0] <= 1500);
+    CHECK(told.what[0] == MEMLOCK_LEASE_AT_RISK && told.left_ms[0] > 0 && told.left_ms[0] <= 1500);
     CHECK(memlock_lock_is_held(lock) == 1);
     ANSWERS(MEMLOCK_LOST, memlock_lock_wait_lost(lock, 20000, &why));
     CHECK(why == MEMLOCK_LOST_EXPIRED && memlock_lock_is_held(lock) == 0);
@@ -169,9 +169,9 @@ static void *wait_for_the_loss(void *arg) {
 static void give_back(int what, int64_t left_ms, void *arg) {
     struct told *told = arg;
     if (told->lock == NULL) FAIL("told of a handle that was given back: %d", what);
-    CHECK(what != MEMLOCK_DANGER || left_ms > 0);
-    if (what == MEMLOCK_DANGER) EVENTUALLY(queue_is_in(SYS_futex, &watcher.self));
-    CHECK(memlock_lock_is_held(told->lock) == (what == MEMLOCK_DANGER));
+    CHECK(what != MEMLOCK_LEASE_AT_RISK || left_ms > 0);
+    if (what == MEMLOCK_LEASE_AT_RISK) EVENTUALLY(queue_is_in(SYS_futex, &watcher.self));
+    CHECK(memlock_lock_is_held(told->lock) == (what == MEMLOCK_LEASE_AT_RISK));
     memlock_lock *lock = told->lock;
     told->lock = NULL;
     told->what[0] = what;
@@ -184,7 +184,7 @@ static void give_back(int what, int64_t left_ms, void *arg) {
 static void a_callback_may_give_back_what_it_is_told_of(void) {
     struct told danger = {.answer = -100}, loss = {.answer = -100};
     watcher = (struct watcher){.lock = danger.lock = locked("callback", LEASE_MS)};
-    ANSWERS(MEMLOCK_OK, memlock_lock_keep(danger.lock, 1, give_back, &danger));
+    ANSWERS(MEMLOCK_OK, memlock_lock_renew(danger.lock, 1, give_back, &danger));
     watcher.self.thread = check_start(wait_for_the_loss, NULL);
     EVENTUALLY(danger.count == 1);
     ANSWERS(MEMLOCK_OK, (int)danger.answer);
@@ -192,7 +192,7 @@ static void a_callback_may_give_back_what_it_is_told_of(void) {
     CHECK(!plain_has("lock:callback"));
 
     watcher = (struct watcher){.lock = loss.lock = locked("callback", 30000)};
-    ANSWERS(MEMLOCK_OK, memlock_lock_keep(loss.lock, -1, give_back, &loss));
+    ANSWERS(MEMLOCK_OK, memlock_lock_renew(loss.lock, -1, give_back, &loss));
     watcher.self.thread = check_start(wait_for_the_loss, NULL);
     EVENTUALLY(queue_is_in(SYS_futex, &watcher.self));
     CHECK(plain_delete("lock:callback"));
@@ -206,7 +206,7 @@ static void a_callback_may_give_back_what_it_is_told_of(void) {
 static void unlock_when_told(int what, int64_t left_ms, void *arg) {
     struct told *told = arg;
     (void)left_ms;
-    CHECK(what == MEMLOCK_DANGER);
+    CHECK(what == MEMLOCK_LEASE_AT_RISK);
     told->inside = true;
     while (!told->go_on) check_pause_ms(1);
     told->answer = memlock_unlock(told->lock);
@@ -228,7 +228,7 @@ static void what_is_given_back_while_it_is_asked_for_is_not_called_lost(void) {
     watcher = (struct watcher){.lock = NULL};
     ANSWERS(MEMLOCK_OK, memlock_mutex_lock(patient, "given back", 8000, 0, &watcher.lock));
     told.lock = watcher.lock;
-    ANSWERS(MEMLOCK_OK, memlock_lock_keep(told.lock, 1, unlock_when_told, &told));
+    ANSWERS(MEMLOCK_OK, memlock_lock_renew(told.lock, 1, unlock_when_told, &told));
     EVENTUALLY(told.inside);
     freeze();
     watcher.self.thread = check_start(check_it, NULL);
@@ -255,7 +255,7 @@ static void take_time(int what, int64_t left_ms, void *arg) {
 static void nobody_is_told_once_it_is_given_back(void) {
     struct told *told = calloc(1, sizeof *told);
     memlock_lock *lock = locked("slow callback", LEASE_MS);
-    ANSWERS(MEMLOCK_OK, memlock_lock_keep(lock, 1, take_time, told));
+    ANSWERS(MEMLOCK_OK, memlock_lock_renew(lock, 1, take_time, told));
     EVENTUALLY(told->inside);
     told->go_on = true;
     const int answer = memlock_unlock(lock);
@@ -321,7 +321,7 @@ static void a_server_that_dies_is_told(void) {
     ANSWERS(MEMLOCK_LOST, memlock_lock_wait_lost(lock, 20000, &why));
     CHECK(why == MEMLOCK_LOST_EXPIRED);
     EVENTUALLY(told.count == 2);
-    CHECK(told.what[0] == MEMLOCK_DANGER && told.what[1] == MEMLOCK_LOST_EXPIRED);
+    CHECK(told.what[0] == MEMLOCK_LEASE_AT_RISK && told.what[1] == MEMLOCK_LOST_EXPIRED);
     /* The keeper has told of the loss, and then cleans up. Until then, unlocking would ask the server. */
     EVENTUALLY(keeper_is_idle());
     ANSWERS(MEMLOCK_LOST, memlock_unlock(lock));

@@ -6,14 +6,15 @@ use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use memlock_core::{
-    Answer, Extension, Keep, Kept, Lock, Loss, Notice, Permit, Release, Report, Result, fork,
+    Answer, Extension, Lock, Loss, Notice, Permit, Release, RenewOptions, Renewal, Report, Result,
+    fork,
 };
 
 use crate::boundary::{invalid, millis, to_millis};
 
 /// What a holder is told: it could not be renewed so far, or is not to be, and ends in `left_ms`.
 /// Told once for each time that half of the lease is gone so.
-pub const MEMLOCK_DANGER: c_int = 1;
+pub const MEMLOCK_LEASE_AT_RISK: c_int = 1;
 /// What a holder is told, and why it is lost: it could not be renewed before its lease was over.
 /// The server was out of reach, or this process stood still.
 pub const MEMLOCK_LOST_EXPIRED: c_int = 2;
@@ -24,11 +25,11 @@ pub const MEMLOCK_LOST_GONE: c_int = 3;
 pub const MEMLOCK_LOST_MAX_HOLD: c_int = 4;
 
 /// What is called when there is something to tell of a lock or permits that are kept:
-/// MEMLOCK_DANGER and how long they are certainly ours yet, or one of MEMLOCK_LOST_EXPIRED,
-/// MEMLOCK_LOST_GONE and MEMLOCK_LOST_MAX_HOLD, and 0. `arg` is what memlock_lock_keep() or
-/// memlock_permit_keep() was given.
+/// MEMLOCK_LEASE_AT_RISK and how long they are certainly ours yet, or one of MEMLOCK_LOST_EXPIRED,
+/// MEMLOCK_LOST_GONE and MEMLOCK_LOST_MAX_HOLD, and 0. `arg` is what memlock_lock_renew() or
+/// memlock_permit_renew() was given.
 ///
-/// It is called on the keeper's thread, a thread of memlock's in which no signal handler runs, but
+/// It is called on the renewer's thread, a thread of memlock's in which no signal handler runs, but
 /// that of a crash in it, and which renews nothing of the same client until it returns: so it must
 /// not wait or work for long, and no C++ exception may leave it. It may call every function of
 /// memlock, also for the handle that it is about, and may even give that back, if no other thread
@@ -36,7 +37,7 @@ pub const MEMLOCK_LOST_MAX_HOLD: c_int = 4;
 /// that returns. Two callbacks must not give back each other's handles: each would wait until the
 /// other has ended. Programs and threads that it starts have the same signals blocked, and SIGTERM
 /// would not end them: whoever starts some restores the mask first, by pthread_sigmask().
-pub type memlock_keep_told =
+pub type memlock_renewal_callback =
     Option<unsafe extern "C" fn(what: c_int, left_ms: i64, arg: *mut c_void)>;
 
 /// What is held for a lease, as the core has it.
@@ -45,7 +46,7 @@ pub(crate) trait Leased: Sized {
     fn release(&mut self) -> Result<Release>;
     fn extend(&mut self, lease: Duration) -> Result<Extension>;
     fn check(&self) -> Result<bool>;
-    fn keep(self, keep: Keep) -> Result<Kept>;
+    fn renew(self, renew: RenewOptions) -> Result<Renewal>;
     fn abandon(self);
     fn let_go(&mut self) -> Option<Release>;
     fn report(&self, answer: Answer) -> Report;
@@ -68,8 +69,8 @@ impl Leased for Lock {
         self.check()
     }
 
-    fn keep(self, keep: Keep) -> Result<Kept> {
-        self.keep(keep)
+    fn renew(self, renew: RenewOptions) -> Result<Renewal> {
+        self.renew(renew)
     }
 
     fn abandon(self) {
@@ -102,8 +103,8 @@ impl Leased for Permit {
         self.check()
     }
 
-    fn keep(self, keep: Keep) -> Result<Kept> {
-        self.keep(keep)
+    fn renew(self, renew: RenewOptions) -> Result<Renewal> {
+        self.renew(renew)
     }
 
     fn abandon(self) {
@@ -136,7 +137,7 @@ enum State<L> {
     Plain(L),
     /// Shared with the calls that look at it: one that finds it lost may have the callback give the
     /// handle back meanwhile.
-    Kept(Arc<Kept>, Option<Arc<Told>>),
+    Renewal(Arc<Renewal>, Option<Arc<Told>>),
     /// It was to be kept, and could not be.
     Released,
 }
@@ -150,7 +151,7 @@ impl<L: Leased> Hold<L> {
         match &self.state {
             State::Plain(leased) => leased.remaining(),
             // Its callback may give the handle back if this finds it lost.
-            State::Kept(kept, _) => Arc::clone(kept).remaining(),
+            State::Renewal(kept, _) => Arc::clone(kept).remaining(),
             State::Released => Duration::ZERO,
         }
     }
@@ -159,7 +160,7 @@ impl<L: Leased> Hold<L> {
     pub(crate) fn report(&self, answer: Answer) -> Report {
         match &self.state {
             State::Plain(leased) => leased.report(answer),
-            State::Kept(kept, _) => kept.report(answer),
+            State::Renewal(kept, _) => kept.report(answer),
             State::Released => Report::new(
                 answer,
                 "The handle holds nothing: no thread could be started to renew its lease, and it was released.",
@@ -171,20 +172,20 @@ impl<L: Leased> Hold<L> {
         let is_ours = self.is_ours();
         let answer = match &mut self.state {
             State::Plain(leased) => leased.extend(millis(lease_ms)?)?.into(),
-            State::Kept(..) if is_ours => {
+            State::Renewal(..) if is_ours => {
                 return Err(invalid(
                     "What is kept is renewed by itself, always for the lease that it had when that began.",
                 ));
             }
-            State::Kept(..) | State::Released => Answer::NotHeld,
+            State::Renewal(..) | State::Released => Answer::NotHeld,
         };
         Ok(self.report(answer))
     }
 
-    pub(crate) fn keep(
+    pub(crate) fn renew(
         &mut self,
         max_hold_ms: i64,
-        callback: memlock_keep_told,
+        callback: memlock_renewal_callback,
         arg: *mut c_void,
     ) -> Result<Report> {
         let max_hold = match max_hold_ms {
@@ -199,7 +200,7 @@ impl<L: Leased> Hold<L> {
         match &self.state {
             _ if !self.is_ours() => return Ok(self.report(Answer::NotHeld)),
             State::Released => return Ok(self.report(Answer::NotHeld)),
-            State::Kept(..) => return Err(invalid("It is kept already.")),
+            State::Renewal(..) => return Err(invalid("It is kept already.")),
             State::Plain(leased) if leased.remaining().is_zero() => {
                 return Ok(leased.report(Answer::Lost));
             }
@@ -210,8 +211,8 @@ impl<L: Leased> Hold<L> {
         };
         let told = callback.map(|function| Arc::new(Told::new(function, arg)));
         let tell = told.clone().map(|told| Box::new(move |notice| told.tell(notice)) as _);
-        let kept = leased.keep(Keep { max_hold, tell })?;
-        self.state = State::Kept(Arc::new(kept), told.clone());
+        let kept = leased.renew(RenewOptions { max_hold, on_notice: tell })?;
+        self.state = State::Renewal(Arc::new(kept), told.clone());
         // From now on the callback finds its handle as it is to be, and may give it back: so
         // nothing of it is used here any more.
         if let Some(told) = told {
@@ -223,7 +224,7 @@ impl<L: Leased> Hold<L> {
     /// Releases what is kept; `None` when it is not. When this returns, nobody is told any more:
     /// unless it is the callback that calls this, it is not running either.
     pub(crate) fn end_keeping(&self) -> Option<Result<Report>> {
-        let State::Kept(kept, told) = &self.state else { return None };
+        let State::Renewal(kept, told) = &self.state else { return None };
         let released = kept.release();
         if let Some(told) = told
             && self.is_ours()
@@ -236,7 +237,7 @@ impl<L: Leased> Hold<L> {
     /// Releases it as a destructor does, and tells how it went. When this returns, nobody is told
     /// any more, as after [`Hold::end_keeping`].
     pub(crate) fn let_go(&self) -> Option<Report> {
-        let State::Kept(kept, told) = &self.state else { return None };
+        let State::Renewal(kept, told) = &self.state else { return None };
         let released = kept.let_go();
         if let Some(told) = told
             && self.is_ours()
@@ -266,7 +267,7 @@ impl<L: Leased> Hold<L> {
                     Err(error)
                 }
             },
-            (State::Kept(kept, _), Some(Err(error))) => {
+            (State::Renewal(kept, _), Some(Err(error))) => {
                 kept.abandon();
                 Err(error)
             }
@@ -275,13 +276,13 @@ impl<L: Leased> Hold<L> {
         }
     }
 
-    /// Nothing of the handle is used any more once the server is asked: see [`State::Kept`].
+    /// Nothing of the handle is used any more once the server is asked: see [`State::Renewal`].
     pub(crate) fn check(&self) -> Result<Report> {
         let says = |there| if there { Answer::Ok } else { Answer::Lost };
         match &self.state {
             _ if !self.is_ours() => Ok(self.report(Answer::NotHeld)),
             State::Plain(leased) => Ok(leased.report(says(leased.check()?))),
-            State::Kept(kept, _) => {
+            State::Renewal(kept, _) => {
                 let kept = kept.clone();
                 let there = kept.check()?;
                 // The callback, or another thread, has given it back.
@@ -310,7 +311,7 @@ impl<L: Leased> Hold<L> {
                 let loss = leased.remaining().is_zero().then_some(Loss::Expired);
                 (loss, leased.report(loss.map_or(in_time, |_| Answer::Lost)))
             }
-            State::Kept(kept, _) => {
+            State::Renewal(kept, _) => {
                 let kept = kept.clone();
                 let mut loss = kept.wait_lost(left());
                 let is_held = loss.is_some() || kept.is_held();
@@ -361,7 +362,7 @@ struct Course {
 
 // SAFETY: the header says in which thread the callback is called, and that its argument goes there.
 unsafe impl Send for Told {}
-// SAFETY: as above; and it is called by one thread at a time, the keeper's.
+// SAFETY: as above; and it is called by one thread at a time, the renewer's.
 unsafe impl Sync for Told {}
 
 impl Told {
@@ -383,7 +384,7 @@ impl Told {
             course.running = Some(thread::current().id());
         }
         let (what, left_ms) = match notice {
-            Notice::Danger(left) => (MEMLOCK_DANGER, to_millis(left)),
+            Notice::AtRisk(left) => (MEMLOCK_LEASE_AT_RISK, to_millis(left)),
             Notice::Lost(loss) => (number(loss), 0),
         };
         let process = fork::generation();

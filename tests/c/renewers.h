@@ -20,7 +20,7 @@ static inline int keepers_in(long wanted) {
         FILE *comm = fopen(path, "r");
         if (comm == NULL) continue;
         const bool named = fscanf(comm, "%31s", name) == 1;
-        const bool is_one = named && strncmp(name, "memlock-keeper", 14) == 0;
+        const bool is_one = named && strncmp(name, "memlock-renewer", 15) == 0;
         fclose(comm);
         if (is_one && wanted == ANY_CALL) found++;
         if (!is_one || wanted == ANY_CALL) continue;

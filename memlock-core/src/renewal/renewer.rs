@@ -1,8 +1,8 @@
-//! The keeper: a client's list of what is kept, and the thread that renews it.
+//! The renewer: a client's list of what is kept, and the thread that renews it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Hold, no_thread, round};
+use super::{RenewalEntry, no_thread, round};
 use crate::error::Result;
 use crate::fork::Call;
 use crate::mutation::{self, Mutation};
@@ -10,7 +10,7 @@ use crate::thread::{self, Signal};
 
 /// What one process keeps by one client.
 #[derive(Default)]
-pub(crate) struct Keeper {
+pub(crate) struct Renewer {
     shared: Arc<Shared>,
 }
 
@@ -22,24 +22,24 @@ struct Shared {
 
 #[derive(Default)]
 struct List {
-    holds: Vec<Arc<Hold>>,
+    entries: Vec<Arc<RenewalEntry>>,
     /// How often it was changed.
     changes: u64,
     /// Whether there is a thread.
     running: bool,
 }
 
-impl Keeper {
+impl Renewer {
     /// Keeps it from now on.
-    pub(super) fn keep(&self, hold: &Arc<Hold>) -> Result<()> {
+    pub(super) fn add(&self, entry: &Arc<RenewalEntry>) -> Result<()> {
         let mut list = self.shared.list();
-        list.holds.push(Arc::clone(hold));
+        list.entries.push(Arc::clone(entry));
         list.changes += 1;
         if !std::mem::replace(&mut list.running, true) {
             let shared = Arc::clone(&self.shared);
-            if let Err(error) = thread::start("memlock-keeper", move || run(&shared)) {
+            if let Err(error) = thread::start("memlock-renewer", move || run(&shared)) {
                 list.running = false;
-                list.holds.retain(|other| !Arc::ptr_eq(other, hold));
+                list.entries.retain(|other| !Arc::ptr_eq(other, entry));
                 return Err(no_thread(&error));
             }
         }
@@ -48,13 +48,13 @@ impl Keeper {
     }
 
     /// Keeps it no longer.
-    pub(super) fn forget(&self, hold: &Hold) {
+    pub(super) fn forget(&self, entry: &RenewalEntry) {
         let mut list = self.shared.list();
-        let is_it = |other: &Arc<Hold>| {
-            std::ptr::eq(&raw const **other, hold) && !mutation::has(Mutation::KeepForGood)
+        let is_it = |other: &Arc<RenewalEntry>| {
+            std::ptr::eq(&raw const **other, entry) && !mutation::has(Mutation::KeepForGood)
         };
-        let place = list.holds.iter().position(is_it);
-        let gone = place.map(|place| list.holds.swap_remove(place));
+        let place = list.entries.iter().position(is_it);
+        let gone = place.map(|place| list.entries.swap_remove(place));
         list.changes += 1;
         self.shared.changed.wake_all();
         drop(list);
@@ -77,20 +77,20 @@ impl Shared {
 fn run(shared: &Shared) {
     let call = Call::begin();
     loop {
-        let (holds, changes) = {
+        let (entries, changes) = {
             let mut list = shared.list();
-            if list.holds.is_empty() {
+            if list.entries.is_empty() {
                 list.running = false;
                 return;
             }
-            (list.holds.clone(), list.changes)
+            (list.entries.clone(), list.changes)
         };
-        let pause = round::round(&holds);
+        let pause = round::round(&entries);
         // A child that was made by what is told keeps nothing.
         if call.is_astray() {
             thread::end_child();
         }
-        drop(holds);
+        drop(entries);
         let list = shared.list();
         // A hold that came meanwhile may be due sooner.
         if list.changes == changes {

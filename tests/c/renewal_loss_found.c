@@ -3,7 +3,7 @@
 
 #define _GNU_SOURCE /* RTLD_NEXT */
 
-#include "keep.h"
+#include "renewal.h"
 
 #include <dlfcn.h>
 #include <linux/futex.h>
@@ -48,7 +48,7 @@ long syscall(long number, ...) {
 static void stay(int what, int64_t left_ms, void *arg) {
     struct scene *scene = arg;
     (void)left_ms;
-    if (what != MEMLOCK_DANGER) return;
+    if (what != MEMLOCK_LEASE_AT_RISK) return;
     scene->is_kept_busy = true;
     EVENTUALLY(scene->is_found);
 }
@@ -128,15 +128,15 @@ static void begin(struct scene *scene, int number) {
     snprintf(name, sizeof name, "found %d", number);
     if (calls[number % CALLS].is_lock) {
         ANSWERS(MEMLOCK_OK, memlock_mutex_lock(scene->client, name, LEASE_MS, 0, &scene->lock));
-        ANSWERS(MEMLOCK_OK, memlock_lock_keep(scene->lock, -1, give_back, scene));
+        ANSWERS(MEMLOCK_OK, memlock_lock_renew(scene->lock, -1, give_back, scene));
     } else {
         ANSWERS(MEMLOCK_OK, memlock_semaphore_open(scene->client, name, 1, LEASE_MS, &scene->semaphore));
         ANSWERS(MEMLOCK_OK, memlock_semaphore_acquire(scene->semaphore, 1, 0, &scene->permit));
-        ANSWERS(MEMLOCK_OK, memlock_permit_keep(scene->permit, -1, give_back, scene));
+        ANSWERS(MEMLOCK_OK, memlock_permit_renew(scene->permit, -1, give_back, scene));
     }
     snprintf(name, sizeof name, "busy %d", number);
     ANSWERS(MEMLOCK_OK, memlock_mutex_lock(scene->client, name, 30000, 0, &scene->busy));
-    ANSWERS(MEMLOCK_OK, memlock_lock_keep(scene->busy, 1, stay, scene));
+    ANSWERS(MEMLOCK_OK, memlock_lock_renew(scene->busy, 1, stay, scene));
 }
 
 static void end(struct scene *scene) {

@@ -1,12 +1,12 @@
-//! One round of the keeper: what is over is lost, what is in danger is told, what is due is
+//! One round of the renewer: what is over is lost, what is in danger is told, what is due is
 //! renewed. And last, because it may take its time, what is to be done on the server after a loss.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::job::Job;
-use super::{Hold, Loss, Notice};
+use super::batch::Batch;
+use super::{Loss, Notice, RenewalEntry};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork;
@@ -24,32 +24,33 @@ const HALVING: Duration = Duration::from_millis(250);
 ///
 /// Callbacks and loggers may fork. In the child nothing is kept, and the mutex of a hold may stay
 /// locked by a thread that is only in the parent: so after each of them the child leaves.
-pub(super) fn round(holds: &[Arc<Hold>]) -> Duration {
+pub(super) fn round(entries: &[Arc<RenewalEntry>]) -> Duration {
     let here = || !fork::is_astray();
-    let live: Vec<&Arc<Hold>> = holds.iter().filter(|hold| here() && hold.lives_on()).collect();
+    let live: Vec<&Arc<RenewalEntry>> =
+        entries.iter().filter(|entry| here() && entry.lives_on()).collect();
     if !here() {
         return Duration::ZERO;
     }
-    let due = |ahead: fn(&Hold) -> Duration| {
-        live.iter().filter(move |hold| hold.is_due(ahead(hold))).copied()
+    let due = |ahead: fn(&RenewalEntry) -> Duration| {
+        live.iter().filter(move |entry| entry.is_due(ahead(entry))).copied()
     };
     // Each costs a timeout: it is to hold up the others no more than once.
     let mut silent = BTreeSet::new();
     if due(|_| Duration::ZERO).next().is_some() {
-        let mut by_server: BTreeMap<usize, Vec<Job>> = BTreeMap::new();
+        let mut by_server: BTreeMap<usize, Vec<Batch>> = BTreeMap::new();
         // What is due soon goes along.
-        for hold in due(|hold| hold.lease / 6) {
-            let jobs = by_server.entry(hold.server).or_default();
-            if !jobs.iter_mut().any(|job| job.join(hold)) {
-                jobs.extend(Job::new(hold));
+        for entry in due(|entry| entry.lease / 6) {
+            let batches = by_server.entry(entry.server).or_default();
+            if !batches.iter_mut().any(|batch| batch.join(entry)) {
+                batches.extend(Batch::new(entry));
             }
         }
         // Those last that did not answer the last time.
-        let mut by_server: Vec<(usize, Vec<Job>)> = by_server.into_iter().collect();
-        by_server.sort_by_key(|(_, jobs)| jobs.iter().any(Job::is_overdue));
+        let mut by_server: Vec<(usize, Vec<Batch>)> = by_server.into_iter().collect();
+        by_server.sort_by_key(|(_, batches)| batches.iter().any(Batch::is_overdue));
         let tried = by_server
             .into_iter()
-            .filter_map(|(server, jobs)| Some((server, renew_all(jobs).err()?)));
+            .filter_map(|(server, batches)| Some((server, renew_all(batches).err()?)));
         let failures: Vec<(usize, Error)> = tried.collect();
         // Whoever listens may take its time, so not before everything is renewed.
         for (server, error) in failures {
@@ -59,14 +60,14 @@ pub(super) fn round(holds: &[Arc<Hold>]) -> Duration {
             log::debug!("Leases could not be renewed now, and are tried again: {error}");
         }
     }
-    holds.iter().take_while(|_| here()).for_each(|hold| hold.tell_loss());
-    holds.iter().take_while(|_| here()).for_each(|hold| hold.clean_up(&mut silent));
+    entries.iter().take_while(|_| here()).for_each(|entry| entry.tell_loss());
+    entries.iter().take_while(|_| here()).for_each(|entry| entry.clean_up(&mut silent));
     if !here() {
         return Duration::ZERO;
     }
     live.iter()
-        .filter(|hold| hold.loss().is_none())
-        .map(|hold| hold.next())
+        .filter(|entry| entry.loss().is_none())
+        .map(|entry| entry.next())
         .min()
         .unwrap_or(Duration::ZERO)
 }
@@ -74,21 +75,22 @@ pub(super) fn round(holds: &[Arc<Hold>]) -> Duration {
 /// Renews what one server keeps. One that it refuses, since it is full perhaps, is not to cost the
 /// others their leases: so a packet of which something was refused is tried again in halves, the
 /// largest first.
-fn renew_all(jobs: Vec<Job>) -> Result<()> {
-    let Some(client) = jobs.first().map(|job| job.client().clone()) else { return Ok(()) };
+fn renew_all(batches: Vec<Batch>) -> Result<()> {
+    let Some(client) = batches.first().map(|batch| batch.client().clone()) else { return Ok(()) };
     let until = client.clock().now() + HALVING;
-    let (mut packets, mut ended) = (VecDeque::from([jobs]), Ok(()));
+    let (mut packets, mut ended) = (VecDeque::from([batches]), Ok(()));
     let mut unsent = 0;
-    while let Some(mut jobs) = packets.pop_front() {
-        let Err(Failure { error, sent }) = renew(&mut jobs) else { continue };
+    while let Some(mut batches) = packets.pop_front() {
+        let Err(Failure { error, sent }) = renew(&mut batches) else { continue };
         // One that refuses every connection refuses each half, too.
-        unsent += u32::from(!sent && jobs.len() > 1);
+        unsent += u32::from(!sent && batches.len() > 1);
         if error.kind() != ErrorKind::Protocol || unsent > 2 || client.clock().now() >= until {
             return Err(error);
         }
-        if jobs.len() > 1 {
-            let rest = jobs.split_off(jobs.len() / 2);
-            packets.extend([jobs, rest].map(|half| half.iter().filter_map(Job::anew).collect()));
+        if batches.len() > 1 {
+            let rest = batches.split_off(batches.len() / 2);
+            packets
+                .extend([batches, rest].map(|half| half.iter().filter_map(Batch::anew).collect()));
         } else {
             ended = Err(error);
         }
@@ -98,54 +100,57 @@ fn renew_all(jobs: Vec<Job>) -> Result<()> {
 
 /// Renews by as few packets as that takes. Semaphores that others write at the same time come last,
 /// and each by itself.
-fn renew(jobs: &mut Vec<Job>) -> std::result::Result<(), Failure> {
+fn renew(batches: &mut Vec<Batch>) -> std::result::Result<(), Failure> {
     let mut refused = Vec::new();
-    let mut renewed = renew_together(jobs, &mut refused);
-    for mut job in refused {
+    let mut renewed = renew_together(batches, &mut refused);
+    for mut batch in refused {
         match renewed {
-            Ok(()) => renewed = job.combine(),
-            Err(_) => job.failed(false),
+            Ok(()) => renewed = batch.combine(),
+            Err(_) => batch.failed(false),
         }
     }
     renewed
 }
 
-fn renew_together(jobs: &mut Vec<Job>, refused: &mut Vec<Job>) -> std::result::Result<(), Failure> {
+fn renew_together(
+    batches: &mut Vec<Batch>,
+    refused: &mut Vec<Batch>,
+) -> std::result::Result<(), Failure> {
     for _ in 0..PASSES {
         if fork::is_astray() {
             return Ok(());
         }
-        jobs.retain(Job::may_go_on);
-        let Some(first) = jobs.first() else { return Ok(()) };
+        batches.retain(Batch::may_go_on);
+        let Some(first) = batches.first() else { return Ok(()) };
         let (client, route) = (first.client().clone(), first.route());
         let sent = client.clock().now();
-        let ops: Vec<Op<'_>> = jobs.iter().map(Job::op).collect();
+        let ops: Vec<Op<'_>> = batches.iter().map(Batch::op).collect();
         match client.run(route, &ops) {
             Ok(replies) => {
                 let came = client.clock().now();
                 let mut replies = replies.into_iter();
-                jobs.retain_mut(|job| {
+                batches.retain_mut(|batch| {
                     let reply = replies.next().filter(|_| !fork::is_astray());
-                    reply.is_some_and(|reply| job.take(&reply, sent, came))
+                    reply.is_some_and(|reply| batch.take(&reply, sent, came))
                 });
-                refused.extend(jobs.extract_if(.., |job| job.is_refused()));
+                refused.extend(batches.extract_if(.., |batch| batch.is_refused()));
             }
             Err(failure) => {
-                for job in &*jobs {
-                    job.failed(failure.sent);
+                for batch in &*batches {
+                    batch.failed(failure.sent);
                 }
                 return Err(failure);
             }
         }
     }
     // Others write faster than we do.
-    for job in &*jobs {
-        job.failed(false);
+    for batch in &*batches {
+        batch.failed(false);
     }
     Ok(())
 }
 
-impl Hold {
+impl RenewalEntry {
     /// Whether it is held yet. Tells the owner what there is to tell.
     fn lives_on(&self) -> bool {
         let now = self.now();
@@ -160,22 +165,22 @@ impl Hold {
             self.tell_loss();
             return false;
         }
-        let in_danger = {
-            let mut course = self.course();
-            let late = self.is_at_its_longest() || course.overdue && left <= self.lease / 2;
-            let first = late && (!course.warned || mutation::has(Mutation::WarnTwice));
-            course.warned |= late;
+        let at_risk = {
+            let mut state = self.state();
+            let late = self.is_at_its_longest() || state.overdue && left <= self.lease / 2;
+            let first = late && (!state.warned || mutation::has(Mutation::WarnTwice));
+            state.warned |= late;
             first
         };
-        if in_danger && !mutation::has(Mutation::NoWarning) {
-            self.tell(Notice::Danger(left));
+        if at_risk && !mutation::has(Mutation::NoWarning) {
+            self.notify(Notice::AtRisk(left));
         }
         true
     }
 
     /// Whether it is to be renewed now, or so much later.
     fn is_due(&self, ahead: Duration) -> bool {
-        !self.is_at_its_longest() && self.course().due <= self.now() + ahead
+        !self.is_at_its_longest() && self.state().due <= self.now() + ahead
     }
 
     pub(super) fn is_at_its_longest(&self) -> bool {
@@ -189,19 +194,19 @@ impl Hold {
             return Duration::ZERO;
         };
         let now = self.now();
-        let course = self.course();
+        let state = self.state();
         let mut next = left;
         if self.longest.is_none_or(|longest| longest > now) {
-            next = next.min(course.due.since(now));
+            next = next.min(state.due.since(now));
         }
         if let Some(longest) = self.longest.filter(|&longest| longest > now) {
             next = next.min(longest.since(now));
         }
-        if course.overdue && !course.warned {
+        if state.overdue && !state.warned {
             next = next.min(left.saturating_sub(self.lease / 2));
         }
         // It came to that in the course of a round: its owner is to know.
-        if self.is_at_its_longest() && !course.warned {
+        if self.is_at_its_longest() && !state.warned {
             next = Duration::ZERO;
         }
         // Clocks are coarse: no round for nothing.
@@ -215,15 +220,15 @@ impl Hold {
         let due = self.in_time();
         let left = self.held().as_ref().map_or(Duration::ZERO, super::Held::remaining);
         let is_over = left > self.lease / 2;
-        let was_in_danger = {
-            let mut course = self.course();
-            (course.overdue, course.in_doubt) = (false, false);
-            (course.retry, course.due) = (Duration::ZERO, due);
-            let warned = course.warned;
-            course.warned &= !is_over;
+        let was_at_risk = {
+            let mut state = self.state();
+            (state.overdue, state.in_doubt) = (false, false);
+            (state.retry, state.due) = (Duration::ZERO, due);
+            let warned = state.warned;
+            state.warned &= !is_over;
             warned && is_over
         };
-        if was_in_danger {
+        if was_at_risk {
             log::info!("The lease of {} is renewed again.", self.key);
         }
     }
@@ -231,12 +236,12 @@ impl Hold {
     /// It could not be renewed now. `in_doubt`: or it was, without our knowing.
     pub(super) fn not_renewed(&self, in_doubt: bool) {
         let now = self.now();
-        let mut course = self.course();
-        course.overdue = true;
-        course.in_doubt |= in_doubt;
-        course.retry = (course.retry * 2).clamp(super::FIRST_RETRY, super::LONGEST_RETRY);
-        course.due =
-            now + if mutation::has(Mutation::KeepOnlyOnce) { self.lease } else { course.retry };
+        let mut state = self.state();
+        state.overdue = true;
+        state.in_doubt |= in_doubt;
+        state.retry = (state.retry * 2).clamp(super::FIRST_RETRY, super::LONGEST_RETRY);
+        state.due =
+            now + if mutation::has(Mutation::KeepOnlyOnce) { self.lease } else { state.retry };
     }
 
     /// When to renew it: after a third of its lease, or somewhat less, so that not all clients do

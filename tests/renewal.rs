@@ -12,7 +12,8 @@ use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::store::memory::Memory;
 use memlock_core::store::{self, Failure, Op, Reply, Route, Store};
 use memlock_core::{
-    Client, Error, ErrorKind, Extension, Keep, Kept, Loss, Notice, Release, Request, Wait,
+    Client, Error, ErrorKind, Extension, Loss, Notice, Release, RenewOptions, Renewal, Request,
+    Wait,
 };
 use memlock_tests::frozen::Frozen;
 use memlock_tests::proxy::{Fault, Match, Proxy};
@@ -23,17 +24,20 @@ const SECOND: Duration = Duration::from_secs(1);
 /// For what must happen, however slow the machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn telling(max_hold: Option<Duration>) -> (Keep, Receiver<Notice>) {
+fn telling(max_hold: Option<Duration>) -> (RenewOptions, Receiver<Notice>) {
     let (tell, told) = mpsc::channel();
-    (Keep { max_hold, tell: Some(Box::new(move |notice| _ = tell.send(notice))) }, told)
+    (
+        RenewOptions { max_hold, on_notice: Some(Box::new(move |notice| _ = tell.send(notice))) },
+        told,
+    )
 }
 
-fn kept(client: &Client, name: &str, lease: Duration) -> (Kept, Receiver<Notice>) {
-    let (keep, told) = telling(None);
-    (client.mutex(name, lease).unwrap().lock().unwrap().keep(keep).unwrap(), told)
+fn kept(client: &Client, name: &str, lease: Duration) -> (Renewal, Receiver<Notice>) {
+    let (renew, told) = telling(None);
+    (client.mutex(name, lease).unwrap().lock().unwrap().renew(renew).unwrap(), told)
 }
 
-/// A store that takes its time over the keeper's first step, and counts what the keeper writes.
+/// A store that takes its time over the renewer's first step, and counts what the renewer writes.
 #[derive(Debug)]
 struct Slow {
     inner: Memory,
@@ -42,13 +46,13 @@ struct Slow {
     /// The first step also waits until this is free.
     gate: Mutex<()>,
     written: AtomicUsize,
-    /// Whether other threads than the keeper's get no answer.
+    /// Whether other threads than the renewer's get no answer.
     refuses: AtomicBool,
 }
 
 impl Store for Slow {
     fn run(&self, route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>, Failure> {
-        if thread::current().name() != Some("memlock-keeper") {
+        if thread::current().name() != Some("memlock-renewer") {
             let error = Error::new(ErrorKind::Unreachable, "It is away.");
             let refuses = self.refuses.load(Ordering::SeqCst);
             return if refuses {
@@ -106,7 +110,7 @@ fn what_is_kept_late_is_renewed_before_its_lease_ends() {
     let client = Client::connect(&server.url()).unwrap();
     let lock = client.mutex("m", 3 * SECOND).unwrap().lock().unwrap();
     thread::sleep(Duration::from_millis(2300));
-    let kept = lock.keep(Keep::default()).unwrap();
+    let kept = lock.renew(RenewOptions::default()).unwrap();
     assert_eq!(kept.wait_lost(2 * SECOND), None);
     assert!(kept.is_held());
 }
@@ -114,18 +118,18 @@ fn what_is_kept_late_is_renewed_before_its_lease_ends() {
 #[test]
 fn its_longest_time_ends_in_the_course_of_a_renewal_and_its_holder_is_warned() {
     let (client, _) = slow(Duration::from_millis(500), None);
-    let (keep, told) = telling(Some(Duration::from_millis(1100)));
-    let kept = client.mutex("m", 3 * SECOND).unwrap().lock().unwrap().keep(keep).unwrap();
-    assert!(matches!(told.recv_timeout(PATIENCE).unwrap(), Notice::Danger(left) if left > SECOND));
+    let (renew, told) = telling(Some(Duration::from_millis(1100)));
+    let kept = client.mutex("m", 3 * SECOND).unwrap().lock().unwrap().renew(renew).unwrap();
+    assert!(matches!(told.recv_timeout(PATIENCE).unwrap(), Notice::AtRisk(left) if left > SECOND));
     assert_eq!(kept.wait_lost(PATIENCE), Some(Loss::MaxHold));
 }
 
 #[test]
 fn a_renewal_is_not_tried_again_after_the_longest_time() {
     let (client, slow) = slow(Duration::from_millis(500), Some(Reply::VersionMismatch));
-    let (keep, told) = telling(Some(Duration::from_millis(1100)));
-    let kept = client.mutex("m", 3 * SECOND).unwrap().lock().unwrap().keep(keep).unwrap();
-    assert!(matches!(told.recv_timeout(PATIENCE).unwrap(), Notice::Danger(_)));
+    let (renew, told) = telling(Some(Duration::from_millis(1100)));
+    let kept = client.mutex("m", 3 * SECOND).unwrap().lock().unwrap().renew(renew).unwrap();
+    assert!(matches!(told.recv_timeout(PATIENCE).unwrap(), Notice::AtRisk(_)));
     assert_eq!(kept.wait_lost(PATIENCE), Some(Loss::MaxHold));
     assert_eq!(slow.written.load(Ordering::SeqCst), 1);
 }
@@ -135,7 +139,7 @@ fn what_is_abandoned_in_the_course_of_a_renewal_is_not_renewed() {
     let (client, slow) = slow(Duration::ZERO, None);
     let semaphore = client.semaphore("s", 1, SECOND).unwrap();
     let gate = slow.gate.lock().unwrap();
-    let kept = semaphore.acquire().unwrap().keep(Keep::default()).unwrap();
+    let kept = semaphore.acquire().unwrap().renew(RenewOptions::default()).unwrap();
     // It looks first, and would write then.
     while slow.first.lock().unwrap().is_some() {
         thread::sleep(Duration::from_millis(1));
@@ -151,7 +155,7 @@ fn what_could_not_be_released_in_the_course_of_a_renewal_is_not_renewed() {
     let (client, slow) = slow(Duration::ZERO, None);
     let semaphore = client.semaphore("s", 1, SECOND).unwrap();
     let gate = slow.gate.lock().unwrap();
-    let kept = semaphore.acquire().unwrap().keep(Keep::default()).unwrap();
+    let kept = semaphore.acquire().unwrap().renew(RenewOptions::default()).unwrap();
     // It looks first, and would write then.
     while slow.first.lock().unwrap().is_some() {
         thread::sleep(Duration::from_millis(1));
@@ -174,7 +178,7 @@ fn permits_are_kept_and_those_of_one_semaphore_together() {
         let request = Request { permits, ..Request::default() };
         semaphore.acquire_with(request, &Wait::NEVER).unwrap().done().unwrap()
     };
-    let kept = [take(2), take(3)].map(|permit| permit.keep(Keep::default()).unwrap());
+    let kept = [take(2), take(3)].map(|permit| permit.renew(RenewOptions::default()).unwrap());
     assert!(other.semaphore("s", 5, SECOND).unwrap().acquire_for(5 * SECOND).unwrap().is_none());
     assert!(
         kept.iter().all(|kept| kept.is_held() && kept.check().unwrap() && kept.fence().is_none())
@@ -189,7 +193,7 @@ fn who_holds_it_is_told_of_the_danger_and_then_of_the_loss() {
     let client = Client::connect(&format!("{}?io_timeout=300ms", server.url())).unwrap();
     let (kept, told) = kept(&client, "m", 4 * SECOND);
     server.kill();
-    let Notice::Danger(left) = told.recv_timeout(PATIENCE).unwrap() else { panic!("not warned") };
+    let Notice::AtRisk(left) = told.recv_timeout(PATIENCE).unwrap() else { panic!("not warned") };
     assert!(left > Duration::ZERO && left <= 2 * SECOND && kept.is_held(), "{left:?}");
     assert_eq!(kept.wait_lost(PATIENCE), Some(Loss::Expired));
     assert!(!kept.is_held());
@@ -231,7 +235,7 @@ fn what_was_taken_away_is_not_taken_back() {
 
     let (by_renewal, told) = kept(&client, "renewal", 2 * SECOND);
     let permit = client.semaphore("s", 1, 2 * SECOND).unwrap().acquire().unwrap();
-    let permit = permit.keep(Keep::default()).unwrap();
+    let permit = permit.renew(RenewOptions::default()).unwrap();
     server.plain().set("lock:renewal", "another's", 0);
     server.plain().delete("semaphore:s");
     assert_eq!(told.recv_timeout(PATIENCE).unwrap(), Notice::Lost(Loss::Gone));
@@ -245,10 +249,10 @@ fn what_was_taken_away_is_not_taken_back() {
 fn a_program_that_hangs_does_not_hold_it_for_ever() {
     let server = Memcached::start();
     let client = Client::connect(&server.url()).unwrap();
-    let (keep, told) = telling(Some(3 * SECOND));
+    let (renew, told) = telling(Some(3 * SECOND));
     let (began, watch) = (Instant::now(), Stopwatch::start());
-    let kept = client.mutex("m", SECOND).unwrap().lock().unwrap().keep(keep).unwrap();
-    assert!(matches!(told.recv_timeout(PATIENCE).unwrap(), Notice::Danger(left) if left <= SECOND));
+    let kept = client.mutex("m", SECOND).unwrap().lock().unwrap().renew(renew).unwrap();
+    assert!(matches!(told.recv_timeout(PATIENCE).unwrap(), Notice::AtRisk(left) if left <= SECOND));
     assert!(began.elapsed() > Duration::from_millis(2900));
     assert_eq!(told.recv_timeout(PATIENCE).unwrap(), Notice::Lost(Loss::MaxHold));
     assert!(watch.elapsed() < 5 * SECOND && !kept.is_held());
@@ -295,12 +299,12 @@ fn whoever_finds_the_loss_it_is_the_keeper_who_tells_it() {
     let client = Client::connect(&server.url()).unwrap();
     let (tell, told) = mpsc::channel();
     let tell = move |notice| _ = tell.send((notice, thread::current().name().map(str::to_owned)));
-    let keep = Keep { max_hold: None, tell: Some(Box::new(tell)) };
-    let kept = client.mutex("m", 30 * SECOND).unwrap().lock().unwrap().keep(keep).unwrap();
+    let renew = RenewOptions { max_hold: None, on_notice: Some(Box::new(tell)) };
+    let kept = client.mutex("m", 30 * SECOND).unwrap().lock().unwrap().renew(renew).unwrap();
     server.plain().set("lock:m", "another's", 0);
     assert!(!kept.check().unwrap());
     let (notice, thread) = told.recv_timeout(PATIENCE).unwrap();
-    assert_eq!((notice, thread.as_deref()), (Notice::Lost(Loss::Gone), Some("memlock-keeper")));
+    assert_eq!((notice, thread.as_deref()), (Notice::Lost(Loss::Gone), Some("memlock-renewer")));
 }
 
 #[test]
@@ -315,14 +319,14 @@ fn a_server_that_stands_still_holds_up_neither_the_news_nor_the_answer() {
     let over = Stopwatch::start();
     assert!(locks.iter().all(|(kept, _)| kept.lost() == Some(Loss::Expired)));
     assert!(over.elapsed() < SECOND, "to ask is no I/O");
-    // All are told before the keeper asks the server about any.
+    // All are told before the renewer asks the server about any.
     let first = Stopwatch::start();
     for (_, told) in &locks {
         while !matches!(told.recv_timeout(PATIENCE).unwrap(), Notice::Lost(Loss::Expired)) {}
     }
     assert!(first.elapsed() < Duration::from_millis(2500), "{:?}", first.elapsed());
-    // Whoever is faster than the keeper, which cleans up next, asks the server on its own. By then
-    // the keeper is through with the others.
+    // Whoever is faster than the renewer, which cleans up next, asks the server on its own. By then
+    // the renewer is through with the others.
     let answer = locks.iter().find_map(|(kept, _)| {
         let asked = Stopwatch::start();
         kept.release().ok().map(|released| (released, asked.elapsed()))
@@ -338,14 +342,14 @@ fn a_silent_server_costs_nobody_what_another_one_keeps() {
     let url = format!("memcached://{},{}?io_timeout=500ms", silent.address(), other.address());
     let client = Client::connect(&url).unwrap();
     let (mut lost, mut held) = (Vec::new(), Vec::new());
-    let mut sort = |key: String, kept: Kept| {
+    let mut sort = |key: String, kept: Renewal| {
         if silent.plain().get(&key).is_some() { lost.push(kept) } else { held.push(kept) }
     };
     for number in 0..20 {
         let lock = client.mutex(format!("{number}"), LEASE).unwrap().lock().unwrap();
-        sort(format!("lock:{number}"), lock.keep(Keep::default()).unwrap());
+        sort(format!("lock:{number}"), lock.renew(RenewOptions::default()).unwrap());
         let permit = client.semaphore(format!("{number}"), 1, LEASE).unwrap().acquire().unwrap();
-        sort(format!("semaphore:{number}"), permit.keep(Keep::default()).unwrap());
+        sort(format!("semaphore:{number}"), permit.renew(RenewOptions::default()).unwrap());
     }
     silent.pause();
     assert!(lost.len() > 6 && held.len() > 6, "{} and {}: each has some", lost.len(), held.len());
@@ -359,7 +363,7 @@ fn a_silent_server_costs_nobody_what_another_one_keeps() {
 #[test]
 fn what_a_full_server_refuses_to_renew_costs_nobody_else_a_lease() {
     for many in [1, 100] {
-        // In each round the keeper isolates the refused leases for at most a quarter of a second.
+        // In each round the renewer isolates the refused leases for at most a quarter of a second.
         // If the machine did not run it for so long, nothing is shown: try again.
         let mut tries = 0;
         let held = loop {
@@ -382,10 +386,10 @@ fn are_kept_beside_refused(many: usize) -> bool {
     let client = Client::connect(&server.url()).unwrap();
     let kept = |name: &str| kept(&client, name, LEASE).0;
     let long = |number: usize| format!("{number:0150}");
-    let refused: Vec<Kept> = (0..many).map(|number| kept(&long(number))).collect();
-    let mut others: Vec<Kept> = (0..many / 20).map(|number| kept(&number.to_string())).collect();
+    let refused: Vec<Renewal> = (0..many).map(|number| kept(&long(number))).collect();
+    let mut others: Vec<Renewal> = (0..many / 20).map(|number| kept(&number.to_string())).collect();
     let permit = client.semaphore("s", 1, LEASE).unwrap().acquire().unwrap();
-    others.push(permit.keep(Keep::default()).unwrap());
+    others.push(permit.renew(RenewOptions::default()).unwrap());
     let mut plain = server.plain();
     let key = format!("lock:{}", long(0));
     let (length, width) = (plain.get(&key).unwrap().len(), key.len());
@@ -495,8 +499,9 @@ fn what_was_extended_is_kept_for_the_lease_of_the_extension() {
     let semaphore = client.semaphore("s", 1, SECOND).unwrap();
     let mut permit = semaphore.acquire().unwrap();
     assert_eq!(permit.extend(LONG).unwrap(), Extension::Extended);
-    let (keep, _told) = telling(None);
-    let (lock, permit) = (lock.keep(keep).unwrap(), permit.keep(Keep::default()).unwrap());
+    let (renew, _told) = telling(None);
+    let (lock, permit) =
+        (lock.renew(renew).unwrap(), permit.renew(RenewOptions::default()).unwrap());
     // A lease of one second would be renewed several times by then.
     thread::sleep(SECOND + SECOND / 2);
     let kept = mutex.owner().unwrap().unwrap().remaining.unwrap();

@@ -11,11 +11,11 @@ const PROMPT: Nanos = 50 * MILLI;
 #[derive(Debug, Default)]
 pub(crate) struct Keepers {
     tasks: BTreeSet<usize>,
-    /// When something last went wrong: for everybody, and with what the keepers of a process have
+    /// When something last went wrong: for everybody, and with what the renewers of a process have
     /// asked, or others for them.
     troubled: Nanos,
     troubles: BTreeMap<usize, Nanos>,
-    /// Which tasks wait for an answer, keepers and those that may write for them; of which process,
+    /// Which tasks wait for an answer, renewers and those that may write for them; of which process,
     /// and since when.
     asking: BTreeMap<usize, (usize, Nanos)>,
     /// When such a task began what it sent then: it may have had to be connected first.
@@ -25,7 +25,7 @@ pub(crate) struct Keepers {
 }
 
 impl Keepers {
-    /// This task is a keeper.
+    /// This task is a renewer.
     pub(crate) fn begins(&mut self, task: usize) {
         self.tasks.insert(task);
     }
@@ -40,7 +40,7 @@ impl Keepers {
     }
 
     /// A task asks the server for something; `permits`: of a semaphore, so that it may do so for
-    /// its keeper. Tells who is to be woken by that.
+    /// its renewer. Tells who is to be woken by that.
     pub(crate) fn asks(
         &mut self,
         task: usize,
@@ -55,7 +55,7 @@ impl Keepers {
         if self.has(task) { self.lurking.remove(&process) } else { None }
     }
 
-    /// This task is to be woken when the keeper of its process next asks the server for something.
+    /// This task is to be woken when the renewer of its process next asks the server for something.
     pub(crate) fn lurks(&mut self, task: usize, process: usize) {
         self.lurking.insert(process, task);
     }
@@ -85,7 +85,7 @@ impl Keepers {
         self.begun.get(&(by.task, by.sent)).copied().unwrap_or(by.sent)
     }
 
-    /// Whether nothing has gone wrong since then, for the keeper of that process.
+    /// Whether nothing has gone wrong since then, for the renewer of that process.
     pub(crate) fn all_was_well(&self, process: usize, since: Nanos, now: Nanos) -> bool {
         let waits = |&(whose, sent): &(usize, Nanos)| whose == process && now - sent > PROMPT;
         let trouble = self.troubled.max(self.troubles.get(&process).copied().unwrap_or(0));

@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memlock_core::{Client, Keep, Kept, Notice, Release, Request, Wait};
+use memlock_core::{Client, Notice, Release, RenewOptions, Renewal, Request, Wait};
 use memlock_tests::proxy::Proxy;
 use memlock_tests::server::Memcached;
 use memlock_tests::stopwatch::Stopwatch;
@@ -22,7 +22,7 @@ const HELD: Duration = Duration::from_secs(60);
 const LEASES: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(3)];
 /// Within this, all of one round is sent; between two rounds nothing is sent for longer.
 const QUIET: Duration = Duration::from_millis(150);
-/// What both keepers together may use of a processor. It is about a hundredth where nothing is
+/// What both renewers together may use of a processor. It is about a hundredth where nothing is
 /// optimized.
 const CPU_SHARE: f64 = 0.05;
 
@@ -46,7 +46,7 @@ impl Servers {
 struct Holder {
     servers: Servers,
     lease: Duration,
-    kept: Vec<Kept>,
+    kept: Vec<Renewal>,
     told: Receiver<Notice>,
 }
 
@@ -54,19 +54,22 @@ fn keep_all(lease: Duration) -> Holder {
     let servers = Servers::start();
     let client = Client::connect(&servers.url).unwrap();
     let (tell, told) = mpsc::channel();
-    let keep = || {
+    let renew = || {
         let tell = tell.clone();
-        Keep { max_hold: None, tell: Some(Box::new(move |notice| _ = tell.send(notice))) }
+        RenewOptions {
+            max_hold: None,
+            on_notice: Some(Box::new(move |notice| _ = tell.send(notice))),
+        }
     };
     let locks = (0..LOCKS).map(|number| {
-        client.mutex(name(number), lease).unwrap().lock().unwrap().keep(keep()).unwrap()
+        client.mutex(name(number), lease).unwrap().lock().unwrap().renew(renew()).unwrap()
     });
-    let mut kept: Vec<Kept> = locks.collect();
+    let mut kept: Vec<Renewal> = locks.collect();
     kept.extend((0..PERMITS).map(|number| {
         let semaphore = client.semaphore(name(number), 2, lease).unwrap();
         let permit =
             semaphore.acquire_with(Request::default(), &Wait::NEVER).unwrap().done().unwrap();
-        permit.keep(keep()).unwrap()
+        permit.renew(renew()).unwrap()
     }));
     Holder { servers, lease, kept, told }
 }
@@ -75,11 +78,11 @@ fn name(number: usize) -> String {
     format!("m{number}")
 }
 
-/// The keepers of this process: how much of a processor each has used.
-fn keepers() -> Vec<Duration> {
+/// The renewers of this process: how much of a processor each has used.
+fn renewers() -> Vec<Duration> {
     let tasks = fs::read_dir("/proc/self/task").unwrap().filter_map(|task| Some(task.ok()?.path()));
     let used = tasks.filter_map(|task| {
-        let is_one = fs::read_to_string(task.join("comm")).ok()?.starts_with("memlock-keeper");
+        let is_one = fs::read_to_string(task.join("comm")).ok()?.starts_with("memlock-renewer");
         let nanos = fs::read_to_string(task.join("schedstat")).ok()?;
         is_one.then(|| Duration::from_nanos(nanos.split(' ').next().unwrap().parse().unwrap()))
     });
@@ -110,7 +113,7 @@ fn a_thousand_locks_and_some_permits_are_kept_for_a_minute_by_one_thread() {
     let holders = LEASES.map(keep_all);
     // Until those go together that were taken at different moments.
     thread::sleep(Duration::from_secs(3));
-    let before = keepers();
+    let before = renewers();
     assert_eq!(before.len(), LEASES.len(), "there is one thread for each client");
     let watch = Stopwatch::start();
     let rounds = thread::scope(|scope| {
@@ -121,7 +124,7 @@ fn a_thousand_locks_and_some_permits_are_kept_for_a_minute_by_one_thread() {
     });
     // The share of the time for which the machine did not run us.
     let late = 1.0 - watch.elapsed().div_duration_f64(HELD).min(1.0);
-    let used = keepers().iter().sum::<Duration>() - before.iter().sum();
+    let used = renewers().iter().sum::<Duration>() - before.iter().sum();
     println!("packets in each round: {rounds:?}; {used:?} of a processor");
     assert!(used.div_duration_f64(HELD) < CPU_SHARE);
     for (holder, rounds) in holders.iter().zip(&rounds) {

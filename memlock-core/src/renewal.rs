@@ -3,19 +3,19 @@
 //!
 //! | a hold that is kept | what is true | who may move it on |
 //! | --- | --- | --- |
-//! | held | its lease was renewed less than a third of it ago | the keeper, by renewing it; its owner, by releasing it |
-//! | overdue | a renewal was due, and has not succeeded yet; the old lease runs on | the keeper, which tries again for as long as it lasts, and tells the owner of the danger when half of it is gone |
+//! | held | its lease was renewed less than a third of it ago | the renewer, by renewing it; its owner, by releasing it |
+//! | overdue | a renewal was due, and has not succeeded yet; the old lease runs on | the renewer, which tries again for as long as it lasts, and tells the owner of the danger when half of it is gone |
 //! | at its longest | it was held for `max_hold`; it is renewed no more | time |
 //! | lost | the lease is over, or it was found to be another's | nobody; its owner was told |
 //!
-//! A client has one keeper: a thread that begins with the first thing that is kept and ends with
+//! A client has one renewer: a thread that begins with the first thing that is kept and ends with
 //! the last one. It renews what is due, and what will be soon, together: for each server one packet
 //! of compare-and-swaps for mutexes and of looks for semaphores, and one more for those that need a
 //! second step. Each is the owner's own step, as `extend` is: a hold that is not ours any more is
 //! never renewed, and no request is begun once the lease is over, or its owner has let go. So a
 //! process that was stopped for longer than its lease finds its hold lost when it goes on.
 //!
-//! In a forked child there is no keeper, and nothing is held.
+//! In a forked child there is no renewer, and nothing is held.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,13 +34,13 @@ use crate::semaphore::{Permit, Semaphore};
 use crate::store::Route;
 use crate::thread::Signal;
 
-mod hold;
-mod job;
-mod keeper;
+mod batch;
+mod entry;
+mod renewer;
 mod round;
 
-use hold::{Course, Hold};
-pub(crate) use keeper::Keeper;
+use entry::{RenewalEntry, RenewalState};
+pub(crate) use renewer::Renewer;
 
 /// After a renewal that failed it is tried again so much later, twice as much after each further
 /// one.
@@ -49,21 +49,21 @@ const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
 /// How something is kept.
 #[derive(Default)]
-pub struct Keep {
+pub struct RenewOptions {
     /// For how long it is renewed, counted from when it is kept; `None`: as long as it is not
     /// released. It ends with the lease that it has then, so that a program that hangs does not
     /// hold it for ever.
     pub max_hold: Option<Duration>,
-    /// What is told meanwhile. It is called by the keeper's thread, which renews nothing until it
+    /// What is told meanwhile. It is called by the renewer's thread, which renews nothing until it
     /// returns: so it should be brief. That thread blocks signals, and so do programs that are
     /// started there. What a release finds is answered there, and not told any more.
-    pub tell: Option<Tell>,
+    pub on_notice: Option<NoticeCallback>,
 }
 
 /// What is called when there is something to tell.
-pub type Tell = Box<dyn Fn(Notice) + Send + Sync>;
+pub type NoticeCallback = Box<dyn Fn(Notice) + Send + Sync>;
 
-impl fmt::Debug for Keep {
+impl fmt::Debug for RenewOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Keep").field("max_hold", &self.max_hold).finish_non_exhaustive()
     }
@@ -74,7 +74,7 @@ impl fmt::Debug for Keep {
 pub enum Notice {
     /// It could not be renewed so far, or is not to be, and ends when so much time has passed. Once
     /// for each time that it gets this far.
-    Danger(Duration),
+    AtRisk(Duration),
     /// It is not held any more. Once.
     Lost(Loss),
 }
@@ -202,8 +202,8 @@ impl Held {
 /// Something that is held, and whose lease is renewed until it is released or dropped. It can be
 /// used from any number of threads at once.
 #[must_use = "it is released as soon as it is dropped"]
-pub struct Kept {
-    hold: Arc<Hold>,
+pub struct Renewal {
+    entry: Arc<RenewalEntry>,
 }
 
 impl Lock {
@@ -211,33 +211,38 @@ impl Lock {
     ///
     /// # Errors
     /// [`ErrorKind::Internal`] when no thread can be started; the lock is then released.
-    pub fn keep(self, keep: Keep) -> Result<Kept> {
+    pub fn renew(self, renew: RenewOptions) -> Result<Renewal> {
         let (client, fence) = (self.client().clone(), Some(self.fence()));
-        Kept::begin(client, fence, Held::Lock(Box::new(self)), keep)
+        Renewal::begin(client, fence, Held::Lock(Box::new(self)), renew)
     }
 }
 
 impl Permit {
-    /// As [`Lock::keep`].
+    /// As [`Lock::renew`].
     ///
     /// # Errors
-    /// As [`Lock::keep`].
-    pub fn keep(self, keep: Keep) -> Result<Kept> {
-        Kept::begin(self.client().clone(), None, Held::Permit(self), keep)
+    /// As [`Lock::renew`].
+    pub fn renew(self, renew: RenewOptions) -> Result<Renewal> {
+        Renewal::begin(self.client().clone(), None, Held::Permit(self), renew)
     }
 }
 
-impl Kept {
-    fn begin(client: Client, fence: Option<u64>, held: Held, keep: Keep) -> Result<Kept> {
+impl Renewal {
+    fn begin(
+        client: Client,
+        fence: Option<u64>,
+        held: Held,
+        renew: RenewOptions,
+    ) -> Result<Renewal> {
         let now = client.clock().now();
         let (lease, server) = (held.lease(), client.server_of(held.route()));
-        let hold = Arc::new(Hold {
+        let entry = Arc::new(RenewalEntry {
             process: held.process(),
             key: held.key(),
             fence,
             lease,
             server,
-            course: Mutex::new(Course {
+            state: Mutex::new(RenewalState {
                 due: now,
                 overdue: false,
                 retry: Duration::ZERO,
@@ -250,43 +255,43 @@ impl Kept {
             cleaned: AtomicBool::new(false),
             lost: Mutex::new(None),
             was_lost: Signal::default(),
-            longest: keep.max_hold.map(|longest| now + longest),
-            tell: keep.tell,
+            longest: renew.max_hold.map(|longest| now + longest),
+            on_notice: renew.on_notice,
             client: client.clone(),
         });
-        hold.course().due = hold.in_time();
+        entry.state().due = entry.in_time();
         // What a parent holds is nobody's here.
-        if hold.is_ours() {
-            client.keeper().keep(&hold)?;
+        if entry.is_ours() {
+            client.renewer().add(&entry)?;
         }
-        Ok(Kept { hold })
+        Ok(Renewal { entry })
     }
 
     /// The fencing token of a lock: see [`Lock::fence`]. Permits have none.
     pub fn fence(&self) -> Option<u64> {
-        self.hold.fence
+        self.entry.fence
     }
 
     /// The name of the mutex or semaphore, for people: of a name beyond 200 bytes the server's key.
     pub fn name(&self) -> String {
-        self.hold.client.name_of(&self.hold.key)
+        self.entry.client.name_of(&self.entry.key)
     }
 
     /// Where it is, for people, such as `memcached at 10.0.0.7:11211`.
     pub fn server(&self) -> String {
-        self.hold.client.server_name(Route::of(&self.hold.key))
+        self.entry.client.server_name(Route::of(&self.entry.key))
     }
 
     /// What releasing answered, with a sentence that says of what, and why it was lost.
     pub fn report(&self, answer: impl Into<Answer>) -> Report {
-        let Hold { client, key, lease, fence, .. } = &*self.hold;
+        let RenewalEntry { client, key, lease, fence, .. } = &*self.entry;
         let kind = if fence.is_some() { "lock" } else { "permit of the semaphore" };
         let state = || LeaseState {
-            ours: self.hold.is_ours(),
+            ours: self.entry.is_ours(),
             lease: *lease,
             deadline: None,
             now: client.clock().now(),
-            loss: self.hold.loss(),
+            loss: self.entry.loss(),
         };
         report::ended(answer.into(), Subject { kind, client, route: Route::of(key), key }, state)
     }
@@ -301,7 +306,7 @@ impl Kept {
         if self.lost().is_some() { Duration::ZERO } else { self.left() }
     }
 
-    /// What [`Kept::remaining`] would say, for a judge who looks on: nobody takes note of a loss by
+    /// What [`Renewal::remaining`] would say, for a judge who looks on: nobody takes note of a loss by
     /// it.
     #[cfg(memlock_sim)]
     pub fn would_remain(&self) -> Duration {
@@ -309,10 +314,10 @@ impl Kept {
     }
 
     fn left(&self) -> Duration {
-        if !self.hold.is_ours() || self.hold.loss().is_some() {
+        if !self.entry.is_ours() || self.entry.loss().is_some() {
             return Duration::ZERO;
         }
-        self.hold.held().as_ref().map_or(Duration::ZERO, Held::remaining)
+        self.entry.held().as_ref().map_or(Duration::ZERO, Held::remaining)
     }
 
     /// Asks the server whether it is ours. If not, it is lost from now on. One round trip.
@@ -325,10 +330,10 @@ impl Kept {
                 return Ok(false);
             }
             // Nobody is to wait for the server who only wants to look at it.
-            let identity = self.hold.held().as_ref().map(Held::identity);
+            let identity = self.entry.held().as_ref().map(Held::identity);
             let there = match identity {
                 Some(Identity::Lock(route, key, token)) => {
-                    let item = self.hold.client.get(route, &key)?;
+                    let item = self.entry.client.get(route, &key)?;
                     item.is_some_and(|item| is_ours(&item.value, token))
                 }
                 Some(Identity::Permit(semaphore, token)) => semaphore.has_holder(token)?,
@@ -336,7 +341,7 @@ impl Kept {
             };
             // It may have been released, or found lost, meanwhile.
             if !there && self.is_held() {
-                self.hold.note(Loss::Gone);
+                self.entry.note(Loss::Gone);
             }
             Ok(there && self.is_held())
         })
@@ -344,21 +349,21 @@ impl Kept {
 
     /// Why it was lost, if it was. No I/O.
     pub fn lost(&self) -> Option<Loss> {
-        if !self.hold.is_ours() {
+        if !self.entry.is_ours() {
             return None;
         }
-        // The keeper may not have come to say so.
-        let over = self.hold.held().as_ref().is_some_and(|held| held.ends() <= self.hold.now());
+        // The renewer may not have come to say so.
+        let over = self.entry.held().as_ref().is_some_and(|held| held.ends() <= self.entry.now());
         if over {
-            self.hold.note(self.hold.why_over());
+            self.entry.note(self.entry.why_over());
         }
-        self.hold.loss()
+        self.entry.loss()
     }
 
     /// Waits until it is lost, and no longer than `limit`. `None` when the time has passed, or when
     /// it is held no longer: it was released, or that was tried and may have succeeded.
     pub fn wait_lost(&self, limit: Duration) -> Option<Loss> {
-        let clock = self.hold.client.clock();
+        let clock = self.entry.client.clock();
         let end = clock.now() + limit;
         loop {
             if let Some(loss) = self.lost() {
@@ -368,9 +373,9 @@ impl Kept {
             if left.is_zero() {
                 return self.lost();
             }
-            let lost = self.hold.lost.lock().unwrap_or_else(PoisonError::into_inner);
-            if lost.is_none() && self.hold.is_kept() {
-                self.hold.was_lost.sleep(lost, left);
+            let lost = self.entry.lost.lock().unwrap_or_else(PoisonError::into_inner);
+            if lost.is_none() && self.entry.is_renewed() {
+                self.entry.was_lost.sleep(lost, left);
             }
         }
     }
@@ -381,17 +386,17 @@ impl Kept {
     /// As those. It is then kept no longer, and may be released again.
     pub fn release(&self) -> Result<Release> {
         let call = Call::begin();
-        if !self.hold.is_ours() {
+        if !self.entry.is_ours() {
             return Ok(Release::NotHeld);
         }
-        let taken = self.hold.held().take();
+        let taken = self.entry.held().take();
         let Some(mut held) = taken else {
-            let is_cleaned_up = self.hold.cleaned.load(Ordering::Acquire);
+            let is_cleaned_up = self.entry.cleaned.load(Ordering::Acquire);
             return Ok(if is_cleaned_up { Release::Lost } else { Release::NotHeld });
         };
-        self.hold.cleaned.store(false, Ordering::Release);
-        self.hold.forget();
-        self.hold.wake_waiters();
+        self.entry.cleaned.store(false, Ordering::Release);
+        self.entry.forget();
+        self.entry.wake_waiters();
         let released = match &mut held {
             Held::Lock(lock) => lock.unlock(),
             Held::Permit(permit) => permit.release(),
@@ -402,17 +407,17 @@ impl Kept {
         }
         let was_lost = self.lost().is_some();
         if released.is_err() {
-            *self.hold.held() = Some(held);
+            *self.entry.held() = Some(held);
         }
         released.map(|released| if was_lost { Release::Lost } else { released })
     }
 
     /// Releases it as well as that can be done, as its drop does: see [`Lock::let_go`].
     pub fn let_go(&self) -> Option<Release> {
-        if !self.hold.is_ours() {
+        if !self.entry.is_ours() {
             return Some(Release::NotHeld);
         }
-        let tries = self.hold.held().as_mut().is_none_or(Held::begin_drop);
+        let tries = self.entry.held().as_mut().is_none_or(Held::begin_drop);
         if tries {
             match self.release() {
                 Ok(released) => return Some(released),
@@ -421,25 +426,25 @@ impl Kept {
                 }
             }
         }
-        self.hold.abandon();
+        self.entry.abandon();
         None
     }
 
     /// Lets go without waiting for the server: see [`Lock::abandon`].
     pub fn abandon(&self) {
-        self.hold.abandon();
+        self.entry.abandon();
     }
 }
 
-impl Drop for Kept {
+impl Drop for Renewal {
     fn drop(&mut self) {
         let _ = self.let_go();
     }
 }
 
-impl fmt::Debug for Kept {
+impl fmt::Debug for Renewal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kept").field("fence", &self.hold.fence).finish_non_exhaustive()
+        f.debug_struct("Kept").field("fence", &self.entry.fence).finish_non_exhaustive()
     }
 }
 

@@ -1,4 +1,4 @@
-// memlock::kept_lock and memlock::kept_permit: renewed while they are there, and told of when they end.
+// memlock::renewed_lock and memlock::renewed_permit: renewed while they are there, and told of when they end.
 
 #include "check.hpp"
 
@@ -10,15 +10,15 @@
 
 using namespace std::chrono_literals;
 using memlock::errc;
-using memlock::kept_lock;
-using memlock::kept_permit;
+using memlock::renewed_lock;
+using memlock::renewed_permit;
 using memlock::loss;
 
-static_assert(!std::is_copy_constructible_v<kept_lock> && !std::is_copy_assignable_v<kept_lock>);
-static_assert(std::is_nothrow_move_constructible_v<kept_lock> && std::is_nothrow_move_assignable_v<kept_lock>);
-static_assert(std::is_nothrow_move_constructible_v<kept_permit>);
-static_assert(std::is_nothrow_move_assignable_v<kept_permit>);
-static_assert(std::is_nothrow_default_constructible_v<kept_lock>);
+static_assert(!std::is_copy_constructible_v<renewed_lock> && !std::is_copy_assignable_v<renewed_lock>);
+static_assert(std::is_nothrow_move_constructible_v<renewed_lock> && std::is_nothrow_move_assignable_v<renewed_lock>);
+static_assert(std::is_nothrow_move_constructible_v<renewed_permit>);
+static_assert(std::is_nothrow_move_assignable_v<renewed_permit>);
+static_assert(std::is_nothrow_default_constructible_v<renewed_lock>);
 
 namespace {
 
@@ -39,9 +39,9 @@ struct notices {
         return said;
     }
 
-    memlock::keep keep() {
-        memlock::keep how;
-        how.on_danger = [this](std::chrono::milliseconds left) { note(left > 0ms ? "danger" : "none left"); };
+    memlock::renewal keep() {
+        memlock::renewal how;
+        how.on_lease_at_risk = [this](std::chrono::milliseconds left) { note(left > 0ms ? "danger" : "none left"); };
         how.on_lost = [this](loss why) { note(std::to_string(static_cast<int>(why))); };
         return how;
     }
@@ -53,14 +53,14 @@ void a_lock_is_kept_beyond_its_lease() {
     const auto client = here();
     memlock::mutex mutex{client, "kept", 2s};
     notices told;
-    kept_lock kept{mutex, told.keep()};
+    renewed_lock kept{mutex, told.keep()};
     const auto fence = kept.fence();
     CHECK(!mutex.try_lock_for(5s));
     CHECK(kept.is_held() && kept.check() && !kept.lost() && kept.fence() == fence);
     CHECK(!kept.wait_lost_for(10ms) && kept.remaining() > 0ms && kept.remaining() <= 2s);
-    THROWS(errc::busy, kept_lock{mutex, 0s});
-    THROWS(errc::timed_out, kept_lock{mutex, 10ms});
-    kept_lock moved{std::move(kept)};
+    THROWS(errc::busy, renewed_lock{mutex, 0s});
+    THROWS(errc::timed_out, renewed_lock{mutex, 10ms});
+    renewed_lock moved{std::move(kept)};
     CHECK(!kept && !kept.is_held() && kept.remaining() == 0ms && moved.is_held());
     THROWS(errc::not_held, kept.check());
     THROWS(errc::not_held, kept.unlock());
@@ -75,31 +75,31 @@ void permits_are_kept_beyond_their_lease() {
     const auto client = here();
     memlock::counting_semaphore semaphore{client, "kept", 5, 2s};
     {
-        const kept_permit two{semaphore, memlock::request{2}};
-        kept_permit three{semaphore.acquire_permit(memlock::request{3})};
+        const renewed_permit two{semaphore, memlock::request{2}};
+        renewed_permit three{semaphore.acquire_permit(memlock::request{3})};
         CHECK(!semaphore.try_acquire_for(5s));
         CHECK(two.is_held() && two.check() && two.count() == 2u && three.count() == 3u);
         three.release();
         CHECK(three.count() == 0u && semaphore.available() == 3u);
     }
     CHECK(semaphore.available() == 5u);
-    THROWS(errc::not_held, kept_permit{memlock::permit{}});
+    THROWS(errc::not_held, renewed_permit{memlock::permit{}});
 }
 
 void a_scopes_end_and_an_assignment_unlock() {
     const auto client = here();
     memlock::mutex mutex{client, "scope", 30s};
     {
-        const kept_lock kept{mutex};
+        const renewed_lock kept{mutex};
         CHECK(plain_has("lock:scope"));
     }
     CHECK(!plain_has("lock:scope"));
-    kept_lock kept{mutex};
-    kept = kept_lock{};
+    renewed_lock kept{mutex};
+    kept = renewed_lock{};
     CHECK(!kept && !plain_has("lock:scope"));
-    memlock::keep never;
+    memlock::renewal never;
     never.max_hold = 0ms;
-    THROWS(errc::invalid, kept_lock{mutex, never});
+    THROWS(errc::invalid, renewed_lock{mutex, never});
     CHECK(!plain_has("lock:scope"));
 }
 
@@ -107,7 +107,7 @@ void what_was_taken_away_is_told() {
     const auto client = here();
     memlock::mutex mutex{client, "taken", 30s};
     notices told;
-    kept_lock kept{mutex, told.keep()};
+    renewed_lock kept{mutex, told.keep()};
     CHECK(plain_delete("lock:taken") && plain_add("lock:taken", 0));
     CHECK(!kept.check() && !kept.is_held() && kept.lost() == loss::gone);
     CHECK(kept.wait_lost_for(1h) == loss::gone);
@@ -122,7 +122,7 @@ void a_program_that_hangs_does_not_hold_it_for_ever() {
     notices told;
     auto how = told.keep();
     how.max_hold = 1500ms;
-    const kept_lock kept{mutex, how};
+    const renewed_lock kept{mutex, how};
     CHECK(kept.wait_lost_for(20s) == loss::max_hold);
     EVENTUALLY((told.all() == std::vector<std::string>{"danger", lost_by(loss::max_hold)}));
 }
@@ -131,11 +131,11 @@ void what_a_callback_throws_is_dropped() {
     const auto client = here();
     memlock::mutex mutex{client, "throws", 1s};
     std::atomic<int> thrown{0};
-    memlock::keep how;
+    memlock::renewal how;
     how.max_hold = 1ms;
-    how.on_danger = [&](auto) { thrown++; throw std::runtime_error{"oh no"}; };
+    how.on_lease_at_risk = [&](auto) { thrown++; throw std::runtime_error{"oh no"}; };
     how.on_lost = [&](auto) { thrown++; throw 5; };
-    const kept_lock kept{mutex, how};
+    const renewed_lock kept{mutex, how};
     EVENTUALLY(thrown == 2);
 }
 
@@ -143,11 +143,11 @@ void a_callback_may_end_what_it_is_told_of() {
     const auto client = here();
     memlock::mutex mutex{client, "ends", 30s};
     std::atomic<bool> done{false};
-    auto kept = std::make_unique<kept_lock>();
-    memlock::keep how;
+    auto kept = std::make_unique<renewed_lock>();
+    memlock::renewal how;
     how.max_hold = 1ms;
     std::mutex made;
-    how.on_danger = [&](auto) {
+    how.on_lease_at_risk = [&](auto) {
         { const std::lock_guard until_it_is_there{made}; }
         CHECK(kept->is_held());
         kept.reset();
@@ -155,7 +155,7 @@ void a_callback_may_end_what_it_is_told_of() {
     };
     {
         const std::lock_guard guard{made};
-        *kept = kept_lock{mutex, how};
+        *kept = renewed_lock{mutex, how};
     }
     EVENTUALLY(done);
     CHECK(!plain_has("lock:ends"));
@@ -166,14 +166,14 @@ void no_callback_runs_once_it_has_ended() {
     memlock::mutex mutex{client, "slow", 1s};
     std::atomic<bool> inside{false}, left{false};
     {
-        memlock::keep how;
+        memlock::renewal how;
         how.max_hold = 1ms;
-        how.on_danger = [&](auto) {
+        how.on_lease_at_risk = [&](auto) {
             inside = true;
             check_pause_ms(100);
             left = true;
         };
-        const kept_lock kept{mutex, how};
+        const renewed_lock kept{mutex, how};
         EVENTUALLY(inside);
     }
     CHECK(left);
@@ -184,7 +184,7 @@ void danger_comes_before_the_loss() {
     const memlock::client client{std::string{check_url()} + "?io_timeout=200ms"};
     memlock::mutex mutex{client, "killed", 3s};
     notices told;
-    kept_lock kept{mutex, told.keep()};
+    renewed_lock kept{mutex, told.keep()};
     CHECK(kill(check_server(), SIGKILL) == 0);
     EVENTUALLY(told.all() == std::vector<std::string>{"danger"});
     CHECK(kept.is_held());

@@ -22,7 +22,7 @@ LEASE = 1
 def keepers() -> int:
     """How many threads of this process renew leases."""
     names = [task / "comm" for task in Path("/proc/self/task").iterdir()]
-    return sum(name.exists() and name.read_text().startswith("memlock-keeper") for name in names)
+    return sum(name.exists() and name.read_text().startswith("memlock-renewer") for name in names)
 
 
 class Told:
@@ -47,7 +47,7 @@ class Told:
 def test_a_lock_is_kept_beyond_its_lease(any_client: memlock.Client, name: str) -> None:
     told = Told()
     mutex = any_client.mutex(
-        name, lease=LEASE, renew=True, on_danger=told.danger, on_lost=told.lost
+        name, lease=LEASE, renew=True, on_lease_at_risk=told.danger, on_lost=told.lost
     )
     with mutex:
         assert not any_client.mutex(name).acquire(timeout=4 * LEASE)
@@ -143,7 +143,7 @@ def test_a_wait_for_the_loss_ends_with_the_release(client: memlock.Client, name:
 def test_a_program_that_hangs_does_not_hold_it_for_ever(client: memlock.Client, name: str) -> None:
     told = Told()
     mutex = client.mutex(
-        name, lease=LEASE, renew=True, max_hold=2, on_danger=told.danger, on_lost=told.lost
+        name, lease=LEASE, renew=True, max_hold=2, on_lease_at_risk=told.danger, on_lost=told.lost
     )
     began = time.monotonic()
     with pytest.raises(memlock.LockLost), mutex:
@@ -156,7 +156,7 @@ def test_a_program_that_hangs_does_not_hold_it_for_ever(client: memlock.Client, 
 def test_danger_comes_before_the_loss(mortal_server: Memcached, name: str) -> None:
     told = Told()
     client = memlock.connect(f"{mortal_server.url}?io_timeout=200ms")
-    mutex = client.mutex(name, lease=3, renew=True, on_danger=told.danger, on_lost=told.lost)
+    mutex = client.mutex(name, lease=3, renew=True, on_lease_at_risk=told.danger, on_lost=told.lost)
     mutex.acquire()
     mortal_server.kill()
     eventually(lambda: told.notices)
@@ -198,12 +198,12 @@ def test_what_a_callback_raises_goes_to_the_unraisablehook(
 def test_a_callback_may_release(client: memlock.Client, name: str) -> None:
     done = threading.Event()
 
-    def on_danger(left: float) -> None:
+    def on_lease_at_risk(left: float) -> None:
         assert left > 0
         mutex.release()
         done.set()
 
-    mutex = client.mutex(name, lease=LEASE, renew=True, max_hold=0.001, on_danger=on_danger)
+    mutex = client.mutex(name, lease=LEASE, renew=True, max_hold=0.001, on_lease_at_risk=on_lease_at_risk)
     mutex.acquire()
     assert done.wait(20)
     assert not mutex.locked()
@@ -250,12 +250,12 @@ class Job:
         self.told: list[object] = []
         if what == "mutex":
             self.mutex = client.mutex(
-                name, lease, renew=True, on_danger=self.on_danger, on_lost=self.on_lost
+                name, lease, renew=True, on_lease_at_risk=self.on_lease_at_risk, on_lost=self.on_lost
             )
             self.mutex.acquire()
             return
         semaphore = client.semaphore(
-            name, 1, lease, renew=True, on_danger=self.on_danger, on_lost=self.on_lost
+            name, 1, lease, renew=True, on_lease_at_risk=self.on_lease_at_risk, on_lost=self.on_lost
         )
         if what == "permit":
             self.permit = semaphore.permit()
@@ -263,7 +263,7 @@ class Job:
             self.semaphore = semaphore
             semaphore.acquire()
 
-    def on_danger(self, left: float) -> None:
+    def on_lease_at_risk(self, left: float) -> None:
         self.told.append(left)
 
     def on_lost(self, why: str) -> None:
@@ -311,11 +311,11 @@ def test_whose_method_is_called_is_there_until_it_returns(
     class Owner:
         def __init__(self) -> None:
             self.mutex = client.mutex(
-                name, lease=30, renew=True, max_hold=0.001, on_danger=self.on_danger
+                name, lease=30, renew=True, max_hold=0.001, on_lease_at_risk=self.on_lease_at_risk
             )
             self.mutex.acquire()
 
-        def on_danger(self, left: float) -> None:
+        def on_lease_at_risk(self, left: float) -> None:
             inside.set()
             assert alone.wait(20)
             held.append(self.mutex.is_held)
@@ -339,13 +339,13 @@ def test_a_program_that_a_callback_starts_takes_the_signals_of_ours(
     masks: list[set[signal.Signals]] = []
     started: list[subprocess.Popen[bytes]] = []
 
-    def on_danger(left: float) -> None:
+    def on_lease_at_risk(left: float) -> None:
         masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, []))
         started.append(subprocess.Popen(["sleep", "60"]))
 
     ours = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
     try:
-        with client.mutex(name, lease=30, renew=True, max_hold=0.001, on_danger=on_danger):
+        with client.mutex(name, lease=30, renew=True, max_hold=0.001, on_lease_at_risk=on_lease_at_risk):
             eventually(lambda: started)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, ours)
@@ -421,7 +421,7 @@ def test_a_child_of_a_fork_holds_nothing_and_has_no_keeper(server: Memcached, na
 from pathlib import Path
 def keepers():
     return sum(
-        "memlock-keeper" in (task / "comm").read_text()
+        "memlock-renewer" in (task / "comm").read_text()
         for task in Path("/proc/self/task").iterdir()
     )
 mutex.acquire()
@@ -473,7 +473,7 @@ def test_a_program_ends_while_callbacks_are_called(server: Memcached, name: str)
 kept = []
 for number in range(200):
     one = client.mutex(f"{name}-{number}", lease=1, renew=True, max_hold=0.5,
-                       on_danger=lambda left: time.sleep(0.001), on_lost=told.append)
+                       on_lease_at_risk=lambda left: time.sleep(0.001), on_lost=told.append)
     one.acquire()
     kept.append(one)
 sys.kept = kept
@@ -487,11 +487,11 @@ while not told:
 def test_the_interpreters_end_waits_for_a_callback(server: Memcached, name: str) -> None:
     program = """
 begun = threading.Event()
-def on_danger(left):
+def on_lease_at_risk(left):
     begun.set()
     time.sleep(0.5)
     print("done", flush=True)
-sys.mutex = client.mutex(name, lease=1, renew=True, max_hold=0.001, on_danger=on_danger)
+sys.mutex = client.mutex(name, lease=1, renew=True, max_hold=0.001, on_lease_at_risk=on_lease_at_risk)
 sys.mutex.acquire()
 begun.wait()
 """

@@ -1,6 +1,6 @@
 /* Keeping and processes: a child of a fork holds nothing and has no keeper; one that stood still finds out. */
 
-#include "keep.h"
+#include "renewal.h"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -51,8 +51,8 @@ static void a_child_holds_and_keeps_nothing(void) {
         ANSWERS(MEMLOCK_NOT_HELD, memlock_lock_lost(lock, &why));
         ANSWERS(MEMLOCK_NOT_HELD, memlock_lock_wait_lost(lock, -1, &why));
         ANSWERS(MEMLOCK_NOT_HELD, memlock_lock_extend(lock, 30000));
-        ANSWERS(MEMLOCK_NOT_HELD, memlock_lock_keep(lock, -1, NULL, NULL));
-        ANSWERS(MEMLOCK_NOT_HELD, memlock_lock_keep(plain_one, -1, NULL, NULL));
+        ANSWERS(MEMLOCK_NOT_HELD, memlock_lock_renew(lock, -1, NULL, NULL));
+        ANSWERS(MEMLOCK_NOT_HELD, memlock_lock_renew(plain_one, -1, NULL, NULL));
         ANSWERS(MEMLOCK_OK, memlock_lock_remaining_ms(lock, &left));
         CHECK(left == 0);
         ANSWERS(MEMLOCK_NOT_HELD, memlock_unlock(lock));

@@ -4,7 +4,7 @@
 #define KEEP_H
 
 #include "check.h"
-#include "keepers.h"
+#include "renewers.h"
 
 /* Under valgrind, on a busy machine, a thread may have to wait for more than a second. */
 enum { LEASE_MS = 3000, ROOM = 16 };
@@ -44,7 +44,7 @@ static inline memlock_lock *locked(const char *name, int64_t lease_ms) {
 
 static inline memlock_lock *kept(const char *name, int64_t lease_ms, struct told *told) {
     memlock_lock *lock = locked(name, lease_ms);
-    ANSWERS(MEMLOCK_OK, memlock_lock_keep(lock, -1, told != NULL ? note : NULL, told));
+    ANSWERS(MEMLOCK_OK, memlock_lock_renew(lock, -1, told != NULL ? note : NULL, told));
     return lock;
 }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex as StdMutex, PoisonError, Weak};
 use std::time::Duration;
 
-use memlock_core::{Keep, Kept, Notice, Release};
+use memlock_core::{Notice, Release, RenewOptions, Renewal};
 
 use crate::actors::{Actor, duration, here, nap, object, say};
 use crate::adapters::until;
@@ -17,7 +17,7 @@ pub(crate) type Registry = Arc<StdMutex<Vec<Treasure>>>;
 #[derive(Clone)]
 pub(crate) struct Treasure {
     token: String,
-    kept: Weak<Kept>,
+    kept: Weak<Renewal>,
 }
 
 /// Something that this task keeps.
@@ -25,10 +25,10 @@ struct Mine {
     token: String,
     hold: u64,
     lease: Nanos,
-    kept: Arc<Kept>,
+    kept: Arc<Renewal>,
 }
 
-fn treasures(registry: &Registry) -> Vec<(String, Arc<Kept>)> {
+fn treasures(registry: &Registry) -> Vec<(String, Arc<Renewal>)> {
     let mut registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
     registry.retain(|it| it.kept.strong_count() > 0);
     registry.iter().filter_map(|it| Some((it.token.clone(), it.kept.upgrade()?))).collect()
@@ -57,12 +57,12 @@ pub(crate) fn inherit(registry: &Registry) {
     }
 }
 
-/// The keeper tells something.
+/// The renewer tells something.
 fn told(token: &str, notice: Notice) {
     let (_, process, _) = here();
     say(|| format!("the holder of {token} is told {notice:?}"));
     let end = match notice {
-        Notice::Danger(left) => until(process, left),
+        Notice::AtRisk(left) => until(process, left),
         Notice::Lost(_) => 0,
     };
     with(|world| {
@@ -73,7 +73,7 @@ fn told(token: &str, notice: Notice) {
 
 impl Actor {
     /// Keeps it for a while, and lets go.
-    pub(crate) fn keep(&mut self, held: Held, hold: u64, lease: Nanos) {
+    pub(crate) fn renew(&mut self, held: Held, hold: u64, lease: Nanos) {
         let (_, process, now) = here();
         let token = held.token().to_string();
         let max_hold = self
@@ -86,7 +86,7 @@ impl Actor {
         let name = token.clone();
         let tell =
             Some(Box::new(move |notice| told(&name, notice)) as Box<dyn Fn(Notice) + Send + Sync>);
-        let kept = match held.keep(Keep { max_hold, tell }) {
+        let kept = match held.renew(RenewOptions { max_hold, on_notice: tell }) {
             Ok(kept) => Arc::new(kept),
             Err(error) => return object(format!("it could not be kept: {error}")),
         };
@@ -198,7 +198,7 @@ impl Actor {
         }
     }
 
-    fn release_kept_again(&mut self, kept: &Kept, released: Release) {
+    fn release_kept_again(&mut self, kept: &Renewal, released: Release) {
         if self.chance.permille(200) {
             let again = kept.release();
             if kept.is_held()
@@ -213,9 +213,9 @@ impl Actor {
 /// Until one is under way, if one is soon.
 fn wait_for_a_renewal(lease: Nanos) {
     let (task, process, now) = here();
-    with(|world| world.oracle.keepers.lurks(task, process));
+    with(|world| world.oracle.renewers.lurks(task, process));
     world::sleep_until(now + lease / 2);
-    with(|world| world.oracle.keepers.lurks_no_more(process));
+    with(|world| world.oracle.renewers.lurks_no_more(process));
 }
 
 /// Asks the server whether it is there.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::store::{self, Failure, Op, Reply, Route, Store};
-use memlock_core::{Client, Error, ErrorKind, Keep, Loss, Notice};
+use memlock_core::{Client, Error, ErrorKind, Loss, Notice, RenewOptions};
 use memlock_tests::server::Memcached;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -16,10 +16,10 @@ const SECOND: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(20);
 
 type Replies = Result<Vec<Reply>, Failure>;
-/// What becomes of the keeper's step of that number; the last argument runs it on the server.
+/// What becomes of the renewer's step of that number; the last argument runs it on the server.
 type Fate = Box<dyn Fn(usize, &dyn Fn() -> Replies) -> Replies + Send + Sync>;
 
-/// A real server, between which and the keeper something happens.
+/// A real server, between which and the renewer something happens.
 struct Between {
     server: Arc<dyn Store>,
     step: AtomicUsize,
@@ -34,7 +34,7 @@ impl std::fmt::Debug for Between {
 
 impl Store for Between {
     fn run(&self, route: Route, ops: &[Op<'_>]) -> Replies {
-        if thread::current().name() != Some("memlock-keeper") {
+        if thread::current().name() != Some("memlock-renewer") {
             return self.server.run(route, ops);
         }
         (self.fate)(self.step.fetch_add(1, Ordering::SeqCst), &|| self.server.run(route, ops))
@@ -69,7 +69,7 @@ fn a_renewal_that_was_held_up_makes_no_permit_live_longer_than_its_lease_explain
         }),
     );
     let semaphore = client.semaphore("s", 1, LEASE).unwrap();
-    let kept = semaphore.acquire().unwrap().keep(Keep::default()).unwrap();
+    let kept = semaphore.acquire().unwrap().renew(RenewOptions::default()).unwrap();
     while !looks.recv_timeout(PATIENCE).unwrap() {}
     let holders = semaphore.status().unwrap().unwrap().holders;
     assert!(holders[0].remaining <= LEASE + 2 * SECOND, "{holders:?}");
@@ -105,10 +105,10 @@ fn a_renewal_that_makes_the_lease_no_longer_does_not_end_the_danger() {
         warned.store(true, Ordering::SeqCst);
         _ = tell.send(notice);
     });
-    let keep = Keep { tell: Some(tell), ..Keep::default() };
-    let kept = client.mutex("m", LEASE).unwrap().lock().unwrap().keep(keep).unwrap();
+    let renew = RenewOptions { on_notice: Some(tell), ..RenewOptions::default() };
+    let kept = client.mutex("m", LEASE).unwrap().lock().unwrap().renew(renew).unwrap();
     let notice = || told.recv_timeout(PATIENCE).unwrap();
-    assert!(matches!(notice(), Notice::Danger(left) if left <= LEASE / 2));
+    assert!(matches!(notice(), Notice::AtRisk(left) if left <= LEASE / 2));
     assert_eq!(notice(), Notice::Lost(Loss::Expired), "the danger is told once");
     assert!(!kept.is_held());
 }
