@@ -98,7 +98,8 @@
 #define MEMLOCK_NOT_HELD 5
 
 /**
- * It was ours, and was no longer when we got there: the lease ran out, or the server lost the item.
+ * It was ours, and was no longer when we got there: the lease ran out, or the server lost the
+ * item.
  */
 #define MEMLOCK_LOST 6
 
@@ -148,28 +149,6 @@
 #define MEMLOCK_INTERNAL -7
 
 /**
- * What a holder is told: it could not be renewed so far, or is not to be, and ends in `left_ms`. Told once for
- * each time that half of the lease is gone so.
- */
-#define MEMLOCK_LEASE_AT_RISK 1
-
-/**
- * What a holder is told, and why it is lost: it could not be renewed before its lease was over. The server was
- * out of reach, or this process stood still.
- */
-#define MEMLOCK_LOST_EXPIRED 2
-
-/**
- * What a holder is told, and why it is lost: it was found to be gone from the server, or another's.
- */
-#define MEMLOCK_LOST_GONE 3
-
-/**
- * What a holder is told, and why it is lost: it was held for as long as was allowed.
- */
-#define MEMLOCK_LOST_MAX_HOLD 4
-
-/**
  * The room for a token, its NUL included.
  */
 #define MEMLOCK_TOKEN_SIZE 80
@@ -185,17 +164,20 @@
 #define MEMLOCK_LOG_ERROR 1
 
 /**
- * A message that something is lost or about to be: a lock that was kept, a lock that could not be released.
+ * A message that something is lost or about to be: a lock that was kept, a lock that could not be
+ * released.
  */
 #define MEMLOCK_LOG_WARNING 2
 
 /**
- * A message that a server is out of reach, or back again, or that something was left to be done later.
+ * A message that a server is out of reach, or back again, or that something was left to be done
+ * later.
  */
 #define MEMLOCK_LOG_INFO 3
 
 /**
- * A message for whoever looks for the cause of something: connections, and troubles that were mended at once.
+ * A message for whoever looks for the cause of something: connections, and troubles that were
+ * mended at once.
  */
 #define MEMLOCK_LOG_DEBUG 4
 
@@ -205,7 +187,31 @@
 #define MEMLOCK_LOG_TRACE 5
 
 /**
- * The way to one set of locks. It may be used from any number of threads at once, and in forked children.
+ * What a holder is told: it could not be renewed so far, or is not to be, and ends in `left_ms`.
+ * Told once for each time that half of the lease is gone so.
+ */
+#define MEMLOCK_LEASE_AT_RISK 1
+
+/**
+ * What a holder is told, and why it is lost: it could not be renewed before its lease was over.
+ * The server was out of reach, or this process stood still.
+ */
+#define MEMLOCK_LOST_EXPIRED 2
+
+/**
+ * What a holder is told, and why it is lost: it was found to be gone from the server, or
+ * another's.
+ */
+#define MEMLOCK_LOST_GONE 3
+
+/**
+ * What a holder is told, and why it is lost: it was held for as long as was allowed.
+ */
+#define MEMLOCK_LOST_MAX_HOLD 4
+
+/**
+ * The way to one set of locks. It may be used from any number of threads at once, and in forked
+ * children.
  */
 typedef struct memlock_client memlock_client;
 
@@ -215,25 +221,27 @@ typedef struct memlock_client memlock_client;
 typedef struct memlock_list memlock_list;
 
 /**
- * A mutex that is held. Use it from one thread at a time; reading its fence and its remaining time is allowed
- * from several, and more when it is kept: see memlock_lock_renew().
+ * A mutex that is held. Use it from one thread at a time; reading its fence and its remaining time
+ * is allowed from several, and more when it is kept: see memlock_lock_renew().
  */
 typedef struct memlock_lock memlock_lock;
 
 /**
- * One or several permits of a semaphore that are held. Use it from one thread at a time; reading its remaining
- * time and its count is allowed from several, and more when they are kept: see memlock_permit_renew().
+ * One or several permits of a semaphore that are held. Use it from one thread at a time; reading
+ * its remaining time and its count is allowed from several, and more when they are kept: see
+ * memlock_permit_renew().
  */
 typedef struct memlock_permit memlock_permit;
 
 /**
- * A semaphore by its name. It may be used from any number of threads at once, and in forked children.
+ * A semaphore by its name. It may be used from any number of threads at once, and in forked
+ * children.
  */
 typedef struct memlock_semaphore memlock_semaphore;
 
 /**
- * Ends waits of one client from outside: each that is given it. It may be used from any number of threads at
- * once.
+ * Ends waits of one client from outside: each that is given it. It may be used from any number of
+ * threads at once.
  */
 typedef struct memlock_wait memlock_wait;
 
@@ -271,17 +279,19 @@ typedef struct memlock_insertion {
 } memlock_insertion;
 
 /**
- * What is called when there is something to tell of a lock or permits that are kept: MEMLOCK_LEASE_AT_RISK and how
- * long they are certainly ours yet, or one of MEMLOCK_LOST_EXPIRED, MEMLOCK_LOST_GONE and
- * MEMLOCK_LOST_MAX_HOLD, and 0. `arg` is what memlock_lock_renew() or memlock_permit_renew() was given.
+ * What is called when there is something to tell of a lock or permits that are kept:
+ * MEMLOCK_LEASE_AT_RISK and how long they are certainly ours yet, or one of MEMLOCK_LOST_EXPIRED,
+ * MEMLOCK_LOST_GONE and MEMLOCK_LOST_MAX_HOLD, and 0. `arg` is what memlock_lock_renew() or
+ * memlock_permit_renew() was given.
  *
- * It is called on the keeper's thread, a thread of memlock's in which no signal handler runs, but that of a
- * crash in it, and which renews nothing of the same client until it returns: so it must not wait or work for
- * long, and no C++ exception may leave it. It may call every function of memlock, also for the handle that it
- * is about, and may even give that back, if no other thread uses it then; what that one's memlock_lock_check()
- * has found itself it may be told of before that returns. Two callbacks must not give back each other's
- * handles: each would wait until the other has ended. Programs and threads that it starts have the same signals blocked, and
- * SIGTERM would not end them: whoever starts some restores the mask first, by pthread_sigmask().
+ * It is called on the renewer's thread, a thread of memlock's in which no signal handler runs, but
+ * that of a crash in it, and which renews nothing of the same client until it returns: so it must
+ * not wait or work for long, and no C++ exception may leave it. It may call every function of
+ * memlock, also for the handle that it is about, and may even give that back, if no other thread
+ * uses it then; what that one's memlock_lock_check() has found itself it may be told of before
+ * that returns. Two callbacks must not give back each other's handles: each would wait until the
+ * other has ended. Programs and threads that it starts have the same signals blocked, and SIGTERM
+ * would not end them: whoever starts some restores the mask first, by pthread_sigmask().
  */
 typedef void (*memlock_renewal_callback)(int what, int64_t left_ms, void *arg);
 
@@ -302,7 +312,8 @@ typedef struct memlock_owner {
    */
   uint32_t pid;
   /**
-   * When it was acquired, in Unix seconds of the holder's own clock; 0 when a plain client holds it.
+   * When it was acquired, in Unix seconds of the holder's own clock; 0 when a plain client holds
+   * it.
    */
   int64_t since;
   /**
@@ -312,17 +323,19 @@ typedef struct memlock_owner {
 } memlock_owner;
 
 /**
- * What is called for each message: its level, from MEMLOCK_LOG_ERROR to MEMLOCK_LOG_TRACE; the part of memlock
- * that it comes from, such as "memlock.renewal"; and one or more whole sentences in UTF-8, of any length, without
- * a line's end. Both strings are valid until it returns. `arg` is what memlock_log_set() was given.
+ * What is called for each message: its level, from MEMLOCK_LOG_ERROR to MEMLOCK_LOG_TRACE; the
+ * part of memlock that it comes from, such as "memlock.renewal"; and one or more whole sentences in
+ * UTF-8, of any length, without a line's end. Both strings are valid until it returns. `arg` is
+ * what memlock_log_set() was given.
  *
- * It is called by whichever thread has something to say, one of memlock's own included, and by several at
- * once. What that thread was doing goes on when it returns: so it should be brief, no C++ exception may leave
- * it, and it must not longjmp() out. It may call every function of memlock, memlock_log_set() too, but must not
- * use the lock, permit, list or walk that was given to the call that logs, nor wait for what that call holds or
- * waits for. Nor should it wait for permits: other threads that use the same semaphore may have to wait as long.
- * What memlock would log of what the callback does is not told. If it forks, and the child returns from it, the
- * call answers MEMLOCK_INTERRUPTED there, or as if nothing were held.
+ * It is called by whichever thread has something to say, one of memlock's own included, and by
+ * several at once. What that thread was doing goes on when it returns: so it should be brief, no
+ * C++ exception may leave it, and it must not longjmp() out. It may call every function of
+ * memlock, memlock_log_set() too, but must not use the lock, permit, list or walk that was given
+ * to the call that logs, nor wait for what that call holds or waits for. Nor should it wait for
+ * permits: other threads that use the same semaphore may have to wait as long. What memlock would
+ * log of what the callback does is not told. If it forks, and the child returns from it, the call
+ * answers MEMLOCK_INTERRUPTED there, or as if nothing were held.
  */
 typedef void (*memlock_log_told)(int level, const char *part, const char *message, void *arg);
 
@@ -340,8 +353,8 @@ typedef struct memlock_request {
    */
   int64_t priority;
   /**
-   * 0: a waiter that was overtaken 16 times by others of higher priority comes next. 1: it never does, so
-   * that it may wait for ever.
+   * 0: a waiter that was overtaken 16 times by others of higher priority comes next. 1: it never
+   * does, so that it may wait for ever.
    */
   int strict;
 } memlock_request;
@@ -384,15 +397,17 @@ extern "C" {
 /**
  * Locks the mutex `mutex_key`, waiting for it for as long as it takes.
  *
- * `duration` is the longest time that it is held, in whole seconds from 1 to 31622400 (366 days): after it, a
- * dead worker's lock is free. The lock belongs to the process: any of its threads may unlock it, and two of
- * its threads exclude each other. A child made by fork() holds nothing of its parent's.
+ * `duration` is the longest time that it is held, in whole seconds from 1 to 31622400 (366 days):
+ * after it, a dead worker's lock is free. The lock belongs to the process: any of its threads may
+ * unlock it, and two of its threads exclude each other. A child made by fork() holds nothing of
+ * its parent's.
  *
  * Uses the default client: memlock_init(url), or the environment's MEMLOCK_URL, or
  * memcached://127.0.0.1:11211. A free mutex is taken in one round trip.
  *
  * Answers MEMLOCK_OK or MEMLOCK_INTERRUPTED; MEMLOCK_DEADLOCK when this thread holds it already;
- * MEMLOCK_INVALID, MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL, MEMLOCK_CONFIG. Thread-safe.
+ * MEMLOCK_INVALID, MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL, MEMLOCK_CONFIG.
+ * Thread-safe.
  *
  * # Safety
  * `mutex_key` is NULL or a NUL-terminated string.
@@ -414,9 +429,9 @@ MEMLOCK_NODISCARD int mutex_lock_nonblock(const char *mutex_key, time_t duration
 /**
  * Unlocks a mutex that this process locked, in one round trip, and only if it is still ours.
  *
- * Answers MEMLOCK_OK, MEMLOCK_LOST when it was no longer ours, MEMLOCK_NOT_HELD when this process did not
- * lock it. After MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN it is still held, and may be unlocked again; else it
- * ends with its duration. Thread-safe.
+ * Answers MEMLOCK_OK, MEMLOCK_LOST when it was no longer ours, MEMLOCK_NOT_HELD when this process
+ * did not lock it. After MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN it is still held, and may be
+ * unlocked again; else it ends with its duration. Thread-safe.
  *
  * # Safety
  * `mutex_key` is NULL or a NUL-terminated string.
@@ -426,11 +441,12 @@ int mutex_unlock(const char *mutex_key);
 
 #if defined(MEMLOCK_BARE_NAMES)
 /**
- * Sets up the distinct list `session`, which ends after `duration` seconds (1 to 31622400) with all its keys.
+ * Sets up the distinct list `session`, which ends after `duration` seconds (1 to 31622400) with
+ * all its keys.
  *
- * Answers MEMLOCK_OK, or MEMLOCK_EXISTS when it was set up already: then we are in it too. From now on this
- * process's inserts belong to that very session: once it is torn down they are refused, even if somebody
- * sets up another of the same name. Thread-safe.
+ * Answers MEMLOCK_OK, or MEMLOCK_EXISTS when it was set up already: then we are in it too. From
+ * now on this process's inserts belong to that very session: once it is torn down they are
+ * refused, even if somebody sets up another of the same name. Thread-safe.
  *
  * # Safety
  * `session` is NULL or a NUL-terminated string.
@@ -440,9 +456,10 @@ int distinct_list_set_up(const char *session, time_t duration);
 
 #if defined(MEMLOCK_BARE_NAMES)
 /**
- * Inserts `key`: MEMLOCK_OK for exactly one of all who insert it, MEMLOCK_DUPLICATE for the others, and
- * MEMLOCK_NOT_FOUND when there is no such session. After MEMLOCK_UNKNOWN the key may be in the list or not;
- * inserting it again is safe, and may then call our own key a duplicate. Thread-safe.
+ * Inserts `key`: MEMLOCK_OK for exactly one of all who insert it, MEMLOCK_DUPLICATE for the
+ * others, and MEMLOCK_NOT_FOUND when there is no such session. After MEMLOCK_UNKNOWN the key may
+ * be in the list or not; inserting it again is safe, and may then call our own key a duplicate.
+ * Thread-safe.
  *
  * # Safety
  * `session` and `key` are NULL or NUL-terminated strings.
@@ -452,8 +469,8 @@ int distinct_list_insert(const char *session, const char *key);
 
 #if defined(MEMLOCK_BARE_NAMES)
 /**
- * Ends the session for everybody, in one atomic step. MEMLOCK_NOT_FOUND when there was none, or another one
- * than this process set up. Thread-safe.
+ * Ends the session for everybody, in one atomic step. MEMLOCK_NOT_FOUND when there was none, or
+ * another one than this process set up. Thread-safe.
  *
  * # Safety
  * `session` is NULL or a NUL-terminated string.
@@ -463,63 +480,58 @@ int distinct_list_tear_down(const char *session);
 
 #if defined(MEMLOCK_BARE_NAMES)
 /**
- * Sets up the semaphore `name` with so many permits (1 to 4294967295), to be kept for `duration` seconds (1 to
- * 31622400) after it was used last.
+ * Sets up the semaphore `name` with so many permits (1 to 4294967295), to be kept for `duration`
+ * seconds (1 to 31622400) after it was used last.
  *
  * Answers MEMLOCK_OK, or MEMLOCK_EXISTS when it was set up already: then its life stays as it is.
- * MEMLOCK_INVALID also when there is one with another number of permits; MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN,
- * MEMLOCK_PROTOCOL, MEMLOCK_CONFIG. Thread-safe.
+ * MEMLOCK_INVALID also when there is one with another number of permits; MEMLOCK_UNREACHABLE,
+ * MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL, MEMLOCK_CONFIG. Thread-safe.
  *
  * # Safety
  * `name` is NULL or a NUL-terminated string.
  */
-int semaphore_set_up(const char *name,
-                     uint32_t permits,
-                     time_t duration);
+int semaphore_set_up(const char *name, uint32_t permits, time_t duration);
 #endif
 
 #if defined(MEMLOCK_BARE_NAMES)
 /**
- * Acquires one permit of the semaphore `name`, waiting for it for as long as it takes, in the order of coming.
+ * Acquires one permit of the semaphore `name`, waiting for it for as long as it takes, in the
+ * order of coming.
  *
- * `duration` is the longest time that it is held, in whole seconds from 1 to 31622400 (366 days): after it, a
- * dead worker's permit is available again. The permit belongs to the process: any of its threads may release
- * it. A process may acquire several, and wait for ever for one that it holds itself. A child made by fork()
- * holds nothing of its parent's.
+ * `duration` is the longest time that it is held, in whole seconds from 1 to 31622400 (366 days):
+ * after it, a dead worker's permit is available again. The permit belongs to the process: any of
+ * its threads may release it. A process may acquire several, and wait for ever for one that it
+ * holds itself. A child made by fork() holds nothing of its parent's.
  *
- * Answers MEMLOCK_OK or MEMLOCK_INTERRUPTED; MEMLOCK_NOT_FOUND when there is no such semaphore: it was never set
- * up, has expired or was torn down; MEMLOCK_INVALID, MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL,
- * MEMLOCK_CONFIG. Thread-safe.
+ * Answers MEMLOCK_OK or MEMLOCK_INTERRUPTED; MEMLOCK_NOT_FOUND when there is no such semaphore: it
+ * was never set up, has expired or was torn down; MEMLOCK_INVALID, MEMLOCK_UNREACHABLE,
+ * MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL, MEMLOCK_CONFIG. Thread-safe.
  *
  * # Safety
  * `name` is NULL or a NUL-terminated string.
  */
-MEMLOCK_NODISCARD
-int semaphore_acquire(const char *name,
-                      time_t duration);
+MEMLOCK_NODISCARD int semaphore_acquire(const char *name, time_t duration);
 #endif
 
 #if defined(MEMLOCK_BARE_NAMES)
 /**
- * As semaphore_acquire(), but does not wait: MEMLOCK_BUSY when no permit is available, or all that are are being
- * gathered for a waiter that wants several.
+ * As semaphore_acquire(), but does not wait: MEMLOCK_BUSY when no permit is available, or all that
+ * are are being gathered for a waiter that wants several.
  *
  * # Safety
  * `name` is NULL or a NUL-terminated string.
  */
-MEMLOCK_NODISCARD
-int semaphore_acquire_nonblock(const char *name,
-                               time_t duration);
+MEMLOCK_NODISCARD int semaphore_acquire_nonblock(const char *name, time_t duration);
 #endif
 
 #if defined(MEMLOCK_BARE_NAMES)
 /**
- * Releases a permit that this process acquired by semaphore_acquire(): the one that this thread acquired last,
- * or if it has none, the one that the process has had for the longest.
+ * Releases a permit that this process acquired by semaphore_acquire(): the one that this thread
+ * acquired last, or if it has none, the one that the process has had for the longest.
  *
- * Answers MEMLOCK_OK, MEMLOCK_LOST when it was no longer ours, MEMLOCK_NOT_HELD when this process has none. After
- * MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN it is still held, and may be released again; else it comes back when
- * its duration ends. Thread-safe.
+ * Answers MEMLOCK_OK, MEMLOCK_LOST when it was no longer ours, MEMLOCK_NOT_HELD when this process
+ * has none. After MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN it is still held, and may be released
+ * again; else it comes back when its duration ends. Thread-safe.
  *
  * # Safety
  * `name` is NULL or a NUL-terminated string.
@@ -529,11 +541,11 @@ int semaphore_release(const char *name);
 
 #if defined(MEMLOCK_BARE_NAMES)
 /**
- * Removes the semaphore `name` for everybody. Who holds permits finds them lost, and who waits is answered
- * MEMLOCK_NOT_FOUND.
+ * Removes the semaphore `name` for everybody. Who holds permits finds them lost, and who waits is
+ * answered MEMLOCK_NOT_FOUND.
  *
- * Answers MEMLOCK_OK, MEMLOCK_NOT_FOUND when there was none, or MEMLOCK_INVALID, MEMLOCK_UNREACHABLE,
- * MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL, MEMLOCK_CONFIG. Thread-safe.
+ * Answers MEMLOCK_OK, MEMLOCK_NOT_FOUND when there was none, or MEMLOCK_INVALID,
+ * MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL, MEMLOCK_CONFIG. Thread-safe.
  *
  * # Safety
  * `name` is NULL or a NUL-terminated string.
@@ -566,9 +578,9 @@ const char *memlock_version(void);
 const char *memlock_describe(int answer);
 
 /**
- * Chooses the default client of the bare functions, once, before the first of them is called. Nothing is
- * dialled. Answers MEMLOCK_OK, MEMLOCK_INVALID, or MEMLOCK_CONFIG for a bad URL or when there is a default
- * client already.
+ * Chooses the default client of the bare functions, once, before the first of them is called.
+ * Nothing is dialled. Answers MEMLOCK_OK, MEMLOCK_INVALID, or MEMLOCK_CONFIG for a bad URL or when
+ * there is a default client already.
  *
  * # Safety
  * `url` is NULL or a NUL-terminated string.
@@ -578,26 +590,27 @@ int memlock_init(const char *url);
 /**
  * Opens a client:
  * memcached://host[:port][,host2...]?prefix=&connect_timeout=&io_timeout=&pool=&outage=&bell=, or
- * memory://name for locks within this process. Nothing is dialled until the first call that needs a server.
+ * memory://name for locks within this process. Nothing is dialled until the first call that needs
+ * a server.
  *
- * `bell` is the address at which whoever unlocks, on another host too, wakes the next waiter of this process
- * with one UDP datagram: bell=address, bell=address:port or bell=address:first-last, with [...] around an
- * IPv6 address. Give as many ports as there are locks for which this process waits at one time. Without
- * `bell` it is our end of the connection to the server, and any free port. With bell=off nobody can wake us:
- * then waiters ask the server: the next one 10 to 250 milliseconds after its last question, others up to every
- * 0.7 seconds.
+ * `bell` is the address at which whoever unlocks, on another host too, wakes the next waiter of
+ * this process with one UDP datagram: bell=address, bell=address:port or bell=address:first-last,
+ * with [...] around an IPv6 address. Give as many ports as there are locks for which this process
+ * waits at one time. Without `bell` it is our end of the connection to the server, and any free
+ * port. With bell=off nobody can wake us: then waiters ask the server: the next one 10 to 250
+ * milliseconds after its last question, others up to every 0.7 seconds.
  *
- * Answers MEMLOCK_OK, MEMLOCK_INVALID, or MEMLOCK_CONFIG with the known schemes or parameters in the last
- * error. On failure *client is NULL.
+ * Answers MEMLOCK_OK, MEMLOCK_INVALID, or MEMLOCK_CONFIG with the known schemes or parameters in
+ * the last error. On failure *client is NULL.
  *
  * # Safety
  * `url` is NULL or a NUL-terminated string; `client` is NULL or writable.
  */
-int memlock_client_open(const char *url,
-                        struct memlock_client **client);
+int memlock_client_open(const char *url, struct memlock_client **client);
 
 /**
- * Closes a client. Locks, semaphores, permits and lists made from it go on working. NULL is allowed.
+ * Closes a client. Locks, semaphores, permits and lists made from it go on working. NULL is
+ * allowed.
  *
  * # Safety
  * `client` is NULL or came from memlock_client_open() and is not used any more.
@@ -605,13 +618,14 @@ int memlock_client_open(const char *url,
 void memlock_client_close(struct memlock_client *client);
 
 /**
- * Ends every wait that is going on in this client, in whichever thread: each is woken at once, answers
- * MEMLOCK_INTERRUPTED, and leaves neither a lock or permit nor a place in the queue behind. Waits that begin later are
- * not touched; memlock_wait_cancel() ends one wait alone, whether it has begun or not. NULL means the default
- * client.
+ * Ends every wait that is going on in this client, in whichever thread: each is woken at once,
+ * answers MEMLOCK_INTERRUPTED, and leaves neither a lock or permit nor a place in the queue
+ * behind. Waits that begin later are not touched; memlock_wait_cancel() ends one wait alone,
+ * whether it has begun or not. NULL means the default client.
  *
- * Answers MEMLOCK_OK; for NULL also MEMLOCK_CONFIG, when the default client cannot be made. No I/O. May be
- * called from any thread and, for a client of memlock_client_open(), from a signal handler.
+ * Answers MEMLOCK_OK; for NULL also MEMLOCK_CONFIG, when the default client cannot be made. No
+ * I/O. May be called from any thread and, for a client of memlock_client_open(), from a signal
+ * handler.
  *
  * # Safety
  * `client` is NULL or an open client.
@@ -621,29 +635,29 @@ int memlock_client_cancel_waits(const struct memlock_client *client);
 /**
  * Creates the item `key` with so many free permits, to be kept for ever.
  *
- * A counter is one item of memcached, which holds the number of free permits in decimal and nothing else: for
- * use beside programs that have such an item already, with plain clients that do `gets` and `cas` to take one
- * and `incr` to give it back. **It has no leases**: what a program had that died is gone until somebody writes
- * the item anew, and whoever releases twice makes a permit up. Take a memlock_semaphore wherever you are free
- * to. Unlike other names, `key` is the item's key as
- * it is: 1 to 245 visible ASCII characters, the URL's prefix included, which stands before it.
+ * A counter is one item of memcached, which holds the number of free permits in decimal and
+ * nothing else: for use beside programs that have such an item already, with plain clients that do
+ * `gets` and `cas` to take one and `incr` to give it back. **It has no leases**: what a program
+ * had that died is gone until somebody writes the item anew, and whoever releases twice makes a
+ * permit up. Take a memlock_semaphore wherever you are free to. Unlike other names, `key` is the
+ * item's key as it is: 1 to 245 visible ASCII characters, the URL's prefix included, which stands
+ * before it.
  *
- * Answers MEMLOCK_OK, MEMLOCK_EXISTS when there is such an item, which is left as it is, or MEMLOCK_INVALID,
- * MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL. Thread-safe.
+ * Answers MEMLOCK_OK, MEMLOCK_EXISTS when there is such an item, which is left as it is, or
+ * MEMLOCK_INVALID, MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL. Thread-safe.
  *
  * # Safety
  * `client` is NULL or an open client, `key` is NULL or a NUL-terminated string.
  */
-int memlock_counter_set_up(const struct memlock_client *client,
-                           const char *key,
-                           uint64_t permits);
+int memlock_counter_set_up(const struct memlock_client *client, const char *key, uint64_t permits);
 
 /**
  * Takes one permit if one is free. Two round trips.
  *
- * Answers MEMLOCK_OK, MEMLOCK_BUSY when none is free, MEMLOCK_NOT_FOUND when there is no such item,
- * MEMLOCK_PROTOCOL also when it is not a number; MEMLOCK_INVALID; MEMLOCK_UNREACHABLE: nothing was changed;
- * MEMLOCK_UNKNOWN: sent, and no reply came, so that a permit may be gone that nobody has. Thread-safe.
+ * Answers MEMLOCK_OK, MEMLOCK_BUSY when none is free, MEMLOCK_NOT_FOUND when there is no such
+ * item, MEMLOCK_PROTOCOL also when it is not a number; MEMLOCK_INVALID; MEMLOCK_UNREACHABLE:
+ * nothing was changed; MEMLOCK_UNKNOWN: sent, and no reply came, so that a permit may be gone that
+ * nobody has. Thread-safe.
  *
  * # Safety
  * `client` is NULL or an open client, `key` is NULL or a NUL-terminated string.
@@ -651,16 +665,16 @@ int memlock_counter_set_up(const struct memlock_client *client,
 MEMLOCK_NODISCARD int memlock_counter_try(const struct memlock_client *client, const char *key);
 
 /**
- * As memlock_counter_try(), but tries again until a permit was free or the wait ends, with pauses that grow from
- * 1 to 50 milliseconds. Nobody's turn is kept: who tries more often comes first.
+ * As memlock_counter_try(), but tries again until a permit was free or the wait ends, with pauses
+ * that grow from 1 to 50 milliseconds. Nobody's turn is kept: who tries more often comes first.
  *
- * `wait_ms` is how long to go on: 0 tries once (then MEMLOCK_BUSY), -1 for ever, more that long (then
- * MEMLOCK_TIMED_OUT). MEMLOCK_INTERRUPTED when `wait` was cancelled, see memlock_wait_cancel(); NULL is no
- * handle. The others as memlock_counter_try(). Thread-safe.
+ * `wait_ms` is how long to go on: 0 tries once (then MEMLOCK_BUSY), -1 for ever, more that long
+ * (then MEMLOCK_TIMED_OUT). MEMLOCK_INTERRUPTED when `wait` was cancelled, see
+ * memlock_wait_cancel(); NULL is no handle. The others as memlock_counter_try(). Thread-safe.
  *
  * # Safety
- * `client` is NULL or an open client, `key` is NULL or a NUL-terminated string, `wait` is NULL or a wait handle
- * that is not closed before this call ends.
+ * `client` is NULL or an open client, `key` is NULL or a NUL-terminated string, `wait` is NULL or
+ * a wait handle that is not closed before this call ends.
  */
 MEMLOCK_NODISCARD
 int memlock_counter_retry(const struct memlock_client *client,
@@ -669,10 +683,11 @@ int memlock_counter_retry(const struct memlock_client *client,
                           const struct memlock_wait *wait);
 
 /**
- * As memlock_counter_retry(), but waits in a queue: those of higher `priority` first, and among equals who came
- * first. Whoever releases by memlock_counter_release(), in any process, wakes the next one. Where plain clients
- * release, those who are parked find out by themselves within a second. A free permit goes to whoever is there
- * first, so that one who retries may come before one who is parked.
+ * As memlock_counter_retry(), but waits in a queue: those of higher `priority` first, and among
+ * equals who came first. Whoever releases by memlock_counter_release(), in any process, wakes the
+ * next one. Where plain clients release, those who are parked find out by themselves within a
+ * second. A free permit goes to whoever is there first, so that one who retries may come before
+ * one who is parked.
  *
  * # Safety
  * As memlock_counter_retry().
@@ -687,8 +702,9 @@ int memlock_counter_park(const struct memlock_client *client,
 /**
  * Gives one permit back, whoever took it, and wakes the next one who is parked. One round trip.
  *
- * Answers MEMLOCK_OK, MEMLOCK_NOT_FOUND when there is no such item, or MEMLOCK_INVALID, MEMLOCK_UNREACHABLE,
- * MEMLOCK_PROTOCOL; after MEMLOCK_UNKNOWN it may or may not have been given back. Thread-safe.
+ * Answers MEMLOCK_OK, MEMLOCK_NOT_FOUND when there is no such item, or MEMLOCK_INVALID,
+ * MEMLOCK_UNREACHABLE, MEMLOCK_PROTOCOL; after MEMLOCK_UNKNOWN it may or may not have been given
+ * back. Thread-safe.
  *
  * # Safety
  * `client` is NULL or an open client, `key` is NULL or a NUL-terminated string.
@@ -698,36 +714,35 @@ int memlock_counter_release(const struct memlock_client *client, const char *key
 /**
  * How many permits are free, in *available. What is read is already past. One round trip.
  *
- * Answers MEMLOCK_OK, MEMLOCK_NOT_FOUND when there is no such item, MEMLOCK_PROTOCOL also when it is not a
- * number, MEMLOCK_INVALID, MEMLOCK_UNREACHABLE. Thread-safe.
+ * Answers MEMLOCK_OK, MEMLOCK_NOT_FOUND when there is no such item, MEMLOCK_PROTOCOL also when it
+ * is not a number, MEMLOCK_INVALID, MEMLOCK_UNREACHABLE. Thread-safe.
  *
  * # Safety
- * `client` is NULL or an open client, `key` is NULL or a NUL-terminated string, `available` is NULL or writable.
+ * `client` is NULL or an open client, `key` is NULL or a NUL-terminated string, `available` is
+ * NULL or writable.
  */
-int memlock_counter_available(const struct memlock_client *client,
-                              const char *key,
-                              uint64_t *available);
+int memlock_counter_available(const struct memlock_client *client, const char *key, uint64_t *available);
 
 /**
- * Makes a handle on the session `session` without setting it up. Nothing is sent. It follows whatever
- * session of that name there is.
+ * Makes a handle on the session `session` without setting it up. Nothing is sent. It follows
+ * whatever session of that name there is.
  *
  * # Safety
- * `client` is NULL or an open client, `session` is NULL or a NUL-terminated string, `list` is NULL or writable.
+ * `client` is NULL or an open client, `session` is NULL or a NUL-terminated string, `list` is NULL
+ * or writable.
  */
-int memlock_list_open(const struct memlock_client *client,
-                      const char *session,
-                      struct memlock_list **list);
+int memlock_list_open(const struct memlock_client *client, const char *session, struct memlock_list **list);
 
 /**
- * Sets up the session `session`, or joins it, and makes a handle that belongs to that very session: once it
- * is torn down, the handle's inserts are refused even if somebody sets up another of the same name.
- * `duration_ms`: how long the session and all its keys live, 1000 to 31622400000 (366 days), counted from the
- * first set-up. MEMLOCK_OK when it is new, MEMLOCK_EXISTS when it was there: *list is a handle either way. On
- * failure *list is NULL.
+ * Sets up the session `session`, or joins it, and makes a handle that belongs to that very
+ * session: once it is torn down, the handle's inserts are refused even if somebody sets up another
+ * of the same name. `duration_ms`: how long the session and all its keys live, 1000 to 31622400000
+ * (366 days), counted from the first set-up. MEMLOCK_OK when it is new, MEMLOCK_EXISTS when it was
+ * there: *list is a handle either way. On failure *list is NULL.
  *
  * # Safety
- * `client` is NULL or an open client, `session` is NULL or a NUL-terminated string, `list` is NULL or writable.
+ * `client` is NULL or an open client, `session` is NULL or a NUL-terminated string, `list` is NULL
+ * or writable.
  */
 int memlock_list_set_up(const struct memlock_client *client,
                         const char *session,
@@ -743,27 +758,26 @@ int memlock_list_set_up(const struct memlock_client *client,
 void memlock_list_close(struct memlock_list *list);
 
 /**
- * Inserts `len` bytes at `key` (1 to 65536, NUL bytes welcome): MEMLOCK_OK for exactly one of all who insert
- * it, MEMLOCK_DUPLICATE for the others, with the key's id in *id for all of them; MEMLOCK_NOT_FOUND when there
- * is no such session. Three round trips for a new key, one for a duplicate. `id` may be NULL. After
- * MEMLOCK_UNKNOWN the key may be in the list or not; inserting it again is safe.
+ * Inserts `len` bytes at `key` (1 to 65536, NUL bytes welcome): MEMLOCK_OK for exactly one of all
+ * who insert it, MEMLOCK_DUPLICATE for the others, with the key's id in *id for all of them;
+ * MEMLOCK_NOT_FOUND when there is no such session. Three round trips for a new key, one for a
+ * duplicate. `id` may be NULL. After MEMLOCK_UNKNOWN the key may be in the list or not; inserting
+ * it again is safe.
  *
  * # Safety
  * `list` is NULL or a handle, `key` is NULL or `len` readable bytes, `id` is NULL or writable.
  */
-int memlock_list_insert(struct memlock_list *list,
-                        const char *key,
-                        size_t len,
-                        uint64_t *id);
+int memlock_list_insert(struct memlock_list *list, const char *key, size_t len, uint64_t *id);
 
 /**
- * Inserts `count` keys, and answers for each in `insertions`, in their order. Three round trips for each 1,000
- * keys, and one more if some of them are duplicates. Answers MEMLOCK_OK, or MEMLOCK_NOT_FOUND when there is no
- * such session. On a failure nothing is written to `insertions`, and some of the keys may be in the list.
+ * Inserts `count` keys, and answers for each in `insertions`, in their order. Three round trips
+ * for each 1,000 keys, and one more if some of them are duplicates. Answers MEMLOCK_OK, or
+ * MEMLOCK_NOT_FOUND when there is no such session. On a failure nothing is written to
+ * `insertions`, and some of the keys may be in the list.
  *
  * # Safety
- * `list` is NULL or a handle, `keys` is NULL or `count` readable entries, `insertions` is NULL or has room for
- * `count` entries.
+ * `list` is NULL or a handle, `keys` is NULL or `count` readable entries, `insertions` is NULL or
+ * has room for `count` entries.
  */
 int memlock_list_insert_many(struct memlock_list *list,
                              const struct memlock_bytes *keys,
@@ -771,8 +785,8 @@ int memlock_list_insert_many(struct memlock_list *list,
                              struct memlock_insertion *insertions);
 
 /**
- * The id of a key in *id; 0 when the key is not in the list. MEMLOCK_NOT_FOUND when there is no such session.
- * One round trip.
+ * The id of a key in *id; 0 when the key is not in the list. MEMLOCK_NOT_FOUND when there is no
+ * such session. One round trip.
  *
  * # Safety
  * `list` is NULL or a handle, `key` is NULL or `len` readable bytes, `id` is NULL or writable.
@@ -780,8 +794,8 @@ int memlock_list_insert_many(struct memlock_list *list,
 int memlock_list_id(struct memlock_list *list, const char *key, size_t len, uint64_t *id);
 
 /**
- * How many ids were given out in *count: the number of keys, plus one for every inserter that died half-way.
- * MEMLOCK_NOT_FOUND when there is no such session. One round trip.
+ * How many ids were given out in *count: the number of keys, plus one for every inserter that died
+ * half-way. MEMLOCK_NOT_FOUND when there is no such session. One round trip.
  *
  * # Safety
  * `list` is NULL or a handle, `count` is NULL or writable.
@@ -789,8 +803,8 @@ int memlock_list_id(struct memlock_list *list, const char *key, size_t len, uint
 int memlock_list_count(struct memlock_list *list, uint64_t *count);
 
 /**
- * Ends the session for everybody, in one atomic step: MEMLOCK_OK, or MEMLOCK_NOT_FOUND when there was none, or
- * another one than this handle set up. The handle stays, to be closed.
+ * Ends the session for everybody, in one atomic step: MEMLOCK_OK, or MEMLOCK_NOT_FOUND when there
+ * was none, or another one than this handle set up. The handle stays, to be closed.
  *
  * # Safety
  * `list` is NULL or a handle.
@@ -798,8 +812,8 @@ int memlock_list_count(struct memlock_list *list, uint64_t *count);
 int memlock_list_tear_down(struct memlock_list *list);
 
 /**
- * Begins a walk through the keys that are in the list now, in the order of their ids. MEMLOCK_NOT_FOUND when
- * there is no such session. The list may be closed before the walk.
+ * Begins a walk through the keys that are in the list now, in the order of their ids.
+ * MEMLOCK_NOT_FOUND when there is no such session. The list may be closed before the walk.
  *
  * # Safety
  * `list` is NULL or a handle, `walk` is NULL or writable.
@@ -807,17 +821,14 @@ int memlock_list_tear_down(struct memlock_list *list);
 int memlock_list_walk(struct memlock_list *list, struct memlock_walk **walk);
 
 /**
- * The next key of a walk: *id, *key and *len; at the end *key is NULL and the answer is MEMLOCK_OK too. The key
- * is valid until the next call on this walk and has no NUL at its end. MEMLOCK_NOT_FOUND when the session ended
- * during the walk. Two round trips for each 256 keys.
+ * The next key of a walk: *id, *key and *len; at the end *key is NULL and the answer is MEMLOCK_OK
+ * too. The key is valid until the next call on this walk and has no NUL at its end.
+ * MEMLOCK_NOT_FOUND when the session ended during the walk. Two round trips for each 256 keys.
  *
  * # Safety
  * `walk` is NULL or a walk; the others are NULL or writable.
  */
-int memlock_walk_next(struct memlock_walk *walk,
-                      uint64_t *id,
-                      const char **key,
-                      size_t *len);
+int memlock_walk_next(struct memlock_walk *walk, uint64_t *id, const char **key, size_t *len);
 
 /**
  * Ends a walk. NULL is allowed.
@@ -830,15 +841,16 @@ void memlock_walk_close(struct memlock_walk *walk);
 /**
  * Locks the mutex `name` for at most `lease_ms` (1000 to 31622400000, which is 366 days).
  *
- * `wait_ms` is how long to wait for it: 0 does not wait (then MEMLOCK_BUSY), -1 waits for ever, more waits
- * that long (then MEMLOCK_TIMED_OUT). A free mutex is taken in one round trip.
+ * `wait_ms` is how long to wait for it: 0 does not wait (then MEMLOCK_BUSY), -1 waits for ever,
+ * more waits that long (then MEMLOCK_TIMED_OUT). A free mutex is taken in one round trip.
  *
- * Answers MEMLOCK_OK and a handle in *lock, to be given back by memlock_unlock(); or one of those, or
- * MEMLOCK_INTERRUPTED, MEMLOCK_INVALID, MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL, and NULL in
- * *lock. Thread-safe.
+ * Answers MEMLOCK_OK and a handle in *lock, to be given back by memlock_unlock(); or one of those,
+ * or MEMLOCK_INTERRUPTED, MEMLOCK_INVALID, MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL,
+ * and NULL in *lock. Thread-safe.
  *
  * # Safety
- * `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `lock` is NULL or writable.
+ * `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `lock` is NULL or
+ * writable.
  */
 MEMLOCK_NODISCARD
 int memlock_mutex_lock(const struct memlock_client *client,
@@ -848,17 +860,17 @@ int memlock_mutex_lock(const struct memlock_client *client,
                        struct memlock_lock **lock);
 
 /**
- * As memlock_mutex_lock(), but the wait ends when `wait` is cancelled: see memlock_wait_cancel(). NULL is no
- * handle, and then it is memlock_mutex_lock().
+ * As memlock_mutex_lock(), but the wait ends when `wait` is cancelled: see memlock_wait_cancel().
+ * NULL is no handle, and then it is memlock_mutex_lock().
  *
- * Answers as memlock_mutex_lock(): MEMLOCK_INTERRUPTED and NULL in *lock when `wait` was cancelled; then
- * nothing is held, and nothing of ours is in the queue. If that was before the call, nothing is sent, whether
- * the mutex is free or not. MEMLOCK_INVALID when `wait` was opened with another client than this one.
- * Thread-safe, and any number of waits may share a handle.
+ * Answers as memlock_mutex_lock(): MEMLOCK_INTERRUPTED and NULL in *lock when `wait` was
+ * cancelled; then nothing is held, and nothing of ours is in the queue. If that was before the
+ * call, nothing is sent, whether the mutex is free or not. MEMLOCK_INVALID when `wait` was opened
+ * with another client than this one. Thread-safe, and any number of waits may share a handle.
  *
  * # Safety
- * `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `wait` is NULL or a wait
- * handle that is not closed before this call ends, `lock` is NULL or writable.
+ * `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `wait` is NULL or
+ * a wait handle that is not closed before this call ends, `lock` is NULL or writable.
  */
 MEMLOCK_NODISCARD
 int memlock_mutex_lock_wait(const struct memlock_client *client,
@@ -869,22 +881,24 @@ int memlock_mutex_lock_wait(const struct memlock_client *client,
                             struct memlock_lock **lock);
 
 /**
- * Unlocks, in one round trip, and only if it is still ours. The handle is gone afterwards, **whatever is
- * answered**: MEMLOCK_OK; MEMLOCK_LOST when it was no longer ours; MEMLOCK_NOT_HELD in a child made by fork;
- * after MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN the lock is taken off at the client's next contact with the
- * server, or ends with its lease.
+ * Unlocks, in one round trip, and only if it is still ours. The handle is gone afterwards,
+ * **whatever is answered**: MEMLOCK_OK; MEMLOCK_LOST when it was no longer ours; MEMLOCK_NOT_HELD
+ * in a child made by fork; after MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN the lock is taken off at
+ * the client's next contact with the server, or ends with its lease.
  *
  * # Safety
- * `lock` is NULL or came from memlock_mutex_lock() or memlock_mutex_lock_wait(), and is not used any more.
+ * `lock` is NULL or came from memlock_mutex_lock() or memlock_mutex_lock_wait(), and is not used
+ * any more.
  */
 int memlock_unlock(struct memlock_lock *lock);
 
 /**
- * Gives the handle back as a destructor does: unlocks as well as that can be done. A server that did not answer within the last ten seconds is left alone: the
- * lock is then taken off at the client's next contact with it, or ends with its lease. So a
- * program that ends with many locks waits for one timeout for each server that hangs, where
- * memlock_unlock() would wait for each lock. Answers as memlock_unlock(); and MEMLOCK_UNKNOWN where
- * the server was left alone, or did not answer. NULL is allowed, and gives MEMLOCK_NOT_HELD.
+ * Gives the handle back as a destructor does: unlocks as well as that can be done. A server that
+ * did not answer within the last ten seconds is left alone: the lock is then taken off at the
+ * client's next contact with it, or ends with its lease. So a program that ends with many locks
+ * waits for one timeout for each server that hangs, where memlock_unlock() would wait for each
+ * lock. Answers as memlock_unlock(); and MEMLOCK_UNKNOWN where the server was left alone, or did
+ * not answer. NULL is allowed, and gives MEMLOCK_NOT_HELD.
  *
  * # Safety
  * As memlock_unlock().
@@ -892,60 +906,61 @@ int memlock_unlock(struct memlock_lock *lock);
 int memlock_lock_drop(struct memlock_lock *lock);
 
 /**
- * Gives the lock a new lease, counted from now, if it is still ours: MEMLOCK_OK or MEMLOCK_LOST, and
- * MEMLOCK_NOT_HELD in a child made by fork. The fence stays. MEMLOCK_INVALID for a lease out of range, and for
- * a lock that is kept, changes nothing. After MEMLOCK_UNREACHABLE the old lease runs on; after MEMLOCK_UNKNOWN
- * count on the shorter of the two, as memlock_lock_remaining_ms() does.
+ * Gives the lock a new lease, counted from now, if it is still ours: MEMLOCK_OK or MEMLOCK_LOST,
+ * and MEMLOCK_NOT_HELD in a child made by fork. The fence stays. MEMLOCK_INVALID for a lease out
+ * of range, and for a lock that is kept, changes nothing. After MEMLOCK_UNREACHABLE the old lease
+ * runs on; after MEMLOCK_UNKNOWN count on the shorter of the two, as memlock_lock_remaining_ms()
+ * does.
  *
  * # Safety
  * `lock` is NULL or a lock that is held, used by nobody else during the call.
  */
-MEMLOCK_NODISCARD
-int memlock_lock_extend(struct memlock_lock *lock,
-                        int64_t lease_ms);
+MEMLOCK_NODISCARD int memlock_lock_extend(struct memlock_lock *lock, int64_t lease_ms);
 
 /**
- * Renews its lease from now on by a thread of the client's, each time for the lease that it has now,
- * until it is given back by memlock_unlock() or lost. The handle stays the same, and may then be used by any
- * number of threads at once, except that memlock_unlock() must be the last call. No I/O.
+ * Renews its lease from now on by a thread of the client's, each time for the lease that it has
+ * now, until it is given back by memlock_unlock() or lost. The handle stays the same, and may then
+ * be used by any number of threads at once, except that memlock_unlock() must be the last call. No
+ * I/O.
  *
- * It is renewed no more once `max_hold_ms` have passed, counted from this call, so that a program that hangs
- * does not hold it for ever; then it ends with the lease. -1: no bound. `callback`, unless it is NULL, is
- * called when there is something to tell: see memlock_renewal_callback. Once memlock_unlock() has returned it is not
- * running, and is never called again: then `arg` may be freed. So the thread that gives it back must not hold
- * a mutex for which the callback waits. What memlock_unlock() finds is its answer, and not told any more.
+ * It is renewed no more once `max_hold_ms` have passed, counted from this call, so that a program
+ * that hangs does not hold it for ever; then it ends with the lease. -1: no bound. `callback`,
+ * unless it is NULL, is called when there is something to tell: see memlock_renewal_callback. Once
+ * memlock_unlock() has returned it is not running, and is never called again: then `arg` may be
+ * freed. So the thread that gives it back must not hold a mutex for which the callback waits. What
+ * memlock_unlock() finds is its answer, and not told any more.
  *
- * MEMLOCK_OK; MEMLOCK_LOST when the lease is over already; MEMLOCK_NOT_HELD in a child made by fork;
- * MEMLOCK_INVALID when it is kept already, or for another `max_hold_ms`: all of these change nothing.
- * MEMLOCK_INTERNAL when no thread can be started: then the lock was **released**, and the handle, which holds
- * nothing any more, is still to be given back.
+ * MEMLOCK_OK; MEMLOCK_LOST when the lease is over already; MEMLOCK_NOT_HELD in a child made by
+ * fork; MEMLOCK_INVALID when it is kept already, or for another `max_hold_ms`: all of these change
+ * nothing. MEMLOCK_INTERNAL when no thread can be started: then the lock was **released**, and the
+ * handle, which holds nothing any more, is still to be given back.
  *
  * In a child made by fork nothing is kept: the child has no such thread, and holds nothing.
  *
  * # Safety
- * `lock` is NULL or a lock that is held, used by nobody else during the call; `callback` and `arg` are good
- * until it is given back.
+ * `lock` is NULL or a lock that is held, used by nobody else during the call; `callback` and `arg`
+ * are good until it is given back.
  */
 MEMLOCK_NODISCARD
 int memlock_lock_renew(struct memlock_lock *lock,
-                      int64_t max_hold_ms,
-                      memlock_renewal_callback callback,
-                      void *arg);
+                       int64_t max_hold_ms,
+                       memlock_renewal_callback callback,
+                       void *arg);
 
 /**
- * Whether it is certainly ours, unless the server has lost it. **No answer but a truth**: 1 for yes, 0 for no,
- * also for NULL and in a child made by fork. No I/O: by the clock, and by what was found out so far.
+ * Whether it is certainly ours, unless the server has lost it. **No answer but a truth**: 1 for
+ * yes, 0 for no, also for NULL and in a child made by fork. No I/O: by the clock, and by what was
+ * found out so far.
  *
  * # Safety
  * `lock` is NULL or a lock that is held.
  */
-MEMLOCK_NODISCARD
-int memlock_lock_is_held(const struct memlock_lock *lock);
+MEMLOCK_NODISCARD int memlock_lock_is_held(const struct memlock_lock *lock);
 
 /**
- * Asks the server whether it is ours: MEMLOCK_OK when it is; MEMLOCK_LOST when not, and what is kept is lost
- * from then on; MEMLOCK_NOT_HELD in a child made by fork; MEMLOCK_UNREACHABLE or MEMLOCK_PROTOCOL. One round
- * trip, or none when the lease is over.
+ * Asks the server whether it is ours: MEMLOCK_OK when it is; MEMLOCK_LOST when not, and what is
+ * kept is lost from then on; MEMLOCK_NOT_HELD in a child made by fork; MEMLOCK_UNREACHABLE or
+ * MEMLOCK_PROTOCOL. One round trip, or none when the lease is over.
  *
  * # Safety
  * `lock` is NULL or a lock that is held.
@@ -953,27 +968,25 @@ int memlock_lock_is_held(const struct memlock_lock *lock);
 MEMLOCK_NODISCARD int memlock_lock_check(const struct memlock_lock *lock);
 
 /**
- * Why it was lost: MEMLOCK_LOST, and MEMLOCK_LOST_EXPIRED, MEMLOCK_LOST_GONE or MEMLOCK_LOST_MAX_HOLD in *why;
- * MEMLOCK_OK when it was not, as far as is known; MEMLOCK_NOT_HELD in a child made by fork. What is not kept
- * is lost when its lease is over. No I/O.
+ * Why it was lost: MEMLOCK_LOST, and MEMLOCK_LOST_EXPIRED, MEMLOCK_LOST_GONE or
+ * MEMLOCK_LOST_MAX_HOLD in *why; MEMLOCK_OK when it was not, as far as is known; MEMLOCK_NOT_HELD
+ * in a child made by fork. What is not kept is lost when its lease is over. No I/O.
  *
  * # Safety
  * `lock` is NULL or a lock that is held; `why` is NULL or writable.
  */
-int memlock_lock_lost(const struct memlock_lock *lock,
-                      int *why);
+int memlock_lock_lost(const struct memlock_lock *lock, int *why);
 
 /**
- * As memlock_lock_lost(), but waits for it: `wait_ms` is for how long, 0 not at all, -1 for ever. Answers
- * MEMLOCK_TIMED_OUT when that has passed (MEMLOCK_OK when it was 0). It is no wait for a server: nothing
- * cancels it.
+ * As memlock_lock_lost(), but waits for it: `wait_ms` is for how long, 0 not at all, -1 for ever.
+ * Answers MEMLOCK_TIMED_OUT when that has passed (MEMLOCK_OK when it was 0). It is no wait for a
+ * server: nothing cancels it.
  *
  * # Safety
- * `lock` is NULL or a lock that is held, and not given back before this call ends, unless by its callback; `why` is NULL or writable.
+ * `lock` is NULL or a lock that is held, and not given back before this call ends, unless by its
+ * callback; `why` is NULL or writable.
  */
-int memlock_lock_wait_lost(const struct memlock_lock *lock,
-                           int64_t wait_ms,
-                           int *why);
+int memlock_lock_wait_lost(const struct memlock_lock *lock, int64_t wait_ms, int *why);
 
 /**
  * How long the lock is certainly ours yet, in milliseconds; 0 when it is not. No I/O.
@@ -984,8 +997,8 @@ int memlock_lock_wait_lost(const struct memlock_lock *lock,
 int memlock_lock_remaining_ms(const struct memlock_lock *lock, int64_t *remaining_ms);
 
 /**
- * The fencing token: greater than that of every earlier holder of this mutex. Hand it to the resource, which
- * refuses anything below the greatest it has seen. No I/O.
+ * The fencing token: greater than that of every earlier holder of this mutex. Hand it to the
+ * resource, which refuses anything below the greatest it has seen. No I/O.
  *
  * # Safety
  * `lock` is NULL or a lock that is held; `fence` is NULL or writable.
@@ -993,69 +1006,66 @@ int memlock_lock_remaining_ms(const struct memlock_lock *lock, int64_t *remainin
 int memlock_lock_fence(const struct memlock_lock *lock, uint64_t *fence);
 
 /**
- * Who holds the mutex `name`: MEMLOCK_BUSY and *owner when somebody does, MEMLOCK_NOT_HELD when nobody does.
- * What is read is already past: it is for people, not for decisions. *owner is written only with MEMLOCK_BUSY.
- * One round trip.
+ * Who holds the mutex `name`: MEMLOCK_BUSY and *owner when somebody does, MEMLOCK_NOT_HELD when
+ * nobody does. What is read is already past: it is for people, not for decisions. *owner is
+ * written only with MEMLOCK_BUSY. One round trip.
  *
  * # Safety
- * `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `owner` is NULL or writable.
+ * `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `owner` is NULL
+ * or writable.
  */
-int memlock_mutex_owner(const struct memlock_client *client,
-                        const char *name,
-                        struct memlock_owner *owner);
+int memlock_mutex_owner(const struct memlock_client *client, const char *name, struct memlock_owner *owner);
 
 /**
- * Takes the mutex `name` away from the acquisition that memlock_mutex_owner() named by `token`: for operators
- * who know that its holder is dead. MEMLOCK_OK, or MEMLOCK_NOT_HELD when that acquisition does not hold it any
- * more. A later holder is never touched.
+ * Takes the mutex `name` away from the acquisition that memlock_mutex_owner() named by `token`:
+ * for operators who know that its holder is dead. MEMLOCK_OK, or MEMLOCK_NOT_HELD when that
+ * acquisition does not hold it any more. A later holder is never touched.
  *
  * # Safety
  * `client` is NULL or an open client; `name` and `token` are NULL or NUL-terminated strings.
  */
-int memlock_mutex_force_unlock(const struct memlock_client *client,
-                               const char *name,
-                               const char *token);
+int memlock_mutex_force_unlock(const struct memlock_client *client, const char *name, const char *token);
 
 /**
- * Has messages up to `max_level` told to `callback`, in place of whatever was set before. With NULL or
- * MEMLOCK_LOG_OFF nothing is told any more, as from the beginning.
+ * Has messages up to `max_level` told to `callback`, in place of whatever was set before. With
+ * NULL or MEMLOCK_LOG_OFF nothing is told any more, as from the beginning.
  *
- * When this returns, the callback that was set before is not running, and is called no more: what its `arg`
- * points to may be freed. It waits for that, so do not call it with a lock in hand for which the callback
- * waits. Within a callback for messages it does not wait, and the one before may be running yet, in this
- * thread and in others.
+ * When this returns, the callback that was set before is not running, and is called no more: what
+ * its `arg` points to may be freed. It waits for that, so do not call it with a lock in hand for
+ * which the callback waits. Within a callback for messages it does not wait, and the one before
+ * may be running yet, in this thread and in others.
  *
- * It holds for all clients of the process. A child made by fork() begins with what its parent had. Each
- * different set of arguments takes a few bytes, which are kept for good.
+ * It holds for all clients of the process. A child made by fork() begins with what its parent had.
+ * Each different set of arguments takes a few bytes, which are kept for good.
  *
- * A Rust program that has this library among its crates, and a logger of the crate "log", gets memlock's
- * messages there, and is answered MEMLOCK_CONFIG here. The shared library has a "log" of its own, and does not
- * touch that of the program.
+ * A Rust program that has this library among its crates, and a logger of the crate "log", gets
+ * memlock's messages there, and is answered MEMLOCK_CONFIG here. The shared library has a "log" of
+ * its own, and does not touch that of the program.
  *
- * Answers MEMLOCK_OK, MEMLOCK_INVALID or MEMLOCK_CONFIG, and changes nothing when it fails. No I/O.
- * Thread-safe.
+ * Answers MEMLOCK_OK, MEMLOCK_INVALID or MEMLOCK_CONFIG, and changes nothing when it fails. No
+ * I/O. Thread-safe.
  *
  * # Safety
- * `callback` is NULL or a function that may be called with `arg` from any thread until another takes its place.
+ * `callback` is NULL or a function that may be called with `arg` from any thread until another
+ * takes its place.
  */
-int memlock_log_set(int max_level,
-                    memlock_log_told callback,
-                    void *arg);
+int memlock_log_set(int max_level, memlock_log_told callback, void *arg);
 
 /**
- * Makes a handle on the semaphore `name`, of which a holder keeps what it acquires for at most `lease_ms` (1000
- * to 31622400000, which is 366 days) unless it extends it. Nothing is sent.
+ * Makes a handle on the semaphore `name`, of which a holder keeps what it acquires for at most
+ * `lease_ms` (1000 to 31622400000, which is 366 days) unless it extends it. Nothing is sent.
  *
- * `permits` is how many permits it has (1 to 4294967295), and part of what all share: the first one to acquire
- * sets it up with as many, and whoever opens it with another number gets MEMLOCK_INVALID at the first use.
- * 0: however many it has; then somebody else is to set it up, and until then acquiring answers
- * MEMLOCK_NOT_FOUND.
+ * `permits` is how many permits it has (1 to 4294967295), and part of what all share: the first
+ * one to acquire sets it up with as many, and whoever opens it with another number gets
+ * MEMLOCK_INVALID at the first use. 0: however many it has; then somebody else is to set it up,
+ * and until then acquiring answers MEMLOCK_NOT_FOUND.
  *
  * Answers MEMLOCK_OK and a handle in *semaphore, to be given back by memlock_semaphore_close(); or
  * MEMLOCK_INVALID and NULL in *semaphore. Thread-safe.
  *
  * # Safety
- * `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `semaphore` is NULL or writable.
+ * `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `semaphore` is
+ * NULL or writable.
  */
 int memlock_semaphore_open(const struct memlock_client *client,
                            const char *name,
@@ -1064,8 +1074,8 @@ int memlock_semaphore_open(const struct memlock_client *client,
                            struct memlock_semaphore **semaphore);
 
 /**
- * Gives a handle back. The semaphore goes on, and so do permits that were acquired with the handle. NULL is
- * allowed. Thread-safe, but not while a call with this handle goes on.
+ * Gives a handle back. The semaphore goes on, and so do permits that were acquired with the
+ * handle. NULL is allowed. Thread-safe, but not while a call with this handle goes on.
  *
  * # Safety
  * `semaphore` is NULL or came from memlock_semaphore_open() and is not used any more.
@@ -1075,15 +1085,16 @@ void memlock_semaphore_close(struct memlock_semaphore *semaphore);
 /**
  * Acquires `permits` permits, together or not at all.
  *
- * `wait_ms` is how long to wait for them: 0 does not wait (then MEMLOCK_BUSY), -1 waits for ever, more waits
- * that long (then MEMLOCK_TIMED_OUT). Who waits is served in the order of coming. Where they are available this
- * takes one round trip, or two when others have used the semaphore meanwhile.
+ * `wait_ms` is how long to wait for them: 0 does not wait (then MEMLOCK_BUSY), -1 waits for ever,
+ * more waits that long (then MEMLOCK_TIMED_OUT). Who waits is served in the order of coming. Where
+ * they are available this takes one round trip, or two when others have used the semaphore
+ * meanwhile.
  *
- * Answers MEMLOCK_OK and a handle in *permit, to be given back by memlock_permit_release(); or one of those, or
- * MEMLOCK_INTERRUPTED; MEMLOCK_NOT_FOUND when the handle was opened without a number and nobody has set the
- * semaphore up; MEMLOCK_INVALID, also for 0 permits, for more than there are, and when there are not as many
- * as the handle was opened with; MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL; and NULL in *permit.
- * Thread-safe.
+ * Answers MEMLOCK_OK and a handle in *permit, to be given back by memlock_permit_release(); or one
+ * of those, or MEMLOCK_INTERRUPTED; MEMLOCK_NOT_FOUND when the handle was opened without a number
+ * and nobody has set the semaphore up; MEMLOCK_INVALID, also for 0 permits, for more than there
+ * are, and when there are not as many as the handle was opened with; MEMLOCK_UNREACHABLE,
+ * MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL; and NULL in *permit. Thread-safe.
  *
  * # Safety
  * `semaphore` is NULL or an open semaphore, `permit` is NULL or writable.
@@ -1095,17 +1106,17 @@ int memlock_semaphore_acquire(const struct memlock_semaphore *semaphore,
                               struct memlock_permit **permit);
 
 /**
- * As memlock_semaphore_acquire(), but acquires what `request` says (NULL: one permit of priority 0), and the
- * wait ends when `wait` is cancelled: see memlock_wait_cancel(). NULL is no handle.
+ * As memlock_semaphore_acquire(), but acquires what `request` says (NULL: one permit of priority
+ * 0), and the wait ends when `wait` is cancelled: see memlock_wait_cancel(). NULL is no handle.
  *
- * Answers as memlock_semaphore_acquire(): MEMLOCK_INTERRUPTED and NULL in *permit when `wait` was cancelled;
- * then nothing is held, and nothing of ours is in the queue. If that was before the call, nothing is sent.
- * MEMLOCK_INVALID when `wait` was opened with another client than the semaphore. Thread-safe, and any number of
- * waits may share a handle.
+ * Answers as memlock_semaphore_acquire(): MEMLOCK_INTERRUPTED and NULL in *permit when `wait` was
+ * cancelled; then nothing is held, and nothing of ours is in the queue. If that was before the
+ * call, nothing is sent. MEMLOCK_INVALID when `wait` was opened with another client than the
+ * semaphore. Thread-safe, and any number of waits may share a handle.
  *
  * # Safety
- * `semaphore` is NULL or an open semaphore, `request` is NULL or readable, `wait` is NULL or a wait handle that
- * is not closed before this call ends, `permit` is NULL or writable.
+ * `semaphore` is NULL or an open semaphore, `request` is NULL or readable, `wait` is NULL or a
+ * wait handle that is not closed before this call ends, `permit` is NULL or writable.
  */
 MEMLOCK_NODISCARD
 int memlock_semaphore_acquire_wait(const struct memlock_semaphore *semaphore,
@@ -1115,14 +1126,14 @@ int memlock_semaphore_acquire_wait(const struct memlock_semaphore *semaphore,
                                    struct memlock_permit **permit);
 
 /**
- * Sets the semaphore up with the number of permits that it was opened with, to be kept for `life_ms` (1000 to
- * 31622400000, which is 366 days) after it was used last. Where nobody does, the first to acquire sets it up,
- * to be kept for a day.
+ * Sets the semaphore up with the number of permits that it was opened with, to be kept for
+ * `life_ms` (1000 to 31622400000, which is 366 days) after it was used last. Where nobody does,
+ * the first to acquire sets it up, to be kept for a day.
  *
  * Answers MEMLOCK_OK, or MEMLOCK_EXISTS when it was set up already: then its life stays as it is.
- * MEMLOCK_INVALID also when there is one with another number of permits; MEMLOCK_NOT_FOUND when there is none
- * and the handle was opened without a number; MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL.
- * Thread-safe.
+ * MEMLOCK_INVALID also when there is one with another number of permits; MEMLOCK_NOT_FOUND when
+ * there is none and the handle was opened without a number; MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN,
+ * MEMLOCK_PROTOCOL. Thread-safe.
  *
  * # Safety
  * `semaphore` is NULL or an open semaphore.
@@ -1130,11 +1141,11 @@ int memlock_semaphore_acquire_wait(const struct memlock_semaphore *semaphore,
 int memlock_semaphore_set_up(const struct memlock_semaphore *semaphore, int64_t life_ms);
 
 /**
- * Removes the semaphore for everybody. Who holds permits finds them lost; who waits, and opened it without a
- * number, is answered MEMLOCK_NOT_FOUND. The handle stays, to be closed.
+ * Removes the semaphore for everybody. Who holds permits finds them lost; who waits, and opened it
+ * without a number, is answered MEMLOCK_NOT_FOUND. The handle stays, to be closed.
  *
- * Answers MEMLOCK_OK, MEMLOCK_NOT_FOUND when there was none, or MEMLOCK_INVALID, MEMLOCK_UNREACHABLE,
- * MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL. Thread-safe.
+ * Answers MEMLOCK_OK, MEMLOCK_NOT_FOUND when there was none, or MEMLOCK_INVALID,
+ * MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL. Thread-safe.
  *
  * # Safety
  * `semaphore` is NULL or an open semaphore.
@@ -1142,9 +1153,9 @@ int memlock_semaphore_set_up(const struct memlock_semaphore *semaphore, int64_t 
 int memlock_semaphore_tear_down(const struct memlock_semaphore *semaphore);
 
 /**
- * Changes how many permits there are (1 to 4294967295), for everybody. Fewer than are held is allowed: nobody
- * loses any, and no more are given until enough came back. A handle that is opened afterwards has to be opened
- * with the new number.
+ * Changes how many permits there are (1 to 4294967295), for everybody. Fewer than are held is
+ * allowed: nobody loses any, and no more are given until enough came back. A handle that is opened
+ * afterwards has to be opened with the new number.
  *
  * Answers MEMLOCK_OK, MEMLOCK_NOT_FOUND when there is no such semaphore, or MEMLOCK_INVALID,
  * MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL. Thread-safe.
@@ -1152,31 +1163,31 @@ int memlock_semaphore_tear_down(const struct memlock_semaphore *semaphore);
  * # Safety
  * `semaphore` is NULL or an open semaphore.
  */
-int memlock_semaphore_resize(const struct memlock_semaphore *semaphore,
-                             uint32_t permits);
+int memlock_semaphore_resize(const struct memlock_semaphore *semaphore, uint32_t permits);
 
 /**
- * How many permits nobody holds, in *available: what is read is already past, so it is for people, not for
- * decisions. One round trip.
+ * How many permits nobody holds, in *available: what is read is already past, so it is for people,
+ * not for decisions. One round trip.
  *
- * Answers MEMLOCK_OK; MEMLOCK_NOT_FOUND when there is no such semaphore, because nobody has set it up or acquired
- * of it yet, or it was torn down or is over; MEMLOCK_INVALID, MEMLOCK_UNREACHABLE, MEMLOCK_PROTOCOL. Thread-safe.
+ * Answers MEMLOCK_OK; MEMLOCK_NOT_FOUND when there is no such semaphore, because nobody has set it
+ * up or acquired of it yet, or it was torn down or is over; MEMLOCK_INVALID, MEMLOCK_UNREACHABLE,
+ * MEMLOCK_PROTOCOL. Thread-safe.
  *
  * # Safety
  * `semaphore` is NULL or an open semaphore, `available` is NULL or writable.
  */
-int memlock_semaphore_available(const struct memlock_semaphore *semaphore,
-                                uint32_t *available);
+int memlock_semaphore_available(const struct memlock_semaphore *semaphore, uint32_t *available);
 
 /**
- * Who holds permits: how many holders there are in *count, and the first `room` of them in `holders`, which may
- * be NULL where `room` is 0. What is read is already past: it is for people, not for decisions. One round trip.
+ * Who holds permits: how many holders there are in *count, and the first `room` of them in
+ * `holders`, which may be NULL where `room` is 0. What is read is already past: it is for people,
+ * not for decisions. One round trip.
  *
  * Answers as memlock_semaphore_available(). Thread-safe.
  *
  * # Safety
- * `semaphore` is NULL or an open semaphore, `holders` is NULL or has room for `room` entries, `count` is NULL or
- * writable.
+ * `semaphore` is NULL or an open semaphore, `holders` is NULL or has room for `room` entries,
+ * `count` is NULL or writable.
  */
 int memlock_semaphore_holders(const struct memlock_semaphore *semaphore,
                               struct memlock_holder *holders,
@@ -1184,15 +1195,15 @@ int memlock_semaphore_holders(const struct memlock_semaphore *semaphore,
                               size_t *count);
 
 /**
- * Gives the permits back, all together, in one round trip, or two when others have used the semaphore
- * meanwhile. Any thread may do so. The handle is gone afterwards, **whatever is answered**: MEMLOCK_OK;
- * MEMLOCK_LOST when they were no longer ours; MEMLOCK_NOT_HELD in a child made by fork; after
- * MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN the permits are given back at the client's next contact with the
- * server, or come back by themselves when the lease ends.
+ * Gives the permits back, all together, in one round trip, or two when others have used the
+ * semaphore meanwhile. Any thread may do so. The handle is gone afterwards, **whatever is
+ * answered**: MEMLOCK_OK; MEMLOCK_LOST when they were no longer ours; MEMLOCK_NOT_HELD in a child
+ * made by fork; after MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN the permits are given back at the
+ * client's next contact with the server, or come back by themselves when the lease ends.
  *
  * # Safety
- * `permit` is NULL or came from memlock_semaphore_acquire() or memlock_semaphore_acquire_wait(), and is not used
- * any more.
+ * `permit` is NULL or came from memlock_semaphore_acquire() or memlock_semaphore_acquire_wait(),
+ * and is not used any more.
  */
 int memlock_permit_release(struct memlock_permit *permit);
 
@@ -1205,11 +1216,11 @@ int memlock_permit_release(struct memlock_permit *permit);
 int memlock_permit_drop(struct memlock_permit *permit);
 
 /**
- * Gives the permits a new lease, counted from now, if they are still ours: MEMLOCK_OK or MEMLOCK_LOST, and
- * MEMLOCK_NOT_HELD in a child made by fork. MEMLOCK_INVALID for a lease out of range (1000 to 31622400000),
- * and for permits that are kept, changes nothing. After MEMLOCK_UNREACHABLE the old lease runs on; after
- * MEMLOCK_UNKNOWN count on the shorter of the two, as memlock_permit_remaining_ms() does. One or two round
- * trips.
+ * Gives the permits a new lease, counted from now, if they are still ours: MEMLOCK_OK or
+ * MEMLOCK_LOST, and MEMLOCK_NOT_HELD in a child made by fork. MEMLOCK_INVALID for a lease out of
+ * range (1000 to 31622400000), and for permits that are kept, changes nothing. After
+ * MEMLOCK_UNREACHABLE the old lease runs on; after MEMLOCK_UNKNOWN count on the shorter of the
+ * two, as memlock_permit_remaining_ms() does. One or two round trips.
  *
  * # Safety
  * `permit` is NULL or a permit that is held, used by nobody else during the call.
@@ -1217,38 +1228,39 @@ int memlock_permit_drop(struct memlock_permit *permit);
 MEMLOCK_NODISCARD int memlock_permit_extend(struct memlock_permit *permit, int64_t lease_ms);
 
 /**
- * Renews their lease from now on by a thread of the client's, each time for the lease that they have
- * now, until they are given back by memlock_permit_release() or lost. The handle stays the same, and may then
- * be used by any number of threads at once, except that memlock_permit_release() must be the last call. No
- * I/O.
+ * Renews their lease from now on by a thread of the client's, each time for the lease that they
+ * have now, until they are given back by memlock_permit_release() or lost. The handle stays the
+ * same, and may then be used by any number of threads at once, except that
+ * memlock_permit_release() must be the last call. No I/O.
  *
- * It is renewed no more once `max_hold_ms` have passed, counted from this call, so that a program that hangs
- * does not hold them for ever; then they end with the lease. -1: no bound. `callback`, unless it is NULL, is
- * called when there is something to tell: see memlock_renewal_callback. Once memlock_permit_release() has returned it
- * is not running, and is never called again: then `arg` may be freed. So the thread that gives them back must
- * not hold a mutex for which the callback waits. What memlock_permit_release() finds is its answer, and not
- * told any more.
+ * It is renewed no more once `max_hold_ms` have passed, counted from this call, so that a program
+ * that hangs does not hold them for ever; then they end with the lease. -1: no bound. `callback`,
+ * unless it is NULL, is called when there is something to tell: see memlock_renewal_callback. Once
+ * memlock_permit_release() has returned it is not running, and is never called again: then `arg`
+ * may be freed. So the thread that gives them back must not hold a mutex for which the callback
+ * waits. What memlock_permit_release() finds is its answer, and not told any more.
  *
- * MEMLOCK_OK; MEMLOCK_LOST when the lease is over already; MEMLOCK_NOT_HELD in a child made by fork;
- * MEMLOCK_INVALID when they are kept already, or for another `max_hold_ms`: all of these change nothing.
- * MEMLOCK_INTERNAL when no thread can be started: then the permits were **released**, and the handle, which
- * holds nothing any more, is still to be given back.
+ * MEMLOCK_OK; MEMLOCK_LOST when the lease is over already; MEMLOCK_NOT_HELD in a child made by
+ * fork; MEMLOCK_INVALID when they are kept already, or for another `max_hold_ms`: all of these
+ * change nothing. MEMLOCK_INTERNAL when no thread can be started: then the permits were
+ * **released**, and the handle, which holds nothing any more, is still to be given back.
  *
  * In a child made by fork nothing is kept: the child has no such thread, and holds nothing.
  *
  * # Safety
- * `permit` is NULL or permits that are held, used by nobody else during the call; `callback` and `arg` are
- * good until it is given back.
+ * `permit` is NULL or permits that are held, used by nobody else during the call; `callback` and
+ * `arg` are good until it is given back.
  */
 MEMLOCK_NODISCARD
 int memlock_permit_renew(struct memlock_permit *permit,
-                        int64_t max_hold_ms,
-                        memlock_renewal_callback callback,
-                        void *arg);
+                         int64_t max_hold_ms,
+                         memlock_renewal_callback callback,
+                         void *arg);
 
 /**
- * Whether they are certainly ours, unless the server has lost them. **No answer but a truth**: 1 for yes, 0
- * for no, also for NULL and in a child made by fork. No I/O: by the clock, and by what was found out so far.
+ * Whether they are certainly ours, unless the server has lost them. **No answer but a truth**: 1
+ * for yes, 0 for no, also for NULL and in a child made by fork. No I/O: by the clock, and by what
+ * was found out so far.
  *
  * # Safety
  * `permit` is NULL or permits that are held.
@@ -1256,9 +1268,9 @@ int memlock_permit_renew(struct memlock_permit *permit,
 MEMLOCK_NODISCARD int memlock_permit_is_held(const struct memlock_permit *permit);
 
 /**
- * Asks the server whether they are ours: MEMLOCK_OK when they are; MEMLOCK_LOST when not, and what is kept is
- * lost from then on; MEMLOCK_NOT_HELD in a child made by fork; MEMLOCK_UNREACHABLE or MEMLOCK_PROTOCOL. One
- * round trip, or none when the lease is over.
+ * Asks the server whether they are ours: MEMLOCK_OK when they are; MEMLOCK_LOST when not, and what
+ * is kept is lost from then on; MEMLOCK_NOT_HELD in a child made by fork; MEMLOCK_UNREACHABLE or
+ * MEMLOCK_PROTOCOL. One round trip, or none when the lease is over.
  *
  * # Safety
  * `permit` is NULL or permits that are held.
@@ -1266,9 +1278,10 @@ MEMLOCK_NODISCARD int memlock_permit_is_held(const struct memlock_permit *permit
 MEMLOCK_NODISCARD int memlock_permit_check(const struct memlock_permit *permit);
 
 /**
- * Why they were lost: MEMLOCK_LOST, and MEMLOCK_LOST_EXPIRED, MEMLOCK_LOST_GONE or MEMLOCK_LOST_MAX_HOLD in
- * *why; MEMLOCK_OK when they were not, as far as is known; MEMLOCK_NOT_HELD in a child made by fork. What is
- * not kept is lost when its lease is over. No I/O.
+ * Why they were lost: MEMLOCK_LOST, and MEMLOCK_LOST_EXPIRED, MEMLOCK_LOST_GONE or
+ * MEMLOCK_LOST_MAX_HOLD in *why; MEMLOCK_OK when they were not, as far as is known;
+ * MEMLOCK_NOT_HELD in a child made by fork. What is not kept is lost when its lease is over. No
+ * I/O.
  *
  * # Safety
  * `permit` is NULL or permits that are held; `why` is NULL or writable.
@@ -1276,17 +1289,15 @@ MEMLOCK_NODISCARD int memlock_permit_check(const struct memlock_permit *permit);
 int memlock_permit_lost(const struct memlock_permit *permit, int *why);
 
 /**
- * As memlock_permit_lost(), but waits for it: `wait_ms` is for how long, 0 not at all, -1 for ever. Answers
- * MEMLOCK_TIMED_OUT when that has passed (MEMLOCK_OK when it was 0). It is no wait for a server: nothing
- * cancels it.
+ * As memlock_permit_lost(), but waits for it: `wait_ms` is for how long, 0 not at all, -1 for
+ * ever. Answers MEMLOCK_TIMED_OUT when that has passed (MEMLOCK_OK when it was 0). It is no wait
+ * for a server: nothing cancels it.
  *
  * # Safety
- * `permit` is NULL or permits that are held, and not given back before this call ends, unless by its callback; `why` is NULL or
- * writable.
+ * `permit` is NULL or permits that are held, and not given back before this call ends, unless by
+ * its callback; `why` is NULL or writable.
  */
-int memlock_permit_wait_lost(const struct memlock_permit *permit,
-                             int64_t wait_ms,
-                             int *why);
+int memlock_permit_wait_lost(const struct memlock_permit *permit, int64_t wait_ms, int *why);
 
 /**
  * How long the permits are certainly ours yet, in milliseconds; 0 when they are not. No I/O.
@@ -1305,30 +1316,30 @@ int memlock_permit_remaining_ms(const struct memlock_permit *permit, int64_t *re
 int memlock_permit_count(const struct memlock_permit *permit, uint32_t *permits);
 
 /**
- * Makes a handle for memlock_mutex_lock_wait(), memlock_semaphore_acquire_wait() and those of the counter, by which waits of this client can be ended one by one, where
+ * Makes a handle for memlock_mutex_lock_wait(), memlock_semaphore_acquire_wait() and those of the
+ * counter, by which waits of this client can be ended one by one, where
  * memlock_client_cancel_waits() ends all of them. Nothing is sent.
  *
- * A wait needs one only if it is to be ended alone: waits that end together may share one. The client may be
- * closed before it. A child made by fork() has a handle of its own, which is as cancelled as its parent's was
- * at the fork, and ends the child's waits only.
+ * A wait needs one only if it is to be ended alone: waits that end together may share one. The
+ * client may be closed before it. A child made by fork() has a handle of its own, which is as
+ * cancelled as its parent's was at the fork, and ends the child's waits only.
  *
  * Answers MEMLOCK_OK, or MEMLOCK_INVALID and NULL in *wait. Thread-safe.
  *
  * # Safety
  * `client` is NULL or an open client, `wait` is NULL or writable.
  */
-int memlock_wait_open(const struct memlock_client *client,
-                      struct memlock_wait **wait);
+int memlock_wait_open(const struct memlock_client *client, struct memlock_wait **wait);
 
 /**
- * Ends the waits that go on with this handle, in whichever thread, and every later one that is given it: each
- * answers MEMLOCK_INTERRUPTED, within a few milliseconds unless it is waiting for the server's reply, and
- * leaves neither a lock or permit nor a place in the queue behind. It is done once and for all: open another handle
- * for waits that are to go on. A wait that has what it waited for already, and is only about to say so, may answer
- * MEMLOCK_OK.
+ * Ends the waits that go on with this handle, in whichever thread, and every later one that is
+ * given it: each answers MEMLOCK_INTERRUPTED, within a few milliseconds unless it is waiting for
+ * the server's reply, and leaves neither a lock or permit nor a place in the queue behind. It is
+ * done once and for all: open another handle for waits that are to go on. A wait that has what it
+ * waited for already, and is only about to say so, may answer MEMLOCK_OK.
  *
- * Answers MEMLOCK_OK, also when it was cancelled before, or MEMLOCK_INVALID for NULL. No I/O. May be called
- * from any thread, and from a signal handler.
+ * Answers MEMLOCK_OK, also when it was cancelled before, or MEMLOCK_INVALID for NULL. No I/O. May
+ * be called from any thread, and from a signal handler.
  *
  * # Safety
  * `wait` is NULL or an open wait handle.
@@ -1336,8 +1347,8 @@ int memlock_wait_open(const struct memlock_client *client,
 int memlock_wait_cancel(const struct memlock_wait *wait);
 
 /**
- * Gives a wait handle back. NULL is allowed. Thread-safe, but not while a wait goes on with it: cancel it,
- * and let the wait end first.
+ * Gives a wait handle back. NULL is allowed. Thread-safe, but not while a wait goes on with it:
+ * cancel it, and let the wait end first.
  *
  * # Safety
  * `wait` is NULL or came from memlock_wait_open() and is not used any more.

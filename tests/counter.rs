@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use memlock_core::{Client, Counter, ErrorKind, Wait, Waited};
-use memlock_tests::plain::Plain;
+use memlock_tests::memcached_text::Plain;
 use memlock_tests::proxy::{Fault, Match, Proxy};
 use memlock_tests::server::Memcached;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, ArgGroup, Args as ClapArgs, Error, Parser, Subcommand, ValueEnum};
 
-use crate::when;
+use crate::duration;
 
 /// Locks, semaphores and distinct lists on a memcached, for the shell.
 #[derive(Debug, Parser)]
@@ -97,10 +97,10 @@ pub(crate) struct Run {
     pub(crate) name: OsString,
     /// How long the lock outlives `memlock run`, should that be killed; with --no-renew, how long
     /// it is held at most
-    #[arg(long, default_value = "60s", value_parser = when::parse, value_name = "TIME")]
+    #[arg(long, default_value = "60s", value_parser = duration::parse, value_name = "TIME")]
     pub(crate) lease: Duration,
     /// Wait at most this long for it; without this and --no-wait, for as long as it takes
-    #[arg(short, long, value_parser = when::parse, value_name = "TIME")]
+    #[arg(short, long, value_parser = duration::parse, value_name = "TIME")]
     pub(crate) wait: Option<Duration>,
     /// Try once
     #[arg(short, long, conflicts_with = "wait")]
@@ -120,13 +120,13 @@ pub(crate) struct Run {
     pub(crate) no_renew: bool,
     /// Renew it no more after this, so that a command that hangs does not hold it for ever. The
     /// lease is no longer than this either
-    #[arg(long, value_parser = when::parse_above_zero, value_name = "TIME", conflicts_with = "no_renew")]
+    #[arg(long, value_parser = duration::parse_above_zero, value_name = "TIME", conflicts_with = "no_renew")]
     pub(crate) max_hold: Option<Duration>,
     /// What becomes of the command when the lock is lost while it runs
     #[arg(long, value_enum, default_value_t = OnLost::Terminate, value_name = "ACTION")]
     pub(crate) on_lost: OnLost,
     /// How long what is to end may take after TERM
-    #[arg(long, default_value = "5s", value_parser = when::parse, value_name = "TIME")]
+    #[arg(long, default_value = "5s", value_parser = duration::parse, value_name = "TIME")]
     pub(crate) grace: Duration,
     /// The exit status when another holder has it; with 0, nothing is said then
     #[arg(short = 'E', long, default_value_t = 75, value_name = "STATUS")]
@@ -168,7 +168,7 @@ pub(crate) enum OnLost {
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Doctor {
     /// The longest lease that is in use
-    #[arg(long, default_value = "60s", value_parser = when::parse, value_name = "TIME")]
+    #[arg(long, default_value = "60s", value_parser = duration::parse, value_name = "TIME")]
     pub(crate) lease: Duration,
     /// Write JSON
     #[arg(long)]
@@ -257,7 +257,7 @@ pub(crate) struct List {
     #[arg(value_enum)]
     pub(crate) action: Option<Action>,
     /// With set-up: for how long the list lasts
-    #[arg(long = "for", default_value = "1d", value_parser = when::parse, value_name = "TIME")]
+    #[arg(long = "for", default_value = "1d", value_parser = duration::parse, value_name = "TIME")]
     pub(crate) lasts: Duration,
     /// With insert: write only the keys that are new, and nothing else
     #[arg(long, conflicts_with = "quiet")]
@@ -291,13 +291,13 @@ pub(crate) enum Action {
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Bench {
     /// How long each line of the table is measured
-    #[arg(long, default_value = "2s", value_parser = when::parse, value_name = "TIME")]
+    #[arg(long, default_value = "2s", value_parser = duration::parse, value_name = "TIME")]
     pub(crate) time: Duration,
     /// How many contend in the last line, at most 1000
     #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=1000))]
     pub(crate) contenders: u16,
     /// How long they hold the lock
-    #[arg(long, default_value = "1ms", value_parser = when::parse, value_name = "TIME")]
+    #[arg(long, default_value = "1ms", value_parser = duration::parse, value_name = "TIME")]
     pub(crate) hold: Duration,
     /// Write JSON
     #[arg(long)]

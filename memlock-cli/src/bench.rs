@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use crate::args::Bench;
 use crate::connect::{Url, connect};
-use crate::exit::{Status, Trouble};
+use crate::duration::brief;
+use crate::exit::{CliError, Status};
+use crate::memcached_text::{MemcachedText, name_on, quantile};
 use crate::out::{Look, Out};
-use crate::plain::{Plain, name_on, quantile};
-use crate::when::brief;
 
 /// Nobody holds a lock for so long here, unless it was stopped.
 const LEASE: Duration = Duration::from_secs(30);
@@ -50,7 +50,7 @@ impl Row {
     }
 }
 
-pub(crate) fn bench(url: &Url, args: &Bench) -> Result<Status, Trouble> {
+pub(crate) fn bench(url: &Url, args: &Bench) -> Result<Status, CliError> {
     let client = connect(url)?;
     let mut out = Out::new();
     let mut reports = Vec::new();
@@ -74,18 +74,18 @@ pub(crate) fn bench(url: &Url, args: &Bench) -> Result<Status, Trouble> {
     Ok(Status::OK)
 }
 
-fn round_trips(server: &Address, time: Duration) -> Result<Row, Trouble> {
-    let mut plain = Plain::connect(server)?;
+fn round_trips(server: &Address, time: Duration) -> Result<Row, CliError> {
+    let mut memcached_text = MemcachedText::connect(server)?;
     let began = Instant::now();
-    let mut times = vec![plain.round_trip()?];
+    let mut times = vec![memcached_text.round_trip()?];
     while began.elapsed() < time {
-        times.push(plain.round_trip()?);
+        times.push(memcached_text.round_trip()?);
     }
     Ok(Row::new("round trip", times, began.elapsed()))
 }
 
 /// Takes a lock that nobody wants, and gives it back.
-fn pairs(client: &Client, name: &str, time: Duration) -> Result<Row, Trouble> {
+fn pairs(client: &Client, name: &str, time: Duration) -> Result<Row, CliError> {
     let mutex = client.mutex(name, LEASE)?;
     // Dials.
     unlock(mutex.lock()?)?;
@@ -100,29 +100,29 @@ fn pairs(client: &Client, name: &str, time: Duration) -> Result<Row, Trouble> {
 }
 
 /// A lock that was lost meanwhile would make the figures those of another lock.
-fn unlock(mut lock: Lock) -> Result<(), Trouble> {
+fn unlock(mut lock: Lock) -> Result<(), CliError> {
     match lock.unlock()? {
         Release::Released => Ok(()),
-        lost => Err(Trouble::new(Status::LOST, lock.report(lost).to_string())),
+        lost => Err(CliError::new(Status::LOST, lock.report(lost).to_string())),
     }
 }
 
 /// From one's release to the next one's entry, where several want the same lock again and again.
-fn hand_overs(url: &str, name: &str, contenders: usize, args: &Bench) -> Result<Row, Trouble> {
+fn hand_overs(url: &str, name: &str, contenders: usize, args: &Bench) -> Result<Row, CliError> {
     // Who let go last, and when.
     let released: Mutex<Option<(usize, Instant)>> = Mutex::new(None);
     let began = Instant::now();
-    let contend = |own: usize| -> Result<Vec<Duration>, Trouble> {
+    let contend = |own: usize| -> Result<Vec<Duration>, CliError> {
         // A client of its own stands in the queue as another process would.
         let mutex = Client::connect(url)?.mutex(name, LEASE)?;
         let mut times = Vec::new();
         while began.elapsed() < args.time {
             let lock = mutex.lock()?;
             let last = released.lock().unwrap_or_else(PoisonError::into_inner).take();
-            if let Some((who, when)) = last
+            if let Some((who, duration)) = last
                 && who != own
             {
-                times.push(when.elapsed());
+                times.push(duration.elapsed());
             }
             thread::sleep(args.hold);
             *released.lock().unwrap_or_else(PoisonError::into_inner) = Some((own, Instant::now()));
@@ -137,7 +137,7 @@ fn hand_overs(url: &str, name: &str, contenders: usize, args: &Bench) -> Result<
         let ended = threads.into_iter().map(|thread| {
             thread
                 .join()
-                .unwrap_or_else(|_| Err(Trouble::new(Status::BUG, "A contender panicked.")))
+                .unwrap_or_else(|_| Err(CliError::new(Status::BUG, "A contender panicked.")))
         });
         ended.collect::<Result<Vec<_>, _>>()
     })?;
@@ -159,7 +159,7 @@ fn tell(out: &mut Out, server: &Address, rows: &[Row]) -> std::io::Result<()> {
             format!("{:.1}", row.in_round_trips(round_trip)),
             format!("{:.0}", row.pace()),
         ];
-        table.push(cells.map(|text| (Look::Plain, text)).to_vec());
+        table.push(cells.map(|text| (Look::MemcachedText, text)).to_vec());
     }
     out.table(&table)
 }

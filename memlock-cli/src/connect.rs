@@ -7,7 +7,7 @@ use memlock_core::Client;
 use memlock_core::name::Key;
 use memlock_core::store::{Address, Route};
 
-use crate::exit::{Status, Trouble};
+use crate::exit::{CliError, Status};
 use crate::text::quoted;
 
 /// Where the locks are unless the user says otherwise.
@@ -23,9 +23,9 @@ pub(crate) struct Url {
 
 impl Url {
     /// The URL as it was given.
-    pub(crate) fn new(given: Option<OsString>) -> Result<Url, Trouble> {
+    pub(crate) fn new(given: Option<OsString>) -> Result<Url, CliError> {
         let unusable = |why: String| {
-            Trouble::new(Status::CONFIG, format!("The URL (--url or MEMLOCK_URL) {why}"))
+            CliError::new(Status::CONFIG, format!("The URL (--url or MEMLOCK_URL) {why}"))
         };
         let Some(given) = given else {
             return Ok(Url { text: DEFAULT_URL.to_owned(), is_default: true });
@@ -46,10 +46,10 @@ impl Url {
 }
 
 /// A client of the servers that the URL names. Nothing is sent yet.
-pub(crate) fn connect(url: &Url) -> Result<Client, Trouble> {
+pub(crate) fn connect(url: &Url) -> Result<Client, CliError> {
     let client = Client::connect(&url.text)?;
     if client.servers().is_empty() {
-        return Err(Trouble::new(
+        return Err(CliError::new(
             Status::CONFIG,
             format!(
                 "The URL {} names no server: its locks live in the memory of one process, and another command \

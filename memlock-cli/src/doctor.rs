@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 
 use crate::args::Doctor;
 use crate::connect::{Url, connect};
-use crate::exit::{Status, Trouble};
+use crate::exit::{CliError, Status};
+use crate::memcached_text::MemcachedText;
 use crate::out::{Look, Out};
-use crate::plain::Plain;
 
 /// How good something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,7 +75,7 @@ impl Finding {
     }
 }
 
-pub(crate) fn doctor(url: &Url, args: &Doctor) -> Result<Status, Trouble> {
+pub(crate) fn doctor(url: &Url, args: &Doctor) -> Result<Status, CliError> {
     let client = connect(url)?;
     // Nothing is judged by a lease that could not be used.
     client.mutex("lease", args.lease)?;
@@ -113,10 +113,10 @@ fn examine(
     place: usize,
     server: &Address,
     args: &Doctor,
-) -> Result<Vec<Finding>, Trouble> {
-    let mut plain = Plain::connect(server)?;
-    let mut findings = numbers(&mut plain, args.lease)?;
-    findings.push(probe::round_trips(&mut plain, server)?);
+) -> Result<Vec<Finding>, CliError> {
+    let mut memcached_text = MemcachedText::connect(server)?;
+    let mut findings = numbers(&mut memcached_text, args.lease)?;
+    findings.push(probe::round_trips(&mut memcached_text, server)?);
     if findings
         .iter()
         .any(|finding| finding.verdict == Verdict::Bad && matches!(finding.what, "version" | "cas"))
@@ -133,9 +133,12 @@ fn examine(
 }
 
 /// What the server's own numbers say.
-pub(crate) fn numbers(plain: &mut Plain, lease: Duration) -> Result<Vec<Finding>, Trouble> {
-    let (stats, skew) = probe::stats_and_clock(plain)?;
-    let settings = plain.stats("stats settings")?;
+pub(crate) fn numbers(
+    memcached_text: &mut MemcachedText,
+    lease: Duration,
+) -> Result<Vec<Finding>, CliError> {
+    let (stats, skew) = probe::stats_and_clock(memcached_text)?;
+    let settings = memcached_text.stats("stats settings")?;
     let mut findings = checks::all(&stats, &settings, lease);
     findings.push(probe::clock(skew));
     Ok(findings)
@@ -157,13 +160,13 @@ fn tell(
         let cell = |look, text: &str| (look, text.to_owned());
         rows.push(vec![
             cell(verdict.look(), verdict.word()),
-            cell(Look::Plain, what),
-            cell(Look::Plain, said),
+            cell(Look::MemcachedText, what),
+            cell(Look::MemcachedText, said),
         ]);
         if let Some(mend) = mend {
             rows.push(vec![
-                cell(Look::Plain, ""),
-                cell(Look::Plain, ""),
+                cell(Look::MemcachedText, ""),
+                cell(Look::MemcachedText, ""),
                 cell(Look::Bold, &format!("→ {mend}")),
             ]);
         }
@@ -195,7 +198,7 @@ fn report(server: &Address, findings: &[Finding]) -> Value {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::plain::tests::server_that_says;
+    use crate::memcached_text::tests::server_that_says;
 
     #[test]
     fn numbers_that_no_server_has_are_judged_like_others() {
@@ -205,8 +208,8 @@ mod tests {
                  STAT max_connections 18446744073709551615\r\nSTAT curr_connections 18446744073709551615\r\nEND\r\n"
             );
             let said = format!("{stats}END\r\n").into_bytes();
-            let mut plain = server_that_says([said], Duration::from_secs(1));
-            let findings = numbers(&mut plain, Duration::from_secs(60)).unwrap();
+            let mut memcached_text = server_that_says([said], Duration::from_secs(1));
+            let findings = numbers(&mut memcached_text, Duration::from_secs(60)).unwrap();
             assert!(
                 findings
                     .iter()

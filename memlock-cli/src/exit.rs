@@ -57,19 +57,19 @@ impl From<Status> for ExitCode {
 
 /// Why a command ends: a whole sentence, and a status.
 #[derive(Debug)]
-pub(crate) struct Trouble {
+pub(crate) struct CliError {
     pub(crate) status: Status,
     pub(crate) message: String,
 }
 
-impl Trouble {
-    pub(crate) fn new(status: Status, message: impl fmt::Display) -> Trouble {
-        Trouble { status, message: message.to_string() }
+impl CliError {
+    pub(crate) fn new(status: Status, message: impl fmt::Display) -> CliError {
+        CliError { status, message: message.to_string() }
     }
 }
 
-impl From<Error> for Trouble {
-    fn from(error: Error) -> Trouble {
+impl From<Error> for CliError {
+    fn from(error: Error) -> CliError {
         let status = match error.kind() {
             ErrorKind::Invalid => Status::USAGE,
             ErrorKind::Unreachable | ErrorKind::Unknown => Status::UNREACHABLE,
@@ -79,16 +79,16 @@ impl From<Error> for Trouble {
             ErrorKind::Interrupted => Status::BUSY,
             _ => Status::BUG,
         };
-        Trouble::new(status, error)
+        CliError::new(status, error)
     }
 }
 
-impl From<std::io::Error> for Trouble {
-    fn from(error: std::io::Error) -> Trouble {
+impl From<std::io::Error> for CliError {
+    fn from(error: std::io::Error) -> CliError {
         // Nobody wants to read on: no reason to complain.
         if error.kind() == std::io::ErrorKind::BrokenPipe {
-            return Trouble::new(Status::of_signal(libc::SIGPIPE), "");
+            return CliError::new(Status::of_signal(libc::SIGPIPE), "");
         }
-        Trouble::new(Status::IO, format!("Standard input or output broke: {error}."))
+        CliError::new(Status::IO, format!("Standard input or output broke: {error}."))
     }
 }

@@ -11,22 +11,22 @@ use clap::Parser;
 use memlock_core::name::Keyspace;
 
 use crate::args::{Args, Command};
-use crate::exit::Trouble;
-use crate::plain::Plain;
-use crate::{doctor, list, when};
+use crate::exit::CliError;
+use crate::memcached_text::MemcachedText;
+use crate::{doctor, duration, list};
 
 /// An item's value, if it is not too large, and for how long it is kept yet.
 pub type Value = (Option<Vec<u8>>, Option<Duration>);
 
 /// A server that was dialled already. What goes wrong is told by the sentence that the user would
 /// read.
-pub struct Server(Plain);
+pub struct Server(MemcachedText);
 
 impl Server {
     pub fn over(stream: TcpStream) -> Server {
         let client = memlock_core::Client::connect("memcached://server:1").expect("a good URL");
         let address = client.servers().pop().expect("it names a server");
-        Server(Plain::over(stream, &address))
+        Server(MemcachedText::over(stream, &address))
     }
 
     pub fn stats(&mut self, command: &str) -> Result<HashMap<String, String>, String> {
@@ -45,8 +45,9 @@ impl Server {
 
     pub fn values(&mut self, keys: &[String]) -> Result<Vec<Option<Value>>, String> {
         let values = self.0.values(keys).map_err(sentence)?;
-        let kept =
-            |(content, left): crate::plain::Value| (content.bytes().map(<[u8]>::to_vec), left);
+        let kept = |(content, left): crate::memcached_text::Value| {
+            (content.bytes().map(<[u8]>::to_vec), left)
+        };
         Ok(values.into_iter().map(|value| value.map(kept)).collect())
     }
 
@@ -57,20 +58,20 @@ impl Server {
     }
 }
 
-fn sentence(trouble: Trouble) -> String {
+fn sentence(trouble: CliError) -> String {
     trouble.message
 }
 
 pub fn duration(text: &str) -> Option<Duration> {
-    when::parse(text).ok()
+    duration::parse(text).ok()
 }
 
 pub fn brief(duration: Duration) -> String {
-    when::brief(duration)
+    duration::brief(duration)
 }
 
 pub fn date(unix_seconds: u64) -> String {
-    when::date(unix_seconds)
+    duration::date(unix_seconds)
 }
 
 pub fn shown(name: &[u8]) -> String {
@@ -91,7 +92,7 @@ pub fn keys(input: &[u8], end: u8) -> Result<Vec<(Vec<u8>, u64)>, String> {
 /// that it may count on the lock.
 pub fn command_line(words: &[OsString]) -> Option<u64> {
     match Args::try_parse_from(words).ok()?.command {
-        Command::Run(run) => Some(when::after(run.max_hold.unwrap_or(run.lease))),
+        Command::Run(run) => Some(duration::after(run.max_hold.unwrap_or(run.lease))),
         _ => Some(0),
     }
 }

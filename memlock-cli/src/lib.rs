@@ -10,9 +10,9 @@
 //! | `show`, `release`, `resize`, `ls`, `list` | looking at what there is, and changing it |
 //! | `doctor`, `doctor/` | whether a server is fit for locks |
 //! | `bench` | how fast it is here |
-//! | `plain` | a server spoken to past the library: for `stats` and the like |
+//! | `memcached_text` | a server spoken to past the library: for `stats` and the like |
 //! | `connect` | the URL, and the client of its servers |
-//! | `exit`, `out`, `when`, `log` | exit statuses, writing to the terminal, times, `--verbose` |
+//! | `exit`, `out`, `duration`, `log` | exit statuses, writing to the terminal, times, `--verbose` |
 //! | `text` | names and server text, escaped so that they can be printed |
 //! | `pages` | the manual pages and completions |
 
@@ -20,27 +20,27 @@ mod args;
 mod bench;
 mod connect;
 mod doctor;
+mod duration;
 mod exit;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod list;
 mod log;
 mod ls;
+mod memcached_text;
 mod out;
 mod pages;
-mod plain;
 mod release;
 mod resize;
 mod run;
 mod show;
 mod text;
-mod when;
 
 use std::process::ExitCode;
 
 use args::{Args, Command};
 use connect::Url;
-use exit::{Status, Trouble};
+use exit::{CliError, Status};
 
 /// Does what the command line says.
 pub fn main() -> ExitCode {
@@ -71,7 +71,7 @@ pub fn main() -> ExitCode {
     status.into()
 }
 
-fn command(args: Args) -> Result<Status, Trouble> {
+fn command(args: Args) -> Result<Status, CliError> {
     let Args { url, verbose, command } = args;
     let url = || Url::new(url);
     match command {

@@ -10,13 +10,13 @@ use memlock_core::{DistinctList, Insertion, SetUp};
 
 use crate::args::{Action, List};
 use crate::connect::{Url, connect};
-use crate::exit::{Status, Trouble};
+use crate::exit::{CliError, Status};
 use crate::out::Out;
 use crate::text::shown;
 use input::Input;
 use progress::Progress;
 
-pub(crate) fn list(url: &Url, args: &List) -> Result<Status, Trouble> {
+pub(crate) fn list(url: &Url, args: &List) -> Result<Status, CliError> {
     let mut list = connect(url)?.distinct_list(args.session.as_bytes())?;
     let mut out = Out::new();
     match args.action {
@@ -53,7 +53,7 @@ pub(crate) fn list(url: &Url, args: &List) -> Result<Status, Trouble> {
 }
 
 /// Inserts what comes, a batch at a time; each batch is answered before the next one is read.
-fn insert(list: &mut DistinctList, args: &List, out: Out) -> Result<Status, Trouble> {
+fn insert(list: &mut DistinctList, args: &List, out: Out) -> Result<Status, CliError> {
     let mut out = BufWriter::new(out);
     let mut input = Input::new(end(args)[0])?;
     let mut progress = Progress::new(input.file());
@@ -95,9 +95,9 @@ fn end(args: &List) -> &'static [u8] {
     if args.null { b"\0" } else { b"\n" }
 }
 
-fn missing(args: &List) -> Trouble {
+fn missing(args: &List) -> CliError {
     let name = shown(args.session.as_bytes());
-    Trouble::new(
+    CliError::new(
         Status::NOT_FOUND,
         format!(
             "There is no list {name}: it was never set up, is over, or was torn down. `memlock list {name} set-up` sets it up."

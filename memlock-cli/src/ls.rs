@@ -10,26 +10,26 @@ use serde_json::{Map, Value, json};
 
 use crate::args::Ls;
 use crate::connect::{Url, connect};
-use crate::exit::{Status, Trouble};
+use crate::duration::{brief_size, date};
+use crate::exit::{CliError, Status};
+use crate::memcached_text::{self, Content, MemcachedText};
 use crate::out::{Look, Out};
-use crate::plain::{self, Content, Plain};
 use crate::show::{complained, json_of_lock, json_of_permits, remaining};
 use crate::text::shown;
-use crate::when::{brief_size, date};
 
 /// One thing that lives.
 struct Entry {
     server: String,
     key: String,
     named: Named,
-    value: plain::Value,
+    value: memcached_text::Value,
     /// `None` when the queue cannot be read.
     waiting: Option<usize>,
     /// Of a list that can be read.
     ids: Option<u64>,
 }
 
-pub(crate) fn ls(url: &Url, args: &Ls) -> Result<Status, Trouble> {
+pub(crate) fn ls(url: &Url, args: &Ls) -> Result<Status, CliError> {
     let client = connect(url)?;
     let servers = client.servers();
     let (mut entries, mut troubles, mut unread) = (Vec::new(), Vec::new(), 0);
@@ -65,13 +65,13 @@ pub(crate) fn ls(url: &Url, args: &Ls) -> Result<Status, Trouble> {
 fn entries_on(
     client: &Client,
     server: &Address,
-    troubles: &mut Vec<Trouble>,
-) -> Result<Vec<Entry>, Trouble> {
-    let mut plain = Plain::connect(server)?;
-    let keys = plain.keys(|key| client.keys().read(key).is_some())?;
+    troubles: &mut Vec<CliError>,
+) -> Result<Vec<Entry>, CliError> {
+    let mut memcached_text = MemcachedText::connect(server)?;
+    let keys = memcached_text.keys(|key| client.keys().read(key).is_some())?;
     // Who waits stands beside it.
     let queues: Vec<String> = keys.iter().map(|key| format!("{key}%wait")).collect();
-    let (values, queues) = (plain.values(&keys)?, plain.values(&queues)?);
+    let (values, queues) = (memcached_text.values(&keys)?, memcached_text.values(&queues)?);
     let mut entries = Vec::new();
     for ((key, value), queue) in keys.into_iter().zip(values).zip(queues) {
         let (Some(named), Some(value)) = (client.keys().read(&key), value) else { continue };
@@ -97,7 +97,7 @@ fn entries_on(
     Ok(entries)
 }
 
-fn ids(client: &Client, name: &[u8]) -> Result<Option<u64>, Trouble> {
+fn ids(client: &Client, name: &[u8]) -> Result<Option<u64>, CliError> {
     Ok(client.distinct_list(name)?.count()?)
 }
 
@@ -164,7 +164,7 @@ impl Entry {
         let cells =
             [self.kind().to_owned(), self.name(), state, by, since, remaining(*left), waiting];
         let mut row: Vec<(Look, String)> = cells
-            .map(|text| (Look::Plain, if text.is_empty() { "-".to_owned() } else { text }))
+            .map(|text| (Look::MemcachedText, if text.is_empty() { "-".to_owned() } else { text }))
             .to_vec();
         row[1].0 = Look::Bold;
         row

@@ -72,7 +72,7 @@ fn write_line(line: &str) {
 /// How something looks on a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
-    Plain,
+    MemcachedText,
     Bold,
     Dim,
     Good,
@@ -83,7 +83,7 @@ pub(crate) enum Look {
 impl Look {
     fn code(self) -> &'static str {
         match self {
-            Look::Plain => "0",
+            Look::MemcachedText => "0",
             Look::Bold => "1",
             Look::Dim => "2",
             Look::Good => "32",
@@ -112,10 +112,10 @@ impl Out {
     }
 
     /// The text as it is to look, with escapes for what is not printable.
-    pub(crate) fn paint(&self, look: Look, text: impl Display) -> String {
+    pub(crate) fn paint(&self, inspect: Look, text: impl Display) -> String {
         let text = printable(&text.to_string());
-        if self.colours && look != Look::Plain {
-            format!("\x1b[{}m{text}\x1b[0m", look.code())
+        if self.colours && inspect != Look::MemcachedText {
+            format!("\x1b[{}m{text}\x1b[0m", inspect.code())
         } else {
             text
         }
@@ -135,7 +135,7 @@ impl Out {
         // Escapes are wider than what they stand for.
         let rows: Vec<Vec<(Look, String)>> = rows
             .iter()
-            .map(|row| row.iter().map(|(look, text)| (*look, printable(text))).collect())
+            .map(|row| row.iter().map(|(inspect, text)| (*inspect, printable(text))).collect())
             .collect();
         let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
         let widths: Vec<usize> = (0..columns)
@@ -149,8 +149,8 @@ impl Out {
             .collect();
         for row in &rows {
             let mut line = String::new();
-            for (column, (look, text)) in row.iter().enumerate() {
-                line += &self.paint(*look, text);
+            for (column, (inspect, text)) in row.iter().enumerate() {
+                line += &self.paint(*inspect, text);
                 if column + 1 < row.len() {
                     let gap =
                         widths.get(column).map_or(0, |wide| wide.saturating_sub(width(text))) + 2;

@@ -10,7 +10,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
 use crate::args::{Args, Completions, EXIT_STATUS, Pages};
-use crate::exit::{Status, Trouble};
+use crate::exit::{CliError, Status};
 
 /// What else `memlock(1)` says.
 const ENVIRONMENT: &str = "\
@@ -34,7 +34,7 @@ const EXAMPLES: [(&str, &str); 5] = [
 ];
 
 /// Writes the completions of one shell.
-pub(crate) fn completions(args: &Completions) -> Result<Status, Trouble> {
+pub(crate) fn completions(args: &Completions) -> Result<Status, CliError> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut offered(), "memlock", &mut script);
     io::stdout().write_all(&script)?;
@@ -52,7 +52,7 @@ fn offered() -> clap::Command {
 }
 
 /// Writes memlock.1, and one page for each command.
-pub(crate) fn pages(args: &Pages) -> Result<Status, Trouble> {
+pub(crate) fn pages(args: &Pages) -> Result<Status, CliError> {
     let mut built = Args::command();
     built.build();
     for command in built
@@ -92,7 +92,7 @@ pub(crate) fn pages(args: &Pages) -> Result<Status, Trouble> {
     Ok(Status::OK)
 }
 
-fn write(args: &Pages, name: &str, command: clap::Command, more: Roff) -> Result<(), Trouble> {
+fn write(args: &Pages, name: &str, command: clap::Command, more: Roff) -> Result<(), CliError> {
     let mut page = Vec::new();
     let source = format!("memlock {}", memlock_core::VERSION);
     Man::new(command)
@@ -104,6 +104,6 @@ fn write(args: &Pages, name: &str, command: clap::Command, more: Roff) -> Result
     let path = Path::new(&args.folder).join(format!("{name}.1"));
     let written = fs::write(&path, page);
     written.map_err(|error| {
-        Trouble::new(Status::IO, format!("{} cannot be written: {error}.", path.display()))
+        CliError::new(Status::IO, format!("{} cannot be written: {error}.", path.display()))
     })
 }

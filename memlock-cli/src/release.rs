@@ -9,14 +9,14 @@ use memlock_core::lease::MIN_LEASE;
 
 use crate::args::Release;
 use crate::connect::{Url, connect};
-use crate::exit::{Status, Trouble};
+use crate::exit::{CliError, Status};
 use crate::out::complain;
 use crate::show::{holder_of, process};
 use crate::text::{printable, shown};
 
-pub(crate) fn release(url: &Url, args: &Release) -> Result<Status, Trouble> {
+pub(crate) fn release(url: &Url, args: &Release) -> Result<Status, CliError> {
     if !args.force {
-        return Err(Trouble::new(
+        return Err(CliError::new(
             Status::USAGE,
             "Only who holds a lock can give it back: --force takes it away from a holder that is known to be dead.",
         ));
@@ -25,7 +25,7 @@ pub(crate) fn release(url: &Url, args: &Release) -> Result<Status, Trouble> {
     if args.semaphore { permits(&client, args) } else { lock(&client, args) }
 }
 
-fn lock(client: &Client, args: &Release) -> Result<Status, Trouble> {
+fn lock(client: &Client, args: &Release) -> Result<Status, CliError> {
     let name = shown(args.name.as_bytes());
     let mutex = client.mutex(args.name.as_bytes(), MIN_LEASE)?;
     let Some(owner) = mutex.owner()? else {
@@ -44,7 +44,7 @@ fn lock(client: &Client, args: &Release) -> Result<Status, Trouble> {
     if mutex.force_unlock(&owner.token())? {
         return Ok(Status::OK);
     }
-    Err(Trouble::new(
+    Err(CliError::new(
         Status::BUSY,
         format!("{name} has changed hands meanwhile; nothing was taken away."),
     ))
@@ -52,17 +52,17 @@ fn lock(client: &Client, args: &Release) -> Result<Status, Trouble> {
 
 /// Whether the semaphore of that name may be what is meant. If it cannot be read, that is nothing
 /// to who asks for the lock.
-fn has_permits_out(client: &Client, args: &Release) -> Result<bool, Trouble> {
+fn has_permits_out(client: &Client, args: &Release) -> Result<bool, CliError> {
     let semaphore = client.open_semaphore(args.name.as_bytes(), MIN_LEASE)?;
     let status = semaphore.status().ok().flatten();
     Ok(status.is_some_and(|status| !status.holders.is_empty()))
 }
 
-fn permits(client: &Client, args: &Release) -> Result<Status, Trouble> {
+fn permits(client: &Client, args: &Release) -> Result<Status, CliError> {
     let name = shown(args.name.as_bytes());
     let semaphore = client.open_semaphore(args.name.as_bytes(), MIN_LEASE)?;
     let Some(status) = semaphore.status()? else {
-        return Err(Trouble::new(Status::NOT_FOUND, format!("There is no semaphore {name}.")));
+        return Err(CliError::new(Status::NOT_FOUND, format!("There is no semaphore {name}.")));
     };
     let holders: Vec<_> = status
         .holders
@@ -76,7 +76,7 @@ fn permits(client: &Client, args: &Release) -> Result<Status, Trouble> {
         }
         [holder] => holder,
         _ => {
-            return Err(Trouble::new(
+            return Err(CliError::new(
                 Status::USAGE,
                 format!(
                     "{name} has {} holders: say which one by --token, as `memlock show` tells them.",
@@ -92,16 +92,16 @@ fn permits(client: &Client, args: &Release) -> Result<Status, Trouble> {
     if semaphore.force_release(holder.token)? {
         return Ok(Status::OK);
     }
-    Err(Trouble::new(Status::BUSY, format!("These permits of {name} were given back meanwhile.")))
+    Err(CliError::new(Status::BUSY, format!("These permits of {name} were given back meanwhile.")))
 }
 
 /// Whether it is really to be done.
-fn agreed(args: &Release, what: &str) -> Result<bool, Trouble> {
+fn agreed(args: &Release, what: &str) -> Result<bool, CliError> {
     if args.yes {
         return Ok(true);
     }
     if !io::stdin().is_terminal() {
-        return Err(Trouble::new(
+        return Err(CliError::new(
             Status::USAGE,
             format!("{what} Say --yes to take it away without being asked."),
         ));

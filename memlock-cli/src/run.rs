@@ -32,10 +32,10 @@ use memlock_core::{Release, Wait, Waited};
 
 use crate::args::{OnLost, Run};
 use crate::connect::{Url, connect};
-use crate::exit::{Status, Trouble};
+use crate::duration::brief;
+use crate::exit::{CliError, Status};
 use crate::out::{self, complain};
 use crate::text::shown;
-use crate::when::brief;
 use held::Held;
 use signals::Signals;
 use target::{Acquired, Target};
@@ -48,7 +48,7 @@ use watch::Watch;
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Takes the lock, runs the command, releases the lock.
-pub(crate) fn run(url: &Url, args: &Run, verbose: bool) -> Result<Status, Trouble> {
+pub(crate) fn run(url: &Url, args: &Run, verbose: bool) -> Result<Status, CliError> {
     if url.is_default && !args.quiet {
         complain(&format!(
             "Neither --url nor MEMLOCK_URL names a server: {} keeps out commands on this host only. Name one that \
@@ -80,7 +80,7 @@ pub(crate) fn run(url: &Url, args: &Run, verbose: bool) -> Result<Status, Troubl
     let mut held = Held::new(acquired, &target, args)?;
     let tree = Tree::watch();
     if let Some(why) = held.lost() {
-        return Err(Trouble::new(
+        return Err(CliError::new(
             Status::LOST,
             format!("{target} was lost before the command began: {why}."),
         ));
@@ -128,7 +128,7 @@ fn acquire(
     args: &Run,
     verbose: bool,
     signals: Signals,
-) -> Result<Waited<Acquired>, Trouble> {
+) -> Result<Waited<Acquired>, CliError> {
     // Asked by the wait again and again.
     let is_to_end = || {
         signals.stop_if_told();
@@ -156,12 +156,12 @@ fn holder(target: &Target) -> String {
 
 /// The answer when another holder has it. Where that is no failure, or nobody wants to read of it,
 /// nothing is said.
-fn busy(args: &Run, message: impl FnOnce() -> String) -> Result<Status, Trouble> {
+fn busy(args: &Run, message: impl FnOnce() -> String) -> Result<Status, CliError> {
     let status = Status(args.conflict_exit_code);
     if args.quiet || status == Status::OK {
         return Ok(status);
     }
-    Err(Trouble::new(status, message()))
+    Err(CliError::new(status, message()))
 }
 
 /// Asks the server again and again, until it has lost the lock or the command has ended.
@@ -235,24 +235,24 @@ fn status_of(ended: ExitStatus) -> Status {
 
 const NOT_STARTED: &str = "The command cannot be started";
 
-fn not_started(args: &Run, error: &io::Error) -> Trouble {
+fn not_started(args: &Run, error: &io::Error) -> CliError {
     let program =
         args.command().first().map(|program| shown(program.as_bytes())).unwrap_or_default();
     match error.kind() {
         io::ErrorKind::NotFound => {
-            Trouble::new(Status::NO_COMMAND, format!("The command {program} was not found."))
+            CliError::new(Status::NO_COMMAND, format!("The command {program} was not found."))
         }
         io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => system(NOT_STARTED, error),
         _ if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
             system(NOT_STARTED, error)
         }
-        _ => Trouble::new(
+        _ => CliError::new(
             Status::NOT_EXECUTABLE,
             format!("The command {program} cannot be executed: {error}."),
         ),
     }
 }
 
-fn system(what: &str, error: &io::Error) -> Trouble {
-    Trouble::new(Status::SYSTEM, format!("{what}: {error}."))
+fn system(what: &str, error: &io::Error) -> CliError {
+    CliError::new(Status::SYSTEM, format!("{what}: {error}."))
 }

@@ -12,22 +12,22 @@ use serde_json::{Map, Value, json};
 
 use crate::args::Show;
 use crate::connect::{Url, connect};
-use crate::exit::{Status, Trouble};
+use crate::duration::{self, brief, date};
+use crate::exit::{CliError, Status};
 use crate::out::{Look, Out, complain};
 use crate::text::shown;
-use crate::when::{self, brief, date};
 
 /// What there is by one name. Each part may live on another server; of one that could not be read
 /// it is known why.
 struct Found {
-    lock: Result<Option<Owner>, Trouble>,
-    lock_waiters: Result<Vec<Waiter>, Trouble>,
-    semaphore: Result<Option<Permits>, Trouble>,
-    semaphore_waiters: Result<Vec<Waiter>, Trouble>,
-    ids: Result<Option<u64>, Trouble>,
+    lock: Result<Option<Owner>, CliError>,
+    lock_waiters: Result<Vec<Waiter>, CliError>,
+    semaphore: Result<Option<Permits>, CliError>,
+    semaphore_waiters: Result<Vec<Waiter>, CliError>,
+    ids: Result<Option<u64>, CliError>,
 }
 
-pub(crate) fn show(url: &Url, args: &Show) -> Result<Status, Trouble> {
+pub(crate) fn show(url: &Url, args: &Show) -> Result<Status, CliError> {
     let client = connect(url)?;
     let found = match look(&client, &args.name)? {
         Found { lock: Err(trouble), semaphore: Err(_), ids: Err(_), .. } => return Err(trouble),
@@ -44,26 +44,26 @@ pub(crate) fn show(url: &Url, args: &Show) -> Result<Status, Trouble> {
 
 /// Complains about each thing that could not be read; the status is that of the first one, if there
 /// is one.
-pub(crate) fn complained<'a>(troubles: impl Iterator<Item = &'a Trouble>) -> Status {
+pub(crate) fn complained<'a>(troubles: impl Iterator<Item = &'a CliError>) -> Status {
     troubles.fold(Status::OK, |status, trouble| {
         complain(&trouble.message);
         if status == Status::OK { trouble.status } else { status }
     })
 }
 
-fn look(client: &Client, name: &OsStr) -> Result<Found, Trouble> {
+fn look(client: &Client, name: &OsStr) -> Result<Found, CliError> {
     let name = name.as_bytes();
     let mutex = client.mutex(name, MIN_LEASE)?;
     let semaphore = client.open_semaphore(name, MIN_LEASE)?;
     let mut list = client.distinct_list(name)?;
-    let owner = mutex.owner().map_err(Trouble::from);
-    let status = semaphore.status().map_err(Trouble::from);
+    let owner = mutex.owner().map_err(CliError::from);
+    let status = semaphore.status().map_err(CliError::from);
     Ok(Found {
         lock_waiters: queue(owner.is_ok(), || mutex.waiters()),
         semaphore_waiters: queue(matches!(status, Ok(Some(_))), || semaphore.waiters()),
         lock: owner,
         semaphore: status,
-        ids: list.count().map_err(Trouble::from),
+        ids: list.count().map_err(CliError::from),
     })
 }
 
@@ -71,13 +71,13 @@ fn look(client: &Client, name: &OsStr) -> Result<Found, Trouble> {
 fn queue(
     is_known: bool,
     waiters: impl FnOnce() -> memlock_core::Result<Vec<Waiter>>,
-) -> Result<Vec<Waiter>, Trouble> {
-    if is_known { waiters().map_err(Trouble::from) } else { Ok(Vec::new()) }
+) -> Result<Vec<Waiter>, CliError> {
+    if is_known { waiters().map_err(CliError::from) } else { Ok(Vec::new()) }
 }
 
 impl Found {
     /// What could not be read, and why.
-    fn unread(&self) -> Vec<(&'static str, &Trouble)> {
+    fn unread(&self) -> Vec<(&'static str, &CliError)> {
         let parts = [
             ("lock", self.lock.as_ref().err()),
             ("lock waiters", self.lock_waiters.as_ref().err()),
@@ -107,17 +107,17 @@ fn table(name: &OsStr, found: &Found) -> Rows {
                     owner.record.as_ref().is_some_and(|record| record.reserved_for.is_some());
                 let state = if reserved { "reserved for the next waiter" } else { "held" };
                 row(&mut rows, "state", Look::Warning, state);
-                row(&mut rows, "by", Look::Plain, &holder_of(owner));
+                row(&mut rows, "by", Look::MemcachedText, &holder_of(owner));
                 if let Some(record) = &owner.record {
-                    row(&mut rows, "since", Look::Plain, &since(record.since));
+                    row(&mut rows, "since", Look::MemcachedText, &since(record.since));
                     row(
                         &mut rows,
                         "fence",
-                        Look::Plain,
+                        Look::MemcachedText,
                         &format!("at most {}", owner.newest_fence),
                     );
                 }
-                row(&mut rows, "remaining", Look::Plain, &remaining(owner.remaining));
+                row(&mut rows, "remaining", Look::MemcachedText, &remaining(owner.remaining));
             }
         }
         waiting(&mut rows, waiters);
@@ -139,13 +139,13 @@ fn table(name: &OsStr, found: &Found) -> Rows {
                 since(*at),
                 brief(*remaining)
             );
-            row(&mut rows, "held", Look::Plain, &text);
+            row(&mut rows, "held", Look::MemcachedText, &text);
         }
         waiting(&mut rows, found.semaphore_waiters.as_deref().unwrap_or_default());
     }
     if let Ok(Some(ids)) = found.ids {
         row(&mut rows, "list", Look::Bold, &name);
-        row(&mut rows, "ids", Look::Plain, &format!("{ids} given out"));
+        row(&mut rows, "ids", Look::MemcachedText, &format!("{ids} given out"));
     }
     rows
 }
@@ -167,7 +167,7 @@ fn waiting(rows: &mut Rows, waiters: &[Waiter]) {
         if waiter.priority != 0 {
             text += &format!(", priority {}", waiter.priority);
         }
-        row(rows, "waiting", Look::Plain, &text);
+        row(rows, "waiting", Look::MemcachedText, &text);
     }
 }
 
@@ -188,7 +188,7 @@ pub(crate) fn process(host: &str, pid: u32) -> String {
 }
 
 fn since(unix: u64) -> String {
-    let ago = when::unix_now().saturating_sub(Duration::from_secs(unix));
+    let ago = duration::unix_now().saturating_sub(Duration::from_secs(unix));
     format!("{} ({} ago)", date(unix), brief(Duration::from_secs(ago.as_secs())))
 }
 
@@ -226,7 +226,7 @@ fn json(client: &Client, name: &OsStr, found: &Found) -> Value {
 }
 
 /// `null` when they could not be read.
-fn json_of_waiters(waiters: &Result<Vec<Waiter>, Trouble>) -> Value {
+fn json_of_waiters(waiters: &Result<Vec<Waiter>, CliError>) -> Value {
     let Ok(waiters) = waiters else { return Value::Null };
     let waiters = waiters.iter().map(
         |waiter| json!({ "address": address(waiter), "priority": waiter.priority, "permits": waiter.permits }),

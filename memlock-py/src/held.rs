@@ -2,7 +2,7 @@
 //!
 //! | lock | held while | never while |
 //! | --- | --- | --- |
-//! | that of an object's place (`slot`, `pile`) | a few instructions, with the interpreter attached | detaching, doing I/O, dropping a `Held` |
+//! | that of an object's place (`held_lock`, `held_permits`) | a few instructions, with the interpreter attached | detaching, doing I/O, dropping a `Held` |
 //! | a `Held`'s | extending and releasing on the server, detached | attaching |
 //!
 //! So no thread ever waits for the interpreter with one of them in hand. And a fork catches nobody

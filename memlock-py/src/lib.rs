@@ -4,13 +4,13 @@
 //! | --- | --- |
 //! | `client`, `mutex`, `owner`, `semaphore`, `permit`, `holder`, `counter`, `distinct`, `bare` | the classes and functions, as Python sees them |
 //! | `held` | one acquisition, shared between threads |
-//! | `slot`, `pile` | what a mutex object holds, and a semaphore object |
+//! | `held_lock`, `held_permits` | what a mutex object holds, and a semaphore object |
 //! | `renew` | renewal, and the callbacks |
 //! | `mask` | the signals that a thread blocks |
-//! | `leave` | the end of an acquisition |
+//! | `context_exit` | the end of an acquisition |
 //! | `dealloc` | the end of an object that still holds something |
 //! | `log` | what memlock logs |
-//! | `gate` | the interpreter's end |
+//! | `shutdown` | the interpreter's end |
 //! | `call` | into the core without the interpreter's lock, and Ctrl-C |
 //! | `cancel` | the handle by which waits are cancelled |
 //! | `subject` | what a call is about, as exceptions name it |
@@ -23,23 +23,23 @@ mod bare;
 mod call;
 mod cancel;
 mod client;
+mod context_exit;
 mod counter;
 mod dealloc;
 mod distinct;
 mod error;
-mod gate;
 mod held;
+mod held_lock;
+mod held_permits;
 mod holder;
-mod leave;
 mod log;
 mod mask;
 mod mutex;
 mod owner;
 mod permit;
-mod pile;
 mod renew;
 mod semaphore;
-mod slot;
+mod shutdown;
 mod subject;
 
 /// The compiled half of memlock. Import the package `memlock` instead.
@@ -48,7 +48,7 @@ fn _memlock(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", memlock_core::VERSION)?;
     error::add_to(module)?;
     log::begin(module.py())?;
-    gate::add_to(module)?;
+    shutdown::add_to(module)?;
     module.add_class::<client::Client>()?;
     module.add_class::<mutex::Mutex>()?;
     module.add_class::<owner::Owner>()?;

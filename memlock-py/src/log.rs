@@ -11,7 +11,7 @@
 //! | as always | handled at once |
 //! | it holds a lock of this module: see [`later`] | handled when that is unlocked |
 //! | in a handler, which uses memlock | dropped: its own trouble would have no end |
-//! | the interpreter is ending | dropped: see `gate` |
+//! | the interpreter is ending | dropped: see `shutdown` |
 //!
 //! What a handler or filter lets out may be a signal handler's exception, such as that of Ctrl-C.
 //! So in the main thread it ends a wait as that would, and otherwise is raised as soon as the call
@@ -27,7 +27,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
 use crate::call::runs_handlers;
-use crate::gate;
+use crate::shutdown;
 
 static GET_LOGGER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
@@ -137,7 +137,7 @@ fn tell(message: &Message) {
     if TELLING.replace(true) {
         return;
     }
-    if let Some(_inside) = gate::enter() {
+    if let Some(_inside) = shutdown::enter() {
         let _ = Python::try_attach(|py| {
             if let Err(error) = message.tell(py) {
                 raise(py, error);

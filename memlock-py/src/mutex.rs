@@ -11,12 +11,12 @@ use pyo3::{PyTraverseError, PyVisit};
 use crate::args::{Name, Seconds, limit};
 use crate::call::wait_lost;
 use crate::cancel::{self, CancelHandle};
+use crate::context_exit::context_exit;
 use crate::dealloc::give_back;
 use crate::held::Held;
-use crate::leave::leave;
+use crate::held_lock::HeldLock;
 use crate::owner::Owner;
 use crate::renew::{Renew, why};
-use crate::slot::Slot;
 use crate::subject::{Kind, Shared, Subject, unmade};
 
 /// A mutex by its name, held by at most one holder anywhere. Made by Client.mutex().
@@ -43,7 +43,7 @@ pub(crate) struct Mutex {
     lease: Duration,
     wait: Option<Duration>,
     renew: Option<Renew>,
-    slot: Slot,
+    held_lock: HeldLock,
 }
 
 impl Mutex {
@@ -63,7 +63,7 @@ impl Mutex {
             lease: lease.0,
             wait: wait.map(|wait| wait.0),
             renew,
-            slot: Slot::default(),
+            held_lock: HeldLock::default(),
         })
     }
 
@@ -82,21 +82,21 @@ impl Mutex {
             })
         })?;
         let Some(held) = held else { return Ok(false) };
-        if let Some(displaced) = self.slot.keep(py, held) {
+        if let Some(displaced) = self.held_lock.keep(py, held) {
             py.detach(|| drop(displaced));
         }
         Ok(true)
     }
 
     fn give_back(&self, py: Python<'_>) -> PyResult<Release> {
-        let held = match self.slot.take(py) {
+        let held = match self.held_lock.take(py) {
             Ok(held) => held,
             Err(Answer::Lost) => return Ok(Release::Lost),
             Err(_) => return Ok(Release::NotHeld),
         };
         let released = self.subject.call_held(py, || held.release());
         if released.is_err() {
-            self.slot.put_back(py, held);
+            self.held_lock.put_back(py, held);
         }
         released
     }
@@ -159,7 +159,7 @@ impl Mutex {
     #[pyo3(signature = (lease = None), text_signature = "($self, lease=None)")]
     fn extend(&self, py: Python<'_>, lease: Option<Seconds>) -> PyResult<()> {
         let held = self
-            .slot
+            .held_lock
             .look(py, Clone::clone)
             .map_err(|answer| self.subject.raise_plain(py, answer))?;
         let lease = lease.map_or(self.lease, |lease| lease.0);
@@ -171,7 +171,7 @@ impl Mutex {
     /// is not. Counted here, from before the request left, without any I/O.
     #[getter]
     fn remaining(&self, py: Python<'_>) -> f64 {
-        self.slot.look(py, |held| held.remaining().as_secs_f64()).unwrap_or_default()
+        self.held_lock.look(py, |held| held.remaining().as_secs_f64()).unwrap_or_default()
     }
 
     /// Whether it is certainly ours, unless the server has lost it. No I/O: by the clock, and by
@@ -187,7 +187,7 @@ impl Mutex {
     /// Raises NotHeld when the object holds nothing; Unreachable or ProtocolError.
     fn check(&self, py: Python<'_>) -> PyResult<bool> {
         let held = self
-            .slot
+            .held_lock
             .look(py, Clone::clone)
             .map_err(|answer| self.subject.raise_plain(py, answer))?;
         self.subject.call_held(py, move || held.check())
@@ -198,7 +198,7 @@ impl Mutex {
     /// No I/O.
     #[getter]
     fn lost(&self, py: Python<'_>) -> Option<&'static str> {
-        match self.slot.look(py, |held| held.lost()) {
+        match self.held_lock.look(py, |held| held.lost()) {
             Ok(loss) => loss.map(why),
             Err(Answer::Lost) => Some(why(Loss::Expired)),
             Err(_) => None,
@@ -214,7 +214,7 @@ impl Mutex {
         py: Python<'_>,
         timeout: Option<Seconds>,
     ) -> PyResult<Option<&'static str>> {
-        match self.slot.look(py, Clone::clone) {
+        match self.held_lock.look(py, Clone::clone) {
             Ok(held) => wait_lost(py, held, timeout.map(|timeout| timeout.0)),
             Err(_) => Ok(self.lost(py)),
         }
@@ -228,7 +228,9 @@ impl Mutex {
     /// its fence.
     #[getter]
     fn fence(&self, py: Python<'_>) -> PyResult<u64> {
-        self.slot.look(py, |held| held.facts).map_err(|answer| self.subject.raise_plain(py, answer))
+        self.held_lock
+            .look(py, |held| held.facts)
+            .map_err(|answer| self.subject.raise_plain(py, answer))
     }
 
     /// Who holds the lock, or None. One round trip. The answer is already past.
@@ -273,7 +275,7 @@ impl Mutex {
         traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let _ = (exc_value, traceback);
-        leave(py, exc_type, &self.subject, || self.give_back(py))
+        context_exit(py, exc_type, &self.subject, || self.give_back(py))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -281,7 +283,7 @@ impl Mutex {
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
-        let held = self.slot.look(py, |held| (held.facts, held.remaining()));
+        let held = self.held_lock.look(py, |held| (held.facts, held.remaining()));
         match held {
             Ok((fence, left)) if !left.is_zero() => {
                 format!(
@@ -298,7 +300,7 @@ impl Mutex {
 
 impl Drop for Mutex {
     fn drop(&mut self) {
-        if let Some(held) = self.slot.empty() {
+        if let Some(held) = self.held_lock.empty() {
             give_back(held);
         }
     }

@@ -8,9 +8,9 @@ use pyo3::{PyTraverseError, PyVisit};
 
 use crate::args::Seconds;
 use crate::call::wait_lost;
+use crate::context_exit::context_exit;
 use crate::dealloc::give_back;
 use crate::held::Held;
-use crate::leave::leave;
 use crate::renew::{Callbacks, why};
 use crate::subject::Subject;
 
@@ -139,7 +139,9 @@ impl Permit {
         traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let _ = (exc_value, traceback);
-        leave(py, exc_type, &self.subject, || self.subject.call_held(py, || self.held.release()))
+        context_exit(py, exc_type, &self.subject, || {
+            self.subject.call_held(py, || self.held.release())
+        })
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {

@@ -17,8 +17,8 @@ use pyo3::{PyTraverseError, PyVisit};
 
 use crate::args::Seconds;
 use crate::error::raise;
-use crate::gate;
 use crate::mask::Mask;
+use crate::shutdown;
 
 /// How what is acquired is renewed.
 pub(crate) struct Renew {
@@ -118,7 +118,7 @@ impl Both {
 /// blocks all signals; what a callback starts is to block what the thread that acquired blocks.
 /// Python's own handlers only take a note for the main thread.
 fn tell(weak: &Weak<Py<PyWeakrefReference>>, mask: Mask, notice: Notice) {
-    let Some(_inside) = gate::enter() else { return };
+    let Some(_inside) = shutdown::enter() else { return };
     let _ = Python::try_attach(|py| {
         let both = weak.upgrade()?.bind(py).upgrade_as::<Both>().ok()??;
         let callback = match notice {

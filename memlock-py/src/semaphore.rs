@@ -11,12 +11,12 @@ use pyo3::{PyTraverseError, PyVisit};
 use crate::args::{Name, Seconds, Whole, limit};
 use crate::call::wait_lost;
 use crate::cancel::{self, CancelHandle};
+use crate::context_exit::context_exit;
 use crate::dealloc::give_back;
 use crate::held::Held;
+use crate::held_permits::{HeldPermits, release_all};
 use crate::holder::Holder;
-use crate::leave::leave;
 use crate::permit::Permit;
-use crate::pile::{Pile, release_all};
 use crate::renew::{Renew, why};
 use crate::subject::{Kind, Shared, Subject, unmade};
 
@@ -51,7 +51,7 @@ pub(crate) struct Semaphore {
     lease: Duration,
     wait: Option<Duration>,
     renew: Option<Renew>,
-    pile: Pile,
+    held_permits: HeldPermits,
 }
 
 impl Semaphore {
@@ -82,7 +82,7 @@ impl Semaphore {
             lease: lease.0,
             wait: wait.map(|wait| wait.0),
             renew,
-            pile: Pile::default(),
+            held_permits: HeldPermits::default(),
         })
     }
 
@@ -105,9 +105,9 @@ impl Semaphore {
 
     /// Releases so many acquisitions, or none if it has fewer.
     fn give_back(&self, py: Python<'_>, n: usize) -> PyResult<Release> {
-        let Some(entries) = self.pile.take(py, n) else { return Ok(Release::NotHeld) };
+        let Some(entries) = self.held_permits.take(py, n) else { return Ok(Release::NotHeld) };
         let (left, ended, failed) = self.subject.call_held(py, || Ok(release_all(entries)))?;
-        self.pile.put_back(py, left);
+        self.held_permits.put_back(py, left);
         let Err(error) = failed else { return Ok(ended) };
         let error = self.subject.failed(py, &error);
         if ended == Release::Lost {
@@ -176,7 +176,7 @@ impl Semaphore {
         let limit = limit(py, blocking, timeout, self.wait)?;
         let request = Request { permits: permits.0, priority: priority.0, ages };
         let held = self.take(py, limit, request, cancel)?;
-        Ok(held.map(|held| self.pile.keep(py, held)).is_some())
+        Ok(held.map(|held| self.held_permits.keep(py, held)).is_some())
     }
 
     /// Releases the last `n` acquisitions, each in one or two round trips; any thread may. An
@@ -236,8 +236,10 @@ impl Semaphore {
     /// run on, and `remaining` counts on the shorter of the two.
     #[pyo3(signature = (lease = None), text_signature = "($self, lease=None)")]
     fn extend(&self, py: Python<'_>, lease: Option<Seconds>) -> PyResult<()> {
-        let held =
-            self.pile.look(py).ok_or_else(|| self.subject.raise_plain(py, Answer::NotHeld))?;
+        let held = self
+            .held_permits
+            .look(py)
+            .ok_or_else(|| self.subject.raise_plain(py, Answer::NotHeld))?;
         let lease = lease.map_or(self.lease, |lease| lease.0);
         // The clone goes in there, too: the last one to go speaks to the server.
         self.subject.tell_extended(py, self.subject.call_held(py, move || held.extend(lease))?)
@@ -247,7 +249,7 @@ impl Semaphore {
     /// when it is not. Counted here, from before the request left, without any I/O.
     #[getter]
     fn remaining(&self, py: Python<'_>) -> f64 {
-        self.pile.remaining(py).unwrap_or_default().as_secs_f64()
+        self.held_permits.remaining(py).unwrap_or_default().as_secs_f64()
     }
 
     /// Whether the acquisition's permits are certainly ours, unless the server has lost them. No
@@ -262,8 +264,10 @@ impl Semaphore {
     ///
     /// Raises NotHeld when the object holds nothing; Unreachable or ProtocolError.
     fn check(&self, py: Python<'_>) -> PyResult<bool> {
-        let held =
-            self.pile.look(py).ok_or_else(|| self.subject.raise_plain(py, Answer::NotHeld))?;
+        let held = self
+            .held_permits
+            .look(py)
+            .ok_or_else(|| self.subject.raise_plain(py, Answer::NotHeld))?;
         self.subject.call_held(py, move || held.check())
     }
 
@@ -272,7 +276,7 @@ impl Semaphore {
     /// they are ours, as far as is known. No I/O.
     #[getter]
     fn lost(&self, py: Python<'_>) -> Option<&'static str> {
-        self.pile.lost(py).map(why)
+        self.held_permits.lost(py).map(why)
     }
 
     /// Waits until they are lost, for at most `timeout` seconds, and gives the reason as `lost`
@@ -284,7 +288,7 @@ impl Semaphore {
         py: Python<'_>,
         timeout: Option<Seconds>,
     ) -> PyResult<Option<&'static str>> {
-        match self.pile.look(py) {
+        match self.held_permits.look(py) {
             Some(held) => wait_lost(py, held, timeout.map(|timeout| timeout.0)),
             None => Ok(None),
         }
@@ -359,7 +363,7 @@ impl Semaphore {
     fn __enter__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let (py, semaphore) = (slf.py(), slf.get());
         match semaphore.take(py, semaphore.wait, Request::default(), None)? {
-            Some(held) => semaphore.pile.keep(py, held),
+            Some(held) => semaphore.held_permits.keep(py, held),
             None => return Err(semaphore.subject.timed_out(py, semaphore.wait)),
         }
         Ok(slf)
@@ -377,7 +381,7 @@ impl Semaphore {
         traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let _ = (exc_value, traceback);
-        leave(py, exc_type, &self.subject, || self.give_back(py, 1))
+        context_exit(py, exc_type, &self.subject, || self.give_back(py, 1))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -385,7 +389,7 @@ impl Semaphore {
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
-        match self.pile.len(py) {
+        match self.held_permits.len(py) {
             0 => format!("<memlock.Semaphore {:?} not held>", self.subject.name),
             1 => format!("<memlock.Semaphore {:?} held once>", self.subject.name),
             times => format!("<memlock.Semaphore {:?} held {times} times>", self.subject.name),
@@ -395,7 +399,7 @@ impl Semaphore {
 
 impl Drop for Semaphore {
     fn drop(&mut self) {
-        let held = self.pile.empty();
+        let held = self.held_permits.empty();
         if !held.is_empty() {
             give_back(held);
         }

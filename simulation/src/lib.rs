@@ -21,6 +21,7 @@ mod run;
 mod scenario;
 mod semaphores;
 mod server;
+
 mod threads;
 mod turns;
 mod waits;

@@ -21,21 +21,21 @@ use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
 
-use crew::Programs;
-use trouble::Trouble;
+use injection::Injection;
+use processes::Programs;
 
 #[path = "../support/churn/chance.rs"]
 mod chance;
 mod check;
-mod crew;
 mod cuts;
 mod growth;
 mod history;
-mod left;
+mod injection;
+mod leftovers;
+mod processes;
 mod report;
 mod round;
 mod soak;
-mod trouble;
 mod world;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -90,10 +90,10 @@ fn faults(programs: &Programs, folder: &Path, words: &[String]) -> Result<bool, 
         let outcome = round.run(programs, &folder.join(number.to_string()), time, cable)?;
         let verdict = &outcome.verdict;
         println!("{}", report::row(round.name, &outcome.tally, verdict));
-        if let Trouble::Cuts(cutter) = &round.trouble {
+        if let Injection::Cuts(cutter) = &round.trouble {
             println!("    {}", cutter.summary());
         }
-        if matches!(round.trouble, Trouble::None) {
+        if matches!(round.trouble, Injection::None) {
             println!("    {}", verdict.turns.summary());
         }
         if !round.is_fine(verdict) {

@@ -6,10 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use crate::check::{Facts, Tally, Verdict, check};
-use crate::crew::{Kind, Programs, USUAL};
 use crate::cuts::{Cutter, Side};
 use crate::history::Call;
-use crate::trouble::Trouble;
+use crate::injection::Injection;
+use crate::processes::{Kind, Programs, USUAL};
 use crate::world::{LONG, SHORT, World};
 use crate::{Failure, now};
 use memlock_tests::cable::Cable;
@@ -26,7 +26,7 @@ const STIR: Duration = Duration::from_millis(700);
 /// What is tried.
 pub(crate) struct Round {
     pub(crate) name: &'static str,
-    pub(crate) trouble: Trouble,
+    pub(crate) trouble: Injection,
     kinds: &'static [Kind],
     /// Whether calls may not fail, and whether no request can come late: see [`Facts`].
     sound: bool,
@@ -51,27 +51,28 @@ const WANTED: [&str; 2] = ["two valid holds", "permits out, and there are"];
 pub(crate) fn all() -> Vec<Round> {
     let round =
         |name, trouble, sound, punctual| Round { name, trouble, kinds: &USUAL, sound, punctual };
-    let plain = |trouble: Trouble, sound, punctual| round(trouble.name(), trouble, sound, punctual);
+    let plain =
+        |trouble: Injection, sound, punctual| round(trouble.name(), trouble, sound, punctual);
     vec![
-        plain(Trouble::None, true, true),
-        round("cut within requests", Trouble::Cuts(Cutter::new(Side::Request)), false, false),
-        round("cut within replies", Trouble::Cuts(Cutter::new(Side::Reply)), false, false),
-        plain(Trouble::Delays, false, false),
-        plain(Trouble::BlackHole, false, false),
-        plain(Trouble::ByteByByte, false, false),
-        plain(Trouble::RepeatedReplies, false, false),
-        plain(Trouble::ClientsKilled, true, true),
-        plain(Trouble::ClientsStopped, false, true),
-        plain(Trouble::ServerRestarted, false, false),
-        plain(Trouble::ServerFlushed, true, true),
-        plain(Trouble::ServerStopped, false, false),
-        plain(Trouble::ServerFull, false, false),
-        plain(Trouble::FewConnections, false, false),
-        plain(Trouble::FewDescriptors, false, false),
-        plain(Trouble::CablePulled, false, false),
+        plain(Injection::None, true, true),
+        round("cut within requests", Injection::Cuts(Cutter::new(Side::Request)), false, false),
+        round("cut within replies", Injection::Cuts(Cutter::new(Side::Reply)), false, false),
+        plain(Injection::Delays, false, false),
+        plain(Injection::BlackHole, false, false),
+        plain(Injection::ByteByByte, false, false),
+        plain(Injection::RepeatedReplies, false, false),
+        plain(Injection::ClientsKilled, true, true),
+        plain(Injection::ClientsStopped, false, true),
+        plain(Injection::ServerRestarted, false, false),
+        plain(Injection::ServerFlushed, true, true),
+        plain(Injection::ServerStopped, false, false),
+        plain(Injection::ServerFull, false, false),
+        plain(Injection::FewConnections, false, false),
+        plain(Injection::FewDescriptors, false, false),
+        plain(Injection::CablePulled, false, false),
         Round {
             kinds: &[Kind::Credulous, Kind::C, Kind::Python],
-            ..round(WRONG, Trouble::None, true, false)
+            ..round(WRONG, Injection::None, true, false)
         },
     ]
 }
@@ -80,7 +81,7 @@ impl Round {
     /// What it needs: an error says why it cannot be run here.
     pub(crate) fn cable(&self) -> io::Result<Option<Cable>> {
         match self.trouble {
-            Trouble::CablePulled => Cable::lay().map(Some),
+            Injection::CablePulled => Cable::lay().map(Some),
             _ => Ok(None),
         }
     }
@@ -106,7 +107,7 @@ impl Round {
         let mut world = World::new(programs, timeouts, cable, folder)?;
         world.gather(self.kinds)?;
         self.disturb(&mut world, time)?;
-        if matches!(self.trouble, Trouble::ClientsKilled) {
+        if matches!(self.trouble, Injection::ClientsKilled) {
             // What they hold comes back by itself, or not at all.
             world.crew.kill_all()?;
         }
@@ -143,7 +144,7 @@ impl Round {
                 while now() < until {
                     thread::sleep(STEP.min(until.saturating_sub(now())));
                     world.crew.see_who_ended()?;
-                    if matches!(self.trouble, Trouble::FewConnections) && now() > stirred + STIR {
+                    if matches!(self.trouble, Injection::FewConnections) && now() > stirred + STIR {
                         world.cut_all();
                         stirred = now();
                     }

@@ -5,10 +5,10 @@ use std::thread;
 use std::time::Duration;
 
 use crate::check::{BOUND, Tally, Verdict, check};
-use crate::crew::{Kind, Programs, USUAL};
 use crate::cuts::{Cutter, Side};
 use crate::history::Call;
-use crate::trouble::{Trouble, Undo};
+use crate::injection::{Injection, Undo};
+use crate::processes::{Kind, Programs, USUAL};
 use crate::world::{SHORT, World};
 use crate::{Failure, growth, now, report};
 use memlock_tests::cable::Cable;
@@ -38,7 +38,7 @@ pub(crate) fn run(programs: &Programs, folder: &Path, time: Duration) -> Result<
         Err(why) => {
             println!(
                 "NOT PART OF IT: {}: no network namespaces here: {why}",
-                Trouble::CablePulled.name()
+                Injection::CablePulled.name()
             );
             None
         }
@@ -95,7 +95,7 @@ pub(crate) fn run(programs: &Programs, folder: &Path, time: Duration) -> Result<
 
 /// A trouble that goes on, or that was over just now.
 struct Active {
-    trouble: Trouble,
+    trouble: Injection,
     /// When it is to end, and when the next of its kind may begin.
     ends: Duration,
     free: Duration,
@@ -104,7 +104,7 @@ struct Active {
 
 impl Active {
     /// Whether both may not be at once.
-    fn excludes(&self, other: &Trouble) -> bool {
+    fn excludes(&self, other: &Injection) -> bool {
         let wire = self.trouble.is_on_the_wire() && other.is_on_the_wire();
         let server = self.trouble.is_in_the_server() && other.is_in_the_server();
         wire || server || self.trouble.name() == other.name()
@@ -113,7 +113,7 @@ impl Active {
 
 struct Soak {
     world: World,
-    choice: Vec<Trouble>,
+    choice: Vec<Injection>,
     active: Vec<Active>,
     began: Duration,
     next: Duration,
@@ -129,22 +129,22 @@ struct Soak {
 impl Soak {
     fn new(world: World) -> Soak {
         let mut choice = vec![
-            Trouble::Cuts(Cutter::new(Side::Request)),
-            Trouble::Cuts(Cutter::new(Side::Reply)),
-            Trouble::Delays,
-            Trouble::BlackHole,
-            Trouble::ByteByByte,
-            Trouble::RepeatedReplies,
-            Trouble::ClientsKilled,
-            Trouble::ClientsStopped,
-            Trouble::ServerRestarted,
-            Trouble::ServerFlushed,
-            Trouble::ServerStopped,
-            Trouble::ServerFull,
-            Trouble::FewConnections,
-            Trouble::FewDescriptors,
+            Injection::Cuts(Cutter::new(Side::Request)),
+            Injection::Cuts(Cutter::new(Side::Reply)),
+            Injection::Delays,
+            Injection::BlackHole,
+            Injection::ByteByByte,
+            Injection::RepeatedReplies,
+            Injection::ClientsKilled,
+            Injection::ClientsStopped,
+            Injection::ServerRestarted,
+            Injection::ServerFlushed,
+            Injection::ServerStopped,
+            Injection::ServerFull,
+            Injection::FewConnections,
+            Injection::FewDescriptors,
         ];
-        choice.extend(world.cable.as_ref().map(|_| Trouble::CablePulled));
+        choice.extend(world.cable.as_ref().map(|_| Injection::CablePulled));
         let began = now();
         Soak {
             world,
@@ -187,11 +187,11 @@ impl Soak {
         let world = &mut self.world;
         self.next = now() + world.chance.millis(PAUSE.0, PAUSE.1);
         let excluded =
-            |trouble: &&Trouble| self.active.iter().any(|active| active.excludes(trouble));
-        let choice: Vec<&Trouble> =
+            |trouble: &&Injection| self.active.iter().any(|active| active.excludes(trouble));
+        let choice: Vec<&Injection> =
             self.choice.iter().filter(|trouble| !excluded(trouble)).collect();
         let place = world.chance.below(choice.len().max(1) as u64) as usize;
-        let Some(trouble) = choice.get(place).map(|trouble| Trouble::clone(trouble)) else {
+        let Some(trouble) = choice.get(place).map(|trouble| Injection::clone(trouble)) else {
             return Ok(());
         };
         let [(least, most), (gone, longest)] = trouble.times();

@@ -12,9 +12,9 @@ use memlock_tests::server::Memcached;
 
 use crate::chance::Chance;
 use crate::check::Facts;
-use crate::crew::{Crew, Kind, Programs, Way};
 use crate::history::{Call, Span};
-use crate::{Failure, left, now};
+use crate::processes::{ClientProcess, Kind, Programs, Way};
+use crate::{Failure, leftovers, now};
 use memlock_tests::cable::Cable;
 
 /// The names that the clients contend for.
@@ -31,7 +31,7 @@ const LIFE: Duration = Duration::from_millis(1100);
 
 /// A server, a proxy, a cable if there is one, and a crew.
 pub(crate) struct World {
-    pub(crate) crew: Crew,
+    pub(crate) crew: ClientProcess,
     pub(crate) proxy: Proxy,
     pub(crate) server: Memcached,
     /// By then its present life had begun.
@@ -60,7 +60,7 @@ impl World {
         SystemClock.random(&mut seed)?;
         let mut chance = Chance(u64::from_ne_bytes(seed));
         Ok(World {
-            crew: Crew::new(programs, folder, chance.number()),
+            crew: ClientProcess::new(programs, folder, chance.number()),
             proxy: Proxy::start(server.address()),
             server,
             born: now(),
@@ -147,8 +147,11 @@ impl World {
     /// What is left of the clients when all of them have ended.
     pub(crate) fn stuck(&self) -> Result<Vec<String>, Failure> {
         let client = Client::connect(&self.server.url())?;
-        Ok([left::permits(&client, left::COME_BACK)?, left::locks(&client, left::COME_FREE)?]
-            .concat())
+        Ok([
+            leftovers::permits(&client, leftovers::COME_BACK)?,
+            leftovers::locks(&client, leftovers::COME_FREE)?,
+        ]
+        .concat())
     }
 
     /// Forgets the histories: they showed nothing.

@@ -12,10 +12,10 @@ use memlock_tests::server::Memcached;
 
 mod basics;
 mod crowd;
+mod failures;
+mod fairness;
 mod leases;
 mod lost_replies;
-mod order;
-mod trouble;
 
 const LEASE: Duration = Duration::from_secs(30);
 /// For what must happen, however slow the machine.

@@ -26,5 +26,5 @@ pub mod proxy;
 pub mod server;
 pub mod stopwatch;
 
-pub mod plain;
+pub mod memcached_text;
 mod wire;

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::cable;
-pub use crate::plain::Plain;
+pub use crate::memcached_text::Plain;
 use crate::wire::lock;
 
 /// How long a server may take to answer after its start.

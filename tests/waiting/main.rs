@@ -4,13 +4,13 @@
 //! by the clock can help it, and a wake-up that is lost is a test that hangs and is ended.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod ahead;
 mod bench;
-mod deaf;
+mod early_wake;
+mod fair_reentry;
 mod faults;
 mod firewalls;
-mod found;
-mod line;
-mod manners;
+mod local_queue;
 mod races;
-mod reserved;
+mod reservations;
+mod simulation_findings;
+mod unreachable;

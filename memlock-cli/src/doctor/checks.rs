@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::Finding;
 use super::Verdict::{Bad, Good, Note, Warning};
-use crate::plain::Stats;
-use crate::when::brief;
+use crate::duration::brief;
+use crate::memcached_text::Stats;
 
 /// The oldest memcached whose delete by cas is right.
 const OLDEST: [u64; 3] = [1, 6, 13];

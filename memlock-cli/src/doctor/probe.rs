@@ -10,9 +10,9 @@ use memlock_core::{Client, Mutex};
 
 use super::Finding;
 use super::Verdict::{Bad, Good, Note, Warning};
-use crate::exit::{Status, Trouble};
-use crate::plain::{Plain, Stats, name_on, quantile};
-use crate::when::{self, brief};
+use crate::duration::{self, brief};
+use crate::exit::{CliError, Status};
+use crate::memcached_text::{MemcachedText, Stats, name_on, quantile};
 
 /// How often a round trip is timed, and for how long at most.
 const ROUND_TRIPS: usize = 300;
@@ -25,10 +25,12 @@ const RINGS: usize = 5;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// `stats`, and by how many seconds the server's clock is before ours.
-pub(super) fn stats_and_clock(plain: &mut Plain) -> Result<(Stats, f64), Trouble> {
-    let before = when::unix_now();
-    let stats = plain.stats("stats")?;
-    let ours = (before + when::unix_now()).as_secs_f64() / 2.0;
+pub(super) fn stats_and_clock(
+    memcached_text: &mut MemcachedText,
+) -> Result<(Stats, f64), CliError> {
+    let before = duration::unix_now();
+    let stats = memcached_text.stats("stats")?;
+    let ours = (before + duration::unix_now()).as_secs_f64() / 2.0;
     // It shows whole seconds, and the last one that has begun.
     let theirs =
         stats.get("time").and_then(|time| time.parse::<u64>().ok()).unwrap_or(0) as f64 + 0.5;
@@ -50,11 +52,14 @@ pub(super) fn clock(skew: f64) -> Finding {
     )
 }
 
-pub(super) fn round_trips(plain: &mut Plain, server: &Address) -> Result<Finding, Trouble> {
+pub(super) fn round_trips(
+    memcached_text: &mut MemcachedText,
+    server: &Address,
+) -> Result<Finding, CliError> {
     let began = Instant::now();
-    let mut times = vec![plain.round_trip()?];
+    let mut times = vec![memcached_text.round_trip()?];
     while times.len() < ROUND_TRIPS && began.elapsed() < ROUND_TRIPS_TIME {
-        times.push(plain.round_trip()?);
+        times.push(memcached_text.round_trip()?);
     }
     times.sort_unstable();
     let (half, most) = (quantile(&times, 0.5), quantile(&times, 0.99));
@@ -98,7 +103,7 @@ enum Heard {
     NoBell,
 }
 
-fn ring(url: &str, name: &str) -> Result<Heard, Trouble> {
+fn ring(url: &str, name: &str) -> Result<Heard, CliError> {
     let lease = Duration::from_secs(10);
     // Each client stands in the queue as another process would.
     let client = Client::connect(url)?;
@@ -131,7 +136,7 @@ fn ring(url: &str, name: &str) -> Result<Heard, Trouble> {
             )
         });
         let took = took?.ok_or_else(|| {
-            Trouble::new(Status::BUSY, "the lock that is passed on as a test was not given back")
+            CliError::new(Status::BUSY, "the lock that is passed on as a test was not given back")
         })?;
         times.push(took);
         match bell? {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::os::fd::{AsFd, AsRawFd};
 
-use crate::exit::{Status, Trouble};
+use crate::exit::{CliError, Status};
 use crate::text::shown;
 
 /// How many keys are inserted at once.
@@ -40,7 +40,7 @@ impl Input {
 
     /// Adds the next keys to `keys`, for as long as they come without a pause; false at the end.
     /// What was added before an error is there.
-    pub(super) fn batch(&mut self, keys: &mut Vec<Vec<u8>>) -> Result<bool, Trouble> {
+    pub(super) fn batch(&mut self, keys: &mut Vec<Vec<u8>>) -> Result<bool, CliError> {
         while keys.len() < BATCH {
             self.begun += 1;
             let read = key(&mut self.from, self.end);
@@ -83,10 +83,10 @@ impl Input {
     }
 
     /// Says where the trouble is, and what became of the rest.
-    fn here(&self, trouble: &Trouble) -> Trouble {
+    fn here(&self, trouble: &CliError) -> CliError {
         let what = if self.end == b'\n' { "Line" } else { "Key" };
-        let Trouble { status, message } = trouble;
-        Trouble::new(
+        let CliError { status, message } = trouble;
+        CliError::new(
             *status,
             format!("{what} {}: {message} All keys before it were inserted.", self.begun),
         )
@@ -94,7 +94,7 @@ impl Input {
 }
 
 /// The next key, and how many bytes it took; `None` at the end.
-pub(crate) fn key(input: &mut impl BufRead, end: u8) -> Result<Option<(Vec<u8>, u64)>, Trouble> {
+pub(crate) fn key(input: &mut impl BufRead, end: u8) -> Result<Option<(Vec<u8>, u64)>, CliError> {
     let mut key = Vec::new();
     let read = io::Read::take(&mut *input, LONGEST_KEY + 1).read_until(end, &mut key)?;
     if read == 0 {
@@ -103,7 +103,7 @@ pub(crate) fn key(input: &mut impl BufRead, end: u8) -> Result<Option<(Vec<u8>, 
     if key.last() == Some(&end) {
         key.pop();
     } else if key.len() as u64 > LONGEST_KEY {
-        return Err(Trouble::new(
+        return Err(CliError::new(
             Status::USAGE,
             format!("The key {}… is longer than 64 KiB.", shown(&key[..40])),
         ));

@@ -8,9 +8,9 @@ use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::{ErrorKind, Lock, Loss, Notice, Permit, Release, RenewOptions, Renewal};
 
 use crate::args::Run;
-use crate::exit::{Status, Trouble};
+use crate::duration;
+use crate::exit::{CliError, Status};
 use crate::out;
-use crate::when;
 
 use super::signals;
 use super::target::{Acquired, Target};
@@ -31,7 +31,7 @@ enum What {
 
 impl Held {
     /// Renews what was acquired, unless the command line says otherwise.
-    pub(super) fn new(acquired: Acquired, target: &Target, args: &Run) -> Result<Held, Trouble> {
+    pub(super) fn new(acquired: Acquired, target: &Target, args: &Run) -> Result<Held, CliError> {
         let what = match acquired {
             Acquired::Lock(lock) if args.no_renew => What::Lock(lock),
             Acquired::Permit(permit) if args.no_renew => What::Permit(permit),
@@ -102,7 +102,7 @@ impl Held {
             (false, Some(longest)) => longest,
             (false, None) => return None,
         };
-        Some(when::after(left))
+        Some(duration::after(left))
     }
 }
 
@@ -113,10 +113,10 @@ impl fmt::Debug for Held {
 }
 
 /// Where no thread can be had that renews it, that is the system's fault.
-fn renewed(target: &Target, renewal: memlock_core::Result<Renewal>) -> Result<Renewal, Trouble> {
+fn renewed(target: &Target, renewal: memlock_core::Result<Renewal>) -> Result<Renewal, CliError> {
     renewal.map_err(|error| match error.kind() {
         ErrorKind::Internal => {
-            Trouble::new(Status::SYSTEM, format!("{target} cannot be renewed. {error}"))
+            CliError::new(Status::SYSTEM, format!("{target} cannot be renewed. {error}"))
         }
         _ => error.into(),
     })
@@ -137,7 +137,7 @@ fn renew(target: &Target, args: &Run) -> RenewOptions {
                 }
                 _ => "could not be renewed so far",
             };
-            out::complain(&format!("{name} {why}, and ends in {}.", when::brief(left)));
+            out::complain(&format!("{name} {why}, and ends in {}.", duration::brief(left)));
         }
         Notice::Lost(_) => signals::wake(),
     };

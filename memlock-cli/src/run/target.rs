@@ -9,10 +9,10 @@ use memlock_core::{Client, Lock, Mutex, Permit, Request, Semaphore, Wait, Waited
 
 use crate::args::Run;
 use crate::connect::server_of;
-use crate::exit::Trouble;
+use crate::duration::date;
+use crate::exit::CliError;
 use crate::show::{holder_of, process};
 use crate::text::quoted;
-use crate::when::date;
 
 /// How many holders of permits are named.
 const NAMED: usize = 3;
@@ -36,7 +36,7 @@ pub(super) enum Acquired {
 }
 
 impl Target {
-    pub(super) fn new(client: &Client, args: &Run) -> Result<Target, Trouble> {
+    pub(super) fn new(client: &Client, args: &Run) -> Result<Target, CliError> {
         let name = args.name.as_bytes();
         // A limit of the holding time limits the lease, too.
         let lease =
@@ -57,7 +57,7 @@ impl Target {
         Ok(Target { what, shown: format!("{}{server}", quoted(name)) })
     }
 
-    pub(super) fn acquire(&self, wait: &Wait<'_>) -> Result<Waited<Acquired>, Trouble> {
+    pub(super) fn acquire(&self, wait: &Wait<'_>) -> Result<Waited<Acquired>, CliError> {
         fn acquired<T>(waited: Waited<T>, what: impl Fn(T) -> Acquired) -> Waited<Acquired> {
             match waited {
                 Waited::Done(held) => Waited::Done(what(held)),

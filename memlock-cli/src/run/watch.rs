@@ -14,8 +14,8 @@ use super::stopped::stop_with;
 use super::tree::Tree;
 use super::{LOOK, Target};
 use crate::args::{OnLost, Run};
+use crate::duration::brief;
 use crate::out;
-use crate::when::brief;
 
 /// How often processes that are to end are looked at: a process that is not memlock's own child
 /// ends without notice.

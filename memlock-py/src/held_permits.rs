@@ -15,7 +15,7 @@ use crate::held::Held;
 
 /// The place for what a semaphore object holds. See `held` for when its lock may be held.
 #[derive(Default)]
-pub(crate) struct Pile(Mutex<State>);
+pub(crate) struct HeldPermits(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -33,7 +33,7 @@ pub(crate) struct Entry {
     held: Arc<Held<Permit>>,
 }
 
-impl Pile {
+impl HeldPermits {
     pub(crate) fn keep(&self, py: Python<'_>, held: Held<Permit>) {
         self.with(py, |state| {
             state.count += 1;

@@ -23,7 +23,7 @@ const SMALL: [&str; 2] = ["-m", "4"];
 const FEW: [&str; 4] = ["-c", "20", "-t", "1"];
 
 #[derive(Clone, Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum Injection {
     None,
     Cuts(Cutter),
     Delays,
@@ -44,38 +44,40 @@ pub(crate) enum Trouble {
 /// Ends a trouble.
 pub(crate) type Undo = Box<dyn FnOnce(&mut World) -> Result<(), Failure>>;
 
-impl Trouble {
+impl Injection {
     /// How long it lasts, and how long it then is gone, in milliseconds from and to.
     pub(crate) fn times(&self) -> [(u64, u64); 2] {
         match self {
-            Trouble::None
-            | Trouble::Cuts(_)
-            | Trouble::Delays
-            | Trouble::ByteByByte
-            | Trouble::RepeatedReplies => [(2000, 3000), (0, 1)],
-            Trouble::BlackHole => [(200, 1200), (500, 900)],
-            Trouble::ClientsKilled => [(0, 1), (50, 250)],
+            Injection::None
+            | Injection::Cuts(_)
+            | Injection::Delays
+            | Injection::ByteByByte
+            | Injection::RepeatedReplies => [(2000, 3000), (0, 1)],
+            Injection::BlackHole => [(200, 1200), (500, 900)],
+            Injection::ClientsKilled => [(0, 1), (50, 250)],
             // Across the leases, which last for one to two seconds, and the server's three.
-            Trouble::ClientsStopped => [(300, 5500), (0, 100)],
-            Trouble::ServerRestarted => [(100, 500), (1500, 2000)],
-            Trouble::ServerFlushed => [(0, 1), (300, 900)],
-            Trouble::ServerStopped => [(100, 1800), (300, 900)],
-            Trouble::ServerFull | Trouble::FewConnections => [(4000, 5000), (1500, 1600)],
-            Trouble::FewDescriptors => [(300, 900), (300, 900)],
-            Trouble::CablePulled => [(500, 2500), (700, 1200)],
+            Injection::ClientsStopped => [(300, 5500), (0, 100)],
+            Injection::ServerRestarted => [(100, 500), (1500, 2000)],
+            Injection::ServerFlushed => [(0, 1), (300, 900)],
+            Injection::ServerStopped => [(100, 1800), (300, 900)],
+            Injection::ServerFull | Injection::FewConnections => [(4000, 5000), (1500, 1600)],
+            Injection::FewDescriptors => [(300, 900), (300, 900)],
+            Injection::CablePulled => [(500, 2500), (700, 1200)],
         }
     }
 
     /// Whether it is on the wire between the proxy and its clients, where only one thing can be
     /// wrong at a time.
     pub(crate) fn is_on_the_wire(&self) -> bool {
-        use Trouble::{BlackHole, ByteByByte, Cuts, Delays, RepeatedReplies};
+        use Injection::{BlackHole, ByteByByte, Cuts, Delays, RepeatedReplies};
         matches!(self, Cuts(_) | Delays | BlackHole | ByteByByte | RepeatedReplies)
     }
 
     /// Whether it is about the server's process.
     pub(crate) fn is_in_the_server(&self) -> bool {
-        use Trouble::{FewConnections, ServerFlushed, ServerFull, ServerRestarted, ServerStopped};
+        use Injection::{
+            FewConnections, ServerFlushed, ServerFull, ServerRestarted, ServerStopped,
+        };
         matches!(
             self,
             ServerRestarted | ServerFlushed | ServerStopped | ServerFull | FewConnections
@@ -85,34 +87,34 @@ impl Trouble {
     /// What it is called.
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Trouble::None => "none",
-            Trouble::Cuts(_) => "connections cut",
-            Trouble::Delays => "delays",
-            Trouble::BlackHole => "black hole",
-            Trouble::ByteByByte => "byte by byte",
-            Trouble::RepeatedReplies => "reply bytes repeated",
-            Trouble::ClientsKilled => "clients killed",
-            Trouble::ClientsStopped => "clients stopped",
-            Trouble::ServerRestarted => "server killed, restarted",
-            Trouble::ServerFlushed => "flush_all",
-            Trouble::ServerStopped => "server stopped",
-            Trouble::ServerFull => "server full",
-            Trouble::FewConnections => "connection limit",
-            Trouble::FewDescriptors => "no descriptors left",
-            Trouble::CablePulled => "cable pulled",
+            Injection::None => "none",
+            Injection::Cuts(_) => "connections cut",
+            Injection::Delays => "delays",
+            Injection::BlackHole => "black hole",
+            Injection::ByteByByte => "byte by byte",
+            Injection::RepeatedReplies => "reply bytes repeated",
+            Injection::ClientsKilled => "clients killed",
+            Injection::ClientsStopped => "clients stopped",
+            Injection::ServerRestarted => "server killed, restarted",
+            Injection::ServerFlushed => "flush_all",
+            Injection::ServerStopped => "server stopped",
+            Injection::ServerFull => "server full",
+            Injection::FewConnections => "connection limit",
+            Injection::FewDescriptors => "no descriptors left",
+            Injection::CablePulled => "cable pulled",
         }
     }
 
     /// Begins it.
     pub(crate) fn begin(&self, world: &mut World) -> Result<Undo, Failure> {
         match self {
-            Trouble::None => Ok(nothing()),
-            Trouble::Cuts(cutter) => {
+            Injection::None => Ok(nothing()),
+            Injection::Cuts(cutter) => {
                 let cutter = cutter.clone();
                 world.proxy.decide(move |burst| cutter.decide(burst));
                 Ok(Box::new(heal))
             }
-            Trouble::Delays => {
+            Injection::Delays => {
                 let mut number = 0;
                 world.proxy.decide(move |_| {
                     number += 1;
@@ -125,20 +127,20 @@ impl Trouble {
                 });
                 Ok(Box::new(heal))
             }
-            Trouble::BlackHole => {
+            Injection::BlackHole => {
                 world.proxy.black_hole(true);
                 Ok(Box::new(|world| {
                     world.proxy.black_hole(false);
                     Ok(())
                 }))
             }
-            Trouble::ByteByByte => {
+            Injection::ByteByByte => {
                 // An introduction is too long for pauses.
                 world.proxy.inject_always(Match::Stats, Fault::Trickle(Duration::ZERO));
                 world.proxy.inject_always(Match::Any, Fault::Trickle(Duration::from_micros(50)));
                 Ok(Box::new(heal))
             }
-            Trouble::RepeatedReplies => {
+            Injection::RepeatedReplies => {
                 let mut number = 0;
                 world.proxy.decide(move |_| {
                     number += 1;
@@ -146,11 +148,11 @@ impl Trouble {
                 });
                 Ok(Box::new(heal))
             }
-            Trouble::ClientsKilled => {
+            Injection::ClientsKilled => {
                 world.crew.replace_any()?;
                 Ok(nothing())
             }
-            Trouble::ClientsStopped => {
+            Injection::ClientsStopped => {
                 let mut stopped = Vec::new();
                 for _ in 0..1 + world.chance.below(3) {
                     stopped.extend(world.crew.stop_any()?);
@@ -159,7 +161,7 @@ impl Trouble {
                     stopped.into_iter().try_for_each(|number| world.crew.go_on(number))
                 }))
             }
-            Trouble::ServerRestarted => {
+            Injection::ServerRestarted => {
                 let place = begin_span(&mut world.losses);
                 world.server.kill();
                 Ok(Box::new(move |world| {
@@ -168,11 +170,11 @@ impl Trouble {
                     Ok(())
                 }))
             }
-            Trouble::ServerFlushed => {
+            Injection::ServerFlushed => {
                 world.lose(|world| world.server.plain().flush_all());
                 Ok(nothing())
             }
-            Trouble::ServerStopped => {
+            Injection::ServerStopped => {
                 let place = begin_span(&mut world.dozes);
                 world.server.pause();
                 Ok(Box::new(move |world| {
@@ -181,7 +183,7 @@ impl Trouble {
                     Ok(())
                 }))
             }
-            Trouble::ServerFull => {
+            Injection::ServerFull => {
                 let place = begin_span(&mut world.losses);
                 world.restart(&SMALL);
                 let filler = Filler::start(&world.server)?;
@@ -192,7 +194,7 @@ impl Trouble {
                     Ok(())
                 }))
             }
-            Trouble::FewConnections => {
+            Injection::FewConnections => {
                 // Whoever starts a server has to get through to it.
                 world.proxy.refuse(true);
                 world.lose(|world| world.restart(&FEW));
@@ -204,12 +206,12 @@ impl Trouble {
                     Ok(())
                 }))
             }
-            Trouble::FewDescriptors => {
+            Injection::FewDescriptors => {
                 world.crew.limit_descriptors(true)?;
                 world.cut_all();
                 Ok(Box::new(|world| world.crew.limit_descriptors(false)))
             }
-            Trouble::CablePulled => {
+            Injection::CablePulled => {
                 world.cable.as_ref().ok_or("there is no cable")?.pull()?;
                 Ok(Box::new(|world| {
                     Ok(world.cable.as_ref().ok_or("there is no cable")?.plug_in()?)

@@ -70,7 +70,7 @@ impl Member {
 }
 
 /// All of them. Dropping it kills them; so does the kernel if this process dies.
-pub(crate) struct Crew {
+pub(crate) struct ClientProcess {
     programs: Programs,
     folder: PathBuf,
     chance: Chance,
@@ -84,9 +84,9 @@ pub(crate) struct Crew {
     pub(crate) misdeeds: Vec<String>,
 }
 
-impl Crew {
-    pub(crate) fn new(programs: &Programs, folder: &Path, seed: u64) -> Crew {
-        Crew {
+impl ClientProcess {
+    pub(crate) fn new(programs: &Programs, folder: &Path, seed: u64) -> ClientProcess {
+        ClientProcess {
             programs: programs.clone(),
             folder: folder.to_owned(),
             chance: Chance(seed),
@@ -280,7 +280,7 @@ impl Crew {
     }
 }
 
-impl Drop for Crew {
+impl Drop for ClientProcess {
     fn drop(&mut self) {
         self.members.iter_mut().for_each(|member| end_now(&mut member.child));
     }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use memlock_core::Client;
 use memlock_core::store::{Address, Route};
 
-use crate::exit::{Status, Trouble};
-use crate::when::brief;
+use crate::duration::brief;
+use crate::exit::{CliError, Status};
 use keys::{can_be_asked_for, decoded};
 
 /// No line of memcached's is longer.
@@ -38,7 +38,7 @@ pub(crate) type Stats = HashMap<String, String>;
 
 /// One connection.
 #[derive(Debug)]
-pub(crate) struct Plain {
+pub(crate) struct MemcachedText {
     stream: BufReader<TcpStream>,
     address: Address,
     question: Question,
@@ -84,8 +84,8 @@ impl Content {
     }
 }
 
-impl Plain {
-    pub(crate) fn connect(address: &Address) -> Result<Plain, Trouble> {
+impl MemcachedText {
+    pub(crate) fn connect(address: &Address) -> Result<MemcachedText, CliError> {
         let dial = || {
             let mut last = io::Error::from(io::ErrorKind::NotFound);
             for socket in (address.host.as_str(), address.port).to_socket_addrs()? {
@@ -102,7 +102,7 @@ impl Plain {
             Err(last)
         };
         let stream = dial().map_err(|error| {
-            Trouble::new(
+            CliError::new(
                 Status::UNREACHABLE,
                 format!(
                     "memcached at {} cannot be connected to ({error}). Is it running there?",
@@ -110,17 +110,17 @@ impl Plain {
                 ),
             )
         })?;
-        Ok(Plain::over(stream, address))
+        Ok(MemcachedText::over(stream, address))
     }
 
     /// Speaks over a connection that is there.
-    pub(crate) fn over(stream: TcpStream, address: &Address) -> Plain {
+    pub(crate) fn over(stream: TcpStream, address: &Address) -> MemcachedText {
         let question = Question::new(address.io_timeout);
-        Plain { stream: BufReader::new(stream), address: address.clone(), question }
+        MemcachedText { stream: BufReader::new(stream), address: address.clone(), question }
     }
 
     /// `stats`, or `stats settings`.
-    pub(crate) fn stats(&mut self, command: &str) -> Result<Stats, Trouble> {
+    pub(crate) fn stats(&mut self, command: &str) -> Result<Stats, CliError> {
         self.send(&format!("{command}\r\n"))?;
         let (mut stats, mut length) = (Stats::new(), 0);
         loop {
@@ -138,7 +138,7 @@ impl Plain {
     }
 
     /// How long the shortest question takes.
-    pub(crate) fn round_trip(&mut self) -> Result<Duration, Trouble> {
+    pub(crate) fn round_trip(&mut self) -> Result<Duration, CliError> {
         let sent = Instant::now();
         self.send("mn\r\n")?;
         let line = self.line()?;
@@ -146,7 +146,7 @@ impl Plain {
     }
 
     /// The keys of all items that `wanted` wants.
-    pub(crate) fn keys(&mut self, wanted: impl Fn(&str) -> bool) -> Result<Vec<String>, Trouble> {
+    pub(crate) fn keys(&mut self, wanted: impl Fn(&str) -> bool) -> Result<Vec<String>, CliError> {
         let began = Instant::now();
         loop {
             // Not "all": that walks through the lists of what was used last, and misses what is
@@ -182,7 +182,7 @@ impl Plain {
         }
     }
 
-    fn no_dump(&self, refused: &str) -> Trouble {
+    fn no_dump(&self, refused: &str) -> CliError {
         let why = if refused.contains("not allowed") {
             "it was started with -X: start it without".to_owned()
         } else if refused.contains("disabled") {
@@ -190,7 +190,7 @@ impl Plain {
         } else {
             format!("it answered {refused:?}")
         };
-        Trouble::new(
+        CliError::new(
             Status::PROTOCOL,
             format!(
                 "memcached at {} does not list its keys (lru_crawler metadump): {why}.",
@@ -200,7 +200,7 @@ impl Plain {
     }
 
     /// The items of these keys, in their order.
-    pub(crate) fn values(&mut self, keys: &[String]) -> Result<Vec<Option<Value>>, Trouble> {
+    pub(crate) fn values(&mut self, keys: &[String]) -> Result<Vec<Option<Value>>, CliError> {
         let (mut values, mut bytes) = (Vec::with_capacity(keys.len()), 0);
         for batch in keys.chunks(BATCH) {
             self.send(&batch.iter().map(|key| format!("mg {key} t v\r\n")).collect::<String>())?;
@@ -215,7 +215,7 @@ impl Plain {
         Ok(values)
     }
 
-    fn value(&mut self) -> Result<Option<Value>, Trouble> {
+    fn value(&mut self) -> Result<Option<Value>, CliError> {
         let line = self.line()?;
         let mut words = line.split(' ');
         let length = match (words.next(), words.next().map(str::parse::<usize>)) {
@@ -244,7 +244,7 @@ impl Plain {
 
     /// Passes over what is more of a value than is read. What a server announces without end ends
     /// by the deadline, which that much does not move on.
-    fn skip(&mut self, length: usize) -> Result<(), Trouble> {
+    fn skip(&mut self, length: usize) -> Result<(), CliError> {
         let mut more = length - LARGEST_VALUE;
         let answered = self.question.answered;
         while more > 0 {
@@ -254,12 +254,12 @@ impl Plain {
         Ok(())
     }
 
-    fn send(&mut self, request: &str) -> Result<(), Trouble> {
+    fn send(&mut self, request: &str) -> Result<(), CliError> {
         self.question = Question::new(self.address.io_timeout);
         self.stream.get_mut().write_all(request.as_bytes()).map_err(|error| self.silent(&error))
     }
 
-    fn line(&mut self) -> Result<String, Trouble> {
+    fn line(&mut self) -> Result<String, CliError> {
         let end =
             |_, piece: &[u8]| piece.iter().position(|&byte| byte == b'\n').map(|place| place + 1);
         let line = self.read(LONGEST_LINE, end)?;
@@ -272,7 +272,7 @@ impl Plain {
         &mut self,
         most: usize,
         end: impl Fn(usize, &[u8]) -> Option<usize>,
-    ) -> Result<Vec<u8>, Trouble> {
+    ) -> Result<Vec<u8>, CliError> {
         let mut read = Vec::new();
         loop {
             let mut is_whole = false;
@@ -292,7 +292,7 @@ impl Plain {
     }
 
     /// What has come, as much of it as `take` says.
-    fn piece(&mut self, take: impl FnOnce(&[u8]) -> usize) -> Result<Vec<u8>, Trouble> {
+    fn piece(&mut self, take: impl FnOnce(&[u8]) -> usize) -> Result<Vec<u8>, CliError> {
         // Checked before each read, which ends after `io_timeout` itself; and what is in the buffer
         // already cannot be late.
         if self.stream.buffer().is_empty() && self.question.is_late() {
@@ -314,15 +314,15 @@ impl Plain {
     }
 
     /// What is more than this is a server's mistake, or nothing to be shown as a list.
-    fn is_little(&self, bytes: usize) -> Result<(), Trouble> {
+    fn is_little(&self, bytes: usize) -> Result<(), CliError> {
         if bytes <= MOST_BYTES {
             return Ok(());
         }
         let said = format!("memcached at {} has more keys than can be listed.", self.address.name);
-        Err(Trouble::new(Status::PROTOCOL, said))
+        Err(CliError::new(Status::PROTOCOL, said))
     }
 
-    fn silent(&self, error: &io::Error) -> Trouble {
+    fn silent(&self, error: &io::Error) -> CliError {
         let why = match error.kind() {
             io::ErrorKind::WouldBlock => {
                 format!("did not answer within {}", brief(self.address.io_timeout))
@@ -333,19 +333,19 @@ impl Plain {
             io::ErrorKind::UnexpectedEof => "closed the connection".to_owned(),
             _ => format!("does not answer ({error})"),
         };
-        Trouble::new(Status::UNREACHABLE, format!("memcached at {} {why}.", self.address.name))
+        CliError::new(Status::UNREACHABLE, format!("memcached at {} {why}.", self.address.name))
     }
 
-    fn nonsense(&self, question: &str, line: &str) -> Trouble {
+    fn nonsense(&self, question: &str, line: &str) -> CliError {
         if line.contains("Too many open connections") {
             let more = "takes no more connections: raise its -c, or use fewer";
-            return Trouble::new(
+            return CliError::new(
                 Status::UNREACHABLE,
                 format!("memcached at {} {more}.", self.address.name),
             );
         }
         let line: String = line.chars().take(80).collect();
-        Trouble::new(
+        CliError::new(
             Status::PROTOCOL,
             format!(
                 "The server at {} answered {line:?} to {question:?}: it is not a memcached that memlock can use.",
@@ -358,7 +358,7 @@ impl Plain {
 /// A name for a lock on this one of the client's servers, that nobody else uses.
 pub(crate) fn name_on(client: &Client, place: usize, what: &str) -> String {
     let host = std::process::id();
-    let now = crate::when::unix_now().as_nanos();
+    let now = crate::duration::unix_now().as_nanos();
     let names = (0_u32..).map(|number| format!("memlock-{what}-{host}-{now}-{number}"));
     let is_there =
         |name: &String| client.server_of(Route::of(&client.keys().lock(name.as_bytes()))) == place;
@@ -384,7 +384,7 @@ pub(crate) mod tests {
     pub(crate) fn server_that_says(
         pieces: impl IntoIterator<Item = Vec<u8>> + Send + 'static,
         pause: Duration,
-    ) -> Plain {
+    ) -> MemcachedText {
         patient_of_a_server_that_says(pieces, pause, "300ms")
     }
 
@@ -392,7 +392,7 @@ pub(crate) mod tests {
         pieces: impl IntoIterator<Item = Vec<u8>> + Send + 'static,
         pause: Duration,
         io_timeout: &str,
-    ) -> Plain {
+    ) -> MemcachedText {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("memcached://{}?io_timeout={io_timeout}", listener.local_addr().unwrap());
         thread::spawn(move || {
@@ -405,15 +405,15 @@ pub(crate) mod tests {
                 thread::sleep(pause);
             }
         });
-        Plain::connect(&Client::connect(&url).unwrap().servers()[0]).unwrap()
+        MemcachedText::connect(&Client::connect(&url).unwrap().servers()[0]).unwrap()
     }
 
     #[test]
     fn a_server_that_answers_byte_by_byte_is_not_waited_for_for_ever() {
         let bytes = (0..).map(|_| b"x".to_vec());
-        let mut plain = server_that_says(bytes, Duration::from_millis(20));
+        let mut memcached_text = server_that_says(bytes, Duration::from_millis(20));
         let began = Instant::now();
-        let trouble = plain.round_trip().unwrap_err();
+        let trouble = memcached_text.round_trip().unwrap_err();
         assert!(trouble.message.contains("did not answer within 300 ms"), "{trouble:?}");
         assert!(began.elapsed() < Duration::from_secs(5));
     }
@@ -422,11 +422,11 @@ pub(crate) mod tests {
     fn a_server_that_never_comes_to_an_end_is_told_from_a_memcached() {
         let stats =
             (0..).map(|number: u64| format!("STAT s{number} 1\r\n").repeat(1000).into_bytes());
-        let mut plain = patient_of_a_server_that_says(stats, Duration::ZERO, "60s");
-        assert_eq!(plain.stats("stats").unwrap_err().status, Status::PROTOCOL);
+        let mut memcached_text = patient_of_a_server_that_says(stats, Duration::ZERO, "60s");
+        assert_eq!(memcached_text.stats("stats").unwrap_err().status, Status::PROTOCOL);
         let line = (0..).map(|_: u64| vec![b'x'; 1000]);
-        let mut plain = patient_of_a_server_that_says(line, Duration::ZERO, "60s");
-        let trouble = plain.round_trip().unwrap_err();
+        let mut memcached_text = patient_of_a_server_that_says(line, Duration::ZERO, "60s");
+        let trouble = memcached_text.round_trip().unwrap_err();
         assert_eq!(trouble.status, Status::PROTOCOL, "{trouble:?}");
     }
 

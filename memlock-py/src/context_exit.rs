@@ -8,7 +8,7 @@ use crate::subject::Subject;
 
 /// Ends a `with` by `release`. When the body raised, its exception goes on, and a failure to
 /// release is only logged.
-pub(crate) fn leave(
+pub(crate) fn context_exit(
     py: Python<'_>,
     exc_type: &Bound<'_, PyAny>,
     subject: &Subject,

@@ -16,7 +16,7 @@ use crate::held::Held;
 
 /// The place for what a mutex object holds.
 #[derive(Default)]
-pub(crate) struct Slot(Mutex<State>);
+pub(crate) struct HeldLock(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -27,7 +27,7 @@ struct State {
     lost: Vec<ThreadId>,
 }
 
-impl Slot {
+impl HeldLock {
     /// Puts a new acquisition in. What it displaces is returned, to be dropped detached.
     pub(crate) fn keep(&self, py: Python<'_>, held: Arc<Held<Lock>>) -> Option<Arc<Held<Lock>>> {
         self.with(py, |state| {
