@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::client::Client;
+use crate::context::Context;
 use crate::error::Result;
 
 /// How often a step is taken anew because somebody else has written meanwhile: with the pauses, for
@@ -18,12 +18,12 @@ const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_
 /// To be called when somebody else was faster, in this round. Whoever writes as fast as it can may
 /// be half a step ahead each time; so now and then we come at another moment. True when what we
 /// knew is old by now.
-pub(crate) fn back_off(client: &Client, round: usize) -> Result<bool> {
+pub(crate) fn back_off(context: &Context, round: usize) -> Result<bool> {
     let pauses = round / ROUNDS_IN_A_ROW;
     if round % ROUNDS_IN_A_ROW != ROUNDS_IN_A_ROW - 1 {
         return Ok(false);
     }
     let longest = PAUSES.1.min(PAUSES.0 * (1 << pauses.min(10)));
-    client.clock().sleep(longest.mul_f64(client.identity()?.fraction()));
+    context.clock().sleep(longest.mul_f64(context.identity()?.fraction()));
     Ok(true)
 }

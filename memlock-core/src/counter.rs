@@ -24,7 +24,7 @@
 //! of the years after 2010. What it lacked is that parking works between processes.
 
 use crate::cas_backoff::{ROUNDS, back_off};
-use crate::client::Client;
+use crate::context::Context;
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::fork::{call, call_or};
 use crate::lease::Ttl;
@@ -32,6 +32,7 @@ use crate::name::Key;
 use crate::report::{self, Report, SeenHolder, Subject};
 use crate::store::{Item, Op, Reply, Route};
 use crate::wait::entries::{Request, WaitId};
+use crate::wait::local::LocalWaiters;
 use crate::wait::policy::TargetState;
 use crate::wait::queue::{Capacity, Queue};
 use crate::wait::{self, Acquire, QueueReceipt, Wait, Waited};
@@ -39,14 +40,19 @@ use crate::wait::{self, Acquire, QueueReceipt, Wait, Waited};
 /// A counter by its item's key. It can be used from any number of threads at once.
 #[derive(Clone, Debug)]
 pub struct Counter {
-    client: Client,
+    context: Context,
     route: Route,
     key: Key,
 }
 
+/// The threads of this process that are parked at counters.
+fn local_waiters(context: &Context) -> &LocalWaiters<(), ()> {
+    context.extension(LocalWaiters::side_by_side)
+}
+
 impl Counter {
-    pub(crate) fn new(client: Client, key: Key) -> Counter {
-        Counter { client, route: Route::of(&key), key }
+    pub(crate) fn new(context: Context, key: Key) -> Counter {
+        Counter { context, route: Route::of(&key), key }
     }
 
     /// Creates the item with so many free permits, to be kept for ever. False when there is one,
@@ -64,7 +70,7 @@ impl Counter {
                 value: value.as_bytes(),
                 ttl: Ttl::Never,
             };
-            match self.client.one(self.route, put) {
+            match self.context.one(self.route, put) {
                 Ok(reply) => Ok(reply == Reply::Written),
                 Err(failure) => Err(self.said("Setting up", failure.error)),
             }
@@ -88,7 +94,7 @@ impl Counter {
     /// As [`Counter::try_acquire`].
     pub fn acquire_retrying(&self, wait: &Wait<'_>) -> Result<Waited<()>> {
         call_or(Waited::Interrupted, || {
-            let waited = wait::poll(&self.client, self.route, wait, || self.take());
+            let waited = wait::poll(&self.context, self.route, wait, || self.take());
             waited.map_err(|error| self.said("Acquiring", error))
         })
     }
@@ -101,9 +107,9 @@ impl Counter {
     /// As [`Counter::try_acquire`].
     pub fn acquire_parked(&self, priority: i64, wait: &Wait<'_>) -> Result<Waited<()>> {
         call_or(Waited::Interrupted, || {
-            let local = self.client.counter_waiters();
+            let local = local_waiters(&self.context);
             let place =
-                wait::Target { client: &self.client, route: self.route, key: &self.key, local };
+                wait::Target { context: &self.context, route: self.route, key: &self.key, local };
             let waited = wait::wait_for(
                 &mut Attempt { counter: self, priority, unproven: false },
                 wait,
@@ -145,24 +151,24 @@ impl Counter {
             let ops =
                 [Op::Increment { key: &self.key, by: 1, initial: None }, Op::Get { key: &queue }];
             let replies = self
-                .client
+                .context
                 .run(self.route, &ops)
                 .map_err(|failure| self.said("Releasing", failure.error))?;
             let mut replies = replies.into_iter();
             let Some(Reply::Number(free)) = replies.next() else {
                 return Err(self.said("Releasing", self.missing()));
             };
-            let local = self.client.counter_waiters();
+            let local = local_waiters(&self.context);
             let handed = match replies.next() {
                 Some(Reply::Value(waiters)) => {
                     let capacity = u32::try_from(free).unwrap_or(u32::MAX);
-                    let queue = Queue { client: &self.client, route: self.route, key: &queue };
-                    let waker = wait::Waker::new(&self.client, local, &self.key);
+                    let queue = Queue { context: &self.context, route: self.route, key: &queue };
+                    let waker = wait::Waker::new(&self.context, local, &self.key);
                     queue.wake_several(waiters, capacity, 1, &[], &waker)
                 }
                 _ => Default::default(),
             };
-            local.released(&self.key, handed, self.client.clock().now());
+            local.released(&self.key, handed, self.context.clock().now());
             Ok(free)
         })
     }
@@ -174,7 +180,7 @@ impl Counter {
     /// [`ErrorKind::Unreachable`], or [`ErrorKind::Protocol`], also when it is not a number.
     pub fn available(&self) -> Result<Option<u64>> {
         call(|| {
-            let item = self.client.get(self.route, &self.key);
+            let item = self.context.get(self.route, &self.key);
             let item = item.map_err(|error| self.said("Looking at", error))?;
             item.map(|item| self.number(&item)).transpose()
         })
@@ -184,7 +190,7 @@ impl Counter {
     fn take(&self) -> Result<Option<()>> {
         let key = &self.key;
         for round in 0..ROUNDS {
-            let Some(item) = self.client.get(self.route, key)? else { return Err(self.missing()) };
+            let Some(item) = self.context.get(self.route, key)? else { return Err(self.missing()) };
             let Some(left) = self.number(&item)?.checked_sub(1) else { return Ok(None) };
             let value = left.to_string();
             let ttl =
@@ -196,10 +202,10 @@ impl Counter {
                 value: value.as_bytes(),
                 ttl,
             };
-            match self.client.one(self.route, put) {
+            match self.context.one(self.route, put) {
                 Ok(Reply::Written) => return Ok(Some(())),
                 Ok(_) => {
-                    back_off(&self.client, round)?;
+                    back_off(&self.context, round)?;
                 }
                 Err(failure) if failure.sent && failure.error.is_outage() => {
                     return Err(Error::new(
@@ -232,7 +238,7 @@ impl Counter {
     }
 
     fn subject(&self) -> Subject<'_> {
-        Subject { kind: "counter", client: &self.client, route: self.route, key: &self.key }
+        Subject { kind: "counter", context: &self.context, route: self.route, key: &self.key }
     }
 
     fn said(&self, doing: &str, error: Error) -> Error {
@@ -300,11 +306,11 @@ impl Acquire for Attempt<'_> {
         if !(unrung || self.unproven) || ids.is_empty() {
             return;
         }
-        let Counter { client, route, key } = self.counter;
-        let queue = Queue { client, route: *route, key: &key.waiters() };
+        let Counter { context, route, key } = self.counter;
+        let queue = Queue { context, route: *route, key: &key.waiters() };
         if let Err(failure) = queue.leave(&ids, Op::Get { key }) {
             log::debug!("The queue could not be left: {}", failure.error);
-            client.counter_waiters().leave_behind(key, &ids);
+            local_waiters(context).leave_behind(key, &ids);
         }
     }
 

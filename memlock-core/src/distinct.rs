@@ -30,8 +30,8 @@
 
 use std::time::Duration;
 
-use crate::client::{ATTEMPTS, Client};
 use crate::clock::Moment;
+use crate::context::{ATTEMPTS, Context};
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::fork::call;
 use crate::lease::{Lease, Ttl};
@@ -62,7 +62,7 @@ const TTL_SLACK: Duration = Duration::from_secs(2);
 /// [`DistinctList::set_up`] learn nothing of it.
 #[derive(Clone, Debug)]
 pub struct DistinctList {
-    client: Client,
+    context: Context,
     route: Route,
     key: Key,
     joined: Option<Generation>,
@@ -100,9 +100,9 @@ impl From<SetUp> for Answer {
 }
 
 impl DistinctList {
-    pub(crate) fn new(client: Client, session: &[u8]) -> DistinctList {
-        let key = client.keys().session(session);
-        DistinctList { client, route: Route::of(&key), key, joined: None, bound: false }
+    pub(crate) fn new(context: Context, session: &[u8]) -> DistinctList {
+        let key = context.keys().session(session);
+        DistinctList { context, route: Route::of(&key), key, joined: None, bound: false }
     }
 
     /// Sets the session up, or joins it if it is. It and all its keys end after `duration` (1
@@ -125,9 +125,9 @@ impl DistinctList {
                 if let Ok(None) = found {
                     // Each time another one: an earlier one may have been set up, joined, and torn
                     // down meanwhile, and those who joined it must not find it there again.
-                    let fresh = self.client.identity()?.token();
+                    let fresh = self.context.identity()?.token();
                     tried.push(fresh);
-                    let generation = Generation::new(fresh, self.client.clock().now() + duration);
+                    let generation = Generation::new(fresh, self.context.clock().now() + duration);
                     let value = format!("{SESSION_FORMAT} {fresh}");
                     let counter = self.counter(&generation);
                     let setting_up = [
@@ -135,13 +135,13 @@ impl DistinctList {
                         Op::Add { key: &self.key, value: value.as_bytes(), ttl: lease.ttl() },
                         Op::Get { key: &self.key },
                     ];
-                    found = self.client.run(self.route, &setting_up).map(|replies| {
-                        match replies.last() {
-                            Some(Reply::Value(item)) => {
-                                Generation::parse(item, self.client.clock().now())
-                            }
-                            _ => None,
+                    found = self.context.run(self.route, &setting_up).map(|replies| match replies
+                        .last()
+                    {
+                        Some(Reply::Value(item)) => {
+                            Generation::parse(item, self.context.clock().now())
                         }
+                        _ => None,
                     });
                 }
                 match found {
@@ -188,7 +188,7 @@ impl DistinctList {
                     // Gone. If the reply to our delete was lost, it was that which did it.
                     return Ok(error.is_some());
                 };
-                match self.client.one(self.route, Op::Delete { key: &self.key, version }) {
+                match self.context.one(self.route, Op::Delete { key: &self.key, version }) {
                     Ok(Reply::Deleted) => return Ok(true),
                     Ok(Reply::Missing) => return Ok(error.is_some()),
                     Ok(_) => {}
@@ -214,7 +214,7 @@ impl DistinctList {
             self.within(|list, generation| {
                 let key = list.key_item(generation, key.as_ref());
                 let replies = list
-                    .client
+                    .context
                     .read(list.route, &[Op::Get { key: &key }, Op::Get { key: &list.key }])?;
                 let id = match replies.first() {
                     Some(Reply::Value(item)) => {
@@ -245,7 +245,7 @@ impl DistinctList {
             self.within(|list, generation| {
                 let counter = list.counter(generation);
                 let replies = list
-                    .client
+                    .context
                     .read(list.route, &[Op::Get { key: &counter }, Op::Get { key: &list.key }])?;
                 let count = match replies.first() {
                     Some(Reply::Value(item)) => parse_number(&item.value),
@@ -258,7 +258,7 @@ impl DistinctList {
     }
 
     fn has_counter(&self, generation: &Generation) -> Result<bool> {
-        let counter = self.client.get(self.route, &self.counter(generation));
+        let counter = self.context.get(self.route, &self.counter(generation));
         Ok(counter.map_err(|error| self.said("Setting up", error))?.is_some())
     }
 
@@ -269,32 +269,32 @@ impl DistinctList {
             && found.token == generation.token
         {
             // Whether it worked is seen in the next round.
-            let _ = self.client.one(self.route, Op::Delete { key: &self.key, version });
+            let _ = self.context.one(self.route, Op::Delete { key: &self.key, version });
         }
         Ok(())
     }
 
     /// Whether the session that this handle knows has outlived its duration.
     pub(crate) fn has_ended(&self) -> bool {
-        let now = self.client.clock().now();
+        let now = self.context.clock().now();
         self.joined.as_ref().is_none_or(|joined| joined.ends < now)
     }
 
     /// The session's name, for people: of a name beyond 200 bytes the server's key.
     pub fn name(&self) -> String {
-        self.client.name_of(&self.key)
+        self.context.name_of(&self.key)
     }
 
     /// Where it is, for people, such as `memcached at 10.0.0.7:11211`.
     pub fn server(&self) -> String {
-        self.client.server_name(self.route)
+        self.context.server_name(self.route)
     }
 
     /// That there is no such session, or another than this handle belongs to: [`Answer::NotFound`]
     /// with a sentence.
     pub fn report_not_found(&self) -> Report {
-        let DistinctList { client, route, key, .. } = self;
-        let subject = Subject { kind: "distinct list", client, route: *route, key };
+        let DistinctList { context, route, key, .. } = self;
+        let subject = Subject { kind: "distinct list", context, route: *route, key };
         let text = format!(
             "There is no {subject}: nobody has set it up, it has expired, or it was torn down."
         );
@@ -333,8 +333,8 @@ impl DistinctList {
 
     /// The session that there is, and the version of its item.
     fn session(&self) -> Result<Option<(Generation, Version)>> {
-        let now = self.client.clock().now();
-        let item = self.client.get(self.route, &self.key)?;
+        let now = self.context.clock().now();
+        let item = self.context.get(self.route, &self.key)?;
         Ok(item.and_then(|item| Some((Generation::parse(&item, now)?, item.version))))
     }
 
@@ -345,25 +345,25 @@ impl DistinctList {
     /// Whether a read of the session's item shows the same generation.
     fn still_on(&self, generation: &Generation, session: Option<&Reply>) -> bool {
         let Some(Reply::Value(item)) = session else { return false };
-        let found = Generation::parse(item, self.client.clock().now());
+        let found = Generation::parse(item, self.context.clock().now());
         found.is_some_and(|found| found.token == generation.token)
     }
 
     fn counter(&self, generation: &Generation) -> Key {
-        self.client.keys().list_item('c', &generation.text, b"")
+        self.context.keys().list_item('c', &generation.text, b"")
     }
 
     fn key_item(&self, generation: &Generation, key: &[u8]) -> Key {
-        self.client.keys().list_item('k', &generation.text, key)
+        self.context.keys().list_item('k', &generation.text, key)
     }
 
     fn id_item(&self, generation: &Generation, id: u64) -> Key {
-        self.client.keys().list_item('n', &generation.text, id.to_string().as_bytes())
+        self.context.keys().list_item('n', &generation.text, id.to_string().as_bytes())
     }
 
     /// The TTL with which items are stored now.
     fn ttl(&self, generation: &Generation) -> Ttl {
-        item_ttl(generation.ends.since(self.client.clock().now()))
+        item_ttl(generation.ends.since(self.context.clock().now()))
     }
 
     fn said(&self, doing: &str, error: Error) -> Error {

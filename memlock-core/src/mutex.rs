@@ -31,14 +31,17 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use crate::client::Client;
+use crate::context::{ATTEMPTS, Context};
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::fork::{self, call, call_or};
 use crate::lease::Lease;
 use crate::name::{Key, hex};
-use crate::owner::OwnerRecord;
+use crate::orphan;
+use crate::orphan::Reaper;
+use crate::owner::{OwnerRecord, Token, is_ours};
 use crate::report::{self, Report, SeenHolder, Subject};
 use crate::store::{Op, Reply, Route, Version};
+use crate::wait::local::LocalWaiters;
 use crate::wait::queue::{Capacity, Queue};
 use crate::wait::{self, Wait, Waited};
 use crate::waiters::{self, Waiter};
@@ -65,21 +68,21 @@ const ROUNDS: usize = 10;
 /// competes with every other, in this process and elsewhere. It is not re-entrant.
 #[derive(Clone, Debug)]
 pub struct Mutex {
-    client: Client,
+    context: Context,
     route: Route,
     key: Key,
     lease: Lease,
 }
 
 impl Mutex {
-    pub(crate) fn new(client: Client, key: Key, lease: Lease) -> Mutex {
-        Mutex { client, route: Route::of(&key), key, lease }
+    pub(crate) fn new(context: Context, key: Key, lease: Lease) -> Mutex {
+        Mutex { context, route: Route::of(&key), key, lease }
     }
 
     /// Waits for as long as it takes.
     ///
     /// # Errors
-    /// See [`Mutex::lock_with`]; and [`ErrorKind::Interrupted`] when [`Client::cancel_waits`] ended
+    /// See [`Mutex::lock_with`]; and [`ErrorKind::Interrupted`] when [`Client::cancel_waits`](crate::Client::cancel_waits) ended
     /// the wait.
     pub fn lock(&self) -> Result<Lock> {
         let locked = self.lock_or_report(&Wait::FOREVER)?;
@@ -139,12 +142,12 @@ impl Mutex {
 
     /// Its name, for people: of a name beyond 200 bytes the server's key.
     pub fn name(&self) -> String {
-        self.client.name_of(&self.key)
+        self.context.name_of(&self.key)
     }
 
     /// Where it is, for people, such as `memcached at 10.0.0.7:11211`.
     pub fn server(&self) -> String {
-        self.client.server_name(self.route)
+        self.context.server_name(self.route)
     }
 
     /// That `owner` holds it: [`Answer::Busy`] with a sentence.
@@ -174,7 +177,7 @@ impl Mutex {
 
     /// What sentences are about.
     pub(crate) fn subject(&self) -> Subject<'_> {
-        Subject { kind: KIND, client: &self.client, route: self.route, key: &self.key }
+        Subject { kind: KIND, context: &self.context, route: self.route, key: &self.key }
     }
 
     /// `holder` becomes the one that was seen to hold it, if any was.
@@ -182,9 +185,9 @@ impl Mutex {
         call_or(Waited::Interrupted, || {
             let process = fork::generation();
             let mut attempt = Attempt::new(self, holder)?;
-            let local = self.client.mutex_waiters();
+            let local = local_waiters(&self.context);
             let place =
-                wait::Target { client: &self.client, route: self.route, key: &self.key, local };
+                wait::Target { context: &self.context, route: self.route, key: &self.key, local };
             let waited = wait::wait_for(&mut attempt, wait, &place);
             // It may have come from another thread, by another token. And what a parent may have
             // left is its own business.
@@ -194,7 +197,13 @@ impl Mutex {
                 && !by_this_token
                 && fork::generation() == process
             {
-                self.client.remember_orphan(self.route, &self.key, attempt.token(), until);
+                orphan::remember(
+                    &self.context,
+                    &REAPER,
+                    (self.route, &self.key),
+                    attempt.token(),
+                    until,
+                );
             }
             // What was sent without a reply may still be granted: so it cannot be said that nothing
             // was changed.
@@ -228,9 +237,9 @@ impl Mutex {
                 if owner.token() != token {
                     return Ok(false);
                 }
-                match self.client.one(self.route, Op::Delete { key: &self.key, version }) {
+                match self.context.one(self.route, Op::Delete { key: &self.key, version }) {
                     Ok(Reply::Deleted) => {
-                        wake_next(&self.client, self.route, &self.key);
+                        wake_next(&self.context, self.route, &self.key);
                         return Ok(true);
                     }
                     Ok(Reply::Missing) => return Ok(false),
@@ -252,14 +261,14 @@ impl Mutex {
     /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
     pub fn waiters(&self) -> Result<Vec<Waiter>> {
         call(|| {
-            waiters::waiters(&self.client, self.route, &self.key)
+            waiters::waiters(&self.context, self.route, &self.key)
                 .map_err(|error| error.during(format_args!("Looking at {}", self.key.waiters())))
         })
     }
 
     fn seen(&self) -> Result<Option<(Owner, Version)>> {
-        let look = [Op::Get { key: &self.key }, self.client.stamp()];
-        let replies = self.client.read(self.route, &look);
+        let look = [Op::Get { key: &self.key }, self.context.stamp()];
+        let replies = self.context.read(self.route, &look);
         let mut replies = replies.map_err(|error| self.said("Looking at", error))?.into_iter();
         let Some(Reply::Value(item)) = replies.next() else { return Ok(None) };
         let newest_fence = item.version.fence_by(replies.next().as_ref());
@@ -302,10 +311,35 @@ impl Owner {
     }
 }
 
+/// How a grant is reaped whose reply was lost.
+pub(crate) static REAPER: Reaper = Reaper { reap, wake_next };
+
+/// The threads of this process that wait for mutexes.
+fn local_waiters(context: &Context) -> &LocalWaiters<HandoffRequest, Lock> {
+    context.extension(LocalWaiters::default)
+}
+
+/// Removes the item if it carries this token, whatever its version. True when it did.
+fn reap(context: &Context, route: Route, key: &Key, token: Token) -> Result<bool> {
+    for _ in 0..ATTEMPTS {
+        let seen = context.one(route, Op::Get { key }).map_err(|failure| failure.error)?;
+        let Reply::Value(item) = seen else { return Ok(false) };
+        if !is_ours(&item.value, token) {
+            return Ok(false);
+        }
+        let delete = Op::Delete { key, version: item.version };
+        if context.one(route, delete).map_err(|failure| failure.error)? == Reply::Deleted {
+            return Ok(true);
+        }
+        // Another client has written it between the two: look again.
+    }
+    Ok(false)
+}
+
 /// Tells the first waiter that nobody holds the mutex any more, for one that was freed out of turn.
-pub(crate) fn wake_next(client: &Client, route: Route, key: &Key) {
-    let queue = Queue { client, route, key: &key.waiters() };
-    if let Ok(Some(item)) = client.get(route, queue.key) {
-        queue.wake_next(item, Capacity::MUTEX, &[], &reserve::waker(client, route, key));
+fn wake_next(context: &Context, route: Route, key: &Key) {
+    let queue = Queue { context, route, key: &key.waiters() };
+    if let Ok(Some(item)) = context.get(route, queue.key) {
+        queue.wake_next(item, Capacity::MUTEX, &[], &reserve::waker(context, route, key));
     }
 }

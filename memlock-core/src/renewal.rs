@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::client::Client;
 use crate::clock::Moment;
+use crate::context::Context;
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::fork::{Call, call};
 use crate::mutex::{Lock, Release};
@@ -40,7 +40,7 @@ mod renewer;
 mod round;
 
 use entry::{RenewalEntry, RenewalState};
-pub(crate) use renewer::Renewer;
+use renewer::Renewer;
 
 /// After a renewal that failed it is tried again so much later, twice as much after each further
 /// one.
@@ -212,8 +212,8 @@ impl Lock {
     /// # Errors
     /// [`ErrorKind::Internal`] when no thread can be started; the lock is then released.
     pub fn renew(self, renew: RenewOptions) -> Result<Renewal> {
-        let (client, fence) = (self.client().clone(), Some(self.fence()));
-        Renewal::begin(client, fence, Held::Lock(Box::new(self)), renew)
+        let (context, fence) = (self.context().clone(), Some(self.fence()));
+        Renewal::begin(context, fence, Held::Lock(Box::new(self)), renew)
     }
 }
 
@@ -223,19 +223,19 @@ impl Permit {
     /// # Errors
     /// As [`Lock::renew`].
     pub fn renew(self, renew: RenewOptions) -> Result<Renewal> {
-        Renewal::begin(self.client().clone(), None, Held::Permit(self), renew)
+        Renewal::begin(self.context().clone(), None, Held::Permit(self), renew)
     }
 }
 
 impl Renewal {
     fn begin(
-        client: Client,
+        context: Context,
         fence: Option<u64>,
         held: Held,
         renew: RenewOptions,
     ) -> Result<Renewal> {
-        let now = client.clock().now();
-        let (lease, server) = (held.lease(), client.server_of(held.route()));
+        let now = context.clock().now();
+        let (lease, server) = (held.lease(), context.server_of(held.route()));
         let entry = Arc::new(RenewalEntry {
             process: held.process(),
             key: held.key(),
@@ -257,12 +257,12 @@ impl Renewal {
             was_lost: Signal::default(),
             longest: renew.max_hold.map(|longest| now + longest),
             on_notice: renew.on_notice,
-            client: client.clone(),
+            context: context.clone(),
         });
         entry.state().due = entry.in_time();
         // What a parent holds is nobody's here.
         if entry.is_ours() {
-            client.renewer().add(&entry)?;
+            Renewer::of(&context).add(&entry)?;
         }
         Ok(Renewal { entry })
     }
@@ -274,26 +274,26 @@ impl Renewal {
 
     /// The name of the mutex or semaphore, for people: of a name beyond 200 bytes the server's key.
     pub fn name(&self) -> String {
-        self.entry.client.name_of(&self.entry.key)
+        self.entry.context.name_of(&self.entry.key)
     }
 
     /// Where it is, for people, such as `memcached at 10.0.0.7:11211`.
     pub fn server(&self) -> String {
-        self.entry.client.server_name(Route::of(&self.entry.key))
+        self.entry.context.server_name(Route::of(&self.entry.key))
     }
 
     /// What releasing answered, with a sentence that says of what, and why it was lost.
     pub fn report(&self, answer: impl Into<Answer>) -> Report {
-        let RenewalEntry { client, key, lease, fence, .. } = &*self.entry;
+        let RenewalEntry { context, key, lease, fence, .. } = &*self.entry;
         let kind = if fence.is_some() { "lock" } else { "permit of the semaphore" };
         let state = || LeaseState {
             ours: self.entry.is_ours(),
             lease: *lease,
             deadline: None,
-            now: client.clock().now(),
+            now: context.clock().now(),
             loss: self.entry.loss(),
         };
-        report::ended(answer.into(), Subject { kind, client, route: Route::of(key), key }, state)
+        report::ended(answer.into(), Subject { kind, context, route: Route::of(key), key }, state)
     }
 
     /// Whether it is certainly ours, unless the server has lost it since the last renewal. No I/O.
@@ -333,7 +333,7 @@ impl Renewal {
             let identity = self.entry.held().as_ref().map(Held::identity);
             let there = match identity {
                 Some(Identity::Lock(route, key, token)) => {
-                    let item = self.entry.client.get(route, &key)?;
+                    let item = self.entry.context.get(route, &key)?;
                     item.is_some_and(|item| is_ours(&item.value, token))
                 }
                 Some(Identity::Permit(semaphore, token)) => semaphore.has_holder(token)?,
@@ -363,7 +363,7 @@ impl Renewal {
     /// Waits until it is lost, and no longer than `limit`. `None` when the time has passed, or when
     /// it is held no longer: it was released, or that was tried and may have succeeded.
     pub fn wait_lost(&self, limit: Duration) -> Option<Loss> {
-        let clock = self.entry.client.clock();
+        let clock = self.entry.context.clock();
         let end = clock.now() + limit;
         loop {
             if let Some(loss) = self.lost() {

@@ -9,8 +9,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use crate::client::Client;
 use crate::clock::Moment;
+use crate::context::Context;
 use crate::error::{Answer, Error};
 use crate::name::Key;
 use crate::renewal::Loss;
@@ -77,16 +77,16 @@ impl PartialEq<Answer> for Report {
 pub(crate) struct Subject<'a> {
     /// Such as `lock`.
     pub(crate) kind: &'a str,
-    pub(crate) client: &'a Client,
+    pub(crate) context: &'a Context,
     pub(crate) route: Route,
     pub(crate) key: &'a Key,
 }
 
 impl fmt::Display for Subject<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Subject { kind, client, route, key } = self;
-        let preposition = if client.servers().is_empty() { "in" } else { "on" };
-        write!(f, "{kind} {:?} {preposition} {}", client.name_of(key), client.server_name(*route))
+        let Subject { kind, context, route, key } = self;
+        let preposition = if context.servers().is_empty() { "in" } else { "on" };
+        write!(f, "{kind} {:?} {preposition} {}", context.name_of(key), context.server_name(*route))
     }
 }
 

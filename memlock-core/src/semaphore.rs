@@ -43,17 +43,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::client::Client;
 use crate::clock::Moment;
+use crate::context::Context;
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::fork::{self, ForkLocal, call_or};
 use crate::lease::{Lease, Ttl};
 use crate::mutation::{self, Mutation};
 use crate::name::Key;
+use crate::orphan;
+use crate::orphan::Reaper;
 use crate::owner::Token;
 use crate::report::{self, Report, SeenHolder, Subject};
 use crate::store::{Failure, Op, Reply, Route};
 use crate::wait::entries::Request;
+use crate::wait::local::LocalWaiters;
 use crate::wait::{self, Wait, Waited};
 
 mod attempt;
@@ -74,13 +77,21 @@ mod submit;
 mod ticket;
 
 use attempt::{Attempt, Patience};
-pub(crate) use combine::Combiner;
+use combine::Combiner;
 pub use manage::{Holder, Status};
 pub use permit::Permit;
+use permit::{reap, wake_next};
 use record::Record;
 use snapshot::{Refusal, Seen};
 
-pub(crate) use permit::{reap, wake_next};
+/// How a grant is reaped whose reply was lost.
+static REAPER: Reaper = Reaper { reap, wake_next };
+
+/// The threads of this process that wait for permits.
+fn local_waiters(context: &Context) -> &LocalWaiters<(), Permit> {
+    context.extension(LocalWaiters::side_by_side)
+}
+
 pub(crate) use renew::{PermitRenewals, Progress};
 
 /// An answer that took longer is asked for once more: nobody knows when in that time the server's
@@ -93,7 +104,7 @@ const LIFE: Duration = Duration::from_secs(24 * 3600);
 /// A semaphore by its name. It can be used from any number of threads at once.
 #[derive(Clone, Debug)]
 pub struct Semaphore {
-    client: Client,
+    context: Context,
     route: Route,
     key: Key,
     lease: Lease,
@@ -141,7 +152,7 @@ struct Wrote {
 
 impl Semaphore {
     pub(crate) fn new(
-        client: Client,
+        context: Context,
         key: Key,
         permits: Option<u32>,
         lease: Lease,
@@ -150,7 +161,7 @@ impl Semaphore {
             return Err(Error::invalid("A semaphore has at least one permit."));
         }
         Ok(Semaphore {
-            client,
+            context,
             route: Route::of(&key),
             key,
             lease,
@@ -172,7 +183,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// See [`Semaphore::acquire_with`]; and [`ErrorKind::Interrupted`] when
-    /// [`Client::cancel_waits`] ended the wait.
+    /// [`Client::cancel_waits`](crate::Client::cancel_waits) ended the wait.
     pub fn acquire(&self) -> Result<Permit> {
         let acquired = self.acquire_or_report(Request::default(), &Wait::FOREVER)?;
         acquired.map_err(|report| Error::new(ErrorKind::Interrupted, report.to_string()))
@@ -262,12 +273,12 @@ impl Semaphore {
 
     /// Its name, for people: of a name beyond 200 bytes the server's key.
     pub fn name(&self) -> String {
-        self.client.name_of(&self.key)
+        self.context.name_of(&self.key)
     }
 
     /// Where it is, for people, such as `memcached at 10.0.0.7:11211`.
     pub fn server(&self) -> String {
-        self.client.server_name(self.route)
+        self.context.server_name(self.route)
     }
 
     /// That there is none: [`Answer::NotFound`] with a sentence.
@@ -289,7 +300,7 @@ impl Semaphore {
 
     /// What sentences are about.
     pub(crate) fn subject(&self) -> Subject<'_> {
-        Subject { kind: "semaphore", client: &self.client, route: self.route, key: &self.key }
+        Subject { kind: "semaphore", context: &self.context, route: self.route, key: &self.key }
     }
 
     /// `seen` becomes how it was when it was refused the last time, if it was.
@@ -304,19 +315,20 @@ impl Semaphore {
                 return Err(Error::invalid("No permits were asked for: ask for at least one."));
             }
             let process = fork::generation();
-            let patience = Patience::of(wait, self.client.clock());
+            let patience = Patience::of(wait, self.context.clock());
             let mut attempt = Attempt::new(self, request, patience, seen)?;
-            let local = self.client.semaphore_waiters();
+            let local = local_waiters(&self.context);
             let place =
-                wait::Target { client: &self.client, route: self.route, key: &self.key, local };
+                wait::Target { context: &self.context, route: self.route, key: &self.key, local };
             let waited = wait::wait_for(&mut attempt, wait, &place);
             if let Some(until) = attempt.orphan_until()
                 && !matches!(waited, Ok(Waited::Done(_)))
                 && fork::generation() == process
             {
-                self.client.remember_orphaned_permits(
-                    self.route,
-                    &self.key,
+                orphan::remember(
+                    &self.context,
+                    &REAPER,
+                    (self.route, &self.key),
                     attempt.token(),
                     until,
                 );
@@ -334,17 +346,17 @@ impl Semaphore {
     fn look(&self) -> Result<Option<Seen>> {
         let (mut failures, mut slow) = (0, 0);
         loop {
-            let sent = self.client.clock().now();
-            match self.client.one(self.route, Op::Get { key: &self.key }) {
+            let sent = self.context.clock().now();
+            match self.context.one(self.route, Op::Get { key: &self.key }) {
                 // A connection may have been made first. An answer that leaves open when the
                 // server's clock was read makes leases longer.
-                Ok(_) if slow + 1 < crate::client::ATTEMPTS && self.is_long_since(sent) => {
+                Ok(_) if slow + 1 < crate::context::ATTEMPTS && self.is_long_since(sent) => {
                     slow += 1
                 }
                 Ok(reply) => return self.note(&reply, sent),
                 Err(failure) => {
                     failures += 1;
-                    if failures == crate::client::ATTEMPTS || !failure.sent {
+                    if failures == crate::context::ATTEMPTS || !failure.sent {
                         return Err(failure.of_read());
                     }
                 }
@@ -363,14 +375,14 @@ impl Semaphore {
     }
 
     fn is_long_since(&self, sent: Moment) -> bool {
-        self.client.clock().now().since(sent) > SLOW_LOOK
+        self.context.clock().now().since(sent) > SLOW_LOOK
     }
 
     /// What a reply says that was asked for at `sent`.
     fn note(&self, reply: &Reply, sent: Moment) -> Result<Option<Seen>> {
         match reply {
             Reply::Value(item) => {
-                Seen::read(&self.key, item, sent, self.client.clock().now()).map(Some)
+                Seen::read(&self.key, item, sent, self.context.clock().now()).map(Some)
             }
             _ => Ok(None),
         }
@@ -389,14 +401,14 @@ impl Semaphore {
     /// Adds the item, with nobody holding any permit, and reads it, if it could be read in the same
     /// round trip.
     fn create(&self, token: Token, life: u64, permits: u32) -> Result<Option<Seen>> {
-        let Some(now) = self.client.time(self.route) else { return Ok(None) };
+        let Some(now) = self.context.time(self.route) else { return Ok(None) };
         // What the server's clock shows is known for sure once it has been read.
         let record = Record::new(token, permits, life, now.saturating_add(life));
         let value = record.encode();
         let key = &self.key;
         let ttl = Ttl::Until(record.expires);
-        let sent = self.client.clock().now();
-        match self.client.run(
+        let sent = self.context.clock().now();
+        match self.context.run(
             self.route,
             &[Op::Put { key, version: None, flags: 0, value: &value, ttl }, Op::Get { key }],
         ) {
@@ -433,7 +445,7 @@ impl Semaphore {
         lonely: bool,
     ) -> std::result::Result<Wrote, Failure> {
         // Of what is remembered, the time has gone on.
-        let passed = self.client.clock().now().since(seen.sent).as_secs();
+        let passed = self.context.clock().now().since(seen.sent).as_secs();
         seen.record.touch(seen.now.saturating_add(passed));
         let value = seen.record.encode();
         let relative = mutation::has(Mutation::RelativeExpiry);
@@ -444,15 +456,15 @@ impl Semaphore {
         let look = lonely.then_some(Op::Get { key });
         let ops: Vec<Op<'_>> =
             std::iter::once(put).chain(more.iter().copied()).chain(look).collect();
-        let sent = self.client.clock().now();
-        let mut replies = self.client.run(self.route, &ops)?.into_iter();
+        let sent = self.context.clock().now();
+        let mut replies = self.context.run(self.route, &ops)?.into_iter();
         let done = replies.next() == Some(Reply::Written);
         let capacity = seen.record.capacity(seen.now);
         let last = if lonely { replies.next_back() } else { None };
         let after = match last {
             // What was written need not be read again.
             Some(Reply::Value(item)) if item.value == value => {
-                Seen::again(seen.record, &item, sent, self.client.clock().now())
+                Seen::again(seen.record, &item, sent, self.context.clock().now())
             }
             Some(reply) => self.note(&reply, sent).unwrap_or_default(),
             None => None,
@@ -485,7 +497,9 @@ impl Semaphore {
     }
 
     fn combiner(&self) -> &Combiner {
-        match self.combiner.get_or_try_init(|| Ok::<_, Infallible>(self.client.combiner(&self.key)))
+        match self
+            .combiner
+            .get_or_try_init(|| Ok::<_, Infallible>(Combiner::of(&self.context, &self.key)))
         {
             Ok(combiner) => combiner,
             Err(never) => match never {},

@@ -42,7 +42,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::client::Client;
+use crate::context::Context;
 use crate::error::Answer;
 
 pub(crate) use acquire::{Acquire, QueueReceipt, Reserve, Target};
@@ -156,21 +156,21 @@ impl<T> Waited<T> {
 }
 
 /// Ends single waits, from any thread: those that were begun with [`Wait::unless_cancelled`] of
-/// this handle, and all that will be. Made by [`Client::cancel_handle`].
+/// this handle, and all that will be. Made by [`Client::cancel_handle`](crate::Client::cancel_handle).
 pub struct Cancel {
-    client: Client,
+    context: Context,
     cancelled: AtomicBool,
 }
 
 impl Cancel {
-    pub(crate) fn new(client: Client) -> Cancel {
-        Cancel { client, cancelled: AtomicBool::new(false) }
+    pub(crate) fn new(context: Context) -> Cancel {
+        Cancel { context, cancelled: AtomicBool::new(false) }
     }
 
     /// Ends them. It is done once and for all. A signal handler may call it.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::SeqCst);
-        self.client.notifier().interrupt_all();
+        self.context.notifier().interrupt_all();
     }
 
     /// Whether they were ended.

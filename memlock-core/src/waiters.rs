@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use crate::client::Client;
+use crate::context::Context;
 use crate::error::Result;
 use crate::name::Key;
 use crate::store::Route;
@@ -22,8 +22,8 @@ pub struct Waiter {
 }
 
 /// Those who wait for this item.
-pub(crate) fn waiters(client: &Client, route: Route, key: &Key) -> Result<Vec<Waiter>> {
-    let queue = client.get(route, &key.waiters())?;
+pub(crate) fn waiters(context: &Context, route: Route, key: &Key) -> Result<Vec<Waiter>> {
+    let queue = context.get(route, &key.waiters())?;
     let entries = queue.as_ref().map(|queue| entries::in_order(&queue.value)).unwrap_or_default();
     let waiter = |entry: &entries::Entry<'_>| Waiter {
         address: entry.address,

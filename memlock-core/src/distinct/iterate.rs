@@ -26,7 +26,7 @@ impl DistinctList {
         call(|| {
             let Some(last) = self.count()? else { return Ok(None) };
             let Some(generation) = self.joined.clone() else { return Ok(None) };
-            let began = self.client.clock().now();
+            let began = self.context.clock().now();
             Ok(Some(Entries {
                 list: self.clone(),
                 generation,
@@ -102,7 +102,7 @@ impl Entries {
             let ids: Vec<u64> = (self.next..=self.last).take(WINDOW as usize).collect();
             let mut entries = loop {
                 let Some((entries, unsettled)) = self.read(&ids)? else { return Ok(None) };
-                let clock = self.list.client.clock();
+                let clock = self.list.context.clock();
                 let over = self.began + GRACE;
                 if !unsettled || clock.now() >= over {
                     break entries;
@@ -121,7 +121,7 @@ impl Entries {
         let items: Vec<_> = ids.iter().map(|&id| list.id_item(generation, id)).collect();
         let mut ops: Vec<Op<'_>> = items.iter().map(|key| Op::Get { key }).collect();
         ops.push(Op::Get { key: &list.key });
-        let mut replies = list.client.read(list.route, &ops)?;
+        let mut replies = list.context.read(list.route, &ops)?;
         if !list.still_on(generation, replies.pop().as_ref()) {
             return Ok(None);
         }
@@ -137,8 +137,8 @@ impl Entries {
         let keys: Vec<_> = named.iter().map(|(_, name)| list.key_item(generation, name)).collect();
         let ops: Vec<Op<'_>> = keys.iter().map(|key| Op::Get { key }).collect();
         let replies =
-            if ops.is_empty() { Vec::new() } else { list.client.read(list.route, &ops)? };
-        let in_time = list.client.clock().now() < self.began + GRACE;
+            if ops.is_empty() { Vec::new() } else { list.context.read(list.route, &ops)? };
+        let in_time = list.context.clock().now() < self.began + GRACE;
         let mut entries = Vec::with_capacity(named.len());
         for (((id, name), key), reply) in named.into_iter().zip(&keys).zip(replies) {
             let Reply::Value(item) = reply else {
@@ -164,9 +164,9 @@ impl Entries {
                         ttl,
                     };
                     // Whether that was we or somebody else, what it is now decides.
-                    let _ = list.client.one(list.route, op);
+                    let _ = list.context.one(list.route, op);
                     let now = list
-                        .client
+                        .context
                         .get(list.route, key)?
                         .and_then(|item| KeyItem::parse(&item.value));
                     if now.is_some_and(|now| now.id == Some(id)) {

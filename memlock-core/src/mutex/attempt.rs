@@ -5,11 +5,12 @@ use std::cell::Cell;
 use super::lock::{Grant, Tenure};
 use super::reserve::{Reservations, Reserver};
 use super::{Lock, Mutex};
-use crate::client::ATTEMPTS;
 use crate::clock::Moment;
+use crate::context::ATTEMPTS;
 use crate::error::{Error, Result};
 use crate::lease::{Lease, SUSPICIOUS_DELAY};
 use crate::mutation::{self, Mutation};
+use crate::orphan;
 use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
 use crate::report::SeenHolder;
 use crate::store::{Op, Reply, Version};
@@ -48,9 +49,9 @@ pub(super) struct Attempt<'a> {
 
 impl<'a> Attempt<'a> {
     pub(super) fn new(mutex: &'a Mutex, holder: &'a Cell<SeenHolder>) -> Result<Attempt<'a>> {
-        let identity = mutex.client.identity()?;
+        let identity = mutex.context.identity()?;
         let token = identity.token();
-        let value = identity.record(token, mutex.client.clock());
+        let value = identity.record(token, mutex.context.clock());
         let ask = HandoffRequest { token: identity.token(), lease: mutex.lease };
         Ok(Attempt {
             mutex,
@@ -92,11 +93,11 @@ impl<'a> Attempt<'a> {
 
     /// It was granted by this version; the last of the replies may be a stamp.
     fn grant(&mut self, version: Version, replies: &[Reply], sent: Moment) -> Result<Lock> {
-        let Mutex { client, route, key, lease } = self.mutex;
+        let Mutex { context, route, key, lease } = self.mutex;
         let sent =
-            if mutation::has(Mutation::DeadlineFromReply) { client.clock().now() } else { sent };
+            if mutation::has(Mutation::DeadlineFromReply) { context.clock().now() } else { sent };
         let mut lock = Lock::new(Grant {
-            client: client.clone(),
+            context: context.clone(),
             route: *route,
             key: key.clone(),
             token: self.token,
@@ -109,7 +110,7 @@ impl<'a> Attempt<'a> {
             orphan: self.orphan_until(),
             tenure: Tenure { began: sent, handoffs: 0 },
         });
-        if client.clock().now().since(sent) > SUSPICIOUS_DELAY
+        if context.clock().now().since(sent) > SUSPICIOUS_DELAY
             && !mutation::has(Mutation::BelieveSlowGrants)
             && let Err(error) = lock.cap_deadline_by_ttl()
         {
@@ -137,8 +138,8 @@ impl<'a> Attempt<'a> {
     /// Tells a holder that does not know of the queue: its version changes, so that it notices when
     /// it lets go.
     fn tell_the_holder(&self) -> Result<TargetState> {
-        let Mutex { client, route, key, .. } = self.mutex;
-        match client.one(*route, Op::Append { key, value: NOTIFIES }) {
+        let Mutex { context, route, key, .. } = self.mutex;
+        match context.one(*route, Op::Append { key, value: NOTIFIES }) {
             Ok(Reply::Written) => Ok(TargetState::Held { notifies: true, left: None }),
             Ok(_) => Ok(TargetState::Free),
             Err(failure) if failure.error.is_outage() => Err(failure.of_read()),
@@ -152,20 +153,20 @@ impl Acquire for Attempt<'_> {
     type Guard = Lock;
 
     fn attempt(&mut self, _called: bool, enough: &dyn Fn() -> bool) -> Result<Option<Lock>> {
-        let Mutex { client, route, key, .. } = self.mutex;
+        let Mutex { context, route, key, .. } = self.mutex;
         // One of our own strays may be what is in the way.
-        client.reap_orphans(*route);
+        orphan::reap(context, *route);
         let mut error = None;
         for _ in 0..ATTEMPTS {
-            let sent = client.clock().now();
+            let sent = context.clock().now();
             // The item needs to be read only if it may be ours, or reserved for us.
             let in_doubt = self.in_doubt_since.is_some() && !mutation::has(Mutation::NoReadBack);
             let claim = self.tenure.claim();
             let take = self.take(claim);
             let ran = if in_doubt || self.tenure.may_come() {
-                client.run(*route, &[take, Op::Get { key }, client.stamp()])
+                context.run(*route, &[take, Op::Get { key }, context.stamp()])
             } else {
-                client.run(*route, &[take, client.stamp()])
+                context.run(*route, &[take, context.stamp()])
             };
             match ran {
                 Ok(replies) => match (replies.first(), replies.get(1)) {
@@ -237,7 +238,7 @@ impl Acquire for Attempt<'_> {
         if self.tenure.is_ours(item) {
             return Ok(TargetState::Reserved);
         }
-        match self.tenure.awaits(item, &record, self.mutex.client.clock().now()) {
+        match self.tenure.awaits(item, &record, self.mutex.context.clock().now()) {
             Some(left) if !left.is_zero() => return Ok(TargetState::Awaited(left)),
             Some(_) if self.mutex.remove(item.version)? => return Ok(TargetState::Free),
             _ => {}
@@ -267,8 +268,8 @@ impl Acquire for Attempt<'_> {
     }
 
     fn reserver(&self) -> Option<Box<dyn Reserve + '_>> {
-        let Mutex { client, route, key, .. } = self.mutex;
-        Some(Box::new(Reserver { client, route: *route, key }))
+        let Mutex { context, route, key, .. } = self.mutex;
+        Some(Box::new(Reserver { context, route: *route, key }))
     }
 
     fn ask(&self) -> HandoffRequest {

@@ -11,8 +11,10 @@ use super::Lock;
 use super::attempt::HandoffRequest;
 use super::lock::{Grant, Tenure};
 use super::resolve::{Outcome, Step, Successor};
+use super::{REAPER, local_waiters};
 use crate::error::{ErrorKind, Result};
 use crate::lease::SUSPICIOUS_DELAY;
+use crate::orphan;
 use crate::owner::NOTIFIES;
 use crate::wait::QueueReceipt;
 
@@ -30,17 +32,17 @@ impl Lock {
             return None;
         }
         // The successor is no part of our drop, if this is one.
-        let (client, key) = (self.client.for_calls(), self.key.clone());
-        if client.clock().now() >= self.tenure.began + LONGEST_TURN {
+        let (context, key) = (self.context.for_calls(), self.key.clone());
+        if context.clock().now() >= self.tenure.began + LONGEST_TURN {
             return None;
         }
-        let mut served = client.mutex_waiters().begin_hand_off(&key)?;
+        let mut served = local_waiters(&context).begin_hand_off(&key)?;
         let HandoffRequest { token, lease } = served.ask;
-        let settled = client.identity().and_then(|identity| {
+        let settled = context.identity().and_then(|identity| {
             // Should that token be left on its way to the server by a failure, another one is asked
             // with from then on.
             served.ask.token = identity.token();
-            let mut value = identity.record(token, client.clock());
+            let mut value = identity.record(token, context.clock());
             value.extend_from_slice(NOTIFIES);
             let settled =
                 self.resolve(Step::HandOff(&Successor { token, value: &value, lease }))?;
@@ -49,7 +51,7 @@ impl Lock {
         match settled {
             Ok((Outcome::HandedOff { version, fence, sent }, value)) => {
                 let mut lock = Lock::new(Grant {
-                    client: client.clone(),
+                    context: context.clone(),
                     route: self.route,
                     key: key.clone(),
                     token,
@@ -68,7 +70,7 @@ impl Lock {
                     unrung: false,
                     successors: self.successors,
                 });
-                let slow = client.clock().now().since(sent) > SUSPICIOUS_DELAY;
+                let slow = context.clock().now().since(sent) > SUSPICIOUS_DELAY;
                 if slow && lock.cap_deadline_by_ttl().is_err() {
                     drop(lock);
                 } else {
@@ -79,11 +81,12 @@ impl Lock {
             Ok((lost, _)) => Some(Ok(lost)),
             Err(error) => {
                 if self.release_in_doubt {
-                    client.remember_orphan(
-                        self.route,
-                        &key,
+                    orphan::remember(
+                        &context,
+                        &REAPER,
+                        (self.route, &key),
                         token,
-                        lease.gone(client.clock().now()),
+                        lease.gone(context.clock().now()),
                     );
                 }
                 // A server that refuses to store may still let go.

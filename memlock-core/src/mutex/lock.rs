@@ -6,14 +6,16 @@ use std::time::Duration;
 use super::reserve::{self, Reserver};
 use super::resolve::{Outcome, Step};
 use super::wake_next;
-use crate::client::Client;
+use super::{REAPER, local_waiters};
 use crate::clock::Moment;
+use crate::context::Context;
 use crate::error::{Answer, Error, Result};
 use crate::fork::{self, Call, call};
 use crate::lease::{Lease, by_either};
 use crate::mutation::{self, Mutation};
 use crate::name::Key;
 use crate::notify::{Successors, WakeMessage};
+use crate::orphan;
 use crate::owner::{Token, is_ours};
 use crate::report::{self, LeaseState, Report, Subject};
 use crate::store::{Item, Op, Reply, Route, Version};
@@ -32,7 +34,7 @@ const AHEAD: Duration = Duration::from_secs(1);
 /// dropping it there touches the parent's lock.
 #[must_use = "the mutex is unlocked as soon as the Lock is dropped"]
 pub struct Lock {
-    pub(super) client: Client,
+    pub(super) context: Context,
     pub(super) route: Route,
     pub(super) key: Key,
     pub(super) token: Token,
@@ -83,7 +85,7 @@ pub(super) struct Tenure {
 
 /// What was granted.
 pub(super) struct Grant {
-    pub(super) client: Client,
+    pub(super) context: Context,
     pub(super) route: Route,
     pub(super) key: Key,
     pub(super) token: Token,
@@ -145,7 +147,7 @@ impl From<Extension> for Answer {
 impl Lock {
     pub(super) fn new(grant: Grant) -> Lock {
         let Grant {
-            client,
+            context,
             route,
             key,
             token,
@@ -158,9 +160,9 @@ impl Lock {
             orphan,
             tenure,
         } = grant;
-        let server_until = lease.gone(client.clock().now());
+        let server_until = lease.gone(context.clock().now());
         Lock {
-            client,
+            context,
             route,
             key,
             token,
@@ -203,24 +205,24 @@ impl Lock {
 
     /// The mutex's name, for people: of a name beyond 200 bytes the server's key.
     pub fn name(&self) -> String {
-        self.client.name_of(&self.key)
+        self.context.name_of(&self.key)
     }
 
     /// Where it is, for people, such as `memcached at 10.0.0.7:11211`.
     pub fn server(&self) -> String {
-        self.client.server_name(self.route)
+        self.context.server_name(self.route)
     }
 
     /// What unlocking or extending answered, with a sentence that says which lock, and why it was
     /// lost.
     pub fn report(&self, answer: impl Into<Answer>) -> Report {
-        let Lock { client, route, key, .. } = self;
-        let subject = Subject { kind: super::KIND, client, route: *route, key };
+        let Lock { context, route, key, .. } = self;
+        let subject = Subject { kind: super::KIND, context, route: *route, key };
         let state = || LeaseState {
             ours: self.process == fork::generation(),
             lease: self.lease.duration(),
             deadline: Some(self.deadline),
-            now: client.clock().now(),
+            now: context.clock().now(),
             loss: None,
         };
         report::ended(answer.into(), subject, state)
@@ -229,7 +231,7 @@ impl Lock {
     /// How long the lock is certainly ours yet, unless the server loses it; zero when it is not. No
     /// I/O.
     pub fn remaining(&self) -> Duration {
-        self.deadline().since(self.client.clock().now())
+        self.deadline().since(self.context.clock().now())
     }
 
     /// Until when it is certainly ours, on the boot clock; past when it is not. No I/O.
@@ -261,7 +263,7 @@ impl Lock {
                 return Ok(false);
             }
             let item = self
-                .client
+                .context
                 .get(self.route, &self.key)
                 .map_err(|error| self.said("Checking", error))?;
             Ok(item.is_some_and(|item| is_ours(&item.value, self.token))
@@ -297,9 +299,15 @@ impl Lock {
             } else if matches!(settled, Outcome::Lost(_)) {
                 self.leave_the_line();
             }
-            self.client.reap_orphans(self.route);
+            orphan::reap(&self.context, self.route);
             if let Some(until) = self.orphan {
-                self.client.remember_orphan(self.route, &self.key, self.token, until);
+                orphan::remember(
+                    &self.context,
+                    &REAPER,
+                    (self.route, &self.key),
+                    self.token,
+                    until,
+                );
             }
             Ok(if matches!(settled, Outcome::Lost(_)) { Release::Lost } else { Release::Released })
         })
@@ -309,23 +317,23 @@ impl Lock {
     /// meanwhile. Whether it was the right one will be seen afterwards. Who held it for a moment
     /// only may want it for a while yet.
     pub(super) fn wake_ahead(&self) -> Option<WaitId> {
-        let Lock { client, key, .. } = self;
-        let held = client.clock().now().since(self.tenure.began);
+        let Lock { context, key, .. } = self;
+        let held = context.clock().now().since(self.tenure.began);
         if self.woken_ahead.is_some() || held < MOMENT {
             return self.woken_ahead;
         }
         let (address, id, successors) = self.successors.split()?;
         let message = WakeMessage { successors, ..WakeMessage::default() };
-        let rung = client.mutex_waiters().wake(key, id, Duration::ZERO)
-            || client.notifier().send(address, id, message);
+        let rung = local_waiters(context).wake(key, id, Duration::ZERO)
+            || context.notifier().send(address, id, message);
         rung.then_some(id)
     }
 
     /// Nobody has it any more: rings the next one who waits for it, unless it was called already.
     fn wake_next(&self, item: &Item) {
-        let Lock { client, route, key, .. } = self;
-        let local = client.mutex_waiters();
-        let now = client.clock().now();
+        let Lock { context, route, key, .. } = self;
+        let local = local_waiters(context);
+        let now = context.clock().now();
         // Only one that stood in line for it may go on without standing there again.
         let stood = !self.stood.is_empty();
         let tenure = if stood {
@@ -333,7 +341,7 @@ impl Lock {
         } else {
             Duration::ZERO
         };
-        let queue = Queue { client, route: *route, key: &key.waiters() };
+        let queue = Queue { context, route: *route, key: &key.waiters() };
         // Those that are woken ahead come before whoever joined in front meanwhile: not for long.
         let held = now.since(self.tenure.began);
         let told = AHEAD.as_micros() / held.as_micros().max(1);
@@ -343,15 +351,15 @@ impl Lock {
             told,
             held,
             woken_ahead: self.woken_ahead,
-            ..reserve::waker(client, *route, key)
+            ..reserve::waker(context, *route, key)
         };
         let handed = queue.wake_next(item.clone(), Capacity::MUTEX, &self.stood, &waker);
-        local.released(key, handed, client.clock().now());
+        local.released(key, handed, context.clock().now());
         if handed.stuck {
             local.leave_behind(key, &self.stood);
         }
         if self.unrung && !handed.ours {
-            client.notifier().may_have_missed();
+            context.notifier().may_have_missed();
         }
     }
 
@@ -360,25 +368,25 @@ impl Lock {
     /// then the entries are taken off at a later contact.
     pub(super) fn leave_the_line(&mut self) -> bool {
         let stood = std::mem::take(&mut self.stood);
-        let Lock { client, route, key, .. } = self;
-        let queue = Queue { client, route: *route, key: &key.waiters() };
+        let Lock { context, route, key, .. } = self;
+        let queue = Queue { context, route: *route, key: &key.waiters() };
         match queue.leave(&stood, Op::Get { key }) {
             Ok(seen) => {
                 let free = match seen {
                     Some(Reply::Missing) => true,
                     Some(Reply::Value(item)) => {
-                        Reserver { client, route: *route, key }.withdraw_if(&item, &stood)
+                        Reserver { context, route: *route, key }.withdraw_if(&item, &stood)
                     }
                     _ => false,
                 };
                 if free {
-                    wake_next(client, *route, key);
+                    wake_next(context, *route, key);
                 }
                 true
             }
             Err(failure) => {
                 log::debug!("The queue could not be left: {}", failure.error);
-                client.mutex_waiters().leave_behind(key, &stood);
+                local_waiters(context).leave_behind(key, &stood);
                 false
             }
         }
@@ -418,7 +426,13 @@ impl Lock {
     pub fn abandon(mut self) {
         if self.is_ours_to_use() {
             self.held = false;
-            self.client.remember_orphan(self.route, &self.key, self.token, self.server_until);
+            orphan::remember(
+                &self.context,
+                &REAPER,
+                (self.route, &self.key),
+                self.token,
+                self.server_until,
+            );
         }
     }
 
@@ -432,7 +446,7 @@ impl Lock {
         let _call = Call::begin();
         let tries = self.begin_drop();
         // Past that the server has removed it.
-        if self.server_until <= self.client.clock().now() {
+        if self.server_until <= self.context.clock().now() {
             self.leave_the_line();
             self.held = false;
             return Some(Release::Lost);
@@ -442,7 +456,13 @@ impl Lock {
             log::warn!("A lock could not be released when it was dropped. {error}");
         }
         if std::mem::take(&mut self.held) {
-            self.client.remember_orphan(self.route, &self.key, self.token, self.server_until);
+            orphan::remember(
+                &self.context,
+                &REAPER,
+                (self.route, &self.key),
+                self.token,
+                self.server_until,
+            );
         }
         released.ok().flatten()
     }
@@ -451,8 +471,8 @@ impl Lock {
     /// the lock is to be left behind, because its server is silent now, or the owner has tried to
     /// release it in vain.
     pub(crate) fn begin_drop(&mut self) -> bool {
-        self.client = self.client.for_drop();
-        !self.release_failed && !self.client.skips(self.route)
+        self.context = self.context.for_drop();
+        !self.release_failed && !self.context.skips(self.route)
     }
 
     pub(super) fn is_ours_to_use(&self) -> bool {

@@ -4,10 +4,12 @@
 use std::time::Duration;
 
 use super::Lock;
+use super::{REAPER, local_waiters};
 use crate::clock::Moment;
 use crate::lease::{Lease, SUSPICIOUS_DELAY, kept_until};
 use crate::mutation::{self, Mutation};
 use crate::name::Key;
+use crate::orphan;
 use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
 use crate::store::{Op, Reply, Route, Version};
 
@@ -134,7 +136,7 @@ impl Lock {
     /// Begins a renewal; `in_doubt`: an earlier one got no reply. `None` when there is nothing to
     /// renew.
     pub(crate) fn renewal(&mut self, in_doubt: bool) -> Option<LockRenewal> {
-        let now = self.client.clock().now();
+        let now = self.context.clock().now();
         if self.remaining().is_zero() && !mutation::has(Mutation::KeepPastTheEnd) {
             return None;
         }
@@ -165,13 +167,19 @@ impl Lock {
     /// otherwise put off. False if it did not answer.
     pub(crate) fn lose(&mut self, in_doubt: bool, ask: bool) -> bool {
         if in_doubt && self.is_ours_to_use() {
-            self.client.remember_orphan(self.route, &self.key, self.token, self.server_until);
+            orphan::remember(
+                &self.context,
+                &REAPER,
+                (self.route, &self.key),
+                self.token,
+                self.server_until,
+            );
         }
         (self.held, self.lost) = (false, true);
         if ask {
             return self.leave_the_line();
         }
-        self.client.mutex_waiters().leave_behind(&self.key, &std::mem::take(&mut self.stood));
+        local_waiters(&self.context).leave_behind(&self.key, &std::mem::take(&mut self.stood));
         false
     }
 
@@ -194,8 +202,8 @@ impl Lock {
         self.lease
     }
 
-    pub(crate) fn client(&self) -> &crate::client::Client {
-        &self.client
+    pub(crate) fn context(&self) -> &crate::context::Context {
+        &self.context
     }
 
     /// What it takes to ask the server whether it is ours.

@@ -21,8 +21,9 @@
 
 use std::time::Duration;
 
-use crate::client::Client;
+use super::local_waiters;
 use crate::clock::Moment;
+use crate::context::Context;
 use crate::error::{ErrorKind, Result};
 use crate::lease::Ttl;
 use crate::mutation::{self, Mutation};
@@ -42,17 +43,17 @@ const WINDOW: Duration = Duration::from_millis(300);
 
 /// Wakes the waiters of a mutex that nobody holds.
 pub(super) fn waker<'a>(
-    client: &'a Client,
+    context: &'a Context,
     route: Route,
     key: &'a Key,
 ) -> Waker<'a, HandoffRequest, Lock> {
-    let reserver = Box::new(Reserver { client, route, key });
-    Waker { reserver: Some(reserver), ..Waker::new(client, client.mutex_waiters(), key) }
+    let reserver = Box::new(Reserver { context, route, key });
+    Waker { reserver: Some(reserver), ..Waker::new(context, local_waiters(context), key) }
 }
 
 /// Reserves a mutex.
 pub(super) struct Reserver<'a> {
-    pub(super) client: &'a Client,
+    pub(super) context: &'a Context,
     pub(super) route: Route,
     pub(super) key: &'a Key,
 }
@@ -62,16 +63,16 @@ impl Reserve for Reserver<'_> {
         if mutation::has(Mutation::ReserveForNobody) {
             return true;
         }
-        let Reserver { client, route, key } = *self;
-        let Ok(identity) = client.identity() else { return false };
-        let value = identity.reservation(id, client.clock());
+        let Reserver { context, route, key } = *self;
+        let Ok(identity) = context.identity() else { return false };
+        let value = identity.reservation(id, context.clock());
         let add = Op::Add { key, value: &value, ttl: Ttl::covering(LIFE) };
-        matches!(client.one(route, add), Ok(Reply::Stored(_)))
+        matches!(context.one(route, add), Ok(Reply::Stored(_)))
     }
 
     /// If it fails, the reservation ends by itself.
     fn withdraw(&self, ids: &[WaitId]) {
-        if let Ok(Some(item)) = self.client.get(self.route, self.key) {
+        if let Ok(Some(item)) = self.context.get(self.route, self.key) {
             self.withdraw_if(&item, ids);
         }
     }
@@ -80,10 +81,10 @@ impl Reserve for Reserver<'_> {
 impl Reserver<'_> {
     /// Frees it if this is a reservation for one of these. True if it is free now.
     pub(super) fn withdraw_if(&self, item: &Item, ids: &[WaitId]) -> bool {
-        let Reserver { client, route, key } = *self;
+        let Reserver { context, route, key } = *self;
         let delete = Op::Delete { key, version: item.version };
         let is_theirs = reserved_for(item).is_some_and(|id| ids.contains(&id));
-        is_theirs && matches!(client.one(route, delete), Ok(Reply::Deleted))
+        is_theirs && matches!(context.one(route, delete), Ok(Reply::Deleted))
     }
 }
 
@@ -95,7 +96,7 @@ fn reserved_for(item: &Item) -> Option<WaitId> {
 impl Mutex {
     /// Removes a reservation. True when nobody holds the mutex now.
     pub(super) fn remove(&self, version: Version) -> Result<bool> {
-        match self.client.one(self.route, Op::Delete { key: &self.key, version }) {
+        match self.context.one(self.route, Op::Delete { key: &self.key, version }) {
             Ok(reply) => Ok(matches!(reply, Reply::Deleted | Reply::Missing)),
             Err(failure) if failure.error.kind() == ErrorKind::Protocol => Err(failure.error),
             Err(failure) => Err(failure.of_read()),

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Held, RenewalEntry};
-use crate::client::Client;
 use crate::clock::Moment;
+use crate::context::Context;
 use crate::fork;
 use crate::mutation::{self, Mutation};
 use crate::mutex::{self, Lock};
@@ -68,11 +68,11 @@ impl Batch {
         }
     }
 
-    pub(super) fn client(&self) -> &Client {
+    pub(super) fn context(&self) -> &Context {
         match self {
-            Batch::Lock(entry, _) => &entry.client,
+            Batch::Lock(entry, _) => &entry.context,
             // It begins with one, and is dropped with the last.
-            Batch::Permits(entries, _) => &entries[0].0.client,
+            Batch::Permits(entries, _) => &entries[0].0.context,
         }
     }
 
@@ -87,7 +87,7 @@ impl Batch {
     /// allowed: otherwise no further request leaves. Those of several that may be renewed go along
     /// with the next round.
     pub(super) fn may_go_on(&self) -> bool {
-        let now = self.client().clock().now();
+        let now = self.context().clock().now();
         let lasts = |deadline| now < deadline || mutation::has(Mutation::KeepPastTheEnd);
         match self {
             Batch::Lock(entry, renewal) => lasts(renewal.old_deadline) && is_wanted(entry),

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Held, Loss, Notice, NoticeCallback};
-use crate::client::Client;
+use super::{Held, Loss, Notice, NoticeCallback, Renewer};
 use crate::clock::Moment;
+use crate::context::Context;
 use crate::fork;
 use crate::mutation::{self, Mutation};
 use crate::name::Key;
@@ -15,7 +15,7 @@ use crate::thread::Signal;
 
 /// What the renewer and the owner share. No mutex of it is locked while anybody speaks to a server.
 pub(crate) struct RenewalEntry {
-    pub(super) client: Client,
+    pub(super) context: Context,
     pub(super) process: u64,
     pub(super) key: Key,
     pub(super) fence: Option<u64>,
@@ -72,7 +72,7 @@ impl RenewalEntry {
     }
 
     pub(super) fn why_over(&self) -> Loss {
-        let longest = self.longest.is_some_and(|longest| longest <= self.client.clock().now());
+        let longest = self.longest.is_some_and(|longest| longest <= self.context.clock().now());
         if longest { Loss::MaxHold } else { Loss::Expired }
     }
 
@@ -91,7 +91,7 @@ impl RenewalEntry {
         };
         if first {
             self.was_lost.wake_all();
-            self.client.renewer().hurry();
+            Renewer::of(&self.context).hurry();
         }
     }
 
@@ -146,7 +146,7 @@ impl RenewalEntry {
     /// Renews it no more.
     pub(super) fn forget(&self) {
         self.let_go.store(true, Ordering::Release);
-        self.client.renewer().forget(self);
+        Renewer::of(&self.context).forget(self);
     }
 
     pub(super) fn abandon(&self) {

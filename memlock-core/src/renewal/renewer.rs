@@ -3,14 +3,15 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{RenewalEntry, no_thread, round};
+use crate::context::Context;
 use crate::error::Result;
-use crate::fork::Call;
+use crate::fork::{Call, ForkLocal};
 use crate::mutation::{self, Mutation};
 use crate::thread::{self, Signal};
 
 /// What one process keeps by one client.
 #[derive(Default)]
-pub(crate) struct Renewer {
+pub(super) struct Renewer {
     shared: Arc<Shared>,
 }
 
@@ -30,6 +31,11 @@ struct List {
 }
 
 impl Renewer {
+    /// That of this process and client.
+    pub(super) fn of(context: &Context) -> &Renewer {
+        context.extension(ForkLocal::<Renewer>::new).get()
+    }
+
     /// Keeps it from now on.
     pub(super) fn add(&self, entry: &Arc<RenewalEntry>) -> Result<()> {
         let mut list = self.shared.list();

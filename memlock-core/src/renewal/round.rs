@@ -76,15 +76,15 @@ pub(super) fn round(entries: &[Arc<RenewalEntry>]) -> Duration {
 /// others their leases: so a packet of which something was refused is tried again in halves, the
 /// largest first.
 fn renew_all(batches: Vec<Batch>) -> Result<()> {
-    let Some(client) = batches.first().map(|batch| batch.client().clone()) else { return Ok(()) };
-    let until = client.clock().now() + HALVING;
+    let Some(context) = batches.first().map(|batch| batch.context().clone()) else { return Ok(()) };
+    let until = context.clock().now() + HALVING;
     let (mut packets, mut ended) = (VecDeque::from([batches]), Ok(()));
     let mut unsent = 0;
     while let Some(mut batches) = packets.pop_front() {
         let Err(Failure { error, sent }) = renew(&mut batches) else { continue };
         // One that refuses every connection refuses each half, too.
         unsent += u32::from(!sent && batches.len() > 1);
-        if error.kind() != ErrorKind::Protocol || unsent > 2 || client.clock().now() >= until {
+        if error.kind() != ErrorKind::Protocol || unsent > 2 || context.clock().now() >= until {
             return Err(error);
         }
         if batches.len() > 1 {
@@ -122,12 +122,12 @@ fn renew_together(
         }
         batches.retain(Batch::may_go_on);
         let Some(first) = batches.first() else { return Ok(()) };
-        let (client, route) = (first.client().clone(), first.route());
-        let sent = client.clock().now();
+        let (context, route) = (first.context().clone(), first.route());
+        let sent = context.clock().now();
         let ops: Vec<Op<'_>> = batches.iter().map(Batch::op).collect();
-        match client.run(route, &ops) {
+        match context.run(route, &ops) {
             Ok(replies) => {
-                let came = client.clock().now();
+                let came = context.clock().now();
                 let mut replies = replies.into_iter();
                 batches.retain_mut(|batch| {
                     let reply = replies.next().filter(|_| !fork::is_astray());
@@ -247,7 +247,7 @@ impl RenewalEntry {
     /// When to renew it: after a third of its lease, or somewhat less, so that not all clients do
     /// it at once. At once, if so much of it has passed already.
     pub(super) fn in_time(&self) -> Moment {
-        let chance = self.client.identity().map_or(0.5, |identity| identity.fraction());
+        let chance = self.context.identity().map_or(0.5, |identity| identity.fraction());
         let after =
             if mutation::has(Mutation::KeepTooLate) { self.lease * 2 } else { self.lease / 3 };
         let left = self.held().as_ref().map_or(Duration::ZERO, super::Held::remaining);
@@ -256,7 +256,7 @@ impl RenewalEntry {
     }
 
     pub(super) fn now(&self) -> Moment {
-        self.client.clock().now()
+        self.context.clock().now()
     }
 
     /// It was found to be gone.

@@ -13,11 +13,12 @@ use super::snapshot::{Refusal, Seen};
 use super::submit;
 use super::ticket::Settled;
 use super::{Semaphore, Wrote};
-use crate::client::ATTEMPTS;
 use crate::clock::{Clock, Moment};
+use crate::context::ATTEMPTS;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork;
 use crate::mutation::{self, Mutation};
+use crate::orphan;
 use crate::owner::Token;
 use crate::store::{Op, Reply};
 use crate::wait::entries::{Request, WaitId};
@@ -96,16 +97,16 @@ impl<'a> Attempt<'a> {
         refusal: &'a Cell<Option<Refusal>>,
     ) -> Result<Attempt<'a>> {
         let parks = patience.waits && request.permits == 1 && request.priority == 0;
-        let client = &semaphore.client;
+        let context = &semaphore.context;
         Ok(Attempt {
             semaphore,
-            token: client.identity()?.token(),
+            token: context.identity()?.token(),
             request,
             patience,
             parks,
             in_queue: None,
             seen: None,
-            looked: Cell::new(client.clock().now()),
+            looked: Cell::new(context.clock().now()),
             in_doubt: None,
             left: false,
             unproven: false,
@@ -149,7 +150,7 @@ impl<'a> Attempt<'a> {
     fn grant(&mut self, grant: Grant, clock: ServerClock) -> Result<Permit> {
         let late = mutation::has(Mutation::PermitDeadlineFromReply);
         let counted_from =
-            if late { self.semaphore.client.clock().now() } else { grant.counted_from };
+            if late { self.semaphore.context.clock().now() } else { grant.counted_from };
         let mut permit = Permit::new(self.semaphore.clone(), Grant { counted_from, ..grant });
         let believed = match clock {
             ServerClock::Runs => Ok(()),
@@ -224,7 +225,7 @@ impl<'a> Attempt<'a> {
         let operation =
             Operation { until: self.patience.until, ..Operation::new(kind, self.in_doubt) };
         // What was seen before we slept is not written over: others have done so meanwhile.
-        let now = semaphore.client.clock().now();
+        let now = semaphore.context.clock().now();
         let is_fresh = |seen: &Seen| now.since(seen.sent) <= seen.took * 2 + JUST_NOW;
         let seen = self.seen.take().filter(is_fresh);
         let settled = submit::submit(semaphore, operation, seen, enough);
@@ -330,13 +331,13 @@ impl Acquire for Attempt<'_> {
 
     fn attempt(&mut self, called: bool, enough: &dyn Fn() -> bool) -> Result<Option<Permit>> {
         // Some of our own strays may be what is in the way.
-        self.semaphore.client.reap_orphans(self.semaphore.route);
+        orphan::reap(&self.semaphore.context, self.semaphore.route);
         let outcome = self.submit(called, enough);
         self.come_of(outcome, called, enough)
     }
 
     fn look(&self) -> Op<'_> {
-        self.looked.set(self.semaphore.client.clock().now());
+        self.looked.set(self.semaphore.context.clock().now());
         Op::Get { key: &self.semaphore.key }
     }
 

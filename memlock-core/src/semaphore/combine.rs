@@ -51,9 +51,9 @@
 //! many the batch served. Those that were refused try again within some milliseconds, so the rest
 //! belongs to them; meanwhile operations gather in the list.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use super::Memory;
@@ -61,9 +61,11 @@ use super::leave::Leaving;
 use super::operation::Operation;
 use super::snapshot::Seen;
 use super::ticket::{Entry, Ticket};
-use crate::client::Client;
 use crate::clock::Moment;
+use crate::context::Context;
+use crate::fork::ForkLocal;
 use crate::mutation::{self, Mutation};
+use crate::name::Key;
 use crate::owner::{Identity, Token};
 
 /// An acquisition is parked as long as this process gives permits back so often;
@@ -79,9 +81,12 @@ const REST: (Duration, Duration) = (Duration::from_micros(100), Duration::from_m
 /// For how long at most, for each operation that the last batch served.
 const REST_FOR_EACH: Duration = Duration::from_micros(100);
 
+/// The semaphores that this process uses by one client.
+type Combiners = Mutex<HashMap<Key, Weak<Combiner>>>;
+
 /// Where the threads of one client meet that change the same semaphore.
 #[derive(Default)]
-pub(crate) struct Combiner {
+pub(super) struct Combiner {
     state: Mutex<State>,
     leaving: Leaving,
 }
@@ -170,6 +175,22 @@ pub(super) enum Parking {
 }
 
 impl Combiner {
+    /// Where the threads of this process meet that change the semaphore of this key.
+    pub(super) fn of(context: &Context, key: &Key) -> Arc<Combiner> {
+        let combiners = context.extension(ForkLocal::<Combiners>::new).get();
+        let mut combiners = combiners.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(combiner) = combiners.get(key).and_then(Weak::upgrade) {
+            return combiner;
+        }
+        // Those that nobody uses any more, each time the map would have to grow.
+        if combiners.len() == combiners.capacity() {
+            combiners.retain(|_, combiner| combiner.strong_count() > 0);
+        }
+        let combiner = Arc::<Combiner>::default();
+        combiners.insert(key.clone(), Arc::downgrade(&combiner));
+        combiner
+    }
+
     /// Makes this thread the leader, if there is none; otherwise the operation is listed.
     pub(super) fn enlist(&self, operation: Operation) -> Lead {
         let mut state = self.state();
@@ -283,7 +304,7 @@ impl Combiner {
     }
 
     /// The leader is done: the next one is woken, if there is anything to do.
-    pub(super) fn wake_next(&self, client: &Client, ended: Ended) {
+    pub(super) fn wake_next(&self, context: &Context, ended: Ended) {
         let mut state = self.state();
         state.memory = Memory { written: ended.written, seen: ended.seen };
         for entry in
@@ -302,8 +323,8 @@ impl Combiner {
             };
             let served = u32::try_from(ended.served).unwrap_or(u32::MAX).min(100);
             let most = if served > 1 { REST_FOR_EACH * served } else { Duration::ZERO };
-            let chance = client.identity().map_or(0.5, Identity::fraction);
-            state.rests_until = client.clock().now() + state.rest.min(most).mul_f64(0.5 + chance);
+            let chance = context.identity().map_or(0.5, Identity::fraction);
+            state.rests_until = context.clock().now() + state.rest.min(most).mul_f64(0.5 + chance);
         }
         for entry in ended.rest.into_iter().rev() {
             state.listed.push_front(entry);

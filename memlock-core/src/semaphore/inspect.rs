@@ -41,7 +41,7 @@ impl Semaphore {
     /// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol), as for any read.
     pub fn waiters(&self) -> Result<Vec<Waiter>> {
         call(|| {
-            waiters::waiters(&self.client, self.route, &self.key)
+            waiters::waiters(&self.context, self.route, &self.key)
                 .map_err(|error| error.during(format_args!("Looking at {}", self.key.waiters())))
         })
     }
@@ -55,10 +55,10 @@ impl Semaphore {
     /// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol).
     pub fn force_release(&self, token: Token) -> Result<bool> {
         call(|| {
-            let taken = reap(&self.client, self.route, &self.key, token)
+            let taken = reap(&self.context, self.route, &self.key, token)
                 .map_err(|error| self.said("Releasing by force", error))?;
             if taken {
-                wake_next(&self.client, self.route, &self.key);
+                wake_next(&self.context, self.route, &self.key);
             }
             Ok(taken)
         })

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use super::REAPER;
 use super::batch::{self, Writer};
 use super::combine::{Begun, Combiner, Ended, QueueSeen, Share};
 use super::member::{Member, Planned, Writing};
@@ -12,12 +13,13 @@ use super::snapshot::{Refusal, Seen};
 use super::ticket::{Entry, Settled};
 use super::{LIFE, Semaphore, Wrote};
 use crate::cas_backoff::ROUNDS;
-use crate::client::ATTEMPTS;
 use crate::clock::Moment;
+use crate::context::ATTEMPTS;
 use crate::error::Error;
 use crate::fork;
 use crate::lease::covering;
 use crate::mutation::{self, Mutation};
+use crate::orphan;
 use crate::owner::Token;
 use crate::store::{Failure, Item, Op, Reply};
 use crate::wait::entries;
@@ -67,7 +69,7 @@ impl<'a> Leader<'a> {
         known: Option<Seen>,
         begun: Begun,
     ) -> Leader<'a> {
-        let now = semaphore.client.clock().now();
+        let now = semaphore.context.clock().now();
         let is_safe = own.in_doubt.is_none();
         let known = known.or(begun.seen).filter(|seen| seen.is_usable(now) && is_safe);
         Leader {
@@ -106,7 +108,7 @@ impl<'a> Leader<'a> {
     /// Leads until our own operation is settled.
     pub(super) fn run(mut self, enough: &dyn Fn() -> bool) -> Settled {
         if !self.rests_until.since_boot().is_zero() {
-            let clock = self.semaphore.client.clock();
+            let clock = self.semaphore.context.clock();
             let rest = self.rests_until.since(clock.now());
             if !rest.is_zero() {
                 clock.sleep(rest);
@@ -161,10 +163,10 @@ impl<'a> Leader<'a> {
 
     /// One read, if there is nothing to build upon, and one write.
     fn round(&mut self, enough: &dyn Fn() -> bool) {
-        let Semaphore { client, route, .. } = self.semaphore;
+        let Semaphore { context, route, .. } = self.semaphore;
         // Whoever only drops something asks nothing of a silent server; others do so for
         // themselves.
-        if client.skips(*route)
+        if context.skips(*route)
             && let Err(error) = self.semaphore.look()
         {
             return self
@@ -178,14 +180,14 @@ impl<'a> Leader<'a> {
                 Err(error) => return self.fail(&error),
             },
         };
-        let client = &self.semaphore.client;
-        let identity = match client.identity() {
+        let context = &self.semaphore.context;
+        let identity = match context.identity() {
             Ok(identity) => identity,
             Err(error) => return self.fail(&error),
         };
-        let sent = client.clock().now();
+        let sent = context.clock().now();
         let (host, pid) = (identity.host(), std::process::id());
-        let writer = Writer { host, pid, unix_seconds: client.clock().unix_seconds(), now: sent };
+        let writer = Writer { host, pid, unix_seconds: context.clock().unix_seconds(), now: sent };
         if !batch::plan(&mut seen, &mut self.batch, &writer, remembered, self.share) {
             return;
         }
@@ -227,7 +229,7 @@ impl<'a> Leader<'a> {
             _ => Some(Outcome::Gone { instead: None }),
         });
         let Some(number) = number else { return };
-        let token = match self.semaphore.client.identity() {
+        let token = match self.semaphore.context.identity() {
             Ok(identity) => identity.token(),
             Err(error) => return self.fail(&error),
         };
@@ -381,10 +383,10 @@ impl<'a> Leader<'a> {
             (*refused == ROUNDS).then(|| Outcome::Unsettled(error.clone()))
         });
         self.refused += 1;
-        let client = &self.semaphore.client;
+        let context = &self.semaphore.context;
         let times = u32::try_from(self.refused).unwrap_or(u32::MAX).min(MOST_SPREADS);
-        match client.identity() {
-            Ok(identity) => client.clock().sleep((SPREAD * times).mul_f64(identity.fraction())),
+        match context.identity() {
+            Ok(identity) => context.clock().sleep((SPREAD * times).mul_f64(identity.fraction())),
             Err(error) => return self.fail(&error),
         }
         self.enough |= self.refused.is_multiple_of(CALLS_ENOUGH) && enough();
@@ -398,12 +400,12 @@ impl<'a> Leader<'a> {
         enough: &dyn Fn() -> bool,
     ) {
         if was_sent {
-            let client = &self.semaphore.client;
+            let context = &self.semaphore.context;
             for member in &mut self.batch {
                 member.is_in_doubt(writing);
                 if mutation::has(Mutation::ForgetLostPermits)
                     && let Kind::Acquisition(wanted) = &mut member.operation.kind
-                    && let Ok(identity) = client.identity()
+                    && let Ok(identity) = context.identity()
                 {
                     (wanted.token, member.operation.in_doubt) = (identity.token(), None);
                 }
@@ -497,7 +499,7 @@ impl Drop for Leader<'_> {
         if let Some(writing) = self.writing {
             self.batch.iter_mut().for_each(|member| member.is_in_doubt(writing));
         }
-        let client = &self.semaphore.client;
+        let context = &self.semaphore.context;
         let (mut rest, mut parked) = (Vec::new(), Vec::new());
         for Member { operation, ticket, is_parked, .. } in self.batch.drain(..) {
             match (ticket, &operation.kind) {
@@ -508,8 +510,8 @@ impl Drop for Leader<'_> {
                 // We unwind.
                 (None, Kind::Acquisition(wanted)) if operation.in_doubt.is_some() => {
                     let Semaphore { route, key, .. } = self.semaphore;
-                    let until = wanted.lease.gone(client.clock().now());
-                    client.remember_orphaned_permits(*route, key, wanted.token, until);
+                    let until = wanted.lease.gone(context.clock().now());
+                    orphan::remember(context, &REAPER, (*route, key), wanted.token, until);
                 }
                 (None, _) => {}
             }
@@ -520,6 +522,6 @@ impl Drop for Leader<'_> {
         let seen = self.after.take();
         let (written, served, refused) = (self.written, self.served, self.was_refused);
         let ended = Ended { rest, parked, written, seen, served, refused };
-        self.combiner.wake_next(client, ended);
+        self.combiner.wake_next(context, ended);
     }
 }

@@ -8,6 +8,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use super::local_waiters;
 use super::{Semaphore, wake_next};
 use crate::fork;
 use crate::store::Op;
@@ -90,26 +91,26 @@ impl Drop for Leaver<'_> {
             (state.is_left, state.now) = (false, Vec::new());
             std::mem::take(&mut state.ids)
         };
-        self.semaphore.client.semaphore_waiters().leave_behind(&self.semaphore.key, &ids);
+        local_waiters(&self.semaphore.context).leave_behind(&self.semaphore.key, &ids);
     }
 }
 
 /// Takes these entries off the queue, if they are there, and wakes the next waiters for whom there
 /// is room. False if the server did not answer.
 pub(super) fn leave(semaphore: &Semaphore, ids: Vec<WaitId>) -> bool {
-    let Semaphore { client, route, key, .. } = semaphore;
+    let Semaphore { context, route, key, .. } = semaphore;
     let leaving = semaphore.combiner().leaving();
     let Some(mut ids) = leaving.begin(ids) else { return true };
     let process = fork::generation();
     let mut leaver = Leaver { semaphore, leaving, process, is_done: false };
-    let queue = Queue { client, route: *route, key: &key.waiters() };
+    let queue = Queue { context, route: *route, key: &key.waiters() };
     for _ in 0..MOST_TIMES {
         if let Err(failure) = queue.leave(&ids, Op::Get { key }) {
             log::debug!("The queue could not be left: {}", failure.error);
-            client.semaphore_waiters().leave_behind(key, &ids);
+            local_waiters(context).leave_behind(key, &ids);
             return false;
         }
-        wake_next(client, *route, key);
+        wake_next(context, *route, key);
         match leaver.next() {
             Some(next) => ids = next,
             None => break,

@@ -3,19 +3,22 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::REAPER;
+use super::local_waiters;
 use super::operation::Wakes;
 use super::resolve::{Settled, Step};
 use super::snapshot::Seen;
 use super::{Semaphore, leave};
 use crate::cas_backoff::{ROUNDS, back_off};
-use crate::client::Client;
 use crate::clock::Moment;
+use crate::context::Context;
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::fork::{self, Call, call};
 use crate::lease::{Lease, by_either};
 use crate::mutation::{self, Mutation};
 use crate::mutex::{Extension, Release};
 use crate::name::Key;
+use crate::orphan;
 use crate::owner::Token;
 use crate::report::{self, LeaseState, Report};
 use crate::store::{Op, Reply, Route};
@@ -73,7 +76,7 @@ impl Permit {
         Permit {
             deadline: lease.deadline(counted_from),
             lease,
-            server_until: lease.gone(semaphore.client.clock().now()),
+            server_until: lease.gone(semaphore.context.clock().now()),
             semaphore,
             token,
             permits,
@@ -105,7 +108,7 @@ impl Permit {
             ours: self.process == fork::generation(),
             lease: self.lease.duration(),
             deadline: Some(self.deadline),
-            now: self.semaphore.client.clock().now(),
+            now: self.semaphore.context.clock().now(),
             loss: None,
         };
         let subject = self.semaphore.subject();
@@ -132,7 +135,7 @@ impl Permit {
     /// How long they are certainly ours yet, unless the server loses them; zero when they are not.
     /// No I/O.
     pub fn remaining(&self) -> Duration {
-        self.deadline().since(self.semaphore.client.clock().now())
+        self.deadline().since(self.semaphore.context.clock().now())
     }
 
     /// Until when they are certainly ours, on the boot clock; past when they are not. No I/O.
@@ -194,7 +197,7 @@ impl Permit {
                     Release::Lost
                 }
             };
-            self.semaphore.client.reap_orphans(self.semaphore.route);
+            orphan::reap(&self.semaphore.context, self.semaphore.route);
             Ok(released)
         })
     }
@@ -238,7 +241,7 @@ impl Permit {
     /// After a suspiciously slow grant: counts on no more than the server's clock leaves.
     pub(super) fn cap_deadline_by_ttl(&mut self) -> Result<()> {
         let seen = self.semaphore.look_closely()?;
-        let now = || self.semaphore.client.clock().now();
+        let now = || self.semaphore.context.clock().now();
         self.believe(seen.map_or_else(now, |seen| seen.keeps_until(self.token)))
     }
 
@@ -278,21 +281,21 @@ impl Permit {
     fn wake_next(&self, wakes: Wakes) {
         let Wakes { queue, capacity, freed, mut stood } = wakes;
         stood.extend(self.semaphore.combiner().leaving().ids());
-        let Semaphore { client, route, key, .. } = &self.semaphore;
-        let local = client.semaphore_waiters();
-        let at = Queue { client, route: *route, key: &key.waiters() };
-        let waker = Waker::new(client, local, key);
+        let Semaphore { context, route, key, .. } = &self.semaphore;
+        let local = local_waiters(context);
+        let at = Queue { context, route: *route, key: &key.waiters() };
+        let waker = Waker::new(context, local, key);
         let handed = queue.map(|queue| at.wake_several(queue, capacity, freed, &stood, &waker));
         let handed = handed.unwrap_or_default();
-        local.released(key, handed, client.clock().now());
+        local.released(key, handed, context.clock().now());
         if handed.stuck {
             local.leave_behind(key, &stood);
         }
     }
 
     pub(super) fn leave_behind(&self) {
-        let Semaphore { client, route, key, .. } = &self.semaphore;
-        client.remember_orphaned_permits(*route, key, self.token, self.server_until);
+        let Semaphore { context, route, key, .. } = &self.semaphore;
+        orphan::remember(context, &REAPER, (*route, key), self.token, self.server_until);
     }
 
     /// Releases as dropping does: see [`Lock::let_go`](crate::Lock::let_go).
@@ -303,7 +306,7 @@ impl Permit {
         let _call = Call::begin();
         let tries = self.begin_drop();
         // Past that they have come back by themselves.
-        if self.server_until <= self.semaphore.client.clock().now() {
+        if self.server_until <= self.semaphore.context.clock().now() {
             self.leave_the_line();
             self.held = false;
             return Some(Release::Lost);
@@ -320,9 +323,9 @@ impl Permit {
 
     /// As [`Lock::begin_drop`](crate::Lock).
     pub(crate) fn begin_drop(&mut self) -> bool {
-        let Semaphore { client, route, .. } = &mut self.semaphore;
-        *client = client.for_drop();
-        !self.release_failed && !client.skips(*route)
+        let Semaphore { context, route, .. } = &mut self.semaphore;
+        *context = context.for_drop();
+        !self.release_failed && !context.skips(*route)
     }
 
     pub(super) fn is_ours_to_use(&self) -> bool {
@@ -355,29 +358,29 @@ impl fmt::Debug for Permit {
 }
 
 /// Tells the first waiters that permits may be available, for those that came back out of turn.
-pub(crate) fn wake_next(client: &Client, route: Route, key: &Key) {
-    let queue = Queue { client, route, key: &key.waiters() };
-    let Ok(replies) = client.read(route, &[Op::Get { key }, Op::Get { key: queue.key }]) else {
+pub(super) fn wake_next(context: &Context, route: Route, key: &Key) {
+    let queue = Queue { context, route, key: &key.waiters() };
+    let Ok(replies) = context.read(route, &[Op::Get { key }, Op::Get { key: queue.key }]) else {
         return;
     };
     let [item, Reply::Value(waiters)] = &replies[..] else { return };
     let capacity = match item {
         Reply::Value(item) => {
-            let now = client.clock().now();
+            let now = context.clock().now();
             Seen::read(key, item, now, now).map_or(0, |seen| seen.record.capacity(seen.now))
         }
         // Whoever comes finds out.
         _ => u32::MAX,
     };
-    let waker = Waker::new(client, client.semaphore_waiters(), key);
+    let waker = Waker::new(context, local_waiters(context), key);
     queue.wake_several(waiters.clone(), capacity, capacity, &[], &waker);
 }
 
 /// Takes back the permits that this token holds, whatever else has changed. True when there were
 /// any.
-pub(crate) fn reap(client: &Client, route: Route, key: &Key, token: Token) -> Result<bool> {
+pub(super) fn reap(context: &Context, route: Route, key: &Key, token: Token) -> Result<bool> {
     let semaphore =
-        Semaphore::new(client.clone(), key.clone(), None, Lease::new(crate::lease::MIN_LEASE)?)?;
+        Semaphore::new(context.clone(), key.clone(), None, Lease::new(crate::lease::MIN_LEASE)?)?;
     debug_assert_eq!(route, semaphore.route);
     for round in 0..ROUNDS {
         let Some(mut seen) = semaphore.look()? else { return Ok(false) };
@@ -388,7 +391,7 @@ pub(crate) fn reap(client: &Client, route: Route, key: &Key, token: Token) -> Re
         if semaphore.write(seen).map_err(|failure| failure.error)?.done {
             return Ok(true);
         }
-        back_off(client, round)?;
+        back_off(context, round)?;
     }
     Ok(false)
 }

@@ -1,6 +1,7 @@
 //! Renewing permits by their renewer: all that one process keeps of a semaphore, in one look and one
 //! write.
 
+use super::local_waiters;
 use super::operation::{Extend, Kind, Operation, Outcome, Renewing, Wanted};
 use super::permit::Permit;
 use super::snapshot::Seen;
@@ -125,7 +126,7 @@ impl PermitRenewals {
                 if slow && !std::mem::replace(&mut self.looked_again, true) {
                     return Progress::Gone(gone.into_iter().map(|permit| permit.token).collect());
                 }
-                let now = self.semaphore.client.clock().now();
+                let now = self.semaphore.context.clock().now();
                 let may_stand = seen.is_slow();
                 for permit in &mut self.permits {
                     let (until, counted_from) = seen.lease(permit.lease, now);
@@ -205,7 +206,7 @@ impl Permit {
     }
 
     fn renewing(&mut self) -> Option<Renewing> {
-        let now = self.semaphore.client.clock().now();
+        let now = self.semaphore.context.clock().now();
         if self.remaining().is_zero() && !mutation::has(Mutation::KeepPastTheEnd) {
             return None;
         }
@@ -233,8 +234,8 @@ impl Permit {
         if ask {
             return self.leave_the_line();
         }
-        let Semaphore { client, key, .. } = &self.semaphore;
-        client.semaphore_waiters().leave_behind(key, &std::mem::take(&mut self.stood));
+        let Semaphore { context, key, .. } = &self.semaphore;
+        local_waiters(context).leave_behind(key, &std::mem::take(&mut self.stood));
         false
     }
 
@@ -257,8 +258,8 @@ impl Permit {
         self.lease
     }
 
-    pub(crate) fn client(&self) -> &crate::client::Client {
-        &self.semaphore.client
+    pub(crate) fn context(&self) -> &crate::context::Context {
+        &self.semaphore.context
     }
 
     pub(crate) fn semaphore(&self) -> &Semaphore {

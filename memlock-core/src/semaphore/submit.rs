@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::REAPER;
 use super::Semaphore;
 use super::combine::{Combiner, Lead, Parking};
 use super::lead::Leader;
@@ -12,6 +13,7 @@ use super::ticket::{Found, Settled, Ticket};
 use crate::clock::Moment;
 use crate::fork;
 use crate::lease::Lease;
+use crate::orphan;
 use crate::owner::Token;
 use crate::thread;
 
@@ -86,7 +88,7 @@ pub(super) fn park(
     _inside: Inside,
 ) -> Settled {
     let (combiner, process) = (semaphore.combiner(), fork::generation());
-    let now = semaphore.client.clock().now();
+    let now = semaphore.context.clock().now();
     let (acquires, ends) = (operation.acquires(), operation.until);
     match combiner.park(operation, now) {
         Parking::Queue => Settled { in_queue: true, ..Settled::not_tried() },
@@ -130,7 +132,7 @@ impl Sleeper<'_> {
                 let limit = std::mem::replace(&mut slice, SLICE);
                 // What is over is yet to be taken back, by a leader that may take its time.
                 self.ends.filter(|_| !is_unwanted).map_or(limit, |ends| {
-                    let left = ends.since(self.semaphore.client.clock().now());
+                    let left = ends.since(self.semaphore.context.clock().now());
                     limit.min(left.max(A_MOMENT))
                 })
             });
@@ -161,7 +163,7 @@ impl Sleeper<'_> {
         if fork::generation() != self.process {
             return Some(Settled::not_tried());
         }
-        let now = self.semaphore.client.clock().now();
+        let now = self.semaphore.context.clock().now();
         // A fuzzer's clock stands while it sleeps.
         let is_long = self.until.map(|until| until <= now || cfg!(fuzzing));
         let (operation, in_queue) =
@@ -184,8 +186,14 @@ impl Drop for Sleeper<'_> {
         if let Some((token, lease)) = self.acquires
             && taken_back.is_none_or(|operation| operation.in_doubt.is_some())
         {
-            let Semaphore { client, route, key, .. } = self.semaphore;
-            client.remember_orphaned_permits(*route, key, token, lease.gone(client.clock().now()));
+            let Semaphore { context, route, key, .. } = self.semaphore;
+            orphan::remember(
+                context,
+                &REAPER,
+                (*route, key),
+                token,
+                lease.gone(context.clock().now()),
+            );
         }
     }
 }

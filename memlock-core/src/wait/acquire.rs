@@ -4,7 +4,7 @@ use super::entries::{Request, WaitId};
 use super::local::LocalWaiters;
 use super::policy::TargetState;
 use super::queue::Capacity;
-use crate::client::Client;
+use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::name::Key;
 use crate::notify::Successors;
@@ -91,7 +91,7 @@ pub(crate) struct QueueReceipt {
 
 /// What is waited for, and where.
 pub(crate) struct Target<'a, G: Acquire> {
-    pub(crate) client: &'a Client,
+    pub(crate) context: &'a Context,
     pub(crate) route: Route,
     pub(crate) key: &'a Key,
     pub(crate) local: &'a LocalWaiters<G::HandoffRequest, G::Guard>,

@@ -16,6 +16,7 @@ use crate::fork;
 use crate::mutation::{self, Mutation};
 use crate::name::Key;
 use crate::notify::{Listener, Reach, WakeMessage};
+use crate::orphan;
 use crate::owner::Identity;
 use crate::store::Reply;
 
@@ -36,17 +37,17 @@ pub(crate) fn wait_for<G: Acquire>(
     at: &Target<'_, G>,
 ) -> Result<Waited<G::Guard>> {
     let process = fork::generation();
-    let cancellations = at.client.cancellations();
+    let cancellations = at.context.cancellations();
     let told = Cell::new(false);
     // Once is enough: whoever asks may be told only once, as by a signal that is consumed by
     // looking at it.
     let interrupted = || {
-        let cancelled = at.client.cancellations() != cancellations || at.client.is_closed();
+        let cancelled = at.context.cancellations() != cancellations || at.context.is_closed();
         let now = told.get() || cancelled || wait.is_interrupted();
         told.set(now);
         now
     };
-    if wait.is_cancelled() || at.client.is_closed() {
+    if wait.is_cancelled() || at.context.is_closed() {
         return Ok(Waited::Interrupted);
     }
     if wait.is_once() {
@@ -54,11 +55,11 @@ pub(crate) fn wait_for<G: Acquire>(
         let otherwise = || if told.get() { Waited::Interrupted } else { Waited::Busy };
         return Ok(acquire.attempt(false, &interrupted)?.map_or_else(otherwise, Waited::Done));
     }
-    let began = at.client.clock().now();
+    let began = at.context.clock().now();
     let known = at.local.arrive(at.key, began);
     let deadline = wait.limit.map(|limit| began + limit);
     let enough =
-        || interrupted() || deadline.is_some_and(|deadline| at.client.clock().now() >= deadline);
+        || interrupted() || deadline.is_some_and(|deadline| at.context.clock().now() >= deadline);
     let tried = match known {
         Some(_) => acquire.attempt_within(&enough),
         None => acquire.attempt(false, &enough),
@@ -78,13 +79,13 @@ pub(crate) fn wait_for<G: Acquire>(
     };
     acquire.will_wait();
     let queue_key = at.key.waiters();
-    let identity = at.client.identity()?;
-    let is_recent = at.client.clock().now().since(began) < RECENT;
+    let identity = at.context.identity()?;
+    let is_recent = at.context.clock().now().since(began) < RECENT;
     let known = known.unwrap_or_default();
     let Request { permits, priority, .. } = acquire.request();
     let waiting = known.waiting.filter(|_| is_recent && permits == 1 && priority == 0);
     let known = Known { shared: acquire.is_shared(), ..known };
-    let policy = Policy::new(began, wait.limit, at.client.outage(), known);
+    let policy = Policy::new(began, wait.limit, at.context.outage(), known);
     let mut waiter = Waiter::enter(acquire, wait, at, policy, &queue_key, (identity, process));
     waiter.waiting = waiting;
     if let Some(first) = first {
@@ -127,9 +128,9 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         queue_key: &'a Key,
         (identity, process): (&'a Identity, u64),
     ) -> Self {
-        let listener = at.client.notifier().take(at.client.local_address(at.route));
+        let listener = at.context.notifier().take(at.context.local_address(at.route));
         let number = at.local.enter(at.key, acquire.ask(), &listener);
-        let queue = Queue { client: at.client, route: at.route, key: queue_key };
+        let queue = Queue { context: at.context, route: at.route, key: queue_key };
         Waiter {
             acquire,
             wait,
@@ -356,7 +357,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
 
     fn look(&mut self, lock: bool, queue: bool) -> Result<()> {
         // One of our own strays may be what is in the way.
-        self.at.client.reap_orphans(self.at.route);
+        orphan::reap(self.at.context, self.at.route);
         let op = self.acquire.look();
         let (mut stand, reply) = match self.queue.look(&self.ids, queue, lock.then_some(op)) {
             Ok(seen) => seen,
@@ -406,7 +407,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
     /// A message that was sent to us did not arrive.
     fn missed(&self) {
         if self.can_be_woken {
-            self.at.client.notifier().missed();
+            self.at.context.notifier().missed();
         }
     }
 
@@ -416,7 +417,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
     }
 
     fn reach(&self) -> Reach {
-        self.at.client.notifier().reach()
+        self.at.context.notifier().reach()
     }
 
     /// Gives our place in the queue back; if we go for good, rather to the next waiter of this
@@ -457,10 +458,10 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
 
     /// Wakes the first waiters for whom there is room, and takes our own lines off by these ids.
     fn wake_first(&self, capacity: Capacity, ours: &[WaitId]) {
-        if let Ok(Some(queue)) = self.at.client.get(self.at.route, self.queue.key) {
+        if let Ok(Some(queue)) = self.at.context.get(self.at.route, self.queue.key) {
             let waker = Waker {
                 reserver: self.acquire.reserver(),
-                ..Waker::new(self.at.client, self.at.local, self.at.key)
+                ..Waker::new(self.at.context, self.at.local, self.at.key)
             };
             if capacity.shared {
                 self.queue.wake_several(queue, capacity.permits, capacity.permits, ours, &waker);
@@ -582,7 +583,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
     }
 
     fn now(&self) -> Moment {
-        self.at.client.clock().now()
+        self.at.context.clock().now()
     }
 }
 

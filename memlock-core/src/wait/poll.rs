@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Wait, Waited};
-use crate::client::Client;
+use crate::context::Context;
 use crate::error::{ErrorKind, Result};
 use crate::fork;
 use crate::store::Route;
@@ -17,20 +17,20 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_m
 /// What `attempt` fails with: at once the first time, and later once the server was out of reach
 /// for as long as the client tolerates.
 pub(crate) fn poll<T>(
-    client: &Client,
+    context: &Context,
     route: Route,
     wait: &Wait<'_>,
     mut attempt: impl FnMut() -> Result<Option<T>>,
 ) -> Result<Waited<T>> {
-    let (process, cancellations) = (fork::generation(), client.cancellations());
+    let (process, cancellations) = (fork::generation(), context.cancellations());
     let is_cancelled =
-        || client.cancellations() != cancellations || client.is_closed() || wait.is_interrupted();
-    let clock = client.clock();
+        || context.cancellations() != cancellations || context.is_closed() || wait.is_interrupted();
+    let clock = context.clock();
     let began = clock.now();
     let deadline = wait.limit.map(|limit| began + limit);
     let mut pause = PAUSES.0;
     let (mut listener, mut reached, mut out_since) = (None, false, None);
-    if wait.is_cancelled() || client.is_closed() {
+    if wait.is_cancelled() || context.is_closed() {
         return Ok(Waited::Interrupted);
     }
     loop {
@@ -39,7 +39,7 @@ pub(crate) fn poll<T>(
             Ok(None) => (reached, out_since) = (true, None),
             Err(error) => {
                 let since = *out_since.get_or_insert(clock.now());
-                let too_long = clock.now().since(since) >= client.outage();
+                let too_long = clock.now().since(since) >= context.outage();
                 if !reached || too_long || error.kind() != ErrorKind::Unreachable {
                     return Err(error);
                 }
@@ -53,10 +53,10 @@ pub(crate) fn poll<T>(
             return Ok(Waited::TimedOut);
         }
         let left = deadline.map_or(pause, |deadline| deadline.since(now));
-        let jittered = pause.mul_f64(0.5 + 0.5 * client.identity()?.fraction());
+        let jittered = pause.mul_f64(0.5 + 0.5 * context.identity()?.fraction());
         // A bell, since that can be nudged by whoever cancels.
         let listener =
-            listener.get_or_insert_with(|| client.notifier().take(client.local_address(route)));
+            listener.get_or_insert_with(|| context.notifier().take(context.local_address(route)));
         if is_cancelled() || fork::generation() != process {
             return Ok(Waited::Interrupted);
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::acquire::Reserve;
 use super::entries::{Entry, WaitId};
 use super::local::LocalWaiters;
-use crate::client::Client;
+use crate::context::Context;
 use crate::fork;
 use crate::mutation::{self, Mutation};
 use crate::name::Key;
@@ -55,7 +55,7 @@ pub(crate) trait Wake {
 
 /// Wakes the waiters of an item.
 pub(crate) struct Waker<'a, A, G> {
-    pub(crate) client: &'a Client,
+    pub(crate) context: &'a Context,
     pub(crate) local: &'a LocalWaiters<A, G>,
     pub(crate) key: &'a Key,
     /// When they are to come.
@@ -72,9 +72,9 @@ pub(crate) struct Waker<'a, A, G> {
 impl<'a, A, G> Waker<'a, A, G> {
     /// They are to come at once and are told of all behind them, and nothing can be reserved for
     /// them.
-    pub(crate) fn new(client: &'a Client, local: &'a LocalWaiters<A, G>, key: &'a Key) -> Self {
+    pub(crate) fn new(context: &'a Context, local: &'a LocalWaiters<A, G>, key: &'a Key) -> Self {
         Waker {
-            client,
+            context,
             local,
             key,
             after: Duration::ZERO,
@@ -101,7 +101,7 @@ impl<A: Copy, G> Wake for Waker<'_, A, G> {
         }
         let after = if entry.proven { self.after.max(message.after) } else { message.after };
         let message = WakeMessage { after, successors: message.successors.first(self.told) };
-        let sent = |address| self.client.notifier().send(address, entry.id, message);
+        let sent = |address| self.context.notifier().send(address, entry.id, message);
         match (entry.address.map(sent), &self.reserver) {
             // A firewall may refuse messages, too, as that of a host does to which a tunnel leads:
             // so only of a waiter that was reached before it means that it is dead.

@@ -1,0 +1,289 @@
+//! What every primitive works with: the store, the clock, the keys, who this process is, and how its
+//! waiters are woken. It knows none of the primitives.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::extensions::Extensions;
+use crate::fork::{self, ForkLocal};
+use crate::name::{Key, Keyspace, Named};
+use crate::notify::{Notifier, Reach};
+use crate::owner::Identity;
+use crate::store::{Address, Failure, Item, Op, Reply, Route, Store};
+
+/// How often in a row a step is sent before its outcome counts as unknown.
+pub(crate) const ATTEMPTS: usize = 3;
+
+/// What the primitives of one client share. Cloning is cheap and gives the same context.
+///
+/// It may be used from any number of threads at once, and in children made by `fork`: a child dials
+/// its own connections.
+#[derive(Clone)]
+pub(crate) struct Context {
+    inner: Arc<Inner>,
+    /// Requests of this handle fail at once on a server that is silent: see [`Context::for_drop`].
+    skips_silent: bool,
+}
+
+struct Inner {
+    /// Which process made the client.
+    process: u64,
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    keys: Keyspace,
+    stamp: Key,
+    outage: Duration,
+    identity: ForkLocal<Identity>,
+    cancellations: AtomicU64,
+    closed: AtomicBool,
+    notifier: Arc<dyn Notifier>,
+    extensions: Extensions,
+}
+
+impl Context {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        keys: Keyspace,
+        outage: Duration,
+        notifier: Arc<dyn Notifier>,
+    ) -> Context {
+        let inner = Inner {
+            // What watches for forks is set up here, so that no signal handler is the first to ask.
+            process: fork::generation(),
+            store,
+            clock,
+            stamp: keys.stamp(),
+            keys,
+            outage,
+            identity: ForkLocal::new(),
+            cancellations: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            notifier,
+            extensions: Extensions::default(),
+        };
+        Context { inner: Arc::new(inner), skips_silent: false }
+    }
+
+    /// Ends every wait that is going on in this client, in any thread: each answers "interrupted".
+    /// Waits that begin later are not touched. A signal handler may call it.
+    pub(crate) fn cancel_waits(&self) {
+        self.inner.cancellations.fetch_add(1, Ordering::SeqCst);
+        self.inner.notifier.interrupt_all();
+    }
+
+    /// Ends every wait, as [`Context::cancel_waits`], and every one that begins later, also one that
+    /// would try only once; and closes the connections. What is held stays held. Calls that acquire
+    /// nothing go on working, and dial anew.
+    pub(crate) fn close(&self) {
+        self.inner.closed.store(true, Ordering::SeqCst);
+        self.cancel_waits();
+        self.inner.store.disconnect();
+    }
+
+    /// Whether [`Context::close`] was called.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.inner.closed.load(Ordering::SeqCst)
+    }
+
+    /// The client's one value of this type, made at the first use. Several threads may make one at
+    /// the same time, of which one is kept: nobody waits, so a fork catches nobody in it.
+    pub(crate) fn extension<T: Send + Sync + 'static>(&self, make: impl Fn() -> T) -> &T {
+        self.inner.extensions.get_or_init(make)
+    }
+
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        self.inner.clock.as_ref()
+    }
+
+    /// The keys under which the servers know names, with the URL's prefix.
+    pub(crate) fn keys(&self) -> &Keyspace {
+        &self.inner.keys
+    }
+
+    /// What makes a fence rise where the server's versions do not by themselves.
+    pub(crate) fn stamp(&self) -> Op<'_> {
+        Op::Stamp { key: &self.inner.stamp }
+    }
+
+    /// Who we are; in a forked child somebody else than in the parent.
+    pub(crate) fn identity(&self) -> Result<&Identity> {
+        self.inner.identity.get_or_try_init(|| {
+            if self.inner.process != fork::generation() {
+                log::debug!(
+                    "This process is a fork of the one that made the client: it holds nothing of what that holds."
+                );
+            }
+            Identity::new(self.clock())
+        })
+    }
+
+    /// The same client for what happens without a call of the user: dropping locks, and cleaning
+    /// up. It asks nothing of a server that did not answer a short while ago, so that dropping any
+    /// number of locks costs one timeout per server.
+    pub(crate) fn for_drop(&self) -> Context {
+        Context { inner: Arc::clone(&self.inner), skips_silent: true }
+    }
+
+    /// The same client for calls of the user, which are always tried.
+    pub(crate) fn for_calls(&self) -> Context {
+        Context { inner: Arc::clone(&self.inner), skips_silent: false }
+    }
+
+    /// Whether the server that owns `route` did not answer a short while ago.
+    pub(crate) fn is_silent(&self, route: Route) -> bool {
+        self.inner.store.is_silent(route)
+    }
+
+    /// Whether nothing is asked of the server that owns `route`, by this handle and for now.
+    pub(crate) fn skips(&self, route: Route) -> bool {
+        self.skips_silent && self.is_silent(route)
+    }
+
+    fn skip_if_silent(&self, route: Route) -> std::result::Result<(), Failure> {
+        if !self.skips(route) {
+            return Ok(());
+        }
+        let server = self.servers().into_iter().nth(self.server_of(route));
+        let name = server.map_or_else(String::new, |server| format!(" at {}", server.name));
+        let text =
+            format!("memcached{name} did not answer a moment ago, so it was not asked again.");
+        Err(Failure { error: Error::new(ErrorKind::Unreachable, text), sent: false })
+    }
+
+    pub(crate) fn run(
+        &self,
+        route: Route,
+        ops: &[Op<'_>],
+    ) -> std::result::Result<Vec<Reply>, Failure> {
+        self.skip_if_silent(route)?;
+        unless_astray(|| self.inner.store.run(route, ops))
+    }
+
+    /// As [`Context::run`], and calls `meanwhile` while the request is on its way.
+    pub(crate) fn run_while(
+        &self,
+        route: Route,
+        ops: &[Op<'_>],
+        meanwhile: &dyn Fn(),
+    ) -> std::result::Result<Vec<Reply>, Failure> {
+        self.skip_if_silent(route)?;
+        unless_astray(|| self.inner.store.run_while(route, ops, meanwhile))
+    }
+
+    /// How often [`Context::cancel_waits`] was called.
+    pub(crate) fn cancellations(&self) -> u64 {
+        self.inner.cancellations.load(Ordering::SeqCst)
+    }
+
+    /// How long the server may be out of reach before a waiter gives up.
+    pub(crate) fn outage(&self) -> Duration {
+        self.inner.outage
+    }
+
+    /// Whether wake-up messages reach this client's waiters, as far as they know by now.
+    pub(crate) fn reach(&self) -> Reach {
+        self.notifier().reach()
+    }
+
+    pub(crate) fn notifier(&self) -> &dyn Notifier {
+        self.inner.notifier.as_ref()
+    }
+
+    /// The address by which we reach the server that owns `route`.
+    pub(crate) fn local_address(&self, route: Route) -> Option<IpAddr> {
+        self.inner.store.local_address(route)
+    }
+
+    /// The time of the server that owns `route`, rather too late than too early, once it was spoken
+    /// to.
+    pub(crate) fn time(&self, route: Route) -> Option<u64> {
+        self.inner.store.time(route)
+    }
+
+    /// Its servers, for tools that look at them from outside; none for `memory://`. Nothing is
+    /// sent.
+    pub(crate) fn servers(&self) -> Vec<Address> {
+        self.inner.store.servers()
+    }
+
+    /// Which of its servers owns `route`.
+    pub(crate) fn server_of(&self, route: Route) -> usize {
+        self.inner.store.server_of(route)
+    }
+
+    /// The server that owns `route`, for people.
+    pub(crate) fn server_name(&self, route: Route) -> String {
+        match self.servers().get(self.server_of(route)) {
+            Some(server) => format!("memcached at {}", server.name),
+            None => "this process's memory".to_owned(),
+        }
+    }
+
+    /// The name that `key` was made from, for people; of a name that is too long to be read from
+    /// it, the key.
+    pub(crate) fn name_of(&self, key: &Key) -> String {
+        match self.keys().read(key.as_str()) {
+            Some(Named { name: Some(name), .. }) => String::from_utf8_lossy(&name).into_owned(),
+            _ => key.to_string(),
+        }
+    }
+
+    /// Runs operations that change nothing, again if need be: nothing can be unknown about them.
+    pub(crate) fn read(&self, route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>> {
+        let mut failures = 0;
+        loop {
+            match self.run(route, ops) {
+                Ok(replies) => return Ok(replies),
+                Err(failure) => {
+                    failures += 1;
+                    if failures == ATTEMPTS || !failure.sent {
+                        return Err(failure.of_read());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads one item.
+    pub(crate) fn get(&self, route: Route, key: &Key) -> Result<Option<Item>> {
+        match self.read(route, &[Op::Get { key }])?.pop() {
+            Some(Reply::Value(item)) => Ok(Some(item)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Runs one operation.
+    pub(crate) fn one(&self, route: Route, op: Op<'_>) -> std::result::Result<Reply, Failure> {
+        let replies = self.run(route, &[op])?;
+        replies.into_iter().next().ok_or_else(|| Failure {
+            error: Error::new(ErrorKind::Internal, "The store gave no reply."),
+            sent: true,
+        })
+    }
+}
+
+/// Runs a batch, unless this process is a child that was made in the middle of the call, before or
+/// meanwhile: then it asks nothing, and is told nothing, in its parent's name.
+fn unless_astray<T>(
+    run: impl FnOnce() -> std::result::Result<T, Failure>,
+) -> std::result::Result<T, Failure> {
+    let process = fork::process();
+    let astray = || Failure { error: fork::astray(), sent: false };
+    if process != fork::generation() {
+        return Err(astray());
+    }
+    let ran = run();
+    if process == fork::generation() { ran } else { Err(astray()) }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context").field("store", &self.inner.store).finish_non_exhaustive()
+    }
+}
