@@ -16,12 +16,12 @@ use crate::client::Client;
 use crate::distinct::DistinctList;
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::fork::ForkLocal;
+use crate::hash::{fnv1a, mix};
 use crate::lease::{Lease, MIN_LEASE};
 use crate::mutex::Lock;
 use crate::name::check_name;
 use crate::report::Report;
 use crate::semaphore::Semaphore;
-use crate::store::{fnv1a, mix};
 use crate::wait::Wait;
 
 mod semaphore;

@@ -1,9 +1,7 @@
 //! The private parts that the targets in `fuzz/` need. `cargo fuzz` gives `--cfg fuzzing`; in any
 //! other build this file is not there.
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
-use std::net::{IpAddr, TcpStream};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::error::Result;
@@ -14,19 +12,7 @@ use crate::owner::Token;
 use crate::semaphore::record::{Holding, Record};
 use crate::wait::entries::WaitId;
 
-thread_local! {
-    static STREAMS: RefCell<VecDeque<TcpStream>> = const { RefCell::new(VecDeque::new()) };
-}
-
-/// The sockets that this thread's next connections to a memcached get, in their order; afterwards
-/// it dials for real.
-pub fn dial_these(streams: impl IntoIterator<Item = TcpStream>) {
-    STREAMS.with_borrow_mut(|waiting| *waiting = streams.into_iter().collect());
-}
-
-pub(crate) fn dialled() -> Option<TcpStream> {
-    STREAMS.with_borrow_mut(VecDeque::pop_front)
-}
+pub use crate::store::memcached::dial_these;
 
 /// Whether a lock's value was written by the acquisition that `token` names.
 pub fn is_ours(value: &[u8], token: Token) -> bool {

@@ -45,6 +45,7 @@ mod extensions;
 pub mod fork;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod hash;
 pub mod lease;
 pub mod logs;
 #[cfg(all(test, shuttle))]
@@ -57,6 +58,7 @@ pub mod mutex;
 pub mod name;
 pub mod notify;
 mod orphan;
+pub mod outcome;
 pub mod owner;
 pub mod renewal;
 pub mod report;
@@ -74,9 +76,10 @@ pub use client::Client;
 pub use counter::Counter;
 pub use distinct::{DistinctList, Insertion, SetUp};
 pub use error::{Answer, Error, ErrorKind, Result};
-pub use mutex::{Extension, Lock, Mutex, Release};
+pub use mutex::{Lock, Mutex};
+pub use outcome::{Extension, Loss, Release};
 pub use owner::{OwnerRecord, Token};
-pub use renewal::{Loss, Notice, RenewOptions, Renewal};
+pub use renewal::{Notice, RenewOptions, Renewal};
 pub use report::Report;
 pub use semaphore::{Permit, Semaphore};
 pub use wait::entries::Request;

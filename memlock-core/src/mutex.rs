@@ -55,7 +55,7 @@ mod resolve;
 
 use attempt::Attempt;
 pub(crate) use attempt::HandoffRequest;
-pub use lock::{Extension, Lock, Release};
+pub use lock::Lock;
 pub(crate) use renew::{LockRenewal, Progress};
 
 /// What sentences call it.

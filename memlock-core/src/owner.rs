@@ -203,7 +203,7 @@ impl Identity {
 
     fn draw(&self) -> u64 {
         let step = self.drawn.fetch_add(1, Ordering::Relaxed);
-        crate::store::mix((self.seed as u64).wrapping_add(step.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+        crate::hash::mix((self.seed as u64).wrapping_add(step.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }
 }
 

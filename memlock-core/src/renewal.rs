@@ -26,8 +26,9 @@ use crate::clock::Moment;
 use crate::context::Context;
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::fork::{Call, call};
-use crate::mutex::{Lock, Release};
+use crate::mutex::Lock;
 use crate::name::Key;
+use crate::outcome::{Loss, Release};
 use crate::owner::{Token, is_ours};
 use crate::report::{self, LeaseState, Report, Subject};
 use crate::semaphore::{Permit, Semaphore};
@@ -77,29 +78,6 @@ pub enum Notice {
     AtRisk(Duration),
     /// It is not held any more. Once.
     Lost(Loss),
-}
-
-/// Why something that was kept is not held any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Loss {
-    /// It could not be renewed before its lease was over: the server was out of reach, or this
-    /// process stood still.
-    Expired,
-    /// It was found to be gone, or another's: the server has lost it, or somebody has taken it
-    /// away.
-    Gone,
-    /// It was held for as long as was allowed.
-    MaxHold,
-}
-
-impl fmt::Display for Loss {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Loss::Expired => "it could not be renewed before its lease was over",
-            Loss::Gone => "it was gone from the server, or another's",
-            Loss::MaxHold => "it was held for as long as was allowed",
-        })
-    }
 }
 
 /// What can be kept.

@@ -13,7 +13,7 @@ use crate::clock::Moment;
 use crate::context::Context;
 use crate::error::{Answer, Error};
 use crate::name::Key;
-use crate::renewal::Loss;
+use crate::outcome::Loss;
 use crate::store::Route;
 use crate::wait::Wait;
 

@@ -45,10 +45,10 @@ use std::time::Duration;
 use crate::context::Context;
 use crate::error::Answer;
 
-pub(crate) use acquire::{Acquire, QueueReceipt, Reserve, Target};
+pub(crate) use acquire::{Acquire, QueueReceipt, Target};
 pub(crate) use driver::wait_for;
 pub(crate) use poll::poll;
-pub(crate) use wake::Waker;
+pub(crate) use wake::{Reserve, Waker};
 
 /// How long to wait for a lock, and what may end the wait early.
 #[derive(Clone, Copy, Default)]

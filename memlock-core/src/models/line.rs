@@ -18,9 +18,9 @@ use crate::clock::Moment;
 use crate::name::{Key, Keyspace};
 use crate::notify::{Listener, Reach, WakeMessage};
 use crate::wait::entries::WaitId;
+use crate::wait::local::WakeSummary;
 use crate::wait::local::{LocalWaiters, QueueTicket, Unparked};
 use crate::wait::policy::{Event, Known, Policy, QueuePosition, TargetState};
-use crate::wait::queue::WakeSummary;
 
 const NOW: Moment = Moment::from_boot(Duration::from_secs(1));
 

@@ -16,6 +16,7 @@ use crate::mutation::{self, Mutation};
 use crate::name::Key;
 use crate::notify::{Successors, WakeMessage};
 use crate::orphan;
+use crate::outcome::{Extension, Release};
 use crate::owner::{Token, is_ours};
 use crate::report::{self, LeaseState, Report, Subject};
 use crate::store::{Item, Op, Reply, Route, Version};
@@ -98,50 +99,6 @@ pub(super) struct Grant {
     pub(super) sent: Moment,
     pub(super) orphan: Option<Moment>,
     pub(super) tenure: Tenure,
-}
-
-/// How a release ended.
-#[must_use = "a lock that was lost may have been another's meanwhile: look for `Release::Lost`"]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Release {
-    /// It was ours until now, and is free.
-    Released,
-    /// It was no longer ours when we got there: the lease ran out, or the server lost it.
-    Lost,
-    /// This handle holds nothing: it was unlocked before, or belongs to the parent of this process.
-    NotHeld,
-}
-
-/// How an extension ended.
-#[must_use = "what was lost is not held any more: look for `Extension::Lost`"]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extension {
-    /// It is ours for the new lease, counted from when the call was made.
-    Extended,
-    /// It was no longer ours when we got there: the lease ran out, or the server lost it.
-    Lost,
-    /// This handle holds nothing: it was unlocked before, or belongs to the parent of this process.
-    NotHeld,
-}
-
-impl From<Release> for Answer {
-    fn from(release: Release) -> Answer {
-        match release {
-            Release::Released => Answer::Ok,
-            Release::Lost => Answer::Lost,
-            Release::NotHeld => Answer::NotHeld,
-        }
-    }
-}
-
-impl From<Extension> for Answer {
-    fn from(extension: Extension) -> Answer {
-        match extension {
-            Extension::Extended => Answer::Ok,
-            Extension::Lost => Answer::Lost,
-            Extension::NotHeld => Answer::NotHeld,
-        }
-    }
 }
 
 impl Lock {

@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Held, Loss, Notice, NoticeCallback, Renewer};
+use super::{Held, Notice, NoticeCallback, Renewer};
 use crate::clock::Moment;
 use crate::context::Context;
 use crate::fork;
 use crate::mutation::{self, Mutation};
 use crate::name::Key;
+use crate::outcome::Loss;
 use crate::thread::Signal;
 
 /// What the renewer and the owner share. No mutex of it is locked while anybody speaks to a server.

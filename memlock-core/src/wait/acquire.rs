@@ -4,6 +4,7 @@ use super::entries::{Request, WaitId};
 use super::local::LocalWaiters;
 use super::policy::TargetState;
 use super::queue::Capacity;
+use super::wake::Reserve;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::name::Key;
@@ -68,15 +69,6 @@ pub(crate) trait Acquire {
     fn stood(&mut self, got: &mut Self::Guard, stood: QueueReceipt);
     /// Lets go of what came too late.
     fn decline(&mut self, got: Self::Guard);
-}
-
-/// Keeps what is waited for, which is free, for one waiter.
-pub(crate) trait Reserve {
-    /// Reserves it for the waiter of this id. False when somebody else has it, or the server does
-    /// not answer.
-    fn reserve(&self, id: WaitId) -> bool;
-    /// Frees it if it is reserved for one of these, who do not wait any more.
-    fn withdraw(&self, ids: &[WaitId]);
 }
 
 /// How somebody stood in the queue until it got what it waited for.

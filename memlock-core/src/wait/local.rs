@@ -28,7 +28,6 @@ use std::time::Duration;
 
 use super::entries::WaitId;
 use super::policy::{Known, QueuePosition};
-use super::queue::WakeSummary;
 use crate::clock::Moment;
 use crate::fork::{self, ForkLocal};
 use crate::name::Key;
@@ -67,10 +66,10 @@ struct Shared<A, G> {
 
 struct WaitLists<A, G> {
     last_number: u64,
-    by_key: HashMap<Key, Capacity<A, G>>,
+    by_key: HashMap<Key, WaitList<A, G>>,
 }
 
-struct Capacity<A, G> {
+struct WaitList<A, G> {
     waiters: VecDeque<LocalWaiter<A, G>>,
     /// Under which ids we may still stand in the server's queue, though nobody waits under them:
     /// whoever is rung by one of them, takes it for its own.
@@ -92,6 +91,19 @@ struct Habit {
     brisk: bool,
     /// Until then it goes on as if nobody waited.
     window_ends: Moment,
+}
+
+/// Who else was in the queue when the next one was rung.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WakeSummary {
+    /// Others were waiting, of whom the first one's turn has come.
+    pub(crate) others: bool,
+    /// One of our own entries was still there.
+    pub(crate) ours: bool,
+    /// The queue could not be written: our entries may be there yet.
+    pub(crate) stuck: bool,
+    /// Of a semaphore: the number of waiters that are left, if all want the same.
+    pub(crate) waiting: usize,
 }
 
 /// A place in the server's queue, with the bell that belongs to it.
@@ -418,7 +430,7 @@ impl<A: Copy, G> LocalWaiters<A, G> {
     /// this id.
     pub(crate) fn wake(&self, key: &Key, id: WaitId, after: Duration) -> bool {
         let mut lists = self.lists();
-        let Some(Capacity { waiters, ticket, .. }) = lists.by_key.get_mut(key) else {
+        let Some(WaitList { waiters, ticket, .. }) = lists.by_key.get_mut(key) else {
             return false;
         };
         let orphaned = ticket.as_ref().is_some_and(|ticket| ticket.ids.contains(&id));
@@ -443,7 +455,7 @@ impl<A: Copy, G> LocalWaiters<A, G> {
     /// Forgets a room that is worth nothing, and when there are too many, all in which nobody
     /// waits.
     fn forget_unused(&self, mut lists: MutexGuard<'_, WaitLists<A, G>>, key: &Key) {
-        let worthless = |list: &Capacity<A, G>| {
+        let worthless = |list: &WaitList<A, G>| {
             list.waiters.is_empty() && !list.known.fair_reentry && list.left_behind.is_empty()
         };
         if lists.by_key.get(key).is_some_and(worthless) {
@@ -464,12 +476,12 @@ impl<A: Copy, G> LocalWaiters<A, G> {
     }
 }
 
-impl<A, G> Default for Capacity<A, G> {
+impl<A, G> Default for WaitList<A, G> {
     fn default() -> Self {
         let never = Moment::from_boot(Duration::ZERO);
         let habit =
             Habit { released: never, waiting: 0, brief: false, brisk: false, window_ends: never };
-        Capacity {
+        WaitList {
             waiters: VecDeque::new(),
             left_behind: Vec::new(),
             ticket: None,

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use super::entries::{self, Draft, Entry, WaitId};
+use super::local::WakeSummary;
 use super::policy::QueueView;
 use super::wake::{Delivery, Wake};
 use crate::cas_backoff::back_off;
@@ -54,19 +55,6 @@ pub(crate) struct Capacity {
 impl Capacity {
     /// A mutex that nobody has.
     pub(crate) const MUTEX: Capacity = Capacity { permits: 1, shared: false };
-}
-
-/// Who else was in the queue when the next one was rung.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct WakeSummary {
-    /// Others were waiting, of whom the first one's turn has come.
-    pub(crate) others: bool,
-    /// One of our own entries was still there.
-    pub(crate) ours: bool,
-    /// The queue could not be written: our entries may be there yet.
-    pub(crate) stuck: bool,
-    /// Of a semaphore: the number of waiters that are left, if all want the same.
-    pub(crate) waiting: usize,
 }
 
 impl Queue<'_> {
@@ -229,7 +217,7 @@ impl Queue<'_> {
                         }
                     }
                     Delivery::Gone => gone.push(entry.id),
-                    Delivery::Renewal => (kept, next) = (true, None),
+                    Delivery::Unavailable => (kept, next) = (true, None),
                 }
             }
             next = next.filter(|_| !kept);

@@ -6,7 +6,6 @@
 
 use std::time::Duration;
 
-use super::acquire::Reserve;
 use super::entries::{Entry, WaitId};
 use super::local::LocalWaiters;
 use crate::context::Context;
@@ -34,7 +33,7 @@ pub(crate) enum Delivery {
     /// It is dead, or cannot be woken at all.
     Gone,
     /// Somebody else has what it waits for: its line stays, and the next release sees to it.
-    Renewal,
+    Unavailable,
 }
 
 /// How waiters are woken, as the queue knows it.
@@ -51,6 +50,15 @@ pub(crate) trait Wake {
     fn woken(&self) -> Option<WaitId>;
     /// Whether it is certain to hear that.
     fn is_heard_by(&self, entry: &Entry<'_>) -> bool;
+}
+
+/// Keeps what is waited for, which is free, for one waiter.
+pub(crate) trait Reserve {
+    /// Reserves it for the waiter of this id. False when somebody else has it, or the server does
+    /// not answer.
+    fn reserve(&self, id: WaitId) -> bool;
+    /// Frees it if it is reserved for one of these, who do not wait any more.
+    fn withdraw(&self, ids: &[WaitId]);
 }
 
 /// Wakes the waiters of an item.
@@ -90,7 +98,7 @@ impl<A: Copy, G> Wake for Waker<'_, A, G> {
     fn wake(&self, entry: &Entry<'_>, message: WakeMessage) -> Delivery {
         // A child that a callback made in the middle of the call wakes nobody in its parent's name.
         if fork::is_astray() {
-            return Delivery::Renewal;
+            return Delivery::Unavailable;
         }
         let trusted = self.woken_ahead.is_some() && mutation::has(Mutation::TrustTheRingAhead);
         if self.woken_ahead == Some(entry.id)
@@ -110,7 +118,7 @@ impl<A: Copy, G> Wake for Waker<'_, A, G> {
             // The message went first: a waiter that sees the reservation and has not heard it knows
             // that it was missed.
             (_, Some(reserver)) if reserver.reserve(entry.id) => Delivery::Sent,
-            (_, Some(_)) => Delivery::Renewal,
+            (_, Some(_)) => Delivery::Unavailable,
             (Some(true), None) => Delivery::Sent,
             (Some(false) | None, None) => Delivery::Gone,
         }

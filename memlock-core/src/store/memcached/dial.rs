@@ -16,7 +16,7 @@ pub(super) fn connect(
     clock: &dyn Clock,
 ) -> Result<TcpStream> {
     #[cfg(fuzzing)]
-    if let Some(stream) = crate::fuzzing::dialled() {
+    if let Some(stream) = fuzzed::next() {
         return Ok(stream);
     }
     let addresses = match pinned {
@@ -72,4 +72,26 @@ fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
 
 pub(super) fn unreachable(text: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unreachable, text)
+}
+
+/// Connections that a fuzz target has made beforehand.
+#[cfg(fuzzing)]
+pub(super) mod fuzzed {
+    use std::cell::RefCell;
+    use std::collections::VecDeque;
+    use std::net::TcpStream;
+
+    thread_local! {
+        static STREAMS: RefCell<VecDeque<TcpStream>> = const { RefCell::new(VecDeque::new()) };
+    }
+
+    /// The sockets that this thread's next connections to a memcached get, in their order;
+    /// afterwards it dials for real.
+    pub fn dial_these(streams: impl IntoIterator<Item = TcpStream>) {
+        STREAMS.with_borrow_mut(|waiting| *waiting = streams.into_iter().collect());
+    }
+
+    pub(super) fn next() -> Option<TcpStream> {
+        STREAMS.with_borrow_mut(VecDeque::pop_front)
+    }
 }

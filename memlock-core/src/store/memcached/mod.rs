@@ -15,14 +15,18 @@ mod dial;
 mod handshake;
 mod server;
 
+#[cfg(fuzzing)]
+pub use dial::fuzzed::dial_these;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::url::Url;
-use super::{Address, Failure, Op, Reply, Route, Store, fnv1a, mix};
+use super::{Address, Failure, Op, Reply, Route, Store};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
+use crate::hash::{fnv1a, mix};
 use server::Server;
 
 const DEFAULT_PORT: u16 = 11211;
