@@ -10,14 +10,14 @@
 //! | `list:%n<generation>:<id>` | the key with that id | `Add` |
 //!
 //! An insert *claims* the key's item, draws an id from the counter, then writes the id's item and
-//! *settles* the key's item, in that order in one packet. Whose token the settled item carries was
+//! *commits* the key's item, in that order in one packet. Whose token the committed item carries was
 //! first.
 //!
 //! | what can happen | what then |
 //! | --- | --- |
-//! | the inserter dies after claiming | the next comer with that key waits for a grace, then draws an id and settles it itself: then it was first |
-//! | a slow inserter finds its key settled by another | it takes its own id's item away and is told the other's id: it is a duplicate |
-//! | dies between the id's item and settling | as above; enumeration settles it too, and skips the id if the key has another |
+//! | the inserter dies after claiming | the next comer with that key waits for a grace, then draws an id and commits it itself: then it was first |
+//! | a slow inserter finds its key committed by another | it takes its own id's item away and is told the other's id: it is a duplicate |
+//! | dies between the id's item and committing | as above; enumeration commits it too, and skips the id if the key has another |
 //! | dies after drawing an id | the id is never used: enumeration skips such a hole after a grace |
 //! | a reply is lost | the key's item is read back, and its token says how far we came |
 //! | the session is torn down meanwhile | every packet also reads the session: another generation, or none, refuses the insert |

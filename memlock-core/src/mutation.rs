@@ -54,7 +54,7 @@ pub enum Mutation {
     BreakWhatIsHeld,
     /// An insert does not see whether its session is still there.
     InsertWithoutSession,
-    /// Whoever claimed a key was first with it, even if another settled it.
+    /// Whoever claimed a key was first with it, even if another committed it.
     ClaimersAreFirst,
     /// A tear-down removes whatever session is there.
     TearDownAnySession,

@@ -40,6 +40,7 @@ mod permit;
 mod renew;
 mod semaphore;
 mod shutdown;
+mod signals;
 mod subject;
 
 /// The compiled half of memlock. Import the package `memlock` instead.

@@ -26,8 +26,8 @@ use memlock_core::logs;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-use crate::call::runs_handlers;
 use crate::shutdown;
+use crate::signals::runs_handlers;
 
 static GET_LOGGER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 

@@ -124,7 +124,7 @@ struct Entry<'a> {
     stage: Stage,
     /// Since when the key has been seen claimed by somebody else.
     waiting_since: Option<Moment>,
-    /// An id that was drawn, and written, before somebody else settled the key.
+    /// An id that was drawn, and written, before somebody else committed the key.
     overtaken: Option<(u64, Key, Version)>,
 }
 
@@ -135,7 +135,7 @@ enum Stage {
     New,
     /// Its item is there, but what it says is not known.
     Unread,
-    /// It is to be settled over this version: our own claim, or another's whose grace has passed.
+    /// It is to be committed over this version: our own claim, or another's whose grace has passed.
     Claimed(Version),
     /// Done.
     Answered(Insertion),
@@ -198,7 +198,7 @@ impl<'a> Batch<'a> {
                         return Err(failure.error);
                     }
                     if failures == ATTEMPTS {
-                        return Err(unsettled(failure.error));
+                        return Err(uncommitted(failure.error));
                     }
                     // What was under way may have arrived: read it back. Our token tells our own
                     // claims.
@@ -237,7 +237,7 @@ impl<'a> Batch<'a> {
     fn round(&mut self) -> std::result::Result<(), Stop> {
         self.claim()?;
         self.read()?;
-        self.settle()
+        self.commit()
     }
 
     /// Adds the items of new keys.
@@ -323,8 +323,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Draws ids for the claimed keys, writes the ids' items and settles the keys'.
-    fn settle(&mut self) -> std::result::Result<(), Stop> {
+    /// Draws ids for the claimed keys, writes the ids' items and commits the keys'.
+    fn commit(&mut self) -> std::result::Result<(), Stop> {
         let places = self.places(|stage| matches!(stage, Stage::Claimed(_)));
         if places.is_empty() {
             return Ok(());
@@ -353,7 +353,7 @@ impl<'a> Batch<'a> {
             ops.push(Op::CompareAndSet {
                 key: &entry.key,
                 version,
-                value: draw.settled.as_bytes(),
+                value: draw.committed.as_bytes(),
                 ttl,
             });
         }
@@ -367,7 +367,7 @@ impl<'a> Batch<'a> {
                 [Reply::Stored(_), Reply::Stored(_)] => {
                     self.entries[draw.place].stage = Stage::Answered(Insertion::First(draw.id));
                 }
-                // Overtaken: somebody else settled it, be it with our id (a walk does that) or with
+                // Overtaken: somebody else committed it, be it with our id (a walk does that) or with
                 // another.
                 [Reply::Stored(version), _] => {
                     let entry = &mut self.entries[draw.place];
@@ -382,8 +382,8 @@ impl<'a> Batch<'a> {
     }
 
     fn draw(&self, place: usize, id: u64) -> Drawn {
-        let settled = KeyItem { id: Some(id), token: self.token }.to_string();
-        Drawn { place, id, id_item: self.list.id_item(&self.generation, id), settled }
+        let committed = KeyItem { id: Some(id), token: self.token }.to_string();
+        Drawn { place, id, id_item: self.list.id_item(&self.generation, id), committed }
     }
 
     /// Runs operations and reads the session in the same packet: if it is over, they do not count.
@@ -413,10 +413,10 @@ struct Drawn {
     place: usize,
     id: u64,
     id_item: Key,
-    settled: String,
+    committed: String,
 }
 
-fn unsettled(error: Error) -> Error {
+fn uncommitted(error: Error) -> Error {
     if !error.is_outage() {
         return error;
     }

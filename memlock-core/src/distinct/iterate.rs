@@ -51,7 +51,7 @@ pub struct Entries {
     next: u64,
     /// 0 when the walk ended early.
     last: u64,
-    /// Whatever was half done then is settled or dead a grace later.
+    /// Whatever was half done then is committed or dead a grace later.
     began: Moment,
     /// Windows in a row that had no key.
     empty: usize,
@@ -101,10 +101,10 @@ impl Entries {
         call(|| {
             let ids: Vec<u64> = (self.next..=self.last).take(WINDOW as usize).collect();
             let mut entries = loop {
-                let Some((entries, unsettled)) = self.read(&ids)? else { return Ok(None) };
+                let Some((entries, uncommitted)) = self.read(&ids)? else { return Ok(None) };
                 let clock = self.list.context.clock();
                 let over = self.began + GRACE;
-                if !unsettled || clock.now() >= over {
+                if !uncommitted || clock.now() >= over {
                     break entries;
                 }
                 clock.sleep(over.since(clock.now()));
@@ -147,7 +147,7 @@ impl Entries {
                 continue;
             };
             match KeyItem::parse(&item.value) {
-                Some(KeyItem { id: Some(settled), .. }) if settled == id => {
+                Some(KeyItem { id: Some(committed), .. }) if committed == id => {
                     entries.push((id, name))
                 }
                 // Its inserter was overtaken: the key has another id.

@@ -38,17 +38,17 @@ impl Lock {
         }
         let mut served = local_waiters(&context).begin_hand_off(&key)?;
         let HandoffRequest { token, lease } = served.ask;
-        let settled = context.identity().and_then(|identity| {
+        let resolved = context.identity().and_then(|identity| {
             // Should that token be left on its way to the server by a failure, another one is asked
             // with from then on.
             served.ask.token = identity.token();
             let mut value = identity.record(token, context.clock());
             value.extend_from_slice(NOTIFIES);
-            let settled =
+            let resolved =
                 self.resolve(Step::HandOff(&Successor { token, value: &value, lease }))?;
-            Ok((settled, value))
+            Ok((resolved, value))
         });
-        match settled {
+        match resolved {
             Ok((Outcome::HandedOff { version, fence, sent }, value)) => {
                 let mut lock = Lock::new(Grant {
                     context: context.clone(),

@@ -242,18 +242,18 @@ impl Lock {
                 return Ok(if self.was_lost() { Release::Lost } else { Release::NotHeld });
             }
             let handed_off = self.hand_off();
-            let settled = match handed_off {
-                Some(settled) => settled,
+            let resolved = match handed_off {
+                Some(resolved) => resolved,
                 None => self.resolve(Step::Release),
             };
-            self.release_failed = settled.is_err();
-            let settled = settled.map_err(|error| self.said("Unlocking", error))?;
+            self.release_failed = resolved.is_err();
+            let resolved = resolved.map_err(|error| self.said("Unlocking", error))?;
             self.held = false;
-            if let Outcome::Taken(queue) | Outcome::Lost(queue) = &settled
+            if let Outcome::Taken(queue) | Outcome::Lost(queue) = &resolved
                 && let Some(queue) = queue
             {
                 self.wake_next(queue);
-            } else if matches!(settled, Outcome::Lost(_)) {
+            } else if matches!(resolved, Outcome::Lost(_)) {
                 self.leave_the_line();
             }
             orphan::reap(&self.context, self.route);
@@ -266,7 +266,7 @@ impl Lock {
                     until,
                 );
             }
-            Ok(if matches!(settled, Outcome::Lost(_)) { Release::Lost } else { Release::Released })
+            Ok(if matches!(resolved, Outcome::Lost(_)) { Release::Lost } else { Release::Released })
         })
     }
 

@@ -11,7 +11,7 @@ use super::permit::{Grant, Permit};
 use super::record::Reservation;
 use super::snapshot::{Refusal, Seen};
 use super::submit;
-use super::ticket::Settled;
+use super::ticket::Completion;
 use super::{Semaphore, Wrote};
 use crate::clock::{Clock, Moment};
 use crate::context::ATTEMPTS;
@@ -228,8 +228,8 @@ impl<'a> Attempt<'a> {
         let now = semaphore.context.clock().now();
         let is_fresh = |seen: &Seen| now.since(seen.sent) <= seen.took * 2 + JUST_NOW;
         let seen = self.seen.take().filter(is_fresh);
-        let settled = submit::submit(semaphore, operation, seen, enough);
-        self.take(settled)
+        let completion = submit::submit(semaphore, operation, seen, enough);
+        self.take(completion)
     }
 
     /// Waits for what this process gives back, once. `None` if nothing came of it.
@@ -239,10 +239,10 @@ impl<'a> Attempt<'a> {
         let semaphore = self.semaphore;
         let kind = Kind::Acquisition(self.acquire(called));
         let operation = Operation { until: self.patience.until, ..Operation::new(kind, None) };
-        let settled = submit::park(semaphore, operation, enough, active_calls);
-        let in_queue = settled.in_queue;
+        let completion = submit::park(semaphore, operation, enough, active_calls);
+        let in_queue = completion.in_queue;
         // Also of one that is to stand in the queue a request may have got no reply.
-        let outcome = self.take(settled);
+        let outcome = self.take(completion);
         if in_queue {
             self.in_queue =
                 Some(InQueue { combiner: semaphore.combiner(), process: fork::generation() });
@@ -251,9 +251,9 @@ impl<'a> Attempt<'a> {
         Some(outcome)
     }
 
-    fn take(&mut self, settled: Settled) -> Outcome {
-        (self.token, self.in_doubt) = (settled.token.unwrap_or(self.token), settled.in_doubt);
-        settled.outcome
+    fn take(&mut self, completion: Completion) -> Outcome {
+        (self.token, self.in_doubt) = (completion.token.unwrap_or(self.token), completion.in_doubt);
+        completion.outcome
     }
 
     fn acquire(&self, called: bool) -> Acquisition {

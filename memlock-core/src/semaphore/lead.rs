@@ -10,7 +10,7 @@ use super::member::{Member, Planned, Writing};
 use super::operation::{Kind, Operation, Outcome, Release, ServerClock, Wakes};
 use super::record::Holding;
 use super::snapshot::{Refusal, Seen};
-use super::ticket::{Entry, Settled};
+use super::ticket::{Completion, Entry};
 use super::{LIFE, Semaphore, Wrote};
 use crate::cas_backoff::ROUNDS;
 use crate::clock::Moment;
@@ -41,7 +41,7 @@ pub(super) struct Leader<'a> {
     process: u64,
     /// Our own operation is the first, until it is settled.
     batch: Vec<Member>,
-    own: Option<Settled>,
+    own: Option<Completion>,
     /// What the record was, if that can be built upon; and whether that is only remembered.
     seen: Option<(Seen, bool)>,
     /// What this process wrote last, and what it became, if nobody else was using it.
@@ -106,7 +106,7 @@ impl<'a> Leader<'a> {
     }
 
     /// Leads until our own operation is settled.
-    pub(super) fn run(mut self, enough: &dyn Fn() -> bool) -> Settled {
+    pub(super) fn run(mut self, enough: &dyn Fn() -> bool) -> Completion {
         if !self.rests_until.since_boot().is_zero() {
             let clock = self.semaphore.context.clock();
             let rest = self.rests_until.since(clock.now());
@@ -120,7 +120,7 @@ impl<'a> Leader<'a> {
             }
             if fork::generation() != self.process {
                 // A child that a callback made. The batch is its parent's.
-                return Settled::not_tried();
+                return Completion::not_tried();
             }
             self.take_in();
             let is_enough = self.enough;
@@ -469,10 +469,10 @@ impl<'a> Leader<'a> {
         };
         for Member { operation, ticket, .. } in self.batch.extract_if(.., is_settled) {
             let Some(outcome) = outcome.take() else { continue };
-            let settled = Settled::new(operation, outcome);
+            let completion = Completion::new(operation, outcome);
             match ticket {
-                Some(ticket) => ticket.resolve(settled),
-                None => self.own = Some(settled),
+                Some(ticket) => ticket.complete(completion),
+                None => self.own = Some(completion),
             }
         }
     }

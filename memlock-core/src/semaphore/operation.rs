@@ -166,3 +166,19 @@ impl Operation {
         }
     }
 }
+
+/// A step that only the holder may take.
+#[derive(Clone, Copy)]
+pub(super) enum Step {
+    Release,
+    Extend(Lease),
+}
+
+/// What came of a step.
+pub(super) enum Resolved {
+    /// It was taken. After a release: what is to be done for those who wait, unless another caller
+    /// of the batch does it.
+    Taken { wakes: Option<Wakes> },
+    /// The permits were not ours any more.
+    Lost,
+}

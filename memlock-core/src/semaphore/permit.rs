@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::REAPER;
 use super::local_waiters;
 use super::operation::Wakes;
-use super::resolve::{Settled, Step};
+use super::operation::{Resolved, Step};
 use super::snapshot::Seen;
 use super::{Semaphore, leave};
 use crate::cas_backoff::{ROUNDS, back_off};
@@ -181,18 +181,18 @@ impl Permit {
             if !self.is_ours_to_use() {
                 return Ok(if self.was_lost() { Release::Lost } else { Release::NotHeld });
             }
-            let settled = self.resolve(Step::Release);
-            self.release_failed = settled.is_err();
-            let settled = settled.map_err(|error| self.said("Releasing", error))?;
+            let resolved = self.resolve(Step::Release);
+            self.release_failed = resolved.is_err();
+            let resolved = resolved.map_err(|error| self.said("Releasing", error))?;
             self.held = false;
-            let released = match settled {
-                Settled::Taken { wakes } => {
+            let released = match resolved {
+                Resolved::Taken { wakes } => {
                     if let Some(wakes) = wakes {
                         self.wake_next(wakes);
                     }
                     Release::Released
                 }
-                Settled::Lost => {
+                Resolved::Lost => {
                     self.leave_the_line();
                     Release::Lost
                 }
@@ -214,11 +214,11 @@ impl Permit {
                 return Ok(if self.was_lost() { Extension::Lost } else { Extension::NotHeld });
             }
             match self.resolve(Step::Extend(lease)) {
-                Ok(Settled::Taken { .. }) => {
+                Ok(Resolved::Taken { .. }) => {
                     self.release_failed = false;
                     Ok(Extension::Extended)
                 }
-                Ok(Settled::Lost) => {
+                Ok(Resolved::Lost) => {
                     (self.held, self.lost) = (false, true);
                     self.leave_the_line();
                     Ok(Extension::Lost)

@@ -164,11 +164,11 @@ impl PermitRenewals {
         let renewing = std::mem::take(&mut self.permits);
         let extend = Extend { renewing, wanted: Some(wanted), gone: Vec::new() };
         let operation = Operation::new(Kind::Extend(extend), None);
-        let settled = submit::submit(&self.semaphore, operation, None, &|| false);
+        let completion = submit::submit(&self.semaphore, operation, None, &|| false);
         let unsettled = |error| Failure { error: Error::unsettled(error, "semaphore"), sent: true };
-        match settled.outcome {
+        match completion.outcome {
             Outcome::Extended { asks } => {
-                self.permits = settled.renewing;
+                self.permits = completion.renewing;
                 if asks && !mutation::has(Mutation::BelieveSlowRenewals) {
                     match self.semaphore.look_closely() {
                         Ok(Some(seen)) => self.believe(&seen),
@@ -176,11 +176,11 @@ impl PermitRenewals {
                         Err(error) => return Err(unsettled(Some(error))),
                     }
                 }
-                Ok(settled.gone)
+                Ok(completion.gone)
             }
             Outcome::Gone { .. } => {
-                let gone = settled.renewing.iter().map(|permit| permit.token);
-                Ok(gone.chain(settled.gone).collect())
+                let gone = completion.renewing.iter().map(|permit| permit.token);
+                Ok(gone.chain(completion.gone).collect())
             }
             Outcome::Failed(error) => Err(Failure { error, sent: false }),
             Outcome::Unsettled(error) => Err(unsettled(error)),

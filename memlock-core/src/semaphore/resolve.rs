@@ -3,37 +3,22 @@
 use std::time::Duration;
 
 use super::Semaphore;
-use super::operation::{Extend, Kind, Operation, Outcome, Release, Renewing, Wakes};
+use super::operation::{
+    Extend, Kind, Operation, Outcome, Release, Renewing, Resolved, Step, Wakes,
+};
 use super::permit::Permit;
 use super::submit;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
 
 /// How long a request may be under way, for the purpose of looking for what it left.
 pub(super) const LATEST_ARRIVAL: Duration = Duration::from_secs(10);
 
-/// A step that only the holder may take.
-#[derive(Clone, Copy)]
-pub(super) enum Step {
-    Release,
-    Extend(Lease),
-}
-
-/// What came of a step.
-pub(super) enum Settled {
-    /// It was taken. After a release: what is to be done for those who wait, unless another caller
-    /// of the batch does it.
-    Taken { wakes: Option<Wakes> },
-    /// The permits were not ours any more.
-    Lost,
-}
-
 impl Permit {
     /// Takes a step that only the holder may take.
-    pub(super) fn resolve(&mut self, step: Step) -> Result<Settled> {
+    pub(super) fn resolve(&mut self, step: Step) -> Result<Resolved> {
         let semaphore = self.semaphore.clone();
         let kind = match step {
             Step::Release => {
@@ -47,8 +32,8 @@ impl Permit {
                 Kind::Extend(Extend { renewing: vec![renewing], wanted: None, gone: Vec::new() })
             }
         };
-        let settled = submit::submit(&semaphore, Operation::new(kind, None), None, &|| false);
-        if let Some(doubt) = settled.in_doubt {
+        let completion = submit::submit(&semaphore, Operation::new(kind, None), None, &|| false);
+        if let Some(doubt) = completion.in_doubt {
             if let Step::Extend(lease) = step {
                 self.lease = self.lease.min(lease);
                 self.extension_in_doubt = true;
@@ -68,9 +53,9 @@ impl Permit {
             // It may reach the server at any time until its reply is given up.
             self.server_until = self.server_until.max(lease.gone(clock.now()) + LATEST_ARRIVAL);
         }
-        match settled.outcome {
-            Outcome::Released { wakes } => Ok(Settled::Taken { wakes }),
-            Outcome::Extended { asks } => match (settled.renewing.first(), step) {
+        match completion.outcome {
+            Outcome::Released { wakes } => Ok(Resolved::Taken { wakes }),
+            Outcome::Extended { asks } => match (completion.renewing.first(), step) {
                 (Some(renewing), Step::Extend(lease)) => {
                     let late = mutation::has(Mutation::ExtensionFromReply);
                     let deadline =
@@ -81,9 +66,9 @@ impl Permit {
                     let believed = if asks { self.believe_if_it_lasts() } else { Ok(()) };
                     self.extension_in_doubt = believed.is_err();
                     believed?;
-                    Ok(Settled::Taken { wakes: None })
+                    Ok(Resolved::Taken { wakes: None })
                 }
-                _ => Ok(Settled::Lost),
+                _ => Ok(Resolved::Lost),
             },
             Outcome::Gone { instead } => Ok(self.gone(step, instead)),
             Outcome::Failed(error) if self.release_in_doubt && error.is_outage() => {
@@ -92,7 +77,7 @@ impl Permit {
             Outcome::Failed(error) => Err(error),
             Outcome::Unsettled(error) => Err(Error::unsettled(error, "semaphore")),
             // A child that a callback made: it holds nothing.
-            _ => Ok(Settled::Lost),
+            _ => Ok(Resolved::Lost),
         }
     }
 
@@ -109,7 +94,7 @@ impl Permit {
     /// Our permits are not there. If an earlier release of ours got no reply, it was most likely
     /// that which gave them back: but not if it is another semaphore, nor if our lease was over
     /// before.
-    fn gone(&self, step: Step, instead: Option<(Token, u32)>) -> Settled {
+    fn gone(&self, step: Step, instead: Option<(Token, u32)>) -> Resolved {
         let same = instead.filter(|(token, _)| *token == self.of);
         let in_time = self.semaphore.context.clock().now() < self.deadline;
         match (step, same) {
@@ -118,9 +103,9 @@ impl Permit {
                 let queue = context.get(*route, &key.waiters()).ok().flatten();
                 let wakes =
                     Wakes { queue, capacity, freed: self.permits, stood: self.stood.clone() };
-                Settled::Taken { wakes: Some(wakes) }
+                Resolved::Taken { wakes: Some(wakes) }
             }
-            _ => Settled::Lost,
+            _ => Resolved::Lost,
         }
     }
 }

@@ -9,7 +9,7 @@ use super::combine::{Combiner, Lead, Parking};
 use super::lead::Leader;
 use super::operation::{Operation, Outcome};
 use super::snapshot::Seen;
-use super::ticket::{Found, Settled, Ticket};
+use super::ticket::{Completion, Found, Ticket};
 use crate::clock::Moment;
 use crate::fork;
 use crate::lease::Lease;
@@ -52,7 +52,7 @@ pub(super) fn submit(
     operation: Operation,
     known: Option<Seen>,
     enough: &dyn Fn() -> bool,
-) -> Settled {
+) -> Completion {
     let Some(_inside) = Inside::enter() else {
         return Leader::alone(semaphore, operation, known).run(enough);
     };
@@ -86,12 +86,12 @@ pub(super) fn park(
     operation: Operation,
     enough: &dyn Fn() -> bool,
     _inside: Inside,
-) -> Settled {
+) -> Completion {
     let (combiner, process) = (semaphore.combiner(), fork::generation());
     let now = semaphore.context.clock().now();
     let (acquires, ends) = (operation.acquires(), operation.until);
     match combiner.park(operation, now) {
-        Parking::Queue => Settled { in_queue: true, ..Settled::not_tried() },
+        Parking::Queue => Completion { in_queue: true, ..Completion::not_tried() },
         Parking::Here(ticket) => {
             let until = Some(now + LONGEST_PARKED);
             let sleeper = Sleeper {
@@ -125,7 +125,7 @@ struct Sleeper<'a> {
 }
 
 impl Sleeper<'_> {
-    fn wait(mut self, enough: &dyn Fn() -> bool) -> Settled {
+    fn wait(mut self, enough: &dyn Fn() -> bool) -> Completion {
         let mut slice = if self.until.is_some() { FIRST_SLICE } else { SLICE };
         loop {
             let found = self.ticket.sleep(|is_unwanted| {
@@ -136,32 +136,34 @@ impl Sleeper<'_> {
                     limit.min(left.max(A_MOMENT))
                 })
             });
-            let settled = match found {
-                Found::Settled(settled) => Some(*settled),
+            let completion = match found {
+                Found::Completed(completion) => Some(*completion),
                 Found::Leads(operation) => {
                     self.is_done = true;
                     let begun = self.combiner.begins();
                     return Leader::new(self.combiner, self.semaphore, *operation, None, begun)
                         .run(enough);
                 }
-                Found::Killed => Some(Settled::not_tried()),
+                Found::Killed => Some(Completion::not_tried()),
                 // A child that a callback made: the leader is in its parent.
-                Found::Nothing if fork::generation() != self.process => Some(Settled::not_tried()),
+                Found::Nothing if fork::generation() != self.process => {
+                    Some(Completion::not_tried())
+                }
                 Found::Nothing => self.take_back_if(enough()),
             };
-            if let Some(settled) = settled {
+            if let Some(completion) = completion {
                 self.is_done = true;
-                return settled;
+                return completion;
             }
         }
     }
 
     /// Takes the operation off the list, if it is there and not wanted any more; or where it is
     /// parked, if it is to go to the queue.
-    fn take_back_if(&self, is_enough: bool) -> Option<Settled> {
+    fn take_back_if(&self, is_enough: bool) -> Option<Completion> {
         // A child that a callback made when it was asked: the list is its parent's.
         if fork::generation() != self.process {
-            return Some(Settled::not_tried());
+            return Some(Completion::not_tried());
         }
         let now = self.semaphore.context.clock().now();
         // A fuzzer's clock stands while it sleeps.
@@ -172,7 +174,7 @@ impl Sleeper<'_> {
             Some(_) => Outcome::Unsettled(operation.error.clone()),
             None => Outcome::NoRoom { refusal: None },
         };
-        Some(Settled { in_queue, ..Settled::new(operation, outcome) })
+        Some(Completion { in_queue, ..Completion::new(operation, outcome) })
     }
 }
 

@@ -38,12 +38,12 @@ enum Standing {
     #[default]
     Waits,
     Leads(Box<Operation>),
-    Settled(Box<Settled>),
+    Completed(Box<Completion>),
 }
 
 /// What a thread finds on its ticket.
 pub(super) enum Found {
-    Settled(Box<Settled>),
+    Completed(Box<Completion>),
     /// It is the next leader, and this is its operation.
     Leads(Box<Operation>),
     /// It was woken, or slept for as long as it was to.
@@ -53,7 +53,7 @@ pub(super) enum Found {
 }
 
 /// An outcome, and what its operation has become meanwhile.
-pub(super) struct Settled {
+pub(super) struct Completion {
     pub(super) outcome: Outcome,
     pub(super) in_doubt: Option<Doubt>,
     /// Of an acquisition: under which it was asked for last.
@@ -110,7 +110,7 @@ impl Ticket {
     pub(super) fn sleep(&self, limit: impl FnOnce(bool) -> Duration) -> Found {
         let mut place = self.place();
         match std::mem::take(&mut place.state) {
-            Standing::Settled(settled) => return Found::Settled(settled),
+            Standing::Completed(completion) => return Found::Completed(completion),
             Standing::Leads(operation) => return Found::Leads(operation),
             Standing::Waits => {}
         }
@@ -122,31 +122,34 @@ impl Ticket {
     }
 
     /// Tells its thread.
-    pub(super) fn resolve(&self, settled: Settled) {
-        self.place().state = Standing::Settled(Box::new(settled));
+    pub(super) fn complete(&self, completion: Completion) {
+        self.place().state = Standing::Completed(Box::new(completion));
         self.moved.wake_all();
     }
 }
 
-impl Settled {
-    pub(super) fn new(operation: Operation, outcome: Outcome) -> Settled {
+impl Completion {
+    pub(super) fn new(operation: Operation, outcome: Outcome) -> Completion {
         let Operation { kind, in_doubt, .. } = operation;
         let (renewing, gone) = (Vec::new(), Vec::new());
-        let settled = Settled { outcome, in_doubt, token: None, renewing, gone, in_queue: false };
+        let completion =
+            Completion { outcome, in_doubt, token: None, renewing, gone, in_queue: false };
         match kind {
             Kind::Acquisition(Acquisition { token, .. }) => {
-                Settled { token: Some(token), ..settled }
+                Completion { token: Some(token), ..completion }
             }
-            Kind::Extend(Extend { renewing, gone, .. }) => Settled { renewing, gone, ..settled },
-            Kind::Release(_) => settled,
+            Kind::Extend(Extend { renewing, gone, .. }) => {
+                Completion { renewing, gone, ..completion }
+            }
+            Kind::Release(_) => completion,
         }
     }
 
     /// Of one that was taken back before anything was sent for it, or whose process is another one
     /// now.
-    pub(super) fn not_tried() -> Settled {
+    pub(super) fn not_tried() -> Completion {
         let outcome = Outcome::NoRoom { refusal: None };
         let (renewing, gone) = (Vec::new(), Vec::new());
-        Settled { outcome, in_doubt: None, token: None, renewing, gone, in_queue: false }
+        Completion { outcome, in_doubt: None, token: None, renewing, gone, in_queue: false }
     }
 }
