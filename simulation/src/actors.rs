@@ -11,11 +11,15 @@ use memlock_core::{
 
 use crate::chance::Chance;
 use crate::held::Held;
-use crate::permits::Items;
-use crate::renewing::Registry;
+use crate::oracle::waits::Refusal;
 use crate::scenario::Scenario;
-use crate::waits::Refusal;
-use crate::world::{self, MICRO, MILLI, Nanos, SECOND, with};
+use crate::time::{MICRO, MILLI, Nanos, SECOND};
+use crate::world::{self, with};
+use permits::Items;
+use renewing::Registry;
+
+pub(crate) mod permits;
+pub(crate) mod renewing;
 
 /// Where a thread keeps what it holds: a child finds it there.
 pub(crate) type Pocket = Arc<StdMutex<Option<Held>>>;

@@ -12,9 +12,10 @@ use memlock_core::store::{Failure, Op, Reply, Route, Store};
 use memlock_core::wait::entries::WaitId;
 use memlock_core::{Error, ErrorKind};
 
-use crate::network::{self, Broken};
 use crate::server::Command;
-use crate::world::{self, Event, ListenerState, MICRO, MILLI, Nanos, World, with};
+use crate::time::{MICRO, MILLI, Nanos};
+use crate::world::network::{self, Broken};
+use crate::world::{self, Event, ListenerState, World, with};
 
 /// The process that runs now: the one that a client was made in, or a child that inherited it.
 fn me(made_in: usize) -> usize {

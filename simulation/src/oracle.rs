@@ -7,15 +7,23 @@ use std::fmt::Display;
 
 use memlock_core::OwnerRecord;
 
-use crate::holds::Hold;
-use crate::kept::Keeping;
-use crate::lists::Lists;
-use crate::renewers::Keepers;
 use crate::scenario::Scenario;
-use crate::semaphores::Semaphores;
 use crate::server::{Cause, Change, Server};
-use crate::waits::{Lateness, PATIENCE_WITHOUT_A_BELL};
-use crate::world::{MILLI, Nanos, SECOND};
+use crate::time::{MILLI, Nanos, SECOND};
+use holds::Hold;
+use lists::Lists;
+use renewal::Keeping;
+use renewers::Keepers;
+use semaphores::Semaphores;
+use waits::{Lateness, PATIENCE_WITHOUT_A_BELL};
+
+pub(crate) mod holds;
+mod lists;
+pub(crate) mod renewal;
+pub(crate) mod renewers;
+pub(crate) mod semaphores;
+mod turns;
+pub(crate) mod waits;
 
 /// How many moments of a lock's past are kept.
 const PAST: usize = 200;

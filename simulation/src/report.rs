@@ -8,7 +8,7 @@ use memlock_core::mutation::Mutation;
 
 use crate::oracle::Tally;
 use crate::run::{Outcome, run};
-use crate::world::MILLI;
+use crate::time::MILLI;
 
 /// So many failing seeds are told of.
 const MOST_TOLD: usize = 10;

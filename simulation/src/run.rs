@@ -11,15 +11,16 @@ use memlock_core::clock::Clock;
 use memlock_core::mutation::{self, Mutation};
 use memlock_core::{Client, fork, thread};
 
+use crate::actors::permits::Items;
+use crate::actors::renewing::{self, Registry};
 use crate::actors::{Actor, Pocket};
 use crate::adapters::{SimClock, SimNotifier, SimStore};
 use crate::chance::Chance;
 use crate::oracle::Tally;
-use crate::permits::Items;
-use crate::renewing::{self, Registry};
 use crate::scenario::Scenario;
 use crate::threads::SimThreads;
-use crate::world::{self, Nanos, SECOND, Todo, World, with};
+use crate::time::{Nanos, SECOND};
+use crate::world::{self, Todo, World, with};
 
 const STACK: usize = 256 * 1024;
 

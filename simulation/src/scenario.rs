@@ -1,8 +1,37 @@
 //! What a seed makes of a run: who takes part, what they do, and what goes wrong.
 
 use crate::chance::Chance;
-use crate::turns::Wall;
-use crate::world::{Host, MICRO, MILLI, Nanos, SECOND};
+use crate::time::{MICRO, MILLI, Nanos, SECOND};
+
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) ahead: Nanos,
+    /// Parts in a million by which its clock runs fast.
+    pub(crate) fast: i64,
+    pub(crate) cut_off_until: Nanos,
+    pub(crate) latency: Nanos,
+}
+
+/// Which wake-up messages the firewall of a host drops as they come in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wall {
+    /// None.
+    Open,
+    /// Those of other hosts.
+    Others,
+    /// All of them, those that a process sends to itself included.
+    All,
+}
+
+impl Wall {
+    pub(crate) fn drops(self, from: usize, to: usize) -> bool {
+        match self {
+            Wall::Open => false,
+            Wall::Others => from != to,
+            Wall::All => true,
+        }
+    }
+}
 
 /// Something that goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

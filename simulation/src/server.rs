@@ -7,7 +7,11 @@ use std::time::Duration;
 use memlock_core::lease::Ttl;
 use memlock_core::store::{Incarnation, Item, Op, Reply, Version};
 
-use crate::world::{Nanos, SECOND};
+use crate::time::{MILLI, Nanos, SECOND};
+
+/// For how long a thread of the server may be off its processor between drawing a version and
+/// storing.
+pub(crate) const OFF_ITS_PROCESSOR: Nanos = 20 * MILLI;
 
 /// Where an item's value went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,15 +14,13 @@ use memlock_core::store::Incarnation;
 use memlock_core::wait::entries::WaitId;
 
 use crate::chance::Chance;
-use crate::network::Request;
 use crate::oracle::Oracle;
-use crate::scenario::{Mishap, Scenario};
+use crate::scenario::{Host, Mishap, Scenario};
 use crate::server::Server;
+use crate::time::{MICRO, MILLI, Nanos, SECOND};
+use network::Request;
 
-pub(crate) type Nanos = u64;
-pub(crate) const MICRO: Nanos = 1_000;
-pub(crate) const MILLI: Nanos = 1_000_000;
-pub(crate) const SECOND: Nanos = 1_000_000_000;
+pub(crate) mod network;
 
 /// What a thread does.
 pub(crate) type Body = Box<dyn FnOnce() + Send>;
@@ -83,15 +81,6 @@ pub(crate) enum Todo {
     Fork(usize),
     CancelWaits(usize),
     End,
-}
-
-#[derive(Debug)]
-pub(crate) struct Host {
-    pub(crate) ahead: Nanos,
-    /// Parts in a million by which its clock runs fast.
-    pub(crate) fast: i64,
-    pub(crate) cut_off_until: Nanos,
-    pub(crate) latency: Nanos,
 }
 
 #[derive(Debug)]

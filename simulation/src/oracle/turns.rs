@@ -6,30 +6,9 @@
 //! such turn counts two more. The threads of a process stand in its own line, and share one place;
 //! so only processes with one thread are looked at.
 
-use crate::oracle::{Call, Doer, Lock, Oracle};
+use super::{Call, Doer, Lock, Oracle};
 use crate::server::Change;
-use crate::world::{Nanos, SECOND};
-
-/// Which wake-up messages the firewall of a host drops as they come in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wall {
-    /// None.
-    Open,
-    /// Those of other hosts.
-    Others,
-    /// All of them, those that a process sends to itself included.
-    All,
-}
-
-impl Wall {
-    pub(crate) fn drops(self, from: usize, to: usize) -> bool {
-        match self {
-            Wall::Open => false,
-            Wall::Others => from != to,
-            Wall::All => true,
-        }
-    }
-}
+use crate::time::{Nanos, SECOND};
 
 impl Lock {
     /// Until when the item is whose it is: what is past counts towards the longest tenure.

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{AFTER_THE_LEASE, Oracle, Semaphores, Status};
-use crate::holds::Hold;
 use crate::oracle::Token;
+use crate::oracle::holds::Hold;
+use crate::oracle::waits::{AFTER_OVERSLEEPING, PATIENCE_WITHOUT_A_BELL, Refusal};
 use crate::server::{Cause, Server};
-use crate::waits::{AFTER_OVERSLEEPING, PATIENCE_WITHOUT_A_BELL, Refusal};
-use crate::world::Nanos;
+use crate::time::Nanos;
 
 /// What somebody asks for.
 #[derive(Clone, Debug)]

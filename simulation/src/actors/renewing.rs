@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use memlock_core::{Notice, Release, RenewOptions, Renewal};
 
-use crate::actors::{Actor, duration, here, nap, object, say};
+use super::permits::must_be_trouble;
+use super::{Actor, duration, here, nap, object, say};
 use crate::adapters::until;
 use crate::held::Held;
-use crate::permits::must_be_trouble;
-use crate::world::{self, MILLI, Nanos, SECOND, with};
+use crate::time::{MILLI, Nanos, SECOND};
+use crate::world::{self, with};
 
 /// What a process keeps: the judge looks at it, and its children find it there.
 pub(crate) type Registry = Arc<StdMutex<Vec<Treasure>>>;

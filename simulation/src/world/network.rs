@@ -4,15 +4,13 @@ use std::collections::VecDeque;
 
 use memlock_core::store::{Incarnation, Reply};
 
+use super::{Event, World, sleep_until, with};
 use crate::oracle::Doer;
-use crate::server::Command;
-use crate::world::{Event, MICRO, MILLI, Nanos, SECOND, World, sleep_until, with};
+use crate::server::{Command, OFF_ITS_PROCESSOR};
+use crate::time::{MICRO, MILLI, Nanos, SECOND};
 
 /// An answer within this time makes nobody suspicious.
 const LOOKS_PROMPT: Nanos = 51 * MILLI;
-/// For how long a thread of the server may be off its processor between drawing a version and
-/// storing.
-pub(crate) const OFF_ITS_PROCESSOR: Nanos = 20 * MILLI;
 /// How long a client waits for a reply.
 const IO_TIMEOUT: Nanos = SECOND;
 

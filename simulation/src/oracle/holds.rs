@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::oracle::{Oracle, token_of};
+use super::{Oracle, token_of};
 use crate::server::{Cause, Server};
-use crate::world::Nanos;
+use crate::time::Nanos;
 
 /// A lock, or permits, as their holder believes in them.
 #[derive(Debug)]

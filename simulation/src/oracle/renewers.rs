@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::oracle::Doer;
-use crate::world::{MILLI, Nanos};
+use super::Doer;
+use crate::time::{MILLI, Nanos};
 
 /// An exchange that took longer may have come too late.
 const PROMPT: Nanos = 50 * MILLI;

@@ -13,9 +13,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::oracle::{Doer, Oracle, Token};
+use super::{Doer, Oracle, Token};
 use crate::server::{Cause, Change, Server};
-use crate::world::{MILLI, Nanos, SECOND};
+use crate::time::{MILLI, Nanos, SECOND};
 
 mod calls;
 mod queue;

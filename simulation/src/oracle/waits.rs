@@ -1,10 +1,10 @@
 //! The judge of waits: what those were told who got nothing, and how long others wait.
 
-use crate::network::OFF_ITS_PROCESSOR;
-use crate::oracle::{Oracle, token_of};
+use super::{Oracle, token_of};
 use crate::scenario::Scenario;
+use crate::server::OFF_ITS_PROCESSOR;
 use crate::server::Server;
-use crate::world::{MILLI, Nanos, SECOND};
+use crate::time::{MILLI, Nanos, SECOND};
 
 /// How long a lock may be free while somebody waits for it who was not rung.
 pub(crate) const PATIENCE_WITHOUT_A_BELL: Nanos = 13 * SECOND;

@@ -17,10 +17,10 @@ use std::collections::BTreeMap;
 
 use memlock_core::{Loss, Notice};
 
-use crate::oracle::{Doer, Oracle, token_of};
-use crate::semaphores::text::Line;
+use super::semaphores::text::Line;
+use super::{Doer, Oracle, token_of};
 use crate::server::{Change, Server};
-use crate::world::{MICRO, MILLI, Nanos, SECOND};
+use crate::time::{MICRO, MILLI, Nanos, SECOND};
 
 /// If all goes well for so long, what is kept is renewed: a renewer tries again after a second, and
 /// in a few packets.

@@ -7,7 +7,7 @@ use super::text::{self, Entry, Line, Record};
 use super::{Oracle, Semaphores};
 use crate::oracle::Doer;
 use crate::server::{Cause, Change};
-use crate::world::{MILLI, Nanos};
+use crate::time::{MILLI, Nanos};
 
 /// Whoever rings read the queue this long ago at most, in a calm run.
 const JUST_NOW: Nanos = 100 * MILLI;

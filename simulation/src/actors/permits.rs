@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 
 use memlock_core::{Error, ErrorKind, Permit, Request, Semaphore, Wait, Waited};
 
-use crate::actors::{Actor, LEASES, duration, here, in_step, in_world, object, say};
+use super::{Actor, LEASES, duration, here, in_step, in_world, object, say};
 use crate::held::Held;
-use crate::semaphores::Ask;
-use crate::waits::Refusal;
-use crate::world::{MILLI, Nanos, SECOND, with};
+use crate::oracle::semaphores::Ask;
+use crate::oracle::waits::Refusal;
+use crate::time::{MILLI, Nanos, SECOND};
+use crate::world::with;
 
 /// The semaphores that a process has opened: its threads share them, and its children inherit them.
 pub(crate) type Items = Arc<StdMutex<BTreeMap<String, Opened>>>;
