@@ -40,7 +40,7 @@ impl Client {
     /// or `2s`; `bell` is `off`, or the address by which waiters of other hosts reach this one.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for an URL that cannot be read, with the known
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for an URL that cannot be read, with the known
     /// schemes or parameters.
     pub fn connect(url: &str) -> Result<Client> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -76,7 +76,7 @@ impl Client {
     /// unless they extend it. Nothing is sent.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for an empty name, one above 64 KiB or with a NUL
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an empty name, one above 64 KiB or with a NUL
     /// byte, and for a lease out of range.
     pub fn mutex(&self, name: impl AsRef<[u8]>, lease: Duration) -> Result<Mutex> {
         check_name(name.as_ref())?;
@@ -89,7 +89,7 @@ impl Client {
     /// the first use.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for no permits, an empty name, one above 64 KiB or with a NUL byte,
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for no permits, an empty name, one above 64 KiB or with a NUL byte,
     /// and for a lease out of range.
     pub fn semaphore(
         &self,
@@ -101,7 +101,7 @@ impl Client {
     }
 
     /// A semaphore by this name that somebody else sets up, with however many permits it has. Where
-    /// there is none, acquiring answers [`ErrorKind::NotFound`]. Nothing is sent.
+    /// there is none, acquiring answers [`ErrorKind::NotFound`](crate::ErrorKind::NotFound). Nothing is sent.
     ///
     /// # Errors
     /// As [`Client::semaphore`].
@@ -128,7 +128,7 @@ impl Client {
     /// see [`Counter`]. It has no leases. Nothing is sent. The URL's prefix stands before the key.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a key that memcached does not take, or above 245 bytes.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a key that memcached does not take, or above 245 bytes.
     pub fn counter(&self, key: impl AsRef<[u8]>) -> Result<Counter> {
         Ok(Counter::new(self.context.clone(), self.keys().plain(key.as_ref())?))
     }
@@ -136,7 +136,7 @@ impl Client {
     /// A distinct list by this session name. Nothing is sent: see [`DistinctList::set_up`].
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for an empty name, one above 64 KiB or with a NUL
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an empty name, one above 64 KiB or with a NUL
     /// byte.
     pub fn distinct_list(&self, session: impl AsRef<[u8]>) -> Result<DistinctList> {
         check_name(session.as_ref())?;

@@ -23,14 +23,16 @@
 //! | --- | --- |
 //! | [`bare`] | Burton's six functions on the process's default client |
 //! | [`client`] | [`Client::connect`], from which everything else is made |
+//! | [`renewal`] | leases that are renewed while their holder works |
 //! | [`mutex`], [`semaphore`], [`counter`], [`distinct`] | the primitives, written once over any store |
-//! | [`waiters`] | who waits: for people and tools that look from outside |
-//! | [`wait`] | waiting for a lock: the queue, bells, limits, cancellation |
-//! | [`fork`], [`active_calls`] | which process of its family this one is, and who is inside of something |
-//! | [`logs`] | what is logged |
-//! | [`report`] | an answer with its sentence |
-//! | [`lease`], [`owner`], [`name`], [`clock`], [`error`] | small values, without I/O |
+//! | [`report`], [`waiters`] | an answer with its sentence; the waiters of a queue, for tools |
+//! | [`wait`] | waiting: the queue, the policy, local waiters, limits, cancellation |
+//! | `orphan` | grants whose reply was lost |
+//! | `context` | what every primitive works with |
+//! | [`notify`] | wake-up messages between processes |
 //! | [`store`] | the operations, with memcached and memory behind them |
+//! | [`fork`], [`active_calls`] | which process of its family this one is; calls that are under way |
+//! | [`lease`], [`owner`], [`name`], [`outcome`], [`clock`], [`error`], [`logs`] | small values, without I/O |
 
 pub mod active_calls;
 pub mod bare;

@@ -203,7 +203,9 @@ def test_a_callback_may_release(client: memlock.Client, name: str) -> None:
         mutex.release()
         done.set()
 
-    mutex = client.mutex(name, lease=LEASE, renew=True, max_hold=0.001, on_lease_at_risk=on_lease_at_risk)
+    mutex = client.mutex(
+        name, lease=LEASE, renew=True, max_hold=0.001, on_lease_at_risk=on_lease_at_risk
+    )
     mutex.acquire()
     assert done.wait(20)
     assert not mutex.locked()
@@ -250,7 +252,11 @@ class Job:
         self.told: list[object] = []
         if what == "mutex":
             self.mutex = client.mutex(
-                name, lease, renew=True, on_lease_at_risk=self.on_lease_at_risk, on_lost=self.on_lost
+                name,
+                lease,
+                renew=True,
+                on_lease_at_risk=self.on_lease_at_risk,
+                on_lost=self.on_lost,
             )
             self.mutex.acquire()
             return
@@ -345,7 +351,9 @@ def test_a_program_that_a_callback_starts_takes_the_signals_of_ours(
 
     ours = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
     try:
-        with client.mutex(name, lease=30, renew=True, max_hold=0.001, on_lease_at_risk=on_lease_at_risk):
+        with client.mutex(
+            name, lease=30, renew=True, max_hold=0.001, on_lease_at_risk=on_lease_at_risk
+        ):
             eventually(lambda: started)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, ours)
