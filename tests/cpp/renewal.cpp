@@ -3,7 +3,7 @@
 #include "check.hpp"
 
 #include "../c/freeze.h"
-#include "../c/keepers.h"
+#include "../c/renewers.h"
 
 #include <atomic>
 #include <mutex>

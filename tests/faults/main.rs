@@ -4,10 +4,10 @@
 //! `faults soak MINUTES` all faults at random. MEMLOCK_FAULTS_SECONDS says how long a round lasts.
 //! The programs of the clients are told by FAULTS_C_CLIENT and PYTHON; see the Makefile.
 //!
-//! - [`trouble`]: the faults; [`cuts`] and [`memlock_tests::cable`] are two that need more.
-//! - [`crew`], [`world`]: the clients, and what they run in. client.rs, client.c and client.py are
+//! - [`injection`]: the faults; [`cuts`] and [`memlock_tests::cable`] are two that need more.
+//! - [`processes`], [`world`]: the clients, and what they run in. client.rs, client.c and client.py are
 //!   the clients.
-//! - [`history`], [`check`]: what they wrote down, and what it must show; [`left`]: what they leave
+//! - [`history`], [`check`]: what they wrote down, and what it must show; [`leftovers`]: what they leave
 //!   behind.
 //! - [`round`], [`soak`], [`growth`], [`report`]: the two ways to run all that, and what is told of
 //!   it.
