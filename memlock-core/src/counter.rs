@@ -30,7 +30,8 @@ use crate::fork::{call, call_or};
 use crate::lease::Ttl;
 use crate::name::Key;
 use crate::report::{self, Report, SeenHolder, Subject};
-use crate::store::{Item, Op, Reply, Route};
+use crate::store::{Item, Op, Reply};
+use crate::target::Target;
 use crate::wait::entries::{Request, WaitId};
 use crate::wait::local::LocalWaiters;
 use crate::wait::policy::TargetState;
@@ -40,9 +41,7 @@ use crate::wait::{self, Acquire, QueueReceipt, Wait, Waited};
 /// A counter by its item's key. It can be used from any number of threads at once.
 #[derive(Clone, Debug)]
 pub struct Counter {
-    context: Context,
-    route: Route,
-    key: Key,
+    target: Target,
 }
 
 /// The threads of this process that are parked at counters.
@@ -52,7 +51,7 @@ fn local_waiters(context: &Context) -> &LocalWaiters<(), ()> {
 
 impl Counter {
     pub(crate) fn new(context: Context, key: Key) -> Counter {
-        Counter { context, route: Route::of(&key), key }
+        Counter { target: Target::new(context, key) }
     }
 
     /// Creates the item with so many free permits, to be kept for ever. False when there is one,
@@ -64,13 +63,13 @@ impl Counter {
         call(|| {
             let value = permits.to_string();
             let put = Op::Put {
-                key: &self.key,
+                key: &self.target.key,
                 version: None,
                 flags: 0,
                 value: value.as_bytes(),
                 ttl: Ttl::Never,
             };
-            match self.context.one(self.route, put) {
+            match self.target.one(put) {
                 Ok(reply) => Ok(reply == Reply::Written),
                 Err(failure) => Err(self.said("Setting up", failure.error)),
             }
@@ -94,7 +93,7 @@ impl Counter {
     /// As [`Counter::try_acquire`].
     pub fn acquire_retrying(&self, wait: &Wait<'_>) -> Result<Waited<()>> {
         call_or(Waited::Interrupted, || {
-            let waited = wait::poll(&self.context, self.route, wait, || self.take());
+            let waited = wait::poll(&self.target.context, self.target.route, wait, || self.take());
             waited.map_err(|error| self.said("Acquiring", error))
         })
     }
@@ -107,14 +106,9 @@ impl Counter {
     /// As [`Counter::try_acquire`].
     pub fn acquire_parked(&self, priority: i64, wait: &Wait<'_>) -> Result<Waited<()>> {
         call_or(Waited::Interrupted, || {
-            let local = local_waiters(&self.context);
-            let place =
-                wait::Target { context: &self.context, route: self.route, key: &self.key, local };
-            let waited = wait::wait_for(
-                &mut Attempt { counter: self, priority, unproven: false },
-                wait,
-                &place,
-            );
+            let local = local_waiters(&self.target.context);
+            let mut attempt = Attempt { counter: self, priority, unproven: false };
+            let waited = wait::wait_for(&mut attempt, wait, &self.target, local);
             waited.map_err(|error| self.said("Acquiring", error))
         })
     }
@@ -147,28 +141,28 @@ impl Counter {
     /// back.
     pub fn release(&self) -> Result<u64> {
         call(|| {
-            let queue = self.key.waiters();
-            let ops =
-                [Op::Increment { key: &self.key, by: 1, initial: None }, Op::Get { key: &queue }];
-            let replies = self
-                .context
-                .run(self.route, &ops)
-                .map_err(|failure| self.said("Releasing", failure.error))?;
+            let queue = self.target.key.waiters();
+            let ops = [
+                Op::Increment { key: &self.target.key, by: 1, initial: None },
+                Op::Get { key: &queue },
+            ];
+            let replies =
+                self.target.run(&ops).map_err(|failure| self.said("Releasing", failure.error))?;
             let mut replies = replies.into_iter();
             let Some(Reply::Number(free)) = replies.next() else {
                 return Err(self.said("Releasing", self.missing()));
             };
-            let local = local_waiters(&self.context);
+            let local = local_waiters(&self.target.context);
             let handed = match replies.next() {
                 Some(Reply::Value(waiters)) => {
                     let capacity = u32::try_from(free).unwrap_or(u32::MAX);
-                    let queue = Queue { context: &self.context, route: self.route, key: &queue };
-                    let waker = wait::Waker::new(&self.context, local, &self.key);
+                    let queue = Queue { target: &self.target, key: &queue };
+                    let waker = wait::Waker::new(&self.target, local);
                     queue.wake_several(waiters, capacity, 1, &[], &waker)
                 }
                 _ => Default::default(),
             };
-            local.released(&self.key, handed, self.context.clock().now());
+            local.released(&self.target.key, handed, self.target.now());
             Ok(free)
         })
     }
@@ -180,7 +174,7 @@ impl Counter {
     /// [`ErrorKind::Unreachable`], or [`ErrorKind::Protocol`], also when it is not a number.
     pub fn available(&self) -> Result<Option<u64>> {
         call(|| {
-            let item = self.context.get(self.route, &self.key);
+            let item = self.target.get();
             let item = item.map_err(|error| self.said("Looking at", error))?;
             item.map(|item| self.number(&item)).transpose()
         })
@@ -188,9 +182,11 @@ impl Counter {
 
     /// Writes one less over what was read, unless it is none.
     fn take(&self) -> Result<Option<()>> {
-        let key = &self.key;
+        let key = &self.target.key;
         for round in 0..ROUNDS {
-            let Some(item) = self.context.get(self.route, key)? else { return Err(self.missing()) };
+            let Some(item) = self.target.context.get(self.target.route, key)? else {
+                return Err(self.missing());
+            };
             let Some(left) = self.number(&item)?.checked_sub(1) else { return Ok(None) };
             let value = left.to_string();
             let ttl =
@@ -202,10 +198,10 @@ impl Counter {
                 value: value.as_bytes(),
                 ttl,
             };
-            match self.context.one(self.route, put) {
+            match self.target.one(put) {
                 Ok(Reply::Written) => return Ok(Some(())),
                 Ok(_) => {
-                    back_off(&self.context, round)?;
+                    back_off(&self.target.context, round)?;
                 }
                 Err(failure) if failure.sent && failure.error.is_outage() => {
                     return Err(Error::new(
@@ -228,7 +224,7 @@ impl Counter {
         text.and_then(|text| text.parse().ok()).ok_or_else(|| {
             Error::protocol(format!(
                 "The item {} is not a decimal number of free permits.",
-                self.key
+                self.target.key
             ))
         })
     }
@@ -238,11 +234,11 @@ impl Counter {
     }
 
     fn subject(&self) -> Subject<'_> {
-        Subject { kind: "counter", context: &self.context, route: self.route, key: &self.key }
+        Subject { kind: "counter", target: &self.target }
     }
 
     fn said(&self, doing: &str, error: Error) -> Error {
-        error.during(format_args!("{doing} {}", self.key))
+        self.target.said(doing, error)
     }
 }
 
@@ -268,7 +264,7 @@ impl Acquire for Attempt<'_> {
     }
 
     fn look(&self) -> Op<'_> {
-        Op::Get { key: &self.counter.key }
+        Op::Get { key: &self.counter.target.key }
     }
 
     fn seen(&mut self, reply: &Reply, _first: bool) -> Result<TargetState> {
@@ -306,8 +302,8 @@ impl Acquire for Attempt<'_> {
         if !(unrung || self.unproven) || ids.is_empty() {
             return;
         }
-        let Counter { context, route, key } = self.counter;
-        let queue = Queue { context, route: *route, key: &key.waiters() };
+        let target @ Target { context, key, .. } = &self.counter.target;
+        let queue = Queue { target, key: &key.waiters() };
         if let Err(failure) = queue.leave(&ids, Op::Get { key }) {
             log::debug!("The queue could not be left: {}", failure.error);
             local_waiters(context).leave_behind(key, &ids);

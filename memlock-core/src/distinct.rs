@@ -39,7 +39,8 @@ use crate::mutation::{self, Mutation};
 use crate::name::{Key, check_member};
 use crate::owner::Token;
 use crate::report::{Report, Subject};
-use crate::store::{Failure, Item, Op, Reply, Route, Version};
+use crate::store::{Failure, Item, Op, Reply, Version};
+use crate::target::Target;
 
 mod insert;
 mod iterate;
@@ -62,9 +63,7 @@ const TTL_SLACK: Duration = Duration::from_secs(2);
 /// [`DistinctList::set_up`] learn nothing of it.
 #[derive(Clone, Debug)]
 pub struct DistinctList {
-    context: Context,
-    route: Route,
-    key: Key,
+    target: Target,
     joined: Option<Generation>,
     /// Whether this handle set the session up, and so must not slip into a later one of the same
     /// name.
@@ -102,7 +101,7 @@ impl From<SetUp> for Answer {
 impl DistinctList {
     pub(crate) fn new(context: Context, session: &[u8]) -> DistinctList {
         let key = context.keys().session(session);
-        DistinctList { context, route: Route::of(&key), key, joined: None, bound: false }
+        DistinctList { target: Target::new(context, key), joined: None, bound: false }
     }
 
     /// Sets the session up, or joins it if it is. It and all its keys end after `duration` (1
@@ -125,22 +124,22 @@ impl DistinctList {
                 if let Ok(None) = found {
                     // Each time another one: an earlier one may have been set up, joined, and torn
                     // down meanwhile, and those who joined it must not find it there again.
-                    let fresh = self.context.identity()?.token();
+                    let fresh = self.target.context.identity()?.token();
                     tried.push(fresh);
-                    let generation = Generation::new(fresh, self.context.clock().now() + duration);
+                    let generation = Generation::new(fresh, self.target.now() + duration);
                     let value = format!("{SESSION_FORMAT} {fresh}");
                     let counter = self.counter(&generation);
                     let setting_up = [
                         Op::Add { key: &counter, value: b"0", ttl: item_ttl(duration) },
-                        Op::Add { key: &self.key, value: value.as_bytes(), ttl: lease.ttl() },
-                        Op::Get { key: &self.key },
+                        Op::Add {
+                            key: &self.target.key,
+                            value: value.as_bytes(),
+                            ttl: lease.ttl(),
+                        },
+                        Op::Get { key: &self.target.key },
                     ];
-                    found = self.context.run(self.route, &setting_up).map(|replies| match replies
-                        .last()
-                    {
-                        Some(Reply::Value(item)) => {
-                            Generation::parse(item, self.context.clock().now())
-                        }
+                    found = self.target.run(&setting_up).map(|replies| match replies.last() {
+                        Some(Reply::Value(item)) => Generation::parse(item, self.target.now()),
                         _ => None,
                     });
                 }
@@ -188,7 +187,7 @@ impl DistinctList {
                     // Gone. If the reply to our delete was lost, it was that which did it.
                     return Ok(error.is_some());
                 };
-                match self.context.one(self.route, Op::Delete { key: &self.key, version }) {
+                match self.target.one(Op::Delete { key: &self.target.key, version }) {
                     Ok(Reply::Deleted) => return Ok(true),
                     Ok(Reply::Missing) => return Ok(error.is_some()),
                     Ok(_) => {}
@@ -214,8 +213,8 @@ impl DistinctList {
             self.within(|list, generation| {
                 let key = list.key_item(generation, key.as_ref());
                 let replies = list
-                    .context
-                    .read(list.route, &[Op::Get { key: &key }, Op::Get { key: &list.key }])?;
+                    .target
+                    .read(&[Op::Get { key: &key }, Op::Get { key: &list.target.key }])?;
                 let id = match replies.first() {
                     Some(Reply::Value(item)) => {
                         KeyItem::parse(&item.value).and_then(|item| item.id)
@@ -245,8 +244,8 @@ impl DistinctList {
             self.within(|list, generation| {
                 let counter = list.counter(generation);
                 let replies = list
-                    .context
-                    .read(list.route, &[Op::Get { key: &counter }, Op::Get { key: &list.key }])?;
+                    .target
+                    .read(&[Op::Get { key: &counter }, Op::Get { key: &list.target.key }])?;
                 let count = match replies.first() {
                     Some(Reply::Value(item)) => parse_number(&item.value),
                     // The server lost the counter, and with it the session.
@@ -258,7 +257,7 @@ impl DistinctList {
     }
 
     fn has_counter(&self, generation: &Generation) -> Result<bool> {
-        let counter = self.context.get(self.route, &self.counter(generation));
+        let counter = self.target.context.get(self.target.route, &self.counter(generation));
         Ok(counter.map_err(|error| self.said("Setting up", error))?.is_some())
     }
 
@@ -269,32 +268,31 @@ impl DistinctList {
             && found.token == generation.token
         {
             // Whether it worked is seen in the next round.
-            let _ = self.context.one(self.route, Op::Delete { key: &self.key, version });
+            let _ = self.target.one(Op::Delete { key: &self.target.key, version });
         }
         Ok(())
     }
 
     /// Whether the session that this handle knows has outlived its duration.
     pub(crate) fn has_ended(&self) -> bool {
-        let now = self.context.clock().now();
+        let now = self.target.now();
         self.joined.as_ref().is_none_or(|joined| joined.ends < now)
     }
 
     /// The session's name, for people: of a name beyond 200 bytes the server's key.
     pub fn name(&self) -> String {
-        self.context.name_of(&self.key)
+        self.target.name()
     }
 
     /// Where it is, for people, such as `memcached at 10.0.0.7:11211`.
     pub fn server(&self) -> String {
-        self.context.server_name(self.route)
+        self.target.server()
     }
 
     /// That there is no such session, or another than this handle belongs to: [`Answer::NotFound`]
     /// with a sentence.
     pub fn report_not_found(&self) -> Report {
-        let DistinctList { context, route, key, .. } = self;
-        let subject = Subject { kind: "distinct list", context, route: *route, key };
+        let subject = Subject { kind: "distinct list", target: &self.target };
         let text = format!(
             "There is no {subject}: nobody has set it up, it has expired, or it was torn down."
         );
@@ -333,8 +331,8 @@ impl DistinctList {
 
     /// The session that there is, and the version of its item.
     fn session(&self) -> Result<Option<(Generation, Version)>> {
-        let now = self.context.clock().now();
-        let item = self.context.get(self.route, &self.key)?;
+        let now = self.target.now();
+        let item = self.target.get()?;
         Ok(item.and_then(|item| Some((Generation::parse(&item, now)?, item.version))))
     }
 
@@ -345,29 +343,29 @@ impl DistinctList {
     /// Whether a read of the session's item shows the same generation.
     fn still_on(&self, generation: &Generation, session: Option<&Reply>) -> bool {
         let Some(Reply::Value(item)) = session else { return false };
-        let found = Generation::parse(item, self.context.clock().now());
+        let found = Generation::parse(item, self.target.now());
         found.is_some_and(|found| found.token == generation.token)
     }
 
     fn counter(&self, generation: &Generation) -> Key {
-        self.context.keys().list_item('c', &generation.text, b"")
+        self.target.context.keys().list_item('c', &generation.text, b"")
     }
 
     fn key_item(&self, generation: &Generation, key: &[u8]) -> Key {
-        self.context.keys().list_item('k', &generation.text, key)
+        self.target.context.keys().list_item('k', &generation.text, key)
     }
 
     fn id_item(&self, generation: &Generation, id: u64) -> Key {
-        self.context.keys().list_item('n', &generation.text, id.to_string().as_bytes())
+        self.target.context.keys().list_item('n', &generation.text, id.to_string().as_bytes())
     }
 
     /// The TTL with which items are stored now.
     fn ttl(&self, generation: &Generation) -> Ttl {
-        item_ttl(generation.ends.since(self.context.clock().now()))
+        item_ttl(generation.ends.since(self.target.now()))
     }
 
     fn said(&self, doing: &str, error: Error) -> Error {
-        error.during(format_args!("{doing} {}", self.key))
+        self.target.said(doing, error)
     }
 }
 

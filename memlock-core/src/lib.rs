@@ -67,6 +67,7 @@ pub mod report;
 pub mod semaphore;
 pub mod store;
 mod sync;
+mod target;
 #[cfg(memlock_sim)]
 pub mod thread;
 #[cfg(not(memlock_sim))]

@@ -40,7 +40,8 @@ use crate::orphan;
 use crate::orphan::Reaper;
 use crate::owner::{OwnerRecord, Token, is_ours};
 use crate::report::{self, Report, SeenHolder, Subject};
-use crate::store::{Op, Reply, Route, Version};
+use crate::store::{Op, Reply, Version};
+use crate::target::Target;
 use crate::wait::local::LocalWaiters;
 use crate::wait::queue::{Capacity, Queue};
 use crate::wait::{self, Wait, Waited};
@@ -68,15 +69,13 @@ const ROUNDS: usize = 10;
 /// competes with every other, in this process and elsewhere. It is not re-entrant.
 #[derive(Clone, Debug)]
 pub struct Mutex {
-    context: Context,
-    route: Route,
-    key: Key,
+    target: Target,
     lease: Lease,
 }
 
 impl Mutex {
     pub(crate) fn new(context: Context, key: Key, lease: Lease) -> Mutex {
-        Mutex { context, route: Route::of(&key), key, lease }
+        Mutex { target: Target::new(context, key), lease }
     }
 
     /// Waits for as long as it takes.
@@ -142,12 +141,12 @@ impl Mutex {
 
     /// Its name, for people: of a name beyond 200 bytes the server's key.
     pub fn name(&self) -> String {
-        self.context.name_of(&self.key)
+        self.target.name()
     }
 
     /// Where it is, for people, such as `memcached at 10.0.0.7:11211`.
     pub fn server(&self) -> String {
-        self.context.server_name(self.route)
+        self.target.server()
     }
 
     /// That `owner` holds it: [`Answer::Busy`] with a sentence.
@@ -172,12 +171,12 @@ impl Mutex {
     }
 
     fn said(&self, doing: &str, error: Error) -> Error {
-        error.during(format_args!("{doing} {}", self.key))
+        self.target.said(doing, error)
     }
 
     /// What sentences are about.
     pub(crate) fn subject(&self) -> Subject<'_> {
-        Subject { kind: KIND, context: &self.context, route: self.route, key: &self.key }
+        Subject { kind: KIND, target: &self.target }
     }
 
     /// `holder` becomes the one that was seen to hold it, if any was.
@@ -185,10 +184,8 @@ impl Mutex {
         call_or(Waited::Interrupted, || {
             let process = fork::generation();
             let mut attempt = Attempt::new(self, holder)?;
-            let local = local_waiters(&self.context);
-            let place =
-                wait::Target { context: &self.context, route: self.route, key: &self.key, local };
-            let waited = wait::wait_for(&mut attempt, wait, &place);
+            let local = local_waiters(&self.target.context);
+            let waited = wait::wait_for(&mut attempt, wait, &self.target, local);
             // It may have come from another thread, by another token. And what a parent may have
             // left is its own business.
             let by_this_token =
@@ -197,13 +194,7 @@ impl Mutex {
                 && !by_this_token
                 && fork::generation() == process
             {
-                orphan::remember(
-                    &self.context,
-                    &REAPER,
-                    (self.route, &self.key),
-                    attempt.token(),
-                    until,
-                );
+                orphan::remember(&self.target, &REAPER, attempt.token(), until);
             }
             // What was sent without a reply may still be granted: so it cannot be said that nothing
             // was changed.
@@ -237,9 +228,9 @@ impl Mutex {
                 if owner.token() != token {
                     return Ok(false);
                 }
-                match self.context.one(self.route, Op::Delete { key: &self.key, version }) {
+                match self.target.one(Op::Delete { key: &self.target.key, version }) {
                     Ok(Reply::Deleted) => {
-                        wake_next(&self.context, self.route, &self.key);
+                        wake_next(&self.target);
                         return Ok(true);
                     }
                     Ok(Reply::Missing) => return Ok(false),
@@ -261,14 +252,15 @@ impl Mutex {
     /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
     pub fn waiters(&self) -> Result<Vec<Waiter>> {
         call(|| {
-            waiters::waiters(&self.context, self.route, &self.key)
-                .map_err(|error| error.during(format_args!("Looking at {}", self.key.waiters())))
+            waiters::waiters(&self.target).map_err(|error| {
+                error.during(format_args!("Looking at {}", self.target.key.waiters()))
+            })
         })
     }
 
     fn seen(&self) -> Result<Option<(Owner, Version)>> {
-        let look = [Op::Get { key: &self.key }, self.context.stamp()];
-        let replies = self.context.read(self.route, &look);
+        let look = [Op::Get { key: &self.target.key }, self.target.context.stamp()];
+        let replies = self.target.read(&look);
         let mut replies = replies.map_err(|error| self.said("Looking at", error))?.into_iter();
         let Some(Reply::Value(item)) = replies.next() else { return Ok(None) };
         let newest_fence = item.version.fence_by(replies.next().as_ref());
@@ -320,15 +312,16 @@ fn local_waiters(context: &Context) -> &LocalWaiters<HandoffRequest, Lock> {
 }
 
 /// Removes the item if it carries this token, whatever its version. True when it did.
-fn reap(context: &Context, route: Route, key: &Key, token: Token) -> Result<bool> {
+fn reap(target: &Target, token: Token) -> Result<bool> {
+    let key = &target.key;
     for _ in 0..ATTEMPTS {
-        let seen = context.one(route, Op::Get { key }).map_err(|failure| failure.error)?;
+        let seen = target.one(Op::Get { key }).map_err(|failure| failure.error)?;
         let Reply::Value(item) = seen else { return Ok(false) };
         if !is_ours(&item.value, token) {
             return Ok(false);
         }
         let delete = Op::Delete { key, version: item.version };
-        if context.one(route, delete).map_err(|failure| failure.error)? == Reply::Deleted {
+        if target.one(delete).map_err(|failure| failure.error)? == Reply::Deleted {
             return Ok(true);
         }
         // Another client has written it between the two: look again.
@@ -337,9 +330,9 @@ fn reap(context: &Context, route: Route, key: &Key, token: Token) -> Result<bool
 }
 
 /// Tells the first waiter that nobody holds the mutex any more, for one that was freed out of turn.
-fn wake_next(context: &Context, route: Route, key: &Key) {
-    let queue = Queue { context, route, key: &key.waiters() };
-    if let Ok(Some(item)) = context.get(route, queue.key) {
-        queue.wake_next(item, Capacity::MUTEX, &[], &reserve::waker(context, route, key));
+fn wake_next(target: &Target) {
+    let queue = Queue { target, key: &target.key.waiters() };
+    if let Ok(Some(item)) = target.queue() {
+        queue.wake_next(item, Capacity::MUTEX, &[], &reserve::waker(target));
     }
 }

@@ -15,9 +15,9 @@ use crate::clock::Moment;
 use crate::context::Context;
 use crate::error::Result;
 use crate::fork::{self, ForkLocal};
-use crate::name::Key;
 use crate::owner::Token;
 use crate::store::Route;
+use crate::target::Target;
 
 /// How long an orphaned grant is left alone after it was not found; later pauses are longer.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -30,9 +30,9 @@ const TIME: Duration = Duration::from_millis(50);
 /// How the orphaned grants of one primitive are reaped.
 pub(crate) struct Reaper {
     /// Removes what this token was granted. True when there was something to remove.
-    pub(crate) reap: fn(&Context, Route, &Key, Token) -> Result<bool>,
+    pub(crate) reap: fn(&Target, Token) -> Result<bool>,
     /// Wakes the next waiter.
-    pub(crate) wake_next: fn(&Context, Route, &Key),
+    pub(crate) wake_next: fn(&Target),
 }
 
 #[derive(Default)]
@@ -44,8 +44,7 @@ struct Orphans {
 #[derive(Clone)]
 struct OrphanedGrant {
     reaper: &'static Reaper,
-    route: Route,
-    key: Key,
+    target: Target,
     token: Token,
     /// After this the server has removed it by itself.
     until: Moment,
@@ -76,14 +75,8 @@ impl Orphans {
 
 /// Remembers what may have been granted to this token, to reap it later. `until`: when the server
 /// has removed it by itself.
-pub(crate) fn remember(
-    context: &Context,
-    reaper: &'static Reaper,
-    (route, key): (Route, &Key),
-    token: Token,
-    until: Moment,
-) {
-    let process = fork::process();
+pub(crate) fn remember(target: &Target, reaper: &'static Reaper, token: Token, until: Moment) {
+    let (process, key) = (fork::process(), &target.key);
     log::info!(
         "What was asked for of {key} may be left behind on its server; it is taken off at the next contact."
     );
@@ -91,9 +84,9 @@ pub(crate) fn remember(
     if process != fork::generation() {
         return;
     }
-    let (next_try, orphans) = (context.clock().now(), Orphans::of(context));
-    let key = key.clone();
-    let orphan = OrphanedGrant { reaper, route, key, token, until, next_try, pause: PAUSE };
+    let orphans = Orphans::of(&target.context);
+    let (target, next_try) = (target.clone(), target.now());
+    let orphan = OrphanedGrant { reaper, target, token, until, next_try, pause: PAUSE };
     orphans.put(orphans.list(), std::iter::once(orphan));
 }
 
@@ -111,23 +104,23 @@ pub(crate) fn reap(context: &Context, route: Route) {
     let (mut here, mut elsewhere) = (AT_ONCE, 1);
     let due: Vec<OrphanedGrant> = list
         .extract_if(.., |orphan| {
-            let left =
-                if context.server_of(orphan.route) == server { &mut here } else { &mut elsewhere };
-            let is_due = *left > 0 && orphan.next_try <= now && !context.is_silent(orphan.route);
+            let route = orphan.target.route;
+            let left = if context.server_of(route) == server { &mut here } else { &mut elsewhere };
+            let is_due = *left > 0 && orphan.next_try <= now && !context.is_silent(route);
             *left -= usize::from(is_due);
             is_due
         })
         .collect();
     orphans.put(list, std::iter::empty());
-    let context = context.for_drop();
     let mut due = due.into_iter();
     while let Some(mut orphan) = due.next() {
         // One that is not there yet may still be under way, so only one that was removed is done.
-        let OrphanedGrant { reaper, route, ref key, token, .. } = orphan;
-        let reaped = matches!((reaper.reap)(&context, route, key, token), Ok(true));
+        let OrphanedGrant { reaper, ref target, token, .. } = orphan;
+        let target = target.for_drop();
+        let reaped = matches!((reaper.reap)(&target, token), Ok(true));
         if reaped {
-            log::debug!("What was left behind of {key} was taken off.");
-            (reaper.wake_next)(&context, route, key);
+            log::debug!("What was left behind of {} was taken off.", target.key);
+            (reaper.wake_next)(&target);
         }
         if fork::is_astray() {
             return;

@@ -23,16 +23,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::context::Context;
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::fork::{Call, call};
 use crate::mutex::Lock;
-use crate::name::Key;
 use crate::outcome::{Loss, Release};
 use crate::owner::{Token, is_ours};
 use crate::report::{self, LeaseState, Report, Subject};
 use crate::semaphore::{Permit, Semaphore};
-use crate::store::Route;
+use crate::target::Target;
 use crate::thread::Signal;
 
 mod batch;
@@ -88,7 +86,7 @@ pub(crate) enum Held {
 
 /// What it takes to ask the server whether it is ours.
 enum Identity {
-    Lock(Route, Key, Token),
+    Lock(Token),
     Permit(Semaphore, Token),
 }
 
@@ -123,26 +121,16 @@ impl Held {
         }
     }
 
-    fn route(&self) -> Route {
+    fn target(&self) -> &Target {
         match self {
-            Held::Lock(lock) => lock.identity().0,
-            Held::Permit(permit) => permit.semaphore().route(),
-        }
-    }
-
-    fn key(&self) -> Key {
-        match self {
-            Held::Lock(lock) => lock.identity().1,
-            Held::Permit(permit) => permit.semaphore().key().clone(),
+            Held::Lock(lock) => lock.target(),
+            Held::Permit(permit) => permit.semaphore().target(),
         }
     }
 
     fn identity(&self) -> Identity {
         match self {
-            Held::Lock(lock) => {
-                let (route, key, token) = lock.identity();
-                Identity::Lock(route, key, token)
-            }
+            Held::Lock(lock) => Identity::Lock(lock.token()),
             Held::Permit(permit) => Identity::Permit(permit.semaphore().clone(), permit.token()),
         }
     }
@@ -190,8 +178,8 @@ impl Lock {
     /// # Errors
     /// [`ErrorKind::Internal`] when no thread can be started; the lock is then released.
     pub fn renew(self, renew: RenewOptions) -> Result<Renewal> {
-        let (context, fence) = (self.context().clone(), Some(self.fence()));
-        Renewal::begin(context, fence, Held::Lock(Box::new(self)), renew)
+        let fence = Some(self.fence());
+        Renewal::begin(fence, Held::Lock(Box::new(self)), renew)
     }
 }
 
@@ -201,22 +189,17 @@ impl Permit {
     /// # Errors
     /// As [`Lock::renew`].
     pub fn renew(self, renew: RenewOptions) -> Result<Renewal> {
-        Renewal::begin(self.context().clone(), None, Held::Permit(self), renew)
+        Renewal::begin(None, Held::Permit(self), renew)
     }
 }
 
 impl Renewal {
-    fn begin(
-        context: Context,
-        fence: Option<u64>,
-        held: Held,
-        renew: RenewOptions,
-    ) -> Result<Renewal> {
-        let now = context.clock().now();
-        let (lease, server) = (held.lease(), context.server_of(held.route()));
+    fn begin(fence: Option<u64>, held: Held, renew: RenewOptions) -> Result<Renewal> {
+        let target = held.target().clone();
+        let now = target.now();
+        let (lease, server) = (held.lease(), target.context.server_of(target.route));
         let entry = Arc::new(RenewalEntry {
             process: held.process(),
-            key: held.key(),
             fence,
             lease,
             server,
@@ -235,12 +218,12 @@ impl Renewal {
             was_lost: Signal::default(),
             longest: renew.max_hold.map(|longest| now + longest),
             on_notice: renew.on_notice,
-            context: context.clone(),
+            target,
         });
         entry.state().due = entry.in_time();
         // What a parent holds is nobody's here.
         if entry.is_ours() {
-            Renewer::of(&context).add(&entry)?;
+            Renewer::of(&entry.target.context).add(&entry)?;
         }
         Ok(Renewal { entry })
     }
@@ -252,26 +235,26 @@ impl Renewal {
 
     /// The name of the mutex or semaphore, for people: of a name beyond 200 bytes the server's key.
     pub fn name(&self) -> String {
-        self.entry.context.name_of(&self.entry.key)
+        self.entry.target.name()
     }
 
     /// Where it is, for people, such as `memcached at 10.0.0.7:11211`.
     pub fn server(&self) -> String {
-        self.entry.context.server_name(Route::of(&self.entry.key))
+        self.entry.target.server()
     }
 
     /// What releasing answered, with a sentence that says of what, and why it was lost.
     pub fn report(&self, answer: impl Into<Answer>) -> Report {
-        let RenewalEntry { context, key, lease, fence, .. } = &*self.entry;
+        let RenewalEntry { target, lease, fence, .. } = &*self.entry;
         let kind = if fence.is_some() { "lock" } else { "permit of the semaphore" };
         let state = || LeaseState {
             ours: self.entry.is_ours(),
             lease: *lease,
             deadline: None,
-            now: context.clock().now(),
+            now: target.now(),
             loss: self.entry.loss(),
         };
-        report::ended(answer.into(), Subject { kind, context, route: Route::of(key), key }, state)
+        report::ended(answer.into(), Subject { kind, target }, state)
     }
 
     /// Whether it is certainly ours, unless the server has lost it since the last renewal. No I/O.
@@ -310,8 +293,8 @@ impl Renewal {
             // Nobody is to wait for the server who only wants to look at it.
             let identity = self.entry.held().as_ref().map(Held::identity);
             let there = match identity {
-                Some(Identity::Lock(route, key, token)) => {
-                    let item = self.entry.context.get(route, &key)?;
+                Some(Identity::Lock(token)) => {
+                    let item = self.entry.target.get()?;
                     item.is_some_and(|item| is_ours(&item.value, token))
                 }
                 Some(Identity::Permit(semaphore, token)) => semaphore.has_holder(token)?,
@@ -341,7 +324,7 @@ impl Renewal {
     /// Waits until it is lost, and no longer than `limit`. `None` when the time has passed, or when
     /// it is held no longer: it was released, or that was tried and may have succeeded.
     pub fn wait_lost(&self, limit: Duration) -> Option<Loss> {
-        let clock = self.entry.context.clock();
+        let clock = self.entry.target.context.clock();
         let end = clock.now() + limit;
         loop {
             if let Some(loss) = self.lost() {

@@ -10,11 +10,9 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::context::Context;
 use crate::error::{Answer, Error};
-use crate::name::Key;
 use crate::outcome::Loss;
-use crate::store::Route;
+use crate::target::Target;
 use crate::wait::Wait;
 
 /// An answer, and one whole sentence about it.
@@ -77,16 +75,14 @@ impl PartialEq<Answer> for Report {
 pub(crate) struct Subject<'a> {
     /// Such as `lock`.
     pub(crate) kind: &'a str,
-    pub(crate) context: &'a Context,
-    pub(crate) route: Route,
-    pub(crate) key: &'a Key,
+    pub(crate) target: &'a Target,
 }
 
 impl fmt::Display for Subject<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Subject { kind, context, route, key } = self;
-        let preposition = if context.servers().is_empty() { "in" } else { "on" };
-        write!(f, "{kind} {:?} {preposition} {}", context.name_of(key), context.server_name(*route))
+        let Subject { kind, target } = self;
+        let preposition = if target.context.servers().is_empty() { "in" } else { "on" };
+        write!(f, "{kind} {:?} {preposition} {}", target.name(), target.server())
     }
 }
 

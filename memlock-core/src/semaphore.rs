@@ -54,7 +54,8 @@ use crate::orphan;
 use crate::orphan::Reaper;
 use crate::owner::Token;
 use crate::report::{self, Report, SeenHolder, Subject};
-use crate::store::{Failure, Op, Reply, Route};
+use crate::store::{Failure, Op, Reply};
+use crate::target::Target;
 use crate::wait::entries::Request;
 use crate::wait::local::LocalWaiters;
 use crate::wait::{self, Wait, Waited};
@@ -104,9 +105,7 @@ const LIFE: Duration = Duration::from_secs(24 * 3600);
 /// A semaphore by its name. It can be used from any number of threads at once.
 #[derive(Clone, Debug)]
 pub struct Semaphore {
-    context: Context,
-    route: Route,
-    key: Key,
+    target: Target,
     lease: Lease,
     /// How many permits it is to have; `None`: as many as it has.
     permits: Option<u32>,
@@ -161,9 +160,7 @@ impl Semaphore {
             return Err(Error::invalid("A semaphore has at least one permit."));
         }
         Ok(Semaphore {
-            context,
-            route: Route::of(&key),
-            key,
+            target: Target::new(context, key),
             lease,
             permits,
             agreed: Arc::default(),
@@ -273,12 +270,12 @@ impl Semaphore {
 
     /// Its name, for people: of a name beyond 200 bytes the server's key.
     pub fn name(&self) -> String {
-        self.context.name_of(&self.key)
+        self.target.name()
     }
 
     /// Where it is, for people, such as `memcached at 10.0.0.7:11211`.
     pub fn server(&self) -> String {
-        self.context.server_name(self.route)
+        self.target.server()
     }
 
     /// That there is none: [`Answer::NotFound`] with a sentence.
@@ -294,13 +291,13 @@ impl Semaphore {
     fn said(&self, doing: &str, error: Error) -> Error {
         match error.kind() {
             ErrorKind::Invalid | ErrorKind::NotFound => error,
-            _ => error.during(format_args!("{doing} {}", self.key)),
+            _ => self.target.said(doing, error),
         }
     }
 
     /// What sentences are about.
     pub(crate) fn subject(&self) -> Subject<'_> {
-        Subject { kind: "semaphore", context: &self.context, route: self.route, key: &self.key }
+        Subject { kind: "semaphore", target: &self.target }
     }
 
     /// `seen` becomes how it was when it was refused the last time, if it was.
@@ -315,23 +312,15 @@ impl Semaphore {
                 return Err(Error::invalid("No permits were asked for: ask for at least one."));
             }
             let process = fork::generation();
-            let patience = Patience::of(wait, self.context.clock());
+            let patience = Patience::of(wait, self.target.context.clock());
             let mut attempt = Attempt::new(self, request, patience, seen)?;
-            let local = local_waiters(&self.context);
-            let place =
-                wait::Target { context: &self.context, route: self.route, key: &self.key, local };
-            let waited = wait::wait_for(&mut attempt, wait, &place);
+            let local = local_waiters(&self.target.context);
+            let waited = wait::wait_for(&mut attempt, wait, &self.target, local);
             if let Some(until) = attempt.orphan_until()
                 && !matches!(waited, Ok(Waited::Done(_)))
                 && fork::generation() == process
             {
-                orphan::remember(
-                    &self.context,
-                    &REAPER,
-                    (self.route, &self.key),
-                    attempt.token(),
-                    until,
-                );
+                orphan::remember(&self.target, &REAPER, attempt.token(), until);
             }
             waited.map_err(|error| match error.kind() {
                 ErrorKind::Unreachable if attempt.may_have_left_something() => {
@@ -346,8 +335,8 @@ impl Semaphore {
     fn look(&self) -> Result<Option<Seen>> {
         let (mut failures, mut slow) = (0, 0);
         loop {
-            let sent = self.context.clock().now();
-            match self.context.one(self.route, Op::Get { key: &self.key }) {
+            let sent = self.target.now();
+            match self.target.one(Op::Get { key: &self.target.key }) {
                 // A connection may have been made first. An answer that leaves open when the
                 // server's clock was read makes leases longer.
                 Ok(_) if slow + 1 < crate::context::ATTEMPTS && self.is_long_since(sent) => {
@@ -375,14 +364,14 @@ impl Semaphore {
     }
 
     fn is_long_since(&self, sent: Moment) -> bool {
-        self.context.clock().now().since(sent) > SLOW_LOOK
+        self.target.now().since(sent) > SLOW_LOOK
     }
 
     /// What a reply says that was asked for at `sent`.
     fn note(&self, reply: &Reply, sent: Moment) -> Result<Option<Seen>> {
         match reply {
             Reply::Value(item) => {
-                Seen::read(&self.key, item, sent, self.context.clock().now()).map(Some)
+                Seen::read(&self.target.key, item, sent, self.target.now()).map(Some)
             }
             _ => Ok(None),
         }
@@ -401,15 +390,15 @@ impl Semaphore {
     /// Adds the item, with nobody holding any permit, and reads it, if it could be read in the same
     /// round trip.
     fn create(&self, token: Token, life: u64, permits: u32) -> Result<Option<Seen>> {
-        let Some(now) = self.context.time(self.route) else { return Ok(None) };
+        let Some(now) = self.target.context.time(self.target.route) else { return Ok(None) };
         // What the server's clock shows is known for sure once it has been read.
         let record = Record::new(token, permits, life, now.saturating_add(life));
         let value = record.encode();
-        let key = &self.key;
+        let key = &self.target.key;
         let ttl = Ttl::Until(record.expires);
-        let sent = self.context.clock().now();
-        match self.context.run(
-            self.route,
+        let sent = self.target.now();
+        match self.target.context.run(
+            self.target.route,
             &[Op::Put { key, version: None, flags: 0, value: &value, ttl }, Op::Get { key }],
         ) {
             Ok(_) if self.is_long_since(sent) => Ok(None),
@@ -445,26 +434,26 @@ impl Semaphore {
         lonely: bool,
     ) -> std::result::Result<Wrote, Failure> {
         // Of what is remembered, the time has gone on.
-        let passed = self.context.clock().now().since(seen.sent).as_secs();
+        let passed = self.target.now().since(seen.sent).as_secs();
         seen.record.touch(seen.now.saturating_add(passed));
         let value = seen.record.encode();
         let relative = mutation::has(Mutation::RelativeExpiry);
         let ttl =
             if relative { Ttl::For(seen.record.life) } else { Ttl::Until(seen.record.expires) };
-        let key = &self.key;
+        let key = &self.target.key;
         let put = Op::Put { key, version: Some(seen.version), flags: 0, value: &value, ttl };
         let look = lonely.then_some(Op::Get { key });
         let ops: Vec<Op<'_>> =
             std::iter::once(put).chain(more.iter().copied()).chain(look).collect();
-        let sent = self.context.clock().now();
-        let mut replies = self.context.run(self.route, &ops)?.into_iter();
+        let sent = self.target.now();
+        let mut replies = self.target.run(&ops)?.into_iter();
         let done = replies.next() == Some(Reply::Written);
         let capacity = seen.record.capacity(seen.now);
         let last = if lonely { replies.next_back() } else { None };
         let after = match last {
             // What was written need not be read again.
             Some(Reply::Value(item)) if item.value == value => {
-                Seen::again(seen.record, &item, sent, self.context.clock().now())
+                Seen::again(seen.record, &item, sent, self.target.now())
             }
             Some(reply) => self.note(&reply, sent).unwrap_or_default(),
             None => None,
@@ -484,7 +473,7 @@ impl Semaphore {
                 self.agreed.store(0, Ordering::Relaxed);
                 Err(Error::invalid(format!(
                     "{} has {number} permits, and was opened with {wanted}: open it with {number}, or resize it.",
-                    self.key
+                    self.target.key
                 )))
             }
             _ => Ok(()),
@@ -497,10 +486,9 @@ impl Semaphore {
     }
 
     fn combiner(&self) -> &Combiner {
-        match self
-            .combiner
-            .get_or_try_init(|| Ok::<_, Infallible>(Combiner::of(&self.context, &self.key)))
-        {
+        match self.combiner.get_or_try_init(|| {
+            Ok::<_, Infallible>(Combiner::of(&self.target.context, &self.target.key))
+        }) {
             Ok(combiner) => combiner,
             Err(never) => match never {},
         }

@@ -45,7 +45,7 @@ use std::time::Duration;
 use crate::context::Context;
 use crate::error::Answer;
 
-pub(crate) use acquire::{Acquire, QueueReceipt, Target};
+pub(crate) use acquire::{Acquire, QueueReceipt};
 pub(crate) use driver::wait_for;
 pub(crate) use poll::poll;
 pub(crate) use wake::{Reserve, Waker};

@@ -3,10 +3,8 @@
 
 use std::net::SocketAddr;
 
-use crate::context::Context;
 use crate::error::Result;
-use crate::name::Key;
-use crate::store::Route;
+use crate::target::Target;
 use crate::wait::entries;
 
 /// One who was seen in a queue.
@@ -22,8 +20,8 @@ pub struct Waiter {
 }
 
 /// Those who wait for this item.
-pub(crate) fn waiters(context: &Context, route: Route, key: &Key) -> Result<Vec<Waiter>> {
-    let queue = context.get(route, &key.waiters())?;
+pub(crate) fn waiters(target: &Target) -> Result<Vec<Waiter>> {
+    let queue = target.queue()?;
     let entries = queue.as_ref().map(|queue| entries::in_order(&queue.value)).unwrap_or_default();
     let waiter = |entry: &entries::Entry<'_>| Waiter {
         address: entry.address,

@@ -90,12 +90,12 @@ impl DistinctList {
     }
 
     fn insert_batch(&mut self, keys: &[&[u8]]) -> Result<Option<Vec<Insertion>>> {
-        orphan::reap(&self.context, self.route);
+        orphan::reap(&self.target.context, self.target.route);
         // As for reading: a second time, if another session has taken the place of the one that was
         // known.
         for _ in 0..2 {
             let Some(generation) = self.generation()? else { return Ok(None) };
-            let token = self.context.identity()?.token();
+            let token = self.target.context.identity()?.token();
             let mut batch = Batch::new(self, generation, token, keys);
             match batch.run().map_err(|error| self.said("Inserting into", error))? {
                 Some(answers) => return Ok(Some(answers)),
@@ -183,7 +183,7 @@ impl<'a> Batch<'a> {
 
     /// Goes round until every key has its answer. `None` when the session is gone.
     fn run(&mut self) -> Result<Option<Vec<Insertion>>> {
-        let clock = self.list.context.clock();
+        let clock = self.list.target.context.clock();
         let mut failures = 0;
         let mut in_doubt = false;
         let mut pause = Duration::from_millis(1);
@@ -280,7 +280,7 @@ impl<'a> Batch<'a> {
         }
         let ops: Vec<Op<'_>> =
             places.iter().map(|&place| Op::Get { key: &self.entries[place].key }).collect();
-        let replies = self.list.context.run(self.list.route, &ops)?;
+        let replies = self.list.target.run(&ops)?;
         drop(ops);
         for (&place, reply) in places.iter().zip(&replies) {
             self.judge(place, reply);
@@ -290,7 +290,7 @@ impl<'a> Batch<'a> {
 
     /// What a key's item means for us.
     fn judge(&mut self, place: usize, reply: &Reply) {
-        let now = self.list.context.clock().now();
+        let now = self.list.target.now();
         let entry = &mut self.entries[place];
         let Reply::Value(item) = reply else {
             // It was there, and is not any more: the server lost it.
@@ -319,7 +319,7 @@ impl<'a> Batch<'a> {
             && answer.id() != id
         {
             // Our id becomes a hole. If this fails, walks skip it by the key's own id.
-            let _ = self.list.context.one(self.list.route, Op::Delete { key: &key, version });
+            let _ = self.list.target.one(Op::Delete { key: &key, version });
         }
     }
 
@@ -331,8 +331,8 @@ impl<'a> Batch<'a> {
         }
         let list = self.list;
         let counter = list.counter(&self.generation);
-        let count = list.context.one(
-            list.route,
+        let count = list.target.context.one(
+            list.target.route,
             Op::Increment { key: &counter, by: places.len() as u64, initial: None },
         )?;
         let Reply::Number(last) = count else {
@@ -391,8 +391,8 @@ impl<'a> Batch<'a> {
     where
         'a: 'o,
     {
-        ops.push(Op::Get { key: &self.list.key });
-        let mut replies = self.list.context.run(self.list.route, ops)?;
+        ops.push(Op::Get { key: &self.list.target.key });
+        let mut replies = self.list.target.run(ops)?;
         let session = replies.pop();
         if self.list.still_on(&self.generation, session.as_ref())
             || mutation::has(Mutation::InsertWithoutSession)

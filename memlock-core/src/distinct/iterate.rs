@@ -26,7 +26,7 @@ impl DistinctList {
         call(|| {
             let Some(last) = self.count()? else { return Ok(None) };
             let Some(generation) = self.joined.clone() else { return Ok(None) };
-            let began = self.context.clock().now();
+            let began = self.target.now();
             Ok(Some(Entries {
                 list: self.clone(),
                 generation,
@@ -102,7 +102,7 @@ impl Entries {
             let ids: Vec<u64> = (self.next..=self.last).take(WINDOW as usize).collect();
             let mut entries = loop {
                 let Some((entries, uncommitted)) = self.read(&ids)? else { return Ok(None) };
-                let clock = self.list.context.clock();
+                let clock = self.list.target.context.clock();
                 let over = self.began + GRACE;
                 if !uncommitted || clock.now() >= over {
                     break entries;
@@ -120,8 +120,8 @@ impl Entries {
         let Entries { list, generation, .. } = self;
         let items: Vec<_> = ids.iter().map(|&id| list.id_item(generation, id)).collect();
         let mut ops: Vec<Op<'_>> = items.iter().map(|key| Op::Get { key }).collect();
-        ops.push(Op::Get { key: &list.key });
-        let mut replies = list.context.read(list.route, &ops)?;
+        ops.push(Op::Get { key: &list.target.key });
+        let mut replies = list.target.read(&ops)?;
         if !list.still_on(generation, replies.pop().as_ref()) {
             return Ok(None);
         }
@@ -136,9 +136,8 @@ impl Entries {
             .collect();
         let keys: Vec<_> = named.iter().map(|(_, name)| list.key_item(generation, name)).collect();
         let ops: Vec<Op<'_>> = keys.iter().map(|key| Op::Get { key }).collect();
-        let replies =
-            if ops.is_empty() { Vec::new() } else { list.context.read(list.route, &ops)? };
-        let in_time = list.context.clock().now() < self.began + GRACE;
+        let replies = if ops.is_empty() { Vec::new() } else { list.target.read(&ops)? };
+        let in_time = list.target.now() < self.began + GRACE;
         let mut entries = Vec::with_capacity(named.len());
         for (((id, name), key), reply) in named.into_iter().zip(&keys).zip(replies) {
             let Reply::Value(item) = reply else {
@@ -164,10 +163,11 @@ impl Entries {
                         ttl,
                     };
                     // Whether that was we or somebody else, what it is now decides.
-                    let _ = list.context.one(list.route, op);
+                    let _ = list.target.one(op);
                     let now = list
+                        .target
                         .context
-                        .get(list.route, key)?
+                        .get(list.target.route, key)?
                         .and_then(|item| KeyItem::parse(&item.value));
                     if now.is_some_and(|now| now.id == Some(id)) {
                         entries.push((id, name));

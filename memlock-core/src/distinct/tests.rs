@@ -16,7 +16,7 @@ fn a_counter_at_its_end_gives_its_last_id_and_a_walk_that_ends() {
     let _ = list.set_up(Duration::from_secs(60)).unwrap();
     let counter = list.counter(&list.joined.clone().unwrap());
     let count = Op::Increment { key: &counter, by: u64::MAX - 1, initial: None };
-    assert_eq!(list.context.one(list.route, count).unwrap(), Reply::Number(u64::MAX - 1));
+    assert_eq!(list.target.one(count).unwrap(), Reply::Number(u64::MAX - 1));
     assert_eq!(list.insert("k").unwrap(), Some(Insertion::First(u64::MAX)));
     // Nobody waits until all ids have been looked for.
     let mut walk = list.entries().unwrap().unwrap();

@@ -14,6 +14,7 @@ use crate::orphan;
 use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
 use crate::report::SeenHolder;
 use crate::store::{Op, Reply, Version};
+use crate::target::Target;
 use crate::wait::entries::WaitId;
 use crate::wait::policy::TargetState;
 use crate::wait::queue::Capacity;
@@ -49,9 +50,9 @@ pub(super) struct Attempt<'a> {
 
 impl<'a> Attempt<'a> {
     pub(super) fn new(mutex: &'a Mutex, holder: &'a Cell<SeenHolder>) -> Result<Attempt<'a>> {
-        let identity = mutex.context.identity()?;
+        let identity = mutex.target.context.identity()?;
         let token = identity.token();
-        let value = identity.record(token, mutex.context.clock());
+        let value = identity.record(token, mutex.target.context.clock());
         let ask = HandoffRequest { token: identity.token(), lease: mutex.lease };
         Ok(Attempt {
             mutex,
@@ -84,7 +85,7 @@ impl<'a> Attempt<'a> {
     /// Takes it if it is free; or, if it was seen to be reserved for us by this version, in place
     /// of that.
     fn take(&self, reserved: Option<Version>) -> Op<'_> {
-        let (key, value, ttl) = (&self.mutex.key, &self.value[..], self.mutex.lease.ttl());
+        let (key, value, ttl) = (&self.mutex.target.key, &self.value[..], self.mutex.lease.ttl());
         match reserved {
             Some(version) => Op::CompareAndSet { key, version, value, ttl },
             None => Op::Add { key, value, ttl },
@@ -93,13 +94,10 @@ impl<'a> Attempt<'a> {
 
     /// It was granted by this version; the last of the replies may be a stamp.
     fn grant(&mut self, version: Version, replies: &[Reply], sent: Moment) -> Result<Lock> {
-        let Mutex { context, route, key, lease } = self.mutex;
-        let sent =
-            if mutation::has(Mutation::DeadlineFromReply) { context.clock().now() } else { sent };
+        let Mutex { target, lease } = self.mutex;
+        let sent = if mutation::has(Mutation::DeadlineFromReply) { target.now() } else { sent };
         let mut lock = Lock::new(Grant {
-            context: context.clone(),
-            route: *route,
-            key: key.clone(),
+            target: target.clone(),
             token: self.token,
             value: std::mem::take(&mut self.value),
             notifies: self.notifies,
@@ -110,7 +108,7 @@ impl<'a> Attempt<'a> {
             orphan: self.orphan_until(),
             tenure: Tenure { began: sent, handoffs: 0 },
         });
-        if context.clock().now().since(sent) > SUSPICIOUS_DELAY
+        if target.now().since(sent) > SUSPICIOUS_DELAY
             && !mutation::has(Mutation::BelieveSlowGrants)
             && let Err(error) = lock.cap_deadline_by_ttl()
         {
@@ -138,8 +136,8 @@ impl<'a> Attempt<'a> {
     /// Tells a holder that does not know of the queue: its version changes, so that it notices when
     /// it lets go.
     fn tell_the_holder(&self) -> Result<TargetState> {
-        let Mutex { context, route, key, .. } = self.mutex;
-        match context.one(*route, Op::Append { key, value: NOTIFIES }) {
+        let target = &self.mutex.target;
+        match target.one(Op::Append { key: &target.key, value: NOTIFIES }) {
             Ok(Reply::Written) => Ok(TargetState::Held { notifies: true, left: None }),
             Ok(_) => Ok(TargetState::Free),
             Err(failure) if failure.error.is_outage() => Err(failure.of_read()),
@@ -153,7 +151,7 @@ impl Acquire for Attempt<'_> {
     type Guard = Lock;
 
     fn attempt(&mut self, _called: bool, enough: &dyn Fn() -> bool) -> Result<Option<Lock>> {
-        let Mutex { context, route, key, .. } = self.mutex;
+        let Target { context, route, key } = &self.mutex.target;
         // One of our own strays may be what is in the way.
         orphan::reap(context, *route);
         let mut error = None;
@@ -207,7 +205,7 @@ impl Acquire for Attempt<'_> {
     }
 
     fn look(&self) -> Op<'_> {
-        Op::Get { key: &self.mutex.key }
+        Op::Get { key: &self.mutex.target.key }
     }
 
     fn capacity(&mut self, reply: &Reply, _goes: bool) -> Option<Capacity> {
@@ -238,7 +236,7 @@ impl Acquire for Attempt<'_> {
         if self.tenure.is_ours(item) {
             return Ok(TargetState::Reserved);
         }
-        match self.tenure.awaits(item, &record, self.mutex.context.clock().now()) {
+        match self.tenure.awaits(item, &record, self.mutex.target.now()) {
             Some(left) if !left.is_zero() => return Ok(TargetState::Awaited(left)),
             Some(_) if self.mutex.remove(item.version)? => return Ok(TargetState::Free),
             _ => {}
@@ -268,8 +266,7 @@ impl Acquire for Attempt<'_> {
     }
 
     fn reserver(&self) -> Option<Box<dyn Reserve + '_>> {
-        let Mutex { context, route, key, .. } = self.mutex;
-        Some(Box::new(Reserver { context, route: *route, key }))
+        Some(Box::new(Reserver { target: &self.mutex.target }))
     }
 
     fn ask(&self) -> HandoffRequest {

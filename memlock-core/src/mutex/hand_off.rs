@@ -32,11 +32,12 @@ impl Lock {
             return None;
         }
         // The successor is no part of our drop, if this is one.
-        let (context, key) = (self.context.for_calls(), self.key.clone());
+        let target = self.target.for_calls();
+        let context = &target.context;
         if context.clock().now() >= self.tenure.began + LONGEST_TURN {
             return None;
         }
-        let mut served = local_waiters(&context).begin_hand_off(&key)?;
+        let mut served = local_waiters(context).begin_hand_off(&target.key)?;
         let HandoffRequest { token, lease } = served.ask;
         let resolved = context.identity().and_then(|identity| {
             // Should that token be left on its way to the server by a failure, another one is asked
@@ -51,9 +52,7 @@ impl Lock {
         match resolved {
             Ok((Outcome::HandedOff { version, fence, sent }, value)) => {
                 let mut lock = Lock::new(Grant {
-                    context: context.clone(),
-                    route: self.route,
-                    key: key.clone(),
+                    target: target.clone(),
                     token,
                     value,
                     notifies: true,
@@ -81,13 +80,7 @@ impl Lock {
             Ok((lost, _)) => Some(Ok(lost)),
             Err(error) => {
                 if self.release_in_doubt {
-                    orphan::remember(
-                        &context,
-                        &REAPER,
-                        (self.route, &key),
-                        token,
-                        lease.gone(context.clock().now()),
-                    );
+                    orphan::remember(&target, &REAPER, token, lease.gone(target.now()));
                 }
                 // A server that refuses to store may still let go.
                 if error.kind() == ErrorKind::Protocol { None } else { Some(Err(error)) }

@@ -8,18 +8,17 @@ use super::resolve::{Outcome, Step};
 use super::wake_next;
 use super::{REAPER, local_waiters};
 use crate::clock::Moment;
-use crate::context::Context;
 use crate::error::{Answer, Error, Result};
 use crate::fork::{self, Call, call};
 use crate::lease::{Lease, by_either};
 use crate::mutation::{self, Mutation};
-use crate::name::Key;
 use crate::notify::{Successors, WakeMessage};
 use crate::orphan;
 use crate::outcome::{Extension, Release};
 use crate::owner::{Token, is_ours};
 use crate::report::{self, LeaseState, Report, Subject};
-use crate::store::{Item, Op, Reply, Route, Version};
+use crate::store::{Item, Op, Reply, Version};
+use crate::target::Target;
 use crate::wait::entries::WaitId;
 use crate::wait::local::MOMENT;
 use crate::wait::queue::{Capacity, Queue};
@@ -35,9 +34,7 @@ const AHEAD: Duration = Duration::from_secs(1);
 /// dropping it there touches the parent's lock.
 #[must_use = "the mutex is unlocked as soon as the Lock is dropped"]
 pub struct Lock {
-    pub(super) context: Context,
-    pub(super) route: Route,
-    pub(super) key: Key,
+    pub(super) target: Target,
     pub(super) token: Token,
     pub(super) value: Vec<u8>,
     pub(super) version: Version,
@@ -86,9 +83,7 @@ pub(super) struct Tenure {
 
 /// What was granted.
 pub(super) struct Grant {
-    pub(super) context: Context,
-    pub(super) route: Route,
-    pub(super) key: Key,
+    pub(super) target: Target,
     pub(super) token: Token,
     pub(super) value: Vec<u8>,
     pub(super) notifies: bool,
@@ -103,25 +98,11 @@ pub(super) struct Grant {
 
 impl Lock {
     pub(super) fn new(grant: Grant) -> Lock {
-        let Grant {
-            context,
-            route,
-            key,
-            token,
-            value,
-            notifies,
-            version,
-            fence,
-            lease,
-            sent,
-            orphan,
-            tenure,
-        } = grant;
-        let server_until = lease.gone(context.clock().now());
+        let Grant { target, token, value, notifies, version, fence, lease, sent, orphan, tenure } =
+            grant;
+        let server_until = lease.gone(target.now());
         Lock {
-            context,
-            route,
-            key,
+            target,
             token,
             value,
             version,
@@ -162,24 +143,23 @@ impl Lock {
 
     /// The mutex's name, for people: of a name beyond 200 bytes the server's key.
     pub fn name(&self) -> String {
-        self.context.name_of(&self.key)
+        self.target.name()
     }
 
     /// Where it is, for people, such as `memcached at 10.0.0.7:11211`.
     pub fn server(&self) -> String {
-        self.context.server_name(self.route)
+        self.target.server()
     }
 
     /// What unlocking or extending answered, with a sentence that says which lock, and why it was
     /// lost.
     pub fn report(&self, answer: impl Into<Answer>) -> Report {
-        let Lock { context, route, key, .. } = self;
-        let subject = Subject { kind: super::KIND, context, route: *route, key };
+        let subject = Subject { kind: super::KIND, target: &self.target };
         let state = || LeaseState {
             ours: self.process == fork::generation(),
             lease: self.lease.duration(),
             deadline: Some(self.deadline),
-            now: context.clock().now(),
+            now: self.target.now(),
             loss: None,
         };
         report::ended(answer.into(), subject, state)
@@ -188,7 +168,7 @@ impl Lock {
     /// How long the lock is certainly ours yet, unless the server loses it; zero when it is not. No
     /// I/O.
     pub fn remaining(&self) -> Duration {
-        self.deadline().since(self.context.clock().now())
+        self.deadline().since(self.target.now())
     }
 
     /// Until when it is certainly ours, on the boot clock; past when it is not. No I/O.
@@ -219,10 +199,7 @@ impl Lock {
             if self.remaining().is_zero() {
                 return Ok(false);
             }
-            let item = self
-                .context
-                .get(self.route, &self.key)
-                .map_err(|error| self.said("Checking", error))?;
+            let item = self.target.get().map_err(|error| self.said("Checking", error))?;
             Ok(item.is_some_and(|item| is_ours(&item.value, self.token))
                 && !self.remaining().is_zero())
         })
@@ -256,15 +233,9 @@ impl Lock {
             } else if matches!(resolved, Outcome::Lost(_)) {
                 self.leave_the_line();
             }
-            orphan::reap(&self.context, self.route);
+            orphan::reap(&self.target.context, self.target.route);
             if let Some(until) = self.orphan {
-                orphan::remember(
-                    &self.context,
-                    &REAPER,
-                    (self.route, &self.key),
-                    self.token,
-                    until,
-                );
+                orphan::remember(&self.target, &REAPER, self.token, until);
             }
             Ok(if matches!(resolved, Outcome::Lost(_)) { Release::Lost } else { Release::Released })
         })
@@ -274,7 +245,7 @@ impl Lock {
     /// meanwhile. Whether it was the right one will be seen afterwards. Who held it for a moment
     /// only may want it for a while yet.
     pub(super) fn wake_ahead(&self) -> Option<WaitId> {
-        let Lock { context, key, .. } = self;
+        let Target { context, key, .. } = &self.target;
         let held = context.clock().now().since(self.tenure.began);
         if self.woken_ahead.is_some() || held < MOMENT {
             return self.woken_ahead;
@@ -288,7 +259,7 @@ impl Lock {
 
     /// Nobody has it any more: rings the next one who waits for it, unless it was called already.
     fn wake_next(&self, item: &Item) {
-        let Lock { context, route, key, .. } = self;
+        let target @ Target { context, key, .. } = &self.target;
         let local = local_waiters(context);
         let now = context.clock().now();
         // Only one that stood in line for it may go on without standing there again.
@@ -298,7 +269,7 @@ impl Lock {
         } else {
             Duration::ZERO
         };
-        let queue = Queue { context, route: *route, key: &key.waiters() };
+        let queue = Queue { target, key: &key.waiters() };
         // Those that are woken ahead come before whoever joined in front meanwhile: not for long.
         let held = now.since(self.tenure.began);
         let told = AHEAD.as_micros() / held.as_micros().max(1);
@@ -308,7 +279,7 @@ impl Lock {
             told,
             held,
             woken_ahead: self.woken_ahead,
-            ..reserve::waker(context, *route, key)
+            ..reserve::waker(target)
         };
         let handed = queue.wake_next(item.clone(), Capacity::MUTEX, &self.stood, &waker);
         local.released(key, handed, context.clock().now());
@@ -325,19 +296,17 @@ impl Lock {
     /// then the entries are taken off at a later contact.
     pub(super) fn leave_the_line(&mut self) -> bool {
         let stood = std::mem::take(&mut self.stood);
-        let Lock { context, route, key, .. } = self;
-        let queue = Queue { context, route: *route, key: &key.waiters() };
+        let target @ Target { context, key, .. } = &self.target;
+        let queue = Queue { target, key: &key.waiters() };
         match queue.leave(&stood, Op::Get { key }) {
             Ok(seen) => {
                 let free = match seen {
                     Some(Reply::Missing) => true,
-                    Some(Reply::Value(item)) => {
-                        Reserver { context, route: *route, key }.withdraw_if(&item, &stood)
-                    }
+                    Some(Reply::Value(item)) => Reserver { target }.withdraw_if(&item, &stood),
                     _ => false,
                 };
                 if free {
-                    wake_next(context, *route, key);
+                    wake_next(target);
                 }
                 true
             }
@@ -383,13 +352,7 @@ impl Lock {
     pub fn abandon(mut self) {
         if self.is_ours_to_use() {
             self.held = false;
-            orphan::remember(
-                &self.context,
-                &REAPER,
-                (self.route, &self.key),
-                self.token,
-                self.server_until,
-            );
+            orphan::remember(&self.target, &REAPER, self.token, self.server_until);
         }
     }
 
@@ -403,7 +366,7 @@ impl Lock {
         let _call = Call::begin();
         let tries = self.begin_drop();
         // Past that the server has removed it.
-        if self.server_until <= self.context.clock().now() {
+        if self.server_until <= self.target.now() {
             self.leave_the_line();
             self.held = false;
             return Some(Release::Lost);
@@ -413,13 +376,7 @@ impl Lock {
             log::warn!("A lock could not be released when it was dropped. {error}");
         }
         if std::mem::take(&mut self.held) {
-            orphan::remember(
-                &self.context,
-                &REAPER,
-                (self.route, &self.key),
-                self.token,
-                self.server_until,
-            );
+            orphan::remember(&self.target, &REAPER, self.token, self.server_until);
         }
         released.ok().flatten()
     }
@@ -428,8 +385,8 @@ impl Lock {
     /// the lock is to be left behind, because its server is silent now, or the owner has tried to
     /// release it in vain.
     pub(crate) fn begin_drop(&mut self) -> bool {
-        self.context = self.context.for_drop();
-        !self.release_failed && !self.context.skips(self.route)
+        self.target.context = self.target.context.for_drop();
+        !self.release_failed && !self.target.context.skips(self.target.route)
     }
 
     pub(super) fn is_ours_to_use(&self) -> bool {
@@ -441,7 +398,7 @@ impl Lock {
     }
 
     fn said(&self, doing: &str, error: Error) -> Error {
-        error.during(format_args!("{doing} {}", self.key))
+        self.target.said(doing, error)
     }
 }
 
@@ -454,7 +411,7 @@ impl Drop for Lock {
 impl fmt::Debug for Lock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lock")
-            .field("key", &self.key)
+            .field("key", &self.target.key)
             .field("fence", &self.fence)
             .finish_non_exhaustive()
     }

@@ -12,6 +12,7 @@ use crate::name::Key;
 use crate::orphan;
 use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
 use crate::store::{Op, Reply, Route, Version};
+use crate::target::Target;
 
 /// A renewal on its way.
 pub(crate) struct LockRenewal {
@@ -136,7 +137,7 @@ impl Lock {
     /// Begins a renewal; `in_doubt`: an earlier one got no reply. `None` when there is nothing to
     /// renew.
     pub(crate) fn renewal(&mut self, in_doubt: bool) -> Option<LockRenewal> {
-        let now = self.context.clock().now();
+        let now = self.target.now();
         if self.remaining().is_zero() && !mutation::has(Mutation::KeepPastTheEnd) {
             return None;
         }
@@ -144,8 +145,8 @@ impl Lock {
         self.server_until =
             self.server_until.max(self.lease.gone(now) + super::resolve::LATEST_ARRIVAL);
         Some(LockRenewal {
-            route: self.route,
-            key: self.key.clone(),
+            route: self.target.route,
+            key: self.target.key.clone(),
             token: self.token,
             value: self.value.clone(),
             version: self.version,
@@ -167,19 +168,14 @@ impl Lock {
     /// otherwise put off. False if it did not answer.
     pub(crate) fn lose(&mut self, in_doubt: bool, ask: bool) -> bool {
         if in_doubt && self.is_ours_to_use() {
-            orphan::remember(
-                &self.context,
-                &REAPER,
-                (self.route, &self.key),
-                self.token,
-                self.server_until,
-            );
+            orphan::remember(&self.target, &REAPER, self.token, self.server_until);
         }
         (self.held, self.lost) = (false, true);
         if ask {
             return self.leave_the_line();
         }
-        local_waiters(&self.context).leave_behind(&self.key, &std::mem::take(&mut self.stood));
+        local_waiters(&self.target.context)
+            .leave_behind(&self.target.key, &std::mem::take(&mut self.stood));
         false
     }
 
@@ -202,12 +198,7 @@ impl Lock {
         self.lease
     }
 
-    pub(crate) fn context(&self) -> &crate::context::Context {
-        &self.context
-    }
-
-    /// What it takes to ask the server whether it is ours.
-    pub(crate) fn identity(&self) -> (Route, Key, Token) {
-        (self.route, self.key.clone(), self.token)
+    pub(crate) fn target(&self) -> &Target {
+        &self.target
     }
 }

@@ -23,13 +23,12 @@ use std::time::Duration;
 
 use super::local_waiters;
 use crate::clock::Moment;
-use crate::context::Context;
 use crate::error::{ErrorKind, Result};
 use crate::lease::Ttl;
 use crate::mutation::{self, Mutation};
-use crate::name::Key;
 use crate::owner::OwnerRecord;
-use crate::store::{Item, Op, Reply, Route, Version};
+use crate::store::{Item, Op, Reply, Version};
+use crate::target::Target;
 use crate::wait::entries::WaitId;
 use crate::wait::{Reserve, Waker};
 
@@ -42,20 +41,14 @@ const LIFE: Duration = Duration::from_secs(1);
 const WINDOW: Duration = Duration::from_millis(300);
 
 /// Wakes the waiters of a mutex that nobody holds.
-pub(super) fn waker<'a>(
-    context: &'a Context,
-    route: Route,
-    key: &'a Key,
-) -> Waker<'a, HandoffRequest, Lock> {
-    let reserver = Box::new(Reserver { context, route, key });
-    Waker { reserver: Some(reserver), ..Waker::new(context, local_waiters(context), key) }
+pub(super) fn waker(target: &Target) -> Waker<'_, HandoffRequest, Lock> {
+    let reserver = Box::new(Reserver { target });
+    Waker { reserver: Some(reserver), ..Waker::new(target, local_waiters(&target.context)) }
 }
 
 /// Reserves a mutex.
 pub(super) struct Reserver<'a> {
-    pub(super) context: &'a Context,
-    pub(super) route: Route,
-    pub(super) key: &'a Key,
+    pub(super) target: &'a Target,
 }
 
 impl Reserve for Reserver<'_> {
@@ -63,16 +56,16 @@ impl Reserve for Reserver<'_> {
         if mutation::has(Mutation::ReserveForNobody) {
             return true;
         }
-        let Reserver { context, route, key } = *self;
+        let Target { context, key, .. } = self.target;
         let Ok(identity) = context.identity() else { return false };
         let value = identity.reservation(id, context.clock());
         let add = Op::Add { key, value: &value, ttl: Ttl::covering(LIFE) };
-        matches!(context.one(route, add), Ok(Reply::Stored(_)))
+        matches!(self.target.one(add), Ok(Reply::Stored(_)))
     }
 
     /// If it fails, the reservation ends by itself.
     fn withdraw(&self, ids: &[WaitId]) {
-        if let Ok(Some(item)) = self.context.get(self.route, self.key) {
+        if let Ok(Some(item)) = self.target.get() {
             self.withdraw_if(&item, ids);
         }
     }
@@ -81,10 +74,9 @@ impl Reserve for Reserver<'_> {
 impl Reserver<'_> {
     /// Frees it if this is a reservation for one of these. True if it is free now.
     pub(super) fn withdraw_if(&self, item: &Item, ids: &[WaitId]) -> bool {
-        let Reserver { context, route, key } = *self;
-        let delete = Op::Delete { key, version: item.version };
+        let delete = Op::Delete { key: &self.target.key, version: item.version };
         let is_theirs = reserved_for(item).is_some_and(|id| ids.contains(&id));
-        is_theirs && matches!(context.one(route, delete), Ok(Reply::Deleted))
+        is_theirs && matches!(self.target.one(delete), Ok(Reply::Deleted))
     }
 }
 
@@ -96,7 +88,7 @@ fn reserved_for(item: &Item) -> Option<WaitId> {
 impl Mutex {
     /// Removes a reservation. True when nobody holds the mutex now.
     pub(super) fn remove(&self, version: Version) -> Result<bool> {
-        match self.context.one(self.route, Op::Delete { key: &self.key, version }) {
+        match self.target.one(Op::Delete { key: &self.target.key, version }) {
             Ok(reply) => Ok(matches!(reply, Reply::Deleted | Reply::Missing)),
             Err(failure) if failure.error.kind() == ErrorKind::Protocol => Err(failure.error),
             Err(failure) => Err(failure.of_read()),

@@ -27,7 +27,7 @@ impl Lock {
         let mut read_first = self.release_in_doubt;
         let mut first_sent = None;
         for _ in 0..ROUNDS {
-            let now = self.context.clock().now();
+            let now = self.target.now();
             let sent = *first_sent.get_or_insert(now);
             if let Step::Extend(lease) = step {
                 // It may reach the server at any time until its reply is given up.
@@ -35,8 +35,8 @@ impl Lock {
             }
             // A queue that cannot be read must not keep us from letting go.
             let ring = self.notifies && failures == 0 && matches!(step, Step::Release);
-            let queue_key = ring.then(|| self.key.waiters());
-            let (key, version) = (&self.key, self.version);
+            let queue_key = ring.then(|| self.target.key.waiters());
+            let (key, version) = (&self.target.key, self.version);
             let read = Op::Get { key };
             let op = match step {
                 Step::Release => Op::Delete { key, version },
@@ -51,7 +51,7 @@ impl Lock {
                 },
             };
             let last = match step {
-                Step::HandOff(_) => Some(self.context.stamp()),
+                Step::HandOff(_) => Some(self.target.context.stamp()),
                 _ => queue_key.as_ref().map(|key| Op::Get { key }),
             };
             let ops = [read, op, last.unwrap_or(read)];
@@ -62,14 +62,14 @@ impl Lock {
                     woken_ahead.set(self.wake_ahead());
                 }
             };
-            let ran = self.context.run_while(self.route, ops, &wake_ahead);
+            let ran = self.target.context.run_while(self.target.route, ops, &wake_ahead);
             self.woken_ahead = woken_ahead.get();
             let replies = match ran {
                 Ok(replies) => replies,
                 Err(failure) if !failure.sent && error.is_none() => {
                     // A memcached that has no room for a `CompareAndSet` refuses it and removes the item.
                     if failure.error.kind() == ErrorKind::Protocol
-                        && let Ok(item) = self.context.get(self.route, &self.key)
+                        && let Ok(item) = self.target.get()
                         && !item.is_some_and(|item| is_ours(&item.value, self.token))
                     {
                         return Ok(Outcome::Lost(None));
@@ -127,7 +127,7 @@ impl Lock {
                 }
                 (Some(Reply::Stored(version)), _, Step::Extend(lease)) => {
                     let late = mutation::has(Mutation::ExtensionFromReply);
-                    let sent = if late { self.context.clock().now() } else { now };
+                    let sent = if late { self.target.now() } else { now };
                     let before = by_either(self.deadline, self.lease, lease);
                     (self.deadline, self.version, self.lease) =
                         (lease.deadline(sent), version, lease);
@@ -163,7 +163,7 @@ impl Lock {
                         Reply::Value(item) => item.version.incarnation == self.version.incarnation,
                         _ => last == Reply::Missing,
                     };
-                    let in_time = self.context.clock().now() < self.deadline;
+                    let in_time = self.target.now() < self.deadline;
                     let released = !matches!(step, Step::Extend(_));
                     let queue = queue.filter(|_| last == Reply::Missing);
                     return Ok(if released && self.release_in_doubt && same_life && in_time {
@@ -190,7 +190,7 @@ impl Lock {
     /// After an extension that took suspiciously long: counts on no more than the server will keep
     /// the item for, or, if it does not say, than it keeps it for at least.
     fn cap_deadline_if_slow(&mut self, sent: Moment, before: Moment) -> Result<()> {
-        if self.context.clock().now().since(sent) <= SUSPICIOUS_DELAY {
+        if self.target.now().since(sent) <= SUSPICIOUS_DELAY {
             return Ok(());
         }
         self.cap_deadline_by_ttl().map_err(|error| {
@@ -204,11 +204,11 @@ impl Lock {
 
     /// After a suspiciously slow grant: counts on no more than the server will keep the item for.
     pub(super) fn cap_deadline_by_ttl(&mut self) -> Result<()> {
-        let clock = self.context.clock();
+        let clock = self.target.context.clock();
         let mut first = None;
         let kept = loop {
             let sent = clock.now();
-            let seen = self.context.get(self.route, &self.key)?;
+            let seen = self.target.get()?;
             let left = match seen.filter(|item| is_ours(&item.value, self.token)) {
                 Some(item) => item.remaining.unwrap_or(Duration::MAX),
                 None => Duration::ZERO,

@@ -70,9 +70,9 @@ impl Batch {
 
     pub(super) fn context(&self) -> &Context {
         match self {
-            Batch::Lock(entry, _) => &entry.context,
+            Batch::Lock(entry, _) => &entry.target.context,
             // It begins with one, and is dropped with the last.
-            Batch::Permits(entries, _) => &entries[0].0.context,
+            Batch::Permits(entries, _) => &entries[0].0.target.context,
         }
     }
 

@@ -7,18 +7,16 @@ use std::time::Duration;
 
 use super::{Held, Notice, NoticeCallback, Renewer};
 use crate::clock::Moment;
-use crate::context::Context;
 use crate::fork;
 use crate::mutation::{self, Mutation};
-use crate::name::Key;
 use crate::outcome::Loss;
+use crate::target::Target;
 use crate::thread::Signal;
 
 /// What the renewer and the owner share. No mutex of it is locked while anybody speaks to a server.
 pub(crate) struct RenewalEntry {
-    pub(super) context: Context,
+    pub(super) target: Target,
     pub(super) process: u64,
-    pub(super) key: Key,
     pub(super) fence: Option<u64>,
     pub(super) lease: Duration,
     /// Which of the client's servers it is on.
@@ -73,7 +71,7 @@ impl RenewalEntry {
     }
 
     pub(super) fn why_over(&self) -> Loss {
-        let longest = self.longest.is_some_and(|longest| longest <= self.context.clock().now());
+        let longest = self.longest.is_some_and(|longest| longest <= self.target.now());
         if longest { Loss::MaxHold } else { Loss::Expired }
     }
 
@@ -92,7 +90,7 @@ impl RenewalEntry {
         };
         if first {
             self.was_lost.wake_all();
-            Renewer::of(&self.context).hurry();
+            Renewer::of(&self.target.context).hurry();
         }
     }
 
@@ -147,7 +145,7 @@ impl RenewalEntry {
     /// Renews it no more.
     pub(super) fn forget(&self) {
         self.let_go.store(true, Ordering::Release);
-        Renewer::of(&self.context).forget(self);
+        Renewer::of(&self.target.context).forget(self);
     }
 
     pub(super) fn abandon(&self) {
@@ -160,7 +158,7 @@ impl RenewalEntry {
     }
 
     pub(super) fn notify(&self, notice: Notice) {
-        let key = &self.key;
+        let key = &self.target.key;
         match notice {
             Notice::AtRisk(left) if self.why_over() == Loss::MaxHold => {
                 log::warn!("{key} was held for as long as was allowed; it ends in {left:.1?}.");

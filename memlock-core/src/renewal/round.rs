@@ -230,7 +230,7 @@ impl RenewalEntry {
             warned && is_over
         };
         if was_at_risk {
-            log::info!("The lease of {} is renewed again.", self.key);
+            log::info!("The lease of {} is renewed again.", self.target.key);
         }
     }
 
@@ -248,7 +248,7 @@ impl RenewalEntry {
     /// When to renew it: after a third of its lease, or somewhat less, so that not all clients do
     /// it at once. At once, if so much of it has passed already.
     pub(super) fn in_time(&self) -> Moment {
-        let chance = self.context.identity().map_or(0.5, |identity| identity.fraction());
+        let chance = self.target.context.identity().map_or(0.5, |identity| identity.fraction());
         let after =
             if mutation::has(Mutation::KeepTooLate) { self.lease * 2 } else { self.lease / 3 };
         let left = self.held().as_ref().map_or(Duration::ZERO, super::Held::remaining);
@@ -257,7 +257,7 @@ impl RenewalEntry {
     }
 
     pub(super) fn now(&self) -> Moment {
-        self.context.clock().now()
+        self.target.now()
     }
 
     /// It was found to be gone.

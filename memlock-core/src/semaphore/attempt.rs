@@ -97,7 +97,7 @@ impl<'a> Attempt<'a> {
         refusal: &'a Cell<Option<Refusal>>,
     ) -> Result<Attempt<'a>> {
         let parks = patience.waits && request.permits == 1 && request.priority == 0;
-        let context = &semaphore.context;
+        let context = &semaphore.target.context;
         Ok(Attempt {
             semaphore,
             token: context.identity()?.token(),
@@ -149,8 +149,7 @@ impl<'a> Attempt<'a> {
 
     fn grant(&mut self, grant: Grant, clock: ServerClock) -> Result<Permit> {
         let late = mutation::has(Mutation::PermitDeadlineFromReply);
-        let counted_from =
-            if late { self.semaphore.context.clock().now() } else { grant.counted_from };
+        let counted_from = if late { self.semaphore.target.now() } else { grant.counted_from };
         let mut permit = Permit::new(self.semaphore.clone(), Grant { counted_from, ..grant });
         let believed = match clock {
             ServerClock::Runs => Ok(()),
@@ -225,7 +224,7 @@ impl<'a> Attempt<'a> {
         let operation =
             Operation { until: self.patience.until, ..Operation::new(kind, self.in_doubt) };
         // What was seen before we slept is not written over: others have done so meanwhile.
-        let now = semaphore.context.clock().now();
+        let now = semaphore.target.now();
         let is_fresh = |seen: &Seen| now.since(seen.sent) <= seen.took * 2 + JUST_NOW;
         let seen = self.seen.take().filter(is_fresh);
         let completion = submit::submit(semaphore, operation, seen, enough);
@@ -331,14 +330,14 @@ impl Acquire for Attempt<'_> {
 
     fn attempt(&mut self, called: bool, enough: &dyn Fn() -> bool) -> Result<Option<Permit>> {
         // Some of our own strays may be what is in the way.
-        orphan::reap(&self.semaphore.context, self.semaphore.route);
+        orphan::reap(&self.semaphore.target.context, self.semaphore.target.route);
         let outcome = self.submit(called, enough);
         self.come_of(outcome, called, enough)
     }
 
     fn look(&self) -> Op<'_> {
-        self.looked.set(self.semaphore.context.clock().now());
-        Op::Get { key: &self.semaphore.key }
+        self.looked.set(self.semaphore.target.now());
+        Op::Get { key: &self.semaphore.target.key }
     }
 
     fn seen(&mut self, reply: &Reply, first: bool) -> Result<policy::TargetState> {

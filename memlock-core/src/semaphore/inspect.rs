@@ -41,8 +41,9 @@ impl Semaphore {
     /// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol), as for any read.
     pub fn waiters(&self) -> Result<Vec<Waiter>> {
         call(|| {
-            waiters::waiters(&self.context, self.route, &self.key)
-                .map_err(|error| error.during(format_args!("Looking at {}", self.key.waiters())))
+            waiters::waiters(&self.target).map_err(|error| {
+                error.during(format_args!("Looking at {}", self.target.key.waiters()))
+            })
         })
     }
 
@@ -55,10 +56,10 @@ impl Semaphore {
     /// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol).
     pub fn force_release(&self, token: Token) -> Result<bool> {
         call(|| {
-            let taken = reap(&self.context, self.route, &self.key, token)
+            let taken = reap(&self.target, token)
                 .map_err(|error| self.said("Releasing by force", error))?;
             if taken {
-                wake_next(&self.context, self.route, &self.key);
+                wake_next(&self.target);
             }
             Ok(taken)
         })

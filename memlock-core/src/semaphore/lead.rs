@@ -22,6 +22,7 @@ use crate::mutation::{self, Mutation};
 use crate::orphan;
 use crate::owner::Token;
 use crate::store::{Failure, Item, Op, Reply};
+use crate::target::Target;
 use crate::wait::entries;
 
 /// Within so long a process that was refused tries again; the next time within twice as long, and
@@ -69,7 +70,7 @@ impl<'a> Leader<'a> {
         known: Option<Seen>,
         begun: Begun,
     ) -> Leader<'a> {
-        let now = semaphore.context.clock().now();
+        let now = semaphore.target.now();
         let is_safe = own.in_doubt.is_none();
         let known = known.or(begun.seen).filter(|seen| seen.is_usable(now) && is_safe);
         Leader {
@@ -108,7 +109,7 @@ impl<'a> Leader<'a> {
     /// Leads until our own operation is settled.
     pub(super) fn run(mut self, enough: &dyn Fn() -> bool) -> Completion {
         if !self.rests_until.since_boot().is_zero() {
-            let clock = self.semaphore.context.clock();
+            let clock = self.semaphore.target.context.clock();
             let rest = self.rests_until.since(clock.now());
             if !rest.is_zero() {
                 clock.sleep(rest);
@@ -163,7 +164,7 @@ impl<'a> Leader<'a> {
 
     /// One read, if there is nothing to build upon, and one write.
     fn round(&mut self, enough: &dyn Fn() -> bool) {
-        let Semaphore { context, route, .. } = self.semaphore;
+        let Target { context, route, .. } = &self.semaphore.target;
         // Whoever only drops something asks nothing of a silent server; others do so for
         // themselves.
         if context.skips(*route)
@@ -180,7 +181,7 @@ impl<'a> Leader<'a> {
                 Err(error) => return self.fail(&error),
             },
         };
-        let context = &self.semaphore.context;
+        let context = &self.semaphore.target.context;
         let identity = match context.identity() {
             Ok(identity) => identity,
             Err(error) => return self.fail(&error),
@@ -229,7 +230,7 @@ impl<'a> Leader<'a> {
             _ => Some(Outcome::Gone { instead: None }),
         });
         let Some(number) = number else { return };
-        let token = match self.semaphore.context.identity() {
+        let token = match self.semaphore.target.context.identity() {
             Ok(identity) => identity.token(),
             Err(error) => return self.fail(&error),
         };
@@ -253,7 +254,7 @@ impl<'a> Leader<'a> {
         let is_refused =
             |member: &Member| matches!(member.planned, Planned::Refuses) && !member.is_parked;
         let refusal = self.batch.iter().any(is_refused).then(|| seen.refusal());
-        let queue_key = self.semaphore.key.waiters();
+        let queue_key = self.semaphore.target.key.waiters();
         let queue = [Op::Get { key: &queue_key }];
         let releases =
             self.batch.iter().any(|member| matches!(member.planned, Planned::Releases(_)));
@@ -383,7 +384,7 @@ impl<'a> Leader<'a> {
             (*refused == ROUNDS).then(|| Outcome::Unsettled(error.clone()))
         });
         self.refused += 1;
-        let context = &self.semaphore.context;
+        let context = &self.semaphore.target.context;
         let times = u32::try_from(self.refused).unwrap_or(u32::MAX).min(MOST_SPREADS);
         match context.identity() {
             Ok(identity) => context.clock().sleep((SPREAD * times).mul_f64(identity.fraction())),
@@ -400,7 +401,7 @@ impl<'a> Leader<'a> {
         enough: &dyn Fn() -> bool,
     ) {
         if was_sent {
-            let context = &self.semaphore.context;
+            let context = &self.semaphore.target.context;
             for member in &mut self.batch {
                 member.is_in_doubt(writing);
                 if mutation::has(Mutation::ForgetLostPermits)
@@ -499,7 +500,7 @@ impl Drop for Leader<'_> {
         if let Some(writing) = self.writing {
             self.batch.iter_mut().for_each(|member| member.is_in_doubt(writing));
         }
-        let context = &self.semaphore.context;
+        let context = &self.semaphore.target.context;
         let (mut rest, mut parked) = (Vec::new(), Vec::new());
         for Member { operation, ticket, is_parked, .. } in self.batch.drain(..) {
             match (ticket, &operation.kind) {
@@ -509,9 +510,9 @@ impl Drop for Leader<'_> {
                 (Some(ticket), _) => rest.push(Entry { operation, ticket }),
                 // We unwind.
                 (None, Kind::Acquisition(wanted)) if operation.in_doubt.is_some() => {
-                    let Semaphore { route, key, .. } = self.semaphore;
-                    let until = wanted.lease.gone(context.clock().now());
-                    orphan::remember(context, &REAPER, (*route, key), wanted.token, until);
+                    let target = &self.semaphore.target;
+                    let until = wanted.lease.gone(target.now());
+                    orphan::remember(target, &REAPER, wanted.token, until);
                 }
                 (None, _) => {}
             }

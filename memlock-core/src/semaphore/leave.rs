@@ -12,6 +12,7 @@ use super::local_waiters;
 use super::{Semaphore, wake_next};
 use crate::fork;
 use crate::store::Op;
+use crate::target::Target;
 use crate::wait::entries::WaitId;
 use crate::wait::queue::Queue;
 
@@ -91,26 +92,27 @@ impl Drop for Leaver<'_> {
             (state.is_left, state.now) = (false, Vec::new());
             std::mem::take(&mut state.ids)
         };
-        local_waiters(&self.semaphore.context).leave_behind(&self.semaphore.key, &ids);
+        local_waiters(&self.semaphore.target.context)
+            .leave_behind(&self.semaphore.target.key, &ids);
     }
 }
 
 /// Takes these entries off the queue, if they are there, and wakes the next waiters for whom there
 /// is room. False if the server did not answer.
 pub(super) fn leave(semaphore: &Semaphore, ids: Vec<WaitId>) -> bool {
-    let Semaphore { context, route, key, .. } = semaphore;
+    let target @ Target { context, key, .. } = &semaphore.target;
     let leaving = semaphore.combiner().leaving();
     let Some(mut ids) = leaving.begin(ids) else { return true };
     let process = fork::generation();
     let mut leaver = Leaver { semaphore, leaving, process, is_done: false };
-    let queue = Queue { context, route: *route, key: &key.waiters() };
+    let queue = Queue { target, key: &key.waiters() };
     for _ in 0..MOST_TIMES {
         if let Err(failure) = queue.leave(&ids, Op::Get { key }) {
             log::debug!("The queue could not be left: {}", failure.error);
             local_waiters(context).leave_behind(key, &ids);
             return false;
         }
-        wake_next(context, *route, key);
+        wake_next(target);
         match leaver.next() {
             Some(next) => ids = next,
             None => break,

@@ -68,7 +68,7 @@ impl Semaphore {
             let seen = match self.look()? {
                 Some(seen) => seen,
                 None => {
-                    let token = self.context.identity()?.token();
+                    let token = self.target.context.identity()?.token();
                     tokens.push(token);
                     match self.create(
                         token,
@@ -111,14 +111,13 @@ impl Semaphore {
                 break;
             }
             sent = Some(seen.record.token);
-            match self.context.one(self.route, Op::Delete { key: &self.key, version: seen.version })
-            {
+            match self.target.one(Op::Delete { key: &self.target.key, version: seen.version }) {
                 Ok(Reply::Deleted) => {
                     gone = true;
                     break;
                 }
                 Ok(_) => {
-                    back_off(&self.context, round)?;
+                    back_off(&self.target.context, round)?;
                 }
                 Err(failure) if !failure.sent || !failure.error.is_outage() => {
                     return Err(failure.error);
@@ -131,7 +130,7 @@ impl Semaphore {
         }
         self.forget();
         if sent.is_some() {
-            wake_next(&self.context, self.route, &self.key);
+            wake_next(&self.target);
         }
         Ok(sent.is_some())
     }
@@ -161,14 +160,14 @@ impl Semaphore {
             before.get_or_insert(seen.record.permits);
             if seen.record.permits == permits {
                 self.agreed.store(permits, Ordering::Relaxed);
-                wake_next(&self.context, self.route, &self.key);
+                wake_next(&self.target);
                 return Ok(before);
             }
             seen.record.permits = permits;
             match self.write(seen) {
                 Ok(Wrote { done: true, .. }) => {}
                 Ok(_) => {
-                    back_off(&self.context, round)?;
+                    back_off(&self.target.context, round)?;
                 }
                 Err(failure) => {
                     failures += 1;

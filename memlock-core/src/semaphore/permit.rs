@@ -11,17 +11,16 @@ use super::snapshot::Seen;
 use super::{Semaphore, leave};
 use crate::cas_backoff::{ROUNDS, back_off};
 use crate::clock::Moment;
-use crate::context::Context;
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::fork::{self, Call, call};
 use crate::lease::{Lease, by_either};
 use crate::mutation::{self, Mutation};
-use crate::name::Key;
 use crate::orphan;
 use crate::outcome::{Extension, Release};
 use crate::owner::Token;
 use crate::report::{self, LeaseState, Report};
-use crate::store::{Op, Reply, Route};
+use crate::store::{Op, Reply};
+use crate::target::Target;
 use crate::wait::Waker;
 use crate::wait::entries::WaitId;
 use crate::wait::queue::Queue;
@@ -76,7 +75,7 @@ impl Permit {
         Permit {
             deadline: lease.deadline(counted_from),
             lease,
-            server_until: lease.gone(semaphore.context.clock().now()),
+            server_until: lease.gone(semaphore.target.now()),
             semaphore,
             token,
             permits,
@@ -108,7 +107,7 @@ impl Permit {
             ours: self.process == fork::generation(),
             lease: self.lease.duration(),
             deadline: Some(self.deadline),
-            now: self.semaphore.context.clock().now(),
+            now: self.semaphore.target.now(),
             loss: None,
         };
         let subject = self.semaphore.subject();
@@ -135,7 +134,7 @@ impl Permit {
     /// How long they are certainly ours yet, unless the server loses them; zero when they are not.
     /// No I/O.
     pub fn remaining(&self) -> Duration {
-        self.deadline().since(self.semaphore.context.clock().now())
+        self.deadline().since(self.semaphore.target.now())
     }
 
     /// Until when they are certainly ours, on the boot clock; past when they are not. No I/O.
@@ -197,7 +196,7 @@ impl Permit {
                     Release::Lost
                 }
             };
-            orphan::reap(&self.semaphore.context, self.semaphore.route);
+            orphan::reap(&self.semaphore.target.context, self.semaphore.target.route);
             Ok(released)
         })
     }
@@ -241,7 +240,7 @@ impl Permit {
     /// After a suspiciously slow grant: counts on no more than the server's clock leaves.
     pub(super) fn cap_deadline_by_ttl(&mut self) -> Result<()> {
         let seen = self.semaphore.look_closely()?;
-        let now = || self.semaphore.context.clock().now();
+        let now = || self.semaphore.target.now();
         self.believe(seen.map_or_else(now, |seen| seen.keeps_until(self.token)))
     }
 
@@ -281,10 +280,10 @@ impl Permit {
     fn wake_next(&self, wakes: Wakes) {
         let Wakes { queue, capacity, freed, mut stood } = wakes;
         stood.extend(self.semaphore.combiner().leaving().ids());
-        let Semaphore { context, route, key, .. } = &self.semaphore;
+        let target @ Target { context, key, .. } = &self.semaphore.target;
         let local = local_waiters(context);
-        let at = Queue { context, route: *route, key: &key.waiters() };
-        let waker = Waker::new(context, local, key);
+        let at = Queue { target, key: &key.waiters() };
+        let waker = Waker::new(target, local);
         let handed = queue.map(|queue| at.wake_several(queue, capacity, freed, &stood, &waker));
         let handed = handed.unwrap_or_default();
         local.released(key, handed, context.clock().now());
@@ -294,8 +293,7 @@ impl Permit {
     }
 
     pub(super) fn leave_behind(&self) {
-        let Semaphore { context, route, key, .. } = &self.semaphore;
-        orphan::remember(context, &REAPER, (*route, key), self.token, self.server_until);
+        orphan::remember(&self.semaphore.target, &REAPER, self.token, self.server_until);
     }
 
     /// Releases as dropping does: see [`Lock::let_go`](crate::Lock::let_go).
@@ -306,7 +304,7 @@ impl Permit {
         let _call = Call::begin();
         let tries = self.begin_drop();
         // Past that they have come back by themselves.
-        if self.server_until <= self.semaphore.context.clock().now() {
+        if self.server_until <= self.semaphore.target.now() {
             self.leave_the_line();
             self.held = false;
             return Some(Release::Lost);
@@ -323,7 +321,7 @@ impl Permit {
 
     /// As [`Lock::begin_drop`](crate::Lock).
     pub(crate) fn begin_drop(&mut self) -> bool {
-        let Semaphore { context, route, .. } = &mut self.semaphore;
+        let Target { context, route, .. } = &mut self.semaphore.target;
         *context = context.for_drop();
         !self.release_failed && !context.skips(*route)
     }
@@ -337,7 +335,7 @@ impl Permit {
     }
 
     fn said(&self, doing: &str, error: Error) -> Error {
-        error.during(format_args!("{doing} {}", self.semaphore.key))
+        error.during(format_args!("{doing} {}", self.semaphore.target.key))
     }
 }
 
@@ -349,7 +347,7 @@ impl Drop for Permit {
 
 impl fmt::Debug for Permit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let key = &self.semaphore.key;
+        let key = &self.semaphore.target.key;
         f.debug_struct("Permit")
             .field("key", key)
             .field("permits", &self.permits)
@@ -358,9 +356,10 @@ impl fmt::Debug for Permit {
 }
 
 /// Tells the first waiters that permits may be available, for those that came back out of turn.
-pub(super) fn wake_next(context: &Context, route: Route, key: &Key) {
-    let queue = Queue { context, route, key: &key.waiters() };
-    let Ok(replies) = context.read(route, &[Op::Get { key }, Op::Get { key: queue.key }]) else {
+pub(super) fn wake_next(target: &Target) {
+    let Target { context, key, .. } = target;
+    let queue = Queue { target, key: &key.waiters() };
+    let Ok(replies) = target.read(&[Op::Get { key }, Op::Get { key: queue.key }]) else {
         return;
     };
     let [item, Reply::Value(waiters)] = &replies[..] else { return };
@@ -372,16 +371,15 @@ pub(super) fn wake_next(context: &Context, route: Route, key: &Key) {
         // Whoever comes finds out.
         _ => u32::MAX,
     };
-    let waker = Waker::new(context, local_waiters(context), key);
+    let waker = Waker::new(target, local_waiters(&target.context));
     queue.wake_several(waiters.clone(), capacity, capacity, &[], &waker);
 }
 
 /// Takes back the permits that this token holds, whatever else has changed. True when there were
 /// any.
-pub(super) fn reap(context: &Context, route: Route, key: &Key, token: Token) -> Result<bool> {
-    let semaphore =
-        Semaphore::new(context.clone(), key.clone(), None, Lease::new(crate::lease::MIN_LEASE)?)?;
-    debug_assert_eq!(route, semaphore.route);
+pub(super) fn reap(target: &Target, token: Token) -> Result<bool> {
+    let (context, key) = (target.context.clone(), target.key.clone());
+    let semaphore = Semaphore::new(context, key, None, Lease::new(crate::lease::MIN_LEASE)?)?;
     for round in 0..ROUNDS {
         let Some(mut seen) = semaphore.look()? else { return Ok(false) };
         if seen.record.held_by(token).is_none() {
@@ -391,7 +389,7 @@ pub(super) fn reap(context: &Context, route: Route, key: &Key, token: Token) -> 
         if semaphore.write(seen).map_err(|failure| failure.error)?.done {
             return Ok(true);
         }
-        back_off(context, round)?;
+        back_off(&target.context, round)?;
     }
     Ok(false)
 }

@@ -11,9 +11,9 @@ use crate::clock::Moment;
 use crate::error::Error;
 use crate::lease::{Lease, Ttl};
 use crate::mutation::{self, Mutation};
-use crate::name::Key;
 use crate::owner::Token;
 use crate::store::{Failure, Op, Reply, Route};
+use crate::target::Target;
 
 /// A renewal on its way.
 pub(crate) struct PermitRenewals {
@@ -50,11 +50,11 @@ pub(crate) enum Progress {
 
 impl PermitRenewals {
     pub(crate) fn route(&self) -> Route {
-        self.semaphore.route
+        self.semaphore.target.route
     }
 
     pub(crate) fn op(&self) -> Op<'_> {
-        let key = &self.semaphore.key;
+        let key = &self.semaphore.target.key;
         match &self.step {
             Step::Put { seen, value } => {
                 let ttl = Ttl::Until(seen.record.expires);
@@ -71,7 +71,7 @@ impl PermitRenewals {
 
     /// Whether both are of one semaphore.
     pub(crate) fn is_of(&self, permit: &Permit) -> bool {
-        self.semaphore.key == permit.semaphore.key
+        self.semaphore.target.key == permit.semaphore.target.key
     }
 
     /// The reply to a step that was sent then.
@@ -126,7 +126,7 @@ impl PermitRenewals {
                 if slow && !std::mem::replace(&mut self.looked_again, true) {
                     return Progress::Gone(gone.into_iter().map(|permit| permit.token).collect());
                 }
-                let now = self.semaphore.context.clock().now();
+                let now = self.semaphore.target.now();
                 let may_stand = seen.is_slow();
                 for permit in &mut self.permits {
                     let (until, counted_from) = seen.lease(permit.lease, now);
@@ -206,7 +206,7 @@ impl Permit {
     }
 
     fn renewing(&mut self) -> Option<Renewing> {
-        let now = self.semaphore.context.clock().now();
+        let now = self.semaphore.target.now();
         if self.remaining().is_zero() && !mutation::has(Mutation::KeepPastTheEnd) {
             return None;
         }
@@ -234,7 +234,7 @@ impl Permit {
         if ask {
             return self.leave_the_line();
         }
-        let Semaphore { context, key, .. } = &self.semaphore;
+        let Target { context, key, .. } = &self.semaphore.target;
         local_waiters(context).leave_behind(key, &std::mem::take(&mut self.stood));
         false
     }
@@ -258,22 +258,14 @@ impl Permit {
         self.lease
     }
 
-    pub(crate) fn context(&self) -> &crate::context::Context {
-        &self.semaphore.context
-    }
-
     pub(crate) fn semaphore(&self) -> &Semaphore {
         &self.semaphore
     }
 }
 
 impl Semaphore {
-    pub(crate) fn route(&self) -> Route {
-        self.route
-    }
-
-    pub(crate) fn key(&self) -> &Key {
-        &self.key
+    pub(crate) fn target(&self) -> &Target {
+        &self.target
     }
 
     /// Whether this token holds permits, as the server says.

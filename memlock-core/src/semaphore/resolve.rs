@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::Semaphore;
 use super::operation::{
     Extend, Kind, Operation, Outcome, Release, Renewing, Resolved, Step, Wakes,
 };
@@ -48,7 +47,7 @@ impl Permit {
                 }
             }
         }
-        let clock = semaphore.context.clock();
+        let clock = semaphore.target.context.clock();
         if let Step::Extend(lease) = step {
             // It may reach the server at any time until its reply is given up.
             self.server_until = self.server_until.max(lease.gone(clock.now()) + LATEST_ARRIVAL);
@@ -85,7 +84,7 @@ impl Permit {
     /// more than the server's clock leaves, or, if that cannot be told, on nothing.
     fn believe_if_it_lasts(&mut self) -> Result<()> {
         self.cap_deadline_by_ttl().map_err(|error| {
-            self.deadline = self.deadline.min(self.semaphore.context.clock().now());
+            self.deadline = self.deadline.min(self.semaphore.target.now());
             let text = "They were extended, but for how long cannot be told";
             Error::new(ErrorKind::Unknown, format!("{text}: {error}"))
         })
@@ -96,11 +95,10 @@ impl Permit {
     /// before.
     fn gone(&self, step: Step, instead: Option<(Token, u32)>) -> Resolved {
         let same = instead.filter(|(token, _)| *token == self.of);
-        let in_time = self.semaphore.context.clock().now() < self.deadline;
+        let in_time = self.semaphore.target.now() < self.deadline;
         match (step, same) {
             (Step::Release, Some((_, capacity))) if self.release_in_doubt && in_time => {
-                let Semaphore { context, route, key, .. } = &self.semaphore;
-                let queue = context.get(*route, &key.waiters()).ok().flatten();
+                let queue = self.semaphore.target.queue().ok().flatten();
                 let wakes =
                     Wakes { queue, capacity, freed: self.permits, stood: self.stood.clone() };
                 Resolved::Taken { wakes: Some(wakes) }

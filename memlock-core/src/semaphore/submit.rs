@@ -88,7 +88,7 @@ pub(super) fn park(
     _inside: Inside,
 ) -> Completion {
     let (combiner, process) = (semaphore.combiner(), fork::generation());
-    let now = semaphore.context.clock().now();
+    let now = semaphore.target.now();
     let (acquires, ends) = (operation.acquires(), operation.until);
     match combiner.park(operation, now) {
         Parking::Queue => Completion { in_queue: true, ..Completion::not_tried() },
@@ -132,7 +132,7 @@ impl Sleeper<'_> {
                 let limit = std::mem::replace(&mut slice, SLICE);
                 // What is over is yet to be taken back, by a leader that may take its time.
                 self.ends.filter(|_| !is_unwanted).map_or(limit, |ends| {
-                    let left = ends.since(self.semaphore.context.clock().now());
+                    let left = ends.since(self.semaphore.target.now());
                     limit.min(left.max(A_MOMENT))
                 })
             });
@@ -165,7 +165,7 @@ impl Sleeper<'_> {
         if fork::generation() != self.process {
             return Some(Completion::not_tried());
         }
-        let now = self.semaphore.context.clock().now();
+        let now = self.semaphore.target.now();
         // A fuzzer's clock stands while it sleeps.
         let is_long = self.until.map(|until| until <= now || cfg!(fuzzing));
         let (operation, in_queue) =
@@ -188,14 +188,8 @@ impl Drop for Sleeper<'_> {
         if let Some((token, lease)) = self.acquires
             && taken_back.is_none_or(|operation| operation.in_doubt.is_some())
         {
-            let Semaphore { context, route, key, .. } = self.semaphore;
-            orphan::remember(
-                context,
-                &REAPER,
-                (*route, key),
-                token,
-                lease.gone(context.clock().now()),
-            );
+            let target = &self.semaphore.target;
+            orphan::remember(target, &REAPER, token, lease.gone(target.now()));
         }
     }
 }

@@ -1,15 +1,12 @@
 //! What can be waited for: all that the driver knows of a mutex or a semaphore.
 
 use super::entries::{Request, WaitId};
-use super::local::LocalWaiters;
 use super::policy::TargetState;
 use super::queue::Capacity;
 use super::wake::Reserve;
-use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::name::Key;
 use crate::notify::Successors;
-use crate::store::{Op, Reply, Route};
+use crate::store::{Op, Reply};
 
 /// What can be waited for.
 pub(crate) trait Acquire {
@@ -79,12 +76,4 @@ pub(crate) struct QueueReceipt {
     pub(crate) unrung: bool,
     /// Who stood behind, as far as the bell told.
     pub(crate) successors: Successors,
-}
-
-/// What is waited for, and where.
-pub(crate) struct Target<'a, G: Acquire> {
-    pub(crate) context: &'a Context,
-    pub(crate) route: Route,
-    pub(crate) key: &'a Key,
-    pub(crate) local: &'a LocalWaiters<G::HandoffRequest, G::Guard>,
 }

@@ -4,9 +4,9 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::acquire::{Acquire, QueueReceipt, Target};
+use super::acquire::{Acquire, QueueReceipt};
 use super::entries::{self, Request, WaitId};
-use super::local::{QueueTicket, RECENT, Unparked};
+use super::local::{LocalWaiters, QueueTicket, RECENT, Unparked};
 use super::policy::{Ended, Event, Known, Policy, QueueView, Step, TargetState};
 use super::queue::{Capacity, Queue, WATCH};
 use super::{Wait, Waited, Waker};
@@ -19,6 +19,7 @@ use crate::notify::{Listener, Reach, WakeMessage};
 use crate::orphan;
 use crate::owner::Identity;
 use crate::store::Reply;
+use crate::target::Target;
 
 /// A wait that asks somebody whether to go on does so at least this often.
 const SLICE: Duration = Duration::from_millis(50);
@@ -34,20 +35,22 @@ const MOST_IDS: usize = 16;
 pub(crate) fn wait_for<G: Acquire>(
     acquire: &mut G,
     wait: &Wait<'_>,
-    at: &Target<'_, G>,
+    target: &Target,
+    local: &LocalWaiters<G::HandoffRequest, G::Guard>,
 ) -> Result<Waited<G::Guard>> {
     let process = fork::generation();
-    let cancellations = at.context.cancellations();
+    let cancellations = target.context.cancellations();
     let told = Cell::new(false);
     // Once is enough: whoever asks may be told only once, as by a signal that is consumed by
     // looking at it.
     let interrupted = || {
-        let cancelled = at.context.cancellations() != cancellations || at.context.is_closed();
+        let cancelled =
+            target.context.cancellations() != cancellations || target.context.is_closed();
         let now = told.get() || cancelled || wait.is_interrupted();
         told.set(now);
         now
     };
-    if wait.is_cancelled() || at.context.is_closed() {
+    if wait.is_cancelled() || target.context.is_closed() {
         return Ok(Waited::Interrupted);
     }
     if wait.is_once() {
@@ -55,11 +58,10 @@ pub(crate) fn wait_for<G: Acquire>(
         let otherwise = || if told.get() { Waited::Interrupted } else { Waited::Busy };
         return Ok(acquire.attempt(false, &interrupted)?.map_or_else(otherwise, Waited::Done));
     }
-    let began = at.context.clock().now();
-    let known = at.local.arrive(at.key, began);
+    let began = target.now();
+    let known = local.arrive(&target.key, began);
     let deadline = wait.limit.map(|limit| began + limit);
-    let enough =
-        || interrupted() || deadline.is_some_and(|deadline| at.context.clock().now() >= deadline);
+    let enough = || interrupted() || deadline.is_some_and(|deadline| target.now() >= deadline);
     let tried = match known {
         Some(_) => acquire.attempt_within(&enough),
         None => acquire.attempt(false, &enough),
@@ -78,15 +80,16 @@ pub(crate) fn wait_for<G: Acquire>(
         Err(_) => Some(Event::Failed),
     };
     acquire.will_wait();
-    let queue_key = at.key.waiters();
-    let identity = at.context.identity()?;
-    let is_recent = at.context.clock().now().since(began) < RECENT;
+    let queue_key = target.key.waiters();
+    let identity = target.context.identity()?;
+    let is_recent = target.now().since(began) < RECENT;
     let known = known.unwrap_or_default();
     let Request { permits, priority, .. } = acquire.request();
     let waiting = known.waiting.filter(|_| is_recent && permits == 1 && priority == 0);
     let known = Known { shared: acquire.is_shared(), ..known };
-    let policy = Policy::new(began, wait.limit, at.context.outage(), known);
-    let mut waiter = Waiter::enter(acquire, wait, at, policy, &queue_key, (identity, process));
+    let policy = Policy::new(began, wait.limit, target.context.outage(), known);
+    let mut waiter =
+        Waiter::enter(acquire, wait, (target, local), policy, &queue_key, (identity, process));
     waiter.waiting = waiting;
     if let Some(first) = first {
         waiter.tell(first);
@@ -98,7 +101,8 @@ pub(crate) fn wait_for<G: Acquire>(
 struct Waiter<'a, 'g, G: Acquire> {
     acquire: &'g mut G,
     wait: &'a Wait<'a>,
-    at: &'a Target<'a, G>,
+    target: &'a Target,
+    local: &'a LocalWaiters<G::HandoffRequest, G::Guard>,
     queue: Queue<'a>,
     identity: &'a Identity,
     policy: Policy,
@@ -123,18 +127,19 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
     fn enter(
         acquire: &'g mut G,
         wait: &'a Wait<'a>,
-        at: &'a Target<'a, G>,
+        (target, local): (&'a Target, &'a LocalWaiters<G::HandoffRequest, G::Guard>),
         policy: Policy,
         queue_key: &'a Key,
         (identity, process): (&'a Identity, u64),
     ) -> Self {
-        let listener = at.context.notifier().take(at.context.local_address(at.route));
-        let number = at.local.enter(at.key, acquire.ask(), &listener);
-        let queue = Queue { context: at.context, route: at.route, key: queue_key };
+        let listener = target.context.notifier().take(target.context.local_address(target.route));
+        let number = local.enter(&target.key, acquire.ask(), &listener);
+        let queue = Queue { target, key: queue_key };
         Waiter {
             acquire,
             wait,
-            at,
+            target,
+            local,
             queue,
             identity,
             policy,
@@ -187,7 +192,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
             let sleep_until = match step {
                 Step::Sleep(until) => Some(until),
                 // Whoever is handing over to us is not to be crossed.
-                _ if !self.at.local.start_work(self.at.key, self.number) => Some(self.now()),
+                _ if !self.local.start_work(&self.target.key, self.number) => Some(self.now()),
                 _ => None,
             };
             if let Some(until) = sleep_until {
@@ -251,7 +256,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         // priority: its place is not ours. Each time, since it may have been an outage that left it
         // there.
         if self.acquire.is_shared() {
-            let left = self.at.local.take_left_behind(self.at.key);
+            let left = self.local.take_left_behind(&self.target.key);
             if !left.is_empty() {
                 self.take_off(&left);
             }
@@ -266,7 +271,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         if front && !self.ids.is_empty() && self.queue.leave(&self.ids, self.acquire.look()).is_ok()
         {
             self.ids.clear();
-            self.at.local.has_left(self.at.key, self.number);
+            self.local.has_left(&self.target.key, self.number);
         }
         let (id, test) = (WaitId(self.identity.number()), WaitId(self.identity.number()));
         if self.ids.len() == MOST_IDS {
@@ -357,7 +362,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
 
     fn look(&mut self, lock: bool, queue: bool) -> Result<()> {
         // One of our own strays may be what is in the way.
-        orphan::reap(self.at.context, self.at.route);
+        orphan::reap(&self.target.context, self.target.route);
         let op = self.acquire.look();
         let (mut stand, reply) = match self.queue.look(&self.ids, queue, lock.then_some(op)) {
             Ok(seen) => seen,
@@ -407,7 +412,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
     /// A message that was sent to us did not arrive.
     fn missed(&self) {
         if self.can_be_woken {
-            self.at.context.notifier().missed();
+            self.target.context.notifier().missed();
         }
     }
 
@@ -417,7 +422,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
     }
 
     fn reach(&self) -> Reach {
-        self.at.context.notifier().reach()
+        self.target.context.notifier().reach()
     }
 
     /// Gives our place in the queue back; if we go for good, rather to the next waiter of this
@@ -451,18 +456,16 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
             Ok(None) => {}
             Err(failure) => {
                 log::debug!("The queue could not be left: {}", failure.error);
-                self.at.local.leave_behind(self.at.key, ids);
+                self.local.leave_behind(&self.target.key, ids);
             }
         }
     }
 
     /// Wakes the first waiters for whom there is room, and takes our own lines off by these ids.
     fn wake_first(&self, capacity: Capacity, ours: &[WaitId]) {
-        if let Ok(Some(queue)) = self.at.context.get(self.at.route, self.queue.key) {
-            let waker = Waker {
-                reserver: self.acquire.reserver(),
-                ..Waker::new(self.at.context, self.at.local, self.at.key)
-            };
+        if let Ok(Some(queue)) = self.target.queue() {
+            let waker =
+                Waker { reserver: self.acquire.reserver(), ..Waker::new(self.target, self.local) };
             if capacity.shared {
                 self.queue.wake_several(queue, capacity.permits, capacity.permits, ours, &waker);
             } else {
@@ -473,14 +476,14 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
 
     /// Whether we are the first in line by now.
     fn become_first(&mut self) -> bool {
-        let (first, stand) = self.at.local.first(self.at.key, self.number);
+        let (first, stand) = self.local.first(&self.target.key, self.number);
         if let Some(QueueTicket { position, ids, listener }) = stand {
             (self.ids, self.listener, self.reached) = (ids, listener, true);
             self.acquire.stands(&self.ids, false);
             self.policy.take_over(position, self.reach());
         }
         if first && !self.first && !self.acquire.is_shared() {
-            self.ids.splice(..0, self.at.local.take_left_behind(self.at.key));
+            self.ids.splice(..0, self.local.take_left_behind(&self.target.key));
         }
         self.first = first;
         first
@@ -489,7 +492,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
     /// Sleeps until the moment, a ring, or another reason to look up. What another thread gave us
     /// is returned.
     fn sleep(&mut self, until: Moment) -> Option<G::Guard> {
-        let (local, key) = (self.at.local, self.at.key);
+        let (local, key) = (self.local, &self.target.key);
         if local.park(key, self.number, &self.ids) {
             let left = until.since(self.now());
             let limit = if self.wait.asks() { left.min(SLICE) } else { left };
@@ -557,7 +560,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
     /// none.
     fn go(&mut self, stand: Option<QueueTicket>) -> Option<QueueTicket> {
         self.left = true;
-        self.at.local.leave(self.at.key, self.number, stand, self.policy.pace(self.now()))
+        self.local.leave(&self.target.key, self.number, stand, self.policy.pace(self.now()))
     }
 
     /// Takes in a failure, or gives it back if there is no use in waiting.
@@ -566,7 +569,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
             return Err(error);
         }
         if self.failure.is_none() {
-            log::info!("Waiting for {} through an outage: {error}", self.at.key);
+            log::info!("Waiting for {} through an outage: {error}", self.target.key);
         }
         self.failure = Some(error);
         let (now, chance) = (self.now(), self.identity.fraction());
@@ -583,7 +586,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
     }
 
     fn now(&self) -> Moment {
-        self.at.context.clock().now()
+        self.target.now()
     }
 }
 
@@ -598,7 +601,7 @@ impl<G: Acquire> Drop for Waiter<'_, '_, G> {
         // An error ended the wait, or nobody is left to take over a place. In an outage the entry
         // dies with the queue, or at the next bell.
         if self.failure.as_ref().is_some_and(Error::is_outage) {
-            self.at.local.leave_behind(self.at.key, &self.ids);
+            self.local.leave_behind(&self.target.key, &self.ids);
         } else if !self.ids.is_empty() {
             self.leave_the_queue();
         }

@@ -11,13 +11,13 @@ use super::local::WakeSummary;
 use super::policy::QueueView;
 use super::wake::{Delivery, Wake};
 use crate::cas_backoff::back_off;
-use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::Ttl;
 use crate::mutation::{self, Mutation};
 use crate::name::Key;
 use crate::notify::{Successors, WakeMessage};
-use crate::store::{Failure, Item, Op, Reply, Route};
+use crate::store::{Failure, Item, Op, Reply};
+use crate::target::Target;
 
 /// How long a queue lives that nobody writes to. Waiters that wait for longer write it anew.
 const LIFE: Duration = Duration::from_secs(300);
@@ -38,8 +38,8 @@ const LEAVES: usize = 40;
 /// A queue by its key.
 #[derive(Clone, Copy)]
 pub(crate) struct Queue<'a> {
-    pub(crate) context: &'a Context,
-    pub(crate) route: Route,
+    pub(crate) target: &'a Target,
+    /// The queue's own.
     pub(crate) key: &'a Key,
 }
 
@@ -73,7 +73,7 @@ impl Queue<'_> {
         let enter =
             if front { Op::Prepend { key, value: line } } else { Op::Append { key, value: line } };
         if let Some(before) = behind {
-            let mut replies = self.context.run(self.route, &[enter, look])?.into_iter();
+            let mut replies = self.target.run(&[enter, look])?.into_iter();
             if let (Some(Reply::Written), Some(seen)) = (replies.next(), replies.next()) {
                 return Ok((before, seen));
             }
@@ -81,7 +81,7 @@ impl Queue<'_> {
         let ops = [add, enter, Op::Get { key }, look];
         // There is a queue already, most of the time.
         for ops in [&ops[1..], &ops, &ops] {
-            let mut replies = self.context.run(self.route, ops)?.into_iter().rev();
+            let mut replies = self.target.run(ops)?.into_iter().rev();
             let (seen, queue, entered) = (replies.next(), replies.next(), replies.next());
             if let (Some(seen), Some(Reply::Written)) = (seen, entered) {
                 let before = match &queue {
@@ -108,7 +108,7 @@ impl Queue<'_> {
     ) -> Result<(Option<QueueView>, Option<Reply>)> {
         let ops: Vec<Op<'_>> =
             queue.then_some(Op::Get { key: self.key }).into_iter().chain(look).collect();
-        let mut replies = self.context.read(self.route, &ops)?.into_iter();
+        let mut replies = self.target.read(&ops)?.into_iter();
         if !queue {
             return Ok((None, replies.next()));
         }
@@ -116,7 +116,7 @@ impl Queue<'_> {
             Some(Reply::Value(item)) => {
                 if item.remaining.is_some_and(|left| left < LIFE / 2) {
                     let value = entries::without(&item.value, &[]);
-                    let _ = self.context.run(self.route, &[self.swap(&item, &value)]);
+                    let _ = self.target.run(&[self.swap(&item, &value)]);
                 }
                 let gone = || QueueView::Gone { waiters: entries::waiters(&item.value).count() };
                 // Whoever takes the line off under which we joined last has woken us, though an
@@ -138,17 +138,18 @@ impl Queue<'_> {
         look: Op<'_>,
     ) -> std::result::Result<Option<Reply>, Failure> {
         for round in 0..LEAVES {
-            let item = match self.context.one(self.route, Op::Get { key: self.key })? {
+            let item = match self.target.one(Op::Get { key: self.key })? {
                 Reply::Value(item) if position(&item.value, ids).is_some() => item,
-                _ => return self.context.one(self.route, look).map(Some),
+                _ => return self.target.one(look).map(Some),
             };
             let rest = entries::without(&item.value, ids);
-            let mut replies = self.context.run(self.route, &[self.swap(&item, &rest), look])?;
+            let mut replies = self.target.run(&[self.swap(&item, &rest), look])?;
             let seen = replies.pop();
             if replies.pop() != Some(Reply::VersionMismatch) {
                 return Ok(seen);
             }
-            back_off(self.context, round).map_err(|error| Failure { error, sent: false })?;
+            back_off(&self.target.context, round)
+                .map_err(|error| Failure { error, sent: false })?;
         }
         let text = "The queue of waiters was written by others each time.";
         Err(Failure { error: Error::new(ErrorKind::Unknown, text), sent: true })
@@ -235,7 +236,7 @@ impl Queue<'_> {
             if rest == queue.value {
                 break;
             }
-            let written = self.context.one(self.route, self.swap(&queue, &rest));
+            let written = self.target.one(self.swap(&queue, &rest));
             summary.stuck = written.is_err();
             let again = match (next, rung, &written) {
                 (_, _, Ok(Reply::VersionMismatch)) => true,
@@ -259,7 +260,7 @@ impl Queue<'_> {
             if !again {
                 break;
             }
-            queue = match self.context.get(self.route, self.key) {
+            queue = match self.target.context.get(self.target.route, self.key) {
                 Ok(Some(item)) => item,
                 _ => break,
             };
@@ -370,7 +371,7 @@ impl Queue<'_> {
             if rest == queue.value {
                 break;
             }
-            let written = self.context.one(self.route, self.swap(&queue, &rest));
+            let written = self.target.one(self.swap(&queue, &rest));
             summary.stuck = written.is_err();
             let mut again = matches!(written, Ok(Reply::VersionMismatch));
             if !again {
@@ -382,10 +383,10 @@ impl Queue<'_> {
                     }
                 }
             }
-            if !again || back_off(self.context, round).is_err() {
+            if !again || back_off(&self.target.context, round).is_err() {
                 break;
             }
-            queue = match self.context.get(self.route, self.key) {
+            queue = match self.target.context.get(self.target.route, self.key) {
                 Ok(Some(item)) => item,
                 _ => break,
             };

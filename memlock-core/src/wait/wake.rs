@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use super::entries::{Entry, WaitId};
 use super::local::LocalWaiters;
-use crate::context::Context;
 use crate::fork;
 use crate::mutation::{self, Mutation};
-use crate::name::Key;
 use crate::notify::{Successors, WakeMessage};
+use crate::target::Target;
 
 /// A releaser takes no longer than this to write the queue, but for an outage.
 const WRITTEN: Duration = Duration::from_millis(50);
@@ -63,9 +62,8 @@ pub(crate) trait Reserve {
 
 /// Wakes the waiters of an item.
 pub(crate) struct Waker<'a, A, G> {
-    pub(crate) context: &'a Context,
+    pub(crate) target: &'a Target,
     pub(crate) local: &'a LocalWaiters<A, G>,
-    pub(crate) key: &'a Key,
     /// When they are to come.
     pub(crate) after: Duration,
     /// How many of those behind it a waiter is told of.
@@ -80,11 +78,10 @@ pub(crate) struct Waker<'a, A, G> {
 impl<'a, A, G> Waker<'a, A, G> {
     /// They are to come at once and are told of all behind them, and nothing can be reserved for
     /// them.
-    pub(crate) fn new(context: &'a Context, local: &'a LocalWaiters<A, G>, key: &'a Key) -> Self {
+    pub(crate) fn new(target: &'a Target, local: &'a LocalWaiters<A, G>) -> Self {
         Waker {
-            context,
+            target,
             local,
-            key,
             after: Duration::ZERO,
             told: Successors::MOST,
             held: Duration::ZERO,
@@ -103,13 +100,13 @@ impl<A: Copy, G> Wake for Waker<'_, A, G> {
         let trusted = self.woken_ahead.is_some() && mutation::has(Mutation::TrustTheRingAhead);
         if self.woken_ahead == Some(entry.id)
             || trusted
-            || self.local.wake(self.key, entry.id, message.after)
+            || self.local.wake(&self.target.key, entry.id, message.after)
         {
             return Delivery::Sent;
         }
         let after = if entry.proven { self.after.max(message.after) } else { message.after };
         let message = WakeMessage { after, successors: message.successors.first(self.told) };
-        let sent = |address| self.context.notifier().send(address, entry.id, message);
+        let sent = |address| self.target.context.notifier().send(address, entry.id, message);
         match (entry.address.map(sent), &self.reserver) {
             // A firewall may refuse messages, too, as that of a host does to which a tunnel leads:
             // so only of a waiter that was reached before it means that it is dead.
@@ -148,6 +145,6 @@ impl<A: Copy, G> Wake for Waker<'_, A, G> {
     }
 
     fn is_heard_by(&self, entry: &Entry<'_>) -> bool {
-        entry.proven || self.local.has(self.key, entry.id)
+        entry.proven || self.local.has(&self.target.key, entry.id)
     }
 }

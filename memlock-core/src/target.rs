@@ -1,0 +1,77 @@
+//! An item, and the way to it: what is acquired, waited for, reported on and reaped.
+
+use std::fmt;
+
+use crate::clock::Moment;
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::name::Key;
+use crate::store::{Failure, Item, Op, Reply, Route};
+
+/// An item of a store, as a client reaches it.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) context: Context,
+    pub(crate) route: Route,
+    pub(crate) key: Key,
+}
+
+impl Target {
+    pub(crate) fn new(context: Context, key: Key) -> Target {
+        Target { context, route: Route::of(&key), key }
+    }
+
+    /// The same item for a drop: see [`Context::for_drop`].
+    pub(crate) fn for_drop(&self) -> Target {
+        Target { context: self.context.for_drop(), ..self.clone() }
+    }
+
+    /// The same item for calls of the user: see [`Context::for_calls`].
+    pub(crate) fn for_calls(&self) -> Target {
+        Target { context: self.context.for_calls(), ..self.clone() }
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.context.clock().now()
+    }
+
+    /// Runs operations on the item's server.
+    pub(crate) fn run(&self, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
+        self.context.run(self.route, ops)
+    }
+
+    /// Runs one operation on the item's server.
+    pub(crate) fn one(&self, op: Op<'_>) -> std::result::Result<Reply, Failure> {
+        self.context.one(self.route, op)
+    }
+
+    /// Runs operations that change nothing, again if need be.
+    pub(crate) fn read(&self, ops: &[Op<'_>]) -> Result<Vec<Reply>> {
+        self.context.read(self.route, ops)
+    }
+
+    /// Reads the item.
+    pub(crate) fn get(&self) -> Result<Option<Item>> {
+        self.context.get(self.route, &self.key)
+    }
+
+    /// Reads the queue of those who wait for it.
+    pub(crate) fn queue(&self) -> Result<Option<Item>> {
+        self.context.get(self.route, &self.key.waiters())
+    }
+
+    /// The name that the key was made from, for people.
+    pub(crate) fn name(&self) -> String {
+        self.context.name_of(&self.key)
+    }
+
+    /// The item's server, for people.
+    pub(crate) fn server(&self) -> String {
+        self.context.server_name(self.route)
+    }
+
+    /// The error with what was being done to the item.
+    pub(crate) fn said(&self, doing: impl fmt::Display, error: Error) -> Error {
+        error.during(format_args!("{doing} {}", self.key))
+    }
+}
