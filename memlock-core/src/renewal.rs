@@ -25,8 +25,8 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::fork::{Call, call};
+use crate::guard::outcome::{Loss, Release};
 use crate::mutex::Lock;
-use crate::outcome::{Loss, Release};
 use crate::owner::{Token, is_ours};
 use crate::report::{self, LeaseState, Report, Subject};
 use crate::semaphore::{Permit, Semaphore};
@@ -109,22 +109,22 @@ impl Held {
     /// Whether the server may keep it for longer than its lease.
     fn is_in_doubt(&self) -> bool {
         match self {
-            Held::Lock(lock) => lock.is_in_doubt(),
-            Held::Permit(permit) => permit.is_in_doubt(),
+            Held::Lock(lock) => lock.extension_in_doubt,
+            Held::Permit(permit) => permit.extension_in_doubt,
         }
     }
 
     fn lease(&self) -> Duration {
         match self {
-            Held::Lock(lock) => lock.lease().duration(),
-            Held::Permit(permit) => permit.lease().duration(),
+            Held::Lock(lock) => lock.lease.duration(),
+            Held::Permit(permit) => permit.lease.duration(),
         }
     }
 
     fn target(&self) -> &Target {
         match self {
             Held::Lock(lock) => lock.target(),
-            Held::Permit(permit) => permit.semaphore().target(),
+            Held::Permit(permit) => permit.target(),
         }
     }
 
@@ -138,8 +138,8 @@ impl Held {
     /// Which process acquired it.
     fn process(&self) -> u64 {
         match self {
-            Held::Lock(lock) => lock.process(),
-            Held::Permit(permit) => permit.process(),
+            Held::Lock(lock) => lock.process,
+            Held::Permit(permit) => permit.process,
         }
     }
 
@@ -254,7 +254,7 @@ impl Renewal {
             now: target.now(),
             loss: self.entry.loss(),
         };
-        report::ended(answer.into(), Subject { kind, target }, state)
+        report::ended(answer.into(), || Subject { kind, target }.to_string(), state)
     }
 
     /// Whether it is certainly ours, unless the server has lost it since the last renewal. No I/O.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::error::{Answer, Error};
-use crate::outcome::Loss;
+use crate::guard::outcome::Loss;
 use crate::target::Target;
 use crate::wait::Wait;
 
@@ -151,13 +151,13 @@ pub(crate) struct LeaseState {
 /// How a release, an extension or a check ended.
 pub(crate) fn ended(
     answer: Answer,
-    what: impl fmt::Display,
+    what: impl FnOnce() -> String,
     state: impl FnOnce() -> LeaseState,
 ) -> Report {
     if answer == Answer::Ok {
         return answer.into();
     }
-    let state = state();
+    let (what, state) = (what(), state());
     let lease = brief(state.lease);
     let sentence = match answer {
         Answer::NotHeld if state.ours => format!("The {what} is not held: it was released before."),

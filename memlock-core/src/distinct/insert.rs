@@ -8,9 +8,9 @@ use crate::clock::Moment;
 use crate::context::ATTEMPTS;
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::fork::call;
+use crate::guard::orphan;
 use crate::mutation::{self, Mutation};
 use crate::name::{Key, check_member};
-use crate::orphan;
 use crate::owner::Token;
 use crate::store::{Failure, Op, Reply, Version};
 

@@ -8,9 +8,9 @@ use super::{Lock, Mutex};
 use crate::clock::Moment;
 use crate::context::ATTEMPTS;
 use crate::error::{Error, Result};
+use crate::guard::orphan;
 use crate::lease::{Lease, SUSPICIOUS_DELAY};
 use crate::mutation::{self, Mutation};
-use crate::orphan;
 use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
 use crate::report::SeenHolder;
 use crate::store::{Op, Reply, Version};
@@ -96,7 +96,7 @@ impl<'a> Attempt<'a> {
     fn grant(&mut self, version: Version, replies: &[Reply], sent: Moment) -> Result<Lock> {
         let Mutex { target, lease } = self.mutex;
         let sent = if mutation::has(Mutation::DeadlineFromReply) { target.now() } else { sent };
-        let mut lock = Lock::new(Grant {
+        let grant = Grant {
             target: target.clone(),
             token: self.token,
             value: std::mem::take(&mut self.value),
@@ -107,7 +107,8 @@ impl<'a> Attempt<'a> {
             sent,
             orphan: self.orphan_until(),
             tenure: Tenure { began: sent, handoffs: 0 },
-        });
+        };
+        let mut lock = grant.into_lock();
         if target.now().since(sent) > SUSPICIOUS_DELAY
             && !mutation::has(Mutation::BelieveSlowGrants)
             && let Err(error) = lock.cap_deadline_by_ttl()

@@ -10,12 +10,14 @@ use std::time::Duration;
 use super::Lock;
 use super::attempt::HandoffRequest;
 use super::lock::{Grant, Tenure};
-use super::resolve::{Outcome, Step, Successor};
+use super::resolve::{OwnerOutcome, OwnerStep, Successor};
 use super::{REAPER, local_waiters};
 use crate::error::{ErrorKind, Result};
+use crate::guard::lease_guard::Outcome;
+use crate::guard::orphan;
 use crate::lease::SUSPICIOUS_DELAY;
-use crate::orphan;
 use crate::owner::NOTIFIES;
+use crate::store::Item;
 use crate::wait::QueueReceipt;
 
 /// For how long, so that one with threads that hold it for long keeps others off no longer than
@@ -27,14 +29,14 @@ const MOST_IN_A_TURN: u32 = 8;
 impl Lock {
     /// Hands the lock over to the first thread of this process that waits for it. `None` when there
     /// is none, or it is another process's turn: then the lock is to be released.
-    pub(super) fn hand_off(&mut self) -> Option<Result<Outcome>> {
-        if self.tenure.handoffs >= MOST_IN_A_TURN || self.release_in_doubt {
+    pub(super) fn hand_off(&mut self) -> Option<Result<Outcome<Item>>> {
+        if self.kind.tenure.handoffs >= MOST_IN_A_TURN || self.release_in_doubt {
             return None;
         }
         // The successor is no part of our drop, if this is one.
-        let target = self.target.for_calls();
+        let target = self.kind.target.for_calls();
         let context = &target.context;
-        if context.clock().now() >= self.tenure.began + LONGEST_TURN {
+        if context.clock().now() >= self.kind.tenure.began + LONGEST_TURN {
             return None;
         }
         let mut served = local_waiters(context).begin_hand_off(&target.key)?;
@@ -46,12 +48,12 @@ impl Lock {
             let mut value = identity.record(token, context.clock());
             value.extend_from_slice(NOTIFIES);
             let resolved =
-                self.resolve(Step::HandOff(&Successor { token, value: &value, lease }))?;
+                self.resolve(OwnerStep::HandOff(&Successor { token, value: &value, lease }))?;
             Ok((resolved, value))
         });
         match resolved {
-            Ok((Outcome::HandedOff { version, fence, sent }, value)) => {
-                let mut lock = Lock::new(Grant {
+            Ok((OwnerOutcome::HandedOff { version, fence, sent }, value)) => {
+                let grant = Grant {
                     target: target.clone(),
                     token,
                     value,
@@ -61,13 +63,14 @@ impl Lock {
                     lease,
                     sent,
                     orphan: None,
-                    tenure: Tenure { handoffs: self.tenure.handoffs + 1, ..self.tenure },
-                });
+                    tenure: Tenure { handoffs: self.kind.tenure.handoffs + 1, ..self.kind.tenure },
+                };
+                let mut lock = grant.into_lock();
                 let ids = std::mem::take(&mut self.stood);
                 lock.stood_in_line(QueueReceipt {
                     ids,
                     unrung: false,
-                    successors: self.successors,
+                    successors: self.kind.successors,
                 });
                 let slow = context.clock().now().since(sent) > SUSPICIOUS_DELAY;
                 if slow && lock.cap_deadline_by_ttl().is_err() {
@@ -77,7 +80,7 @@ impl Lock {
                 }
                 Some(Ok(Outcome::Taken(None)))
             }
-            Ok((lost, _)) => Some(Ok(lost)),
+            Ok((lost, _)) => Some(Ok(lost.into())),
             Err(error) => {
                 if self.release_in_doubt {
                     orphan::remember(&target, &REAPER, token, lease.gone(target.now()));

@@ -4,15 +4,13 @@
 use std::time::Duration;
 
 use super::Lock;
-use super::{REAPER, local_waiters};
 use crate::clock::Moment;
+use crate::guard::lease_guard::LATEST_ARRIVAL;
 use crate::lease::{Lease, SUSPICIOUS_DELAY, kept_until};
 use crate::mutation::{self, Mutation};
 use crate::name::Key;
-use crate::orphan;
 use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
 use crate::store::{Op, Reply, Route, Version};
-use crate::target::Target;
 
 /// A renewal on its way.
 pub(crate) struct LockRenewal {
@@ -137,19 +135,18 @@ impl Lock {
     /// Begins a renewal; `in_doubt`: an earlier one got no reply. `None` when there is nothing to
     /// renew.
     pub(crate) fn renewal(&mut self, in_doubt: bool) -> Option<LockRenewal> {
-        let now = self.target.now();
+        let now = self.kind.target.now();
         if self.remaining().is_zero() && !mutation::has(Mutation::KeepPastTheEnd) {
             return None;
         }
         // It may reach the server at any time until its reply is given up.
-        self.server_until =
-            self.server_until.max(self.lease.gone(now) + super::resolve::LATEST_ARRIVAL);
+        self.server_until = self.server_until.max(self.lease.gone(now) + LATEST_ARRIVAL);
         Some(LockRenewal {
-            route: self.target.route,
-            key: self.target.key.clone(),
+            route: self.kind.target.route,
+            key: self.kind.target.key.clone(),
             token: self.token,
-            value: self.value.clone(),
-            version: self.version,
+            value: self.kind.value.clone(),
+            version: self.kind.version,
             lease: self.lease,
             old_deadline: self.deadline,
             step: if in_doubt { Step::Read } else { Step::CompareAndSet },
@@ -158,47 +155,8 @@ impl Lock {
 
     /// It was renewed. A step of the owner's own may have been faster.
     pub(crate) fn renewed(&mut self, deadline: Moment, version: Version, value: Vec<u8>) {
-        (self.version, self.deadline) = (version, self.deadline.max(deadline));
-        self.notifies |= OwnerRecord::parse(&value).is_some_and(|record| record.notifies);
-        self.value = value;
-    }
-
-    /// It is not ours any more. `in_doubt`: what was sent last may have reached the server all the
-    /// same. `ask`: whether the server is to be asked for anything; what is to be done there is
-    /// otherwise put off. False if it did not answer.
-    pub(crate) fn lose(&mut self, in_doubt: bool, ask: bool) -> bool {
-        if in_doubt && self.is_ours_to_use() {
-            orphan::remember(&self.target, &REAPER, self.token, self.server_until);
-        }
-        (self.held, self.lost) = (false, true);
-        if ask {
-            return self.leave_the_line();
-        }
-        local_waiters(&self.target.context)
-            .leave_behind(&self.target.key, &std::mem::take(&mut self.stood));
-        false
-    }
-
-    /// The process that acquired it.
-    pub(crate) fn process(&self) -> u64 {
-        self.process
-    }
-
-    /// When the lease is over.
-    pub(crate) fn ends(&self) -> Moment {
-        self.deadline
-    }
-
-    /// Whether it is not known what became of an extension.
-    pub(crate) fn is_in_doubt(&self) -> bool {
-        self.extension_in_doubt
-    }
-
-    pub(crate) fn lease(&self) -> Lease {
-        self.lease
-    }
-
-    pub(crate) fn target(&self) -> &Target {
-        &self.target
+        (self.kind.version, self.deadline) = (version, self.deadline.max(deadline));
+        self.kind.notifies |= OwnerRecord::parse(&value).is_some_and(|record| record.notifies);
+        self.kind.value = value;
     }
 }

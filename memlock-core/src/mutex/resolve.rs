@@ -8,6 +8,7 @@ use super::{Lock, ROUNDS};
 use crate::clock::Moment;
 use crate::context::ATTEMPTS;
 use crate::error::{Error, ErrorKind, Result};
+use crate::guard::lease_guard::{LATEST_ARRIVAL, Outcome};
 use crate::lease::{Lease, SUSPICIOUS_DELAY, by_either, kept_until};
 use crate::mutation::{self, Mutation};
 use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
@@ -16,34 +17,31 @@ use crate::store::{Item, Op, Reply, Version};
 /// How often an item that was found missing, and then another's, is looked at again.
 const LOOKS: usize = 2;
 
-/// How long a request may be under way, for the purpose of looking for what it left.
-pub(super) const LATEST_ARRIVAL: Duration = Duration::from_secs(10);
-
 impl Lock {
     /// Takes a step that only the owner may take.
-    pub(super) fn resolve(&mut self, step: Step<'_>) -> Result<Outcome> {
+    pub(super) fn resolve(&mut self, step: OwnerStep<'_>) -> Result<OwnerOutcome> {
         let mut error = None;
         let (mut failures, mut unclear) = (0, 0);
         let mut read_first = self.release_in_doubt;
         let mut first_sent = None;
         for _ in 0..ROUNDS {
-            let now = self.target.now();
+            let now = self.kind.target.now();
             let sent = *first_sent.get_or_insert(now);
-            if let Step::Extend(lease) = step {
+            if let OwnerStep::Extend(lease) = step {
                 // It may reach the server at any time until its reply is given up.
                 self.server_until = self.server_until.max(lease.gone(now) + LATEST_ARRIVAL);
             }
             // A queue that cannot be read must not keep us from letting go.
-            let ring = self.notifies && failures == 0 && matches!(step, Step::Release);
-            let queue_key = ring.then(|| self.target.key.waiters());
-            let (key, version) = (&self.target.key, self.version);
+            let ring = self.kind.notifies && failures == 0 && matches!(step, OwnerStep::Release);
+            let queue_key = ring.then(|| self.kind.target.key.waiters());
+            let (key, version) = (&self.kind.target.key, self.kind.version);
             let read = Op::Get { key };
             let op = match step {
-                Step::Release => Op::Delete { key, version },
-                Step::Extend(lease) => {
-                    Op::CompareAndSet { key, version, value: &self.value, ttl: lease.ttl() }
+                OwnerStep::Release => Op::Delete { key, version },
+                OwnerStep::Extend(lease) => {
+                    Op::CompareAndSet { key, version, value: &self.kind.value, ttl: lease.ttl() }
                 }
-                Step::HandOff(successor) => Op::CompareAndSet {
+                OwnerStep::HandOff(successor) => Op::CompareAndSet {
                     key,
                     version,
                     value: successor.value,
@@ -51,28 +49,28 @@ impl Lock {
                 },
             };
             let last = match step {
-                Step::HandOff(_) => Some(self.target.context.stamp()),
+                OwnerStep::HandOff(_) => Some(self.kind.target.context.stamp()),
                 _ => queue_key.as_ref().map(|key| Op::Get { key }),
             };
             let ops = [read, op, last.unwrap_or(read)];
             let ops = &ops[usize::from(!read_first)..2 + usize::from(last.is_some())];
-            let woken_ahead = Cell::new(self.woken_ahead);
+            let woken_ahead = Cell::new(self.kind.woken_ahead);
             let wake_ahead = || {
-                if matches!(step, Step::Release) && failures == 0 {
+                if matches!(step, OwnerStep::Release) && failures == 0 {
                     woken_ahead.set(self.wake_ahead());
                 }
             };
-            let ran = self.target.context.run_while(self.target.route, ops, &wake_ahead);
-            self.woken_ahead = woken_ahead.get();
+            let ran = self.kind.target.context.run_while(self.kind.target.route, ops, &wake_ahead);
+            self.kind.woken_ahead = woken_ahead.get();
             let replies = match ran {
                 Ok(replies) => replies,
                 Err(failure) if !failure.sent && error.is_none() => {
                     // A memcached that has no room for a `CompareAndSet` refuses it and removes the item.
                     if failure.error.kind() == ErrorKind::Protocol
-                        && let Ok(item) = self.target.get()
+                        && let Ok(item) = self.kind.target.get()
                         && !item.is_some_and(|item| is_ours(&item.value, self.token))
                     {
-                        return Ok(Outcome::Lost(None));
+                        return Ok(OwnerOutcome::Lost(None));
                     }
                     // This one changed nothing; an earlier one may have.
                     let in_doubt = self.release_in_doubt;
@@ -85,15 +83,15 @@ impl Lock {
                 Err(failure) => {
                     if failure.sent
                         && mutation::has(Mutation::GuessReleased)
-                        && matches!(step, Step::Release)
+                        && matches!(step, OwnerStep::Release)
                     {
-                        return Ok(Outcome::Taken(None));
+                        return Ok(OwnerOutcome::Taken(None));
                     }
                     if failure.sent {
                         // It may be the shorter lease that counts from now on.
                         match step {
-                            Step::Extend(_) if mutation::has(Mutation::HopeForTheLonger) => {}
-                            Step::Extend(lease) => {
+                            OwnerStep::Extend(_) if mutation::has(Mutation::HopeForTheLonger) => {}
+                            OwnerStep::Extend(lease) => {
                                 self.deadline = by_either(self.deadline, self.lease, lease);
                                 self.lease = self.lease.min(lease);
                                 self.extension_in_doubt = true;
@@ -118,33 +116,33 @@ impl Lock {
             };
             let handed_off = |version: Version| {
                 let fence = version.fence_by(stamp.as_ref());
-                Ok(Outcome::HandedOff { version, fence, sent })
+                Ok(OwnerOutcome::HandedOff { version, fence, sent })
             };
             match (answer, seen, step) {
-                (Some(Reply::Deleted), ..) => return Ok(Outcome::Taken(queue)),
-                (Some(Reply::Stored(version)), _, Step::HandOff(_)) => {
+                (Some(Reply::Deleted), ..) => return Ok(OwnerOutcome::Taken(queue)),
+                (Some(Reply::Stored(version)), _, OwnerStep::HandOff(_)) => {
                     return handed_off(version);
                 }
-                (Some(Reply::Stored(version)), _, Step::Extend(lease)) => {
+                (Some(Reply::Stored(version)), _, OwnerStep::Extend(lease)) => {
                     let late = mutation::has(Mutation::ExtensionFromReply);
-                    let sent = if late { self.target.now() } else { now };
+                    let sent = if late { self.kind.target.now() } else { now };
                     let before = by_either(self.deadline, self.lease, lease);
-                    (self.deadline, self.version, self.lease) =
+                    (self.deadline, self.kind.version, self.lease) =
                         (lease.deadline(sent), version, lease);
                     // A release that is still under way was for another version.
                     self.release_in_doubt = false;
                     let believed = self.cap_deadline_if_slow(sent, before);
                     self.extension_in_doubt = believed.is_err();
-                    return believed.map(|()| Outcome::Taken(None));
+                    return believed.map(|()| OwnerOutcome::Taken(None));
                 }
                 (_, Some(Reply::Value(item)), _)
                     if is_ours(&item.value, self.token) || mutation::has(Mutation::BlindDelete) =>
                 {
-                    self.version = item.version;
+                    self.kind.version = item.version;
                     self.notice_waiters(&item.value);
                 }
                 // An earlier one of ours arrived.
-                (_, Some(Reply::Value(item)), Step::HandOff(successor))
+                (_, Some(Reply::Value(item)), OwnerStep::HandOff(successor))
                     if is_ours(&item.value, successor.token) =>
                 {
                     return handed_off(item.version);
@@ -160,20 +158,22 @@ impl Lock {
                 // of another life.
                 (Some(last), Some(read), _) => {
                     let same_life = match read {
-                        Reply::Value(item) => item.version.incarnation == self.version.incarnation,
+                        Reply::Value(item) => {
+                            item.version.incarnation == self.kind.version.incarnation
+                        }
                         _ => last == Reply::Missing,
                     };
-                    let in_time = self.target.now() < self.deadline;
-                    let released = !matches!(step, Step::Extend(_));
+                    let in_time = self.kind.target.now() < self.deadline;
+                    let released = !matches!(step, OwnerStep::Extend(_));
                     let queue = queue.filter(|_| last == Reply::Missing);
                     return Ok(if released && self.release_in_doubt && same_life && in_time {
-                        Outcome::Taken(queue)
+                        OwnerOutcome::Taken(queue)
                     } else {
-                        Outcome::Lost(queue)
+                        OwnerOutcome::Lost(queue)
                     });
                 }
                 (Some(Reply::VersionMismatch), None, _) => read_first = true,
-                _ => return Ok(Outcome::Lost(queue)),
+                _ => return Ok(OwnerOutcome::Lost(queue)),
             }
         }
         Err(Error::unsettled(error, "lock"))
@@ -181,16 +181,16 @@ impl Lock {
 
     /// A waiter may have written into our record that it waits.
     fn notice_waiters(&mut self, value: &[u8]) {
-        if !self.notifies && OwnerRecord::parse(value).is_some_and(|record| record.notifies) {
-            self.notifies = true;
-            self.value.extend_from_slice(NOTIFIES);
+        if !self.kind.notifies && OwnerRecord::parse(value).is_some_and(|record| record.notifies) {
+            self.kind.notifies = true;
+            self.kind.value.extend_from_slice(NOTIFIES);
         }
     }
 
     /// After an extension that took suspiciously long: counts on no more than the server will keep
     /// the item for, or, if it does not say, than it keeps it for at least.
     fn cap_deadline_if_slow(&mut self, sent: Moment, before: Moment) -> Result<()> {
-        if self.target.now().since(sent) <= SUSPICIOUS_DELAY {
+        if self.kind.target.now().since(sent) <= SUSPICIOUS_DELAY {
             return Ok(());
         }
         self.cap_deadline_by_ttl().map_err(|error| {
@@ -204,11 +204,11 @@ impl Lock {
 
     /// After a suspiciously slow grant: counts on no more than the server will keep the item for.
     pub(super) fn cap_deadline_by_ttl(&mut self) -> Result<()> {
-        let clock = self.target.context.clock();
+        let clock = self.kind.target.context.clock();
         let mut first = None;
         let kept = loop {
             let sent = clock.now();
-            let seen = self.target.get()?;
+            let seen = self.kind.target.get()?;
             let left = match seen.filter(|item| is_ours(&item.value, self.token)) {
                 Some(item) => item.remaining.unwrap_or(Duration::MAX),
                 None => Duration::ZERO,
@@ -231,7 +231,7 @@ impl Lock {
 
 /// A step that only the owner may take.
 #[derive(Clone, Copy)]
-pub(super) enum Step<'a> {
+pub(super) enum OwnerStep<'a> {
     Release,
     Extend(Lease),
     /// To a waiter of this process.
@@ -246,11 +246,21 @@ pub(super) struct Successor<'a> {
 }
 
 /// What came of a step.
-pub(super) enum Outcome {
+pub(super) enum OwnerOutcome {
     /// It was taken. A release also read the queue, if there may be one.
     Taken(Option<Item>),
     /// It is the heir's, by this version and with this fence, from a request that left then.
     HandedOff { version: Version, fence: u64, sent: Moment },
     /// The lock was not ours any more; and here is the queue if nobody has it.
     Lost(Option<Item>),
+}
+
+impl From<OwnerOutcome> for Outcome<Item> {
+    fn from(outcome: OwnerOutcome) -> Outcome<Item> {
+        match outcome {
+            OwnerOutcome::Taken(queue) => Outcome::Taken(queue),
+            OwnerOutcome::HandedOff { .. } => Outcome::Taken(None),
+            OwnerOutcome::Lost(queue) => Outcome::Lost(queue),
+        }
+    }
 }

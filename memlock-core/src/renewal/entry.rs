@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::{Held, Notice, NoticeCallback, Renewer};
 use crate::clock::Moment;
 use crate::fork;
+use crate::guard::outcome::Loss;
 use crate::mutation::{self, Mutation};
-use crate::outcome::Loss;
 use crate::target::Target;
 use crate::thread::Signal;
 

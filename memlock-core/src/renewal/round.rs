@@ -10,8 +10,8 @@ use super::{Notice, RenewalEntry};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork;
+use crate::guard::outcome::Loss;
 use crate::mutation::{self, Mutation};
-use crate::outcome::Loss;
 use crate::store::{Failure, Op};
 
 /// How many packets a server is sent in one round at most: two, and three more where it answers

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::batch;
 use super::combine::Combiner;
-use super::operation::{Acquisition, Doubt, Kind, Operation, Outcome, ServerClock};
+use super::operation::{Acquisition, Doubt, Kind, Operation, OperationOutcome, ServerClock};
 use super::permit::{Grant, Permit};
 use super::record::Reservation;
 use super::snapshot::{Refusal, Seen};
@@ -17,8 +17,8 @@ use crate::clock::{Clock, Moment};
 use crate::context::ATTEMPTS;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork;
+use crate::guard::orphan;
 use crate::mutation::{self, Mutation};
-use crate::orphan;
 use crate::owner::Token;
 use crate::store::{Op, Reply};
 use crate::wait::entries::{Request, WaitId};
@@ -150,7 +150,8 @@ impl<'a> Attempt<'a> {
     fn grant(&mut self, grant: Grant, clock: ServerClock) -> Result<Permit> {
         let late = mutation::has(Mutation::PermitDeadlineFromReply);
         let counted_from = if late { self.semaphore.target.now() } else { grant.counted_from };
-        let mut permit = Permit::new(self.semaphore.clone(), Grant { counted_from, ..grant });
+        let grant = Grant { counted_from, ..grant };
+        let mut permit = grant.into_permit(self.semaphore.clone());
         let believed = match clock {
             ServerClock::Runs => Ok(()),
             _ if mutation::has(Mutation::BelieveSlowGrants) => Ok(()),
@@ -178,19 +179,19 @@ impl<'a> Attempt<'a> {
     /// What is to be done about what came of it.
     fn come_of(
         &mut self,
-        mut outcome: Outcome,
+        mut outcome: OperationOutcome,
         called: bool,
         enough: &dyn Fn() -> bool,
     ) -> Result<Option<Permit>> {
         let semaphore = self.semaphore;
         for _ in 0..ATTEMPTS {
             match outcome {
-                Outcome::Granted { of, permits, counted_from, clock, number } => {
+                OperationOutcome::Granted { of, permits, counted_from, clock, number } => {
                     semaphore.agreed.store(number, Ordering::Relaxed);
                     let grant = Grant { token: self.token, permits, counted_from, semaphore: of };
                     return self.grant(grant, clock).map(Some);
                 }
-                Outcome::NoRoom { refusal } => {
+                OperationOutcome::NoRoom { refusal } => {
                     if let Some(refusal) = refusal {
                         self.check(refusal.permits)?;
                         self.refusal.set(Some(refusal));
@@ -201,14 +202,18 @@ impl<'a> Attempt<'a> {
                     }
                 }
                 // If it is right after all, another thread has agreed on another number meanwhile.
-                Outcome::Unfit { number } => {
+                OperationOutcome::Unfit { number } => {
                     self.check(number)?;
                     outcome = self.submit(called, enough);
                 }
-                Outcome::Missing => return Err(semaphore.not_found()),
-                Outcome::Failed(error) => return Err(error),
-                Outcome::Unsettled(error) => return Err(Error::unsettled(error, "semaphore")),
-                Outcome::Released { .. } | Outcome::Extended { .. } | Outcome::Gone { .. } => {
+                OperationOutcome::Missing => return Err(semaphore.not_found()),
+                OperationOutcome::Failed(error) => return Err(error),
+                OperationOutcome::Unsettled(error) => {
+                    return Err(Error::unsettled(error, "semaphore"));
+                }
+                OperationOutcome::Released { .. }
+                | OperationOutcome::Extended { .. }
+                | OperationOutcome::Gone { .. } => {
                     let text = "An acquisition was answered as another step.";
                     return Err(Error::new(ErrorKind::Internal, text));
                 }
@@ -218,7 +223,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Has it tried once, together with what other threads of this process want.
-    fn submit(&mut self, called: bool, enough: &dyn Fn() -> bool) -> Outcome {
+    fn submit(&mut self, called: bool, enough: &dyn Fn() -> bool) -> OperationOutcome {
         let semaphore = self.semaphore;
         let kind = Kind::Acquisition(self.acquire(called));
         let operation =
@@ -232,7 +237,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Waits for what this process gives back, once. `None` if nothing came of it.
-    fn park(&mut self, called: bool, enough: &dyn Fn() -> bool) -> Option<Outcome> {
+    fn park(&mut self, called: bool, enough: &dyn Fn() -> bool) -> Option<OperationOutcome> {
         let may = std::mem::take(&mut self.parks) && !called && self.in_doubt.is_none();
         let active_calls = submit::Inside::enter().filter(|_| may)?;
         let semaphore = self.semaphore;
@@ -250,7 +255,7 @@ impl<'a> Attempt<'a> {
         Some(outcome)
     }
 
-    fn take(&mut self, completion: Completion) -> Outcome {
+    fn take(&mut self, completion: Completion) -> OperationOutcome {
         (self.token, self.in_doubt) = (completion.token.unwrap_or(self.token), completion.in_doubt);
         completion.outcome
     }

@@ -11,7 +11,7 @@
 use super::combine::Share;
 use super::member::{Member, Planned};
 use super::operation::{
-    Acquisition, Extend, Kind, Operation, Outcome, Release, Renewing, ServerClock,
+    Acquisition, Extend, Kind, Operation, OperationOutcome, Release, Renewing, ServerClock,
 };
 use super::record::{Holding, Record};
 use super::snapshot::Seen;
@@ -63,7 +63,13 @@ pub(super) fn plan(
                     Some(doubt) if !doubt.slow => ServerClock::Runs,
                     _ => ServerClock::KeepsUntil(seen.keeps_until(wanted.token)),
                 };
-                Planned::Told(Outcome::Granted { of, permits, counted_from, clock, number })
+                Planned::Told(OperationOutcome::Granted {
+                    of,
+                    permits,
+                    counted_from,
+                    clock,
+                    number,
+                })
             }
             (Kind::Acquisition(wanted), None) if *is_parked => {
                 let outcome = told_unfit(wanted, number);
@@ -79,14 +85,18 @@ pub(super) fn plan(
             (Kind::Release(_), None) if mutation::has(Mutation::ReleaseAnyPermit) => {
                 Planned::Releases(0)
             }
-            (Kind::Release(_), None) => Planned::Told(Outcome::Gone { instead: Some((of, free)) }),
+            (Kind::Release(_), None) => {
+                Planned::Told(OperationOutcome::Gone { instead: Some((of, free)) })
+            }
             (Kind::Extend(extend), _) => extends(extend, seen, found, writer.now),
         };
         match planned {
-            Planned::Told(Outcome::NoRoom { .. } | Outcome::Unfit { .. }) if remembered => {
+            Planned::Told(OperationOutcome::NoRoom { .. } | OperationOutcome::Unfit { .. })
+                if remembered =>
+            {
                 return false;
             }
-            Planned::Told(Outcome::NoRoom { .. }) => {
+            Planned::Told(OperationOutcome::NoRoom { .. }) => {
                 // As long as the record is the one that a lost request was for, that may still
                 // succeed.
                 operation.in_doubt = operation.in_doubt.filter(|doubt| doubt.version == version);
@@ -107,7 +117,7 @@ pub(super) fn plan(
 fn tell_why(seen: &Seen, batch: &mut [Member]) {
     let why = seen.refusal();
     for member in batch {
-        if let Planned::Told(Outcome::NoRoom { refusal }) = &mut member.planned {
+        if let Planned::Told(OperationOutcome::NoRoom { refusal }) = &mut member.planned {
             *refusal = Some(why.clone());
         }
     }
@@ -164,19 +174,19 @@ fn told_at_once(
     now: u64,
     free: u32,
     has_room: bool,
-) -> Option<Outcome> {
+) -> Option<OperationOutcome> {
     let number = record.permits;
     if let Some(unfit) = told_unfit(wanted, number) {
         return Some(unfit);
     }
     let fits = has_room && fits(wanted, record, now, free);
-    if fits { None } else { Some(Outcome::NoRoom { refusal: None }) }
+    if fits { None } else { Some(OperationOutcome::NoRoom { refusal: None }) }
 }
 
 /// That the semaphore is not as it was thought to be.
-fn told_unfit(wanted: &Acquisition, number: u32) -> Option<Outcome> {
+fn told_unfit(wanted: &Acquisition, number: u32) -> Option<OperationOutcome> {
     let is_another = wanted.expected.is_some_and(|expected| expected != number);
-    (is_another || wanted.permits > number).then_some(Outcome::Unfit { number })
+    (is_another || wanted.permits > number).then_some(OperationOutcome::Unfit { number })
 }
 
 /// Whether an acquisition may have what it wants, of so many that are available.
@@ -216,7 +226,7 @@ fn extends(extend: &mut Extend, seen: &mut Seen, found: &[(usize, usize)], now: 
         }
     }
     if renewing.is_empty() {
-        Planned::Told(Outcome::Extended { asks: false })
+        Planned::Told(OperationOutcome::Extended { asks: false })
     } else {
         Planned::Extends(since)
     }
@@ -339,9 +349,9 @@ mod tests {
         let writer = Writer { host: "web", pid: 1, unix_seconds: 2, now: moment(50) };
         assert!(plan(seen, batch, &writer, false, share));
         let name = |member: &Member| match member.planned {
-            Planned::Told(Outcome::NoRoom { .. }) => "no room",
-            Planned::Told(Outcome::Gone { .. }) => "gone",
-            Planned::Told(Outcome::Extended { .. }) => "nothing",
+            Planned::Told(OperationOutcome::NoRoom { .. }) => "no room",
+            Planned::Told(OperationOutcome::Gone { .. }) => "gone",
+            Planned::Told(OperationOutcome::Extended { .. }) => "nothing",
             Planned::Told(_) => "told",
             Planned::Grants(_) => "granted",
             Planned::Refuses => "refused",
@@ -399,7 +409,8 @@ mod tests {
             batch[0].operation.in_doubt = doubt;
             let writer = Writer { host: "web", pid: 1, unix_seconds: 2, now: moment(50) };
             assert!(plan(&mut seen(3, &[(2, 1)]), &mut batch, &writer, false, Share::default()));
-            let Planned::Told(Outcome::Granted { counted_from, clock, .. }) = &batch[0].planned
+            let Planned::Told(OperationOutcome::Granted { counted_from, clock, .. }) =
+                &batch[0].planned
             else {
                 panic!("its line is there")
             };

@@ -7,7 +7,7 @@ use super::REAPER;
 use super::batch::{self, Writer};
 use super::combine::{Begun, Combiner, Ended, QueueSeen, Share};
 use super::member::{Member, Planned, Writing};
-use super::operation::{Kind, Operation, Outcome, Release, ServerClock, Wakes};
+use super::operation::{Kind, Operation, OperationOutcome, Release, ServerClock, Wakes};
 use super::record::Holding;
 use super::snapshot::{Refusal, Seen};
 use super::ticket::{Completion, Entry};
@@ -17,9 +17,9 @@ use crate::clock::Moment;
 use crate::context::ATTEMPTS;
 use crate::error::Error;
 use crate::fork;
+use crate::guard::orphan;
 use crate::lease::covering;
 use crate::mutation::{self, Mutation};
-use crate::orphan;
 use crate::owner::Token;
 use crate::store::{Failure, Item, Op, Reply};
 use crate::target::Target;
@@ -129,7 +129,7 @@ impl<'a> Leader<'a> {
                 let unwanted =
                     member.ticket.as_ref().map_or(is_enough, |ticket| ticket.is_unwanted());
                 // One that is parked may give up its place at any moment.
-                (unwanted && member.is_idle()).then_some(Outcome::NoRoom { refusal: None })
+                (unwanted && member.is_idle()).then_some(OperationOutcome::NoRoom { refusal: None })
             });
             if self.own.is_none() {
                 self.round(enough);
@@ -225,9 +225,9 @@ impl<'a> Leader<'a> {
         self.settle_where(|member| match &member.operation.kind {
             Kind::Acquisition(wanted) => {
                 number = number.or(wanted.set_up_with);
-                wanted.set_up_with.is_none().then_some(Outcome::Missing)
+                wanted.set_up_with.is_none().then_some(OperationOutcome::Missing)
             }
-            _ => Some(Outcome::Gone { instead: None }),
+            _ => Some(OperationOutcome::Gone { instead: None }),
         });
         let Some(number) = number else { return };
         let token = match self.semaphore.target.context.identity() {
@@ -313,23 +313,29 @@ impl<'a> Leader<'a> {
                         Some(None) => ServerClock::Runs,
                         Some(Some(seen)) => ServerClock::KeepsUntil(seen.keeps_until(wanted.token)),
                     };
-                    Outcome::Granted { of, permits: wanted.permits, counted_from, clock, number }
+                    OperationOutcome::Granted {
+                        of,
+                        permits: wanted.permits,
+                        counted_from,
+                        clock,
+                        number,
+                    }
                 }
-                (Planned::Releases(_), _) => Outcome::Released { wakes: wakes.take() },
+                (Planned::Releases(_), _) => OperationOutcome::Released { wakes: wakes.take() },
                 (Planned::Extends(_), Kind::Extend(extend)) => {
                     if let Some(Some(seen)) = &believed {
                         for it in &mut extend.renewing {
                             it.deadline = it.deadline.min(seen.keeps_until(it.token));
                         }
                     }
-                    Outcome::Extended { asks: believed.is_none() }
+                    OperationOutcome::Extended { asks: believed.is_none() }
                 }
                 _ => {
                     member.operation.in_doubt = None;
                     if member.is_parked {
                         return None;
                     }
-                    Outcome::NoRoom { refusal: refusal.clone() }
+                    OperationOutcome::NoRoom { refusal: refusal.clone() }
                 }
             })
         });
@@ -381,7 +387,7 @@ impl<'a> Leader<'a> {
         }
         self.settle_where(|member| {
             let Operation { refused, error, .. } = &member.operation;
-            (*refused == ROUNDS).then(|| Outcome::Unsettled(error.clone()))
+            (*refused == ROUNDS).then(|| OperationOutcome::Unsettled(error.clone()))
         });
         self.refused += 1;
         let context = &self.semaphore.target.context;
@@ -417,7 +423,7 @@ impl<'a> Leader<'a> {
                 && was_sent
                 && member.ticket.is_some();
             match member.planned {
-                Planned::Releases(_) if guesses => Some(Outcome::Released { wakes: None }),
+                Planned::Releases(_) if guesses => Some(OperationOutcome::Released { wakes: None }),
                 _ if member.operation.in_doubt.is_none() && !was_sent => Some(member.fails(&error)),
                 _ => None,
             }
@@ -429,7 +435,7 @@ impl<'a> Leader<'a> {
                 let is_own = member.ticket.is_none()
                     && matches!(member.operation.kind, Kind::Acquisition(_));
                 (is_own && member.operation.in_doubt.is_some())
-                    .then(|| Outcome::Unsettled(Some(error.clone())))
+                    .then(|| OperationOutcome::Unsettled(Some(error.clone())))
             });
         }
     }
@@ -446,7 +452,7 @@ impl<'a> Leader<'a> {
                     let error = error.clone();
                     Some(member.fails(&error))
                 }
-                None => Some(Outcome::Unsettled(None)),
+                None => Some(OperationOutcome::Unsettled(None)),
             }
         });
     }
@@ -457,7 +463,10 @@ impl<'a> Leader<'a> {
     }
 
     /// Settles those for whom there is an outcome; in a child that a callback made nobody.
-    fn settle_where(&mut self, mut outcome_of: impl FnMut(&mut Member) -> Option<Outcome>) {
+    fn settle_where(
+        &mut self,
+        mut outcome_of: impl FnMut(&mut Member) -> Option<OperationOutcome>,
+    ) {
         if fork::generation() != self.process {
             return;
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::operation::{Doubt, Kind, Operation, Outcome};
+use super::operation::{Doubt, Kind, Operation, OperationOutcome};
 use super::ticket::Ticket;
 use crate::clock::Moment;
 use crate::error::Error;
@@ -11,7 +11,7 @@ use crate::store::Version;
 /// What is to become of an operation.
 pub(super) enum Planned {
     /// Known without writing anything.
-    Told(Outcome),
+    Told(OperationOutcome),
     /// Granted once it is written, counting the lease from then.
     Grants(Moment),
     /// Others of the batch take what it wanted: refused once it is written.
@@ -63,11 +63,11 @@ impl Member {
 
     /// What it is told when it cannot be done because of this. One that was parked finds out for
     /// itself in the queue.
-    pub(super) fn fails(&self, error: &Error) -> Outcome {
+    pub(super) fn fails(&self, error: &Error) -> OperationOutcome {
         match self.operation.in_doubt {
-            Some(_) => Outcome::Unsettled(Some(error.clone())),
-            None if self.is_parked => Outcome::NoRoom { refusal: None },
-            None => Outcome::Failed(error.clone()),
+            Some(_) => OperationOutcome::Unsettled(Some(error.clone())),
+            None if self.is_parked => OperationOutcome::NoRoom { refusal: None },
+            None => OperationOutcome::Failed(error.clone()),
         }
     }
 

@@ -87,7 +87,7 @@ pub(super) struct Doubt {
 }
 
 /// What came of an operation.
-pub(super) enum Outcome {
+pub(super) enum OperationOutcome {
     Granted {
         /// The token of the semaphore.
         of: Token,
@@ -130,7 +130,7 @@ pub(super) enum ServerClock {
 }
 
 /// What is needed to wake waiters after a batch that gave permits back.
-pub(super) struct Wakes {
+pub(crate) struct Wakes {
     /// The queue as it was afterwards, if there is one.
     pub(super) queue: Option<Item>,
     /// How many permits are available.
@@ -165,20 +165,4 @@ impl Operation {
             _ => None,
         }
     }
-}
-
-/// A step that only the holder may take.
-#[derive(Clone, Copy)]
-pub(super) enum Step {
-    Release,
-    Extend(Lease),
-}
-
-/// What came of a step.
-pub(super) enum Resolved {
-    /// It was taken. After a release: what is to be done for those who wait, unless another caller
-    /// of the batch does it.
-    Taken { wakes: Option<Wakes> },
-    /// The permits were not ours any more.
-    Lost,
 }

@@ -1,15 +1,15 @@
 //! Renewing permits by their renewer: all that one process keeps of a semaphore, in one look and one
 //! write.
 
-use super::local_waiters;
-use super::operation::{Extend, Kind, Operation, Outcome, Renewing, Wanted};
+use super::operation::{Extend, Kind, Operation, OperationOutcome, Renewing, Wanted};
 use super::permit::Permit;
 use super::snapshot::Seen;
 use super::submit;
 use super::{SLOW_LOOK, Semaphore};
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::lease::{Lease, Ttl};
+use crate::guard::lease_guard::LATEST_ARRIVAL;
+use crate::lease::Ttl;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
 use crate::store::{Failure, Op, Reply, Route};
@@ -71,7 +71,7 @@ impl PermitRenewals {
 
     /// Whether both are of one semaphore.
     pub(crate) fn is_of(&self, permit: &Permit) -> bool {
-        self.semaphore.target.key == permit.semaphore.target.key
+        self.semaphore.target.key == permit.kind.semaphore.target.key
     }
 
     /// The reply to a step that was sent then.
@@ -167,7 +167,7 @@ impl PermitRenewals {
         let completion = submit::submit(&self.semaphore, operation, None, &|| false);
         let unsettled = |error| Failure { error: Error::unsettled(error, "semaphore"), sent: true };
         match completion.outcome {
-            Outcome::Extended { asks } => {
+            OperationOutcome::Extended { asks } => {
                 self.permits = completion.renewing;
                 if asks && !mutation::has(Mutation::BelieveSlowRenewals) {
                     match self.semaphore.look_closely() {
@@ -178,12 +178,12 @@ impl PermitRenewals {
                 }
                 Ok(completion.gone)
             }
-            Outcome::Gone { .. } => {
+            OperationOutcome::Gone { .. } => {
                 let gone = completion.renewing.iter().map(|permit| permit.token);
                 Ok(gone.chain(completion.gone).collect())
             }
-            Outcome::Failed(error) => Err(Failure { error, sent: false }),
-            Outcome::Unsettled(error) => Err(unsettled(error)),
+            OperationOutcome::Failed(error) => Err(Failure { error, sent: false }),
+            OperationOutcome::Unsettled(error) => Err(unsettled(error)),
             // A child that a callback made: it keeps nothing.
             _ => Ok(Vec::new()),
         }
@@ -201,17 +201,17 @@ impl Permit {
     /// Begins a renewal. `None` when there is nothing to renew.
     pub(crate) fn renewal(&mut self) -> Option<PermitRenewals> {
         let permits = vec![self.renewing()?];
-        let (semaphore, step) = (self.semaphore.clone(), Step::Look);
+        let (semaphore, step) = (self.kind.semaphore.clone(), Step::Look);
         Some(PermitRenewals { semaphore, permits, step, looked_again: false, refused: false })
     }
 
     fn renewing(&mut self) -> Option<Renewing> {
-        let now = self.semaphore.target.now();
+        let now = self.kind.semaphore.target.now();
         if self.remaining().is_zero() && !mutation::has(Mutation::KeepPastTheEnd) {
             return None;
         }
         let lease = self.lease;
-        self.server_until = self.server_until.max(lease.gone(now) + super::resolve::LATEST_ARRIVAL);
+        self.server_until = self.server_until.max(lease.gone(now) + LATEST_ARRIVAL);
         Some(Renewing {
             token: self.token,
             lease,
@@ -225,49 +225,12 @@ impl Permit {
         self.deadline = self.deadline.max(deadline);
     }
 
-    /// They are not ours any more: see [`Lock::lose`](crate::Lock::lose).
-    pub(crate) fn lose(&mut self, in_doubt: bool, ask: bool) -> bool {
-        if in_doubt && self.is_ours_to_use() {
-            self.leave_behind();
-        }
-        (self.held, self.lost) = (false, true);
-        if ask {
-            return self.leave_the_line();
-        }
-        let Target { context, key, .. } = &self.semaphore.target;
-        local_waiters(context).leave_behind(key, &std::mem::take(&mut self.stood));
-        false
-    }
-
-    /// The process that acquired them.
-    pub(crate) fn process(&self) -> u64 {
-        self.process
-    }
-
-    /// When the lease is over.
-    pub(crate) fn ends(&self) -> Moment {
-        self.deadline
-    }
-
-    /// Whether it is not known what became of an extension.
-    pub(crate) fn is_in_doubt(&self) -> bool {
-        self.extension_in_doubt
-    }
-
-    pub(crate) fn lease(&self) -> Lease {
-        self.lease
-    }
-
     pub(crate) fn semaphore(&self) -> &Semaphore {
-        &self.semaphore
+        &self.kind.semaphore
     }
 }
 
 impl Semaphore {
-    pub(crate) fn target(&self) -> &Target {
-        &self.target
-    }
-
     /// Whether this token holds permits, as the server says.
     ///
     /// # Errors

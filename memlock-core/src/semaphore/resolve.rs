@@ -2,23 +2,19 @@
 
 use std::time::Duration;
 
-use super::operation::{
-    Extend, Kind, Operation, Outcome, Release, Renewing, Resolved, Step, Wakes,
-};
+use super::operation::{Extend, Kind, Operation, OperationOutcome, Release, Renewing, Wakes};
 use super::permit::Permit;
 use super::submit;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
+use crate::guard::lease_guard::{LATEST_ARRIVAL, Outcome, Step};
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
 
-/// How long a request may be under way, for the purpose of looking for what it left.
-pub(super) const LATEST_ARRIVAL: Duration = Duration::from_secs(10);
-
 impl Permit {
     /// Takes a step that only the holder may take.
-    pub(super) fn resolve(&mut self, step: Step) -> Result<Resolved> {
-        let semaphore = self.semaphore.clone();
+    pub(super) fn resolve(&mut self, step: Step) -> Result<Outcome<Wakes>> {
+        let semaphore = self.kind.semaphore.clone();
         let kind = match step {
             Step::Release => {
                 Kind::Release(Release { token: self.token, stood: self.stood.clone() })
@@ -53,8 +49,8 @@ impl Permit {
             self.server_until = self.server_until.max(lease.gone(clock.now()) + LATEST_ARRIVAL);
         }
         match completion.outcome {
-            Outcome::Released { wakes } => Ok(Resolved::Taken { wakes }),
-            Outcome::Extended { asks } => match (completion.renewing.first(), step) {
+            OperationOutcome::Released { wakes } => Ok(Outcome::Taken(wakes)),
+            OperationOutcome::Extended { asks } => match (completion.renewing.first(), step) {
                 (Some(renewing), Step::Extend(lease)) => {
                     let late = mutation::has(Mutation::ExtensionFromReply);
                     let deadline =
@@ -65,18 +61,18 @@ impl Permit {
                     let believed = if asks { self.believe_if_it_lasts() } else { Ok(()) };
                     self.extension_in_doubt = believed.is_err();
                     believed?;
-                    Ok(Resolved::Taken { wakes: None })
+                    Ok(Outcome::Taken(None))
                 }
-                _ => Ok(Resolved::Lost),
+                _ => Ok(Outcome::Lost(None)),
             },
-            Outcome::Gone { instead } => Ok(self.gone(step, instead)),
-            Outcome::Failed(error) if self.release_in_doubt && error.is_outage() => {
+            OperationOutcome::Gone { instead } => Ok(self.gone(step, instead)),
+            OperationOutcome::Failed(error) if self.release_in_doubt && error.is_outage() => {
                 Err(Error::unsettled(Some(error), "semaphore"))
             }
-            Outcome::Failed(error) => Err(error),
-            Outcome::Unsettled(error) => Err(Error::unsettled(error, "semaphore")),
+            OperationOutcome::Failed(error) => Err(error),
+            OperationOutcome::Unsettled(error) => Err(Error::unsettled(error, "semaphore")),
             // A child that a callback made: it holds nothing.
-            _ => Ok(Resolved::Lost),
+            _ => Ok(Outcome::Lost(None)),
         }
     }
 
@@ -84,7 +80,7 @@ impl Permit {
     /// more than the server's clock leaves, or, if that cannot be told, on nothing.
     fn believe_if_it_lasts(&mut self) -> Result<()> {
         self.cap_deadline_by_ttl().map_err(|error| {
-            self.deadline = self.deadline.min(self.semaphore.target.now());
+            self.deadline = self.deadline.min(self.kind.semaphore.target.now());
             let text = "They were extended, but for how long cannot be told";
             Error::new(ErrorKind::Unknown, format!("{text}: {error}"))
         })
@@ -93,17 +89,17 @@ impl Permit {
     /// Our permits are not there. If an earlier release of ours got no reply, it was most likely
     /// that which gave them back: but not if it is another semaphore, nor if our lease was over
     /// before.
-    fn gone(&self, step: Step, instead: Option<(Token, u32)>) -> Resolved {
-        let same = instead.filter(|(token, _)| *token == self.of);
-        let in_time = self.semaphore.target.now() < self.deadline;
+    fn gone(&self, step: Step, instead: Option<(Token, u32)>) -> Outcome<Wakes> {
+        let same = instead.filter(|(token, _)| *token == self.kind.of);
+        let in_time = self.kind.semaphore.target.now() < self.deadline;
         match (step, same) {
             (Step::Release, Some((_, capacity))) if self.release_in_doubt && in_time => {
-                let queue = self.semaphore.target.queue().ok().flatten();
+                let queue = self.kind.semaphore.target.queue().ok().flatten();
                 let wakes =
-                    Wakes { queue, capacity, freed: self.permits, stood: self.stood.clone() };
-                Resolved::Taken { wakes: Some(wakes) }
+                    Wakes { queue, capacity, freed: self.kind.permits, stood: self.stood.clone() };
+                Outcome::Taken(Some(wakes))
             }
-            _ => Resolved::Lost,
+            _ => Outcome::Lost(None),
         }
     }
 }

@@ -7,13 +7,13 @@ use super::REAPER;
 use super::Semaphore;
 use super::combine::{Combiner, Lead, Parking};
 use super::lead::Leader;
-use super::operation::{Operation, Outcome};
+use super::operation::{Operation, OperationOutcome};
 use super::snapshot::Seen;
 use super::ticket::{Completion, Found, Ticket};
 use crate::clock::Moment;
 use crate::fork;
+use crate::guard::orphan;
 use crate::lease::Lease;
-use crate::orphan;
 use crate::owner::Token;
 use crate::thread;
 
@@ -171,8 +171,8 @@ impl Sleeper<'_> {
         let (operation, in_queue) =
             self.combiner.take_back(&self.ticket, is_enough, is_long, now)?;
         let outcome = match operation.in_doubt {
-            Some(_) => Outcome::Unsettled(operation.error.clone()),
-            None => Outcome::NoRoom { refusal: None },
+            Some(_) => OperationOutcome::Unsettled(operation.error.clone()),
+            None => OperationOutcome::NoRoom { refusal: None },
         };
         Some(Completion { in_queue, ..Completion::new(operation, outcome) })
     }

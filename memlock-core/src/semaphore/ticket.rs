@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::operation::{Acquisition, Doubt, Extend, Kind, Operation, Outcome, Renewing};
+use super::operation::{Acquisition, Doubt, Extend, Kind, Operation, OperationOutcome, Renewing};
 use crate::owner::Token;
 use crate::thread::Signal;
 
@@ -54,7 +54,7 @@ pub(super) enum Found {
 
 /// An outcome, and what its operation has become meanwhile.
 pub(super) struct Completion {
-    pub(super) outcome: Outcome,
+    pub(super) outcome: OperationOutcome,
     pub(super) in_doubt: Option<Doubt>,
     /// Of an acquisition: under which it was asked for last.
     pub(super) token: Option<Token>,
@@ -129,7 +129,7 @@ impl Ticket {
 }
 
 impl Completion {
-    pub(super) fn new(operation: Operation, outcome: Outcome) -> Completion {
+    pub(super) fn new(operation: Operation, outcome: OperationOutcome) -> Completion {
         let Operation { kind, in_doubt, .. } = operation;
         let (renewing, gone) = (Vec::new(), Vec::new());
         let completion =
@@ -148,7 +148,7 @@ impl Completion {
     /// Of one that was taken back before anything was sent for it, or whose process is another one
     /// now.
     pub(super) fn not_tried() -> Completion {
-        let outcome = Outcome::NoRoom { refusal: None };
+        let outcome = OperationOutcome::NoRoom { refusal: None };
         let (renewing, gone) = (Vec::new(), Vec::new());
         Completion { outcome, in_doubt: None, token: None, renewing, gone, in_queue: false }
     }

@@ -1,0 +1,5 @@
+//! What is held for a lease, of whichever kind: written once for all primitives.
+
+pub(crate) mod lease_guard;
+pub(crate) mod orphan;
+pub(crate) mod outcome;
