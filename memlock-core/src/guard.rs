@@ -3,3 +3,4 @@
 pub(crate) mod lease_guard;
 pub(crate) mod orphan;
 pub(crate) mod outcome;
+pub(crate) mod renewal;

@@ -57,7 +57,6 @@ mod resolve;
 use attempt::Attempt;
 pub(crate) use attempt::HandoffRequest;
 pub use lock::Lock;
-pub(crate) use renew::{LockRenewal, Progress};
 
 /// What sentences call it.
 const KIND: &str = "lock";

@@ -93,8 +93,6 @@ fn local_waiters(context: &Context) -> &LocalWaiters<(), Permit> {
     context.extension(LocalWaiters::side_by_side)
 }
 
-pub(crate) use renew::{PermitRenewals, Progress};
-
 /// An answer that took longer is asked for once more: nobody knows when in that time the server's
 /// clock was read.
 const SLOW_LOOK: Duration = Duration::from_secs(1);

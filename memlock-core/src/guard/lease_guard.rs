@@ -333,15 +333,6 @@ impl<K: Kind> LeaseGuard<K> {
         false
     }
 
-    pub(crate) fn target(&self) -> &Target {
-        self.kind.target()
-    }
-
-    /// When the lease is over, whatever became of a release.
-    pub(crate) fn ends(&self) -> Moment {
-        self.deadline
-    }
-
     pub(crate) fn is_ours_to_use(&self) -> bool {
         self.held && (self.process == fork::generation() || mutation::has(Mutation::ChildrenHold))
     }

@@ -3,26 +3,29 @@
 
 use std::time::Duration;
 
-use super::Lock;
+use super::lock::{Exclusive, Lock};
 use crate::clock::Moment;
+use crate::guard::lease_guard::Kind;
 use crate::guard::lease_guard::LATEST_ARRIVAL;
+use crate::guard::renewal::renewable::{Check, PendingRenewal, Progress, Renewable, RenewableKind};
 use crate::lease::{Lease, SUSPICIOUS_DELAY, kept_until};
 use crate::mutation::{self, Mutation};
 use crate::name::Key;
 use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
-use crate::store::{Op, Reply, Route, Version};
+use crate::store::{Op, Reply, Version};
 
 /// A renewal on its way.
-pub(crate) struct LockRenewal {
-    pub(crate) route: Route,
+struct LockRenewal {
     key: Key,
     token: Token,
     value: Vec<u8>,
     version: Version,
     lease: Lease,
     /// Until when the old lease lasts: nothing is sent afterwards.
-    pub(crate) old_deadline: Moment,
+    old_deadline: Moment,
     step: Step,
+    /// Until when it is ours, once it is renewed.
+    renewed: Option<Moment>,
 }
 
 #[derive(Clone, Copy)]
@@ -38,18 +41,8 @@ enum Step {
     },
 }
 
-/// What came of a step.
-pub(crate) enum Progress {
-    /// It is ours until then, by this version.
-    Until { deadline: Moment, version: Version, value: Vec<u8> },
-    /// It is not ours any more.
-    Gone,
-    /// There is another step to take.
-    NotYet,
-}
-
-impl LockRenewal {
-    pub(crate) fn op(&self) -> Op<'_> {
+impl PendingRenewal for LockRenewal {
+    fn op(&self) -> Op<'_> {
         let LockRenewal { key, version, value, lease, .. } = self;
         match self.step {
             Step::CompareAndSet if mutation::has(Mutation::KeepPutsBack) && version.cas == 0 => {
@@ -62,19 +55,20 @@ impl LockRenewal {
         }
     }
 
-    /// Whether the next step changes anything, so that its outcome would be in doubt without a
-    /// reply.
-    pub(crate) fn writes(&self) -> bool {
+    fn writes(&self) -> bool {
         matches!(self.step, Step::CompareAndSet)
     }
 
-    /// The reply to a step that was sent then, and answered then.
-    pub(crate) fn take(&mut self, reply: &Reply, sent: Moment, came: Moment) -> Progress {
-        let until = |deadline, it: &LockRenewal| Progress::Until {
-            deadline,
-            version: it.version,
-            value: it.value.clone(),
+    fn lasts(&self, now: Moment) -> bool {
+        now < self.old_deadline
+    }
+
+    fn take(&mut self, reply: &Reply, sent: Moment, came: Moment) -> Progress {
+        let until = |deadline, it: &mut LockRenewal| {
+            it.renewed = Some(deadline);
+            Progress::Renewed
         };
+        let not_yet = || Progress::NotYet { gone: Vec::new() };
         match (self.step, reply) {
             (Step::CompareAndSet, &Reply::Stored(version)) => {
                 self.version = version;
@@ -89,17 +83,17 @@ impl LockRenewal {
                     return until(deadline, self);
                 }
                 self.step = Step::Believe { deadline, first: None };
-                Progress::NotYet
+                not_yet()
             }
             (Step::CompareAndSet, Reply::Missing) if mutation::has(Mutation::KeepPutsBack) => {
                 self.version.cas = 0;
-                Progress::NotYet
+                not_yet()
             }
             (Step::CompareAndSet, Reply::VersionMismatch)
                 if !mutation::has(Mutation::KeepChangedIsGone) =>
             {
                 self.step = Step::Read;
-                Progress::NotYet
+                not_yet()
             }
             (Step::Read, Reply::Value(item))
                 if is_ours(&item.value, self.token) || mutation::has(Mutation::KeepAnyones) =>
@@ -112,7 +106,7 @@ impl LockRenewal {
                     self.value.extend_from_slice(NOTIFIES);
                 }
                 self.step = Step::CompareAndSet;
-                Progress::NotYet
+                not_yet()
             }
             (Step::Believe { deadline, first }, Reply::Value(item))
                 if is_ours(&item.value, self.token) =>
@@ -122,41 +116,60 @@ impl LockRenewal {
                     Some(kept) => until(deadline.min(kept), self),
                     None => {
                         self.step = Step::Believe { deadline, first: Some(sent) };
-                        Progress::NotYet
+                        not_yet()
                     }
                 }
             }
-            _ => Progress::Gone,
+            _ => Progress::NotYet { gone: vec![self.token] },
         }
+    }
+
+    fn apply(&self, guard: &mut dyn Renewable) {
+        if let (Some(deadline), Some(lock)) = (self.renewed, guard.as_any().downcast_mut::<Lock>())
+        {
+            // A step of the owner's own may have been faster.
+            (lock.kind.version, lock.deadline) = (self.version, lock.deadline.max(deadline));
+            lock.kind.notifies |=
+                OwnerRecord::parse(&self.value).is_some_and(|record| record.notifies);
+            lock.kind.value.clone_from(&self.value);
+        }
+    }
+
+    fn has(&self, token: Token) -> bool {
+        self.token == token
     }
 }
 
-impl Lock {
-    /// Begins a renewal; `in_doubt`: an earlier one got no reply. `None` when there is nothing to
-    /// renew.
-    pub(crate) fn renewal(&mut self, in_doubt: bool) -> Option<LockRenewal> {
-        let now = self.kind.target.now();
-        if self.remaining().is_zero() && !mutation::has(Mutation::KeepPastTheEnd) {
+impl RenewableKind for Exclusive {
+    fn fence(lock: &Lock) -> Option<u64> {
+        Some(lock.fence())
+    }
+
+    fn renewed_subject(&self) -> String {
+        self.subject()
+    }
+
+    fn check(lock: &Lock) -> Check {
+        let (target, token) = (lock.kind.target.clone(), lock.token);
+        Box::new(move || Ok(target.get()?.is_some_and(|item| is_ours(&item.value, token))))
+    }
+
+    fn begin(lock: &mut Lock, in_doubt: bool) -> Option<Box<dyn PendingRenewal>> {
+        let now = lock.kind.target.now();
+        if lock.remaining().is_zero() && !mutation::has(Mutation::KeepPastTheEnd) {
             return None;
         }
         // It may reach the server at any time until its reply is given up.
-        self.server_until = self.server_until.max(self.lease.gone(now) + LATEST_ARRIVAL);
-        Some(LockRenewal {
-            route: self.kind.target.route,
-            key: self.kind.target.key.clone(),
-            token: self.token,
-            value: self.kind.value.clone(),
-            version: self.kind.version,
-            lease: self.lease,
-            old_deadline: self.deadline,
+        lock.server_until = lock.server_until.max(lock.lease.gone(now) + LATEST_ARRIVAL);
+        Some(Box::new(LockRenewal {
+            key: lock.kind.target.key.clone(),
+            token: lock.token,
+            value: lock.kind.value.clone(),
+            version: lock.kind.version,
+            lease: lock.lease,
+            old_deadline: lock.deadline,
             step: if in_doubt { Step::Read } else { Step::CompareAndSet },
-        })
-    }
-
-    /// It was renewed. A step of the owner's own may have been faster.
-    pub(crate) fn renewed(&mut self, deadline: Moment, version: Version, value: Vec<u8>) {
-        (self.kind.version, self.deadline) = (version, self.deadline.max(deadline));
-        self.kind.notifies |= OwnerRecord::parse(&value).is_some_and(|record| record.notifies);
-        self.kind.value = value;
+            renewed: None,
+        }))
     }
 }

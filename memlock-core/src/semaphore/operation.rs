@@ -1,11 +1,11 @@
 //! What a caller wants done to a semaphore's record, and what came of it: plain data, so that any
 //! thread of the process can do it.
 
-use std::sync::Arc;
 
 use super::snapshot::Refusal;
 use crate::clock::Moment;
 use crate::error::Error;
+use crate::guard::renewal::renewable::Wanted;
 use crate::lease::Lease;
 use crate::owner::Token;
 use crate::store::{Item, Version};
@@ -51,9 +51,6 @@ pub(super) struct Release {
     /// Under these ids its owner stood in the queue, and may do so yet.
     pub(super) stood: Vec<WaitId>,
 }
-
-/// Whether the lease of this token may still be renewed.
-pub(super) type Wanted = Arc<dyn Fn(Token) -> bool + Send + Sync>;
 
 pub(super) struct Extend {
     pub(super) renewing: Vec<Renewing>,

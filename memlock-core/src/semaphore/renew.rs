@@ -1,24 +1,26 @@
 //! Renewing permits by their renewer: all that one process keeps of a semaphore, in one look and one
 //! write.
 
-use super::operation::{Extend, Kind, Operation, OperationOutcome, Renewing, Wanted};
-use super::permit::Permit;
+use super::operation::{Extend, Kind, Operation, OperationOutcome, Renewing};
+use super::permit::{Permit, Permits};
 use super::snapshot::Seen;
 use super::submit;
 use super::{SLOW_LOOK, Semaphore};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::guard::lease_guard::LATEST_ARRIVAL;
+use crate::guard::renewal::renewable::{
+    Check, Joined, PendingRenewal, Progress, Renewable, RenewableKind, Wanted,
+};
 use crate::lease::Ttl;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
-use crate::store::{Failure, Op, Reply, Route};
-use crate::target::Target;
+use crate::store::{Failure, Op, Reply};
 
 /// A renewal on its way.
-pub(crate) struct PermitRenewals {
+struct PermitRenewals {
     semaphore: Semaphore,
-    pub(crate) permits: Vec<Renewing>,
+    permits: Vec<Renewing>,
     step: Step,
     /// A look took so long that it was repeated.
     looked_again: bool,
@@ -40,20 +42,8 @@ enum Step {
     },
 }
 
-/// What came of a step.
-pub(crate) enum Progress {
-    /// These have their new lease.
-    All,
-    /// These are not ours any more; the others have another step to take, if there are any.
-    Gone(Vec<Token>),
-}
-
-impl PermitRenewals {
-    pub(crate) fn route(&self) -> Route {
-        self.semaphore.target.route
-    }
-
-    pub(crate) fn op(&self) -> Op<'_> {
+impl PendingRenewal for PermitRenewals {
+    fn op(&self) -> Op<'_> {
         let key = &self.semaphore.target.key;
         match &self.step {
             Step::Put { seen, value } => {
@@ -64,43 +54,38 @@ impl PermitRenewals {
         }
     }
 
-    /// Whether the next step changes anything.
-    pub(crate) fn writes(&self) -> bool {
+    fn writes(&self) -> bool {
         matches!(self.step, Step::Put { .. })
     }
 
-    /// Whether both are of one semaphore.
-    pub(crate) fn is_of(&self, permit: &Permit) -> bool {
-        self.semaphore.target.key == permit.kind.semaphore.target.key
+    fn lasts(&self, now: Moment) -> bool {
+        self.permits.iter().all(|permit| now < permit.old_deadline)
     }
 
-    /// The reply to a step that was sent then.
-    pub(crate) fn take(&mut self, reply: &Reply, sent: Moment) -> Progress {
+    fn take(&mut self, reply: &Reply, sent: Moment, _came: Moment) -> Progress {
         match std::mem::replace(&mut self.step, Step::Look) {
             Step::Put { seen, .. } if *reply == Reply::Written => {
                 // `touch` has counted it.
                 self.semaphore.remember_written((seen.record.token, seen.record.serial));
                 if !seen.is_slow() {
-                    return Progress::All;
+                    return Progress::Renewed;
                 }
                 self.step = Step::Believe { first: None };
-                Progress::Gone(Vec::new())
+                gone([])
             }
             Step::Put { .. } => {
                 self.refused = true;
-                Progress::Gone(Vec::new())
+                gone([])
             }
             step => {
                 let mut seen = match self.semaphore.note(reply, sent) {
                     Ok(Some(seen)) => seen,
                     // There is no such semaphore any more.
                     _ => {
-                        return Progress::Gone(
-                            self.permits.drain(..).map(|permit| permit.token).collect(),
-                        );
+                        return gone(self.permits.drain(..));
                     }
                 };
-                let gone: Vec<Renewing> = self
+                let lost: Vec<Renewing> = self
                     .permits
                     .extract_if(.., |permit| {
                         seen.record.held_by(permit.token).is_none()
@@ -110,21 +95,19 @@ impl PermitRenewals {
                 if let Step::Believe { first } = step {
                     if seen.is_slow() && first.is_none() {
                         self.step = Step::Believe { first: Some(seen.sent) };
-                        return Progress::Gone(
-                            gone.into_iter().map(|permit| permit.token).collect(),
-                        );
+                        return gone(lost);
                     }
                     seen.first = first;
                     self.believe(&seen);
-                    if gone.is_empty() {
-                        return Progress::All;
+                    if lost.is_empty() {
+                        return Progress::Renewed;
                     }
                 }
                 // The lease grows by the time that the look took, which may include a new
                 // connection or a stop of this process: such a look is repeated once.
                 let slow = seen.took > SLOW_LOOK && !mutation::has(Mutation::RenewFromSlowLooks);
                 if slow && !std::mem::replace(&mut self.looked_again, true) {
-                    return Progress::Gone(gone.into_iter().map(|permit| permit.token).collect());
+                    return gone(lost);
                 }
                 let now = self.semaphore.target.now();
                 let may_stand = seen.is_slow();
@@ -136,31 +119,18 @@ impl PermitRenewals {
                 seen.record.touch(seen.now);
                 let value = seen.record.encode();
                 self.step = Step::Put { seen: Box::new(seen), value };
-                Progress::Gone(gone.into_iter().map(|permit| permit.token).collect())
+                gone(lost)
             }
         }
     }
 
-    /// Counts on no more than that shows.
-    fn believe(&mut self, seen: &Seen) {
-        for permit in &mut self.permits {
-            permit.deadline = permit.deadline.min(seen.keeps_until(permit.token));
-        }
-    }
-
-    /// Whether somebody else was faster: then it is to be renewed together with what else this
-    /// process wants of the semaphore.
-    pub(crate) fn is_refused(&self) -> bool {
+    fn is_refused(&self) -> bool {
         self.refused
     }
 
-    /// Renews them in one write with what other threads of this process want. Those that are left
-    /// in `permits` afterwards are renewed, and those that are given are gone; others are not
-    /// `wanted` any more.
-    ///
-    /// # Errors
-    /// With `sent`, when they may be renewed all the same.
-    pub(crate) fn combine(&mut self, wanted: Wanted) -> Result<Vec<Token>, Failure> {
+    /// Those that are left in `permits` afterwards are renewed, and those that are given are gone;
+    /// others are not `wanted` any more.
+    fn combine(&mut self, wanted: Wanted) -> Result<Vec<Token>, Failure> {
         let renewing = std::mem::take(&mut self.permits);
         let extend = Extend { renewing, wanted: Some(wanted), gone: Vec::new() };
         let operation = Operation::new(Kind::Extend(extend), None);
@@ -189,22 +159,67 @@ impl PermitRenewals {
         }
     }
 
-    /// Takes another one of the same semaphore along.
-    pub(crate) fn join(&mut self, permit: &mut Permit) -> bool {
-        let renewing = permit.renewing();
-        self.permits.extend(renewing);
-        renewing.is_some()
+    fn join(&mut self, guard: &mut dyn Renewable) -> Joined {
+        match guard.as_any().downcast_mut::<Permit>() {
+            Some(permit) if permit.kind.semaphore.target.key == self.semaphore.target.key => {
+                let renewing = permit.renewing();
+                self.permits.extend(renewing);
+                if renewing.is_some() { Joined::Joined } else { Joined::Nothing }
+            }
+            _ => Joined::NotOfThis,
+        }
+    }
+
+    fn apply(&self, guard: &mut dyn Renewable) {
+        let renewed = self.permits.iter().find(|permit| permit.token == guard.token());
+        if let (Some(renewed), Some(permit)) = (renewed, guard.as_any().downcast_mut::<Permit>()) {
+            permit.deadline = permit.deadline.max(renewed.deadline);
+        }
+    }
+
+    fn has(&self, token: Token) -> bool {
+        self.permits.iter().any(|permit| permit.token == token)
+    }
+}
+
+impl PermitRenewals {
+    /// Counts on no more than that shows.
+    fn believe(&mut self, seen: &Seen) {
+        for permit in &mut self.permits {
+            permit.deadline = permit.deadline.min(seen.keeps_until(permit.token));
+        }
+    }
+}
+
+/// There is another step to take, but for these.
+fn gone(gone: impl IntoIterator<Item = Renewing>) -> Progress {
+    Progress::NotYet { gone: gone.into_iter().map(|permit| permit.token).collect() }
+}
+
+impl RenewableKind for Permits {
+    fn renewed_subject(&self) -> String {
+        format!("permit of the {}", self.semaphore.subject())
+    }
+
+    fn check(permit: &Permit) -> Check {
+        let (semaphore, token) = (permit.kind.semaphore.clone(), permit.token);
+        Box::new(move || semaphore.has_holder(token))
+    }
+
+    fn begin(permit: &mut Permit, _in_doubt: bool) -> Option<Box<dyn PendingRenewal>> {
+        let permits = vec![permit.renewing()?];
+        let (semaphore, step) = (permit.kind.semaphore.clone(), Step::Look);
+        Some(Box::new(PermitRenewals {
+            semaphore,
+            permits,
+            step,
+            looked_again: false,
+            refused: false,
+        }))
     }
 }
 
 impl Permit {
-    /// Begins a renewal. `None` when there is nothing to renew.
-    pub(crate) fn renewal(&mut self) -> Option<PermitRenewals> {
-        let permits = vec![self.renewing()?];
-        let (semaphore, step) = (self.kind.semaphore.clone(), Step::Look);
-        Some(PermitRenewals { semaphore, permits, step, looked_again: false, refused: false })
-    }
-
     fn renewing(&mut self) -> Option<Renewing> {
         let now = self.kind.semaphore.target.now();
         if self.remaining().is_zero() && !mutation::has(Mutation::KeepPastTheEnd) {
@@ -218,15 +233,6 @@ impl Permit {
             old_deadline: self.deadline,
             deadline: self.deadline,
         })
-    }
-
-    /// It was renewed.
-    pub(crate) fn renewed(&mut self, deadline: Moment) {
-        self.deadline = self.deadline.max(deadline);
-    }
-
-    pub(crate) fn semaphore(&self) -> &Semaphore {
-        &self.kind.semaphore
     }
 }
 

@@ -22,23 +22,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::clock::Moment;
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::fork::{Call, call};
+use crate::guard::lease_guard::LeaseGuard;
 use crate::guard::outcome::{Loss, Release};
-use crate::mutex::Lock;
-use crate::owner::{Token, is_ours};
-use crate::report::{self, LeaseState, Report, Subject};
-use crate::semaphore::{Permit, Semaphore};
-use crate::target::Target;
+use crate::report::{self, LeaseState, Report};
 use crate::thread::Signal;
 
 mod batch;
 mod entry;
+pub(crate) mod renewable;
 mod renewer;
 mod round;
 
 use entry::{RenewalEntry, RenewalState};
+use renewable::{Renewable, RenewableKind};
 use renewer::Renewer;
 
 /// After a renewal that failed it is tried again so much later, twice as much after each further
@@ -60,7 +58,7 @@ pub struct RenewOptions {
 }
 
 /// What is called when there is something to tell.
-pub type NoticeCallback = Box<dyn Fn(Notice) + Send + Sync>;
+pub(crate) type NoticeCallback = Box<dyn Fn(Notice) + Send + Sync>;
 
 impl fmt::Debug for RenewOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -78,93 +76,6 @@ pub enum Notice {
     Lost(Loss),
 }
 
-/// What can be kept.
-pub(crate) enum Held {
-    Lock(Box<Lock>),
-    Permit(Permit),
-}
-
-/// What it takes to ask the server whether it is ours.
-enum Identity {
-    Lock(Token),
-    Permit(Semaphore, Token),
-}
-
-impl Held {
-    fn remaining(&self) -> Duration {
-        match self {
-            Held::Lock(lock) => lock.remaining(),
-            Held::Permit(permit) => permit.remaining(),
-        }
-    }
-
-    /// When its lease is over, whatever became of a release.
-    fn ends(&self) -> Moment {
-        match self {
-            Held::Lock(lock) => lock.ends(),
-            Held::Permit(permit) => permit.ends(),
-        }
-    }
-
-    /// Whether the server may keep it for longer than its lease.
-    fn is_in_doubt(&self) -> bool {
-        match self {
-            Held::Lock(lock) => lock.extension_in_doubt,
-            Held::Permit(permit) => permit.extension_in_doubt,
-        }
-    }
-
-    fn lease(&self) -> Duration {
-        match self {
-            Held::Lock(lock) => lock.lease.duration(),
-            Held::Permit(permit) => permit.lease.duration(),
-        }
-    }
-
-    fn target(&self) -> &Target {
-        match self {
-            Held::Lock(lock) => lock.target(),
-            Held::Permit(permit) => permit.target(),
-        }
-    }
-
-    fn identity(&self) -> Identity {
-        match self {
-            Held::Lock(lock) => Identity::Lock(lock.token()),
-            Held::Permit(permit) => Identity::Permit(permit.semaphore().clone(), permit.token()),
-        }
-    }
-
-    /// Which process acquired it.
-    fn process(&self) -> u64 {
-        match self {
-            Held::Lock(lock) => lock.process,
-            Held::Permit(permit) => permit.process,
-        }
-    }
-
-    fn lose(&mut self, in_doubt: bool, ask: bool) -> bool {
-        match self {
-            Held::Lock(lock) => lock.lose(in_doubt, ask),
-            Held::Permit(permit) => permit.lose(in_doubt, ask),
-        }
-    }
-
-    fn begin_drop(&mut self) -> bool {
-        match self {
-            Held::Lock(lock) => lock.begin_drop(),
-            Held::Permit(permit) => permit.begin_drop(),
-        }
-    }
-
-    fn abandon(self) {
-        match self {
-            Held::Lock(lock) => lock.abandon(),
-            Held::Permit(permit) => permit.abandon(),
-        }
-    }
-}
-
 /// Something that is held, and whose lease is renewed until it is released or dropped. It can be
 /// used from any number of threads at once.
 #[must_use = "it is released as soon as it is dropped"]
@@ -172,35 +83,26 @@ pub struct Renewal {
     entry: Arc<RenewalEntry>,
 }
 
-impl Lock {
+#[expect(private_bounds, reason = "sealed, as the guard is")]
+impl<K: RenewableKind + 'static> LeaseGuard<K> {
     /// Renews the lease from now on, until it is released, dropped or lost.
     ///
     /// # Errors
-    /// [`ErrorKind::Internal`] when no thread can be started; the lock is then released.
+    /// [`ErrorKind::Internal`] when no thread can be started; it is then released.
     pub fn renew(self, renew: RenewOptions) -> Result<Renewal> {
-        let fence = Some(self.fence());
-        Renewal::begin(fence, Held::Lock(Box::new(self)), renew)
-    }
-}
-
-impl Permit {
-    /// As [`Lock::renew`].
-    ///
-    /// # Errors
-    /// As [`Lock::renew`].
-    pub fn renew(self, renew: RenewOptions) -> Result<Renewal> {
-        Renewal::begin(None, Held::Permit(self), renew)
+        Renewal::begin(Box::new(self), renew)
     }
 }
 
 impl Renewal {
-    fn begin(fence: Option<u64>, held: Held, renew: RenewOptions) -> Result<Renewal> {
+    fn begin(held: Box<dyn Renewable>, renew: RenewOptions) -> Result<Renewal> {
         let target = held.target().clone();
         let now = target.now();
-        let (lease, server) = (held.lease(), target.context.server_of(target.route));
+        let (lease, server) = (held.lease().duration(), target.context.server_of(target.route));
         let entry = Arc::new(RenewalEntry {
             process: held.process(),
-            fence,
+            fence: held.fence(),
+            subject: held.subject(),
             lease,
             server,
             state: Mutex::new(RenewalState {
@@ -228,7 +130,7 @@ impl Renewal {
         Ok(Renewal { entry })
     }
 
-    /// The fencing token of a lock: see [`Lock::fence`]. Permits have none.
+    /// The fencing token of a lock: see [`Lock::fence`](crate::Lock). Permits have none.
     pub fn fence(&self) -> Option<u64> {
         self.entry.fence
     }
@@ -245,8 +147,7 @@ impl Renewal {
 
     /// What releasing answered, with a sentence that says of what, and why it was lost.
     pub fn report(&self, answer: impl Into<Answer>) -> Report {
-        let RenewalEntry { target, lease, fence, .. } = &*self.entry;
-        let kind = if fence.is_some() { "lock" } else { "permit of the semaphore" };
+        let RenewalEntry { target, lease, subject, .. } = &*self.entry;
         let state = || LeaseState {
             ours: self.entry.is_ours(),
             lease: *lease,
@@ -254,7 +155,7 @@ impl Renewal {
             now: target.now(),
             loss: self.entry.loss(),
         };
-        report::ended(answer.into(), || Subject { kind, target }.to_string(), state)
+        report::ended(answer.into(), || subject.clone(), state)
     }
 
     /// Whether it is certainly ours, unless the server has lost it since the last renewal. No I/O.
@@ -278,7 +179,7 @@ impl Renewal {
         if !self.entry.is_ours() || self.entry.loss().is_some() {
             return Duration::ZERO;
         }
-        self.entry.held().as_ref().map_or(Duration::ZERO, Held::remaining)
+        self.entry.held().as_ref().map_or(Duration::ZERO, |held| held.remaining())
     }
 
     /// Asks the server whether it is ours. If not, it is lost from now on. One round trip.
@@ -291,15 +192,9 @@ impl Renewal {
                 return Ok(false);
             }
             // Nobody is to wait for the server who only wants to look at it.
-            let identity = self.entry.held().as_ref().map(Held::identity);
-            let there = match identity {
-                Some(Identity::Lock(token)) => {
-                    let item = self.entry.target.get()?;
-                    item.is_some_and(|item| is_ours(&item.value, token))
-                }
-                Some(Identity::Permit(semaphore, token)) => semaphore.has_holder(token)?,
-                None => return Ok(false),
-            };
+            let check = self.entry.held().as_ref().map(|held| held.check());
+            let Some(check) = check else { return Ok(false) };
+            let there = check()?;
             // It may have been released, or found lost, meanwhile.
             if !there && self.is_held() {
                 self.entry.note(Loss::Gone);
@@ -341,7 +236,7 @@ impl Renewal {
         }
     }
 
-    /// Releases it: see [`Lock::unlock`] and [`Permit::release`].
+    /// Releases it: see [`LeaseGuard::release`].
     ///
     /// # Errors
     /// As those. It is then kept no longer, and may be released again.
@@ -358,10 +253,7 @@ impl Renewal {
         self.entry.cleaned.store(false, Ordering::Release);
         self.entry.forget();
         self.entry.wake_waiters();
-        let released = match &mut held {
-            Held::Lock(lock) => lock.unlock(),
-            Held::Permit(permit) => permit.release(),
-        };
+        let released = held.release();
         // In a child that was made on the way, what it held is its parent's.
         if call.is_astray() {
             return released;
@@ -373,12 +265,12 @@ impl Renewal {
         released.map(|released| if was_lost { Release::Lost } else { released })
     }
 
-    /// Releases it as well as that can be done, as its drop does: see [`Lock::let_go`].
+    /// Releases it as well as that can be done, as its drop does: see [`LeaseGuard::let_go`].
     pub fn let_go(&self) -> Option<Release> {
         if !self.entry.is_ours() {
             return Some(Release::NotHeld);
         }
-        let tries = self.entry.held().as_mut().is_none_or(Held::begin_drop);
+        let tries = self.entry.held().as_mut().is_none_or(|held| held.begin_drop());
         if tries {
             match self.release() {
                 Ok(released) => return Some(released),
@@ -391,7 +283,7 @@ impl Renewal {
         None
     }
 
-    /// Lets go without waiting for the server: see [`Lock::abandon`].
+    /// Lets go without waiting for the server: see [`LeaseGuard::abandon`].
     pub fn abandon(&self) {
         self.entry.abandon();
     }

@@ -191,7 +191,7 @@ impl RenewalEntry {
 
     /// How long it can be left alone.
     fn next(&self) -> Duration {
-        let Some(left) = self.held().as_ref().map(super::Held::remaining) else {
+        let Some(left) = self.held().as_ref().map(|held| held.remaining()) else {
             return Duration::ZERO;
         };
         let now = self.now();
@@ -219,7 +219,7 @@ impl RenewalEntry {
     /// of the lease is left.
     pub(super) fn renewed(&self) {
         let due = self.in_time();
-        let left = self.held().as_ref().map_or(Duration::ZERO, super::Held::remaining);
+        let left = self.held().as_ref().map_or(Duration::ZERO, |held| held.remaining());
         let is_over = left > self.lease / 2;
         let was_at_risk = {
             let mut state = self.state();
@@ -251,7 +251,7 @@ impl RenewalEntry {
         let chance = self.target.context.identity().map_or(0.5, |identity| identity.fraction());
         let after =
             if mutation::has(Mutation::KeepTooLate) { self.lease * 2 } else { self.lease / 3 };
-        let left = self.held().as_ref().map_or(Duration::ZERO, super::Held::remaining);
+        let left = self.held().as_ref().map_or(Duration::ZERO, |held| held.remaining());
         let passed = self.lease.saturating_sub(left);
         self.now() + after.mul_f64(0.9 + 0.1 * chance).saturating_sub(passed)
     }

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Held, Notice, NoticeCallback, Renewer};
+use super::renewable::Renewable;
+use super::{Notice, NoticeCallback, Renewer};
 use crate::clock::Moment;
 use crate::fork;
 use crate::guard::outcome::Loss;
@@ -18,12 +19,14 @@ pub(crate) struct RenewalEntry {
     pub(super) target: Target,
     pub(super) process: u64,
     pub(super) fence: Option<u64>,
+    /// What sentences are about.
+    pub(super) subject: String,
     pub(super) lease: Duration,
     /// Which of the client's servers it is on.
     pub(super) server: usize,
     /// Empty while it is being released, and afterwards; and while the renewer cleans up after a
     /// loss.
-    pub(super) held: Mutex<Option<Held>>,
+    pub(super) held: Mutex<Option<Box<dyn Renewable>>>,
     /// Its owner has begun to let go of it: it is renewed no more, whatever comes of that.
     pub(super) let_go: AtomicBool,
     /// The renewer cleans up after a loss, or has done so.
@@ -57,7 +60,7 @@ impl RenewalEntry {
         self.process == fork::generation()
     }
 
-    pub(super) fn held(&self) -> MutexGuard<'_, Option<Held>> {
+    pub(super) fn held(&self) -> MutexGuard<'_, Option<Box<dyn Renewable>>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -150,10 +153,10 @@ impl RenewalEntry {
 
     pub(super) fn abandon(&self) {
         let taken = if self.is_ours() { self.held().take() } else { None };
-        if let Some(held) = taken {
+        if let Some(mut held) = taken {
             self.forget();
             self.wake_waiters();
-            held.abandon();
+            held.give_up();
         }
     }
 

@@ -1,0 +1,163 @@
+//! What one operation renews: a guard, or all of a process that share an item.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::entry::RenewalEntry;
+use super::renewable::{Joined, PendingRenewal, Progress};
+use crate::clock::Moment;
+use crate::context::Context;
+use crate::fork;
+use crate::mutation::{self, Mutation};
+use crate::owner::Token;
+use crate::store::{Failure, Op, Reply, Route};
+
+pub(super) struct Batch {
+    /// It begins with one, and is dropped with the last.
+    entries: Vec<(Arc<RenewalEntry>, Token)>,
+    renewal: Box<dyn PendingRenewal>,
+    context: Context,
+    route: Route,
+}
+
+impl Batch {
+    /// `None` when there is nothing to renew.
+    pub(super) fn new(entry: &Arc<RenewalEntry>) -> Option<Batch> {
+        let in_doubt = entry.state().in_doubt;
+        let mut held = entry.held();
+        let guard = held.as_mut()?;
+        let entries = vec![(Arc::clone(entry), guard.token())];
+        let (context, route) = (entry.target.context.clone(), entry.target.route);
+        Some(Batch { entries, renewal: guard.begin(in_doubt)?, context, route })
+    }
+
+    /// The same from the beginning, after it failed.
+    pub(super) fn anew(&self) -> Option<Batch> {
+        let mut entries = self.entries.iter().map(|(entry, _)| entry);
+        let mut batch = entries.find_map(Batch::new)?;
+        entries.for_each(|entry| _ = batch.join(entry));
+        Some(batch)
+    }
+
+    /// Takes another entry along, if it shares the item.
+    pub(super) fn join(&mut self, entry: &Arc<RenewalEntry>) -> bool {
+        let mut held = entry.held();
+        let Some(guard) = held.as_mut() else { return false };
+        match self.renewal.join(guard.as_mut()) {
+            Joined::NotOfThis => false,
+            Joined::Nothing => true,
+            Joined::Joined => {
+                self.entries.push((Arc::clone(entry), guard.token()));
+                true
+            }
+        }
+    }
+
+    /// Whether a renewal of it has failed since the last one that succeeded.
+    pub(super) fn is_overdue(&self) -> bool {
+        self.entries.iter().any(|(entry, _)| entry.state().overdue)
+    }
+
+    pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    pub(super) fn route(&self) -> Route {
+        self.route
+    }
+
+    /// Whether the old leases last, and nobody has let go meanwhile or held it for as long as is
+    /// allowed: otherwise no further request leaves. Those of several that may be renewed go along
+    /// with the next round.
+    pub(super) fn may_go_on(&self) -> bool {
+        let now = self.context.clock().now();
+        (self.renewal.lasts(now) || mutation::has(Mutation::KeepPastTheEnd))
+            && self.entries.iter().all(|(entry, _)| is_wanted(entry))
+    }
+
+    pub(super) fn op(&self) -> Op<'_> {
+        self.renewal.op()
+    }
+
+    /// Takes in a reply. True when there is another step to take.
+    pub(super) fn take(&mut self, reply: &Reply, sent: Moment, came: Moment) -> bool {
+        match self.renewal.take(reply, sent, came) {
+            Progress::Renewed => {
+                self.renewed();
+                false
+            }
+            Progress::NotYet { gone } => {
+                self.lose(&gone);
+                !self.entries.is_empty()
+            }
+        }
+    }
+
+    /// Whether somebody else was faster to write the item.
+    pub(super) fn is_refused(&self) -> bool {
+        self.renewal.is_refused()
+    }
+
+    /// Renews them together with what else this process writes to the item.
+    pub(super) fn combine(&mut self) -> std::result::Result<(), Failure> {
+        let of_whom = self.entries.clone();
+        let wanted = move |token: Token| {
+            let entry = of_whom.iter().find(|(_, its)| *its == token).map(|(entry, _)| entry);
+            entry.is_some_and(|entry| is_wanted(entry))
+        };
+        let combined = self.renewal.combine(Arc::new(wanted));
+        match &combined {
+            _ if fork::is_astray() => {}
+            Ok(gone) => {
+                self.lose(gone);
+                self.entries.retain(|(_, token)| self.renewal.has(*token));
+                self.renewed();
+            }
+            Err(failure) => {
+                self.entries.iter().for_each(|(entry, _)| entry.not_renewed(failure.sent));
+            }
+        }
+        combined.map(|_| ())
+    }
+
+    /// The step failed. `sent`: but it may have been carried out.
+    pub(super) fn failed(&self, sent: bool) {
+        let in_doubt = sent && self.renewal.writes();
+        if in_doubt && mutation::has(Mutation::KeepHopeRenewed) {
+            return self.renewed();
+        }
+        for (entry, _) in &self.entries {
+            if sent && mutation::has(Mutation::KeepLostReplyIsLoss) {
+                entry.gone();
+            } else {
+                entry.not_renewed(in_doubt);
+            }
+        }
+    }
+
+    /// These are not there any more: unless their owners have released them meanwhile, they are
+    /// lost.
+    fn lose(&mut self, gone: &[Token]) {
+        for (entry, _) in self.entries.extract_if(.., |(_, token)| gone.contains(token)) {
+            if entry.is_renewed() {
+                entry.gone();
+            }
+        }
+    }
+
+    /// All of them have their new lease.
+    fn renewed(&self) {
+        for (entry, token) in self.entries.iter().take_while(|_| !fork::is_astray()) {
+            if let Some(guard) = entry.held().as_mut().filter(|guard| guard.token() == *token) {
+                self.renewal.apply(guard.as_mut());
+            }
+            entry.renewed();
+        }
+    }
+}
+
+/// Whether nobody has let go, nor held it for as long as is allowed.
+fn is_wanted(entry: &RenewalEntry) -> bool {
+    let is_renewed = entry.is_renewed() && !entry.let_go.load(Ordering::Acquire);
+    (is_renewed || mutation::has(Mutation::KeepWhatWasLetGo)) && !entry.is_at_its_longest()
+}
