@@ -2,9 +2,8 @@
 
 use std::cell::Cell;
 
-use super::lock::{Grant, Tenure};
-use super::reserve::{Reservations, Reserver};
-use super::{Lock, Mutex};
+use super::lock::{Grant, HandoffRequest, Lock, Tenure};
+use super::reserve::{Reservations, Reserver, remove};
 use crate::clock::Moment;
 use crate::context::ATTEMPTS;
 use crate::error::{Error, Result};
@@ -20,17 +19,10 @@ use crate::wait::policy::TargetState;
 use crate::wait::queue::Capacity;
 use crate::wait::{Acquire, QueueReceipt, Reserve};
 
-/// What a holder of this process needs to know to hand the mutex over to us.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HandoffRequest {
-    /// A token of its own: that of our attempts may be on its way to the server.
-    pub(super) token: Token,
-    pub(super) lease: Lease,
-}
-
 /// One acquisition on its way: the same token however often it tries.
 pub(super) struct Attempt<'a> {
-    mutex: &'a Mutex,
+    target: &'a Target,
+    lease: Lease,
     token: Token,
     value: Vec<u8>,
     /// When a request left whose reply was lost: from then on the item may be ours without our
@@ -49,13 +41,18 @@ pub(super) struct Attempt<'a> {
 }
 
 impl<'a> Attempt<'a> {
-    pub(super) fn new(mutex: &'a Mutex, holder: &'a Cell<SeenHolder>) -> Result<Attempt<'a>> {
-        let identity = mutex.target.context.identity()?;
+    pub(super) fn new(
+        target: &'a Target,
+        lease: Lease,
+        holder: &'a Cell<SeenHolder>,
+    ) -> Result<Attempt<'a>> {
+        let identity = target.context.identity()?;
         let token = identity.token();
-        let value = identity.record(token, mutex.target.context.clock());
-        let ask = HandoffRequest { token: identity.token(), lease: mutex.lease };
+        let value = identity.record(token, target.context.clock());
+        let ask = HandoffRequest { token: identity.token(), lease };
         Ok(Attempt {
-            mutex,
+            target,
+            lease,
             token,
             value,
             in_doubt_since: None,
@@ -70,7 +67,7 @@ impl<'a> Attempt<'a> {
 
     /// Until when to look for what a request without a reply may have left.
     pub(super) fn orphan_until(&self) -> Option<Moment> {
-        self.in_doubt_until.map(|sent| self.mutex.lease.gone(sent))
+        self.in_doubt_until.map(|sent| self.lease.gone(sent))
     }
 
     /// Whether something of ours may be on the server, or on its way there.
@@ -85,7 +82,7 @@ impl<'a> Attempt<'a> {
     /// Takes it if it is free; or, if it was seen to be reserved for us by this version, in place
     /// of that.
     fn take(&self, reserved: Option<Version>) -> Op<'_> {
-        let (key, value, ttl) = (&self.mutex.target.key, &self.value[..], self.mutex.lease.ttl());
+        let (key, value, ttl) = (&self.target.key, &self.value[..], self.lease.ttl());
         match reserved {
             Some(version) => Op::CompareAndSet { key, version, value, ttl },
             None => Op::Add { key, value, ttl },
@@ -94,7 +91,7 @@ impl<'a> Attempt<'a> {
 
     /// It was granted by this version; the last of the replies may be a stamp.
     fn grant(&mut self, version: Version, replies: &[Reply], sent: Moment) -> Result<Lock> {
-        let Mutex { target, lease } = self.mutex;
+        let (target, lease) = (self.target, self.lease);
         let sent = if mutation::has(Mutation::DeadlineFromReply) { target.now() } else { sent };
         let grant = Grant {
             target: target.clone(),
@@ -103,7 +100,7 @@ impl<'a> Attempt<'a> {
             notifies: self.notifies,
             version,
             fence: version.fence_by(replies.last()),
-            lease: *lease,
+            lease,
             sent,
             orphan: self.orphan_until(),
             tenure: Tenure { began: sent, handoffs: 0 },
@@ -125,7 +122,7 @@ impl<'a> Attempt<'a> {
             // That token is used up: what is left of it, if anything, is to be taken off.
             let notifies = self.notifies;
             let tenure = std::mem::take(&mut self.tenure);
-            *self = Attempt { left, tenure, ..Attempt::new(self.mutex, self.holder)? };
+            *self = Attempt { left, tenure, ..Attempt::new(self.target, self.lease, self.holder)? };
             if notifies {
                 self.will_wait();
             }
@@ -137,7 +134,7 @@ impl<'a> Attempt<'a> {
     /// Tells a holder that does not know of the queue: its version changes, so that it notices when
     /// it lets go.
     fn tell_the_holder(&self) -> Result<TargetState> {
-        let target = &self.mutex.target;
+        let target = self.target;
         match target.one(Op::Append { key: &target.key, value: NOTIFIES }) {
             Ok(Reply::Written) => Ok(TargetState::Held { notifies: true, left: None }),
             Ok(_) => Ok(TargetState::Free),
@@ -152,7 +149,7 @@ impl Acquire for Attempt<'_> {
     type Guard = Lock;
 
     fn attempt(&mut self, _called: bool, enough: &dyn Fn() -> bool) -> Result<Option<Lock>> {
-        let Target { context, route, key } = &self.mutex.target;
+        let Target { context, route, key } = self.target;
         // One of our own strays may be what is in the way.
         orphan::reap(context, *route);
         let mut error = None;
@@ -206,7 +203,7 @@ impl Acquire for Attempt<'_> {
     }
 
     fn look(&self) -> Op<'_> {
-        Op::Get { key: &self.mutex.target.key }
+        Op::Get { key: &self.target.key }
     }
 
     fn capacity(&mut self, reply: &Reply, _goes: bool) -> Option<Capacity> {
@@ -216,7 +213,7 @@ impl Acquire for Attempt<'_> {
             Ok(TargetState::Reserved) => self
                 .tenure
                 .claim()
-                .is_some_and(|version| self.mutex.remove(version).unwrap_or(false)),
+                .is_some_and(|version| remove(self.target, version).unwrap_or(false)),
             _ => false,
         };
         free.then_some(Capacity::MUTEX)
@@ -237,9 +234,9 @@ impl Acquire for Attempt<'_> {
         if self.tenure.is_ours(item) {
             return Ok(TargetState::Reserved);
         }
-        match self.tenure.awaits(item, &record, self.mutex.target.now()) {
+        match self.tenure.awaits(item, &record, self.target.now()) {
             Some(left) if !left.is_zero() => return Ok(TargetState::Awaited(left)),
-            Some(_) if self.mutex.remove(item.version)? => return Ok(TargetState::Free),
+            Some(_) if remove(self.target, item.version)? => return Ok(TargetState::Free),
             _ => {}
         }
         if record.reserved_for.is_none() {
@@ -267,7 +264,7 @@ impl Acquire for Attempt<'_> {
     }
 
     fn reserver(&self) -> Option<Box<dyn Reserve + '_>> {
-        Some(Box::new(Reserver { target: &self.mutex.target }))
+        Some(Box::new(Reserver { target: self.target }))
     }
 
     fn ask(&self) -> HandoffRequest {

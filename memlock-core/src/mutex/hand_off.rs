@@ -7,11 +7,9 @@
 
 use std::time::Duration;
 
-use super::Lock;
-use super::attempt::HandoffRequest;
-use super::lock::{Grant, Tenure};
+use super::lock::{Grant, HandoffRequest, Lock, Tenure};
 use super::resolve::{OwnerOutcome, OwnerStep, Successor};
-use super::{REAPER, local_waiters};
+use super::wake::{REAPER, local_waiters};
 use crate::error::{ErrorKind, Result};
 use crate::guard::lease_guard::Outcome;
 use crate::guard::orphan;

@@ -1,29 +1,19 @@
 //! A mutex that is held.
 
-use std::fmt;
-use std::time::Duration;
-
-use super::reserve::{self, Reserver};
-use super::resolve::OwnerStep;
-use super::{REAPER, local_waiters, wake_next};
 use crate::clock::Moment;
-use crate::error::{Error, Result};
-use crate::guard::lease_guard::{Kind, LeaseGuard, Outcome, Step};
-use crate::guard::orphan::Reaper;
+use crate::error::Result;
+use crate::guard::lease_guard::LeaseGuard;
 use crate::guard::outcome::Release;
 use crate::lease::Lease;
-use crate::notify::{Successors, WakeMessage};
-use crate::owner::{Token, is_ours};
-use crate::report::Subject;
-use crate::store::{Item, Op, Reply, Version};
+use crate::notify::Successors;
+use crate::owner::Token;
+use crate::store::Version;
 use crate::target::Target;
+use crate::wait::QueueReceipt;
 use crate::wait::entries::WaitId;
-use crate::wait::local::MOMENT;
-use crate::wait::queue::{Capacity, Queue};
-use crate::wait::{QueueReceipt, Waker};
 
-/// For how long waiters are woken ahead, as they were told by one that read the queue.
-const AHEAD: Duration = Duration::from_secs(1);
+/// What sentences call it.
+pub(super) const KIND: &str = "lock";
 
 /// A mutex that is held.
 pub type Lock = LeaseGuard<Exclusive>;
@@ -41,7 +31,7 @@ pub struct Exclusive {
     /// release.
     pub(super) notifies: bool,
     /// No wake-up message was heard, so that one of our lines should still be there.
-    unrung: bool,
+    pub(super) unrung: bool,
     /// Who stood behind us.
     pub(super) successors: Successors,
     /// Whom of them we woke ahead.
@@ -55,6 +45,14 @@ pub(super) struct Tenure {
     pub(super) began: Moment,
     /// How often it was handed over within the process.
     pub(super) handoffs: u32,
+}
+
+/// What a holder of this process needs to know to hand the mutex over to us.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HandoffRequest {
+    /// A token of its own: that of our attempts may be on its way to the server.
+    pub(super) token: Token,
+    pub(super) lease: Lease,
 }
 
 /// What was granted.
@@ -92,66 +90,6 @@ impl Grant {
     }
 }
 
-impl Kind for Exclusive {
-    /// The queue.
-    type Waiters = Item;
-    const REAPER: &'static Reaper = &REAPER;
-    const RELEASING: &'static str = "Unlocking";
-
-    fn target(&self) -> &Target {
-        &self.target
-    }
-
-    fn target_mut(&mut self) -> &mut Target {
-        &mut self.target
-    }
-
-    fn subject(&self) -> String {
-        Subject { kind: super::KIND, target: &self.target }.to_string()
-    }
-
-    fn debug(&self, debug: &mut fmt::DebugStruct<'_, '_>) {
-        debug.field("fence", &self.fence);
-    }
-
-    fn drop_failed(&self, error: &Error) {
-        log::warn!("A lock could not be released when it was dropped. {error}");
-    }
-
-    fn resolve(lock: &mut Lock, step: Step) -> Result<Outcome<Item>> {
-        lock.resolve(match step {
-            Step::Release => OwnerStep::Release,
-            Step::Extend(lease) => OwnerStep::Extend(lease),
-        })
-        .map(Into::into)
-    }
-
-    fn hand_off(lock: &mut Lock) -> Option<Result<Outcome<Item>>> {
-        lock.hand_off()
-    }
-
-    fn is_there(lock: &Lock) -> Result<bool> {
-        let item = lock.kind.target.get()?;
-        Ok(item.is_some_and(|item| is_ours(&item.value, lock.token)))
-    }
-
-    fn wake_next(lock: &Lock, queue: Item) {
-        lock.wake_waiters(queue);
-    }
-
-    fn leave_the_queue(lock: &mut Lock) -> bool {
-        lock.leave_the_line()
-    }
-
-    fn leave_behind(&self, ids: &[WaitId]) {
-        local_waiters(&self.target.context).leave_behind(&self.target.key, ids);
-    }
-
-    fn look_until(&self) -> Option<Moment> {
-        self.orphan
-    }
-}
-
 impl Lock {
     pub(super) fn stood_in_line(&mut self, stood: QueueReceipt) {
         self.stood.extend(stood.ids);
@@ -174,82 +112,5 @@ impl Lock {
     /// As that.
     pub fn unlock(&mut self) -> Result<Release> {
         self.release()
-    }
-
-    /// Rings the next one as far as we know, while our release is on its way: it wakes up
-    /// meanwhile. Whether it was the right one will be seen afterwards. Who held it for a moment
-    /// only may want it for a while yet.
-    pub(super) fn wake_ahead(&self) -> Option<WaitId> {
-        let Target { context, key, .. } = &self.kind.target;
-        let held = context.clock().now().since(self.kind.tenure.began);
-        if self.kind.woken_ahead.is_some() || held < MOMENT {
-            return self.kind.woken_ahead;
-        }
-        let (address, id, successors) = self.kind.successors.split()?;
-        let message = WakeMessage { successors, ..WakeMessage::default() };
-        let rung = local_waiters(context).wake(key, id, Duration::ZERO)
-            || context.notifier().send(address, id, message);
-        rung.then_some(id)
-    }
-
-    /// Nobody has it any more: rings the next one who waits for it, unless it was called already.
-    fn wake_waiters(&self, item: Item) {
-        let target @ Target { context, key, .. } = &self.kind.target;
-        let local = local_waiters(context);
-        let now = context.clock().now();
-        // Only one that stood in line for it may go on without standing there again.
-        let stood = !self.stood.is_empty();
-        let tenure = if stood {
-            local.batch_window(key, now, now.since(self.kind.tenure.began))
-        } else {
-            Duration::ZERO
-        };
-        let queue = Queue { target, key: &key.waiters() };
-        // Those that are woken ahead come before whoever joined in front meanwhile: not for long.
-        let held = now.since(self.kind.tenure.began);
-        let told = AHEAD.as_micros() / held.as_micros().max(1);
-        let told = usize::try_from(told).unwrap_or(usize::MAX).max(1);
-        let waker = Waker {
-            after: tenure,
-            told,
-            held,
-            woken_ahead: self.kind.woken_ahead,
-            ..reserve::waker(target)
-        };
-        let handed = queue.wake_next(item, Capacity::MUTEX, &self.stood, &waker);
-        local.released(key, handed, context.clock().now());
-        if handed.stuck {
-            local.leave_behind(key, &self.stood);
-        }
-        if self.kind.unrung && !handed.ours {
-            context.notifier().may_have_missed();
-        }
-    }
-
-    /// It was lost, and none of those who wait was told: takes our entries off the queue, if there
-    /// are any left, and rings the next one if nobody has it. False if the server did not answer:
-    /// then the entries are taken off at a later contact.
-    fn leave_the_line(&mut self) -> bool {
-        let stood = std::mem::take(&mut self.stood);
-        let target @ Target { context, key, .. } = &self.kind.target;
-        let queue = Queue { target, key: &key.waiters() };
-        match queue.leave(&stood, Op::Get { key }) {
-            Ok(seen) => {
-                let free = match seen {
-                    Some(Reply::Missing) => true,
-                    Some(Reply::Value(item)) => Reserver { target }.withdraw_if(&item, &stood),
-                    _ => false,
-                };
-                if free {
-                    wake_next(target);
-                }
-                true
-            }
-            Err(failure) => {
-                log::debug!("The queue could not be left: {}", failure.error);
-                local_waiters(context).leave_behind(key, &stood);
-                false
-            }
-        }
     }
 }

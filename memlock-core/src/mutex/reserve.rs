@@ -21,7 +21,6 @@
 
 use std::time::Duration;
 
-use super::local_waiters;
 use crate::clock::Moment;
 use crate::error::{ErrorKind, Result};
 use crate::lease::Ttl;
@@ -29,22 +28,14 @@ use crate::mutation::{self, Mutation};
 use crate::owner::OwnerRecord;
 use crate::store::{Item, Op, Reply, Version};
 use crate::target::Target;
+use crate::wait::Reserve;
 use crate::wait::entries::WaitId;
-use crate::wait::{Reserve, Waker};
-
-use super::{HandoffRequest, Lock, Mutex};
 
 /// For so long it is there at least, unless it is removed.
 const LIFE: Duration = Duration::from_secs(1);
 /// A waiter that has not claimed it after this time is taken for dead. It looks more often than
 /// that.
 const WINDOW: Duration = Duration::from_millis(300);
-
-/// Wakes the waiters of a mutex that nobody holds.
-pub(super) fn waker(target: &Target) -> Waker<'_, HandoffRequest, Lock> {
-    let reserver = Box::new(Reserver { target });
-    Waker { reserver: Some(reserver), ..Waker::new(target, local_waiters(&target.context)) }
-}
 
 /// Reserves a mutex.
 pub(super) struct Reserver<'a> {
@@ -85,14 +76,12 @@ fn reserved_for(item: &Item) -> Option<WaitId> {
     OwnerRecord::parse(&item.value)?.reserved_for
 }
 
-impl Mutex {
-    /// Removes a reservation. True when nobody holds the mutex now.
-    pub(super) fn remove(&self, version: Version) -> Result<bool> {
-        match self.target.one(Op::Delete { key: &self.target.key, version }) {
-            Ok(reply) => Ok(matches!(reply, Reply::Deleted | Reply::Missing)),
-            Err(failure) if failure.error.kind() == ErrorKind::Protocol => Err(failure.error),
-            Err(failure) => Err(failure.of_read()),
-        }
+/// Removes a reservation. True when nobody holds the mutex now.
+pub(super) fn remove(target: &Target, version: Version) -> Result<bool> {
+    match target.one(Op::Delete { key: &target.key, version }) {
+        Ok(reply) => Ok(matches!(reply, Reply::Deleted | Reply::Missing)),
+        Err(failure) if failure.error.kind() == ErrorKind::Protocol => Err(failure.error),
+        Err(failure) => Err(failure.of_read()),
     }
 }
 

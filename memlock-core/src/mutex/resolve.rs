@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use super::{Lock, ROUNDS};
+use super::lock::Lock;
 use crate::clock::Moment;
 use crate::context::ATTEMPTS;
 use crate::error::{Error, ErrorKind, Result};
@@ -14,6 +14,8 @@ use crate::mutation::{self, Mutation};
 use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
 use crate::store::{Item, Op, Reply, Version};
 
+/// How often a step is taken anew because the lock's version was found to be another.
+pub(super) const ROUNDS: usize = 10;
 /// How often an item that was found missing, and then another's, is looked at again.
 const LOOKS: usize = 2;
 

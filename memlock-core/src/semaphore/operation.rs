@@ -1,7 +1,6 @@
 //! What a caller wants done to a semaphore's record, and what came of it: plain data, so that any
 //! thread of the process can do it.
 
-
 use super::snapshot::Refusal;
 use crate::clock::Moment;
 use crate::error::Error;

@@ -164,7 +164,7 @@ impl PendingRenewal for PermitRenewals {
             Some(permit) if permit.kind.semaphore.target.key == self.semaphore.target.key => {
                 let renewing = permit.renewing();
                 self.permits.extend(renewing);
-                if renewing.is_some() { Joined::Joined } else { Joined::Nothing }
+                if renewing.is_some() { Joined::Taken } else { Joined::Nothing }
             }
             _ => Joined::NotOfThis,
         }

@@ -46,7 +46,7 @@ impl Batch {
         match self.renewal.join(guard.as_mut()) {
             Joined::NotOfThis => false,
             Joined::Nothing => true,
-            Joined::Joined => {
+            Joined::Taken => {
                 self.entries.push((Arc::clone(entry), guard.token()));
                 true
             }

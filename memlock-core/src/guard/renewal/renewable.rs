@@ -60,7 +60,7 @@ pub(crate) enum Joined {
     NotOfThis,
     /// There is nothing to renew.
     Nothing,
-    Joined,
+    Taken,
 }
 
 /// A renewal on its way, of one guard or of several that share an item.

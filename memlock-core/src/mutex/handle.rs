@@ -1,0 +1,262 @@
+//! The handle of a mutex: acquiring it, and looking at who has it.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+
+use crate::context::Context;
+use crate::error::{Answer, Error, ErrorKind, Result};
+use crate::fork::{self, call, call_or};
+use crate::guard::orphan;
+use crate::lease::Lease;
+use crate::name::{Key, hex};
+use crate::owner::OwnerRecord;
+use crate::report::{self, Report, SeenHolder, Subject};
+use crate::store::{Op, Reply, Version};
+use crate::target::Target;
+use crate::wait::{self, Wait, Waited};
+use crate::waiters::{self, Waiter};
+
+use super::attempt::Attempt;
+use super::lock::{KIND, Lock};
+use super::resolve::ROUNDS;
+use super::wake::{REAPER, local_waiters, wake_next};
+
+/// A mutex by its name. It can be used from any number of threads at once; each call to `lock`
+/// competes with every other, in this process and elsewhere. It is not re-entrant.
+#[derive(Clone, Debug)]
+pub struct Mutex {
+    target: Target,
+    lease: Lease,
+}
+
+impl Mutex {
+    pub(crate) fn new(context: Context, key: Key, lease: Lease) -> Mutex {
+        Mutex { target: Target::new(context, key), lease }
+    }
+
+    /// Waits for as long as it takes.
+    ///
+    /// # Errors
+    /// See [`Mutex::lock_with`]; and [`ErrorKind::Interrupted`] when [`Client::cancel_waits`](crate::Client::cancel_waits) ended
+    /// the wait.
+    pub fn lock(&self) -> Result<Lock> {
+        let locked = self.lock_or_report(&Wait::FOREVER)?;
+        locked.map_err(|report| Error::new(ErrorKind::Interrupted, report.to_string()))
+    }
+
+    /// Tries once; `None` when another holds it. One round trip.
+    ///
+    /// # Errors
+    /// See [`Mutex::lock_with`].
+    pub fn try_lock(&self) -> Result<Option<Lock>> {
+        Ok(self.lock_with(&Wait::NEVER)?.done())
+    }
+
+    /// Waits at most `limit`; `None` when it passed.
+    ///
+    /// # Errors
+    /// See [`Mutex::lock_with`].
+    pub fn lock_for(&self, limit: Duration) -> Result<Option<Lock>> {
+        Ok(self.lock_with(&Wait::at_most(limit))?.done())
+    }
+
+    /// Waits as `wait` says. A free lock is taken in one round trip.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`] when the server cannot be reached at the first attempt, or while
+    /// waiting for longer than the URL's `outage` (5 seconds); nothing is held.
+    /// [`ErrorKind::Unknown`] when a request was sent and neither its reply nor the item could be
+    /// read; should it have been granted, it is taken off at the next contact or ends with its
+    /// lease. [`ErrorKind::Protocol`] when the server is too old, runs without cas, or answers
+    /// nonsense.
+    pub fn lock_with(&self, wait: &Wait<'_>) -> Result<Waited<Lock>> {
+        self.acquire(wait, &Cell::default())
+    }
+
+    /// As [`Mutex::lock_with`], with a sentence where it is not locked: which lock and server, and
+    /// who was seen to hold it.
+    ///
+    /// # Errors
+    /// As [`Mutex::lock_with`].
+    pub fn lock_or_report(&self, wait: &Wait<'_>) -> Result<std::result::Result<Lock, Report>> {
+        let holder = Cell::default();
+        match self.acquire(wait, &holder) {
+            Ok(Waited::Done(lock)) => Ok(Ok(lock)),
+            Ok(Waited::Busy) => Ok(Err(self.refused(Answer::Busy, wait, holder))),
+            Ok(Waited::TimedOut) => Ok(Err(self.refused(Answer::TimedOut, wait, holder))),
+            Ok(Waited::Interrupted) => Ok(Err(self.refused(Answer::Interrupted, wait, holder))),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn refused(&self, answer: Answer, wait: &Wait<'_>, holder: Cell<SeenHolder>) -> Report {
+        let subject = self.subject();
+        let busy = || format!("The {subject} is held by another holder");
+        report::refused(answer, wait, format_args!("the {subject}"), busy, &holder.take())
+    }
+
+    /// Its name, for people: of a name beyond 200 bytes the server's key.
+    pub fn name(&self) -> String {
+        self.target.name()
+    }
+
+    /// Where it is, for people, such as `memcached at 10.0.0.7:11211`.
+    pub fn server(&self) -> String {
+        self.target.server()
+    }
+
+    /// That `owner` holds it: [`Answer::Busy`] with a sentence.
+    pub fn report_held_by(&self, owner: &Owner) -> Report {
+        let holder = match &owner.record {
+            Some(OwnerRecord { host, pid, .. }) => {
+                SeenHolder::Memlock { host: host.clone(), pid: *pid, others: 0 }
+            }
+            None => SeenHolder::Plain,
+        };
+        Report::new(
+            Answer::Busy,
+            format!("The {} is held by another holder{holder}.", self.subject()),
+        )
+    }
+
+    /// That nobody holds it, or not the holder that was named: [`Answer::NotHeld`] with a sentence.
+    pub fn report_not_held(&self) -> Report {
+        let text =
+            format!("The {} is not held, or not by the holder that was named.", self.subject());
+        Report::new(Answer::NotHeld, text)
+    }
+
+    fn said(&self, doing: &str, error: Error) -> Error {
+        self.target.said(doing, error)
+    }
+
+    /// What sentences are about.
+    pub(crate) fn subject(&self) -> Subject<'_> {
+        Subject { kind: KIND, target: &self.target }
+    }
+
+    /// `holder` becomes the one that was seen to hold it, if any was.
+    fn acquire(&self, wait: &Wait<'_>, holder: &Cell<SeenHolder>) -> Result<Waited<Lock>> {
+        call_or(Waited::Interrupted, || {
+            let process = fork::generation();
+            let mut attempt = Attempt::new(&self.target, self.lease, holder)?;
+            let local = local_waiters(&self.target.context);
+            let waited = wait::wait_for(&mut attempt, wait, &self.target, local);
+            // It may have come from another thread, by another token. And what a parent may have
+            // left is its own business.
+            let by_this_token =
+                matches!(&waited, Ok(Waited::Done(lock)) if lock.token() == attempt.token());
+            if let Some(until) = attempt.orphan_until()
+                && !by_this_token
+                && fork::generation() == process
+            {
+                orphan::remember(&self.target, &REAPER, attempt.token(), until);
+            }
+            // What was sent without a reply may still be granted: so it cannot be said that nothing
+            // was changed.
+            waited.map_err(|error| match error.kind() {
+                ErrorKind::Unreachable if attempt.may_have_left_something() => {
+                    self.said("Locking", Error::unsettled(Some(error), "lock"))
+                }
+                _ => self.said("Locking", error),
+            })
+        })
+    }
+
+    /// Who holds it, if anybody. What is read is already past: it is for people, not for decisions.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
+    pub fn owner(&self) -> Result<Option<Owner>> {
+        call(|| Ok(self.seen()?.map(|(owner, _)| owner)))
+    }
+
+    /// Takes the lock away from the holder that [`Owner::token`] named: for operators who know that
+    /// it is dead. False when that acquisition does not hold it any more; a later holder is never
+    /// touched. The old holder finds its lock lost.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
+    pub fn force_unlock(&self, token: &str) -> Result<bool> {
+        call(|| {
+            for _ in 0..ROUNDS {
+                let Some((owner, version)) = self.seen()? else { return Ok(false) };
+                if owner.token() != token {
+                    return Ok(false);
+                }
+                match self.target.one(Op::Delete { key: &self.target.key, version }) {
+                    Ok(Reply::Deleted) => {
+                        wake_next(&self.target);
+                        return Ok(true);
+                    }
+                    Ok(Reply::Missing) => return Ok(false),
+                    Ok(_) => {}
+                    Err(failure) => return Err(self.said("Unlocking by force", failure.error)),
+                }
+            }
+            Err(Error::new(
+                ErrorKind::Unknown,
+                format!("The {} changes too fast to be taken off.", self.subject()),
+            ))
+        })
+    }
+
+    /// Who waits for it, the next one first; of a process whose threads wait, one. What is read is
+    /// already past. One round trip.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
+    pub fn waiters(&self) -> Result<Vec<Waiter>> {
+        call(|| {
+            waiters::waiters(&self.target).map_err(|error| {
+                error.during(format_args!("Looking at {}", self.target.key.waiters()))
+            })
+        })
+    }
+
+    fn seen(&self) -> Result<Option<(Owner, Version)>> {
+        let look = [Op::Get { key: &self.target.key }, self.target.context.stamp()];
+        let replies = self.target.read(&look);
+        let mut replies = replies.map_err(|error| self.said("Looking at", error))?.into_iter();
+        let Some(Reply::Value(item)) = replies.next() else { return Ok(None) };
+        let newest_fence = item.version.fence_by(replies.next().as_ref());
+        let record = OwnerRecord::parse(&item.value);
+        let token = match &record {
+            Some(record) => record.token.to_string(),
+            // Plain clients often write the same value each time; the cas id tells their locks
+            // apart.
+            None => {
+                format!("plain:{}:{}", item.version.cas, &hex(&Sha256::digest(&item.value))[..32])
+            }
+        };
+        let owner =
+            Owner { record, value: item.value, remaining: item.remaining, newest_fence, token };
+        Ok(Some((owner, item.version)))
+    }
+}
+
+/// Who was seen to hold a mutex.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Owner {
+    /// What memlock wrote; `None` when a plain memcached client holds it.
+    pub record: Option<OwnerRecord>,
+    /// The item's value as it is.
+    pub value: Vec<u8>,
+    /// How long the server keeps it yet, in its whole seconds; `None`: for ever.
+    pub remaining: Option<Duration>,
+    /// No holder until now has a greater fence. Where the server's versions rise by themselves it
+    /// is that of the last write to the item: the holder's own, or that of a renewal or of a
+    /// waiter's note.
+    pub newest_fence: u64,
+    token: String,
+}
+
+impl Owner {
+    /// What names this acquisition, for [`Mutex::force_unlock`].
+    pub fn token(&self) -> String {
+        self.token.clone()
+    }
+}

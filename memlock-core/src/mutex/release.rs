@@ -1,0 +1,164 @@
+//! Releasing a mutex, and who is woken by that.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::lock::{Exclusive, KIND, Lock};
+use super::reserve::Reserver;
+use super::resolve::OwnerStep;
+use super::wake::{REAPER, local_waiters, wake_next, waker};
+use crate::clock::Moment;
+use crate::error::{Error, Result};
+use crate::guard::lease_guard::{Kind, Outcome, Step};
+use crate::guard::orphan::Reaper;
+use crate::notify::WakeMessage;
+use crate::owner::is_ours;
+use crate::report::Subject;
+use crate::store::{Item, Op, Reply};
+use crate::target::Target;
+use crate::wait::Waker;
+use crate::wait::entries::WaitId;
+use crate::wait::local::MOMENT;
+use crate::wait::queue::{Capacity, Queue};
+
+/// For how long waiters are woken ahead, as they were told by one that read the queue.
+const AHEAD: Duration = Duration::from_secs(1);
+
+impl Kind for Exclusive {
+    /// The queue.
+    type Waiters = Item;
+    const REAPER: &'static Reaper = &REAPER;
+    const RELEASING: &'static str = "Unlocking";
+
+    fn target(&self) -> &Target {
+        &self.target
+    }
+
+    fn target_mut(&mut self) -> &mut Target {
+        &mut self.target
+    }
+
+    fn subject(&self) -> String {
+        Subject { kind: KIND, target: &self.target }.to_string()
+    }
+
+    fn debug(&self, debug: &mut fmt::DebugStruct<'_, '_>) {
+        debug.field("fence", &self.fence);
+    }
+
+    fn drop_failed(&self, error: &Error) {
+        log::warn!("A lock could not be released when it was dropped. {error}");
+    }
+
+    fn resolve(lock: &mut Lock, step: Step) -> Result<Outcome<Item>> {
+        lock.resolve(match step {
+            Step::Release => OwnerStep::Release,
+            Step::Extend(lease) => OwnerStep::Extend(lease),
+        })
+        .map(Into::into)
+    }
+
+    fn hand_off(lock: &mut Lock) -> Option<Result<Outcome<Item>>> {
+        lock.hand_off()
+    }
+
+    fn is_there(lock: &Lock) -> Result<bool> {
+        let item = lock.kind.target.get()?;
+        Ok(item.is_some_and(|item| is_ours(&item.value, lock.token)))
+    }
+
+    fn wake_next(lock: &Lock, queue: Item) {
+        lock.wake_waiters(queue);
+    }
+
+    fn leave_the_queue(lock: &mut Lock) -> bool {
+        lock.leave_the_line()
+    }
+
+    fn leave_behind(&self, ids: &[WaitId]) {
+        local_waiters(&self.target.context).leave_behind(&self.target.key, ids);
+    }
+
+    fn look_until(&self) -> Option<Moment> {
+        self.orphan
+    }
+}
+
+impl Lock {
+    /// Rings the next one as far as we know, while our release is on its way: it wakes up
+    /// meanwhile. Whether it was the right one will be seen afterwards. Who held it for a moment
+    /// only may want it for a while yet.
+    pub(super) fn wake_ahead(&self) -> Option<WaitId> {
+        let Target { context, key, .. } = &self.kind.target;
+        let held = context.clock().now().since(self.kind.tenure.began);
+        if self.kind.woken_ahead.is_some() || held < MOMENT {
+            return self.kind.woken_ahead;
+        }
+        let (address, id, successors) = self.kind.successors.split()?;
+        let message = WakeMessage { successors, ..WakeMessage::default() };
+        let rung = local_waiters(context).wake(key, id, Duration::ZERO)
+            || context.notifier().send(address, id, message);
+        rung.then_some(id)
+    }
+
+    /// Nobody has it any more: rings the next one who waits for it, unless it was called already.
+    fn wake_waiters(&self, item: Item) {
+        let target @ Target { context, key, .. } = &self.kind.target;
+        let local = local_waiters(context);
+        let now = context.clock().now();
+        // Only one that stood in line for it may go on without standing there again.
+        let stood = !self.stood.is_empty();
+        let tenure = if stood {
+            local.batch_window(key, now, now.since(self.kind.tenure.began))
+        } else {
+            Duration::ZERO
+        };
+        let queue = Queue { target, key: &key.waiters() };
+        // Those that are woken ahead come before whoever joined in front meanwhile: not for long.
+        let held = now.since(self.kind.tenure.began);
+        let told = AHEAD.as_micros() / held.as_micros().max(1);
+        let told = usize::try_from(told).unwrap_or(usize::MAX).max(1);
+        let waker = Waker {
+            after: tenure,
+            told,
+            held,
+            woken_ahead: self.kind.woken_ahead,
+            ..waker(target)
+        };
+        let handed = queue.wake_next(item, Capacity::MUTEX, &self.stood, &waker);
+        local.released(key, handed, context.clock().now());
+        if handed.stuck {
+            local.leave_behind(key, &self.stood);
+        }
+        if self.kind.unrung && !handed.ours {
+            context.notifier().may_have_missed();
+        }
+    }
+
+    /// It was lost, and none of those who wait was told: takes our entries off the queue, if there
+    /// are any left, and rings the next one if nobody has it. False if the server did not answer:
+    /// then the entries are taken off at a later contact.
+    fn leave_the_line(&mut self) -> bool {
+        let stood = std::mem::take(&mut self.stood);
+        let target @ Target { context, key, .. } = &self.kind.target;
+        let queue = Queue { target, key: &key.waiters() };
+        match queue.leave(&stood, Op::Get { key }) {
+            Ok(seen) => {
+                let free = match seen {
+                    Some(Reply::Missing) => true,
+                    Some(Reply::Value(item)) => Reserver { target }.withdraw_if(&item, &stood),
+                    _ => false,
+                };
+                if free {
+                    wake_next(target);
+                }
+                true
+            }
+            Err(failure) => {
+                log::debug!("The queue could not be left: {}", failure.error);
+                local_waiters(context).leave_behind(key, &stood);
+                false
+            }
+        }
+    }
+}

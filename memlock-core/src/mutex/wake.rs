@@ -1,0 +1,53 @@
+//! Waking the waiters of a mutex, and reaping a grant whose reply was lost.
+
+use super::lock::{HandoffRequest, Lock};
+use super::reserve::Reserver;
+use crate::context::{ATTEMPTS, Context};
+use crate::error::Result;
+use crate::guard::orphan::Reaper;
+use crate::owner::{Token, is_ours};
+use crate::store::{Op, Reply};
+use crate::target::Target;
+use crate::wait::Waker;
+use crate::wait::local::LocalWaiters;
+use crate::wait::queue::{Capacity, Queue};
+
+/// How a grant is reaped whose reply was lost.
+pub(super) static REAPER: Reaper = Reaper { reap, wake_next };
+
+/// The threads of this process that wait for mutexes.
+pub(super) fn local_waiters(context: &Context) -> &LocalWaiters<HandoffRequest, Lock> {
+    context.extension(LocalWaiters::default)
+}
+
+/// Removes the item if it carries this token, whatever its version. True when it did.
+fn reap(target: &Target, token: Token) -> Result<bool> {
+    let key = &target.key;
+    for _ in 0..ATTEMPTS {
+        let seen = target.one(Op::Get { key }).map_err(|failure| failure.error)?;
+        let Reply::Value(item) = seen else { return Ok(false) };
+        if !is_ours(&item.value, token) {
+            return Ok(false);
+        }
+        let delete = Op::Delete { key, version: item.version };
+        if target.one(delete).map_err(|failure| failure.error)? == Reply::Deleted {
+            return Ok(true);
+        }
+        // Another client has written it between the two: look again.
+    }
+    Ok(false)
+}
+
+/// Tells the first waiter that nobody holds the mutex any more, for one that was freed out of turn.
+pub(super) fn wake_next(target: &Target) {
+    let queue = Queue { target, key: &target.key.waiters() };
+    if let Ok(Some(item)) = target.queue() {
+        queue.wake_next(item, Capacity::MUTEX, &[], &waker(target));
+    }
+}
+
+/// Wakes the waiters of a mutex that nobody holds.
+pub(super) fn waker(target: &Target) -> Waker<'_, HandoffRequest, Lock> {
+    let reserver = Box::new(Reserver { target });
+    Waker { reserver: Some(reserver), ..Waker::new(target, local_waiters(&target.context)) }
+}
