@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::{DistinctList, GRACE, Generation, KeyItem};
+use super::list::{DistinctList, GRACE, Generation, KeyItem};
 use crate::clock::Moment;
 use crate::context::ATTEMPTS;
 use crate::error::{Answer, Error, ErrorKind, Result};

@@ -1,6 +1,6 @@
 //! Enumerating in the order of ids, a batch at a time.
 
-use super::{DistinctList, GRACE, Generation, KeyItem};
+use super::list::{DistinctList, GRACE, Generation, KeyItem};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::call;

@@ -1,11 +1,18 @@
-use super::*;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::insert::*;
+use super::list::*;
 use crate::client::Client;
+use crate::clock::Moment;
 use crate::clock::{Clock, SystemClock};
+use crate::error::ErrorKind;
 use crate::lease::{DRIFT, MAX_LEASE};
+use crate::owner::Token;
 use crate::store::Incarnation;
 use crate::store::memory::Memory;
+use crate::store::{Item, Op, Reply, Version};
 use proptest::prelude::*;
-use std::sync::Arc;
 
 /// Somebody has written to the counter of ids.
 #[test]

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::error::{Answer, Error, ErrorKind, Result};
+use crate::error::{Answer, Result};
 use crate::fork::{Call, call};
 use crate::guard::lease_guard::LeaseGuard;
 use crate::guard::outcome::{Loss, Release};
@@ -31,50 +31,15 @@ use crate::thread::Signal;
 
 mod batch;
 mod entry;
+mod notice;
 pub(crate) mod renewable;
 mod renewer;
 mod round;
 
 use entry::{RenewalEntry, RenewalState};
+pub use notice::{Notice, RenewOptions};
 use renewable::{Renewable, RenewableKind};
 use renewer::Renewer;
-
-/// After a renewal that failed it is tried again so much later, twice as much after each further
-/// one.
-const FIRST_RETRY: Duration = Duration::from_millis(100);
-const LONGEST_RETRY: Duration = Duration::from_secs(1);
-
-/// How something is kept.
-#[derive(Default)]
-pub struct RenewOptions {
-    /// For how long it is renewed, counted from when it is kept; `None`: as long as it is not
-    /// released. It ends with the lease that it has then, so that a program that hangs does not
-    /// hold it for ever.
-    pub max_hold: Option<Duration>,
-    /// What is told meanwhile. It is called by the renewer's thread, which renews nothing until it
-    /// returns: so it should be brief. That thread blocks signals, and so do programs that are
-    /// started there. What a release finds is answered there, and not told any more.
-    pub on_notice: Option<NoticeCallback>,
-}
-
-/// What is called when there is something to tell.
-pub(crate) type NoticeCallback = Box<dyn Fn(Notice) + Send + Sync>;
-
-impl fmt::Debug for RenewOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Keep").field("max_hold", &self.max_hold).finish_non_exhaustive()
-    }
-}
-
-/// What the holder of something that is kept is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Notice {
-    /// It could not be renewed so far, or is not to be, and ends when so much time has passed. Once
-    /// for each time that it gets this far.
-    AtRisk(Duration),
-    /// It is not held any more. Once.
-    Lost(Loss),
-}
 
 /// Something that is held, and whose lease is renewed until it is released or dropped. It can be
 /// used from any number of threads at once.
@@ -299,12 +264,4 @@ impl fmt::Debug for Renewal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Kept").field("fence", &self.entry.fence).finish_non_exhaustive()
     }
-}
-
-/// Ends with a sentence that a person can act on.
-fn no_thread(error: &std::io::Error) -> Error {
-    Error::new(
-        ErrorKind::Internal,
-        format!("No thread can be started that renews leases, so it was released: {error}."),
-    )
 }

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use super::acquire::{Acquire, QueueReceipt};
 use super::entries::{self, Request, WaitId};
+use super::limit::{Wait, Waited};
 use super::local::{LocalWaiters, QueueTicket, RECENT, Unparked};
 use super::policy::{Ended, Event, Known, Policy, QueueView, Step, TargetState};
 use super::queue::{Capacity, Queue, WATCH};
-use super::{Wait, Waited, Waker};
+use super::wake::Waker;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork;

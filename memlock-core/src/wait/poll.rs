@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Wait, Waited};
+use super::limit::{Wait, Waited};
 use crate::context::Context;
 use crate::error::{ErrorKind, Result};
 use crate::fork;

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::notice::{Notice, NoticeCallback};
 use super::renewable::Renewable;
-use super::{Notice, NoticeCallback, Renewer};
+use super::renewer::Renewer;
 use crate::clock::Moment;
 use crate::fork;
 use crate::guard::outcome::Loss;

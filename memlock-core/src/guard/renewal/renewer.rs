@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{RenewalEntry, no_thread, round};
+use super::entry::RenewalEntry;
+use super::round;
 use crate::context::Context;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::fork::{Call, ForkLocal};
 use crate::mutation::{self, Mutation};
 use crate::thread::{self, Signal};
@@ -103,4 +104,12 @@ fn run(shared: &Shared) {
             shared.changed.sleep(list, pause);
         }
     }
+}
+
+/// Ends with a sentence that a person can act on.
+fn no_thread(error: &std::io::Error) -> Error {
+    Error::new(
+        ErrorKind::Internal,
+        format!("No thread can be started that renews leases, so it was released: {error}."),
+    )
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::batch::Batch;
-use super::{Notice, RenewalEntry};
+use super::entry::RenewalEntry;
+use super::notice::Notice;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork;
@@ -14,6 +15,10 @@ use crate::guard::outcome::Loss;
 use crate::mutation::{self, Mutation};
 use crate::store::{Failure, Op};
 
+/// After a renewal that failed it is tried again so much later, twice as much after each further
+/// one.
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+const LONGEST_RETRY: Duration = Duration::from_secs(1);
 /// How many packets a server is sent in one round at most: two, and three more where it answers
 /// slowly.
 const PASSES: usize = 5;
@@ -240,7 +245,7 @@ impl RenewalEntry {
         let mut state = self.state();
         state.overdue = true;
         state.in_doubt |= in_doubt;
-        state.retry = (state.retry * 2).clamp(super::FIRST_RETRY, super::LONGEST_RETRY);
+        state.retry = (state.retry * 2).clamp(FIRST_RETRY, LONGEST_RETRY);
         state.due =
             now + if mutation::has(Mutation::KeepOnlyOnce) { self.lease } else { state.retry };
     }

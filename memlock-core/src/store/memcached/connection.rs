@@ -11,9 +11,10 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::codec;
 use super::dial::{connect, unreachable};
 use super::handshake::{Handshake, Introduction, REQUEST, ServerTime};
-use super::{Settings, codec};
+use super::settings::Settings;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork;

@@ -4,6 +4,7 @@
 //! | file | what it knows |
 //! | --- | --- |
 //! | `mod` | the URL, and which server owns a route |
+//! | `settings` | how a server is spoken to |
 //! | `server` | one server: its idle connections, and when a failed batch may be sent again |
 //! | `connection` | one socket: dialling, deadlines, framing, the opaque check |
 //! | `handshake` | what a server must be: its version, its cas, its incarnation |
@@ -14,6 +15,7 @@ mod connection;
 mod dial;
 mod handshake;
 mod server;
+mod settings;
 
 #[cfg(fuzzing)]
 pub use dial::fuzzed::dial_these;
@@ -28,19 +30,9 @@ use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::hash::{fnv1a, mix};
 use server::Server;
+use settings::Settings;
 
 const DEFAULT_PORT: u16 = 11211;
-
-/// How a server is spoken to.
-#[derive(Clone, Copy, Debug)]
-struct Settings {
-    /// The limit of dialling one server.
-    connect_timeout: Duration,
-    /// The limit of each wait for the server within a batch.
-    io_timeout: Duration,
-    /// How many idle connections are kept per server.
-    pool: usize,
-}
 
 /// The store behind `memcached://host[:port][,host2…]`.
 #[derive(Debug)]

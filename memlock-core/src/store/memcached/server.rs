@@ -4,9 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::Settings;
 use super::connection::Connection;
 use super::handshake::ServerTime;
+use super::settings::Settings;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
 use crate::fork::{self, ForkLocal};

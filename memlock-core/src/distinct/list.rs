@@ -1,0 +1,395 @@
+//! The handle of a distinct list: its session, and what can be asked of it.
+
+use std::time::Duration;
+
+use crate::clock::Moment;
+use crate::context::{ATTEMPTS, Context};
+use crate::error::{Answer, Error, ErrorKind, Result};
+use crate::fork::call;
+use crate::lease::{Lease, Ttl};
+use crate::mutation::{self, Mutation};
+use crate::name::{Key, check_member};
+use crate::owner::Token;
+use crate::report::{Report, Subject};
+use crate::store::{Failure, Item, Op, Reply, Version};
+use crate::target::Target;
+
+/// How long a half-insert may be somebody's who is still at it.
+pub(super) const GRACE: Duration = Duration::from_millis(100);
+
+/// How much longer than the session its items are kept, so that none of them is missed while it
+/// lives.
+pub(super) const TTL_SLACK: Duration = Duration::from_secs(2);
+
+/// A named set of keys with ids, shared by everybody who knows the session's name.
+///
+/// It may be used from several threads, each with a clone. Clones made before
+/// [`DistinctList::set_up`] learn nothing of it.
+#[derive(Clone, Debug)]
+pub struct DistinctList {
+    pub(super) target: Target,
+    pub(super) joined: Option<Generation>,
+    /// Whether this handle set the session up, and so must not slip into a later one of the same
+    /// name.
+    pub(super) bound: bool,
+}
+
+/// One set-up of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Generation {
+    pub(super) token: Token,
+    /// As text, for keys.
+    pub(super) text: String,
+    pub(super) ends: Moment,
+}
+
+/// How a set-up ended.
+#[must_use = "the session may be new, or one that others work in"]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetUp {
+    /// The session is new.
+    Created,
+    /// The session was set up already, and we are in it.
+    Joined,
+}
+
+impl From<SetUp> for Answer {
+    fn from(set_up: SetUp) -> Answer {
+        match set_up {
+            SetUp::Created => Answer::Ok,
+            SetUp::Joined => Answer::Exists,
+        }
+    }
+}
+
+impl DistinctList {
+    pub(crate) fn new(context: Context, session: &[u8]) -> DistinctList {
+        let key = context.keys().session(session);
+        DistinctList { target: Target::new(context, key), joined: None, bound: false }
+    }
+
+    /// Sets the session up, or joins it if it is. It and all its keys end after `duration` (1
+    /// second to 366 days), counted from when it was first set up. Two round trips, or one to join.
+    ///
+    /// From now on this handle belongs to that session: once it is torn down, inserts are refused
+    /// even if somebody sets up another of the same name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a duration out of range; [`ErrorKind::Unreachable`],
+    /// [`ErrorKind::Unknown`], [`ErrorKind::Protocol`].
+    pub fn set_up(&mut self, duration: Duration) -> Result<SetUp> {
+        call(|| {
+            let lease = Lease::new(duration)?;
+            let mut tried = Vec::new();
+            let mut error = None;
+            for _ in 0..ATTEMPTS {
+                // Most callers find the session there: look first, and write only if it is not.
+                let mut found = self.look_up().map_err(|error| Failure { error, sent: false });
+                if let Ok(None) = found {
+                    // Each time another one: an earlier one may have been set up, joined, and torn
+                    // down meanwhile, and those who joined it must not find it there again.
+                    let fresh = self.target.context.identity()?.token();
+                    tried.push(fresh);
+                    let generation = Generation::new(fresh, self.target.now() + duration);
+                    let value = format!("{SESSION_FORMAT} {fresh}");
+                    let counter = self.counter(&generation);
+                    let setting_up = [
+                        Op::Add { key: &counter, value: b"0", ttl: item_ttl(duration) },
+                        Op::Add {
+                            key: &self.target.key,
+                            value: value.as_bytes(),
+                            ttl: lease.ttl(),
+                        },
+                        Op::Get { key: &self.target.key },
+                    ];
+                    found = self.target.run(&setting_up).map(|replies| match replies.last() {
+                        Some(Reply::Value(item)) => Generation::parse(item, self.target.now()),
+                        _ => None,
+                    });
+                }
+                match found {
+                    // A failure may have left a session without its counter, which nobody could
+                    // use.
+                    Ok(Some(found)) if error.is_some() && !self.has_counter(&found)? => {
+                        self.remove_session(&found)?
+                    }
+                    Ok(Some(found)) => {
+                        let created = tried.contains(&found.token);
+                        (self.joined, self.bound) = (Some(found), true);
+                        return Ok(if created { SetUp::Created } else { SetUp::Joined });
+                    }
+                    // It ended between the two steps, or is not of our making.
+                    Ok(None) => {}
+                    Err(failure) if !failure.sent && error.is_none() => {
+                        return Err(self.said("Setting up", failure.error));
+                    }
+                    Err(failure) => error = Some(failure.error),
+                }
+            }
+            Err(self.said("Setting up", error.unwrap_or_else(not_a_session)))
+        })
+    }
+
+    /// Ends the session for everybody, in one atomic step. False when there was none: never set up,
+    /// expired, torn down, or another one than this handle set up.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`], [`ErrorKind::Protocol`].
+    pub fn tear_down(&mut self) -> Result<bool> {
+        call(|| {
+            let mut error = None;
+            let mut meant = None;
+            for _ in 0..ATTEMPTS {
+                let found = self.session().map_err(|error| self.said("Tearing down", error))?;
+                let found = found.filter(|(found, _)| {
+                    self.is_mine(found) || mutation::has(Mutation::TearDownAnySession)
+                });
+                // Another one than the first time is not the one that was to be torn down.
+                let found =
+                    found.filter(|(found, _)| *meant.get_or_insert(found.token) == found.token);
+                let Some((_, version)) = found else {
+                    // Gone. If the reply to our delete was lost, it was that which did it.
+                    return Ok(error.is_some());
+                };
+                match self.target.one(Op::Delete { key: &self.target.key, version }) {
+                    Ok(Reply::Deleted) => return Ok(true),
+                    Ok(Reply::Missing) => return Ok(error.is_some()),
+                    Ok(_) => {}
+                    Err(failure) if !failure.sent && error.is_none() => {
+                        return Err(self.said("Tearing down", failure.error));
+                    }
+                    Err(failure) => error = Some(failure.error),
+                }
+            }
+            Err(self.said("Tearing down", error.unwrap_or_else(not_a_session)))
+        })
+    }
+
+    /// The id of a key; `Some(None)` when the key is not in the list, `None` when there is no such
+    /// session. One round trip.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for an empty key or one above 64 KiB; [`ErrorKind::Unreachable`],
+    /// [`ErrorKind::Protocol`].
+    pub fn id(&mut self, key: impl AsRef<[u8]>) -> Result<Option<Option<u64>>> {
+        call(|| {
+            check_member(key.as_ref())?;
+            self.within(|list, generation| {
+                let key = list.key_item(generation, key.as_ref());
+                let replies = list
+                    .target
+                    .read(&[Op::Get { key: &key }, Op::Get { key: &list.target.key }])?;
+                let id = match replies.first() {
+                    Some(Reply::Value(item)) => {
+                        KeyItem::parse(&item.value).and_then(|item| item.id)
+                    }
+                    _ => None,
+                };
+                Ok(list.still_on(generation, replies.last()).then_some(id))
+            })
+        })
+    }
+
+    /// Whether a key is in the list; `None` when there is no such session. One round trip.
+    ///
+    /// # Errors
+    /// As [`DistinctList::id`].
+    pub fn contains(&mut self, key: impl AsRef<[u8]>) -> Result<Option<bool>> {
+        call(|| Ok(self.id(key)?.map(|id| id.is_some())))
+    }
+
+    /// How many ids were given out; `None` when there is no such session. That is the number of
+    /// keys, plus one for every inserter that died or was overtaken half-way. One round trip.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`], [`ErrorKind::Protocol`].
+    pub fn count(&mut self) -> Result<Option<u64>> {
+        call(|| {
+            self.within(|list, generation| {
+                let counter = list.counter(generation);
+                let replies = list
+                    .target
+                    .read(&[Op::Get { key: &counter }, Op::Get { key: &list.target.key }])?;
+                let count = match replies.first() {
+                    Some(Reply::Value(item)) => parse_number(&item.value),
+                    // The server lost the counter, and with it the session.
+                    _ => None,
+                };
+                Ok(count.filter(|_| list.still_on(generation, replies.last())))
+            })
+        })
+    }
+
+    pub(super) fn has_counter(&self, generation: &Generation) -> Result<bool> {
+        let counter = self.target.context.get(self.target.route, &self.counter(generation));
+        Ok(counter.map_err(|error| self.said("Setting up", error))?.is_some())
+    }
+
+    /// Removes the session's item if it is of that generation.
+    pub(super) fn remove_session(&self, generation: &Generation) -> Result<()> {
+        let found = self.session().map_err(|error| self.said("Setting up", error))?;
+        if let Some((found, version)) = found
+            && found.token == generation.token
+        {
+            // Whether it worked is seen in the next round.
+            let _ = self.target.one(Op::Delete { key: &self.target.key, version });
+        }
+        Ok(())
+    }
+
+    /// Whether the session that this handle knows has outlived its duration.
+    pub(crate) fn has_ended(&self) -> bool {
+        let now = self.target.now();
+        self.joined.as_ref().is_none_or(|joined| joined.ends < now)
+    }
+
+    /// The session's name, for people: of a name beyond 200 bytes the server's key.
+    pub fn name(&self) -> String {
+        self.target.name()
+    }
+
+    /// Where it is, for people, such as `memcached at 10.0.0.7:11211`.
+    pub fn server(&self) -> String {
+        self.target.server()
+    }
+
+    /// That there is no such session, or another than this handle belongs to: [`Answer::NotFound`]
+    /// with a sentence.
+    pub fn report_not_found(&self) -> Report {
+        let subject = Subject { kind: "distinct list", target: &self.target };
+        let text = format!(
+            "There is no {subject}: nobody has set it up, it has expired, or it was torn down."
+        );
+        Report::new(Answer::NotFound, text)
+    }
+
+    /// Runs a read in the session that this handle belongs to, or in the one there is. `None` when
+    /// there is none.
+    pub(super) fn within<T>(
+        &mut self,
+        mut read: impl FnMut(&DistinctList, &Generation) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        // The second time, after another session was found in the place of the one that was known.
+        for _ in 0..2 {
+            let Some(generation) = self.generation()? else { return Ok(None) };
+            let found = read(self, &generation).map_err(|error| self.said("Reading", error))?;
+            if found.is_some() || self.bound {
+                return Ok(found);
+            }
+            self.joined = None;
+        }
+        Ok(None)
+    }
+
+    /// The session's generation: the one known, or else the one found.
+    pub(super) fn generation(&mut self) -> Result<Option<Generation>> {
+        if self.joined.is_none() {
+            self.joined = self.look_up().map_err(|error| self.said("Reading", error))?;
+        }
+        Ok(self.joined.clone())
+    }
+
+    pub(super) fn look_up(&self) -> Result<Option<Generation>> {
+        Ok(self.session()?.map(|(generation, _)| generation))
+    }
+
+    /// The session that there is, and the version of its item.
+    pub(super) fn session(&self) -> Result<Option<(Generation, Version)>> {
+        let now = self.target.now();
+        let item = self.target.get()?;
+        Ok(item.and_then(|item| Some((Generation::parse(&item, now)?, item.version))))
+    }
+
+    pub(super) fn is_mine(&self, found: &Generation) -> bool {
+        !self.bound || self.joined.as_ref().is_some_and(|joined| joined.token == found.token)
+    }
+
+    /// Whether a read of the session's item shows the same generation.
+    pub(super) fn still_on(&self, generation: &Generation, session: Option<&Reply>) -> bool {
+        let Some(Reply::Value(item)) = session else { return false };
+        let found = Generation::parse(item, self.target.now());
+        found.is_some_and(|found| found.token == generation.token)
+    }
+
+    pub(super) fn counter(&self, generation: &Generation) -> Key {
+        self.target.context.keys().list_item('c', &generation.text, b"")
+    }
+
+    pub(super) fn key_item(&self, generation: &Generation, key: &[u8]) -> Key {
+        self.target.context.keys().list_item('k', &generation.text, key)
+    }
+
+    pub(super) fn id_item(&self, generation: &Generation, id: u64) -> Key {
+        self.target.context.keys().list_item('n', &generation.text, id.to_string().as_bytes())
+    }
+
+    /// The TTL with which items are stored now.
+    pub(super) fn ttl(&self, generation: &Generation) -> Ttl {
+        item_ttl(generation.ends.since(self.target.now()))
+    }
+
+    pub(super) fn said(&self, doing: &str, error: Error) -> Error {
+        self.target.said(doing, error)
+    }
+}
+
+pub(super) const SESSION_FORMAT: &str = "memlock-list/1";
+
+impl Generation {
+    pub(super) fn new(token: Token, ends: Moment) -> Generation {
+        Generation { token, text: token.to_string(), ends }
+    }
+
+    pub(super) fn parse(item: &Item, now: Moment) -> Option<Generation> {
+        let mut fields = std::str::from_utf8(&item.value).ok()?.split(' ');
+        if fields.next()? != SESSION_FORMAT {
+            return None;
+        }
+        let token = fields.next()?.parse().ok()?;
+        let remaining =
+            item.remaining.unwrap_or(crate::lease::MAX_LEASE).min(2 * crate::lease::MAX_LEASE);
+        // Rather too late than too early: the items are to outlive the session, on the server's
+        // clock.
+        Some(Generation::new(token, now + remaining + remaining / crate::lease::DRIFT as u32))
+    }
+}
+
+/// The value of a key's item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct KeyItem {
+    /// `None` while it is only claimed.
+    pub(super) id: Option<u64>,
+    pub(super) token: Token,
+}
+
+impl KeyItem {
+    pub(super) fn parse(value: &[u8]) -> Option<KeyItem> {
+        let (id, token) = std::str::from_utf8(value).ok()?.split_once(' ')?;
+        let id = if id == "?" { None } else { Some(id.parse().ok()?) };
+        Some(KeyItem { id, token: token.parse().ok()? })
+    }
+}
+
+impl std::fmt::Display for KeyItem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.id {
+            Some(id) => write!(f, "{id} {}", self.token),
+            None => write!(f, "? {}", self.token),
+        }
+    }
+}
+
+pub(super) fn item_ttl(left: Duration) -> Ttl {
+    Ttl::covering(left.min(crate::lease::MAX_LEASE) + TTL_SLACK)
+}
+
+pub(super) fn parse_number(value: &[u8]) -> Option<u64> {
+    std::str::from_utf8(value).ok()?.trim_end().parse().ok()
+}
+
+pub(super) fn not_a_session() -> Error {
+    Error::new(
+        ErrorKind::Protocol,
+        "The session's item changes too fast, or was not written by memlock: choose another session name or prefix.",
+    )
+}
