@@ -30,6 +30,7 @@ use crate::report::{self, LeaseState, Report};
 use crate::thread::Signal;
 
 mod batch;
+mod entries;
 mod entry;
 mod notice;
 pub(crate) mod renewable;
@@ -39,7 +40,6 @@ mod round;
 use entry::{RenewalEntry, RenewalState};
 pub use notice::{Notice, RenewOptions};
 use renewable::{Renewable, RenewableKind};
-use renewer::Renewer;
 
 /// Something that is held, and whose lease is renewed until it is released or dropped. It can be
 /// used from any number of threads at once.
@@ -90,7 +90,7 @@ impl Renewal {
         entry.state().due = entry.in_time();
         // What a parent holds is nobody's here.
         if entry.is_ours() {
-            Renewer::of(&entry.target.context).add(&entry)?;
+            renewer::add(&entry)?;
         }
         Ok(Renewal { entry })
     }

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::entries::Entries;
 use super::notice::{Notice, NoticeCallback};
 use super::renewable::Renewable;
-use super::renewer::Renewer;
 use crate::clock::Moment;
 use crate::fork;
 use crate::guard::outcome::Loss;
@@ -94,7 +94,7 @@ impl RenewalEntry {
         };
         if first {
             self.was_lost.wake_all();
-            Renewer::of(&self.target.context).hurry();
+            Entries::<RenewalEntry>::of(&self.target.context).hurry();
         }
     }
 
@@ -149,7 +149,7 @@ impl RenewalEntry {
     /// Renews it no more.
     pub(super) fn forget(&self) {
         self.let_go.store(true, Ordering::Release);
-        Renewer::of(&self.target.context).forget(self);
+        Entries::of(&self.target.context).forget(self);
     }
 
     pub(super) fn abandon(&self) {
