@@ -3,21 +3,17 @@
 
 use std::time::Duration;
 
-use super::{MOST, default_client, existing_client, holdings, this_thread};
+use super::default_client::{default_client, existing_client};
+use super::holdings::{HeldPermit, MOST, holdings, this_thread};
 use crate::error::{Answer, ErrorKind, Result};
 use crate::name::check_name;
 use crate::report::Report;
-use crate::semaphore::{Permit, Semaphore};
+use crate::semaphore::Semaphore;
 use crate::wait::Wait;
 use crate::wait::entries::Request;
 
 /// Any lease will do for what is not acquired.
 const NO_LEASE: Duration = Duration::from_secs(1);
-
-pub(super) struct Held {
-    permit: Permit,
-    thread: super::Thread,
-}
 
 /// Sets a semaphore up with so many permits, to be kept for `duration` after it was used last:
 /// [`Answer::Ok`], or [`Answer::Exists`] when it was there already.
@@ -59,7 +55,7 @@ pub fn acquire(name: &[u8], duration: Duration, wait: &Wait<'_>) -> Result<Repor
     };
     Ok(match acquired {
         Ok(permit) => {
-            let held = Held { permit, thread: this_thread() };
+            let held = HeldPermit { permit, thread: this_thread() };
             let mut holdings = holdings();
             holdings.permits.entry(name.to_vec()).or_default().push(held);
             if holdings.semaphores.len() >= MOST {

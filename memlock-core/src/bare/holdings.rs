@@ -1,0 +1,77 @@
+//! What this process has through the bare functions.
+
+use std::cell::Cell;
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::distinct::DistinctList;
+use crate::fork::ForkLocal;
+use crate::hash::{fnv1a, mix};
+use crate::mutex::Lock;
+use crate::semaphore::{Permit, Semaphore};
+
+/// Beyond so many sessions those that have ended are forgotten; and beyond so many displaced
+/// threads, which may never come back, all of them.
+pub(super) const MOST: usize = 1024;
+
+static HOLDINGS: ForkLocal<Mutex<Holdings>> = ForkLocal::new();
+
+/// What this process has through the bare functions.
+#[derive(Default)]
+pub(super) struct Holdings {
+    pub(super) locks: ByName<HeldLock>,
+    /// Threads whose lease ran out and whose lock another thread has by now: their late unlock must
+    /// not hit the other's lock.
+    pub(super) displaced: HashSet<(Vec<u8>, Thread)>,
+    pub(super) sessions: ByName<DistinctList>,
+    pub(super) permits: ByName<Vec<HeldPermit>>,
+    pub(super) semaphores: ByName<Semaphore>,
+}
+
+/// The names are the process's own, so a cheap hash will do.
+type ByName<T> = HashMap<Vec<u8>, T, BuildHasherDefault<Fnv>>;
+
+#[derive(Default)]
+pub(super) struct Fnv(u64);
+
+impl Hasher for Fnv {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 ^= fnv1a(bytes);
+    }
+
+    fn finish(&self) -> u64 {
+        mix(self.0)
+    }
+}
+
+/// A number that no other thread of this process has or had.
+pub(super) type Thread = u64;
+
+/// Not `std::thread::current`, which panics in the last destructors of a thread; this has none
+/// itself.
+pub(super) fn this_thread() -> Thread {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    thread_local! {
+        static NUMBER: Cell<Thread> = const { Cell::new(0) };
+    }
+    if NUMBER.get() == 0 {
+        NUMBER.set(LAST.fetch_add(1, Ordering::Relaxed) + 1);
+    }
+    NUMBER.get()
+}
+
+pub(super) struct HeldLock {
+    pub(super) lock: Lock,
+    pub(super) thread: Thread,
+}
+
+pub(super) struct HeldPermit {
+    pub(super) permit: Permit,
+    pub(super) thread: Thread,
+}
+
+pub(super) fn holdings() -> MutexGuard<'static, Holdings> {
+    HOLDINGS.get().lock().unwrap_or_else(PoisonError::into_inner)
+}

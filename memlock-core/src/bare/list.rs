@@ -1,0 +1,67 @@
+//! Distinct lists by bare functions.
+
+use std::time::Duration;
+
+use super::default_client::default_client;
+use super::holdings::{MOST, holdings};
+use crate::distinct::DistinctList;
+use crate::error::{Answer, Result};
+use crate::lease::Lease;
+use crate::report::Report;
+
+/// Sets up a session that ends after `duration`: [`Answer::Ok`], or [`Answer::Exists`] when we
+/// joined it.
+///
+/// # Errors
+/// As [`DistinctList::set_up`].
+pub fn distinct_list_set_up(session: &[u8], duration: Duration) -> Result<Report> {
+    Lease::new(duration)?;
+    let mut list = default_client()?.distinct_list(session)?;
+    let answer = Answer::from(list.set_up(duration)?);
+    remember(session, list);
+    Ok(answer.into())
+}
+
+/// Inserts a key: [`Answer::Ok`] for the first to do so, [`Answer::Duplicate`], or
+/// [`Answer::NotFound`] when there is no such session.
+///
+/// # Errors
+/// As [`DistinctList::insert`].
+pub fn distinct_list_insert(session: &[u8], key: &[u8]) -> Result<Report> {
+    let mut list = list(session)?;
+    let Some(insertion) = list.insert(key)? else { return Ok(list.report_not_found()) };
+    // One that is known stays as it is: another thread may have set up the session anew meanwhile.
+    let known = holdings().sessions.contains_key(session);
+    if !known {
+        remember(session, list);
+    }
+    Ok(Answer::from(insertion).into())
+}
+
+/// Ends a session for everybody: [`Answer::Ok`], or [`Answer::NotFound`] when there was none, or
+/// another one than this process set up. What this process inserts late is refused until it sets
+/// the session up again.
+///
+/// # Errors
+/// As [`DistinctList::tear_down`].
+pub fn distinct_list_tear_down(session: &[u8]) -> Result<Report> {
+    let mut list = list(session)?;
+    Ok(if list.tear_down()? { Answer::Ok.into() } else { list.report_not_found() })
+}
+
+/// The session as this process knows it. One that it set up stays its own, even when it is over.
+fn list(session: &[u8]) -> Result<DistinctList> {
+    let known = holdings().sessions.get(session).cloned();
+    match known {
+        Some(list) => Ok(list),
+        None => default_client()?.distinct_list(session),
+    }
+}
+
+fn remember(session: &[u8], list: DistinctList) {
+    let sessions = &mut holdings().sessions;
+    if sessions.len() >= MOST && !sessions.contains_key(session) {
+        sessions.retain(|_, list| !list.has_ended());
+    }
+    sessions.insert(session.to_vec(), list);
+}

@@ -1,0 +1,131 @@
+//! Mutexes by bare functions.
+
+use std::time::Duration;
+
+use super::default_client::{default_client, existing_client};
+use super::holdings::{HeldLock, Holdings, MOST, holdings, this_thread};
+use crate::error::{Answer, Error, ErrorKind, Result};
+use crate::lease::MIN_LEASE;
+use crate::name::check_name;
+use crate::report::Report;
+use crate::wait::Wait;
+
+/// Locks a mutex for at most `duration`, waiting for it as long as it takes: [`Answer::Ok`] or
+/// [`Answer::Interrupted`].
+///
+/// # Errors
+/// [`ErrorKind::Deadlock`] when this thread holds it already; else as
+/// [`Mutex::lock_with`](crate::Mutex::lock_with).
+pub fn mutex_lock(name: &[u8], duration: Duration) -> Result<Report> {
+    lock(name, duration, &Wait::FOREVER)
+}
+
+/// As [`mutex_lock`], but tries once: [`Answer::Ok`] or [`Answer::Busy`].
+///
+/// # Errors
+/// As [`Mutex::lock_with`](crate::Mutex::lock_with).
+pub fn mutex_lock_nonblock(name: &[u8], duration: Duration) -> Result<Report> {
+    lock(name, duration, &Wait::NEVER)
+}
+
+/// As [`mutex_lock`], with a wait of the caller's choice.
+///
+/// # Errors
+/// As [`mutex_lock`].
+pub fn lock(name: &[u8], duration: Duration, wait: &Wait<'_>) -> Result<Report> {
+    let mutex = default_client()?.mutex(name, duration)?;
+    let thread = this_thread();
+    let held = holdings()
+        .locks
+        .get(name)
+        .filter(|held| !held.lock.remaining().is_zero())
+        .map(|held| held.thread);
+    // Whether this call would wait at all is only known for a lock of our own process.
+    if held == Some(thread) && !wait.is_once() {
+        return Err(Error::new(
+            ErrorKind::Deadlock,
+            format!("This thread already holds the {} and would wait for itself.", mutex.subject()),
+        ));
+    }
+    match mutex.lock_or_report(wait) {
+        Ok(Ok(lock)) => {
+            keep(name, HeldLock { lock, thread });
+            Ok(Answer::Ok.into())
+        }
+        Ok(Err(report)) => Ok(report),
+        Err(error) => Err(error),
+    }
+}
+
+/// What there is to say of a mutex of which this thread has nothing at hand.
+fn about(name: &[u8], answer: Answer, text: &str) -> Report {
+    match existing_client().map(|client| client.mutex(name, MIN_LEASE)) {
+        Some(Ok(mutex)) => Report::new(answer, format!("The {} {text}.", mutex.subject())),
+        _ => answer.into(),
+    }
+}
+
+fn keep(name: &[u8], held: HeldLock) {
+    let mut holdings = holdings();
+    let thread = held.thread;
+    if !holdings.displaced.is_empty() {
+        holdings.displaced.remove(&(name.to_vec(), thread));
+    }
+    let expired = holdings.locks.insert(name.to_vec(), held);
+    if let Some(expired) = expired.as_ref().filter(|expired| expired.thread != thread) {
+        if holdings.displaced.len() >= MOST {
+            holdings.displaced.clear();
+        }
+        holdings.displaced.insert((name.to_vec(), expired.thread));
+    }
+    // Before the expired one is dropped, which may speak to the server.
+    drop(holdings);
+    drop(expired);
+}
+
+/// Whether this thread's own lock was displaced by another thread's. It is told once.
+fn was_displaced(holdings: &mut Holdings, name: &[u8]) -> bool {
+    if holdings.displaced.is_empty() {
+        return false;
+    }
+    let thread = this_thread();
+    let has_another = holdings.locks.get(name).is_none_or(|held| held.thread != thread);
+    has_another && holdings.displaced.remove(&(name.to_vec(), thread))
+}
+
+/// Unlocks a mutex that this process locked, from whichever thread: [`Answer::Ok`],
+/// [`Answer::Lost`] or [`Answer::NotHeld`]. A thread whose own lease ran out, and whose mutex
+/// another thread has by now, is told [`Answer::Lost`].
+///
+/// # Errors
+/// [`ErrorKind::Unreachable`] or [`ErrorKind::Unknown`]: the lock is still held, and may be
+/// unlocked again.
+pub fn mutex_unlock(name: &[u8]) -> Result<Report> {
+    check_name(name)?;
+    let mut holding = holdings();
+    if was_displaced(&mut holding, name) {
+        drop(holding);
+        let text = "was lost: this thread's lease is over, and another thread of this process has locked it since";
+        return Ok(about(name, Answer::Lost, text));
+    }
+    let Some(mut held) = holding.locks.remove(name) else {
+        drop(holding);
+        let text = "is not held: this process did not lock it, or has unlocked it";
+        return Ok(about(name, Answer::NotHeld, text));
+    };
+    drop(holding);
+    match held.lock.unlock() {
+        Ok(released) => Ok(held.lock.report(released)),
+        Err(error) => {
+            // Not confirmed, so not given up; unless another thread has locked it anew meanwhile.
+            let mut holdings = holdings();
+            if holdings.locks.contains_key(name) {
+                drop(holdings);
+                held.lock.abandon();
+            } else {
+                holdings.locks.insert(name.to_vec(), held);
+            }
+            Err(error)
+        }
+    }
+}
