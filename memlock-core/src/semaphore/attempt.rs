@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use super::batch;
 use super::combine::Combiner;
+use super::handle::{Semaphore, Wrote};
 use super::operation::{Acquisition, Doubt, Kind, Operation, OperationOutcome, ServerClock};
 use super::permit::{Grant, Permit};
 use super::record::Reservation;
 use super::snapshot::{Refusal, Seen};
 use super::submit;
 use super::ticket::Completion;
-use super::{Semaphore, Wrote};
 use crate::clock::{Clock, Moment};
 use crate::context::ATTEMPTS;
 use crate::error::{Error, ErrorKind, Result};

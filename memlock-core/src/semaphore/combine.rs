@@ -56,8 +56,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use super::Memory;
-use super::leave::Leaving;
+use super::leaving::Leaving;
 use super::operation::Operation;
 use super::snapshot::Seen;
 use super::ticket::{Entry, Ticket};
@@ -80,6 +79,15 @@ const MOST_IN_QUEUE: usize = 16;
 const REST: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(3));
 /// For how long at most, for each operation that the last batch served.
 const REST_FOR_EACH: Duration = Duration::from_micros(100);
+
+/// What this process remembers of it, to save looks.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    /// What we wrote last: which semaphore it was, and how often it had been written.
+    pub(super) written: Option<(Token, u64)>,
+    /// What it became then, if nobody else was using it.
+    pub(super) seen: Option<Seen>,
+}
 
 /// The semaphores that this process uses by one client.
 type Combiners = Mutex<HashMap<Key, Weak<Combiner>>>;

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use super::handle::Semaphore;
+use super::manage::{Holder, Status};
 use super::record::Record;
-use super::{Holder, Semaphore, Status, reap, wake_next};
+use super::wake::{reap, wake_next};
 use crate::error::Result;
 use crate::fork::call;
 use crate::owner::Token;

@@ -3,15 +3,15 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use super::REAPER;
 use super::batch::{self, Writer};
 use super::combine::{Begun, Combiner, Ended, QueueSeen, Share};
+use super::handle::{LIFE, Semaphore, Wrote};
 use super::member::{Member, Planned, Writing};
 use super::operation::{Kind, Operation, OperationOutcome, Release, ServerClock, Wakes};
 use super::record::Holding;
 use super::snapshot::{Refusal, Seen};
 use super::ticket::{Completion, Entry};
-use super::{LIFE, Semaphore, Wrote};
+use super::wake::REAPER;
 use crate::cas_backoff::ROUNDS;
 use crate::clock::Moment;
 use crate::context::ATTEMPTS;

@@ -6,10 +6,9 @@
 //! for each. So a thread that finds another one of its process at it leaves its ids to that one,
 //! and goes on.
 
-use std::sync::{Mutex, PoisonError};
-
-use super::local_waiters;
-use super::{Semaphore, wake_next};
+use super::handle::Semaphore;
+use super::leaving::Leaving;
+use super::wake::{local_waiters, wake_next};
 use crate::fork;
 use crate::store::Op;
 use crate::target::Target;
@@ -19,49 +18,6 @@ use crate::wait::queue::Queue;
 /// How often a thread does this for those that came meanwhile. What comes then is left to the next
 /// one that lets go, or waits.
 const MOST_TIMES: usize = 8;
-
-/// What is to be taken off, for one semaphore, and whether some thread does so.
-#[derive(Debug, Default)]
-pub(super) struct Leaving(Mutex<State>);
-
-#[derive(Debug, Default)]
-struct State {
-    ids: Vec<WaitId>,
-    /// What the thread that does so is at.
-    now: Vec<WaitId>,
-    is_left: bool,
-}
-
-impl Leaving {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Has this thread take off what there is, and these; `None` if another one is at it.
-    fn begin(&self, ids: Vec<WaitId>) -> Option<Vec<WaitId>> {
-        let mut state = self.state();
-        state.ids.extend(ids);
-        if std::mem::replace(&mut state.is_left, true) {
-            return None;
-        }
-        state.now = std::mem::take(&mut state.ids);
-        Some(state.now.clone())
-    }
-
-    /// What there is to take off; `None`, and nobody does so any more, when there is nothing.
-    fn next(&self) -> Option<Vec<WaitId>> {
-        let mut state = self.state();
-        state.now = std::mem::take(&mut state.ids);
-        state.is_left = !state.now.is_empty();
-        state.is_left.then(|| state.now.clone())
-    }
-
-    /// All that nobody waits under any more, though it may still be in the queue.
-    pub(super) fn ids(&self) -> Vec<WaitId> {
-        let state = self.state();
-        state.ids.iter().chain(&state.now).copied().collect()
-    }
-}
 
 /// The thread that takes entries off; when it goes, however it does, the next one may.
 struct Leaver<'a> {

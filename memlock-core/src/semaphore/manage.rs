@@ -4,7 +4,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::{Semaphore, Wrote, wake_next};
+use super::handle::{Semaphore, Wrote};
+use super::wake::wake_next;
 use crate::cas_backoff::{ROUNDS, back_off};
 use crate::context::ATTEMPTS;
 use crate::distinct::SetUp;

@@ -1,11 +1,11 @@
 //! Renewing permits by their renewer: all that one process keeps of a semaphore, in one look and one
 //! write.
 
+use super::handle::{SLOW_LOOK, Semaphore};
 use super::operation::{Extend, Kind, Operation, OperationOutcome, Renewing};
 use super::permit::{Permit, Permits};
 use super::snapshot::Seen;
 use super::submit;
-use super::{SLOW_LOOK, Semaphore};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::guard::lease_guard::LATEST_ARRIVAL;

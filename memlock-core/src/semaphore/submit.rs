@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::REAPER;
-use super::Semaphore;
 use super::combine::{Combiner, Lead, Parking};
+use super::handle::Semaphore;
 use super::lead::Leader;
 use super::operation::{Operation, OperationOutcome};
 use super::snapshot::Seen;
 use super::ticket::{Completion, Found, Ticket};
+use super::wake::REAPER;
 use crate::clock::Moment;
 use crate::fork;
 use crate::guard::orphan;

@@ -1,0 +1,155 @@
+//! Acquiring permits.
+
+use std::cell::Cell;
+use std::fmt;
+use std::time::Duration;
+
+use crate::error::{Answer, Error, ErrorKind, Result};
+use crate::fork::{self, call_or};
+use crate::guard::orphan;
+use crate::report::{self, Report, SeenHolder};
+use crate::wait::entries::Request;
+use crate::wait::{self, Wait, Waited};
+
+use super::attempt::{Attempt, Patience};
+use super::handle::Semaphore;
+use super::permit::Permit;
+use super::snapshot::Refusal;
+use super::wake::{REAPER, local_waiters};
+
+/// So many permits, for people.
+struct Wanted(u32);
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            1 => f.write_str("a permit"),
+            permits => write!(f, "{permits} permits"),
+        }
+    }
+}
+
+impl Semaphore {
+    /// Waits for one permit, for as long as it takes.
+    ///
+    /// # Errors
+    /// See [`Semaphore::acquire_with`]; and [`ErrorKind::Interrupted`] when
+    /// [`Client::cancel_waits`](crate::Client::cancel_waits) ended the wait.
+    pub fn acquire(&self) -> Result<Permit> {
+        let acquired = self.acquire_or_report(Request::default(), &Wait::FOREVER)?;
+        acquired.map_err(|report| Error::new(ErrorKind::Interrupted, report.to_string()))
+    }
+
+    /// Tries once to take one permit; `None` when none is available, or all that are are being
+    /// gathered by a waiter for several.
+    ///
+    /// # Errors
+    /// See [`Semaphore::acquire_with`].
+    pub fn try_acquire(&self) -> Result<Option<Permit>> {
+        Ok(self.acquire_with(Request::default(), &Wait::NEVER)?.done())
+    }
+
+    /// Waits at most `limit` for one permit; `None` when it passed.
+    ///
+    /// # Errors
+    /// See [`Semaphore::acquire_with`].
+    pub fn acquire_for(&self, limit: Duration) -> Result<Option<Permit>> {
+        Ok(self.acquire_with(Request::default(), &Wait::at_most(limit))?.done())
+    }
+
+    /// Waits as `wait` says for what `request` says: several permits are taken together or not at
+    /// all, and waiters of higher priority come first. Where they are available this takes one or
+    /// two round trips.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] when no permits are asked for, or more than there are; and when there
+    /// is a semaphore by this name with another number of permits than this one was opened with.
+    /// [`ErrorKind::NotFound`] when it was opened without a number, and nobody has set it up.
+    /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] and [`ErrorKind::Protocol`] as for
+    /// [`Mutex::lock_with`](crate::Mutex::lock_with).
+    pub fn acquire_with(&self, request: Request, wait: &Wait<'_>) -> Result<Waited<Permit>> {
+        self.wait_for(request, wait, &Cell::default())
+    }
+
+    /// As [`Semaphore::acquire_with`], with a sentence where nothing is acquired: which semaphore
+    /// and server, how many permits were available, and who was seen to hold the others.
+    ///
+    /// # Errors
+    /// As [`Semaphore::acquire_with`].
+    pub fn acquire_or_report(
+        &self,
+        request: Request,
+        wait: &Wait<'_>,
+    ) -> Result<std::result::Result<Permit, Report>> {
+        let seen = Cell::default();
+        match self.wait_for(request, wait, &seen) {
+            Ok(Waited::Done(permit)) => Ok(Ok(permit)),
+            Ok(Waited::Busy) => Ok(Err(self.refused(Answer::Busy, request, wait, seen.take()))),
+            Ok(Waited::TimedOut) => {
+                Ok(Err(self.refused(Answer::TimedOut, request, wait, seen.take())))
+            }
+            Ok(Waited::Interrupted) => {
+                Ok(Err(self.refused(Answer::Interrupted, request, wait, seen.take())))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn refused(
+        &self,
+        answer: Answer,
+        request: Request,
+        wait: &Wait<'_>,
+        seen: Option<Refusal>,
+    ) -> Report {
+        let (subject, wanted) = (self.subject(), Wanted(request.permits));
+        let unknown = SeenHolder::Unknown;
+        let holder = seen.as_ref().map_or(&unknown, |seen| &seen.holder);
+        let busy = || match &seen {
+            Some(Refusal { available, permits: all, .. }) if *available < request.permits => {
+                let verb = if request.permits == 1 { "was" } else { "were" };
+                format!(
+                    "The {subject} has {available} of {all} permits available, and {wanted} {verb} asked for"
+                )
+            }
+            Some(_) => {
+                format!(
+                    "The permits of the {subject} that are available are reserved for another waiter"
+                )
+            }
+            None => format!("The {subject} has not {wanted} available"),
+        };
+        report::refused(answer, wait, format_args!("{wanted} of the {subject}"), busy, holder)
+    }
+
+    /// `seen` becomes how it was when it was refused the last time, if it was.
+    fn wait_for(
+        &self,
+        request: Request,
+        wait: &Wait<'_>,
+        seen: &Cell<Option<Refusal>>,
+    ) -> Result<Waited<Permit>> {
+        call_or(Waited::Interrupted, || {
+            if request.permits == 0 {
+                return Err(Error::invalid("No permits were asked for: ask for at least one."));
+            }
+            let process = fork::generation();
+            let patience = Patience::of(wait, self.target.context.clock());
+            let mut attempt = Attempt::new(self, request, patience, seen)?;
+            let local = local_waiters(&self.target.context);
+            let waited = wait::wait_for(&mut attempt, wait, &self.target, local);
+            if let Some(until) = attempt.orphan_until()
+                && !matches!(waited, Ok(Waited::Done(_)))
+                && fork::generation() == process
+            {
+                orphan::remember(&self.target, &REAPER, attempt.token(), until);
+            }
+            waited.map_err(|error| match error.kind() {
+                ErrorKind::Unreachable if attempt.may_have_left_something() => {
+                    self.said("Acquiring", Error::unsettled(Some(error), "semaphore"))
+                }
+                _ => self.said("Acquiring", error),
+            })
+        })
+    }
+}

@@ -1,0 +1,106 @@
+//! Releasing permits, and who is woken by that.
+
+use std::fmt;
+
+use super::operation::Wakes;
+use crate::error::{Error, Result};
+use crate::guard::lease_guard::{Kind, Outcome, Step};
+use crate::guard::orphan::Reaper;
+use crate::target::Target;
+use crate::wait::Waker;
+use crate::wait::entries::WaitId;
+use crate::wait::queue::Queue;
+
+use super::leave;
+use super::permit::{Permit, Permits};
+use super::wake::{REAPER, local_waiters};
+
+impl Kind for Permits {
+    /// What is to be done for them, unless another caller of the batch does it.
+    type Waiters = Wakes;
+    const REAPER: &'static Reaper = &REAPER;
+    const RELEASING: &'static str = "Releasing";
+
+    fn target(&self) -> &Target {
+        &self.semaphore.target
+    }
+
+    fn target_mut(&mut self) -> &mut Target {
+        &mut self.semaphore.target
+    }
+
+    fn subject(&self) -> String {
+        let subject = self.semaphore.subject();
+        match self.permits {
+            1 => format!("permit of the {subject}"),
+            permits => format!("hold on {permits} permits of the {subject}"),
+        }
+    }
+
+    fn debug(&self, debug: &mut fmt::DebugStruct<'_, '_>) {
+        debug.field("permits", &self.permits);
+    }
+
+    fn drop_failed(&self, error: &Error) {
+        log::warn!("Permits could not be released when they were dropped. {error}");
+    }
+
+    fn resolve(permit: &mut Permit, step: Step) -> Result<Outcome<Wakes>> {
+        permit.resolve(step)
+    }
+
+    fn is_there(permit: &Permit) -> Result<bool> {
+        permit.kind.semaphore.has_holder(permit.token)
+    }
+
+    fn wake_next(permit: &Permit, wakes: Wakes) {
+        permit.wake_waiters(wakes);
+    }
+
+    fn leave_the_queue(permit: &mut Permit) -> bool {
+        permit.leave_the_line()
+    }
+
+    fn leave_behind(&self, ids: &[WaitId]) {
+        let Target { context, key, .. } = &self.semaphore.target;
+        local_waiters(context).leave_behind(key, ids);
+    }
+}
+
+impl Permit {
+    /// We stood in the queue under these ids. Where no bell was heard, they are taken off at once:
+    /// they would be rung in vain, and as nobody handed on to us, there may be room for others too.
+    /// The same is done where there are several ids: a waiter that is rung twice joins again while
+    /// its earlier line still stands, and other holders, which release while we hold our permits,
+    /// would ring that line.
+    pub(super) fn stood_in_line(&mut self, ids: Vec<WaitId>, unrung: bool) {
+        self.stood.extend(ids);
+        if unrung || self.stood.len() > 1 {
+            self.leave_the_line();
+        }
+    }
+
+    /// Takes our entries off the queue, if there are any left, and rings those next for whom there
+    /// is room. False if the server did not answer: then the entries are taken off at a later
+    /// contact. Where another thread of this process is doing so, it does it for us, too.
+    pub(super) fn leave_the_line(&mut self) -> bool {
+        let stood = std::mem::take(&mut self.stood);
+        leave::leave(&self.kind.semaphore, stood)
+    }
+
+    /// Wakes the first waiters for whom there is room now.
+    fn wake_waiters(&self, wakes: Wakes) {
+        let Wakes { queue, capacity, freed, mut stood } = wakes;
+        stood.extend(self.kind.semaphore.combiner().leaving().ids());
+        let target @ Target { context, key, .. } = &self.kind.semaphore.target;
+        let local = local_waiters(context);
+        let at = Queue { target, key: &key.waiters() };
+        let waker = Waker::new(target, local);
+        let handed = queue.map(|queue| at.wake_several(queue, capacity, freed, &stood, &waker));
+        let handed = handed.unwrap_or_default();
+        local.released(key, handed, context.clock().now());
+        if handed.stuck {
+            local.leave_behind(key, &stood);
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Waking the waiters of a semaphore, and reaping permits whose grant got no reply.
+
+use super::handle::Semaphore;
+use super::snapshot::Seen;
+use crate::cas_backoff::{ROUNDS, back_off};
+use crate::error::Result;
+use crate::guard::orphan::Reaper;
+use crate::lease::Lease;
+use crate::owner::Token;
+use crate::store::{Op, Reply};
+use crate::target::Target;
+use crate::wait::Waker;
+use crate::wait::queue::Queue;
+
+use super::permit::Permit;
+use crate::context::Context;
+use crate::wait::local::LocalWaiters;
+
+/// How a grant is reaped whose reply was lost.
+pub(super) static REAPER: Reaper = Reaper { reap, wake_next };
+
+/// The threads of this process that wait for permits.
+pub(super) fn local_waiters(context: &Context) -> &LocalWaiters<(), Permit> {
+    context.extension(LocalWaiters::side_by_side)
+}
+
+/// Tells the first waiters that permits may be available, for those that came back out of turn.
+pub(super) fn wake_next(target: &Target) {
+    let Target { context, key, .. } = target;
+    let queue = Queue { target, key: &key.waiters() };
+    let Ok(replies) = target.read(&[Op::Get { key }, Op::Get { key: queue.key }]) else {
+        return;
+    };
+    let [item, Reply::Value(waiters)] = &replies[..] else { return };
+    let capacity = match item {
+        Reply::Value(item) => {
+            let now = context.clock().now();
+            Seen::read(key, item, now, now).map_or(0, |seen| seen.record.capacity(seen.now))
+        }
+        // Whoever comes finds out.
+        _ => u32::MAX,
+    };
+    let waker = Waker::new(target, local_waiters(&target.context));
+    queue.wake_several(waiters.clone(), capacity, capacity, &[], &waker);
+}
+
+/// Takes back the permits that this token holds, whatever else has changed. True when there were
+/// any.
+pub(super) fn reap(target: &Target, token: Token) -> Result<bool> {
+    let (context, key) = (target.context.clone(), target.key.clone());
+    let semaphore = Semaphore::new(context, key, None, Lease::new(crate::lease::MIN_LEASE)?)?;
+    for round in 0..ROUNDS {
+        let Some(mut seen) = semaphore.look()? else { return Ok(false) };
+        if seen.record.held_by(token).is_none() {
+            return Ok(false);
+        }
+        seen.record.give_back(token);
+        if semaphore.write(seen).map_err(|failure| failure.error)?.done {
+            return Ok(true);
+        }
+        back_off(&target.context, round)?;
+    }
+    Ok(false)
+}
