@@ -34,22 +34,14 @@
 //! | [`fork`], [`active_calls`] | which process of its family this one is; calls that are under way |
 //! | [`lease`], [`owner`], [`name`], [`outcome`], [`clock`], [`error`], [`logs`] | small values, without I/O |
 
-pub mod active_calls;
 pub mod bare;
+mod base;
 mod cas_backoff;
 pub mod client;
-pub mod clock;
 mod context;
-pub mod counter;
-pub mod distinct;
-pub mod error;
-mod extensions;
-pub mod fork;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod guard;
-mod hash;
-pub mod lease;
 pub mod logs;
 #[cfg(all(test, shuttle))]
 mod models;
@@ -57,21 +49,21 @@ mod models;
 pub mod mutation;
 #[cfg(not(memlock_sim))]
 mod mutation;
-pub mod mutex;
-pub mod name;
 pub mod notify;
-pub mod owner;
+mod primitives;
 pub mod report;
-pub mod semaphore;
 pub mod store;
-mod sync;
 mod target;
-#[cfg(memlock_sim)]
-pub mod thread;
-#[cfg(not(memlock_sim))]
-mod thread;
 pub mod wait;
 pub mod waiters;
+
+#[cfg(memlock_sim)]
+pub use base::thread;
+#[cfg(not(memlock_sim))]
+pub(crate) use base::thread;
+pub use base::{active_calls, clock, error, fork, lease, name, owner};
+pub(crate) use base::{extensions, hash, sync};
+pub use primitives::{counter, distinct, mutex, semaphore};
 
 pub use client::Client;
 pub use counter::Counter;

@@ -1,0 +1,16 @@
+//! Small values, and what is needed to stay whole through `fork`: nothing here speaks to a server.
+
+pub mod active_calls;
+pub mod clock;
+pub mod error;
+pub(crate) mod extensions;
+pub mod fork;
+pub(crate) mod hash;
+pub mod lease;
+pub mod name;
+pub mod owner;
+pub(crate) mod sync;
+#[cfg(memlock_sim)]
+pub mod thread;
+#[cfg(not(memlock_sim))]
+pub(crate) mod thread;

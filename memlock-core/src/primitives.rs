@@ -1,0 +1,6 @@
+//! The primitives, written once over any store. Each knows the context, and none the client.
+
+pub mod counter;
+pub mod distinct;
+pub mod mutex;
+pub mod semaphore;
