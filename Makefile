@@ -30,7 +30,7 @@ SECONDS ?= 20
 RUFF := $(VENV)/bin/ruff
 # Python without a suffix, which ruff does not find by itself.
 SCRIPTS := benches/run benches/run-contended examples/dedupe/run examples/demo/run examples/payments/run examples/rate_limit/run fuzz/run \
-  tests/docs/links tests/docs/samples tests/repeat
+  tests/circles tests/docs/links tests/docs/samples tests/repeat
 
 .PHONY: help
 help: ## list the targets
@@ -164,13 +164,14 @@ fuzz: $(CARGO_FUZZ) ## replay the fuzzers' corpora and fuzz each target for SECO
 	CARGO=$(CARGO) fuzz/run --seconds $(SECONDS) $(TARGETS)
 
 .PHONY: check
-check: $(CBINDGEN) $(VENV)/.test ## formatting, lints, links in the docs, and whether the C header is up to date
+check: $(CBINDGEN) $(VENV)/.test ## formatting, lints, import circles, links in the docs, and whether the C header is up to date
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(SIMULATE) clippy -q -p memlock-simulation --target-dir target/simulation -- -D warnings
 	RUSTFLAGS="--cfg fuzzing" $(CARGO) clippy -q --manifest-path fuzz/Cargo.toml --target-dir target/fuzzing -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -q --no-deps -p memlock-core -p memlock-tests
+	tests/circles memlock-core memlock-py
 	tests/docs/links
 	$(RUFF) check . $(SCRIPTS)
 	$(RUFF) format --check . $(SCRIPTS)

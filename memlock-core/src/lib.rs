@@ -17,22 +17,22 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Modules, each importing only what stands below it:
+//! Modules, each importing only what stands below it (`tests/circles` checks that no files import
+//! each other in a circle):
 //!
 //! | module | what it is |
 //! | --- | --- |
 //! | [`bare`] | Burton's six functions on the process's default client |
 //! | [`client`] | [`Client::connect`], from which everything else is made |
-//! | [`renewal`] | leases that are renewed while their holder works |
 //! | [`mutex`], [`semaphore`], [`counter`], [`distinct`] | the primitives, written once over any store |
+//! | `guard` | [`LeaseGuard`], [`Renewal`], orphaned grants: what is held, of whichever kind |
 //! | [`report`], [`waiters`] | an answer with its sentence; the waiters of a queue, for tools |
 //! | [`wait`] | waiting: the queue, the policy, local waiters, limits, cancellation |
-//! | `orphan` | grants whose reply was lost |
-//! | `context` | what every primitive works with |
+//! | `context` | what every primitive works with; it knows none of them |
 //! | [`notify`] | wake-up messages between processes |
 //! | [`store`] | the operations, with memcached and memory behind them |
-//! | [`fork`], [`active_calls`] | which process of its family this one is; calls that are under way |
-//! | [`lease`], [`owner`], [`name`], [`outcome`], [`clock`], [`error`], [`logs`] | small values, without I/O |
+//! | [`fork`], [`active_calls`] | processes of one family; calls that are under way |
+//! | [`lease`], [`owner`], [`name`], [`clock`], [`error`], [`logs`] | small values, without I/O |
 
 pub mod bare;
 mod base;

@@ -64,7 +64,7 @@ fn a_lock_is_shown_free_and_held_with_its_holder_and_who_waits() {
             .first()
             .cloned()
     });
-    assert!(waiter["bell"].as_str().unwrap().starts_with("127.0.0.1:"), "{waiter}");
+    assert!(waiter["address"].as_str().unwrap().starts_with("127.0.0.1:"), "{waiter}");
     let said = done(memlock(&server, &["show", "m"]));
     for text in
         ["held", &format!("process {}", std::process::id()), "fence", "waiting", "127.0.0.1:"]
