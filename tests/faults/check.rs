@@ -9,7 +9,7 @@
 //! | a call that lasts longer than its limit and [`BOUND`]; an answer that these programs cannot get | [`calls`] |
 //!
 //! Whether all permits and locks are there again when everybody is dead is looked at by
-//! [`left`](crate::left).
+//! [`leftovers`](crate::leftovers).
 //!
 //! Stamps are taken so that they err on the side of memlock: a hold is counted from when the grant
 //! was known until just before the release was begun, or until its deadline. Where the server lost
