@@ -21,11 +21,6 @@ impl Target {
         Target { context, route: Route::of(&key), key }
     }
 
-    /// The same item for a drop: see [`Context::for_drop`].
-    pub(crate) fn for_drop(&self) -> Target {
-        Target { context: self.context.for_drop(), ..self.clone() }
-    }
-
     /// The same item for calls of the user: see [`Context::for_calls`].
     pub(crate) fn for_calls(&self) -> Target {
         Target { context: self.context.for_calls(), ..self.clone() }

@@ -499,7 +499,8 @@ def on_lease_at_risk(left):
     begun.set()
     time.sleep(0.5)
     print("done", flush=True)
-sys.mutex = client.mutex(name, lease=1, renew=True, max_hold=0.001, on_lease_at_risk=on_lease_at_risk)
+options = {"renew": True, "max_hold": 0.001, "on_lease_at_risk": on_lease_at_risk}
+sys.mutex = client.mutex(name, lease=1, **options)
 sys.mutex.acquire()
 begun.wait()
 """

@@ -15,6 +15,7 @@ use crate::clock::Moment;
 use crate::context::Context;
 use crate::error::Result;
 use crate::fork::{self, ForkLocal};
+use crate::name::Key;
 use crate::owner::Token;
 use crate::store::Route;
 use crate::target::Target;
@@ -44,7 +45,8 @@ struct Orphans {
 #[derive(Clone)]
 struct OrphanedGrant {
     reaper: &'static Reaper,
-    target: Target,
+    /// Not its target: that would keep the client alive which keeps this list.
+    key: Key,
     token: Token,
     /// After this the server has removed it by itself.
     until: Moment,
@@ -76,7 +78,7 @@ impl Orphans {
 /// Remembers what may have been granted to this token, to reap it later. `until`: when the server
 /// has removed it by itself.
 pub(crate) fn remember(target: &Target, reaper: &'static Reaper, token: Token, until: Moment) {
-    let (process, key) = (fork::process(), &target.key);
+    let (process, key) = (fork::process(), target.key.clone());
     log::info!(
         "What was asked for of {key} may be left behind on its server; it is taken off at the next contact."
     );
@@ -85,8 +87,8 @@ pub(crate) fn remember(target: &Target, reaper: &'static Reaper, token: Token, u
         return;
     }
     let orphans = Orphans::of(&target.context);
-    let (target, next_try) = (target.clone(), target.now());
-    let orphan = OrphanedGrant { reaper, target, token, until, next_try, pause: PAUSE };
+    let next_try = target.now();
+    let orphan = OrphanedGrant { reaper, key, token, until, next_try, pause: PAUSE };
     orphans.put(orphans.list(), std::iter::once(orphan));
 }
 
@@ -104,7 +106,7 @@ pub(crate) fn reap(context: &Context, route: Route) {
     let (mut here, mut elsewhere) = (AT_ONCE, 1);
     let due: Vec<OrphanedGrant> = list
         .extract_if(.., |orphan| {
-            let route = orphan.target.route;
+            let route = Route::of(&orphan.key);
             let left = if context.server_of(route) == server { &mut here } else { &mut elsewhere };
             let is_due = *left > 0 && orphan.next_try <= now && !context.is_silent(route);
             *left -= usize::from(is_due);
@@ -115,8 +117,8 @@ pub(crate) fn reap(context: &Context, route: Route) {
     let mut due = due.into_iter();
     while let Some(mut orphan) = due.next() {
         // One that is not there yet may still be under way, so only one that was removed is done.
-        let OrphanedGrant { reaper, ref target, token, .. } = orphan;
-        let target = target.for_drop();
+        let OrphanedGrant { reaper, ref key, token, .. } = orphan;
+        let target = Target::new(context.for_drop(), key.clone());
         let reaped = matches!((reaper.reap)(&target, token), Ok(true));
         if reaped {
             log::debug!("What was left behind of {} was taken off.", target.key);
