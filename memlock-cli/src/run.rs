@@ -12,6 +12,7 @@
 //! | is to end | it, or what it has left, got TERM | its end; KILL after the grace, until no process is left |
 //! | has ended | the lock is released | |
 
+mod check;
 mod held;
 mod signals;
 mod stopped;
@@ -23,9 +24,8 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
 
 use libc::pid_t;
 use memlock_core::{Release, Wait, Waited};
@@ -41,11 +41,6 @@ use signals::Signals;
 use target::{Acquired, Target};
 use tree::Tree;
 use watch::Watch;
-
-/// How often the server is asked whether it has the lock yet: it may have lost it. The lease is
-/// looked at as often, since the kernel's timers stand still while the machine is suspended, and
-/// leases do not.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// Takes the lock, runs the command, releases the lock.
 pub(crate) fn run(url: &Url, args: &Run, verbose: bool) -> Result<Status, CliError> {
@@ -99,7 +94,8 @@ pub(crate) fn run(url: &Url, args: &Run, verbose: bool) -> Result<Status, CliErr
         let held = &held;
         // Not by this thread, which is to pass on signals also while a server is silent. Where none
         // can be had the lease alone decides.
-        let asking = thread::Builder::new().spawn_scoped(scope, move || ask(held, &is_over));
+        let asking =
+            thread::Builder::new().spawn_scoped(scope, move || check::until_lost(held, &is_over));
         if let Err(error) = asking {
             log::warn!("The server is not asked whether {target} is still held: {error}.");
         }
@@ -162,15 +158,6 @@ fn busy(args: &Run, message: impl FnOnce() -> String) -> Result<Status, CliError
         return Ok(status);
     }
     Err(CliError::new(status, message()))
-}
-
-/// Asks the server again and again, until it has lost the lock or the command has ended.
-fn ask(held: &Held, is_over: &Receiver<()>) {
-    while is_over.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-        if held.is_found_lost() {
-            return signals::wake();
-        }
-    }
 }
 
 /// Starts the command in our process group, with the signals as we found them.

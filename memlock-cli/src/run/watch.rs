@@ -8,11 +8,12 @@ use std::time::Duration;
 use libc::{c_int, pid_t};
 use memlock_core::clock::{Clock, Moment, SystemClock};
 
+use super::check::CHECK_INTERVAL;
 use super::held::Held;
 use super::signals::{self, Came, Signals};
 use super::stopped::stop_with;
+use super::target::Target;
 use super::tree::Tree;
-use super::{LOOK, Target};
 use crate::args::{OnLost, Run};
 use crate::duration::brief;
 use crate::out;
@@ -266,8 +267,8 @@ impl<'a> Watch<'a> {
         match &self.ending {
             Some(ending) if ending.is_growing => Duration::ZERO,
             Some(_) => ENDING_LOOK,
-            None if self.lost => LOOK,
-            None => self.held.remaining().min(LOOK),
+            None if self.lost => CHECK_INTERVAL,
+            None => self.held.remaining().min(CHECK_INTERVAL),
         }
     }
 }
