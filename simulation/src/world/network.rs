@@ -4,45 +4,19 @@ use std::collections::VecDeque;
 
 use memlock_core::store::{Incarnation, Reply};
 
-use super::{Event, World, sleep_until, with};
+use super::current::{sleep_until, with};
+use super::event::Event;
+use super::request::{Fate, Request};
+use super::state::World;
 use crate::oracle::Doer;
 use crate::server::{Command, OFF_ITS_PROCESSOR};
 use crate::time::{MICRO, MILLI, Nanos, SECOND};
 
 /// An answer within this time makes nobody suspicious.
 const LOOKS_PROMPT: Nanos = 51 * MILLI;
+
 /// How long a client waits for a reply.
 const IO_TIMEOUT: Nanos = SECOND;
-
-#[derive(Debug)]
-pub(crate) struct Request {
-    sent: Nanos,
-    task: usize,
-    process: usize,
-    life: Incarnation,
-    /// What is not carried out yet.
-    commands: VecDeque<Command>,
-    /// The number that the first of them has drawn for its version.
-    drawn: Option<u64>,
-    sent_all: Vec<Command>,
-    replies: Vec<Reply>,
-    fate: Fate,
-    /// How it ended for the client: `Some(true)` when all replies are there.
-    ended: Option<bool>,
-    /// The client waits for it no longer.
-    given_up: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
-    Fine,
-    LostOnTheWay,
-    ReplyLost,
-    /// The connection breaks when the reply should have come.
-    Reset,
-    /// It arrives when nobody waits for it any more.
-    Late,
-}
 
 /// Why an exchange failed, and whether the server may have got some of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,63 @@
+//! The world of the current thread, and how the current task waits in it.
+
+use std::cell::{Cell, RefCell};
+
+use corosensei::Yielder;
+
+use super::state::World;
+use crate::time::Nanos;
+
+thread_local! {
+    static WORLD: RefCell<Option<World>> = const { RefCell::new(None) };
+    static YIELDER: Cell<*const Yielder<(), ()>> = const { Cell::new(std::ptr::null()) };
+}
+
+/// The world of this thread. Nothing in `body` may wait.
+pub(crate) fn with<T>(body: impl FnOnce(&mut World) -> T) -> T {
+    WORLD.with_borrow_mut(|world| match world {
+        Some(world) => body(world),
+        None => unreachable!("a run is going on wherever the world is asked for"),
+    })
+}
+
+pub(crate) fn begin(world: World) {
+    WORLD.set(Some(world));
+}
+
+pub(crate) fn end() -> Option<World> {
+    WORLD.take()
+}
+
+/// Says by which way the task that runs now gives up the processor.
+pub(crate) fn enter_task(yielder: &Yielder<(), ()>) {
+    YIELDER.set(yielder);
+}
+
+pub(crate) fn leave_task() {
+    YIELDER.set(std::ptr::null());
+}
+
+/// Lets others run until the current task is resumed. False where there is no task: a process that
+/// is being killed.
+fn suspend() -> bool {
+    let yielder = YIELDER.get();
+    if yielder.is_null() || with(|world| world.current.take()).is_none() {
+        return false;
+    }
+    YIELDER.set(std::ptr::null());
+    // SAFETY: it belongs to the task that runs here, whose stack it lives on, and which is resumed
+    // only by its own.
+    unsafe { (*yielder).suspend(()) };
+    YIELDER.set(yielder);
+    true
+}
+
+/// Sleeps until that time, or until somebody wakes this task.
+pub(crate) fn sleep_until(time: Nanos) -> bool {
+    with(|world| {
+        if let Some(task) = world.current {
+            world.resume_at(task, time);
+        }
+    });
+    suspend()
+}

@@ -1,0 +1,41 @@
+//! Processes, their tasks and their listeners.
+
+use std::collections::VecDeque;
+
+use memlock_core::notify::{ReachRecord, WakeMessage};
+use memlock_core::store::Incarnation;
+use memlock_core::wait::entries::WaitId;
+
+use crate::time::Nanos;
+
+/// What a thread does.
+pub(crate) type Body = Box<dyn FnOnce() + Send>;
+
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) host: usize,
+    pub(crate) alive: bool,
+    pub(crate) generation: u64,
+    pub(crate) paused_until: Nanos,
+    /// To which life of the server it is connected.
+    pub(crate) connection: Option<Incarnation>,
+    pub(crate) reach: ReachRecord,
+}
+
+#[derive(Debug)]
+pub(crate) struct Task {
+    pub(crate) process: usize,
+    pub(super) epoch: u64,
+    pub(crate) done: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct ListenerState {
+    pub(crate) process: usize,
+    pub(crate) taken: bool,
+    pub(crate) opened: bool,
+    pub(crate) inbox: VecDeque<(WaitId, WakeMessage)>,
+    pub(crate) interrupted: bool,
+    pub(crate) test: Option<WaitId>,
+    pub(crate) sleeper: Option<usize>,
+}

@@ -1,0 +1,175 @@
+//! The state of the world, its time and its tasks.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+
+use memlock_core::notify::{ReachRecord, WakeMessage};
+use memlock_core::wait::entries::WaitId;
+
+use super::event::Event;
+use super::process::{Body, ListenerState, Process, Task};
+use super::request::Request;
+use super::story::Story;
+use crate::chance::Chance;
+use crate::oracle::Oracle;
+use crate::scenario::{Host, Scenario};
+use crate::server::Server;
+use crate::time::{MICRO, MILLI, Nanos, SECOND};
+
+pub(crate) struct World {
+    pub(crate) now: Nanos,
+    pub(super) events: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
+    pub(crate) sequence: u64,
+    pub(crate) chance: Chance,
+    pub(crate) scenario: Scenario,
+    pub(crate) server: Server,
+    /// Nobody can reach it until then; and then it begins another life, if it was killed.
+    pub(crate) down_until: Nanos,
+    pub(crate) stalled_until: Nanos,
+    /// From then on its clock is right again.
+    pub(crate) clock_back: Nanos,
+    /// Rings get lost until then.
+    pub(crate) deaf_until: Nanos,
+    pub(crate) hosts: Vec<Host>,
+    pub(crate) processes: Vec<Process>,
+    pub(crate) tasks: Vec<Task>,
+    pub(crate) listeners: Vec<ListenerState>,
+    /// All that ever rang, by their numbers.
+    pub(crate) rings: Vec<(WaitId, WakeMessage)>,
+    /// Threads that memlock wants to have started, and of which process.
+    pub(crate) starting: Vec<(usize, Body)>,
+    /// Which tasks sleep on what, by its name.
+    pub(crate) sleepers: BTreeMap<usize, Vec<usize>>,
+    /// Which tasks memlock has marked.
+    pub(crate) marked: BTreeSet<usize>,
+    pub(crate) requests: BTreeMap<u64, Request>,
+    pub(crate) current: Option<usize>,
+    pub(crate) oracle: Oracle,
+    pub(crate) story: Story,
+    /// The server's items or its clock are not what they were.
+    pub(crate) moved: bool,
+    /// When the last thing that may hold waiters up is over.
+    pub(crate) troubled: Nanos,
+}
+
+impl World {
+    pub(crate) fn new(scenario: Scenario, chance: Chance, told: bool) -> World {
+        let Scenario { server_ahead, tick, .. } = scenario;
+        let hosts = scenario.hosts();
+        let mut world = World {
+            now: SECOND,
+            events: BinaryHeap::new(),
+            sequence: 0,
+            chance,
+            server: Server::new(SECOND, server_ahead, tick),
+            down_until: 0,
+            stalled_until: 0,
+            clock_back: 0,
+            deaf_until: 0,
+            hosts,
+            processes: Vec::new(),
+            tasks: Vec::new(),
+            listeners: Vec::new(),
+            rings: Vec::new(),
+            starting: Vec::new(),
+            sleepers: BTreeMap::new(),
+            marked: BTreeSet::new(),
+            requests: BTreeMap::new(),
+            current: None,
+            oracle: Oracle::new(&scenario),
+            story: Story { told, ..Story::default() },
+            moved: false,
+            troubled: 0,
+            scenario,
+        };
+        // Its clock shows whole seconds of its own time.
+        let second = world.now + SECOND - (world.now + world.scenario.server_ahead) % SECOND;
+        let first_tick = second + world.scenario.first_tick;
+        world.at(first_tick, Event::Tick);
+        for number in 0..world.scenario.mishaps.len() {
+            let time = world.scenario.mishaps[number].0;
+            world.at(time, Event::Mishap(number));
+        }
+        world
+    }
+
+    pub(crate) fn at(&mut self, time: Nanos, event: Event) {
+        self.sequence += 1;
+        self.events.push(Reverse((time, self.sequence, event)));
+    }
+
+    /// Writes a line of the story.
+    pub(crate) fn say(&mut self, what: impl FnOnce(&World) -> String) {
+        if self.story.told {
+            let who = match self.current {
+                Some(task) => format!("p{}.t{task}", self.tasks[task].process),
+                None => "-".to_owned(),
+            };
+            let line = format!("{:12.6}  {who:8} {}", self.now as f64 / 1e9, what(self));
+            self.story.lines.push(line);
+        }
+    }
+
+    pub(crate) fn new_process(&mut self, host: usize, generation: u64) -> usize {
+        self.processes.push(Process {
+            host,
+            alive: true,
+            generation,
+            paused_until: 0,
+            connection: None,
+            reach: ReachRecord::default(),
+        });
+        self.processes.len() - 1
+    }
+
+    pub(crate) fn new_task(&mut self, process: usize) -> usize {
+        self.tasks.push(Task { process, epoch: 0, done: false });
+        let task = self.tasks.len() - 1;
+        let begin = self.now + self.chance.spread(MICRO, 20 * MILLI);
+        self.resume_at(task, begin);
+        task
+    }
+
+    pub(crate) fn resume_at(&mut self, task: usize, time: Nanos) {
+        self.tasks[task].epoch += 1;
+        let epoch = self.tasks[task].epoch;
+        self.at(time.max(self.now), Event::Resume { task, epoch });
+    }
+
+    /// Wakes a task that sleeps, after the moment that this takes.
+    pub(crate) fn wake(&mut self, task: usize) {
+        let time = self.now + self.chance.within(MICRO..60 * MICRO);
+        self.resume_at(task, time);
+    }
+
+    pub(crate) fn wake_sleeper(&mut self, listener: usize) {
+        if let Some(task) = self.listeners[listener].sleeper {
+            self.wake(task);
+        }
+    }
+
+    pub(crate) fn sleeps_on(&mut self, listener: usize, sleeps: bool) {
+        self.listeners[listener].sleeper = self.current.filter(|_| sleeps);
+    }
+
+    /// The clock of a host, at this time of the world's.
+    pub(crate) fn local(&self, host: usize) -> Nanos {
+        let Host { ahead, fast, .. } = self.hosts[host];
+        let drift = (self.now as i128 * i128::from(fast) / 1_000_000) as i64;
+        (self.now + ahead).saturating_add_signed(drift)
+    }
+
+    /// The time of the world's at which a host's clock shows this.
+    pub(crate) fn world_time(&self, host: usize, local: Nanos) -> Nanos {
+        let now = self.local(host);
+        let scale = |nanos: Nanos| {
+            (u128::from(nanos) * 1_000_000
+                / (1_000_000 + i128::from(self.hosts[host].fast)) as u128) as Nanos
+        };
+        if local > now {
+            self.now.saturating_add(scale(local - now)).saturating_add(2)
+        } else {
+            self.now.saturating_sub(scale(now - local))
+        }
+    }
+}

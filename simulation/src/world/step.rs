@@ -1,0 +1,105 @@
+//! One step of the world: the next event, and the checks after it.
+
+use std::cmp::Reverse;
+
+use super::event::{Event, Todo};
+use super::process::{Process, Task};
+use super::state::World;
+use crate::time::SECOND;
+
+impl World {
+    /// Takes the next event, and does what is the world's part of it.
+    pub(crate) fn step(&mut self) -> Todo {
+        let Some(Reverse((time, _, event))) = self.events.pop() else { return Todo::End };
+        self.now = time;
+        self.story.events += 1;
+        let todo = self.happen(event);
+        self.moved |=
+            matches!(event, Event::Arrive(_) | Event::Tick | Event::Back | Event::Mishap(_));
+        for change in self.server.changes() {
+            let by = self.oracle.changing;
+            self.oracle.changed(&change, time, by, &self.server);
+        }
+        self.oracle.changing = None;
+        if matches!(event, Event::Tick | Event::Back) {
+            self.oracle.look_at_semaphores(time, self.server.time());
+        }
+        if matches!(event, Event::Mishap(_)) {
+            self.oracle.renewers.trouble(self.troubled);
+        }
+        if event == Event::Tick {
+            self.check_waiters();
+            self.oracle.check_stands(time);
+            let stopped = |process: usize| self.processes[process].paused_until;
+            self.oracle.check_kept(time, stopped);
+        }
+        todo
+    }
+
+    pub(super) fn happen(&mut self, event: Event) -> Todo {
+        match event {
+            Event::Resume { task, epoch } => {
+                let Task { process, epoch: current, done } = self.tasks[task];
+                let Process { alive, paused_until, .. } = self.processes[process];
+                if epoch != current || done || !alive {
+                    return Todo::Nothing;
+                }
+                if paused_until > self.now {
+                    self.at(paused_until, event);
+                    return Todo::Nothing;
+                }
+                self.digest(task as u64);
+                return Todo::Resume(task);
+            }
+            Event::Arrive(number) => self.arrive(number),
+            Event::Answer(number) => self.answer(number),
+            Event::WakeMessage { listener, number } => {
+                let (id, message) = self.rings[number];
+                if self.processes[self.listeners[listener].process].alive {
+                    self.say(|_| format!("bell {listener} rings for {id}"));
+                    self.listeners[listener].inbox.push_back((id, message));
+                    self.wake_sleeper(listener);
+                }
+            }
+            Event::Tick => {
+                if self.stalled_until <= self.now && self.down_until <= self.now {
+                    self.server.tick(self.now);
+                }
+                let late = self.chance.within(0..self.server.tick - SECOND + 1);
+                self.at(self.now + SECOND + late, Event::Tick);
+            }
+            Event::Back => {
+                if self.stalled_until <= self.now && self.down_until <= self.now {
+                    self.server.tick(self.now);
+                }
+            }
+            Event::Mishap(number) => return self.mishap(number),
+        }
+        Todo::Nothing
+    }
+
+    pub(super) fn digest(&mut self, what: u64) {
+        let mixed = (self.story.digest ^ what ^ self.now).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.story.digest = mixed ^ (mixed >> 29);
+    }
+
+    pub(super) fn check_waiters(&mut self) {
+        let eligible = |world: &World, task: usize| {
+            let Process { alive, paused_until, host, .. } =
+                world.processes[world.tasks[task].process];
+            alive && paused_until <= world.now && world.hosts[host].cut_off_until <= world.now
+        };
+        let up = self.down_until.max(self.stalled_until) <= self.now;
+        let waiting: Vec<usize> =
+            self.oracle.waiting().filter(|&task| up && eligible(self, task)).collect();
+        let since = self.troubled;
+        for task in waiting {
+            self.oracle.check_waiter(task, self.now, since, &self.server);
+        }
+        let waiting: Vec<usize> =
+            self.oracle.semaphores.waiting().filter(|&task| up && eligible(self, task)).collect();
+        for task in waiting {
+            self.oracle.check_permit_waiter(task, self.now, since);
+        }
+    }
+}
