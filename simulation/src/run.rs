@@ -11,9 +11,7 @@ use memlock_core::clock::Clock;
 use memlock_core::mutation::{self, Mutation};
 use memlock_core::{Client, fork, thread};
 
-use crate::actors::permits::Items;
-use crate::actors::renewing::{self, Registry};
-use crate::actors::{Actor, Pocket};
+use crate::actors::{Actor, Items, Pocket, Registry, renewing};
 use crate::adapters::{SimClock, SimNotifier, SimStore};
 use crate::chance::Chance;
 use crate::oracle::Tally;

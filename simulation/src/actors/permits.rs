@@ -1,26 +1,17 @@
 //! What the tasks of a run do with semaphores.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::sync::PoisonError;
 
-use memlock_core::{Error, ErrorKind, Permit, Request, Semaphore, Wait, Waited};
+use memlock_core::{ErrorKind, Permit, Request, Wait, Waited};
 
-use super::{Actor, LEASES, duration, here, in_step, in_world, object, say};
+use super::actor::Actor;
+use super::context::{LEASES, duration, here, in_step, in_world, must_be_trouble, object, say};
+use super::opened::Opened;
 use crate::held::Held;
-use crate::oracle::semaphores::Ask;
-use crate::oracle::waits::Refusal;
+use crate::oracle::{Ask, Refusal};
 use crate::time::{MILLI, Nanos, SECOND};
 use crate::world::with;
-
-/// The semaphores that a process has opened: its threads share them, and its children inherit them.
-pub(crate) type Items = Arc<StdMutex<BTreeMap<String, Opened>>>;
-
-#[derive(Clone)]
-pub(crate) struct Opened {
-    semaphore: Semaphore,
-    /// With how many permits it was opened.
-    number: Option<u32>,
-}
 
 impl Actor {
     pub(crate) fn permit_turn(&mut self) {
@@ -206,12 +197,5 @@ impl Actor {
             }
             Err(error) => must_be_trouble("looking", &error),
         }
-    }
-}
-
-pub(crate) fn must_be_trouble(doing: &str, error: &Error) {
-    let calm = with(|world| world.scenario.calm);
-    if calm || !matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Unknown) {
-        object(format!("{doing} failed for no reason that can be: {error}"));
     }
 }

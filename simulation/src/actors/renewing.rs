@@ -1,25 +1,17 @@
 //! What the tasks of a run do with what they keep.
 
-use std::sync::{Arc, Mutex as StdMutex, PoisonError, Weak};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use memlock_core::{Notice, Release, RenewOptions, Renewal};
 
-use super::permits::must_be_trouble;
-use super::{Actor, duration, here, nap, object, say};
+use super::actor::Actor;
+use super::context::{duration, here, must_be_trouble, nap, object, say};
+use super::registry::{Registry, Treasure, treasures};
 use crate::adapters::until;
 use crate::held::Held;
 use crate::time::{MILLI, Nanos, SECOND};
 use crate::world::{self, with};
-
-/// What a process keeps: the judge looks at it, and its children find it there.
-pub(crate) type Registry = Arc<StdMutex<Vec<Treasure>>>;
-
-#[derive(Clone)]
-pub(crate) struct Treasure {
-    token: String,
-    kept: Weak<Renewal>,
-}
 
 /// Something that this task keeps.
 struct Mine {
@@ -27,12 +19,6 @@ struct Mine {
     hold: u64,
     lease: Nanos,
     kept: Arc<Renewal>,
-}
-
-fn treasures(registry: &Registry) -> Vec<(String, Arc<Renewal>)> {
-    let mut registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
-    registry.retain(|it| it.kept.strong_count() > 0);
-    registry.iter().filter_map(|it| Some((it.token.clone(), it.kept.upgrade()?))).collect()
 }
 
 /// Tells the judge what the holders of all that a process keeps would believe now.

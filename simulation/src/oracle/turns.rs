@@ -6,18 +6,11 @@
 //! such turn counts two more. The threads of a process stand in its own line, and share one place;
 //! so only processes with one thread are looked at.
 
-use super::{Call, Doer, Lock, Oracle};
+use super::call::Call;
+use super::requester::Doer;
+use super::state::Oracle;
 use crate::server::Change;
 use crate::time::{Nanos, SECOND};
-
-impl Lock {
-    /// Until when the item is whose it is: what is past counts towards the longest tenure.
-    pub(crate) fn note_tenure(&mut self, now: Nanos) {
-        if let Some((since, Some(_))) = self.past.last() {
-            self.longest = self.longest.max(now - since);
-        }
-    }
-}
 
 impl Oracle {
     /// How many wait for the lock already.

@@ -1,61 +1,20 @@
 //! The judge of waits: what those were told who got nothing, and how long others wait.
 
-use super::{Oracle, token_of};
-use crate::scenario::Scenario;
-use crate::server::OFF_ITS_PROCESSOR;
+use super::call::Refusal;
+use super::limits::{AFTER_OVERSLEEPING, Lateness, PATIENCE_WITHOUT_A_BELL};
+use super::state::Oracle;
+use super::token::token_of;
 use crate::server::Server;
 use crate::time::{MILLI, Nanos, SECOND};
 
-/// How long a lock may be free while somebody waits for it who was not rung.
-pub(crate) const PATIENCE_WITHOUT_A_BELL: Nanos = 13 * SECOND;
-/// For so long it matters that a holder overslept its lease: it rings nobody, and may leave a place
-/// in the queue behind.
-pub(crate) const AFTER_OVERSLEEPING: Nanos = 20 * SECOND;
-
-/// How long after its limit a wait may end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lateness {
-    AtMost(Nanos),
-    /// As long as it waits for answers, which may be lost or late at each of its last steps.
-    OfAnswers,
-}
-
-impl Lateness {
-    /// Where nothing goes wrong: a moment, and the delays of three writes: the waiter leaves the
-    /// queue, gathers no more permits, and takes the line off of the waiter that it rings. Where
-    /// the server or the network fails once: three answers that do not come.
-    pub(crate) fn of(scenario: &Scenario) -> Lateness {
-        match scenario {
-            Scenario { calm: true, unordered, .. } => {
-                let writes = if *unordered { 3 * OFF_ITS_PROCESSOR } else { 0 };
-                Lateness::AtMost(30 * MILLI + writes)
-            }
-            Scenario { lossy_permille: 0, slow_permille: 0, .. } => Lateness::AtMost(3500 * MILLI),
-            _ => Lateness::OfAnswers,
-        }
-    }
-}
-
 /// How long the pauses last between compare-and-swaps of one step: see `contention`.
 const PAUSES: Nanos = 500 * MILLI;
+
 /// So many answers, each lost after a second, may end a wait at most. Its last try looks (2 lost),
 /// sets the semaphore up (6), writes (1), distrusts a slow grant and looks (3), and gives it back
 /// (9). Leaving the queue and ringing the next one takes 1 + 3 + 3, and what an earlier call left
 /// behind 3.
 const UNANSWERED: Nanos = 31 * SECOND;
-
-/// How a call for a lock ended that got none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    Busy,
-    TimedOut,
-    Interrupted,
-    Unreachable,
-    Unknown,
-    Invalid,
-    NotFound,
-    Other,
-}
 
 impl Oracle {
     pub(crate) fn refused(

@@ -2,50 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{AFTER_THE_LEASE, Oracle, Semaphores, Status};
-use crate::oracle::Token;
-use crate::oracle::holds::Hold;
-use crate::oracle::waits::{AFTER_OVERSLEEPING, PATIENCE_WITHOUT_A_BELL, Refusal};
+use super::call::{Ask, Call};
+use super::state::{Semaphores, Status};
+use super::timing::AFTER_THE_LEASE;
+use crate::oracle::call::Refusal;
+use crate::oracle::hold::Hold;
+use crate::oracle::limits::{AFTER_OVERSLEEPING, PATIENCE_WITHOUT_A_BELL};
+use crate::oracle::state::Oracle;
+use crate::oracle::token::Token;
 use crate::server::{Cause, Server};
 use crate::time::Nanos;
-
-/// What somebody asks for.
-#[derive(Clone, Debug)]
-pub(crate) struct Ask {
-    pub(crate) key: String,
-    pub(crate) permits: u32,
-    pub(crate) priority: i64,
-    /// With how many permits the semaphore was opened.
-    pub(crate) number: Option<u32>,
-    pub(crate) lease: Nanos,
-    /// `None`: for ever.
-    pub(crate) limit: Option<Nanos>,
-}
-
-/// A call that waits for permits.
-#[derive(Clone, Debug)]
-pub(super) struct Call {
-    pub(super) ask: Ask,
-    process: usize,
-    pub(super) begun: Nanos,
-    cancelled: bool,
-    /// It stands in the queue, or did so.
-    pub(super) has_stood: bool,
-    /// Others had too much, or somebody gathered, at some time since.
-    was_busy: bool,
-    /// There were other permits than it was told, or fewer than it wants.
-    was_other: bool,
-    was_missing: bool,
-    /// Since when there is room for it, and nobody before it.
-    could_have: Option<Nanos>,
-}
-
-impl Call {
-    /// Whether a request of that process which left then may be for it.
-    pub(super) fn is_of(&self, process: usize, sent: Nanos) -> bool {
-        self.process == process && self.begun <= sent
-    }
-}
 
 impl Semaphores {
     pub(crate) fn cancelled(&mut self, processes: &[usize]) {

@@ -2,29 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use super::calls::Call;
+use super::call::Call;
+use super::position::Stand;
+use super::state::{Semaphore, Semaphores};
 use super::text::{self, Entry, Line, Record};
-use super::{Oracle, Semaphores};
-use crate::oracle::Doer;
+use crate::oracle::requester::Doer;
+use crate::oracle::state::Oracle;
 use crate::server::{Cause, Change};
 use crate::time::{MILLI, Nanos};
 
 /// Whoever rings read the queue this long ago at most, in a calm run.
 const JUST_NOW: Nanos = 100 * MILLI;
-
-/// Somebody's stand in a queue.
-#[derive(Clone, Debug)]
-pub(super) struct Stand {
-    pub(super) task: usize,
-    pub(super) process: usize,
-    /// When the request left that wrote it.
-    sent: Nanos,
-    rank: i64,
-    /// Since when it has that rank.
-    pub(super) since: Nanos,
-    /// Since which tick its task does not wait any more.
-    idle: Option<Nanos>,
-}
 
 impl Oracle {
     pub(super) fn queue_changed(
@@ -89,7 +77,7 @@ impl Oracle {
         }
         let Semaphores { all, calls, .. } = &mut self.semaphores;
         let Some(semaphore) = all.get_mut(key) else { return };
-        let super::Semaphore { stands, leavers, .. } = semaphore;
+        let Semaphore { stands, leavers, .. } = semaphore;
         let is_off = |id: &str| !after.iter().any(|entry| entry.id == id);
         // A process heeds that it was woken, also under an entry which it could not take off.
         let woken = stands.iter().filter(|(id, stand)| {
@@ -228,7 +216,7 @@ fn miscounted(rung: &[&Entry], own: usize, before: &[Entry], after: &[Entry]) ->
     None
 }
 
-impl super::Semaphore {
+impl Semaphore {
     /// Whether no waiter stands before that task in the queue. A task that does not stand there was
     /// rung, or is about to enter. An entry that nobody waits under may be another waiter's of that
     /// process, as the one who left it behind could not take it off.

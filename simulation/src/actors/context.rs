@@ -1,0 +1,69 @@
+//! What a task knows of the world that it runs in: which one it is, the time, and the oracle.
+
+use std::time::Duration;
+
+use memlock_core::clock::Moment;
+use memlock_core::{Error, ErrorKind};
+
+use crate::time::{MICRO, MILLI, Nanos, SECOND};
+use crate::world::{self, with};
+
+pub(crate) const LEASES: [Nanos; 6] =
+    [SECOND, 1300 * MILLI, 2 * SECOND, 3 * SECOND, 5 * SECOND, 12 * SECOND];
+
+const STEP: Nanos = 25 * MILLI;
+
+/// The task that runs now, its process, and the time.
+pub(crate) fn here() -> (usize, usize, Nanos) {
+    with(|world| {
+        let task = world.current.unwrap_or_default();
+        (task, world.tasks[task].process, world.now)
+    })
+}
+
+pub(crate) fn say(what: impl FnOnce() -> String) {
+    if with(|world| world.story.told) {
+        let what = what();
+        with(|world| world.say(|_| what));
+    }
+}
+
+pub(crate) fn object(what: String) {
+    with(|world| world.oracle.object(what));
+}
+
+/// Where all keep in step: until a step's beginning, and a moment more.
+pub(crate) fn in_step(length: Nanos) -> Nanos {
+    with(|world| match world.scenario.in_step {
+        true => {
+            (world.now + length).div_ceil(STEP) * STEP - world.now
+                + world.chance.within(0..300 * MICRO)
+        }
+        false => length,
+    })
+}
+
+pub(crate) fn nap(length: Nanos) {
+    let end = with(|world| world.now) + in_step(length);
+    while with(|world| world.now < end) && world::sleep_until(end) {}
+}
+
+pub(crate) fn duration(nanos: Nanos) -> Duration {
+    Duration::from_nanos(nanos)
+}
+
+/// When that is by the world's time.
+pub(crate) fn in_world(moment: Moment) -> Nanos {
+    let (_, process, _) = here();
+    with(|world| {
+        let host = world.processes[process].host;
+        world.world_time(host, moment.since_boot().as_nanos() as Nanos)
+    })
+}
+
+pub(crate) fn must_be_trouble(doing: &str, error: &Error) {
+    let calm = with(|world| world.scenario.calm);
+    if calm || !matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Unknown) {
+        object(format!("{doing} failed for no reason that can be: {error}"));
+    }
+}

@@ -1,0 +1,151 @@
+//! What the tasks of a run do with what they hold, a mutex or permits.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use memlock_core::{Error, ErrorKind, Extension, Release};
+
+use super::actor::Actor;
+use super::context::{LEASES, duration, here, in_world, nap, object, say};
+use crate::held::Held;
+use crate::time::{MICRO, MILLI, Nanos, SECOND};
+use crate::world::with;
+
+impl Actor {
+    /// Holds it for a while, or keeps it, and lets go.
+    pub(crate) fn make_use_of(&mut self, held: Held, hold: u64, until: Nanos, lease: Nanos) {
+        let often = with(|world| world.scenario.kept_permille);
+        if often > 0 && self.chance.permille(often) {
+            if !self.chance.permille(250) {
+                return self.renew(held, hold, lease);
+            }
+            *self.pocket() = Some(held);
+            // What is kept may have another lease by now than it was acquired with.
+            let Some(extended) = self.extend(hold) else { return };
+            let Some(lease) = extended else { return self.let_go(hold) };
+            let Some(held) = self.pocket().take() else { return };
+            return self.renew(held, hold, lease);
+        }
+        let (_, _, now) = here();
+        *self.pocket() = Some(held);
+        if let Some(length) = with(|world| world.scenario.rush) {
+            nap(length);
+            return self.let_go(hold);
+        }
+        let length = match self.chance.within(0..10) {
+            0..=2 => 0,
+            3..=6 => self.chance.spread(100 * MICRO, 80 * MILLI),
+            // To the very end.
+            7 => until.saturating_sub(now),
+            _ => self.chance.spread(80 * MILLI, 4 * SECOND),
+        };
+        nap(length);
+        while self.chance.permille(250) {
+            if self.extend(hold).is_none() {
+                return;
+            }
+            let length = self.chance.spread(MILLI, 5 * SECOND);
+            nap(length);
+        }
+        self.let_go(hold);
+    }
+
+    /// Takes what is in the pocket out for a while: a child that is made meanwhile does not find
+    /// it.
+    fn pocket(&self) -> std::sync::MutexGuard<'_, Option<Held>> {
+        self.pocket.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lease that it was extended by, if it was. `None` when there is nothing to hold any more.
+    fn extend(&mut self, hold: u64) -> Option<Option<Nanos>> {
+        let mut held = self.pocket().take()?;
+        let lease = if self.chance.permille(400) { SECOND } else { self.chance.pick(&LEASES) };
+        let (task, process, begun) = here();
+        with(|world| {
+            world.oracle.semaphores.leases(process, task, begun, lease);
+            world.oracle.pauses_using(hold, begun, false);
+        });
+        let extended = held.extend(duration(lease));
+        say(|| format!("extending by {:.1} s is answered {extended:?}", lease as f64 / 1e9));
+        let (_, _, now) = here();
+        match extended {
+            Ok(Extension::Extended) => {}
+            Ok(Extension::Lost) => {
+                with(|world| world.oracle.told_lost(hold, now, &world.server));
+                return None;
+            }
+            Ok(Extension::NotHeld) => object("a holder was told that it holds nothing".to_owned()),
+            Err(ref error) => self.failed(hold, begun, error),
+        }
+        let until = in_world(held.deadline());
+        with(|world| world.oracle.uses(hold, until));
+        *self.pocket() = Some(held);
+        Some(extended.is_ok().then_some(lease))
+    }
+
+    pub(crate) fn failed(&self, hold: u64, begun: Nanos, error: &Error) {
+        with(|world| {
+            world.oracle.tally.errors += 1;
+            if world.scenario.calm {
+                world.oracle.object(format!("nothing went wrong, and yet: {error}"));
+            }
+        });
+        match error.kind() {
+            ErrorKind::Unreachable => with(|world| world.oracle.told_unchanged(hold, begun)),
+            ErrorKind::Unknown => {}
+            _ => object(format!("a holder's step failed for no reason that can be: {error}")),
+        }
+    }
+
+    fn let_go(&mut self, hold: u64) {
+        let Some(mut held) = self.pocket().take() else { return };
+        // What was abandoned stays until its lease ends, which a calm run does not wait for.
+        let way = self.chance.within(if with(|world| world.scenario.calm) { 1 } else { 0 }..20);
+        for _ in 0..3 {
+            let (_, _, begun) = here();
+            with(|world| world.oracle.pauses_using(hold, begun, true));
+            if way < 3 {
+                break;
+            }
+            let released = held.release();
+            say(|| format!("unlocking is answered {released:?}"));
+            let (_, _, now) = here();
+            match released {
+                Ok(Release::Released) => {
+                    with(|world| world.oracle.told_released(hold, &world.server));
+                    return self.release_again(held);
+                }
+                Ok(Release::Lost) => {
+                    return with(|world| world.oracle.told_lost(hold, now, &world.server));
+                }
+                Ok(Release::NotHeld) => {
+                    object("a holder was told that it holds nothing".to_owned())
+                }
+                Err(error) => self.failed(hold, begun, &error),
+            }
+            let until = in_world(held.deadline());
+            with(|world| world.oracle.uses(hold, until));
+            let pause = self.chance.spread(MILLI, 2 * SECOND);
+            nap(pause);
+        }
+        let (_, _, now) = here();
+        with(|world| world.oracle.pauses_using(hold, now, true));
+        say(|| if way == 0 { "abandons it" } else { "drops it" }.to_owned());
+        if way == 0 {
+            held.abandon()
+        } else {
+            drop(held)
+        }
+        with(|world| world.oracle.forgets(hold));
+    }
+
+    /// Permits are given back twice now and then: that must not make more of them.
+    fn release_again(&mut self, mut held: Held) {
+        if held.is_permit() && self.chance.permille(200) {
+            match (held.release(), held.extend(Duration::from_secs(1))) {
+                (Ok(Release::NotHeld), Ok(Extension::NotHeld)) => {}
+                other => object(format!("what was released is still held: {other:?}")),
+            }
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! The semaphores that a process has opened.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex as StdMutex};
+
+use memlock_core::Semaphore;
+
+/// The semaphores that a process has opened: its threads share them, and its children inherit them.
+pub(crate) type Items = Arc<StdMutex<BTreeMap<String, Opened>>>;
+
+#[derive(Clone)]
+pub(crate) struct Opened {
+    pub(super) semaphore: Semaphore,
+    /// With how many permits it was opened.
+    pub(super) number: Option<u32>,
+}

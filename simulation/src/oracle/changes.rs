@@ -1,0 +1,103 @@
+//! What the server does to mutexes: who removes a token, and whose the lock is from then on.
+
+use std::collections::BTreeSet;
+
+use super::lock::PAST;
+use super::requester::Doer;
+use super::state::Oracle;
+use super::token::{Token, reservation_of, token_of};
+use crate::server::{Cause, Change, Server};
+use crate::time::Nanos;
+
+impl Oracle {
+    pub(crate) fn changed(
+        &mut self,
+        change: &Change,
+        now: Nanos,
+        by: Option<Doer>,
+        server: &Server,
+    ) {
+        if change.key.starts_with("list:") {
+            return self.lists.changed(change, by.map(|by| by.task));
+        }
+        if change.key.starts_with("semaphore:") {
+            return self.semaphore_changed(change, now, by, server);
+        }
+        if !change.key.starts_with("lock:") {
+            return;
+        }
+        if let Some(key) = change.key.strip_suffix("%wait") {
+            return self.lock_queue_changed(key, change, by);
+        }
+        let (before, after) =
+            (token_of(change.before.as_deref()), token_of(change.after.as_deref()));
+        if let Some(by) = by.filter(|by| self.renewers.has(by.task))
+            && change.cause == Cause::Command
+            && before.as_ref().or(after.as_ref()).is_some()
+        {
+            self.keeper_wrote_lock(change, now, by, server);
+        }
+        self.note_whose(change, now);
+        if before == after {
+            return;
+        }
+        if let (Some(token), Some(Doer { process, task, sent })) = (&after, by) {
+            let task = before.is_none().then_some(task);
+            let again = self.tokens.contains_key(token);
+            let askers = BTreeSet::new();
+            let written =
+                Token { process, task, askers, ends: 0, sent, written: now, gone: None, again };
+            self.tokens.insert(token.clone(), written);
+        }
+        if let Some(token) = &before {
+            self.check_removal(token, change, by);
+            if let Some(token) = self.tokens.get_mut(token) {
+                token.gone = Some((now, change.cause));
+            }
+        }
+        if change.cause == Cause::Expiry {
+            let lock = self.locks.entry(change.key.clone()).or_default();
+            (lock.overslept, lock.irregular) = (Some(now), lock.irregular + 1);
+        }
+    }
+
+    /// Whose the lock is from now on: a holder's, or a waiter's for whom it is reserved.
+    fn note_whose(&mut self, change: &Change, now: Nanos) {
+        let after = change.after.as_deref();
+        let whose = token_of(after).or_else(|| reservation_of(after));
+        let lock = self.locks.entry(change.key.clone()).or_default();
+        lock.note_tenure(now);
+        let before = lock.past.last();
+        if before.map_or(whose.is_none(), |(_, before)| *before == whose) {
+            return;
+        }
+        let freed = before.filter(|(_, whose)| whose.is_none()).map_or(now, |&(time, _)| time);
+        if whose.is_some() {
+            self.tally.longest_free = self.tally.longest_free.max(now - freed);
+        }
+        lock.past.push((now, whose));
+        if lock.past.len() > PAST {
+            lock.past.remove(0);
+        }
+    }
+
+    fn check_removal(&mut self, token: &str, change: &Change, by: Option<Doer>) {
+        for hold in self.holds.values_mut().filter(|hold| hold.token == token) {
+            if change.cause == Cause::Loss {
+                hold.lost = true;
+            }
+        }
+        if change.cause != Cause::Command {
+            return;
+        }
+        let owner = self.tokens.get(token).map(|token| token.process);
+        if let (Some(owner), Some(Doer { process, .. })) = (owner, by)
+            && owner != process
+        {
+            self.object(format!(
+                "process {process} removed {}, which process {owner} held as {token}",
+                change.key
+            ));
+        }
+    }
+}

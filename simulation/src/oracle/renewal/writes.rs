@@ -1,0 +1,80 @@
+//! What a renewer writes on the server.
+
+use super::kept::{Kept, ROUNDING};
+use crate::oracle::requester::Doer;
+use crate::oracle::semaphores::Line;
+use crate::oracle::state::Oracle;
+use crate::oracle::token::token_of;
+use crate::server::{Change, Server};
+use crate::time::{MILLI, Nanos, SECOND};
+
+/// How much longer than the lease a server keeps it, from when the renewal was carried out.
+const AFTER_THE_LEASE: Nanos = 3 * SECOND + 50 * MILLI;
+
+impl Oracle {
+    /// A renewer has written a lock: it is renewed.
+    pub(crate) fn keeper_wrote_lock(
+        &mut self,
+        change: &Change,
+        now: Nanos,
+        by: Doer,
+        server: &Server,
+    ) {
+        let (before, after) =
+            (token_of(change.before.as_deref()), token_of(change.after.as_deref()));
+        self.keeper_wrote(before.as_deref(), after.as_deref(), by);
+        let lease = after.and_then(|token| self.keeping.lease_of(&token)).unwrap_or(0);
+        let latest = now + lease + AFTER_THE_LEASE + lease / 5000;
+        if change.expires.is_none_or(|expires| server.shows_at(expires) > latest) {
+            self.object(format!("{} was renewed for longer than its lease", change.key));
+        }
+    }
+
+    /// One token, which a renewer has written in place of another.
+    fn keeper_wrote(&mut self, before: Option<&str>, after: Option<&str>, by: Doer) {
+        let (Some(token), true) = (after, before == after) else {
+            return self.object(format!("a keeper made {after:?} of {before:?}"));
+        };
+        let sent = self.renewers.begun(by);
+        let Some(kept) = self.keeping.all.get_mut(token) else {
+            return self.object(format!("{token} was renewed, which nobody keeps"));
+        };
+        let objection = if kept.process != by.process {
+            Some("by another process")
+        } else if kept.ended.is_some_and(|ended| ended < sent) {
+            Some("after it was let go of")
+        } else if kept.longest.is_some_and(|longest| longest + ROUNDING < sent) {
+            Some("after the longest time that it may be held")
+        } else if !kept.is_believed(sent) {
+            Some("after its lease was over")
+        } else {
+            None
+        };
+        kept.renewed = kept.renewed.max(Some(sent));
+        self.tally.renewals += 1;
+        if let Some(objection) = objection {
+            self.object(format!("{token} was renewed {objection}"));
+        }
+    }
+
+    /// A process has written a semaphore: the lines of what it keeps whose ends it has moved are
+    /// renewed, be it by its renewer or by another thread, which writes for it.
+    pub(crate) fn renewed_lines(&mut self, before: &[Line], after: &[Line], by: Doer) {
+        let of =
+            |lines: &[Line], token: &str| lines.iter().find(|line| line.token == token).cloned();
+        for line in after {
+            let is_kept = |kept: &&mut Kept| kept.process == by.process;
+            let Some(kept) = self.keeping.all.get_mut(&line.token).filter(is_kept) else {
+                continue;
+            };
+            match of(before, &line.token) {
+                // Or it may have been renewed within the same second.
+                Some(was) if was == *line => kept.renewed = kept.renewed.max(Some(by.sent)),
+                was => {
+                    let was = was.map(|line| line.token);
+                    self.keeper_wrote(was.as_deref(), Some(&line.token), by);
+                }
+            }
+        }
+    }
+}

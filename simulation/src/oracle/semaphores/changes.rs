@@ -1,0 +1,155 @@
+//! A semaphore's record or queue changes on the server.
+
+use std::collections::BTreeSet;
+
+use super::record::keeps_time;
+use super::text::Record;
+use crate::oracle::requester::Doer;
+use crate::oracle::state::Oracle;
+use crate::oracle::token::Token;
+use crate::server::{Cause, Change, Server};
+use crate::time::Nanos;
+
+impl Oracle {
+    pub(crate) fn semaphore_changed(
+        &mut self,
+        change: &Change,
+        now: Nanos,
+        by: Option<Doer>,
+        server: &Server,
+    ) {
+        let key = change.key.strip_suffix("%wait").unwrap_or(&change.key);
+        if key != change.key {
+            self.queue_changed(key, change, now, by);
+        } else {
+            self.record_changed(key, change, now, by, server);
+        }
+        self.look_at_semaphores(now, server.time());
+    }
+
+    fn record_changed(
+        &mut self,
+        key: &str,
+        change: &Change,
+        now: Nanos,
+        by: Option<Doer>,
+        server: &Server,
+    ) {
+        let after = change.after.as_deref().map(Record::read);
+        if after == Some(None) {
+            return self.object(format!("what was written of {key} cannot be read"));
+        }
+        let after = after.flatten();
+        let Some(semaphore) = self.semaphores.all.get(key) else { return };
+        let before = semaphore.record.clone();
+        if let (Cause::Command, Some(by)) = (change.cause, by) {
+            let checked = match (&before, &after) {
+                (None, Some(after)) => semaphore.may_begin(after),
+                (Some(before), Some(after)) => self.may_become(key, before, after, by, server),
+                (Some(_), None) => self.may_end(key, by),
+                (None, None) => Ok(()),
+            };
+            let shows = if self.calm { server.time() } else { 0 };
+            let written =
+                after.as_ref().map_or(Ok(()), |after| keeps_time(after, change.expires, shows));
+            if let Err(what) = checked.and(written) {
+                return self.object(format!(
+                    "process {} wrote {key} so that {what}: {after:?}",
+                    by.process
+                ));
+            }
+            if after.is_none() {
+                self.tore_down(key, by);
+            }
+        }
+        if let (Cause::Command, Some(by)) = (change.cause, by) {
+            let lines =
+                |record: &Option<Record>| record.as_ref().map_or(Vec::new(), |it| it.lines.clone());
+            self.renewed_lines(&lines(&before), &lines(&after), by);
+        }
+        let shows = server.time();
+        let lost = change.cause == Cause::Loss || change.cause == Cause::Command && after.is_none();
+        for line in before.iter().flat_map(|before| &before.lines) {
+            if after.as_ref().is_some_and(|after| after.line(&line.token).is_some()) {
+                continue;
+            }
+            if change.cause == Cause::Expiry && line.until > shows {
+                self.object(format!("{key} was gone before its holder {} was", line.token));
+            }
+            let cause = match line.until <= shows {
+                _ if lost => Cause::Loss,
+                true => Cause::Expiry,
+                false => Cause::Command,
+            };
+            if let Some(token) = self.tokens.get_mut(&line.token) {
+                token.gone = Some((now, cause));
+            }
+        }
+        if lost {
+            self.loses(key);
+        } else if change.cause == Cause::Expiry {
+            self.forgets_releases(key);
+        }
+        if let (Some(Doer { process, task, sent }), Some(after)) = (by, &after) {
+            let took = self.semaphores.look_took(task, key, sent);
+            let askers: Vec<BTreeSet<usize>> = after
+                .lines
+                .iter()
+                .map(|line| {
+                    let is_known =
+                        self.tokens.get(&line.token).is_some_and(|known| known.gone.is_none());
+                    let by = Doer { process, task, sent };
+                    let askers = self.semaphores.askers(key, line, by).map(|(task, _)| task);
+                    if is_known { BTreeSet::new() } else { askers.collect() }
+                })
+                .collect();
+            for (line, askers) in after.lines.iter().zip(askers) {
+                let (ends, task) = (server.shows_at(line.until).saturating_sub(took), Some(task));
+                let token = Token {
+                    process,
+                    task,
+                    askers,
+                    ends,
+                    sent,
+                    written: now,
+                    gone: None,
+                    again: false,
+                };
+                let known = self.tokens.entry(line.token.clone()).or_insert_with(|| token.clone());
+                // The same attempt goes on, after what it had without knowing was lost.
+                if known.gone.is_some() {
+                    *known = token;
+                }
+            }
+        }
+        if let Some(semaphore) = self.semaphores.all.get_mut(key) {
+            let gathers = |record: &Option<Record>| {
+                record.as_ref().and_then(|record| record.reservation.clone())
+            };
+            if let (Some(by), true) = (by, gathers(&after) != gathers(&before)) {
+                semaphore.gatherer = gathers(&after).map(|_| by.task);
+            }
+            let number =
+                |record: &Option<Record>| record.as_ref().map_or(0, |record| record.permits);
+            let same = after.is_some() && before.is_some();
+            // Its holders' ends passed with its own: nobody wakes waiters then.
+            let has_lines = before.as_ref().is_some_and(|before| !before.lines.is_empty());
+            if change.cause == Cause::Expiry && has_lines {
+                semaphore.overslept = Some(now);
+            }
+            semaphore.was_shrunk =
+                same && (semaphore.was_shrunk || number(&after) < number(&before));
+            semaphore.record = after;
+        }
+    }
+
+    /// At the end of a calm run all permits have come back, and nobody waits.
+    pub(crate) fn semaphores_at_the_end(&self, shows: u64) -> Option<String> {
+        self.semaphores.all.iter().find_map(|(key, semaphore)| {
+            let lines = semaphore.record.iter().flat_map(|record| &record.lines);
+            let held = lines.filter(|line| line.until > shows).map(|line| &line.token);
+            let left = held.chain(semaphore.queue.iter().map(|entry| &entry.id)).next()?;
+            Some(format!("all is over, and {left} is left in {key}"))
+        })
+    }
+}

@@ -1,0 +1,134 @@
+//! What a semaphore's record may become by one write.
+
+use super::state::Semaphore;
+use super::text::{Line, Record};
+use super::timing::AFTER_THE_LEASE;
+use crate::oracle::requester::Doer;
+use crate::oracle::state::Oracle;
+use crate::server::{Cause, Server};
+
+impl Oracle {
+    /// What one record may become by another.
+    pub(super) fn may_become(
+        &self,
+        key: &str,
+        before: &Record,
+        after: &Record,
+        by: Doer,
+        server: &Server,
+    ) -> Result<(), String> {
+        let shows = server.time();
+        let owner = |token: &str| self.tokens.get(token).map(|token| token.process);
+        for line in &before.lines {
+            let is_owner = owner(&line.token) == Some(by.process);
+            match after.line(&line.token) {
+                None if !is_owner && line.until > shows => {
+                    return Err(format!(
+                        "{} of another process is gone, whose end has not passed",
+                        line.token
+                    ));
+                }
+                Some(now) if now.permits != line.permits => {
+                    return Err(format!("{} has another number of permits", line.token));
+                }
+                Some(now) if now.until != line.until && !is_owner => {
+                    return Err(format!("{} of another process ends at another time", line.token));
+                }
+                _ => {}
+            }
+        }
+        let took = self.semaphores.look_took(by.task, key, by.sent);
+        let latest = |token: &str| {
+            let kept = self.keeping.lease_of(token);
+            let lease = kept.unwrap_or_else(|| self.semaphores.lease_at(by.process, by.sent));
+            by.sent + lease + AFTER_THE_LEASE + took + lease / 5000
+        };
+        let is_new = |line: &&Line| before.line(&line.token).is_none();
+        for line in after.lines.iter().filter(|line| before.line(&line.token) != Some(line)) {
+            let late = server.shows_at(line.until).saturating_sub(latest(&line.token));
+            if late > 0 {
+                let late = late as f64 / 1e9;
+                return Err(format!(
+                    "{} ends {late:.3} s later than its lease explains",
+                    line.token
+                ));
+            }
+        }
+        let new: Vec<&Line> = after.lines.iter().filter(is_new).collect();
+        if !new.is_empty() && after.given() > u64::from(after.permits) {
+            return Err("more permits are out than there are".to_owned());
+        }
+        let again = |line: &&&Line| {
+            let known = self.tokens.get(&line.token);
+            known.is_some_and(|it| {
+                it.process != by.process || matches!(it.gone, None | Some((_, Cause::Command)))
+            })
+        };
+        if let Some(line) = new.iter().find(again) {
+            return Err(format!("{} is there once more", line.token));
+        }
+        self.may_take(key, before, &new, by, shows)?;
+        let Some(semaphore) = self.semaphores.all.get(key) else { return Ok(()) };
+        if before.permits != after.permits
+            && (before.lines != after.lines
+                || !semaphore.resizes.contains(&(by.process, after.permits)))
+        {
+            return Err("it has a number of permits that nobody wanted".to_owned());
+        }
+        if (&before.token, before.life, before.serial + 1)
+            != (&after.token, after.life, after.serial)
+        {
+            return Err("it is not the same semaphore, written once more".to_owned());
+        }
+        Ok(())
+    }
+
+    pub(super) fn may_end(&self, key: &str, by: Doer) -> Result<(), String> {
+        let told =
+            self.semaphores.all.get(key).and_then(|semaphore| semaphore.tear_downs.get(&by.task));
+        match told.and_then(|told| told.iter().rev().find(|(begun, _)| *begun <= by.sent)) {
+            Some((_, 0)) => Ok(()),
+            Some(_) => Err("it tore down two of them at once".to_owned()),
+            None => Err("it is gone, though nobody tore it down".to_owned()),
+        }
+    }
+
+    /// What a tear-down has done.
+    pub(super) fn tore_down(&mut self, key: &str, by: Doer) {
+        let told = self
+            .semaphores
+            .all
+            .get_mut(key)
+            .and_then(|semaphore| semaphore.tear_downs.get_mut(&by.task));
+        if let Some((_, times)) =
+            told.and_then(|told| told.iter_mut().rev().find(|(begun, _)| *begun <= by.sent))
+        {
+            *times += 1;
+        }
+    }
+}
+
+impl Semaphore {
+    pub(super) fn may_begin(&self, after: &Record) -> Result<(), String> {
+        match (self.numbers.contains(&after.permits), after.lines.is_empty()) {
+            (true, true) => Ok(()),
+            (false, _) => Err("it has a number of permits that nobody wanted".to_owned()),
+            (_, false) => Err("somebody holds permits from the beginning".to_owned()),
+        }
+    }
+}
+
+/// Readers tell the time by when the item says that it expires; and it is kept for as long as was
+/// asked for, but for what its clock was behind.
+pub(super) fn keeps_time(record: &Record, expires: Option<u64>, shows: u64) -> Result<(), String> {
+    if record.expires + 2 < shows + record.life {
+        return Err(format!("it is kept until {}, too short from {shows} on", record.expires));
+    }
+    if expires != Some(record.expires) {
+        return Err(format!("it expires at {expires:?}, and says something else"));
+    }
+    match record.lines.iter().find(|line| line.until > record.expires) {
+        Some(line) => Err(format!("it expires before its holder {}", line.token)),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,87 @@
+//! The state of the oracle: all that it has seen and been told.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+use super::call::Call;
+use super::hold::Hold;
+use super::limits::{Lateness, PATIENCE_WITHOUT_A_BELL};
+use super::lists::Lists;
+use super::lock::Lock;
+use super::renewal::Keeping;
+use super::renewers::Keepers;
+use super::requester::Doer;
+use super::semaphores::Semaphores;
+use super::tally::Tally;
+use super::token::Token;
+use crate::scenario::Scenario;
+use crate::time::{MILLI, Nanos, SECOND};
+
+#[derive(Debug)]
+pub(crate) struct Oracle {
+    /// Whose request the server is carrying out.
+    pub(crate) changing: Option<Doer>,
+    pub(crate) violation: Option<String>,
+    pub(crate) lists: Lists,
+    pub(crate) tally: Tally,
+    pub(crate) locks: BTreeMap<String, Lock>,
+    pub(crate) holds: BTreeMap<u64, Hold>,
+    pub(crate) semaphores: Semaphores,
+    pub(crate) keeping: Keeping,
+    pub(crate) renewers: Keepers,
+    pub(crate) calls: BTreeMap<usize, Call>,
+    /// Who wrote a token, and where it went.
+    pub(crate) tokens: BTreeMap<String, Token>,
+    pub(crate) last_hold: u64,
+    /// How long a lock may be free while somebody waits for it.
+    pub(crate) patience: Nanos,
+    /// How long after its limit a wait may end.
+    pub(crate) lateness: Lateness,
+    /// When the threads of each process asked the server for something, and until when that took.
+    pub(crate) asked: BTreeMap<usize, Vec<(Nanos, Nanos)>>,
+    /// Which processes have one thread.
+    pub(crate) single: Vec<bool>,
+    pub(crate) calm: bool,
+    /// Waiters can be rung.
+    pub(crate) has_bells: bool,
+}
+
+impl Oracle {
+    pub(crate) fn new(scenario: &Scenario) -> Oracle {
+        let patience = match (scenario.calm, scenario.is_deaf()) {
+            (true, false) => 250 * MILLI,
+            (true, true) if scenario.bells_off => 1300 * MILLI,
+            // A waiter that hears some may have to find out that it missed another: see `turns`.
+            (true, true) => PATIENCE_WITHOUT_A_BELL,
+            // One try takes five exchanges or more, and where half of all requests are lost, two
+            // seconds each.
+            _ if scenario.lossy_permille > 300 => PATIENCE_WITHOUT_A_BELL + 47 * SECOND,
+            _ if scenario.lossy_permille > 0 => PATIENCE_WITHOUT_A_BELL + 17 * SECOND,
+            _ => PATIENCE_WITHOUT_A_BELL,
+        };
+        Oracle {
+            changing: None,
+            violation: None,
+            lists: Lists::default(),
+            tally: Tally::default(),
+            locks: BTreeMap::new(),
+            holds: BTreeMap::new(),
+            semaphores: Semaphores::new(&scenario.semaphores.permits),
+            keeping: Keeping::default(),
+            renewers: Keepers::default(),
+            calls: BTreeMap::new(),
+            tokens: BTreeMap::new(),
+            last_hold: 0,
+            patience,
+            lateness: Lateness::of(scenario),
+            asked: BTreeMap::new(),
+            calm: scenario.calm,
+            single: scenario.processes.iter().map(|&(_, threads)| threads == 1).collect(),
+            has_bells: !scenario.is_deaf(),
+        }
+    }
+
+    pub(crate) fn object(&mut self, what: impl Display) {
+        self.violation.get_or_insert_with(|| what.to_string());
+    }
+}

@@ -1,0 +1,17 @@
+//! What a run did, in numbers.
+
+use crate::time::Nanos;
+
+/// What came of a run, in numbers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) grants: u64,
+    pub(crate) permits: u64,
+    pub(crate) refusals: u64,
+    pub(crate) errors: u64,
+    pub(crate) lost: u64,
+    pub(crate) inserts: u64,
+    pub(crate) kept: u64,
+    pub(crate) renewals: u64,
+    pub(crate) longest_free: Nanos,
+}
