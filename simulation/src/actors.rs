@@ -12,6 +12,6 @@ mod permits;
 mod registry;
 pub(crate) mod renewing;
 
-pub(crate) use actor::{Actor, Pocket};
+pub(crate) use actor::{Actor, HeldSlot};
 pub(crate) use opened::Items;
 pub(crate) use registry::Registry;

@@ -14,11 +14,11 @@ use memlock_core::{Error, ErrorKind};
 
 use crate::server::Command;
 use crate::time::{MICRO, MILLI, Nanos};
-use crate::world::network::{self, Broken};
+use crate::world::network::{self, ExchangeError};
 use crate::world::{self, Event, ListenerState, World, with};
 
 /// The process that runs now: the one that a client was made in, or a child that inherited it.
-fn me(made_in: usize) -> usize {
+fn current_process(made_in: usize) -> usize {
     with(|world| world.current.map_or(made_in, |task| world.tasks[task].process))
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct SimStore {
 }
 
 impl SimStore {
-    fn converse(&self, process: usize, ops: &[Op<'_>]) -> Result<Vec<Reply>, Broken> {
+    fn exchange(&self, process: usize, ops: &[Op<'_>]) -> Result<Vec<Reply>, ExchangeError> {
         // A connection that is found closed has sent nothing; only one that closes later may have.
         let life = network::connect(process)?;
         let unordered = with(|world| world.scenario.unordered);
@@ -50,16 +50,16 @@ impl SimStore {
 
 impl Store for SimStore {
     fn run(&self, _route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>, Failure> {
-        let failed = |broken| match broken {
-            Broken::Unreachable => Failure {
+        let failed = |error| match error {
+            ExchangeError::Unreachable => Failure {
                 error: Error::new(ErrorKind::Unreachable, "It cannot be connected to."),
                 sent: false,
             },
-            Broken::Lost => {
+            ExchangeError::Lost => {
                 Failure { error: Error::new(ErrorKind::Unknown, "No answer came."), sent: true }
             }
         };
-        let process = me(self.process);
+        let process = current_process(self.process);
         let task = with(|world| world.current).unwrap_or(usize::MAX);
         let is_record = |op: &Op<'_>| match op {
             Op::Put { key, .. } | Op::Get { key } => key.as_str().starts_with("semaphore:"),
@@ -67,15 +67,17 @@ impl Store for SimStore {
         };
         let permits = ops.iter().any(is_record);
         with(|world| {
-            if let Some(lurking) = world.oracle.renewers.asks(task, process, permits, world.now) {
-                world.wake(lurking);
+            if let Some(awaiting_renewal) =
+                world.oracle.renewers.asks(task, process, permits, world.now)
+            {
+                world.wake(awaiting_renewal);
             }
             if world.oracle.renewers.has(task) {
-                world.keeper_asks(process);
+                world.renewer_sends(process);
             }
         });
         let begun = with(|world| world.now);
-        let ran = self.converse(process, ops);
+        let ran = self.exchange(process, ops);
         with(|world| {
             world.oracle.renewers.asked(task, world.now, ran.is_err());
             world.oracle.has_asked(process, begun, world.now);
@@ -83,7 +85,7 @@ impl Store for SimStore {
                 .iter()
                 .filter_map(|op| if let Op::Get { key } = op { Some(key.as_str()) } else { None });
             if ran.is_ok() {
-                keys.for_each(|key| world.oracle.semaphores.looked(task, key, begun, world.now));
+                keys.for_each(|key| world.oracle.semaphores.has_read(task, key, begun, world.now));
             }
         });
         ran.map_err(failed)
@@ -96,7 +98,7 @@ impl Store for SimStore {
     }
 
     fn local_address(&self, _route: Route) -> Option<IpAddr> {
-        Some(address_of(me(self.process), 0).ip())
+        Some(address_of(current_process(self.process), 0).ip())
     }
 }
 
@@ -107,7 +109,7 @@ pub(crate) struct SimClock {
 
 impl Clock for SimClock {
     fn now(&self) -> Moment {
-        let process = me(self.process);
+        let process = current_process(self.process);
         with(|world| {
             Moment::from_boot(Duration::from_nanos(world.local(world.processes[process].host)))
         })
@@ -118,11 +120,11 @@ impl Clock for SimClock {
     }
 
     fn sleep(&self, duration: Duration) {
-        world::sleep_until(until(me(self.process), duration));
+        world::sleep_until(until(current_process(self.process), duration));
     }
 
     fn random(&self, bytes: &mut [u8]) -> std::io::Result<()> {
-        with(|world| bytes.fill_with(|| world.chance.bits() as u8));
+        with(|world| bytes.fill_with(|| world.rng.bits() as u8));
         Ok(())
     }
 }
@@ -156,7 +158,7 @@ fn address_of(process: usize, listener: usize) -> SocketAddr {
 
 impl Notifier for SimNotifier {
     fn take(&self, _near: Option<IpAddr>) -> Arc<dyn Listener> {
-        let process = me(self.process);
+        let process = current_process(self.process);
         let number = with(|world| {
             let free = world
                 .listeners
@@ -173,38 +175,40 @@ impl Notifier for SimNotifier {
     }
 
     fn send(&self, address: SocketAddr, id: WaitId, message: WakeMessage) -> bool {
-        let process = me(self.process);
+        let process = current_process(self.process);
         with(|world| {
             let listener = usize::from(address.port()) - 1;
-            let Some(rung) = world
+            let Some(receiver) = world
                 .listeners
                 .get(listener)
-                .filter(|rung| address == address_of(rung.process, listener))
+                .filter(|receiver| address == address_of(receiver.process, listener))
             else {
                 return true;
             };
-            let (from, to) = (world.processes[process].host, world.processes[rung.process].host);
-            world.say(|_| format!("rings bell {listener} for {id}"));
+            let (from, to) =
+                (world.processes[process].host, world.processes[receiver.process].host);
+            world.trace(|_| format!("rings bell {listener} for {id}"));
             if from == to && !world.processes[world.listeners[listener].process].alive {
                 return false;
             }
-            let lost = world.scenario.lossy_bells_permille;
+            let lost = world.scenario.lossy_wakes_permille;
             let cut = |host: usize| world.hosts[host].cut_off_until > world.now;
-            let walled = world.scenario.walls[to].drops(from, to);
-            let blocked =
-                walled || world.deaf_until > world.now || from != to && (cut(from) || cut(to));
-            if blocked || world.chance.permille(lost) {
+            let is_filtered = world.scenario.firewalls[to].drops(from, to);
+            let blocked = is_filtered
+                || world.wakes_dropped_until > world.now
+                || from != to && (cut(from) || cut(to));
+            if blocked || world.rng.permille(lost) {
                 return true;
             }
-            world.rings.push((id, message));
-            let event = Event::WakeMessage { listener, number: world.rings.len() - 1 };
-            for _ in 0..if world.chance.permille(lost) { 2 } else { 1 } {
-                let late = if world.chance.permille(lost) {
-                    world.chance.spread(MILLI, 3000 * MILLI)
+            world.wake_messages.push((id, message));
+            let event = Event::WakeMessage { listener, number: world.wake_messages.len() - 1 };
+            for _ in 0..if world.rng.permille(lost) { 2 } else { 1 } {
+                let late = if world.rng.permille(lost) {
+                    world.rng.spread(MILLI, 3000 * MILLI)
                 } else {
                     0
                 };
-                let arrival = world.now + world.chance.spread(5 * MICRO, 200 * MICRO) + late;
+                let arrival = world.now + world.rng.spread(5 * MICRO, 200 * MICRO) + late;
                 world.at(arrival, event);
             }
             true
@@ -212,17 +216,17 @@ impl Notifier for SimNotifier {
     }
 
     fn reach(&self) -> Reach {
-        let process = me(self.process);
+        let process = current_process(self.process);
         with(|world| world.processes[process].reach.reach())
     }
 
     fn missed(&self) {
-        let process = me(self.process);
+        let process = current_process(self.process);
         with(|world| world.processes[process].reach.missed());
     }
 
     fn may_have_missed(&self) {
-        let process = me(self.process);
+        let process = current_process(self.process);
         with(|world| {
             if world.processes[process].reach.may_have_missed() {
                 world.processes[process].reach.missed();
@@ -231,7 +235,7 @@ impl Notifier for SimNotifier {
     }
 
     fn interrupt_all(&self) {
-        let process = me(self.process);
+        let process = current_process(self.process);
         with(|world| {
             for listener in 0..world.listeners.len() {
                 if world.listeners[listener].process == process && world.listeners[listener].taken {
@@ -257,7 +261,9 @@ impl Listener for SimListener {
             if !std::mem::replace(&mut listener.opened, true) {
                 listener.test = Some(test);
                 let host = world.processes[self.process].host;
-                if world.deaf_until <= world.now && !world.scenario.walls[host].drops(host, host) {
+                if world.wakes_dropped_until <= world.now
+                    && !world.scenario.firewalls[host].drops(host, host)
+                {
                     world.listeners[self.number].inbox.push_back((test, WakeMessage::default()));
                 }
             }

@@ -6,10 +6,10 @@
 
 mod actors;
 mod adapters;
-mod chance;
 mod held;
 mod oracle;
 pub mod report;
+mod rng;
 mod run;
 mod scenario;
 mod server;

@@ -22,7 +22,7 @@ fn main() -> std::process::ExitCode {
             memlock_simulation::report::seeds(number(2).unwrap_or(1), count)
         }
         (Some("seed"), Some(seed)) => memlock_simulation::report::seed(seed, name),
-        (Some("teeth"), Some(count)) => memlock_simulation::report::teeth(count, name),
+        (Some("teeth"), Some(count)) => memlock_simulation::report::mutations(count, name),
         _ => {
             eprintln!(
                 "usage: simulation seeds COUNT [FIRST] | seed SEED [FLAW] | teeth COUNT [FLAW]"

@@ -68,7 +68,7 @@ impl Sum {
         self.tally.errors += tally.errors;
         self.tally.lost += tally.lost;
         self.tally.inserts += tally.inserts;
-        self.tally.kept += tally.kept;
+        self.tally.renewed_holds += tally.renewed_holds;
         self.tally.renewals += tally.renewals;
         self.tally.longest_free = self.tally.longest_free.max(tally.longest_free);
         self.failures.extend(violation.map(|violation| (seed, violation)));
@@ -80,9 +80,10 @@ pub fn seeds(first: u64, count: u64) -> bool {
     println!("{count} seeds from {first} on: make sim FIRST={first} SEEDS={count}");
     let began = Instant::now();
     let sum = run_all(first, count, None);
-    let Tally { grants, permits, refusals, errors, lost, inserts, kept, renewals, .. } = sum.tally;
+    let Tally { grants, permits, refusals, errors, lost, inserts, renewed_holds, renewals, .. } =
+        sum.tally;
     println!(
-        "{} runs in {:.1} s, {:.0} a second: {} events, {grants} mutexes and {permits} times permits granted, {kept} of them kept by \
+        "{} runs in {:.1} s, {:.0} a second: {} events, {grants} mutexes and {permits} times permits granted, {renewed_holds} of them kept by \
          {renewals} renewals, {refusals} refusals, {errors} errors, {lost} found lost, {inserts} inserts; {} violations",
         sum.runs,
         began.elapsed().as_secs_f64(),
@@ -99,7 +100,7 @@ pub fn seed(seed: u64, mutation: Option<&str>) -> bool {
         Mutation::ALL.into_iter().find(|mutation| format!("{mutation:?}") == name)
     });
     let outcome = run(seed, mutation, true);
-    for line in &outcome.story {
+    for line in &outcome.trace {
         println!("{line}");
     }
     let verdict = outcome.violation.as_deref().unwrap_or("no violation");
@@ -108,7 +109,7 @@ pub fn seed(seed: u64, mutation: Option<&str>) -> bool {
 }
 
 /// Puts in one mutation after another, or only the one of that name. False when one was not found.
-pub fn teeth(count: u64, name: Option<&str>) -> bool {
+pub fn mutations(count: u64, name: Option<&str>) -> bool {
     let is_wanted = |mutation: &Mutation| name.is_none_or(|name| format!("{mutation:?}") == name);
     let mut all = Mutation::ALL.iter().any(is_wanted);
     println!("| flaw put in | found after | what was seen |\n| --- | ---: | --- |");

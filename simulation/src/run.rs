@@ -11,10 +11,10 @@ use memlock_core::clock::Clock;
 use memlock_core::mutation::{self, Mutation};
 use memlock_core::{Client, fork, thread};
 
-use crate::actors::{Actor, Items, Pocket, Registry, renewing};
+use crate::actors::{Actor, HeldSlot, Items, Registry, renewing};
 use crate::adapters::{SimClock, SimNotifier, SimStore};
-use crate::chance::Chance;
 use crate::oracle::Tally;
+use crate::rng::Rng;
 use crate::scenario::Scenario;
 use crate::threads::SimThreads;
 use crate::time::{Nanos, SECOND};
@@ -34,7 +34,7 @@ const MOST_EVENTS: u64 = 2_000_000;
 /// What came of a run.
 pub(crate) struct Outcome {
     pub(crate) violation: Option<String>,
-    pub(crate) story: Vec<String>,
+    pub(crate) trace: Vec<String>,
     pub(crate) digest: u64,
     pub(crate) events: u64,
     pub(crate) tally: Tally,
@@ -51,12 +51,12 @@ struct Program {
     /// Which process made the client: a child shares its parent's, as far as it is not its own.
     maker: usize,
     /// What its threads hold.
-    pockets: Vec<Pocket>,
+    pockets: Vec<HeldSlot>,
     items: Items,
     registry: Registry,
 }
 
-struct Stage {
+struct Executor {
     threads: Vec<Thread>,
     programs: Vec<Program>,
     stacks: Vec<DefaultStack>,
@@ -67,27 +67,28 @@ pub(crate) fn run(seed: u64, mutation: Option<Mutation>, told: bool) -> Outcome 
     mutation::put_in(mutation);
     thread::simulate(Some(&SimThreads));
     let scenario = Scenario::of(seed);
-    let mut chance = Chance::new(!seed);
-    let parts = chance.fork();
-    world::begin(World::new(scenario.clone(), chance, told));
-    with(|world| world.say(|world| format!("{:?}", world.scenario)));
-    let mut stage = Stage { threads: Vec::new(), programs: Vec::new(), stacks: STACKS.take() };
-    stage.populate(&scenario, parts);
+    let mut rng = Rng::new(!seed);
+    let parts = rng.fork();
+    world::begin(World::new(scenario.clone(), rng, told));
+    with(|world| world.trace(|world| format!("{:?}", world.scenario)));
+    let mut executor =
+        Executor { threads: Vec::new(), programs: Vec::new(), stacks: STACKS.take() };
+    executor.populate(&scenario, parts);
     let mut last = None;
     while last.is_none() {
         let todo = with(World::step);
-        last = stage.act(todo);
+        last = executor.act(todo);
         with(|world| {
-            let World { oracle, server, now, story, moved, .. } = world;
+            let World { oracle, server, now, trace, moved, .. } = world;
             // Time alone makes no lease wrong: it only ends.
             if std::mem::take(moved) || todo != Todo::Nothing {
                 oracle.check_holds(*now, server);
             }
-            if let Some(objection) = oracle.lists.objection(false) {
-                oracle.object(objection);
+            if let Some(violation) = oracle.lists.violation(false) {
+                oracle.report_violation(violation);
             }
-            if *now > LONGEST || story.events > MOST_EVENTS {
-                oracle.object("the run does not come to an end");
+            if *now > LONGEST || trace.events > MOST_EVENTS {
+                oracle.report_violation("the run does not come to an end");
             }
             if oracle.violation.is_some() {
                 last = Some(());
@@ -98,32 +99,32 @@ pub(crate) fn run(seed: u64, mutation: Option<Mutation>, told: bool) -> Outcome 
         let World { oracle, server, .. } = world;
         oracle.check_end(server);
     });
-    stage.clear();
-    STACKS.set(stage.stacks);
+    executor.clear();
+    STACKS.set(executor.stacks);
     thread::simulate(None);
     fork::pretend(None);
     mutation::put_in(None);
-    let Some(World { oracle, story, .. }) = world::end() else {
+    let Some(World { oracle, trace, .. }) = world::end() else {
         unreachable!("it was begun above")
     };
     let violation = oracle.violation;
     Outcome {
         violation,
-        story: story.lines,
-        digest: story.digest,
-        events: story.events,
+        trace: trace.lines,
+        digest: trace.digest,
+        events: trace.events,
         tally: oracle.tally,
     }
 }
 
-impl Stage {
-    fn populate(&mut self, scenario: &Scenario, mut chance: Chance) {
+impl Executor {
+    fn populate(&mut self, scenario: &Scenario, mut rng: Rng) {
         for (process, &(host, threads)) in scenario.processes.iter().enumerate() {
             with(|world| world.new_process(host, 1 + process as u64));
             let clock: Arc<dyn Clock> = Arc::new(SimClock { process });
             let notifier = Arc::new(SimNotifier {
                 process,
-                off: scenario.bells_off || scenario.some_off && process % 2 == 1,
+                off: scenario.notify_off || scenario.some_off && process % 2 == 1,
             });
             fork::pretend(Some(1 + process as u64));
             let client = Client::with_parts(Arc::new(SimStore { process }), clock, notifier);
@@ -137,17 +138,17 @@ impl Stage {
                 registry,
             });
             for _ in 0..threads {
-                let actor = self.actor(process, chance.fork());
+                let actor = self.actor(process, rng.fork());
                 self.start(process, move || actor.live());
             }
         }
     }
 
-    fn actor(&mut self, process: usize, chance: Chance) -> Actor {
-        let pocket: Pocket = Arc::new(Mutex::new(None));
-        self.programs[process].pockets.push(Arc::clone(&pocket));
+    fn actor(&mut self, process: usize, rng: Rng) -> Actor {
+        let held_slot: HeldSlot = Arc::new(Mutex::new(None));
+        self.programs[process].pockets.push(Arc::clone(&held_slot));
         let Program { client, items, registry, .. } = self.programs[process].clone();
-        Actor { client, chance, pocket, items, registry }
+        Actor { client, rng, held_slot, items, registry }
     }
 
     fn start(&mut self, process: usize, body: impl FnOnce() + 'static) {
@@ -172,8 +173,8 @@ impl Stage {
             Todo::Resume(task) => {
                 self.resume(task);
                 let process = self.threads[task].process;
-                renewing::look_at(&self.programs[process].registry, process);
-                self.start_keepers();
+                renewing::inspect(&self.programs[process].registry, process);
+                self.start_renewers();
             }
             Todo::Kill(process) => self.kill(process),
             Todo::Fork(process) => self.fork(process),
@@ -207,7 +208,7 @@ impl Stage {
         match result {
             Ok(CoroutineResult::Yield(())) => return,
             Ok(CoroutineResult::Return(())) => {}
-            Err(_) => with(|world| world.oracle.object("memlock panicked")),
+            Err(_) => with(|world| world.oracle.report_violation("memlock panicked")),
         }
         with(|world| world.tasks[task].done = true);
         world::leave_task();
@@ -215,7 +216,7 @@ impl Stage {
     }
 
     /// All threads that memlock starts are renewers.
-    fn start_keepers(&mut self) {
+    fn start_renewers(&mut self) {
         for (process, body) in with(|world| std::mem::take(&mut world.starting)) {
             self.start(process, body);
             let task = self.threads.len() - 1;
@@ -249,8 +250,8 @@ impl Stage {
         let parents = Arc::clone(&self.programs[parent].registry);
         let registry = Registry::default();
         self.programs.push(Program { client, maker, pockets: Vec::new(), items, registry });
-        let chance = with(|world| world.chance.fork());
-        let actor = self.actor(process, chance);
+        let rng = with(|world| world.rng.fork());
+        let actor = self.actor(process, rng);
         self.start(process, move || {
             renewing::inherit(&parents);
             match inherited {

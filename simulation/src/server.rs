@@ -129,7 +129,7 @@ pub(crate) struct Server {
     cas: u64,
     life: Incarnation,
     /// What its clock shows, in whole seconds.
-    shows: u64,
+    server_time: u64,
     /// How far its time is ahead of the world's.
     ahead: Nanos,
     /// How long from tick to tick.
@@ -141,13 +141,13 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn new(now: Nanos, ahead: Nanos, tick: Nanos) -> Server {
-        let shows = (now + ahead) / SECOND;
-        let life = Incarnation { boot: 1_700_000_000 + shows, pid: 1 };
+        let server_time = (now + ahead) / SECOND;
+        let life = Incarnation { boot: 1_700_000_000 + server_time, pid: 1 };
         Server {
             items: BTreeMap::new(),
             cas: 0,
             life,
-            shows,
+            server_time,
             ahead,
             tick,
             changes: Vec::new(),
@@ -165,7 +165,7 @@ impl Server {
 
     /// When it lets go of that by itself, by a clock that is never late.
     pub(crate) fn ends(&self, key: &str) -> Option<Nanos> {
-        self.items.get(key)?.expires.map(|second| self.shows_at(second))
+        self.items.get(key)?.expires.map(|second| self.world_time_of(second))
     }
 
     pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
@@ -179,11 +179,11 @@ impl Server {
 
     /// The clock's once-a-second timer.
     pub(crate) fn tick(&mut self, now: Nanos) {
-        self.shows = (now + self.ahead) / SECOND;
+        self.server_time = (now + self.ahead) / SECOND;
         let over: Vec<String> = self
             .items
             .iter()
-            .filter(|(_, it)| it.expires.is_some_and(|at| at <= self.shows))
+            .filter(|(_, it)| it.expires.is_some_and(|at| at <= self.server_time))
             .map(|(key, _)| key.clone())
             .collect();
         for key in over {
@@ -204,8 +204,8 @@ impl Server {
     /// Another life begins, with nothing of the last one.
     pub(crate) fn restart(&mut self, now: Nanos) {
         self.flush();
-        self.shows = (now + self.ahead) / SECOND;
-        self.life = Incarnation { boot: 1_700_000_000 + self.shows, pid: self.life.pid + 1 };
+        self.server_time = (now + self.ahead) / SECOND;
+        self.life = Incarnation { boot: 1_700_000_000 + self.server_time, pid: self.life.pid + 1 };
         self.cas = 0;
     }
 
@@ -238,7 +238,7 @@ impl Server {
 
     fn expiry(&self, ttl: Ttl) -> Option<u64> {
         match ttl {
-            Ttl::For(seconds) => Some(self.shows + seconds),
+            Ttl::For(seconds) => Some(self.server_time + seconds),
             Ttl::Until(second) => Some(second),
             Ttl::Never => None,
         }
@@ -246,11 +246,11 @@ impl Server {
 
     /// What its clock shows.
     pub(crate) fn time(&self) -> u64 {
-        self.shows
+        self.server_time
     }
 
     /// When a clock that is never late would show that, by the world's time.
-    pub(crate) fn shows_at(&self, second: u64) -> Nanos {
+    pub(crate) fn world_time_of(&self, second: u64) -> Nanos {
         second.saturating_mul(SECOND).saturating_sub(self.ahead)
     }
 
@@ -259,7 +259,7 @@ impl Server {
     pub(crate) fn run(&mut self, command: &Command, drawn: Option<u64>) -> Reply {
         self.drawn = drawn;
         // One that was stored too late to live is never found.
-        let over = |it: &Stored| it.expires.is_some_and(|at| at <= self.shows);
+        let over = |it: &Stored| it.expires.is_some_and(|at| at <= self.server_time);
         if self.items.get(command.key()).is_some_and(over) {
             self.set(command.key(), None, Cause::Expiry);
         }
@@ -273,7 +273,7 @@ impl Server {
                 version: self.version(stored.cas),
                 remaining: stored
                     .expires
-                    .map(|at| Duration::from_secs(at.saturating_sub(self.shows))),
+                    .map(|at| Duration::from_secs(at.saturating_sub(self.server_time))),
                 flags: 0,
                 value: stored.value,
             }),

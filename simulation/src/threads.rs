@@ -14,7 +14,7 @@ impl Threads for SimThreads {
         with(|world| {
             if let Some(task) = world.current {
                 let process = world.tasks[task].process;
-                world.say(|_| "starts a thread".to_owned());
+                world.trace(|_| "starts a thread".to_owned());
                 world.starting.push((process, body));
             }
         });

@@ -12,7 +12,7 @@ mod process;
 mod request;
 mod state;
 mod step;
-mod story;
+mod trace;
 
 pub(crate) use current::{begin, end, enter_task, leave_task, sleep_until, with};
 pub(crate) use event::{Event, Todo};

@@ -6,16 +6,16 @@ use memlock_core::Client;
 
 use super::opened::Items;
 use super::registry::Registry;
-use crate::chance::Chance;
 use crate::held::Held;
+use crate::rng::Rng;
 
 /// Where a thread keeps what it holds: a child finds it there.
-pub(crate) type Pocket = Arc<StdMutex<Option<Held>>>;
+pub(crate) type HeldSlot = Arc<StdMutex<Option<Held>>>;
 
 pub(crate) struct Actor {
     pub(crate) client: Client,
-    pub(crate) chance: Chance,
-    pub(crate) pocket: Pocket,
+    pub(crate) rng: Rng,
+    pub(crate) held_slot: HeldSlot,
     pub(crate) items: Items,
     pub(crate) registry: Registry,
 }

@@ -21,15 +21,15 @@ pub(crate) fn here() -> (usize, usize, Nanos) {
     })
 }
 
-pub(crate) fn say(what: impl FnOnce() -> String) {
-    if with(|world| world.story.told) {
+pub(crate) fn trace(what: impl FnOnce() -> String) {
+    if with(|world| world.trace.told) {
         let what = what();
-        with(|world| world.say(|_| what));
+        with(|world| world.trace(|_| what));
     }
 }
 
-pub(crate) fn object(what: String) {
-    with(|world| world.oracle.object(what));
+pub(crate) fn report_violation(what: String) {
+    with(|world| world.oracle.report_violation(what));
 }
 
 /// Where all keep in step: until a step's beginning, and a moment more.
@@ -37,13 +37,13 @@ pub(crate) fn in_step(length: Nanos) -> Nanos {
     with(|world| match world.scenario.in_step {
         true => {
             (world.now + length).div_ceil(STEP) * STEP - world.now
-                + world.chance.within(0..300 * MICRO)
+                + world.rng.within(0..300 * MICRO)
         }
         false => length,
     })
 }
 
-pub(crate) fn nap(length: Nanos) {
+pub(crate) fn sleep_for(length: Nanos) {
     let end = with(|world| world.now) + in_step(length);
     while with(|world| world.now < end) && world::sleep_until(end) {}
 }
@@ -61,9 +61,9 @@ pub(crate) fn in_world(moment: Moment) -> Nanos {
     })
 }
 
-pub(crate) fn must_be_trouble(doing: &str, error: &Error) {
-    let calm = with(|world| world.scenario.calm);
-    if calm || !matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Unknown) {
-        object(format!("{doing} failed for no reason that can be: {error}"));
+pub(crate) fn check_error(doing: &str, error: &Error) {
+    let fault_free = with(|world| world.scenario.fault_free);
+    if fault_free || !matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Unknown) {
+        report_violation(format!("{doing} failed for no reason that can be: {error}"));
     }
 }

@@ -6,67 +6,67 @@ use std::time::Duration;
 use memlock_core::{Error, ErrorKind, Extension, Release};
 
 use super::actor::Actor;
-use super::context::{LEASES, duration, here, in_world, nap, object, say};
+use super::context::{LEASES, duration, here, in_world, report_violation, sleep_for, trace};
 use crate::held::Held;
 use crate::time::{MICRO, MILLI, Nanos, SECOND};
 use crate::world::with;
 
 impl Actor {
     /// Holds it for a while, or keeps it, and lets go.
-    pub(crate) fn make_use_of(&mut self, held: Held, hold: u64, until: Nanos, lease: Nanos) {
-        let often = with(|world| world.scenario.kept_permille);
-        if often > 0 && self.chance.permille(often) {
-            if !self.chance.permille(250) {
+    pub(crate) fn use_held(&mut self, held: Held, hold: u64, until: Nanos, lease: Nanos) {
+        let often = with(|world| world.scenario.renewed_permille);
+        if often > 0 && self.rng.permille(often) {
+            if !self.rng.permille(250) {
                 return self.renew(held, hold, lease);
             }
-            *self.pocket() = Some(held);
+            *self.held_slot() = Some(held);
             // What is kept may have another lease by now than it was acquired with.
             let Some(extended) = self.extend(hold) else { return };
-            let Some(lease) = extended else { return self.let_go(hold) };
-            let Some(held) = self.pocket().take() else { return };
+            let Some(lease) = extended else { return self.release(hold) };
+            let Some(held) = self.held_slot().take() else { return };
             return self.renew(held, hold, lease);
         }
         let (_, _, now) = here();
-        *self.pocket() = Some(held);
+        *self.held_slot() = Some(held);
         if let Some(length) = with(|world| world.scenario.rush) {
-            nap(length);
-            return self.let_go(hold);
+            sleep_for(length);
+            return self.release(hold);
         }
-        let length = match self.chance.within(0..10) {
+        let length = match self.rng.within(0..10) {
             0..=2 => 0,
-            3..=6 => self.chance.spread(100 * MICRO, 80 * MILLI),
+            3..=6 => self.rng.spread(100 * MICRO, 80 * MILLI),
             // To the very end.
             7 => until.saturating_sub(now),
-            _ => self.chance.spread(80 * MILLI, 4 * SECOND),
+            _ => self.rng.spread(80 * MILLI, 4 * SECOND),
         };
-        nap(length);
-        while self.chance.permille(250) {
+        sleep_for(length);
+        while self.rng.permille(250) {
             if self.extend(hold).is_none() {
                 return;
             }
-            let length = self.chance.spread(MILLI, 5 * SECOND);
-            nap(length);
+            let length = self.rng.spread(MILLI, 5 * SECOND);
+            sleep_for(length);
         }
-        self.let_go(hold);
+        self.release(hold);
     }
 
     /// Takes what is in the pocket out for a while: a child that is made meanwhile does not find
     /// it.
-    fn pocket(&self) -> std::sync::MutexGuard<'_, Option<Held>> {
-        self.pocket.lock().unwrap_or_else(PoisonError::into_inner)
+    fn held_slot(&self) -> std::sync::MutexGuard<'_, Option<Held>> {
+        self.held_slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The lease that it was extended by, if it was. `None` when there is nothing to hold any more.
     fn extend(&mut self, hold: u64) -> Option<Option<Nanos>> {
-        let mut held = self.pocket().take()?;
-        let lease = if self.chance.permille(400) { SECOND } else { self.chance.pick(&LEASES) };
+        let mut held = self.held_slot().take()?;
+        let lease = if self.rng.permille(400) { SECOND } else { self.rng.pick(&LEASES) };
         let (task, process, begun) = here();
         with(|world| {
             world.oracle.semaphores.leases(process, task, begun, lease);
             world.oracle.pauses_using(hold, begun, false);
         });
         let extended = held.extend(duration(lease));
-        say(|| format!("extending by {:.1} s is answered {extended:?}", lease as f64 / 1e9));
+        trace(|| format!("extending by {:.1} s is answered {extended:?}", lease as f64 / 1e9));
         let (_, _, now) = here();
         match extended {
             Ok(Extension::Extended) => {}
@@ -74,33 +74,37 @@ impl Actor {
                 with(|world| world.oracle.told_lost(hold, now, &world.server));
                 return None;
             }
-            Ok(Extension::NotHeld) => object("a holder was told that it holds nothing".to_owned()),
+            Ok(Extension::NotHeld) => {
+                report_violation("a holder was told that it holds nothing".to_owned())
+            }
             Err(ref error) => self.failed(hold, begun, error),
         }
         let until = in_world(held.deadline());
         with(|world| world.oracle.uses(hold, until));
-        *self.pocket() = Some(held);
+        *self.held_slot() = Some(held);
         Some(extended.is_ok().then_some(lease))
     }
 
     pub(crate) fn failed(&self, hold: u64, begun: Nanos, error: &Error) {
         with(|world| {
             world.oracle.tally.errors += 1;
-            if world.scenario.calm {
-                world.oracle.object(format!("nothing went wrong, and yet: {error}"));
+            if world.scenario.fault_free {
+                world.oracle.report_violation(format!("nothing went wrong, and yet: {error}"));
             }
         });
         match error.kind() {
             ErrorKind::Unreachable => with(|world| world.oracle.told_unchanged(hold, begun)),
             ErrorKind::Unknown => {}
-            _ => object(format!("a holder's step failed for no reason that can be: {error}")),
+            _ => report_violation(format!(
+                "a holder's step failed for no reason that can be: {error}"
+            )),
         }
     }
 
-    fn let_go(&mut self, hold: u64) {
-        let Some(mut held) = self.pocket().take() else { return };
+    fn release(&mut self, hold: u64) {
+        let Some(mut held) = self.held_slot().take() else { return };
         // What was abandoned stays until its lease ends, which a calm run does not wait for.
-        let way = self.chance.within(if with(|world| world.scenario.calm) { 1 } else { 0 }..20);
+        let way = self.rng.within(if with(|world| world.scenario.fault_free) { 1 } else { 0 }..20);
         for _ in 0..3 {
             let (_, _, begun) = here();
             with(|world| world.oracle.pauses_using(hold, begun, true));
@@ -108,7 +112,7 @@ impl Actor {
                 break;
             }
             let released = held.release();
-            say(|| format!("unlocking is answered {released:?}"));
+            trace(|| format!("unlocking is answered {released:?}"));
             let (_, _, now) = here();
             match released {
                 Ok(Release::Released) => {
@@ -119,18 +123,18 @@ impl Actor {
                     return with(|world| world.oracle.told_lost(hold, now, &world.server));
                 }
                 Ok(Release::NotHeld) => {
-                    object("a holder was told that it holds nothing".to_owned())
+                    report_violation("a holder was told that it holds nothing".to_owned())
                 }
                 Err(error) => self.failed(hold, begun, &error),
             }
             let until = in_world(held.deadline());
             with(|world| world.oracle.uses(hold, until));
-            let pause = self.chance.spread(MILLI, 2 * SECOND);
-            nap(pause);
+            let pause = self.rng.spread(MILLI, 2 * SECOND);
+            sleep_for(pause);
         }
         let (_, _, now) = here();
         with(|world| world.oracle.pauses_using(hold, now, true));
-        say(|| if way == 0 { "abandons it" } else { "drops it" }.to_owned());
+        trace(|| if way == 0 { "abandons it" } else { "drops it" }.to_owned());
         if way == 0 {
             held.abandon()
         } else {
@@ -141,10 +145,10 @@ impl Actor {
 
     /// Permits are given back twice now and then: that must not make more of them.
     fn release_again(&mut self, mut held: Held) {
-        if held.is_permit() && self.chance.permille(200) {
+        if held.is_permit() && self.rng.permille(200) {
             match (held.release(), held.extend(Duration::from_secs(1))) {
                 (Ok(Release::NotHeld), Ok(Extension::NotHeld)) => {}
-                other => object(format!("what was released is still held: {other:?}")),
+                other => report_violation(format!("what was released is still held: {other:?}")),
             }
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use memlock_core::{DistinctList, ErrorKind};
 
 use super::actor::Actor;
-use super::context::{duration, here, object, say};
+use super::context::{duration, here, report_violation, trace};
 use crate::time::SECOND;
 use crate::world::with;
 
@@ -15,31 +15,33 @@ const SESSION: &str = "s";
 
 impl Actor {
     pub(super) fn insert(&mut self, list: &mut Option<(DistinctList, Option<String>)>) {
-        if list.is_none() || self.chance.permille(100) {
-            let lasting = if self.chance.permille(800) {
+        if list.is_none() || self.rng.permille(100) {
+            let lasting = if self.rng.permille(800) {
                 120 * SECOND
             } else {
-                self.chance.spread(SECOND, 5 * SECOND)
+                self.rng.spread(SECOND, 5 * SECOND)
             };
             *list = self.set_up(duration(lasting));
         }
         let Some((handle, joined)) = list else { return };
         let tear_downs = with(|world| world.scenario.tear_downs);
-        if tear_downs && self.chance.permille(150) {
+        if tear_downs && self.rng.permille(150) {
             let before = with(|world| world.oracle.lists.generation(SESSION));
             let torn = handle.tear_down();
-            say(|| format!("tearing down is answered {torn:?}"));
+            trace(|| format!("tearing down is answered {torn:?}"));
             if matches!(torn, Ok(true)) && joined.is_some() && before != *joined {
-                object("a session was torn down by a handle that belongs to another".to_owned());
+                report_violation(
+                    "a session was torn down by a handle that belongs to another".to_owned(),
+                );
             }
             if let (Ok(_), Some(joined)) = (&torn, &joined)
                 && with(|world| world.oracle.lists.generation(SESSION).as_ref() == Some(joined))
             {
-                object("a session was torn down, and is still there".to_owned());
+                report_violation("a session was torn down, and is still there".to_owned());
             }
             return;
         }
-        let key = self.chance.pick(&KEYS);
+        let key = self.rng.pick(&KEYS);
         let (task, process, _) = here();
         let Some(joined) = joined.clone() else { return };
         let before = with(|world| {
@@ -48,19 +50,19 @@ impl Actor {
             now
         });
         let answer = handle.insert(key);
-        say(|| format!("inserting {key} is answered {answer:?}"));
+        trace(|| format!("inserting {key} is answered {answer:?}"));
         with(|world| {
             let lists = &mut world.oracle.lists;
             if before.as_ref() != Some(&joined) && matches!(answer, Ok(Some(_))) {
-                lists.object(format!("{key} went into a session that was over"));
+                lists.report_violation(format!("{key} went into a session that was over"));
             }
             lists.answered(task, &joined, key, answer.as_ref().ok().copied());
             world.oracle.tally.inserts += 1;
         });
         if let Err(error) = answer {
-            let calm = with(|world| world.scenario.calm);
-            if calm || !matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Unknown) {
-                object(format!("an insert failed for no reason that can be: {error}"));
+            let fault_free = with(|world| world.scenario.fault_free);
+            if fault_free || !matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Unknown) {
+                report_violation(format!("an insert failed for no reason that can be: {error}"));
             }
         }
     }
@@ -70,7 +72,7 @@ impl Actor {
         let mut handle = match self.client.distinct_list(SESSION) {
             Ok(handle) => handle,
             Err(error) => {
-                object(format!("a list was refused: {error}"));
+                report_violation(format!("a list was refused: {error}"));
                 return None;
             }
         };
@@ -79,7 +81,7 @@ impl Actor {
         let (before, made_before) = (with(|world| world.oracle.lists.generation(SESSION)), made());
         let set_up = handle.set_up(lasting);
         let after = with(|world| world.oracle.lists.generation(SESSION));
-        say(|| format!("setting a list up is answered {set_up:?}"));
+        trace(|| format!("setting a list up is answered {set_up:?}"));
         let certain = match set_up {
             Ok(memlock_core::SetUp::Joined) if before == after => after,
             // An earlier try of the same call may have come late.

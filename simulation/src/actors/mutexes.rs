@@ -3,29 +3,29 @@
 use memlock_core::{ErrorKind, Lock, Wait, Waited};
 
 use super::actor::Actor;
-use super::context::{LEASES, duration, here, in_step, in_world, object, say};
+use super::context::{LEASES, duration, here, in_step, in_world, report_violation, trace};
 use crate::held::Held;
 use crate::oracle::Refusal;
 use crate::time::{MILLI, Nanos, SECOND};
 use crate::world::with;
 
 impl Actor {
-    pub(super) fn turn(&mut self, name: &str) {
-        let lease = self.chance.pick(&LEASES);
+    pub(super) fn use_mutex(&mut self, name: &str) {
+        let lease = self.rng.pick(&LEASES);
         let rush = with(|world| world.scenario.rush.is_some());
-        let limit = match self.chance.within(0..20) {
+        let limit = match self.rng.within(0..20) {
             _ if rush => None,
             0..=3 => None,
             4..=8 => Some(0),
-            _ => Some(in_step(self.chance.spread(20 * MILLI, 7 * SECOND))),
+            _ => Some(in_step(self.rng.spread(20 * MILLI, 7 * SECOND))),
         };
         let mutex = match self.client.mutex(name, duration(lease)) {
             Ok(mutex) => mutex,
-            Err(error) => return object(format!("a mutex was refused: {error}")),
+            Err(error) => return report_violation(format!("a mutex was refused: {error}")),
         };
         let wait = limit.map_or(Wait::FOREVER, |limit| Wait::at_most(duration(limit)));
         let (task, process, now) = here();
-        say(|| format!("asks for {name}, lease {:.1} s, limit {limit:?}", lease as f64 / 1e9));
+        trace(|| format!("asks for {name}, lease {:.1} s, limit {limit:?}", lease as f64 / 1e9));
         with(|world| world.oracle.asks(task, process, &format!("lock:{name}"), limit, now));
         let refusal = match mutex.lock_with(&wait) {
             Ok(Waited::Done(lock)) => return self.hold(lock, lease),
@@ -33,7 +33,7 @@ impl Actor {
             Ok(Waited::TimedOut) => Refusal::TimedOut,
             Ok(Waited::Interrupted) => Refusal::Interrupted,
             Err(error) => {
-                say(|| format!("error: {error}"));
+                trace(|| format!("error: {error}"));
                 match error.kind() {
                     ErrorKind::Unreachable => Refusal::Unreachable,
                     ErrorKind::Unknown => Refusal::Unknown,
@@ -41,7 +41,7 @@ impl Actor {
                 }
             }
         };
-        say(|| format!("is told {refusal:?}"));
+        trace(|| format!("is told {refusal:?}"));
         with(|world| {
             let held_up = world.held_up(process);
             world.oracle.refused(task, refusal, world.now, held_up, &world.server);
@@ -51,7 +51,7 @@ impl Actor {
     pub(super) fn hold(&mut self, lock: Lock, lease: Nanos) {
         let until = in_world(lock.deadline());
         let (task, _, now) = here();
-        say(|| {
+        trace(|| {
             format!(
                 "has it as {} with fence {} for {:.6} s",
                 lock.token(),
@@ -62,6 +62,6 @@ impl Actor {
         let hold = with(|world| {
             world.oracle.granted(task, lock.token().to_string(), lock.fence(), until, now)
         });
-        self.make_use_of(Held::Lock(lock), hold, until, lease);
+        self.use_held(Held::Lock(lock), hold, until, lease);
     }
 }

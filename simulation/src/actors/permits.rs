@@ -6,21 +6,23 @@ use std::sync::PoisonError;
 use memlock_core::{ErrorKind, Permit, Request, Wait, Waited};
 
 use super::actor::Actor;
-use super::context::{LEASES, duration, here, in_step, in_world, must_be_trouble, object, say};
+use super::context::{
+    LEASES, check_error, duration, here, in_step, in_world, report_violation, trace,
+};
 use super::opened::Opened;
 use crate::held::Held;
-use crate::oracle::{Ask, Refusal};
+use crate::oracle::{PermitRequest, Refusal};
 use crate::time::{MILLI, Nanos, SECOND};
 use crate::world::with;
 
 impl Actor {
-    pub(crate) fn permit_turn(&mut self) {
+    pub(crate) fn use_semaphore(&mut self) {
         let plan = with(|world| world.scenario.semaphores.clone());
-        let which = self.chance.within(0..plan.permits.len() as u64);
+        let which = self.rng.within(0..plan.permits.len() as u64);
         let name = format!("s{which}");
         let key = format!("semaphore:{name}");
         let Some(opened) = self.open(&name, &key) else { return };
-        match self.chance.within(0..100) {
+        match self.rng.within(0..100) {
             0..=5 if plan.resizes => self.resize(&opened, &key),
             6..=9 if plan.tear_downs => self.tear_down(&opened, &key),
             10..=12 => self.set_semaphore_up(&opened, &name, &key),
@@ -33,12 +35,12 @@ impl Actor {
     fn open(&mut self, name: &str, key: &str) -> Option<Opened> {
         let shelved = self.items().get(name).cloned();
         if let Some(opened) = shelved
-            && self.chance.permille(800)
+            && self.rng.permille(800)
         {
             return Some(opened);
         }
         let number = with(|world| world.oracle.semaphores.number(key));
-        let number = if self.chance.permille(850) { Some(number) } else { None };
+        let number = if self.rng.permille(850) { Some(number) } else { None };
         let lease = duration(SECOND);
         let semaphore = match number {
             Some(number) => self.client.semaphore(name, number, lease),
@@ -51,7 +53,7 @@ impl Actor {
                 Some(opened)
             }
             Err(error) => {
-                object(format!("a semaphore was refused: {error}"));
+                report_violation(format!("a semaphore was refused: {error}"));
                 None
             }
         }
@@ -69,36 +71,34 @@ impl Actor {
         several: bool,
         priorities: bool,
     ) {
-        let lease = self.chance.pick(&LEASES);
-        let limit = match self.chance.within(0..20) {
+        let lease = self.rng.pick(&LEASES);
+        let limit = match self.rng.within(0..20) {
             0..=3 => None,
             4..=8 => Some(0),
-            _ => Some(in_step(self.chance.spread(20 * MILLI, 7 * SECOND))),
+            _ => Some(in_step(self.rng.spread(20 * MILLI, 7 * SECOND))),
         };
         let most = u64::from(with(|world| world.oracle.semaphores.number(&key)));
-        let permits = if several && self.chance.permille(500) {
-            self.chance.within(1..most + 1) as u32
-        } else {
-            1
-        };
-        let priority = if priorities { self.chance.pick(&[-3, 0, 0, 1, 7]) } else { 0 };
-        let request = Request { permits, priority, ages: self.chance.permille(800) };
+        let permits =
+            if several && self.rng.permille(500) { self.rng.within(1..most + 1) as u32 } else { 1 };
+        let priority = if priorities { self.rng.pick(&[-3, 0, 0, 1, 7]) } else { 0 };
+        let request = Request { permits, priority, ages: self.rng.permille(800) };
         let semaphore = match opened.semaphore.with_lease(duration(lease)) {
             Ok(semaphore) => semaphore,
-            Err(error) => return object(format!("a lease was refused: {error}")),
+            Err(error) => return report_violation(format!("a lease was refused: {error}")),
         };
         let wait = limit.map_or(Wait::FOREVER, |limit| Wait::at_most(duration(limit)));
         let (task, process, now) = here();
-        say(|| {
+        trace(|| {
             format!(
                 "asks {name} for {request:?}, lease {:.1} s, limit {limit:?}",
                 lease as f64 / 1e9
             )
         });
-        let ask = Ask { key, permits, priority, number: opened.number, lease, limit };
+        let permit_request =
+            PermitRequest { key, permits, priority, number: opened.number, lease, limit };
         with(|world| {
-            let shows = world.server.time();
-            world.oracle.asks_for_permits(task, process, ask, now, shows);
+            let server_time = world.server.time();
+            world.oracle.asks_for_permits(task, process, permit_request, now, server_time);
         });
         let refusal = match semaphore.acquire_with(request, &wait) {
             Ok(Waited::Done(permit)) => return self.hold_permits(permit, lease),
@@ -106,7 +106,7 @@ impl Actor {
             Ok(Waited::TimedOut) => Refusal::TimedOut,
             Ok(Waited::Interrupted) => Refusal::Interrupted,
             Err(error) => {
-                say(|| format!("error: {error}"));
+                trace(|| format!("error: {error}"));
                 match error.kind() {
                     ErrorKind::Unreachable => Refusal::Unreachable,
                     ErrorKind::Unknown => Refusal::Unknown,
@@ -116,7 +116,7 @@ impl Actor {
                 }
             }
         };
-        say(|| format!("is told {refusal:?}"));
+        trace(|| format!("is told {refusal:?}"));
         if matches!(refusal, Refusal::Invalid | Refusal::NotFound) {
             // It knows the wrong number: the next one is opened anew.
             self.items().remove(name);
@@ -131,25 +131,27 @@ impl Actor {
         let until = in_world(permit.deadline());
         let (task, _, now) = here();
         let (token, permits) = (permit.token().to_string(), permit.permits());
-        say(|| {
+        trace(|| {
             format!("has {permits} as {token} for {:.6} s", until.saturating_sub(now) as f64 / 1e9)
         });
         let hold = with(|world| world.oracle.granted_permits(task, token, permits, until, now));
-        self.make_use_of(Held::Permit(permit), hold, until, lease);
+        self.use_held(Held::Permit(permit), hold, until, lease);
     }
 
     fn resize(&mut self, opened: &Opened, key: &str) {
-        let number = self.chance.within(1..6) as u32;
+        let number = self.rng.within(1..6) as u32;
         let (_, process, _) = here();
         with(|world| world.oracle.semaphores.resizes(process, key, number));
         let resized = opened.semaphore.resize(number);
-        say(|| format!("resizing {key} to {number} is answered {resized:?}"));
+        trace(|| format!("resizing {key} to {number} is answered {resized:?}"));
         match resized {
             Ok(Some(before)) if with(|world| !world.oracle.semaphores.ever_had(key, before)) => {
-                object(format!("{key} was said to have had {before} permits, which it never had"));
+                report_violation(format!(
+                    "{key} was said to have had {before} permits, which it never had"
+                ));
             }
             Ok(_) => {}
-            Err(error) => must_be_trouble("resizing", &error),
+            Err(error) => check_error("resizing", &error),
         }
     }
 
@@ -157,25 +159,25 @@ impl Actor {
         let (task, _, now) = here();
         with(|world| world.oracle.semaphores.tears_down(task, key, now));
         let torn = opened.semaphore.tear_down();
-        say(|| format!("tearing {key} down is answered {torn:?}"));
+        trace(|| format!("tearing {key} down is answered {torn:?}"));
         if let Err(error) = torn {
-            must_be_trouble("tearing down", &error);
+            check_error("tearing down", &error);
         }
     }
 
     fn set_semaphore_up(&mut self, opened: &Opened, name: &str, key: &str) {
-        let life = if self.chance.permille(500) {
-            self.chance.spread(SECOND, 20 * SECOND)
+        let life = if self.rng.permille(500) {
+            self.rng.spread(SECOND, 20 * SECOND)
         } else {
             3600 * SECOND
         };
         let set_up = opened.semaphore.set_up(duration(life));
-        say(|| format!("setting {key} up is answered {set_up:?}"));
+        trace(|| format!("setting {key} up is answered {set_up:?}"));
         if let Err(error) = set_up {
             if error.kind() == ErrorKind::Invalid {
                 self.items().remove(name);
             } else if error.kind() != ErrorKind::NotFound || opened.number.is_some() {
-                must_be_trouble("setting up", &error);
+                check_error("setting up", &error);
             }
         }
     }
@@ -183,19 +185,19 @@ impl Actor {
     fn status(&mut self, opened: &Opened, key: &str) {
         let (task, _, now) = here();
         with(|world| {
-            let shows = world.server.time();
+            let server_time = world.server.time();
             world.oracle.semaphores.watches(task, key);
-            world.oracle.look_at_semaphores(now, shows);
+            world.oracle.inspect_semaphores(now, server_time);
         });
         match opened.semaphore.status() {
             Ok(status) => {
                 let seen = status.map(|status| (status.permits, status.available));
-                say(|| format!("the status of {key} is {seen:?}"));
+                trace(|| format!("the status of {key} is {seen:?}"));
                 if !with(|world| world.oracle.semaphores.saw(task, seen)) {
-                    object(format!("{key} was said to be {seen:?}, and never was since"));
+                    report_violation(format!("{key} was said to be {seen:?}, and never was since"));
                 }
             }
-            Err(error) => must_be_trouble("looking", &error),
+            Err(error) => check_error("looking", &error),
         }
     }
 }

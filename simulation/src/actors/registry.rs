@@ -5,16 +5,16 @@ use std::sync::{Arc, Mutex as StdMutex, PoisonError, Weak};
 use memlock_core::Renewal;
 
 /// What a process keeps: the judge looks at it, and its children find it there.
-pub(crate) type Registry = Arc<StdMutex<Vec<Treasure>>>;
+pub(crate) type Registry = Arc<StdMutex<Vec<Registered>>>;
 
 #[derive(Clone)]
-pub(crate) struct Treasure {
+pub(crate) struct Registered {
     pub(super) token: String,
-    pub(super) kept: Weak<Renewal>,
+    pub(super) renewal: Weak<Renewal>,
 }
 
-pub(super) fn treasures(registry: &Registry) -> Vec<(String, Arc<Renewal>)> {
+pub(super) fn registered(registry: &Registry) -> Vec<(String, Arc<Renewal>)> {
     let mut registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
-    registry.retain(|it| it.kept.strong_count() > 0);
-    registry.iter().filter_map(|it| Some((it.token.clone(), it.kept.upgrade()?))).collect()
+    registry.retain(|it| it.renewal.strong_count() > 0);
+    registry.iter().filter_map(|it| Some((it.token.clone(), it.renewal.upgrade()?))).collect()
 }

@@ -6,40 +6,44 @@ use std::time::Duration;
 use memlock_core::{Notice, Release, RenewOptions, Renewal};
 
 use super::actor::Actor;
-use super::context::{duration, here, must_be_trouble, nap, object, say};
-use super::registry::{Registry, Treasure, treasures};
+use super::context::{check_error, duration, here, report_violation, sleep_for, trace};
+use super::registry::{Registered, Registry, registered};
 use crate::adapters::until;
 use crate::held::Held;
 use crate::time::{MILLI, Nanos, SECOND};
 use crate::world::{self, with};
 
 /// Something that this task keeps.
-struct Mine {
+struct OwnRenewal {
     token: String,
     hold: u64,
     lease: Nanos,
-    kept: Arc<Renewal>,
+    renewal: Arc<Renewal>,
 }
 
 /// Tells the judge what the holders of all that a process keeps would believe now.
-pub(crate) fn look_at(registry: &Registry, process: usize) {
-    for (token, kept) in treasures(registry) {
-        let end = until(process, kept.would_remain());
+pub(crate) fn inspect(registry: &Registry, process: usize) {
+    for (token, renewal) in registered(registry) {
+        let end = until(process, renewal.would_remain());
         with(|world| world.oracle.believes(&token, end, world.now, &world.server));
     }
 }
 
 /// What a child finds of its parent's is not its own.
 pub(crate) fn inherit(registry: &Registry) {
-    for (token, kept) in treasures(registry) {
-        say(|| format!("the child looks at what its parent keeps as {token}"));
-        let found =
-            (kept.is_held(), kept.lost(), kept.check(), kept.wait_lost(Duration::from_secs(1)));
+    for (token, renewal) in registered(registry) {
+        trace(|| format!("the child looks at what its parent keeps as {token}"));
+        let found = (
+            renewal.is_held(),
+            renewal.lost(),
+            renewal.check(),
+            renewal.wait_lost(Duration::from_secs(1)),
+        );
         if !matches!(
-            (found, kept.release()),
+            (found, renewal.release()),
             ((false, None, Ok(false), None), Ok(Release::NotHeld))
         ) {
-            object(format!("a child was told that it keeps {token}"));
+            report_violation(format!("a child was told that it keeps {token}"));
         }
     }
 }
@@ -47,7 +51,7 @@ pub(crate) fn inherit(registry: &Registry) {
 /// The renewer tells something.
 fn told(token: &str, notice: Notice) {
     let (_, process, _) = here();
-    say(|| format!("the holder of {token} is told {notice:?}"));
+    trace(|| format!("the holder of {token} is told {notice:?}"));
     let end = match notice {
         Notice::AtRisk(left) => until(process, left),
         Notice::Lost(_) => 0,
@@ -63,80 +67,81 @@ impl Actor {
     pub(crate) fn renew(&mut self, held: Held, hold: u64, lease: Nanos) {
         let (_, process, now) = here();
         let token = held.token().to_string();
-        let max_hold = self
-            .chance
-            .permille(350)
-            .then(|| duration(self.chance.spread(50 * MILLI, 12 * SECOND)));
+        let max_hold =
+            self.rng.permille(350).then(|| duration(self.rng.spread(50 * MILLI, 12 * SECOND)));
         let longest = max_hold.map(|longest| until(process, longest));
-        say(|| format!("keeps {token}, for {max_hold:?} at most"));
-        with(|world| world.oracle.begins_to_keep(hold, lease, longest, now));
+        trace(|| format!("keeps {token}, for {max_hold:?} at most"));
+        with(|world| world.oracle.begins_renewal(hold, lease, longest, now));
         let name = token.clone();
         let tell =
             Some(Box::new(move |notice| told(&name, notice)) as Box<dyn Fn(Notice) + Send + Sync>);
-        let kept = match held.renew(RenewOptions { max_hold, on_notice: tell }) {
-            Ok(kept) => Arc::new(kept),
-            Err(error) => return object(format!("it could not be kept: {error}")),
+        let renewal = match held.renew(RenewOptions { max_hold, on_notice: tell }) {
+            Ok(renewal) => Arc::new(renewal),
+            Err(error) => return report_violation(format!("it could not be kept: {error}")),
         };
         let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
-        registry.push(Treasure { token: token.clone(), kept: Arc::downgrade(&kept) });
+        registry.push(Registered { token: token.clone(), renewal: Arc::downgrade(&renewal) });
         drop(registry);
-        let mine = Mine { token, hold, lease, kept };
+        let own = OwnRenewal { token, hold, lease, renewal };
         for _ in 0..6 {
-            match self.chance.within(0..10) {
+            match self.rng.within(0..10) {
                 0..=3 => {
-                    let length = self.chance.spread(MILLI, 2 * lease);
-                    nap(length);
+                    let length = self.rng.spread(MILLI, 2 * lease);
+                    sleep_for(length);
                 }
-                4 => nap(lease + SECOND),
-                5..=6 => self.wait_for_the_loss(&mine),
-                7 => check(&mine),
-                8 => look(&mine),
+                4 => sleep_for(lease + SECOND),
+                5..=6 => self.wait_for_the_loss(&own),
+                7 => check(&own),
+                8 => check_state(&own),
                 _ => break,
             }
         }
-        self.let_go_of_kept(mine);
+        self.release_renewal(own);
     }
 
-    fn wait_for_the_loss(&mut self, mine: &Mine) {
-        let limit = self.chance.spread(MILLI, 2 * mine.lease);
+    fn wait_for_the_loss(&mut self, own: &OwnRenewal) {
+        let limit = self.rng.spread(MILLI, 2 * own.lease);
         let (_, process, _) = here();
         let end = until(process, duration(limit));
-        let lost = mine.kept.wait_lost(duration(limit));
+        let lost = own.renewal.wait_lost(duration(limit));
         let (_, _, now) = here();
-        say(|| {
+        trace(|| {
             format!(
                 "waits for the loss of {} for {:.3} s, and is told {lost:?}",
-                mine.token,
+                own.token,
                 limit as f64 / 1e9
             )
         });
         let late = now.saturating_sub(end);
         if lost.is_none() && now + MILLI < end {
-            object("a wait for the loss ended before its limit".to_owned());
-        } else if with(|world| world.scenario.calm) && late > 30 * MILLI {
-            object(format!("a wait for the loss ended {:.3} s too late", late as f64 / 1e9));
+            report_violation("a wait for the loss ended before its limit".to_owned());
+        } else if with(|world| world.scenario.fault_free) && late > 30 * MILLI {
+            report_violation(format!(
+                "a wait for the loss ended {:.3} s too late",
+                late as f64 / 1e9
+            ));
         }
-        look(mine);
+        check_state(own);
     }
 
-    fn let_go_of_kept(&mut self, mine: Mine) {
-        let calm = with(|world| world.scenario.calm);
-        if self.chance.permille(300) {
-            wait_for_a_renewal(mine.lease);
+    fn release_renewal(&mut self, own: OwnRenewal) {
+        let fault_free = with(|world| world.scenario.fault_free);
+        if self.rng.permille(300) {
+            wait_for_a_renewal(own.lease);
         }
-        let Mine { token, hold, kept, .. } = mine;
-        let way = self.chance.within(u64::from(calm)..20);
+        let OwnRenewal { token, hold, renewal, .. } = own;
+        let way = self.rng.within(u64::from(fault_free)..20);
         for _ in 0..3 {
             let (_, process, begun) = here();
             with(|world| {
                 world.oracle.pauses_using(hold, begun, true);
-                world.oracle.lets_go(&token, true);
+                world.oracle.set_releasing(&token, true);
             });
             if way < 3 {
                 break;
             }
-            let released = kept.release();
-            say(|| format!("releasing {token}, which was kept, is answered {released:?}"));
+            let released = renewal.release();
+            trace(|| format!("releasing {token}, which was kept, is answered {released:?}"));
             let (_, _, now) = here();
             match released {
                 Ok(released) => {
@@ -147,51 +152,53 @@ impl Actor {
                                 world.oracle.was_lost_before(&token, now, &world.server)
                             }
                             Release::NotHeld => {
-                                world.oracle.object("a holder was told that it keeps nothing");
+                                world
+                                    .oracle
+                                    .report_violation("a holder was told that it keeps nothing");
                             }
                         }
-                        world.oracle.has_let_go(&token, now);
+                        world.oracle.has_released(&token, now);
                     });
-                    self.release_kept_again(&kept, released);
+                    self.release_renewal_again(&renewal, released);
                     break;
                 }
                 Err(error) => self.failed(hold, begun, &error),
             }
-            let end = until(process, kept.would_remain());
+            let end = until(process, renewal.would_remain());
             with(|world| {
                 world.oracle.uses(hold, end);
-                world.oracle.lets_go(&token, false);
+                world.oracle.set_releasing(&token, false);
             });
-            let pause = self.chance.spread(MILLI, 2 * SECOND);
-            nap(pause);
+            let pause = self.rng.spread(MILLI, 2 * SECOND);
+            sleep_for(pause);
         }
         with(|world| {
             world.oracle.pauses_using(hold, world.now, true);
-            world.oracle.lets_go(&token, true);
+            world.oracle.set_releasing(&token, true);
         });
-        match (way, Arc::try_unwrap(kept)) {
-            (0, Ok(kept)) => kept.abandon(),
-            (_, kept) => drop(kept),
+        match (way, Arc::try_unwrap(renewal)) {
+            (0, Ok(renewal)) => renewal.abandon(),
+            (_, renewal) => drop(renewal),
         }
         let (_, _, now) = here();
         with(|world| {
-            world.oracle.has_let_go(&token, now);
+            world.oracle.has_released(&token, now);
             world.oracle.forgets(hold);
         });
         // What was lost stays on the server for a while, which the end of a calm run is not to
         // find.
-        if calm {
-            nap(4 * SECOND);
+        if fault_free {
+            sleep_for(4 * SECOND);
         }
     }
 
-    fn release_kept_again(&mut self, kept: &Renewal, released: Release) {
-        if self.chance.permille(200) {
-            let again = kept.release();
-            if kept.is_held()
+    fn release_renewal_again(&mut self, renewal: &Renewal, released: Release) {
+        if self.rng.permille(200) {
+            let again = renewal.release();
+            if renewal.is_held()
                 || !matches!(again, Ok(again) if again == Release::NotHeld || again == released)
             {
-                object(format!("what was released is still kept: {again:?}"));
+                report_violation(format!("what was released is still kept: {again:?}"));
             }
         }
     }
@@ -200,34 +207,34 @@ impl Actor {
 /// Until one is under way, if one is soon.
 fn wait_for_a_renewal(lease: Nanos) {
     let (task, process, now) = here();
-    with(|world| world.oracle.renewers.lurks(task, process));
+    with(|world| world.oracle.renewers.awaits_renewal(task, process));
     world::sleep_until(now + lease / 2);
-    with(|world| world.oracle.renewers.lurks_no_more(process));
+    with(|world| world.oracle.renewers.stops_awaiting_renewal(process));
 }
 
 /// Asks the server whether it is there.
-fn check(mine: &Mine) {
+fn check(own: &OwnRenewal) {
     let (_, _, begun) = here();
-    let there = mine.kept.check();
-    say(|| format!("checking {} is answered {there:?}", mine.token));
+    let there = own.renewal.check();
+    trace(|| format!("checking {} is answered {there:?}", own.token));
     match there {
-        Ok(true) => with(|world| world.oracle.was_there(&mine.token, begun)),
-        Ok(false) if mine.kept.lost().is_none() => {
-            object(format!("{} was said not to be there, and is not lost", mine.token));
+        Ok(true) => with(|world| world.oracle.was_there(&own.token, begun)),
+        Ok(false) if own.renewal.lost().is_none() => {
+            report_violation(format!("{} was said not to be there, and is not lost", own.token));
         }
-        Ok(false) => look(mine),
-        Err(error) => must_be_trouble("checking", &error),
+        Ok(false) => check_state(own),
+        Err(error) => check_error("checking", &error),
     }
 }
 
 /// Looks at it, which is no I/O.
-fn look(mine: &Mine) {
-    let lost = mine.kept.lost();
+fn check_state(own: &OwnRenewal) {
+    let lost = own.renewal.lost();
     let (_, _, now) = here();
-    if mine.kept.is_held() == lost.is_some() {
-        object(format!("{} is held and lost, or neither of them", mine.token));
+    if own.renewal.is_held() == lost.is_some() {
+        report_violation(format!("{} is held and lost, or neither of them", own.token));
     }
     if let Some(loss) = lost {
-        with(|world| world.oracle.learns(&mine.token, loss, now, &world.server));
+        with(|world| world.oracle.learns(&own.token, loss, now, &world.server));
     }
 }

@@ -34,8 +34,8 @@ impl Oracle {
     ) -> u64 {
         self.tally.grants += 1;
         let Some(call) = self.calls.remove(&task) else { return 0 };
-        if let Some(objection) = self.passed_over(&call, now) {
-            self.object(objection);
+        if let Some(violation) = self.passed_over(&call, now) {
+            self.report_violation(violation);
         }
         let lost =
             matches!(self.tokens.get(&token), Some(Token { gone: Some((_, Cause::Loss)), .. }));

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::lock::PAST;
-use super::requester::Doer;
+use super::requester::Requester;
 use super::state::Oracle;
 use super::token::{Token, reservation_of, token_of};
 use crate::server::{Cause, Change, Server};
@@ -14,7 +14,7 @@ impl Oracle {
         &mut self,
         change: &Change,
         now: Nanos,
-        by: Option<Doer>,
+        by: Option<Requester>,
         server: &Server,
     ) {
         if change.key.starts_with("list:") {
@@ -35,18 +35,18 @@ impl Oracle {
             && change.cause == Cause::Command
             && before.as_ref().or(after.as_ref()).is_some()
         {
-            self.keeper_wrote_lock(change, now, by, server);
+            self.renewer_wrote_lock(change, now, by, server);
         }
-        self.note_whose(change, now);
+        self.note_owner(change, now);
         if before == after {
             return;
         }
-        if let (Some(token), Some(Doer { process, task, sent })) = (&after, by) {
+        if let (Some(token), Some(Requester { process, task, sent })) = (&after, by) {
             let task = before.is_none().then_some(task);
             let again = self.tokens.contains_key(token);
-            let askers = BTreeSet::new();
+            let candidates = BTreeSet::new();
             let written =
-                Token { process, task, askers, ends: 0, sent, written: now, gone: None, again };
+                Token { process, task, candidates, ends: 0, sent, written: now, gone: None, again };
             self.tokens.insert(token.clone(), written);
         }
         if let Some(token) = &before {
@@ -57,12 +57,12 @@ impl Oracle {
         }
         if change.cause == Cause::Expiry {
             let lock = self.locks.entry(change.key.clone()).or_default();
-            (lock.overslept, lock.irregular) = (Some(now), lock.irregular + 1);
+            (lock.last_expiry, lock.irregular) = (Some(now), lock.irregular + 1);
         }
     }
 
     /// Whose the lock is from now on: a holder's, or a waiter's for whom it is reserved.
-    fn note_whose(&mut self, change: &Change, now: Nanos) {
+    fn note_owner(&mut self, change: &Change, now: Nanos) {
         let after = change.after.as_deref();
         let whose = token_of(after).or_else(|| reservation_of(after));
         let lock = self.locks.entry(change.key.clone()).or_default();
@@ -81,7 +81,7 @@ impl Oracle {
         }
     }
 
-    fn check_removal(&mut self, token: &str, change: &Change, by: Option<Doer>) {
+    fn check_removal(&mut self, token: &str, change: &Change, by: Option<Requester>) {
         for hold in self.holds.values_mut().filter(|hold| hold.token == token) {
             if change.cause == Cause::Loss {
                 hold.lost = true;
@@ -91,10 +91,10 @@ impl Oracle {
             return;
         }
         let owner = self.tokens.get(token).map(|token| token.process);
-        if let (Some(owner), Some(Doer { process, .. })) = (owner, by)
+        if let (Some(owner), Some(Requester { process, .. })) = (owner, by)
             && owner != process
         {
-            self.object(format!(
+            self.report_violation(format!(
                 "process {process} removed {}, which process {owner} held as {token}",
                 change.key
             ));

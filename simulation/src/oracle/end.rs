@@ -7,7 +7,7 @@ use crate::server::Server;
 impl Oracle {
     /// At the end nobody waits and nobody holds.
     pub(crate) fn check_end(&mut self, server: &Server) {
-        if self.calm {
+        if self.fault_free {
             let left = server.keys().find(|key| {
                 let value = server.value(key);
                 let over =
@@ -20,9 +20,10 @@ impl Oracle {
                 });
             }
         }
-        let permits = if self.calm { self.semaphores_at_the_end(server.time()) } else { None };
-        if let Some(objection) = self.lists.objection(true).or(permits) {
-            self.object(objection);
+        let permits =
+            if self.fault_free { self.semaphores_at_the_end(server.time()) } else { None };
+        if let Some(violation) = self.lists.violation(true).or(permits) {
+            self.report_violation(violation);
         }
     }
 }

@@ -25,7 +25,7 @@ impl Oracle {
                     hold.token,
                     (hold.until - now) as f64 / 1e9
                 );
-                return self.object(what);
+                return self.report_violation(what);
             }
         }
         self.check_sums(now);
@@ -46,7 +46,7 @@ impl Oracle {
         if let Some(what) =
             over.map(|(key, sum)| format!("{sum} permits of {key} are held, and there are fewer"))
         {
-            self.object(what);
+            self.report_violation(what);
         }
     }
 
@@ -120,7 +120,7 @@ impl Oracle {
         // An attempt of long ago may put it there once more; nobody believes in that, and it is
         // taken off later.
         let again = self.tokens.get(&hold.token).is_some_and(|token| token.written >= begun);
-        let objection = match self.tokens.get(&hold.token).and_then(|token| token.gone) {
+        let violation = match self.tokens.get(&hold.token).and_then(|token| token.gone) {
             _ if there => (!again).then_some("it is still there"),
             Some((when, Cause::Expiry | Cause::Loss)) if when < begun && !hold.in_doubt => {
                 Some("it was lost before that")
@@ -128,8 +128,8 @@ impl Oracle {
             None => Some("it was never there"),
             _ => None,
         };
-        if let Some(objection) = objection {
-            self.object(format!("{} was called released, and {objection}", hold.key));
+        if let Some(violation) = violation {
+            self.report_violation(format!("{} was called released, and {violation}", hold.key));
         }
     }
 
@@ -138,12 +138,15 @@ impl Oracle {
         let Some(hold) = self.holds.remove(&hold) else { return };
         let again = self.tokens.get(&hold.token).is_some_and(|token| token.again);
         if self.is_there(&hold, server) && !again {
-            return self.object(format!("{} was called lost, and is still there", hold.key));
+            return self
+                .report_violation(format!("{} was called lost, and is still there", hold.key));
         }
         let gone = self.tokens.get(&hold.token).and_then(|token| token.gone);
         if gone.is_none() && !again {
-            return self
-                .object(format!("{} was called lost, and nothing has taken it away", hold.key));
+            return self.report_violation(format!(
+                "{} was called lost, and nothing has taken it away",
+                hold.key
+            ));
         }
         if let Some((when, Cause::Command)) = gone
             && when < hold.until
@@ -151,7 +154,7 @@ impl Oracle {
             && hold.releasing.is_some()
             && !hold.lost
         {
-            self.object(format!(
+            self.report_violation(format!(
                 "{} was called lost, and it was its holder who let go of it",
                 hold.key
             ));
@@ -165,7 +168,7 @@ impl Oracle {
             self.tokens.get(&hold.token).and_then(|token| token.gone)
             && when >= begun
         {
-            self.object(format!(
+            self.report_violation(format!(
                 "{} was called unchanged, and it was let go of meanwhile",
                 hold.key
             ));

@@ -6,11 +6,11 @@ use crate::server::OFF_ITS_PROCESSOR;
 use crate::time::{MILLI, Nanos, SECOND};
 
 /// How long a lock may be free while somebody waits for it who was not rung.
-pub(crate) const PATIENCE_WITHOUT_A_BELL: Nanos = 13 * SECOND;
+pub(crate) const PATIENCE_WITHOUT_WAKE: Nanos = 13 * SECOND;
 
 /// For so long it matters that a holder overslept its lease: it rings nobody, and may leave a place
 /// in the queue behind.
-pub(crate) const AFTER_OVERSLEEPING: Nanos = 20 * SECOND;
+pub(crate) const AFTER_EXPIRY: Nanos = 20 * SECOND;
 
 /// How long after its limit a wait may end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ impl Lateness {
     /// the server or the network fails once: three answers that do not come.
     pub(crate) fn of(scenario: &Scenario) -> Lateness {
         match scenario {
-            Scenario { calm: true, unordered, .. } => {
+            Scenario { fault_free: true, unordered, .. } => {
                 let writes = if *unordered { 3 * OFF_ITS_PROCESSOR } else { 0 };
                 Lateness::AtMost(30 * MILLI + writes)
             }

@@ -12,7 +12,7 @@ pub(crate) struct Lists {
     /// The generation that each session has on the server now.
     now: BTreeMap<String, String>,
     generations: BTreeMap<String, Generation>,
-    objection: Option<String>,
+    violation: Option<String>,
 }
 
 #[derive(Debug, Default)]
@@ -113,19 +113,19 @@ impl Lists {
         *firsts += u32::from(matches!(insertion, Insertion::First(_)));
         let firsts = *firsts;
         if known != id {
-            self.object(format!("the key {key} has the id {known} and the id {id}"));
+            self.report_violation(format!("the key {key} has the id {known} and the id {id}"));
         } else if whose != key {
-            self.object(format!("the id {id} is that of {whose} and of {key}"));
+            self.report_violation(format!("the id {id} is that of {whose} and of {key}"));
         } else if firsts > 1 {
-            self.object(format!("{firsts} callers were told to be first with {key}"));
+            self.report_violation(format!("{firsts} callers were told to be first with {key}"));
         }
     }
 
-    pub(crate) fn object(&mut self, what: String) {
-        self.objection.get_or_insert(what);
+    pub(crate) fn report_violation(&mut self, what: String) {
+        self.violation.get_or_insert(what);
     }
 
-    pub(crate) fn objection(&self, at_the_end: bool) -> Option<String> {
+    pub(crate) fn violation(&self, at_the_end: bool) -> Option<String> {
         let unclaimed = || {
             let whole = self.generations.values().filter(|it| !it.lossy);
             whole
@@ -142,6 +142,6 @@ impl Lists {
                 format!("nobody was told to be first with {key}, and nobody had no answer")
             })
         };
-        self.objection.clone().or_else(|| if at_the_end { nobody() } else { None })
+        self.violation.clone().or_else(|| if at_the_end { nobody() } else { None })
     }
 }

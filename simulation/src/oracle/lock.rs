@@ -10,7 +10,7 @@ pub(crate) struct Lock {
     /// When it was whose, and nobody's.
     pub(crate) past: Vec<(Nanos, Option<String>)>,
     /// When a lease ended that its holder had not ended.
-    pub(crate) overslept: Option<Nanos>,
+    pub(crate) last_expiry: Option<Nanos>,
     pub(crate) greatest_fence: u64,
     /// For how long somebody had it at most, or it was reserved.
     pub(crate) longest: Nanos,

@@ -14,9 +14,9 @@
 //! `holds`.
 
 mod beliefs;
-mod kept;
 mod lifecycle;
 mod notices;
+mod renewed_hold;
 mod writes;
 
-pub(super) use kept::Keeping;
+pub(super) use renewed_hold::Renewals;

@@ -2,18 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Doer;
+use super::Requester;
 use crate::time::{MILLI, Nanos};
 
 /// An exchange that took longer may have come too late.
 const PROMPT: Nanos = 50 * MILLI;
 
 #[derive(Debug, Default)]
-pub(crate) struct Keepers {
+pub(crate) struct Renewers {
     tasks: BTreeSet<usize>,
     /// When something last went wrong: for everybody, and with what the renewers of a process have
     /// asked, or others for them.
-    troubled: Nanos,
+    last_fault: Nanos,
     troubles: BTreeMap<usize, Nanos>,
     /// Which tasks wait for an answer, renewers and those that may write for them; of which process,
     /// and since when.
@@ -21,10 +21,10 @@ pub(crate) struct Keepers {
     /// When such a task began what it sent then: it may have had to be connected first.
     begun: BTreeMap<(usize, Nanos), Nanos>,
     /// Who wants to do something while a renewal is under way, by the process.
-    lurking: BTreeMap<usize, usize>,
+    awaiting_renewal: BTreeMap<usize, usize>,
 }
 
-impl Keepers {
+impl Renewers {
     /// This task is a renewer.
     pub(crate) fn begins(&mut self, task: usize) {
         self.tasks.insert(task);
@@ -35,8 +35,8 @@ impl Keepers {
     }
 
     /// Something went wrong, and does so until then.
-    pub(crate) fn trouble(&mut self, until: Nanos) {
-        self.troubled = self.troubled.max(until);
+    pub(crate) fn note_fault(&mut self, until: Nanos) {
+        self.last_fault = self.last_fault.max(until);
     }
 
     /// A task asks the server for something; `permits`: of a semaphore, so that it may do so for
@@ -52,16 +52,16 @@ impl Keepers {
             return None;
         }
         self.asking.insert(task, (process, now));
-        if self.has(task) { self.lurking.remove(&process) } else { None }
+        if self.has(task) { self.awaiting_renewal.remove(&process) } else { None }
     }
 
     /// This task is to be woken when the renewer of its process next asks the server for something.
-    pub(crate) fn lurks(&mut self, task: usize, process: usize) {
-        self.lurking.insert(process, task);
+    pub(crate) fn awaits_renewal(&mut self, task: usize, process: usize) {
+        self.awaiting_renewal.insert(process, task);
     }
 
-    pub(crate) fn lurks_no_more(&mut self, process: usize) {
-        self.lurking.remove(&process);
+    pub(crate) fn stops_awaiting_renewal(&mut self, process: usize) {
+        self.awaiting_renewal.remove(&process);
     }
 
     /// That leaves now.
@@ -81,14 +81,14 @@ impl Keepers {
     }
 
     /// When that was begun which is carried out now.
-    pub(crate) fn begun(&self, by: Doer) -> Nanos {
+    pub(crate) fn begun(&self, by: Requester) -> Nanos {
         self.begun.get(&(by.task, by.sent)).copied().unwrap_or(by.sent)
     }
 
     /// Whether nothing has gone wrong since then, for the renewer of that process.
     pub(crate) fn all_was_well(&self, process: usize, since: Nanos, now: Nanos) -> bool {
         let waits = |&(whose, sent): &(usize, Nanos)| whose == process && now - sent > PROMPT;
-        let trouble = self.troubled.max(self.troubles.get(&process).copied().unwrap_or(0));
-        trouble < since && !self.asking.values().any(waits)
+        let note_fault = self.last_fault.max(self.troubles.get(&process).copied().unwrap_or(0));
+        note_fault < since && !self.asking.values().any(waits)
     }
 }

@@ -21,6 +21,6 @@ mod state;
 mod text;
 mod timing;
 
-pub(crate) use call::Ask;
+pub(crate) use call::PermitRequest;
 pub(super) use state::Semaphores;
 pub(super) use text::Line;

@@ -5,12 +5,12 @@ use std::fmt::Display;
 
 use super::call::Call;
 use super::hold::Hold;
-use super::limits::{Lateness, PATIENCE_WITHOUT_A_BELL};
+use super::limits::{Lateness, PATIENCE_WITHOUT_WAKE};
 use super::lists::Lists;
 use super::lock::Lock;
-use super::renewal::Keeping;
-use super::renewers::Keepers;
-use super::requester::Doer;
+use super::renewal::Renewals;
+use super::renewers::Renewers;
+use super::requester::Requester;
 use super::semaphores::Semaphores;
 use super::tally::Tally;
 use super::token::Token;
@@ -20,15 +20,15 @@ use crate::time::{MILLI, Nanos, SECOND};
 #[derive(Debug)]
 pub(crate) struct Oracle {
     /// Whose request the server is carrying out.
-    pub(crate) changing: Option<Doer>,
+    pub(crate) changing: Option<Requester>,
     pub(crate) violation: Option<String>,
     pub(crate) lists: Lists,
     pub(crate) tally: Tally,
     pub(crate) locks: BTreeMap<String, Lock>,
     pub(crate) holds: BTreeMap<u64, Hold>,
     pub(crate) semaphores: Semaphores,
-    pub(crate) keeping: Keeping,
-    pub(crate) renewers: Keepers,
+    pub(crate) renewals: Renewals,
+    pub(crate) renewers: Renewers,
     pub(crate) calls: BTreeMap<usize, Call>,
     /// Who wrote a token, and where it went.
     pub(crate) tokens: BTreeMap<String, Token>,
@@ -41,23 +41,23 @@ pub(crate) struct Oracle {
     pub(crate) asked: BTreeMap<usize, Vec<(Nanos, Nanos)>>,
     /// Which processes have one thread.
     pub(crate) single: Vec<bool>,
-    pub(crate) calm: bool,
+    pub(crate) fault_free: bool,
     /// Waiters can be rung.
-    pub(crate) has_bells: bool,
+    pub(crate) all_reachable: bool,
 }
 
 impl Oracle {
     pub(crate) fn new(scenario: &Scenario) -> Oracle {
-        let patience = match (scenario.calm, scenario.is_deaf()) {
+        let patience = match (scenario.fault_free, scenario.has_unreachable()) {
             (true, false) => 250 * MILLI,
-            (true, true) if scenario.bells_off => 1300 * MILLI,
+            (true, true) if scenario.notify_off => 1300 * MILLI,
             // A waiter that hears some may have to find out that it missed another: see `turns`.
-            (true, true) => PATIENCE_WITHOUT_A_BELL,
+            (true, true) => PATIENCE_WITHOUT_WAKE,
             // One try takes five exchanges or more, and where half of all requests are lost, two
             // seconds each.
-            _ if scenario.lossy_permille > 300 => PATIENCE_WITHOUT_A_BELL + 47 * SECOND,
-            _ if scenario.lossy_permille > 0 => PATIENCE_WITHOUT_A_BELL + 17 * SECOND,
-            _ => PATIENCE_WITHOUT_A_BELL,
+            _ if scenario.lossy_permille > 300 => PATIENCE_WITHOUT_WAKE + 47 * SECOND,
+            _ if scenario.lossy_permille > 0 => PATIENCE_WITHOUT_WAKE + 17 * SECOND,
+            _ => PATIENCE_WITHOUT_WAKE,
         };
         Oracle {
             changing: None,
@@ -67,21 +67,21 @@ impl Oracle {
             locks: BTreeMap::new(),
             holds: BTreeMap::new(),
             semaphores: Semaphores::new(&scenario.semaphores.permits),
-            keeping: Keeping::default(),
-            renewers: Keepers::default(),
+            renewals: Renewals::default(),
+            renewers: Renewers::default(),
             calls: BTreeMap::new(),
             tokens: BTreeMap::new(),
             last_hold: 0,
             patience,
             lateness: Lateness::of(scenario),
             asked: BTreeMap::new(),
-            calm: scenario.calm,
+            fault_free: scenario.fault_free,
             single: scenario.processes.iter().map(|&(_, threads)| threads == 1).collect(),
-            has_bells: !scenario.is_deaf(),
+            all_reachable: !scenario.has_unreachable(),
         }
     }
 
-    pub(crate) fn object(&mut self, what: impl Display) {
+    pub(crate) fn report_violation(&mut self, what: impl Display) {
         self.violation.get_or_insert_with(|| what.to_string());
     }
 }

@@ -11,7 +11,7 @@ pub(crate) struct Tally {
     pub(crate) errors: u64,
     pub(crate) lost: u64,
     pub(crate) inserts: u64,
-    pub(crate) kept: u64,
+    pub(crate) renewed_holds: u64,
     pub(crate) renewals: u64,
     pub(crate) longest_free: Nanos,
 }

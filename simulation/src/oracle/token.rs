@@ -16,7 +16,7 @@ pub(crate) struct Token {
     pub(crate) task: Option<usize>,
     /// Of permits, whose calls it may be for: a thread writes for others of its process, and who
     /// each line is for is known when that is told.
-    pub(crate) askers: BTreeSet<usize>,
+    pub(crate) candidates: BTreeSet<usize>,
     /// Until when the server keeps it, as it was first written, but for the time that the look
     /// before took.
     pub(crate) ends: Nanos,

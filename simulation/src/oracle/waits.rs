@@ -1,7 +1,7 @@
 //! The judge of waits: what those were told who got nothing, and how long others wait.
 
 use super::call::Refusal;
-use super::limits::{AFTER_OVERSLEEPING, Lateness, PATIENCE_WITHOUT_A_BELL};
+use super::limits::{AFTER_EXPIRY, Lateness, PATIENCE_WITHOUT_WAKE};
 use super::state::Oracle;
 use super::token::token_of;
 use crate::server::Server;
@@ -35,27 +35,27 @@ impl Oracle {
         let mine = |token: &str| {
             self.tokens.get(token).is_some_and(|it| it.task == Some(task) && it.sent >= call.begun)
         };
-        let objection = match why {
+        let violation = match why {
             Refusal::Busy => {
-                let others = self.was_anothers(key, call.begun, &mine);
+                let others = self.was_held_by_another(key, call.begun, &mine);
                 (!others).then(|| format!("{key} was called busy, and no other had it since the call began"))
             }
-            Refusal::TimedOut => self.kept_to_the_limit(call.process, key, (call.begun, call.limit), now, held_up),
+            Refusal::TimedOut => self.check_end_of_wait(call.process, key, (call.begun, call.limit), now, held_up),
             Refusal::Interrupted if !call.cancelled => Some(format!("the wait for {key} was cancelled by nobody")),
             Refusal::Unreachable => token_of(server.value(key))
                 .filter(|token| mine(token))
                 .map(|token| format!("the server of {key} was called out of reach and nothing changed, yet it has {token} of that call")),
-            Refusal::Unknown if self.calm => Some(format!("nothing went wrong, and yet it is not known whether {key} is held")),
+            Refusal::Unknown if self.fault_free => Some(format!("nothing went wrong, and yet it is not known whether {key} is held")),
             Refusal::Invalid | Refusal::NotFound | Refusal::Other => Some(format!("the call for {key} failed for no reason that can be")),
             _ => None,
         };
-        if let Some(objection) = objection {
-            self.object(objection);
+        if let Some(violation) = violation {
+            self.report_violation(violation);
         }
     }
 
     /// Whether at some time since then somebody had it whom that is not.
-    fn was_anothers(&self, key: &str, since: Nanos, mine: &dyn Fn(&str) -> bool) -> bool {
+    fn was_held_by_another(&self, key: &str, since: Nanos, mine: &dyn Fn(&str) -> bool) -> bool {
         let Some(lock) = self.locks.get(key) else { return false };
         let mut last_before = None;
         for (time, whose) in &lock.past {
@@ -76,14 +76,14 @@ impl Oracle {
         &mut self,
         task: usize,
         now: Nanos,
-        troubled: Nanos,
+        last_fault: Nanos,
         server: &Server,
     ) {
         if let Some(call) = self.calls.remove(&task) {
-            let objection = self.passed_over(&call, now);
+            let violation = self.passed_over(&call, now);
             self.calls.insert(task, call);
-            if let Some(objection) = objection {
-                return self.object(objection);
+            if let Some(violation) = violation {
+                return self.report_violation(violation);
             }
         }
         let Some(call) = self.calls.get(&task) else { return };
@@ -93,24 +93,24 @@ impl Oracle {
         let (mut freed, mut patience) = (0, self.patience);
         if let Some(lock) = self.locks.get(&call.key) {
             freed = lock.past.last().map_or(0, |&(time, _)| time);
-            if lock.overslept.is_some_and(|when| now < when + AFTER_OVERSLEEPING) {
-                patience = patience.max(PATIENCE_WITHOUT_A_BELL);
+            if lock.last_expiry.is_some_and(|when| now < when + AFTER_EXPIRY) {
+                patience = patience.max(PATIENCE_WITHOUT_WAKE);
             }
         }
-        let since = freed.max(call.begun).max(troubled);
+        let since = freed.max(call.begun).max(last_fault);
         if now.saturating_sub(since) > patience {
             let what = format!(
                 "{} is free for {:.3} s, and task {task} waits for it",
                 call.key,
                 now.saturating_sub(since) as f64 / 1e9
             );
-            self.object(what);
+            self.report_violation(what);
         }
     }
 
     /// A wait ends at its limit, or once its process, its network and the server are at work again
     /// (`held_up`), and not long after.
-    pub(crate) fn kept_to_the_limit(
+    pub(crate) fn check_end_of_wait(
         &self,
         process: usize,
         key: &str,

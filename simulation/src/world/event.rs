@@ -8,7 +8,7 @@ pub(crate) enum Event {
     WakeMessage { listener: usize, number: usize },
     Tick,
     Back,
-    Mishap(usize),
+    Fault(usize),
 }
 
 /// What the scheduler is to do with the stacks, which are not the world's.

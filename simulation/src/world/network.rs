@@ -8,30 +8,33 @@ use super::current::{sleep_until, with};
 use super::event::Event;
 use super::request::{Fate, Request};
 use super::state::World;
-use crate::oracle::Doer;
+use crate::oracle::Requester;
 use crate::server::{Command, OFF_ITS_PROCESSOR};
 use crate::time::{MICRO, MILLI, Nanos, SECOND};
 
 /// An answer within this time makes nobody suspicious.
-const LOOKS_PROMPT: Nanos = 51 * MILLI;
+const PROMPT_ANSWER: Nanos = 51 * MILLI;
 
 /// How long a client waits for a reply.
 const IO_TIMEOUT: Nanos = SECOND;
 
 /// Why an exchange failed, and whether the server may have got some of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Broken {
+pub(crate) enum ExchangeError {
     Unreachable,
     Lost,
 }
 
 /// Sends operations to the server that the process is connected to, and waits for what it answers.
-pub(crate) fn exchange(process: usize, commands: VecDeque<Command>) -> Result<Vec<Reply>, Broken> {
+pub(crate) fn exchange(
+    process: usize,
+    commands: VecDeque<Command>,
+) -> Result<Vec<Reply>, ExchangeError> {
     let sent = with(|world| world.send(process, commands));
-    let (number, timeout) = sent.ok_or(Broken::Unreachable)?;
+    let (number, timeout) = sent.ok_or(ExchangeError::Unreachable)?;
     loop {
         if !sleep_until(timeout) {
-            return Err(Broken::Lost);
+            return Err(ExchangeError::Lost);
         }
         let ended = with(|world| world.collect(number, timeout));
         if let Some(ended) = ended {
@@ -41,19 +44,19 @@ pub(crate) fn exchange(process: usize, commands: VecDeque<Command>) -> Result<Ve
 }
 
 /// The life of the server that this process is connected to.
-pub(crate) fn connect(process: usize) -> Result<Incarnation, Broken> {
+pub(crate) fn connect(process: usize) -> Result<Incarnation, ExchangeError> {
     loop {
         let step = with(|world| world.link(process));
         match step {
             Link::Ready(life) => return Ok(life),
-            Link::Broke => return Err(Broken::Lost),
+            Link::Broke => return Err(ExchangeError::Lost),
             Link::Refused(time) => {
                 sleep_until(time);
-                return Err(Broken::Unreachable);
+                return Err(ExchangeError::Unreachable);
             }
             Link::Dial(time) => {
                 if !sleep_until(time) {
-                    return Err(Broken::Unreachable);
+                    return Err(ExchangeError::Unreachable);
                 }
                 with(|world| world.dialled(process));
             }
@@ -71,10 +74,9 @@ enum Link {
 impl World {
     pub(crate) fn latency(&mut self, host: usize) -> Nanos {
         let base = self.hosts[host].latency;
-        let jitter = self.chance.spread(MICRO, base);
+        let jitter = self.rng.spread(MICRO, base);
         let slow = self.scenario.slow_permille;
-        let spike =
-            if self.chance.permille(slow) { self.chance.spread(MILLI, 900 * MILLI) } else { 0 };
+        let spike = if self.rng.permille(slow) { self.rng.spread(MILLI, 900 * MILLI) } else { 0 };
         base / 2 + jitter + spike
     }
 
@@ -91,7 +93,7 @@ impl World {
             Some(_) => {
                 self.processes[process].connection = None;
                 // It is seen to be closed only if it was looked at before use.
-                if self.chance.permille(500) { Link::Broke } else { self.link(process) }
+                if self.rng.permille(500) { Link::Broke } else { self.link(process) }
             }
             None if self.down_until > self.now => {
                 let time = self.now + self.latency(host);
@@ -123,15 +125,14 @@ impl World {
         let host = self.processes[process].host;
         let lossy = self.scenario.lossy_permille;
         let mut fate = Fate::Fine;
-        if self.chance.permille(lossy) {
-            fate =
-                self.chance.pick(&[Fate::LostOnTheWay, Fate::ReplyLost, Fate::Reset, Fate::Late]);
+        if self.rng.permille(lossy) {
+            fate = self.rng.pick(&[Fate::LostOnTheWay, Fate::ReplyLost, Fate::Reset, Fate::Late]);
         }
         if self.hosts[host].cut_off_until > self.now {
             fate = Fate::LostOnTheWay;
         }
         let number = self.sequence + 1;
-        self.say(|_| {
+        self.trace(|_| {
             let list: Vec<String> =
                 commands.iter().map(|it| format!("{} {}", it.verb(), it.key())).collect();
             format!(
@@ -156,7 +157,7 @@ impl World {
         };
         let mut arrival = self.now + self.latency(host);
         if fate == Fate::Late {
-            arrival = self.now + IO_TIMEOUT + self.chance.spread(MICRO, 8 * SECOND);
+            arrival = self.now + IO_TIMEOUT + self.rng.spread(MICRO, 8 * SECOND);
         }
         if fate != Fate::LostOnTheWay {
             self.at(arrival, Event::Arrive(number));
@@ -169,20 +170,20 @@ impl World {
 
     pub(crate) fn arrive(&mut self, number: u64) {
         if self.stalled_until > self.now {
-            let later = self.stalled_until + self.chance.within(0..MILLI);
+            let later = self.stalled_until + self.rng.within(0..MILLI);
             return self.at(later, Event::Arrive(number));
         }
         // The documented hole: what reaches a stopped server just before it goes on is answered as
         // fast as any, and may be stored against a clock that is behind. It is not let happen here.
         let sent = self.requests.get(&number).map_or(0, |request| request.sent);
-        if self.clock_back > self.now && sent + LOOKS_PROMPT > self.stalled_until {
-            let later = self.clock_back + self.chance.within(1..MILLI);
+        if self.clock_back > self.now && sent + PROMPT_ANSWER > self.stalled_until {
+            let later = self.clock_back + self.rng.within(1..MILLI);
             return self.at(later, Event::Arrive(number));
         }
         let Some(mut request) = self.requests.remove(&number) else { return };
         let gone = request.life != self.server.life() || self.down_until > self.now;
         let host = self.processes[request.process].host;
-        if gone || self.hosts[host].cut_off_until > self.now && self.chance.permille(500) {
+        if gone || self.hosts[host].cut_off_until > self.now && self.rng.permille(500) {
             if gone {
                 request.ended = Some(false);
                 self.wake_for(&request);
@@ -191,20 +192,20 @@ impl World {
             return;
         }
         self.oracle.changing =
-            Some(Doer { process: request.process, task: request.task, sent: request.sent });
+            Some(Requester { process: request.process, task: request.task, sent: request.sent });
         while let Some(command) = request.commands.pop_front() {
             let early = self.scenario.unordered && command.draws_early() && request.drawn.is_none();
-            if early && self.chance.permille(50) {
+            if early && self.rng.permille(50) {
                 // The server's thread is off its processor before it gets at the item.
                 request.drawn = Some(self.server.draw());
                 request.commands.push_front(command);
-                let later = self.now + self.chance.spread(10 * MICRO, OFF_ITS_PROCESSOR);
+                let later = self.now + self.rng.spread(10 * MICRO, OFF_ITS_PROCESSOR);
                 self.at(later, Event::Arrive(number));
                 self.requests.insert(number, request);
                 return;
             }
             let reply = self.server.run(&command, request.drawn.take());
-            self.say(|_| {
+            self.trace(|_| {
                 format!(
                     "server: request {number}: {} {} -> {}",
                     command.verb(),
@@ -213,9 +214,9 @@ impl World {
                 )
             });
             request.replies.push(reply);
-            if !request.commands.is_empty() && self.chance.permille(100) {
+            if !request.commands.is_empty() && self.rng.permille(100) {
                 // Another connection's command comes in between.
-                let soon = self.now + self.chance.within(MICRO..200 * MICRO);
+                let soon = self.now + self.rng.within(MICRO..200 * MICRO);
                 self.at(soon, Event::Arrive(number));
                 self.requests.insert(number, request);
                 return;
@@ -245,7 +246,11 @@ impl World {
     }
 
     /// What came of a request, if it has ended by now.
-    fn collect(&mut self, number: u64, timeout: Nanos) -> Option<Result<Vec<Reply>, Broken>> {
+    fn collect(
+        &mut self,
+        number: u64,
+        timeout: Nanos,
+    ) -> Option<Result<Vec<Reply>, ExchangeError>> {
         let late = self.now >= timeout;
         let request = self.requests.get_mut(&number)?;
         match request.ended {
@@ -267,8 +272,8 @@ impl World {
         }
         let process = request.process;
         self.processes[process].connection = None;
-        self.say(|_| format!("request {number}: no answer"));
-        Some(Err(Broken::Lost))
+        self.trace(|_| format!("request {number}: no answer"));
+        Some(Err(ExchangeError::Lost))
     }
 }
 

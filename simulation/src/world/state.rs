@@ -9,9 +9,9 @@ use memlock_core::wait::entries::WaitId;
 use super::event::Event;
 use super::process::{Body, ListenerState, Process, Task};
 use super::request::Request;
-use super::story::Story;
-use crate::chance::Chance;
+use super::trace::Trace;
 use crate::oracle::Oracle;
+use crate::rng::Rng;
 use crate::scenario::{Host, Scenario};
 use crate::server::Server;
 use crate::time::{MICRO, MILLI, Nanos, SECOND};
@@ -20,7 +20,7 @@ pub(crate) struct World {
     pub(crate) now: Nanos,
     pub(super) events: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
     pub(crate) sequence: u64,
-    pub(crate) chance: Chance,
+    pub(crate) rng: Rng,
     pub(crate) scenario: Scenario,
     pub(crate) server: Server,
     /// Nobody can reach it until then; and then it begins another life, if it was killed.
@@ -29,13 +29,13 @@ pub(crate) struct World {
     /// From then on its clock is right again.
     pub(crate) clock_back: Nanos,
     /// Rings get lost until then.
-    pub(crate) deaf_until: Nanos,
+    pub(crate) wakes_dropped_until: Nanos,
     pub(crate) hosts: Vec<Host>,
     pub(crate) processes: Vec<Process>,
     pub(crate) tasks: Vec<Task>,
     pub(crate) listeners: Vec<ListenerState>,
     /// All that ever rang, by their numbers.
-    pub(crate) rings: Vec<(WaitId, WakeMessage)>,
+    pub(crate) wake_messages: Vec<(WaitId, WakeMessage)>,
     /// Threads that memlock wants to have started, and of which process.
     pub(crate) starting: Vec<(usize, Body)>,
     /// Which tasks sleep on what, by its name.
@@ -45,50 +45,50 @@ pub(crate) struct World {
     pub(crate) requests: BTreeMap<u64, Request>,
     pub(crate) current: Option<usize>,
     pub(crate) oracle: Oracle,
-    pub(crate) story: Story,
+    pub(crate) trace: Trace,
     /// The server's items or its clock are not what they were.
     pub(crate) moved: bool,
     /// When the last thing that may hold waiters up is over.
-    pub(crate) troubled: Nanos,
+    pub(crate) last_fault: Nanos,
 }
 
 impl World {
-    pub(crate) fn new(scenario: Scenario, chance: Chance, told: bool) -> World {
+    pub(crate) fn new(scenario: Scenario, rng: Rng, told: bool) -> World {
         let Scenario { server_ahead, tick, .. } = scenario;
         let hosts = scenario.hosts();
         let mut world = World {
             now: SECOND,
             events: BinaryHeap::new(),
             sequence: 0,
-            chance,
+            rng,
             server: Server::new(SECOND, server_ahead, tick),
             down_until: 0,
             stalled_until: 0,
             clock_back: 0,
-            deaf_until: 0,
+            wakes_dropped_until: 0,
             hosts,
             processes: Vec::new(),
             tasks: Vec::new(),
             listeners: Vec::new(),
-            rings: Vec::new(),
+            wake_messages: Vec::new(),
             starting: Vec::new(),
             sleepers: BTreeMap::new(),
             marked: BTreeSet::new(),
             requests: BTreeMap::new(),
             current: None,
             oracle: Oracle::new(&scenario),
-            story: Story { told, ..Story::default() },
+            trace: Trace { told, ..Trace::default() },
             moved: false,
-            troubled: 0,
+            last_fault: 0,
             scenario,
         };
         // Its clock shows whole seconds of its own time.
         let second = world.now + SECOND - (world.now + world.scenario.server_ahead) % SECOND;
         let first_tick = second + world.scenario.first_tick;
         world.at(first_tick, Event::Tick);
-        for number in 0..world.scenario.mishaps.len() {
-            let time = world.scenario.mishaps[number].0;
-            world.at(time, Event::Mishap(number));
+        for number in 0..world.scenario.faults.len() {
+            let time = world.scenario.faults[number].0;
+            world.at(time, Event::Fault(number));
         }
         world
     }
@@ -99,14 +99,14 @@ impl World {
     }
 
     /// Writes a line of the story.
-    pub(crate) fn say(&mut self, what: impl FnOnce(&World) -> String) {
-        if self.story.told {
+    pub(crate) fn trace(&mut self, what: impl FnOnce(&World) -> String) {
+        if self.trace.told {
             let who = match self.current {
                 Some(task) => format!("p{}.t{task}", self.tasks[task].process),
                 None => "-".to_owned(),
             };
             let line = format!("{:12.6}  {who:8} {}", self.now as f64 / 1e9, what(self));
-            self.story.lines.push(line);
+            self.trace.lines.push(line);
         }
     }
 
@@ -125,7 +125,7 @@ impl World {
     pub(crate) fn new_task(&mut self, process: usize) -> usize {
         self.tasks.push(Task { process, epoch: 0, done: false });
         let task = self.tasks.len() - 1;
-        let begin = self.now + self.chance.spread(MICRO, 20 * MILLI);
+        let begin = self.now + self.rng.spread(MICRO, 20 * MILLI);
         self.resume_at(task, begin);
         task
     }
@@ -138,7 +138,7 @@ impl World {
 
     /// Wakes a task that sleeps, after the moment that this takes.
     pub(crate) fn wake(&mut self, task: usize) {
-        let time = self.now + self.chance.within(MICRO..60 * MICRO);
+        let time = self.now + self.rng.within(MICRO..60 * MICRO);
         self.resume_at(task, time);
     }
 

@@ -12,26 +12,26 @@ impl World {
     pub(crate) fn step(&mut self) -> Todo {
         let Some(Reverse((time, _, event))) = self.events.pop() else { return Todo::End };
         self.now = time;
-        self.story.events += 1;
+        self.trace.events += 1;
         let todo = self.happen(event);
         self.moved |=
-            matches!(event, Event::Arrive(_) | Event::Tick | Event::Back | Event::Mishap(_));
+            matches!(event, Event::Arrive(_) | Event::Tick | Event::Back | Event::Fault(_));
         for change in self.server.changes() {
             let by = self.oracle.changing;
             self.oracle.changed(&change, time, by, &self.server);
         }
         self.oracle.changing = None;
         if matches!(event, Event::Tick | Event::Back) {
-            self.oracle.look_at_semaphores(time, self.server.time());
+            self.oracle.inspect_semaphores(time, self.server.time());
         }
-        if matches!(event, Event::Mishap(_)) {
-            self.oracle.renewers.trouble(self.troubled);
+        if matches!(event, Event::Fault(_)) {
+            self.oracle.renewers.note_fault(self.last_fault);
         }
         if event == Event::Tick {
             self.check_waiters();
-            self.oracle.check_stands(time);
+            self.oracle.check_positions(time);
             let stopped = |process: usize| self.processes[process].paused_until;
-            self.oracle.check_kept(time, stopped);
+            self.oracle.check_losses_are_told(time, stopped);
         }
         todo
     }
@@ -54,9 +54,9 @@ impl World {
             Event::Arrive(number) => self.arrive(number),
             Event::Answer(number) => self.answer(number),
             Event::WakeMessage { listener, number } => {
-                let (id, message) = self.rings[number];
+                let (id, message) = self.wake_messages[number];
                 if self.processes[self.listeners[listener].process].alive {
-                    self.say(|_| format!("bell {listener} rings for {id}"));
+                    self.trace(|_| format!("bell {listener} rings for {id}"));
                     self.listeners[listener].inbox.push_back((id, message));
                     self.wake_sleeper(listener);
                 }
@@ -65,7 +65,7 @@ impl World {
                 if self.stalled_until <= self.now && self.down_until <= self.now {
                     self.server.tick(self.now);
                 }
-                let late = self.chance.within(0..self.server.tick - SECOND + 1);
+                let late = self.rng.within(0..self.server.tick - SECOND + 1);
                 self.at(self.now + SECOND + late, Event::Tick);
             }
             Event::Back => {
@@ -73,14 +73,14 @@ impl World {
                     self.server.tick(self.now);
                 }
             }
-            Event::Mishap(number) => return self.mishap(number),
+            Event::Fault(number) => return self.fault(number),
         }
         Todo::Nothing
     }
 
     pub(super) fn digest(&mut self, what: u64) {
-        let mixed = (self.story.digest ^ what ^ self.now).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.story.digest = mixed ^ (mixed >> 29);
+        let mixed = (self.trace.digest ^ what ^ self.now).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.trace.digest = mixed ^ (mixed >> 29);
     }
 
     pub(super) fn check_waiters(&mut self) {
@@ -92,7 +92,7 @@ impl World {
         let up = self.down_until.max(self.stalled_until) <= self.now;
         let waiting: Vec<usize> =
             self.oracle.waiting().filter(|&task| up && eligible(self, task)).collect();
-        let since = self.troubled;
+        let since = self.last_fault;
         for task in waiting {
             self.oracle.check_waiter(task, self.now, since, &self.server);
         }

@@ -1,6 +1,6 @@
 //! Until when a holder may believe in what is renewed.
 
-use super::kept::ROUNDING;
+use super::renewed_hold::ROUNDING;
 use crate::oracle::state::Oracle;
 use crate::server::Server;
 use crate::time::{MILLI, Nanos};
@@ -8,52 +8,53 @@ use crate::time::{MILLI, Nanos};
 impl Oracle {
     /// Its holder would say now that it is held until then; or, if that is over, that it is not.
     pub(crate) fn believes(&mut self, token: &str, until: Nanos, now: Nanos, server: &Server) {
-        let Some(kept) = self.keeping.all.get_mut(token) else { return };
+        let Some(renewed) = self.renewals.all.get_mut(token) else { return };
         let until = if until > now { until } else { 0 };
-        let last = kept.beliefs.last().map_or(0, |&(_, last)| last);
-        let claimed = kept
+        let last = renewed.beliefs.last().map_or(0, |&(_, last)| last);
+        let claimed = renewed
             .claimed
             .take()
-            .filter(|claimed| claimed.abs_diff(until) > MILLI + kept.lease / 1000);
-        let mut objection = claimed.map(|_| "for another time than was told of the danger");
+            .filter(|claimed| claimed.abs_diff(until) > MILLI + renewed.lease / 1000);
+        let mut violation = claimed.map(|_| "for another time than was told of the danger");
         let mut ends = None;
-        if let Some(hold) = self.holds.get_mut(&kept.hold) {
+        if let Some(hold) = self.holds.get_mut(&renewed.hold) {
             hold.until = until;
             ends = match hold.permits {
                 _ if hold.lost => None,
                 None => server.ends(&hold.key),
-                Some(_) => {
-                    self.semaphores.line(&hold.key, token).map(|line| server.shows_at(line.until))
-                }
+                Some(_) => self
+                    .semaphores
+                    .line(&hold.key, token)
+                    .map(|line| server.world_time_of(line.until)),
             };
         }
         // Who lets go does not rely on it; that its lease is over is another thing.
-        if last.abs_diff(until) < ROUNDING || until == 0 && (last <= now || kept.releasing) {
-            return objection
+        if last.abs_diff(until) < ROUNDING || until == 0 && (last <= now || renewed.releasing) {
+            return violation
                 .into_iter()
-                .for_each(|what| self.object(format!("{token} is held {what}")));
+                .for_each(|what| self.report_violation(format!("{token} is held {what}")));
         }
-        let longer = until > kept.until() + ROUNDING;
+        let longer = until > renewed.until() + ROUNDING;
         if longer {
-            let slack = kept.lease / 5000;
-            if kept.renewed.is_none_or(|sent| sent + kept.lease + slack < until) {
-                objection = Some("for longer than a renewal on the server explains");
+            let slack = renewed.lease / 5000;
+            if renewed.last_renewal.is_none_or(|sent| sent + renewed.lease + slack < until) {
+                violation = Some("for longer than a renewal on the server explains");
             } else if ends.is_some_and(|ends| ends + slack < until) {
-                objection = Some("for longer than the server keeps it");
+                violation = Some("for longer than the server keeps it");
             }
             // As long as no more than half of a lease is left, it is in danger all the time.
-            let is_safe = until > now + kept.lease / 2 + MILLI;
-            kept.warned = kept.warned.filter(|&(when, _)| when == now || !is_safe);
+            let is_safe = until > now + renewed.lease / 2 + MILLI;
+            renewed.warned = renewed.warned.filter(|&(when, _)| when == now || !is_safe);
         }
-        if until > 0 && kept.known_lost.is_some() {
-            objection = Some("again, after its holder knew that it was lost");
+        if until > 0 && renewed.known_lost.is_some() {
+            violation = Some("again, after its holder knew that it was lost");
         }
-        if until > 0 && kept.ended.is_some() {
-            objection = Some("again, after it was let go of");
+        if until > 0 && renewed.ended.is_some() {
+            violation = Some("again, after it was let go of");
         }
-        kept.beliefs.push((now, until));
-        if let Some(objection) = objection {
-            self.object(format!("{token} is held {objection}"));
+        renewed.beliefs.push((now, until));
+        if let Some(violation) = violation {
+            self.report_violation(format!("{token} is held {violation}"));
         }
     }
 
@@ -61,7 +62,7 @@ impl Oracle {
     pub(crate) fn was_there(&mut self, token: &str, begun: Nanos) {
         let gone = self.tokens.get(token).filter(|token| !token.again).and_then(|token| token.gone);
         if let Some((when, cause)) = gone.filter(|&(when, _)| when < begun) {
-            self.object(format!(
+            self.report_violation(format!(
                 "{token} was said to be there, and it was gone at {:.6} ({cause:?})",
                 when as f64 / 1e9
             ));

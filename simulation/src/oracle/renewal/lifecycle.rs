@@ -1,28 +1,28 @@
 //! When renewal begins, and when it ends because the holder releases.
 
-use super::kept::{Kept, ROUNDING};
+use super::renewed_hold::{ROUNDING, RenewedHold};
 use crate::oracle::state::Oracle;
 use crate::server::Server;
 use crate::time::Nanos;
 
 impl Oracle {
     /// A hold is kept from now on.
-    pub(crate) fn begins_to_keep(
+    pub(crate) fn begins_renewal(
         &mut self,
         hold: u64,
         lease: Nanos,
         longest: Option<Nanos>,
         now: Nanos,
     ) {
-        self.tally.kept += 1;
+        self.tally.renewed_holds += 1;
         let Some(held) = self.holds.get(&hold) else { return };
-        let kept = Kept {
+        let renewed = RenewedHold {
             process: held.process,
             hold,
             lease,
             longest,
             beliefs: vec![(now, held.until)],
-            renewed: None,
+            last_renewal: None,
             warned: None,
             claimed: None,
             told: None,
@@ -30,27 +30,28 @@ impl Oracle {
             releasing: false,
             ended: None,
         };
-        self.keeping.all.insert(held.token.clone(), kept);
+        self.renewals.all.insert(held.token.clone(), renewed);
     }
 
     /// Its holder begins to let go, or goes on keeping it, as that had failed.
-    pub(crate) fn lets_go(&mut self, token: &str, releasing: bool) {
-        if let Some(kept) = self.keeping.all.get_mut(token) {
-            kept.releasing = releasing;
+    pub(crate) fn set_releasing(&mut self, token: &str, releasing: bool) {
+        if let Some(renewed) = self.renewals.all.get_mut(token) {
+            renewed.releasing = releasing;
         }
     }
 
     /// Its holder has let go.
-    pub(crate) fn has_let_go(&mut self, token: &str, now: Nanos) {
-        if let Some(kept) = self.keeping.all.get_mut(token) {
-            kept.ended.get_or_insert(now);
+    pub(crate) fn has_released(&mut self, token: &str, now: Nanos) {
+        if let Some(renewed) = self.renewals.all.get_mut(token) {
+            renewed.ended.get_or_insert(now);
         }
     }
 
     /// Its holder was told, when it let go, that it had been lost before.
     pub(crate) fn was_lost_before(&mut self, token: &str, now: Nanos, server: &Server) {
-        let Some(kept) = self.keeping.all.get(token) else { return };
-        let (hold, over) = (kept.hold, kept.known_lost.is_some() || kept.until() <= now + ROUNDING);
+        let Some(renewed) = self.renewals.all.get(token) else { return };
+        let (hold, over) =
+            (renewed.hold, renewed.known_lost.is_some() || renewed.until() <= now + ROUNDING);
         if over {
             self.tally.lost += 1;
             self.forgets(hold);

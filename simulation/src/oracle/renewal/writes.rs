@@ -1,7 +1,7 @@
 //! What a renewer writes on the server.
 
-use super::kept::{Kept, ROUNDING};
-use crate::oracle::requester::Doer;
+use super::renewed_hold::{ROUNDING, RenewedHold};
+use crate::oracle::requester::Requester;
 use crate::oracle::semaphores::Line;
 use crate::oracle::state::Oracle;
 use crate::oracle::token::token_of;
@@ -13,66 +13,68 @@ const AFTER_THE_LEASE: Nanos = 3 * SECOND + 50 * MILLI;
 
 impl Oracle {
     /// A renewer has written a lock: it is renewed.
-    pub(crate) fn keeper_wrote_lock(
+    pub(crate) fn renewer_wrote_lock(
         &mut self,
         change: &Change,
         now: Nanos,
-        by: Doer,
+        by: Requester,
         server: &Server,
     ) {
         let (before, after) =
             (token_of(change.before.as_deref()), token_of(change.after.as_deref()));
-        self.keeper_wrote(before.as_deref(), after.as_deref(), by);
-        let lease = after.and_then(|token| self.keeping.lease_of(&token)).unwrap_or(0);
+        self.renewer_wrote(before.as_deref(), after.as_deref(), by);
+        let lease = after.and_then(|token| self.renewals.lease_of(&token)).unwrap_or(0);
         let latest = now + lease + AFTER_THE_LEASE + lease / 5000;
-        if change.expires.is_none_or(|expires| server.shows_at(expires) > latest) {
-            self.object(format!("{} was renewed for longer than its lease", change.key));
+        if change.expires.is_none_or(|expires| server.world_time_of(expires) > latest) {
+            self.report_violation(format!("{} was renewed for longer than its lease", change.key));
         }
     }
 
     /// One token, which a renewer has written in place of another.
-    fn keeper_wrote(&mut self, before: Option<&str>, after: Option<&str>, by: Doer) {
+    fn renewer_wrote(&mut self, before: Option<&str>, after: Option<&str>, by: Requester) {
         let (Some(token), true) = (after, before == after) else {
-            return self.object(format!("a keeper made {after:?} of {before:?}"));
+            return self.report_violation(format!("a keeper made {after:?} of {before:?}"));
         };
         let sent = self.renewers.begun(by);
-        let Some(kept) = self.keeping.all.get_mut(token) else {
-            return self.object(format!("{token} was renewed, which nobody keeps"));
+        let Some(renewed) = self.renewals.all.get_mut(token) else {
+            return self.report_violation(format!("{token} was renewed, which nobody keeps"));
         };
-        let objection = if kept.process != by.process {
+        let violation = if renewed.process != by.process {
             Some("by another process")
-        } else if kept.ended.is_some_and(|ended| ended < sent) {
+        } else if renewed.ended.is_some_and(|ended| ended < sent) {
             Some("after it was let go of")
-        } else if kept.longest.is_some_and(|longest| longest + ROUNDING < sent) {
+        } else if renewed.longest.is_some_and(|longest| longest + ROUNDING < sent) {
             Some("after the longest time that it may be held")
-        } else if !kept.is_believed(sent) {
+        } else if !renewed.is_believed(sent) {
             Some("after its lease was over")
         } else {
             None
         };
-        kept.renewed = kept.renewed.max(Some(sent));
+        renewed.last_renewal = renewed.last_renewal.max(Some(sent));
         self.tally.renewals += 1;
-        if let Some(objection) = objection {
-            self.object(format!("{token} was renewed {objection}"));
+        if let Some(violation) = violation {
+            self.report_violation(format!("{token} was renewed {violation}"));
         }
     }
 
     /// A process has written a semaphore: the lines of what it keeps whose ends it has moved are
     /// renewed, be it by its renewer or by another thread, which writes for it.
-    pub(crate) fn renewed_lines(&mut self, before: &[Line], after: &[Line], by: Doer) {
+    pub(crate) fn renewed_lines(&mut self, before: &[Line], after: &[Line], by: Requester) {
         let of =
             |lines: &[Line], token: &str| lines.iter().find(|line| line.token == token).cloned();
         for line in after {
-            let is_kept = |kept: &&mut Kept| kept.process == by.process;
-            let Some(kept) = self.keeping.all.get_mut(&line.token).filter(is_kept) else {
+            let is_kept = |renewed: &&mut RenewedHold| renewed.process == by.process;
+            let Some(renewed) = self.renewals.all.get_mut(&line.token).filter(is_kept) else {
                 continue;
             };
             match of(before, &line.token) {
                 // Or it may have been renewed within the same second.
-                Some(was) if was == *line => kept.renewed = kept.renewed.max(Some(by.sent)),
+                Some(was) if was == *line => {
+                    renewed.last_renewal = renewed.last_renewal.max(Some(by.sent))
+                }
                 was => {
                     let was = was.map(|line| line.token);
-                    self.keeper_wrote(was.as_deref(), Some(&line.token), by);
+                    self.renewer_wrote(was.as_deref(), Some(&line.token), by);
                 }
             }
         }

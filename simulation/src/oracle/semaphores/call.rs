@@ -4,7 +4,7 @@ use crate::time::Nanos;
 
 /// What somebody asks for.
 #[derive(Clone, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct PermitRequest {
     pub(crate) key: String,
     pub(crate) permits: u32,
     pub(crate) priority: i64,
@@ -18,12 +18,12 @@ pub(crate) struct Ask {
 /// A call that waits for permits.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
-    pub(super) ask: Ask,
+    pub(super) request: PermitRequest,
     pub(super) process: usize,
     pub(super) begun: Nanos,
     pub(super) cancelled: bool,
     /// It stands in the queue, or did so.
-    pub(super) has_stood: bool,
+    pub(super) has_queued: bool,
     /// Others had too much, or somebody gathered, at some time since.
     pub(super) was_busy: bool,
     /// There were other permits than it was told, or fewer than it wants.

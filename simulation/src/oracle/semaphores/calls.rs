@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::call::{Ask, Call};
+use super::call::{Call, PermitRequest};
 use super::state::{Semaphores, Status};
 use super::timing::AFTER_THE_LEASE;
 use crate::oracle::call::Refusal;
 use crate::oracle::hold::Hold;
-use crate::oracle::limits::{AFTER_OVERSLEEPING, PATIENCE_WITHOUT_A_BELL};
+use crate::oracle::limits::{AFTER_EXPIRY, PATIENCE_WITHOUT_WAKE};
 use crate::oracle::state::Oracle;
 use crate::oracle::token::Token;
 use crate::server::{Cause, Server};
@@ -32,7 +32,7 @@ impl Semaphores {
     }
 
     pub(crate) fn waiting(&self) -> impl Iterator<Item = usize> {
-        self.calls.iter().filter(|(_, call)| call.ask.limit != Some(0)).map(|(&task, _)| task)
+        self.calls.iter().filter(|(_, call)| call.request.limit != Some(0)).map(|(&task, _)| task)
     }
 
     /// Remembers how it is from now on, for who asks.
@@ -48,23 +48,23 @@ impl Semaphores {
 
 impl Oracle {
     /// To be called whenever one of them has changed, and when the server's clock has.
-    pub(crate) fn look_at_semaphores(&mut self, now: Nanos, shows: u64) {
+    pub(crate) fn inspect_semaphores(&mut self, now: Nanos, server_time: u64) {
         let Semaphores { all, calls, watches, .. } = &mut self.semaphores;
         for (key, states) in watches.values_mut() {
             let Some(semaphore) = all.get(key) else { continue };
             let available =
-                u32::try_from(semaphore.available(shows, |_| false)).unwrap_or(u32::MAX);
+                u32::try_from(semaphore.available(server_time, |_| false)).unwrap_or(u32::MAX);
             states.insert(semaphore.record.as_ref().map(|record| (record.permits, available)));
         }
         if calls.is_empty() {
             return;
         }
-        let calm = self.calm;
+        let fault_free = self.fault_free;
         for (key, semaphore) in all.iter_mut() {
             // The tasks, and the process of each, and since when it waits.
             let waits: BTreeMap<usize, (usize, Nanos)> = calls
                 .iter()
-                .filter(|(_, call)| call.ask.key == *key)
+                .filter(|(_, call)| call.request.key == *key)
                 .map(|(&task, call)| (task, (call.process, call.begun)))
                 .collect();
             for &task in waits.keys() {
@@ -74,34 +74,35 @@ impl Oracle {
                     tokens.get(token).is_some_and(|it| is_surely_of(it, task, call.begun))
                 };
                 // What it has itself without knowing is nothing that it may wait for.
-                let available = semaphore.available(shows, |line| mine(&line.token));
-                let fits = available >= u64::from(call.ask.permits);
+                let available = semaphore.available(server_time, |line| mine(&line.token));
+                let fits = available >= u64::from(call.request.permits);
                 let record = semaphore.record.as_ref();
                 // Where nothing goes wrong, it says so only as long as it waits.
                 let waiting =
-                    !calm || semaphore.gatherer.is_none_or(|task| waits.contains_key(&task));
+                    !fault_free || semaphore.reserver.is_none_or(|task| waits.contains_key(&task));
                 let gathers = waiting
                     && record.and_then(|record| record.reservation.as_ref()).is_some_and(|other| {
-                        other.until > shows
-                            && call.ask.priority <= other.priority
+                        other.until > server_time
+                            && call.request.priority <= other.priority
                             && !mine(&other.token)
                     });
                 // A refusal by another one of its batch is as old as the clock that was read for
                 // that.
-                let late = semaphore.available(shows.saturating_sub(1), |line| mine(&line.token));
-                call.was_busy |= late < u64::from(call.ask.permits) || gathers;
+                let late =
+                    semaphore.available(server_time.saturating_sub(1), |line| mine(&line.token));
+                call.was_busy |= late < u64::from(call.request.permits) || gathers;
                 call.was_missing |= record.is_none();
                 call.was_other |= record.is_some_and(|record| {
-                    record.permits < call.ask.permits
-                        || call.ask.number.is_some_and(|number| number != record.permits)
+                    record.permits < call.request.permits
+                        || call.request.number.is_some_and(|number| number != record.permits)
                 });
                 let next = fits && semaphore.is_next(task, &waits);
                 call.could_have = if next { call.could_have.or(Some(now)) } else { None };
             }
             let lines = semaphore.record.iter().flat_map(|record| &record.lines);
-            for line in lines.filter(|line| line.until <= shows) {
+            for line in lines.filter(|line| line.until <= server_time) {
                 if semaphore.over.insert(line.token.clone()) {
-                    semaphore.overslept = Some(now);
+                    semaphore.last_expiry = Some(now);
                 }
             }
         }
@@ -111,33 +112,34 @@ impl Oracle {
         &mut self,
         task: usize,
         process: usize,
-        ask: Ask,
+        request: PermitRequest,
         now: Nanos,
-        shows: u64,
+        server_time: u64,
     ) {
-        self.semaphores.leases(process, task, now, ask.lease);
+        self.semaphores.leases(process, task, now, request.lease);
         let call = Call {
-            ask,
+            request,
             process,
             begun: now,
             cancelled: false,
-            has_stood: false,
+            has_queued: false,
             was_busy: false,
             was_other: false,
             was_missing: false,
             could_have: None,
         };
         let Semaphores { all, calls, .. } = &mut self.semaphores;
-        if let Some(semaphore) = all.get_mut(&call.ask.key)
-            && semaphore.stands.values().any(|it| {
-                let waits = |other: &Call| other.ask.key == call.ask.key && other.begun <= it.since;
+        if let Some(semaphore) = all.get_mut(&call.request.key)
+            && semaphore.positions.values().any(|it| {
+                let waits =
+                    |other: &Call| other.request.key == call.request.key && other.begun <= it.since;
                 it.process == process && !calls.get(&it.task).is_some_and(waits)
             })
         {
-            semaphore.leavers.insert(process);
+            semaphore.stale_processes.insert(process);
         }
         calls.insert(task, call);
-        self.look_at_semaphores(now, shows);
+        self.inspect_semaphores(now, server_time);
     }
 
     /// Gives a number by which the hold is known from now on.
@@ -153,42 +155,46 @@ impl Oracle {
         let Some(call) = self.semaphores.calls.remove(&task) else { return 0 };
         self.semaphores.ended.push((task, call.clone(), now));
         let written = self.tokens.get(&token);
-        let latest = |sent: Nanos| sent + call.ask.lease + AFTER_THE_LEASE + call.ask.lease / 5000;
+        let latest =
+            |sent: Nanos| sent + call.request.lease + AFTER_THE_LEASE + call.request.lease / 5000;
         if let Some(late) = written.and_then(|it| it.ends.checked_sub(latest(it.sent) + 1)) {
             let late = late as f64 / 1e9;
-            self.object(format!(
+            self.report_violation(format!(
                 "{token} was granted, and ended {late:.3} s later than its lease explains"
             ));
         } else if !written.is_some_and(|written| is_of(written, task, call.begun)) {
-            self.object(format!("{} was granted as {token}, which was never there", call.ask.key));
-        } else if permits != call.ask.permits {
-            self.object(format!(
+            self.report_violation(format!(
+                "{} was granted as {token}, which was never there",
+                call.request.key
+            ));
+        } else if permits != call.request.permits {
+            self.report_violation(format!(
                 "{permits} permits of {} were granted, and {} asked for",
-                call.ask.key, call.ask.permits
+                call.request.key, call.request.permits
             ));
         }
         // An entry that could not be taken off may be rung later: that wakes another waiter of the
         // process.
-        if !self.calm
-            && let Some(semaphore) = self.semaphores.all.get_mut(&call.ask.key)
-            && semaphore.stands.values().any(|stand| stand.task == task)
+        if !self.fault_free
+            && let Some(semaphore) = self.semaphores.all.get_mut(&call.request.key)
+            && semaphore.positions.values().any(|position| position.task == task)
         {
-            semaphore.leavers.insert(call.process);
+            semaphore.stale_processes.insert(call.process);
         }
         let lost =
             matches!(self.tokens.get(&token), Some(Token { gone: Some((_, Cause::Loss)), .. }));
         // What was written for other calls of its process meanwhile was not for this one.
         for (other, it) in self.tokens.iter_mut().filter(|(_, it)| it.sent >= call.begun) {
             if *other == token {
-                it.askers = BTreeSet::from([task]);
+                it.candidates = BTreeSet::from([task]);
             } else {
-                it.askers.remove(&task);
+                it.candidates.remove(&task);
             }
         }
         self.holds(Hold {
             permits: Some(permits),
             lost,
-            ..Hold::new(call.process, call.ask.key, token, until)
+            ..Hold::new(call.process, call.request.key, token, until)
         })
     }
 
@@ -200,7 +206,7 @@ impl Oracle {
         held_up: Nanos,
         server: &Server,
     ) {
-        self.look_at_semaphores(now, server.time());
+        self.inspect_semaphores(now, server.time());
         let Some(call) = self.semaphores.calls.remove(&task) else { return };
         self.semaphores.ended.push((task, call.clone(), now));
         if matches!(why, Refusal::Unreachable | Refusal::Unknown) {
@@ -208,13 +214,13 @@ impl Oracle {
         } else {
             self.tally.refusals += 1;
         }
-        if call.has_stood
-            && !self.calm
-            && let Some(semaphore) = self.semaphores.all.get_mut(&call.ask.key)
+        if call.has_queued
+            && !self.fault_free
+            && let Some(semaphore) = self.semaphores.all.get_mut(&call.request.key)
         {
-            semaphore.leavers.insert(call.process);
+            semaphore.stale_processes.insert(call.process);
         }
-        let key = &call.ask.key;
+        let key = &call.request.key;
         let left = || {
             let record = self.semaphores.all.get(key)?.record.as_ref()?;
             let mut tokens = record.lines.iter().map(|line| &line.token);
@@ -222,43 +228,43 @@ impl Oracle {
                 self.tokens.get(token).is_some_and(|it| is_surely_of(it, task, call.begun))
             })
         };
-        let objection = match why {
+        let violation = match why {
             Refusal::Busy if !call.was_busy => {
                 Some(format!("{key} was called busy, and there was room since the call began"))
             }
-            Refusal::TimedOut => self.kept_to_the_limit(call.process, key, (call.begun, call.ask.limit), now, held_up),
+            Refusal::TimedOut => self.check_end_of_wait(call.process, key, (call.begun, call.request.limit), now, held_up),
             Refusal::Interrupted if !call.cancelled => Some(format!("the wait for {key} was cancelled by nobody")),
             Refusal::Unreachable => left()
                 .map(|token| format!("the server of {key} was called out of reach and nothing changed, yet it has {token} of that call")),
-            Refusal::Unknown if self.calm => Some(format!("nothing went wrong, and yet it is not known whether {key} is held")),
+            Refusal::Unknown if self.fault_free => Some(format!("nothing went wrong, and yet it is not known whether {key} is held")),
             Refusal::Invalid if !call.was_other => Some(format!("the call for {key} was refused, and had asked for nothing wrong")),
-            Refusal::NotFound if !call.was_missing || call.ask.number.is_some() => {
+            Refusal::NotFound if !call.was_missing || call.request.number.is_some() => {
                 Some(format!("{key} was not found, and it was there"))
             }
             Refusal::Other => Some(format!("the call for {key} failed for no reason that can be")),
             _ => None,
         };
-        if let Some(objection) = objection {
-            self.object(objection);
+        if let Some(violation) = violation {
+            self.report_violation(violation);
         }
     }
 
-    pub(crate) fn check_permit_waiter(&mut self, task: usize, now: Nanos, troubled: Nanos) {
+    pub(crate) fn check_permit_waiter(&mut self, task: usize, now: Nanos, last_fault: Nanos) {
         let Some(call) = self.semaphores.calls.get(&task) else { return };
         let (Some(since), Some(semaphore)) =
-            (call.could_have, self.semaphores.all.get(&call.ask.key))
+            (call.could_have, self.semaphores.all.get(&call.request.key))
         else {
             return;
         };
         let mut patience = self.patience;
-        if semaphore.overslept.is_some_and(|when| now < when + AFTER_OVERSLEEPING) {
-            patience = patience.max(PATIENCE_WITHOUT_A_BELL);
+        if semaphore.last_expiry.is_some_and(|when| now < when + AFTER_EXPIRY) {
+            patience = patience.max(PATIENCE_WITHOUT_WAKE);
         }
-        let passed = now.saturating_sub(since.max(troubled));
+        let passed = now.saturating_sub(since.max(last_fault));
         if passed > patience {
-            self.object(format!(
+            self.report_violation(format!(
                 "{} has room for task {task} for {:.3} s, and it waits",
-                call.ask.key,
+                call.request.key,
                 passed as f64 / 1e9
             ));
         }
@@ -285,10 +291,10 @@ impl Oracle {
 
 /// Whether it may have been put there for that call.
 fn is_of(token: &Token, task: usize, begun: Nanos) -> bool {
-    token.askers.contains(&task) && token.sent >= begun
+    token.candidates.contains(&task) && token.sent >= begun
 }
 
 /// Whether it can have been put there for no other call.
 fn is_surely_of(token: &Token, task: usize, begun: Nanos) -> bool {
-    is_of(token, task, begun) && token.askers.len() == 1
+    is_of(token, task, begun) && token.candidates.len() == 1
 }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::record::keeps_time;
+use super::record::check_expiry;
 use super::text::Record;
-use crate::oracle::requester::Doer;
+use crate::oracle::requester::Requester;
 use crate::oracle::state::Oracle;
 use crate::oracle::token::Token;
 use crate::server::{Cause, Change, Server};
@@ -15,7 +15,7 @@ impl Oracle {
         &mut self,
         change: &Change,
         now: Nanos,
-        by: Option<Doer>,
+        by: Option<Requester>,
         server: &Server,
     ) {
         let key = change.key.strip_suffix("%wait").unwrap_or(&change.key);
@@ -24,7 +24,7 @@ impl Oracle {
         } else {
             self.record_changed(key, change, now, by, server);
         }
-        self.look_at_semaphores(now, server.time());
+        self.inspect_semaphores(now, server.time());
     }
 
     fn record_changed(
@@ -32,12 +32,12 @@ impl Oracle {
         key: &str,
         change: &Change,
         now: Nanos,
-        by: Option<Doer>,
+        by: Option<Requester>,
         server: &Server,
     ) {
         let after = change.after.as_deref().map(Record::read);
         if after == Some(None) {
-            return self.object(format!("what was written of {key} cannot be read"));
+            return self.report_violation(format!("what was written of {key} cannot be read"));
         }
         let after = after.flatten();
         let Some(semaphore) = self.semaphores.all.get(key) else { return };
@@ -49,11 +49,12 @@ impl Oracle {
                 (Some(_), None) => self.may_end(key, by),
                 (None, None) => Ok(()),
             };
-            let shows = if self.calm { server.time() } else { 0 };
-            let written =
-                after.as_ref().map_or(Ok(()), |after| keeps_time(after, change.expires, shows));
+            let server_time = if self.fault_free { server.time() } else { 0 };
+            let written = after
+                .as_ref()
+                .map_or(Ok(()), |after| check_expiry(after, change.expires, server_time));
             if let Err(what) = checked.and(written) {
-                return self.object(format!(
+                return self.report_violation(format!(
                     "process {} wrote {key} so that {what}: {after:?}",
                     by.process
                 ));
@@ -67,16 +68,19 @@ impl Oracle {
                 |record: &Option<Record>| record.as_ref().map_or(Vec::new(), |it| it.lines.clone());
             self.renewed_lines(&lines(&before), &lines(&after), by);
         }
-        let shows = server.time();
+        let server_time = server.time();
         let lost = change.cause == Cause::Loss || change.cause == Cause::Command && after.is_none();
         for line in before.iter().flat_map(|before| &before.lines) {
             if after.as_ref().is_some_and(|after| after.line(&line.token).is_some()) {
                 continue;
             }
-            if change.cause == Cause::Expiry && line.until > shows {
-                self.object(format!("{key} was gone before its holder {} was", line.token));
+            if change.cause == Cause::Expiry && line.until > server_time {
+                self.report_violation(format!(
+                    "{key} was gone before its holder {} was",
+                    line.token
+                ));
             }
-            let cause = match line.until <= shows {
+            let cause = match line.until <= server_time {
                 _ if lost => Cause::Loss,
                 true => Cause::Expiry,
                 false => Cause::Command,
@@ -90,25 +94,27 @@ impl Oracle {
         } else if change.cause == Cause::Expiry {
             self.forgets_releases(key);
         }
-        if let (Some(Doer { process, task, sent }), Some(after)) = (by, &after) {
-            let took = self.semaphores.look_took(task, key, sent);
-            let askers: Vec<BTreeSet<usize>> = after
+        if let (Some(Requester { process, task, sent }), Some(after)) = (by, &after) {
+            let took = self.semaphores.read_took(task, key, sent);
+            let candidates: Vec<BTreeSet<usize>> = after
                 .lines
                 .iter()
                 .map(|line| {
                     let is_known =
                         self.tokens.get(&line.token).is_some_and(|known| known.gone.is_none());
-                    let by = Doer { process, task, sent };
-                    let askers = self.semaphores.askers(key, line, by).map(|(task, _)| task);
-                    if is_known { BTreeSet::new() } else { askers.collect() }
+                    let by = Requester { process, task, sent };
+                    let candidates =
+                        self.semaphores.candidates(key, line, by).map(|(task, _)| task);
+                    if is_known { BTreeSet::new() } else { candidates.collect() }
                 })
                 .collect();
-            for (line, askers) in after.lines.iter().zip(askers) {
-                let (ends, task) = (server.shows_at(line.until).saturating_sub(took), Some(task));
+            for (line, candidates) in after.lines.iter().zip(candidates) {
+                let (ends, task) =
+                    (server.world_time_of(line.until).saturating_sub(took), Some(task));
                 let token = Token {
                     process,
                     task,
-                    askers,
+                    candidates,
                     ends,
                     sent,
                     written: now,
@@ -127,7 +133,7 @@ impl Oracle {
                 record.as_ref().and_then(|record| record.reservation.clone())
             };
             if let (Some(by), true) = (by, gathers(&after) != gathers(&before)) {
-                semaphore.gatherer = gathers(&after).map(|_| by.task);
+                semaphore.reserver = gathers(&after).map(|_| by.task);
             }
             let number =
                 |record: &Option<Record>| record.as_ref().map_or(0, |record| record.permits);
@@ -135,7 +141,7 @@ impl Oracle {
             // Its holders' ends passed with its own: nobody wakes waiters then.
             let has_lines = before.as_ref().is_some_and(|before| !before.lines.is_empty());
             if change.cause == Cause::Expiry && has_lines {
-                semaphore.overslept = Some(now);
+                semaphore.last_expiry = Some(now);
             }
             semaphore.was_shrunk =
                 same && (semaphore.was_shrunk || number(&after) < number(&before));
@@ -144,10 +150,10 @@ impl Oracle {
     }
 
     /// At the end of a calm run all permits have come back, and nobody waits.
-    pub(crate) fn semaphores_at_the_end(&self, shows: u64) -> Option<String> {
+    pub(crate) fn semaphores_at_the_end(&self, server_time: u64) -> Option<String> {
         self.semaphores.all.iter().find_map(|(key, semaphore)| {
             let lines = semaphore.record.iter().flat_map(|record| &record.lines);
-            let held = lines.filter(|line| line.until > shows).map(|line| &line.token);
+            let held = lines.filter(|line| line.until > server_time).map(|line| &line.token);
             let left = held.chain(semaphore.queue.iter().map(|entry| &entry.id)).next()?;
             Some(format!("all is over, and {left} is left in {key}"))
         })

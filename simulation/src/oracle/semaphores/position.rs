@@ -4,7 +4,7 @@ use crate::time::Nanos;
 
 /// Somebody's stand in a queue.
 #[derive(Clone, Debug)]
-pub(super) struct Stand {
+pub(super) struct QueuePosition {
     pub(super) task: usize,
     pub(super) process: usize,
     /// When the request left that wrote it.

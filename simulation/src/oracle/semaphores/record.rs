@@ -3,7 +3,7 @@
 use super::state::Semaphore;
 use super::text::{Line, Record};
 use super::timing::AFTER_THE_LEASE;
-use crate::oracle::requester::Doer;
+use crate::oracle::requester::Requester;
 use crate::oracle::state::Oracle;
 use crate::server::{Cause, Server};
 
@@ -14,15 +14,15 @@ impl Oracle {
         key: &str,
         before: &Record,
         after: &Record,
-        by: Doer,
+        by: Requester,
         server: &Server,
     ) -> Result<(), String> {
-        let shows = server.time();
+        let server_time = server.time();
         let owner = |token: &str| self.tokens.get(token).map(|token| token.process);
         for line in &before.lines {
             let is_owner = owner(&line.token) == Some(by.process);
             match after.line(&line.token) {
-                None if !is_owner && line.until > shows => {
+                None if !is_owner && line.until > server_time => {
                     return Err(format!(
                         "{} of another process is gone, whose end has not passed",
                         line.token
@@ -37,15 +37,15 @@ impl Oracle {
                 _ => {}
             }
         }
-        let took = self.semaphores.look_took(by.task, key, by.sent);
+        let took = self.semaphores.read_took(by.task, key, by.sent);
         let latest = |token: &str| {
-            let kept = self.keeping.lease_of(token);
-            let lease = kept.unwrap_or_else(|| self.semaphores.lease_at(by.process, by.sent));
+            let renewed = self.renewals.lease_of(token);
+            let lease = renewed.unwrap_or_else(|| self.semaphores.lease_at(by.process, by.sent));
             by.sent + lease + AFTER_THE_LEASE + took + lease / 5000
         };
         let is_new = |line: &&Line| before.line(&line.token).is_none();
         for line in after.lines.iter().filter(|line| before.line(&line.token) != Some(line)) {
-            let late = server.shows_at(line.until).saturating_sub(latest(&line.token));
+            let late = server.world_time_of(line.until).saturating_sub(latest(&line.token));
             if late > 0 {
                 let late = late as f64 / 1e9;
                 return Err(format!(
@@ -67,7 +67,7 @@ impl Oracle {
         if let Some(line) = new.iter().find(again) {
             return Err(format!("{} is there once more", line.token));
         }
-        self.may_take(key, before, &new, by, shows)?;
+        self.may_take(key, before, &new, by, server_time)?;
         let Some(semaphore) = self.semaphores.all.get(key) else { return Ok(()) };
         if before.permits != after.permits
             && (before.lines != after.lines
@@ -83,7 +83,7 @@ impl Oracle {
         Ok(())
     }
 
-    pub(super) fn may_end(&self, key: &str, by: Doer) -> Result<(), String> {
+    pub(super) fn may_end(&self, key: &str, by: Requester) -> Result<(), String> {
         let told =
             self.semaphores.all.get(key).and_then(|semaphore| semaphore.tear_downs.get(&by.task));
         match told.and_then(|told| told.iter().rev().find(|(begun, _)| *begun <= by.sent)) {
@@ -94,7 +94,7 @@ impl Oracle {
     }
 
     /// What a tear-down has done.
-    pub(super) fn tore_down(&mut self, key: &str, by: Doer) {
+    pub(super) fn tore_down(&mut self, key: &str, by: Requester) {
         let told = self
             .semaphores
             .all
@@ -120,9 +120,16 @@ impl Semaphore {
 
 /// Readers tell the time by when the item says that it expires; and it is kept for as long as was
 /// asked for, but for what its clock was behind.
-pub(super) fn keeps_time(record: &Record, expires: Option<u64>, shows: u64) -> Result<(), String> {
-    if record.expires + 2 < shows + record.life {
-        return Err(format!("it is kept until {}, too short from {shows} on", record.expires));
+pub(super) fn check_expiry(
+    record: &Record,
+    expires: Option<u64>,
+    server_time: u64,
+) -> Result<(), String> {
+    if record.expires + 2 < server_time + record.life {
+        return Err(format!(
+            "it is kept until {}, too short from {server_time} on",
+            record.expires
+        ));
     }
     if expires != Some(record.expires) {
         return Err(format!("it expires at {expires:?}, and says something else"));

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::call::Call;
-use super::position::Stand;
+use super::position::QueuePosition;
 use super::text::{Entry, Line, Record};
-use super::timing::{REMEMBERED_LOOK, SLOW_LOOK};
-use crate::oracle::requester::Doer;
+use super::timing::{REMEMBERED_READ, SLOW_READ};
+use crate::oracle::requester::Requester;
 use crate::time::Nanos;
 
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ pub(crate) struct Semaphores {
     /// What leases the tasks of a process have asked for, and when.
     pub(super) leases: BTreeMap<(usize, usize), Vec<(Nanos, Nanos)>>,
     /// When a task was answered how a semaphore is, and how long that took.
-    pub(super) looks: BTreeMap<(usize, String), Vec<(Nanos, Nanos)>>,
+    pub(super) reads: BTreeMap<(usize, String), Vec<(Nanos, Nanos)>>,
 }
 
 /// How many permits there are, and how many are available; `None`: there is no such semaphore.
@@ -32,9 +32,9 @@ pub(super) struct Semaphore {
     pub(super) record: Option<Record>,
     pub(super) queue: Vec<Entry>,
     /// The task that has last written that it gathers.
-    pub(super) gatherer: Option<usize>,
+    pub(super) reserver: Option<usize>,
     /// Since when somebody stands in the queue, by the id.
-    pub(super) stands: BTreeMap<String, Stand>,
+    pub(super) positions: BTreeMap<String, QueuePosition>,
     /// How many permits it is to have; and how many it was ever to have.
     pub(super) number: u32,
     pub(super) numbers: BTreeSet<u32>,
@@ -45,18 +45,18 @@ pub(super) struct Semaphore {
     /// When each task was told to tear it down, and how often it has since.
     pub(super) tear_downs: BTreeMap<usize, Vec<(Nanos, u32)>>,
     /// Processes that have left something in the queue, for which they may be rung later on.
-    pub(super) leavers: BTreeSet<usize>,
+    pub(super) stale_processes: BTreeSet<usize>,
     /// Whose ends passed while their lines were there, and when that was last: nobody rings for
     /// those.
     pub(super) over: BTreeSet<String>,
-    pub(super) overslept: Option<Nanos>,
+    pub(super) last_expiry: Option<Nanos>,
 }
 
 impl Semaphore {
     /// How many permits nobody has when the server's clock shows that, but for whoever `but` says.
-    pub(super) fn available(&self, shows: u64, but: impl Fn(&Line) -> bool) -> u64 {
+    pub(super) fn available(&self, server_time: u64, but: impl Fn(&Line) -> bool) -> u64 {
         let Some(record) = &self.record else { return u64::MAX };
-        let out = record.lines.iter().filter(|line| line.until > shows && !but(line));
+        let out = record.lines.iter().filter(|line| line.until > server_time && !but(line));
         u64::from(record.permits).saturating_sub(out.map(|line| u64::from(line.permits)).sum())
     }
 }
@@ -71,8 +71,8 @@ impl Semaphores {
     }
 
     /// The line of a holder, if it is there and its end has not passed.
-    pub(crate) fn live_line(&self, key: &str, token: &str, shows: u64) -> Option<&Line> {
-        self.line(key, token).filter(|line| line.until > shows)
+    pub(crate) fn live_line(&self, key: &str, token: &str, server_time: u64) -> Option<&Line> {
+        self.line(key, token).filter(|line| line.until > server_time)
     }
 
     /// The line of a holder, if it is there.
@@ -119,21 +119,21 @@ impl Semaphores {
 
     /// A task's look at a semaphore was answered. `since`: when it was begun, before any
     /// connecting.
-    pub(crate) fn looked(&mut self, task: usize, key: &str, since: Nanos, now: Nanos) {
+    pub(crate) fn has_read(&mut self, task: usize, key: &str, since: Nanos, now: Nanos) {
         if self.all.contains_key(key) {
-            self.looks.entry((task, key.to_owned())).or_default().push((now, now - since));
+            self.reads.entry((task, key.to_owned())).or_default().push((now, now - since));
         }
     }
 
     /// How long the look took on which a request is based that left then. A slow look counts for
     /// nothing unless it repeats another slow one.
-    pub(super) fn look_took(&self, task: usize, key: &str, sent: Nanos) -> Nanos {
-        let looks = self.looks.get(&(task, key.to_owned())).map_or(&[][..], |looks| looks);
+    pub(super) fn read_took(&self, task: usize, key: &str, sent: Nanos) -> Nanos {
+        let reads = self.reads.get(&(task, key.to_owned())).map_or(&[][..], |reads| reads);
         let mut took =
-            looks.iter().rev().filter(|(answered, _)| *answered <= sent).map(|&(_, took)| took);
+            reads.iter().rev().filter(|(answered, _)| *answered <= sent).map(|&(_, took)| took);
         let (last, before) = (took.next().unwrap_or(0), took.next().unwrap_or(0));
-        let counts = last <= SLOW_LOOK || before > SLOW_LOOK;
-        if counts { last.max(REMEMBERED_LOOK) } else { REMEMBERED_LOOK }
+        let counts = last <= SLOW_READ || before > SLOW_READ;
+        if counts { last.max(REMEMBERED_READ) } else { REMEMBERED_READ }
     }
 
     /// The longest lease that a request of a process may be for which left then.
@@ -146,17 +146,19 @@ impl Semaphores {
     }
 
     /// The calls of a process that a line may be for.
-    pub(super) fn askers(
+    pub(super) fn candidates(
         &self,
         key: &str,
         line: &Line,
-        by: Doer,
+        by: Requester,
     ) -> impl Iterator<Item = (usize, &Call)> {
         let ended = self.ended.iter().filter(move |(.., ended)| *ended >= by.sent);
         let ended = ended.map(|(task, call, _)| (*task, call));
         let (key, permits) = (key.to_owned(), line.permits);
         self.calls.iter().map(|(&task, call)| (task, call)).chain(ended).filter(move |(_, call)| {
-            call.is_of(by.process, by.sent) && call.ask.key == key && call.ask.permits == permits
+            call.is_of(by.process, by.sent)
+                && call.request.key == key
+                && call.request.permits == permits
         })
     }
 }

@@ -95,7 +95,7 @@ const MOST_OVERTAKEN: u32 = 16;
 pub(crate) struct Entry {
     pub(crate) id: String,
     /// Whether it can be rung, and whether it is certain to hear that.
-    pub(crate) has_bell: bool,
+    pub(crate) has_listener: bool,
     pub(crate) proven: bool,
     pub(crate) priority: i64,
     pub(crate) wants: u32,
@@ -110,7 +110,7 @@ impl Entry {
         let fields: Vec<&str> = text.split('#').collect();
         let field = |at: usize, unsaid: &'static str| fields.get(at).copied().unwrap_or(unsaid);
         Some(Entry {
-            has_bell: field(0, "-") != "-",
+            has_listener: field(0, "-") != "-",
             proven: !field(0, "-").starts_with(['-', '?']),
             id: (*fields.get(1)?).to_owned(),
             priority: fields.get(2)?.parse().ok()?,

@@ -15,7 +15,7 @@ use crate::time::{MILLI, Nanos, SECOND};
 pub(super) const AFTER_THE_LEASE: Nanos = 3 * SECOND + 30 * MILLI;
 
 /// A look that took longer is not remembered.
-pub(super) const REMEMBERED_LOOK: Nanos = 50 * MILLI;
+pub(super) const REMEMBERED_READ: Nanos = 50 * MILLI;
 
 /// A look that took longer is repeated before anything is written by it, also by the slowest clock.
-pub(super) const SLOW_LOOK: Nanos = SECOND + SECOND / 5000;
+pub(super) const SLOW_READ: Nanos = SECOND + SECOND / 5000;

@@ -2,7 +2,7 @@
 
 /// What happened, for people to read.
 #[derive(Debug, Default)]
-pub(crate) struct Story {
+pub(crate) struct Trace {
     pub(crate) told: bool,
     pub(crate) lines: Vec<String>,
     /// Of all that happened: equal for equal runs.

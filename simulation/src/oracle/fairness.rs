@@ -7,7 +7,7 @@
 //! so only processes with one thread are looked at.
 
 use super::call::Call;
-use super::requester::Doer;
+use super::requester::Requester;
 use super::state::Oracle;
 use crate::server::Change;
 use crate::time::{Nanos, SECOND};
@@ -19,7 +19,7 @@ impl Oracle {
     }
 
     /// A call that joins the queue has all before it that wait by then.
-    pub(crate) fn lock_queue_changed(&mut self, key: &str, change: &Change, by: Option<Doer>) {
+    pub(crate) fn lock_queue_changed(&mut self, key: &str, change: &Change, by: Option<Requester>) {
         let length = |queue: &Option<Vec<u8>>| queue.as_ref().map_or(0, Vec::len);
         let others = self.waiting_for(key).saturating_sub(1);
         if let Some(by) = by.filter(|_| length(&change.after) > length(&change.before))
@@ -32,7 +32,7 @@ impl Oracle {
 
     /// Whether a wait takes longer than its turn may be away.
     pub(crate) fn passed_over(&mut self, call: &Call, now: Nanos) -> Option<String> {
-        if !self.calm
+        if !self.fault_free
             || call.limit == Some(0)
             || !self.single.get(call.process).is_some_and(|single| *single)
         {
@@ -40,15 +40,15 @@ impl Oracle {
         }
         let lock = self.locks.entry(call.key.clone()).or_default();
         lock.note_tenure(now);
-        let turn = lock.longest + SECOND;
-        let (waited, turns) =
+        let tenure = lock.longest + SECOND;
+        let (waited, rounds) =
             (now - call.begun, call.before + 2 + 2 * (lock.irregular - call.irregular));
-        let bound = turns * turn;
+        let bound = rounds * tenure;
         (waited > bound).then(|| {
             let seconds = |nanos| nanos as f64 / 1e9;
-            let (waited, turn) = (seconds(waited), seconds(turn));
+            let (waited, tenure) = (seconds(waited), seconds(tenure));
             format!(
-                "a waiter for {} behind {} waits for {waited:.3} s, turns being {turn:.3} s",
+                "a waiter for {} behind {} waits for {waited:.3} s, turns being {tenure:.3} s",
                 call.key, call.before
             )
         })

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 /// Numbers that only look random: SplitMix64, which is tiny and the same everywhere.
 #[derive(Clone, Debug)]
-pub(crate) struct Chance(u64);
+pub(crate) struct Rng(u64);
 
-impl Chance {
-    pub(crate) fn new(seed: u64) -> Chance {
-        Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x006d_656d_6c6f_636b)
+impl Rng {
+    pub(crate) fn new(seed: u64) -> Rng {
+        Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x006d_656d_6c6f_636b)
     }
 
     pub(crate) fn bits(&mut self) -> u64 {
@@ -20,8 +20,8 @@ impl Chance {
     }
 
     /// Another source, which goes its own way from here.
-    pub(crate) fn fork(&mut self) -> Chance {
-        Chance(self.bits())
+    pub(crate) fn fork(&mut self) -> Rng {
+        Rng(self.bits())
     }
 
     /// One of `range`.

@@ -15,12 +15,12 @@ pub(super) const ROUNDING: Nanos = 10 * MICRO;
 
 /// All that was ever kept, by its token.
 #[derive(Debug, Default)]
-pub(crate) struct Keeping {
-    pub(super) all: BTreeMap<String, Kept>,
+pub(crate) struct Renewals {
+    pub(super) all: BTreeMap<String, RenewedHold>,
 }
 
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct RenewedHold {
     pub(super) process: usize,
     pub(super) hold: u64,
     pub(super) lease: Nanos,
@@ -29,7 +29,7 @@ pub(super) struct Kept {
     /// Since when its holder believed in it, and until when.
     pub(super) beliefs: Vec<(Nanos, Nanos)>,
     /// When the last renewal left that was carried out.
-    pub(super) renewed: Option<Nanos>,
+    pub(super) last_renewal: Option<Nanos>,
     /// When its holder was last told of the danger, and what was said to be its end.
     pub(super) warned: Option<(Nanos, Nanos)>,
     /// Until when it was said to be held, as its holder was warned: to be compared with what it
@@ -42,7 +42,7 @@ pub(super) struct Kept {
     pub(super) ended: Option<Nanos>,
 }
 
-impl Kept {
+impl RenewedHold {
     /// Until when its holder believes in it, or did so last.
     pub(super) fn until(&self) -> Nanos {
         self.beliefs.iter().rev().map(|&(_, until)| until).find(|&until| until > 0).unwrap_or(0)
@@ -65,9 +65,9 @@ impl Kept {
     }
 }
 
-impl Keeping {
+impl Renewals {
     /// For which lease something is renewed.
     pub(crate) fn lease_of(&self, token: &str) -> Option<Nanos> {
-        self.all.get(token).map(|kept| kept.lease)
+        self.all.get(token).map(|renewed| renewed.lease)
     }
 }
