@@ -119,11 +119,11 @@ simulation:
 sim: simulation ## run memlock in a simulated world (SEEDS=20000 FIRST=…; SEED=n replays one)
 	$(SIMULATION) $(if $(SEED),seed $(SEED),seeds $(SEEDS) $(FIRST))
 
-.PHONY: sim-teeth
-# A flaw is searched for until it is found; the rarest takes some 40,000 seeds.
-sim-teeth: SEEDS := 200000
-sim-teeth: simulation ## put flaws into memlock, one after another, and see that the simulation finds each
-	$(SIMULATION) teeth $(SEEDS)
+.PHONY: sim-mutations
+# A mutation is searched for until it is found; the rarest takes some 40,000 seeds.
+sim-mutations: SEEDS := 200000
+sim-mutations: simulation ## mutation tests: put faults into memlock, one after another; the simulation must find each
+	$(SIMULATION) mutations $(SEEDS)
 
 .PHONY: sanitize
 sanitize: ## watch the code run: model tests, Miri, thread and address sanitizers, leaks (PARTS=… for some; wants nightly)

@@ -1,14 +1,14 @@
 //! ```text
-//! simulation seeds 20000 [FIRST]     so many seeds, on all processors
-//! simulation seed 4711 [FLAW]        one seed, with its story, and maybe with that mutation put in
-//! simulation teeth 20000 [FLAW]      every mutation that is put in on purpose, or that one, must be found within so many seeds
+//! simulation seeds 20000 [FIRST]         that many seeds, on all processors
+//! simulation seed 4711 [MUTATION]        one seed, with its trace, optionally with that mutation
+//! simulation mutations 20000 [MUTATION]  each mutation, or that one, must be found within that many seeds
 //! ```
 
 #![allow(clippy::print_stderr, reason = "a program that speaks to a person")]
 
 #[cfg(not(memlock_sim))]
 fn main() {
-    eprintln!("This was built without its hooks: use `make sim`.");
+    eprintln!("The simulation was built without `--cfg memlock_sim`: use `make sim`.");
     std::process::exit(2);
 }
 
@@ -22,10 +22,10 @@ fn main() -> std::process::ExitCode {
             memlock_simulation::report::seeds(number(2).unwrap_or(1), count)
         }
         (Some("seed"), Some(seed)) => memlock_simulation::report::seed(seed, name),
-        (Some("teeth"), Some(count)) => memlock_simulation::report::mutations(count, name),
+        (Some("mutations"), Some(count)) => memlock_simulation::report::mutations(count, name),
         _ => {
             eprintln!(
-                "usage: simulation seeds COUNT [FIRST] | seed SEED [FLAW] | teeth COUNT [FLAW]"
+                "usage: simulation seeds COUNT [FIRST] | seed SEED [MUTATION] | mutations COUNT [MUTATION]"
             );
             return std::process::ExitCode::from(2);
         }

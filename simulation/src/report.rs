@@ -112,7 +112,7 @@ pub fn seed(seed: u64, mutation: Option<&str>) -> bool {
 pub fn mutations(count: u64, name: Option<&str>) -> bool {
     let is_wanted = |mutation: &Mutation| name.is_none_or(|name| format!("{mutation:?}") == name);
     let mut all = Mutation::ALL.iter().any(is_wanted);
-    println!("| flaw put in | found after | what was seen |\n| --- | ---: | --- |");
+    println!("| mutation | found after | what was seen |\n| --- | ---: | --- |");
     for mutation in Mutation::ALL.into_iter().filter(is_wanted) {
         let began = Instant::now();
         let sum = run_all(1, count, Some(mutation));
