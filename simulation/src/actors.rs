@@ -1,5 +1,5 @@
-//! What the tasks of a run do: take turns with mutexes, insert into lists, and tell the judge what
-//! they were told.
+//! What the tasks of a run do: they use mutexes, semaphores and lists, and report the answers to
+//! the oracle.
 
 mod actor;
 mod context;

@@ -1,4 +1,4 @@
-//! What a simulated process sees of the world: its store, its clock and its bells.
+//! What a simulated process sees of the world: its store, its clock and its notifier.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -17,7 +17,7 @@ use crate::time::{MICRO, MILLI, Nanos};
 use crate::world::network::{self, ExchangeError};
 use crate::world::{self, Event, ListenerState, World, with};
 
-/// The process that runs now: the one that a client was made in, or a child that inherited it.
+/// The current process: the one in which the client was made, or a child that inherited it.
 fn current_process(made_in: usize) -> usize {
     with(|world| world.current.map_or(made_in, |task| world.tasks[task].process))
 }
@@ -29,7 +29,8 @@ pub(crate) struct SimStore {
 
 impl SimStore {
     fn exchange(&self, process: usize, ops: &[Op<'_>]) -> Result<Vec<Reply>, ExchangeError> {
-        // A connection that is found closed has sent nothing; only one that closes later may have.
+        // If the connection is found to be closed, nothing was sent. If it closes later, the
+        // operations may have been sent.
         let life = network::connect(process)?;
         let unordered = with(|world| world.scenario.unordered);
         let unsent = |op: &Op<'_>| match op {
@@ -91,8 +92,7 @@ impl Store for SimStore {
         ran.map_err(failed)
     }
 
-    /// As far as it can be told: a clock that is seldom asked for its time is not known to the
-    /// second.
+    /// An estimate: a client that seldom reads the server's clock does not know it to the second.
     fn time(&self, _route: Route) -> Option<u64> {
         Some(with(|world| world.server.time() + 2))
     }
@@ -129,7 +129,7 @@ impl Clock for SimClock {
     }
 }
 
-/// When that much has passed on the process's own clock.
+/// The world's time at which that duration has passed on the process's clock.
 pub(crate) fn until(process: usize, duration: Duration) -> Nanos {
     with(|world| {
         let host = world.processes[process].host;
@@ -187,7 +187,7 @@ impl Notifier for SimNotifier {
             };
             let (from, to) =
                 (world.processes[process].host, world.processes[receiver.process].host);
-            world.trace(|_| format!("rings bell {listener} for {id}"));
+            world.trace(|_| format!("wakes listener {listener} for {id}"));
             if from == to && !world.processes[world.listeners[listener].process].alive {
                 return false;
             }

@@ -1,4 +1,4 @@
-//! What a thread holds, a mutex or permits: both are held in the same way.
+//! A mutex or permits: both are held in the same way.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! Runs memlock itself over a simulated server, network, clock and chance: one seed, one run,
-//! replayed exactly. Without `--cfg memlock_sim` there is nothing here, since memlock has no hooks
-//! for it then.
+//! Runs memlock over a simulated server, network, clock and random generator. One seed is one run,
+//! which can be replayed exactly. Without `--cfg memlock_sim` this crate is empty, because memlock
+//! has no hooks for it then.
 #![cfg(memlock_sim)]
 #![allow(clippy::print_stdout, reason = "its reports are for a person")]
 

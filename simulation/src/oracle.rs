@@ -1,6 +1,6 @@
-//! The judge: what must be true of every run, whatever goes wrong in it.
+//! The oracle: what must be true of every run, whatever faults occur in it.
 //!
-//! It sees what the server does, and what clients were told; never what the library thinks.
+//! It sees what the server does and what clients are told; it never looks into the library.
 
 mod acquiring;
 mod call;

@@ -1,4 +1,4 @@
-//! What a person is told.
+//! Reports on the terminal.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -10,9 +10,9 @@ use crate::oracle::Tally;
 use crate::run::{Outcome, run};
 use crate::time::MILLI;
 
-/// So many failing seeds are told of.
+/// The number of failing seeds after which a run of many seeds stops.
 const MOST_TOLD: usize = 10;
-/// One run in so many is made twice, to see that it is the same both times.
+/// One seed in so many is run twice, to check that both runs are the same.
 const TWICE: u64 = 100;
 
 #[derive(Default)]
@@ -23,7 +23,7 @@ struct Sum {
     failures: Vec<(u64, String)>,
 }
 
-/// Runs seeds from `first` on, on all processors. `mutation` is put in; then the first failure ends it.
+/// Runs seeds from `first` on, on all processors. With a mutation, stops at the first failure.
 fn run_all(first: u64, count: u64, mutation: Option<Mutation>) -> Sum {
     let next = AtomicU64::new(first);
     let enough = AtomicBool::new(false);
@@ -75,7 +75,7 @@ impl Sum {
     }
 }
 
-/// Many seeds. False when one failed.
+/// Runs many seeds. False if one failed.
 pub fn seeds(first: u64, count: u64) -> bool {
     println!("{count} seeds from {first} on: make sim FIRST={first} SEEDS={count}");
     let began = Instant::now();
@@ -83,7 +83,7 @@ pub fn seeds(first: u64, count: u64) -> bool {
     let Tally { grants, permits, refusals, errors, lost, inserts, renewed_holds, renewals, .. } =
         sum.tally;
     println!(
-        "{} runs in {:.1} s, {:.0} a second: {} events, {grants} mutexes and {permits} times permits granted, {renewed_holds} of them kept by \
+        "{} runs in {:.1} s, {:.0} a second: {} events, {grants} mutexes and {permits} times permits granted, {renewed_holds} of them renewed in \
          {renewals} renewals, {refusals} refusals, {errors} errors, {lost} found lost, {inserts} inserts; {} violations",
         sum.runs,
         began.elapsed().as_secs_f64(),
@@ -94,7 +94,7 @@ pub fn seeds(first: u64, count: u64) -> bool {
     sum.failures.is_empty()
 }
 
-/// One seed, with its story, and maybe with the mutation of that name put in.
+/// Runs one seed and prints its trace, optionally with the mutation of that name.
 pub fn seed(seed: u64, mutation: Option<&str>) -> bool {
     let mutation = mutation.and_then(|name| {
         Mutation::ALL.into_iter().find(|mutation| format!("{mutation:?}") == name)
@@ -108,7 +108,7 @@ pub fn seed(seed: u64, mutation: Option<&str>) -> bool {
     outcome.violation.is_none()
 }
 
-/// Puts in one mutation after another, or only the one of that name. False when one was not found.
+/// Tests one mutation after another, or only the one of that name. False if one was not found.
 pub fn mutations(count: u64, name: Option<&str>) -> bool {
     let is_wanted = |mutation: &Mutation| name.is_none_or(|name| format!("{mutation:?}") == name);
     let mut all = Mutation::ALL.iter().any(is_wanted);

@@ -1,8 +1,8 @@
-//! Chance: everything that a seed decides.
+//! The random numbers of a seed.
 
 use std::ops::Range;
 
-/// Numbers that only look random: SplitMix64, which is tiny and the same everywhere.
+/// A pseudo-random generator: SplitMix64, which is small and the same everywhere.
 #[derive(Clone, Debug)]
 pub(crate) struct Rng(u64);
 
@@ -19,17 +19,17 @@ impl Rng {
         bits ^ (bits >> 31)
     }
 
-    /// Another source, which goes its own way from here.
+    /// Another generator, independent of this one from here on.
     pub(crate) fn fork(&mut self) -> Rng {
         Rng(self.bits())
     }
 
-    /// One of `range`.
+    /// A number of `range`.
     pub(crate) fn within(&mut self, range: Range<u64>) -> u64 {
         range.start + self.bits() % (range.end - range.start)
     }
 
-    /// True so many times in a thousand.
+    /// True with a probability of `times` in a thousand.
     pub(crate) fn permille(&mut self, times: u64) -> bool {
         self.within(0..1000) < times
     }
@@ -38,7 +38,7 @@ impl Rng {
         of[self.within(0..of.len() as u64) as usize]
     }
 
-    /// From `low` to `high`, the small ones more often: as many between 1 and 10 as between 10 and
+    /// From `low` to `high`, uniform in the logarithm: as many between 1 and 10 as between 10 and
     /// 100.
     pub(crate) fn spread(&mut self, low: u64, high: u64) -> u64 {
         let (low, high) = (low.max(1) as f64, high as f64);

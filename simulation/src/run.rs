@@ -1,5 +1,5 @@
-//! One run: the tasks of a seed, each on a stack of its own, from the beginning to the judge's last
-//! word.
+//! One run: the tasks of a seed, each on a stack of its own, from the start to the oracle's last
+//! check.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,15 +23,15 @@ use crate::world::{self, Todo, World, with};
 const STACK: usize = 256 * 1024;
 
 thread_local! {
-    /// Those of earlier runs: to map a new one costs more than many a task.
+    /// Stacks of earlier runs: mapping a new one costs more than running many a task.
     static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A run that is not over by then hangs.
+/// A run that takes longer hangs.
 const LONGEST: Nanos = 600 * SECOND;
 const MOST_EVENTS: u64 = 2_000_000;
 
-/// What came of a run.
+/// The result of a run.
 pub(crate) struct Outcome {
     pub(crate) violation: Option<String>,
     pub(crate) trace: Vec<String>,
@@ -48,10 +48,10 @@ struct Thread {
 #[derive(Clone)]
 struct Program {
     client: Client,
-    /// Which process made the client: a child shares its parent's, as far as it is not its own.
+    /// The process that made the client; forked children inherit it.
     maker: usize,
     /// What its threads hold.
-    pockets: Vec<HeldSlot>,
+    held_slots: Vec<HeldSlot>,
     items: Items,
     registry: Registry,
 }
@@ -63,13 +63,13 @@ struct Executor {
 }
 
 /// Runs a seed.
-pub(crate) fn run(seed: u64, mutation: Option<Mutation>, told: bool) -> Outcome {
+pub(crate) fn run(seed: u64, mutation: Option<Mutation>, recorded: bool) -> Outcome {
     mutation::put_in(mutation);
     thread::simulate(Some(&SimThreads));
     let scenario = Scenario::of(seed);
     let mut rng = Rng::new(!seed);
     let parts = rng.fork();
-    world::begin(World::new(scenario.clone(), rng, told));
+    world::begin(World::new(scenario.clone(), rng, recorded));
     with(|world| world.trace(|world| format!("{:?}", world.scenario)));
     let mut executor =
         Executor { threads: Vec::new(), programs: Vec::new(), stacks: STACKS.take() };
@@ -80,7 +80,7 @@ pub(crate) fn run(seed: u64, mutation: Option<Mutation>, told: bool) -> Outcome 
         last = executor.act(todo);
         with(|world| {
             let World { oracle, server, now, trace, moved, .. } = world;
-            // Time alone makes no lease wrong: it only ends.
+            // The passing of time alone makes no lease invalid: it only ends.
             if std::mem::take(moved) || todo != Todo::Nothing {
                 oracle.check_holds(*now, server);
             }
@@ -133,7 +133,7 @@ impl Executor {
             self.programs.push(Program {
                 client,
                 maker: process,
-                pockets: Vec::new(),
+                held_slots: Vec::new(),
                 items,
                 registry,
             });
@@ -146,7 +146,7 @@ impl Executor {
 
     fn actor(&mut self, process: usize, rng: Rng) -> Actor {
         let held_slot: HeldSlot = Arc::new(Mutex::new(None));
-        self.programs[process].pockets.push(Arc::clone(&held_slot));
+        self.programs[process].held_slots.push(Arc::clone(&held_slot));
         let Program { client, items, registry, .. } = self.programs[process].clone();
         Actor { client, rng, held_slot, items, registry }
     }
@@ -165,7 +165,7 @@ impl Executor {
         self.threads.push(Thread { process, coroutine: Some(coroutine) });
     }
 
-    /// Does what the world cannot. `Some` when all is over.
+    /// Executes what the world cannot do itself. `Some` when the run is over.
     fn act(&mut self, todo: Todo) -> Option<()> {
         match todo {
             Todo::Nothing => {}
@@ -227,8 +227,8 @@ impl Executor {
     fn kill(&mut self, process: usize) {
         with(|world| fork::pretend(Some(world.processes[process].generation)));
         for thread in self.threads.iter_mut().filter(|thread| thread.process == process) {
-            // Its stack is unwound, and what that tries to do to the world fails: the process is
-            // dead.
+            // The stack is unwound; what that tries to do to the world fails, because the process
+            // is dead.
             if let Some(mut coroutine) = thread.coroutine.take() {
                 coroutine.force_unwind();
                 self.stacks.push(coroutine.into_stack());
@@ -243,13 +243,13 @@ impl Executor {
             world.processes[parent].alive.then(|| world.new_process(host, generation))
         });
         let Some(process) = born else { return };
-        let inherited = self.programs[parent].pockets.first().cloned();
+        let inherited = self.programs[parent].held_slots.first().cloned();
         let client = self.programs[parent].client.clone();
         let maker = self.programs[parent].maker;
         let items = Arc::clone(&self.programs[parent].items);
         let parents = Arc::clone(&self.programs[parent].registry);
         let registry = Registry::default();
-        self.programs.push(Program { client, maker, pockets: Vec::new(), items, registry });
+        self.programs.push(Program { client, maker, held_slots: Vec::new(), items, registry });
         let rng = with(|world| world.rng.fork());
         let actor = self.actor(process, rng);
         self.start(process, move || {

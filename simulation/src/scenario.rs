@@ -1,4 +1,4 @@
-//! What a seed makes of a run: who takes part, what they do, and what goes wrong.
+//! What a seed makes of a run: its processes, what they do, and which faults occur.
 
 use crate::rng::Rng;
 use crate::time::{MICRO, MILLI, Nanos, SECOND};
@@ -6,20 +6,20 @@ use crate::time::{MICRO, MILLI, Nanos, SECOND};
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) ahead: Nanos,
-    /// Parts in a million by which its clock runs fast.
+    /// By how many parts per million its clock runs fast.
     pub(crate) fast: i64,
     pub(crate) cut_off_until: Nanos,
     pub(crate) latency: Nanos,
 }
 
-/// Which wake-up messages the firewall of a host drops as they come in.
+/// Which incoming wake-up messages the firewall of a host drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Firewall {
     /// None.
     Open,
     /// Those of other hosts.
     Others,
-    /// All of them, those that a process sends to itself included.
+    /// All of them, including those that a process sends to itself.
     All,
 }
 
@@ -33,26 +33,26 @@ impl Firewall {
     }
 }
 
-/// Something that goes wrong.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// SIGKILL.
     Kill(usize),
-    /// SIGSTOP, and SIGCONT so much later.
+    /// SIGSTOP, and SIGCONT after that time.
     Pause(usize, Nanos),
-    /// A child is made, which inherits everything, and uses it.
+    /// The process forks; the child inherits everything, and uses it.
     Fork(usize),
     /// All waits of a client are cancelled.
     CancelWaits(usize),
-    /// A host's network.
+    /// The network of a host is down.
     CutOff(usize, Nanos),
-    /// The server is stopped and goes on later.
+    /// The server is stopped, and continues later.
     Stall(Nanos),
-    /// The server dies, and another life begins so much later.
+    /// The server dies, and starts again after that time.
     Restart(Nanos),
     Flush,
     Evict(u64),
-    /// No ring arrives.
+    /// No wake-up message arrives.
     DropWakes(Nanos),
 }
 
@@ -61,25 +61,24 @@ pub(crate) struct Scenario {
     hosts: usize,
     host_seed: u64,
     pub(crate) server_ahead: Nanos,
-    /// From one tick of the server's clock to the next, at most; and when in its seconds the first
-    /// one is.
+    /// The maximum time between two ticks of the server's clock, and the offset of the first tick.
     pub(crate) tick: Nanos,
     pub(crate) first_tick: Nanos,
-    /// All that lasts, lasts a multiple of the same time: so things happen at once.
+    /// All durations are multiples of one step, so that events coincide.
     pub(crate) in_step: bool,
-    /// The host of each process, and how many threads it has.
+    /// The host of each process, and its number of threads.
     pub(crate) processes: Vec<(usize, usize)>,
     pub(crate) notify_off: bool,
-    /// Every other process asks for no wake-ups, though bells are not off.
+    /// Every other process has no listener, though `notify_off` is not set.
     pub(crate) some_off: bool,
-    /// All threads want one mutex again at once, for this long each time.
+    /// All threads want one mutex again and again, and hold it for this long each time.
     pub(crate) rush: Option<Nanos>,
-    /// All hosts are near to the server: a hold can be shorter than a moment.
+    /// All hosts are near the server, so that holds can be very short.
     pub(crate) near: bool,
     /// The firewalls of the hosts.
     pub(crate) firewalls: Vec<Firewall>,
     pub(crate) mutexes: u64,
-    /// How many turns each thread takes.
+    /// The number of rounds of each thread.
     pub(crate) rounds: u64,
     /// Threads insert into distinct lists, too.
     pub(crate) lists: bool,
@@ -88,25 +87,26 @@ pub(crate) struct Scenario {
     pub(crate) lossy_permille: u64,
     pub(crate) lossy_wakes_permille: u64,
     pub(crate) faults: Vec<(Nanos, Fault)>,
-    /// Nothing goes wrong: then waiters are looked at more closely.
+    /// No fault occurs: then waiters are checked more strictly.
     pub(crate) fault_free: bool,
     pub(crate) semaphores: Semaphores,
-    /// How often something that was granted is kept, in a thousand.
+    /// How often a granted lock is renewed, in a thousand.
     pub(crate) renewed_permille: u64,
-    /// How often a process is stopped while its renewer speaks to the server, in a thousand.
+    /// How often a process is stopped while its renewer exchanges requests with the server, in a
+    /// thousand.
     pub(crate) stops_permille: u64,
-    /// The server draws a version before it gets at the item, as memcached does from 1.6.24 on.
+    /// The server draws a version before it locks the item, as memcached does since 1.6.24.
     pub(crate) unordered: bool,
 }
 
-/// What a run has of semaphores.
+/// The semaphores of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Semaphores {
-    /// How many permits each of them has; none, if there are none.
+    /// The number of permits of each semaphore; empty if there are none.
     pub(crate) permits: Vec<u32>,
-    /// How often a thread's turn is about them, in a thousand.
+    /// How often a round of a thread is about semaphores, in a thousand.
     pub(crate) permille: u64,
-    /// Some want several permits at once.
+    /// Some calls want several permits at once.
     pub(crate) several: bool,
     pub(crate) priorities: bool,
     pub(crate) resizes: bool,
@@ -114,7 +114,7 @@ pub(crate) struct Semaphores {
 }
 
 impl Semaphores {
-    /// Six in ten seeds are about mutexes and lists alone, and one about everything.
+    /// Six in ten seeds have mutexes and lists only, and one in ten has everything.
     fn of(rng: &mut Rng) -> Semaphores {
         let kind = rng.within(0..10);
         if ![1, 3, 5, 7].contains(&kind) {
@@ -134,7 +134,7 @@ impl Semaphores {
 impl Scenario {
     pub(crate) fn of(seed: u64) -> Scenario {
         let mut rng = Rng::new(seed);
-        // One run in four is calm, one has everything, the others have one or two kinds of trouble.
+        // One run in four is fault-free, one has all faults, the others have one or two kinds.
         let kind = rng.within(0..4);
         let fault_free = kind == 0;
         let mut has = |permille: u64| match kind {
@@ -215,7 +215,7 @@ impl Scenario {
             faults,
             fault_free,
             processes,
-            // Last, so that what is about mutexes stays as it was before there were any.
+            // Last, so that seeds without semaphores are the same as before there were any.
             semaphores: Semaphores::of(&mut rng),
             renewed_permille: 0,
             stops_permille: 0,
@@ -258,8 +258,8 @@ impl Scenario {
         self.processes.iter_mut().for_each(|(_, threads)| *threads = 1);
     }
 
-    /// In some calm seeds many processes want one mutex for a moment each: whoever is woken may be
-    /// faster than those that write the queue.
+    /// In some fault-free seeds many processes want one mutex for a short time each: a waiter that
+    /// is woken may be faster than the processes that write the queue.
     fn add_processes(&mut self, rng: &mut Rng) {
         if !self.fault_free || self.has_unreachable() || self.rush.is_some() || !rng.permille(60) {
             return;
@@ -271,14 +271,14 @@ impl Scenario {
         self.rush(hold, rng);
     }
 
-    /// Whether some processes do not hear all that is sent to them.
+    /// Whether some processes do not get all wake-up messages that are sent to them.
     pub(crate) fn has_unreachable(&self) -> bool {
         self.notify_off
             || self.some_off
             || self.firewalls.iter().any(|wall| *wall != Firewall::Open)
     }
 
-    /// In four of ten seeds that have semaphores, processes have many threads, which write for each
+    /// In four of ten seeds with semaphores, processes have many threads, which write for each
     /// other, and often there are permits for most of them.
     fn add_threads(&mut self, rng: &mut Rng) {
         let Semaphores { permits, .. } = &mut self.semaphores;
@@ -294,8 +294,8 @@ impl Scenario {
         }
     }
 
-    /// In four of ten seeds something is kept. What is kept lasts, and so does what goes wrong
-    /// then.
+    /// In four of ten seeds locks are renewed. Renewed locks are held for long, so there are faults
+    /// later in the run, too.
     fn renew(&mut self, rng: &mut Rng) {
         if !rng.permille(400) {
             return;
@@ -317,8 +317,8 @@ impl Scenario {
                 2 => cut,
                 3 => {
                     let length = rng.within(900 * MILLI..6 * SECOND);
-                    // What the server took in as it came back is then the last that it hears for a
-                    // while.
+                    // The requests that the server executes when it continues are then its last for
+                    // a while.
                     if rng.permille(500) {
                         self.faults.push((time + length + 20 * MILLI, cut));
                     }
@@ -335,7 +335,7 @@ impl Scenario {
         }
     }
 
-    /// Clocks begin anywhere, and run fast or slow by up to one in 10,000.
+    /// Clocks start at any time, and run fast or slow by up to one in 10,000.
     pub(crate) fn hosts(&self) -> Vec<Host> {
         let mut rng = Rng::new(self.host_seed);
         let farthest = if self.near { 30 * MICRO } else { 400 * MICRO };

@@ -1,5 +1,5 @@
 //! The server: memcached's items, versions and expiry, with a clock that ticks once a second and
-//! now and then leaves a second out.
+//! sometimes skips a second.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,29 +9,29 @@ use memlock_core::store::{Incarnation, Item, Op, Reply, Version};
 
 use crate::time::{MILLI, Nanos, SECOND};
 
-/// For how long a thread of the server may be off its processor between drawing a version and
-/// storing.
+/// How long a thread of the server may be off its processor between drawing a version and storing.
 pub(crate) const OFF_ITS_PROCESSOR: Nanos = 20 * MILLI;
 
-/// Where an item's value went.
+/// Why an item changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// A client's command.
     Command,
-    /// Its time was over.
+    /// It expired.
     Expiry,
-    /// The server lost it: eviction, flush or restart. No lock service on memcached can help that.
+    /// The server lost it: eviction, flush or restart. No lock service on memcached can prevent
+    /// that.
     Loss,
 }
 
-/// An item that is not what it was.
+/// A change of an item.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     pub(crate) key: String,
     pub(crate) before: Option<Vec<u8>>,
     pub(crate) after: Option<Vec<u8>>,
     pub(crate) cause: Cause,
-    /// When the server's clock is to show that it is over.
+    /// The time of the server's clock at which it expires.
     pub(crate) expires: Option<u64>,
 }
 
@@ -93,17 +93,17 @@ impl Command {
         match self {
             Command::Add { .. } => "add",
             Command::Get { .. } => "get",
-            Command::CompareAndSet { .. } => "swap",
+            Command::CompareAndSet { .. } => "compare-and-set",
             Command::Put { .. } => "put",
             Command::Delete { .. } => "delete",
             Command::Append { .. } => "append",
             Command::Prepend { .. } => "prepend",
-            Command::Increment { .. } => "count",
+            Command::Increment { .. } => "increment",
             Command::Stamp { .. } => "stamp",
         }
     }
 
-    /// Whether a server that draws versions too early does so for this one.
+    /// Whether a server that draws versions early does so for this command.
     pub(crate) fn draws_early(&self) -> bool {
         !matches!(
             self,
@@ -132,10 +132,10 @@ pub(crate) struct Server {
     server_time: u64,
     /// How far its time is ahead of the world's.
     ahead: Nanos,
-    /// How long from tick to tick.
+    /// The maximum time from tick to tick.
     pub(crate) tick: Nanos,
     changes: Vec<Change>,
-    /// What the command that runs drew before.
+    /// The version that the current command drew earlier.
     drawn: Option<u64>,
 }
 
@@ -163,7 +163,7 @@ impl Server {
         self.items.get(key).map(|stored| &stored.value[..])
     }
 
-    /// When it lets go of that by itself, by a clock that is never late.
+    /// When the item expires, by a clock that is never late.
     pub(crate) fn ends(&self, key: &str) -> Option<Nanos> {
         self.items.get(key)?.expires.map(|second| self.world_time_of(second))
     }
@@ -172,7 +172,7 @@ impl Server {
         self.items.keys().map(String::as_str)
     }
 
-    /// What has changed since the last time this was asked.
+    /// Takes the changes since the last call.
     pub(crate) fn changes(&mut self) -> Vec<Change> {
         std::mem::take(&mut self.changes)
     }
@@ -201,7 +201,7 @@ impl Server {
         }
     }
 
-    /// Another life begins, with nothing of the last one.
+    /// The server restarts, without any item of its last life.
     pub(crate) fn restart(&mut self, now: Nanos) {
         self.flush();
         self.server_time = (now + self.ahead) / SECOND;
@@ -249,16 +249,16 @@ impl Server {
         self.server_time
     }
 
-    /// When a clock that is never late would show that, by the world's time.
+    /// When a clock that is never late would show that second, in the world's time.
     pub(crate) fn world_time_of(&self, second: u64) -> Nanos {
         second.saturating_mul(SECOND).saturating_sub(self.ahead)
     }
 
-    /// Runs a command, which may have drawn its version's number before. Whose versions are of
-    /// another life is the connection's business: the server compares cas ids.
+    /// Runs a command, which may have drawn its version earlier. The server compares cas ids only:
+    /// the connection checks that a version belongs to this life of the server.
     pub(crate) fn run(&mut self, command: &Command, drawn: Option<u64>) -> Reply {
         self.drawn = drawn;
-        // One that was stored too late to live is never found.
+        // An item that was stored after its expiry is never found.
         let over = |it: &Stored| it.expires.is_some_and(|at| at <= self.server_time);
         if self.items.get(command.key()).is_some_and(over) {
             self.set(command.key(), None, Cause::Expiry);

@@ -1,4 +1,4 @@
-//! Threads that memlock starts itself, and what they sleep on: tasks like any other.
+//! Threads that memlock starts itself, and the signals that they wait for: tasks like any other.
 
 use std::time::Duration;
 
@@ -35,8 +35,8 @@ impl Threads for SimThreads {
 
     fn wake_all(&self, signal: usize) {
         with(|world| {
-            // Of those that were killed, some still stand there; and what had this name then is
-            // another thing.
+            // Killed tasks are still in the list; and the address of their signal may have been
+            // reused.
             let sleepers = world.sleepers.remove(&signal).unwrap_or_default();
             for task in sleepers {
                 if world.processes[world.tasks[task].process].alive {

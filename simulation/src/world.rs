@@ -1,8 +1,8 @@
 //! The world: one simulated time, in which tasks run one at a time and everything else is an event.
 //!
-//! A task is a thread of a simulated process: real memlock code on a stack of its own, which gives
-//! up the processor only where it would wait for the network, a bell or the clock. So a run is
-//! decided by its seed alone.
+//! A task is a thread of a simulated process: real memlock code on a stack of its own, which yields
+//! only where it would wait for the network, a wake-up message or the clock. So a run is determined
+//! by its seed alone.
 
 mod current;
 mod event;

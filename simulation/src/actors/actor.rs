@@ -1,4 +1,4 @@
-//! An actor: one thread of a process, and what it has.
+//! An actor: one thread of a process and its state.
 
 use std::sync::{Arc, Mutex as StdMutex};
 
@@ -9,7 +9,7 @@ use super::registry::Registry;
 use crate::held::Held;
 use crate::rng::Rng;
 
-/// Where a thread keeps what it holds: a child finds it there.
+/// What a thread holds. A forked child inherits it.
 pub(crate) type HeldSlot = Arc<StdMutex<Option<Held>>>;
 
 pub(crate) struct Actor {

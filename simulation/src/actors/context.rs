@@ -1,4 +1,4 @@
-//! What a task knows of the world that it runs in: which one it is, the time, and the oracle.
+//! What a task can ask of the world: its own number and process, the time, and the oracle.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub(crate) const LEASES: [Nanos; 6] =
 
 const STEP: Nanos = 25 * MILLI;
 
-/// The task that runs now, its process, and the time.
+/// The current task, its process, and the time.
 pub(crate) fn here() -> (usize, usize, Nanos) {
     with(|world| {
         let task = world.current.unwrap_or_default();
@@ -22,7 +22,7 @@ pub(crate) fn here() -> (usize, usize, Nanos) {
 }
 
 pub(crate) fn trace(what: impl FnOnce() -> String) {
-    if with(|world| world.trace.told) {
+    if with(|world| world.trace.is_recorded) {
         let what = what();
         with(|world| world.trace(|_| what));
     }
@@ -32,7 +32,8 @@ pub(crate) fn report_violation(what: String) {
     with(|world| world.oracle.report_violation(what));
 }
 
-/// Where all keep in step: until a step's beginning, and a moment more.
+/// In scenarios where everything happens in step: the time until the next step begins, plus a
+/// random offset.
 pub(crate) fn in_step(length: Nanos) -> Nanos {
     with(|world| match world.scenario.in_step {
         true => {
@@ -52,7 +53,7 @@ pub(crate) fn duration(nanos: Nanos) -> Duration {
     Duration::from_nanos(nanos)
 }
 
-/// When that is by the world's time.
+/// Converts a moment of the process's clock to the world's time.
 pub(crate) fn in_world(moment: Moment) -> Nanos {
     let (_, process, _) = here();
     with(|world| {
@@ -64,6 +65,6 @@ pub(crate) fn in_world(moment: Moment) -> Nanos {
 pub(crate) fn check_error(doing: &str, error: &Error) {
     let fault_free = with(|world| world.scenario.fault_free);
     if fault_free || !matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Unknown) {
-        report_violation(format!("{doing} failed for no reason that can be: {error}"));
+        report_violation(format!("{doing} failed without a possible cause: {error}"));
     }
 }

@@ -1,4 +1,4 @@
-//! What the tasks of a run do with what they hold, a mutex or permits.
+//! What tasks do with a mutex or permits that they hold.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::time::{MICRO, MILLI, Nanos, SECOND};
 use crate::world::with;
 
 impl Actor {
-    /// Holds it for a while, or keeps it, and lets go.
+    /// Holds it for a while, with or without renewal, and releases it.
     pub(crate) fn use_held(&mut self, held: Held, hold: u64, until: Nanos, lease: Nanos) {
         let often = with(|world| world.scenario.renewed_permille);
         if often > 0 && self.rng.permille(often) {
@@ -20,7 +20,8 @@ impl Actor {
                 return self.renew(held, hold, lease);
             }
             *self.held_slot() = Some(held);
-            // What is kept may have another lease by now than it was acquired with.
+            // Before its renewal, a hold may have been extended by another lease than it was
+            // acquired with.
             let Some(extended) = self.extend(hold) else { return };
             let Some(lease) = extended else { return self.release(hold) };
             let Some(held) = self.held_slot().take() else { return };
@@ -35,7 +36,7 @@ impl Actor {
         let length = match self.rng.within(0..10) {
             0..=2 => 0,
             3..=6 => self.rng.spread(100 * MICRO, 80 * MILLI),
-            // To the very end.
+            // Holds it until the lease ends.
             7 => until.saturating_sub(now),
             _ => self.rng.spread(80 * MILLI, 4 * SECOND),
         };
@@ -50,13 +51,13 @@ impl Actor {
         self.release(hold);
     }
 
-    /// Takes what is in the pocket out for a while: a child that is made meanwhile does not find
+    /// The slot is empty while the held object is in use: a child forked meanwhile does not find
     /// it.
     fn held_slot(&self) -> std::sync::MutexGuard<'_, Option<Held>> {
         self.held_slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lease that it was extended by, if it was. `None` when there is nothing to hold any more.
+    /// Returns the lease of the extension, if it succeeded; `None` if the hold is over.
     fn extend(&mut self, hold: u64) -> Option<Option<Nanos>> {
         let mut held = self.held_slot().take()?;
         let lease = if self.rng.permille(400) { SECOND } else { self.rng.pick(&LEASES) };
@@ -89,21 +90,21 @@ impl Actor {
         with(|world| {
             world.oracle.tally.errors += 1;
             if world.scenario.fault_free {
-                world.oracle.report_violation(format!("nothing went wrong, and yet: {error}"));
+                world.oracle.report_violation(format!("there was no fault, yet: {error}"));
             }
         });
         match error.kind() {
             ErrorKind::Unreachable => with(|world| world.oracle.told_unchanged(hold, begun)),
             ErrorKind::Unknown => {}
             _ => report_violation(format!(
-                "a holder's step failed for no reason that can be: {error}"
+                "a holder's step failed without a possible cause: {error}"
             )),
         }
     }
 
     fn release(&mut self, hold: u64) {
         let Some(mut held) = self.held_slot().take() else { return };
-        // What was abandoned stays until its lease ends, which a calm run does not wait for.
+        // An abandoned lock stays until its lease ends; a fault-free run does not wait for that.
         let way = self.rng.within(if with(|world| world.scenario.fault_free) { 1 } else { 0 }..20);
         for _ in 0..3 {
             let (_, _, begun) = here();
@@ -143,12 +144,12 @@ impl Actor {
         with(|world| world.oracle.forgets(hold));
     }
 
-    /// Permits are given back twice now and then: that must not make more of them.
+    /// Sometimes releases permits a second time, which must not create permits.
     fn release_again(&mut self, mut held: Held) {
         if held.is_permit() && self.rng.permille(200) {
             match (held.release(), held.extend(Duration::from_secs(1))) {
                 (Ok(Release::NotHeld), Ok(Extension::NotHeld)) => {}
-                other => report_violation(format!("what was released is still held: {other:?}")),
+                other => report_violation(format!("a released lock is still held: {other:?}")),
             }
         }
     }

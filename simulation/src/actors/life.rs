@@ -1,4 +1,4 @@
-//! What a thread does from its start to its end.
+//! The life of a thread.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::time::{MICRO, SECOND};
 use crate::world::with;
 
 impl Actor {
-    /// What a thread does in its life.
+    /// Runs the thread's rounds.
     pub(crate) fn live(mut self) {
         let (rounds, mutexes, lists, semaphores) = with(|world| {
             let Scenario { rounds, mutexes, lists, ref semaphores, .. } = world.scenario;
@@ -34,19 +34,19 @@ impl Actor {
         }
     }
 
-    /// What a child does first: it tries to use what its parent holds.
+    /// Runs a forked child: it first tries to use what its parent holds.
     pub(crate) fn inherit(self, parents: &HeldSlot) {
         if let Ok(mut held_slot) = parents.try_lock()
             && let Some(held) = held_slot.as_mut()
         {
-            trace(|| "the child unlocks what its parent holds".to_owned());
+            trace(|| "the child unlocks its parent's lock".to_owned());
             if !held.remaining().is_zero() {
-                report_violation("a child was told that its parent's lock is its own".to_owned());
+                report_violation("a child was told that it holds its parent's lock".to_owned());
             }
             match (held.extend(Duration::from_secs(2)), held.release()) {
                 (Ok(Extension::NotHeld), Ok(Release::NotHeld)) => {}
                 other => report_violation(format!(
-                    "a child's steps with its parent's lock were answered {other:?}"
+                    "a child's calls on its parent's lock were answered {other:?}"
                 )),
             }
         }

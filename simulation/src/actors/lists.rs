@@ -1,4 +1,4 @@
-//! What the tasks of a run do with distinct lists.
+//! What tasks do with distinct lists.
 
 use std::time::Duration;
 
@@ -30,9 +30,7 @@ impl Actor {
             let torn = handle.tear_down();
             trace(|| format!("tearing down is answered {torn:?}"));
             if matches!(torn, Ok(true)) && joined.is_some() && before != *joined {
-                report_violation(
-                    "a session was torn down by a handle that belongs to another".to_owned(),
-                );
+                report_violation("a handle of another session tore the session down".to_owned());
             }
             if let (Ok(_), Some(joined)) = (&torn, &joined)
                 && with(|world| world.oracle.lists.generation(SESSION).as_ref() == Some(joined))
@@ -54,7 +52,7 @@ impl Actor {
         with(|world| {
             let lists = &mut world.oracle.lists;
             if before.as_ref() != Some(&joined) && matches!(answer, Ok(Some(_))) {
-                lists.report_violation(format!("{key} went into a session that was over"));
+                lists.report_violation(format!("{key} was inserted into a session that was over"));
             }
             lists.answered(task, &joined, key, answer.as_ref().ok().copied());
             world.oracle.tally.inserts += 1;
@@ -62,12 +60,12 @@ impl Actor {
         if let Err(error) = answer {
             let fault_free = with(|world| world.scenario.fault_free);
             if fault_free || !matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Unknown) {
-                report_violation(format!("an insert failed for no reason that can be: {error}"));
+                report_violation(format!("an insert failed without a possible cause: {error}"));
             }
         }
     }
 
-    /// A handle, and the generation it belongs to, when that is certain.
+    /// Opens a list. Returns the handle, and its generation if that is certain.
     pub(super) fn set_up(&mut self, lasting: Duration) -> Option<(DistinctList, Option<String>)> {
         let mut handle = match self.client.distinct_list(SESSION) {
             Ok(handle) => handle,
@@ -84,7 +82,7 @@ impl Actor {
         trace(|| format!("setting a list up is answered {set_up:?}"));
         let certain = match set_up {
             Ok(memlock_core::SetUp::Joined) if before == after => after,
-            // An earlier try of the same call may have come late.
+            // A delayed attempt of the same call may have created it.
             Ok(memlock_core::SetUp::Created) if made() == made_before + 1 => {
                 after.filter(|after| with(|world| world.oracle.lists.is_by(after, task)))
             }

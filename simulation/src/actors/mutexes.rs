@@ -1,4 +1,4 @@
-//! What the tasks of a run do with mutexes.
+//! What tasks do with mutexes.
 
 use memlock_core::{ErrorKind, Lock, Wait, Waited};
 

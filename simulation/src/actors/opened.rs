@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex as StdMutex};
 
 use memlock_core::Semaphore;
 
-/// The semaphores that a process has opened: its threads share them, and its children inherit them.
+/// The open semaphores of a process: its threads share them, and its children inherit them.
 pub(crate) type Items = Arc<StdMutex<BTreeMap<String, Opened>>>;
 
 #[derive(Clone)]
 pub(crate) struct Opened {
     pub(super) semaphore: Semaphore,
-    /// With how many permits it was opened.
+    /// The number of permits that it was opened with.
     pub(super) number: Option<u32>,
 }

@@ -1,4 +1,4 @@
-//! What the tasks of a run do with semaphores.
+//! What tasks do with semaphores.
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -31,7 +31,7 @@ impl Actor {
         }
     }
 
-    /// The handle that this process has by now, or a new one.
+    /// Returns the handle that the process already has, or opens a new one.
     fn open(&mut self, name: &str, key: &str) -> Option<Opened> {
         let shelved = self.items().get(name).cloned();
         if let Some(opened) = shelved
@@ -118,7 +118,7 @@ impl Actor {
         };
         trace(|| format!("is told {refusal:?}"));
         if matches!(refusal, Refusal::Invalid | Refusal::NotFound) {
-            // It knows the wrong number: the next one is opened anew.
+            // The handle has an outdated number of permits: the next call opens a new one.
             self.items().remove(name);
         }
         with(|world| {
@@ -147,7 +147,7 @@ impl Actor {
         match resized {
             Ok(Some(before)) if with(|world| !world.oracle.semaphores.ever_had(key, before)) => {
                 report_violation(format!(
-                    "{key} was said to have had {before} permits, which it never had"
+                    "{key} was reported to have had {before} permits, which it never had"
                 ));
             }
             Ok(_) => {}
@@ -194,10 +194,12 @@ impl Actor {
                 let seen = status.map(|status| (status.permits, status.available));
                 trace(|| format!("the status of {key} is {seen:?}"));
                 if !with(|world| world.oracle.semaphores.saw(task, seen)) {
-                    report_violation(format!("{key} was said to be {seen:?}, and never was since"));
+                    report_violation(format!(
+                        "the status of {key} was reported as {seen:?}, which it has not been since the call began"
+                    ));
                 }
             }
-            Err(error) => check_error("looking", &error),
+            Err(error) => check_error("reading the status", &error),
         }
     }
 }

@@ -1,10 +1,10 @@
-//! What a process renews.
+//! The renewals of a process.
 
 use std::sync::{Arc, Mutex as StdMutex, PoisonError, Weak};
 
 use memlock_core::Renewal;
 
-/// What a process keeps: the judge looks at it, and its children find it there.
+/// The renewals of a process: the oracle inspects them, and its children inherit them.
 pub(crate) type Registry = Arc<StdMutex<Vec<Registered>>>;
 
 #[derive(Clone)]

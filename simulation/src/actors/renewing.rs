@@ -1,4 +1,4 @@
-//! What the tasks of a run do with what they keep.
+//! What tasks do with renewals.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::held::Held;
 use crate::time::{MILLI, Nanos, SECOND};
 use crate::world::{self, with};
 
-/// Something that this task keeps.
+/// A renewal that belongs to this task.
 struct OwnRenewal {
     token: String,
     hold: u64,
@@ -21,7 +21,7 @@ struct OwnRenewal {
     renewal: Arc<Renewal>,
 }
 
-/// Tells the judge what the holders of all that a process keeps would believe now.
+/// Reports to the oracle until when each renewal of the process would say that it is held.
 pub(crate) fn inspect(registry: &Registry, process: usize) {
     for (token, renewal) in registered(registry) {
         let end = until(process, renewal.would_remain());
@@ -29,10 +29,10 @@ pub(crate) fn inspect(registry: &Registry, process: usize) {
     }
 }
 
-/// What a child finds of its parent's is not its own.
+/// A child checks the renewals of its parent: none of them may count as held.
 pub(crate) fn inherit(registry: &Registry) {
     for (token, renewal) in registered(registry) {
-        trace(|| format!("the child looks at what its parent keeps as {token}"));
+        trace(|| format!("the child checks its parent's renewal of {token}"));
         let found = (
             renewal.is_held(),
             renewal.lost(),
@@ -43,12 +43,12 @@ pub(crate) fn inherit(registry: &Registry) {
             (found, renewal.release()),
             ((false, None, Ok(false), None), Ok(Release::NotHeld))
         ) {
-            report_violation(format!("a child was told that it keeps {token}"));
+            report_violation(format!("a child was told that it holds its parent's {token}"));
         }
     }
 }
 
-/// The renewer tells something.
+/// The notice callback of a renewal.
 fn told(token: &str, notice: Notice) {
     let (_, process, _) = here();
     trace(|| format!("the holder of {token} is told {notice:?}"));
@@ -63,21 +63,21 @@ fn told(token: &str, notice: Notice) {
 }
 
 impl Actor {
-    /// Keeps it for a while, and lets go.
+    /// Renews the hold for a while, and releases it.
     pub(crate) fn renew(&mut self, held: Held, hold: u64, lease: Nanos) {
         let (_, process, now) = here();
         let token = held.token().to_string();
         let max_hold =
             self.rng.permille(350).then(|| duration(self.rng.spread(50 * MILLI, 12 * SECOND)));
         let longest = max_hold.map(|longest| until(process, longest));
-        trace(|| format!("keeps {token}, for {max_hold:?} at most"));
+        trace(|| format!("renews {token}, for {max_hold:?} at most"));
         with(|world| world.oracle.begins_renewal(hold, lease, longest, now));
         let name = token.clone();
         let tell =
             Some(Box::new(move |notice| told(&name, notice)) as Box<dyn Fn(Notice) + Send + Sync>);
         let renewal = match held.renew(RenewOptions { max_hold, on_notice: tell }) {
             Ok(renewal) => Arc::new(renewal),
-            Err(error) => return report_violation(format!("it could not be kept: {error}")),
+            Err(error) => return report_violation(format!("the renewal could not begin: {error}")),
         };
         let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
         registry.push(Registered { token: token.clone(), renewal: Arc::downgrade(&renewal) });
@@ -141,7 +141,7 @@ impl Actor {
                 break;
             }
             let released = renewal.release();
-            trace(|| format!("releasing {token}, which was kept, is answered {released:?}"));
+            trace(|| format!("releasing the renewed {token} is answered {released:?}"));
             let (_, _, now) = here();
             match released {
                 Ok(released) => {
@@ -154,7 +154,7 @@ impl Actor {
                             Release::NotHeld => {
                                 world
                                     .oracle
-                                    .report_violation("a holder was told that it keeps nothing");
+                                    .report_violation("a holder was told that it holds nothing");
                             }
                         }
                         world.oracle.has_released(&token, now);
@@ -185,8 +185,8 @@ impl Actor {
             world.oracle.has_released(&token, now);
             world.oracle.forgets(hold);
         });
-        // What was lost stays on the server for a while, which the end of a calm run is not to
-        // find.
+        // What was lost may stay on the server until its lease ends. At the end of a fault-free run
+        // it must be gone.
         if fault_free {
             sleep_for(4 * SECOND);
         }
@@ -198,13 +198,13 @@ impl Actor {
             if renewal.is_held()
                 || !matches!(again, Ok(again) if again == Release::NotHeld || again == released)
             {
-                report_violation(format!("what was released is still kept: {again:?}"));
+                report_violation(format!("a released lock is still renewed: {again:?}"));
             }
         }
     }
 }
 
-/// Until one is under way, if one is soon.
+/// Waits until a renewal is under way, for half a lease at most.
 fn wait_for_a_renewal(lease: Nanos) {
     let (task, process, now) = here();
     with(|world| world.oracle.renewers.awaits_renewal(task, process));
@@ -212,7 +212,7 @@ fn wait_for_a_renewal(lease: Nanos) {
     with(|world| world.oracle.renewers.stops_awaiting_renewal(process));
 }
 
-/// Asks the server whether it is there.
+/// Asks the server whether it is still held.
 fn check(own: &OwnRenewal) {
     let (_, _, begun) = here();
     let there = own.renewal.check();
@@ -220,14 +220,17 @@ fn check(own: &OwnRenewal) {
     match there {
         Ok(true) => with(|world| world.oracle.was_there(&own.token, begun)),
         Ok(false) if own.renewal.lost().is_none() => {
-            report_violation(format!("{} was said not to be there, and is not lost", own.token));
+            report_violation(format!(
+                "a check answered that {} is gone, and it is not lost",
+                own.token
+            ));
         }
         Ok(false) => check_state(own),
         Err(error) => check_error("checking", &error),
     }
 }
 
-/// Looks at it, which is no I/O.
+/// Checks the local state, without I/O.
 fn check_state(own: &OwnRenewal) {
     let lost = own.renewal.lost();
     let (_, _, now) = here();

@@ -1,4 +1,4 @@
-//! A call asks for a mutex, and is granted it: fences rise from holder to holder.
+//! Calls for a mutex, and grants: fences rise from holder to holder.
 
 use super::call::Call;
 use super::hold::Hold;

@@ -1,4 +1,5 @@
-//! What the server does to mutexes: who removes a token, and whose the lock is from then on.
+//! Changes of mutexes on the server: which process removes a token, and who the owner is
+//! afterwards.
 
 use std::collections::BTreeSet;
 
@@ -61,7 +62,7 @@ impl Oracle {
         }
     }
 
-    /// Whose the lock is from now on: a holder's, or a waiter's for whom it is reserved.
+    /// Records the owner: a holder, or the waiter for which the mutex is reserved.
     fn note_owner(&mut self, change: &Change, now: Nanos) {
         let after = change.after.as_deref();
         let whose = token_of(after).or_else(|| reservation_of(after));

@@ -5,7 +5,7 @@ use super::token::reservation_of;
 use crate::server::Server;
 
 impl Oracle {
-    /// At the end nobody waits and nobody holds.
+    /// At the end no call waits and nothing is held.
     pub(crate) fn check_end(&mut self, server: &Server) {
         if self.fault_free {
             let left = server.keys().find(|key| {
@@ -16,7 +16,7 @@ impl Oracle {
             });
             if let Some(left) = left {
                 self.violation.get_or_insert_with(|| {
-                    format!("all is over, and {left} is left on the server")
+                    format!("the run has ended, and {left} is left on the server")
                 });
             }
         }

@@ -1,10 +1,10 @@
-//! The oracle of turns: no waiter is passed over, whatever firewalls drop.
+//! Fairness: no waiter is passed over, whatever firewalls drop.
 //!
-//! Where nothing else goes wrong, a wait for a lock takes no longer than (the place in the queue +
-//! 2) × (the longest time that somebody had the lock + 1 s). Where a lease ends that its holder did
-//! not release, nobody is woken, and newcomers may be faster; and so may those that try once. Each
-//! such turn counts two more. The threads of a process stand in its own line, and share one place;
-//! so only processes with one thread are looked at.
+//! In a run without other faults, a wait for a lock takes no longer than (position in the queue +
+//! 2) × (the longest tenure + 1 s). If a lease ends without a release, no waiter is woken, and
+//! newcomers may be faster; calls that try only once may be faster, too. Each such irregular tenure
+//! counts two more. The threads of a process wait in a queue of their own and share one position,
+//! so only processes with one thread are checked.
 
 use super::call::Call;
 use super::requester::Requester;
@@ -13,12 +13,12 @@ use crate::server::Change;
 use crate::time::{Nanos, SECOND};
 
 impl Oracle {
-    /// How many wait for the lock already.
+    /// How many calls wait for the lock already.
     pub(crate) fn waiting_for(&self, key: &str) -> u64 {
         self.calls.values().filter(|call| call.key == key && call.limit != Some(0)).count() as u64
     }
 
-    /// A call that joins the queue has all before it that wait by then.
+    /// When a call joins the queue, all calls that wait by then are before it.
     pub(crate) fn lock_queue_changed(&mut self, key: &str, change: &Change, by: Option<Requester>) {
         let length = |queue: &Option<Vec<u8>>| queue.as_ref().map_or(0, Vec::len);
         let others = self.waiting_for(key).saturating_sub(1);
@@ -30,7 +30,7 @@ impl Oracle {
         }
     }
 
-    /// Whether a wait takes longer than its turn may be away.
+    /// Checks that a wait does not exceed the bound.
     pub(crate) fn passed_over(&mut self, call: &Call, now: Nanos) -> Option<String> {
         if !self.fault_free
             || call.limit == Some(0)
@@ -48,7 +48,7 @@ impl Oracle {
             let seconds = |nanos| nanos as f64 / 1e9;
             let (waited, tenure) = (seconds(waited), seconds(tenure));
             format!(
-                "a waiter for {} behind {} waits for {waited:.3} s, turns being {tenure:.3} s",
+                "a waiter for {} behind {} waits for {waited:.3} s, with tenures of {tenure:.3} s",
                 call.key, call.before
             )
         })

@@ -1,4 +1,4 @@
-//! What the oracle forgets or forgives after a fault.
+//! What the oracle drops or excuses after a fault.
 
 use super::state::Oracle;
 use crate::time::Nanos;

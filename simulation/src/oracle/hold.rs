@@ -2,27 +2,27 @@
 
 use crate::time::Nanos;
 
-/// A lock, or permits, as their holder believes in them.
+/// A mutex or permits, as their holder sees them.
 #[derive(Debug)]
 pub(crate) struct Hold {
     pub(crate) process: usize,
     pub(crate) key: String,
     pub(crate) token: String,
-    /// How many of a semaphore's permits; `None`: a mutex.
+    /// The number of permits of a semaphore; `None`: a mutex.
     pub(crate) permits: Option<u32>,
     pub(crate) until: Nanos,
-    /// The holder relies on it: it is not letting go of it, or changing it.
+    /// The holder relies on it: it is neither releasing nor extending it.
     pub(crate) using: bool,
-    /// The server lost it, as it may.
+    /// The server lost it, which is allowed.
     pub(crate) lost: bool,
-    /// When its holder first began to let go.
+    /// When its holder first began to release it.
     pub(crate) releasing: Option<Nanos>,
-    /// A request to let go had no answer: if it is gone now, nobody can tell what did it.
+    /// A release had no answer: if the item is gone now, the cause is unknown.
     pub(crate) in_doubt: bool,
 }
 
 impl Hold {
-    /// Of a mutex, and in use from now on.
+    /// A mutex, in use from now on.
     pub(crate) fn new(process: usize, key: String, token: String, until: Nanos) -> Hold {
         Hold {
             process,

@@ -1,5 +1,5 @@
-//! What holders are told, and what they may rely on: **as long as a lease is valid by its holder's
-//! own clock, the server has it**, unless the server lost it.
+//! What holders are told, and what they may rely on: **while a lease is valid by its holder's
+//! clock, the server has the lock**, unless the server lost it.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::server::{Cause, Server};
 use crate::time::Nanos;
 
 impl Oracle {
-    /// Looks at all holds: whoever relies on a lock must have it.
+    /// Checks all holds: the server must have each one that its holder relies on.
     pub(crate) fn check_holds(&mut self, now: Nanos, server: &Server) {
         for hold in self.holds.values() {
             if !hold.using || hold.lost || hold.until <= now {
@@ -31,7 +31,7 @@ impl Oracle {
         self.check_sums(now);
     }
 
-    /// No more permits are believed to be held than there are.
+    /// No more permits are held than there are.
     fn check_sums(&mut self, now: Nanos) {
         let mut sums: BTreeMap<&str, u32> = BTreeMap::new();
         for hold in self.holds.values().filter(|hold| hold.using && !hold.lost && hold.until > now)
@@ -50,7 +50,7 @@ impl Oracle {
         }
     }
 
-    /// Whether the server has what a holder relies on, and keeps it.
+    /// Whether the server has what a holder relies on, with an end that has not passed.
     fn is_valid(&self, hold: &Hold, server: &Server) -> bool {
         match hold.permits {
             None => self.is_there(hold, server),
@@ -75,19 +75,19 @@ impl Oracle {
             (Some(_), Some(record)) => {
                 format!("{:?} at {}", String::from_utf8_lossy(record), server.time())
             }
-            (_, value) => token_of(value).unwrap_or_else(|| "nobody".to_owned()),
+            (_, value) => token_of(value).unwrap_or_else(|| "no holder".to_owned()),
         }
     }
 
-    /// Gives a number by which the hold is known from now on.
+    /// Records a hold, and returns its number.
     pub(crate) fn holds(&mut self, hold: Hold) -> u64 {
         self.last_hold += 1;
         self.holds.insert(self.last_hold, hold);
         self.last_hold
     }
 
-    /// The holder begins to let go, or to change its lease: until that ends, it does not rely on
-    /// it.
+    /// The holder begins to release or to extend it, and does not rely on it until that call
+    /// returns.
     pub(crate) fn pauses_using(&mut self, hold: u64, now: Nanos, releases: bool) {
         if let Some(hold) = self.holds.get_mut(&hold) {
             hold.using = false;
@@ -97,14 +97,14 @@ impl Oracle {
         }
     }
 
-    /// The holder relies on it again, until then.
+    /// The holder relies on it again, until `until`.
     pub(crate) fn uses(&mut self, hold: u64, until: Nanos) {
         if let Some(hold) = self.holds.get_mut(&hold) {
             (hold.using, hold.until) = (true, until);
         }
     }
 
-    /// A request of this task that would let go of locks had no answer.
+    /// A request of this process that may have released the lock had no answer.
     pub(crate) fn is_in_doubt(&mut self, process: usize, key: &str) {
         for hold in
             self.holds.values_mut().filter(|hold| hold.process == process && hold.key == key)
@@ -117,8 +117,7 @@ impl Oracle {
         let Some(hold) = self.holds.remove(&hold) else { return };
         let there = self.is_there(&hold, server);
         let begun = hold.releasing.unwrap_or(0);
-        // An attempt of long ago may put it there once more; nobody believes in that, and it is
-        // taken off later.
+        // A delayed attempt may write it again; no holder relies on that, and it is reaped later.
         let again = self.tokens.get(&hold.token).is_some_and(|token| token.written >= begun);
         let violation = match self.tokens.get(&hold.token).and_then(|token| token.gone) {
             _ if there => (!again).then_some("it is still there"),
@@ -144,7 +143,7 @@ impl Oracle {
         let gone = self.tokens.get(&hold.token).and_then(|token| token.gone);
         if gone.is_none() && !again {
             return self.report_violation(format!(
-                "{} was called lost, and nothing has taken it away",
+                "{} was called lost, and nothing has removed it",
                 hold.key
             ));
         }
@@ -155,7 +154,7 @@ impl Oracle {
             && !hold.lost
         {
             self.report_violation(format!(
-                "{} was called lost, and it was its holder who let go of it",
+                "{} was called lost, and its holder had released it",
                 hold.key
             ));
         }
@@ -169,13 +168,13 @@ impl Oracle {
             && when >= begun
         {
             self.report_violation(format!(
-                "{} was called unchanged, and it was let go of meanwhile",
+                "{} was called unchanged, and it was released meanwhile",
                 hold.key
             ));
         }
     }
 
-    /// The holder gave it up without being told anything.
+    /// The holder dropped it without an answer.
     pub(crate) fn forgets(&mut self, hold: u64) {
         self.holds.remove(&hold);
     }

@@ -1,29 +1,28 @@
-//! How long a free lock may stay without a holder while a call waits for it, and how late a wait
-//! may end.
+//! How long a lock may be free while a call waits for it, and how late a wait may end.
 
 use crate::scenario::Scenario;
 use crate::server::OFF_ITS_PROCESSOR;
 use crate::time::{MILLI, Nanos, SECOND};
 
-/// How long a lock may be free while somebody waits for it who was not rung.
+/// How long a lock may be free while a waiter that got no wake-up message waits for it.
 pub(crate) const PATIENCE_WITHOUT_WAKE: Nanos = 13 * SECOND;
 
-/// For so long it matters that a holder overslept its lease: it rings nobody, and may leave a place
-/// in the queue behind.
+/// For this long after a lease ended without a release, waiters may be late: no waiter was woken,
+/// and the holder's position may still be in the queue.
 pub(crate) const AFTER_EXPIRY: Nanos = 20 * SECOND;
 
 /// How long after its limit a wait may end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lateness {
     AtMost(Nanos),
-    /// As long as it waits for answers, which may be lost or late at each of its last steps.
+    /// As long as the call waits for answers, which may be lost or late at each of its last steps.
     OfAnswers,
 }
 
 impl Lateness {
-    /// Where nothing goes wrong: a moment, and the delays of three writes: the waiter leaves the
-    /// queue, gathers no more permits, and takes the line off of the waiter that it rings. Where
-    /// the server or the network fails once: three answers that do not come.
+    /// In a fault-free run: a short time, plus the delays of three writes (the waiter leaves the
+    /// queue, gives up its reservation, and removes the line of the waiter that it wakes). With a
+    /// single fault of the server or the network: three answers that do not come.
     pub(crate) fn of(scenario: &Scenario) -> Lateness {
         match scenario {
             Scenario { fault_free: true, unordered, .. } => {

@@ -1,5 +1,4 @@
-//! What must be true of distinct lists: one key, one id; each key first exactly once; and no
-//! inserts after a tear-down.
+//! Distinct lists: one id per key, one first insert per key, and no inserts after a tear-down.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +8,7 @@ use crate::server::{Cause, Change};
 
 #[derive(Debug, Default)]
 pub(crate) struct Lists {
-    /// The generation that each session has on the server now.
+    /// The generation of each session on the server.
     now: BTreeMap<String, String>,
     generations: BTreeMap<String, Generation>,
     violation: Option<String>,
@@ -17,16 +16,16 @@ pub(crate) struct Lists {
 
 #[derive(Debug, Default)]
 struct Generation {
-    /// Which task set it up.
+    /// The task that set it up.
     maker: Option<usize>,
     ids: BTreeMap<String, u64>,
     keys: BTreeMap<u64, String>,
     firsts: BTreeMap<String, u32>,
-    /// The server lost some of it.
+    /// The server lost part of it.
     lossy: bool,
-    /// Some call had no answer, so a first may have told nobody.
+    /// Keys of calls that had no answer: no caller may have been told that it was first.
     silent: BTreeSet<String>,
-    /// Inserts that have begun, and not ended: by task.
+    /// Inserts in progress, by task.
     open: BTreeMap<usize, (usize, String)>,
 }
 
@@ -55,7 +54,7 @@ impl Lists {
         }
     }
 
-    /// The generation of a session, as the server has it.
+    /// The generation of a session on the server.
     pub(crate) fn generation(&self, session: &str) -> Option<String> {
         self.now.get(session).cloned()
     }
@@ -65,7 +64,7 @@ impl Lists {
         self.generations.get(generation).is_some_and(|it| it.maker == Some(task))
     }
 
-    /// How many that task has set up.
+    /// How many generations that task has set up.
     pub(crate) fn made_by(&self, task: usize) -> usize {
         self.generations.values().filter(|it| it.maker == Some(task)).count()
     }
@@ -89,7 +88,7 @@ impl Lists {
         }
     }
 
-    /// What an insert into that generation was answered; `None` if it failed.
+    /// The answer to an insert into that generation; `None` if it failed.
     pub(crate) fn answered(
         &mut self,
         task: usize,
@@ -115,7 +114,7 @@ impl Lists {
         if known != id {
             self.report_violation(format!("the key {key} has the id {known} and the id {id}"));
         } else if whose != key {
-            self.report_violation(format!("the id {id} is that of {whose} and of {key}"));
+            self.report_violation(format!("the id {id} belongs to {whose} and to {key}"));
         } else if firsts > 1 {
             self.report_violation(format!("{firsts} callers were told to be first with {key}"));
         }
@@ -139,7 +138,7 @@ impl Lists {
         };
         let nobody = || {
             unclaimed().map(|key| {
-                format!("nobody was told to be first with {key}, and nobody had no answer")
+                format!("no caller was told to be first with {key}, and all calls were answered")
             })
         };
         self.violation.clone().or_else(|| if at_the_end { nobody() } else { None })

@@ -1,26 +1,26 @@
-//! The past of one mutex on the server.
+//! The history of one mutex on the server.
 
 use crate::time::Nanos;
 
-/// How many moments of a lock's past are kept.
+/// How many entries of a mutex's history are stored.
 pub(super) const PAST: usize = 200;
 
 #[derive(Debug, Default)]
 pub(crate) struct Lock {
-    /// When it was whose, and nobody's.
+    /// The owner from each time on; `None`: free.
     pub(crate) past: Vec<(Nanos, Option<String>)>,
-    /// When a lease ended that its holder had not ended.
+    /// When a lease last ended without a release.
     pub(crate) last_expiry: Option<Nanos>,
     pub(crate) greatest_fence: u64,
-    /// For how long somebody had it at most, or it was reserved.
+    /// The longest tenure of a holder or of a reservation.
     pub(crate) longest: Nanos,
-    /// How often it came free without a release, so that nobody was woken, and how often a call
-    /// that tried once was faster than the waiter that was woken.
+    /// How often it became free without a release, so that no waiter was woken, and how often a
+    /// call that tried only once was faster than the waiter that was woken.
     pub(crate) irregular: u64,
 }
 
 impl Lock {
-    /// Until when the item is whose it is: what is past counts towards the longest tenure.
+    /// Counts the current tenure towards the longest one.
     pub(crate) fn note_tenure(&mut self, now: Nanos) {
         if let Some((since, Some(_))) = self.past.last() {
             self.longest = self.longest.max(now - since);

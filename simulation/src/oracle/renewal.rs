@@ -1,17 +1,16 @@
-//! The judge of keeping: what a renewer may write, what its holder may believe by it, and what that
-//! holder is told.
+//! Renewals: what a renewer may write, until when a holder may rely on it, and what the holder is
+//! told.
 //!
-//! | what happens | must be |
+//! | event | must be |
 //! | --- | --- |
-//! | a renewer writes a lock, or a line of a semaphore | a renewal: of its own, which was there, and which nobody has let go of |
-//! | a renewal leaves | before the old lease is over by its holder's clock, and before `max_hold` is |
-//! | its holder believes in it for longer | after a renewal on the server, and for no longer than the lease, counted from when that left |
-//! | its holder is told of the danger | once for each time, with the time that is left, and before it is told of the loss |
-//! | its holder is told of the loss | once, soon, for a reason that is true, and not if all went well |
-//! | after that, and after a release | nothing is renewed, believed or told |
+//! | a renewer writes a lock, or a line of a semaphore | a renewal of its own lock, which was there and has not been released |
+//! | a renewal is sent | before the old lease ends by its holder's clock, and before `max_hold` |
+//! | its holder relies on it for longer | after a renewal on the server, for no longer than the lease, counted from when the renewal was sent |
+//! | its holder is told that it is at risk | once each time, with the remaining time, and before the loss |
+//! | its holder is told of the loss | once, soon, with the true reason, and not in a run without faults |
+//! | after that, and after a release | nothing is renewed, relied on or reported |
 //!
-//! That whoever believes to hold something has it on the server is checked as for any holder: see
-//! `holds`.
+//! That the server has what a holder relies on is checked as for any hold: see `holds`.
 
 mod beliefs;
 mod lifecycle;

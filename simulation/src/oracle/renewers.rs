@@ -1,26 +1,26 @@
-//! Keepers: which tasks they are, what they ask the server for, and how that went.
+//! Renewers: which tasks they are, what they request from the server, and whether that succeeded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Requester;
 use crate::time::{MILLI, Nanos};
 
-/// An exchange that took longer may have come too late.
+/// A slower exchange may have come too late.
 const PROMPT: Nanos = 50 * MILLI;
 
 #[derive(Debug, Default)]
 pub(crate) struct Renewers {
     tasks: BTreeSet<usize>,
-    /// When something last went wrong: for everybody, and with what the renewers of a process have
-    /// asked, or others for them.
+    /// When the last fault of the world ends.
     last_fault: Nanos,
-    troubles: BTreeMap<usize, Nanos>,
-    /// Which tasks wait for an answer, renewers and those that may write for them; of which process,
-    /// and since when.
+    /// When an exchange by or for the renewer of each process last failed or was slow.
+    failed_exchanges: BTreeMap<usize, Nanos>,
+    /// Tasks that wait for an answer (renewers, and tasks that may write for them), with their
+    /// process and the time of the request.
     asking: BTreeMap<usize, (usize, Nanos)>,
-    /// When such a task began what it sent then: it may have had to be connected first.
+    /// When a request's exchange began: the task may have had to connect first.
     begun: BTreeMap<(usize, Nanos), Nanos>,
-    /// Who wants to do something while a renewal is under way, by the process.
+    /// Tasks that wait for a renewal to be under way, by process.
     awaiting_renewal: BTreeMap<usize, usize>,
 }
 
@@ -34,13 +34,13 @@ impl Renewers {
         self.tasks.contains(&task)
     }
 
-    /// Something went wrong, and does so until then.
+    /// A fault occurred, which lasts until `until`.
     pub(crate) fn note_fault(&mut self, until: Nanos) {
         self.last_fault = self.last_fault.max(until);
     }
 
-    /// A task asks the server for something; `permits`: of a semaphore, so that it may do so for
-    /// its renewer. Tells who is to be woken by that.
+    /// A task begins an exchange. `permits`: it concerns a semaphore, so that the task may write
+    /// for its renewer. Returns the task to be woken.
     pub(crate) fn asks(
         &mut self,
         task: usize,
@@ -55,7 +55,7 @@ impl Renewers {
         if self.has(task) { self.awaiting_renewal.remove(&process) } else { None }
     }
 
-    /// This task is to be woken when the renewer of its process next asks the server for something.
+    /// Wakes this task when the renewer of its process next sends a request.
     pub(crate) fn awaits_renewal(&mut self, task: usize, process: usize) {
         self.awaiting_renewal.insert(process, task);
     }
@@ -64,31 +64,32 @@ impl Renewers {
         self.awaiting_renewal.remove(&process);
     }
 
-    /// That leaves now.
+    /// The request is sent.
     pub(crate) fn sends(&mut self, task: usize, now: Nanos) {
         if let Some(&(_, begun)) = self.asking.get(&task) {
             self.begun.insert((task, now), begun);
         }
     }
 
-    /// And that is over.
+    /// The exchange has ended.
     pub(crate) fn asked(&mut self, task: usize, now: Nanos, failed: bool) {
         if let Some((process, sent)) = self.asking.remove(&task)
             && (failed || now - sent > PROMPT)
         {
-            self.troubles.insert(process, now);
+            self.failed_exchanges.insert(process, now);
         }
     }
 
-    /// When that was begun which is carried out now.
+    /// When the exchange began whose request the server executes now.
     pub(crate) fn begun(&self, by: Requester) -> Nanos {
         self.begun.get(&(by.task, by.sent)).copied().unwrap_or(by.sent)
     }
 
-    /// Whether nothing has gone wrong since then, for the renewer of that process.
+    /// Whether there was no fault since then for the renewer of that process.
     pub(crate) fn all_was_well(&self, process: usize, since: Nanos, now: Nanos) -> bool {
         let waits = |&(whose, sent): &(usize, Nanos)| whose == process && now - sent > PROMPT;
-        let note_fault = self.last_fault.max(self.troubles.get(&process).copied().unwrap_or(0));
+        let note_fault =
+            self.last_fault.max(self.failed_exchanges.get(&process).copied().unwrap_or(0));
         note_fault < since && !self.asking.values().any(waits)
     }
 }

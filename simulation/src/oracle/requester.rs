@@ -2,7 +2,7 @@
 
 use crate::time::Nanos;
 
-/// Whose request it is, and when it was sent.
+/// The sender of a request, and when it was sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Requester {
     pub(crate) process: usize,

@@ -1,14 +1,14 @@
-//! The judge of semaphores: what the server's record of one may become, by whom, and when.
+//! Semaphores: how a server's record may change, by which process, and when.
 //!
-//! | what is written | must be |
+//! | write | must be |
 //! | --- | --- |
-//! | a new line | by who asked for so many permits; all lines together are no more than there are permits |
-//! | a line's end | moved by its owner only, no further than [`AFTER_THE_LEASE`] allows |
-//! | no line any more | its owner's doing, unless the server's clock has passed its end |
-//! | the number of permits | the doing of somebody who was told to, and of nobody's line |
-//! | no record any more | the doing of somebody who was told to, once for each time |
+//! | a new line | by a process with a call for that number of permits; all lines together hold no more than there are permits |
+//! | a line's end moves | by its owner only, no further than [`timing::AFTER_THE_LEASE`] allows |
+//! | a line is removed | by its owner, unless the server's clock has passed its end |
+//! | the number of permits changes | by a process that was told to resize it, and without changing a line |
+//! | the record is deleted | by a task that was told to tear it down, once for each time |
 //!
-//! What callers are told stands in `semaphores/calls`, and who is to come next in
+//! What callers are told is checked in `semaphores/calls`, and the order of waiters in
 //! `semaphores/queue`; what holders may rely on is the same as for mutexes, see `holds`.
 
 mod call;

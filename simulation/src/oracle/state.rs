@@ -19,7 +19,7 @@ use crate::time::{MILLI, Nanos, SECOND};
 
 #[derive(Debug)]
 pub(crate) struct Oracle {
-    /// Whose request the server is carrying out.
+    /// The sender of the request that the server executes.
     pub(crate) changing: Option<Requester>,
     pub(crate) violation: Option<String>,
     pub(crate) lists: Lists,
@@ -30,19 +30,19 @@ pub(crate) struct Oracle {
     pub(crate) renewals: Renewals,
     pub(crate) renewers: Renewers,
     pub(crate) calls: BTreeMap<usize, Call>,
-    /// Who wrote a token, and where it went.
+    /// By which attempt each token was written, and how it was removed.
     pub(crate) tokens: BTreeMap<String, Token>,
     pub(crate) last_hold: u64,
-    /// How long a lock may be free while somebody waits for it.
+    /// How long a lock may be free while a call waits for it.
     pub(crate) patience: Nanos,
     /// How long after its limit a wait may end.
     pub(crate) lateness: Lateness,
-    /// When the threads of each process asked the server for something, and until when that took.
+    /// The exchanges of each process's threads: begin and end.
     pub(crate) asked: BTreeMap<usize, Vec<(Nanos, Nanos)>>,
     /// Which processes have one thread.
     pub(crate) single: Vec<bool>,
     pub(crate) fault_free: bool,
-    /// Waiters can be rung.
+    /// All waiters are reachable by wake-up messages.
     pub(crate) all_reachable: bool,
 }
 
@@ -51,10 +51,11 @@ impl Oracle {
         let patience = match (scenario.fault_free, scenario.has_unreachable()) {
             (true, false) => 250 * MILLI,
             (true, true) if scenario.notify_off => 1300 * MILLI,
-            // A waiter that hears some may have to find out that it missed another: see `turns`.
+            // A waiter that gets some messages may have to find out that it missed another: see
+            // `fairness`.
             (true, true) => PATIENCE_WITHOUT_WAKE,
-            // One try takes five exchanges or more, and where half of all requests are lost, two
-            // seconds each.
+            // One attempt takes five exchanges or more; where half of all requests are lost, each
+            // takes two seconds.
             _ if scenario.lossy_permille > 300 => PATIENCE_WITHOUT_WAKE + 47 * SECOND,
             _ if scenario.lossy_permille > 0 => PATIENCE_WITHOUT_WAKE + 17 * SECOND,
             _ => PATIENCE_WITHOUT_WAKE,

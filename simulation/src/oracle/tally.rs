@@ -2,7 +2,7 @@
 
 use crate::time::Nanos;
 
-/// What came of a run, in numbers.
+/// Counters of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) grants: u64,

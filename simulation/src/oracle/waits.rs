@@ -1,4 +1,4 @@
-//! The judge of waits: what those were told who got nothing, and how long others wait.
+//! Waits: what callers that were refused are told, and how long others wait.
 
 use super::call::Refusal;
 use super::limits::{AFTER_EXPIRY, Lateness, PATIENCE_WITHOUT_WAKE};
@@ -7,13 +7,13 @@ use super::token::token_of;
 use crate::server::Server;
 use crate::time::{MILLI, Nanos, SECOND};
 
-/// How long the pauses last between compare-and-swaps of one step: see `contention`.
+/// The longest total of the pauses between compare-and-sets of one step: see `cas_backoff`.
 const PAUSES: Nanos = 500 * MILLI;
 
-/// So many answers, each lost after a second, may end a wait at most. Its last try looks (2 lost),
-/// sets the semaphore up (6), writes (1), distrusts a slow grant and looks (3), and gives it back
-/// (9). Leaving the queue and ringing the next one takes 1 + 3 + 3, and what an earlier call left
-/// behind 3.
+/// The maximum number of lost answers, of a second each, at the end of a wait. Its last attempt
+/// reads (2 lost), sets the semaphore up (6), writes (1), distrusts a slow grant and reads (3), and
+/// releases it (9). Leaving the queue and waking the next waiter takes 1 + 3 + 3, and reaping what
+/// an earlier call left 3.
 const UNANSWERED: Nanos = 31 * SECOND;
 
 impl Oracle {
@@ -38,15 +38,15 @@ impl Oracle {
         let violation = match why {
             Refusal::Busy => {
                 let others = self.was_held_by_another(key, call.begun, &mine);
-                (!others).then(|| format!("{key} was called busy, and no other had it since the call began"))
+                (!others).then(|| format!("{key} was called busy, and no other holder has had it since the call began"))
             }
             Refusal::TimedOut => self.check_end_of_wait(call.process, key, (call.begun, call.limit), now, held_up),
-            Refusal::Interrupted if !call.cancelled => Some(format!("the wait for {key} was cancelled by nobody")),
+            Refusal::Interrupted if !call.cancelled => Some(format!("the wait for {key} was cancelled without a request")),
             Refusal::Unreachable => token_of(server.value(key))
                 .filter(|token| mine(token))
-                .map(|token| format!("the server of {key} was called out of reach and nothing changed, yet it has {token} of that call")),
-            Refusal::Unknown if self.fault_free => Some(format!("nothing went wrong, and yet it is not known whether {key} is held")),
-            Refusal::Invalid | Refusal::NotFound | Refusal::Other => Some(format!("the call for {key} failed for no reason that can be")),
+                .map(|token| format!("the server of {key} was called unreachable, yet it has {token} of that call")),
+            Refusal::Unknown if self.fault_free => Some(format!("there was no fault, yet the outcome for {key} is unknown")),
+            Refusal::Invalid | Refusal::NotFound | Refusal::Other => Some(format!("the call for {key} failed without a possible cause")),
             _ => None,
         };
         if let Some(violation) = violation {
@@ -54,7 +54,7 @@ impl Oracle {
         }
     }
 
-    /// Whether at some time since then somebody had it whom that is not.
+    /// Whether another holder, or a reservation, had it at some time since then.
     fn was_held_by_another(&self, key: &str, since: Nanos, mine: &dyn Fn(&str) -> bool) -> bool {
         let Some(lock) = self.locks.get(key) else { return false };
         let mut last_before = None;
@@ -100,7 +100,7 @@ impl Oracle {
         let since = freed.max(call.begun).max(last_fault);
         if now.saturating_sub(since) > patience {
             let what = format!(
-                "{} is free for {:.3} s, and task {task} waits for it",
+                "{} has been free for {:.3} s, and task {task} waits for it",
                 call.key,
                 now.saturating_sub(since) as f64 / 1e9
             );
@@ -108,8 +108,8 @@ impl Oracle {
         }
     }
 
-    /// A wait ends at its limit, or once its process, its network and the server are at work again
-    /// (`held_up`), and not long after.
+    /// A wait ends at its limit, or once its process, its network and the server work again
+    /// (`held_up`), and not much later.
     pub(crate) fn check_end_of_wait(
         &self,
         process: usize,
@@ -141,15 +141,15 @@ impl Oracle {
         }
     }
 
-    /// A thread of that process has asked the server for something from then until now.
+    /// Records an exchange of a thread of that process.
     pub(crate) fn has_asked(&mut self, process: usize, since: Nanos, now: Nanos) {
         if self.lateness == Lateness::OfAnswers {
             self.asked.entry(process).or_default().push((since, now));
         }
     }
 
-    /// For how long of the time since then threads of a process have waited for answers. A thread
-    /// that is handed a lock waits for the answers of the thread that hands it over.
+    /// For how long since then threads of the process have waited for answers. A thread that is
+    /// handed a lock waits for the answers of the thread that hands it over.
     fn asked_since(&self, process: usize, since: Nanos) -> Nanos {
         let mut asked = self.asked.get(&process).cloned().unwrap_or_default();
         asked.sort_unstable();

@@ -12,7 +12,7 @@ thread_local! {
     static YIELDER: Cell<*const Yielder<(), ()>> = const { Cell::new(std::ptr::null()) };
 }
 
-/// The world of this thread. Nothing in `body` may wait.
+/// Calls `body` with the world of this thread. `body` must not wait.
 pub(crate) fn with<T>(body: impl FnOnce(&mut World) -> T) -> T {
     WORLD.with_borrow_mut(|world| match world {
         Some(world) => body(world),
@@ -28,7 +28,7 @@ pub(crate) fn end() -> Option<World> {
     WORLD.take()
 }
 
-/// Says by which way the task that runs now gives up the processor.
+/// Sets the yielder of the current task.
 pub(crate) fn enter_task(yielder: &Yielder<(), ()>) {
     YIELDER.set(yielder);
 }
@@ -37,22 +37,22 @@ pub(crate) fn leave_task() {
     YIELDER.set(std::ptr::null());
 }
 
-/// Lets others run until the current task is resumed. False where there is no task: a process that
-/// is being killed.
+/// Lets others run until the current task is resumed. False if there is no task, because the
+/// process is being killed.
 fn suspend() -> bool {
     let yielder = YIELDER.get();
     if yielder.is_null() || with(|world| world.current.take()).is_none() {
         return false;
     }
     YIELDER.set(std::ptr::null());
-    // SAFETY: it belongs to the task that runs here, whose stack it lives on, and which is resumed
-    // only by its own.
+    // SAFETY: the yielder belongs to the task that runs here: it lives on the task's stack, and
+    // only that task resumes here.
     unsafe { (*yielder).suspend(()) };
     YIELDER.set(yielder);
     true
 }
 
-/// Sleeps until that time, or until somebody wakes this task.
+/// Sleeps until that time, or until the task is woken.
 pub(crate) fn sleep_until(time: Nanos) -> bool {
     with(|world| {
         if let Some(task) = world.current {

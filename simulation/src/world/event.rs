@@ -1,4 +1,4 @@
-//! What happens at a time, and what it asks of the scheduler.
+//! The events of the world, and what they ask of the executor.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
@@ -11,7 +11,7 @@ pub(crate) enum Event {
     Fault(usize),
 }
 
-/// What the scheduler is to do with the stacks, which are not the world's.
+/// What the executor is to do with the stacks, which the world does not own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Todo {
     Nothing,

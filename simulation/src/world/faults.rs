@@ -41,7 +41,7 @@ impl World {
             Fault::Stall(length) => {
                 self.stalled_until = until(self, length);
                 self.note_fault(self.stalled_until);
-                // Its clock comes back a moment after its hands do.
+                // The server's clock continues a moment after its threads do.
                 self.clock_back = self.stalled_until + self.rng.within(0..2 * MILLI);
                 self.at(self.clock_back, Event::Back);
             }
@@ -75,20 +75,20 @@ impl World {
         Todo::Nothing
     }
 
-    /// A trouble lasts until its end, whatever shorter one begins meanwhile: a process that is
+    /// A fault lasts until its end, even if a shorter one begins meanwhile: a process that is
     /// stopped for 15 s cannot end its wait sooner because the server evicts an item.
     pub(super) fn note_fault(&mut self, until: Nanos) {
         self.last_fault = self.last_fault.max(until);
     }
 
-    /// Until when that process could not run, or not reach the server, at the latest.
+    /// Until when the process could not run or not reach the server.
     pub(crate) fn held_up(&self, process: usize) -> Nanos {
         let Process { host, paused_until, .. } = self.processes[process];
         let server = self.down_until.max(self.stalled_until);
         paused_until.max(self.hosts[host].cut_off_until).max(server)
     }
 
-    /// The renewer of that process sends a request: now and then the process is stopped meanwhile.
+    /// The renewer of the process sends a request: sometimes the process is stopped meanwhile.
     pub(crate) fn renewer_sends(&mut self, process: usize) {
         let often = self.scenario.stops_permille;
         if often > 0 && self.rng.permille(often) {

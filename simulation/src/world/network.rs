@@ -1,4 +1,4 @@
-//! The network: requests on their way to the server, and what may become of them.
+//! The network: requests on their way to the server, and their fate.
 
 use std::collections::VecDeque;
 
@@ -12,20 +12,20 @@ use crate::oracle::Requester;
 use crate::server::{Command, OFF_ITS_PROCESSOR};
 use crate::time::{MICRO, MILLI, Nanos, SECOND};
 
-/// An answer within this time makes nobody suspicious.
+/// A client does not distrust an answer within this time.
 const PROMPT_ANSWER: Nanos = 51 * MILLI;
 
 /// How long a client waits for a reply.
 const IO_TIMEOUT: Nanos = SECOND;
 
-/// Why an exchange failed, and whether the server may have got some of it.
+/// Why an exchange failed, and whether the server may have executed part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExchangeError {
     Unreachable,
     Lost,
 }
 
-/// Sends operations to the server that the process is connected to, and waits for what it answers.
+/// Sends operations to the server that the process is connected to, and waits for the replies.
 pub(crate) fn exchange(
     process: usize,
     commands: VecDeque<Command>,
@@ -43,7 +43,7 @@ pub(crate) fn exchange(
     }
 }
 
-/// The life of the server that this process is connected to.
+/// The incarnation of the server that this process is connected to; connects if necessary.
 pub(crate) fn connect(process: usize) -> Result<Incarnation, ExchangeError> {
     loop {
         let step = with(|world| world.link(process));
@@ -92,7 +92,7 @@ impl World {
             }
             Some(_) => {
                 self.processes[process].connection = None;
-                // It is seen to be closed only if it was looked at before use.
+                // A closed connection is noticed only if it is checked before use.
                 if self.rng.permille(500) { Link::Broke } else { self.link(process) }
             }
             None if self.down_until > self.now => {
@@ -173,8 +173,9 @@ impl World {
             let later = self.stalled_until + self.rng.within(0..MILLI);
             return self.at(later, Event::Arrive(number));
         }
-        // The documented hole: what reaches a stopped server just before it goes on is answered as
-        // fast as any, and may be stored against a clock that is behind. It is not let happen here.
+        // A documented limit: a request that reaches a stopped server just before it continues is
+        // answered promptly, and may be stored against a clock that is behind. The simulation
+        // excludes it.
         let sent = self.requests.get(&number).map_or(0, |request| request.sent);
         if self.clock_back > self.now && sent + PROMPT_ANSWER > self.stalled_until {
             let later = self.clock_back + self.rng.within(1..MILLI);
@@ -196,7 +197,7 @@ impl World {
         while let Some(command) = request.commands.pop_front() {
             let early = self.scenario.unordered && command.draws_early() && request.drawn.is_none();
             if early && self.rng.permille(50) {
-                // The server's thread is off its processor before it gets at the item.
+                // The server's thread is off its processor before it locks the item.
                 request.drawn = Some(self.server.draw());
                 request.commands.push_front(command);
                 let later = self.now + self.rng.spread(10 * MICRO, OFF_ITS_PROCESSOR);
@@ -215,7 +216,7 @@ impl World {
             });
             request.replies.push(reply);
             if !request.commands.is_empty() && self.rng.permille(100) {
-                // Another connection's command comes in between.
+                // A command of another connection comes in between.
                 let soon = self.now + self.rng.within(MICRO..200 * MICRO);
                 self.at(soon, Event::Arrive(number));
                 self.requests.insert(number, request);
@@ -245,7 +246,7 @@ impl World {
         }
     }
 
-    /// What came of a request, if it has ended by now.
+    /// The result of a request, if it has ended by now.
     fn collect(
         &mut self,
         number: u64,

@@ -8,7 +8,7 @@ use memlock_core::wait::entries::WaitId;
 
 use crate::time::Nanos;
 
-/// What a thread does.
+/// The body of a thread.
 pub(crate) type Body = Box<dyn FnOnce() + Send>;
 
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(crate) struct Process {
     pub(crate) alive: bool,
     pub(crate) generation: u64,
     pub(crate) paused_until: Nanos,
-    /// To which life of the server it is connected.
+    /// The incarnation of the server that it is connected to.
     pub(crate) connection: Option<Incarnation>,
     pub(crate) reach: ReachRecord,
 }

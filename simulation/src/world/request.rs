@@ -13,16 +13,16 @@ pub(crate) struct Request {
     pub(super) task: usize,
     pub(super) process: usize,
     pub(super) life: Incarnation,
-    /// What is not carried out yet.
+    /// The commands that are not executed yet.
     pub(super) commands: VecDeque<Command>,
-    /// The number that the first of them has drawn for its version.
+    /// The version that the first of them has drawn.
     pub(super) drawn: Option<u64>,
     pub(super) sent_all: Vec<Command>,
     pub(super) replies: Vec<Reply>,
     pub(super) fate: Fate,
-    /// How it ended for the client: `Some(true)` when all replies are there.
+    /// The result for the client: `Some(true)` when all replies have arrived.
     pub(super) ended: Option<bool>,
-    /// The client waits for it no longer.
+    /// The client does not wait for it any more.
     pub(super) given_up: bool,
 }
 
@@ -31,8 +31,8 @@ pub(super) enum Fate {
     Fine,
     LostOnTheWay,
     ReplyLost,
-    /// The connection breaks when the reply should have come.
+    /// The connection breaks when the reply should arrive.
     Reset,
-    /// It arrives when nobody waits for it any more.
+    /// It arrives when the client does not wait any more.
     Late,
 }

@@ -23,37 +23,37 @@ pub(crate) struct World {
     pub(crate) rng: Rng,
     pub(crate) scenario: Scenario,
     pub(crate) server: Server,
-    /// Nobody can reach it until then; and then it begins another life, if it was killed.
+    /// The server is unreachable until then, because it restarts.
     pub(crate) down_until: Nanos,
     pub(crate) stalled_until: Nanos,
-    /// From then on its clock is right again.
+    /// From then on the server's clock is right again.
     pub(crate) clock_back: Nanos,
-    /// Rings get lost until then.
+    /// Wake-up messages are dropped until then.
     pub(crate) wakes_dropped_until: Nanos,
     pub(crate) hosts: Vec<Host>,
     pub(crate) processes: Vec<Process>,
     pub(crate) tasks: Vec<Task>,
     pub(crate) listeners: Vec<ListenerState>,
-    /// All that ever rang, by their numbers.
+    /// All wake-up messages of the run, by number.
     pub(crate) wake_messages: Vec<(WaitId, WakeMessage)>,
-    /// Threads that memlock wants to have started, and of which process.
+    /// Threads that memlock wants to start, with their process.
     pub(crate) starting: Vec<(usize, Body)>,
-    /// Which tasks sleep on what, by its name.
+    /// The tasks that wait for each signal, by its address.
     pub(crate) sleepers: BTreeMap<usize, Vec<usize>>,
-    /// Which tasks memlock has marked.
+    /// Tasks that memlock has marked.
     pub(crate) marked: BTreeSet<usize>,
     pub(crate) requests: BTreeMap<u64, Request>,
     pub(crate) current: Option<usize>,
     pub(crate) oracle: Oracle,
     pub(crate) trace: Trace,
-    /// The server's items or its clock are not what they were.
+    /// The server's items or its clock have changed.
     pub(crate) moved: bool,
-    /// When the last thing that may hold waiters up is over.
+    /// When the last fault that may delay waiters ends.
     pub(crate) last_fault: Nanos,
 }
 
 impl World {
-    pub(crate) fn new(scenario: Scenario, rng: Rng, told: bool) -> World {
+    pub(crate) fn new(scenario: Scenario, rng: Rng, recorded: bool) -> World {
         let Scenario { server_ahead, tick, .. } = scenario;
         let hosts = scenario.hosts();
         let mut world = World {
@@ -77,12 +77,12 @@ impl World {
             requests: BTreeMap::new(),
             current: None,
             oracle: Oracle::new(&scenario),
-            trace: Trace { told, ..Trace::default() },
+            trace: Trace { is_recorded: recorded, ..Trace::default() },
             moved: false,
             last_fault: 0,
             scenario,
         };
-        // Its clock shows whole seconds of its own time.
+        // The server's clock shows whole seconds of its own time.
         let second = world.now + SECOND - (world.now + world.scenario.server_ahead) % SECOND;
         let first_tick = second + world.scenario.first_tick;
         world.at(first_tick, Event::Tick);
@@ -98,9 +98,9 @@ impl World {
         self.events.push(Reverse((time, self.sequence, event)));
     }
 
-    /// Writes a line of the story.
+    /// Adds a line to the trace.
     pub(crate) fn trace(&mut self, what: impl FnOnce(&World) -> String) {
-        if self.trace.told {
+        if self.trace.is_recorded {
             let who = match self.current {
                 Some(task) => format!("p{}.t{task}", self.tasks[task].process),
                 None => "-".to_owned(),
@@ -136,7 +136,7 @@ impl World {
         self.at(time.max(self.now), Event::Resume { task, epoch });
     }
 
-    /// Wakes a task that sleeps, after the moment that this takes.
+    /// Wakes a sleeping task, after a short random delay.
     pub(crate) fn wake(&mut self, task: usize) {
         let time = self.now + self.rng.within(MICRO..60 * MICRO);
         self.resume_at(task, time);
@@ -152,14 +152,14 @@ impl World {
         self.listeners[listener].sleeper = self.current.filter(|_| sleeps);
     }
 
-    /// The clock of a host, at this time of the world's.
+    /// The clock of a host at the current time of the world.
     pub(crate) fn local(&self, host: usize) -> Nanos {
         let Host { ahead, fast, .. } = self.hosts[host];
         let drift = (self.now as i128 * i128::from(fast) / 1_000_000) as i64;
         (self.now + ahead).saturating_add_signed(drift)
     }
 
-    /// The time of the world's at which a host's clock shows this.
+    /// The world's time at which a host's clock shows `local`.
     pub(crate) fn world_time(&self, host: usize, local: Nanos) -> Nanos {
         let now = self.local(host);
         let scale = |nanos: Nanos| {

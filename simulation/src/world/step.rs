@@ -8,7 +8,7 @@ use super::state::World;
 use crate::time::SECOND;
 
 impl World {
-    /// Takes the next event, and does what is the world's part of it.
+    /// Handles the next event, and returns what is left to the executor.
     pub(crate) fn step(&mut self) -> Todo {
         let Some(Reverse((time, _, event))) = self.events.pop() else { return Todo::End };
         self.now = time;
@@ -56,7 +56,7 @@ impl World {
             Event::WakeMessage { listener, number } => {
                 let (id, message) = self.wake_messages[number];
                 if self.processes[self.listeners[listener].process].alive {
-                    self.trace(|_| format!("bell {listener} rings for {id}"));
+                    self.trace(|_| format!("listener {listener} gets a wake-up message for {id}"));
                     self.listeners[listener].inbox.push_back((id, message));
                     self.wake_sleeper(listener);
                 }

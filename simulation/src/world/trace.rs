@@ -1,11 +1,11 @@
-//! The story of a run.
+//! The trace of a run.
 
-/// What happened, for people to read.
+/// What happened, for readers.
 #[derive(Debug, Default)]
 pub(crate) struct Trace {
-    pub(crate) told: bool,
+    pub(crate) is_recorded: bool,
     pub(crate) lines: Vec<String>,
-    /// Of all that happened: equal for equal runs.
+    /// A hash of all events: equal for equal runs.
     pub(crate) digest: u64,
     pub(crate) events: u64,
 }

@@ -1,4 +1,4 @@
-//! Until when a holder may believe in what is renewed.
+//! Until when a holder may rely on a renewed lock.
 
 use super::renewed_hold::ROUNDING;
 use crate::oracle::state::Oracle;
@@ -6,7 +6,8 @@ use crate::server::Server;
 use crate::time::{MILLI, Nanos};
 
 impl Oracle {
-    /// Its holder would say now that it is held until then; or, if that is over, that it is not.
+    /// The renewal would say now that the lock is held until `until`; if that has passed, that it
+    /// is not held.
     pub(crate) fn believes(&mut self, token: &str, until: Nanos, now: Nanos, server: &Server) {
         let Some(renewed) = self.renewals.all.get_mut(token) else { return };
         let until = if until > now { until } else { 0 };
@@ -15,7 +16,7 @@ impl Oracle {
             .claimed
             .take()
             .filter(|claimed| claimed.abs_diff(until) > MILLI + renewed.lease / 1000);
-        let mut violation = claimed.map(|_| "for another time than was told of the danger");
+        let mut violation = claimed.map(|_| "for another time than its AtRisk notice stated");
         let mut ends = None;
         if let Some(hold) = self.holds.get_mut(&renewed.hold) {
             hold.until = until;
@@ -28,7 +29,7 @@ impl Oracle {
                     .map(|line| server.world_time_of(line.until)),
             };
         }
-        // Who lets go does not rely on it; that its lease is over is another thing.
+        // A holder that releases does not rely on it, and the end of its lease is no loss.
         if last.abs_diff(until) < ROUNDING || until == 0 && (last <= now || renewed.releasing) {
             return violation
                 .into_iter()
@@ -40,9 +41,9 @@ impl Oracle {
             if renewed.last_renewal.is_none_or(|sent| sent + renewed.lease + slack < until) {
                 violation = Some("for longer than a renewal on the server explains");
             } else if ends.is_some_and(|ends| ends + slack < until) {
-                violation = Some("for longer than the server keeps it");
+                violation = Some("for longer than the server stores it");
             }
-            // As long as no more than half of a lease is left, it is in danger all the time.
+            // While no more than half of the lease is left, it is at risk.
             let is_safe = until > now + renewed.lease / 2 + MILLI;
             renewed.warned = renewed.warned.filter(|&(when, _)| when == now || !is_safe);
         }
@@ -50,7 +51,7 @@ impl Oracle {
             violation = Some("again, after its holder knew that it was lost");
         }
         if until > 0 && renewed.ended.is_some() {
-            violation = Some("again, after it was let go of");
+            violation = Some("again, after it was released");
         }
         renewed.beliefs.push((now, until));
         if let Some(violation) = violation {
@@ -58,12 +59,12 @@ impl Oracle {
         }
     }
 
-    /// A check said that it is there.
+    /// A check answered that the server has it.
     pub(crate) fn was_there(&mut self, token: &str, begun: Nanos) {
         let gone = self.tokens.get(token).filter(|token| !token.again).and_then(|token| token.gone);
         if let Some((when, cause)) = gone.filter(|&(when, _)| when < begun) {
             self.report_violation(format!(
-                "{token} was said to be there, and it was gone at {:.6} ({cause:?})",
+                "a check answered that {token} is there, and it was gone at {:.6} ({cause:?})",
                 when as f64 / 1e9
             ));
         }

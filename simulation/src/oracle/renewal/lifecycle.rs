@@ -1,4 +1,4 @@
-//! When renewal begins, and when it ends because the holder releases.
+//! The beginning of a renewal, and its end by a release.
 
 use super::renewed_hold::{ROUNDING, RenewedHold};
 use crate::oracle::state::Oracle;
@@ -6,7 +6,7 @@ use crate::server::Server;
 use crate::time::Nanos;
 
 impl Oracle {
-    /// A hold is kept from now on.
+    /// Renewal of a hold begins.
     pub(crate) fn begins_renewal(
         &mut self,
         hold: u64,
@@ -33,21 +33,21 @@ impl Oracle {
         self.renewals.all.insert(held.token.clone(), renewed);
     }
 
-    /// Its holder begins to let go, or goes on keeping it, as that had failed.
+    /// Its holder begins to release it, or continues the renewal because the release failed.
     pub(crate) fn set_releasing(&mut self, token: &str, releasing: bool) {
         if let Some(renewed) = self.renewals.all.get_mut(token) {
             renewed.releasing = releasing;
         }
     }
 
-    /// Its holder has let go.
+    /// Its holder has released it.
     pub(crate) fn has_released(&mut self, token: &str, now: Nanos) {
         if let Some(renewed) = self.renewals.all.get_mut(token) {
             renewed.ended.get_or_insert(now);
         }
     }
 
-    /// Its holder was told, when it let go, that it had been lost before.
+    /// The release was answered that it had been lost before.
     pub(crate) fn was_lost_before(&mut self, token: &str, now: Nanos, server: &Server) {
         let Some(renewed) = self.renewals.all.get(token) else { return };
         let (hold, over) =

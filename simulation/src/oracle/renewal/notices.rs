@@ -1,4 +1,4 @@
-//! What the holder of something renewed is told: that it is at risk, and that it is lost.
+//! What the holder of a renewed lock is told: that it is at risk, and that it is lost.
 
 use memlock_core::{Loss, Notice};
 
@@ -7,21 +7,21 @@ use crate::oracle::state::Oracle;
 use crate::server::Server;
 use crate::time::{MILLI, Nanos, SECOND};
 
-/// If all goes well for so long, what is kept is renewed: a renewer tries again after a second, and
-/// in a few packets.
+/// Without faults for this long before its end, a lease must have been renewed: a renewer tries
+/// again after a second and needs a few requests.
 const TIME_ENOUGH: Nanos = 2500 * MILLI;
 
-/// What is kept when less than that is left of its lease may be too late.
+/// A renewal that begins with less than this left of the lease may be too late.
 const TO_BEGIN: Nanos = 100 * MILLI;
 
-/// Until then its holder is told of a loss, however long the renewer waits for the server; and where
-/// nothing goes wrong.
+/// A loss must be reported within this time, however long the renewer waits for the server; in a
+/// fault-free run, within `TOLD_AT_ONCE`.
 const TOLD_WITHIN: Nanos = 20 * SECOND;
 
 const TOLD_AT_ONCE: Nanos = 30 * MILLI;
 
 impl Oracle {
-    /// The renewer tells something. `until`: when it ends, if it is that which is told.
+    /// A notice to the holder. `until`: the end of the lease that an `AtRisk` notice states.
     pub(crate) fn told(
         &mut self,
         token: &str,
@@ -34,31 +34,31 @@ impl Oracle {
         let Some(renewed) = self.renewals.all.get_mut(token) else { return };
         let mut violation = None;
         if renewed.releasing || renewed.ended.is_some() {
-            violation = Some("though it was let go of");
+            violation = Some("though it was released");
         } else if renewed.told.is_some() {
-            violation = Some("after it was told of the loss");
+            violation = Some("after the loss was reported");
         }
         match notice {
             Notice::AtRisk(_) => {
                 let at_its_longest = renewed.longest.is_some_and(|longest| longest <= now);
-                // A later end means that it was renewed since the last warning. What the holder
-                // believes at the end of this step is compared with that end.
+                // A later end means that the lease was renewed after the last notice. At the end of
+                // this step, the stated end is compared with what the renewal says.
                 if renewed.warned.is_some_and(|(_, end)| until <= end + MILLI) {
-                    violation = violation.or(Some("once more"));
+                    violation = violation.or(Some("twice"));
                 } else if !at_its_longest
                     && (self.fault_free || until.saturating_sub(now) > renewed.lease / 2 + MILLI)
                 {
-                    violation = violation.or(Some("though there is no danger"));
+                    violation = violation.or(Some("though it is not at risk"));
                 }
                 (renewed.warned, renewed.claimed) = (Some((now, until)), Some(until));
             }
             Notice::Lost(loss) => {
                 let late = now.saturating_sub(renewed.until());
-                // A process that was stopped finds both at once.
+                // A process that was stopped notices both at the same time.
                 let was_stopped = stopped + renewed.lease / 2 + MILLI > renewed.until();
                 let has_time = self.fault_free || renewed.has_time_to_warn();
                 if loss != Loss::Gone && renewed.warned.is_none() && has_time && !was_stopped {
-                    violation = violation.or(Some("and not of the danger before"));
+                    violation = violation.or(Some("and not that it was at risk before"));
                 } else if loss != Loss::Gone && self.fault_free && late > TOLD_AT_ONCE {
                     violation = violation.or(Some("too late"));
                 }
@@ -75,7 +75,7 @@ impl Oracle {
         }
     }
 
-    /// Its holder learns that it is lost, from the renewer or because it has asked.
+    /// The holder learns that it is lost, from a notice or by asking.
     pub(crate) fn learns(&mut self, token: &str, loss: Loss, now: Nanos, server: &Server) {
         let Some(renewed) = self.renewals.all.get(token) else { return };
         let is_over = renewed.until() <= now + ROUNDING;
@@ -87,11 +87,13 @@ impl Oracle {
                 let written = self.tokens.get(token);
                 let again = written.is_some_and(|written| written.again);
                 let gone = written.is_some_and(|written| written.gone.is_some());
-                ((there || !gone) && !again).then_some("and nothing has taken it away")
+                ((there || !gone) && !again).then_some("and nothing has removed it")
             }
             _ if !is_over => Some("and its lease is not over"),
-            Loss::MaxHold => (!held_longest).then_some("and it might have been held for longer"),
-            Loss::Expired => self.should_be_renewed(renewed, now).then_some("and all went well"),
+            Loss::MaxHold => (!held_longest).then_some("and max_hold has not passed"),
+            Loss::Expired => {
+                self.should_be_renewed(renewed, now).then_some("and there was no fault")
+            }
         };
         if let Some(renewed) = self.renewals.all.get_mut(token) {
             renewed.known_lost.get_or_insert(now);
@@ -101,15 +103,15 @@ impl Oracle {
         }
     }
 
-    /// Whether all went well for long enough that what ended then should have been renewed.
+    /// Whether there were no faults for so long that the lease should have been renewed.
     fn should_be_renewed(&self, renewed: &RenewedHold, now: Nanos) -> bool {
         let since = renewed.until().saturating_sub(TIME_ENOUGH.min(renewed.lease));
         renewed.began() + TO_BEGIN < renewed.until()
             && self.renewers.all_was_well(renewed.process, since, now)
     }
 
-    /// To be called now and then: those who lost something are told of it. `stopped`: until when
-    /// each process was.
+    /// Called periodically: losses are reported in time. `stopped`: until when a process was
+    /// stopped.
     pub(crate) fn check_losses_are_told(&mut self, now: Nanos, stopped: impl Fn(usize) -> Nanos) {
         let silent = self.renewals.all.iter().find(|(_, renewed)| {
             let runs_since = renewed.until().max(stopped(renewed.process));
@@ -120,7 +122,7 @@ impl Oracle {
                 && runs_since + TOLD_WITHIN < now
         });
         if let Some(token) = silent.map(|(token, _)| token.clone()) {
-            self.report_violation(format!("the holder of {token} is not told that it is lost"));
+            self.report_violation(format!("the loss of {token} is not reported"));
         }
     }
 }

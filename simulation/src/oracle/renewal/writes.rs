@@ -1,4 +1,4 @@
-//! What a renewer writes on the server.
+//! What a renewer writes to the server.
 
 use super::renewed_hold::{ROUNDING, RenewedHold};
 use crate::oracle::requester::Requester;
@@ -8,11 +8,11 @@ use crate::oracle::token::token_of;
 use crate::server::{Change, Server};
 use crate::time::{MILLI, Nanos, SECOND};
 
-/// How much longer than the lease a server keeps it, from when the renewal was carried out.
+/// How much longer than the lease a server may store the item, counted from the write.
 const AFTER_THE_LEASE: Nanos = 3 * SECOND + 50 * MILLI;
 
 impl Oracle {
-    /// A renewer has written a lock: it is renewed.
+    /// A renewer has written a mutex: this must be a renewal.
     pub(crate) fn renewer_wrote_lock(
         &mut self,
         change: &Change,
@@ -30,21 +30,21 @@ impl Oracle {
         }
     }
 
-    /// One token, which a renewer has written in place of another.
+    /// A renewer has replaced the token `before` by `after`.
     fn renewer_wrote(&mut self, before: Option<&str>, after: Option<&str>, by: Requester) {
         let (Some(token), true) = (after, before == after) else {
-            return self.report_violation(format!("a keeper made {after:?} of {before:?}"));
+            return self.report_violation(format!("a renewer replaced {before:?} by {after:?}"));
         };
         let sent = self.renewers.begun(by);
         let Some(renewed) = self.renewals.all.get_mut(token) else {
-            return self.report_violation(format!("{token} was renewed, which nobody keeps"));
+            return self.report_violation(format!("{token} was renewed, and is not to be"));
         };
         let violation = if renewed.process != by.process {
             Some("by another process")
         } else if renewed.ended.is_some_and(|ended| ended < sent) {
-            Some("after it was let go of")
+            Some("after it was released")
         } else if renewed.longest.is_some_and(|longest| longest + ROUNDING < sent) {
-            Some("after the longest time that it may be held")
+            Some("after max_hold")
         } else if !renewed.is_believed(sent) {
             Some("after its lease was over")
         } else {
@@ -57,8 +57,8 @@ impl Oracle {
         }
     }
 
-    /// A process has written a semaphore: the lines of what it keeps whose ends it has moved are
-    /// renewed, be it by its renewer or by another thread, which writes for it.
+    /// A process has written a semaphore. Lines of its renewals whose ends have moved are renewed,
+    /// either by its renewer or by another thread on its behalf.
     pub(crate) fn renewed_lines(&mut self, before: &[Line], after: &[Line], by: Requester) {
         let of =
             |lines: &[Line], token: &str| lines.iter().find(|line| line.token == token).cloned();
@@ -68,7 +68,7 @@ impl Oracle {
                 continue;
             };
             match of(before, &line.token) {
-                // Or it may have been renewed within the same second.
+                // It may have been renewed within the same second.
                 Some(was) if was == *line => {
                     renewed.last_renewal = renewed.last_renewal.max(Some(by.sent))
                 }

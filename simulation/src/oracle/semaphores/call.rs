@@ -2,16 +2,16 @@
 
 use crate::time::Nanos;
 
-/// What somebody asks for.
+/// The arguments of a call for permits.
 #[derive(Clone, Debug)]
 pub(crate) struct PermitRequest {
     pub(crate) key: String,
     pub(crate) permits: u32,
     pub(crate) priority: i64,
-    /// With how many permits the semaphore was opened.
+    /// The number of permits that the semaphore was opened with.
     pub(crate) number: Option<u32>,
     pub(crate) lease: Nanos,
-    /// `None`: for ever.
+    /// `None`: no limit.
     pub(crate) limit: Option<Nanos>,
 }
 
@@ -22,19 +22,20 @@ pub(super) struct Call {
     pub(super) process: usize,
     pub(super) begun: Nanos,
     pub(super) cancelled: bool,
-    /// It stands in the queue, or did so.
+    /// It is or was in the queue.
     pub(super) has_queued: bool,
-    /// Others had too much, or somebody gathered, at some time since.
+    /// At some time since the call began, too few permits were available, or another waiter had a
+    /// reservation.
     pub(super) was_busy: bool,
-    /// There were other permits than it was told, or fewer than it wants.
+    /// The number of permits was another one than the call expects, or less than it wants.
     pub(super) was_other: bool,
     pub(super) was_missing: bool,
-    /// Since when there is room for it, and nobody before it.
+    /// Since when there is capacity for it and no waiter before it.
     pub(super) could_have: Option<Nanos>,
 }
 
 impl Call {
-    /// Whether a request of that process which left then may be for it.
+    /// Whether a request that the process sent then may be for this call.
     pub(super) fn is_of(&self, process: usize, sent: Nanos) -> bool {
         self.process == process && self.begun <= sent
     }

@@ -1,4 +1,4 @@
-//! What those were told who asked for permits, and how long others wait.
+//! What callers that asked for permits are told, and how long others wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ impl Semaphores {
         }
     }
 
-    /// What it had sent may still arrive, and is for those that waited then.
+    /// A killed process's requests may still arrive, for the calls that waited when it was killed.
     pub(crate) fn killed(&mut self, process: usize, now: Nanos) {
         self.calls.retain(|&task, call| {
             let lives = call.process != process;
@@ -35,19 +35,19 @@ impl Semaphores {
         self.calls.iter().filter(|(_, call)| call.request.limit != Some(0)).map(|(&task, _)| task)
     }
 
-    /// Remembers how it is from now on, for who asks.
+    /// Records every state from now on, for a task that reads the status.
     pub(crate) fn watches(&mut self, task: usize, key: &str) {
         self.watches.insert(task, (key.to_owned(), BTreeSet::new()));
     }
 
-    /// Whether it was so at some time since that task began to watch.
+    /// Whether the semaphore was in that state at some time since the task began to watch.
     pub(crate) fn saw(&mut self, task: usize, seen: Status) -> bool {
         self.watches.remove(&task).is_none_or(|(_, states)| states.contains(&seen))
     }
 }
 
 impl Oracle {
-    /// To be called whenever one of them has changed, and when the server's clock has.
+    /// Called whenever a semaphore or the server's clock has changed.
     pub(crate) fn inspect_semaphores(&mut self, now: Nanos, server_time: u64) {
         let Semaphores { all, calls, watches, .. } = &mut self.semaphores;
         for (key, states) in watches.values_mut() {
@@ -61,7 +61,7 @@ impl Oracle {
         }
         let fault_free = self.fault_free;
         for (key, semaphore) in all.iter_mut() {
-            // The tasks, and the process of each, and since when it waits.
+            // By task: its process, and since when it waits.
             let waits: BTreeMap<usize, (usize, Nanos)> = calls
                 .iter()
                 .filter(|(_, call)| call.request.key == *key)
@@ -73,11 +73,11 @@ impl Oracle {
                 let mine = |token: &str| {
                     tokens.get(token).is_some_and(|it| is_surely_of(it, task, call.begun))
                 };
-                // What it has itself without knowing is nothing that it may wait for.
+                // Permits that the call has been granted without knowing it are no reason to wait.
                 let available = semaphore.available(server_time, |line| mine(&line.token));
                 let fits = available >= u64::from(call.request.permits);
                 let record = semaphore.record.as_ref();
-                // Where nothing goes wrong, it says so only as long as it waits.
+                // In a fault-free run a reservation is valid only while its waiter waits.
                 let waiting =
                     !fault_free || semaphore.reserver.is_none_or(|task| waits.contains_key(&task));
                 let gathers = waiting
@@ -86,8 +86,7 @@ impl Oracle {
                             && call.request.priority <= other.priority
                             && !mine(&other.token)
                     });
-                // A refusal by another one of its batch is as old as the clock that was read for
-                // that.
+                // A refusal of a whole batch is based on the clock as it was read for the batch.
                 let late =
                     semaphore.available(server_time.saturating_sub(1), |line| mine(&line.token));
                 call.was_busy |= late < u64::from(call.request.permits) || gathers;
@@ -142,7 +141,7 @@ impl Oracle {
         self.inspect_semaphores(now, server_time);
     }
 
-    /// Gives a number by which the hold is known from now on.
+    /// Records the hold, and returns its number.
     pub(crate) fn granted_permits(
         &mut self,
         task: usize,
@@ -173,7 +172,7 @@ impl Oracle {
                 call.request.key, call.request.permits
             ));
         }
-        // An entry that could not be taken off may be rung later: that wakes another waiter of the
+        // An entry that could not be removed may be woken later: that wakes another waiter of the
         // process.
         if !self.fault_free
             && let Some(semaphore) = self.semaphores.all.get_mut(&call.request.key)
@@ -183,7 +182,7 @@ impl Oracle {
         }
         let lost =
             matches!(self.tokens.get(&token), Some(Token { gone: Some((_, Cause::Loss)), .. }));
-        // What was written for other calls of its process meanwhile was not for this one.
+        // Tokens that were written meanwhile for other calls of the process were not for this one.
         for (other, it) in self.tokens.iter_mut().filter(|(_, it)| it.sent >= call.begun) {
             if *other == token {
                 it.candidates = BTreeSet::from([task]);
@@ -229,19 +228,34 @@ impl Oracle {
             })
         };
         let violation = match why {
-            Refusal::Busy if !call.was_busy => {
-                Some(format!("{key} was called busy, and there was room since the call began"))
+            Refusal::Busy if !call.was_busy => Some(format!(
+                "{key} was called busy, and there has been capacity ever since the call began"
+            )),
+            Refusal::TimedOut => self.check_end_of_wait(
+                call.process,
+                key,
+                (call.begun, call.request.limit),
+                now,
+                held_up,
+            ),
+            Refusal::Interrupted if !call.cancelled => {
+                Some(format!("the wait for {key} was cancelled without a request"))
             }
-            Refusal::TimedOut => self.check_end_of_wait(call.process, key, (call.begun, call.request.limit), now, held_up),
-            Refusal::Interrupted if !call.cancelled => Some(format!("the wait for {key} was cancelled by nobody")),
-            Refusal::Unreachable => left()
-                .map(|token| format!("the server of {key} was called out of reach and nothing changed, yet it has {token} of that call")),
-            Refusal::Unknown if self.fault_free => Some(format!("nothing went wrong, and yet it is not known whether {key} is held")),
-            Refusal::Invalid if !call.was_other => Some(format!("the call for {key} was refused, and had asked for nothing wrong")),
+            Refusal::Unreachable => left().map(|token| {
+                format!(
+                    "the server of {key} was called unreachable, yet it has {token} of that call"
+                )
+            }),
+            Refusal::Unknown if self.fault_free => {
+                Some(format!("there was no fault, yet the outcome for {key} is unknown"))
+            }
+            Refusal::Invalid if !call.was_other => {
+                Some(format!("the call for {key} was refused as invalid, and was valid"))
+            }
             Refusal::NotFound if !call.was_missing || call.request.number.is_some() => {
                 Some(format!("{key} was not found, and it was there"))
             }
-            Refusal::Other => Some(format!("the call for {key} failed for no reason that can be")),
+            Refusal::Other => Some(format!("the call for {key} failed without a possible cause")),
             _ => None,
         };
         if let Some(violation) = violation {
@@ -263,23 +277,23 @@ impl Oracle {
         let passed = now.saturating_sub(since.max(last_fault));
         if passed > patience {
             self.report_violation(format!(
-                "{} has room for task {task} for {:.3} s, and it waits",
+                "{} has had capacity for task {task} for {:.3} s, and it waits",
                 call.request.key,
                 passed as f64 / 1e9
             ));
         }
     }
 
-    /// The server lost it, or somebody tore it down: all permits that are out are lost, or not to
-    /// be found any more.
+    /// The server lost it, or it was torn down: all permits that are held are lost, or can no
+    /// longer be found.
     pub(super) fn loses(&mut self, key: &str) {
         for hold in self.holds.values_mut().filter(|hold| hold.key == key) {
             hold.lost = true;
         }
     }
 
-    /// Its record is over, since nobody used it: a release whose reply was lost cannot be told from
-    /// a loss any more.
+    /// The record expired unused: a release whose reply was lost cannot be told from a loss any
+    /// more.
     pub(super) fn forgets_releases(&mut self, key: &str) {
         let releasing =
             |hold: &&mut Hold| hold.key == key && hold.releasing.is_some() && !hold.using;
@@ -289,12 +303,12 @@ impl Oracle {
     }
 }
 
-/// Whether it may have been put there for that call.
+/// Whether it may have been written for that call.
 fn is_of(token: &Token, task: usize, begun: Nanos) -> bool {
     token.candidates.contains(&task) && token.sent >= begun
 }
 
-/// Whether it can have been put there for no other call.
+/// Whether it cannot have been written for any other call.
 fn is_surely_of(token: &Token, task: usize, begun: Nanos) -> bool {
     is_of(token, task, begun) && token.candidates.len() == 1
 }

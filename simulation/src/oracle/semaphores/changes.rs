@@ -37,7 +37,7 @@ impl Oracle {
     ) {
         let after = change.after.as_deref().map(Record::read);
         if after == Some(None) {
-            return self.report_violation(format!("what was written of {key} cannot be read"));
+            return self.report_violation(format!("the record of {key} cannot be parsed"));
         }
         let after = after.flatten();
         let Some(semaphore) = self.semaphores.all.get(key) else { return };
@@ -122,7 +122,7 @@ impl Oracle {
                     again: false,
                 };
                 let known = self.tokens.entry(line.token.clone()).or_insert_with(|| token.clone());
-                // The same attempt goes on, after what it had without knowing was lost.
+                // The same attempt continues, after a grant that it did not know of was lost.
                 if known.gone.is_some() {
                     *known = token;
                 }
@@ -138,7 +138,7 @@ impl Oracle {
             let number =
                 |record: &Option<Record>| record.as_ref().map_or(0, |record| record.permits);
             let same = after.is_some() && before.is_some();
-            // Its holders' ends passed with its own: nobody wakes waiters then.
+            // The holders' ends passed together with the record's: no waiter is woken then.
             let has_lines = before.as_ref().is_some_and(|before| !before.lines.is_empty());
             if change.cause == Cause::Expiry && has_lines {
                 semaphore.last_expiry = Some(now);
@@ -149,13 +149,13 @@ impl Oracle {
         }
     }
 
-    /// At the end of a calm run all permits have come back, and nobody waits.
+    /// At the end of a fault-free run all permits are available, and no call waits.
     pub(crate) fn semaphores_at_the_end(&self, server_time: u64) -> Option<String> {
         self.semaphores.all.iter().find_map(|(key, semaphore)| {
             let lines = semaphore.record.iter().flat_map(|record| &record.lines);
             let held = lines.filter(|line| line.until > server_time).map(|line| &line.token);
             let left = held.chain(semaphore.queue.iter().map(|entry| &entry.id)).next()?;
-            Some(format!("all is over, and {left} is left in {key}"))
+            Some(format!("the run has ended, and {left} is left in {key}"))
         })
     }
 }

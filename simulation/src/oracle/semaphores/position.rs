@@ -2,16 +2,16 @@
 
 use crate::time::Nanos;
 
-/// Somebody's stand in a queue.
+/// A waiter's position in the queue of a semaphore.
 #[derive(Clone, Debug)]
 pub(super) struct QueuePosition {
     pub(super) task: usize,
     pub(super) process: usize,
-    /// When the request left that wrote it.
+    /// When the request that wrote it was sent.
     pub(super) sent: Nanos,
     pub(super) rank: i64,
     /// Since when it has that rank.
     pub(super) since: Nanos,
-    /// Since which tick its task does not wait any more.
+    /// Since which tick its task has not been waiting.
     pub(super) idle: Option<Nanos>,
 }

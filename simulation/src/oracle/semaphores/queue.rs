@@ -1,4 +1,4 @@
-//! Who is to come next: what the judge sees of a queue, and of those who do not stand in it.
+//! The order of waiters: which one is next in the queue, and what newcomers may take.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::oracle::state::Oracle;
 use crate::server::{Cause, Change};
 use crate::time::{MILLI, Nanos};
 
-/// Whoever rings read the queue this long ago at most, in a calm run.
+/// In a fault-free run, a process that wakes a waiter has read the queue at most this long ago.
 const JUST_NOW: Nanos = 100 * MILLI;
 
 impl Oracle {
@@ -23,8 +23,7 @@ impl Oracle {
         by: Option<Requester>,
     ) {
         let Some(after) = change.after.as_deref().map_or(Some(Vec::new()), text::queue) else {
-            return self
-                .report_violation(format!("what was written of {key}'s queue cannot be read"));
+            return self.report_violation(format!("the queue of {key} cannot be parsed"));
         };
         let Some(semaphore) = self.semaphores.all.get(key) else { return };
         let before = semaphore.queue.clone();
@@ -34,7 +33,8 @@ impl Oracle {
             let task_of =
                 |entry: &Entry| semaphore.positions.get(&entry.id).map(|position| position.task);
             let off = |entry: &&Entry| !after.iter().any(|other| other.id == entry.id);
-            // One thread takes off for others of its process, which wait no more, or again.
+            // A thread removes entries for others of its process that do not wait any more, or wait
+            // again.
             let of_call = |position: &QueuePosition| {
                 let call = self.semaphores.calls.get(&position.task);
                 call.filter(|call| call.request.key == key && call.begun <= position.since)
@@ -45,12 +45,12 @@ impl Oracle {
                     position.process == by.process && of_call(position).is_none()
                 })
             };
-            // Whoever else than its owner takes an entry off has rung for it.
+            // If another task than its owner removes an entry, it has woken the waiter.
             let others = |entry: &&Entry| task_of(entry) != Some(by.task);
             let taken = before.iter().filter(off).filter(others).count();
             let woken = before.iter().filter(off).filter(others).filter(|entry| !is_done(entry));
-            // Or it has its permits, and was not told so yet; or had them when the semaphore was
-            // torn down.
+            // The waiter may already have its permits without knowing it, or had them when the
+            // semaphore was torn down.
             let lines = || semaphore.record.iter().flat_map(|record| &record.lines);
             let has_its_own = |entry: &Entry| {
                 let position = semaphore
@@ -68,8 +68,8 @@ impl Oracle {
                 )
             };
             let sure: Vec<&Entry> = woken.filter(|entry| !has_its_own(entry)).collect();
-            // Each one that is woken in this write may let another one come to be overtaken often
-            // enough.
+            // Each waiter that this write wakes may complete the count of overtakings that puts
+            // another waiter first.
             let may_be_first = |entry: &&Entry| entry.may_age(taken);
             let wrong = sure
                 .iter()
@@ -87,7 +87,7 @@ impl Oracle {
         let Some(semaphore) = all.get_mut(key) else { return };
         let Semaphore { positions, stale_processes, .. } = semaphore;
         let is_off = |id: &str| !after.iter().any(|entry| entry.id == id);
-        // A process heeds that it was woken, also under an entry which it could not take off.
+        // A process handles a wake-up message also under an entry that it could not remove.
         let woken = positions.iter().filter(|(id, position)| {
             is_off(id) && by.as_ref().is_some_and(|by| by.process != position.process)
         });
@@ -115,8 +115,8 @@ impl Oracle {
         semaphore.queue = after;
     }
 
-    /// To be called at each tick. In a calm run no holder's entry stays in the queue, where
-    /// releases would ring it in vain.
+    /// Called at each tick. In a fault-free run no entry without a waiter stays in the queue, where
+    /// releases would wake it in vain.
     pub(crate) fn check_positions(&mut self, now: Nanos) {
         if !self.fault_free {
             return;
@@ -131,15 +131,15 @@ impl Oracle {
                     position.idle = None;
                 } else if now - since > patience {
                     violation =
-                        Some(format!("{id} stands in the queue of {key}, and nobody waits there"));
+                        Some(format!("{id} is in the queue of {key}, and its task does not wait"));
                 }
             }
         }
         violation.into_iter().for_each(|what| self.report_violation(what));
     }
 
-    /// A waiter that should have been rung instead. A release passes over those that are not
-    /// certain to hear it, if the first of them counts that.
+    /// A waiter that should have been woken instead. A release may skip waiters that may be
+    /// unreachable, if the first of them counts that.
     fn comes_before(
         &self,
         key: &str,
@@ -169,7 +169,7 @@ impl Oracle {
             if waits && now - position.since > JUST_NOW {
                 let (id, priority) = (&entry.id, entry.priority);
                 return Some(format!(
-                    "{} of priority {} was rung, and {id} of priority {priority} should have been",
+                    "{} of priority {} was woken, and {id} of priority {priority} should have been",
                     woken.id, woken.priority
                 ));
             }
@@ -177,7 +177,7 @@ impl Oracle {
         None
     }
 
-    /// Nobody may take what somebody else gathers, who has not stood in the queue and is not of
+    /// A newcomer may not take permits that are reserved, unless it was in the queue or has a
     /// higher priority.
     pub(super) fn may_take(
         &self,
@@ -195,7 +195,8 @@ impl Oracle {
         if self.semaphores.all.get(key).is_some_and(|it| it.stale_processes.contains(&by.process)) {
             return Ok(());
         }
-        // Once it has them, what is left is for others, also in the same write.
+        // Once the reservation is fulfilled, the remaining capacity is free for others, also in the
+        // same write.
         if new.iter().any(|line| line.token == reservation.token) {
             return Ok(());
         }
@@ -208,14 +209,17 @@ impl Oracle {
                 && candidates.all(|(_, call)| is_newcomer(call))
         };
         match new.iter().find(takes) {
-            Some(_) => Err(format!("a newcomer takes what {} gathers", reservation.token)),
+            Some(_) => {
+                Err(format!("a newcomer takes permits that are reserved for {}", reservation.token))
+            }
             None => Ok(()),
         }
     }
 }
 
-/// Who is overtaken counts that, so that it comes first in the end. `own`: how many lines of its
-/// own the writer took off, since it leaves, or since it woke itself along with others.
+/// A waiter that is overtaken counts that, so that it is first in the end. `own`: how many entries
+/// of its own process the writer removed, because it leaves, or because it woke itself along with
+/// others.
 fn miscounted(woken: &[&Entry], own: usize, before: &[Entry], after: &[Entry]) -> Option<String> {
     let [woken] = woken else { return None };
     let earlier = before.iter().take_while(|entry| entry.id != woken.id);
@@ -230,10 +234,10 @@ fn miscounted(woken: &[&Entry], own: usize, before: &[Entry], after: &[Entry]) -
 }
 
 impl Semaphore {
-    /// Whether no waiter stands before that task in the queue. A task that does not stand there was
-    /// rung, or is about to enter. An entry that nobody waits under may be another waiter's of that
-    /// process, as the one who left it behind could not take it off.
-    /// One that its task has left by now stands in nobody's way.
+    /// Whether no waiter is before that task in the queue. A task that is not in the queue was
+    /// woken, or is about to enter. An entry whose task does not wait may belong to another waiter
+    /// of that process, because the task could not remove it. An entry that its task has left since
+    /// is ignored.
     pub(super) fn is_next(&self, task: usize, waiters: &BTreeMap<usize, (usize, Nanos)>) -> bool {
         let is_left = |position: &QueuePosition| {
             waiters.get(&position.task).is_some_and(|&(_, begun)| position.sent < begun)

@@ -1,4 +1,4 @@
-//! What a semaphore's record may become by one write.
+//! How a semaphore's record may change in one write.
 
 use super::state::Semaphore;
 use super::text::{Line, Record};
@@ -8,7 +8,7 @@ use crate::oracle::state::Oracle;
 use crate::server::{Cause, Server};
 
 impl Oracle {
-    /// What one record may become by another.
+    /// Checks the change from one record to the next.
     pub(super) fn may_become(
         &self,
         key: &str,
@@ -56,7 +56,7 @@ impl Oracle {
         }
         let new: Vec<&Line> = after.lines.iter().filter(is_new).collect();
         if !new.is_empty() && after.given() > u64::from(after.permits) {
-            return Err("more permits are out than there are".to_owned());
+            return Err("more permits are held than there are".to_owned());
         }
         let again = |line: &&&Line| {
             let known = self.tokens.get(&line.token);
@@ -65,7 +65,7 @@ impl Oracle {
             })
         };
         if let Some(line) = new.iter().find(again) {
-            return Err(format!("{} is there once more", line.token));
+            return Err(format!("{} was written again", line.token));
         }
         self.may_take(key, before, &new, by, server_time)?;
         let Some(semaphore) = self.semaphores.all.get(key) else { return Ok(()) };
@@ -73,12 +73,12 @@ impl Oracle {
             && (before.lines != after.lines
                 || !semaphore.resizes.contains(&(by.process, after.permits)))
         {
-            return Err("it has a number of permits that nobody wanted".to_owned());
+            return Err("it has a number of permits that no process asked for".to_owned());
         }
         if (&before.token, before.life, before.serial + 1)
             != (&after.token, after.life, after.serial)
         {
-            return Err("it is not the same semaphore, written once more".to_owned());
+            return Err("it is not the next version of the same semaphore".to_owned());
         }
         Ok(())
     }
@@ -89,11 +89,11 @@ impl Oracle {
         match told.and_then(|told| told.iter().rev().find(|(begun, _)| *begun <= by.sent)) {
             Some((_, 0)) => Ok(()),
             Some(_) => Err("it tore down two of them at once".to_owned()),
-            None => Err("it is gone, though nobody tore it down".to_owned()),
+            None => Err("it is gone, though no task tore it down".to_owned()),
         }
     }
 
-    /// What a tear-down has done.
+    /// Counts a tear-down.
     pub(super) fn tore_down(&mut self, key: &str, by: Requester) {
         let told = self
             .semaphores
@@ -112,14 +112,14 @@ impl Semaphore {
     pub(super) fn may_begin(&self, after: &Record) -> Result<(), String> {
         match (self.numbers.contains(&after.permits), after.lines.is_empty()) {
             (true, true) => Ok(()),
-            (false, _) => Err("it has a number of permits that nobody wanted".to_owned()),
-            (_, false) => Err("somebody holds permits from the beginning".to_owned()),
+            (false, _) => Err("it has a number of permits that no process asked for".to_owned()),
+            (_, false) => Err("permits are held from the beginning".to_owned()),
         }
     }
 }
 
-/// Readers tell the time by when the item says that it expires; and it is kept for as long as was
-/// asked for, but for what its clock was behind.
+/// Readers derive the time from the expiry that the item states, so that must be the item's actual
+/// expiry. It is stored for the requested time, less what the writer's clock was behind.
 pub(super) fn check_expiry(
     record: &Record,
     expires: Option<u64>,
@@ -127,12 +127,12 @@ pub(super) fn check_expiry(
 ) -> Result<(), String> {
     if record.expires + 2 < server_time + record.life {
         return Err(format!(
-            "it is kept until {}, too short from {server_time} on",
+            "it is stored until {}, too short from {server_time} on",
             record.expires
         ));
     }
     if expires != Some(record.expires) {
-        return Err(format!("it expires at {expires:?}, and says something else"));
+        return Err(format!("it expires at {expires:?}, and states another time"));
     }
     match record.lines.iter().find(|line| line.until > record.expires) {
         Some(line) => Err(format!("it expires before its holder {}", line.token)),

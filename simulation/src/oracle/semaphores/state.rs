@@ -1,4 +1,4 @@
-//! What the oracle knows of the semaphores, and of the calls for their permits.
+//! What the oracle knows of semaphores and of the calls for their permits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,48 +12,49 @@ use crate::time::Nanos;
 #[derive(Debug, Default)]
 pub(crate) struct Semaphores {
     pub(super) all: BTreeMap<String, Semaphore>,
-    /// Who waits for permits: by task.
+    /// Calls that wait for permits, by task.
     pub(super) calls: BTreeMap<usize, Call>,
-    /// Who wants to know how one is: what it was since.
+    /// Tasks that read the status: the states since they began.
     pub(super) watches: BTreeMap<usize, (String, BTreeSet<Status>)>,
-    /// Calls that are over, and when that was: requests for them may still be under way.
+    /// Calls that have ended, with the time: their requests may still be under way.
     pub(super) ended: Vec<(usize, Call, Nanos)>,
-    /// What leases the tasks of a process have asked for, and when.
+    /// The leases that each task of a process has asked for, with the time.
     pub(super) leases: BTreeMap<(usize, usize), Vec<(Nanos, Nanos)>>,
-    /// When a task was answered how a semaphore is, and how long that took.
+    /// When each task's reads of a semaphore were answered, and how long they took.
     pub(super) reads: BTreeMap<(usize, String), Vec<(Nanos, Nanos)>>,
 }
 
-/// How many permits there are, and how many are available; `None`: there is no such semaphore.
+/// The number of permits, and how many are available; `None`: there is no such semaphore.
 pub(crate) type Status = Option<(u32, u32)>;
 
 #[derive(Debug, Default)]
 pub(super) struct Semaphore {
     pub(super) record: Option<Record>,
     pub(super) queue: Vec<Entry>,
-    /// The task that has last written that it gathers.
+    /// The task that has last written a reservation.
     pub(super) reserver: Option<usize>,
-    /// Since when somebody stands in the queue, by the id.
+    /// The positions in the queue, by entry id.
     pub(super) positions: BTreeMap<String, QueuePosition>,
-    /// How many permits it is to have; and how many it was ever to have.
+    /// The number of permits that it is to have, and all numbers that it was ever to have.
     pub(super) number: u32,
     pub(super) numbers: BTreeSet<u32>,
-    /// Which numbers each process wanted it to have.
+    /// The numbers of permits that each process was told to set.
     pub(super) resizes: BTreeSet<(usize, u32)>,
-    /// It had more permits once, so that more may be out than there are.
+    /// The number of permits was reduced, so that more may be held than there are.
     pub(super) was_shrunk: bool,
     /// When each task was told to tear it down, and how often it has since.
     pub(super) tear_downs: BTreeMap<usize, Vec<(Nanos, u32)>>,
-    /// Processes that have left something in the queue, for which they may be rung later on.
+    /// Processes that have left an entry in the queue, for which they may be woken later.
     pub(super) stale_processes: BTreeSet<usize>,
-    /// Whose ends passed while their lines were there, and when that was last: nobody rings for
-    /// those.
+    /// Holders whose ends passed while their lines were there, and when that last happened: no
+    /// waiter is woken for those.
     pub(super) over: BTreeSet<String>,
     pub(super) last_expiry: Option<Nanos>,
 }
 
 impl Semaphore {
-    /// How many permits nobody has when the server's clock shows that, but for whoever `but` says.
+    /// How many permits are available at that time of the server, apart from the lines that `but`
+    /// excludes.
     pub(super) fn available(&self, server_time: u64, but: impl Fn(&Line) -> bool) -> u64 {
         let Some(record) = &self.record else { return u64::MAX };
         let out = record.lines.iter().filter(|line| line.until > server_time && !but(line));
@@ -80,18 +81,18 @@ impl Semaphores {
         self.all.get(key)?.record.as_ref()?.line(token)
     }
 
-    /// How many permits there are at most, if that can be told.
+    /// The maximum number of permits that may be held, if it is certain.
     pub(crate) fn most(&self, key: &str) -> Option<u32> {
         let semaphore = self.all.get(key)?;
         semaphore.record.as_ref().filter(|_| !semaphore.was_shrunk).map(|record| record.permits)
     }
 
-    /// How many permits it is to have, as far as people know.
+    /// The number of permits that it is to have.
     pub(crate) fn number(&self, key: &str) -> u32 {
         self.all.get(key).map_or(1, |semaphore| semaphore.number)
     }
 
-    /// Somebody is told to give it another number of permits.
+    /// A process is told to resize it.
     pub(crate) fn resizes(&mut self, process: usize, key: &str, number: u32) {
         if let Some(semaphore) = self.all.get_mut(key) {
             semaphore.number = number;
@@ -100,12 +101,12 @@ impl Semaphores {
         }
     }
 
-    /// Whether it was ever to have so many.
+    /// Whether it was ever to have that number of permits.
     pub(crate) fn ever_had(&self, key: &str, number: u32) -> bool {
         self.all.get(key).is_some_and(|semaphore| semaphore.numbers.contains(&number))
     }
 
-    /// Somebody is told to tear it down.
+    /// A task is told to tear it down.
     pub(crate) fn tears_down(&mut self, task: usize, key: &str, now: Nanos) {
         if let Some(semaphore) = self.all.get_mut(key) {
             semaphore.tear_downs.entry(task).or_default().push((now, 0));
@@ -117,7 +118,7 @@ impl Semaphores {
         self.leases.entry((process, task)).or_default().push((now, lease));
     }
 
-    /// A task's look at a semaphore was answered. `since`: when it was begun, before any
+    /// A task's read of a semaphore was answered. `since`: when the exchange began, before
     /// connecting.
     pub(crate) fn has_read(&mut self, task: usize, key: &str, since: Nanos, now: Nanos) {
         if self.all.contains_key(key) {
@@ -125,8 +126,8 @@ impl Semaphores {
         }
     }
 
-    /// How long the look took on which a request is based that left then. A slow look counts for
-    /// nothing unless it repeats another slow one.
+    /// How long the read took on which a request sent then is based. A slow read does not count
+    /// unless it repeats another slow one.
     pub(super) fn read_took(&self, task: usize, key: &str, sent: Nanos) -> Nanos {
         let reads = self.reads.get(&(task, key.to_owned())).map_or(&[][..], |reads| reads);
         let mut took =
@@ -136,7 +137,7 @@ impl Semaphores {
         if counts { last.max(REMEMBERED_READ) } else { REMEMBERED_READ }
     }
 
-    /// The longest lease that a request of a process may be for which left then.
+    /// The longest lease that a request which the process sent then may be for.
     pub(super) fn lease_at(&self, process: usize, sent: Nanos) -> Nanos {
         let asked = self.leases.range((process, 0)..=(process, usize::MAX));
         let last = |asked: &[(Nanos, Nanos)]| {

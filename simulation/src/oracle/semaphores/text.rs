@@ -1,7 +1,7 @@
-//! A semaphore's record and its queue, as the judge reads them: by what stands at the heads of
-//! memlock's `record` and `entries`, and not with their code.
+//! A semaphore's record and queue, parsed independently of memlock, by the format described in the
+//! head comments of its `record` and `entries`.
 
-/// What a semaphore's item says.
+/// The record of a semaphore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) token: String,
@@ -13,7 +13,7 @@ pub(crate) struct Record {
     pub(crate) lines: Vec<Line>,
 }
 
-/// A waiter for several, behind whom newcomers are to stand.
+/// The reservation of a waiter for several permits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reservation {
     pub(crate) token: String,
@@ -21,7 +21,7 @@ pub(crate) struct Reservation {
     pub(crate) until: u64,
 }
 
-/// One holder.
+/// The line of one holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Line {
     pub(crate) token: String,
@@ -57,7 +57,7 @@ impl Record {
         self.lines.iter().find(|line| line.token == token)
     }
 
-    /// How many permits all lines have, whether their time is over or not.
+    /// The permits of all lines, whether their ends have passed or not.
     pub(crate) fn given(&self) -> u64 {
         self.lines.iter().map(|line| u64::from(line.permits)).sum()
     }
@@ -87,21 +87,21 @@ impl Line {
     }
 }
 
-/// A waiter that was overtaken so often comes before all others.
+/// A waiter that was overtaken this often is first.
 const MOST_OVERTAKEN: u32 = 16;
 
-/// One line of a queue.
+/// One entry of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) id: String,
-    /// Whether it can be rung, and whether it is certain to hear that.
+    /// Whether it has a listener, and whether that is proven to be reachable.
     pub(crate) has_listener: bool,
     pub(crate) proven: bool,
     pub(crate) priority: i64,
     pub(crate) wants: u32,
-    /// `None`: it does not mind.
+    /// `None`: it does not age.
     pub(crate) overtaken: Option<u32>,
-    /// How many releases have woken another waiter instead, since this one may not hear it.
+    /// How many releases have woken another waiter instead, because this one may be unreachable.
     pub(crate) passed: u32,
 }
 
@@ -120,14 +120,14 @@ impl Entry {
         })
     }
 
-    /// Whether it comes before all others once it is overtaken so often, and does not yet.
+    /// Whether being overtaken that many times more puts it first.
     pub(crate) fn may_age(&self, times: usize) -> bool {
         self.overtaken.is_some_and(|often| {
             often < MOST_OVERTAKEN && often as usize + times >= MOST_OVERTAKEN as usize
         })
     }
 
-    /// By which it comes before others.
+    /// The rank: higher ranks come first.
     pub(crate) fn rank(&self) -> i64 {
         if self.overtaken.is_some_and(|often| often >= MOST_OVERTAKEN) {
             i64::MAX
@@ -137,13 +137,13 @@ impl Entry {
     }
 }
 
-/// A queue's lines, as they stand in it.
+/// A queue's entries, in the order in which they are stored.
 pub(crate) fn queue(value: &[u8]) -> Option<Vec<Entry>> {
     let text = std::str::from_utf8(value).ok()?;
     text.split_terminator('\n').map(Entry::read).collect()
 }
 
-/// Where the lines of a queue stand in it, the next one's first.
+/// The indices of the entries, in the order in which they are to be woken.
 pub(crate) fn in_order(queue: &[Entry]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..queue.len()).collect();
     order.sort_by_key(|&at| std::cmp::Reverse(queue[at].rank()));
