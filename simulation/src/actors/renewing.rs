@@ -25,7 +25,7 @@ struct OwnRenewal {
 pub(crate) fn inspect(registry: &Registry, process: usize) {
     for (token, renewal) in registered(registry) {
         let end = until(process, renewal.would_remain());
-        with(|world| world.oracle.believes(&token, end, world.now, &world.server));
+        with(|world| world.oracle.relies(&token, end, world.now, &world.server));
     }
 }
 

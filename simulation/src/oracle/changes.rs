@@ -65,18 +65,18 @@ impl Oracle {
     /// Records the owner: a holder, or the waiter for which the mutex is reserved.
     fn note_owner(&mut self, change: &Change, now: Nanos) {
         let after = change.after.as_deref();
-        let whose = token_of(after).or_else(|| reservation_of(after));
+        let owner = token_of(after).or_else(|| reservation_of(after));
         let lock = self.locks.entry(change.key.clone()).or_default();
         lock.note_tenure(now);
         let before = lock.past.last();
-        if before.map_or(whose.is_none(), |(_, before)| *before == whose) {
+        if before.map_or(owner.is_none(), |(_, before)| *before == owner) {
             return;
         }
-        let freed = before.filter(|(_, whose)| whose.is_none()).map_or(now, |&(time, _)| time);
-        if whose.is_some() {
+        let freed = before.filter(|(_, owner)| owner.is_none()).map_or(now, |&(time, _)| time);
+        if owner.is_some() {
             self.tally.longest_free = self.tally.longest_free.max(now - freed);
         }
-        lock.past.push((now, whose));
+        lock.past.push((now, owner));
         if lock.past.len() > PAST {
             lock.past.remove(0);
         }

@@ -78,11 +78,11 @@ impl Lists {
     pub(crate) fn killed(&mut self, process: usize) {
         for generation in self.generations.values_mut() {
             let open = std::mem::take(&mut generation.open);
-            for (task, (whose, key)) in open {
-                if whose == process {
+            for (task, (of_process, key)) in open {
+                if of_process == process {
                     generation.silent.insert(key);
                 } else {
-                    generation.open.insert(task, (whose, key));
+                    generation.open.insert(task, (of_process, key));
                 }
             }
         }
@@ -107,14 +107,14 @@ impl Lists {
         }
         let id = insertion.id();
         let known = *generation.ids.entry(key.to_owned()).or_insert(id);
-        let whose = generation.keys.entry(id).or_insert_with(|| key.to_owned()).clone();
+        let known_key = generation.keys.entry(id).or_insert_with(|| key.to_owned()).clone();
         let firsts = generation.firsts.entry(key.to_owned()).or_default();
         *firsts += u32::from(matches!(insertion, Insertion::First(_)));
         let firsts = *firsts;
         if known != id {
             self.report_violation(format!("the key {key} has the id {known} and the id {id}"));
-        } else if whose != key {
-            self.report_violation(format!("the id {id} belongs to {whose} and to {key}"));
+        } else if known_key != key {
+            self.report_violation(format!("the id {id} belongs to {known_key} and to {key}"));
         } else if firsts > 1 {
             self.report_violation(format!("{firsts} callers were told to be first with {key}"));
         }

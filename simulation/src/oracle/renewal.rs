@@ -12,9 +12,9 @@
 //!
 //! That the server has what a holder relies on is checked as for any hold: see `holds`.
 
-mod beliefs;
 mod lifecycle;
 mod notices;
+mod reliance;
 mod renewed_hold;
 mod writes;
 

@@ -87,7 +87,8 @@ impl Renewers {
 
     /// Whether there was no fault since then for the renewer of that process.
     pub(crate) fn all_was_well(&self, process: usize, since: Nanos, now: Nanos) -> bool {
-        let waits = |&(whose, sent): &(usize, Nanos)| whose == process && now - sent > PROMPT;
+        let waits =
+            |&(of_process, sent): &(usize, Nanos)| of_process == process && now - sent > PROMPT;
         let note_fault =
             self.last_fault.max(self.failed_exchanges.get(&process).copied().unwrap_or(0));
         note_fault < since && !self.asking.values().any(waits)

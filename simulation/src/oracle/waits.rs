@@ -58,10 +58,10 @@ impl Oracle {
     fn was_held_by_another(&self, key: &str, since: Nanos, mine: &dyn Fn(&str) -> bool) -> bool {
         let Some(lock) = self.locks.get(key) else { return false };
         let mut last_before = None;
-        for (time, whose) in &lock.past {
+        for (time, owner) in &lock.past {
             if *time <= since {
-                last_before = whose.as_deref();
-            } else if whose.as_deref().is_some_and(|token| !mine(token)) {
+                last_before = owner.as_deref();
+            } else if owner.as_deref().is_some_and(|token| !mine(token)) {
                 return true;
             }
         }

@@ -21,7 +21,7 @@ impl Oracle {
             hold,
             lease,
             longest,
-            beliefs: vec![(now, held.until)],
+            reliance: vec![(now, held.until)],
             last_renewal: None,
             warned: None,
             claimed: None,

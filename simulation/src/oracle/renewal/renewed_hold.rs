@@ -27,7 +27,7 @@ pub(super) struct RenewedHold {
     /// The end of `max_hold`: from then on it is not renewed.
     pub(super) longest: Option<Nanos>,
     /// Until when the holder relied on it, with the time since when it did.
-    pub(super) beliefs: Vec<(Nanos, Nanos)>,
+    pub(super) reliance: Vec<(Nanos, Nanos)>,
     /// When the last renewal that the server executed was sent.
     pub(super) last_renewal: Option<Nanos>,
     /// When the last `AtRisk` notice came, and the end that it stated.
@@ -45,11 +45,11 @@ pub(super) struct RenewedHold {
 impl RenewedHold {
     /// Until when its holder relies on it, or relied on it last.
     pub(super) fn until(&self) -> Nanos {
-        self.beliefs.iter().rev().map(|&(_, until)| until).find(|&until| until > 0).unwrap_or(0)
+        self.reliance.iter().rev().map(|&(_, until)| until).find(|&until| until > 0).unwrap_or(0)
     }
 
     pub(super) fn began(&self) -> Nanos {
-        self.beliefs.first().map_or(0, |&(began, _)| began)
+        self.reliance.first().map_or(0, |&(began, _)| began)
     }
 
     /// Whether a renewer that waits for the server can report the risk before the end.
@@ -58,9 +58,9 @@ impl RenewedHold {
     }
 
     /// Whether its holder relied on it at that time, or immediately before an event at that time.
-    pub(super) fn is_believed(&self, at: Nanos) -> bool {
-        let before = self.beliefs.iter().rev().find(|&&(since, _)| since < at);
-        let then = self.beliefs.iter().filter(|&&(since, _)| since == at);
+    pub(super) fn is_relied_on(&self, at: Nanos) -> bool {
+        let before = self.reliance.iter().rev().find(|&&(since, _)| since < at);
+        let then = self.reliance.iter().filter(|&&(since, _)| since == at);
         before.into_iter().chain(then).any(|&(_, until)| until + ROUNDING > at)
     }
 }

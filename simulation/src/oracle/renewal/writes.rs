@@ -45,7 +45,7 @@ impl Oracle {
             Some("after it was released")
         } else if renewed.longest.is_some_and(|longest| longest + ROUNDING < sent) {
             Some("after max_hold")
-        } else if !renewed.is_believed(sent) {
+        } else if !renewed.is_relied_on(sent) {
             Some("after its lease was over")
         } else {
             None

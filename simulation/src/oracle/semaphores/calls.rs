@@ -80,7 +80,7 @@ impl Oracle {
                 // In a fault-free run a reservation is valid only while its waiter waits.
                 let waiting =
                     !fault_free || semaphore.reserver.is_none_or(|task| waits.contains_key(&task));
-                let gathers = waiting
+                let is_reserved = waiting
                     && record.and_then(|record| record.reservation.as_ref()).is_some_and(|other| {
                         other.until > server_time
                             && call.request.priority <= other.priority
@@ -89,7 +89,7 @@ impl Oracle {
                 // A refusal of a whole batch is based on the clock as it was read for the batch.
                 let late =
                     semaphore.available(server_time.saturating_sub(1), |line| mine(&line.token));
-                call.was_busy |= late < u64::from(call.request.permits) || gathers;
+                call.was_busy |= late < u64::from(call.request.permits) || is_reserved;
                 call.was_missing |= record.is_none();
                 call.was_other |= record.is_some_and(|record| {
                     record.permits < call.request.permits

@@ -129,11 +129,11 @@ impl Oracle {
             }
         }
         if let Some(semaphore) = self.semaphores.all.get_mut(key) {
-            let gathers = |record: &Option<Record>| {
+            let reservation = |record: &Option<Record>| {
                 record.as_ref().and_then(|record| record.reservation.clone())
             };
-            if let (Some(by), true) = (by, gathers(&after) != gathers(&before)) {
-                semaphore.reserver = gathers(&after).map(|_| by.task);
+            if let (Some(by), true) = (by, reservation(&after) != reservation(&before)) {
+                semaphore.reserver = reservation(&after).map(|_| by.task);
             }
             let number =
                 |record: &Option<Record>| record.as_ref().map_or(0, |record| record.permits);

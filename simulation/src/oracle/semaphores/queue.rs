@@ -241,13 +241,13 @@ impl Semaphore {
         let is_left = |position: &QueuePosition| {
             waiters.get(&position.task).is_some_and(|&(_, begun)| position.sent < begun)
         };
-        let whose = |at: &usize| {
+        let position_at = |at: &usize| {
             self.positions.get(&self.queue[*at].id).filter(|position| !is_left(position))
         };
         let order = text::in_order(&self.queue);
-        let is_queued = order.iter().filter_map(whose).any(|position| position.task == task);
+        let is_queued = order.iter().filter_map(position_at).any(|position| position.task == task);
         let processes = || waiters.values().map(|&(process, _)| process);
-        let mut first = order.iter().filter_map(whose).filter(|position| {
+        let mut first = order.iter().filter_map(position_at).filter(|position| {
             waiters.contains_key(&position.task)
                 || processes().any(|process| process == position.process)
         });

@@ -8,10 +8,10 @@ use crate::time::{MILLI, Nanos};
 impl Oracle {
     /// The renewal would say now that the lock is held until `until`; if that has passed, that it
     /// is not held.
-    pub(crate) fn believes(&mut self, token: &str, until: Nanos, now: Nanos, server: &Server) {
+    pub(crate) fn relies(&mut self, token: &str, until: Nanos, now: Nanos, server: &Server) {
         let Some(renewed) = self.renewals.all.get_mut(token) else { return };
         let until = if until > now { until } else { 0 };
-        let last = renewed.beliefs.last().map_or(0, |&(_, last)| last);
+        let last = renewed.reliance.last().map_or(0, |&(_, last)| last);
         let claimed = renewed
             .claimed
             .take()
@@ -53,7 +53,7 @@ impl Oracle {
         if until > 0 && renewed.ended.is_some() {
             violation = Some("again, after it was released");
         }
-        renewed.beliefs.push((now, until));
+        renewed.reliance.push((now, until));
         if let Some(violation) = violation {
             self.report_violation(format!("{token} is held {violation}"));
         }
