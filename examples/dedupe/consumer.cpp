@@ -1,21 +1,24 @@
-/* Does the jobs that producers have handed in, each of them once, whichever consumer comes first.
+/* Does the jobs that producers have submitted, each job once, in the first consumer that locks it.
  *
  *     consumer URL RESULTS
  *
- * A job that is begun has a mutex, and a job that is done is in the list "done". The mutex alone would let a job be done
- * again as soon as it is free; the list alone, were the job put into it first, would lose the jobs of those who die:
+ * A mutex locks a job in progress, and the list "done" contains the completed jobs. The mutex alone
+ * would let a job be done again as soon as it is free. The list alone, with the job inserted first,
+ * would lose the jobs of consumers that die:
  *
- * | the consumer dies                          | what becomes of the job |
- * | ------------------------------------------ | ----------------------- |
- * | before the work, or in the middle of it    | its mutex comes free when the lease ends, and another does the job |
- * | after the work, and before the job is in "done" | another does it AGAIN |
- * | after that                                 | it stays done |
+ * | the consumer dies             | the job |
+ * | ----------------------------- | ------- |
+ * | before or during the work     | is done by another consumer when the lease of its mutex ends |
+ * | between the work and the insertion into "done" | is done AGAIN by another consumer |
+ * | after the insertion           | remains done |
  *
- * The second row is the price of the first, and no lock and no list removes it: so the work has to bear being repeated. It
- * is repeated, too, when a consumer stands still for longer than its lease and then goes on: see ../payments.
+ * The second row is the cost of the first; no lock and no list avoids it. The work must therefore
+ * be idempotent. It is also repeated when a consumer is stopped for longer than its lease and then
+ * continues: see ../payments.
  *
- * It ends when its standard input is at its end and no job is left. With DEDUPE_DIES=before or =after in its
- * environment it waits to be killed there, at its first job.
+ * The consumer ends when its standard input is at its end and no job is left. With
+ * DEDUPE_DIES=before or =after in its environment it waits at that point of its first job to be
+ * killed.
  */
 
 #include <memlock.hpp>
@@ -38,11 +41,11 @@
 using namespace std::chrono_literals;
 
 constexpr auto lease = 2s;          // a dead consumer's job is free after this
-constexpr auto longest_job = 10min; // one that hangs for longer is taken from it
+constexpr auto longest_job = 10min; // the lock of a job that hangs for longer is lost
 constexpr auto session = 24h;       // the same as the producers'
-constexpr auto pace = 20ms;         // how often it looks for new jobs
+constexpr auto pace = 20ms;         // the interval between checks for new jobs
 
-/// Does jobs, and writes down which.
+/// Does jobs and records them.
 class consumer {
 public:
     consumer(const std::string& url, const std::string& results)
@@ -50,7 +53,7 @@ public:
         results_.exceptions(std::ios::failbit | std::ios::badbit);
     }
 
-    /// Goes through all jobs that are there. False when some are left that others are at.
+    /// Iterates over all submitted jobs. False if other consumers are working on some of them.
     bool go_through() {
         bool all = true;
         for (const memlock::entry& job : jobs_) {
@@ -64,30 +67,31 @@ public:
     }
 
 private:
-    /// Sees to it that a job is done. False when another consumer is at it.
+    /// Ensures that a job is done. False if another consumer is working on it.
     bool attend(const std::string& job) try {
         const memlock::mutex mutex{client_, "job:" + job, lease};
         memlock::renewal how;
         how.max_hold = longest_job;
         memlock::renewed_lock lock{mutex, 0s, std::move(how)};
-        // Only now: as long as somebody else had the mutex, the answer could change at any time.
+        // Check under the mutex: while another consumer holds it, the answer may change.
         if (!done_.contains(job)) {
             wait_to_be_killed("before");
             work(job);
             wait_to_be_killed("after");
-            // While we still have the mutex: the next to have it must find the job done.
+            // Still under the mutex: the next holder must find the job done.
             if (!done_.insert(job).first) std::cerr << job << " was done by two: a lock was lost\n";
         }
         lock.unlock();
         return true;
     } catch (const memlock::error& error) {
         if (error.code() == memlock::errc::busy) return false;
-        // It stood still, or the server did. Somebody else may be at the job now: it is looked at again.
+        // This process or the server was stopped, and another consumer may be working on the job.
+        // Check the job again.
         if (error.code() == memlock::errc::lost) return false;
         throw;
     }
 
-    /// The work. To do it twice must do no harm: here it would write the same line twice.
+    /// The work. It must be idempotent: a repetition here would write the same line twice.
     void work(const std::string& job) {
         std::this_thread::sleep_for(2ms);
         results_ << job << '\n' << std::flush;
@@ -104,10 +108,10 @@ private:
     memlock::distinct_list jobs_{client_, "jobs", session};
     memlock::distinct_list done_{client_, "done", session};
     std::ofstream results_;
-    std::set<std::uint64_t> settled_;  // what is done for good need not be asked again
+    std::set<std::uint64_t> settled_;  // completed jobs need not be checked again
 };
 
-/// Whether no more jobs come: then our standard input is at its end.
+/// Whether no more jobs will be submitted: standard input is at its end.
 bool is_over() {
     pollfd input{STDIN_FILENO, POLLIN, 0};
     return poll(&input, 1, pace.count()) > 0;

@@ -1,9 +1,10 @@
-/* Hands in jobs that may come several times, to several producers, and again after a crash: each becomes one job.
+/* Submits jobs that may arrive several times, at several producers, and again after a crash: each
+ * becomes one job.
  *
  *     producer URL < JOBS
  *
- * The list "jobs" is the queue itself. So there is nothing between finding that a job is new and handing it in, where
- * a producer could die and leave a job that everybody takes for handed in and nobody ever does.
+ * The list "jobs" is the queue itself. Detecting that a job is new and submitting it is one step,
+ * so a producer cannot die in between and leave a job that counts as submitted and is never done.
  */
 
 #include <memlock.hpp>
@@ -18,13 +19,13 @@
 
 using namespace std::chrono_literals;
 
-constexpr auto session = 24h;       // a job that comes again later than this is a new one
-constexpr std::size_t batch = 500;  // jobs are handed in so many at once, for three or four round trips
+constexpr auto session = 24h;       // a job that is submitted again after this is a new one
+constexpr std::size_t batch = 500;  // jobs per insert_many, at three or four round trips
 
 int main(int argc, char** argv) try {
     if (argc != 2) throw std::runtime_error{"usage: producer URL < JOBS"};
     memlock::client client{argv[1]};
-    // Whoever comes first sets the list up, and the others join.
+    // The first process sets the list up, and the others join it.
     memlock::distinct_list jobs{client, "jobs", session};
     std::vector<std::string> given;
     std::size_t fresh = 0, again = 0;
@@ -36,7 +37,7 @@ int main(int argc, char** argv) try {
             if (!is_over && !job.empty()) given.push_back(job);
         }
         for (const memlock::insertion& answer : jobs.insert_many(given)) (answer.first ? fresh : again)++;
-        // From here on they will be done, and whoever gave them to us need not give them again.
+        // From here on the jobs will be done, and their source need not submit them again.
         std::cout << fresh << " new, " << again << " known" << std::endl;
     }
 } catch (const std::exception& error) {
