@@ -1,5 +1,5 @@
-/* A worker of the demo, in C. worker.cpp, worker.py and worker.rs are the same, step by step; what they do
- * and write is told in ../README.md.
+/* A worker of the demo, in C. worker.cpp, worker.py and worker.rs do the same steps; ../README.md
+ * describes their behaviour and output.
  *
  *     worker URL PLAN REPORT FIRST [--stall]
  */
@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #define LEASE_MS 3000      /* a dead worker's unit is free after this */
-#define PATIENCE_MS 10000  /* how long to wait for a unit that another worker has */
-#define SESSION_MS 600000  /* the lists end by themselves after this */
+#define PATIENCE_MS 10000  /* how long to wait for a unit that another worker holds */
+#define SESSION_MS 600000  /* the lists expire after this */
 
 /* A piece of a file. */
 struct unit { long offset; size_t length; char *path; };
@@ -32,7 +32,7 @@ static void die(const char *doing, const char *why)
     exit(1);
 }
 
-/* Below zero is a failure, of which the library tells more; above zero is an ordinary "no". */
+/* A negative answer is a failure, with a message; a positive answer is an ordinary "no". */
 static void must(int answer, const char *doing)
 {
     if (answer != MEMLOCK_OK) die(doing, answer < 0 ? memlock_last_error() : memlock_describe(answer));
@@ -77,7 +77,7 @@ static memlock_bytes *split(char *text, size_t length, size_t *count)
     return found;
 }
 
-/* One call for all of them. Whoever is first makes the id, and everybody is told the same one. */
+/* One call for all words. The first inserter creates the id, and all inserters get the same id. */
 static void insert(const memlock_bytes *keys, size_t count)
 {
     memlock_insertion *insertions = malloc((count + 1) * sizeof *insertions);
@@ -115,7 +115,7 @@ static void count_words(const struct unit *unit, const char *name)
     free(text);
 }
 
-/* False when another worker has the unit for all of `wait_ms`. */
+/* False if another worker holds the unit for all of `wait_ms`. */
 static bool work_on(memlock_client *client, size_t number, const struct unit *unit, int64_t wait_ms)
 {
     char name[32];
@@ -131,7 +131,7 @@ static bool work_on(memlock_client *client, size_t number, const struct unit *un
     must(memlock_list_id(done, name, strlen(name), &id), name);
     if (id == 0) {
         count_words(unit, name);
-        /* While we still hold the unit: the next to hold it must find it done. */
+        /* Still under the mutex: the next holder must find the unit done. */
         must(memlock_list_insert(done, name, strlen(name), NULL), name);
         fprintf(report, "done %zu\n", number);
         printf("done %s\n", name);
@@ -172,16 +172,16 @@ int main(int argc, char **argv)
 
     memlock_client *client;
     must(memlock_client_open(argv[1], &client), "opening the client");
-    /* MEMLOCK_OK when we set it up, MEMLOCK_EXISTS when another worker did: we are in it either way. */
+    /* MEMLOCK_OK: created; MEMLOCK_EXISTS: another worker created it. This worker has joined it. */
     if (memlock_list_set_up(client, "words", SESSION_MS, &words) < 0) die("words", memlock_last_error());
     if (memlock_list_set_up(client, "done", SESSION_MS, &done) < 0) die("done", memlock_last_error());
 
-    /* So that all workers start at the same moment: the demo answers when the last of them is ready. */
+    /* All workers start at the same time: the demo answers when the last one is ready. */
     puts("ready");
     fflush(stdout);
     getchar();
 
-    /* All units, from another starting point than the others; busy ones are left for the end. */
+    /* All units, from a different starting point in each worker; busy units come last. */
     size_t *left = malloc((count + 1) * sizeof *left);
     for (size_t i = 0; i < count; i++) {
         size_t number = (first + i) % count;

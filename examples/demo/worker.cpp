@@ -1,5 +1,5 @@
-/* A worker of the demo, in C++. worker.c, worker.py and worker.rs are the same, step by step; what they do
- * and write is told in ../README.md.
+/* A worker of the demo, in C++. worker.c, worker.py and worker.rs do the same steps; ../README.md
+ * describes their behaviour and output.
  *
  *     worker URL PLAN REPORT FIRST [--stall]
  */
@@ -23,8 +23,8 @@
 using namespace std::chrono_literals;
 
 constexpr auto lease = 3s;      // a dead worker's unit is free after this
-constexpr auto patience = 10s;  // how long to wait for a unit that another worker has
-constexpr auto session = 10min; // the lists end by themselves after this
+constexpr auto patience = 10s;  // how long to wait for a unit that another worker holds
+constexpr auto session = 10min; // the lists expire after this
 
 std::int64_t boot_clock_ns() {
     timespec now{};
@@ -65,7 +65,7 @@ std::vector<std::string_view> split(std::string_view text) {
     return found;
 }
 
-/// Works on units, and reports what it does.
+/// Processes units, and reports each step.
 class worker {
 public:
     worker(const std::string& url, const std::string& report, bool stall)
@@ -73,7 +73,7 @@ public:
         report_.exceptions(std::ios::failbit | std::ios::badbit);
     }
 
-    /// All units, from another starting point than the others; busy ones are left for the end.
+    /// All units, from a different starting point in each worker; busy units come last.
     void work(const std::vector<unit>& units, std::size_t first) {
         std::vector<std::size_t> left;
         for (std::size_t i = 0; i < units.size(); i++) {
@@ -88,7 +88,7 @@ public:
     }
 
 private:
-    /// False when another worker has the unit for all of `limit`.
+    /// False if another worker holds the unit for all of `limit`.
     bool work_on(std::size_t number, const unit& piece, std::chrono::seconds limit) {
         const std::string name = "unit:" + std::to_string(number);
         memlock::mutex mutex{client_, name, lease};
@@ -98,14 +98,14 @@ private:
         report_ << "hold " << number << ' ' << mutex.fence() << ' ' << boot_clock_ns() << '\n';
         if (!done_.contains(name)) {
             count_words(piece, name);
-            // While we still hold the unit: the next to hold it must find it done.
+            // Still under the mutex: the next holder must find the unit done.
             if (!done_.insert(name).first) throw std::runtime_error{name + " was done by two"};
             report_ << "done " << number << '\n';
             std::cout << "done " << name << std::endl;
             units_done_++;
         }
         report_ << "free " << number << ' ' << boot_clock_ns() << '\n';
-        // The guard would unlock, too, but quietly; release() throws when the lock was lost.
+        // The guard would unlock, too, but without a report; release() throws if the lock was lost.
         lock.release()->release();
         return true;
     }
@@ -121,7 +121,7 @@ private:
         insert(found);
     }
 
-    /// One call for all of them. Whoever is first makes the id, and everybody is told the same one.
+    /// One call for all words. The first inserter creates the id, and all inserters get it.
     void insert(const std::vector<std::string_view>& keys) {
         auto key = keys.begin();
         for (const auto& [id, first] : words_.insert_many(keys)) {
@@ -138,7 +138,7 @@ private:
     }
 
     memlock::client client_;
-    // Whoever comes first sets the lists up, and the others join.
+    // The first process sets the lists up, and the others join them.
     memlock::distinct_list words_{client_, "words", session};
     memlock::distinct_list done_{client_, "done", session};
     std::ofstream report_;
@@ -160,7 +160,7 @@ int main(int argc, char** argv) try {
     const bool stall = argc > 5 && std::string_view{argv[5]} == "--stall";
     const std::vector<unit> units = read_plan(argv[2]);
     worker worker{argv[1], argv[3], stall};
-    // So that all workers start at the same moment: the demo answers when the last of them is ready.
+    // All workers start at the same time: the demo answers when the last one is ready.
     std::cout << "ready" << std::endl;
     std::cin.get();
     worker.work(units, std::stoul(argv[4]));

@@ -1,5 +1,6 @@
-"""A worker of the demo, in Python. worker.c, worker.cpp and worker.rs are the same, step by step;
-what they do and write is told in ../README.md.
+"""A worker of the demo, in Python. worker.c, worker.cpp and worker.rs do the same steps.
+
+../README.md describes their behaviour and output.
 
     python worker.py URL PLAN REPORT FIRST [--stall]
 """
@@ -16,8 +17,8 @@ from typing import BinaryIO, NamedTuple
 import memlock
 
 LEASE = 3  # seconds: a dead worker's unit is free after this
-PATIENCE = 10  # seconds: how long to wait for a unit that another worker has
-SESSION = 600  # seconds: the lists end by themselves after this
+PATIENCE = 10  # seconds: how long to wait for a unit that another worker holds
+SESSION = 600  # seconds: the lists expire after this
 
 # A word is a longest run of ASCII letters and of bytes from 0x80 up; A to Z become a to z.
 WORD = re.compile(rb"[A-Za-z\x80-\xff]+")
@@ -31,7 +32,7 @@ class Unit(NamedTuple):
     path: bytes
 
     def words(self) -> list[bytes]:
-        """Read the unit's words, in their order."""
+        """Read the unit's words, in order."""
         with open(self.path, "rb") as file:
             file.seek(self.offset)
             return WORD.findall(file.read(self.length).lower())
@@ -39,7 +40,7 @@ class Unit(NamedTuple):
 
 @dataclass
 class Worker:
-    """Works on units, and reports what it does."""
+    """Processes units, and reports each step."""
 
     client: memlock.Client
     words: memlock.DistinctList
@@ -52,7 +53,7 @@ class Worker:
     units_busy: int = 0
 
     def work_on(self, number: int, unit: Unit, patience: float) -> bool:
-        """Return False when another worker has the unit for all of `patience`."""
+        """Return False if another worker holds the unit for all of `patience`."""
         name = f"unit:{number}"
         mutex = self.client.mutex(name, lease=LEASE)
         if not mutex.acquire(timeout=patience):
@@ -61,7 +62,7 @@ class Worker:
         self.say(f"hold {number} {mutex.fence} {boot_clock_ns()}")
         if name not in self.done:
             self.count_words(unit, name)
-            # While we still hold the unit: the next to hold it must find it done.
+            # Still under the mutex: the next holder must find the unit done.
             if not self.done.add(name):
                 sys.exit(f"worker.py: {name} was done by two")
             self.say(f"done {number}")
@@ -80,21 +81,21 @@ class Worker:
         self.insert(found)
 
     def insert(self, keys: list[bytes]) -> None:
-        """Insert in one call. Whoever is first makes the id, and everybody is told the same one."""
+        """Insert in one call. The first inserter creates the id, and all inserters get it."""
         for key, (number, is_new) in zip(keys, self.words.add_many(keys)):
             self.words_new += is_new
             self.report.write(b"id %d %s %s\n" % (number, b"new" if is_new else b"dup", key))
         self.words_read += len(keys)
 
     def die_in_the_middle(self, name: str) -> None:
-        """Wait for the kill that is to come."""
+        """Wait to be killed."""
         self.report.flush()
         print(f"holding {name}", flush=True)
         while True:
             signal.pause()
 
     def say(self, line: str) -> None:
-        """Put a line into the report."""
+        """Write a line to the report."""
         self.report.write(line.encode() + b"\n")
 
 
@@ -104,28 +105,28 @@ def boot_clock_ns() -> int:
 
 
 def read_plan(path: str) -> list[Unit]:
-    """Read the units: a line each."""
+    """Read the units, one per line."""
     with open(path, "rb") as plan:
         fields = (line.rstrip(b"\n").split(b" ", 2) for line in plan)
         return [Unit(int(offset), int(length), path) for offset, length, path in fields]
 
 
 def main() -> None:
-    """Work on all units."""
+    """Process all units."""
     url, plan, report, first, *stall = sys.argv[1:]
     units = read_plan(plan)
     client = memlock.connect(url)
-    # Whoever comes first sets the lists up, and the others join.
+    # The first process sets the lists up, and the others join them.
     words = client.distinct_list("words", duration=SESSION)
     done = client.distinct_list("done", duration=SESSION)
     with open(report, "wb") as file:
         worker = Worker(client, words, done, file, stall=stall == ["--stall"])
 
-        # So that all workers start at the same moment: the demo answers when the last is ready.
+        # All workers start at the same time: the demo answers when the last one is ready.
         print("ready", flush=True)
         sys.stdin.readline()
 
-        # All units, from another starting point than the others; busy ones are left for the end.
+        # All units, from a different starting point in each worker; busy units come last.
         left = []
         for number in (*range(int(first), len(units)), *range(int(first))):
             if not worker.work_on(number, units[number], 0):

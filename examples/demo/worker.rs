@@ -1,5 +1,5 @@
-//! A worker of the demo, in Rust. `worker.c`, `worker.cpp` and `worker.py` are the same, step by
-//! step; what they do and write is told in `../README.md`.
+//! A worker of the demo, in Rust. `worker.c`, `worker.cpp` and `worker.py` do the same steps;
+//! `../README.md` describes their behaviour and output.
 //!
 //! ```text
 //! demo-worker URL PLAN REPORT FIRST [--stall]
@@ -8,7 +8,7 @@
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a program talks to whoever started it"
+    reason = "a program writes to its standard streams"
 )]
 
 use std::error::Error;
@@ -28,9 +28,9 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// A dead worker's unit is free after this.
 const LEASE: Duration = Duration::from_secs(3);
-/// How long to wait for a unit that another worker has.
+/// How long to wait for a unit that another worker holds.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The lists end by themselves after this.
+/// The lists expire after this.
 const SESSION: Duration = Duration::from_secs(600);
 
 /// A piece of a file.
@@ -40,7 +40,7 @@ struct Unit {
     path: PathBuf,
 }
 
-/// Works on units, and reports what it does.
+/// Processes units, and reports each step.
 struct Worker {
     client: Client,
     words: DistinctList,
@@ -59,7 +59,7 @@ struct Counts {
 }
 
 impl Worker {
-    /// False when another worker has the unit for all of `patience`.
+    /// False if another worker holds the unit for all of `patience`.
     fn work_on(&mut self, number: usize, unit: &Unit, patience: Duration) -> Result<bool> {
         let name = format!("unit:{number}");
         let mutex = self.client.mutex(&name, LEASE)?;
@@ -68,7 +68,7 @@ impl Worker {
         writeln!(self.report, "hold {number} {} {}", lock.fence(), boot_clock_ns())?;
         if !self.done.contains(&name)?.ok_or("the list of what is done has ended")? {
             self.count_words(unit, &name)?;
-            // While we still hold the unit: the next to hold it must find it done.
+            // Still under the mutex: the next holder must find the unit done.
             match self.done.insert(&name)? {
                 Some(Insertion::First(_)) => {}
                 other => return Err(format!("{name} cannot be marked as done: {other:?}").into()),
@@ -95,7 +95,7 @@ impl Worker {
         self.insert(&found)
     }
 
-    /// One call for all of them. Whoever is first makes the id, and everybody is told the same one.
+    /// One call for all words. The first inserter creates the id, and all inserters get it.
     fn insert(&mut self, keys: &[&[u8]]) -> Result<()> {
         let insertions = self.words.insert_many(keys)?.ok_or("the list of words has ended")?;
         for (key, insertion) in keys.iter().zip(insertions) {
@@ -127,7 +127,7 @@ impl Unit {
         Some(Unit { offset, length, path: OsStr::from_bytes(fields.next()?).into() })
     }
 
-    /// Its text, with A to Z made a to z.
+    /// The unit's text, with A to Z converted to a to z.
     fn read(&self) -> Result<Vec<u8>> {
         let mut text = vec![0; self.length];
         File::open(&self.path)?.read_exact_at(&mut text, self.offset)?;
@@ -159,7 +159,7 @@ fn work(arguments: &[String]) -> Result<()> {
     let report = BufWriter::new(File::create(report)?);
 
     let client = Client::connect(url)?;
-    // Whoever comes first sets the lists up, and the others join.
+    // The first process sets the lists up, and the others join them.
     let mut words = client.distinct_list("words")?;
     let _ = words.set_up(SESSION)?;
     let mut done = client.distinct_list("done")?;
@@ -167,12 +167,11 @@ fn work(arguments: &[String]) -> Result<()> {
     let stall = stall.first().is_some_and(|flag| flag == "--stall");
     let mut worker = Worker { client, words, done, report, stall, counts: Counts::default() };
 
-    // So that all workers start at the same moment: the demo answers when the last of them is
-    // ready.
+    // All workers start at the same time: the demo answers when the last one is ready.
     println!("ready");
     std::io::stdin().read_line(&mut String::new())?;
 
-    // All units, from another starting point than the others; busy ones are left for the end.
+    // All units, from a different starting point in each worker; busy units come last.
     let mut left = Vec::new();
     for number in (first..units.len()).chain(0..first) {
         if !worker.work_on(number, &units[number], Duration::ZERO)? {

@@ -1,9 +1,9 @@
-"""What examples/demo/run is made of.
+"""The modules of examples/demo/run.
 
 | module | what it does |
 | --- | --- |
-| `corpus` | finds the input, cuts it into units, counts its words the plain way |
-| `tools` | says what is not installed, compiles the workers |
+| `corpus` | finds the input, cuts it into units, counts its words directly |
+| `tools` | reports missing programs, compiles the workers |
 | `crew` | starts the workers, kills one, waits for the others |
 | `journal` | reads the workers' reports |
 | `verdict` | checks the reports against each other and against the input |
@@ -20,4 +20,4 @@ sys.path.append(str(Path(__file__).resolve().parents[3] / "tests" / "support"))
 
 
 class DemoError(Exception):
-    """Why the demo cannot go on, in a sentence."""
+    """The reason why the demo cannot continue, as a sentence."""

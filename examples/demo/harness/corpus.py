@@ -1,4 +1,4 @@
-"""The input: copies of files, cut into work units, and a plain count of their words."""
+"""The input: copies of files, cut into units of work, and a direct count of their words."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from . import DemoError
 ROOT = Path(__file__).resolve().parents[3]
 DEFAULT = (ROOT, Path("/usr/share/common-licenses"))
 
-# What the workers call a word, too: a longest run of these, with A to Z made a to z.
+# A word, as in the workers: a longest run of these, with A to Z converted to a to z.
 WORD = re.compile(rb"[A-Za-z\x80-\xff]+")
 NOT_IN_WORD = re.compile(rb"[^A-Za-z\x80-\xff]")
 
-# The longest key that a distinct list takes. A file with a longer "word" is not text.
+# The longest key of a distinct list. A file with a longer "word" is not text.
 LONGEST_WORD = 65536
 
-# Directories of things that were built.
+# Directories with build output.
 BUILT = {"target", "__pycache__"}
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A piece of a file that one worker works on, and no other."""
+    """A piece of a file that only one worker processes."""
 
     offset: int
     length: int
@@ -36,7 +36,7 @@ class Unit:
 
 @dataclass
 class Corpus:
-    """All the input, copied to `directory`: somebody may be editing the files meanwhile."""
+    """All the input, copied to `directory`, because the files may change during the run."""
 
     directory: Path
     files: int = 0
@@ -45,13 +45,13 @@ class Corpus:
     words: Counter[bytes] = field(default_factory=Counter)
 
     def write_plan(self, path: Path) -> None:
-        """Write the units for the workers: a line each, in the order of their numbers."""
+        """Write the units for the workers: one per line, in the order of their numbers."""
         with open(path, "wb") as plan:
             for unit in self.units:
                 plan.write(b"%d %d %s\n" % (unit.offset, unit.length, os.fsencode(unit.path)))
 
     def add(self, text: bytes, unit_size: int) -> None:
-        """Add a file's text, if it is one and has words in it."""
+        """Add the content of a file, if it is text and contains words."""
         words = Counter(WORD.findall(text.lower()))
         if not words:
             return
@@ -66,7 +66,7 @@ class Corpus:
 
 
 def read(given: Sequence[Path], unit_size: int, directory: Path) -> Corpus:
-    """Read files, and all files below directories, except what is hidden or built."""
+    """Read files, and all files below directories, except hidden files and build output."""
     corpus = Corpus(directory)
     try:
         for path in sorted({path.resolve() for path in _files(given)}):

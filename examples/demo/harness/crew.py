@@ -1,4 +1,4 @@
-"""The workers: started, watched, one of them killed, and the others waited for."""
+"""Starts and monitors the workers, kills one of them, and waits for the others."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from pathlib import Path
 from . import DemoError
 from .show import Progress
 
-# The victim is killed this long after the others have started: they have met its unit by then.
+# The victim is killed this long after the others have started: they have tried its unit by then.
 KILL_AFTER_S = 0.5
 
-# A worker waits 10 s for a unit at most, so nothing can be quiet for longer than this.
+# A worker waits for a unit for at most 10 s, so that some output appears within this time.
 STUCK_AFTER_S = 30.0
 
 
 @dataclass(eq=False)
 class Worker:
-    """A worker's process and the files that it leaves."""
+    """A worker's process and its output files."""
 
     name: str
     language: str
@@ -33,14 +33,14 @@ class Worker:
     is_victim: bool
 
     def go(self) -> None:
-        """Let it begin."""
+        """Start the work."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write("\n")
             self.process.stdin.close()
 
     def why(self) -> str:
-        """Its last words."""
+        """Return the error message of a failed worker."""
         said = self.errors.read_text(errors="replace").strip()
         code = self.process.returncode
         how = signal.Signals(-code).name if code and code < 0 else f"exit status {code}"
@@ -49,7 +49,7 @@ class Worker:
 
 @dataclass
 class Crew:
-    """All workers of a run. As a context manager it kills those that are left at the end."""
+    """All workers of a run. As a context manager it kills the remaining ones at the end."""
 
     commands: dict[str, list[str]]
     url: str
@@ -57,7 +57,7 @@ class Crew:
     units: int
     directory: Path
     workers: list[Worker] = field(default_factory=list)
-    # What the workers print, line by line; None when a worker ended.
+    # The output of the workers, line by line; None when a worker has ended.
     _said: queue.Queue[tuple[Worker, str | None]] = field(default_factory=queue.Queue)
 
     def __enter__(self) -> Crew:
@@ -69,7 +69,7 @@ class Crew:
             worker.process.wait()
 
     def run(self, per_language: int, victims_language: str, progress: Progress) -> int:
-        """Let them work. Give the boot clock's nanoseconds when the victim was certainly dead."""
+        """Run the workers. Return when the victim was certainly dead, in ns of the boot clock."""
         languages = [language for language in self.commands for _ in range(per_language)]
         for place, language in enumerate(languages):
             first = place * self.units // len(languages)

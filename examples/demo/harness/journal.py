@@ -1,4 +1,4 @@
-"""The workers' reports: which units they held and when, and which ids they were told."""
+"""The workers' reports: which units they held and when, and which ids they got."""
 
 from __future__ import annotations
 
@@ -12,54 +12,54 @@ from .crew import Worker
 
 @dataclass
 class Hold:
-    """A unit's mutex in one worker's hands, in nanoseconds of the boot clock."""
+    """A hold of a unit's mutex by one worker, in nanoseconds of the boot clock."""
 
     worker: Worker
     unit: int
     fence: int
     start: int
-    # None as long as the worker has not written that it lets go; a dead one never does.
+    # None until the worker has reported the release; a dead worker never does.
     end: int | None = None
     done: bool = False
     words: Counter[bytes] = field(default_factory=Counter)
 
     @property
     def seconds(self) -> float:
-        """How long it was held; 0 if the worker did not live to write it."""
+        """The duration of the hold; 0 if the worker died before it reported the end."""
         return (self.end - self.start) / 1e9 if self.end else 0.0
 
 
 @dataclass
 class Report:
-    """What one worker wrote."""
+    """The report of one worker."""
 
     worker: Worker
     holds: list[Hold] = field(default_factory=list)
-    # (word, id) -> how often it was told so
+    # (word, id) -> how often the worker got this answer
     told: Counter[tuple[bytes, int]] = field(default_factory=Counter)
-    # word -> how often it was told that it was the first to insert it
+    # word -> how often the worker's insert was the first
     new: Counter[bytes] = field(default_factory=Counter)
-    # Its own counts: units done, words read, words that were new, units that were busy.
+    # The worker's counts: units done, words read, words that were new, units that were busy.
     totals: tuple[int, ...] | None = None
 
     @property
     def units(self) -> int:
-        """How many units it did."""
+        """The number of units that the worker did."""
         return sum(hold.done for hold in self.holds)
 
     @property
     def words(self) -> int:
-        """How many words it read."""
+        """The number of words that the worker read."""
         return sum(self.told.values())
 
     @property
     def busy(self) -> int:
-        """How many units it found in another's hands and came back to."""
+        """The number of units that were busy at first."""
         return self.totals[3] if self.totals else 0
 
     @property
     def counts_agree(self) -> bool:
-        """Whether its own counts are those of its journal. The victim did not live to count."""
+        """Whether the worker's counts match its report. The victim dies before it counts."""
         counted = (self.units, self.words, sum(self.new.values()))
         return self.worker.is_victim if self.totals is None else self.totals[:3] == counted
 

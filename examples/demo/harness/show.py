@@ -1,4 +1,4 @@
-"""What a person sees: progress while it runs, and the table at the end."""
+"""The output: progress during the run, and the table at the end."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from .verdict import Verdict
 
 BAR = 20
-# How often to say how far it is where there is no terminal to update a line on.
+# The interval of progress lines if standard output is not a terminal.
 LINE_EVERY_S = 1.0
 
 
 class Progress:
-    """One line that is updated on a terminal, a line now and then elsewhere."""
+    """One line that is updated on a terminal; periodic lines otherwise."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -28,12 +28,12 @@ class Progress:
         self._on_terminal = sys.stdout.isatty()
 
     def say(self, sentence: str) -> None:
-        """Print a line that stays."""
+        """Print a permanent line."""
         self.clear()
         print(f"{self._elapsed():5.1f} s  {sentence}", flush=True)
 
     def update(self, done: int, units: int, remark: str) -> None:
-        """Tell how many units are done."""
+        """Show how many units are done."""
         state = f"{done} of {units} units done{remark}"
         if self._on_terminal:
             filled = BAR * done // units
@@ -46,7 +46,7 @@ class Progress:
             self.say(f"{state}.")
 
     def clear(self) -> None:
-        """Take the updated line away."""
+        """Erase the updated line."""
         if self._on_terminal:
             print("\r\033[K", end="", flush=True)
 
@@ -55,7 +55,7 @@ class Progress:
 
 
 def table(corpus: Corpus, reports: Sequence[Report], verdict: Verdict, wall_s: float) -> str:
-    """All that came out; what is not as promised is marked."""
+    """Return all results, with broken promises marked."""
     blocks = (_counts(corpus, verdict), _checks(verdict), _times(verdict, wall_s))
     lines = ["\n".join(_row(*row) for row in rows) + "\n" for rows in blocks]
     return "\n".join([*lines, *_languages(reports)])

@@ -1,4 +1,4 @@
-"""What the demo needs to have around it, and the programs that it compiles."""
+"""The requirements of the demo, and the programs that it compiles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .corpus import ROOT
 DEMO = ROOT / "examples" / "demo"
 LANGUAGES = ("C", "C++", "Python", "Rust")
 
-# `make demo` sets these; by hand the defaults will do after a `cargo build --release`.
+# `make demo` sets these; otherwise the defaults work after a `cargo build --release`.
 LIBRARIES = Path(os.environ.get("MEMLOCK_LIB_DIR") or ROOT / "target" / "release").resolve()
 INCLUDE = Path(os.environ.get("MEMLOCK_INCLUDE_DIR") or ROOT / "include").resolve()
 PYTHON = os.environ.get("PYTHON") or sys.executable
@@ -32,7 +32,7 @@ WARNINGS = ["-O2", "-Wall", "-Wextra", "-Werror"]
 
 
 def missing() -> list[str]:
-    """Say what is not there and how to get it: a sentence each."""
+    """Return a sentence for each missing requirement, and how to install it."""
     wants = []
     if executable() is None:
         wants.append("memcached is not installed: install the package `memcached`.")
@@ -55,8 +55,8 @@ def missing() -> list[str]:
 
 
 def build(directory: Path) -> dict[str, list[str]]:
-    """Compile the C and the C++ worker; give the command of each language's worker."""
-    # A program looks for a shared library under the name that the library calls itself.
+    """Compile the C and the C++ worker; return the command of each language's worker."""
+    # A program loads a shared library by its soname.
     soname = re.search(rb"libmemlock\.so\.[0-9.]+", LIBRARY.read_bytes())
     names = {"libmemlock.so", soname[0].decode() if soname else "libmemlock.so"}
     for name in names:
@@ -82,7 +82,7 @@ def build(directory: Path) -> dict[str, list[str]]:
 def _missing_module() -> list[str]:
     if shutil.which(PYTHON) is None:
         return [f"There is no Python `{PYTHON}`: is the variable PYTHON right?"]
-    # Imported, not looked up: a module that cannot be loaded is not there either.
+    # Import the module: a module that cannot be loaded counts as missing, too.
     done = _run([PYTHON, "-c", "import memlock; memlock.connect"])
     if done.returncode == 0:
         return []

@@ -1,4 +1,4 @@
-"""The reports of all workers, checked against each other and against the input."""
+"""Checks the reports of all workers against each other and against the input."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from dataclasses import dataclass
 from .corpus import Corpus
 from .journal import Hold, Report
 
-# From the grant to the dead until the grant to its successor: no less than the lease. The grants
-# are written down a moment after they are made.
+# From the grant to the dead worker until the grant to its successor: no less than the lease. Grants
+# are recorded a moment after they are made.
 LEASE_S = 3.0
 SOONEST_TAKE_OVER_S = LEASE_S - 0.1
 
 # From the end of that lease, or of the successor's previous hold if that was later, until the grant
-# to the successor: the cost of memcached's clock of whole seconds, and a waiter's next look.
+# to the successor: the delay of memcached's clock of whole seconds, and of the waiter's next poll.
 LATEST_TAKE_OVER_S = 3.0
 
-# An inserter that is held up in the middle for longer than this may be overtaken by another with
-# the same word, and its number is then never used. That is allowed.
+# An inserter that is stopped during an insert for longer than this may be overtaken by another one
+# with the same word, and its id is then never used. That is allowed.
 GRACE_S = 0.1
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came out."""
+    """The results."""
 
     words_read: int
     words_of_the_dead: int
@@ -43,12 +43,12 @@ class Verdict:
     double_grants: int
     fences_out_of_order: int
     miscounting_workers: int
-    # None when nobody took over.
+    # None if no worker took over.
     take_over: TakeOver | None
 
     @property
     def good(self) -> bool:
-        """Whether all is as promised."""
+        """Whether all promises were kept."""
         zeros = (
             self.miscounted_words,
             self.disagreeing_ids,
@@ -65,7 +65,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class TakeOver:
-    """How the dead worker's unit found another."""
+    """How another worker took over the dead worker's unit."""
 
     dead: Hold
     successor: Hold
@@ -79,14 +79,14 @@ class TakeOver:
 
     @property
     def good(self) -> bool:
-        """Whether it came neither too soon nor too late."""
+        """Whether the take-over was neither too early nor too late."""
         due = self.dead.start + int(LEASE_S * 1e9)
         late = (self.successor.start - max(due, self.free_since or due)) / 1e9
         return self.seconds >= SOONEST_TAKE_OVER_S and late <= LATEST_TAKE_OVER_S
 
 
 def judge(reports: Sequence[Report], corpus: Corpus, killed: int) -> Verdict:
-    """Check everything. `killed`: when the victim was certainly dead, on the boot clock."""
+    """Check all reports. `killed`: when the victim was certainly dead, on the boot clock."""
     words_by_id, ids_by_word = defaultdict(set), defaultdict(set)
     firsts: Counter[bytes] = Counter()
     for report in reports:
@@ -121,12 +121,12 @@ def judge(reports: Sequence[Report], corpus: Corpus, killed: int) -> Verdict:
 
 
 def _over(hold: Hold, killed: int) -> int:
-    """Return the end of a hold; that of a dead worker ends with its lease or its death."""
+    """Return the end of a hold; a dead worker's ends with its lease or its death."""
     return hold.end or min(killed, hold.start + int(SOONEST_TAKE_OVER_S * 1e9))
 
 
 def _in_order(holds: Sequence[Hold]) -> list[tuple[Hold, Hold]]:
-    """Give each hold with the next one of the same unit."""
+    """Return each hold with the next one of the same unit."""
     by_unit = defaultdict(list)
     for hold in sorted(holds, key=lambda hold: hold.start):
         by_unit[hold.unit].append(hold)
