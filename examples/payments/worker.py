@@ -1,23 +1,23 @@
-"""Pays what is owed. Many of these run at once, and each invoice is paid once.
+"""Pays invoices. Many workers run at once, and each invoice is paid once.
 
     sqlite3 DATABASE < schema.sql
     python worker.py URL DATABASE [--lease SECONDS]
 
-A mutex keeps the workers apart, for as long as they run. It cannot do more: one that stands still
-for longer than its lease (a suspended machine, one that swaps, Ctrl-Z) goes on where it stood,
-perhaps right before its write, when the invoice is another's long since. No lock that ends by
-itself can prevent that; the table can. Each grant has a fence, a number greater than those of all
-grants before, and the table refuses any but the newest that it was shown. So
+A mutex excludes other workers while the holder runs. It cannot do more: a worker that is stopped
+for longer than its lease (a suspended machine, swapping, Ctrl-Z) continues where it was stopped,
+possibly immediately before its write, when another worker has had the invoice for long. A lock that
+expires cannot prevent this; the table can. Each grant has a fence, a number greater than those of
+all earlier grants, and the table refuses all but the newest fence that was presented. Therefore
 
-1. the fence is shown when the invoice is read, in the same transaction: from then on nobody who
-   held it before can pay, even while we have not paid yet;
-2. it is checked in the transaction that pays (schema.sql);
-3. `lost` is asked before, which saves a vain attempt, and proves nothing.
+1. the fence is presented when the invoice is read, in the same transaction: from then on no earlier
+   holder can pay, even before this worker has paid;
+2. the fence is checked in the transaction that pays (schema.sql);
+3. `lost` is checked before, which saves a useless attempt, and proves nothing.
 
 Before it pays, a worker writes `approve <invoice> <cents>` and reads a line, `yes` or another: this
-stands for what takes its time, and what no two should do at once. What it does is a line each:
-`pays`, `paid` and `refused`, with the invoice and the fence or the reason; `lost`, as soon as that
-is known; `busy`, when another worker has the invoice for too long.
+represents work that takes time and must not be done concurrently. The worker prints one line for
+each action: `pays`, `paid` and `refused`, with the invoice and the fence or the reason; `lost`, as
+soon as the loss is known; `busy`, if another worker holds the invoice for too long.
 """
 
 from __future__ import annotations
@@ -33,36 +33,36 @@ from pathlib import Path
 
 import memlock
 
-MAX_HOLD = 3600  # seconds: a question that nobody answers does not keep an invoice for ever
-PATIENCE = 60  # seconds: how long to wait for an invoice that another worker has
-BUSY = 30  # seconds: how long to wait for another's transaction
+MAX_HOLD = 3600  # seconds: an unanswered question does not block an invoice forever
+PATIENCE = 60  # seconds: how long to wait for an invoice that another worker holds
+BUSY = 30  # seconds: how long to wait for another transaction
 
 
 class RefusedError(Exception):
-    """The table did not take it, with the reason."""
+    """The table refused the write, with the reason."""
 
 
 class Ledger:
     """The invoices and payments."""
 
     def __init__(self, path: str) -> None:
-        """Open what schema.sql has set up."""
-        # Transactions begin where it says so here, and nowhere else; and the file must be there.
+        """Open the database that schema.sql has created."""
+        # Transactions are explicit, and the file must exist.
         uri = f"{Path(path).absolute().as_uri()}?mode=rw"
         self._db = sqlite3.connect(uri, BUSY, isolation_level=None, uri=True)
-        # What was paid is on the disk before anybody is told.
+        # A payment is on disk before it is reported.
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.execute("PRAGMA foreign_keys = ON")
 
     def unpaid(self) -> list[int]:
-        """The invoices that are to be paid."""
+        """Return the unpaid invoices."""
         rows = self._db.execute(
             "SELECT number FROM invoice WHERE number NOT IN (SELECT invoice FROM payment)"
         )
         return [number for (number,) in rows]
 
     def claim(self, number: int, fence: int) -> int | None:
-        """Show the fence, and read what is owed: None when it is paid."""
+        """Present the fence, and read the amount: None if the invoice is paid."""
         with self._transaction():
             self._db.execute("UPDATE invoice SET fence = ? WHERE number = ?", (fence, number))
             row = self._db.execute(
@@ -73,7 +73,7 @@ class Ledger:
         return row[0] if row else None
 
     def pay(self, number: int, cents: int, fence: int, worker: str) -> None:
-        """Pay it, as a whole or not at all."""
+        """Pay the invoice atomically."""
         with self._transaction():
             self._db.execute(
                 "INSERT INTO payment (invoice, cents, fence, worker) VALUES (?, ?, ?, ?)",
@@ -82,7 +82,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        # IMMEDIATE: what is read here is still so when we write.
+        # IMMEDIATE: rows that are read here cannot change before the write.
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -99,7 +99,7 @@ class Worker:
     """Pays invoices, one after the other."""
 
     def __init__(self, client: memlock.Client, ledger: Ledger, lease: float) -> None:
-        """All workers are given the same server and the same ledger."""
+        """All workers use the same server and the same ledger."""
         self.client = client
         self.ledger = ledger
         self.lease = lease
@@ -107,14 +107,14 @@ class Worker:
         self.declined: set[int] = set()
 
     def work(self) -> None:
-        """Pay all that is unpaid: first what nobody else has, and then what the others left."""
+        """Pay all unpaid invoices: first those that are free, then those that were busy."""
         for patience in (0, PATIENCE):
             for number in self.ledger.unpaid():
                 if number not in self.declined:
                     self.attend(number, patience)
 
     def attend(self, number: int, patience: float) -> None:
-        """Pay an invoice, unless another worker has it for all of `patience`."""
+        """Pay an invoice, unless another worker holds it for all of `patience`."""
         mutex = self.client.mutex(
             f"invoice:{number}",
             lease=self.lease,
@@ -132,11 +132,11 @@ class Worker:
         except memlock.TimedOut:
             say("busy", number)
         except memlock.LockLost:
-            # What was paid until then is paid, and the rest is another's: it was told by on_lost.
+            # Payments made so far remain; on_lost has reported the loss.
             pass
 
     def pay(self, number: int, mutex: memlock.Mutex) -> None:
-        """Pay the invoice that we hold."""
+        """Pay the invoice that this worker holds."""
         fence = mutex.fence
         cents = self.ledger.claim(number, fence)
         if cents is None:
@@ -152,7 +152,7 @@ class Worker:
 
 
 def is_approved(number: int, cents: int) -> bool:
-    """Ask, and wait for the answer."""
+    """Ask for approval, and wait for the answer."""
     say("approve", number, cents)
     answer = sys.stdin.readline()
     if not answer:
@@ -161,13 +161,13 @@ def is_approved(number: int, cents: int) -> bool:
 
 
 def say(*words: object) -> None:
-    """Write a line, at once: who is killed says nothing any more."""
+    """Write a line without buffering: a killed worker cannot flush."""
     sys.stdout.write(" ".join(map(str, words)) + "\n")
     sys.stdout.flush()
 
 
 def main() -> None:
-    """Pay all that is unpaid."""
+    """Pay all unpaid invoices."""
     parser = argparse.ArgumentParser()
     parser.add_argument("url")
     parser.add_argument("database")
