@@ -1,10 +1,10 @@
-/* A worker of the rate limit, in C: never more than three of all workers are in the section.
+/* A worker of the rate limit, in C: at most three of all workers are in the section.
  *
  *     worker URL REPORT TURNS
  *
- * The report gets a line `in <time>` when a permit was granted and `out <time>` before it is given back, in
- * nanoseconds of the boot clock. With RATE_LIMIT_DIES=1 in its environment, the worker stays in the section until it
- * is killed; its permit comes back when its lease ends.
+ * The report gets a line `in <time>` after each grant and `out <time>` before each release, in
+ * nanoseconds of the boot clock. With RATE_LIMIT_DIES=1 in its environment, the worker stays in the
+ * section until it is killed; its permit becomes available when its lease ends.
  */
 
 #include <memlock.h>
@@ -26,13 +26,13 @@ static void die(const char *doing, const char *why)
     exit(1);
 }
 
-/* Below zero is a failure, of which the library tells more; above zero is an ordinary "no". */
+/* A negative answer is a failure, with a message; a positive answer is an ordinary "no". */
 static void must(int answer, const char *doing)
 {
     if (answer != MEMLOCK_OK) die(doing, answer < 0 ? memlock_last_error() : memlock_describe(answer));
 }
 
-/* At once: who is killed says nothing any more. */
+/* Without buffering: a killed worker cannot flush. */
 static void say(FILE *report, const char *what)
 {
     struct timespec now;

@@ -1,10 +1,10 @@
-/* A worker of the rate limit, in C++: never more than three of all workers are in the section.
+/* A worker of the rate limit, in C++: at most three of all workers are in the section.
  *
  *     worker URL REPORT TURNS
  *
- * The report gets a line `in <time>` when a permit was granted and `out <time>` before it is given back, in
- * nanoseconds of the boot clock. With RATE_LIMIT_DIES=1 in its environment, the worker stays in the section until it
- * is killed; its permit comes back when its lease ends.
+ * The report gets a line `in <time>` after each grant and `out <time>` before each release, in
+ * nanoseconds of the boot clock. With RATE_LIMIT_DIES=1 in its environment, the worker stays in the
+ * section until it is killed; its permit becomes available when its lease ends.
  */
 
 #include <memlock.hpp>
@@ -28,7 +28,7 @@ using namespace std::chrono_literals;
 constexpr std::uint32_t permits = 3;
 constexpr auto lease = 2s;  // a dead worker's permit is free after this
 
-/// At once: who is killed says nothing any more.
+/// Without buffering: a killed worker cannot flush.
 void say(std::ofstream& report, std::string_view what) {
     timespec now{};
     clock_gettime(CLOCK_BOOTTIME, &now);
@@ -55,7 +55,7 @@ int main(int argc, char** argv) try {
         say(report, "in");
         stay();
         say(report, "out");
-        // It would be given back when it ends, too, but quietly; release() throws when it was lost.
+        // The destructor would release it without a report; release() throws if it was lost.
         permit.release();
     }
 } catch (const std::exception& error) {

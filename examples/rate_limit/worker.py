@@ -1,10 +1,10 @@
-"""A worker of the rate limit, in Python: never more than three of all workers are in the section.
+"""A worker of the rate limit, in Python: at most three of all workers are in the section.
 
     python worker.py URL REPORT TURNS
 
-The report gets a line `in <time>` when a permit was granted and `out <time>` before it is given
-back, in nanoseconds of the boot clock. With RATE_LIMIT_DIES=1 in its environment, the worker stays
-in the section until it is killed; its permit comes back when its lease ends.
+The report gets a line `in <time>` after each grant and `out <time>` before each release, in
+nanoseconds of the boot clock. With RATE_LIMIT_DIES=1 in its environment, the worker stays in the
+section until it is killed; its permit becomes available when its lease ends.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ STAY = 0.02  # seconds
 
 
 def say(report: TextIO, what: str) -> None:
-    """Put a line into the report, at once: who is killed says nothing any more."""
+    """Write a line to the report without buffering: a killed worker cannot flush."""
     report.write(f"{what} {time.clock_gettime_ns(time.CLOCK_BOOTTIME)}\n")
     report.flush()
 
 
 def main() -> None:
-    """Go through the section so many times."""
+    """Enter the section TURNS times."""
     url, path, turns = sys.argv[1:]
     dies = os.environ.get("RATE_LIMIT_DIES") == "1"
     section = memlock.connect(url).semaphore("section", permits=PERMITS, lease=LEASE)

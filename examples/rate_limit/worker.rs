@@ -1,14 +1,14 @@
-//! A worker of the rate limit, in Rust: never more than three of all workers are in the section.
+//! A worker of the rate limit, in Rust: at most three of all workers are in the section.
 //!
 //! ```text
 //! rate-limit-worker URL REPORT TURNS
 //! ```
 //!
-//! The report gets a line `in <time>` when a permit was granted and `out <time>` before it is given
-//! back, in nanoseconds of the boot clock. With `RATE_LIMIT_DIES=1` in its environment, the worker
-//! stays in the section until it is killed; its permit comes back when its lease ends.
+//! The report gets a line `in <time>` after each grant and `out <time>` before each release, in
+//! nanoseconds of the boot clock. With `RATE_LIMIT_DIES=1` in its environment, the worker stays in
+//! the section until it is killed; its permit becomes available when its lease ends.
 
-#![allow(clippy::print_stderr, reason = "a program talks to whoever started it")]
+#![allow(clippy::print_stderr, reason = "a program writes to its standard streams")]
 
 use std::error::Error;
 use std::fs::File;
@@ -26,7 +26,7 @@ const PERMITS: u32 = 3;
 const LEASE: Duration = Duration::from_secs(2);
 const STAY: Duration = Duration::from_millis(20);
 
-/// Without a buffer: who is killed says nothing any more.
+/// Without buffering: a killed worker cannot flush.
 fn say(report: &mut File, what: &str) -> Result<()> {
     writeln!(report, "{what} {}", SystemClock.now().since_boot().as_nanos())?;
     Ok(())
@@ -51,7 +51,7 @@ fn work(arguments: &[String]) -> Result<()> {
         say(&mut report, "in")?;
         stay();
         say(&mut report, "out")?;
-        // It would be given back when it is dropped, too, but quietly.
+        // The destructor would release it, too, but without a report.
         match permit.release()? {
             Release::Released => {}
             other => return Err(format!("the permit was not ours to the end: {other:?}").into()),
