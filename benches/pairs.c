@@ -1,6 +1,6 @@
 /*
- * pairs.c: how many pairs a second one C process gets from one memcached, of lock and unlock or of acquire and
- * release, and how many new keys a second a distinct list takes in batches.
+ * pairs.c: the rate of pairs of one C process on one memcached, of lock and unlock or of acquire
+ * and release, and the rate of new keys in a distinct list, inserted in batches.
  *
  *   pairs CONTENDER PORT seconds=T     warm up for T/4, then run for T seconds
  *   pairs CONTENDER PORT count=N       exactly N steps and no warm-up, for counting commands
@@ -9,10 +9,10 @@
  *
  *   contender=raw unit=pair units=12345 seconds=1.000012 per_second=12344.9
  *
- * `raw` and `raw-batch` are floors: the fewest bytes and system calls that do the job safely
- * (compare-and-delete included), with every reply checked and no library in between.
+ * `raw` and `raw-batch` are floors: the minimum of bytes and system calls for a safe operation
+ * (including compare-and-delete), with every reply checked and no library in between.
  *
- * Here are the race, mutexes and lists; semaphores are in semaphores.c.
+ * This file has the measurement, mutexes and lists; semaphores are in semaphores.c.
  */
 #include "pairs.h"
 
@@ -31,16 +31,17 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The item under which memlock keeps its mutex "bench", so that all contenders hash the same key. */
+/* The item of memlock's mutex "bench", so that all contenders hash the same key. */
 #define LOCK_KEY "lock:bench"
 #define LEASE_S 30
-/* memlock sends one second more than the lease, since memcached's clock ticks once a second. */
+/* Longer than the lease, because memcached's clock ticks once a second. (memlock sends two seconds
+ * and 1 in 5,000 more.) */
 #define LOCK_TTL_S 31
 
 #define BATCH 1000
 #define SESSION_S 3600
 
-/* As long as memlock's own lock value, give or take a host name. */
+/* About as long as memlock's lock value, which contains the host name. */
 static const char LOCK_VALUE[] =
     "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 #define LOCK_VALUE_LEN (sizeof LOCK_VALUE - 1)
@@ -56,7 +57,7 @@ void die(const char *format, ...)
     exit(1);
 }
 
-/* --- a socket of our own ------------------------------------------------------------------ */
+/* --- the socket --------------------------------------------------------------------------- */
 
 int dial(int port)
 {
@@ -196,9 +197,9 @@ static void memlock_close(void)
 /* --- the keys of a batch ------------------------------------------------------------------ */
 
 /*
- * Keys are "key-<batch number>-<place in the batch>". Both batch contenders prepare the whole text
- * once and then write only the batch number over it, so that making up keys costs each the same, and
- * next to nothing.
+ * Keys are "key-<batch number>-<index in the batch>". Both batch contenders prepare the whole text
+ * once and then overwrite only the batch number, so that generating keys costs both the same, and
+ * almost nothing.
  */
 #define KEY_FORMAT "key-%09" PRIu64 "-%03d"
 #define KEY_LEN 17
@@ -233,7 +234,7 @@ static void raw_batch_open(int port)
     for (int i = 0; i < BATCH; i++) {
         int len = snprintf(end, RAW_COMMAND_ROOM, "%s" KEY_FORMAT " 1 ME T%d\r\n1\r\n", before,
                            (uint64_t)0, i, SESSION_S);
-        raw_command_len = (size_t)len; /* every key is KEY_LEN long, so all commands are alike */
+        raw_command_len = (size_t)len; /* all keys and commands have the same length */
         end += len;
     }
 }
@@ -242,7 +243,7 @@ static void raw_batch_step(void)
 {
     /*
      * Write all, then read all: 44 KB of commands are answered with 4 KB, which any socket buffer
-     * holds, so the server never stops reading because nobody reads it.
+     * holds, so the server never stops reading because of unread replies.
      */
     static char replies[BATCH * 4];
     next_batch(raw_batch + raw_key_at, raw_command_len);
@@ -324,7 +325,7 @@ static double now_s(void)
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-/* Runs exactly `count` steps, or as many as fit in `seconds`; answers how many they were. */
+/* Runs exactly `count` steps, or as many as fit in `seconds`; returns their number. */
 static uint64_t run(const struct contender *it, uint64_t count, double seconds)
 {
     const double end = now_s() + seconds;

@@ -1,4 +1,4 @@
-"""How many pairs a second one Python process gets: of lock+unlock, or of acquire+release.
+"""The rate of pairs of one Python process: of lock+unlock, or of acquire+release.
 
     pairs.py CONTENDER PORT seconds=T     warm up for T/4, then run for T seconds
     pairs.py CONTENDER PORT count=N       exactly N pairs and no warm-up, for counting commands
@@ -26,7 +26,7 @@ import sherlock
 from pymemcache.client.base import Client
 from pymemcache.serde import pickle_serde
 
-# What memlock itself puts on the server for the mutex "bench": key, length of value, seconds.
+# memlock's item for the mutex "bench": key, length of the value, seconds.
 LOCK_KEY = "lock:bench"
 LOCK_VALUE = b"0123456789abcdef" * 5
 LOCK_TTL_S = 31
@@ -34,10 +34,10 @@ LOCK_TTL_S = 31
 LEASE_S = 30
 PERMITS = 5
 
-PAIRS_PER_LOOK = 16  # how often the clock is read: not so often that it shows
+PAIRS_PER_LOOK = 16  # how often the clock is read: rarely enough to cost little
 
 
-# Each contender is a function that connects and answers its `pair`.
+# Each contender is a function that connects and returns its `pair`.
 
 
 def memlock_pair(port: int) -> Callable[[], None]:
@@ -67,8 +67,8 @@ def pylibmc_pair(port: int) -> Callable[[], None]:
 
 def sherlock_pair(port: int) -> Callable[[], None]:
     """sherlock's MCLock (add; get, compare here, then delete) over pymemcache."""
-    # MCLock believes the answer to `add` and compares what it gets with a str: so answers must be
-    # waited for, and str must come back as str (which this serde does without pickling it).
+    # MCLock uses the answer to `add` and compares values with a str: answers must be awaited, and a
+    # str must be returned as a str (which this serde does without pickling it).
     client = Client(("127.0.0.1", port), no_delay=True, default_noreply=False, serde=pickle_serde)
     lock = sherlock.MCLock("lock:bench", client=client, expire=LOCK_TTL_S, timeout=1)
 
@@ -93,7 +93,7 @@ def semaphore_pair(port: int) -> Callable[[], None]:
 
 
 def redis_list_pair(port: int) -> Callable[[], None]:
-    """A list of as many tokens as there are permits: one is popped, and pushed back."""
+    """A list of as many tokens as there are permits: one is popped and pushed back."""
     client = redis.Redis(port=port)
     client.rpush("bench", *range(PERMITS))
 
@@ -105,8 +105,8 @@ def redis_list_pair(port: int) -> Callable[[], None]:
 
 
 def py_redis_semaphore_pair(port: int) -> Callable[[], None]:
-    """py-redis-semaphore: a sorted set of holders, written by Lua, and a push for who waits."""
-    # It starts a thread for each acquisition, which renews the lease, and cannot do without.
+    """py-redis-semaphore: a sorted set of holders, written by Lua, and a push for waiters."""
+    # It always starts a thread for each acquisition, which renews the lease.
     config = redis_semaphore.SemaphoreConfig(name="bench", limit=PERMITS, lock_timeout=LEASE_S)
     semaphore = redis_semaphore.Semaphore(redis.Redis(port=port), config)
 
@@ -130,7 +130,7 @@ CONTENDERS = {
 
 
 def run(pair: Callable[[], None], count: int, seconds: float) -> int:
-    """Run exactly `count` pairs, or as many as fit in `seconds`; answer how many they were."""
+    """Run exactly `count` pairs, or as many as fit in `seconds`; return their number."""
     end = time.perf_counter() + seconds
     pairs = 0
     while True:
@@ -143,7 +143,7 @@ def run(pair: Callable[[], None], count: int, seconds: float) -> int:
 
 
 def main(arguments: list[str]) -> None:
-    """Run the contender that the command line names."""
+    """Run the contender given on the command line."""
     try:
         name, port, limit = arguments
         connect = CONTENDERS[name]

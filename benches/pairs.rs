@@ -1,5 +1,5 @@
-//! How many pairs a second one Rust process gets from one memcached: of lock and unlock, or of
-//! acquire and release.
+//! The rate of pairs of one Rust process on one memcached: of lock and unlock, or of acquire and
+//! release.
 //!
 //! ```text
 //! memlock-bench CONTENDER PORT seconds=T     warm up for T/4, then run for T seconds
@@ -28,7 +28,7 @@ type Pair = Box<dyn FnMut() -> Result<()>>;
 const LEASE: Duration = Duration::from_secs(30);
 const PERMITS: u32 = 5;
 
-/// How often the clock is read: not so often that it shows.
+/// How often the clock is read: rarely enough to cost little.
 const PAIRS_PER_LOOK: u64 = 16;
 
 fn main() -> ExitCode {
@@ -86,7 +86,7 @@ impl Limit {
     }
 }
 
-/// Runs pairs up to `limit` and answers how many they were.
+/// Runs pairs up to `limit` and returns their number.
 fn run(pair: &mut Pair, limit: Limit) -> Result<u64> {
     let begin = Instant::now();
     let mut pairs = 0;
@@ -106,12 +106,12 @@ fn run(pair: &mut Pair, limit: Limit) -> Result<u64> {
     }
 }
 
-/// The floor: the fewest bytes and system calls that lock, and delete only what they locked, with
+/// The floor: the minimum of bytes and system calls for a lock and a delete of only that lock, with
 /// every reply checked and no library in between. The same commands as `raw` in `pairs.c`.
 fn raw(port: u16) -> Result<Pair> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
     stream.set_nodelay(true)?;
-    // As long as memlock's own value, give or take a host name; and TTL = lease + 1, as there.
+    // About as long as memlock's value, which contains the host name; TTL = lease + 1, as there.
     let value = "0123456789abcdef".repeat(5);
     let add = format!("ms lock:bench {} ME T{} c\r\n{value}\r\n", value.len(), LEASE.as_secs() + 1);
     let mut delete = Vec::with_capacity(64);
@@ -132,7 +132,7 @@ fn raw(port: u16) -> Result<Pair> {
 fn ask<'r>(stream: &mut TcpStream, command: &[u8], reply: &'r mut [u8]) -> Result<&'r [u8]> {
     stream.write_all(command)?;
     let mut len = 0;
-    // One reply is outstanding, so that a line's end is the end of the data.
+    // One reply is outstanding, so the end of the line is the end of the data.
     while !reply[..len].ends_with(b"\r\n") {
         match stream.read(&mut reply[len..])? {
             0 => return Err("the server hung up, or answered a line that is too long".into()),
@@ -156,7 +156,7 @@ fn memlock(port: u16) -> Result<Pair> {
     }))
 }
 
-/// One permit of a semaphore that nobody else uses.
+/// One permit of a semaphore without contention.
 fn semaphore(port: u16) -> Result<Pair> {
     let client = Client::connect(&format!("memcached://127.0.0.1:{port}"))?;
     let semaphore = client.semaphore("bench", PERMITS, LEASE)?;

@@ -1,4 +1,4 @@
-/* semaphores.c: acquire+release pairs of a semaphore that nobody else uses, see pairs.c. */
+/* semaphores.c: acquire+release pairs of a semaphore without contention, see pairs.c. */
 #include <inttypes.h>
 #include <memlock.h>
 #include <stdio.h>
@@ -16,13 +16,14 @@
 /* --- raw: the floor of a pair ------------------------------------------------------------- */
 
 /*
- * What memlock sends and is answered when it uses a semaphore alone, byte for byte but for the tokens, which
- * it draws anew each time: to acquire, the record with a holder's line is written over the version that was
- * seen last, and read; to release, it is written without, and the queue and the record are read.
+ * The requests and replies of memlock for a semaphore without contention, byte for byte except for
+ * the tokens, which are new each time. To acquire, the record with a holder's line is written over
+ * the last known version, and read; to release, the record is written without the line, and the
+ * queue and the record are read.
  */
 #define KEY "semaphore:bench"
 #define TOKEN "0123456789abcdef0123456789abcdef"
-/* A record is kept for a day, and for as long as a permit can be held. */
+/* The record's TTL: one day, and memlock's margin of two seconds and 1 in 5,000. */
 #define LIFE_S 86419
 #define ROOM 1024
 
@@ -30,7 +31,7 @@ static int raw_fd;
 static uint64_t raw_version, raw_serial, raw_opaque;
 static long long raw_expires, raw_until;
 
-/* The record as it is to be written next, with a line for each of so many holders. */
+/* The next record to write, with a line for each of so many holders. */
 static size_t raw_record(char *record, int holders)
 {
     int len = snprintf(record, ROOM, "memlock-semaphore/1 " TOKEN " %d %lld %d %" PRIu64 "\n", PERMITS,
@@ -41,7 +42,8 @@ static size_t raw_record(char *record, int holders)
     return (size_t)len;
 }
 
-/* Sends `storing`, which stores the record, and `before` and a look at it, in one packet; checks the replies. */
+/* Sends `storing`, which stores the record, and `before` and a read of the record, in one packet;
+ * checks the replies. */
 static void raw_write(const char *storing, const char *record, size_t len, const char *before)
 {
     char packet[2 * ROOM], replies[2 * ROOM], wanted[ROOM];
@@ -55,7 +57,7 @@ static void raw_write(const char *storing, const char *record, size_t len, const
     size += snprintf(packet + size, sizeof packet - (size_t)size, "mg " KEY " v c t f h O%" PRIu64 "\r\n",
                      ++raw_opaque);
     send_all(raw_fd, packet, (size_t)size);
-    /* The record ends with a line's end, so that no other reply ends so. */
+    /* The record ends with a newline, unlike any other reply. */
     do {
         got += receive(raw_fd, replies + got, sizeof replies - 1 - got);
         replies[got] = '\0';

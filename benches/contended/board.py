@@ -1,17 +1,17 @@
-"""The board: shared memory on which the processes of a race tell what they did, and when.
+"""The board: shared memory in which the processes of a race record their actions and times.
 
-In 64-bit words, and in this order (worker.h has the same as structs):
+In 64-bit words, and in this order (worker.h has the same layout as structs):
 
-  16 words       start and stop (0 until they come), how many processes, room in a log, hold,
-                 permits (1: a lock); in the second half, of a lock, who is inside: 1 + its index,
-                 0 is nobody
-  16 a process   ready, since when it has been asking (0 when it is not), turns in its log,
-                 clashes (turns in which it saw too many inside), processor time; of a semaphore,
-                 whether it is inside: 1 + the number of its turn, 0 when it is not
+  16 words       start and stop (0 until they are set), number of processes, capacity of a log,
+                 hold, permits (1: a lock); in the second half, for a lock, the holder: 1 + its
+                 index, 0 for none
+  16 a process   ready, start of the current wait (0 for none), turns in its log, clashes (turns
+                 with too many holders), processor time; for a semaphore, whether the process
+                 holds a permit: 1 + the number of its turn, 0 if not
   logs           for each process `room` turns of 4 words: asked, entered, left, fence
 
 All times are nanoseconds of CLOCK_MONOTONIC, which is one clock for all processes. Each process
-has a log of its own, so that a lock that lets two in at once cannot spoil the record of it.
+has a separate log, so that two simultaneous holders cannot corrupt each other's records.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WORD = 8
 
 
 class Turn(NamedTuple):
-    """One acquisition, by the process of that index."""
+    """One acquisition by the process with that index."""
 
     entered_ns: int
     left_ns: int
@@ -37,7 +37,7 @@ class Turn(NamedTuple):
 
 
 class Board:
-    """The board, from the harness's side and from a Python worker's."""
+    """The board, for the harness and for Python workers."""
 
     START, STOP, PROCESSES, ROOM, HOLD, PERMITS, INSIDE = 0, 1, 2, 3, 4, 5, 8
     _READY, _ASKED, _TURNS, _CLASHES, _CPU, _WITHIN = range(6)
@@ -48,7 +48,7 @@ class Board:
 
     @classmethod
     def new(cls, processes: int, room: int, hold_ns: int, permits: int) -> Board:
-        """A blank board in memory of its own, which a child inherits with its `fd`."""
+        """Return a new board in shared memory, which a child inherits with its `fd`."""
         size = (HEAD + processes * (PER_PROCESS + room * PER_TURN)) * WORD
         fd = os.memfd_create("board")
         os.truncate(fd, size)
@@ -60,61 +60,61 @@ class Board:
 
     @classmethod
     def of_fd(cls, fd: int) -> Board:
-        """The board that the harness made."""
+        """Return the board that the harness created."""
         return cls(fd, os.fstat(fd).st_size)
 
     def close(self) -> None:
-        """Give the harness's side of the memory back."""
+        """Release the memory of the harness."""
         self.words.release()
         os.close(self.fd)
 
     @property
     def start_ns(self) -> int:
-        """When all begin; 0 until that is known."""
+        """The common start; 0 until it is set."""
         return self.words[self.START]
 
     @property
     def stop_ns(self) -> int:
-        """When the race was over; 0 until then."""
+        """The end of the race; 0 until then."""
         return self.words[self.STOP]
 
     @property
     def processes(self) -> int:
-        """How many contend."""
+        """The number of contending processes."""
         return self.words[self.PROCESSES]
 
     @property
     def hold_ns(self) -> int:
-        """How long each holds the lock."""
+        """The duration of each hold."""
         return self.words[self.HOLD]
 
     @property
     def permits(self) -> int:
-        """How many may be inside at once."""
+        """The maximum number of simultaneous holders."""
         return self.words[self.PERMITS]
 
     def all_ready(self) -> bool:
-        """Whether every process is connected and waits for the start."""
+        """Return whether every process is connected and waits for the start."""
         return all(self.words[self._of(i, self._READY)] for i in range(self.processes))
 
     def set_ready(self, index: int) -> None:
-        """Say that this process waits for the start."""
+        """Record that this process waits for the start."""
         self.words[self._of(index, self._READY)] = 1
 
     def all_had_a_turn(self) -> bool:
-        """Whether every process has had the lock and let it go."""
+        """Return whether every process has acquired and released the lock."""
         return all(self.words[self._of(i, self._TURNS)] for i in range(self.processes))
 
     def set_cpu_ns(self, index: int, cpu_ns: int) -> None:
-        """Say what this process used of the processor in the race."""
+        """Record the processor time of this process in the race."""
         self.words[self._of(index, self._CPU)] = cpu_ns
 
     def asked_at(self, index: int) -> int:
-        """The word that says since when this process has been asking."""
+        """Return the index of the word with the start of this process's wait."""
         return self._of(index, self._ASKED)
 
     def enter(self, index: int, turn: int) -> None:
-        """Say that this process is inside, and count if there are too many."""
+        """Record that this process is a holder, and count a clash if there are too many."""
         words = self.words
         if words[self.PERMITS] == 1:
             clash = words[self.INSIDE] != 0
@@ -125,7 +125,7 @@ class Board:
         words[self._of(index, self._CLASHES)] += clash
 
     def leave(self, index: int) -> None:
-        """Say that this process is not inside any more."""
+        """Record that this process is no longer a holder."""
         words = self.words
         if words[self.PERMITS] == 1:
             words[self._of(index, self._CLASHES)] += words[self.INSIDE] != 1 + index
@@ -134,7 +134,7 @@ class Board:
             words[self._of(index, self._WITHIN)] = 0
 
     def log(self, index: int, number: int, turn: tuple[int, int, int, int]) -> None:
-        """Write a turn (asked, entered, left, fence) as the one of that number."""
+        """Write turn (asked, entered, left, fence) to the log at that number."""
         at = self._log_of(index) + number * PER_TURN
         if number == self.words[self.ROOM]:
             raise RuntimeError(f"the log of {number} turns is full")
@@ -143,27 +143,27 @@ class Board:
         words[self._of(index, self._TURNS)] = number + 1
 
     def turns(self) -> list[Turn]:
-        """All turns of all processes, in the order in which they were entered."""
+        """Return all turns of all processes, in the order of their entries."""
         return sorted(turn for index in range(self.processes) for turn in self._turns_of(index))
 
     def open_waits(self) -> list[int]:
-        """Since when those have been asking that were still asking when they stopped."""
+        """Return the starts of the waits that were not over at the stop."""
         asked = (self.words[self.asked_at(index)] for index in range(self.processes))
         return [since for since in asked if since]
 
     def clashes(self) -> int:
-        """How often a process saw too many inside."""
+        """Return how often a process found too many holders."""
         return sum(self.words[self._of(i, self._CLASHES)] for i in range(self.processes))
 
     def cpu_ns(self) -> int:
-        """What all processes used of the processor in the race."""
+        """Return the processor time of all processes in the race."""
         return sum(self.words[self._of(index, self._CPU)] for index in range(self.processes))
 
     def _crowded(self) -> bool:
-        """Whether more are inside than there are permits.
+        """Return whether there are more holders than permits.
 
-        There is no one moment at which all can be looked at: but who is inside by the same turn at
-        both of two looks was so at all times between them.
+        The processes cannot be read atomically. But a process that is a holder in the same turn in
+        two consecutive reads was a holder at all times between them.
         """
         looks = slice(self._of(0, self._WITHIN), self._of(self.processes, 0), PER_PROCESS)
         first, second = self.words[looks].tolist(), self.words[looks].tolist()

@@ -1,11 +1,11 @@
-"""What is run: which contenders, how many processes, how long they hold, and for how long."""
+"""The cells: contenders, numbers of processes, holds, and durations."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-# Holds are in milliseconds. Long holds are waited for: they cost a run its time, not its work.
+# Holds are in milliseconds. Long holds make a run longer, but need no more processor time.
 HOLDS = (0.0, 1.0, 5.0, 50.0, 500.0)
 PROCESSES = (2, 8, 32)
 CROWD = 128
@@ -13,10 +13,10 @@ CROWD = 128
 # Threads in each of a few processes that use one semaphore.
 THREADS = (20, 100, 300, 500)
 
-# Turns that every process should have: a first one, which Jain's index leaves out, and three.
+# Turns that every process should have: a first one, which Jain's index ignores, and three more.
 TURNS = 4.2
 SECONDS = 5.0
-# So that a percentile of hand-overs is one of some hundreds, where that can be had.
+# Long enough for percentiles over some hundred hand-overs, where possible.
 SECONDS_OF_LONG_HOLDS = 12.0
 LONG_HOLD_MS = 50.0
 
@@ -24,13 +24,13 @@ QUICK_SECONDS = 1.2
 QUICK_HOLDS = (0.0, 1.0, 50.0)
 QUICK_PROCESSES = (8,)
 
-# Starting servers and processes, and ending them.
+# The time for starting and ending servers and processes.
 SECONDS_AROUND = 0.5
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A lock or semaphore to contend for: `worker` and `name` say how to start those who do."""
+    """A lock or semaphore to contend for; `language` and `name` select the worker."""
 
     key: str
     title: str
@@ -39,11 +39,11 @@ class Contender:
     server: str
     holds: Sequence[float] = HOLDS
     processes: Sequence[int] = PROCESSES
-    # The holds at which a CROWD contends too.
+    # The holds for which CROWD processes contend, too.
     crowd: Sequence[float] = ()
-    # How many may hold it at once; 1 is a lock.
+    # The maximum number of simultaneous holders; 1 is a lock.
     permits: int = 1
-    # How many threads each process has, all of which contend.
+    # The number of contending threads in each process.
     threads: int = 1
 
 
@@ -51,7 +51,7 @@ _FEW = {"holds": (1.0, 50.0), "processes": (8, 32)}
 _CROWDED = {"crowd": (0.0, 1.0, 5.0, 50.0)}
 _POLLING = {"holds": (0.0, 1.0, 50.0), "crowd": (0.0,)}
 _FOUR = {"holds": (1.0, 5.0, 50.0), "processes": (32,), "permits": 4}
-# So many permits that there is always one: what is measured is what it costs to write one record.
+# Permits are never exhausted: this measures the cost of writing one record.
 _CROWD_OF_THREADS = {"holds": (10.0,), "processes": (5,), "permits": 1000}
 _RELAY = {"holds": (0.0, 1.0, 5.0, 50.0, 500.0), "processes": (8,)}
 
@@ -88,7 +88,7 @@ GROUPS = {
     "semaphore-threads": tuple(it.key for it in CONTENDERS if it.threads > 1),
 }
 
-# They let too many in at once, to see whether that is noticed.
+# These grant too many holds at once, to test the detection of violations.
 BROKEN = Contender("broken", "C: broken", "c", "broken", "memcached")
 BROKEN_SEMAPHORE = Contender("broken", "C: broken", "c", "broken", "memcached", permits=4)
 
@@ -109,7 +109,7 @@ class Cell:
 
     @property
     def order(self) -> tuple[float, int, int]:
-        """By hold, then processes, then contender."""
+        """The sort key: hold, then processes, then contender."""
         return self.hold_ms, self.processes, CONTENDERS.index(self.contender)
 
 
@@ -121,7 +121,7 @@ def cells(
     *,
     quick: bool = False,
 ) -> list[Cell]:
-    """The rows that are wanted: what is named is run by all, else each contender has its own."""
+    """Return the requested rows: given values apply to all contenders, otherwise defaults."""
     wanted = []
     for contender in CONTENDERS:
         if contender.key not in keys:
@@ -146,11 +146,11 @@ def cells(
 
 
 def duration(wanted: Sequence[Cell]) -> float:
-    """About how many seconds all of it takes."""
+    """Return the approximate total duration in seconds."""
     return sum(cell.seconds + SECONDS_AROUND for cell in wanted)
 
 
 def _seconds(processes: float, hold_ms: float) -> float:
-    """How long, with so many processes for each permit."""
+    """Return the duration of a run with so many processes for each permit."""
     least = SECONDS if hold_ms < LONG_HOLD_MS else SECONDS_OF_LONG_HOLDS
     return max(least, TURNS * processes * hold_ms / 1000)

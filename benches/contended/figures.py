@@ -1,4 +1,4 @@
-"""What the turns of a race say."""
+"""Computes the figures from the turns of a race."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .board import Turn
 
 @dataclass(frozen=True)
 class Run:
-    """A race as it was seen: `turns` in the order in which they were entered."""
+    """The raw data of a race: `turns` in the order of their entries."""
 
     turns: Sequence[Turn]
     open_waits: Sequence[int]
@@ -58,17 +58,17 @@ class Figures:
 
     @property
     def per_acquisition(self) -> float:
-        """Commands that the server ran for each, after the first round."""
+        """Server commands per acquisition, after the first round."""
         return self.commands / self.commanded if self.commanded else math.inf
 
     def percentile(self, percent: float) -> float:
-        """The hand-over that so many of a hundred do not exceed; NaN if there was none."""
+        """Return a percentile of the hand-overs; NaN if there was none."""
         rank = max(1, math.ceil(len(self.handovers) * percent / 100))
         return self.handovers[rank - 1] if self.handovers else math.nan
 
 
 def figures(run: Run) -> Figures:
-    """Work the figures out."""
+    """Compute the figures."""
     counted = [turn for turn in run.turns if turn.entered_ns < run.stop_ns]
     handovers, to_itself = _handovers(counted, run.open_waits, run.permits)
     jain, turns_each = _fairness([turn.process for turn in counted], run.processes)
@@ -96,16 +96,16 @@ def figures(run: Run) -> Figures:
 def _handovers(
     turns: Sequence[Turn], open_waits: Sequence[int], permits: int
 ) -> tuple[list[float], int]:
-    """From the end of a hold to the next one's entry, when somebody was waiting at that end.
+    """Return the times from the end of a hold to the next entry, if a process was waiting then.
 
-    With several permits, who enters by a permit that is given back is told by counting: as many
-    entries need no release as there are permits, and each further one needs one release more.
+    With several permits, releases and entries are matched by counting: as many entries need no
+    release as there are permits, and each further entry needs one more release.
 
-    Answers how long it took when another process was next, and how often the same one was, past
-    those who waited. Who is waiting is told by the turns to come: one was asked for before.
+    Returns the times for which another process was next, and how often the same process was next,
+    ahead of the waiters. A process was waiting if a later turn was asked for before the release.
     """
     handovers, to_itself = [], 0
-    # The earliest request of all that are still to be granted, or never were.
+    # The earliest of all requests that are granted later or never.
     earliest = min(open_waits, default=math.inf)
     releases = sorted(turns, key=lambda turn: turn.left_ns)[: max(0, len(turns) - permits)]
     for turn, following in zip(reversed(releases), reversed(turns)):
@@ -120,10 +120,10 @@ def _handovers(
 
 
 def _fairness(sequence: Sequence[int], processes: int) -> tuple[float, float]:
-    """Jain's index over the turns of each process, and how many each had on average.
+    """Return Jain's index over the turns of the processes, and the average number of turns.
 
-    The first round is left out, being the start-up. What follows is cut to whole rounds, counted
-    from the end: else the index would blame a lock that is quite fair for a round half done.
+    The first round, which is the start-up, is ignored. The rest is cut to whole rounds, counted
+    from the end: otherwise an incomplete round would lower the index of a fair lock.
     """
     whole = (len(sequence) - processes) // processes * processes
     window = sequence[-whole:] if whole > 0 else sequence
@@ -140,14 +140,14 @@ def _longest_wait_s(turns: Sequence[Turn], run: Run) -> float:
 
 
 def _violations(run: Run) -> dict[str, int]:
-    """What must not be: all turns count here, those after the stop too."""
+    """Return the violations. All turns count here, including those after the stop."""
     overlaps, inside = 0, []
     for turn in run.turns:
         while inside and inside[0] <= turn.entered_ns:
             heapq.heappop(inside)
         overlaps += len(inside) >= run.permits
         heapq.heappush(inside, turn.left_ns)
-    # Of several permits, the one that was granted later may be entered by earlier.
+    # With several permits, a later grant may have an earlier entry.
     fences = [turn.fence for turn in run.turns if turn.fence] if run.permits == 1 else []
     stale = sum(later <= earlier for earlier, later in zip(fences, fences[1:]))
     found = {

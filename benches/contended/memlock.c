@@ -1,4 +1,4 @@
-/* memlock.c: memlock's mutex and semaphore, as contenders of worker.c. */
+/* memlock.c: memlock's mutex and semaphore as contenders of worker.c. */
 #include <inttypes.h>
 #include <memlock.h>
 #include <stdio.h>
@@ -30,7 +30,7 @@ static void mutex_open(int port, uint64_t index)
 {
     char name[32];
     client_open(port);
-    /* Another mutex, so that the connection is there before the race and nobody has met the lock. */
+    /* Another mutex: the connection must exist before the race, and the lock must be unused. */
     snprintf(name, sizeof name, "warm-up-%" PRIu64, index);
     if (memlock_mutex_lock(client, name, LEASE_MS, 0, &lock) != MEMLOCK_OK ||
         memlock_unlock(lock) != MEMLOCK_OK)

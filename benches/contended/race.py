@@ -1,4 +1,4 @@
-"""Runs one cell: a server, the processes, a common start, a stop, and what came of it."""
+"""Runs one cell: a server, the processes, a common start, a stop, and the figures."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ WORKER = BUILT / "contended"
 ARCHIVE = LIBRARIES / "libmemlock.a"
 MODULES = ("memlock", "pylibmc", "pymemcache", "redis", "redis_lock", "redis_semaphore", "sherlock")
 
-# No process gets the lock more often than this, in one second.
+# The maximum number of acquisitions of a process in one second.
 TURNS_A_SECOND = 50_000
 SPARE_TURNS = 1000
 
 READY_LIMIT_S = 60.0
 STOP_LIMIT_S = 20.0
-# From when all are ready: they look every millisecond whether there is a start.
+# The delay of the start after all are ready: they poll for it every millisecond.
 START_IN_NS = 30_000_000
-# A process may be told to stop just before it begins a wait: so it is told again.
+# The signal to stop may arrive just before a process begins a wait, so it is repeated.
 TELL_AGAIN_S = 0.05
 
-# How often it is looked whether all had a turn.
+# The interval of checks whether all processes had a turn.
 LOOK_S = 0.05
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def missing(contenders: Sequence[Contender]) -> list[str]:
-    """One sentence for each thing that is not here and that these contenders need."""
+    """Return a sentence for each missing requirement of these contenders."""
     wants = []
     if shutil.which(CC) is None:
         wants.append(f"the C compiler {CC} is not installed: package `gcc`")
@@ -66,7 +66,7 @@ def missing(contenders: Sequence[Contender]) -> list[str]:
 
 
 def build() -> None:
-    """Compile the worker; the library is put into it, so that a build meanwhile does no harm."""
+    """Compile the worker, linked statically: a concurrent build does not affect it."""
     BUILT.mkdir(parents=True, exist_ok=True)
     flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{HEADER.parent}"]
     sources = [str(FOLDER / name) for name in ("worker.c", "raw.c", "memlock.c")]
@@ -77,7 +77,7 @@ def build() -> None:
 
 
 def race(cell: Cell) -> Figures:
-    """Run a cell, and answer its figures."""
+    """Run a cell, and return its figures."""
     hold_s = cell.hold_ms / 1000
     a_second = min(TURNS_A_SECOND, 1 / hold_s if hold_s else TURNS_A_SECOND)
     room = int(a_second * cell.seconds) + SPARE_TURNS
@@ -89,13 +89,13 @@ def race(cell: Cell) -> Figures:
             cpu, before = _machine_cpu_s(), server.used()
             start_ns = board.words[Board.START] = time.monotonic_ns() + START_IN_NS
             end_ns = start_ns + int(cell.seconds * 1e9)
-            # What a first turn costs more, and who is left waiting at the end, is no part of what
-            # an acquisition costs: so commands are counted from when all wait for another turn.
+            # The additional cost of a first turn, and waits that are not over at the end, are not
+            # part of an acquisition: count commands from when all wait for another turn.
             while not board.all_had_a_turn() and time.monotonic_ns() < (start_ns + end_ns) // 2:
                 processes.expect_to_last(LOOK_S)
             counted_from_ns, counted = time.monotonic_ns(), server.used()
             processes.expect_to_last((end_ns - time.monotonic_ns()) / 1e9)
-            # Before the stop, since what it sets off is no part of the race.
+            # Before the stop, because its effects are not part of the race.
             after = server.used()
             stop_ns = board.words[Board.STOP] = time.monotonic_ns()
             cpu = _machine_cpu_s() - cpu
@@ -121,7 +121,7 @@ def race(cell: Cell) -> Figures:
 
 
 class _Processes:
-    """The processes that contend: the worker and its children, in a group of their own."""
+    """The contending processes: the worker and its children, in a separate group."""
 
     def __init__(self, cell: Cell, port: int, board: Board, said: BinaryIO):
         program = {"c": [str(WORKER)], "python": [PYTHON, str(FOLDER / "worker.py")]}
@@ -136,13 +136,13 @@ class _Processes:
         )
 
     def expect_to_last(self, seconds: float) -> None:
-        """Wait so long, during which nobody may end."""
+        """Wait for this time, during which no process may end."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._worker.wait(seconds)
             raise self.failure("ended too early")
 
     def stop(self, hold_s: float) -> None:
-        """End all waits, and wait until all have ended."""
+        """End all waits, and wait until all processes have ended."""
         limit = time.monotonic() + hold_s + STOP_LIMIT_S
         while self._worker.poll() is None:
             if time.monotonic() > limit:
@@ -154,19 +154,19 @@ class _Processes:
             raise self.failure("failed")
 
     def failure(self, what: str) -> RuntimeError:
-        """Say what went wrong, in the processes' own words if they had any."""
+        """Return an error with the error output of the processes, if any."""
         self._said.seek(0)
         words = self._said.read().decode(errors="replace").strip()
         return RuntimeError(f"the processes {what}" + (f": {words}" if words else ""))
 
     def kill(self) -> None:
-        """Leave nobody behind."""
+        """Kill all processes."""
         if self._worker.poll() is None:
             self._signal(signal.SIGKILL)
             self._worker.wait()
 
     def _signal(self, number: int) -> None:
-        # The group's id is the worker's, and nobody else's while that is not waited for.
+        # The group's id is the worker's pid, which is not reused before the worker is waited for.
         os.killpg(self._worker.pid, number)
 
 
@@ -189,7 +189,7 @@ def _until_ready(processes: _Processes, board: Board) -> None:
 
 
 def _machine_cpu_s() -> float:
-    """What all programs of this machine have used of its processors."""
+    """Return the processor time of all programs on this machine."""
     with open("/proc/stat", encoding="utf-8") as lines:
         user, nice, system, _idle, _iowait, irq, softirq, steal = map(
             int, lines.readline().split()[1:9]

@@ -1,4 +1,4 @@
-/* raw.c: contenders of worker.c that need nothing but a socket. */
+/* raw.c: contenders of worker.c that need only a socket. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -15,7 +15,7 @@
 /* The item under which memlock keeps its mutex "contended". */
 #define LOCK_KEY "lock:" NAME
 
-/* --- a socket of our own ------------------------------------------------------------------ */
+/* --- the socket --------------------------------------------------------------------------- */
 
 static int raw_fd;
 
@@ -45,11 +45,11 @@ static void ask(const char *command, size_t len, char *line, size_t room)
     line[got < 2 ? 0 : got - 2] = '\0';
 }
 
-/* --- polling: the safe recipe, asked for once a millisecond ---------------------------------- */
+/* --- polling: the safe recipe, tried once a millisecond -------------------------------------- */
 
 /*
- * A semaphore by this recipe is a lock for each permit, of which each try tries the next: so a process asks the
- * server as often as for a single lock.
+ * A semaphore by this recipe is a lock for each permit, and each attempt tries the next one: a
+ * process sends as many requests as for a single lock.
  */
 static char key[64] = LOCK_KEY;
 static uint64_t slot;
@@ -66,7 +66,7 @@ static bool polling_try(uint64_t *fence)
     char command[128], reply[64];
     if (board->permits > 1)
         snprintf(key, sizeof key, LOCK_KEY ":%" PRIu64, ++slot % board->permits);
-    /* memlock too asks for one second more than the lease: memcached's clock ticks once a second. */
+    /* As in memlock, more than the lease: memcached's clock ticks once a second. */
     int len = snprintf(command, sizeof command, "ms %s 1 ME T31 c\r\n1\r\n", key);
     ask(command, (size_t)len, reply, sizeof reply);
     if (strncmp(reply, "NS", 2) == 0)
@@ -74,7 +74,7 @@ static bool polling_try(uint64_t *fence)
     if (strncmp(reply, "HD c", 4) != 0)
         die("ms answered '%s'", reply);
     snprintf(cas, sizeof cas, "%.31s", reply + 4);
-    *fence = strtoull(cas, NULL, 10); /* memcached's versions rise with every store */
+    *fence = strtoull(cas, NULL, 10); /* memcached's versions increase with every store */
     return true;
 }
 
@@ -97,7 +97,7 @@ static void polling_give(void)
         die("md answered '%s'", reply);
 }
 
-/* --- broken: grants twice now and then, to see whether that is noticed ----------------------- */
+/* --- broken: occasionally grants twice, to test the detection -------------------------------- */
 
 #define GRANT_A_REFUSAL_OF 16
 
@@ -123,11 +123,12 @@ static void broken_give(void)
         polling_give();
 }
 
-/* --- a relay: what a hand-over takes on this machine when nothing has to be found out --------- */
+/* --- a relay: the cost of a hand-over on this machine without any decision -------------------- */
 
 /*
- * Not a lock: each hands over to the one behind it, whose bell it knows. It has the round trips and the
- * wake-ups of memlock's hand-over: release and look at the queue in one packet, ring; woken, take the lock.
+ * Not a lock: each process hands over to the next one in a ring, whose address it knows. It has the
+ * round trips and the wake-ups of memlock's hand-over: release and read the queue in one packet,
+ * send a message; when woken, acquire the lock.
  */
 static int bells[MOST_PROCESSES];
 static struct sockaddr_in bell_addresses[MOST_PROCESSES];

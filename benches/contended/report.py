@@ -1,4 +1,4 @@
-"""What the figures say: a table, and a line for each thing that was wanted."""
+"""Formats the figures: a table, and a line for each target."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from .servers import versions
 
 Rows = Mapping[Cell, Figures]
 
-# Beyond this, others were at work on the machine: processors used by neither side of the race.
+# The number of processors used by other programs beyond which a run is marked.
 DISTURBED = 0.2
-# Fewer turns than this for each process say little about fairness.
+# Fewer turns than this for each process are not significant for fairness.
 TURNS_WANTED = 3
 
-# The holds and crowds at which memlock has a promise to keep, apart from hold 0.
+# The holds and numbers of processes for which memlock has targets, apart from hold 0.
 PROMISED_PROCESSES = (8, 32)
 PROMISED_HOLDS = (1.0, 500.0)
 PROMISED_P50_MS = {"c": 0.3, "python": 0.4}
 PROMISED_P99_MS = {"c": 1.0, "python": 1.5}
 PROMISED_JAIN = 0.99
 PROMISED_COMMANDS = 9.0
-# Of a semaphore of 4 permits, for which so many processes contend.
+# For a semaphore of 4 permits and this number of processes.
 PROMISED_SHARED_PROCESSES = 32
 PROMISED_SHARED_COMMANDS = 10.0
 # Where permits are never exhausted.
@@ -38,24 +38,24 @@ PROMISED_MAX_MS = 50.0
 
 LEGEND = """\
 per second     acquisitions, of all processes together
-of 1/hold      what would be if a hand-over took no time and a sleep no longer than asked for; of a
-               semaphore with 4 permits, four times as many
+of 1/hold      share of the ideal rate, with hand-overs in no time and exact sleeps; for a
+               semaphore with 4 permits, the ideal rate is four times as high
 hand-over      ms from just before a release to just after the next process's lock call returned,
-               when somebody was waiting at that release; of a semaphore with 4 permits, the
+               if a process was waiting at that release; for a semaphore with 4 permits, the
                k-th release, in time, is followed by the (k+4)-th entry
-to itself      how many of a hundred such releases went on with the same process
-Jain           fairness: 1 when all had as many turns
-turns          how many each had on average, without a first round, which is the start-up
-longest wait   of any lock call, also of those that the end of the run cut short
-refused swaps  of a semaphore's record and its queue: compare-and-swaps that came too late
-commands       that the server ran for an acquisition, after a first round (memcached: on items;
-               Redis: also those that scripts call)
-relay          no lock: a hand-over's round trips and wake-ups alone, the floor of this machine
+to itself      share of such releases that were followed by an acquisition by the same process
+Jain           fairness: 1 if all processes had the same number of turns
+turns          average number per process, without the first round, which is the start-up
+longest wait   of any lock call, including calls that the end of the run interrupted
+refused swaps  compare-and-swaps of a semaphore's record and its queue that came too late
+commands       of the server per acquisition, after a first round (memcached: on items;
+               Redis: including those that scripts call)
+relay          no lock: only a hand-over's round trips and wake-ups, the floor of this machine
 CPU            processors in use, by all processes and by the server
-polling        of a semaphore: a lock for each permit, of which one is tried once a millisecond
-violations     of a lock: two were inside, or fences did not rise; of a semaphore with 4 permits:
-               more than 4 were inside
-*              other programs used more than 0.2 processors meanwhile"""
+polling        for a semaphore: a lock for each permit, of which one is tried once a millisecond
+violations     for a lock: two holders, or fences that did not increase; for a semaphore with 4
+               permits: more than 4 holders
+*              other programs used more than 0.2 processors during the run"""
 
 _VERSIONS = """
 import platform, sys
@@ -74,7 +74,7 @@ _LIBRARIES = (
 
 
 def machine() -> str:
-    """Where this was measured, and with which versions."""
+    """Describe the machine and the versions."""
     told = subprocess.run(
         [PYTHON, "-c", _VERSIONS, *_LIBRARIES], capture_output=True, text=True, check=False
     )
@@ -110,7 +110,7 @@ COLUMNS = (
 
 
 def table(rows: Rows) -> str:
-    """All rows in markdown: a table of locks, and one of semaphores of so many permits."""
+    """Return all rows in Markdown: a table for locks, and one for each number of permits."""
     tables = []
     crowds = {cell: its for cell, its in rows.items() if cell.contender.threads > 1}
     others = {cell: its for cell, its in rows.items() if cell.contender.threads == 1}
@@ -125,7 +125,7 @@ def table(rows: Rows) -> str:
 
 
 def _table(rows: Rows) -> str:
-    """By hold, then processes, then contender."""
+    """Return a table, sorted by hold, then processes, then contender."""
     lines = [[*COLUMNS], ["---:", "---:", "---", *["---:"] * (len(COLUMNS) - 3)]]
     lines += [_row(cell, rows[cell]) for cell in sorted(rows, key=lambda cell: cell.order)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -147,7 +147,7 @@ CROWD_COLUMNS = (
 
 
 def _table_of_crowds(rows: Rows) -> str:
-    """Where nobody has to wait for a permit: what it costs to write the record."""
+    """Return the table of runs without waits for permits: the cost of writing the record."""
     lines = [[*CROWD_COLUMNS], ["---:"] * len(CROWD_COLUMNS)]
     for cell in sorted(rows, key=lambda cell: cell.order):
         its = rows[cell]
@@ -199,7 +199,7 @@ def _ms(value: float) -> str:
 
 
 class Verdict(NamedTuple):
-    """One thing that was wanted, and what there was."""
+    """A target, and the measured figure."""
 
     wanted: str
     figure: str
@@ -212,7 +212,7 @@ class Verdict(NamedTuple):
 
 
 def verdicts(rows: Rows) -> str:
-    """A line for each row that has a promise: it informs, since a noisy machine proves nothing."""
+    """Return a line for each row with targets, for information: the machine may be noisy."""
     lines, all_told = [], []
     for cell in sorted(rows, key=lambda cell: (cell.contender.key, *cell.order)):
         found = list(_verdicts(cell, rows))
@@ -227,7 +227,7 @@ def verdicts(rows: Rows) -> str:
 
 
 def violations(rows: Rows) -> list[str]:
-    """A sentence for each row in which too many were let in, or fences did not rise."""
+    """Return a sentence for each row with too many holders, or fences that did not increase."""
     return [
         f"{cell}: {', '.join(f'{times} {what}' for what, times in its.violations.items())}"
         for cell, its in rows.items()
@@ -279,7 +279,7 @@ def _verdicts(cell: Cell, rows: Rows) -> Iterator[Verdict]:
 
 
 def _verdicts_of_crowd(cell: Cell, rows: Rows) -> Iterator[Verdict]:
-    """The largest crowd of threads does not do less than the smallest, nor wait for long."""
+    """Check that the most threads are no slower than the fewest, and do not wait for long."""
     its = rows[cell]
     yield _at_most("longest", its.longest_wait_s * 1000, PROMISED_CROWD_WAIT_MS, "ms")
     few = [

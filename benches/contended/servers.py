@@ -1,4 +1,4 @@
-"""The servers that are contended on, as they come: with their default threads, on any core."""
+"""The servers for contention: with their default threads, on any core."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from private_memcached import PrivateMemcached
 
 
 class Used(NamedTuple):
-    """What a server has done since it started."""
+    """The work of a server since its start."""
 
     commands: int
     cpu_s: float
-    # Of memcached: compare-and-swaps, and those of them that came too late.
+    # For memcached: compare-and-swaps, and those of them that came too late.
     swaps: int = 0
     refused: int = 0
 
@@ -26,11 +26,11 @@ class Memcached(PrivateMemcached):
     """A private memcached."""
 
     def __init__(self) -> None:
-        # Room for a connection of each thread there may be.
+        # Enough connections for all threads.
         super().__init__(("-c", "8192"))
 
     def used(self) -> Used:
-        """Commands on items, and processor time."""
+        """Return the number of commands on items, and processor time."""
         stats = self.stats()
         commands = sum(int(stats.get(counter, 0)) for counter in server.COMMAND_COUNTERS)
         cpu_s = float(stats["rusage_user"]) + float(stats["rusage_system"])
@@ -42,7 +42,7 @@ class Redis(PrivateRedis):
     """A private redis-server."""
 
     def used(self) -> Used:
-        """Commands but ours, those that scripts call included; and processor time."""
+        """Return the number of commands, with scripts' and without the harness's; and CPU time."""
         commands, info = self.commands(), self.info()
         return Used(commands, float(info["used_cpu_user"]) + float(info["used_cpu_sys"]))
 
@@ -51,7 +51,7 @@ SERVERS = {"memcached": Memcached, "redis": Redis}
 
 
 def versions() -> str:
-    """Which servers these are."""
+    """Return the versions of the servers."""
     commands = ([server.executable() or "memcached", "-V"], ["redis-server", "--version"])
     said = []
     for command in commands:

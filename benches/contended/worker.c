@@ -1,16 +1,17 @@
 /*
- * worker.c: processes that contend for one lock or semaphore on one memcached, each as fast as it can.
+ * worker.c: processes that contend for one lock or semaphore on one memcached, at full speed.
  *
  *   worker CONTENDER PORT FD THREADS
  *
- * FD is the board, shared memory that benches/contended/board.py lays out and reads: how many processes
- * to start and how long to hold, when to start and to stop, and a log for each process. Where a process has several
- * THREADS, which share a connection to the server, each thread counts as a process there. Every process
- * connects, says that it is ready, waits for the start, and then goes round:
+ * FD is the board, shared memory with the layout of benches/contended/board.py: the number of
+ * processes, the hold, the start and the stop, and a log for each process. If a process has several
+ * THREADS, which share a connection to the server, each thread counts as a process there. Every
+ * process connects, reports that it is ready, waits for the start, and then repeats:
  *
  *   ask, stamp, hold, stamp, release
  *
- * until it sees the stop. SIGTERM ends a wait, and nothing else. Who contends is in raw.c and memlock.c.
+ * until it finds the stop. SIGTERM ends a wait, and nothing else. The contenders are in raw.c and
+ * memlock.c.
  */
 #define _GNU_SOURCE /* RUSAGE_THREAD */
 #include <errno.h>
@@ -114,8 +115,9 @@ static void on_term(int signal)
 }
 
 /*
- * Whether more are inside than there are permits. There is no one moment at which all can be looked at: but who
- * is inside by the same turn at both of two looks was so at all times between them.
+ * Whether there are more holders than permits. The processes cannot be read atomically. But a
+ * process that is a holder in the same turn in two consecutive reads was a holder at all times
+ * between them.
  */
 static bool crowded(void)
 {
@@ -128,14 +130,14 @@ static bool crowded(void)
     return count > board->permits;
 }
 
-/* Says that we are inside. */
+/* Records that this process is a holder. */
 static void enter(struct process *me, uint64_t index, uint64_t turn)
 {
     if (board->permits == 1) {
         me->clashes += atomic_exchange(&board->inside, 1 + index) != 0;
     } else {
         me->inside = 1 + turn;
-        /* To look at all of thousands would take longer than the rest; the logs tell as well. */
+        /* Reading thousands of processes would dominate the cost; the logs show clashes, too. */
         me->clashes += board->processes <= MOST_PROCESSES && crowded();
     }
 }
@@ -155,7 +157,7 @@ static void race(struct process *me, uint64_t index)
         struct turn turn = {.asked_ns = now_ns()};
         me->asked_ns = turn.asked_ns;
         if (!contender->take(&turn.fence))
-            return; /* asked_ns stays: this wait had no end */
+            return; /* asked_ns stays set: this wait did not end */
         turn.entered_ns = now_ns();
         if (stopped()) {
             contender->give();
@@ -174,13 +176,13 @@ static void race(struct process *me, uint64_t index)
     }
 }
 
-/* From when the process is connected. */
+/* The race of one thread, after the process has connected. */
 static void *run(void *of)
 {
     struct process *me = of;
     const uint64_t cpu_before = cpu_ns();
     me->ready = 1;
-    /* One looks for all of its process: thousands that look would leave no time for anything else. */
+    /* One thread polls for its whole process: thousands would use all processor time. */
     if ((uint64_t)(me - board->process) % threads == 0)
         while (board->start_ns == 0)
             sleep_until(now_ns() + POLL_NS);
@@ -218,11 +220,11 @@ int main(int argc, char **argv)
     threads = strtoull(argv[4], NULL, 10);
     if (threads == 0 || threads > MOST_THREADS || board->processes / threads > MOST_PROCESSES)
         die("there is room for %d processes of %d threads", MOST_PROCESSES, MOST_THREADS);
-    /* None of us outlives the harness, however it ends. */
+    /* No process outlives the harness, however it ends. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (contender->prepare != NULL)
         contender->prepare();
-    signal(SIGTERM, SIG_IGN); /* it is for the processes, and sent to the whole group */
+    signal(SIGTERM, SIG_IGN); /* it is meant for the children, and sent to the whole group */
     for (uint64_t index = 0; index < board->processes; index += threads) {
         pid_t pid = fork();
         if (pid < 0)
@@ -235,6 +237,6 @@ int main(int argc, char **argv)
     }
     for (int status; wait(&status) > 0;)
         if (status != 0)
-            return 1; /* the rest of us die of it */
+            return 1; /* the other children die with this process */
     return 0;
 }

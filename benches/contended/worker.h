@@ -1,4 +1,4 @@
-/* worker.h: what the files of worker.c's program share. */
+/* worker.h: shared declarations of worker.c's program. */
 #ifndef WORKER_H
 #define WORKER_H
 
@@ -24,10 +24,10 @@ struct turn {
     uint64_t asked_ns, entered_ns, left_ns, fence;
 };
 
-/* Of 128 bytes, so that no process writes to a cache line of another. */
+/* 128 bytes, so that no two processes write to the same cache line. */
 struct process {
     _Atomic uint64_t ready, asked_ns, turns, clashes, cpu_ns;
-    _Atomic uint64_t inside; /* with a semaphore: 1 + the number of its turn; 0 when it is not */
+    _Atomic uint64_t inside; /* with a semaphore: 1 + the number of its turn; 0 if not a holder */
     uint64_t unused[10];
 };
 
@@ -35,7 +35,7 @@ struct board {
     _Atomic uint64_t start_ns, stop_ns;
     uint64_t processes, room, hold_ns, permits;
     uint64_t unused[2];
-    _Atomic uint64_t inside; /* with a lock: who is, 1 + its index; 0 is nobody */
+    _Atomic uint64_t inside; /* with a lock: the holder, 1 + its index; 0 for none */
     uint64_t unused_too[7];
     struct process process[];
 };
@@ -46,18 +46,18 @@ extern struct board *board;
 
 bool stopped(void);
 
-/* --- who contends --------------------------------------------------------------------------- */
+/* --- the contenders ------------------------------------------------------------------------- */
 
 struct contender {
     const char *name;
     void (*open)(int port, uint64_t index);
-    bool (*take)(uint64_t *fence); /* false when it was told to stop */
+    bool (*take)(uint64_t *fence); /* false after the stop */
     void (*give)(void);
-    void (*prepare)(void); /* before the processes are made; may be NULL */
-    void (*cancel)(void);  /* ends a wait, from a signal's handler; may be NULL */
+    void (*prepare)(void); /* before the processes are started; may be NULL */
+    void (*cancel)(void);  /* ends a wait, from a signal handler; may be NULL */
 };
 
-/* Those of raw.c and of memlock.c; behind the last there is one without a name. */
+/* The contenders of raw.c and memlock.c; the last entry has no name. */
 extern const struct contender raw_contenders[], memlock_contenders[];
 
 #endif

@@ -1,8 +1,8 @@
-"""Processes that contend for one lock or semaphore from Python, each as fast as it can.
+"""Processes that contend for one lock or semaphore from Python, at full speed.
 
     worker.py CONTENDER PORT FD 1
 
-As worker.c, on the same board; each process has one thread.
+Like worker.c, with the same board; each process has one thread.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ now_ns = time.monotonic_ns
 
 
 class Lock(NamedTuple):
-    """What every contender can do, be it a lock or a semaphore; a fence of 0 is none."""
+    """The operations of a contender, a lock or a semaphore; fence 0 means none."""
 
     acquire: Callable[[], object]
     release: Callable[[], object]
     fence: Callable[[], int] = lambda: 0
 
 
-# Each contender is a function that connects, and answers what makes a lock of a name; those of
-# semaphores are told how many permits there are.
+# Each contender is a function that connects, and returns a function that makes a lock by its name.
+# Contenders for semaphores get the number of permits.
 
 
 def memlock_locks(port: int) -> Callable[[str], Lock]:
@@ -70,7 +70,7 @@ def redis_lock_locks(port: int) -> Callable[[str], Lock]:
 
 
 def redis_py_locks(port: int) -> Callable[[str], Lock]:
-    """redis-py's own lock, which asks every 0.1 s unless told otherwise."""
+    """redis-py's lock, which polls every 0.1 s by default."""
     client = _redis(port)
 
     def make(name: str) -> Lock:
@@ -81,7 +81,7 @@ def redis_py_locks(port: int) -> Callable[[str], Lock]:
 
 
 def sherlock_locks(port: int) -> Callable[[str], Lock]:
-    """sherlock's MCLock over pymemcache, which asks every 0.1 s unless told otherwise."""
+    """sherlock's MCLock over pymemcache, which polls every 0.1 s by default."""
     # As in pairs.py: MCLock needs the answer to `add`, and its str back as a str.
     client = Client(("127.0.0.1", port), no_delay=True, default_noreply=False, serde=pickle_serde)
 
@@ -104,11 +104,11 @@ def semaphore_semaphores(port: int, permits: int) -> Callable[[str], Lock]:
 
 
 def redis_list_semaphores(port: int, permits: int) -> Callable[[str], Lock]:
-    """A list of as many tokens as there are permits: BLPOP takes one, RPUSH gives it back."""
+    """A list of as many tokens as there are permits: BLPOP acquires, RPUSH releases."""
     client = _redis(port)
 
     def make(name: str) -> Lock:
-        # The first to come makes the list.
+        # The first process creates the list.
         if client.set(f"{name}:made", 1, nx=True):
             client.rpush(name, *range(permits))
         return Lock(lambda: client.blpop(name), lambda: client.rpush(name, 1))
@@ -117,7 +117,7 @@ def redis_list_semaphores(port: int, permits: int) -> Callable[[str], Lock]:
 
 
 def py_redis_semaphores(port: int, permits: int) -> Callable[[str], Lock]:
-    """py-redis-semaphore: a sorted set of holders, written by Lua; who waits waits by BLPOP."""
+    """py-redis-semaphore: a sorted set of holders, written by Lua; waiters use BLPOP."""
     client = _redis(port)
 
     def make(name: str) -> Lock:
@@ -129,7 +129,7 @@ def py_redis_semaphores(port: int, permits: int) -> Callable[[str], Lock]:
 
 
 def _redis(port: int) -> redis.Redis:
-    # A limit would cut BLPOP short.
+    # A timeout would interrupt BLPOP.
     return redis.Redis(port=port, socket_timeout=None)
 
 
@@ -148,7 +148,7 @@ SEMAPHORES = {
 
 
 class Stop(BaseException):
-    """Ends a wait. No library takes it for an error of its own."""
+    """Ends a wait. No library catches it as an error."""
 
 
 class Racer:
@@ -162,7 +162,7 @@ class Racer:
     def run(self, make: Callable[[str], Lock]) -> None:
         """Get ready, wait for the start, race."""
         board, index = self.board, self.index
-        # Another lock, so that connections and scripts are there and nobody has met the lock.
+        # Another lock: connections and scripts must exist before the race, and the lock is unused.
         warm_up = make(f"warm-up-{index}")
         warm_up.acquire()
         warm_up.release()
@@ -193,7 +193,7 @@ class Racer:
                 self.waiting = False
             except Stop:
                 self.waiting = False
-                return  # asked stays on the board: this wait had no end
+                return  # asked stays on the board: this wait did not end
             if words[stop]:
                 release()
                 return
@@ -209,25 +209,25 @@ class Racer:
             turns += 1
 
     def _on_term(self, *_: object) -> None:
-        # A hold is not cut short, nor is a release.
+        # Interrupt neither a hold nor a release.
         if self.waiting:
             self.waiting = False
             raise Stop
 
 
 def cpu_ns() -> int:
-    """What this process used of the processor so far."""
+    """Return the processor time of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return int((used.ru_utime + used.ru_stime) * 1e9)
 
 
 def end_with_parent() -> None:
-    """See to it that no process outlives the harness, however it ends."""
+    """Ensure that no process outlives the harness, however it ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def child(board: Board, index: int, connect: Callable[[], Callable]) -> int:
-    """Run one process; answer its exit status."""
+    """Run one process; return its exit status."""
     try:
         end_with_parent()
         Racer(board, index).run(connect())
@@ -247,14 +247,14 @@ def main(arguments: list[str]) -> int:
     board = Board.of_fd(int(fd))
     connect = partial(contender, int(port), *([board.permits] if name in SEMAPHORES else []))
     end_with_parent()
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is for the processes, sent to the group
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # meant for the children, sent to the group
     for index in range(board.processes):
         if os.fork() == 0:
-            # Without the clearing up of an orderly exit, which would use the connections.
+            # Without the cleanup of an orderly exit, which would use the connections.
             os._exit(child(board, index, connect))
     for _ in range(board.processes):
         if os.wait()[1] != 0:
-            return 1  # the rest of us die of it
+            return 1  # the other children die with this process
     return 0
 
 

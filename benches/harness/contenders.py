@@ -1,4 +1,4 @@
-"""Who races: what each contender needs, how it is built, and how it is started."""
+"""The contenders: requirements, build and start."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CC = os.environ.get("CC", "cc")
 
 @dataclass(frozen=True)
 class Contender:
-    """A program to race; its command wants a port and a limit after it."""
+    """A program to measure; its command takes a port and a limit."""
 
     name: str
     command: tuple[str, ...]
@@ -34,13 +34,13 @@ class Contender:
 
 @dataclass(frozen=True)
 class Section:
-    """Contenders that are compared with each other, all of them with the first."""
+    """Contenders that are compared with the first of them."""
 
     key: str
     title: str
     unit: str
     contenders: tuple[Contender, ...]
-    # What a round trip is counted for: a pair, or a batch of so many units.
+    # The unit for which round trips are counted: a pair, or a batch of so many units.
     step: str = "pair"
     units_per_step: int = 1
     # Whether system calls are counted too.
@@ -48,7 +48,7 @@ class Section:
 
     @property
     def floor(self) -> str:
-        """The contender that the others are measured by."""
+        """The contender that the others are compared with."""
         return self.contenders[0].name
 
 
@@ -94,16 +94,16 @@ SECTIONS = (
     _semaphore(),
 )
 
-# Sections by what they need.
+# Sections by their requirements.
 USE_C = {"c", "insert_many", "semaphore"}
 USE_RUST = {"rust", "semaphore"}
 USE_PYTHON = {"python", "semaphore"}
-# What pairs.py imports.
+# The imports of pairs.py.
 MODULES = ("pylibmc", "sherlock", "pymemcache", "redis", "redis_semaphore", "memlock")
 
 
 def missing(sections: Sequence[Section]) -> list[str]:
-    """One sentence for each thing that is not installed and that these sections need."""
+    """Return a sentence for each missing requirement of these sections."""
     keys = {section.key for section in sections}
     wants = []
     if server.executable() is None:
@@ -118,10 +118,10 @@ def missing(sections: Sequence[Section]) -> list[str]:
         wants.append("cargo is not installed: see https://rustup.rs")
     if keys & USE_PYTHON:
         for module in MODULES:
-            # Imported, not looked up: a package whose shared library is gone is not installed.
+            # Import the module: a package whose shared library is missing is not installed.
             tried = _run([PYTHON, "-c", f"import {module}"])
             if tried.returncode != 0:
-                # Ours is the one in this tree, never one of that name in an index.
+                # memlock comes from this tree, never from a package index.
                 source = ROOT / "memlock-py" if module == "memlock" else module
                 said = (tried.stderr.splitlines() or ["no reason given"])[-1]
                 remedy = f"`{PYTHON} -m pip install {source}`"
@@ -146,7 +146,7 @@ def _missing_for_c() -> list[str]:
 
 
 def build(sections: Sequence[Section]) -> None:
-    """Compile the contenders that need it."""
+    """Compile the contenders that need compilation."""
     keys = {section.key for section in sections}
     if keys & USE_C:
         BUILT.mkdir(parents=True, exist_ok=True)
@@ -156,13 +156,13 @@ def build(sections: Sequence[Section]) -> None:
         sources, program = (BENCHES / "pairs.c", BENCHES / "semaphores.c"), BUILT / "pairs"
         _must_run([CC, *flags, *paths, "-o", program, *sources, "-lmemlock", "-lmemcached"])
     if keys & USE_RUST:
-        # Said here, since the environment might say otherwise and LIBRARIES says where to look.
+        # Set explicitly: the environment may differ, and LIBRARIES is the path that is used.
         target = f"--target-dir={ROOT / 'target'}"
         _must_run(["cargo", "build", "--quiet", "--release", "-p", "memlock-bench", target])
 
 
 def _link_soname() -> None:
-    """Give the library the name that a linked program looks for, as `make install` would."""
+    """Give the library its soname, as `make install` does."""
     library = LIBRARIES / "libmemlock.so"
     dynamic = _must_run(["readelf", "-d", library]).stdout
     soname = re.search(r"soname: \[(.+)\]", dynamic)

@@ -1,4 +1,4 @@
-"""What is measured of a contender: its speed against the clock, and its costs by counting."""
+"""Measures a contender: its speed by the clock, and its costs by counting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .contenders import Contender, Section
 from .relay import Relay
 from .server import SERVERS
 
-# Beyond what a run is asked to last. Only a contender that hangs takes so long.
+# In addition to the requested duration of a run. Only a contender that hangs takes this long.
 PATIENCE_S = 120
 
 
@@ -28,14 +28,14 @@ class Effort:
     batches_counted: int
 
 
-# Twelve rounds see each order of three contenders twice, and each of two six times.
+# Twelve rounds cover each order of three contenders twice, and each order of two six times.
 FULL = Effort(rounds=12, seconds=0.5, pairs_counted=200, pairs_traced=1000, batches_counted=10)
 QUICK = Effort(rounds=1, seconds=0.1, pairs_counted=20, pairs_traced=100, batches_counted=2)
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What one unit costs the server, and one step the network."""
+    """The cost of one unit on the server, and of one step on the network."""
 
     commands_per_unit: float
     round_trips_per_step: float
@@ -56,7 +56,7 @@ def rate(contender: Contender, core: int, seconds: float) -> float:
 def costs(section: Section, contender: Contender, core: int, effort: Effort) -> Costs:
     """Count commands and round trips, by two runs of which one is longer by `steps` steps.
 
-    Whatever connecting, setting up and tearing down cost is the same in both, and cancels out.
+    The costs of connecting, setting up and tearing down are the same in both, and cancel out.
     """
     steps = effort.pairs_counted if section.units_per_step == 1 else effort.batches_counted
 
@@ -72,7 +72,7 @@ def costs(section: Section, contender: Contender, core: int, effort: Effort) -> 
 
 
 def system_calls(contender: Contender, core: int, effort: Effort) -> dict[str, float] | str:
-    """System calls per pair by name, or why they could not be counted."""
+    """Return system calls per pair by name, or why they could not be counted."""
     strace = shutil.which("strace")
     if strace is None:
         return "strace is not installed: package `strace`"

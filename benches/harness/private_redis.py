@@ -33,7 +33,7 @@ class PrivateRedis:
         raise OSError(f"redis-server would not start: {' '.join(command)}")
 
     def info(self) -> dict[str, str]:
-        """What the server says to `INFO`."""
+        """Return the server's reply to `INFO`."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
             connection.sendall(b"INFO\r\n")
             with connection.makefile("rb") as answer:
@@ -45,7 +45,7 @@ class PrivateRedis:
         return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
     def commands(self) -> int:
-        """How many commands the server has run but ours, those that scripts call included."""
+        """Return the number of commands without the harness's, with those of scripts."""
         own = self._own_commands
         return int(self.info()["total_commands_processed"]) - own
 
@@ -62,7 +62,7 @@ class PrivateRedis:
         limit = time.monotonic() + START_LIMIT_S
         while time.monotonic() < limit and self._process.poll() is None:
             try:
-                # Somebody else's server may have got the port.
+                # Another server may have taken the port.
                 return int(self.info()["process_id"]) == self._process.pid
             except OSError:
                 time.sleep(0.005)

@@ -7,8 +7,8 @@ import selectors
 import socket
 import threading
 
-# What follows within this time belongs to the same burst. A burst is held back until it is
-# complete: else the server would answer half of a batch, and the other half would count again.
+# Data that follows within this time belongs to the same burst. A burst is delayed until it is
+# complete: otherwise the server would answer half of a batch, and the other half would count again.
 QUIET_S = 0.002
 
 
@@ -27,8 +27,8 @@ class Relay:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Take no more clients."""
-        # close() alone would leave accept() waiting for ever.
+        """Accept no more clients."""
+        # close() alone would leave accept() waiting forever.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -37,7 +37,7 @@ class Relay:
         while True:
             try:
                 client, _ = self._listener.accept()
-            except OSError:  # the listener was closed: we are done
+            except OSError:  # the listener was closed: done
                 return
             threading.Thread(target=self._carry, args=(client,), daemon=True).start()
 
@@ -60,7 +60,7 @@ class Relay:
                         sink.sendall(burst)
                     except OSError:
                         return
-                    if not burst:  # one side is done; so are we
+                    if not burst:  # one side is done: end both
                         return
 
 

@@ -1,4 +1,4 @@
-"""What the figures say: tables, and a line for each target."""
+"""Formats the figures: tables, and a line for each target."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .measure import Costs
 
 @dataclass
 class Results:
-    """All that was measured of one section, by the contender's name."""
+    """All measurements of one section, by the contender's name."""
 
     section: Section
     rates: dict[str, list[float]] = field(default_factory=dict)
@@ -25,20 +25,20 @@ class Results:
     calls: dict[str, dict[str, float] | str] = field(default_factory=dict)
 
     def ratio(self, name: str, to: str) -> Ratio:
-        """How fast `name` is by `to`, round by round: the machine's moods hit both alike."""
+        """Return the speed of `name` relative to `to` by round: noise affects both equally."""
         pairs = zip(self.rates[name], self.rates[to])
         return Ratio([one / other for one, other in pairs])
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """Ratios of one round each, and their median as the figure to go by."""
+    """Ratios of one round each, and their median as the result."""
 
     rounds: Sequence[float]
 
     @property
     def median(self) -> float:
-        """The figure to go by."""
+        """The median."""
         return statistics.median(self.rounds)
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Target:
-    """A ratio that memlock should reach; without `wanted`, one that is good to know."""
+    """A ratio that memlock should reach; without `wanted`, for information only."""
 
     section: str
     to: str
@@ -63,7 +63,7 @@ TARGETS = (
     Target("python", "sherlock", None),
     Target("insert_many", "raw", 0.20),
     Target("semaphore", "raw", None),
-    # What it costs does not grow with the number of permits.
+    # The cost does not grow with the number of permits.
     Target("semaphore", "memlock", 0.95, of="memlock 10,000"),
     Target("semaphore", "Redis list", None, of="memlock Python"),
     Target("semaphore", "py-redis-semaphore", None, of="memlock Python"),
@@ -71,7 +71,7 @@ TARGETS = (
 
 
 def machine(core: int) -> str:
-    """Where this was measured, and with which versions."""
+    """Describe the machine and the versions."""
     libraries = "pylibmc sherlock pymemcache redis py-redis-semaphore memlock"
     lines = {
         "machine": f"{os.cpu_count()} cores, {_processor()}, load {os.getloadavg()[0]:.1f}",
@@ -157,7 +157,7 @@ def call_table(results: Results) -> str:
 
 
 def verdicts(all_results: Sequence[Results]) -> str:
-    """A line for each target: it informs, since a noisy machine proves nothing."""
+    """Return a line for each target, for information: the machine may be noisy."""
     lines = ["memlock's targets (median of the rounds' ratios, min-max)"]
     by_key = {results.section.key: results for results in all_results}
     for target in TARGETS:

@@ -1,4 +1,4 @@
-"""The servers that the contenders race on, and how many commands they have run."""
+"""The servers of the contenders, and their numbers of commands."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from .private_redis import PrivateRedis
 
 __all__ = ["SERVERS", "Memcached", "Redis", "executable"]
 
-# Every memcached counts these; one command bumps exactly one of them. Checked on 1.6.18: the meta
-# commands go into the classic counters (`ms` cmd_set, `mg` cmd_get or with T cmd_touch, `md`
+# Every memcached counts these; one command increments exactly one of them. Checked on 1.6.18: the
+# meta commands go into the classic counters (`ms` cmd_set, `mg` cmd_get or with T cmd_touch, `md`
 # delete_*, `ma` incr_* or decr_*), and cmd_meta is `me` alone. Not counted anywhere: `mn`, and an
 # `ma` that creates its counter, which a list does once.
 COMMAND_COUNTERS = (
@@ -26,7 +26,7 @@ COMMAND_COUNTERS = (
     "decr_misses",
 )
 
-# Room for all keys of a batch run: evictions would slow the faster contender more.
+# Enough memory for all keys of a batch run: evictions would slow the faster contender more.
 FLAGS = ("-t", "1", "-m", "1024")
 
 
@@ -37,7 +37,7 @@ class Memcached(PrivateMemcached):
         super().__init__(FLAGS, wrapper=("taskset", "-c", str(core)))
 
     def commands(self) -> int:
-        """How many commands on items the server has run so far."""
+        """Return the number of commands on items so far."""
         stats = self.stats()
         return sum(int(stats.get(counter, 0)) for counter in COMMAND_COUNTERS)
 
