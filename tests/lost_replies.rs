@@ -9,8 +9,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::lease::Lease;
-use memlock_core::store::{self, Failure, Op, Reply, Route, Store};
+use memlock_core::store::memory::Memory;
+use memlock_core::store::{
+    Expiry, Failure, Guarantees, Op, Reply, Returns, Route, Store, memcached,
+};
 use memlock_core::{
     Client, Error, ErrorKind, Extension, Insertion, Lock, Release, RenewOptions, Result, Wait,
     Waited,
@@ -60,12 +62,12 @@ impl Store for Lossy {
             }
             Some(Loss::Chance) => Ok(vec![Reply::Exists]),
             Some(Loss::Between) => {
-                let Op::Get { key } = ops[0] else {
+                let Op::Get { key, .. } = ops[0] else {
                     panic!("only what reads first can be crossed")
                 };
                 let mut replies = self.inner.run(route, &ops[..1])?;
-                let ttl = Lease::new(LEASE).unwrap().ttl();
-                self.inner.run(route, &[Op::Add { key, value: b"another's", ttl }])?;
+                let (expiry, returns) = (Expiry::After(LEASE), Returns::Nothing);
+                self.inner.run(route, &[Op::Add { key, value: b"another's", expiry, returns }])?;
                 replies.extend(self.inner.run(route, &ops[1..])?);
                 Ok(replies)
             }
@@ -77,7 +79,11 @@ impl Store for Lossy {
         }
     }
 
-    fn time(&self, route: Route) -> Option<u64> {
+    fn guarantees(&self) -> Guarantees {
+        self.inner.guarantees()
+    }
+
+    fn time(&self, route: Route) -> Option<Duration> {
         self.inner.time(route)
     }
 }
@@ -100,7 +106,7 @@ fn clients(losses: &[(usize, Loss)]) -> (Client, Client) {
 
 fn clients_of_lossy() -> (Client, Client, Arc<Lossy>) {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let memory: Arc<dyn Store> = Arc::new(store::memory::Memory::new(Arc::clone(&clock)));
+    let memory: Arc<dyn Store> = Arc::new(Memory::like(memcached::GUARANTEES, Arc::clone(&clock)));
     let lossy = Arc::new(Lossy {
         inner: Arc::clone(&memory),
         seen: AtomicUsize::new(0),

@@ -9,8 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use memlock_core::clock::{Clock, SystemClock};
+use memlock_core::store::memcached;
 use memlock_core::store::memory::Memory;
-use memlock_core::store::{self, Failure, Op, Reply, Route, Store};
+use memlock_core::store::{self, Failure, Guarantees, Op, Reply, Route, Store};
 use memlock_core::{
     Client, Error, ErrorKind, Extension, Loss, Notice, Release, RenewOptions, Renewal, Request,
     Wait,
@@ -61,8 +62,7 @@ impl Store for Slow {
                 self.inner.run(route, ops)
             };
         }
-        let writes =
-            ops.iter().filter(|op| matches!(op, Op::CompareAndSet { .. } | Op::Put { .. })).count();
+        let writes = ops.iter().filter(|op| matches!(op, Op::CompareAndSet { .. })).count();
         self.written.fetch_add(writes, Ordering::SeqCst);
         let first = self.first.lock().unwrap().take();
         let Some((time, answer)) = first else { return self.inner.run(route, ops) };
@@ -75,14 +75,18 @@ impl Store for Slow {
         replies
     }
 
-    fn time(&self, route: Route) -> Option<u64> {
+    fn guarantees(&self) -> Guarantees {
+        self.inner.guarantees()
+    }
+
+    fn time(&self, route: Route) -> Option<Duration> {
         self.inner.time(route)
     }
 }
 
 fn slow(time: Duration, answer: Option<Reply>) -> (Client, Arc<Slow>) {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let inner = Memory::new(Arc::clone(&clock));
+    let inner = Memory::like(memcached::GUARANTEES, Arc::clone(&clock));
     let (first, gate) = (Mutex::new(Some((time, answer))), Mutex::new(()));
     let (written, refuses) = (AtomicUsize::new(0), AtomicBool::new(false));
     let slow = Slow { inner, first, gate, written, refuses };
@@ -266,7 +270,8 @@ fn a_waiter_is_rung_although_the_lease_was_renewed_meanwhile() {
     let client = Client::connect(&server.url()).unwrap();
     let (kept, _told) = kept(&client, "m", 2 * SECOND);
     // The waiter's clock stands still: only a wake-up message can wake it.
-    let store = store::connect(&server.url(), &(Arc::new(SystemClock) as Arc<dyn Clock>)).unwrap();
+    let store =
+        store::schemes::connect(&server.url(), &(Arc::new(SystemClock) as Arc<dyn Clock>)).unwrap();
     let other = Client::with_store(store, Frozen::clock());
     let (done, got) = mpsc::channel();
     thread::spawn(move || {

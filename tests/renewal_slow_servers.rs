@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::store::{self, Failure, Op, Reply, Route, Store};
+use memlock_core::store::{self, Failure, Guarantees, Op, Reply, Route, Store};
 use memlock_core::{Client, Error, ErrorKind, Loss, Notice, RenewOptions};
 use memlock_tests::server::Memcached;
 
@@ -40,14 +40,18 @@ impl Store for Between {
         (self.fate)(self.step.fetch_add(1, Ordering::SeqCst), &|| self.server.run(route, ops))
     }
 
-    fn time(&self, route: Route) -> Option<u64> {
+    fn guarantees(&self) -> Guarantees {
+        self.server.guarantees()
+    }
+
+    fn time(&self, route: Route) -> Option<Duration> {
         self.server.time(route)
     }
 }
 
 fn client(server: &Memcached, fate: Fate) -> Client {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let server = store::connect(&server.url(), &clock).unwrap();
+    let server = store::schemes::connect(&server.url(), &clock).unwrap();
     Client::with_store(Arc::new(Between { server, step: AtomicUsize::new(0), fate }), clock)
 }
 

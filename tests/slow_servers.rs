@@ -8,8 +8,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use memlock_core::clock::{Clock, SystemClock};
+use memlock_core::store::memcached;
 use memlock_core::store::memory::Memory;
-use memlock_core::store::{Failure, Op, Reply, Route, Store};
+use memlock_core::store::{Failure, Guarantees, Op, Reply, Route, Store};
 use memlock_core::{Client, Extension, Lock, RenewOptions};
 
 const LEASE: Duration = Duration::from_secs(5);
@@ -49,7 +50,11 @@ impl Store for Slow {
         Ok(replies)
     }
 
-    fn time(&self, route: Route) -> Option<u64> {
+    fn guarantees(&self) -> Guarantees {
+        self.inner.guarantees()
+    }
+
+    fn time(&self, route: Route) -> Option<Duration> {
         self.inner.time(route)
     }
 }
@@ -63,8 +68,10 @@ struct World {
 impl World {
     fn new() -> World {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let store =
-            Arc::new(Slow { inner: Memory::new(Arc::clone(&clock)), answers: Mutex::default() });
+        let store = Arc::new(Slow {
+            inner: Memory::like(memcached::GUARANTEES, Arc::clone(&clock)),
+            answers: Mutex::default(),
+        });
         let client =
             || Client::with_store(Arc::clone(&store) as Arc<dyn Store>, Arc::clone(&clock));
         World { client: client(), other: client(), store }

@@ -6,9 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::lease::Ttl;
 use memlock_core::name::{Key, Keyspace};
-use memlock_core::store::{self, Incarnation, Item, Op, Reply, Route, Store, Version};
+use memlock_core::store::{
+    Epoch, Expiry, Item, Op, Reply, Returns, Route, Store, Stored, Version, schemes,
+};
 use memlock_tests::server::Memcached;
 
 macro_rules! behaviours {
@@ -46,11 +47,11 @@ behaviours! {
     a_swap_needs_the_version
     a_delete_needs_the_version
     appending_changes_the_version_and_keeps_the_rest
-    a_put_needs_the_version_and_keeps_what_it_is_told
+    what_ends_at_a_time_tells_the_servers_clock
     counting_begins_where_it_is_told
     a_batch_is_answered_in_its_order
-    versions_rise_and_those_of_another_life_are_refused
-    a_stamp_is_younger_than_what_was_stored_before_it
+    versions_of_another_life_are_refused
+    fences_rise_from_store_to_store
     an_item_lives_for_its_ttl
     large_values_come_back_whole
     a_batch_of_thousands_does_not_wedge
@@ -66,7 +67,7 @@ impl Bench {
     fn new(url: &str) -> Bench {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let key = key("x");
-        Bench { store: store::connect(url, &clock).unwrap(), route: Route::of(&key), key }
+        Bench { store: schemes::connect(url, &clock).unwrap(), route: Route::of(&key), key }
     }
 
     fn run(&self, ops: &[Op<'_>]) -> Vec<Reply> {
@@ -78,11 +79,11 @@ impl Bench {
     }
 
     fn add(&self, value: &[u8]) -> Version {
-        stored(&self.one(Op::Add { key: &self.key, value, ttl: minute() }))
+        stored(&self.one(add(&self.key, value)))
     }
 
     fn read(&self) -> Option<Item> {
-        match self.one(Op::Get { key: &self.key }) {
+        match self.one(Op::get(&self.key)) {
             Reply::Value(item) => Some(item),
             Reply::Missing => None,
             other => panic!("{other:?}"),
@@ -94,23 +95,30 @@ fn key(name: &str) -> Key {
     Keyspace::default().lock(name.as_bytes())
 }
 
-fn minute() -> Ttl {
-    Ttl::covering(Duration::from_secs(60))
+const MINUTE: Expiry = Expiry::After(Duration::from_secs(60));
+
+fn add<'a>(key: &'a Key, value: &'a [u8]) -> Op<'a> {
+    Op::Add { key, value, expiry: MINUTE, returns: Returns::Version }
+}
+
+fn set<'a>(key: &'a Key, version: Version, value: &'a [u8]) -> Op<'a> {
+    Op::CompareAndSet { key, version, value, expiry: MINUTE, returns: Returns::Version }
 }
 
 fn stored(reply: &Reply) -> Version {
+    with_fence(reply).version
+}
+
+fn with_fence(reply: &Reply) -> Stored {
     match reply {
-        Reply::Stored(version) => *version,
+        Reply::Stored(stored) => *stored,
         other => panic!("{other:?}"),
     }
 }
 
 fn an_item_is_added_once(bench: &Bench) {
     let version = bench.add(b"a b\r\n");
-    assert_eq!(
-        bench.one(Op::Add { key: &bench.key, value: b"other", ttl: minute() }),
-        Reply::Exists
-    );
+    assert_eq!(bench.one(add(&bench.key, b"other")), Reply::Exists);
     let item = bench.read().unwrap();
     assert_eq!((item.value.as_slice(), item.version), (&b"a b\r\n"[..], version));
     let remaining = item.remaining.unwrap();
@@ -121,26 +129,19 @@ fn an_item_is_added_once(bench: &Bench) {
 }
 
 fn a_swap_needs_the_version(bench: &Bench) {
-    let (key, ttl) = (&bench.key, minute());
+    let key = &bench.key;
     let first = bench.add(b"1");
-    let second = stored(&bench.one(Op::CompareAndSet { key, version: first, value: b"2", ttl }));
-    assert_eq!(
-        bench.one(Op::CompareAndSet { key, version: first, value: b"3", ttl }),
-        Reply::VersionMismatch
-    );
+    let second = stored(&bench.one(set(key, first, b"2")));
+    assert_eq!(bench.one(set(key, first, b"3")), Reply::VersionMismatch);
     assert_eq!(bench.read().unwrap().value, b"2");
     assert_eq!(bench.one(Op::Delete { key, version: second }), Reply::Deleted);
-    assert_eq!(
-        bench.one(Op::CompareAndSet { key, version: second, value: b"4", ttl }),
-        Reply::Missing
-    );
+    assert_eq!(bench.one(set(key, second, b"4")), Reply::Missing);
 }
 
 fn a_delete_needs_the_version(bench: &Bench) {
     let key = &bench.key;
     let first = bench.add(b"1");
-    let second =
-        stored(&bench.one(Op::CompareAndSet { key, version: first, value: b"2", ttl: minute() }));
+    let second = stored(&bench.one(set(key, first, b"2")));
     assert_eq!(bench.one(Op::Delete { key, version: first }), Reply::VersionMismatch);
     assert_eq!(bench.one(Op::Delete { key, version: second }), Reply::Deleted);
     assert_eq!(bench.one(Op::Delete { key, version: second }), Reply::Missing);
@@ -159,46 +160,54 @@ fn appending_changes_the_version_and_keeps_the_rest(bench: &Bench) {
         assert_eq!(bench.one(op), Reply::Written);
         let item = bench.read().unwrap();
         assert_eq!(item.value, value);
-        assert!(item.version.cas > last.cas);
+        assert_ne!(item.version, last);
         assert!(item.remaining.unwrap() > Duration::from_secs(50));
         last = item.version;
     }
 }
 
-fn a_put_needs_the_version_and_keeps_what_it_is_told(bench: &Bench) {
+/// Records that hold several leases are written so: no version is needed, and the time at which the
+/// item ends is given, so that what is left of it tells the server's time.
+fn what_ends_at_a_time_tells_the_servers_clock(bench: &Bench) {
     let key = &bench.key;
-    let put = |version, flags, value, ttl| bench.one(Op::Put { key, version, flags, value, ttl });
-    let strange = Version { incarnation: Incarnation { boot: 1, pid: 1 }, cas: 1 };
-    assert_eq!(bench.one(Op::Get { key }), Reply::Missing);
-    let now = bench.store.time(bench.route).unwrap();
-    assert_eq!(put(None, 7, b"1\r\n", Ttl::Until(now + 100)), Reply::Written);
-    assert_eq!(put(None, 7, b"2", minute()), Reply::Exists);
+    let returns = Returns::Nothing;
+    assert_eq!(bench.one(Op::get(key)), Reply::Missing);
+    let end = bench.store.time(bench.route).unwrap() + Duration::from_secs(100);
+    let end = Duration::from_secs(end.as_secs());
+    let add = |value, expiry| bench.one(Op::Add { key, value, expiry, returns });
+    let set = |version, value, expiry| {
+        bench.one(Op::CompareAndSet { key, version, value, expiry, returns })
+    };
+    assert_eq!(add(b"1\r\n", Expiry::At(end)), Reply::Written);
+    assert_eq!(add(b"2", MINUTE), Reply::Exists);
     let item = bench.read().unwrap();
-    assert_eq!((item.value.as_slice(), item.flags), (&b"1\r\n"[..], 7));
-    // What is left of it tells the server's time.
+    assert_eq!(item.value, b"1\r\n");
     let left = item.remaining.unwrap().as_secs();
     assert!((90..=103).contains(&left), "{left}");
-    assert_eq!(put(Some(strange), 0, b"3", minute()), Reply::VersionMismatch);
-    assert_eq!(put(Some(item.version), 4_294_967_295, b"4", Ttl::Never), Reply::Written);
-    assert_eq!(put(Some(item.version), 0, b"5", minute()), Reply::VersionMismatch);
+    let strange = Version::new(Epoch::new(1, 1), 1);
+    assert_eq!(set(strange, b"3", MINUTE), Reply::VersionMismatch);
+    assert_eq!(set(item.version, b"4", Expiry::Unchanged(item.remaining)), Reply::Written);
+    assert_eq!(set(item.version, b"5", MINUTE), Reply::VersionMismatch);
     let item = bench.read().unwrap();
-    assert_eq!(
-        (item.value.as_slice(), item.remaining, item.flags),
-        (&b"4"[..], None, 4_294_967_295)
-    );
+    assert_eq!(item.value, b"4");
+    let now_left = item.remaining.unwrap().as_secs();
+    assert!((left - 3..=left).contains(&now_left), "{now_left} after {left}");
+    assert_eq!(set(item.version, b"6", Expiry::Never), Reply::Written);
+    let item = bench.read().unwrap();
+    assert_eq!((item.value.as_slice(), item.remaining), (&b"6"[..], None));
     assert_eq!(bench.one(Op::Delete { key, version: item.version }), Reply::Deleted);
-    assert_eq!(put(Some(item.version), 0, b"6", minute()), Reply::Missing);
+    assert_eq!(set(item.version, b"7", MINUTE), Reply::Missing);
 }
 
 fn counting_begins_where_it_is_told(bench: &Bench) {
     let key = &bench.key;
     assert_eq!(bench.one(Op::Increment { key, by: 1, initial: None }), Reply::Missing);
     assert_eq!(
-        bench.one(Op::Increment { key, by: 5, initial: Some((7, minute())) }),
+        bench.one(Op::Increment { key, by: 5, initial: Some((7, MINUTE)) }),
         Reply::Number(7)
     );
     assert_eq!(
-        bench.one(Op::Increment { key, by: 5, initial: Some((7, minute())) }),
+        bench.one(Op::Increment { key, by: 5, initial: Some((7, MINUTE)) }),
         Reply::Number(12)
     );
     assert_eq!(bench.one(Op::Increment { key, by: 1000, initial: None }), Reply::Number(1012));
@@ -207,11 +216,11 @@ fn counting_begins_where_it_is_told(bench: &Bench) {
 fn a_batch_is_answered_in_its_order(bench: &Bench) {
     let (here, there) = (key("here"), key("there"));
     let replies = bench.run(&[
-        Op::Get { key: &here },
-        Op::Add { key: &here, value: b"1", ttl: minute() },
-        Op::Get { key: &here },
-        Op::Get { key: &there },
-        Op::Add { key: &here, value: b"2", ttl: minute() },
+        Op::get(&here),
+        add(&here, b"1"),
+        Op::get(&here),
+        Op::get(&there),
+        add(&here, b"2"),
         Op::Increment { key: &here, by: 2, initial: None },
     ]);
     assert_eq!(replies[0], Reply::Missing);
@@ -221,44 +230,41 @@ fn a_batch_is_answered_in_its_order(bench: &Bench) {
     assert_eq!(bench.run(&[]), []);
 }
 
-fn versions_rise_and_those_of_another_life_are_refused(bench: &Bench) {
+fn versions_of_another_life_are_refused(bench: &Bench) {
     let version = bench.add(b"1");
-    let other = stored(&bench.one(Op::Add { key: &key("y"), value: b"1", ttl: minute() }));
-    assert!(other.cas > version.cas && other.fence() > version.fence());
-    let earlier = Incarnation { boot: version.incarnation.boot - 1, ..version.incarnation };
-    let past = Version { incarnation: earlier, cas: version.cas };
-    assert!(past.fence() < version.fence());
+    let past = Version::new(Epoch::new(1, 1), version.number());
     let key = &bench.key;
-    let replies = bench.run(&[
-        Op::Delete { key, version: past },
-        Op::CompareAndSet { key, version: past, value: b"2", ttl: minute() },
-        Op::Get { key },
-    ]);
+    let replies =
+        bench.run(&[Op::Delete { key, version: past }, set(key, past, b"2"), Op::get(key)]);
     assert_eq!(replies[..2], [Reply::VersionMismatch, Reply::VersionMismatch]);
     assert!(matches!(&replies[2], Reply::Value(item) if item.value == b"1"));
 }
 
-fn a_stamp_is_younger_than_what_was_stored_before_it(bench: &Bench) {
-    let stamp = Keyspace::default().stamp();
-    let mut last = bench.add(b"1");
-    for _ in 0..3 {
+fn fences_rise_from_store_to_store(bench: &Bench) {
+    let key = &bench.key;
+    let (expiry, returns) = (MINUTE, Returns::Fence);
+    let mut last = with_fence(&bench.one(Op::Add { key, value: b"1", expiry, returns }));
+    for round in 0..4 {
+        let (version, value) = (last.version, &b"2"[..]);
         let ops = [
-            Op::CompareAndSet { key: &bench.key, version: last, value: b"2", ttl: minute() },
-            Op::Stamp { key: &stamp },
-            Op::Get { key: &bench.key },
+            Op::CompareAndSet { key, version, value, expiry, returns },
+            Op::Get { key, fence: true },
         ];
         let replies = bench.run(&ops);
-        let stored = stored(&replies[0]);
-        assert!(stored.fence() > last.fence());
-        last = match replies[1] {
-            Reply::Needless => stored,
-            Reply::Stored(stamp) => {
-                assert!(stamp.fence() > stored.fence() && stamp.incarnation == stored.incarnation);
-                stored
-            }
-            ref other => panic!("{other:?}"),
-        };
-        assert!(matches!(&replies[2], Reply::Value(item) if item.version == last));
+        let next = with_fence(&replies[0]);
+        assert!(next.fence > last.fence, "{next:?} after {last:?}");
+        let Reply::Value(item) = &replies[1] else { panic!("{replies:?}") };
+        assert_eq!(item.version, next.version);
+        assert!(item.fence >= next.fence);
+        last = next;
+        // The next holder's is greater, whatever was removed before.
+        if round % 2 == 0 {
+            assert_eq!(bench.one(Op::Delete { key, version: next.version }), Reply::Deleted);
+            let add = Op::Add { key, value, expiry, returns };
+            let again = with_fence(&bench.one(add));
+            assert!(again.fence > last.fence, "{again:?} after {last:?}");
+            last = again;
+        }
     }
 }
 
@@ -266,7 +272,12 @@ fn an_item_lives_for_its_ttl(bench: &Bench) {
     let clock = SystemClock;
     let before = clock.now();
     let lease = Duration::from_secs(1);
-    bench.one(Op::Add { key: &bench.key, value: b"1", ttl: Ttl::covering(lease) });
+    bench.one(Op::Add {
+        key: &bench.key,
+        value: b"1",
+        expiry: Expiry::After(lease),
+        returns: Returns::Nothing,
+    });
     let mut seen = before;
     loop {
         let asked = clock.now();
@@ -291,10 +302,9 @@ fn large_values_come_back_whole(bench: &Bench) {
 fn a_batch_of_thousands_does_not_wedge(bench: &Bench) {
     let keys: Vec<Key> = (0..2000).map(|number| key(&format!("{number}"))).collect();
     let value = vec![b'v'; 10_000];
-    let adds: Vec<Op<'_>> =
-        keys.iter().map(|key| Op::Add { key, value: &value, ttl: minute() }).collect();
+    let adds: Vec<Op<'_>> = keys.iter().map(|key| add(key, &value)).collect();
     assert!(bench.run(&adds).iter().all(|reply| matches!(reply, Reply::Stored(_))));
-    let gets: Vec<Op<'_>> = keys.iter().map(|key| Op::Get { key }).collect();
+    let gets: Vec<Op<'_>> = keys.iter().map(Op::get).collect();
     let replies = bench.run(&gets);
     assert_eq!(replies.len(), 2000);
     assert!(replies.iter().all(|reply| matches!(reply, Reply::Value(item) if item.value == value)));
@@ -312,8 +322,7 @@ fn a_restarted_server_is_another_life() {
     server.restart();
     let fresh = Bench::new(&server.url());
     let new = fresh.add(b"new");
-    assert_ne!(old.incarnation, new.incarnation);
-    assert!(new.fence() > old.fence());
+    assert_ne!(old.epoch(), new.epoch());
     assert_eq!(fresh.one(Op::Delete { key: &fresh.key, version: old }), Reply::VersionMismatch);
     assert_eq!(
         bench.read().unwrap().value,

@@ -15,10 +15,10 @@ use std::time::Duration;
 use libfuzzer_sys::fuzz_target;
 use memlock_core::clock::Clock;
 use memlock_core::fuzzing::dial_these;
-use memlock_core::lease::Ttl;
 use memlock_core::name::{Key, Keyspace};
-use memlock_core::store::{self, Incarnation, Op, Reply, Route, Version};
-use memlock_fuzz::wire::{Peer, connection, next_reply};
+use memlock_core::store::memcached::Life;
+use memlock_core::store::{Epoch, Expiry, Op, Reply, Returns, Route, Version, schemes};
+use memlock_fuzz::wire::{Peer, connection, next_replies};
 use memlock_fuzz::{Input, Time};
 
 const HANDSHAKE: &[u8] =
@@ -27,7 +27,7 @@ const HANDSHAKE: &[u8] =
 const REFUSING: &[u8] =
     b"STAT pid 5\r\nSTAT uptime 100\r\nSTAT time 1795170000\r\nSTAT version 1.6.45\r\nEND\r\n\
     STAT evictions off\r\nSTAT cas_enabled yes\r\nEND\r\n";
-const LIFE: Incarnation = Incarnation { boot: 1_795_169_900, pid: 5 };
+const LIFE: Life = Life { boot: 1_795_169_900, pid: 5 };
 /// Above what a client writes in one go.
 static LARGE: [u8; 20_000] = [b'x'; 20_000];
 
@@ -53,11 +53,11 @@ fuzz_target!(|data: &[u8]| {
         .unzip();
     dial_these(streams.into_iter().map(std::net::TcpStream::from));
     // Nobody listens at port 1, where the client dials for real once the scripts are used up.
-    let store =
-        store::connect("memcached://127.0.0.1:1?connect_timeout=10ms", &clock).expect("a good URL");
+    let store = schemes::connect("memcached://127.0.0.1:1?connect_timeout=10ms", &clock)
+        .expect("a good URL");
     let keys = [Keyspace::default().lock(b"a"), Keyspace::default().lock(b"b c").waiters()];
     let route = Route::of(&keys[0]);
-    let mut versions = vec![Version { incarnation: LIFE, cas: 7 }];
+    let mut versions = vec![LIFE.version(7)];
     for batch in program.split(|byte| byte % 8 == 7).take(8) {
         let ops: Vec<Op<'_>> = batch.iter().map(|&byte| op(byte, &keys, &versions)).collect();
         let result = store.run(route, &ops);
@@ -72,11 +72,9 @@ fuzz_target!(|data: &[u8]| {
                     peer.life();
                     assert!(peer.is_between_packets(), "what was there before is no reply to this");
                 }
-                for (op, reply) in ops.iter().zip(&replies) {
-                    check(op, reply, served.as_deref_mut());
-                }
+                check(&ops, &replies, served);
                 versions.extend(replies.iter().filter_map(|reply| match reply {
-                    Reply::Stored(version) => Some(*version),
+                    Reply::Stored(stored) => Some(stored.version),
                     Reply::Value(item) => Some(item.version),
                     _ => None,
                 }));
@@ -103,69 +101,63 @@ fn op<'a>(byte: u8, keys: &'a [Key; 2], versions: &[Version]) -> Op<'a> {
     let more = byte >> 3;
     let key = &keys[usize::from(more % 2)];
     let value: &[u8] = [&b""[..], b"value\r\nEN\r\n", b"v", &LARGE][usize::from(more / 2 % 4)];
-    let ttl = Ttl::covering(Duration::from_secs(
+    let expiry = Expiry::After(Duration::from_secs(
         [1, 30, 31 * 86_400, 366 * 86_400][usize::from(more / 8)],
     ));
     let version = match more / 8 {
-        0 => Version { incarnation: Incarnation { boot: 1, pid: 1 }, cas: 7 },
+        0 => Version::new(Epoch::new(1, 1), 7),
         back => versions[versions.len().saturating_sub(back.into())],
     };
+    let returns = if more.is_multiple_of(3) { Returns::Fence } else { Returns::Version };
     match byte % 8 {
         1 if more > 1 => {
             // The servers that are met speak of November 2026.
-            let ttl = [ttl, Ttl::Until(1_795_170_000), Ttl::Until(5), Ttl::Never]
-                [usize::from(more / 2 % 4)];
-            let version = Some(version).filter(|_| more / 8 != 1);
-            Op::Put {
-                key,
-                version,
-                flags: [0, 5, u32::MAX, 1][usize::from(more / 2 % 4)],
-                value,
-                ttl,
+            let expiry = [
+                expiry,
+                Expiry::At(Duration::from_secs(1_795_170_000)),
+                Expiry::At(Duration::from_secs(5)),
+                Expiry::Never,
+            ][usize::from(more / 2 % 4)];
+            let returns = Returns::Nothing;
+            if more / 8 == 1 {
+                Op::Add { key, value, expiry, returns }
+            } else {
+                let version = version.with_note([0, 5, u32::MAX, 1][usize::from(more / 2 % 4)]);
+                Op::CompareAndSet { key, version, value, expiry, returns }
             }
         }
-        0 => Op::Add { key, value, ttl },
-        2 => Op::CompareAndSet { key, version, value, ttl },
+        1 => Op::Get { key, fence: true },
+        0 => Op::Add { key, value, expiry, returns },
+        2 => Op::CompareAndSet { key, version, value, expiry, returns },
         3 => Op::Delete { key, version },
         4 => Op::Append { key, value },
         5 => Op::Prepend { key, value },
         6 => Op::Increment {
             key,
             by: u64::from(more),
-            initial: (more % 4 > 1).then_some((u64::MAX, ttl)),
+            initial: (more % 4 > 1).then_some((u64::MAX, expiry)),
         },
-        _ => Op::Get { key },
+        _ => Op::get(key),
     }
 }
 
 /// Whether each of these operations was answered, plainly and in time.
 fn all_was_well(ops: &[Op<'_>], peer: &mut Peer) -> bool {
-    let life = peer.life();
-    peer.is_between_packets()
-        && ops.iter().all(|op| match op {
-            op if !op.is_of(life) => true,
-            op => next_reply(op, peer, true).is_some(),
-        })
+    peer.life();
+    peer.is_between_packets() && next_replies(ops, peer, true).is_some()
 }
 
-/// Whether the reply is that which the server gave to this very request.
-fn check(op: &Op<'_>, reply: &Reply, mut served: Option<&mut Peer>) {
-    let life = served.as_mut().map(|peer| peer.life());
-    let has_version = matches!(
-        op,
-        Op::CompareAndSet { .. } | Op::Delete { .. } | Op::Put { version: Some(_), .. }
-    );
-    if has_version && life.is_none_or(|life| !op.is_of(life)) {
-        return assert_eq!(
-            *reply,
-            Reply::VersionMismatch,
+/// Whether the replies are those which the server gave to these very requests.
+fn check(ops: &[Op<'_>], replies: &[Reply], served: Option<&mut Peer>) {
+    let Some(peer) = served else {
+        let unsent = |op: &Op<'_>| matches!(op, Op::CompareAndSet { .. } | Op::Delete { .. });
+        assert!(ops.iter().all(unsent), "a reply needs a server");
+        assert!(
+            replies.iter().all(|reply| *reply == Reply::VersionMismatch),
             "a version of another life changes nothing"
         );
-    }
-    let peer = served.expect("a reply needs a server");
-    assert_eq!(
-        Some(reply),
-        next_reply(op, peer, false).as_ref(),
-        "the reply is that to the request"
-    );
+        return;
+    };
+    let expected = next_replies(ops, peer, false);
+    assert_eq!(Some(replies), expected.as_deref(), "the replies are those to the requests");
 }

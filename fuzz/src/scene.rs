@@ -46,7 +46,7 @@ impl<'a> Scene<'a> {
 
     /// What the store really has under this key.
     pub fn item(&self, key: &Key) -> Option<Item> {
-        match self.store.inside().run(Route::of(key), &[Op::Get { key }]).as_deref() {
+        match self.store.inside().run(Route::of(key), &[Op::get(key)]).as_deref() {
             Ok([Reply::Value(item)]) => Some(item.clone()),
             _ => None,
         }

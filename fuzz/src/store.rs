@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use memlock_core::clock::Clock;
-use memlock_core::lease::Ttl;
+use memlock_core::store::memcached::{GUARANTEES, Life};
 use memlock_core::store::memory::Memory;
-use memlock_core::store::{Failure, Incarnation, Item, Op, Reply, Route, Store, Version};
+use memlock_core::store::{
+    Expiry, Failure, Guarantees, Item, Op, Reply, Returns, Route, Store, Stored,
+};
 use memlock_core::{Error, ErrorKind};
 
 use crate::Input;
@@ -38,7 +40,7 @@ impl Hostile {
     pub fn new(clock: Arc<dyn Clock>, script: &[u8]) -> Arc<Hostile> {
         let script = Mutex::new(script.to_vec());
         Arc::new(Hostile {
-            inner: Memory::new(clock),
+            inner: Memory::like(GUARANTEES, clock),
             script,
             ops: AtomicUsize::new(0),
             late: AtomicUsize::new(0),
@@ -56,12 +58,13 @@ impl Hostile {
     }
 
     fn plant(&self, route: Route, op: &Op<'_>, value: &[u8]) {
-        let (key, ttl) = (key_of(op), Ttl::covering(Duration::from_secs(600)));
-        let plant = match self.inner.run(route, &[Op::Get { key }]).as_deref() {
+        let (key, expiry) = (op.key(), Expiry::After(Duration::from_secs(600)));
+        let returns = Returns::Nothing;
+        let plant = match self.inner.run(route, &[Op::get(key)]).as_deref() {
             Ok([Reply::Value(item)]) => {
-                Op::CompareAndSet { key, version: item.version, value, ttl }
+                Op::CompareAndSet { key, version: item.version, value, expiry, returns }
             }
-            _ => Op::Add { key, value, ttl },
+            _ => Op::Add { key, value, expiry, returns },
         };
         self.inner.run(route, &[plant]).expect("a store in memory");
     }
@@ -104,14 +107,18 @@ impl Store for Hostile {
         result
     }
 
-    fn time(&self, route: Route) -> Option<u64> {
+    fn guarantees(&self) -> Guarantees {
+        GUARANTEES
+    }
+
+    fn time(&self, route: Route) -> Option<Duration> {
         let mut script = self.script.lock().unwrap_or_else(PoisonError::into_inner);
         let mut input = Input(&script);
         if input.byte() != LIE_ABOUT_TIME {
             return self.inner.time(route);
         }
         // One that was not spoken to is not known.
-        let time = Some(input.number()).filter(|&time| time > 0);
+        let time = Some(input.number()).filter(|&time| time > 0).map(Duration::from_secs);
         *script = input.0.to_vec();
         time
     }
@@ -120,44 +127,28 @@ impl Store for Hostile {
 /// A reply that a server may give to such a command, whatever is true.
 fn another(op: &Op<'_>, input: &mut Input<'_>) -> Reply {
     let which = input.byte();
-    let version = |input: &mut Input<'_>| {
-        let incarnation = Incarnation { boot: input.number(), pid: input.number() };
-        Version { incarnation, cas: input.number() }
+    let stored = |input: &mut Input<'_>| {
+        let (life, cas) = (Life { boot: input.number(), pid: input.number() }, input.number());
+        Stored { version: life.version(cas), fence: life.fence(cas) }
     };
     match (op, which % 3) {
-        (Op::Add { .. } | Op::CompareAndSet { .. } | Op::Stamp { .. }, 0) => {
-            Reply::Stored(version(input))
-        }
-        (Op::Stamp { .. }, 1) => Reply::Needless,
+        (
+            Op::Add { returns: Returns::Nothing, .. }
+            | Op::CompareAndSet { returns: Returns::Nothing, .. },
+            0,
+        ) => Reply::Written,
+        (Op::Add { .. } | Op::CompareAndSet { .. }, 0) => Reply::Stored(stored(input)),
         (Op::Add { .. }, _) => Reply::Exists,
         (Op::Get { .. }, 0 | 1) => {
             let remaining = (which < 128).then(|| Duration::from_secs(input.number()));
-            let version = version(input);
-            let (value, flags) = (input.chunk().to_vec(), u32::from(which));
-            Reply::Value(Item { value, version, remaining, flags })
+            let Stored { version, fence } = stored(input);
+            let (value, version) = (input.chunk().to_vec(), version.with_note(which.into()));
+            Reply::Value(Item { value, version, remaining, fence })
         }
-        (Op::Put { .. }, 0) => Reply::Written,
-        (Op::Put { version: None, .. }, _) => Reply::Exists,
         (Op::Delete { .. }, 0) => Reply::Deleted,
-        (Op::CompareAndSet { .. } | Op::Put { .. } | Op::Delete { .. }, 1) => {
-            Reply::VersionMismatch
-        }
+        (Op::CompareAndSet { .. } | Op::Delete { .. }, 1) => Reply::VersionMismatch,
         (Op::Append { .. } | Op::Prepend { .. }, 0) => Reply::Written,
         (Op::Increment { .. }, 0 | 1) => Reply::Number(input.number()),
         _ => Reply::Missing,
-    }
-}
-
-fn key_of<'a>(op: &Op<'a>) -> &'a memlock_core::name::Key {
-    match *op {
-        Op::Add { key, .. }
-        | Op::Get { key }
-        | Op::CompareAndSet { key, .. }
-        | Op::Put { key, .. }
-        | Op::Delete { key, .. }
-        | Op::Append { key, .. }
-        | Op::Prepend { key, .. }
-        | Op::Increment { key, .. }
-        | Op::Stamp { key } => key,
     }
 }

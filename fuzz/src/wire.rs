@@ -7,9 +7,10 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use memlock_core::lease::Ttl;
-use memlock_core::name::Key;
-use memlock_core::store::{Incarnation, Item, Op, Reply, Version};
+use memlock_core::fuzzing::Command;
+use memlock_core::name::{Key, Keyspace};
+use memlock_core::store::memcached::{Life, Ttl};
+use memlock_core::store::{Item, Op, Reply, Returns, Stored};
 
 /// What memcached takes for so many seconds from now; what is more is a time in Unix seconds.
 const LONGEST_RELATIVE: u64 = 30 * 24 * 3600;
@@ -32,6 +33,15 @@ pub struct Peer {
     requests: Vec<u8>,
     looked_at: usize,
     asked: usize,
+}
+
+/// What a server said of itself.
+struct Greeting {
+    life: Life,
+    /// Whether it refuses to store when it is full.
+    refuses: bool,
+    /// Whether its versions rise in the order of the stores.
+    ordered: bool,
 }
 
 /// A pair of sockets: the server's, which has sent these packets and says no more, and the
@@ -119,15 +129,14 @@ impl Peer {
 
     /// The life that this server said to be in. To be asked only where the client was content with
     /// it.
-    pub fn life(&mut self) -> Incarnation {
-        self.greeting().0
+    pub fn life(&mut self) -> Life {
+        self.greeting().life
     }
 
-    /// The life, and whether this server refuses to store when it is full.
-    fn greeting(&mut self) -> (Incarnation, bool) {
+    fn greeting(&mut self) -> Greeting {
         let mut position = 0;
         let mut numbers = [0; 3];
-        let mut refuses = false;
+        let (mut refuses, mut ordered) = (false, false);
         let mut ends = 0;
         while ends < 2 {
             let line = line(&self.sent, &mut position).expect("the handshake was whole");
@@ -138,6 +147,13 @@ impl Peer {
                 words[..],
                 ["STAT", "evictions", "off", ..] | ["STAT", "temp_lru", "yes", ..]
             );
+            if let ["STAT", "version", version, ..] = words[..] {
+                let digits = |part: &str| {
+                    let end = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
+                    part[..end].parse::<u64>().unwrap_or(0)
+                };
+                ordered = version.splitn(3, '.').map(digits).lt([1, 6, 24]);
+            }
             for (number, name) in numbers.iter_mut().zip(["pid", "time", "uptime"]) {
                 if words.len() > 1 && words[1] == name {
                     *number = words.get(2).and_then(|word| word.parse().ok()).unwrap_or(0);
@@ -146,7 +162,7 @@ impl Peer {
         }
         self.read = self.read.max(position);
         let [pid, time, uptime]: [u64; 3] = numbers;
-        (Incarnation { boot: time.saturating_sub(uptime), pid }, refuses)
+        Greeting { life: Life { boot: time.saturating_sub(uptime), pid }, refuses, ordered }
     }
 
     /// Whether nothing was left of the last packet that the client read. To be asked after
@@ -174,28 +190,28 @@ impl Peer {
             && words.all(|word| word.starts_with(['c', 't', 'f', 'O']) && is_number(&word[1..]))
     }
 
-    /// The next request, which must be this operation and nothing else; its opaque.
-    fn next_request(&mut self, op: &Op<'_>) -> Option<u64> {
+    /// The next request, which must be this command and nothing else; its opaque.
+    fn next_request(&mut self, command: &Command<'_>) -> Option<u64> {
         let rest = &self.requests[self.looked_at..];
         let end = rest.windows(2).position(|two| two == b"\r\n").expect("a whole line");
         let text = std::str::from_utf8(&rest[..end]).expect("a line of text");
         assert!(end < 2048, "memcached takes no longer ones");
         let words: Vec<&str> = text.split(' ').collect();
-        let (verb, key, value): (&str, &Key, Option<&[u8]>) = match *op {
-            Op::Add { key, value, .. } | Op::CompareAndSet { key, value, .. } => {
+        let (verb, key, value): (&str, &Key, Option<&[u8]>) = match *command {
+            Command::Add { key, value, .. } | Command::CompareAndSet { key, value, .. } => {
                 ("ms", key, Some(value))
             }
-            Op::Put { key, version: None, value, .. } => ("add", key, Some(value)),
-            Op::Put { key, value, .. } => ("cas", key, Some(value)),
-            Op::Append { key, value } => ("append", key, Some(value)),
-            Op::Prepend { key, value } => ("prepend", key, Some(value)),
-            Op::Get { key } => ("mg", key, None),
-            Op::Delete { key, .. } => ("md", key, None),
-            Op::Increment { key, .. } | Op::Stamp { key } => ("ma", key, None),
+            Command::Classic { key, cas: None, value, .. } => ("add", key, Some(value)),
+            Command::Classic { key, value, .. } => ("cas", key, Some(value)),
+            Command::Append { key, value } => ("append", key, Some(value)),
+            Command::Prepend { key, value } => ("prepend", key, Some(value)),
+            Command::Get { key } => ("mg", key, None),
+            Command::Delete { key, .. } => ("md", key, None),
+            Command::Increment { key, .. } | Command::Stamp { key } => ("ma", key, None),
         };
         assert_eq!((words[0], words[1]), (verb, key.as_str()));
-        if let Op::Put { version, flags, value, ttl, .. } = *op {
-            let cas = version.map(|version| version.cas.to_string());
+        if let Command::Classic { cas, flags, value, ttl, .. } = *command {
+            let cas = cas.map(|cas| cas.to_string());
             assert_eq!(words.get(5).copied(), cas.as_deref());
             assert_eq!(
                 (words.len(), words[2]),
@@ -237,38 +253,83 @@ fn line<'a>(bytes: &'a [u8], position: &mut usize) -> Option<&'a [u8]> {
     Some(rest[..end].strip_suffix(b"\r").unwrap_or(&rest[..end]))
 }
 
-/// The commands of an operation: to a server that refuses when it is full, a classic one and a look
-/// at what became of it, for its value.
-fn commands<'a>(op: &Op<'a>, refuses: bool) -> (Op<'a>, Option<(Op<'a>, &'a [u8])>) {
-    let (key, version, value, ttl) = match *op {
-        Op::Add { key, value, ttl } if refuses => (key, None, value, ttl),
-        Op::CompareAndSet { key, version, value, ttl } if refuses => {
-            (key, Some(version), value, ttl)
+/// The command of an operation; and, of one that is sent as a classic command and whose version is
+/// needed, the value that is looked for behind it.
+fn command<'a>(op: &Op<'a>, refuses: bool) -> (Command<'a>, Option<&'a [u8]>) {
+    match *op {
+        Op::Add { key, value, expiry, returns } => {
+            let ttl = Ttl::of(expiry);
+            if returns == Returns::Nothing || refuses {
+                let look = (returns != Returns::Nothing).then_some(value);
+                (Command::Classic { key, cas: None, flags: 0, value, ttl }, look)
+            } else {
+                (Command::Add { key, value, ttl }, None)
+            }
         }
-        op => return (op, None),
-    };
-    (Op::Put { key, version, flags: 0, value, ttl }, Some((Op::Get { key }, value)))
+        Op::CompareAndSet { key, version, value, expiry, returns } => {
+            let (ttl, cas) = (Ttl::of(expiry), version.number());
+            if returns == Returns::Nothing || refuses {
+                let look = (returns != Returns::Nothing).then_some(value);
+                let flags = version.note();
+                (Command::Classic { key, cas: Some(cas), flags, value, ttl }, look)
+            } else {
+                (Command::CompareAndSet { key, cas, value, ttl }, None)
+            }
+        }
+        Op::Get { key, .. } => (Command::Get { key }, None),
+        Op::Delete { key, version } => (Command::Delete { key, cas: version.number() }, None),
+        Op::Append { key, value } => (Command::Append { key, value }, None),
+        Op::Prepend { key, value } => (Command::Prepend { key, value }, None),
+        Op::Increment { key, by, initial } => {
+            let initial = initial.map(|(first, expiry)| (first, Ttl::of(expiry)));
+            (Command::Increment { key, by, initial }, None)
+        }
+    }
 }
 
-/// What the server answered to this operation, which must be the next one that was asked; `None`
-/// where it answered anything but a reply to it. `plainly`: nor in words that somebody might refuse
-/// to read.
-pub fn next_reply(op: &Op<'_>, peer: &mut Peer, plainly: bool) -> Option<Reply> {
-    let (_, refuses) = peer.greeting();
-    let mut answer = |op: &Op<'_>| {
-        let opaque = peer.next_request(op);
-        if plainly && !peer.is_plain() { None } else { expected_reply(op, opaque, peer) }
+/// What the server answered to these operations, which must be the next ones that were asked;
+/// `None` where it answered anything but replies to them. `plainly`: nor in words that somebody
+/// might refuse to read.
+pub fn next_replies(ops: &[Op<'_>], peer: &mut Peer, plainly: bool) -> Option<Vec<Reply>> {
+    let Greeting { life, ordered, .. } = peer.greeting();
+    let mut replies = Vec::new();
+    for op in ops {
+        replies.push(if op.is_of(life.epoch()) {
+            next_reply(op, peer, plainly)?
+        } else {
+            Reply::VersionMismatch
+        });
+    }
+    let stamp = if !ordered && ops.iter().any(Op::wants_fence) {
+        let key = Keyspace::default().stamp();
+        match next_answer(&Command::Stamp { key: &key }, peer, plainly)? {
+            Reply::Stored(stamp) => Some(stamp.version.number()),
+            other => panic!("{other:?}"),
+        }
+    } else {
+        None
     };
-    let (first, look) = commands(op, refuses);
-    let reply = answer(&first)?;
-    let Some((look, value)) = look else { return Some(reply) };
-    Some(match (reply, answer(&look)?) {
-        (Reply::Written, Reply::Value(item)) if item.value == value => Reply::Stored(item.version),
+    life.fill_in_fences(ops, &mut replies, stamp);
+    Some(replies)
+}
+
+fn next_answer(command: &Command<'_>, peer: &mut Peer, plainly: bool) -> Option<Reply> {
+    let opaque = peer.next_request(command);
+    if plainly && !peer.is_plain() { None } else { expected_reply(command, opaque, peer) }
+}
+
+fn next_reply(op: &Op<'_>, peer: &mut Peer, plainly: bool) -> Option<Reply> {
+    let Greeting { life, refuses, .. } = peer.greeting();
+    let (first, value) = command(op, refuses);
+    let reply = next_answer(&first, peer, plainly)?;
+    let Some(value) = value else { return Some(reply) };
+    let stored = |version| Reply::Stored(Stored { version, fence: 0 });
+    Some(match (reply, next_answer(&Command::Get { key: op.key() }, peer, plainly)?) {
+        (Reply::Written, Reply::Value(item)) if item.value == value => stored(item.version),
         (Reply::Written, Reply::Value(item))
             if value.is_empty() || item.value.windows(value.len()).any(|part| part == value) =>
         {
-            let cas = item.version.cas.saturating_sub(1).max(1);
-            Reply::Stored(Version { cas, ..item.version })
+            stored(life.version(item.version.number().saturating_sub(1).max(1)))
         }
         (Reply::Written, _) if matches!(op, Op::Add { .. }) => Reply::Exists,
         (Reply::Written, Reply::Missing) => Reply::Missing,
@@ -278,18 +339,20 @@ pub fn next_reply(op: &Op<'_>, peer: &mut Peer, plainly: bool) -> Option<Reply> 
 }
 
 /// What the server answered to this command.
-fn expected_reply(op: &Op<'_>, opaque: Option<u64>, peer: &mut Peer) -> Option<Reply> {
+fn expected_reply(command: &Command<'_>, opaque: Option<u64>, peer: &mut Peer) -> Option<Reply> {
     let life = peer.life();
     let mut position = peer.read;
     let line = line(&peer.sent, &mut position)?;
     if opaque.is_none() {
         peer.read = position;
-        return match (op, line) {
+        return match (command, line) {
             (_, b"STORED") => Some(Reply::Written),
-            (Op::Put { version: None, .. }, b"NOT_STORED") => Some(Reply::Exists),
-            (Op::Put { version: Some(_), .. }, b"EXISTS") => Some(Reply::VersionMismatch),
-            (Op::Put { version: Some(_), .. }, b"NOT_FOUND") => Some(Reply::Missing),
-            (Op::Append { .. } | Op::Prepend { .. }, b"NOT_STORED") => Some(Reply::Missing),
+            (Command::Classic { cas: None, .. }, b"NOT_STORED") => Some(Reply::Exists),
+            (Command::Classic { cas: Some(_), .. }, b"EXISTS") => Some(Reply::VersionMismatch),
+            (Command::Classic { cas: Some(_), .. }, b"NOT_FOUND") => Some(Reply::Missing),
+            (Command::Append { .. } | Command::Prepend { .. }, b"NOT_STORED") => {
+                Some(Reply::Missing)
+            }
             _ => None,
         };
     }
@@ -313,26 +376,32 @@ fn expected_reply(op: &Op<'_>, opaque: Option<u64>, peer: &mut Peer) -> Option<R
     }
     peer.read = position;
     let cas = flag(b'c').and_then(|cas| cas.parse().ok()).filter(|&cas| cas != 0);
-    let version = || cas.map(|cas| Version { incarnation: life, cas });
-    Some(match (op, words[0], value) {
-        (Op::Add { .. } | Op::CompareAndSet { .. } | Op::Stamp { .. }, b"HD", None) => {
-            Reply::Stored(version()?)
-        }
-        (Op::Add { .. }, b"NS", None) => Reply::Exists,
-        (Op::Get { .. }, b"EN", None) => Reply::Missing,
-        (Op::Get { .. }, b"VA", Some(value)) => {
+    let flags = flag(b'f').and_then(|flags| flags.parse().ok()).unwrap_or(0);
+    let version = || cas.map(|cas| life.version(cas).with_note(flags));
+    Some(match (command, words[0], value) {
+        (
+            Command::Add { .. } | Command::CompareAndSet { .. } | Command::Stamp { .. },
+            b"HD",
+            None,
+        ) => Reply::Stored(Stored { version: version()?, fence: 0 }),
+        (Command::Add { .. }, b"NS", None) => Reply::Exists,
+        (Command::Get { .. }, b"EN", None) => Reply::Missing,
+        (Command::Get { .. }, b"VA", Some(value)) => {
             let seconds = flag(b't').and_then(|ttl| ttl.parse::<i64>().ok());
             let remaining =
                 seconds.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs);
-            let flags = flag(b'f').and_then(|flags| flags.parse().ok()).unwrap_or(0);
-            Reply::Value(Item { value, version: version()?, remaining, flags })
+            Reply::Value(Item { value, version: version()?, remaining, fence: 0 })
         }
-        (Op::Delete { .. }, b"HD", None) => Reply::Deleted,
-        (Op::CompareAndSet { .. } | Op::Delete { .. }, b"EX", None) => Reply::VersionMismatch,
-        (Op::CompareAndSet { .. } | Op::Delete { .. } | Op::Increment { .. }, b"NF", None) => {
-            Reply::Missing
+        (Command::Delete { .. }, b"HD", None) => Reply::Deleted,
+        (Command::CompareAndSet { .. } | Command::Delete { .. }, b"EX", None) => {
+            Reply::VersionMismatch
         }
-        (Op::Increment { .. }, b"VA", Some(value)) => {
+        (
+            Command::CompareAndSet { .. } | Command::Delete { .. } | Command::Increment { .. },
+            b"NF",
+            None,
+        ) => Reply::Missing,
+        (Command::Increment { .. }, b"VA", Some(value)) => {
             Reply::Number(std::str::from_utf8(&value).ok()?.trim_end().parse().ok()?)
         }
         _ => return None,

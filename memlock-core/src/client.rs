@@ -16,7 +16,7 @@ use crate::notify::udp::UdpNotifier;
 use crate::notify::{Notifier, NotifySetting, Reach};
 use crate::semaphore::Semaphore;
 use crate::store::url::Url;
-use crate::store::{self, Address, Route, Store};
+use crate::store::{Address, Route, Store, schemes};
 use crate::wait::Cancel;
 
 /// How long a waiter rides out an unreachable server, unless the URL says otherwise.
@@ -45,7 +45,7 @@ impl Client {
     pub fn connect(url: &str) -> Result<Client> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let mut url = Url::parse(url)?;
-        let store = store::open(&mut url, &clock)?;
+        let store = schemes::open(&mut url, &clock)?;
         let keys = Keyspace::new(&url.take("prefix").unwrap_or_default())?;
         let outage = url.take_duration("outage", DEFAULT_OUTAGE)?;
         let bell =

@@ -14,7 +14,7 @@ use crate::fork::{self, ForkLocal};
 use crate::name::{Key, Keyspace, Named};
 use crate::notify::{Notifier, Reach};
 use crate::owner::Identity;
-use crate::store::{Address, Failure, Item, Op, Reply, Route, Store};
+use crate::store::{Address, Failure, Guarantees, Item, Op, Reply, Route, Store};
 
 /// How often in a row a step is sent before its outcome counts as unknown.
 pub(crate) const ATTEMPTS: usize = 3;
@@ -36,7 +36,7 @@ struct Inner {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     keys: Keyspace,
-    stamp: Key,
+    guarantees: Guarantees,
     outage: Duration,
     identity: ForkLocal<Identity>,
     cancellations: AtomicU64,
@@ -56,9 +56,9 @@ impl Context {
         let inner = Inner {
             // What watches for forks is set up here, so that no signal handler is the first to ask.
             process: fork::generation(),
+            guarantees: store.guarantees(),
             store,
             clock,
-            stamp: keys.stamp(),
             keys,
             outage,
             identity: ForkLocal::new(),
@@ -106,9 +106,9 @@ impl Context {
         &self.inner.keys
     }
 
-    /// What makes a fence rise where the server's versions do not by themselves.
-    pub(crate) fn stamp(&self) -> Op<'_> {
-        Op::Stamp { key: &self.inner.stamp }
+    /// What the store promises.
+    pub(crate) fn guarantees(&self) -> &Guarantees {
+        &self.inner.guarantees
     }
 
     /// Who we are; in a forked child somebody else than in the parent.
@@ -202,7 +202,7 @@ impl Context {
 
     /// The time of the server that owns `route`, rather too late than too early, once it was spoken
     /// to.
-    pub(crate) fn time(&self, route: Route) -> Option<u64> {
+    pub(crate) fn time(&self, route: Route) -> Option<Duration> {
         self.inner.store.time(route)
     }
 
@@ -252,7 +252,7 @@ impl Context {
 
     /// Reads one item.
     pub(crate) fn get(&self, route: Route, key: &Key) -> Result<Option<Item>> {
-        match self.read(route, &[Op::Get { key }])?.pop() {
+        match self.read(route, &[Op::get(key)])?.pop() {
             Some(Reply::Value(item)) => Ok(Some(item)),
             _ => Ok(None),
         }

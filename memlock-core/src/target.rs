@@ -5,6 +5,7 @@ use std::fmt;
 use crate::clock::Moment;
 use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::lease::Lease;
 use crate::name::Key;
 use crate::store::{Failure, Item, Op, Reply, Route};
 
@@ -28,6 +29,11 @@ impl Target {
 
     pub(crate) fn now(&self) -> Moment {
         self.context.clock().now()
+    }
+
+    /// When the store has dropped an item whose request leaves now, at the latest.
+    pub(crate) fn gone(&self, lease: Lease) -> Moment {
+        self.context.guarantees().gone(lease, self.now())
     }
 
     /// Runs operations on the item's server.

@@ -8,7 +8,8 @@ use std::time::Duration;
 use memlock_core::clock::{Clock, Moment};
 use memlock_core::mutation::{self, Mutation};
 use memlock_core::notify::{Listener, Notifier, Reach, WakeMessage};
-use memlock_core::store::{Failure, Op, Reply, Route, Store};
+use memlock_core::store::memcached::GUARANTEES;
+use memlock_core::store::{Failure, Guarantees, Op, Reply, Returns, Route, Store};
 use memlock_core::wait::entries::WaitId;
 use memlock_core::{Error, ErrorKind};
 
@@ -16,6 +17,9 @@ use crate::server::Command;
 use crate::time::{MICRO, MILLI, Nanos};
 use crate::world::network::{self, ExchangeError};
 use crate::world::{self, Event, ListenerState, World, with};
+
+/// The item that stamps are drawn from.
+const STAMP: &str = "%stamp";
 
 /// The current process: the one in which the client was made, or a child that inherited it.
 fn current_process(made_in: usize) -> usize {
@@ -34,18 +38,31 @@ impl SimStore {
         let life = network::connect(process)?;
         let unordered = with(|world| world.scenario.unordered);
         let unsent = |op: &Op<'_>| match op {
-            Op::Stamp { .. } if !unordered => Some(Reply::Needless),
-            op if op.is_of(life) || mutation::has(Mutation::VersionsOutliveTheServer) => None,
+            op if op.is_of(life.epoch()) || mutation::has(Mutation::VersionsOutliveTheServer) => {
+                None
+            }
             _ => Some(Reply::VersionMismatch),
         };
         let sent = ops.iter().filter(|op| unsent(op).is_none());
-        let commands: VecDeque<Command> = sent.map(Command::of).collect();
+        let mut commands: VecDeque<Command> = sent.map(Command::of).collect();
+        let stamped = unordered && ops.iter().any(Op::wants_fence);
+        if stamped {
+            commands.push_back(Command::Stamp { key: STAMP.to_owned() });
+        }
         let mut replies = if commands.is_empty() {
             Vec::new().into_iter()
         } else {
             network::exchange(process, commands)?.into_iter()
         };
-        Ok(ops.iter().filter_map(|op| unsent(op).or_else(|| replies.next())).collect())
+        let last = if stamped { replies.next_back() } else { None };
+        let stamp = match last {
+            Some(Reply::Stored(stamp)) => Some(stamp.version.number()),
+            _ => None,
+        };
+        let mut replies: Vec<Reply> =
+            ops.iter().filter_map(|op| unsent(op).or_else(|| replies.next())).collect();
+        life.fill_in_fences(ops, &mut replies, stamp);
+        Ok(replies)
     }
 }
 
@@ -63,7 +80,9 @@ impl Store for SimStore {
         let process = current_process(self.process);
         let task = with(|world| world.current).unwrap_or(usize::MAX);
         let is_record = |op: &Op<'_>| match op {
-            Op::Put { key, .. } | Op::Get { key } => key.as_str().starts_with("semaphore:"),
+            Op::Add { key, returns: Returns::Nothing, .. }
+            | Op::CompareAndSet { key, returns: Returns::Nothing, .. }
+            | Op::Get { key, .. } => key.as_str().starts_with("semaphore:"),
             _ => false,
         };
         let permits = ops.iter().any(is_record);
@@ -82,9 +101,9 @@ impl Store for SimStore {
         with(|world| {
             world.oracle.renewers.asked(task, world.now, ran.is_err());
             world.oracle.has_asked(process, begun, world.now);
-            let keys = ops
-                .iter()
-                .filter_map(|op| if let Op::Get { key } = op { Some(key.as_str()) } else { None });
+            let keys = ops.iter().filter_map(|op| {
+                if let Op::Get { key, .. } = op { Some(key.as_str()) } else { None }
+            });
             if ran.is_ok() {
                 keys.for_each(|key| world.oracle.semaphores.has_read(task, key, begun, world.now));
             }
@@ -92,9 +111,13 @@ impl Store for SimStore {
         ran.map_err(failed)
     }
 
+    fn guarantees(&self) -> Guarantees {
+        GUARANTEES
+    }
+
     /// An estimate: a client that seldom reads the server's clock does not know it to the second.
-    fn time(&self, _route: Route) -> Option<u64> {
-        Some(with(|world| world.server.time() + 2))
+    fn time(&self, _route: Route) -> Option<Duration> {
+        Some(Duration::from_secs(with(|world| world.server.time() + 2)))
     }
 
     fn local_address(&self, _route: Route) -> Option<IpAddr> {

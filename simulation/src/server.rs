@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use memlock_core::lease::Ttl;
-use memlock_core::store::{Incarnation, Item, Op, Reply, Version};
+use memlock_core::store::memcached::{Life, Ttl};
+use memlock_core::store::{Item, Op, Reply, Returns, Stored as StoredReply, Version};
 
 use crate::time::{MILLI, Nanos, SECOND};
 
@@ -53,25 +53,40 @@ impl Command {
     pub(crate) fn of(op: &Op<'_>) -> Command {
         let text = |key: &memlock_core::name::Key| key.as_str().to_owned();
         match *op {
-            Op::Add { key, value, ttl } => {
-                Command::Add { key: text(key), value: value.to_vec(), ttl }
+            Op::Add { key, value, expiry, returns: Returns::Nothing } => Command::Put {
+                key: text(key),
+                version: None,
+                value: value.to_vec(),
+                ttl: Ttl::of(expiry),
+            },
+            Op::CompareAndSet { key, version, value, expiry, returns: Returns::Nothing } => {
+                Command::Put {
+                    key: text(key),
+                    version: Some(version),
+                    value: value.to_vec(),
+                    ttl: Ttl::of(expiry),
+                }
             }
-            Op::Get { key } => Command::Get { key: text(key) },
-            Op::CompareAndSet { key, version, value, ttl } => {
-                Command::CompareAndSet { key: text(key), version, value: value.to_vec(), ttl }
+            Op::Add { key, value, expiry, .. } => {
+                Command::Add { key: text(key), value: value.to_vec(), ttl: Ttl::of(expiry) }
             }
-            Op::Put { key, version, value, ttl, .. } => {
-                Command::Put { key: text(key), version, value: value.to_vec(), ttl }
-            }
+            Op::Get { key, .. } => Command::Get { key: text(key) },
+            Op::CompareAndSet { key, version, value, expiry, .. } => Command::CompareAndSet {
+                key: text(key),
+                version,
+                value: value.to_vec(),
+                ttl: Ttl::of(expiry),
+            },
             Op::Delete { key, version } => Command::Delete { key: text(key), version },
             Op::Append { key, value } => Command::Append { key: text(key), value: value.to_vec() },
             Op::Prepend { key, value } => {
                 Command::Prepend { key: text(key), value: value.to_vec() }
             }
-            Op::Increment { key, by, initial } => {
-                Command::Increment { key: text(key), by, initial }
-            }
-            Op::Stamp { key } => Command::Stamp { key: text(key) },
+            Op::Increment { key, by, initial } => Command::Increment {
+                key: text(key),
+                by,
+                initial: initial.map(|(first, expiry)| (first, Ttl::of(expiry))),
+            },
         }
     }
 
@@ -127,7 +142,7 @@ struct Stored {
 pub(crate) struct Server {
     items: BTreeMap<String, Stored>,
     cas: u64,
-    life: Incarnation,
+    life: Life,
     /// What its clock shows, in whole seconds.
     server_time: u64,
     /// How far its time is ahead of the world's.
@@ -142,7 +157,7 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn new(now: Nanos, ahead: Nanos, tick: Nanos) -> Server {
         let server_time = (now + ahead) / SECOND;
-        let life = Incarnation { boot: 1_700_000_000 + server_time, pid: 1 };
+        let life = Life { boot: 1_700_000_000 + server_time, pid: 1 };
         Server {
             items: BTreeMap::new(),
             cas: 0,
@@ -155,7 +170,7 @@ impl Server {
         }
     }
 
-    pub(crate) fn life(&self) -> Incarnation {
+    pub(crate) fn life(&self) -> Life {
         self.life
     }
 
@@ -205,7 +220,7 @@ impl Server {
     pub(crate) fn restart(&mut self, now: Nanos) {
         self.flush();
         self.server_time = (now + self.ahead) / SECOND;
-        self.life = Incarnation { boot: 1_700_000_000 + self.server_time, pid: self.life.pid + 1 };
+        self.life = Life { boot: 1_700_000_000 + self.server_time, pid: self.life.pid + 1 };
         self.cas = 0;
     }
 
@@ -233,7 +248,7 @@ impl Server {
     }
 
     fn version(&self, cas: u64) -> Version {
-        Version { incarnation: self.life, cas }
+        self.life.version(cas)
     }
 
     fn expiry(&self, ttl: Ttl) -> Option<u64> {
@@ -267,20 +282,20 @@ impl Server {
         match (command, found) {
             (Command::Add { .. }, Some(_)) => Reply::Exists,
             (Command::Add { key, value, ttl }, None) => {
-                Reply::Stored(self.store(key, value.clone(), self.expiry(*ttl)))
+                with_version(self.store(key, value.clone(), self.expiry(*ttl)))
             }
             (Command::Get { .. }, Some(stored)) => Reply::Value(Item {
                 version: self.version(stored.cas),
                 remaining: stored
                     .expires
                     .map(|at| Duration::from_secs(at.saturating_sub(self.server_time))),
-                flags: 0,
+                fence: 0,
                 value: stored.value,
             }),
             (Command::CompareAndSet { key, version, value, ttl }, Some(stored))
-                if stored.cas == version.cas =>
+                if stored.cas == version.number() =>
             {
-                Reply::Stored(self.store(key, value.clone(), self.expiry(*ttl)))
+                with_version(self.store(key, value.clone(), self.expiry(*ttl)))
             }
             (Command::Put { key, version: None, value, ttl }, None) => {
                 self.store(key, value.clone(), self.expiry(*ttl));
@@ -288,12 +303,12 @@ impl Server {
             }
             (Command::Put { version: None, .. }, Some(_)) => Reply::Exists,
             (Command::Put { key, version: Some(version), value, ttl }, Some(stored))
-                if stored.cas == version.cas =>
+                if stored.cas == version.number() =>
             {
                 self.store(key, value.clone(), self.expiry(*ttl));
                 Reply::Written
             }
-            (Command::Delete { key, version }, Some(stored)) if stored.cas == version.cas => {
+            (Command::Delete { key, version }, Some(stored)) if stored.cas == version.number() => {
                 self.set(key, None, Cause::Command);
                 Reply::Deleted
             }
@@ -321,9 +336,13 @@ impl Server {
             }
             (Command::Stamp { .. }, _) => {
                 let cas = self.draw();
-                Reply::Stored(self.version(cas))
+                with_version(self.version(cas))
             }
             (_, None) => Reply::Missing,
         }
     }
+}
+
+fn with_version(version: Version) -> Reply {
+    Reply::Stored(StoredReply { version, fence: 0 })
 }

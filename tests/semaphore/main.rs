@@ -44,7 +44,7 @@ impl Bench {
     /// rung.
     fn frozen(&self, permits: u32) -> Semaphore {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let store = store::connect(&self.server.url(), &clock).unwrap();
+        let store = store::schemes::connect(&self.server.url(), &clock).unwrap();
         Client::with_store(store, Frozen::clock()).semaphore("s", permits, LEASE).unwrap()
     }
 }

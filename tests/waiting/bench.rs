@@ -9,9 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::lease::Ttl;
 use memlock_core::name::{Key, Keyspace};
-use memlock_core::store::{self, Failure, Op, Reply, Route, Store};
+use memlock_core::store::{self, Expiry, Failure, Guarantees, Op, Reply, Returns, Route, Store};
 use memlock_core::wait::entries::{self, Request, WaitId};
 use memlock_core::{Cancel, Client, Error, ErrorKind, Lock, Release, Wait, Waited};
 use memlock_tests::frozen::Frozen;
@@ -62,7 +61,11 @@ impl Store for Hooked {
             .collect()
     }
 
-    fn time(&self, route: Route) -> Option<u64> {
+    fn guarantees(&self) -> Guarantees {
+        self.inner.guarantees()
+    }
+
+    fn time(&self, route: Route) -> Option<Duration> {
         self.inner.time(route)
     }
 
@@ -106,7 +109,7 @@ impl Bench {
     }
 
     pub(crate) fn entries(&self) -> Vec<u8> {
-        match &self.store.run(Route::of(&self.lock), &[Op::Get { key: &self.queue }]).unwrap()[..] {
+        match &self.store.run(Route::of(&self.lock), &[Op::get(&self.queue)]).unwrap()[..] {
             [Reply::Value(item)] => item.value.clone(),
             _ => Vec::new(),
         }
@@ -147,8 +150,9 @@ impl Bench {
 
     /// Puts these lines at the end of the queue.
     pub(crate) fn append(&self, value: &[u8]) {
-        let (key, ttl) = (&self.queue, Ttl::covering(LEASE * 10));
-        let ops = [Op::Add { key, value: b"", ttl }, Op::Append { key, value }];
+        let (key, expiry) = (&self.queue, Expiry::After(LEASE * 10));
+        let returns = Returns::Nothing;
+        let ops = [Op::Add { key, value: b"", expiry, returns }, Op::Append { key, value }];
         assert_eq!(self.store.run(Route::of(&self.lock), &ops).unwrap()[1], Reply::Written);
     }
 
@@ -159,7 +163,7 @@ impl Bench {
 
 pub(crate) fn connect(server: &Memcached) -> Arc<dyn Store> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    store::connect(&server.url(), &clock).unwrap()
+    store::schemes::connect(&server.url(), &clock).unwrap()
 }
 
 #[track_caller]
@@ -305,7 +309,7 @@ impl Store for Deaf {
             .iter()
             .zip(&deafened)
             .map(|(op, value)| match *op {
-                Op::Add { key, ttl, .. } => Op::Add { key, value, ttl },
+                Op::Add { key, expiry, returns, .. } => Op::Add { key, value, expiry, returns },
                 Op::Append { key, .. } => Op::Append { key, value },
                 Op::Prepend { key, .. } => Op::Prepend { key, value },
                 op => op,
@@ -318,7 +322,11 @@ impl Store for Deaf {
         replies
     }
 
-    fn time(&self, route: Route) -> Option<u64> {
+    fn guarantees(&self) -> Guarantees {
+        self.inner.guarantees()
+    }
+
+    fn time(&self, route: Route) -> Option<Duration> {
         self.inner.time(route)
     }
 

@@ -188,7 +188,8 @@ fn bells_ring_over_ipv6() {
     let held = lock(&Client::connect(&url).unwrap());
     let clock = Frozen::clock();
     let store =
-        memlock_core::store::connect(&url, &(Arc::new(SystemClock) as Arc<dyn Clock>)).unwrap();
+        memlock_core::store::schemes::connect(&url, &(Arc::new(SystemClock) as Arc<dyn Clock>))
+            .unwrap();
     let waiter = waiter(&Client::with_store(store, clock));
     until(|| server.plain().get("lock:m%wait").is_some_and(|queue| queue.starts_with(b"[::1]:")));
     until(|| server.plain().get("lock:m").is_some_and(|record| record.ends_with(b" rings")));

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::store::{Failure, Op, Reply, Route, Store};
+use memlock_core::store::{Failure, Guarantees, Op, Reply, Returns, Route, Store};
 use memlock_core::{Client, ErrorKind, Extension, Release, Wait, Waited};
 use memlock_tests::server::Memcached;
 
@@ -87,11 +87,11 @@ fn a_late_request_of_a_waiter_that_was_served_is_taken_off() {
     let (losing, late) = (Arc::clone(&lost), Arc::new(Mutex::new(None)));
     let kept = Arc::clone(&late);
     let client = bench.hooked(Arc::new(SystemClock), move |op| match op {
-        Op::Add { value, ttl, .. }
+        Op::Add { value, expiry, .. }
             if is_add_of_the_lock(op) && losing.load(Ordering::SeqCst) > 0 =>
         {
             losing.fetch_sub(1, Ordering::SeqCst);
-            *kept.lock().unwrap() = Some((value.to_vec(), *ttl));
+            *kept.lock().unwrap() = Some((value.to_vec(), *expiry));
             Fate::RequestLost
         }
         _ => Fate::Done,
@@ -105,8 +105,9 @@ fn a_late_request_of_a_waiter_that_was_served_is_taken_off() {
     let Waited::Done(got) = waiting.got.recv().unwrap() else { panic!("it was served") };
     unlock(got);
     // Now the first request arrives after all.
-    let (value, ttl) = late.lock().unwrap().take().unwrap();
-    let add = Op::Add { key: &bench.lock, value: &value, ttl };
+    let (value, expiry) = late.lock().unwrap().take().unwrap();
+    let returns = Returns::Version;
+    let add = Op::Add { key: &bench.lock, value: &value, expiry, returns };
     assert!(matches!(
         bench.store.run(Route::of(&bench.lock), &[add]).unwrap()[0],
         Reply::Stored(_)
@@ -195,7 +196,11 @@ impl Store for Panicking {
         self.inner.run(route, ops)
     }
 
-    fn time(&self, route: Route) -> Option<u64> {
+    fn guarantees(&self) -> Guarantees {
+        self.inner.guarantees()
+    }
+
+    fn time(&self, route: Route) -> Option<Duration> {
         self.inner.time(route)
     }
 

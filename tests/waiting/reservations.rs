@@ -79,7 +79,7 @@ fn joins_again_when_woken_in_vain(after: Duration) -> (bool, usize) {
     let counted = [Arc::clone(&looks), Arc::clone(&joins)];
     let waiter = waiter(&bench.hooked(Arc::new(SystemClock), move |op| {
         match op {
-            Op::Get { key } if key.as_str().ends_with("%wait") => {
+            Op::Get { key, .. } if key.as_str().ends_with("%wait") => {
                 counted[0].fetch_add(1, Ordering::SeqCst)
             }
             Op::Prepend { key, .. } if key.as_str().ends_with("%wait") => {

@@ -4,7 +4,7 @@ use memlock_tests::frozen::Frozen;
 
 use super::bench::*;
 use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::store::{Failure, Op, Reply, Route, Store};
+use memlock_core::store::{Failure, Guarantees, Op, Reply, Route, Store};
 use memlock_core::{Client, Error, ErrorKind, Extension, Release, SetUp, Wait, Waited};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -49,7 +49,11 @@ impl Store for Going {
         Err(Failure { error: Error::new(ErrorKind::Unknown, "The reply was lost."), sent: true })
     }
 
-    fn time(&self, route: Route) -> Option<u64> {
+    fn guarantees(&self) -> Guarantees {
+        self.inner.guarantees()
+    }
+
+    fn time(&self, route: Route) -> Option<Duration> {
         self.inner.time(route)
     }
 }
@@ -184,7 +188,7 @@ impl Store for Evicting {
             1 => {
                 let mut replies = self.inner.run(route, &ops[..1])?;
                 if let [Reply::Value(item)] = &self.inner.run(route, &ops[1..2])?[..] {
-                    let Op::Get { key } = ops[1] else { panic!("{:?}", ops[1]) };
+                    let Op::Get { key, .. } = ops[1] else { panic!("{:?}", ops[1]) };
                     self.inner.run(route, &[Op::Delete { key, version: item.version }])?;
                 }
                 replies.extend(self.inner.run(route, &ops[1..])?);
@@ -195,7 +199,11 @@ impl Store for Evicting {
         Ok(replies)
     }
 
-    fn time(&self, route: Route) -> Option<u64> {
+    fn guarantees(&self) -> Guarantees {
+        self.inner.guarantees()
+    }
+
+    fn time(&self, route: Route) -> Option<Duration> {
         self.inner.time(route)
     }
 }

@@ -58,10 +58,7 @@ impl Kept {
 
 /// For how many seconds the server is told to keep something, at most, that is leased for so long.
 fn ttl(lease: Duration) -> u64 {
-    match memlock_core::lease::Ttl::covering(lease) {
-        memlock_core::lease::Ttl::For(seconds) => seconds,
-        _ => u64::MAX,
-    }
+    memlock_core::store::memcached::GUARANTEES.covering(lease).as_secs()
 }
 
 fn version(stats: &Stats) -> Finding {

@@ -35,6 +35,11 @@ impl std::ops::Add<Duration> for Moment {
     }
 }
 
+/// In whole seconds, rounded up.
+pub(crate) fn whole_seconds(duration: Duration) -> u64 {
+    duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0))
+}
+
 /// Where time, sleep and randomness come from.
 pub trait Clock: Send + Sync + fmt::Debug {
     /// Now, on the boot clock.

@@ -200,7 +200,7 @@ impl Keyspace {
         (again == rest && !name.is_empty()).then_some(Named { family, name: Some(name) })
     }
 
-    /// The key of the item that stamps are taken from: see [`Op::Stamp`](crate::store::Op::Stamp).
+    /// The key of the item that a memcached draws stamps from, which make fences rise.
     pub fn stamp(&self) -> Key {
         Key(format!("{}%stamp", self.prefix).into_boxed_str())
     }

@@ -18,7 +18,7 @@ use super::outcome::{Extension, Release};
 use crate::clock::Moment;
 use crate::error::{Answer, Error, Result};
 use crate::fork::{self, Call, call};
-use crate::lease::{Lease, by_either};
+use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
 use crate::report::{self, LeaseState, Report};
@@ -124,7 +124,7 @@ impl<K: Kind> LeaseGuard<K> {
     /// It was granted by a request that left then, and counts from then on.
     pub(crate) fn new(kind: K, token: Token, lease: Lease, counted_from: Moment) -> LeaseGuard<K> {
         LeaseGuard {
-            server_until: lease.gone(kind.target().now()),
+            server_until: kind.target().context.guarantees().gone(lease, kind.target().now()),
             kind,
             token,
             lease,
@@ -177,7 +177,8 @@ impl<K: Kind> LeaseGuard<K> {
     /// Until when it is certainly held while an extension by this lease is under way: the server
     /// may have stood still, and carries it out at any moment. No I/O.
     pub fn deadline_while_extending(&self, lease: Duration) -> Moment {
-        let by_either = |lease| by_either(self.deadline(), self.lease, lease);
+        let guarantees = self.kind.target().context.guarantees();
+        let by_either = |lease| guarantees.kept_by_either(self.deadline(), self.lease, lease);
         Lease::new(lease).map_or(self.deadline(), by_either)
     }
 

@@ -27,10 +27,9 @@ use crate::cas_backoff::{ROUNDS, back_off};
 use crate::context::Context;
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::fork::{call, call_or};
-use crate::lease::Ttl;
 use crate::name::Key;
 use crate::report::{self, Report, SeenHolder, Subject};
-use crate::store::{Item, Op, Reply};
+use crate::store::{Expiry, Item, Op, Reply, Returns};
 use crate::target::Target;
 use crate::wait::entries::{Request, WaitId};
 use crate::wait::local::LocalWaiters;
@@ -62,14 +61,13 @@ impl Counter {
     pub fn set_up(&self, permits: u64) -> Result<bool> {
         call(|| {
             let value = permits.to_string();
-            let put = Op::Put {
+            let add = Op::Add {
                 key: &self.target.key,
-                version: None,
-                flags: 0,
                 value: value.as_bytes(),
-                ttl: Ttl::Never,
+                expiry: Expiry::Never,
+                returns: Returns::Nothing,
             };
-            match self.target.one(put) {
+            match self.target.one(add) {
                 Ok(reply) => Ok(reply == Reply::Written),
                 Err(failure) => Err(self.said("Setting up", failure.error)),
             }
@@ -142,10 +140,8 @@ impl Counter {
     pub fn release(&self) -> Result<u64> {
         call(|| {
             let queue = self.target.key.waiters();
-            let ops = [
-                Op::Increment { key: &self.target.key, by: 1, initial: None },
-                Op::Get { key: &queue },
-            ];
+            let ops =
+                [Op::Increment { key: &self.target.key, by: 1, initial: None }, Op::get(&queue)];
             let replies =
                 self.target.run(&ops).map_err(|failure| self.said("Releasing", failure.error))?;
             let mut replies = replies.into_iter();
@@ -189,16 +185,14 @@ impl Counter {
             };
             let Some(left) = self.number(&item)?.checked_sub(1) else { return Ok(None) };
             let value = left.to_string();
-            let ttl =
-                item.remaining.map_or(Ttl::Never, |remaining| Ttl::For(remaining.as_secs().max(1)));
-            let put = Op::Put {
+            let take = Op::CompareAndSet {
                 key,
-                version: Some(item.version),
-                flags: item.flags,
+                version: item.version,
                 value: value.as_bytes(),
-                ttl,
+                expiry: Expiry::Unchanged(item.remaining),
+                returns: Returns::Nothing,
             };
-            match self.target.one(put) {
+            match self.target.one(take) {
                 Ok(Reply::Written) => return Ok(Some(())),
                 Ok(_) => {
                     back_off(&self.target.context, round)?;
@@ -264,7 +258,7 @@ impl Acquire for Attempt<'_> {
     }
 
     fn look(&self) -> Op<'_> {
-        Op::Get { key: &self.counter.target.key }
+        Op::get(&self.counter.target.key)
     }
 
     fn seen(&mut self, reply: &Reply, _first: bool) -> Result<TargetState> {
@@ -304,7 +298,7 @@ impl Acquire for Attempt<'_> {
         }
         let target @ Target { context, key, .. } = &self.counter.target;
         let queue = Queue { target, key: &key.waiters() };
-        if let Err(failure) = queue.leave(&ids, Op::Get { key }) {
+        if let Err(failure) = queue.leave(&ids, Op::get(key)) {
             log::debug!("The queue could not be left: {}", failure.error);
             local_waiters(context).leave_behind(key, &ids);
         }

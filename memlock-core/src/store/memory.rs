@@ -9,34 +9,51 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use super::{Failure, Incarnation, Item, Op, Reply, Route, Store, Version};
+use super::url::Url;
+use super::{
+    ClockOf, Epoch, Expiry, Failure, FencesRise, Guarantees, Item, Op, Reply, Returns, Route,
+    Scope, Store, Stored, Survives, Version,
+};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
 use crate::fork::ForkLocal;
-use crate::lease::Ttl;
 use crate::name::Key;
+
+const GUARANTEES: Guarantees = Guarantees {
+    scope: Scope::Process,
+    clock_error: Duration::ZERO,
+    clock_step: Duration::from_nanos(1),
+    suspicious_delay: None,
+    clock: ClockOf::Host,
+    survives: Survives::Nothing,
+    evicts: false,
+    fences_rise: FencesRise::WhileClocksDo,
+    longest_key: 250,
+    longest_value: usize::MAX,
+};
 
 /// Items in this process's memory.
 #[derive(Debug)]
 pub struct Memory {
     clock: Arc<dyn Clock>,
     boot: u64,
+    guarantees: Guarantees,
     items: ForkLocal<Mutex<Items>>,
 }
 
 #[derive(Debug, Default)]
 struct Items {
-    items: HashMap<Key, Stored>,
-    last_cas: u64,
+    items: HashMap<Key, Kept>,
+    /// Rises with everything that is stored.
+    last: u64,
     /// The number of items after the last sweep: at twice that, the expired ones are swept out.
     swept: usize,
 }
 
 #[derive(Debug)]
-struct Stored {
+struct Kept {
     value: Vec<u8>,
-    cas: u64,
-    flags: u32,
+    number: u64,
     /// `None`: never.
     expires: Option<Moment>,
 }
@@ -48,11 +65,27 @@ static REGISTRY: ForkLocal<Registry> = ForkLocal::new();
 impl Memory {
     /// A store of its own, which nobody else can name.
     pub fn new(clock: Arc<dyn Clock>) -> Memory {
-        Memory { boot: clock.unix_seconds(), clock, items: ForkLocal::new() }
+        Memory::like(GUARANTEES, clock)
     }
 
-    /// The store that this process knows by `name`.
-    pub(crate) fn named(name: &str, clock: &Arc<dyn Clock>) -> Result<Arc<Memory>> {
+    /// The same, with the clock and the limits of another store: for tests.
+    pub fn like(guarantees: Guarantees, clock: Arc<dyn Clock>) -> Memory {
+        Memory { boot: clock.unix_seconds(), clock, guarantees, items: ForkLocal::new() }
+    }
+
+    /// When an item ends that is stored now.
+    fn expires(&self, now: Moment, expiry: Expiry) -> Option<Moment> {
+        match expiry {
+            Expiry::After(lease) => Some(now + self.guarantees.covering(lease)),
+            Expiry::Unchanged(left) => left.map(|left| now + left),
+            Expiry::At(time) => Some(Moment::from_boot(time)),
+            Expiry::Never => None,
+        }
+    }
+
+    /// The store that this process knows by the URL's name.
+    pub(crate) fn open(url: &mut Url, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Store>> {
+        let name = url.authority()?;
         if name.is_empty() {
             return Err(Error::config("The URL memory:// has no name: write memory://name."));
         }
@@ -66,95 +99,90 @@ impl Memory {
         Ok(store)
     }
 
-    fn incarnation(&self) -> Incarnation {
-        Incarnation { boot: self.boot, pid: 0 }
+    fn version(&self, number: u64) -> Version {
+        Version::new(Epoch::new(self.boot, 0), number)
+    }
+
+    /// Rises from number to number, and to the next store of this name.
+    fn fence(&self, number: u64) -> u64 {
+        self.boot.saturating_mul(1_000_000).saturating_add(number)
     }
 
     fn apply(&self, items: &mut Items, now: Moment, op: &Op<'_>) -> Result<Reply> {
-        let version = |cas| Version { incarnation: self.incarnation(), cas };
+        let found = items.live(op.key(), now);
+        let same =
+            |version: Version| found.is_some_and(|kept| self.version(kept.number) == version);
         Ok(match *op {
-            Op::Add { key, value, ttl } => match items.live(key, now) {
-                Some(_) => Reply::Exists,
-                None => {
-                    Reply::Stored(version(items.store(key, value.to_vec(), 0, expiry(now, ttl))))
-                }
-            },
-            Op::Get { key } => match items.live(key, now) {
-                Some(stored) => Reply::Value(Item {
-                    value: stored.value.clone(),
-                    version: version(stored.cas),
-                    remaining: stored
-                        .expires
-                        .map(|at| Duration::from_secs(at.since(now).as_secs() + 1)),
-                    flags: stored.flags,
+            Op::Add { .. } if found.is_some() => Reply::Exists,
+            Op::Add { key, value, expiry, returns } => {
+                self.stored(items.store(key, value.to_vec(), self.expires(now, expiry)), returns)
+            }
+            Op::Get { .. } => match found {
+                Some(kept) => Reply::Value(Item {
+                    value: kept.value.clone(),
+                    version: self.version(kept.number),
+                    remaining: kept.expires.map(|at| at.since(now)),
+                    fence: self.fence(kept.number),
                 }),
                 None => Reply::Missing,
             },
-            Op::CompareAndSet { key, version: wanted, value, ttl } => match items.live(key, now) {
-                Some(stored) if version(stored.cas) == wanted => {
-                    Reply::Stored(version(items.store(key, value.to_vec(), 0, expiry(now, ttl))))
-                }
-                Some(_) => Reply::VersionMismatch,
-                None => Reply::Missing,
-            },
-            Op::Put { key, version: wanted, flags, value, ttl } => {
-                match (items.live(key, now).map(|stored| version(stored.cas)), wanted) {
-                    (Some(_), None) => Reply::Exists,
-                    (None, Some(_)) => Reply::Missing,
-                    (found, _) if found != wanted => Reply::VersionMismatch,
-                    _ => {
-                        items.store(key, value.to_vec(), flags, expiry(now, ttl));
-                        Reply::Written
-                    }
-                }
+            Op::CompareAndSet { key, version, value, expiry, returns } if same(version) => {
+                let expires = match (expiry, found) {
+                    (Expiry::Unchanged(_), Some(kept)) => kept.expires,
+                    _ => self.expires(now, expiry),
+                };
+                self.stored(items.store(key, value.to_vec(), expires), returns)
             }
-            Op::Delete { key, version: wanted } => match items.live(key, now) {
-                Some(stored) if version(stored.cas) == wanted => {
-                    items.items.remove(key);
-                    Reply::Deleted
-                }
-                Some(_) => Reply::VersionMismatch,
-                None => Reply::Missing,
-            },
-            Op::Append { key, value } => match items.live(key, now) {
-                Some(stored) => {
-                    let (whole, expires) = ([&stored.value, value].concat(), stored.expires);
-                    let flags = stored.flags;
-                    items.store(key, whole, flags, expires);
-                    Reply::Written
-                }
-                None => Reply::Missing,
-            },
-            Op::Prepend { key, value } => match items.live(key, now) {
-                Some(stored) => {
-                    let (whole, expires) = ([value, &stored.value].concat(), stored.expires);
-                    let flags = stored.flags;
-                    items.store(key, whole, flags, expires);
-                    Reply::Written
-                }
-                None => Reply::Missing,
-            },
-            Op::Increment { key, by, initial } => match (items.live(key, now), initial) {
-                (Some(stored), _) => {
+            Op::Delete { key, version } if same(version) => {
+                items.items.remove(key);
+                Reply::Deleted
+            }
+            Op::CompareAndSet { .. } | Op::Delete { .. } if found.is_some() => {
+                Reply::VersionMismatch
+            }
+            Op::Append { key, value } | Op::Prepend { key, value } if found.is_some() => {
+                let Some(Kept { value: old, expires, .. }) = found else {
+                    return Ok(Reply::Missing);
+                };
+                let appends = matches!(op, Op::Append { .. });
+                let whole = if appends { [old, value].concat() } else { [value, old].concat() };
+                let expires = *expires;
+                items.store(key, whole, expires);
+                Reply::Written
+            }
+            Op::Increment { key, by, initial } => match (found, initial) {
+                (Some(kept), _) => {
                     let number =
-                        std::str::from_utf8(&stored.value).ok().and_then(|text| text.parse().ok());
+                        std::str::from_utf8(&kept.value).ok().and_then(|text| text.parse().ok());
                     let Some(number) = number.map(|number: u64| number.wrapping_add(by)) else {
                         return Err(Error::protocol(format!(
                             "The item {key} is not a number and cannot be counted."
                         )));
                     };
-                    let (flags, expires) = (stored.flags, stored.expires);
-                    items.store(key, number.to_string().into_bytes(), flags, expires);
+                    let expires = kept.expires;
+                    items.store(key, number.to_string().into_bytes(), expires);
                     Reply::Number(number)
                 }
-                (None, Some((first, ttl))) => {
-                    items.store(key, first.to_string().into_bytes(), 0, expiry(now, ttl));
+                (None, Some((first, expiry))) => {
+                    items.store(key, first.to_string().into_bytes(), self.expires(now, expiry));
                     Reply::Number(first)
                 }
                 (None, None) => Reply::Missing,
             },
-            Op::Stamp { .. } => Reply::Needless,
+            Op::CompareAndSet { .. }
+            | Op::Delete { .. }
+            | Op::Append { .. }
+            | Op::Prepend { .. } => Reply::Missing,
         })
+    }
+
+    fn stored(&self, number: u64, returns: Returns) -> Reply {
+        match returns {
+            Returns::Nothing => Reply::Written,
+            Returns::Version | Returns::Fence => {
+                Reply::Stored(Stored { version: self.version(number), fence: self.fence(number) })
+            }
+        }
     }
 }
 
@@ -167,8 +195,12 @@ impl Store for Memory {
         replies.map_err(|error| Failure { error, sent: ops.len() > 1 })
     }
 
-    fn time(&self, _route: Route) -> Option<u64> {
-        Some(self.clock.now().since_boot().as_secs() + 1)
+    fn guarantees(&self) -> Guarantees {
+        self.guarantees
+    }
+
+    fn time(&self, _route: Route) -> Option<Duration> {
+        Some(self.clock.now().since_boot())
     }
 
     /// All who use it are in this process.
@@ -178,32 +210,24 @@ impl Store for Memory {
 }
 
 impl Items {
-    fn live(&mut self, key: &Key, now: Moment) -> Option<&Stored> {
+    fn live(&mut self, key: &Key, now: Moment) -> Option<&Kept> {
         if self.items.len() > 2 * self.swept + 64 {
-            self.items.retain(|_, stored| stored.is_live(now));
+            self.items.retain(|_, kept| kept.is_live(now));
             self.swept = self.items.len();
         }
-        self.items.get(key).filter(|stored| stored.is_live(now))
+        self.items.get(key).filter(|kept| kept.is_live(now))
     }
 
-    fn store(&mut self, key: &Key, value: Vec<u8>, flags: u32, expires: Option<Moment>) -> u64 {
-        self.last_cas += 1;
-        let cas = self.last_cas;
-        self.items.insert(key.clone(), Stored { value, cas, flags, expires });
-        cas
+    fn store(&mut self, key: &Key, value: Vec<u8>, expires: Option<Moment>) -> u64 {
+        self.last += 1;
+        let number = self.last;
+        self.items.insert(key.clone(), Kept { value, number, expires });
+        number
     }
 }
 
-impl Stored {
+impl Kept {
     fn is_live(&self, now: Moment) -> bool {
         self.expires.is_none_or(|expires| expires > now)
-    }
-}
-
-fn expiry(now: Moment, ttl: Ttl) -> Option<Moment> {
-    match ttl {
-        Ttl::For(seconds) => Some(now + Duration::from_secs(seconds)),
-        Ttl::Until(second) => Some(Moment::from_boot(Duration::from_secs(second))),
-        Ttl::Never => None,
     }
 }

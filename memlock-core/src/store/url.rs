@@ -1,4 +1,4 @@
-//! The URL that says where the locks are: `scheme://authority?name=value&…`.
+//! The URL that says where the locks are: `scheme:location?name=value&…`.
 
 use std::time::Duration;
 
@@ -9,33 +9,36 @@ use crate::name::percent_decode;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Url {
     pub(crate) scheme: String,
-    pub(crate) authority: String,
+    /// What stands between the scheme's colon and the question mark, as it was written: each scheme
+    /// reads it by itself.
+    pub(crate) location: String,
     params: Vec<(String, String)>,
     known: Vec<&'static str>,
 }
 
 impl Url {
     pub(crate) fn parse(text: &str) -> Result<Url> {
-        let Some((scheme, rest)) = text.split_once("://") else {
+        let split = text.split_once(':').filter(|(scheme, _)| {
+            let mut letters = scheme.bytes();
+            letters.next().is_some_and(|first| first.is_ascii_alphabetic())
+                && letters.all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+        });
+        let Some((scheme, rest)) = split else {
             return Err(Error::config(format!(
-                "The URL {text:?} has no scheme: write memcached://host:port or memory://name."
+                "The URL {:?} has no scheme: write for example memcached://host:port.",
+                without_password(text)
             )));
         };
         if text.contains('#') || text.chars().any(|c| c.is_control() || c.is_whitespace()) {
             return Err(Error::config(format!(
-                "The URL {text:?} contains '#', white space or control characters: write them as %XX."
+                "The URL {:?} contains '#', white space or control characters: write them as %XX.",
+                without_password(text)
             )));
         }
-        let (authority, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let authority = authority.strip_suffix('/').unwrap_or(authority);
-        if authority.contains('/') || authority.contains('@') {
-            return Err(Error::config(format!(
-                "The URL {text:?} has a path or a user: only {scheme}://host[:port][,host2…][?parameters] is known."
-            )));
-        }
+        let (location, query) = rest.split_once('?').unwrap_or((rest, ""));
         let mut url = Url {
             scheme: scheme.to_ascii_lowercase(),
-            authority: authority.to_owned(),
+            location: location.to_owned(),
             params: Vec::new(),
             known: Vec::new(),
         };
@@ -58,6 +61,27 @@ impl Url {
             url.params.push((name.to_owned(), value));
         }
         Ok(url)
+    }
+
+    /// The location of a scheme that has neither users nor paths: what stands behind `//`.
+    pub(crate) fn authority(&self) -> Result<&str> {
+        let Url { scheme, location, .. } = self;
+        let authority = location.strip_prefix("//").ok_or_else(|| {
+            Error::config(format!("The URL {scheme}:{location:?} has no //: write {scheme}://…"))
+        })?;
+        let authority = authority.strip_suffix('/').unwrap_or(authority);
+        if authority.contains('/') || authority.contains('@') {
+            return Err(Error::config(format!(
+                "The URL {:?} has a path or a user, which {scheme}:// does not know.",
+                without_password(&format!("{scheme}:{location}"))
+            )));
+        }
+        Ok(authority)
+    }
+
+    /// A parameter that stays for somebody else to take.
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.params.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_str())
     }
 
     /// Takes a parameter out.
@@ -112,6 +136,19 @@ impl Url {
     }
 }
 
+/// An URL for people: with `***` in place of a password.
+pub(crate) fn without_password(text: &str) -> String {
+    let authority = text.find("//").map_or(0, |place| place + 2);
+    let end = text[authority..].find(['/', '?', '#']).map_or(text.len(), |place| authority + place);
+    let Some(at) = text[authority..end].rfind('@') else { return text.to_owned() };
+    match text[authority..authority + at].find(':') {
+        Some(colon) => {
+            format!("{}:***{}", &text[..authority + colon], &text[authority + at..])
+        }
+        None => text.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,7 +158,7 @@ mod tests {
     fn an_url_comes_apart() {
         let mut url =
             Url::parse("memcached://a:1,b/?prefix=x%2Dy&io_timeout=250ms&pool=3").unwrap();
-        assert_eq!((url.scheme.as_str(), url.authority.as_str()), ("memcached", "a:1,b"));
+        assert_eq!((url.scheme.as_str(), url.authority()), ("memcached", Ok("a:1,b")));
         assert_eq!(url.take("prefix").as_deref(), Some("x-y"));
         let duration = url.take_duration("io_timeout", Duration::ZERO).unwrap();
         assert_eq!(duration, Duration::from_millis(250));
@@ -144,13 +181,14 @@ mod tests {
             "localhost",
             "memcached://a?x",
             "memcached://a?x=%4",
-            "memcached://u@a",
-            "memcached://a/b",
             "memcached://a?x=1&x=2",
             "memcached://a b",
             "memcached://a#b",
         ] {
             assert!(Url::parse(bad).is_err(), "{bad:?}");
+        }
+        for bad in ["memcached://u@a", "memcached://a/b", "memcached:a"] {
+            assert!(Url::parse(bad).unwrap().authority().is_err(), "{bad:?}");
         }
         for bad in ["", "-1", "1h", "NaN", "inf", "1e3", "0", "4000s", "ms"] {
             let mut url = Url::parse(&format!("memory://x?t={bad}")).unwrap();
@@ -158,10 +196,28 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_password_is_never_shown() {
+        for (text, shown) in [
+            ("redis://u:pa:ss@h:1/0?x=1", "redis://u:***@h:1/0?x=1"),
+            ("redis://:p@ss@h", "redis://:***@h"),
+            ("redis://u@h", "redis://u@h"),
+            ("sqlite:///a@b:c", "sqlite:///a@b:c"),
+            ("memcached://h:1", "memcached://h:1"),
+        ] {
+            assert_eq!(without_password(text), shown);
+        }
+        let error = Url::parse("memcached://u:secret@h").unwrap().authority().unwrap_err();
+        assert!(!error.to_string().contains("secret"), "{error}");
+        let error = Url::parse("redis://u:secret@h #").unwrap_err();
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
+
     proptest! {
         #[test]
         fn any_text_can_be_parsed(text in "\\PC{0,60}", tail in "[ -~]{0,60}") {
-            let _ = Url::parse(&text);
+            let _ = Url::parse(&text).map(|url| url.authority().map(str::len));
+            let _ = without_password(&text);
             let _ = Url::parse(&format!("memcached://{tail}"));
         }
     }

@@ -12,11 +12,10 @@ use super::policy::QueueView;
 use super::wake::{Delivery, Wake};
 use crate::cas_backoff::back_off;
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::Ttl;
 use crate::mutation::{self, Mutation};
 use crate::name::Key;
 use crate::notify::{Successors, WakeMessage};
-use crate::store::{Failure, Item, Op, Reply};
+use crate::store::{Expiry, Failure, Item, Op, Reply, Returns};
 use crate::target::Target;
 
 /// How long a queue lives that nobody writes to. Waiters that wait for longer write it anew.
@@ -69,7 +68,7 @@ impl Queue<'_> {
         look: Op<'_>,
     ) -> std::result::Result<(usize, Reply), Failure> {
         let key = self.key;
-        let add = Op::Add { key, value: b"", ttl: life() };
+        let add = Op::Add { key, value: b"", expiry: EXPIRY, returns: Returns::Version };
         let enter =
             if front { Op::Prepend { key, value: line } } else { Op::Append { key, value: line } };
         if let Some(before) = behind {
@@ -78,7 +77,7 @@ impl Queue<'_> {
                 return Ok((before, seen));
             }
         }
-        let ops = [add, enter, Op::Get { key }, look];
+        let ops = [add, enter, Op::get(key), look];
         // There is a queue already, most of the time.
         for ops in [&ops[1..], &ops, &ops] {
             let mut replies = self.target.run(ops)?.into_iter().rev();
@@ -106,8 +105,7 @@ impl Queue<'_> {
         queue: bool,
         look: Option<Op<'_>>,
     ) -> Result<(Option<QueueView>, Option<Reply>)> {
-        let ops: Vec<Op<'_>> =
-            queue.then_some(Op::Get { key: self.key }).into_iter().chain(look).collect();
+        let ops: Vec<Op<'_>> = queue.then_some(Op::get(self.key)).into_iter().chain(look).collect();
         let mut replies = self.target.read(&ops)?.into_iter();
         if !queue {
             return Ok((None, replies.next()));
@@ -138,7 +136,7 @@ impl Queue<'_> {
         look: Op<'_>,
     ) -> std::result::Result<Option<Reply>, Failure> {
         for round in 0..LEAVES {
-            let item = match self.target.one(Op::Get { key: self.key })? {
+            let item = match self.target.one(Op::get(self.key))? {
                 Reply::Value(item) if position(&item.value, ids).is_some() => item,
                 _ => return self.target.one(look).map(Some),
             };
@@ -399,13 +397,17 @@ impl Queue<'_> {
     }
 
     fn swap<'b>(&'b self, item: &Item, value: &'b [u8]) -> Op<'b> {
-        Op::CompareAndSet { key: self.key, version: item.version, value, ttl: life() }
+        Op::CompareAndSet {
+            key: self.key,
+            version: item.version,
+            value,
+            expiry: EXPIRY,
+            returns: Returns::Version,
+        }
     }
 }
 
-fn life() -> Ttl {
-    Ttl::covering(LIFE)
-}
+const EXPIRY: Expiry = Expiry::After(LIFE);
 
 /// Who is next in the queue.
 struct NextTurn<'a> {

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use memlock_core::store::{Incarnation, Reply};
+use memlock_core::store::Reply;
+use memlock_core::store::memcached::Life;
 
 use super::current::{sleep_until, with};
 use super::event::Event;
@@ -44,7 +45,7 @@ pub(crate) fn exchange(
 }
 
 /// The incarnation of the server that this process is connected to; connects if necessary.
-pub(crate) fn connect(process: usize) -> Result<Incarnation, ExchangeError> {
+pub(crate) fn connect(process: usize) -> Result<Life, ExchangeError> {
     loop {
         let step = with(|world| world.link(process));
         match step {
@@ -65,7 +66,7 @@ pub(crate) fn connect(process: usize) -> Result<Incarnation, ExchangeError> {
 }
 
 enum Link {
-    Ready(Incarnation),
+    Ready(Life),
     Broke,
     Refused(Nanos),
     Dial(Nanos),
@@ -280,11 +281,11 @@ impl World {
 
 fn brief(reply: &Reply) -> String {
     match reply {
-        Reply::Stored(version) => format!("stored, cas {}", version.cas),
+        Reply::Stored(stored) => format!("stored, cas {}", stored.version.number()),
         Reply::Value(item) => format!(
             "value {:?}, cas {}, {:?} left",
             String::from_utf8_lossy(&item.value),
-            item.version.cas,
+            item.version.number(),
             item.remaining
         ),
         other => format!("{other:?}").to_lowercase(),

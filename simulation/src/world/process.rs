@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use memlock_core::notify::{ReachRecord, WakeMessage};
-use memlock_core::store::Incarnation;
+use memlock_core::store::memcached::Life;
 use memlock_core::wait::entries::WaitId;
 
 use crate::time::Nanos;
@@ -18,7 +18,7 @@ pub(crate) struct Process {
     pub(crate) generation: u64,
     pub(crate) paused_until: Nanos,
     /// The incarnation of the server that it is connected to.
-    pub(crate) connection: Option<Incarnation>,
+    pub(crate) connection: Option<Life>,
     pub(crate) reach: ReachRecord,
 }
 

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use memlock_core::store::{Incarnation, Reply};
+use memlock_core::store::Reply;
+use memlock_core::store::memcached::Life;
 
 use crate::server::Command;
 use crate::time::Nanos;
@@ -12,7 +13,7 @@ pub(crate) struct Request {
     pub(super) sent: Nanos,
     pub(super) task: usize,
     pub(super) process: usize,
-    pub(super) life: Incarnation,
+    pub(super) life: Life,
     /// The commands that are not executed yet.
     pub(super) commands: VecDeque<Command>,
     /// The version that the first of them has drawn.

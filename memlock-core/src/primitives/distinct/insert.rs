@@ -12,7 +12,7 @@ use crate::guard::orphan;
 use crate::mutation::{self, Mutation};
 use crate::name::{Key, check_member};
 use crate::owner::Token;
-use crate::store::{Failure, Op, Reply, Version};
+use crate::store::{Failure, Op, Reply, Returns, Stored, Version};
 
 /// The most keys that go in one batch.
 const BATCH: usize = 1000;
@@ -247,22 +247,23 @@ impl<'a> Batch<'a> {
             return Ok(());
         }
         let claim = KeyItem { id: None, token: self.token }.to_string();
-        let ttl = self.list.ttl(&self.generation);
+        let (expiry, returns) = (self.list.expiry(&self.generation), Returns::Version);
         // For one key its item is read in the same packet, so that a duplicate costs one round
         // trip.
         let alone = places.len() == 1;
         let mut ops = Vec::with_capacity(places.len() + 2);
         for &place in &places {
-            ops.push(Op::Add { key: &self.entries[place].key, value: claim.as_bytes(), ttl });
+            let (key, value) = (&self.entries[place].key, claim.as_bytes());
+            ops.push(Op::Add { key, value, expiry, returns });
         }
         if alone {
-            ops.push(Op::Get { key: &self.entries[places[0]].key });
+            ops.push(Op::get(&self.entries[places[0]].key));
         }
         let replies = self.run_in_session(&mut ops)?;
         drop(ops);
         for (&place, reply) in places.iter().zip(&replies) {
             self.entries[place].stage = match reply {
-                Reply::Stored(version) => Stage::Claimed(*version),
+                Reply::Stored(stored) => Stage::Claimed(stored.version),
                 _ => Stage::Unread,
             };
         }
@@ -279,7 +280,7 @@ impl<'a> Batch<'a> {
             return Ok(());
         }
         let ops: Vec<Op<'_>> =
-            places.iter().map(|&place| Op::Get { key: &self.entries[place].key }).collect();
+            places.iter().map(|&place| Op::get(&self.entries[place].key)).collect();
         let replies = self.list.target.run(&ops)?;
         drop(ops);
         for (&place, reply) in places.iter().zip(&replies) {
@@ -342,19 +343,20 @@ impl<'a> Batch<'a> {
         let Some(before) = last.checked_sub(places.len() as u64) else {
             return Err(Stop::SessionGone);
         };
-        let ttl = list.ttl(&self.generation);
+        let (expiry, returns) = (list.expiry(&self.generation), Returns::Version);
         let drawn: Vec<Drawn> =
             places.iter().zip(before + 1..=last).map(|(&place, id)| self.draw(place, id)).collect();
         let mut ops = Vec::with_capacity(2 * drawn.len() + 1);
         for draw in &drawn {
             let entry = &self.entries[draw.place];
             let Stage::Claimed(version) = entry.stage else { continue };
-            ops.push(Op::Add { key: &draw.id_item, value: entry.name, ttl });
+            ops.push(Op::Add { key: &draw.id_item, value: entry.name, expiry, returns });
             ops.push(Op::CompareAndSet {
                 key: &entry.key,
                 version,
                 value: draw.committed.as_bytes(),
-                ttl,
+                expiry,
+                returns,
             });
         }
         let replies = self.run_in_session(&mut ops)?;
@@ -369,7 +371,7 @@ impl<'a> Batch<'a> {
                 }
                 // Overtaken: somebody else committed it, be it with our id (a walk does that) or with
                 // another.
-                [Reply::Stored(version), _] => {
+                [Reply::Stored(Stored { version, .. }), _] => {
                     let entry = &mut self.entries[draw.place];
                     entry.overtaken = Some((draw.id, draw.id_item.clone(), *version));
                     entry.stage = Stage::Unread;
@@ -391,7 +393,7 @@ impl<'a> Batch<'a> {
     where
         'a: 'o,
     {
-        ops.push(Op::Get { key: &self.list.target.key });
+        ops.push(Op::get(&self.list.target.key));
         let mut replies = self.list.target.run(ops)?;
         let session = replies.pop();
         if self.list.still_on(&self.generation, session.as_ref())

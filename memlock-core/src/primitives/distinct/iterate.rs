@@ -4,7 +4,7 @@ use super::list::{DistinctList, GRACE, Generation, KeyItem};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::call;
-use crate::store::{Op, Reply};
+use crate::store::{Op, Reply, Returns};
 
 /// How many ids are read at once.
 const WINDOW: u64 = 256;
@@ -119,8 +119,8 @@ impl Entries {
     fn read(&self, ids: &[u64]) -> Result<Option<(Ids, bool)>> {
         let Entries { list, generation, .. } = self;
         let items: Vec<_> = ids.iter().map(|&id| list.id_item(generation, id)).collect();
-        let mut ops: Vec<Op<'_>> = items.iter().map(|key| Op::Get { key }).collect();
-        ops.push(Op::Get { key: &list.target.key });
+        let mut ops: Vec<Op<'_>> = items.iter().map(Op::get).collect();
+        ops.push(Op::get(&list.target.key));
         let mut replies = list.target.read(&ops)?;
         if !list.still_on(generation, replies.pop().as_ref()) {
             return Ok(None);
@@ -135,7 +135,7 @@ impl Entries {
             })
             .collect();
         let keys: Vec<_> = named.iter().map(|(_, name)| list.key_item(generation, name)).collect();
-        let ops: Vec<Op<'_>> = keys.iter().map(|key| Op::Get { key }).collect();
+        let ops: Vec<Op<'_>> = keys.iter().map(Op::get).collect();
         let replies = if ops.is_empty() { Vec::new() } else { list.target.read(&ops)? };
         let in_time = list.target.now() < self.began + GRACE;
         let mut entries = Vec::with_capacity(named.len());
@@ -155,12 +155,13 @@ impl Entries {
                 // Its inserter died between the two: finish it under its own token.
                 Some(KeyItem { id: None, token }) => {
                     let value = KeyItem { id: Some(id), token }.to_string();
-                    let ttl = list.ttl(generation);
+                    let expiry = list.expiry(generation);
                     let op = Op::CompareAndSet {
                         key,
                         version: item.version,
                         value: value.as_bytes(),
-                        ttl,
+                        expiry,
+                        returns: Returns::Version,
                     };
                     // Whether that was we or somebody else, what it is now decides.
                     let _ = list.target.one(op);

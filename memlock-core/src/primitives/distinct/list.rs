@@ -6,12 +6,12 @@ use crate::clock::Moment;
 use crate::context::{ATTEMPTS, Context};
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::fork::call;
-use crate::lease::{Lease, Ttl};
+use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
 use crate::name::{Key, check_member};
 use crate::owner::Token;
 use crate::report::{Report, Subject};
-use crate::store::{Failure, Item, Op, Reply, Version};
+use crate::store::{Expiry, Failure, Item, Op, Reply, Returns, Version};
 use crate::target::Target;
 
 /// How long a half-insert may be somebody's who is still at it.
@@ -94,13 +94,19 @@ impl DistinctList {
                     let value = format!("{SESSION_FORMAT} {fresh}");
                     let counter = self.counter(&generation);
                     let setting_up = [
-                        Op::Add { key: &counter, value: b"0", ttl: item_ttl(duration) },
+                        Op::Add {
+                            key: &counter,
+                            value: b"0",
+                            expiry: item_expiry(duration),
+                            returns: Returns::Version,
+                        },
                         Op::Add {
                             key: &self.target.key,
                             value: value.as_bytes(),
-                            ttl: lease.ttl(),
+                            expiry: lease.expiry(),
+                            returns: Returns::Version,
                         },
-                        Op::Get { key: &self.target.key },
+                        Op::get(&self.target.key),
                     ];
                     found = self.target.run(&setting_up).map(|replies| match replies.last() {
                         Some(Reply::Value(item)) => Generation::parse(item, self.target.now()),
@@ -176,9 +182,7 @@ impl DistinctList {
             check_member(key.as_ref())?;
             self.within(|list, generation| {
                 let key = list.key_item(generation, key.as_ref());
-                let replies = list
-                    .target
-                    .read(&[Op::Get { key: &key }, Op::Get { key: &list.target.key }])?;
+                let replies = list.target.read(&[Op::get(&key), Op::get(&list.target.key)])?;
                 let id = match replies.first() {
                     Some(Reply::Value(item)) => {
                         KeyItem::parse(&item.value).and_then(|item| item.id)
@@ -207,9 +211,7 @@ impl DistinctList {
         call(|| {
             self.within(|list, generation| {
                 let counter = list.counter(generation);
-                let replies = list
-                    .target
-                    .read(&[Op::Get { key: &counter }, Op::Get { key: &list.target.key }])?;
+                let replies = list.target.read(&[Op::get(&counter), Op::get(&list.target.key)])?;
                 let count = match replies.first() {
                     Some(Reply::Value(item)) => parse_number(&item.value),
                     // The server lost the counter, and with it the session.
@@ -324,8 +326,8 @@ impl DistinctList {
     }
 
     /// The TTL with which items are stored now.
-    pub(super) fn ttl(&self, generation: &Generation) -> Ttl {
-        item_ttl(generation.ends.since(self.target.now()))
+    pub(super) fn expiry(&self, generation: &Generation) -> Expiry {
+        item_expiry(generation.ends.since(self.target.now()))
     }
 
     pub(super) fn said(&self, doing: &str, error: Error) -> Error {
@@ -379,8 +381,8 @@ impl std::fmt::Display for KeyItem {
     }
 }
 
-pub(super) fn item_ttl(left: Duration) -> Ttl {
-    Ttl::covering(left.min(crate::lease::MAX_LEASE) + TTL_SLACK)
+pub(super) fn item_expiry(left: Duration) -> Expiry {
+    Expiry::After(left.min(crate::lease::MAX_LEASE) + TTL_SLACK)
 }
 
 pub(super) fn parse_number(value: &[u8]) -> Option<u64> {

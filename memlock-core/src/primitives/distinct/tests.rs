@@ -9,7 +9,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::error::ErrorKind;
 use crate::lease::{DRIFT, MAX_LEASE};
 use crate::owner::Token;
-use crate::store::Incarnation;
+use crate::store::Epoch;
 use crate::store::memory::Memory;
 use crate::store::{Item, Op, Reply, Version};
 use proptest::prelude::*;
@@ -36,8 +36,8 @@ fn a_counter_at_its_end_gives_its_last_id_and_a_walk_that_ends() {
 }
 
 fn item(value: Vec<u8>, remaining: Option<u64>) -> Item {
-    let version = Version { incarnation: Incarnation { boot: 1, pid: 1 }, cas: 1 };
-    Item { value, version, remaining: remaining.map(Duration::from_secs), flags: 0 }
+    let version = Version::new(Epoch::new(1, 1), 1);
+    Item { value, version, remaining: remaining.map(Duration::from_secs), fence: 0 }
 }
 
 proptest! {

@@ -8,11 +8,11 @@ use crate::clock::Moment;
 use crate::context::ATTEMPTS;
 use crate::error::{Error, Result};
 use crate::guard::orphan;
-use crate::lease::{Lease, SUSPICIOUS_DELAY};
+use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
 use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
 use crate::report::SeenHolder;
-use crate::store::{Op, Reply, Version};
+use crate::store::{Op, Reply, Returns, Version};
 use crate::target::Target;
 use crate::wait::entries::WaitId;
 use crate::wait::policy::TargetState;
@@ -67,7 +67,8 @@ impl<'a> Attempt<'a> {
 
     /// Until when to look for what a request without a reply may have left.
     pub(super) fn orphan_until(&self) -> Option<Moment> {
-        self.in_doubt_until.map(|sent| self.lease.gone(sent))
+        let guarantees = self.target.context.guarantees();
+        self.in_doubt_until.map(|sent| guarantees.gone(self.lease, sent))
     }
 
     /// Whether something of ours may be on the server, or on its way there.
@@ -82,15 +83,16 @@ impl<'a> Attempt<'a> {
     /// Takes it if it is free; or, if it was seen to be reserved for us by this version, in place
     /// of that.
     fn take(&self, reserved: Option<Version>) -> Op<'_> {
-        let (key, value, ttl) = (&self.target.key, &self.value[..], self.lease.ttl());
+        let (key, value, expiry) = (&self.target.key, &self.value[..], self.lease.expiry());
+        let returns = Returns::Fence;
         match reserved {
-            Some(version) => Op::CompareAndSet { key, version, value, ttl },
-            None => Op::Add { key, value, ttl },
+            Some(version) => Op::CompareAndSet { key, version, value, expiry, returns },
+            None => Op::Add { key, value, expiry, returns },
         }
     }
 
-    /// It was granted by this version; the last of the replies may be a stamp.
-    fn grant(&mut self, version: Version, replies: &[Reply], sent: Moment) -> Result<Lock> {
+    /// It was granted by this version.
+    fn grant(&mut self, version: Version, fence: u64, sent: Moment) -> Result<Lock> {
         let (target, lease) = (self.target, self.lease);
         let sent = if mutation::has(Mutation::DeadlineFromReply) { target.now() } else { sent };
         let grant = Grant {
@@ -99,14 +101,14 @@ impl<'a> Attempt<'a> {
             value: std::mem::take(&mut self.value),
             notifies: self.notifies,
             version,
-            fence: version.fence_by(replies.last()),
+            fence,
             lease,
             sent,
             orphan: self.orphan_until(),
             tenure: Tenure { began: sent, handoffs: 0 },
         };
         let mut lock = grant.into_lock();
-        if target.now().since(sent) > SUSPICIOUS_DELAY
+        if target.context.guarantees().is_suspicious(target.now().since(sent))
             && !mutation::has(Mutation::BelieveSlowGrants)
             && let Err(error) = lock.cap_deadline_by_ttl()
         {
@@ -160,22 +162,22 @@ impl Acquire for Attempt<'_> {
             let claim = self.tenure.claim();
             let take = self.take(claim);
             let ran = if in_doubt || self.tenure.may_come() {
-                context.run(*route, &[take, Op::Get { key }, context.stamp()])
+                context.run(*route, &[take, Op::Get { key, fence: true }])
             } else {
-                context.run(*route, &[take, context.stamp()])
+                context.run(*route, &[take])
             };
             match ran {
                 Ok(replies) => match (replies.first(), replies.get(1)) {
-                    (Some(&Reply::Stored(version)), _) => {
-                        return self.grant(version, &replies, sent).map(Some);
+                    (Some(&Reply::Stored(stored)), _) => {
+                        return self.grant(stored.version, stored.fence, sent).map(Some);
                     }
                     (_, Some(Reply::Value(item))) if is_ours(&item.value, self.token) => {
-                        let version = item.version;
+                        let (version, fence) = (item.version, item.fence);
                         if OwnerRecord::parse(&item.value).is_some_and(|record| record.notifies) {
                             self.will_wait();
                         }
                         let sent = self.in_doubt_since.unwrap_or(sent);
-                        return self.grant(version, &replies, sent).map(Some);
+                        return self.grant(version, fence, sent).map(Some);
                     }
                     (_, Some(Reply::Value(item))) if self.tenure.is_ours(item) => {}
                     // What was in the way may have been ours: the server has lost it since.
@@ -203,7 +205,7 @@ impl Acquire for Attempt<'_> {
     }
 
     fn look(&self) -> Op<'_> {
-        Op::Get { key: &self.target.key }
+        Op::get(&self.target.key)
     }
 
     fn capacity(&mut self, reply: &Reply, _goes: bool) -> Option<Capacity> {

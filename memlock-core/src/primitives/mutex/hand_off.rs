@@ -13,7 +13,6 @@ use super::wake::{REAPER, local_waiters};
 use crate::error::{ErrorKind, Result};
 use crate::guard::lease_guard::Outcome;
 use crate::guard::orphan;
-use crate::lease::SUSPICIOUS_DELAY;
 use crate::owner::NOTIFIES;
 use crate::store::Item;
 use crate::wait::QueueReceipt;
@@ -70,7 +69,7 @@ impl Lock {
                     unrung: false,
                     successors: self.kind.successors,
                 });
-                let slow = context.clock().now().since(sent) > SUSPICIOUS_DELAY;
+                let slow = context.guarantees().is_suspicious(context.clock().now().since(sent));
                 if slow && lock.cap_deadline_by_ttl().is_err() {
                     drop(lock);
                 } else {
@@ -81,7 +80,8 @@ impl Lock {
             Ok((lost, _)) => Some(Ok(lost.into())),
             Err(error) => {
                 if self.release_in_doubt {
-                    orphan::remember(&target, &REAPER, token, lease.gone(target.now()));
+                    let until = context.guarantees().gone(lease, target.now());
+                    orphan::remember(&target, &REAPER, token, until);
                 }
                 // A server that refuses to store may still let go.
                 if error.kind() == ErrorKind::Protocol { None } else { Some(Err(error)) }

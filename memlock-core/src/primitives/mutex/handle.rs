@@ -217,22 +217,29 @@ impl Mutex {
     }
 
     fn seen(&self) -> Result<Option<(Owner, Version)>> {
-        let look = [Op::Get { key: &self.target.key }, self.target.context.stamp()];
-        let replies = self.target.read(&look);
+        let replies = self.target.read(&[Op::Get { key: &self.target.key, fence: true }]);
         let mut replies = replies.map_err(|error| self.said("Looking at", error))?.into_iter();
         let Some(Reply::Value(item)) = replies.next() else { return Ok(None) };
-        let newest_fence = item.version.fence_by(replies.next().as_ref());
         let record = OwnerRecord::parse(&item.value);
         let token = match &record {
             Some(record) => record.token.to_string(),
-            // Plain clients often write the same value each time; the cas id tells their locks
+            // Plain clients often write the same value each time; the version tells their locks
             // apart.
             None => {
-                format!("plain:{}:{}", item.version.cas, &hex(&Sha256::digest(&item.value))[..32])
+                format!(
+                    "plain:{}:{}",
+                    item.version.number(),
+                    &hex(&Sha256::digest(&item.value))[..32]
+                )
             }
         };
-        let owner =
-            Owner { record, value: item.value, remaining: item.remaining, newest_fence, token };
+        let owner = Owner {
+            record,
+            value: item.value,
+            remaining: item.remaining,
+            newest_fence: item.fence,
+            token,
+        };
         Ok(Some((owner, item.version)))
     }
 }

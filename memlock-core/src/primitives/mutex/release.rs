@@ -142,7 +142,7 @@ impl Lock {
         let stood = std::mem::take(&mut self.stood);
         let target @ Target { context, key, .. } = &self.kind.target;
         let queue = Queue { target, key: &key.waiters() };
-        match queue.leave(&stood, Op::Get { key }) {
+        match queue.leave(&stood, Op::get(key)) {
             Ok(seen) => {
                 let free = match seen {
                     Some(Reply::Missing) => true,

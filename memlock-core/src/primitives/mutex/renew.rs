@@ -8,11 +8,11 @@ use crate::clock::Moment;
 use crate::guard::lease_guard::Kind;
 use crate::guard::lease_guard::LATEST_ARRIVAL;
 use crate::guard::renewal::renewable::{Check, PendingRenewal, Progress, Renewable, RenewableKind};
-use crate::lease::{Lease, SUSPICIOUS_DELAY, kept_until};
+use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
 use crate::name::Key;
 use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
-use crate::store::{Op, Reply, Version};
+use crate::store::{Guarantees, Op, Reply, Returns, Stored, Version};
 
 /// A renewal on its way.
 struct LockRenewal {
@@ -21,6 +21,7 @@ struct LockRenewal {
     value: Vec<u8>,
     version: Version,
     lease: Lease,
+    guarantees: Guarantees,
     /// Until when the old lease lasts: nothing is sent afterwards.
     old_deadline: Moment,
     step: Step,
@@ -44,14 +45,17 @@ enum Step {
 impl PendingRenewal for LockRenewal {
     fn op(&self) -> Op<'_> {
         let LockRenewal { key, version, value, lease, .. } = self;
+        let (expiry, returns) = (lease.expiry(), Returns::Version);
         match self.step {
-            Step::CompareAndSet if mutation::has(Mutation::KeepPutsBack) && version.cas == 0 => {
-                Op::Add { key, value, ttl: lease.ttl() }
+            Step::CompareAndSet
+                if mutation::has(Mutation::KeepPutsBack) && version.number() == 0 =>
+            {
+                Op::Add { key, value, expiry, returns }
             }
             Step::CompareAndSet => {
-                Op::CompareAndSet { key, version: *version, value, ttl: lease.ttl() }
+                Op::CompareAndSet { key, version: *version, value, expiry, returns }
             }
-            Step::Read | Step::Believe { .. } => Op::Get { key },
+            Step::Read | Step::Believe { .. } => Op::get(key),
         }
     }
 
@@ -70,14 +74,14 @@ impl PendingRenewal for LockRenewal {
         };
         let not_yet = || Progress::NotYet { gone: Vec::new() };
         match (self.step, reply) {
-            (Step::CompareAndSet, &Reply::Stored(version)) => {
+            (Step::CompareAndSet, &Reply::Stored(Stored { version, .. })) => {
                 self.version = version;
                 let deadline = self.lease.deadline(if mutation::has(Mutation::KeepFromReply) {
                     came
                 } else {
                     sent
                 });
-                if came.since(sent) <= SUSPICIOUS_DELAY
+                if !self.guarantees.is_suspicious(came.since(sent))
                     || mutation::has(Mutation::BelieveSlowRenewals)
                 {
                     return until(deadline, self);
@@ -86,7 +90,7 @@ impl PendingRenewal for LockRenewal {
                 not_yet()
             }
             (Step::CompareAndSet, Reply::Missing) if mutation::has(Mutation::KeepPutsBack) => {
-                self.version.cas = 0;
+                self.version = Version::new(self.version.epoch(), 0);
                 not_yet()
             }
             (Step::CompareAndSet, Reply::VersionMismatch)
@@ -112,7 +116,8 @@ impl PendingRenewal for LockRenewal {
                 if is_ours(&item.value, self.token) =>
             {
                 self.version = item.version;
-                match kept_until(item.remaining.unwrap_or(Duration::MAX), sent, came, first) {
+                let left = item.remaining.unwrap_or(Duration::MAX);
+                match self.guarantees.kept_until(left, sent, came, first) {
                     Some(kept) => until(deadline.min(kept), self),
                     None => {
                         self.step = Step::Believe { deadline, first: Some(sent) };
@@ -160,13 +165,16 @@ impl RenewableKind for Exclusive {
             return None;
         }
         // It may reach the server at any time until its reply is given up.
-        lock.server_until = lock.server_until.max(lock.lease.gone(now) + LATEST_ARRIVAL);
+        let guarantees = *lock.kind.target.context.guarantees();
+        lock.server_until =
+            lock.server_until.max(guarantees.gone(lock.lease, now) + LATEST_ARRIVAL);
         Some(Box::new(LockRenewal {
             key: lock.kind.target.key.clone(),
             token: lock.token,
             value: lock.kind.value.clone(),
             version: lock.kind.version,
             lease: lock.lease,
+            guarantees,
             old_deadline: lock.deadline,
             step: if in_doubt { Step::Read } else { Step::CompareAndSet },
             renewed: None,

@@ -23,10 +23,9 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::error::{ErrorKind, Result};
-use crate::lease::Ttl;
 use crate::mutation::{self, Mutation};
 use crate::owner::OwnerRecord;
-use crate::store::{Item, Op, Reply, Version};
+use crate::store::{Expiry, Item, Op, Reply, Returns, Version};
 use crate::target::Target;
 use crate::wait::Reserve;
 use crate::wait::entries::WaitId;
@@ -50,7 +49,8 @@ impl Reserve for Reserver<'_> {
         let Target { context, key, .. } = self.target;
         let Ok(identity) = context.identity() else { return false };
         let value = identity.reservation(id, context.clock());
-        let add = Op::Add { key, value: &value, ttl: Ttl::covering(LIFE) };
+        let add =
+            Op::Add { key, value: &value, expiry: Expiry::After(LIFE), returns: Returns::Version };
         matches!(self.target.one(add), Ok(Reply::Stored(_)))
     }
 

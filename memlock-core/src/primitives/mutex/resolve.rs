@@ -9,10 +9,10 @@ use crate::clock::Moment;
 use crate::context::ATTEMPTS;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::lease_guard::{LATEST_ARRIVAL, Outcome};
-use crate::lease::{Lease, SUSPICIOUS_DELAY, by_either, kept_until};
+use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
 use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
-use crate::store::{Item, Op, Reply, Version};
+use crate::store::{Item, Op, Reply, Returns, Stored, Version};
 
 /// How often a step is taken anew because the lock's version was found to be another.
 pub(super) const ROUNDS: usize = 10;
@@ -22,6 +22,7 @@ const LOOKS: usize = 2;
 impl Lock {
     /// Takes a step that only the owner may take.
     pub(super) fn resolve(&mut self, step: OwnerStep<'_>) -> Result<OwnerOutcome> {
+        let guarantees = *self.kind.target.context.guarantees();
         let mut error = None;
         let (mut failures, mut unclear) = (0, 0);
         let mut read_first = self.release_in_doubt;
@@ -31,29 +32,33 @@ impl Lock {
             let sent = *first_sent.get_or_insert(now);
             if let OwnerStep::Extend(lease) = step {
                 // It may reach the server at any time until its reply is given up.
-                self.server_until = self.server_until.max(lease.gone(now) + LATEST_ARRIVAL);
+                self.server_until =
+                    self.server_until.max(guarantees.gone(lease, now) + LATEST_ARRIVAL);
             }
             // A queue that cannot be read must not keep us from letting go.
             let ring = self.kind.notifies && failures == 0 && matches!(step, OwnerStep::Release);
             let queue_key = ring.then(|| self.kind.target.key.waiters());
             let (key, version) = (&self.kind.target.key, self.kind.version);
-            let read = Op::Get { key };
+            let hands_off = matches!(step, OwnerStep::HandOff(_));
+            let read = Op::Get { key, fence: hands_off };
             let op = match step {
                 OwnerStep::Release => Op::Delete { key, version },
-                OwnerStep::Extend(lease) => {
-                    Op::CompareAndSet { key, version, value: &self.kind.value, ttl: lease.ttl() }
-                }
+                OwnerStep::Extend(lease) => Op::CompareAndSet {
+                    key,
+                    version,
+                    value: &self.kind.value,
+                    expiry: lease.expiry(),
+                    returns: Returns::Version,
+                },
                 OwnerStep::HandOff(successor) => Op::CompareAndSet {
                     key,
                     version,
                     value: successor.value,
-                    ttl: successor.lease.ttl(),
+                    expiry: successor.lease.expiry(),
+                    returns: Returns::Fence,
                 },
             };
-            let last = match step {
-                OwnerStep::HandOff(_) => Some(self.kind.target.context.stamp()),
-                _ => queue_key.as_ref().map(|key| Op::Get { key }),
-            };
+            let last = queue_key.as_ref().map(Op::get);
             let ops = [read, op, last.unwrap_or(read)];
             let ops = &ops[usize::from(!read_first)..2 + usize::from(last.is_some())];
             let woken_ahead = Cell::new(self.kind.woken_ahead);
@@ -94,7 +99,8 @@ impl Lock {
                         match step {
                             OwnerStep::Extend(_) if mutation::has(Mutation::HopeForTheLonger) => {}
                             OwnerStep::Extend(lease) => {
-                                self.deadline = by_either(self.deadline, self.lease, lease);
+                                self.deadline =
+                                    guarantees.kept_by_either(self.deadline, self.lease, lease);
                                 self.lease = self.lease.min(lease);
                                 self.extension_in_doubt = true;
                             }
@@ -112,23 +118,19 @@ impl Lock {
             let mut replies = replies.into_iter();
             let seen = if read_first { replies.next() } else { None };
             let answer = replies.next();
-            let (queue, stamp) = match replies.next() {
-                Some(Reply::Value(item)) => (Some(item), None),
-                stamp => (None, stamp),
-            };
-            let handed_off = |version: Version| {
-                let fence = version.fence_by(stamp.as_ref());
-                Ok(OwnerOutcome::HandedOff { version, fence, sent })
+            let queue = match replies.next() {
+                Some(Reply::Value(item)) => Some(item),
+                _ => None,
             };
             match (answer, seen, step) {
                 (Some(Reply::Deleted), ..) => return Ok(OwnerOutcome::Taken(queue)),
-                (Some(Reply::Stored(version)), _, OwnerStep::HandOff(_)) => {
-                    return handed_off(version);
+                (Some(Reply::Stored(Stored { version, fence })), _, OwnerStep::HandOff(_)) => {
+                    return Ok(OwnerOutcome::HandedOff { version, fence, sent });
                 }
-                (Some(Reply::Stored(version)), _, OwnerStep::Extend(lease)) => {
+                (Some(Reply::Stored(Stored { version, .. })), _, OwnerStep::Extend(lease)) => {
                     let late = mutation::has(Mutation::ExtensionFromReply);
                     let sent = if late { self.kind.target.now() } else { now };
-                    let before = by_either(self.deadline, self.lease, lease);
+                    let before = guarantees.kept_by_either(self.deadline, self.lease, lease);
                     (self.deadline, self.kind.version, self.lease) =
                         (lease.deadline(sent), version, lease);
                     // A release that is still under way was for another version.
@@ -147,7 +149,8 @@ impl Lock {
                 (_, Some(Reply::Value(item)), OwnerStep::HandOff(successor))
                     if is_ours(&item.value, successor.token) =>
                 {
-                    return handed_off(item.version);
+                    let Item { version, fence, .. } = item;
+                    return Ok(OwnerOutcome::HandedOff { version, fence, sent });
                 }
                 // Gone when we read it, and changed when we came to it: another one took it in
                 // between, or our version is of another life of the server. Its item tells.
@@ -160,9 +163,7 @@ impl Lock {
                 // of another life.
                 (Some(last), Some(read), _) => {
                     let same_life = match read {
-                        Reply::Value(item) => {
-                            item.version.incarnation == self.kind.version.incarnation
-                        }
+                        Reply::Value(item) => item.version.epoch() == self.kind.version.epoch(),
                         _ => last == Reply::Missing,
                     };
                     let in_time = self.kind.target.now() < self.deadline;
@@ -192,7 +193,8 @@ impl Lock {
     /// After an extension that took suspiciously long: counts on no more than the server will keep
     /// the item for, or, if it does not say, than it keeps it for at least.
     fn cap_deadline_if_slow(&mut self, sent: Moment, before: Moment) -> Result<()> {
-        if self.kind.target.now().since(sent) <= SUSPICIOUS_DELAY {
+        let target = &self.kind.target;
+        if !target.context.guarantees().is_suspicious(target.now().since(sent)) {
             return Ok(());
         }
         self.cap_deadline_by_ttl().map_err(|error| {
@@ -206,7 +208,8 @@ impl Lock {
 
     /// After a suspiciously slow grant: counts on no more than the server will keep the item for.
     pub(super) fn cap_deadline_by_ttl(&mut self) -> Result<()> {
-        let clock = self.kind.target.context.clock();
+        let context = &self.kind.target.context;
+        let (clock, guarantees) = (context.clock(), context.guarantees());
         let mut first = None;
         let kept = loop {
             let sent = clock.now();
@@ -215,7 +218,7 @@ impl Lock {
                 Some(item) => item.remaining.unwrap_or(Duration::MAX),
                 None => Duration::ZERO,
             };
-            match kept_until(left, sent, clock.now(), first) {
+            match guarantees.kept_until(left, sent, clock.now(), first) {
                 Some(kept) => break kept,
                 None => first = Some(sent),
             }

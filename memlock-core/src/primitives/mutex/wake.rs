@@ -24,7 +24,7 @@ pub(super) fn local_waiters(context: &Context) -> &LocalWaiters<HandoffRequest, 
 fn reap(target: &Target, token: Token) -> Result<bool> {
     let key = &target.key;
     for _ in 0..ATTEMPTS {
-        let seen = target.one(Op::Get { key }).map_err(|failure| failure.error)?;
+        let seen = target.one(Op::get(key)).map_err(|failure| failure.error)?;
         let Reply::Value(item) = seen else { return Ok(false) };
         if !is_ours(&item.value, token) {
             return Ok(false);

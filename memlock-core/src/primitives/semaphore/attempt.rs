@@ -120,7 +120,8 @@ impl<'a> Attempt<'a> {
 
     /// Until when to look for what a request without a reply may have left.
     pub(super) fn orphan_until(&self) -> Option<Moment> {
-        self.in_doubt.map(|doubt| self.semaphore.lease.gone(doubt.until))
+        let guarantees = self.semaphore.target.context.guarantees();
+        self.in_doubt.map(|doubt| guarantees.gone(self.semaphore.lease, doubt.until))
     }
 
     /// Whether something of ours may be on the server, or on its way there.
@@ -342,7 +343,7 @@ impl Acquire for Attempt<'_> {
 
     fn look(&self) -> Op<'_> {
         self.looked.set(self.semaphore.target.now());
-        Op::Get { key: &self.semaphore.target.key }
+        Op::get(&self.semaphore.target.key)
     }
 
     fn seen(&mut self, reply: &Reply, first: bool) -> Result<policy::TargetState> {

@@ -288,9 +288,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::lease::{CLOCK_ERROR, Lease};
+    use crate::lease::Lease;
     use crate::semaphore::operation::{Doubt, Renewing};
-    use crate::store::{Incarnation, Version};
+    use crate::store::memcached::GUARANTEES;
+    use crate::store::{Epoch, Version};
     use proptest::collection::vec;
     use proptest::prelude::*;
 
@@ -316,8 +317,16 @@ mod tests {
                 2,
             ));
         }
-        let version = Version { incarnation: Incarnation { boot: 1, pid: 1 }, cas: 1 };
-        Seen { record, version, now: NOW, sent: moment(50), took: Duration::ZERO, first: None }
+        let version = Version::new(Epoch::new(1, 1), 1);
+        Seen {
+            record,
+            version,
+            now: NOW,
+            sent: moment(50),
+            took: Duration::ZERO,
+            first: None,
+            guarantees: GUARANTEES,
+        }
     }
 
     fn acquires(token: u128, permits: u32, priority: i64, called: bool) -> Member {
@@ -337,7 +346,7 @@ mod tests {
     }
 
     fn doubt(slow: bool, cas: u64) -> Doubt {
-        let version = Version { incarnation: Incarnation { boot: 1, pid: 1 }, cas };
+        let version = Version::new(Epoch::new(1, 1), cas);
         Doubt { since: moment(49), until: moment(49), slow, version }
     }
 
@@ -415,7 +424,7 @@ mod tests {
                 panic!("its line is there")
             };
             assert_eq!(*counted_from, doubt.map_or(moment(50), |doubt| doubt.since));
-            let kept = moment(50) + (Duration::from_secs(9) - CLOCK_ERROR);
+            let kept = moment(50) + (Duration::from_secs(9) - GUARANTEES.clock_error);
             match clock {
                 ServerClock::Runs => assert!(!is_kept),
                 ServerClock::KeepsUntil(until) => assert!(is_kept && *until == kept),

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::clock::Moment;
+use crate::clock::{Moment, whole_seconds};
 use crate::context::Context;
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::fork::ForkLocal;
-use crate::lease::{Lease, Ttl};
+use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
 use crate::name::Key;
 use crate::owner::Token;
 use crate::report::{Report, Subject};
-use crate::store::{Failure, Op, Reply};
+use crate::store::{Expiry, Failure, Op, Reply, Returns};
 use crate::target::Target;
 
 use super::combine::{Combiner, Memory};
@@ -118,7 +118,7 @@ impl Semaphore {
         let (mut failures, mut slow) = (0, 0);
         loop {
             let sent = self.target.now();
-            match self.target.one(Op::Get { key: &self.target.key }) {
+            match self.target.one(Op::get(&self.target.key)) {
                 // A connection may have been made first. An answer that leaves open when the
                 // server's clock was read makes leases longer.
                 Ok(_) if slow + 1 < crate::context::ATTEMPTS && self.is_long_since(sent) => {
@@ -136,7 +136,7 @@ impl Semaphore {
     }
 
     /// Reads it for a holder who is to know for how long the server certainly keeps what it holds:
-    /// see [`lease::kept_until`](crate::lease::kept_until).
+    /// see [`Guarantees::kept_until`](crate::store::Guarantees::kept_until).
     pub(super) fn look_closely(&self) -> Result<Option<Seen>> {
         let seen = self.look()?;
         let Some(first) = seen.as_ref().filter(|seen| seen.is_slow()).map(|seen| seen.sent) else {
@@ -152,9 +152,7 @@ impl Semaphore {
     /// What a reply says that was asked for at `sent`.
     pub(super) fn note(&self, reply: &Reply, sent: Moment) -> Result<Option<Seen>> {
         match reply {
-            Reply::Value(item) => {
-                Seen::read(&self.target.key, item, sent, self.target.now()).map(Some)
-            }
+            Reply::Value(item) => Seen::read(&self.target, item, sent, self.target.now()).map(Some),
             _ => Ok(None),
         }
     }
@@ -174,14 +172,15 @@ impl Semaphore {
     pub(super) fn create(&self, token: Token, life: u64, permits: u32) -> Result<Option<Seen>> {
         let Some(now) = self.target.context.time(self.target.route) else { return Ok(None) };
         // What the server's clock shows is known for sure once it has been read.
+        let now = whole_seconds(now);
         let record = Record::new(token, permits, life, now.saturating_add(life));
         let value = record.encode();
         let key = &self.target.key;
-        let ttl = Ttl::Until(record.expires);
+        let expiry = Expiry::At(Duration::from_secs(record.expires));
         let sent = self.target.now();
         match self.target.context.run(
             self.target.route,
-            &[Op::Put { key, version: None, flags: 0, value: &value, ttl }, Op::Get { key }],
+            &[Op::Add { key, value: &value, expiry, returns: Returns::Nothing }, Op::get(key)],
         ) {
             Ok(_) if self.is_long_since(sent) => Ok(None),
             Ok(replies) => replies.get(1).map_or(Ok(None), |reply| self.note(reply, sent)),
@@ -220,11 +219,15 @@ impl Semaphore {
         seen.record.touch(seen.now.saturating_add(passed));
         let value = seen.record.encode();
         let relative = mutation::has(Mutation::RelativeExpiry);
-        let ttl =
-            if relative { Ttl::For(seen.record.life) } else { Ttl::Until(seen.record.expires) };
+        let expiry = if relative {
+            Expiry::Unchanged(Some(Duration::from_secs(seen.record.life)))
+        } else {
+            Expiry::At(Duration::from_secs(seen.record.expires))
+        };
         let key = &self.target.key;
-        let put = Op::Put { key, version: Some(seen.version), flags: 0, value: &value, ttl };
-        let look = lonely.then_some(Op::Get { key });
+        let (version, returns) = (seen.version, Returns::Nothing);
+        let put = Op::CompareAndSet { key, version, value: &value, expiry, returns };
+        let look = lonely.then_some(Op::get(key));
         let ops: Vec<Op<'_>> =
             std::iter::once(put).chain(more.iter().copied()).chain(look).collect();
         let sent = self.target.now();
@@ -235,7 +238,7 @@ impl Semaphore {
         let after = match last {
             // What was written need not be read again.
             Some(Reply::Value(item)) if item.value == value => {
-                Seen::again(seen.record, &item, sent, self.target.now())
+                Seen::again(&self.target, seen.record, &item, sent, self.target.now())
             }
             Some(reply) => self.note(&reply, sent).unwrap_or_default(),
             None => None,

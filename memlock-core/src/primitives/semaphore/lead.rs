@@ -18,7 +18,6 @@ use crate::context::ATTEMPTS;
 use crate::error::Error;
 use crate::fork;
 use crate::guard::orphan;
-use crate::lease::covering;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
 use crate::store::{Failure, Item, Op, Reply};
@@ -234,7 +233,8 @@ impl<'a> Leader<'a> {
             Ok(identity) => identity.token(),
             Err(error) => return self.fail(&error),
         };
-        match self.semaphore.create(token, covering(LIFE), number) {
+        let life = self.semaphore.target.context.guarantees().covering_seconds(LIFE);
+        match self.semaphore.create(token, life, number) {
             Ok(Some(seen)) => self.seen = Some((seen, false)),
             Ok(None) => self.count_failure(None),
             Err(error) => self.fail(&error),
@@ -255,7 +255,7 @@ impl<'a> Leader<'a> {
             |member: &Member| matches!(member.planned, Planned::Refuses) && !member.is_parked;
         let refusal = self.batch.iter().any(is_refused).then(|| seen.refusal());
         let queue_key = self.semaphore.target.key.waiters();
-        let queue = [Op::Get { key: &queue_key }];
+        let queue = [Op::get(&queue_key)];
         let releases =
             self.batch.iter().any(|member| matches!(member.planned, Planned::Releases(_)));
         let writing = Writing { sent, slow, version: seen.version };
@@ -520,7 +520,7 @@ impl Drop for Leader<'_> {
                 // We unwind.
                 (None, Kind::Acquisition(wanted)) if operation.in_doubt.is_some() => {
                     let target = &self.semaphore.target;
-                    let until = wanted.lease.gone(target.now());
+                    let until = target.gone(wanted.lease);
                     orphan::remember(target, &REAPER, wanted.token, until);
                 }
                 (None, _) => {}

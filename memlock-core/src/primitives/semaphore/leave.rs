@@ -63,7 +63,7 @@ pub(super) fn leave(semaphore: &Semaphore, ids: Vec<WaitId>) -> bool {
     let mut leaver = Leaver { semaphore, leaving, process, is_done: false };
     let queue = Queue { target, key: &key.waiters() };
     for _ in 0..MOST_TIMES {
-        if let Err(failure) = queue.leave(&ids, Op::Get { key }) {
+        if let Err(failure) = queue.leave(&ids, Op::get(key)) {
             log::debug!("The queue could not be left: {}", failure.error);
             local_waiters(context).leave_behind(key, &ids);
             return false;

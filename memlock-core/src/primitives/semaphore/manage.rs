@@ -13,7 +13,7 @@ use crate::distinct::SetUp;
 use crate::error::ErrorKind;
 use crate::error::{Error, Result};
 use crate::fork::call;
-use crate::lease::{Lease, covering};
+use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
 use crate::store::{Op, Reply};
@@ -62,7 +62,7 @@ impl Semaphore {
     }
 
     fn set_up_once(&self, life: Duration) -> Result<SetUp> {
-        let life = covering(Lease::new(life)?.duration());
+        let life = self.target.context.guarantees().covering_seconds(Lease::new(life)?.duration());
         // A new one for each try: a tear-down knows by it whether it has removed what it saw.
         let mut tokens = Vec::new();
         for _ in 0..ROUNDS {

@@ -1,6 +1,8 @@
 //! Renewing permits by their renewer: all that one process keeps of a semaphore, in one look and one
 //! write.
 
+use std::time::Duration;
+
 use super::handle::{SLOW_LOOK, Semaphore};
 use super::operation::{Extend, Kind, Operation, OperationOutcome, Renewing};
 use super::permit::{Permit, Permits};
@@ -12,10 +14,9 @@ use crate::guard::lease_guard::LATEST_ARRIVAL;
 use crate::guard::renewal::renewable::{
     Check, Joined, PendingRenewal, Progress, Renewable, RenewableKind, Wanted,
 };
-use crate::lease::Ttl;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
-use crate::store::{Failure, Op, Reply};
+use crate::store::{Expiry, Failure, Op, Reply, Returns};
 
 /// A renewal on its way.
 struct PermitRenewals {
@@ -47,10 +48,11 @@ impl PendingRenewal for PermitRenewals {
         let key = &self.semaphore.target.key;
         match &self.step {
             Step::Put { seen, value } => {
-                let ttl = Ttl::Until(seen.record.expires);
-                Op::Put { key, version: Some(seen.version), flags: 0, value, ttl }
+                let expiry = Expiry::At(Duration::from_secs(seen.record.expires));
+                let (version, returns) = (seen.version, Returns::Nothing);
+                Op::CompareAndSet { key, version, value, expiry, returns }
             }
-            Step::Look | Step::Believe { .. } => Op::Get { key },
+            Step::Look | Step::Believe { .. } => Op::get(key),
         }
     }
 
@@ -221,12 +223,12 @@ impl RenewableKind for Permits {
 
 impl Permit {
     fn renewing(&mut self) -> Option<Renewing> {
-        let now = self.kind.semaphore.target.now();
         if self.remaining().is_zero() && !mutation::has(Mutation::KeepPastTheEnd) {
             return None;
         }
         let lease = self.lease;
-        self.server_until = self.server_until.max(lease.gone(now) + LATEST_ARRIVAL);
+        self.server_until =
+            self.server_until.max(self.kind.semaphore.target.gone(lease) + LATEST_ARRIVAL);
         Some(Renewing {
             token: self.token,
             lease,

@@ -46,7 +46,8 @@ impl Permit {
         let clock = semaphore.target.context.clock();
         if let Step::Extend(lease) = step {
             // It may reach the server at any time until its reply is given up.
-            self.server_until = self.server_until.max(lease.gone(clock.now()) + LATEST_ARRIVAL);
+            self.server_until =
+                self.server_until.max(semaphore.target.gone(lease) + LATEST_ARRIVAL);
         }
         match completion.outcome {
             OperationOutcome::Released { wakes } => Ok(Outcome::Taken(wakes)),

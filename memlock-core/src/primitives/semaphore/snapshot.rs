@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use super::record::Record;
-use crate::clock::Moment;
+use crate::clock::{Moment, whole_seconds};
 use crate::error::{Error, Result};
-use crate::lease::{DRIFT, Lease, SUSPICIOUS_DELAY, covering, kept_until};
+use crate::lease::{DRIFT, Lease};
 use crate::mutation::{self, Mutation};
-use crate::name::Key;
 use crate::owner::Token;
 use crate::report::SeenHolder;
-use crate::store::{Item, Version};
+use crate::store::{Guarantees, Item, Version};
+use crate::target::Target;
 
 /// What was read so long ago is recent: a lease may be counted from then.
 const RECENT: Duration = Duration::from_millis(50);
@@ -39,25 +39,44 @@ pub(crate) struct Seen {
     pub(crate) took: Duration,
     /// When an earlier look left, if that was slow, and this was sent because of it.
     pub(crate) first: Option<Moment>,
+    pub(crate) guarantees: Guarantees,
 }
 
 impl Seen {
     /// Reads an item that was asked for at `sent` and came at `came`.
-    pub(super) fn read(key: &Key, item: &Item, sent: Moment, came: Moment) -> Result<Seen> {
+    pub(super) fn read(target: &Target, item: &Item, sent: Moment, came: Moment) -> Result<Seen> {
         let record = Record::parse(&item.value);
         let (Some(record), Some(remaining)) = (record, item.remaining) else {
             return Err(Error::protocol(format!(
-                "The item {key} is not a semaphore that memlock set up: another program uses that name."
+                "The item {} is not a semaphore that memlock set up: another program uses that name.",
+                target.key
             )));
         };
-        let now = record.expires.saturating_sub(remaining.as_secs());
-        Ok(Seen { record, version: item.version, now, sent, took: came.since(sent), first: None })
+        Ok(Seen::of(target, record, item.version, remaining, (sent, came)))
     }
 
     /// What we have just written, as it was read afterwards.
-    pub(super) fn again(record: Record, item: &Item, sent: Moment, came: Moment) -> Option<Seen> {
-        let now = record.expires.saturating_sub(item.remaining?.as_secs());
-        Some(Seen { record, version: item.version, now, sent, took: came.since(sent), first: None })
+    pub(super) fn again(
+        target: &Target,
+        record: Record,
+        item: &Item,
+        sent: Moment,
+        came: Moment,
+    ) -> Option<Seen> {
+        Some(Seen::of(target, record, item.version, item.remaining?, (sent, came)))
+    }
+
+    fn of(
+        target: &Target,
+        record: Record,
+        version: Version,
+        remaining: Duration,
+        (sent, came): (Moment, Moment),
+    ) -> Seen {
+        // The item ends when the server's clock shows `expires`.
+        let now = record.expires.saturating_sub(whole_seconds(remaining));
+        let guarantees = *target.context.guarantees();
+        Seen { record, version, now, sent, took: came.since(sent), first: None, guarantees }
     }
 
     /// What those are told who cannot have what they want.
@@ -74,7 +93,7 @@ impl Seen {
     /// Whether the server took so long to answer that it may have stood still, and its clock with
     /// it.
     pub(super) fn is_slow(&self) -> bool {
-        self.took > SUSPICIOUS_DELAY
+        self.guarantees.is_suspicious(self.took)
     }
 
     /// Whether it may be written over without another look.
@@ -86,7 +105,8 @@ impl Seen {
     pub(super) fn keeps_until(&self, token: Token) -> Moment {
         let until = self.record.held_by(token).map_or(0, |holding| holding.until);
         let left = Duration::from_secs(until.saturating_sub(self.now));
-        kept_until(left, self.sent, self.sent + self.took, self.first).unwrap_or(self.sent)
+        let came = self.sent + self.took;
+        self.guarantees.kept_until(left, self.sent, came, self.first).unwrap_or(self.sent)
     }
 
     /// Until which of the server's seconds a lease lasts that is asked for now, and from when its
@@ -101,12 +121,13 @@ impl Seen {
             let kept = if mutation::has(Mutation::PermitOfTheLease) {
                 lease.duration().as_secs()
             } else {
-                covering(lease.duration())
+                self.guarantees.covering_seconds(lease.duration())
             };
             return (self.now.saturating_add(kept), self.sent);
         }
         let passed =
             if mutation::has(Mutation::PermitFromOldTime) { Duration::ZERO } else { passed };
-        (self.now.saturating_add(covering(passed + passed / DRIFT as u32 + lease.duration())), now)
+        let kept = passed + passed / DRIFT as u32 + lease.duration();
+        (self.now.saturating_add(self.guarantees.covering_seconds(kept)), now)
     }
 }

@@ -189,7 +189,7 @@ impl Drop for Sleeper<'_> {
             && taken_back.is_none_or(|operation| operation.in_doubt.is_some())
         {
             let target = &self.semaphore.target;
-            orphan::remember(target, &REAPER, token, lease.gone(target.now()));
+            orphan::remember(target, &REAPER, token, target.gone(lease));
         }
     }
 }

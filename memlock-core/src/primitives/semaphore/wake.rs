@@ -28,14 +28,14 @@ pub(super) fn local_waiters(context: &Context) -> &LocalWaiters<(), Permit> {
 pub(super) fn wake_next(target: &Target) {
     let Target { context, key, .. } = target;
     let queue = Queue { target, key: &key.waiters() };
-    let Ok(replies) = target.read(&[Op::Get { key }, Op::Get { key: queue.key }]) else {
+    let Ok(replies) = target.read(&[Op::get(key), Op::get(queue.key)]) else {
         return;
     };
     let [item, Reply::Value(waiters)] = &replies[..] else { return };
     let capacity = match item {
         Reply::Value(item) => {
             let now = context.clock().now();
-            Seen::read(key, item, now, now).map_or(0, |seen| seen.record.capacity(seen.now))
+            Seen::read(target, item, now, now).map_or(0, |seen| seen.record.capacity(seen.now))
         }
         // Whoever comes finds out.
         _ => u32::MAX,

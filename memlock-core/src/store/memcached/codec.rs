@@ -1,4 +1,4 @@
-//! Operations to meta commands, and meta replies back to ours.
+//! Commands to bytes, and replies back.
 //!
 //! Replies are read by the `memcache` crate's codec, all but the two plainest. Commands are written
 //! here, straight into the packet: the crate's builders make some ten small allocations for each,
@@ -11,9 +11,12 @@ use std::time::Duration;
 use memcache::exp::{self, MetaResponse, ReturnCode, parse_meta_result};
 
 use crate::error::{Error, Result};
-use crate::lease::Ttl;
 use crate::name::{Key, push_number};
-use crate::store::{Incarnation, Item, Op, Reply, Version};
+use crate::store::{Item, Reply, Stored};
+
+use super::command::Command;
+use super::life::Life;
+use super::ttl::Ttl;
 
 /// Beyond this many seconds memcached takes a TTL for an absolute Unix time.
 const LONGEST_RELATIVE_TTL: u64 = 30 * 24 * 3600;
@@ -21,7 +24,7 @@ const LONGEST_RELATIVE_TTL: u64 = 30 * 24 * 3600;
 /// Writes one command, marked with `opaque`, to the end of `out`. `server_time` is asked for the
 /// server's own Unix time where the TTL has to be absolute.
 pub(super) fn encode(
-    op: &Op<'_>,
+    command: &Command<'_>,
     opaque: u32,
     server_time: impl Fn() -> u64,
     out: &mut Vec<u8>,
@@ -29,42 +32,42 @@ pub(super) fn encode(
     // The classic commands, which answer neither a version nor an opaque: a server that has no room
     // for the meta ones removes the item that was to grow, be it a lock that somebody holds. These
     // leave it alone.
-    let (verb, key, value) = match *op {
-        Op::Append { key, value } => return grow(b"append ", key, value, out),
-        Op::Prepend { key, value } => return grow(b"prepend ", key, value, out),
-        Op::Put { key, version, flags, value, ttl } => {
+    let (verb, key, value) = match *command {
+        Command::Append { key, value } => return grow(b"append ", key, value, out),
+        Command::Prepend { key, value } => return grow(b"prepend ", key, value, out),
+        Command::Classic { key, cas, flags, value, ttl } => {
             let exptime = wire_ttl(ttl, server_time)?;
-            let verb: &[u8] = if version.is_some() { b"cas " } else { b"add " };
+            let verb: &[u8] = if cas.is_some() { b"cas " } else { b"add " };
             let numbers = [u64::from(flags), exptime, value.len() as u64];
-            return classic(verb, key, numbers, version.map(|version| version.cas), value, out);
+            return classic(verb, key, numbers, cas, value, out);
         }
-        Op::Add { key, value, .. } | Op::CompareAndSet { key, value, .. } => {
+        Command::Add { key, value, .. } | Command::CompareAndSet { key, value, .. } => {
             (b"ms ", key, Some(value))
         }
-        Op::Get { key } => (b"mg ", key, None),
-        Op::Delete { key, .. } => (b"md ", key, None),
-        Op::Increment { key, .. } | Op::Stamp { key } => (b"ma ", key, None),
+        Command::Get { key } => (b"mg ", key, None),
+        Command::Delete { key, .. } => (b"md ", key, None),
+        Command::Increment { key, .. } | Command::Stamp { key } => (b"ma ", key, None),
     };
     out.extend_from_slice(verb);
     out.extend_from_slice(key.as_str().as_bytes());
     if let Some(value) = value {
         number(b" ", value.len() as u64, out);
     }
-    match *op {
-        Op::Add { ttl, .. } => {
+    match *command {
+        Command::Add { ttl, .. } => {
             out.extend_from_slice(b" ME c");
             number(b" T", wire_ttl(ttl, server_time)?, out);
         }
         // Without the h it is read without the item's lock: where a number is counted up meanwhile,
         // the version of after that comes with the value of before. What h tells is not looked at.
-        Op::Get { .. } => out.extend_from_slice(b" v c t f h"),
-        Op::CompareAndSet { version, ttl, .. } => {
-            number(b" c C", version.cas, out);
+        Command::Get { .. } => out.extend_from_slice(b" v c t f h"),
+        Command::CompareAndSet { cas, ttl, .. } => {
+            number(b" c C", cas, out);
             number(b" T", wire_ttl(ttl, server_time)?, out);
         }
-        Op::Delete { version, .. } => number(b" C", version.cas, out),
-        Op::Append { .. } | Op::Prepend { .. } | Op::Put { .. } => {}
-        Op::Increment { by, initial, .. } => {
+        Command::Delete { cas, .. } => number(b" C", cas, out),
+        Command::Append { .. } | Command::Prepend { .. } | Command::Classic { .. } => {}
+        Command::Increment { by, initial, .. } => {
             number(b" v D", by, out);
             if let Some((first, ttl)) = initial {
                 number(b" N", wire_ttl(ttl, server_time)?, out);
@@ -73,7 +76,7 @@ pub(super) fn encode(
         }
         // Counted up by nothing: the number's version is given under the item's lock, and nothing
         // needs room.
-        Op::Stamp { .. } => out.extend_from_slice(b" c N0 J0 D0"),
+        Command::Stamp { .. } => out.extend_from_slice(b" c N0 J0 D0"),
     }
     number(b" O", opaque.into(), out);
     out.extend_from_slice(b"\r\n");
@@ -110,15 +113,15 @@ fn classic(
 
 /// What a classic command was answered; `None` when it was refused, by nonsense, or not a classic
 /// one.
-pub(super) fn parse_classic(op: &Op<'_>, line: &[u8]) -> Option<Reply> {
-    match (op, line) {
-        (Op::Append { .. } | Op::Prepend { .. } | Op::Put { .. }, b"STORED") => {
+pub(super) fn parse_classic(command: &Command<'_>, line: &[u8]) -> Option<Reply> {
+    match (command, line) {
+        (Command::Append { .. } | Command::Prepend { .. } | Command::Classic { .. }, b"STORED") => {
             Some(Reply::Written)
         }
-        (Op::Append { .. } | Op::Prepend { .. }, b"NOT_STORED") => Some(Reply::Missing),
-        (Op::Put { version: None, .. }, b"NOT_STORED") => Some(Reply::Exists),
-        (Op::Put { version: Some(_), .. }, b"EXISTS") => Some(Reply::VersionMismatch),
-        (Op::Put { version: Some(_), .. }, b"NOT_FOUND") => Some(Reply::Missing),
+        (Command::Append { .. } | Command::Prepend { .. }, b"NOT_STORED") => Some(Reply::Missing),
+        (Command::Classic { cas: None, .. }, b"NOT_STORED") => Some(Reply::Exists),
+        (Command::Classic { cas: Some(_), .. }, b"EXISTS") => Some(Reply::VersionMismatch),
+        (Command::Classic { cas: Some(_), .. }, b"NOT_FOUND") => Some(Reply::Missing),
         _ => None,
     }
 }
@@ -238,41 +241,43 @@ fn parse_number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() { None } else { digits.iter().try_fold(0, add) }
 }
 
-/// What the server's answer to `op` means.
+/// What the server's answer to a command means.
 pub(super) fn decode(
-    op: &Op<'_>,
+    command: &Command<'_>,
     head: Head,
     value: Option<Vec<u8>>,
-    life: Incarnation,
+    life: Life,
 ) -> Result<Reply> {
     let version = || match head.cas {
-        Some(cas) if cas != 0 => Ok(Version { incarnation: life, cas }),
+        Some(cas) if cas != 0 => Ok(life.version(cas).with_note(head.flags)),
         _ => Err(Error::protocol(
             "The server's reply carries no cas id: start memcached without -C.",
         )),
     };
-    let reply = match (op, head.code, value) {
-        (Op::Add { .. } | Op::CompareAndSet { .. } | Op::Stamp { .. }, ReturnCode::Hd, None) => {
-            Reply::Stored(version()?)
-        }
-        (Op::Add { .. }, ReturnCode::Ns, None) => Reply::Exists,
-        (Op::Get { .. }, ReturnCode::En, None) => Reply::Missing,
-        (Op::Get { .. }, ReturnCode::Va, Some(value)) => Reply::Value(Item {
+    let reply = match (command, head.code, value) {
+        (
+            Command::Add { .. } | Command::CompareAndSet { .. } | Command::Stamp { .. },
+            ReturnCode::Hd,
+            None,
+        ) => Reply::Stored(Stored { version: version()?, fence: 0 }),
+        (Command::Add { .. }, ReturnCode::Ns, None) => Reply::Exists,
+        (Command::Get { .. }, ReturnCode::En, None) => Reply::Missing,
+        (Command::Get { .. }, ReturnCode::Va, Some(value)) => Reply::Value(Item {
             value,
             version: version()?,
             remaining: head.ttl.and_then(|ttl| u64::try_from(ttl).ok()).map(Duration::from_secs),
-            flags: head.flags,
+            fence: 0,
         }),
-        (Op::Delete { .. }, ReturnCode::Hd, None) => Reply::Deleted,
-        (Op::CompareAndSet { .. } | Op::Delete { .. }, ReturnCode::Ex, None) => {
+        (Command::Delete { .. }, ReturnCode::Hd, None) => Reply::Deleted,
+        (Command::CompareAndSet { .. } | Command::Delete { .. }, ReturnCode::Ex, None) => {
             Reply::VersionMismatch
         }
         (
-            Op::CompareAndSet { .. } | Op::Delete { .. } | Op::Increment { .. },
+            Command::CompareAndSet { .. } | Command::Delete { .. } | Command::Increment { .. },
             ReturnCode::Nf,
             None,
         ) => Reply::Missing,
-        (Op::Increment { .. }, ReturnCode::Va, Some(value)) => {
+        (Command::Increment { .. }, ReturnCode::Va, Some(value)) => {
             let number =
                 std::str::from_utf8(&value).ok().and_then(|text| text.trim_end().parse().ok());
             Reply::Number(
@@ -294,39 +299,46 @@ pub(super) fn decode(
 mod tests {
     use super::*;
     use crate::name::Keyspace;
+    use crate::store::Expiry;
     use proptest::prelude::*;
 
     #[test]
     fn commands_look_as_measured_on_the_wire() {
         let key = Keyspace::default().lock(b"x");
-        let version = Version { incarnation: Incarnation { boot: 1, pid: 1 }, cas: 7 };
-        let ttl = Ttl::covering(Duration::from_secs(30));
-        let text = |op: Op<'_>| {
+        let cas = 7;
+        let ttl = Ttl::of(Expiry::After(Duration::from_secs(30)));
+        let text = |command: Command<'_>| {
             let mut out = Vec::new();
-            encode(&op, 9, || 1_795_170_000, &mut out).unwrap();
+            encode(&command, 9, || 1_795_170_000, &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
         assert_eq!(
-            text(Op::Add { key: &key, value: b"v", ttl }),
+            text(Command::Add { key: &key, value: b"v", ttl }),
             "ms lock:x 1 ME c T32 O9\r\nv\r\n"
         );
-        assert_eq!(text(Op::Get { key: &key }), "mg lock:x v c t f h O9\r\n");
+        assert_eq!(text(Command::Get { key: &key }), "mg lock:x v c t f h O9\r\n");
         assert_eq!(
-            text(Op::CompareAndSet { key: &key, version, value: b"v", ttl }),
+            text(Command::CompareAndSet { key: &key, cas, value: b"v", ttl }),
             "ms lock:x 1 c C7 T32 O9\r\nv\r\n"
         );
-        assert_eq!(text(Op::Delete { key: &key, version }), "md lock:x C7 O9\r\n");
-        assert_eq!(text(Op::Append { key: &key, value: b"v" }), "append lock:x 0 0 1\r\nv\r\n");
-        assert_eq!(text(Op::Prepend { key: &key, value: b"v" }), "prepend lock:x 0 0 1\r\nv\r\n");
+        assert_eq!(text(Command::Delete { key: &key, cas }), "md lock:x C7 O9\r\n");
         assert_eq!(
-            text(Op::Increment { key: &key, by: 2, initial: Some((2, ttl)) }),
+            text(Command::Append { key: &key, value: b"v" }),
+            "append lock:x 0 0 1\r\nv\r\n"
+        );
+        assert_eq!(
+            text(Command::Prepend { key: &key, value: b"v" }),
+            "prepend lock:x 0 0 1\r\nv\r\n"
+        );
+        assert_eq!(
+            text(Command::Increment { key: &key, by: 2, initial: Some((2, ttl)) }),
             "ma lock:x v D2 N32 J2 O9\r\n"
         );
-        assert_eq!(text(Op::Stamp { key: &key }), "ma lock:x c N0 J0 D0 O9\r\n");
-        let put = |version, ttl| text(Op::Put { key: &key, version, flags: 5, value: b"v", ttl });
+        assert_eq!(text(Command::Stamp { key: &key }), "ma lock:x c N0 J0 D0 O9\r\n");
+        let put = |cas, ttl| text(Command::Classic { key: &key, cas, flags: 5, value: b"v", ttl });
         assert_eq!(put(None, Ttl::Never), "add lock:x 5 0 1\r\nv\r\n");
         assert_eq!(
-            put(Some(version), Ttl::Until(1_795_170_100)),
+            put(Some(cas), Ttl::Until(1_795_170_100)),
             "cas lock:x 5 1795170100 1 7\r\nv\r\n"
         );
     }
@@ -392,9 +404,9 @@ mod tests {
     fn beyond_thirty_days_a_ttl_is_absolute_on_the_servers_clock() {
         let key = Keyspace::default().lock(b"x");
         let encoded = |days: u64, now: u64| {
-            let ttl = Ttl::covering(Duration::from_secs(days * 86_400));
+            let ttl = Ttl::of(Expiry::After(Duration::from_secs(days * 86_400)));
             let mut out = Vec::new();
-            encode(&Op::Add { key: &key, value: b"", ttl }, 0, || now, &mut out)
+            encode(&Command::Add { key: &key, value: b"", ttl }, 0, || now, &mut out)
                 .map(|()| String::from_utf8(out).unwrap())
         };
         assert!(encoded(29, 1_795_170_000).unwrap().contains(" T2506103 "));

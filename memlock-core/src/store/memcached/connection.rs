@@ -12,13 +12,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::codec;
+use super::command::Command;
 use super::dial::{connect, unreachable};
 use super::handshake::{Handshake, Introduction, REQUEST, ServerTime};
+use super::life::Life;
 use super::settings::Settings;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork;
-use crate::store::{Failure, Incarnation, Op, Reply};
+use crate::name::Key;
+use crate::store::{Failure, Op, Reply, Stored};
 
 /// The longest reply line that is read before the server is given up.
 const LONGEST_LINE: usize = 2048;
@@ -86,7 +89,7 @@ impl Connection {
             clock: Arc::clone(clock),
             io_timeout: settings.io_timeout,
             introduction: Introduction {
-                incarnation: Incarnation { boot: 0, pid: 0 },
+                life: Life { boot: 0, pid: 0 },
                 time: 0,
                 ordered: false,
                 refuses: false,
@@ -119,28 +122,24 @@ impl Connection {
         }
     }
 
-    /// Runs a batch, and calls `meanwhile` between request and replies. After a failure the
-    /// connection must be dropped.
+    /// Runs a batch, and calls `meanwhile` between request and replies. `stamp`: the item that
+    /// stamps are drawn from. After a failure the connection must be dropped.
     pub(super) fn run(
         &mut self,
         ops: &[Op<'_>],
+        stamp: &Key,
         meanwhile: &dyn Fn(),
     ) -> std::result::Result<Vec<Reply>, Failure> {
+        let Introduction { life, ordered, refuses, .. } = self.introduction;
+        let stamp =
+            (!ordered && ops.iter().any(Op::wants_fence)).then_some(Command::Stamp { key: stamp });
         let first_opaque = self.last_opaque.wrapping_add(1);
         self.output.clear();
-        for op in ops {
-            if self.answer_to_unsent(op).is_some() {
-                continue;
-            }
-            self.last_opaque = self.last_opaque.wrapping_add(1);
-            let mut output = std::mem::take(&mut self.output);
-            let (op, back) = self.on_the_wire(op);
-            let encoded = [Some(op), back].iter().flatten().try_for_each(|op| {
-                codec::encode(op, self.last_opaque, || self.server_time(), &mut output)
-            });
-            self.output = output;
-            encoded.map_err(|error| Failure { error, sent: false })?;
+        for op in ops.iter().filter(|op| op.is_of(life.epoch())) {
+            let (command, back) = Command::of(op, refuses);
+            self.write([Some(command), back])?;
         }
+        self.write([stamp, None])?;
         if !self.output.is_empty() {
             self.write_out()?;
             let process = fork::generation();
@@ -154,8 +153,8 @@ impl Connection {
         let mut patience = Patience::default();
         let mut replies = Vec::with_capacity(ops.len());
         for (place, op) in ops.iter().enumerate() {
-            if let Some(reply) = self.answer_to_unsent(op) {
-                replies.push(reply);
+            if !op.is_of(life.epoch()) {
+                replies.push(Reply::VersionMismatch);
                 continue;
             }
             let reply = self.replies(op, opaque, &mut patience);
@@ -167,30 +166,33 @@ impl Connection {
                 Failure { error, sent: !refused || others.any(|(_, op)| op.changes()) }
             })?);
         }
+        let drawn = match stamp.map(|stamp| self.reply(&stamp, opaque, &mut patience)) {
+            Some(Ok(Reply::Stored(Stored { version, .. }))) => Some(version.number()),
+            Some(Err((error, refused))) => {
+                let sent = !refused || ops.iter().any(Op::changes);
+                return Err(Failure { error, sent });
+            }
+            _ => None,
+        };
+        life.fill_in_fences(ops, &mut replies, drawn);
         Ok(replies)
     }
 
-    /// The commands by which an operation is carried out. A server that has no room for an `ms`
-    /// removes the item of that key, be it a lock that somebody holds; the classic commands leave
-    /// it alone. They tell no version, so that it is read behind them.
-    fn on_the_wire<'a>(&self, op: &Op<'a>) -> (Op<'a>, Option<Op<'a>>) {
-        let (key, version, value, ttl) = match *op {
-            Op::Add { key, value, ttl } if self.introduction.refuses => (key, None, value, ttl),
-            Op::CompareAndSet { key, version, value, ttl } if self.introduction.refuses => {
-                (key, Some(version), value, ttl)
+    /// Appends the commands of one operation to the output, under an opaque of their own.
+    fn write(&mut self, commands: [Option<Command<'_>>; 2]) -> std::result::Result<(), Failure> {
+        let mut output = std::mem::take(&mut self.output);
+        let commands = commands.iter().flatten();
+        let mut encoded = Ok(());
+        for (number, command) in commands.enumerate() {
+            if number == 0 {
+                self.last_opaque = self.last_opaque.wrapping_add(1);
             }
-            op => return (op, None),
-        };
-        (Op::Put { key, version, flags: 0, value, ttl }, Some(Op::Get { key }))
-    }
-
-    /// What an operation is answered that need not, or must not, be sent to this server.
-    fn answer_to_unsent(&self, op: &Op<'_>) -> Option<Reply> {
-        match op {
-            Op::Stamp { .. } if self.introduction.ordered => Some(Reply::Needless),
-            op if op.is_of(self.introduction.incarnation) => None,
-            _ => Some(Reply::VersionMismatch),
+            let time = || self.server_time();
+            encoded =
+                encoded.and_then(|()| codec::encode(command, self.last_opaque, time, &mut output));
         }
+        self.output = output;
+        encoded.map_err(|error| Failure { error, sent: false })
     }
 
     /// Whether nothing is left unread. If something is, the server said more than it was asked, and
@@ -239,8 +241,8 @@ impl Connection {
     }
 
     /// Which life of the server it was dialled in.
-    pub(super) fn incarnation(&self) -> Incarnation {
-        self.introduction.incarnation
+    pub(super) fn life(&self) -> Life {
+        self.introduction.life
     }
 
     /// When the server showed which time.
@@ -256,7 +258,7 @@ impl Connection {
         opaque: u32,
         patience: &mut Patience,
     ) -> std::result::Result<Reply, (Error, bool)> {
-        let (first, back) = self.on_the_wire(op);
+        let (first, back) = Command::of(op, self.introduction.refuses);
         let reply = self.reply(&first, opaque, patience)?;
         let Some(back) = back else { return Ok(reply) };
         let found = self.reply(&back, opaque, patience)?;
@@ -270,9 +272,10 @@ impl Connection {
                 if item.value != *value {
                     // Somebody has added to it since. The version is one that it has not any more,
                     // so that the next step finds out.
-                    version.cas = version.cas.saturating_sub(1).max(1);
+                    let cas = version.number().saturating_sub(1).max(1);
+                    version = self.introduction.life.version(cas);
                 }
-                Reply::Stored(version)
+                Reply::Stored(Stored { version, fence: 0 })
             }
             // It was there for a moment.
             (Op::Add { .. }, Reply::Written, _) => Reply::Exists,
@@ -286,13 +289,13 @@ impl Connection {
     /// words.
     fn reply(
         &mut self,
-        op: &Op<'_>,
+        command: &Command<'_>,
         opaque: u32,
         patience: &mut Patience,
     ) -> std::result::Result<Reply, (Error, bool)> {
         let unread = |error| (error, false);
         let (from, to) = self.line(patience).map_err(unread)?;
-        if let Some(reply) = codec::parse_classic(op, &self.input.buffer[from..to]) {
+        if let Some(reply) = codec::parse_classic(command, &self.input.buffer[from..to]) {
             return Ok(reply);
         }
         let head = codec::parse(&self.input.buffer[from..to])?;
@@ -313,7 +316,7 @@ impl Connection {
                 ))));
             }
         };
-        codec::decode(op, head, value, self.introduction.incarnation).map_err(unread)
+        codec::decode(command, head, value, self.introduction.life).map_err(unread)
     }
 
     /// The next line's place in the input, without its end.

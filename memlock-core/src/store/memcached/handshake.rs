@@ -3,7 +3,8 @@
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::DRIFT;
-use crate::store::Incarnation;
+
+use super::life::Life;
 
 /// Asks for all of it in one packet.
 pub(super) const REQUEST: &[u8] = b"stats\r\nstats settings\r\n";
@@ -38,7 +39,7 @@ pub(super) struct Handshake {
 /// What was learnt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Introduction {
-    pub(super) incarnation: Incarnation,
+    pub(super) life: Life,
     /// The server's own Unix time when it answered.
     pub(super) time: u64,
     /// Whether versions rise in the order of the stores.
@@ -124,8 +125,8 @@ impl Handshake {
         let (Some(pid), Some(time), Some(uptime)) = (self.pid, self.time, self.uptime) else {
             return Err(Error::protocol("The server's \"stats\" has no pid, time or uptime."));
         };
-        let incarnation = Incarnation { boot: time.saturating_sub(uptime), pid };
-        Ok(Introduction { incarnation, time, ordered, refuses: self.refuses })
+        let life = Life { boot: time.saturating_sub(uptime), pid };
+        Ok(Introduction { life, time, ordered, refuses: self.refuses })
     }
 }
 
@@ -173,10 +174,10 @@ mod tests {
     }
 
     #[test]
-    fn a_fit_server_gives_its_incarnation() {
+    fn a_fit_server_tells_its_life() {
         let known = introduce(&GOOD).unwrap();
-        let incarnation = Incarnation { boot: 1000, pid: 5 };
-        assert_eq!(known, Introduction { incarnation, time: 1100, ordered: true, refuses: false });
+        let life = Life { boot: 1000, pid: 5 };
+        assert_eq!(known, Introduction { life, time: 1100, ordered: true, refuses: false });
     }
 
     #[test]

@@ -7,16 +7,27 @@
 //! | `settings` | how a server is spoken to |
 //! | `server` | one server: its idle connections, and when a failed batch may be sent again |
 //! | `connection` | one socket: dialling, deadlines, framing, the opaque check |
-//! | `handshake` | what a server must be: its version, its cas, its incarnation |
-//! | `codec` | operations to commands and replies back, by the `memcache` crate's meta layer |
+//! | `handshake` | what a server must be: its version, its cas, its life |
+//! | `command` | the commands by which operations are carried out |
+//! | `codec` | commands to bytes and replies back, by the `memcache` crate's meta layer |
+//! | `life` | one life of a server: versions and fences |
+//! | `ttl` | how long items are kept, and what that promises |
 
 mod codec;
+mod command;
 mod connection;
 mod dial;
 mod handshake;
+mod life;
 mod server;
 mod settings;
+mod ttl;
 
+pub use life::Life;
+pub use ttl::{GUARANTEES, Ttl};
+
+#[cfg(fuzzing)]
+pub use command::Command;
 #[cfg(fuzzing)]
 pub use dial::fuzzed::dial_these;
 
@@ -25,10 +36,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::url::Url;
-use super::{Address, Failure, Op, Reply, Route, Store};
+use super::{Address, Failure, Guarantees, Op, Reply, Route, Store};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::hash::{fnv1a, mix};
+use crate::name::Keyspace;
 use server::Server;
 use settings::Settings;
 
@@ -41,17 +53,23 @@ pub(crate) struct Memcached {
 }
 
 impl Memcached {
+    /// As [`Memcached::new`], for the list of schemes.
+    pub(crate) fn open(url: &mut Url, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Store>> {
+        Ok(Arc::new(Memcached::new(url, clock)?))
+    }
+
     /// Reads the URL. Nothing is dialled until the first operation.
-    pub(crate) fn open(url: &mut Url, clock: &Arc<dyn Clock>) -> Result<Memcached> {
+    fn new(url: &mut Url, clock: &Arc<dyn Clock>) -> Result<Memcached> {
         let settings = Settings {
             connect_timeout: url.take_duration("connect_timeout", Duration::from_secs(1))?,
             io_timeout: url.take_duration("io_timeout", Duration::from_secs(1))?,
             pool: url.take_count("pool", 16)?,
         };
+        let stamp = Keyspace::new(url.get("prefix").unwrap_or_default())?.stamp();
         let mut servers: Vec<Server> = Vec::new();
-        for host in url.authority.split(',') {
+        for host in url.authority()?.split(',') {
             let (host, port) = split_host(host)?;
-            let server = Server::new(host, port, settings, Arc::clone(clock));
+            let server = Server::new(host, port, settings, stamp.clone(), Arc::clone(clock));
             if servers.iter().any(|known| known.name() == server.name()) {
                 return Err(Error::config(format!(
                     "The URL names the server {} twice.",
@@ -108,7 +126,11 @@ impl Store for Memcached {
         self.servers.iter().for_each(Server::disconnect);
     }
 
-    fn time(&self, route: Route) -> Option<u64> {
+    fn guarantees(&self) -> Guarantees {
+        GUARANTEES
+    }
+
+    fn time(&self, route: Route) -> Option<Duration> {
         self.owner(route).time()
     }
 
@@ -165,7 +187,7 @@ mod tests {
 
     fn open(text: &str) -> Result<Memcached> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        Memcached::open(&mut Url::parse(text)?, &clock)
+        Memcached::new(&mut Url::parse(text)?, &clock)
     }
 
     #[test]

@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use super::connection::Connection;
 use super::handshake::ServerTime;
+use super::life::Life;
 use super::settings::Settings;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
 use crate::fork::{self, ForkLocal};
-use crate::store::{Address, Failure, Incarnation, Op, Reply};
+use crate::name::Key;
+use crate::store::{Address, Failure, Op, Reply};
 
 /// For how long a server counts as silent after a request that it did not answer. It must cover the
 /// exit of a program that holds many locks, and be short enough that a drop long after a single
@@ -24,6 +26,8 @@ pub(super) struct Server {
     host: String,
     port: u16,
     settings: Settings,
+    /// The item that stamps are drawn from.
+    stamp: Key,
     clock: Arc<dyn Clock>,
     idle: ForkLocal<Mutex<Idle>>,
 }
@@ -40,7 +44,7 @@ struct Idle {
     /// What time it was there when the last connection was dialled.
     time: Option<ServerTime>,
     /// Which life of the server the last connection was dialled in.
-    incarnation: Option<Incarnation>,
+    life: Option<Life>,
     /// The last batch found it out of reach.
     is_down: bool,
     /// The last batch waited in vain for the server, which counts as silent until then.
@@ -54,11 +58,12 @@ impl Server {
         host: String,
         port: u16,
         settings: Settings,
+        stamp: Key,
         clock: Arc<dyn Clock>,
     ) -> Server {
         let name =
             if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-        Server { name, host, port, settings, clock, idle: ForkLocal::new() }
+        Server { name, host, port, settings, stamp, clock, idle: ForkLocal::new() }
     }
 
     /// `host:port`, by which hashing and people know it.
@@ -90,9 +95,9 @@ impl Server {
     }
 
     /// The server's time, as of [`ServerTime::now`].
-    pub(super) fn time(&self) -> Option<u64> {
+    pub(super) fn time(&self) -> Option<Duration> {
         let time = self.idle().time;
-        time.map(|time| time.now(self.clock.now()))
+        time.map(|time| Duration::from_secs(time.now(self.clock.now())))
     }
 
     /// Runs a batch on this server.
@@ -141,11 +146,11 @@ impl Server {
                 (Box::new(connection), Some(before))
             }
         };
-        let ended = connection.run(ops, meanwhile);
+        let ended = connection.run(ops, &self.stamp, meanwhile);
         // Whoever listens may take its time, and what is asked may not have it: a lease that is to
         // be renewed.
         if let Some(before) = dialled {
-            self.note_contact(before, connection.incarnation());
+            self.note_contact(before, connection.life());
         }
         // It may have forked, too: the connection is the parent's.
         if fork::generation() != process {
@@ -164,20 +169,20 @@ impl Server {
     }
 
     /// A new connection; and which life of the server was seen before.
-    fn dial(&self) -> Result<(Connection, Option<Incarnation>)> {
+    fn dial(&self) -> Result<(Connection, Option<Life>)> {
         let pinned = self.idle().address;
         let connection =
             Connection::dial(&self.host, self.port, pinned, &self.settings, &self.clock)?;
         let (local, address) = connection.ends();
-        let incarnation = connection.incarnation();
+        let life = connection.life();
         let mut idle = self.idle();
         idle.address = idle.address.or(address);
         (idle.local, idle.time) = (local, Some(connection.time()));
-        let before = idle.incarnation.replace(incarnation);
+        let before = idle.life.replace(life);
         Ok((connection, before))
     }
 
-    fn note_contact(&self, before: Option<Incarnation>, now: Incarnation) {
+    fn note_contact(&self, before: Option<Life>, now: Life) {
         if before.is_some_and(|before| before != now) {
             log::warn!("memcached at {} was started anew: what was held there is lost.", self.name);
         } else {

@@ -1,0 +1,97 @@
+//! How long memcached keeps an item.
+//!
+//! memcached's clock ticks once a second, and shows whole seconds. Its timer runs a little late
+//! each time, so the ticks wander through the second; and when they pass its end, one second is
+//! left out: for a second the clock is almost two behind. So an item with TTL T lives between T-2
+//! and T seconds, most often more than T-1. A lease of L is therefore sent as ceil(L) + 2: the item
+//! outlives the lease by 0 to 3 seconds. To that comes 1 in 5,000 of the lease, because two clocks
+//! do not run alike. The holder counts from *before* the request left, and 10 milliseconds less
+//! than the lease, since the server's timer may be late: so it stops believing in its lock before
+//! the server does.
+
+use std::time::Duration;
+
+use crate::clock::whole_seconds;
+use crate::mutation::{self, Mutation};
+use crate::store::{ClockOf, Expiry, FencesRise, Guarantees, Scope, Survives};
+
+/// What one memcached promises.
+pub const GUARANTEES: Guarantees = Guarantees {
+    scope: Scope::Network,
+    clock_error: Duration::from_secs(2),
+    clock_step: Duration::from_secs(1),
+    suspicious_delay: Some(Duration::from_millis(50)),
+    clock: ClockOf::Server,
+    survives: Survives::Nothing,
+    evicts: true,
+    fences_rise: FencesRise::WhileClocksDo,
+    longest_key: 250,
+    longest_value: 1024 * 1024,
+};
+
+/// The time to live of an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ttl {
+    /// So many whole seconds from when it is stored.
+    For(u64),
+    /// Until the server's clock shows so many seconds.
+    Until(u64),
+    /// For ever.
+    Never,
+}
+
+impl Ttl {
+    /// The TTL by which an item lives as long as was asked for.
+    pub fn of(expiry: Expiry) -> Ttl {
+        match expiry {
+            Expiry::After(lease) => Ttl::covering(lease),
+            Expiry::At(time) => Ttl::Until(whole_seconds(time)),
+            Expiry::Unchanged(Some(left)) => Ttl::For(left.as_secs().max(1)),
+            Expiry::Unchanged(None) | Expiry::Never => Ttl::Never,
+        }
+    }
+
+    fn covering(lease: Duration) -> Ttl {
+        if mutation::has(Mutation::TtlOfTheLease) {
+            return Ttl::For(whole_seconds(lease));
+        }
+        if mutation::has(Mutation::TtlPlusOne) {
+            return Ttl::For(whole_seconds(lease) + 1);
+        }
+        Ttl::For(GUARANTEES.covering(lease).as_secs())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Moment;
+    use crate::lease::{DRIFT, Lease};
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_item_outlives_the_lease_at_every_phase_of_the_servers_clock(
+            millis in 1000_u64..100_000_000, behind_nanos in 0_u64..2_010_000_000,
+        ) {
+            let lease = Lease::new(Duration::from_millis(millis)).unwrap();
+            // Stored when the server's clock was so far behind, it dies when that has risen by TTL.
+            let Ttl::For(seconds) = Ttl::of(lease.expiry()) else { panic!() };
+            let lives = Duration::from_secs(seconds) - Duration::from_nanos(behind_nanos);
+            let drift = Duration::from_secs(lease.duration().as_secs() / DRIFT);
+            let sent = Moment::from_boot(Duration::ZERO);
+            prop_assert!(sent + lives > lease.deadline(sent) + drift);
+            prop_assert!(lives <= lease.duration() + drift + Duration::from_secs(3));
+            prop_assert!(sent + lives <= GUARANTEES.gone(lease, sent));
+        }
+    }
+
+    #[test]
+    fn what_was_left_is_not_made_longer() {
+        let seconds = Duration::from_secs;
+        assert_eq!(Ttl::of(Expiry::Unchanged(Some(seconds(7)))), Ttl::For(7));
+        assert_eq!(Ttl::of(Expiry::Unchanged(Some(seconds(0)))), Ttl::For(1));
+        assert_eq!(Ttl::of(Expiry::Unchanged(None)), Ttl::Never);
+        assert_eq!(Ttl::of(Expiry::At(seconds(1_795_170_000))), Ttl::Until(1_795_170_000));
+    }
+}

@@ -1,0 +1,45 @@
+//! The known schemes, and the store that an URL names.
+
+use std::sync::Arc;
+
+use super::Store;
+use super::memcached::Memcached;
+use super::memory::Memory;
+use super::url::Url;
+use crate::clock::Clock;
+use crate::error::{Error, Result};
+
+/// Makes a store. It takes the parameters that it knows out of the URL.
+type Open = fn(&mut Url, &Arc<dyn Clock>) -> Result<Arc<dyn Store>>;
+
+/// The scheme, how its URL is written, and how it is opened.
+const SCHEMES: &[(&str, &str, Open)] = &[
+    ("memcached", "memcached://host[:port][,host2…]", Memcached::open),
+    ("memory", "memory://name", Memory::open),
+];
+
+/// The store that an URL names, for those who want to put something of their own between it and a
+/// [`Client`](crate::Client). The client's own parameters are not known here.
+///
+/// # Errors
+/// [`ErrorKind::Config`](crate::ErrorKind::Config) for an URL that cannot be read.
+pub fn connect(url: &str, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Store>> {
+    let mut url = Url::parse(url)?;
+    let store = open(&mut url, clock)?;
+    url.finish()?;
+    Ok(store)
+}
+
+/// Makes the store that an URL names. The parameters it knows are taken out of `url`.
+pub(crate) fn open(url: &mut Url, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Store>> {
+    let known = SCHEMES.iter().find(|(scheme, ..)| *scheme == url.scheme);
+    let (.., open) = known.ok_or_else(|| {
+        let forms: Vec<&str> = SCHEMES.iter().map(|(_, form, _)| *form).collect();
+        Error::config(format!(
+            "The URL's scheme {:?} is not known. The known ones are {}.",
+            url.scheme,
+            forms.join(", ")
+        ))
+    })?;
+    open(url, clock)
+}
