@@ -589,15 +589,15 @@ int memlock_init(const char *url);
 
 /**
  * Opens a client:
- * memcached://host[:port][,host2...]?prefix=&connect_timeout=&io_timeout=&pool=&outage=&bell=, or
+ * memcached://host[:port][,host2...]?prefix=&connect_timeout=&io_timeout=&pool=&outage=&notify=, or
  * memory://name for locks within this process. Nothing is dialled until the first call that needs
  * a server.
  *
  * `bell` is the address at which whoever unlocks, on another host too, wakes the next waiter of
- * this process with one UDP datagram: bell=address, bell=address:port or bell=address:first-last,
+ * this process with one UDP datagram: notify=address, notify=address:port or notify=address:first-last,
  * with [...] around an IPv6 address. Give as many ports as there are locks for which this process
  * waits at one time. Without `bell` it is our end of the connection to the server, and any free
- * port. With bell=off nobody can wake us: then waiters ask the server: the next one 10 to 250
+ * port. With notify=off nobody can wake us: then waiters ask the server: the next one 10 to 250
  * milliseconds after its last question, others up to every 0.7 seconds.
  *
  * Answers MEMLOCK_OK, MEMLOCK_INVALID, or MEMLOCK_CONFIG with the known schemes or parameters in

@@ -175,7 +175,7 @@ impl<'a> Crowd<'a> {
         let number = self.processes.len();
         let parent = libc::pid_t::try_from(std::process::id()).unwrap();
         let deaf = self.chance.below(10) == 0;
-        let bell = if deaf { "?bell=off" } else { "" };
+        let bell = if deaf { "?notify=off" } else { "" };
         let mut command = Command::new(env!("CARGO_BIN_EXE_churner"));
         command.arg(format!("{}/{bell}", self.server.url())).arg(self.file(number));
         command.arg(self.chance.number().to_string()).stdin(Stdio::piped());

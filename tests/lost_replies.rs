@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::store::memory::Memory;
 use memlock_core::store::{
-    Expiry, Failure, Guarantees, Op, Reply, Returns, Route, Store, memcached,
+    Expiry, Failure, Guarantees, Node, Op, Reply, Returns, Route, Store, memcached,
 };
 use memlock_core::{
     Client, Error, ErrorKind, Extension, Insertion, Lock, Release, RenewOptions, Result, Wait,
@@ -81,6 +81,10 @@ impl Store for Lossy {
 
     fn guarantees(&self) -> Guarantees {
         self.inner.guarantees()
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        self.inner.nodes()
     }
 
     fn time(&self, route: Route) -> Option<Duration> {

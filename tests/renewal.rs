@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::store::memcached;
 use memlock_core::store::memory::Memory;
-use memlock_core::store::{self, Failure, Guarantees, Op, Reply, Route, Store};
+use memlock_core::store::{self, Failure, Guarantees, Node, Op, Reply, Route, Store};
 use memlock_core::{
     Client, Error, ErrorKind, Extension, Loss, Notice, Release, RenewOptions, Renewal, Request,
     Wait,
@@ -77,6 +77,10 @@ impl Store for Slow {
 
     fn guarantees(&self) -> Guarantees {
         self.inner.guarantees()
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        self.inner.nodes()
     }
 
     fn time(&self, route: Route) -> Option<Duration> {

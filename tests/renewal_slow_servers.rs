@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::store::{self, Failure, Guarantees, Op, Reply, Route, Store};
+use memlock_core::store::{self, Failure, Guarantees, Node, Op, Reply, Route, Store};
 use memlock_core::{Client, Error, ErrorKind, Loss, Notice, RenewOptions};
 use memlock_tests::server::Memcached;
 
@@ -42,6 +42,10 @@ impl Store for Between {
 
     fn guarantees(&self) -> Guarantees {
         self.server.guarantees()
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        self.server.nodes()
     }
 
     fn time(&self, route: Route) -> Option<Duration> {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::store::memcached;
 use memlock_core::store::memory::Memory;
-use memlock_core::store::{Failure, Guarantees, Op, Reply, Route, Store};
+use memlock_core::store::{Failure, Guarantees, Node, Op, Reply, Route, Store};
 use memlock_core::{Client, Extension, Lock, RenewOptions};
 
 const LEASE: Duration = Duration::from_secs(5);
@@ -52,6 +52,10 @@ impl Store for Slow {
 
     fn guarantees(&self) -> Guarantees {
         self.inner.guarantees()
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        self.inner.nodes()
     }
 
     fn time(&self, route: Route) -> Option<Duration> {

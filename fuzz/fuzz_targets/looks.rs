@@ -13,7 +13,9 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use memlock_cli::fuzzing::{Server, Value};
+use memlock_core::fuzzing::Tool;
+use memlock_core::name::Keyspace;
+use memlock_core::store::admin::{Content, Value};
 use memlock_fuzz::Input;
 use memlock_fuzz::wire::{Peer, plain_connection};
 
@@ -27,22 +29,24 @@ fuzz_target!(|data: &[u8]| {
         return;
     }
     let (mut peer, client) = plain_connection(packets.iter().map(|packet| packet.to_vec()));
-    let mut server = Server::over(TcpStream::from(client));
+    let mut tool = Tool::over(TcpStream::from(client));
     match question % 5 {
         0 => {
-            if let Some(stats) = told(server.stats("stats")) {
+            if let Some(stats) = told(tool.stats("stats")) {
                 assert_eq!(Some(stats), expected_stats(&sent));
             }
             assert_eq!(peer.take_all(), b"stats\r\n");
         }
         1 => {
-            if told(server.round_trip()).is_some() {
+            if told(tool.admin().round_trip()).is_some() {
                 assert!(sent.starts_with(b"MN"));
             }
             assert_eq!(peer.take_all(), b"mn\r\n");
         }
         2 => {
-            if let Some(keys) = told(server.keys()) {
+            if let Some(keys) =
+                told(tool.admin().keys(&|key| Keyspace::default().read(key).is_some()))
+            {
                 assert!(keys.len() <= sent.split(|&byte| byte == b'\n').count());
                 ask_for(&keys);
             }
@@ -51,7 +55,7 @@ fuzz_target!(|data: &[u8]| {
         }
         3 => {
             let keys: Vec<String> = (0..number).map(|number| format!("lock:{number}")).collect();
-            if let Some(values) = told(server.values(&keys)) {
+            if let Some(values) = told(tool.admin().values(&keys)) {
                 let mut rest = &sent[..];
                 for value in &values {
                     assert_eq!(Some(value), expected_value(&mut rest).as_ref());
@@ -61,20 +65,21 @@ fuzz_target!(|data: &[u8]| {
             check_asked(&keys, &mut peer, false);
         }
         _ => {
-            let findings = told(server.examined(Duration::from_secs(number.max(1).into())));
-            for said in findings.into_iter().flatten() {
-                can_be_shown(&said);
+            let findings = told(tool.admin().health(Duration::from_secs(number.max(1).into())));
+            for finding in findings.into_iter().flatten() {
+                can_be_shown(&finding.said);
             }
         }
     }
 });
 
 /// What was understood; what was not has a sentence.
-fn told<T>(answer: Result<T, String>) -> Option<T> {
+fn told<T>(answer: memlock_core::Result<T>) -> Option<T> {
     answer
-        .inspect_err(|said| {
+        .inspect_err(|error| {
+            let said = error.to_string();
             assert!(said.ends_with('.'), "{said}");
-            can_be_shown(said);
+            can_be_shown(&said);
         })
         .ok()
 }
@@ -86,7 +91,7 @@ fn can_be_shown(said: &str) {
 /// What a server has told is asked for as it is, one request for each.
 fn ask_for(keys: &[String]) {
     let (mut peer, client) = plain_connection(std::iter::empty());
-    let _ = Server::over(TcpStream::from(client)).values(keys);
+    let _ = Tool::over(TcpStream::from(client)).admin().values(keys);
     check_asked(keys, &mut peer, true);
 }
 
@@ -125,7 +130,11 @@ fn expected_value(rest: &mut &[u8]) -> Option<Option<Value>> {
     }
     let ("VA", length) = (words[0], words.get(1)?.parse::<usize>().ok()?) else { return None };
     let value = rest.get(..length)?;
-    let value = (length <= LARGEST_VALUE).then(|| value.to_vec());
+    let value = if length <= LARGEST_VALUE {
+        Content::Bytes(value.to_vec())
+    } else {
+        Content::TooLarge(length)
+    };
     *rest = rest[length..].strip_prefix(b"\r\n")?;
     let ttl = words[2..].iter().find_map(|word| word.strip_prefix('t'));
     Some(Some((value, ttl.and_then(|ttl| ttl.parse().ok()).map(Duration::from_secs))))

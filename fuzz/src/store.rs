@@ -8,7 +8,7 @@ use memlock_core::clock::Clock;
 use memlock_core::store::memcached::{GUARANTEES, Life};
 use memlock_core::store::memory::Memory;
 use memlock_core::store::{
-    Expiry, Failure, Guarantees, Item, Op, Reply, Returns, Route, Store, Stored,
+    Expiry, Failure, Guarantees, Item, Node, Op, Reply, Returns, Route, Store, Stored,
 };
 use memlock_core::{Error, ErrorKind};
 
@@ -105,6 +105,10 @@ impl Store for Hostile {
         };
         *script = input.0.to_vec();
         result
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        self.inner.nodes()
     }
 
     fn guarantees(&self) -> Guarantees {

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memlock_core::store::Address;
+use memlock_core::store::Node;
 use memlock_core::{Client, Lock, Release};
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ use crate::args::Bench;
 use crate::connect::{Url, connect};
 use crate::duration::brief;
 use crate::exit::{CliError, Status};
-use crate::memcached_text::{MemcachedText, name_on, quantile};
+use crate::measure::{name_on, quantile};
 use crate::out::{Look, Out};
 
 /// Nobody holds a lock for so long here, unless it was stopped.
@@ -54,10 +54,10 @@ pub(crate) fn bench(url: &Url, args: &Bench) -> Result<Status, CliError> {
     let client = connect(url)?;
     let mut out = Out::new();
     let mut reports = Vec::new();
-    for (place, server) in client.servers().iter().enumerate() {
+    for (place, server) in client.nodes().iter().enumerate() {
         let name = name_on(&client, place, "bench");
         let rows = vec![
-            round_trips(server, args.time)?,
+            round_trips(&client, place, args.time)?,
             pairs(&client, &name, args.time)?,
             hand_overs(&url.text, &name, 2, args)?,
             hand_overs(&url.text, &name, args.contenders.into(), args)?,
@@ -74,12 +74,12 @@ pub(crate) fn bench(url: &Url, args: &Bench) -> Result<Status, CliError> {
     Ok(Status::OK)
 }
 
-fn round_trips(server: &Address, time: Duration) -> Result<Row, CliError> {
-    let mut memcached_text = MemcachedText::connect(server)?;
+fn round_trips(client: &Client, place: usize, time: Duration) -> Result<Row, CliError> {
+    let mut admin = client.admin(place)?;
     let began = Instant::now();
-    let mut times = vec![memcached_text.round_trip()?];
+    let mut times = vec![admin.round_trip()?];
     while began.elapsed() < time {
-        times.push(memcached_text.round_trip()?);
+        times.push(admin.round_trip()?);
     }
     Ok(Row::new("round trip", times, began.elapsed()))
 }
@@ -145,8 +145,8 @@ fn hand_overs(url: &str, name: &str, contenders: usize, args: &Bench) -> Result<
     Ok(Row::new(what, times.into_iter().flatten().collect(), began.elapsed()))
 }
 
-fn tell(out: &mut Out, server: &Address, rows: &[Row]) -> std::io::Result<()> {
-    let title = out.paint(Look::Bold, format!("memcached at {}", server.name));
+fn tell(out: &mut Out, server: &Node, rows: &[Row]) -> std::io::Result<()> {
+    let title = out.paint(Look::Bold, &server.title);
     out.line(title)?;
     let round_trip = rows.first().map(Row::half).unwrap_or_default();
     let head = ["", "p50", "p99", "in round trips", "a second"];
@@ -164,7 +164,7 @@ fn tell(out: &mut Out, server: &Address, rows: &[Row]) -> std::io::Result<()> {
     out.table(&table)
 }
 
-fn report(server: &Address, rows: &[Row]) -> Value {
+fn report(server: &Node, rows: &[Row]) -> Value {
     let round_trip = rows.first().map(Row::half).unwrap_or_default();
     let rows: Vec<Value> = rows
         .iter()

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 use memlock_core::Client;
 use memlock_core::name::Key;
-use memlock_core::store::{Address, Route};
+use memlock_core::store::{Node, Route, Scope};
 
 use crate::exit::{CliError, Status};
 use crate::text::quoted;
@@ -48,7 +48,7 @@ impl Url {
 /// A client of the servers that the URL names. Nothing is sent yet.
 pub(crate) fn connect(url: &Url) -> Result<Client, CliError> {
     let client = Client::connect(&url.text)?;
-    if client.servers().is_empty() {
+    if client.guarantees().scope == Scope::Process {
         return Err(CliError::new(
             Status::CONFIG,
             format!(
@@ -62,7 +62,7 @@ pub(crate) fn connect(url: &Url) -> Result<Client, CliError> {
 }
 
 /// The server on which the item of this key is.
-pub(crate) fn server_of(client: &Client, key: &Key) -> Option<Address> {
+pub(crate) fn server_of(client: &Client, key: &Key) -> Option<Node> {
     let place = client.server_of(Route::of(key));
-    client.servers().into_iter().nth(place)
+    client.nodes().into_iter().nth(place)
 }

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+pub(crate) use memlock_core::clock::brief;
+
 /// Reads `250ms`, `10s`, `1.5s`, `5m`, `2h`, `1d`; a number alone is seconds.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -27,23 +29,6 @@ pub(crate) fn parse_above_zero(text: &str) -> Result<Duration, String> {
     match parse(text)? {
         Duration::ZERO => Err("it has to be above 0".to_owned()),
         duration => Ok(duration),
-    }
-}
-
-/// A duration for people, in two digits or so.
-pub(crate) fn brief(duration: Duration) -> String {
-    let seconds = duration.as_secs_f64();
-    let whole = duration.as_secs();
-    match whole {
-        0 if duration.is_zero() => "0 s".to_owned(),
-        0 if seconds < 1e-3 => format!("{:.0} µs", seconds * 1e6),
-        0 if seconds < 1e-2 => format!("{:.2} ms", seconds * 1e3),
-        0 => format!("{:.0} ms", seconds * 1e3),
-        1..=9 if duration.subsec_millis() >= 50 => format!("{seconds:.1} s"),
-        1..=119 => format!("{whole} s"),
-        120..=7199 => format!("{} min {} s", whole / 60, whole % 60),
-        7200..=172_799 => format!("{} h {} min", whole / 3600, whole / 60 % 60),
-        _ => format!("{} days {} h", whole / 86400, whole / 3600 % 24),
     }
 }
 
@@ -97,21 +82,6 @@ mod tests {
         {
             assert!(parse(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn durations_are_written_briefly() {
-        for (millis, text) in [
-            (4, "4.00 ms"),
-            (480, "480 ms"),
-            (1500, "1.5 s"),
-            (48_000, "48 s"),
-            (150_000, "2 min 30 s"),
-        ] {
-            assert_eq!(brief(Duration::from_millis(millis)), text);
-        }
-        assert_eq!(brief(Duration::from_micros(38)), "38 µs");
-        assert_eq!(brief(Duration::from_secs(90_000)), "25 h 0 min");
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! | `show`, `release`, `resize`, `ls`, `list` | looking at what there is, and changing it |
 //! | `doctor`, `doctor/` | whether a server is fit for locks |
 //! | `bench` | how fast it is here |
-//! | `memcached_text` | a server spoken to past the library: for `stats` and the like |
+//! | `measure` | what the measuring commands share |
 //! | `connect` | the URL, and the client of its servers |
 //! | `exit`, `out`, `duration`, `log` | exit statuses, writing to the terminal, times, `--verbose` |
 //! | `text` | names and server text, escaped so that they can be printed |
@@ -27,7 +27,7 @@ pub mod fuzzing;
 mod list;
 mod log;
 mod ls;
-mod memcached_text;
+mod measure;
 mod out;
 mod pages;
 mod release;

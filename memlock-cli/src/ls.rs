@@ -3,7 +3,7 @@
 use memlock_core::lease::MIN_LEASE;
 use memlock_core::name::{Family, Named};
 use memlock_core::semaphore::Status as Permits;
-use memlock_core::store::Address;
+use memlock_core::store::admin::{self, Content};
 use memlock_core::wait::entries;
 use memlock_core::{Client, OwnerRecord};
 use serde_json::{Map, Value, json};
@@ -12,7 +12,6 @@ use crate::args::Ls;
 use crate::connect::{Url, connect};
 use crate::duration::{brief_size, date};
 use crate::exit::{CliError, Status};
-use crate::memcached_text::{self, Content, MemcachedText};
 use crate::out::{Look, Out};
 use crate::show::{complained, json_of_lock, json_of_permits, remaining};
 use crate::text::shown;
@@ -22,7 +21,7 @@ struct Entry {
     server: String,
     key: String,
     named: Named,
-    value: memcached_text::Value,
+    value: admin::Value,
     /// `None` when the queue cannot be read.
     waiting: Option<usize>,
     /// Of a list that can be read.
@@ -31,10 +30,10 @@ struct Entry {
 
 pub(crate) fn ls(url: &Url, args: &Ls) -> Result<Status, CliError> {
     let client = connect(url)?;
-    let servers = client.servers();
+    let servers = client.nodes();
     let (mut entries, mut troubles, mut unread) = (Vec::new(), Vec::new(), 0);
-    for server in &servers {
-        match entries_on(&client, server, &mut troubles) {
+    for place in 0..servers.len() {
+        match entries_on(&client, place, &mut troubles) {
             Ok(more) => entries.extend(more),
             Err(trouble) => {
                 unread += 1;
@@ -64,14 +63,15 @@ pub(crate) fn ls(url: &Url, args: &Ls) -> Result<Status, CliError> {
 /// All that lives on one server. What is there and cannot be read goes to `troubles`.
 fn entries_on(
     client: &Client,
-    server: &Address,
+    place: usize,
     troubles: &mut Vec<CliError>,
 ) -> Result<Vec<Entry>, CliError> {
-    let mut memcached_text = MemcachedText::connect(server)?;
-    let keys = memcached_text.keys(|key| client.keys().read(key).is_some())?;
+    let mut admin = client.admin(place)?;
+    let server = client.nodes().swap_remove(place).name;
+    let keys = admin.keys(&|key| client.keys().read(key).is_some())?;
     // Who waits stands beside it.
     let queues: Vec<String> = keys.iter().map(|key| format!("{key}%wait")).collect();
-    let (values, queues) = (memcached_text.values(&keys)?, memcached_text.values(&queues)?);
+    let (values, queues) = (admin.values(&keys)?, admin.values(&queues)?);
     let mut entries = Vec::new();
     for ((key, value), queue) in keys.into_iter().zip(values).zip(queues) {
         let (Some(named), Some(value)) = (client.keys().read(&key), value) else { continue };
@@ -92,7 +92,7 @@ fn entries_on(
             None => Some(0),
             Some((queue, _)) => queue.bytes().map(|queue| entries::waiters(queue).count()),
         };
-        entries.push(Entry { server: server.name.clone(), key, named, value, waiting, ids });
+        entries.push(Entry { server: server.clone(), key, named, value, waiting, ids });
     }
     Ok(entries)
 }

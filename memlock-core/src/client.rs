@@ -8,15 +8,16 @@ use crate::clock::{Clock, SystemClock};
 use crate::context::Context;
 use crate::counter::Counter;
 use crate::distinct::DistinctList;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::lease::Lease;
 use crate::mutex::Mutex;
 use crate::name::{Keyspace, check_name};
 use crate::notify::udp::UdpNotifier;
 use crate::notify::{Notifier, NotifySetting, Reach};
 use crate::semaphore::Semaphore;
-use crate::store::url::Url;
-use crate::store::{Address, Route, Store, schemes};
+#[cfg(feature = "admin")]
+use crate::store::admin::Admin;
+use crate::store::{Guarantees, Node, Route, Store, Url, schemes};
 use crate::wait::Cancel;
 
 /// How long a waiter rides out an unreachable server, unless the URL says otherwise.
@@ -35,9 +36,9 @@ impl Client {
     /// Reads the URL and makes a client. **Nothing is dialled**: the first call that needs a server
     /// reports one that cannot be reached, so that a client can be made before its server is up.
     ///
-    /// `memcached://host[:port][,host2…]?prefix=&connect_timeout=&io_timeout=&pool=&outage=&bell=`,
+    /// `memcached://host[:port][,host2…]?prefix=&connect_timeout=&io_timeout=&pool=&outage=&notify=`,
     /// or `memory://name` for locks among the threads of this process. Timeouts are written `250ms`
-    /// or `2s`; `bell` is `off`, or the address by which waiters of other hosts reach this one.
+    /// or `2s`; `notify` is `off`, or the address by which waiters of other hosts reach this one.
     ///
     /// # Errors
     /// [`ErrorKind::Config`](crate::ErrorKind::Config) for an URL that cannot be read, with the known
@@ -48,11 +49,17 @@ impl Client {
         let store = schemes::open(&mut url, &clock)?;
         let keys = Keyspace::new(&url.take("prefix").unwrap_or_default())?;
         let outage = url.take_duration("outage", DEFAULT_OUTAGE)?;
-        let bell =
-            url.take("bell").map_or(Ok(NotifySetting::Near), |text| NotifySetting::parse(&text))?;
+        let (notify, bell) = (url.take("notify"), url.take("bell"));
+        if notify.is_some() && bell.is_some() {
+            return Err(Error::config(
+                "The URL has notify= and bell=, which is its older name: write notify= alone.",
+            ));
+        }
+        let notify = notify.or(bell);
+        let notify = notify.map_or(Ok(NotifySetting::Near), |text| NotifySetting::parse(&text))?;
         url.finish()?;
         Ok(Client {
-            context: Context::new(store, clock, keys, outage, Arc::new(UdpNotifier::new(bell))),
+            context: Context::new(store, clock, keys, outage, Arc::new(UdpNotifier::new(notify))),
         })
     }
 
@@ -177,13 +184,28 @@ impl Client {
         self.context.reach()
     }
 
-    /// Its servers, for tools that look at them from outside; none for `memory://`. Nothing is
-    /// sent.
-    pub fn servers(&self) -> Vec<Address> {
-        self.context.servers()
+    /// What the store promises.
+    pub fn guarantees(&self) -> Guarantees {
+        *self.context.guarantees()
     }
 
-    /// Which of its servers owns `route`.
+    /// Its servers, or what keeps the items in their place. Nothing is sent.
+    pub fn nodes(&self) -> Vec<Node> {
+        self.context.store().nodes()
+    }
+
+    /// A tool's own connection to one of its nodes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) or
+    /// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol), as for any read, and
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) where there is nothing to be examined.
+    #[cfg(feature = "admin")]
+    pub fn admin(&self, node: usize) -> Result<Box<dyn Admin + '_>> {
+        self.context.store().admin(node)
+    }
+
+    /// Which of its nodes owns `route`.
     pub fn server_of(&self, route: Route) -> usize {
         self.context.server_of(route)
     }
@@ -192,5 +214,21 @@ impl Client {
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").field("context", &self.context).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bell_is_an_older_name_of_notify() {
+        for url in ["memory://x?notify=off", "memory://x?bell=off"] {
+            assert!(Client::connect(url).is_ok(), "{url}");
+        }
+        let error = Client::connect("memory://x?bell=off&notify=off").unwrap_err();
+        assert!(error.to_string().contains("older name"), "{error}");
+        let error = Client::connect("memory://x?bell=nonsense").unwrap_err();
+        assert!(error.to_string().contains("notify=off"), "{error}");
     }
 }

@@ -14,7 +14,7 @@ use crate::fork::{self, ForkLocal};
 use crate::name::{Key, Keyspace, Named};
 use crate::notify::{Notifier, Reach};
 use crate::owner::Identity;
-use crate::store::{Address, Failure, Guarantees, Item, Op, Reply, Route, Store};
+use crate::store::{Failure, Guarantees, Item, Node, Op, Reply, Route, Store};
 
 /// How often in a row a step is sent before its outcome counts as unknown.
 pub(crate) const ATTEMPTS: usize = 3;
@@ -149,10 +149,10 @@ impl Context {
         if !self.skips(route) {
             return Ok(());
         }
-        let server = self.servers().into_iter().nth(self.server_of(route));
-        let name = server.map_or_else(String::new, |server| format!(" at {}", server.name));
-        let text =
-            format!("memcached{name} did not answer a moment ago, so it was not asked again.");
+        let text = format!(
+            "{} did not answer a moment ago, so it was not asked again.",
+            self.server_name(route)
+        );
         Err(Failure { error: Error::new(ErrorKind::Unreachable, text), sent: false })
     }
 
@@ -206,10 +206,8 @@ impl Context {
         self.inner.store.time(route)
     }
 
-    /// Its servers, for tools that look at them from outside; none for `memory://`. Nothing is
-    /// sent.
-    pub(crate) fn servers(&self) -> Vec<Address> {
-        self.inner.store.servers()
+    pub(crate) fn store(&self) -> &dyn Store {
+        self.inner.store.as_ref()
     }
 
     /// Which of its servers owns `route`.
@@ -217,12 +215,14 @@ impl Context {
         self.inner.store.server_of(route)
     }
 
+    /// The node that owns `route`.
+    pub(crate) fn node(&self, route: Route) -> Option<Node> {
+        self.inner.store.nodes().into_iter().nth(self.server_of(route))
+    }
+
     /// The server that owns `route`, for people.
     pub(crate) fn server_name(&self, route: Route) -> String {
-        match self.servers().get(self.server_of(route)) {
-            Some(server) => format!("memcached at {}", server.name),
-            None => "this process's memory".to_owned(),
-        }
+        self.node(route).map_or_else(String::new, |node| node.title)
     }
 
     /// The name that `key` was made from, for people; of a name that is too long to be read from

@@ -12,7 +12,7 @@ use crate::owner::Token;
 use crate::semaphore::record::{Holding, Record};
 use crate::wait::entries::WaitId;
 
-pub use crate::store::memcached::{Command, dial_these};
+pub use crate::store::memcached::{Command, Tool, dial_these};
 
 /// Whether a lock's value was written by the acquisition that `token` names.
 pub fn is_ours(value: &[u8], token: Token) -> bool {

@@ -81,7 +81,8 @@ pub(crate) struct Subject<'a> {
 impl fmt::Display for Subject<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Subject { kind, target } = self;
-        let preposition = if target.context.servers().is_empty() { "in" } else { "on" };
+        let node = target.context.node(target.route);
+        let preposition = if node.is_some_and(|node| node.is_container) { "in" } else { "on" };
         write!(f, "{kind} {:?} {preposition} {}", target.name(), target.server())
     }
 }

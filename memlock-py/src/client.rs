@@ -43,15 +43,15 @@ impl Client {
 /// Makes a client for the servers that `url` names; without one, for those of the environment
 /// variable MEMLOCK_URL, or else for memcached://127.0.0.1:11211.
 ///
-/// `memcached://host[:port][,host2...]?prefix=&connect_timeout=&io_timeout=&pool=&outage=&bell=`,
+/// `memcached://host[:port][,host2...]?prefix=&connect_timeout=&io_timeout=&pool=&outage=&notify=`,
 /// or `memory://name` for locks among the threads of this process. Timeouts are written `250ms` or
 /// `2s`.
 ///
 /// `bell` is the address at which whoever releases a lock, on another host too, wakes the next
-/// waiter of this process with one UDP datagram: `bell=address`, `bell=address:port` or
-/// `bell=address:first-last`, with `[...]` around an IPv6 address, and as many ports as there are
+/// waiter of this process with one UDP datagram: `notify=address`, `notify=address:port` or
+/// `notify=address:first-last`, with `[...]` around an IPv6 address, and as many ports as there are
 /// locks for which this process waits at one time. Without it, it is our end of the connection to
-/// the server, and any free port. With `bell=off` nobody can wake this process, and its waiters ask
+/// the server, and any free port. With `notify=off` nobody can wake this process, and its waiters ask
 /// the server, first after a tenth of a second and at last once a second.
 ///
 /// Nothing is dialled: the first call that needs a server raises Unreachable if there is none.
@@ -223,6 +223,6 @@ impl Client {
     }
 
     fn __repr__(&self) -> String {
-        format!("<memlock.Client {:?}>", self.shared.url)
+        format!("<memlock.Client {:?}>", memlock_core::store::without_password(&self.shared.url))
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memlock_core::name::Key;
-use memlock_core::store::Route;
+use memlock_core::store::{Route, without_password};
 use memlock_core::{Answer, Cancel, Error, Extension, Release, Report, Result, Wait, Waited, bare};
 use pyo3::prelude::*;
 
@@ -40,19 +40,15 @@ pub(crate) struct Subject {
 }
 
 impl Shared {
-    /// Its server for what has this key; for a client without servers, the name of its store.
+    /// The name of its server for what has this key.
     fn server(&self, key: &Key) -> Box<str> {
-        server(&self.core, key, &self.url)
+        server(&self.core, key)
     }
 }
 
-fn server(core: &memlock_core::Client, key: &Key, url: &str) -> Box<str> {
+fn server(core: &memlock_core::Client, key: &Key) -> Box<str> {
     let place = core.server_of(Route::of(key));
-    match core.servers().into_iter().nth(place) {
-        Some(server) => server.name.into(),
-        // Its parameters say nothing of where it is.
-        None => url.split('?').next().unwrap_or_default().into(),
-    }
+    core.nodes().into_iter().nth(place).map_or_else(Box::default, |node| node.name.into())
 }
 
 impl Subject {
@@ -70,12 +66,7 @@ impl Subject {
             Kind::Session => keys.session(name),
             Kind::Semaphore | Kind::Counter => keys.semaphore(name),
         };
-        Ok(Subject {
-            kind,
-            name: shown(name),
-            server: server(core, &key, "the default client"),
-            client: None,
-        })
+        Ok(Subject { kind, name: shown(name), server: server(core, &key), client: None })
     }
 
     /// Runs a call of the core while other Python threads run. Not once the client is closed.
@@ -246,7 +237,7 @@ pub(crate) fn unmade(
     let name = shown(&name.0);
     let error = raise_core(py, error);
     let kind = error.get_type(py);
-    let server = client.url.split('?').next().unwrap_or_default();
+    let server = without_password(client.url.split('?').next().unwrap_or_default());
     let sentence = format!("The {what} \"{name:.100}\" on {server}: {}", error.value(py));
     PyErr::from_type(kind, (sentence,))
 }

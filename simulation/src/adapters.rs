@@ -9,7 +9,7 @@ use memlock_core::clock::{Clock, Moment};
 use memlock_core::mutation::{self, Mutation};
 use memlock_core::notify::{Listener, Notifier, Reach, WakeMessage};
 use memlock_core::store::memcached::GUARANTEES;
-use memlock_core::store::{Failure, Guarantees, Op, Reply, Returns, Route, Store};
+use memlock_core::store::{Failure, Guarantees, Node, Op, Reply, Returns, Route, Store};
 use memlock_core::wait::entries::WaitId;
 use memlock_core::{Error, ErrorKind};
 
@@ -109,6 +109,16 @@ impl Store for SimStore {
             }
         });
         ran.map_err(failed)
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        let title = "the simulated server".to_owned();
+        vec![Node {
+            name: title.clone(),
+            title,
+            is_container: false,
+            timeout: Duration::from_secs(1),
+        }]
     }
 
     fn guarantees(&self) -> Guarantees {

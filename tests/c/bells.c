@@ -82,7 +82,7 @@ static void is_in_range(const char *name) {
 static void is_none(const char *name) { CHECK(port_of_the_last(name, "127.0.0.1") == 0); }
 
 static void a_waiter_is_woken_at_its_end_of_the_connection(void) {
-    memlock_client *one = with(""), *two = with("?bell=127.0.0.1");
+    memlock_client *one = with(""), *two = with("?notify=127.0.0.1");
     while_waiting(one, two, is_near);
     while_waiting(two, one, is_near);
     each_gets_the_lock_after_the_other(one, two, TOLD_MS);
@@ -91,7 +91,7 @@ static void a_waiter_is_woken_at_its_end_of_the_connection(void) {
 }
 
 static void a_waiter_is_woken_on_a_port_of_the_range(void) {
-    memlock_client *one = with("?bell=127.0.0.1:45000-45100"), *two = with("?bell=127.0.0.1:45000-45100");
+    memlock_client *one = with("?notify=127.0.0.1:45000-45100"), *two = with("?notify=127.0.0.1:45000-45100");
     while_waiting(one, two, is_in_range);
     each_gets_the_lock_after_the_other(one, two, TOLD_MS);
     memlock_client_close(one);
@@ -99,7 +99,7 @@ static void a_waiter_is_woken_on_a_port_of_the_range(void) {
 }
 
 static void a_waiter_without_a_bell_gets_the_lock_all_the_same(void) {
-    memlock_client *off = with("?bell=off"), *on = with(""), *off_too = with("?bell=off");
+    memlock_client *off = with("?notify=off"), *on = with(""), *off_too = with("?notify=off");
     while_waiting(off, on, is_none);
     /* It looks for itself, several times a second. */
     each_gets_the_lock_after_the_other(off, on, 2000);
@@ -126,7 +126,7 @@ static bool the_first_has_the_only_port(int port) {
     enum { WAITERS = sizeof names / sizeof *names };
     char parameter[64];
     bool has_it = false;
-    snprintf(parameter, sizeof parameter, "?bell=127.0.0.1:%d", port);
+    snprintf(parameter, sizeof parameter, "?notify=127.0.0.1:%d", port);
     memlock_client *holder = with(""), *narrow = with(parameter);
     struct waiter waiters[WAITERS];
     memlock_lock *locks[WAITERS];

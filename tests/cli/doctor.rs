@@ -54,7 +54,7 @@ fn a_stock_server_is_not_fit_and_one_started_as_it_says_is() {
         "connections",
         "clock",
         "round trip",
-        "bells",
+        "wake-ups",
     ] {
         assert_eq!(finding(&report, what)["verdict"], "ok", "{report}");
     }
@@ -108,7 +108,7 @@ fn a_server_without_cas_is_bad_and_nothing_is_tried_on_it() {
     let (code, report) = examined(&server.url(), &[]);
     assert_eq!((code, &finding(&report, "cas")["verdict"]), (Some(2), &Value::from("bad")));
     assert!(finding(&report, "cas")["mend"].as_str().unwrap().contains("-C"));
-    assert_eq!(finding(&report, "bells")["verdict"], "note");
+    assert_eq!(finding(&report, "wake-ups")["verdict"], "note");
 }
 
 #[test]
@@ -131,25 +131,28 @@ fn connections_that_run_out_are_noticed() {
 }
 
 #[test]
-fn bells_are_rung_and_those_that_nobody_hears_are_noticed() {
+fn wake_ups_are_tried_and_those_that_do_not_arrive_are_noticed() {
     let server = Memcached::with_args(&["-M", "-F"]);
     let (_, report) = examined(&server.url(), &[]);
-    assert!(finding(&report, "bells")["said"].as_str().unwrap().contains("127.0.0.1:"), "{report}");
+    assert!(
+        finding(&report, "wake-ups")["said"].as_str().unwrap().contains("127.0.0.1:"),
+        "{report}"
+    );
     // A firewall may leave one port only.
     let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let bell = format!("127.0.0.1:{port}");
-    let (_, report) = examined(&format!("{}?bell={bell}", server.url()), &[]);
-    assert!(finding(&report, "bells")["said"].as_str().unwrap().contains(&bell), "{report}");
+    let address = format!("127.0.0.1:{port}");
+    let (_, report) = examined(&format!("{}?notify={address}", server.url()), &[]);
+    assert!(finding(&report, "wake-ups")["said"].as_str().unwrap().contains(&address), "{report}");
     // An address that is nobody's.
-    let (code, report) = examined(&format!("{}?bell=192.0.2.1", server.url()), &[]);
+    let (code, report) = examined(&format!("{}?notify=192.0.2.1", server.url()), &[]);
     assert_eq!(
-        (code, &finding(&report, "bells")["verdict"]),
+        (code, &finding(&report, "wake-ups")["verdict"]),
         (Some(1), &Value::from("warning")),
         "{report}"
     );
-    let (code, report) = examined(&format!("{}?bell=off", server.url()), &[]);
+    let (code, report) = examined(&format!("{}?notify=off", server.url()), &[]);
     assert_eq!(
-        (code, &finding(&report, "bells")["verdict"]),
+        (code, &finding(&report, "wake-ups")["verdict"]),
         (Some(0), &Value::from("note")),
         "{report}"
     );
@@ -160,7 +163,7 @@ fn each_server_is_examined_and_one_that_is_down_is_told() {
     let (one, two) = (Memcached::with_args(&["-M", "-F"]), Memcached::with_args(&["-M", "-F"]));
     let url = format!("{},{}", one.url(), two.address());
     let said = done(memlock_at(&url, &["doctor"]));
-    assert_eq!((said.code, said.out.matches("are heard at").count()), (Some(0), 2), "{said:?}");
+    assert_eq!((said.code, said.out.matches("arrive at").count()), (Some(0), 2), "{said:?}");
     two.kill();
     let said = done(memlock_at(&url, &["doctor"]));
     assert_eq!(said.code, Some(69));
@@ -168,5 +171,5 @@ fn each_server_is_examined_and_one_that_is_down_is_told() {
         said.out.contains(&two.address()) && said.out.contains("cannot be connected to"),
         "{said:?}"
     );
-    assert_eq!(said.out.matches("are heard at").count(), 1);
+    assert_eq!(said.out.matches("arrive at").count(), 1);
 }

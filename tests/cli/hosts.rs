@@ -2,8 +2,8 @@
 //!
 //! Where it is allowed (to root, with `ip` and `unshare`) these are the server's host and one at
 //! the other end of a cable, by network namespaces, each with a host name and process numbers of
-//! its own; bells are rung through the cable. Elsewhere they are two loops with nothing in common,
-//! whose bells are at different loopback addresses. What both write to is the judge's record.
+//! its own; wake-ups go through the cable. Elsewhere they are two loops with nothing in common,
+//! whose listeners have different loopback addresses. What both write to is the judge's record.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -101,7 +101,7 @@ impl World {
             None => {
                 command = Command::new("sh");
                 command.args(["-c", HOST]);
-                format!("{}?bell=127.0.0.{}", self.server.url(), if is_far { 3 } else { 2 })
+                format!("{}?notify=127.0.0.{}", self.server.url(), if is_far { 3 } else { 2 })
             }
         };
         command.env_clear().env("PATH", "/usr/bin:/bin").current_dir(&own).process_group(0);

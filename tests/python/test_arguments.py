@@ -94,8 +94,8 @@ def test_unreadable_urls_are_refused(url: str) -> None:
 
 @pytest.mark.parametrize("bell", ["nonsense", "localhost:45000", "0.0.0.0", "127.0.0.1:9-8", ""])
 def test_an_unreadable_bell_is_told_the_forms_there_are(bell: str) -> None:
-    with pytest.raises(memlock.ConfigError, match=r"bell=off.*bell=address:first-last"):
-        memlock.connect(f"memcached://127.0.0.1?bell={bell}")
+    with pytest.raises(memlock.ConfigError, match=r"notify=off.*notify=address:first-last"):
+        memlock.connect(f"memcached://127.0.0.1?notify={bell}")
 
 
 FAMILY = {

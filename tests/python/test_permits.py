@@ -142,7 +142,7 @@ print([worker.exitcode for worker in workers])
 """
 
 
-@pytest.mark.parametrize("bell", ["", "?bell=off"])
+@pytest.mark.parametrize("bell", ["", "?notify=off"])
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_no_more_processes_are_inside_than_there_are_permits(
     server: Memcached, plain: Plain, name: str, tmp_path: Path, *, method: str, bell: str

@@ -55,7 +55,7 @@ print([worker.exitcode for worker in workers])
 """
 
 
-@pytest.mark.parametrize("bell", ["", "?bell=127.0.0.1", "?bell=off"])
+@pytest.mark.parametrize("bell", ["", "?notify=127.0.0.1", "?notify=off"])
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_processes_exclude_each_other_and_fences_rise(
     server: Memcached, plain: Plain, name: str, tmp_path: Path, *, method: str, bell: str
@@ -66,7 +66,7 @@ def test_processes_exclude_each_other_and_fences_rise(
         child = Child(PROCESSES, folder, method, url, name, str(tmp_path))
         # So that all of them compete from the beginning.
         eventually(lambda: len(plain.queue(name)) == 4)
-        assert all(entry.startswith("-") == (bell == "?bell=off") for entry in plain.queue(name))
+        assert all(entry.startswith("-") == (bell == "?notify=off") for entry in plain.queue(name))
     with child:
         assert child.reads(60) == "[0, 0, 0, 0]"
         assert child.ends() == 0
@@ -80,7 +80,7 @@ def test_processes_exclude_each_other_and_fences_rise(
 
 def test_a_waiter_without_a_bell_gets_the_lock(server: Memcached, plain: Plain, name: str) -> None:
     holder = memlock.connect(server.url).mutex(name)
-    waiter = memlock.connect(f"{server.url}?bell=off").mutex(name)
+    waiter = memlock.connect(f"{server.url}?notify=off").mutex(name)
     for first, second in [(holder, waiter), (waiter, holder)]:
         first.acquire()
         with ThreadPoolExecutor(1) as pool:

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::name::{Key, Keyspace};
-use memlock_core::store::{self, Expiry, Failure, Guarantees, Op, Reply, Returns, Route, Store};
+use memlock_core::store::{
+    self, Expiry, Failure, Guarantees, Node, Op, Reply, Returns, Route, Store,
+};
 use memlock_core::wait::entries::{self, Request, WaitId};
 use memlock_core::{Cancel, Client, Error, ErrorKind, Lock, Release, Wait, Waited};
 use memlock_tests::frozen::Frozen;
@@ -63,6 +65,10 @@ impl Store for Hooked {
 
     fn guarantees(&self) -> Guarantees {
         self.inner.guarantees()
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        self.inner.nodes()
     }
 
     fn time(&self, route: Route) -> Option<Duration> {
@@ -324,6 +330,10 @@ impl Store for Deaf {
 
     fn guarantees(&self) -> Guarantees {
         self.inner.guarantees()
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        self.inner.nodes()
     }
 
     fn time(&self, route: Route) -> Option<Duration> {

@@ -155,7 +155,8 @@ fn the_urls_bell_is_what_others_are_told() {
     let bench = Bench::new();
     let held = lock(&bench.client());
     let told = |parameter: &str| {
-        let client = Client::connect(&format!("{}?bell={parameter}", bench.server.url())).unwrap();
+        let client =
+            Client::connect(&format!("{}?notify={parameter}", bench.server.url())).unwrap();
         let waiting = in_line(&client);
         let queue = bench.entries();
         let bell = entries::waiters(&queue).next().unwrap().address;

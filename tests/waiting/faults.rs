@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::store::{Failure, Guarantees, Op, Reply, Returns, Route, Store};
+use memlock_core::store::{Failure, Guarantees, Node, Op, Reply, Returns, Route, Store};
 use memlock_core::{Client, ErrorKind, Extension, Release, Wait, Waited};
 use memlock_tests::server::Memcached;
 
@@ -198,6 +198,10 @@ impl Store for Panicking {
 
     fn guarantees(&self) -> Guarantees {
         self.inner.guarantees()
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        self.inner.nodes()
     }
 
     fn time(&self, route: Route) -> Option<Duration> {

@@ -120,7 +120,7 @@ impl Case {
             let workers: Vec<_> = (0..self.workers)
                 .map(|number| {
                     let (hosts, waiting, stop, machine) = (&hosts, &waiting, &stop, &machine);
-                    let off = if self.off.is_of(number) { "?bell=off" } else { "" };
+                    let off = if self.off.is_of(number) { "?notify=off" } else { "" };
                     let client = Client::connect(&format!("{url}{off}")).unwrap();
                     // One after the other, so that each knows how many came before it.
                     thread::sleep(Duration::from_millis(20));
@@ -219,7 +219,7 @@ fn no_waiter_is_passed_over_where_datagrams_are_dropped() {
             for (Case { name, workers, threads, hold, off, .. }, running) in running {
                 let Outcome { holds, longest, worst } = running.join().unwrap();
                 println!(
-                    "{name}, {workers} workers of {threads} threads, bell=off: {off:?}, holds of {hold:?}: longest wait {longest:.1?}, \
+                    "{name}, {workers} workers of {threads} threads, notify=off: {off:?}, holds of {hold:?}: longest wait {longest:.1?}, \
                      {:.0} % of what it may take; holds {holds:?}",
                     100.0 * worst
                 );

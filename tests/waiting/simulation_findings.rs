@@ -4,7 +4,7 @@ use memlock_tests::frozen::Frozen;
 
 use super::bench::*;
 use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::store::{Failure, Guarantees, Op, Reply, Route, Store};
+use memlock_core::store::{Failure, Guarantees, Node, Op, Reply, Route, Store};
 use memlock_core::{Client, Error, ErrorKind, Extension, Release, SetUp, Wait, Waited};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -51,6 +51,10 @@ impl Store for Going {
 
     fn guarantees(&self) -> Guarantees {
         self.inner.guarantees()
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        self.inner.nodes()
     }
 
     fn time(&self, route: Route) -> Option<Duration> {
@@ -201,6 +205,10 @@ impl Store for Evicting {
 
     fn guarantees(&self) -> Guarantees {
         self.inner.guarantees()
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        self.inner.nodes()
     }
 
     fn time(&self, route: Route) -> Option<Duration> {

@@ -14,7 +14,7 @@ use super::bench::{LEASE, PATIENCE, unlock};
 
 /// Rings are switched off; or all are sent to where nobody is (an address that is reserved for
 /// documentation).
-const DEAF: [&str; 2] = ["bell=off", "bell=192.0.2.1"];
+const DEAF: [&str; 2] = ["notify=off", "notify=192.0.2.1"];
 
 /// How long after the release a waiter has it, for holders that let go after so many milliseconds;
 /// in their order.
@@ -112,7 +112,7 @@ fn one_without_a_bell_is_not_starved_by_those_with_bells() {
                 }
             });
         }
-        let deaf = Client::connect(&format!("{}?bell=off", server.url())).unwrap();
+        let deaf = Client::connect(&format!("{}?notify=off", server.url())).unwrap();
         let mutex = deaf.mutex("m", LEASE).unwrap();
         let waits = (0..5).map(|_| {
             let watch = Stopwatch::start();

@@ -19,8 +19,8 @@ impl NotifySetting {
     pub(crate) fn parse(text: &str) -> Result<NotifySetting> {
         let unreadable = || {
             Error::config(format!(
-                "The URL's parameter bell={text:?} is not read: write bell=off, or bell=address, \
-                 bell=address:port or bell=address:first-last with the address by which other waiters' hosts \
+                "The URL's parameter notify={text:?} is not read: write notify=off, or notify=address, \
+                 notify=address:port or notify=address:first-last with the address by which other waiters' hosts \
                  reach this one ([…] around an IPv6 address)."
             ))
         };
@@ -81,7 +81,7 @@ mod tests {
             "[fd00::1]4",
         ] {
             let said = NotifySetting::parse(bad).unwrap_err().to_string();
-            assert!(said.contains("bell=off"), "{bad:?}: {said}");
+            assert!(said.contains("notify=off"), "{bad:?}: {said}");
         }
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::url::Url;
 use super::{
-    ClockOf, Epoch, Expiry, Failure, FencesRise, Guarantees, Item, Op, Reply, Returns, Route,
+    ClockOf, Epoch, Expiry, Failure, FencesRise, Guarantees, Item, Node, Op, Reply, Returns, Route,
     Scope, Store, Stored, Survives, Version,
 };
 use crate::clock::{Clock, Moment};
@@ -35,6 +35,8 @@ const GUARANTEES: Guarantees = Guarantees {
 /// Items in this process's memory.
 #[derive(Debug)]
 pub struct Memory {
+    /// By which this process knows it.
+    name: String,
     clock: Arc<dyn Clock>,
     boot: u64,
     guarantees: Guarantees,
@@ -70,7 +72,13 @@ impl Memory {
 
     /// The same, with the clock and the limits of another store: for tests.
     pub fn like(guarantees: Guarantees, clock: Arc<dyn Clock>) -> Memory {
-        Memory { boot: clock.unix_seconds(), clock, guarantees, items: ForkLocal::new() }
+        Memory {
+            name: String::new(),
+            boot: clock.unix_seconds(),
+            clock,
+            guarantees,
+            items: ForkLocal::new(),
+        }
     }
 
     /// When an item ends that is stored now.
@@ -94,7 +102,7 @@ impl Memory {
             return Ok(store);
         }
         registry.retain(|_, store| store.strong_count() > 0);
-        let store = Arc::new(Memory::new(Arc::clone(clock)));
+        let store = Arc::new(Memory { name: name.to_owned(), ..Memory::new(Arc::clone(clock)) });
         registry.insert(name.to_owned(), Arc::downgrade(&store));
         Ok(store)
     }
@@ -193,6 +201,15 @@ impl Store for Memory {
         let replies =
             ops.iter().map(|op| self.apply(&mut items, now, op)).collect::<Result<Vec<_>>>();
         replies.map_err(|error| Failure { error, sent: ops.len() > 1 })
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        vec![Node {
+            name: format!("memory://{}", self.name),
+            title: "this process's memory".to_owned(),
+            is_container: true,
+            timeout: Duration::MAX,
+        }]
     }
 
     fn guarantees(&self) -> Guarantees {

@@ -9,17 +9,26 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
+#[cfg(feature = "admin")]
+use crate::error::{Error, Result};
+#[cfg(feature = "admin")]
+use admin::Admin;
+
+pub mod admin;
 pub mod guarantees;
 pub mod memcached;
 pub mod memory;
 mod ops;
 mod route;
 pub mod schemes;
-pub(crate) mod url;
+mod url;
 
+pub use admin::Node;
 pub use guarantees::{ClockOf, FencesRise, Guarantees, Scope, Survives};
 pub use ops::{Epoch, Expiry, Failure, Item, Op, Reply, Returns, Stored, Version};
 pub use route::Route;
+pub(crate) use url::Url;
+pub use url::without_password;
 
 /// A place that keeps items with versions and a time to live.
 pub trait Store: Send + Sync + fmt::Debug {
@@ -74,25 +83,17 @@ pub trait Store: Send + Sync + fmt::Debug {
         None
     }
 
-    /// The servers, in the order of [`Store::server_of`]: for tools that look at them from outside.
-    /// None where there is nothing to connect to.
-    fn servers(&self) -> Vec<Address> {
-        Vec::new()
-    }
-}
+    /// The servers, or what keeps the items in their place, in the order of [`Store::server_of`].
+    /// There is at least one.
+    fn nodes(&self) -> Vec<Node>;
 
-/// Where a server is, and how long it may take.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Address {
-    /// `host:port`, by which people and hashing know it.
-    pub name: String,
-    /// Its host's name or address.
-    pub host: String,
-    /// Its TCP port.
-    pub port: u16,
-    /// The limit of dialling it.
-    pub connect_timeout: Duration,
-    /// The limit of each wait for it.
-    pub io_timeout: Duration,
+    /// A tool's own connection to one of the nodes.
+    ///
+    /// # Errors
+    /// As for any read; [`ErrorKind::Config`](crate::ErrorKind::Config) where there is nothing to
+    /// be examined.
+    #[cfg(feature = "admin")]
+    fn admin(&self, _node: usize) -> Result<Box<dyn Admin + '_>> {
+        Err(Error::config("Nothing can be examined there."))
+    }
 }

@@ -137,7 +137,7 @@ impl Url {
 }
 
 /// An URL for people: with `***` in place of a password.
-pub(crate) fn without_password(text: &str) -> String {
+pub fn without_password(text: &str) -> String {
     let authority = text.find("//").map_or(0, |place| place + 2);
     let end = text[authority..].find(['/', '?', '#']).map_or(text.len(), |place| authority + place);
     let Some(at) = text[authority..end].rfind('@') else { return text.to_owned() };

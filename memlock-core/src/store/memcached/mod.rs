@@ -10,9 +10,12 @@
 //! | `handshake` | what a server must be: its version, its cas, its life |
 //! | `command` | the commands by which operations are carried out |
 //! | `codec` | commands to bytes and replies back, by the `memcache` crate's meta layer |
+//! | `admin` | what tools ask a server for: its keys, its health |
 //! | `life` | one life of a server: versions and fences |
 //! | `ttl` | how long items are kept, and what that promises |
 
+#[cfg(feature = "admin")]
+mod admin;
 mod codec;
 mod command;
 mod connection;
@@ -27,6 +30,8 @@ pub use life::Life;
 pub use ttl::{GUARANTEES, Ttl};
 
 #[cfg(fuzzing)]
+pub use admin::fuzzed::Tool;
+#[cfg(fuzzing)]
 pub use command::Command;
 #[cfg(fuzzing)]
 pub use dial::fuzzed::dial_these;
@@ -35,8 +40,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "admin")]
+use super::admin::Admin;
 use super::url::Url;
-use super::{Address, Failure, Guarantees, Op, Reply, Route, Store};
+use super::{Failure, Guarantees, Node, Op, Reply, Route, Store};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::hash::{fnv1a, mix};
@@ -138,8 +145,21 @@ impl Store for Memcached {
         self.owner(route).local_address()
     }
 
-    fn servers(&self) -> Vec<Address> {
-        self.servers.iter().map(Server::address).collect()
+    fn nodes(&self) -> Vec<Node> {
+        let node = |server: &Server| Node {
+            name: server.name().to_owned(),
+            title: format!("memcached at {}", server.name()),
+            is_container: false,
+            timeout: server.address().io_timeout,
+        };
+        self.servers.iter().map(node).collect()
+    }
+
+    #[cfg(feature = "admin")]
+    fn admin(&self, node: usize) -> Result<Box<dyn Admin + '_>> {
+        let server =
+            self.servers.get(node).ok_or_else(|| Error::config("There is no such server."))?;
+        Ok(Box::new(admin::Text::connect(&server.address())?))
     }
 }
 

@@ -7,12 +7,12 @@ use std::time::Duration;
 use super::connection::Connection;
 use super::handshake::ServerTime;
 use super::life::Life;
-use super::settings::Settings;
+use super::settings::{Address, Settings};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
 use crate::fork::{self, ForkLocal};
 use crate::name::Key;
-use crate::store::{Address, Failure, Op, Reply};
+use crate::store::{Failure, Op, Reply};
 
 /// For how long a server counts as silent after a request that it did not answer. It must cover the
 /// exit of a program that holds many locks, and be short enough that a drop long after a single

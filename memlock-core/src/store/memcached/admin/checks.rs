@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use super::Finding;
-use super::Verdict::{Bad, Good, Note, Warning};
-use crate::duration::brief;
-use crate::memcached_text::Stats;
+use super::text::Stats;
+use crate::clock::brief;
+use crate::store::admin::Finding;
+use crate::store::admin::Verdict::{Bad, Good, Note, Warning};
+use crate::store::memcached::GUARANTEES;
 
 /// The oldest memcached whose delete by cas is right.
 const OLDEST: [u64; 3] = [1, 6, 13];
@@ -58,12 +59,12 @@ impl Kept {
 
 /// For how many seconds the server is told to keep something, at most, that is leased for so long.
 fn ttl(lease: Duration) -> u64 {
-    memlock_core::store::memcached::GUARANTEES.covering(lease).as_secs()
+    GUARANTEES.covering(lease).as_secs()
 }
 
 fn version(stats: &Stats) -> Finding {
     let version = text(stats, "version");
-    let shown = crate::text::shown(version.as_bytes());
+    let shown = version.escape_debug();
     let mut numbers = version.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u64>);
     let numbers: Vec<u64> = numbers.by_ref().take(3).flatten().collect();
     if numbers.len() == 3 && numbers.as_slice() >= OLDEST.as_slice() {
@@ -71,6 +72,7 @@ fn version(stats: &Stats) -> Finding {
     }
     Finding::new("version", Bad, format!("memcached {shown} does not delete by cas correctly"))
         .mend("upgrade it to 1.6.13 or later")
+        .fatal()
 }
 
 fn cas(settings: &Stats) -> Finding {
@@ -79,6 +81,7 @@ fn cas(settings: &Stats) -> Finding {
     }
     Finding::new("cas", Bad, "is disabled (-C): nobody can prove ownership")
         .mend("start it without -C")
+        .fatal()
 }
 
 fn evictions(kept: Kept, lease: Duration) -> Finding {
@@ -220,7 +223,7 @@ fn number(stats: &Stats, name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::Verdict;
+    use crate::store::admin::Verdict;
 
     fn stats(pairs: &[(&str, &str)]) -> Stats {
         pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()

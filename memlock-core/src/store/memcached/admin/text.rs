@@ -1,19 +1,16 @@
-//! A server spoken to past the library, for what only tools want to know: `stats`, all keys, the
-//! bare round trip.
-
-mod keys;
+//! A connection of a tool: `stats`, all keys, the bare round trip, by the text protocol.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use memlock_core::Client;
-use memlock_core::store::{Address, Route};
-
-use crate::duration::brief;
-use crate::exit::{CliError, Status};
-use keys::{can_be_asked_for, decoded};
+use super::keys::{can_be_asked_for, decoded};
+use crate::clock::{SystemClock, brief};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::admin::{Content, Value};
+use crate::store::memcached::dial;
+use crate::store::memcached::settings::Address;
 
 /// No line of memcached's is longer.
 const LONGEST_LINE: usize = 64 * 1024;
@@ -34,11 +31,11 @@ const BATCH: usize = 100;
 /// one may come first.
 const DUMP_PATIENCE: Duration = Duration::from_secs(10);
 
-pub(crate) type Stats = HashMap<String, String>;
+pub(super) type Stats = HashMap<String, String>;
 
 /// One connection.
 #[derive(Debug)]
-pub(crate) struct MemcachedText {
+pub(in crate::store) struct Text {
     stream: BufReader<TcpStream>,
     address: Address,
     question: Question,
@@ -64,63 +61,32 @@ impl Question {
     }
 }
 
-/// An item's value, and for how many of the server's seconds it is kept yet; `None`: for ever.
-pub(crate) type Value = (Content, Option<Duration>);
-
-/// What is in an item.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Content {
-    Bytes(Vec<u8>),
-    /// More than memlock ever writes, which was not kept: so many bytes.
-    TooLarge(usize),
-}
-
-impl Content {
-    pub(crate) fn bytes(&self) -> Option<&[u8]> {
-        match self {
-            Content::Bytes(bytes) => Some(bytes),
-            Content::TooLarge(_) => None,
-        }
-    }
-}
-
-impl MemcachedText {
-    pub(crate) fn connect(address: &Address) -> Result<MemcachedText, CliError> {
-        let dial = || {
-            let mut last = io::Error::from(io::ErrorKind::NotFound);
-            for socket in (address.host.as_str(), address.port).to_socket_addrs()? {
-                match TcpStream::connect_timeout(&socket, address.connect_timeout) {
-                    Ok(stream) => {
-                        stream.set_nodelay(true)?;
-                        stream.set_read_timeout(Some(address.io_timeout))?;
-                        stream.set_write_timeout(Some(address.io_timeout))?;
-                        return Ok(stream);
-                    }
-                    Err(error) => last = error,
-                }
-            }
-            Err(last)
-        };
-        let stream = dial().map_err(|error| {
-            CliError::new(
-                Status::UNREACHABLE,
-                format!(
-                    "memcached at {} cannot be connected to ({error}). Is it running there?",
-                    address.name
-                ),
-            )
+impl Text {
+    pub(in crate::store::memcached) fn connect(address: &Address) -> Result<Text> {
+        let Address { host, port, connect_timeout, io_timeout, .. } = address;
+        let name = |error: Error| error.during(format_args!("memcached at {}", address.name));
+        let stream =
+            dial::connect(host, *port, None, *connect_timeout, &SystemClock).map_err(name)?;
+        let prepared = stream
+            .set_read_timeout(Some(*io_timeout))
+            .and_then(|()| stream.set_write_timeout(Some(*io_timeout)));
+        prepared.map_err(|error| {
+            name(Error::new(
+                ErrorKind::Unreachable,
+                format!("The socket cannot be set up: {error}."),
+            ))
         })?;
-        Ok(MemcachedText::over(stream, address))
+        Ok(Text::over(stream, address))
     }
 
     /// Speaks over a connection that is there.
-    pub(crate) fn over(stream: TcpStream, address: &Address) -> MemcachedText {
+    pub(in crate::store::memcached) fn over(stream: TcpStream, address: &Address) -> Text {
         let question = Question::new(address.io_timeout);
-        MemcachedText { stream: BufReader::new(stream), address: address.clone(), question }
+        Text { stream: BufReader::new(stream), address: address.clone(), question }
     }
 
     /// `stats`, or `stats settings`.
-    pub(crate) fn stats(&mut self, command: &str) -> Result<Stats, CliError> {
+    pub(super) fn stats(&mut self, command: &str) -> Result<Stats> {
         self.send(&format!("{command}\r\n"))?;
         let (mut stats, mut length) = (Stats::new(), 0);
         loop {
@@ -138,7 +104,7 @@ impl MemcachedText {
     }
 
     /// How long the shortest question takes.
-    pub(crate) fn round_trip(&mut self) -> Result<Duration, CliError> {
+    pub(super) fn round_trip(&mut self) -> Result<Duration> {
         let sent = Instant::now();
         self.send("mn\r\n")?;
         let line = self.line()?;
@@ -146,7 +112,7 @@ impl MemcachedText {
     }
 
     /// The keys of all items that `wanted` wants.
-    pub(crate) fn keys(&mut self, wanted: impl Fn(&str) -> bool) -> Result<Vec<String>, CliError> {
+    pub(super) fn keys(&mut self, wanted: impl Fn(&str) -> bool) -> Result<Vec<String>> {
         let began = Instant::now();
         loop {
             // Not "all": that walks through the lists of what was used last, and misses what is
@@ -182,7 +148,7 @@ impl MemcachedText {
         }
     }
 
-    fn no_dump(&self, refused: &str) -> CliError {
+    fn no_dump(&self, refused: &str) -> Error {
         let why = if refused.contains("not allowed") {
             "it was started with -X: start it without".to_owned()
         } else if refused.contains("disabled") {
@@ -190,8 +156,8 @@ impl MemcachedText {
         } else {
             format!("it answered {refused:?}")
         };
-        CliError::new(
-            Status::PROTOCOL,
+        Error::new(
+            ErrorKind::Protocol,
             format!(
                 "memcached at {} does not list its keys (lru_crawler metadump): {why}.",
                 self.address.name
@@ -200,7 +166,7 @@ impl MemcachedText {
     }
 
     /// The items of these keys, in their order.
-    pub(crate) fn values(&mut self, keys: &[String]) -> Result<Vec<Option<Value>>, CliError> {
+    pub(super) fn values(&mut self, keys: &[String]) -> Result<Vec<Option<Value>>> {
         let (mut values, mut bytes) = (Vec::with_capacity(keys.len()), 0);
         for batch in keys.chunks(BATCH) {
             self.send(&batch.iter().map(|key| format!("mg {key} t v\r\n")).collect::<String>())?;
@@ -215,7 +181,7 @@ impl MemcachedText {
         Ok(values)
     }
 
-    fn value(&mut self) -> Result<Option<Value>, CliError> {
+    fn value(&mut self) -> Result<Option<Value>> {
         let line = self.line()?;
         let mut words = line.split(' ');
         let length = match (words.next(), words.next().map(str::parse::<usize>)) {
@@ -244,7 +210,7 @@ impl MemcachedText {
 
     /// Passes over what is more of a value than is read. What a server announces without end ends
     /// by the deadline, which that much does not move on.
-    fn skip(&mut self, length: usize) -> Result<(), CliError> {
+    fn skip(&mut self, length: usize) -> Result<()> {
         let mut more = length - LARGEST_VALUE;
         let answered = self.question.answered;
         while more > 0 {
@@ -254,12 +220,12 @@ impl MemcachedText {
         Ok(())
     }
 
-    fn send(&mut self, request: &str) -> Result<(), CliError> {
+    fn send(&mut self, request: &str) -> Result<()> {
         self.question = Question::new(self.address.io_timeout);
         self.stream.get_mut().write_all(request.as_bytes()).map_err(|error| self.silent(&error))
     }
 
-    fn line(&mut self) -> Result<String, CliError> {
+    fn line(&mut self) -> Result<String> {
         let end =
             |_, piece: &[u8]| piece.iter().position(|&byte| byte == b'\n').map(|place| place + 1);
         let line = self.read(LONGEST_LINE, end)?;
@@ -272,7 +238,7 @@ impl MemcachedText {
         &mut self,
         most: usize,
         end: impl Fn(usize, &[u8]) -> Option<usize>,
-    ) -> Result<Vec<u8>, CliError> {
+    ) -> Result<Vec<u8>> {
         let mut read = Vec::new();
         loop {
             let mut is_whole = false;
@@ -292,7 +258,7 @@ impl MemcachedText {
     }
 
     /// What has come, as much of it as `take` says.
-    fn piece(&mut self, take: impl FnOnce(&[u8]) -> usize) -> Result<Vec<u8>, CliError> {
+    fn piece(&mut self, take: impl FnOnce(&[u8]) -> usize) -> Result<Vec<u8>> {
         // Checked before each read, which ends after `io_timeout` itself; and what is in the buffer
         // already cannot be late.
         if self.stream.buffer().is_empty() && self.question.is_late() {
@@ -314,15 +280,15 @@ impl MemcachedText {
     }
 
     /// What is more than this is a server's mistake, or nothing to be shown as a list.
-    fn is_little(&self, bytes: usize) -> Result<(), CliError> {
+    fn is_little(&self, bytes: usize) -> Result<()> {
         if bytes <= MOST_BYTES {
             return Ok(());
         }
         let said = format!("memcached at {} has more keys than can be listed.", self.address.name);
-        Err(CliError::new(Status::PROTOCOL, said))
+        Err(Error::new(ErrorKind::Protocol, said))
     }
 
-    fn silent(&self, error: &io::Error) -> CliError {
+    fn silent(&self, error: &io::Error) -> Error {
         let why = match error.kind() {
             io::ErrorKind::WouldBlock => {
                 format!("did not answer within {}", brief(self.address.io_timeout))
@@ -333,20 +299,20 @@ impl MemcachedText {
             io::ErrorKind::UnexpectedEof => "closed the connection".to_owned(),
             _ => format!("does not answer ({error})"),
         };
-        CliError::new(Status::UNREACHABLE, format!("memcached at {} {why}.", self.address.name))
+        Error::new(ErrorKind::Unreachable, format!("memcached at {} {why}.", self.address.name))
     }
 
-    fn nonsense(&self, question: &str, line: &str) -> CliError {
+    fn nonsense(&self, question: &str, line: &str) -> Error {
         if line.contains("Too many open connections") {
             let more = "takes no more connections: raise its -c, or use fewer";
-            return CliError::new(
-                Status::UNREACHABLE,
+            return Error::new(
+                ErrorKind::Unreachable,
                 format!("memcached at {} {more}.", self.address.name),
             );
         }
         let line: String = line.chars().take(80).collect();
-        CliError::new(
-            Status::PROTOCOL,
+        Error::new(
+            ErrorKind::Protocol,
             format!(
                 "The server at {} answered {line:?} to {question:?}: it is not a memcached that memlock can use.",
                 self.address.name
@@ -355,25 +321,8 @@ impl MemcachedText {
     }
 }
 
-/// A name for a lock on this one of the client's servers, that nobody else uses.
-pub(crate) fn name_on(client: &Client, place: usize, what: &str) -> String {
-    let host = std::process::id();
-    let now = crate::duration::unix_now().as_nanos();
-    let names = (0_u32..).map(|number| format!("memlock-{what}-{host}-{now}-{number}"));
-    let is_there =
-        |name: &String| client.server_of(Route::of(&client.keys().lock(name.as_bytes()))) == place;
-    names.take(10_000).find(is_there).unwrap_or_default()
-}
-
-/// The time below which this share of them is.
-pub(crate) fn quantile(sorted: &[Duration], share: f64) -> Duration {
-    let last = sorted.len().saturating_sub(1);
-    sorted.get((last as f64 * share).round() as usize).copied().unwrap_or_default()
-}
-
 #[cfg(test)]
-pub(crate) mod tests {
-    #![allow(clippy::unwrap_used)]
+pub(in crate::store::memcached) mod tests {
     use std::net::TcpListener;
     use std::thread;
 
@@ -381,20 +330,27 @@ pub(crate) mod tests {
 
     /// A server that says this, whatever it is asked: the first piece at once, and so much later
     /// each of the others.
-    pub(crate) fn server_that_says(
+    pub(in crate::store::memcached) fn server_that_says(
         pieces: impl IntoIterator<Item = Vec<u8>> + Send + 'static,
         pause: Duration,
-    ) -> MemcachedText {
-        patient_of_a_server_that_says(pieces, pause, "300ms")
+    ) -> Text {
+        patient_of_a_server_that_says(pieces, pause, Duration::from_millis(300))
     }
 
     fn patient_of_a_server_that_says(
         pieces: impl IntoIterator<Item = Vec<u8>> + Send + 'static,
         pause: Duration,
-        io_timeout: &str,
-    ) -> MemcachedText {
+        io_timeout: Duration,
+    ) -> Text {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("memcached://{}?io_timeout={io_timeout}", listener.local_addr().unwrap());
+        let address = listener.local_addr().unwrap();
+        let address = Address {
+            name: address.to_string(),
+            host: address.ip().to_string(),
+            port: address.port(),
+            connect_timeout: Duration::from_secs(1),
+            io_timeout,
+        };
         thread::spawn(move || {
             let mut client = listener.accept().unwrap().0;
             for piece in pieces {
@@ -405,16 +361,16 @@ pub(crate) mod tests {
                 thread::sleep(pause);
             }
         });
-        MemcachedText::connect(&Client::connect(&url).unwrap().servers()[0]).unwrap()
+        Text::connect(&address).unwrap()
     }
 
     #[test]
     fn a_server_that_answers_byte_by_byte_is_not_waited_for_for_ever() {
         let bytes = (0..).map(|_| b"x".to_vec());
-        let mut memcached_text = server_that_says(bytes, Duration::from_millis(20));
+        let mut text = server_that_says(bytes, Duration::from_millis(20));
         let began = Instant::now();
-        let trouble = memcached_text.round_trip().unwrap_err();
-        assert!(trouble.message.contains("did not answer within 300 ms"), "{trouble:?}");
+        let trouble = text.round_trip().unwrap_err();
+        assert!(trouble.to_string().contains("did not answer within 300 ms"), "{trouble:?}");
         assert!(began.elapsed() < Duration::from_secs(5));
     }
 
@@ -422,18 +378,12 @@ pub(crate) mod tests {
     fn a_server_that_never_comes_to_an_end_is_told_from_a_memcached() {
         let stats =
             (0..).map(|number: u64| format!("STAT s{number} 1\r\n").repeat(1000).into_bytes());
-        let mut memcached_text = patient_of_a_server_that_says(stats, Duration::ZERO, "60s");
-        assert_eq!(memcached_text.stats("stats").unwrap_err().status, Status::PROTOCOL);
+        let mut text =
+            patient_of_a_server_that_says(stats, Duration::ZERO, Duration::from_secs(60));
+        assert_eq!(text.stats("stats").unwrap_err().kind(), ErrorKind::Protocol);
         let line = (0..).map(|_: u64| vec![b'x'; 1000]);
-        let mut memcached_text = patient_of_a_server_that_says(line, Duration::ZERO, "60s");
-        let trouble = memcached_text.round_trip().unwrap_err();
-        assert_eq!(trouble.status, Status::PROTOCOL, "{trouble:?}");
-    }
-
-    #[test]
-    fn quantiles_are_of_what_there_is() {
-        let times: Vec<Duration> = (1..=100).map(Duration::from_millis).collect();
-        assert_eq!(quantile(&times, 0.99), Duration::from_millis(99));
-        assert_eq!(quantile(&[], 0.5), Duration::ZERO);
+        let mut text = patient_of_a_server_that_says(line, Duration::ZERO, Duration::from_secs(60));
+        let trouble = text.round_trip().unwrap_err();
+        assert_eq!(trouble.kind(), ErrorKind::Protocol, "{trouble:?}");
     }
 }

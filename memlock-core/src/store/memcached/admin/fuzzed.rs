@@ -1,0 +1,41 @@
+//! For the fuzzers: a tool at a server that was dialled already.
+
+use std::collections::HashMap;
+use std::net::TcpStream;
+use std::time::Duration;
+
+use super::text::Text;
+use crate::error::Result;
+use crate::store::admin::Admin;
+use crate::store::memcached::settings::Address;
+
+/// A tool at a server that was dialled already.
+pub struct Tool(Text);
+
+impl Tool {
+    /// Speaks over this connection.
+    pub fn over(stream: TcpStream) -> Tool {
+        let timeout = Duration::from_secs(1);
+        let address = Address {
+            name: "server:1".to_owned(),
+            host: "server".to_owned(),
+            port: 1,
+            connect_timeout: timeout,
+            io_timeout: timeout,
+        };
+        Tool(Text::over(stream, &address))
+    }
+
+    /// `stats`, or `stats settings`.
+    ///
+    /// # Errors
+    /// As for any read.
+    pub fn stats(&mut self, command: &str) -> Result<HashMap<String, String>> {
+        self.0.stats(command)
+    }
+
+    /// What every store's tools do.
+    pub fn admin(&mut self) -> &mut dyn Admin {
+        &mut self.0
+    }
+}
