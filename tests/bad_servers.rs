@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use memlock_core::Answer;
-use memlock_tests::door::{Door, For, No, Rust};
+use memlock_tests::doors::{Door, For, No, Rust};
 use memlock_tests::fake::{Behaviour, Fake};
 use memlock_tests::proxy::{Fault, Proxy};
 use memlock_tests::server::Memcached;
@@ -32,7 +32,7 @@ fn meet(behaviour: Behaviour) -> [No; 3] {
     let watch = Stopwatch::start();
     let answers = [
         refused(door.lock(b"m", LEASE, For::Ever)),
-        refused(door.set_up(b"s", LEASE)),
+        refused(door.set_up_list(b"s", LEASE)),
         refused(door.owner(b"m")),
     ];
     assert!(watch.elapsed() < Duration::from_secs(20), "nothing hangs");
@@ -58,11 +58,11 @@ fn a_server_that_is_down_at_the_start_is_reported_at_once() {
         assert_eq!(no.answer, Answer::Unreachable);
         assert!(no.sentence.contains("Is memcached running there?"), "{}", no.sentence);
     }
-    assert_eq!(refused(door.set_up(b"s", LEASE)).answer, Answer::Unreachable);
+    assert_eq!(refused(door.set_up_list(b"s", LEASE)).answer, Answer::Unreachable);
     assert_eq!(refused(door.list(b"s").unwrap().insert(b"k")).answer, Answer::Unreachable);
     assert!(watch.elapsed() < Duration::from_secs(2));
     server.restart();
-    door.lock(b"m", LEASE, For::Never).unwrap().unlock().unwrap();
+    door.lock(b"m", LEASE, For::Never).unwrap().release().unwrap();
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_server_that_dies_while_we_hold_is_reported_at_unlock() {
     thread::sleep(Duration::from_millis(150));
     assert_eq!(held.extend(LEASE).unwrap_err().answer, Answer::Unreachable);
     assert!(held.remaining() > Duration::from_secs(25), "our lease runs on, on our own clock");
-    assert_eq!(held.unlock().unwrap_err().answer, Answer::Unreachable);
+    assert_eq!(held.release().unwrap_err().answer, Answer::Unreachable);
 }
 
 #[test]
@@ -90,11 +90,11 @@ fn a_server_that_comes_back_empty_has_lost_our_lock() {
     let door = door(&server.url());
     let mut one = door.lock(b"m", LEASE, For::Never).unwrap();
     let two = door.lock(b"n", LEASE, For::Never).unwrap();
-    let (_, mut list) = door.set_up(b"s", LEASE).unwrap();
+    let (_, mut list) = door.set_up_list(b"s", LEASE).unwrap();
     server.kill();
     server.restart();
     assert_eq!(one.extend(LEASE).unwrap_err().answer, Answer::Lost);
-    assert_eq!(two.unlock().unwrap_err().answer, Answer::Lost);
+    assert_eq!(two.release().unwrap_err().answer, Answer::Lost);
     assert_eq!(list.insert(b"k").unwrap_err().answer, Answer::NotFound);
 }
 
@@ -109,9 +109,9 @@ fn an_old_holder_leaves_the_new_holders_lock_alone_after_a_restart() {
         // The cas ids of both lives begin at the same numbers.
         let next = new.lock(b"m", LEASE, For::Never).unwrap();
         thread::sleep(pause);
-        assert_eq!(held.unlock().unwrap_err().answer, Answer::Lost);
+        assert_eq!(held.release().unwrap_err().answer, Answer::Lost);
         assert_eq!(refused(old.lock(b"m", LEASE, For::Never)).answer, Answer::Busy);
-        next.unlock().unwrap();
+        next.release().unwrap();
     }
 }
 
@@ -122,8 +122,8 @@ fn a_flush_loses_the_lock_and_the_loser_is_told() {
     let held = old.lock(b"m", LEASE, For::Never).unwrap();
     server.plain().flush_all();
     let next = new.lock(b"m", LEASE, For::AtMost(Duration::from_secs(3))).unwrap();
-    assert_eq!(held.unlock().unwrap_err().answer, Answer::Lost);
-    next.unlock().unwrap();
+    assert_eq!(held.release().unwrap_err().answer, Answer::Lost);
+    next.release().unwrap();
 }
 
 #[test]
@@ -142,9 +142,9 @@ fn a_waiter_rides_out_a_short_outage() {
         thread::sleep(Duration::from_millis(300));
         server.restart();
         // The restarted server has lost the lock, so the waiter gets it.
-        waiter.join().unwrap().unwrap().unlock().unwrap();
+        waiter.join().unwrap().unwrap().release().unwrap();
     });
-    assert_eq!(held.unlock().unwrap_err().answer, Answer::Lost);
+    assert_eq!(held.release().unwrap_err().answer, Answer::Lost);
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn a_waiter_gives_up_after_the_tolerated_outage() {
         assert!(began.elapsed() >= Duration::from_millis(900), "the outage of 1 s is ridden out");
         assert!(watch.elapsed() < Duration::from_secs(5));
     });
-    assert!(held.unlock().is_err());
+    assert!(held.release().is_err());
 }
 
 #[test]
@@ -277,7 +277,7 @@ fn a_full_server_takes_nobodys_lock_away() {
             }
         }
         assert_eq!(refused(other.lock(b"full", LEASE, For::Never)).answer, Answer::Protocol);
-        held.unlock().unwrap();
+        held.release().unwrap();
     }
 }
 
@@ -322,7 +322,7 @@ fn one_dead_server_of_several_does_not_hide_the_others() {
         match door.lock(format!("{number}").as_bytes(), LEASE, For::Never) {
             Ok(held) => {
                 granted += 1;
-                held.unlock().unwrap();
+                held.release().unwrap();
             }
             Err(no) => {
                 assert_eq!(no.answer, Answer::Unreachable);
@@ -354,10 +354,10 @@ fn a_waiters_note_between_a_grant_and_its_version_is_not_overlooked() {
         while quick.owner(b"m").unwrap().is_none() {
             thread::yield_now();
         }
-        quick.lock(b"m", LEASE, For::Ever).unwrap().unlock().unwrap();
+        quick.lock(b"m", LEASE, For::Ever).unwrap().release().unwrap();
     });
     let held = slow.lock(b"m", LEASE, For::Ever).unwrap();
     assert!(proxy.hits() > 0);
-    held.unlock().unwrap();
+    held.release().unwrap();
     waiter.join().unwrap();
 }

@@ -1,6 +1,7 @@
 //! What the tests of every front door share: real servers, faults on the way to them, and servers
 //! that lie.
 //!
+//! - [`doors`]: memlock in each language, behind one trait.
 //! - [`server`]: a real memcached of one's own, to start, kill, restart and freeze.
 //! - [`proxy`]: stands before a server and loses, delays, cuts or spoils what passes.
 //! - [`fake`]: a scripted server for the answers that no real server gives.
@@ -18,7 +19,8 @@
 
 pub mod cable;
 pub mod cost;
-pub mod door;
+#[path = "../doors/mod.rs"]
+pub mod doors;
 pub mod fake;
 pub mod frozen;
 pub mod hosts;

@@ -1,5 +1,4 @@
-//! What every store must do: the same behaviours on memory and on a real memcached.
-#![allow(clippy::unwrap_used, clippy::panic)]
+//! The operations of a store, below all primitives.
 
 use std::sync::Arc;
 use std::thread;
@@ -10,39 +9,11 @@ use memlock_core::name::{Key, Keyspace};
 use memlock_core::store::{
     Epoch, Expiry, Item, Op, Reply, Returns, Route, Store, Stored, Version, schemes,
 };
-use memlock_tests::server::Memcached;
 
-macro_rules! behaviours {
-    ($($behaviour:ident)*) => {
-        mod memory {
-            use super::*;
-            $(#[test]
-            fn $behaviour() {
-                let url = concat!("memory://", stringify!($behaviour));
-                super::$behaviour(&Bench::new(url));
-            })*
-        }
-        mod memcached {
-            use super::*;
-            $(#[test]
-            fn $behaviour() {
-                let server = Memcached::start();
-                super::$behaviour(&Bench::new(&server.url()));
-            })*
-        }
-        /// One that refuses to store when it is full is spoken to in other words.
-        mod refusing {
-            use super::*;
-            $(#[test]
-            fn $behaviour() {
-                let server = Memcached::with_args(&["-M", "-m", "100"]);
-                super::$behaviour(&Bench::new(&server.url()));
-            })*
-        }
-    };
-}
+use crate::bench::Bench;
 
 behaviours! {
+    in Rust:
     an_item_is_added_once
     a_swap_needs_the_version
     a_delete_needs_the_version
@@ -57,17 +28,25 @@ behaviours! {
     a_batch_of_thousands_does_not_wedge
 }
 
-struct Bench {
+/// The store itself, and a key.
+struct Items {
     store: Arc<dyn Store>,
     route: Route,
+    keys: Keyspace,
     key: Key,
 }
 
-impl Bench {
-    fn new(url: &str) -> Bench {
+impl Items {
+    fn new(bench: &Bench) -> Items {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let key = key("x");
-        Bench { store: schemes::connect(url, &clock).unwrap(), route: Route::of(&key), key }
+        let store = schemes::connect(&bench.place.store_url, &clock).unwrap();
+        let keys = Keyspace::new(&format!("{}:", bench.unique)).unwrap();
+        let key = keys.lock(b"x");
+        Items { store, route: Route::of(&key), keys, key }
+    }
+
+    fn other_key(&self, name: &str) -> Key {
+        self.keys.lock(name.as_bytes())
     }
 
     fn run(&self, ops: &[Op<'_>]) -> Vec<Reply> {
@@ -89,10 +68,6 @@ impl Bench {
             other => panic!("{other:?}"),
         }
     }
-}
-
-fn key(name: &str) -> Key {
-    Keyspace::default().lock(name.as_bytes())
 }
 
 const MINUTE: Expiry = Expiry::After(Duration::from_secs(60));
@@ -117,9 +92,10 @@ fn with_fence(reply: &Reply) -> Stored {
 }
 
 fn an_item_is_added_once(bench: &Bench) {
-    let version = bench.add(b"a b\r\n");
-    assert_eq!(bench.one(add(&bench.key, b"other")), Reply::Exists);
-    let item = bench.read().unwrap();
+    let items = &Items::new(bench);
+    let version = items.add(b"a b\r\n");
+    assert_eq!(items.one(add(&items.key, b"other")), Reply::Exists);
+    let item = items.read().unwrap();
     assert_eq!((item.value.as_slice(), item.version), (&b"a b\r\n"[..], version));
     let remaining = item.remaining.unwrap();
     assert!(
@@ -129,36 +105,39 @@ fn an_item_is_added_once(bench: &Bench) {
 }
 
 fn a_swap_needs_the_version(bench: &Bench) {
-    let key = &bench.key;
-    let first = bench.add(b"1");
-    let second = stored(&bench.one(set(key, first, b"2")));
-    assert_eq!(bench.one(set(key, first, b"3")), Reply::VersionMismatch);
-    assert_eq!(bench.read().unwrap().value, b"2");
-    assert_eq!(bench.one(Op::Delete { key, version: second }), Reply::Deleted);
-    assert_eq!(bench.one(set(key, second, b"4")), Reply::Missing);
+    let items = &Items::new(bench);
+    let key = &items.key;
+    let first = items.add(b"1");
+    let second = stored(&items.one(set(key, first, b"2")));
+    assert_eq!(items.one(set(key, first, b"3")), Reply::VersionMismatch);
+    assert_eq!(items.read().unwrap().value, b"2");
+    assert_eq!(items.one(Op::Delete { key, version: second }), Reply::Deleted);
+    assert_eq!(items.one(set(key, second, b"4")), Reply::Missing);
 }
 
 fn a_delete_needs_the_version(bench: &Bench) {
-    let key = &bench.key;
-    let first = bench.add(b"1");
-    let second = stored(&bench.one(set(key, first, b"2")));
-    assert_eq!(bench.one(Op::Delete { key, version: first }), Reply::VersionMismatch);
-    assert_eq!(bench.one(Op::Delete { key, version: second }), Reply::Deleted);
-    assert_eq!(bench.one(Op::Delete { key, version: second }), Reply::Missing);
+    let items = &Items::new(bench);
+    let key = &items.key;
+    let first = items.add(b"1");
+    let second = stored(&items.one(set(key, first, b"2")));
+    assert_eq!(items.one(Op::Delete { key, version: first }), Reply::VersionMismatch);
+    assert_eq!(items.one(Op::Delete { key, version: second }), Reply::Deleted);
+    assert_eq!(items.one(Op::Delete { key, version: second }), Reply::Missing);
 }
 
 fn appending_changes_the_version_and_keeps_the_rest(bench: &Bench) {
-    let key = &bench.key;
-    assert_eq!(bench.one(Op::Append { key, value: b"x" }), Reply::Missing);
-    assert_eq!(bench.one(Op::Prepend { key, value: b"x" }), Reply::Missing);
-    let mut last = bench.add(b"1");
+    let items = &Items::new(bench);
+    let key = &items.key;
+    assert_eq!(items.one(Op::Append { key, value: b"x" }), Reply::Missing);
+    assert_eq!(items.one(Op::Prepend { key, value: b"x" }), Reply::Missing);
+    let mut last = items.add(b"1");
     for (op, value) in [
         (Op::Append { key, value: b"" }, &b"1"[..]),
         (Op::Append { key, value: b"23" }, b"123"),
         (Op::Prepend { key, value: b"-\r\n" }, b"-\r\n123"),
     ] {
-        assert_eq!(bench.one(op), Reply::Written);
-        let item = bench.read().unwrap();
+        assert_eq!(items.one(op), Reply::Written);
+        let item = items.read().unwrap();
         assert_eq!(item.value, value);
         assert_ne!(item.version, last);
         assert!(item.remaining.unwrap() > Duration::from_secs(50));
@@ -169,18 +148,19 @@ fn appending_changes_the_version_and_keeps_the_rest(bench: &Bench) {
 /// Records that hold several leases are written so: no version is needed, and the time at which the
 /// item ends is given, so that what is left of it tells the server's time.
 fn what_ends_at_a_time_tells_the_servers_clock(bench: &Bench) {
-    let key = &bench.key;
+    let items = &Items::new(bench);
+    let key = &items.key;
     let returns = Returns::Nothing;
-    assert_eq!(bench.one(Op::get(key)), Reply::Missing);
-    let end = bench.store.time(bench.route).unwrap() + Duration::from_secs(100);
+    assert_eq!(items.one(Op::get(key)), Reply::Missing);
+    let end = items.store.time(items.route).unwrap() + Duration::from_secs(100);
     let end = Duration::from_secs(end.as_secs());
-    let add = |value, expiry| bench.one(Op::Add { key, value, expiry, returns });
+    let add = |value, expiry| items.one(Op::Add { key, value, expiry, returns });
     let set = |version, value, expiry| {
-        bench.one(Op::CompareAndSet { key, version, value, expiry, returns })
+        items.one(Op::CompareAndSet { key, version, value, expiry, returns })
     };
     assert_eq!(add(b"1\r\n", Expiry::At(end)), Reply::Written);
     assert_eq!(add(b"2", MINUTE), Reply::Exists);
-    let item = bench.read().unwrap();
+    let item = items.read().unwrap();
     assert_eq!(item.value, b"1\r\n");
     let left = item.remaining.unwrap().as_secs();
     assert!((90..=103).contains(&left), "{left}");
@@ -188,34 +168,36 @@ fn what_ends_at_a_time_tells_the_servers_clock(bench: &Bench) {
     assert_eq!(set(strange, b"3", MINUTE), Reply::VersionMismatch);
     assert_eq!(set(item.version, b"4", Expiry::Unchanged(item.remaining)), Reply::Written);
     assert_eq!(set(item.version, b"5", MINUTE), Reply::VersionMismatch);
-    let item = bench.read().unwrap();
+    let item = items.read().unwrap();
     assert_eq!(item.value, b"4");
     let now_left = item.remaining.unwrap().as_secs();
     assert!((left - 3..=left).contains(&now_left), "{now_left} after {left}");
     assert_eq!(set(item.version, b"6", Expiry::Never), Reply::Written);
-    let item = bench.read().unwrap();
+    let item = items.read().unwrap();
     assert_eq!((item.value.as_slice(), item.remaining), (&b"6"[..], None));
-    assert_eq!(bench.one(Op::Delete { key, version: item.version }), Reply::Deleted);
+    assert_eq!(items.one(Op::Delete { key, version: item.version }), Reply::Deleted);
     assert_eq!(set(item.version, b"7", MINUTE), Reply::Missing);
 }
 
 fn counting_begins_where_it_is_told(bench: &Bench) {
-    let key = &bench.key;
-    assert_eq!(bench.one(Op::Increment { key, by: 1, initial: None }), Reply::Missing);
+    let items = &Items::new(bench);
+    let key = &items.key;
+    assert_eq!(items.one(Op::Increment { key, by: 1, initial: None }), Reply::Missing);
     assert_eq!(
-        bench.one(Op::Increment { key, by: 5, initial: Some((7, MINUTE)) }),
+        items.one(Op::Increment { key, by: 5, initial: Some((7, MINUTE)) }),
         Reply::Number(7)
     );
     assert_eq!(
-        bench.one(Op::Increment { key, by: 5, initial: Some((7, MINUTE)) }),
+        items.one(Op::Increment { key, by: 5, initial: Some((7, MINUTE)) }),
         Reply::Number(12)
     );
-    assert_eq!(bench.one(Op::Increment { key, by: 1000, initial: None }), Reply::Number(1012));
+    assert_eq!(items.one(Op::Increment { key, by: 1000, initial: None }), Reply::Number(1012));
 }
 
 fn a_batch_is_answered_in_its_order(bench: &Bench) {
-    let (here, there) = (key("here"), key("there"));
-    let replies = bench.run(&[
+    let items = &Items::new(bench);
+    let (here, there) = (items.other_key("here"), items.other_key("there"));
+    let replies = items.run(&[
         Op::get(&here),
         add(&here, b"1"),
         Op::get(&here),
@@ -227,30 +209,32 @@ fn a_batch_is_answered_in_its_order(bench: &Bench) {
     stored(&replies[1]);
     assert!(matches!(&replies[2], Reply::Value(item) if item.value == b"1"));
     assert_eq!(replies[3..], [Reply::Missing, Reply::Exists, Reply::Number(3)]);
-    assert_eq!(bench.run(&[]), []);
+    assert_eq!(items.run(&[]), []);
 }
 
 fn versions_of_another_life_are_refused(bench: &Bench) {
-    let version = bench.add(b"1");
+    let items = &Items::new(bench);
+    let version = items.add(b"1");
     let past = Version::new(Epoch::new(1, 1), version.number());
-    let key = &bench.key;
+    let key = &items.key;
     let replies =
-        bench.run(&[Op::Delete { key, version: past }, set(key, past, b"2"), Op::get(key)]);
+        items.run(&[Op::Delete { key, version: past }, set(key, past, b"2"), Op::get(key)]);
     assert_eq!(replies[..2], [Reply::VersionMismatch, Reply::VersionMismatch]);
     assert!(matches!(&replies[2], Reply::Value(item) if item.value == b"1"));
 }
 
 fn fences_rise_from_store_to_store(bench: &Bench) {
-    let key = &bench.key;
+    let items = &Items::new(bench);
+    let key = &items.key;
     let (expiry, returns) = (MINUTE, Returns::Fence);
-    let mut last = with_fence(&bench.one(Op::Add { key, value: b"1", expiry, returns }));
+    let mut last = with_fence(&items.one(Op::Add { key, value: b"1", expiry, returns }));
     for round in 0..4 {
         let (version, value) = (last.version, &b"2"[..]);
         let ops = [
             Op::CompareAndSet { key, version, value, expiry, returns },
             Op::Get { key, fence: true },
         ];
-        let replies = bench.run(&ops);
+        let replies = items.run(&ops);
         let next = with_fence(&replies[0]);
         assert!(next.fence > last.fence, "{next:?} after {last:?}");
         let Reply::Value(item) = &replies[1] else { panic!("{replies:?}") };
@@ -259,9 +243,9 @@ fn fences_rise_from_store_to_store(bench: &Bench) {
         last = next;
         // The next holder's is greater, whatever was removed before.
         if round % 2 == 0 {
-            assert_eq!(bench.one(Op::Delete { key, version: next.version }), Reply::Deleted);
+            assert_eq!(items.one(Op::Delete { key, version: next.version }), Reply::Deleted);
             let add = Op::Add { key, value, expiry, returns };
-            let again = with_fence(&bench.one(add));
+            let again = with_fence(&items.one(add));
             assert!(again.fence > last.fence, "{again:?} after {last:?}");
             last = again;
         }
@@ -269,11 +253,12 @@ fn fences_rise_from_store_to_store(bench: &Bench) {
 }
 
 fn an_item_lives_for_its_ttl(bench: &Bench) {
+    let items = &Items::new(bench);
     let clock = SystemClock;
     let before = clock.now();
     let lease = Duration::from_secs(1);
-    bench.one(Op::Add {
-        key: &bench.key,
+    items.one(Op::Add {
+        key: &items.key,
         value: b"1",
         expiry: Expiry::After(lease),
         returns: Returns::Nothing,
@@ -281,7 +266,7 @@ fn an_item_lives_for_its_ttl(bench: &Bench) {
     let mut seen = before;
     loop {
         let asked = clock.now();
-        if bench.read().is_none() {
+        if items.read().is_none() {
             break;
         }
         seen = asked;
@@ -294,39 +279,20 @@ fn an_item_lives_for_its_ttl(bench: &Bench) {
 }
 
 fn large_values_come_back_whole(bench: &Bench) {
+    let items = &Items::new(bench);
     let value: Vec<u8> = (0..500_000_u32).map(|number| (number % 251) as u8).collect();
-    bench.add(&value);
-    assert_eq!(bench.read().unwrap().value, value);
+    items.add(&value);
+    assert_eq!(items.read().unwrap().value, value);
 }
 
 fn a_batch_of_thousands_does_not_wedge(bench: &Bench) {
-    let keys: Vec<Key> = (0..2000).map(|number| key(&format!("{number}"))).collect();
+    let items = &Items::new(bench);
+    let keys: Vec<Key> = (0..2000).map(|number| items.other_key(&format!("{number}"))).collect();
     let value = vec![b'v'; 10_000];
     let adds: Vec<Op<'_>> = keys.iter().map(|key| add(key, &value)).collect();
-    assert!(bench.run(&adds).iter().all(|reply| matches!(reply, Reply::Stored(_))));
+    assert!(items.run(&adds).iter().all(|reply| matches!(reply, Reply::Stored(_))));
     let gets: Vec<Op<'_>> = keys.iter().map(Op::get).collect();
-    let replies = bench.run(&gets);
+    let replies = items.run(&gets);
     assert_eq!(replies.len(), 2000);
     assert!(replies.iter().all(|reply| matches!(reply, Reply::Value(item) if item.value == value)));
-}
-
-/// Commands to a server whose cas ids have begun anew would hit the wrong items.
-#[test]
-fn a_restarted_server_is_another_life() {
-    let server = Memcached::start();
-    let bench = Bench::new(&server.url());
-    let old = bench.add(b"old");
-    server.kill();
-    // The start time is in whole seconds.
-    thread::sleep(Duration::from_millis(1100));
-    server.restart();
-    let fresh = Bench::new(&server.url());
-    let new = fresh.add(b"new");
-    assert_ne!(old.epoch(), new.epoch());
-    assert_eq!(fresh.one(Op::Delete { key: &fresh.key, version: old }), Reply::VersionMismatch);
-    assert_eq!(
-        bench.read().unwrap().value,
-        b"new",
-        "the old connection is replaced without a word"
-    );
 }

@@ -1,0 +1,110 @@
+//! What a behaviour is given: a place on a store, and clients in one language.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, Scope, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use memlock_core::Answer;
+use memlock_tests::doors::{Door, Driver, For, Held, Language, Outcome, Remote, WaitingThread};
+
+use crate::stores::{Place, Store};
+
+/// A lease that no test outlasts.
+pub(crate) const LEASE: Duration = Duration::from_secs(30);
+/// For what must happen, however slow the machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// A waiter that is woken takes a few milliseconds; one that is not woken looks by itself after
+/// 850 ms at the earliest. This is between the two, to be measured by a `Stopwatch`.
+pub(crate) const WOKEN: Duration = Duration::from_millis(600);
+/// A wait that must not end by its limit.
+pub(crate) const LONG: For = For::AtMost(PATIENCE);
+
+pub(crate) struct Bench {
+    pub(crate) language: Language,
+    pub(crate) store: &'static Store,
+    pub(crate) place: Place,
+    /// A short name that no other test of this run has.
+    pub(crate) unique: String,
+    driver: OnceLock<Arc<Driver>>,
+}
+
+impl Bench {
+    pub(crate) fn new(language: Language, store: &'static Store) -> Bench {
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        let unique = format!("t{}", LAST.fetch_add(1, Ordering::Relaxed));
+        let (place, driver) = ((store.place)(&unique), OnceLock::new());
+        Bench { language, store, place, unique, driver }
+    }
+
+    /// Another client, in the same process as the others.
+    pub(crate) fn open(&self) -> Box<dyn Door> {
+        let url = &self.place.url;
+        self.language.open_here(url).unwrap_or_else(|| {
+            let driver = self.driver.get_or_init(|| self.language.driver());
+            Box::new(Remote::open(driver, url).unwrap())
+        })
+    }
+
+    /// A client in another process and in another language.
+    pub(crate) fn elsewhere(&self) -> (Box<dyn Door>, Arc<Driver>) {
+        let other = if self.language == Language::Cpp { Language::Python } else { Language::Cpp };
+        let driver = other.driver();
+        (Box::new(Remote::open(&driver, &self.place.url).unwrap()), driver)
+    }
+
+    /// For how long a lock of the shortest lease may exclude others, on a busy machine too.
+    pub(crate) fn longest_exclusion(&self) -> Duration {
+        self.store.shortest_lease + self.store.slack
+    }
+
+    /// On a store of one process, what another process holds excludes nobody here.
+    pub(crate) fn is_of_one_process(&self) -> bool {
+        if self.store.shared_between_processes {
+            return false;
+        }
+        let held = self.open().lock(b"of one process", LEASE, For::Never).unwrap();
+        let (elsewhere, _driver) = self.elsewhere();
+        let theirs = elsewhere.lock(b"of one process", LEASE, For::Never).unwrap();
+        theirs.release().unwrap();
+        held.release().unwrap();
+        true
+    }
+}
+
+/// The answer alone. That every failure has a sentence is seen to by the doors.
+pub(crate) fn answer<T>(outcome: Outcome<T>) -> Answer {
+    outcome.err().map_or(Answer::Ok, |no| no.answer)
+}
+
+/// Acquires what must be free.
+#[track_caller]
+pub(crate) fn lock(door: &dyn Door, name: &[u8]) -> Box<dyn Held> {
+    door.lock(name, LEASE, For::Never).unwrap()
+}
+
+/// Looks every millisecond until it is true.
+#[track_caller]
+pub(crate) fn until(mut is_true: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_true() {
+        assert!(began.elapsed() < PATIENCE, "it did not come about");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Makes a call that waits, in a thread of its own. It sleeps in its wait by now, or has ended.
+#[track_caller]
+pub(crate) fn waits<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    call: impl FnOnce() -> T + Send + 'scope,
+) -> ScopedJoinHandle<'scope, T> {
+    let thread = WaitingThread::default();
+    let same = thread.clone();
+    let waiter = scope.spawn(move || {
+        same.is_this_one();
+        call()
+    });
+    until(|| thread.is_asleep() || waiter.is_finished());
+    waiter
+}

@@ -1,0 +1,139 @@
+//! Leases that are renewed: for as long as they are wanted, no longer, and a loss is reported once.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use memlock_core::{Answer, Loss, Notice};
+use memlock_tests::doors::{Ask, Door, For, Renewed};
+
+use crate::bench::{Bench, LEASE, LONG, PATIENCE, answer, lock, until};
+
+behaviours! {
+    what_is_renewed_outlives_its_lease_and_ends_with_its_release
+    what_is_dropped_is_renewed_no_more
+    a_lock_that_was_taken_away_is_reported_once
+    permits_that_were_taken_away_are_reported_once
+    a_check_finds_a_loss_and_takes_nothing_back
+    a_program_that_hangs_holds_nothing_for_ever
+}
+
+const PERMITS: Option<u32> = Some(3);
+
+/// A renewed lock, and two permits of three.
+fn renewed(door: &dyn Door, lease: Duration, max_hold: Option<Duration>) -> [Box<dyn Renewed>; 2] {
+    let semaphore = door.semaphore(b"s", PERMITS, lease).unwrap();
+    let lock = door.lock_renewed(b"m", lease, max_hold).unwrap();
+    [lock, semaphore.acquire_renewed(2, max_hold).unwrap()]
+}
+
+fn take_away(door: &dyn Door) {
+    let owner = door.owner(b"m").unwrap().unwrap();
+    door.force_unlock(b"m", &owner.token).unwrap();
+    door.semaphore(b"s", None, LEASE).unwrap().tear_down().unwrap();
+}
+
+/// That there is this loss, and no news of it after that.
+fn is_reported_once(renewed: &dyn Renewed, loss: Loss) {
+    let losses = || {
+        let notices = renewed.notices();
+        notices.iter().filter(|notice| matches!(notice, Notice::Lost(_))).copied().collect()
+    };
+    until(|| !renewed.notices().is_empty() && !Vec::is_empty(&losses()));
+    assert!(!renewed.is_held());
+    assert_eq!(renewed.lost(), Some(loss));
+    assert_eq!(renewed.wait_lost(PATIENCE), Some(loss));
+    assert_eq!(renewed.check(), Ok(false));
+    // For as long as it takes to be told again.
+    thread::sleep(Duration::from_millis(400));
+    assert_eq!(losses(), [Notice::Lost(loss)]);
+}
+
+fn what_is_renewed_outlives_its_lease_and_ends_with_its_release(bench: &Bench) {
+    let lease = bench.store.shortest_lease;
+    let (one, two) = (bench.open(), bench.open());
+    let [lock, permits] = renewed(&*one, lease, None);
+    // By then it would have come free without a renewal.
+    let limit = For::AtMost(bench.longest_exclusion() + Duration::from_millis(200));
+    thread::scope(|scope| {
+        let for_permits = scope.spawn(|| {
+            let semaphore = two.semaphore(b"s", PERMITS, LEASE).unwrap();
+            answer(semaphore.acquire(Ask::of(2), limit))
+        });
+        assert_eq!(answer(two.lock(b"m", LEASE, limit)), Answer::TimedOut);
+        assert_eq!(for_permits.join().unwrap(), Answer::TimedOut);
+    });
+    for held in [&lock, &permits] {
+        assert!(held.is_held());
+        assert_eq!(held.check(), Ok(true));
+        assert_eq!((held.lost(), held.wait_lost(Duration::from_millis(1))), (None, None));
+        let lost = |notice: &Notice| matches!(notice, Notice::Lost(_));
+        assert!(!held.notices().iter().any(lost), "{:?}", held.notices());
+    }
+    lock.release().unwrap();
+    permits.release().unwrap();
+    two.lock(b"m", LEASE, For::Never).unwrap().release().unwrap();
+    let semaphore = two.semaphore(b"s", PERMITS, LEASE).unwrap();
+    semaphore.acquire(Ask::of(3), For::Never).unwrap().release().unwrap();
+}
+
+fn what_is_dropped_is_renewed_no_more(bench: &Bench) {
+    let (one, two) = (bench.open(), bench.open());
+    drop(renewed(&*one, LEASE, None));
+    lock(&*two, b"m").release().unwrap();
+    assert_eq!(two.semaphore(b"s", PERMITS, LEASE).unwrap().available(), Ok(3));
+}
+
+fn a_lock_that_was_taken_away_is_reported_once(bench: &Bench) {
+    let (one, two) = (bench.open(), bench.open());
+    let [held, _permits] = renewed(&*one, bench.store.shortest_lease, None);
+    take_away(&*two);
+    let next = lock(&*two, b"m");
+    is_reported_once(&*held, Loss::Gone);
+    assert_eq!(answer(held.release()), Answer::Lost);
+    assert_eq!(answer(one.lock(b"m", LEASE, For::Never)), Answer::Busy, "the next one's stays");
+    next.release().unwrap();
+}
+
+fn permits_that_were_taken_away_are_reported_once(bench: &Bench) {
+    let (one, two) = (bench.open(), bench.open());
+    let [_lock, held] = renewed(&*one, bench.store.shortest_lease, None);
+    take_away(&*two);
+    let semaphore = two.semaphore(b"s", PERMITS, LEASE).unwrap();
+    let next = semaphore.acquire(Ask::of(3), For::Never).unwrap();
+    is_reported_once(&*held, Loss::Gone);
+    assert_eq!(answer(held.release()), Answer::Lost);
+    assert_eq!(semaphore.available(), Ok(0), "the next one's stay");
+    next.release().unwrap();
+}
+
+/// Their leases are long, so that no renewal finds it first.
+fn a_check_finds_a_loss_and_takes_nothing_back(bench: &Bench) {
+    let (one, two) = (bench.open(), bench.open());
+    let all = renewed(&*one, LEASE, None);
+    take_away(&*two);
+    for held in all {
+        assert!(held.is_held(), "nobody has looked yet");
+        assert_eq!(held.check(), Ok(false));
+        assert_eq!((held.is_held(), held.lost()), (false, Some(Loss::Gone)));
+        assert_eq!(answer(held.release()), Answer::Lost);
+    }
+    assert_eq!(two.owner(b"m").unwrap(), None);
+}
+
+fn a_program_that_hangs_holds_nothing_for_ever(bench: &Bench) {
+    let lease = bench.store.shortest_lease;
+    let (one, two) = (bench.open(), bench.open());
+    let (began, longest) = (Instant::now(), lease / 2);
+    let [held, permits] = renewed(&*one, lease, Some(longest));
+    for held in [&held, &permits] {
+        assert_eq!(held.wait_lost(PATIENCE), Some(Loss::MaxHold));
+        assert!(began.elapsed() >= longest, "{:?}", began.elapsed());
+        until(|| held.notices().last() == Some(&Notice::Lost(Loss::MaxHold)));
+        assert!(matches!(held.notices()[..], [Notice::AtRisk(left), _] if left <= lease));
+    }
+    two.lock(b"m", LEASE, LONG).unwrap().release().unwrap();
+    let semaphore = two.semaphore(b"s", PERMITS, LEASE).unwrap();
+    semaphore.acquire(Ask::of(2), LONG).unwrap().release().unwrap();
+    assert_eq!(answer(held.release()), Answer::Lost);
+    assert_eq!(answer(permits.release()), Answer::Lost);
+}

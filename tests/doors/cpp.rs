@@ -1,0 +1,58 @@
+//! Through the C++ header, in `driver.cpp`, with the shared library that was built with this test.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use super::Driver;
+
+/// Starts one. The first time it is compiled.
+pub(super) fn start() -> Driver {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    let program = PROGRAM.get_or_init(compile);
+    Driver::start(Command::new(program), "the C++ driver did not start")
+}
+
+/// Compiles the driver into `target/…/doors`. Another run may do the same at the same time, so each
+/// file is made under a name of its own and then takes its place.
+fn compile() -> PathBuf {
+    let test = std::env::current_exe().expect("this test is a file");
+    let built = test.parent().expect("it is in a folder");
+    let library = built.join("libmemlock.so");
+    assert!(library.exists(), "{} was not built with this test", library.display());
+    let folder = built.join("doors");
+    fs::create_dir_all(&folder).expect("the build's folder is ours");
+    let replace = |name: &str, make: &dyn Fn(&Path)| {
+        let fresh = folder.join(format!("{name}.{}", std::process::id()));
+        make(&fresh);
+        fs::rename(&fresh, folder.join(name)).expect("the build's folder is ours");
+    };
+    // A program asks for it by its soname, for which cargo makes no link.
+    for name in ["libmemlock.so.0", "libmemlock.so"] {
+        replace(name, &|link| symlink(&library, link).expect("the build's folder is ours"));
+    }
+    replace("driver-cpp", &|program| run(&compiler(&folder, program)));
+    folder.join("driver-cpp")
+}
+
+fn compiler(folder: &Path, program: &Path) -> Vec<String> {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let path = |path: &Path| path.display().to_string();
+    let mut words: Vec<String> =
+        vec![std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned()), "-std=c++17".to_owned()];
+    let flags = ["-O1", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror", "-pthread"];
+    words.extend(flags.map(str::to_owned));
+    words.push(format!("-I{}", path(&tests.with_file_name("include"))));
+    words.extend([path(&tests.join("doors/driver.cpp")), "-o".to_owned(), path(program)]);
+    words.extend([format!("-L{}", path(folder)), "-lmemlock".to_owned()]);
+    words.push(format!("-Wl,-rpath,{}", path(folder)));
+    words
+}
+
+fn run(words: &[String]) {
+    let ran = Command::new(&words[0]).args(&words[1..]).output();
+    let ran = ran.unwrap_or_else(|why| panic!("{} could not be run: {why}", words[0]));
+    assert!(ran.status.success(), "{words:?}:\n{}", String::from_utf8_lossy(&ran.stderr));
+}

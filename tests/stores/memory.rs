@@ -1,0 +1,15 @@
+//! The memory of a process.
+
+use std::time::Duration;
+
+use super::{Place, Store};
+
+/// `memory://name`.
+pub(crate) const MEMORY: Store = Store {
+    place: |unique| Place::of_its_own(format!("memory://{unique}"), ()),
+    shared_between_processes: false,
+    shortest_lease: Duration::from_secs(1),
+    // It keeps leases in whole seconds, as memcached does.
+    slack: Duration::from_millis(3100),
+    shown: "in this process's memory",
+};

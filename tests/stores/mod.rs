@@ -1,0 +1,58 @@
+//! The stores that the conformance suites run on: what each is, what it promises, and through
+//! which languages.
+//!
+//! A new store is a file here that says what [`Store`] asks, and its line in [`for_each_store`]:
+//! then all suites run on it.
+
+use std::any::Any;
+use std::time::Duration;
+
+pub(crate) mod memcached;
+pub(crate) mod memory;
+
+/// A store, or a variation of one.
+pub(crate) struct Store {
+    /// Gives a test a place of its own, by a short name that no other test of this run has.
+    pub(crate) place: fn(unique: &str) -> Place,
+    /// Whether what one process holds excludes another process.
+    pub(crate) shared_between_processes: bool,
+    /// The shortest lease.
+    pub(crate) shortest_lease: Duration,
+    /// For how long after the end of a lease it may go on to exclude others.
+    pub(crate) slack: Duration,
+    /// What error messages call it.
+    pub(crate) shown: &'static str,
+}
+
+/// Where a test's locks are. What it needs there ends with it.
+pub(crate) struct Place {
+    /// For clients.
+    pub(crate) url: String,
+    /// For the store itself, which knows no prefix.
+    pub(crate) store_url: String,
+    _needed: Box<dyn Any + Send + Sync>,
+}
+
+impl Place {
+    /// A store that no other test uses.
+    pub(crate) fn of_its_own(url: String, needed: impl Any + Send + Sync) -> Place {
+        Place { store_url: url.clone(), url, _needed: Box::new(needed) }
+    }
+
+    /// A store that other tests use too, under other prefixes.
+    pub(crate) fn shared(store_url: String, unique: &str) -> Place {
+        Place { url: format!("{store_url}?prefix={unique}:"), store_url, _needed: Box::new(()) }
+    }
+}
+
+/// The registry: a store, and the name of its tests in Rust, C, C++ and Python. `_` where a language
+/// would show nothing new: what a variation changes is between the core and the server.
+macro_rules! for_each_store {
+    ($then:ident $arguments:tt) => {
+        $then! { $arguments
+            (memory::MEMORY: rust_on_memory c_on_memory cpp_on_memory python_on_memory)
+            (memcached::MEMCACHED: rust_on_memcached c_on_memcached cpp_on_memcached python_on_memcached)
+            (memcached::THAT_REFUSES: rust_on_memcached_that_refuses _ _ _)
+        }
+    };
+}
