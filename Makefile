@@ -72,12 +72,12 @@ dedupe: build ## show jobs that are handed in many times and done once, with pro
 .PHONY: test
 test: build test-rust test-native test-install test-python ## run all tests
 
-TEST_RUST := RUST_BACKTRACE=0 $(CARGO) test --workspace --exclude memlock-py
+TEST_RUST := PYTHON=$(PYTHON) RUST_BACKTRACE=0 $(CARGO) test --workspace --exclude memlock-py
 
 # What takes a minute, and waits for most of it, runs beside the rest.
 .PHONY: test-rust
-test-rust: ## the Rust tests: units, the behaviour suite through Rust and C, faults, leases, processes
-	@packaging/need cc memcached ip nft
+test-rust: python ## the Rust tests: units, the conformance suites in every language, faults, leases, processes
+	@packaging/need cc c++ memcached ip nft
 	$(TEST_RUST) --no-run
 	$(TEST_RUST) --test renewal_many -- --ignored --nocapture > target/renewal_many.log 2>&1 & beside=$$!; status=0; \
 	  $(TEST_RUST) || status=1; wait $$beside || status=1; cat target/renewal_many.log; exit $$status
