@@ -1,4 +1,5 @@
-//! Through the C++ header, in `driver.cpp`, with the shared library that was built with this test.
+//! Through the C++ header, in `driver.cpp`, with the shared library that was built with this test,
+//! and under the address and undefined-behaviour sanitizers.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -44,6 +45,8 @@ fn compiler(folder: &Path, program: &Path) -> Vec<String> {
         vec![std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned()), "-std=c++17".to_owned()];
     let flags = ["-O1", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror", "-pthread"];
     words.extend(flags.map(str::to_owned));
+    let sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+    words.extend(sanitizers.map(str::to_owned));
     words.push(format!("-I{}", path(&tests.with_file_name("include"))));
     words.extend([path(&tests.join("doors/driver.cpp")), "-o".to_owned(), path(program)]);
     words.extend([format!("-L{}", path(folder)), "-lmemlock".to_owned()]);

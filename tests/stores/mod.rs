@@ -1,8 +1,8 @@
 //! The stores that the conformance suites run on: what each is, what it promises, and through
 //! which languages.
 //!
-//! A new store is a file here that says what [`Store`] asks, and its line in [`for_each_store`]:
-//! then all suites run on it.
+//! A new store is a file here that says what [`Store`] asks, its `mod`, and its line in
+//! `for_each_store`: then all suites run on it.
 
 use std::any::Any;
 use std::time::Duration;
