@@ -63,8 +63,8 @@ impl Bench {
         if self.store.shared_between_processes {
             return false;
         }
-        let held = self.open().lock(b"of one process", LEASE, For::Never).unwrap();
         let (elsewhere, _driver) = self.elsewhere();
+        let held = self.open().lock(b"of one process", LEASE, For::Never).unwrap();
         let theirs = elsewhere.lock(b"of one process", LEASE, For::Never).unwrap();
         theirs.release().unwrap();
         held.release().unwrap();

@@ -9,18 +9,22 @@ use std::sync::OnceLock;
 
 use super::Driver;
 
-/// Starts one. The first time it is compiled.
+/// Starts one. It is compiled unless it was since this test was.
 pub(super) fn start() -> Driver {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     let program = PROGRAM.get_or_init(compile);
     Driver::start(Command::new(program), "the C++ driver did not start")
 }
 
-/// Compiles the driver into `target/…/doors`. Another run may do the same at the same time, so each
-/// file is made under a name of its own and then takes its place.
+/// Compiles the driver into a folder beside this test. Another run may do the same at the same time,
+/// so each file is made under a name of its own and then takes its place.
 fn compile() -> PathBuf {
     let test = std::env::current_exe().expect("this test is a file");
     let built = test.parent().expect("it is in a folder");
+    let program = built.join("doors/driver-cpp");
+    if is_newer(&program, &test) {
+        return program;
+    }
     let library = built.join("libmemlock.so");
     assert!(library.exists(), "{} was not built with this test", library.display());
     let folder = built.join("doors");
@@ -35,7 +39,19 @@ fn compile() -> PathBuf {
         replace(name, &|link| symlink(&library, link).expect("the build's folder is ours"));
     }
     replace("driver-cpp", &|program| run(&compiler(&folder, program)));
-    folder.join("driver-cpp")
+    program
+}
+
+/// Whether a program was made after its sources, and after the test that says how.
+fn is_newer(program: &Path, test: &Path) -> bool {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let include = tests.with_file_name("include");
+    let [driver, objects] =
+        ["driver.cpp", "objects.hpp"].map(|name| tests.join("doors").join(name));
+    let sources = [driver, objects, include.join("memlock.h"), include.join("memlock.hpp")];
+    let made = |file: &Path| fs::metadata(file).and_then(|file| file.modified()).ok();
+    let program = made(program);
+    program.is_some() && sources.iter().chain([&test.to_owned()]).all(|it| made(it) < program)
 }
 
 fn compiler(folder: &Path, program: &Path) -> Vec<String> {
@@ -43,7 +59,7 @@ fn compiler(folder: &Path, program: &Path) -> Vec<String> {
     let path = |path: &Path| path.display().to_string();
     let mut words: Vec<String> =
         vec![std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned()), "-std=c++17".to_owned()];
-    let flags = ["-O1", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror", "-pthread"];
+    let flags = ["-O0", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror", "-pthread"];
     words.extend(flags.map(str::to_owned));
     let sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
     words.extend(sanitizers.map(str::to_owned));
