@@ -16,7 +16,7 @@ OK, BUSY, TIMED_OUT, EXISTS, NOT_HELD, NOT_FOUND = 0, 1, 2, 4, 5, 7
 Words = list[str]
 
 
-class PlainNo(Exception):
+class PlainAnswerError(Exception):
     """An answer that Python gives by False or None, without a sentence."""
 
     def __init__(self, code: int) -> None:
@@ -48,7 +48,7 @@ def to_ms(duration: float) -> str:
 
 def expect(done: bool, otherwise: int) -> None:
     if not done:
-        raise PlainNo(otherwise)
+        raise PlainAnswerError(otherwise)
 
 
 def refusal(wait: str) -> int:
@@ -282,7 +282,7 @@ def call(number: str, target: str, verb: str, arguments: Words) -> None:
             values = None
         else:
             values = getattr(objects[target], verb)(*arguments)
-    except PlainNo as no:
+    except PlainAnswerError as no:
         say(number, "no", str(no.code), "-")
     except memlock.Error as error:
         say(number, "no", str(error.code), to_hex(str(error)))
