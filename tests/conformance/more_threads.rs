@@ -1,5 +1,5 @@
-//! These tests wait far more than they work: for leases to end, for servers and for drivers. So more
-//! of them run at a time than there are processors, unless `RUST_TEST_THREADS` says otherwise.
+//! These tests wait far more than they work: for leases to end, for servers and for drivers. So
+//! more of them run at a time than there are processors, unless `RUST_TEST_THREADS` says otherwise.
 #![allow(unsafe_code)]
 
 /// Called before `main`, where the test harness reads the variable and no other thread does.

@@ -16,8 +16,8 @@ pub(super) fn start() -> Driver {
     Driver::start(Command::new(program), "the C++ driver did not start")
 }
 
-/// Compiles the driver into a folder beside this test. Another run may do the same at the same time,
-/// so each file is made under a name of its own and then takes its place.
+/// Compiles the driver into a folder beside this test. Another run may do the same at the same
+/// time, so each file is made under a name of its own and then takes its place.
 fn compile() -> PathBuf {
     let test = std::env::current_exe().expect("this test is a file");
     let built = test.parent().expect("it is in a folder");

@@ -45,8 +45,8 @@ impl Place {
     }
 }
 
-/// The registry: a store, and the name of its tests in Rust, C, C++ and Python. `_` where a language
-/// would show nothing new: what a variation changes is between the core and the server.
+/// The registry: a store, and the name of its tests in Rust, C, C++ and Python. `_` where a
+/// language would show nothing new: what a variation changes is between the core and the server.
 macro_rules! for_each_store {
     ($then:ident $arguments:tt) => {
         $then! { $arguments
