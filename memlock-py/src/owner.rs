@@ -2,9 +2,9 @@
 
 use pyo3::prelude::*;
 
-/// Who was seen to hold a mutex. Of a plain memcached client only `value` and `token` are known.
+/// Who was seen to hold a mutex. Of a plain memcached client only `value` and `token` are known. Two
+/// are equal if they are the same acquisition, whenever they were seen.
 #[pyclass(frozen, eq, get_all, module = "memlock")]
-#[derive(PartialEq)]
 pub(crate) struct Owner {
     /// The holder's host name.
     host: Option<String>,
@@ -18,6 +18,12 @@ pub(crate) struct Owner {
     value: Vec<u8>,
     /// For how many seconds the server keeps it yet, give or take one; None: for ever.
     remaining: Option<f64>,
+}
+
+impl PartialEq for Owner {
+    fn eq(&self, other: &Owner) -> bool {
+        self.token == other.token
+    }
 }
 
 impl From<memlock_core::mutex::Owner> for Owner {
