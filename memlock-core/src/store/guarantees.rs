@@ -78,7 +78,7 @@ pub enum FencesRise {
 impl Guarantees {
     /// For how long to ask the store to keep something that must be there for at least `lease`.
     ///
-    /// Two clocks do not run alike: to what the clock may be behind by comes 1 in [`DRIFT`].
+    /// Two clocks do not run alike: to what the clock may be behind by comes 1 in 5,000.
     pub fn covering(&self, lease: Duration) -> Duration {
         let step = self.clock_step.as_nanos().max(1);
         let whole = lease.as_nanos().div_ceil(step).saturating_mul(step);
