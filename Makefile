@@ -171,7 +171,7 @@ check: $(CBINDGEN) $(VENV)/.test ## formatting, lints, import circles, links in 
 	$(SIMULATE) clippy -q -p memlock-simulation --target-dir target/simulation -- -D warnings
 	RUSTFLAGS="--cfg fuzzing" $(CARGO) clippy -q --manifest-path fuzz/Cargo.toml --target-dir target/fuzzing -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -q --no-deps -p memlock-core -p memlock-tests
-	tests/circles memlock-core memlock-py
+	tests/circles memlock-core memlock-py memlock-cli memlock-ffi simulation
 	tests/docs/links
 	$(RUFF) check . $(SCRIPTS)
 	$(RUFF) format --check . $(SCRIPTS)
