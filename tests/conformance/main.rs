@@ -64,6 +64,7 @@ mod stores;
 
 mod counter;
 mod list;
+mod model;
 mod mutex;
 mod renewal;
 mod semaphore;

@@ -107,8 +107,12 @@ impl Memory {
         Ok(store)
     }
 
+    fn epoch(&self) -> Epoch {
+        Epoch::new(self.boot, 0)
+    }
+
     fn version(&self, number: u64) -> Version {
-        Version::new(Epoch::new(self.boot, 0), number)
+        Version::new(self.epoch(), number)
     }
 
     /// Rises from number to number, and to the next store of this name.
@@ -117,6 +121,9 @@ impl Memory {
     }
 
     fn apply(&self, items: &mut Items, now: Moment, op: &Op<'_>) -> Result<Reply> {
+        if !op.is_of(self.epoch()) {
+            return Ok(Reply::VersionMismatch);
+        }
         let found = items.live(op.key(), now);
         let same =
             |version: Version| found.is_some_and(|kept| self.version(kept.number) == version);
