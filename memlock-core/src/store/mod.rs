@@ -21,6 +21,8 @@ pub mod memory;
 mod ops;
 mod route;
 pub mod schemes;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 mod url;
 
 pub use admin::Node;

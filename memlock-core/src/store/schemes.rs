@@ -5,6 +5,8 @@ use std::sync::Arc;
 use super::Store;
 use super::memcached::Memcached;
 use super::memory::Memory;
+#[cfg(feature = "sqlite")]
+use super::sqlite::Sqlite;
 use super::url::Url;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
@@ -16,6 +18,8 @@ type Open = fn(&mut Url, &Arc<dyn Clock>) -> Result<Arc<dyn Store>>;
 const SCHEMES: &[(&str, &str, Open)] = &[
     ("memcached", "memcached://host[:port][,host2…]", Memcached::open),
     ("memory", "memory://name", Memory::open),
+    #[cfg(feature = "sqlite")]
+    ("sqlite", "sqlite:///path or sqlite:path", Sqlite::open),
 ];
 
 /// The store that an URL names, for those who want to put something of their own between it and a

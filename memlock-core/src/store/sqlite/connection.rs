@@ -1,0 +1,405 @@
+//! One connection: operations to statements.
+
+use std::time::Duration;
+
+use rusqlite::{CachedStatement, ErrorCode, OpenFlags, OptionalExtension, Row, params};
+
+use super::file::{FileId, Place, unreachable};
+use super::schema::{self, File, Trouble};
+use super::time::{BootClock, millis};
+use crate::error::Error;
+use crate::store::{Expiry, Failure, Item, Op, Reply, Returns, Stored, Version};
+
+/// Whether the file is at its place is looked at so often: another one may have been put there.
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// What has expired is removed as it is met; and of what is never met again so much, each time that
+/// so much was stored.
+const SWEEP_EVERY: u32 = 512;
+const SWEPT_AT_ONCE: u32 = 256;
+
+const ADD: &str = "
+INSERT INTO items (key, value, number, expires, wall) VALUES (?1, ?2, ?3, ?4, ?5)
+ON CONFLICT (key) DO UPDATE
+SET value = excluded.value, number = excluded.number, expires = excluded.expires, wall = excluded.wall
+WHERE items.expires <= ?6";
+const SET: &str = "
+UPDATE items SET value = ?2, number = ?3, expires = ?4, wall = ?5
+WHERE key = ?1 AND number = ?7 AND (expires IS NULL OR expires > ?6)";
+const SET_VALUE: &str = "
+UPDATE items SET value = ?2, number = ?3
+WHERE key = ?1 AND number = ?5 AND (expires IS NULL OR expires > ?4)";
+const DELETE: &str =
+    "DELETE FROM items WHERE key = ?1 AND number = ?2 AND (expires IS NULL OR expires > ?3)";
+const GET: &str = "SELECT value, number, expires FROM items
+WHERE key = ?1 AND (expires IS NULL OR expires > ?2)";
+const IS_THERE: &str = "SELECT 1 FROM items WHERE key = ?1 AND (expires IS NULL OR expires > ?2)";
+const SWEEP_TO: &str =
+    "SELECT max(key) FROM (SELECT key FROM items WHERE key > ?1 ORDER BY key LIMIT ?2)";
+const SWEEP: &str = "DELETE FROM items WHERE key > ?1 AND key <= ?2 AND expires <= ?3";
+
+/// Why a batch did not come to its end. Nothing of it was carried out, unless the failure says so.
+pub(super) enum Stop {
+    /// Another process has the file locked.
+    Busy,
+    Failed(Failure),
+}
+
+impl Stop {
+    fn failed(error: Error) -> Stop {
+        Stop::Failed(Failure { error, sent: false })
+    }
+}
+
+/// An open file.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) sql: rusqlite::Connection,
+    id: Option<FileId>,
+    /// When it was seen last that the file is at its place.
+    seen: Duration,
+    file: File,
+    /// The last number that was given to an item here.
+    last: i64,
+    stored: u32,
+    /// How far the last sweep came.
+    swept: String,
+}
+
+/// Runs a batch, on a connection that is made if there is none, or if its file is not at its place
+/// any more.
+pub(super) fn run(
+    connection: &mut Option<Connection>,
+    place: &Place,
+    clock: &BootClock,
+    ops: &[Op<'_>],
+) -> std::result::Result<Vec<Reply>, Stop> {
+    if let Some(open) = connection {
+        let now = clock.now();
+        if now.saturating_sub(open.seen) > LOOK_EVERY {
+            open.seen = now;
+            if open.id != place.id() {
+                *connection = None;
+            }
+        }
+    }
+    let open = match connection {
+        Some(open) => open,
+        None => connection.insert(Connection::open(place, clock).map_err(why)?),
+    };
+    let ran = open.run(clock, ops);
+    if let Err(Stop::Failed(_)) = ran {
+        // Its state may be part of what is wrong.
+        *connection = None;
+    }
+    ran
+}
+
+impl Connection {
+    fn open(place: &Place, clock: &BootClock) -> std::result::Result<Connection, Trouble> {
+        place.prepare()?;
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let mut sql = rusqlite::Connection::open_with_flags(&place.path, flags)?;
+        sql.busy_timeout(Duration::ZERO)?;
+        sql.set_prepared_statement_cache_capacity(32);
+        let mode: String = sql.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
+        if mode != "wal" {
+            return Err(Error::protocol(format!(
+                "Its file system does not let processes share memory (journal mode {mode}): name a file on a local disk."
+            ))
+            .into());
+        }
+        sql.execute_batch("PRAGMA synchronous = NORMAL; PRAGMA trusted_schema = OFF;")?;
+        let file = schema::prepare(&mut sql, clock)?;
+        let (id, seen) = (place.id(), clock.now());
+        Ok(Connection { sql, id, seen, file, last: 0, stored: 0, swept: String::new() })
+    }
+
+    fn run(&mut self, clock: &BootClock, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Stop> {
+        let writes = ops.iter().any(Op::changes);
+        if !writes && ops.len() == 1 {
+            return self.apply_all(clock, ops).map_err(why);
+        }
+        let begin = if writes { "BEGIN IMMEDIATE" } else { "BEGIN" };
+        self.execute(begin).map_err(why)?;
+        let ran = self.apply_all(clock, ops);
+        let replies = match ran {
+            Ok(replies) => replies,
+            Err(trouble) => {
+                self.roll_back();
+                return Err(why(trouble));
+            }
+        };
+        if let Err(trouble) = self.execute("COMMIT") {
+            self.roll_back();
+            return Err(match why(trouble) {
+                // Whether the last of it was written is not known.
+                Stop::Failed(Failure { error, .. }) if writes && !is_full(&error) => {
+                    Stop::Failed(Failure { error, sent: true })
+                }
+                stop => stop,
+            });
+        }
+        Ok(replies)
+    }
+
+    fn apply_all(
+        &mut self,
+        clock: &BootClock,
+        ops: &[Op<'_>],
+    ) -> std::result::Result<Vec<Reply>, Trouble> {
+        // Read after the file was locked, so that it does not go back from batch to batch.
+        let exact = clock.now();
+        let now = Now { exact, boot: millis(exact), clock };
+        let replies = ops.iter().map(|op| self.apply(&now, op)).collect();
+        if self.stored >= SWEEP_EVERY {
+            self.sweep(now.boot)?;
+        }
+        replies
+    }
+
+    fn apply(&mut self, now: &Now<'_>, op: &Op<'_>) -> std::result::Result<Reply, Trouble> {
+        let key = op.key().as_str();
+        if !op.is_of(self.file.epoch) {
+            return Ok(Reply::VersionMismatch);
+        }
+        match *op {
+            Op::Add { value, expiry, returns, .. } => {
+                let added = self.add(now, key, value, expiry)?;
+                Ok(added.map_or(Reply::Exists, |number| self.stored(number, returns)))
+            }
+            Op::Get { .. } => Ok(match self.get(now, key)? {
+                Some(found) => Reply::Value(Item {
+                    version: self.version(found.number),
+                    fence: found.number as u64,
+                    remaining: found.expires.map(|expires| now.left(expires)),
+                    value: found.value,
+                }),
+                None => Reply::Missing,
+            }),
+            Op::CompareAndSet { version, value, expiry, returns, .. } => {
+                match self.set(now, key, version.number() as i64, value, expiry)? {
+                    Some(number) => Ok(self.stored(number, returns)),
+                    None => self.mismatch(now, key),
+                }
+            }
+            Op::Delete { version, .. } => {
+                let deleted = self.cached(DELETE)?.execute(params![
+                    key,
+                    version.number() as i64,
+                    now.boot
+                ])?;
+                if deleted == 1 { Ok(Reply::Deleted) } else { self.mismatch(now, key) }
+            }
+            Op::Append { value, .. } | Op::Prepend { value, .. } => {
+                let Some(found) = self.get(now, key)? else { return Ok(Reply::Missing) };
+                let whole = match op {
+                    Op::Append { .. } => [&found.value, value].concat(),
+                    _ => [value, &found.value].concat(),
+                };
+                self.set(now, key, found.number, &whole, UNCHANGED)?;
+                Ok(Reply::Written)
+            }
+            Op::Increment { by, initial, .. } => self.increment(now, key, by, initial),
+        }
+    }
+
+    fn increment(
+        &mut self,
+        now: &Now<'_>,
+        key: &str,
+        by: u64,
+        initial: Option<(u64, Expiry)>,
+    ) -> std::result::Result<Reply, Trouble> {
+        match (self.get(now, key)?, initial) {
+            (Some(found), _) => {
+                let text = std::str::from_utf8(&found.value).ok().map(str::trim_end);
+                let Some(count) = text.and_then(|text| text.parse::<u64>().ok()) else {
+                    return Err(Error::protocol(format!(
+                        "The item {key} is not a number and cannot be counted."
+                    ))
+                    .into());
+                };
+                let count = count.wrapping_add(by);
+                let text = count.to_string();
+                self.set(now, key, found.number, text.as_bytes(), UNCHANGED)?;
+                Ok(Reply::Number(count))
+            }
+            (None, Some((first, expiry))) => {
+                self.add(now, key, first.to_string().as_bytes(), expiry)?;
+                Ok(Reply::Number(first))
+            }
+            (None, None) => Ok(Reply::Missing),
+        }
+    }
+
+    /// The number of the item that was added.
+    fn add(
+        &mut self,
+        now: &Now<'_>,
+        key: &str,
+        value: &[u8],
+        expiry: Expiry,
+    ) -> rusqlite::Result<Option<i64>> {
+        let number = self.next(now)?;
+        let (expires, wall) = now.ends(key, expiry);
+        let mut add = self.cached(ADD)?;
+        let added = add.execute(params![key, value, number, expires, wall, now.boot])?;
+        Ok((added == 1).then_some(number))
+    }
+
+    /// The new number of the item that had this one.
+    fn set(
+        &mut self,
+        now: &Now<'_>,
+        key: &str,
+        version: i64,
+        value: &[u8],
+        expiry: Expiry,
+    ) -> rusqlite::Result<Option<i64>> {
+        let number = self.next(now)?;
+        let set = if let Expiry::Unchanged(_) = expiry {
+            self.cached(SET_VALUE)?.execute(params![key, value, number, now.boot, version])?
+        } else {
+            let (expires, wall) = now.ends(key, expiry);
+            let mut set = self.cached(SET)?;
+            set.execute(params![key, value, number, expires, wall, now.boot, version])?
+        };
+        Ok((set == 1).then_some(number))
+    }
+
+    /// A number for an item that is to be stored now.
+    fn next(&mut self, now: &Now<'_>) -> rusqlite::Result<i64> {
+        let nanos = i64::try_from(now.exact.as_nanos()).unwrap_or(i64::MAX);
+        let number = self.file.base.saturating_add(nanos).max(self.last.saturating_add(1));
+        if number >= self.file.horizon {
+            self.file.horizon = schema::move_horizon(&self.sql, number)?;
+        }
+        (self.last, self.stored) = (number, self.stored + 1);
+        Ok(number)
+    }
+
+    fn get(&self, now: &Now<'_>, key: &str) -> rusqlite::Result<Option<Found>> {
+        let found = |row: &Row<'_>| {
+            Ok(Found { value: row.get(0)?, number: row.get(1)?, expires: row.get(2)? })
+        };
+        self.cached(GET)?.query_row(params![key, now.boot], found).optional()
+    }
+
+    /// Why nothing has that version.
+    fn mismatch(&self, now: &Now<'_>, key: &str) -> std::result::Result<Reply, Trouble> {
+        let is_there = self.cached(IS_THERE)?.exists(params![key, now.boot])?;
+        Ok(if is_there { Reply::VersionMismatch } else { Reply::Missing })
+    }
+
+    fn stored(&self, number: i64, returns: Returns) -> Reply {
+        match returns {
+            Returns::Nothing => Reply::Written,
+            Returns::Version | Returns::Fence => {
+                let version = self.version(number);
+                Reply::Stored(Stored { version, fence: version.number() })
+            }
+        }
+    }
+
+    fn sweep(&mut self, now: i64) -> rusqlite::Result<()> {
+        let to: Option<String> = self
+            .cached(SWEEP_TO)?
+            .query_row(params![self.swept, SWEPT_AT_ONCE], |row| row.get(0))?;
+        if let Some(to) = &to {
+            self.cached(SWEEP)?.execute(params![self.swept, to, now])?;
+        }
+        self.swept = to.unwrap_or_default();
+        self.stored = 0;
+        Ok(())
+    }
+
+    fn version(&self, number: i64) -> Version {
+        Version::new(self.file.epoch, number as u64)
+    }
+
+    fn cached(&self, statement: &str) -> rusqlite::Result<CachedStatement<'_>> {
+        self.sql.prepare_cached(statement)
+    }
+
+    fn execute(&self, statement: &str) -> std::result::Result<(), Trouble> {
+        self.cached(statement)?.execute([])?;
+        Ok(())
+    }
+
+    fn roll_back(&mut self) {
+        // It may have been moved in vain.
+        self.file.horizon = 0;
+        // SQLite has done so itself after some failures; and closing the connection does so, too.
+        if !self.sql.is_autocommit() {
+            let _ = self.execute("ROLLBACK");
+        }
+    }
+}
+
+struct Found {
+    value: Vec<u8>,
+    number: i64,
+    expires: Option<i64>,
+}
+
+/// What is written over stays for as long as it was to stay.
+const UNCHANGED: Expiry = Expiry::Unchanged(None);
+
+/// One reading of the clock.
+struct Now<'a> {
+    exact: Duration,
+    /// Milliseconds since the host was started.
+    boot: i64,
+    clock: &'a BootClock,
+}
+
+impl Now<'_> {
+    /// When an item that is stored now ends; and, of a list, at which wall clock time, by which it
+    /// lives on after a reboot.
+    fn ends(&self, key: &str, expiry: Expiry) -> (Option<i64>, Option<i64>) {
+        let end = match expiry {
+            Expiry::After(lease) => self.exact + super::GUARANTEES.covering(lease),
+            Expiry::At(end) => end,
+            Expiry::Unchanged(Some(left)) => self.exact + left,
+            Expiry::Unchanged(None) | Expiry::Never => return (None, None),
+        };
+        let end = i64::try_from(end.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX);
+        let left = end.saturating_sub(self.boot);
+        let wall = key.contains("list:").then(|| self.clock.wall_millis().saturating_add(left));
+        (Some(end), wall)
+    }
+
+    fn left(&self, expires: i64) -> Duration {
+        Duration::from_millis(expires.saturating_sub(self.boot).max(0) as u64)
+    }
+}
+
+fn is_full(error: &Error) -> bool {
+    error.to_string().contains("is full")
+}
+
+fn why(trouble: Trouble) -> Stop {
+    let error = match trouble {
+        Trouble::Unfit(error) => return Stop::failed(error),
+        Trouble::Sql(error) => error,
+    };
+    let said = error.to_string();
+    Stop::failed(match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => return Stop::Busy,
+        Some(ErrorCode::NotADatabase) => Error::protocol(
+            "It is no SQLite database: name another file, which need not exist yet.",
+        ),
+        Some(ErrorCode::DatabaseCorrupt) => Error::protocol(format!(
+            "It is damaged ({said}): stop what uses it, remove it and its -wal and -shm files, and start again."
+        )),
+        Some(ErrorCode::ReadOnly) => {
+            Error::protocol("It is read-only for this user: change its mode, or name another file.")
+        }
+        Some(ErrorCode::DiskFull) => {
+            unreachable(format!("The disk is full ({said}): nothing was changed."))
+        }
+        Some(ErrorCode::CannotOpen) => unreachable(format!("It cannot be opened ({said}).")),
+        _ => unreachable(format!("SQLite failed ({said}).")),
+    })
+}

@@ -1,0 +1,121 @@
+//! Whether a file is fit to keep locks in, and its making.
+
+use std::ffi::CString;
+use std::fs::OpenOptions;
+use std::io::ErrorKind as IoKind;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Where the locks are.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) path: PathBuf,
+    /// Whether a file system of a network is taken for as good as a local one.
+    pub(super) trusts_networks: bool,
+}
+
+/// Which file it is, for as long as it exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+/// File systems that other hosts may write to at the same time, by their `statfs` numbers.
+const NETWORKS: &[(u64, &str)] = &[
+    (0x6969, "NFS"),
+    (0x517b, "SMB"),
+    (0xfe53_4d42, "SMB"),
+    (0xff53_4d42, "CIFS"),
+    (0x0102_1997, "9p"),
+    (0x6573_5546, "FUSE"),
+    (0x5346_414f, "AFS"),
+    (0x6b41_4653, "AFS"),
+    (0x7375_7245, "Coda"),
+    (0x564c, "NCP"),
+    (0x00c3_6400, "Ceph"),
+    (0x0116_1970, "GFS2"),
+    (0x7461_636f, "OCFS2"),
+    (0x0bd0_0bd0, "Lustre"),
+];
+
+impl Place {
+    /// Which file is there now, if any.
+    pub(super) fn id(&self) -> Option<FileId> {
+        let found = std::fs::metadata(&self.path).ok()?;
+        Some(FileId { device: found.dev(), inode: found.ino() })
+    }
+
+    /// Makes an empty file that only its owner can use, unless there is one, and judges where it is.
+    pub(super) fn prepare(&self) -> Result<()> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(&self.path).map_err(|error| self.not_opened(&error))?;
+        if !file.metadata().is_ok_and(|found| found.is_file()) {
+            return Err(Error::protocol("It is not a regular file: name another one."));
+        }
+        drop(file);
+        match network_of(&self.path) {
+            Some(name) if !self.trusts_networks => Err(Error::protocol(format!(
+                "It is on a file system of a network ({name}), where locks of files cannot be relied on and other \
+                 hosts have other clocks. Name a file on a local disk; or add network=trust to the URL if this \
+                 file system is used by one host only and locks files as a local one does."
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn not_opened(&self, error: &std::io::Error) -> Error {
+        let directory = self.path.parent().unwrap_or(Path::new("/")).display();
+        match error.kind() {
+            IoKind::NotFound => Error::protocol(format!(
+                "The directory {directory} is not there: create it, or name another file."
+            )),
+            IoKind::PermissionDenied => Error::protocol(format!(
+                "This user may not write it ({error}): change its owner or its mode, or name another file."
+            )),
+            IoKind::ReadOnlyFilesystem => Error::protocol(
+                "It is on a file system that is mounted read-only: name a file that can be written.",
+            ),
+            IoKind::IsADirectory => {
+                Error::protocol("It is a directory: name a file, which need not exist yet.")
+            }
+            _ => unreachable(format!("It cannot be opened: {error}.")),
+        }
+    }
+}
+
+/// The name of the network's file system that a file is on.
+pub(super) fn network_of(path: &Path) -> Option<&'static str> {
+    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+    // SAFETY: all zeros is a valid statfs; the path ends with a NUL and the place is ours.
+    let kind = unsafe {
+        let mut found: libc::statfs = std::mem::zeroed();
+        if libc::statfs(path.as_ptr(), &raw mut found) != 0 {
+            return None;
+        }
+        found.f_type
+    };
+    // The numbers are of 32 bits, and signed on some machines.
+    let kind = kind as u64 & 0xffff_ffff;
+    NETWORKS.iter().find(|(number, _)| *number == kind).map(|(_, name)| *name)
+}
+
+/// How many bytes this user can still write where the file is.
+#[cfg(feature = "admin")]
+pub(super) fn room_at(path: &Path) -> Option<u64> {
+    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+    // SAFETY: as in `network_of`.
+    unsafe {
+        let mut found: libc::statvfs = std::mem::zeroed();
+        (libc::statvfs(path.as_ptr(), &raw mut found) == 0)
+            .then(|| (found.f_bavail as u64).saturating_mul(found.f_frsize as u64))
+    }
+}
+
+pub(super) fn unreachable(text: String) -> Error {
+    Error::new(ErrorKind::Unreachable, text)
+}

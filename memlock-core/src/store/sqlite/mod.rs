@@ -1,0 +1,222 @@
+//! The SQLite store: a file of this host, `sqlite:///abs/path` or `sqlite:relative`.
+//!
+//! A batch is one transaction, `BEGIN IMMEDIATE` if it may write: so it is carried out as a whole or
+//! not at all, and a process that is killed in the middle of one leaves nothing of it behind. Items
+//! end by the clock of this host that runs on while it sleeps (`CLOCK_BOOTTIME`). After a reboot all
+//! holders of before are dead, and so are their locks; distinct lists live on by their own time.
+//!
+//! | file | what it knows |
+//! | --- | --- |
+//! | `mod` | the URL, and batches in turn |
+//! | `file` | whether a file is fit to keep locks in, and its making |
+//! | `schema` | the tables, and what a new boot of the host changes |
+//! | `connection` | one connection: operations to statements |
+//! | `gate` | SQLite through `fork` |
+//! | `time` | the host's clock, the same in all its containers |
+//! | `admin` | what tools ask for |
+
+#[cfg(feature = "admin")]
+mod admin;
+mod connection;
+mod file;
+mod gate;
+mod schema;
+#[cfg(test)]
+mod tests;
+mod time;
+
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+#[cfg(feature = "admin")]
+use super::admin::Admin;
+use super::url::Url;
+use super::{
+    ClockOf, Failure, FencesRise, Guarantees, Node, Op, Reply, Route, Scope, Store, Survives,
+};
+use crate::clock::Clock;
+use crate::error::{Error, Result};
+use crate::fork::{self, ForkLocal};
+use crate::name::percent_decode;
+use connection::Connection;
+use time::BootClock;
+
+const GUARANTEES: Guarantees = Guarantees {
+    scope: Scope::Host,
+    clock_error: Duration::from_millis(1),
+    clock_step: Duration::from_millis(1),
+    // The clock is read by the process that stores, before it stores.
+    suspicious_delay: None,
+    clock: ClockOf::Host,
+    survives: Survives::Restart,
+    evicts: false,
+    fences_rise: FencesRise::Always,
+    longest_key: 250,
+    longest_value: 512 * 1024 * 1024,
+};
+
+/// How others hold the file for longer than a transaction takes is looked at after so long; the
+/// file's lock is not given to those who wait for it in any order, so all pause as briefly.
+const PAUSE: Duration = Duration::from_micros(50);
+/// So often it is tried without a pause.
+const SPINS: usize = 40;
+
+/// The store behind `sqlite:`.
+#[derive(Debug)]
+pub(crate) struct Sqlite {
+    place: file::Place,
+    io_timeout: Duration,
+    clock: BootClock,
+    /// A connection that was made by the parent of a fork is neither used nor closed.
+    connection: ForkLocal<Mutex<Option<Connection>>>,
+}
+
+impl Sqlite {
+    /// Reads the URL. Nothing is opened until the first operation.
+    pub(crate) fn open(url: &mut Url, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Store>> {
+        let path = path_of(&url.location)?;
+        let trusts_networks = match url.take("network").as_deref() {
+            None => false,
+            Some("trust") => true,
+            Some(other) => {
+                return Err(Error::config(format!(
+                    "The URL's parameter network={other:?} is not known: write network=trust for a file system \
+                     of a network whose locks and memory maps work as on a local disk, or leave it out."
+                )));
+            }
+        };
+        let io_timeout = url.take_duration("io_timeout", Duration::from_secs(1))?;
+        gate::install();
+        Ok(Arc::new(Sqlite {
+            place: file::Place { path, trusts_networks },
+            io_timeout,
+            clock: BootClock::new(Arc::clone(clock)),
+            connection: ForkLocal::new(),
+        }))
+    }
+
+    fn title(&self) -> String {
+        format!("the file {}", self.place.path.display())
+    }
+
+    /// Uses the connection, if there is one.
+    #[cfg(feature = "admin")]
+    fn with<T>(&self, ask: impl FnOnce(&Connection) -> T) -> Option<T> {
+        let connection = self.connection.get().lock().unwrap_or_else(PoisonError::into_inner);
+        let _gate = gate::pass();
+        connection.as_ref().map(ask)
+    }
+
+    /// Runs a batch, as often as it takes until the file is free.
+    fn attempt(&self, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
+        let process = fork::generation();
+        let mut connection = self.connection.get().lock().unwrap_or_else(PoisonError::into_inner);
+        let began = self.clock.now();
+        let mut tries = 0;
+        loop {
+            // Nobody forks while this is held.
+            let gate = gate::pass();
+            if fork::generation() != process {
+                return Err(Failure { error: fork::astray(), sent: false });
+            }
+            let ran = connection::run(&mut connection, &self.place, &self.clock, ops);
+            drop(gate);
+            match ran {
+                Ok(replies) => return Ok(replies),
+                Err(connection::Stop::Failed(failure)) => return Err(failure),
+                Err(connection::Stop::Busy) => {}
+            }
+            tries += 1;
+            if tries <= SPINS {
+                std::hint::spin_loop();
+                continue;
+            }
+            if self.clock.now().saturating_sub(began) > self.io_timeout {
+                let error = file::unreachable(format!(
+                    "Another process has kept it locked for {:?} (io_timeout).",
+                    self.io_timeout
+                ));
+                return Err(Failure { error, sent: false });
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+impl Store for Sqlite {
+    fn run(&self, _route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
+        if ops.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.attempt(ops).map_err(|failure| Failure {
+            error: failure.error.during(format_args!("{}", self.title())),
+            ..failure
+        })
+    }
+
+    fn disconnect(&self) {
+        if let Some(connection) = self.connection.existing() {
+            let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+            let _gate = gate::pass();
+            *connection = None;
+        }
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        GUARANTEES
+    }
+
+    fn time(&self, _route: Route) -> Option<Duration> {
+        Some(self.clock.now())
+    }
+
+    /// All that use the file are on this host.
+    fn local_address(&self, _route: Route) -> Option<IpAddr> {
+        Some(Ipv4Addr::LOCALHOST.into())
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        vec![Node {
+            name: self.place.path.display().to_string(),
+            title: self.title(),
+            is_container: true,
+            timeout: self.io_timeout,
+        }]
+    }
+
+    #[cfg(feature = "admin")]
+    fn admin(&self, _node: usize) -> Result<Box<dyn Admin + '_>> {
+        Ok(Box::new(admin::Tool { store: self }))
+    }
+}
+
+impl Drop for Sqlite {
+    fn drop(&mut self) {
+        self.disconnect();
+    }
+}
+
+fn path_of(location: &str) -> Result<PathBuf> {
+    let bad = |why: &str| {
+        Err(Error::config(format!(
+            "The URL sqlite:{location} {why}: write sqlite:///absolute/path.db or sqlite:relative/path.db."
+        )))
+    };
+    let text = match location.strip_prefix("//") {
+        Some(path) if path.starts_with('/') => path,
+        Some(_) => return bad("names a host"),
+        None => location,
+    };
+    let Some(bytes) = percent_decode(text) else { return bad("has a broken %XX code") };
+    if bytes.is_empty() || bytes.contains(&0) || bytes.ends_with(b"/") {
+        return bad("names no file");
+    }
+    let path = OsString::from_vec(bytes);
+    std::path::absolute(&path).map_err(|error| {
+        Error::config(format!("The path {path:?} of the URL cannot be made absolute: {error}."))
+    })
+}

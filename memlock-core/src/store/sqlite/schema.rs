@@ -1,0 +1,159 @@
+//! The tables, and what a new boot of the host changes.
+//!
+//! One table holds the items. Each time that an item is stored it gets a number: the nanoseconds
+//! since the host was started, plus a base. All that store take turns, and that clock never goes
+//! back, so numbers rise from item to item without a counter that would have to be written each
+//! time. What no number of this boot has reached is noted as the horizon, an hour at a time; with
+//! the next boot it becomes the base.
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::file::unreachable;
+use super::time::{BootClock, boot_id};
+use crate::error::{Error, Result};
+use crate::store::Epoch;
+
+/// What a file of memlock's has in its header: `mlck`.
+const APPLICATION: i64 = 0x6d6c_636b;
+/// The layout of the tables.
+const SCHEMA: i64 = 1;
+
+const TABLES: &str = "
+CREATE TABLE items (
+    key TEXT PRIMARY KEY,
+    value BLOB NOT NULL,
+    number INTEGER NOT NULL,
+    -- Milliseconds since the host was started, and Unix milliseconds; NULL: for ever.
+    expires INTEGER,
+    wall INTEGER
+) WITHOUT ROWID;
+CREATE TABLE state (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    -- 16 random bytes that name the file, and the boot of the host in which it was used last.
+    name BLOB NOT NULL,
+    boot TEXT NOT NULL,
+    -- Numbers of this boot begin above the base, and are below the horizon.
+    base INTEGER NOT NULL,
+    horizon INTEGER NOT NULL
+);
+";
+
+/// A file that is fit.
+#[derive(Debug)]
+pub(super) struct File {
+    /// That of all its versions.
+    pub(super) epoch: Epoch,
+    pub(super) base: i64,
+    pub(super) horizon: i64,
+}
+
+/// What went wrong with a statement, or with the file.
+pub(super) enum Trouble {
+    Sql(rusqlite::Error),
+    Unfit(Error),
+}
+
+impl From<rusqlite::Error> for Trouble {
+    fn from(error: rusqlite::Error) -> Trouble {
+        Trouble::Sql(error)
+    }
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Trouble {
+        Trouble::Unfit(error)
+    }
+}
+
+/// Makes the tables in a new file, checks those of another one, and removes what a reboot has
+/// ended.
+pub(super) fn prepare(
+    sql: &mut Connection,
+    clock: &BootClock,
+) -> std::result::Result<File, Trouble> {
+    let transaction = sql.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    let number = |pragma: &str| {
+        transaction.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i64>(0))
+    };
+    let (application, version) = (number("application_id")?, number("user_version")?);
+    let tables: i64 =
+        transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    let boot = boot_id()
+        .map_err(|error| unreachable(format!("The host's boot id cannot be read: {error}.")))?;
+    if (application, version, tables) == (0, 0, 0) {
+        transaction.execute_batch(TABLES)?;
+        transaction.execute_batch(&format!(
+            "PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {SCHEMA};"
+        ))?;
+        transaction.execute(
+            "INSERT INTO state (id, name, boot, base, horizon) VALUES (1, randomblob(16), ?1, 0, 0)",
+            [&boot],
+        )?;
+    } else {
+        check(application, version)?;
+        let last: Option<String> = transaction
+            .query_row("SELECT boot FROM state WHERE id = 1", [], |row| row.get(0))
+            .optional()?;
+        if last.as_ref() != Some(&boot) {
+            begin_boot(&transaction, &boot, clock)?;
+        }
+    }
+    let (name, base, horizon): (Vec<u8>, i64, i64) =
+        transaction.query_row("SELECT name, base, horizon FROM state WHERE id = 1", [], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        })?;
+    transaction.commit()?;
+    let half = |half: usize| {
+        let bytes = name.get(8 * half..8 * half + 8).and_then(|bytes| bytes.try_into().ok());
+        bytes.map(u64::from_be_bytes)
+    };
+    match (half(0), half(1)) {
+        (Some(first), Some(second)) => Ok(File { epoch: Epoch::new(first, second), base, horizon }),
+        _ => {
+            Err(Error::protocol("Its tables are not as memlock wrote them: name another file.")
+                .into())
+        }
+    }
+}
+
+fn check(application: i64, version: i64) -> Result<()> {
+    if application != APPLICATION {
+        return Err(Error::protocol(
+            "It is a database of another program: name another file, which need not exist yet.",
+        ));
+    }
+    if version != SCHEMA {
+        return Err(Error::protocol(format!(
+            "It was written by a newer memlock (layout {version}, and this one knows {SCHEMA}): upgrade this \
+             one, or name another file."
+        )));
+    }
+    Ok(())
+}
+
+/// Those who held or waited for anything died with the host. Lists, and what was to be kept for
+/// ever, stay; and the new clock counts from another beginning.
+fn begin_boot(
+    transaction: &rusqlite::Transaction<'_>,
+    boot: &str,
+    clock: &BootClock,
+) -> rusqlite::Result<()> {
+    transaction
+        .execute("DELETE FROM items WHERE expires IS NOT NULL AND instr(key, 'list:') = 0", [])?;
+    transaction.execute(
+        "UPDATE items SET expires = ?1 + max(wall - ?2, 0) WHERE expires IS NOT NULL",
+        params![clock.millis(), clock.wall_millis()],
+    )?;
+    transaction.execute("UPDATE state SET boot = ?1, base = horizon WHERE id = 1", [boot])?;
+    Ok(())
+}
+
+/// Moves the horizon to above this number, so that it is not written again for an hour.
+pub(super) fn move_horizon(sql: &Connection, number: i64) -> rusqlite::Result<i64> {
+    const HOUR: i64 = 3_600_000_000_000;
+    sql.query_row(
+        "UPDATE state SET horizon = max(horizon, ?1) WHERE id = 1 RETURNING horizon",
+        [number.saturating_add(HOUR)],
+        |row| row.get(0),
+    )
+}

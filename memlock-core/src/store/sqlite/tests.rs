@@ -1,0 +1,199 @@
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::clock::SystemClock;
+use crate::error::{ErrorKind, Result};
+use crate::{Client, Extension, Release, SetUp};
+
+const LEASE: Duration = Duration::from_secs(30);
+
+/// A directory of a test's own.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Directory {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("memlock-{}-{number}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Directory(path)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join("locks.db")
+    }
+
+    fn client(&self) -> Client {
+        Client::connect(&format!("sqlite://{}", self.file().display())).unwrap()
+    }
+
+    fn sql(&self) -> rusqlite::Connection {
+        rusqlite::Connection::open(self.file()).unwrap()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn try_lock(url: &str) -> Result<bool> {
+    let client = Client::connect(url)?;
+    client.mutex("x", LEASE)?.try_lock().map(|lock| lock.is_some())
+}
+
+fn refused(path: &Path) -> (ErrorKind, String) {
+    let error = try_lock(&format!("sqlite://{}", path.display())).unwrap_err();
+    (error.kind(), error.to_string())
+}
+
+#[test]
+fn urls_name_absolute_and_relative_paths() {
+    for (location, path) in
+        [("///a/b.db", "/a/b.db"), ("/a/b.db", "/a/b.db"), ("///a%20b%3F.db", "/a b?.db")]
+    {
+        assert_eq!(super::path_of(location).unwrap(), Path::new(path));
+    }
+    let here = std::env::current_dir().unwrap();
+    assert_eq!(super::path_of("locks.db").unwrap(), here.join("locks.db"));
+    for bad in ["", "//", "///", "//host/a.db", "///a/", "a%2", "a%00b"] {
+        assert!(super::path_of(bad).is_err(), "{bad:?}");
+    }
+    assert!(Client::connect("sqlite:x?network=maybe").is_err());
+}
+
+#[test]
+fn only_its_owner_can_use_a_new_file() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = Directory::new();
+    let client = directory.client();
+    assert!(client.mutex("x", LEASE).unwrap().try_lock().unwrap().is_some());
+    for name in ["locks.db", "locks.db-wal", "locks.db-shm"] {
+        let found = std::fs::metadata(directory.0.join(name)).unwrap();
+        assert_eq!(found.permissions().mode() & 0o777, 0o600, "{name}");
+    }
+}
+
+#[test]
+fn what_is_no_file_of_ours_is_refused_with_what_to_do() {
+    let directory = Directory::new();
+    let (kind, said) = refused(&directory.0.join("nowhere/locks.db"));
+    assert!(kind == ErrorKind::Protocol && said.contains("create it"), "{said}");
+    let (kind, said) = refused(&directory.0);
+    assert!(kind == ErrorKind::Protocol && said.contains("directory"), "{said}");
+    std::fs::write(directory.file(), "this is no database, but long enough to be one").unwrap();
+    let (kind, said) = refused(&directory.file());
+    assert!(kind == ErrorKind::Protocol && said.contains("no SQLite database"), "{said}");
+    std::fs::remove_file(directory.file()).unwrap();
+    directory.sql().execute_batch("CREATE TABLE theirs (x)").unwrap();
+    let (kind, said) = refused(&directory.file());
+    assert!(kind == ErrorKind::Protocol && said.contains("another program"), "{said}");
+    std::fs::remove_file(directory.file()).unwrap();
+    assert!(try_lock(&format!("sqlite://{}", directory.file().display())).unwrap());
+    directory.sql().execute_batch("PRAGMA user_version = 9").unwrap();
+    let (kind, said) = refused(&directory.file());
+    assert!(kind == ErrorKind::Protocol && said.contains("newer memlock"), "{said}");
+    assert!(said.contains(&*directory.file().to_string_lossy()), "{said}");
+}
+
+#[test]
+fn a_reboot_frees_what_was_held_and_keeps_lists_and_fences() {
+    let directory = Directory::new();
+    let client = directory.client();
+    let (mutex, other) = (client.mutex("m", LEASE).unwrap(), client.mutex("never", LEASE).unwrap());
+    let mut held = mutex.try_lock().unwrap().unwrap();
+    let permits = client.semaphore("s", 1, LEASE).unwrap();
+    let permit = permits.try_acquire().unwrap();
+    let mut list = client.distinct_list("l").unwrap();
+    assert_eq!(list.set_up(Duration::from_secs(60)).unwrap(), SetUp::Created);
+    list.insert("k").unwrap();
+    let last = other.try_lock().unwrap().unwrap().fence();
+    let base = |sql: &rusqlite::Connection| {
+        sql.query_row("SELECT base FROM state", [], |row| row.get::<_, i64>(0)).unwrap()
+    };
+    assert_eq!(base(&directory.sql()), 0);
+    directory.sql().execute_batch("UPDATE state SET boot = 'the boot before'").unwrap();
+    let after = directory.client();
+    let next = after.mutex("m", LEASE).unwrap().try_lock().unwrap().expect("it is free");
+    assert!(base(&directory.sql()) > 0);
+    assert!(next.fence() > last && next.fence() > held.fence());
+    assert!(after.semaphore("s", 1, LEASE).unwrap().try_acquire().unwrap().is_some());
+    let mut list = after.distinct_list("l").unwrap();
+    assert_eq!(list.set_up(Duration::from_secs(60)).unwrap(), SetUp::Joined);
+    assert_eq!(list.count().unwrap(), Some(1));
+    let left: i64 = directory
+        .sql()
+        .query_row("SELECT max(expires) FROM items WHERE key LIKE 'list:%'", [], |row| row.get(0))
+        .unwrap();
+    let now = super::time::BootClock::new(Arc::new(SystemClock)).millis();
+    assert!((left - now - 60_000).abs() < 30_000, "{left} at {now}");
+    // Nobody of before the reboot is there any more; a holder that were would find out.
+    assert_eq!(held.extend(LEASE).unwrap(), Extension::Lost);
+    drop(permit);
+    drop(next);
+}
+
+#[test]
+fn a_file_that_was_replaced_is_another_life() {
+    let directory = Directory::new();
+    let client = directory.client();
+    let mutex = client.mutex("m", LEASE).unwrap();
+    let mut held = mutex.try_lock().unwrap().unwrap();
+    for name in ["locks.db", "locks.db-wal", "locks.db-shm"] {
+        std::fs::remove_file(directory.0.join(name)).unwrap();
+    }
+    let mut next = directory.client().mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+    std::thread::sleep(super::connection::LOOK_EVERY * 2);
+    assert_eq!(held.unlock().unwrap(), Release::Lost);
+    assert!(mutex.try_lock().unwrap().is_none());
+    assert_eq!(next.unlock().unwrap(), Release::Released);
+}
+
+#[test]
+fn what_has_expired_is_swept_out() {
+    let directory = Directory::new();
+    let client = directory.client();
+    let mutex = client.mutex("m", LEASE).unwrap();
+    for _ in 0..3 {
+        let mut lock = mutex.try_lock().unwrap().unwrap();
+        assert_eq!(lock.unlock().unwrap(), Release::Released);
+    }
+    let sql = directory.sql();
+    let mut insert = sql
+        .prepare("INSERT INTO items (key, value, number, expires) VALUES (?1, x'', 1, ?2)")
+        .unwrap();
+    for number in 0..1000 {
+        insert.execute(rusqlite::params![format!("lock:old {number}"), 1]).unwrap();
+    }
+    insert.execute(rusqlite::params!["lock:alive", i64::MAX]).unwrap();
+    for _ in 0..8 * 512 {
+        let mut lock = mutex.try_lock().unwrap().unwrap();
+        assert_eq!(lock.unlock().unwrap(), Release::Released);
+    }
+    let left: i64 = sql.query_row("SELECT count(*) FROM items", [], |row| row.get(0)).unwrap();
+    assert_eq!(left, 1);
+}
+
+#[test]
+fn a_file_that_another_process_keeps_locked_is_unreachable() {
+    let directory = Directory::new();
+    let url = format!("sqlite://{}?io_timeout=200ms", directory.file().display());
+    assert!(try_lock(&url).unwrap());
+    let sql = directory.sql();
+    sql.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let error = try_lock(&url).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(error.to_string().contains("kept it locked"), "{error}");
+    sql.execute_batch("ROLLBACK").unwrap();
+    assert!(!try_lock(&url).unwrap() || try_lock(&url).is_ok());
+}
+
+#[test]
+fn local_file_systems_are_no_networks() {
+    assert_eq!(super::file::network_of(&std::env::temp_dir()), None);
+    assert_eq!(super::file::network_of(Path::new("/proc")), None);
+    assert_eq!(super::file::network_of(Path::new("/nowhere")), None);
+}

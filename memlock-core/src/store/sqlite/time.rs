@@ -1,0 +1,74 @@
+//! The host's clock, the same in all of its containers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Clock;
+
+/// The time since the host was started, suspends included.
+#[derive(Clone, Debug)]
+pub(super) struct BootClock {
+    clock: Arc<dyn Clock>,
+    /// By how much this time namespace is ahead of the host, or behind it, in nanoseconds.
+    offset: i128,
+}
+
+impl BootClock {
+    pub(super) fn new(clock: Arc<dyn Clock>) -> BootClock {
+        let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+        BootClock { clock, offset: offset(&offsets) }
+    }
+
+    /// Now.
+    pub(super) fn now(&self) -> Duration {
+        let now = self.clock.now().since_boot();
+        if self.offset == 0 {
+            return now;
+        }
+        let nanos = i128::try_from(now.as_nanos()).unwrap_or(i128::MAX) - self.offset;
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
+    }
+
+    /// Now, in milliseconds, rather too early.
+    pub(super) fn millis(&self) -> i64 {
+        millis(self.now())
+    }
+
+    /// Unix time in milliseconds, of the wall clock.
+    pub(super) fn wall_millis(&self) -> i64 {
+        i64::try_from(self.clock.unix_seconds()).unwrap_or(i64::MAX).saturating_mul(1000)
+    }
+}
+
+/// In whole milliseconds, rounded down.
+pub(super) fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// The line `boottime <seconds> <nanoseconds>` of `timens_offsets`.
+fn offset(text: &str) -> i128 {
+    let line = text.lines().find_map(|line| line.trim_start().strip_prefix("boottime"));
+    let mut numbers = line.unwrap_or_default().split_whitespace().map(str::parse::<i128>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(seconds)), Some(Ok(nanos))) => seconds * 1_000_000_000 + nanos,
+        _ => 0,
+    }
+}
+
+/// What names this boot of the host.
+pub(super) fn boot_id() -> std::io::Result<String> {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    Ok(id.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_of_a_time_namespace_are_read() {
+        assert_eq!(offset("monotonic 0 0\nboottime 0 0\n"), 0);
+        assert_eq!(offset("monotonic  86400 0\nboottime   -7 5\n"), -6_999_999_995);
+        assert_eq!((offset(""), offset("boottime x y")), (0, 0));
+    }
+}

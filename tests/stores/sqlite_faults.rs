@@ -1,0 +1,315 @@
+//! What a file of locks must survive: writers that are killed at any moment, forks of programs whose
+//! threads are in the middle of a lock, a disk that fills up.
+//!
+//! `MEMLOCK_KILLS` says how many writers are killed (10000 for a whole night's peace).
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
+
+use std::fs::File as WitnessFile;
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use memlock_core::clock::{Clock, SystemClock};
+use memlock_core::{Client, Insertion, Release};
+
+/// By which a child of a test knows what it is to do.
+const ROLE: &str = "MEMLOCK_TEST_SQLITE_WRITER";
+const LEASE: Duration = Duration::from_secs(30);
+/// So many locks are fought for.
+const NAMES: u64 = 40;
+/// Ends a test that hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn random() -> u64 {
+    let mut bytes = [0; 8];
+    SystemClock.random(&mut bytes).unwrap();
+    u64::from_ne_bytes(bytes)
+}
+
+/// Held by the one who holds a lock, by other means: the kernel gives it back when its holder is
+/// killed, while the lock stays for its lease.
+struct Witness(WitnessFile);
+
+impl Witness {
+    fn take(directory: &Path, name: u64) -> Option<Witness> {
+        let file = WitnessFile::create(directory.join(format!("witness-{name}"))).unwrap();
+        // SAFETY: the descriptor is open.
+        let taken = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+        (taken == 0).then_some(Witness(file))
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        // A child that was forked meanwhile has the file open, too.
+        // SAFETY: the descriptor is open.
+        unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_UN) };
+    }
+}
+
+/// Not a test of its own: what the children of the others do.
+#[test]
+fn writer() {
+    let Ok(directory) = std::env::var(ROLE) else { return };
+    let directory = PathBuf::from(directory);
+    let url = format!("sqlite://{}?io_timeout=20s", directory.join("locks.db").display());
+    let client = Client::connect(&url).unwrap();
+    let mut list = client.distinct_list("done").unwrap();
+    let _ = list.set_up(Duration::from_secs(3600)).unwrap();
+    println!("ready");
+    loop {
+        let name = random() % NAMES;
+        let mutex = client.mutex(format!("{name}"), Duration::from_secs(1)).unwrap();
+        let Some(mut lock) = mutex.try_lock().unwrap() else { continue };
+        let witness = Witness::take(&directory, name);
+        assert!(witness.is_some() || lock.remaining().is_zero(), "{name} is held twice");
+        let _ = list.insert(format!("{}", random() % 1000)).unwrap();
+        drop(witness);
+        let _ = lock.unlock().unwrap();
+    }
+}
+
+/// A file in a directory of its own.
+struct File(PathBuf);
+
+impl File {
+    fn new() -> File {
+        let name = format!("memlock-faults-{}-{}", std::process::id(), random());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir(&directory).unwrap();
+        File(directory)
+    }
+
+    fn directory(&self) -> &Path {
+        &self.0
+    }
+
+    fn url(&self) -> String {
+        format!("sqlite://{}/locks.db", self.0.display())
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+struct Writer(Child);
+
+impl Writer {
+    fn start(file: &File) -> Writer {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["writer", "--exact", "--nocapture"])
+            .env(ROLE, file.directory())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().ends_with("ready")), "{}", complaint(&mut child));
+        Writer(child)
+    }
+
+    /// Kills it. It must not have ended by itself, with a complaint.
+    fn kill(mut self) {
+        assert_eq!(self.0.try_wait().unwrap(), None, "{}", complaint(&mut self.0));
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+fn complaint(child: &mut Child) -> String {
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    said
+}
+
+#[test]
+fn writers_that_are_killed_leave_a_whole_file_and_no_lock_that_is_held_twice() {
+    let kills = std::env::var("MEMLOCK_KILLS").map_or(150, |text| text.parse().unwrap());
+    let file = File::new();
+    let mut writers: Vec<Writer> = (0..4).map(|_| Writer::start(&file)).collect();
+    for _ in 0..kills {
+        thread::sleep(Duration::from_micros(random() % 5000));
+        let victim = random() as usize % writers.len();
+        writers.swap_remove(victim).kill();
+        writers.push(Writer::start(&file));
+    }
+    writers.into_iter().for_each(Writer::kill);
+    // Everything that can be read is whole, every lock comes free, and every key has one id.
+    let client = Client::connect(&file.url()).unwrap();
+    for name in 0..NAMES {
+        let mutex = client.mutex(format!("{name}"), Duration::from_secs(1)).unwrap();
+        let mut lock = mutex.lock_for(LIMIT).unwrap().expect("the dead hold it for their lease");
+        assert_eq!(lock.unlock().unwrap(), Release::Released);
+    }
+    let mut list = client.distinct_list("done").unwrap();
+    let _ = list.set_up(Duration::from_secs(3600)).unwrap();
+    let mut keys = std::collections::HashSet::new();
+    for entry in list.entries().unwrap().unwrap() {
+        assert!(keys.insert(entry.unwrap().1), "a key with two ids");
+    }
+    assert!(matches!(list.insert("another").unwrap(), Some(Insertion::First(_))));
+    println!("{kills} kills, {} keys", keys.len());
+}
+
+#[test]
+fn children_of_a_program_whose_threads_lock_can_lock_themselves() {
+    let file = File::new();
+    let client = Client::connect(&file.url()).unwrap();
+    let over = AtomicBool::new(false);
+    let directory = file.directory();
+    let hold = |client: &Client, name: u64| {
+        let mutex = client.mutex(format!("{name}"), LEASE).unwrap();
+        let mut lock = mutex.lock_for(LIMIT).unwrap().expect("nobody keeps it");
+        assert!(Witness::take(directory, name).is_some(), "{name} is held twice");
+        lock.unlock().unwrap() == Release::Released
+    };
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    assert!(hold(&client, random() % 4));
+                }
+            });
+        }
+        for round in 0..60 {
+            // SAFETY: the child does what the library promises that a child may do, and leaves.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let fine = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    let both = (0..10).all(|_| hold(&client, random() % 4));
+                    // A child of its own, which inherits what this one has opened.
+                    // SAFETY: as above.
+                    let grandchild = unsafe { libc::fork() };
+                    if grandchild == 0 {
+                        let fine = hold(&client, random() % 4);
+                        // SAFETY: nothing of the parent's is to be torn down.
+                        unsafe { libc::_exit(i32::from(!fine)) };
+                    }
+                    both && ended_well(grandchild) && hold(&client, 1)
+                }));
+                // SAFETY: as above.
+                unsafe { libc::_exit(i32::from(!fine.unwrap_or(false))) };
+            }
+            assert!(child > 0 && ended_well(child), "round {round}");
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    // What the children did has not cost the parent its own locks on the file.
+    let other = Writer::start(&file);
+    for _ in 0..500 {
+        assert!(hold(&client, NAMES + 1));
+    }
+    other.kill();
+}
+
+/// Whether a child ends in time, and without a complaint.
+fn ended_well(child: libc::pid_t) -> bool {
+    let began = Instant::now();
+    let mut status = 0;
+    // SAFETY: the status is ours, and the child is.
+    while unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == 0 {
+        if began.elapsed() > LIMIT {
+            // SAFETY: it is our child, and was not waited for.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+}
+
+/// A small disk.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn new() -> Disk {
+        let path =
+            std::env::temp_dir().join(format!("memlock-disk-{}-{}", std::process::id(), random()));
+        std::fs::create_dir_all(&path).unwrap();
+        run("mount", &["-t", "tmpfs", "-o", "size=512k", "none", path.to_str().unwrap()]);
+        Disk(path)
+    }
+
+    fn fill(&self) -> PathBuf {
+        let filler = self.0.join("filler");
+        let mut size = 512 * 1024;
+        let mut whole = Vec::new();
+        while size > 0 {
+            whole.resize(whole.len() + size, 0);
+            if std::fs::write(&filler, &whole).is_err() {
+                whole.truncate(whole.len() - size);
+                size /= 2;
+            }
+        }
+        // The last write that failed has filled it.
+        filler
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").args(["-l", self.0.to_str().unwrap()]).status();
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+fn run(program: &str, args: &[&str]) {
+    let said = Command::new(program).args(args).output().unwrap();
+    assert!(said.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&said.stderr));
+}
+
+#[test]
+fn a_full_disk_grants_nothing_and_loses_nothing() {
+    let disk = Disk::new();
+    let url = format!("sqlite://{}", disk.0.join("locks.db").display());
+    let client = Client::connect(&url).unwrap();
+    let mut held = client.mutex("held", LEASE).unwrap().try_lock().unwrap().unwrap();
+    let filler = disk.fill();
+    // What is in use already has some room left.
+    let mut granted = Vec::new();
+    let error = (0..100_000)
+        .find_map(|number| {
+            let mutex = client.mutex(format!("{number}"), LEASE).unwrap();
+            match mutex.try_lock() {
+                Ok(lock) => {
+                    granted.push(lock.expect("nobody has it"));
+                    None
+                }
+                Err(error) => Some((mutex, error)),
+            }
+        })
+        .expect("the disk is full");
+    let (refused, error) = error;
+    assert_eq!(error.kind(), memlock_core::ErrorKind::Unreachable, "{error}");
+    assert!(error.to_string().contains("full"), "{error}");
+    // Another process, which opens the file anew.
+    let other = Client::connect(&url).unwrap();
+    assert!(other.mutex("held", LEASE).unwrap().try_lock().map_or(true, |lock| lock.is_none()));
+    std::fs::remove_file(filler).unwrap();
+    let mut lock = refused.try_lock().unwrap().expect("it was not granted");
+    assert_eq!(lock.unlock().unwrap(), Release::Released);
+    assert!(other.mutex("held", LEASE).unwrap().try_lock().unwrap().is_none());
+    for lock in &mut granted {
+        assert_eq!(lock.unlock().unwrap(), Release::Released);
+    }
+    assert_eq!(held.unlock().unwrap(), Release::Released);
+}
+
+#[test]
+fn a_disk_that_is_read_only_is_refused_with_what_to_do() {
+    let disk = Disk::new();
+    let path = disk.0.to_str().unwrap();
+    let url = format!("sqlite://{path}/locks.db");
+    run("mount", &["-o", "remount,ro", path]);
+    let error = Client::connect(&url).unwrap().mutex("m", LEASE).unwrap().try_lock().unwrap_err();
+    assert!(error.to_string().contains("read-only"), "{error}");
+    run("mount", &["-o", "remount,rw", path]);
+    let client = Client::connect(&url).unwrap();
+    assert!(client.mutex("m", LEASE).unwrap().try_lock().unwrap().is_some());
+}
