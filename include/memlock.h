@@ -1,4 +1,4 @@
-/* memlock: locks, semaphores and distinct lists for programs that share nothing but a memcached.
+/* memlock: locks, semaphores and distinct lists for programs that share a memcached server.
  *
  *     #include <memlock.h>
  *     #include <stdio.h>
@@ -16,36 +16,41 @@
  *         return 0;
  *     }
  *
- * mutex_unlock() answers MEMLOCK_LOST when the work took longer than the lease: another may have
- * held the lock then.
+ * mutex_unlock() returns MEMLOCK_LOST when the work took longer than the lease: another process may
+ * have held the lock meanwhile.
  *
- * Every function answers a number: 0 is done, above 0 is an ordinary "no", below 0 is a failure.
- * After any other answer than 0 memlock_last_error() has a sentence that names the lock, the server
- * and what happened. Names are NUL-terminated, 1 to 65536 bytes, of any bytes but NUL. Times are in
- * milliseconds where the argument's name ends in _ms.
+ * Contents. Answers (MEMLOCK_OK and the others), types, and then the functions: the bare functions,
+ * memlock_last_error() and its like, clients, counters, lists, mutexes, logging, semaphores,
+ * permits, wait handles.
  *
- * Where a function answers anything but what it is said to write for, the places for its results
- * stay as they were; those for handles are NULL then.
+ * Answers. Nearly all functions return a number: 0 is success, above 0 is an expected negative
+ * result, below 0 is a failure. After any answer other than 0, memlock_last_error() returns a
+ * message that names the lock and the server and says what happened.
  *
- * Threads and processes. All functions are thread-safe where they do not say otherwise, and may be
- * called in a child made by fork(): it holds nothing of its parent's.
+ * Arguments. Names are NUL-terminated, 1 to 65536 bytes, with any bytes except NUL. A time is in
+ * milliseconds if the argument's name ends in _ms.
  *
- * pthread_cancel() of a thread that is in a call of memlock does not act before the call has ended:
- * no call is a cancellation point. So a wait goes on to its end; memlock_wait_cancel() and
- * memlock_client_cancel_waits() end it at once, and belong before or after pthread_cancel() where
- * waiting threads are cancelled. The cancellation acts at the thread's next cancellation point: the
- * call has given its answer then, and a cleanup handler (pthread_cleanup_push) can release what was
- * acquired. That is so with the deferred cancel type, which every thread has at first. With the
- * asynchronous type a thread must not call memlock while it can be cancelled, as POSIX has it for
- * nearly all functions: the process may be aborted. Callbacks run with cancellation disabled; they
- * must not enable it, nor call pthread_exit().
+ * Results. An out parameter is written only with the answers that its function documents for it,
+ * and is otherwise unchanged; except that an out parameter for a handle is set to NULL then.
  *
- * The compiler warns where the answer of a function that acquires, extends or checks something is
- * not looked at. Define MEMLOCK_NO_NODISCARD before including this header to switch these warnings
- * off.
+ * Threads and processes. All functions are thread-safe unless documented otherwise, and may be
+ * called in a child made by fork(). The child holds none of its parent's locks and permits.
  *
- * Define MEMLOCK_NO_BARE_NAMES before including this header to hide the bare function names: Burton's six, and the
- * five of the semaphore.
+ * pthread_cancel() of a thread in a call of memlock does not act before the call has returned: no
+ * call is a cancellation point. A wait therefore continues to its end. memlock_wait_cancel() and
+ * memlock_client_cancel_waits() end a wait at once: call one of them before or after
+ * pthread_cancel() if the thread may be waiting. The cancellation acts at the thread's next
+ * cancellation point, when the call has already returned its answer, and a cleanup handler
+ * (pthread_cleanup_push) can release what was acquired. This holds for the deferred cancel type,
+ * the default of every thread. With the asynchronous type a thread must not call memlock while it
+ * can be cancelled, a rule of POSIX for nearly all functions: the process may be aborted. Callbacks
+ * run with cancellation disabled; they must not enable it, nor call pthread_exit().
+ *
+ * The compiler warns where the result of a function that acquires, extends or checks something is
+ * ignored. Define MEMLOCK_NO_NODISCARD before including this header to disable these warnings.
+ *
+ * Define MEMLOCK_NO_BARE_NAMES before including this header to hide the bare functions: Burton's
+ * six, and the five of the semaphore.
  */
 
 #ifndef MEMLOCK_H
@@ -60,7 +65,7 @@
 #define MEMLOCK_BARE_NAMES
 #endif
 
-/* Stands before functions whose answer has to be looked at. */
+/* Marks functions whose result must not be ignored. */
 #if !defined(MEMLOCK_NO_NODISCARD) && defined(__GNUC__)
 #define MEMLOCK_NODISCARD __attribute__((warn_unused_result))
 #else
@@ -68,307 +73,312 @@
 #endif
 
 /**
- * Done.
+ * Success.
  */
 #define MEMLOCK_OK 0
 
 /**
- * Another holder has it, and the call was told not to wait.
+ * Another holder has the lock or the permits, and the call did not wait (timeout 0).
  */
 #define MEMLOCK_BUSY 1
 
 /**
- * The limit of the wait passed.
+ * The timeout expired before the lock or the permits were available.
  */
 #define MEMLOCK_TIMED_OUT 2
 
 /**
- * The key was in the list already.
+ * The key is already in the list.
  */
 #define MEMLOCK_DUPLICATE 3
 
 /**
- * The session or semaphore was set up already, and the caller is in it: carry on.
+ * The session or semaphore was already set up, and the caller has joined it. Not a failure.
  */
 #define MEMLOCK_EXISTS 4
 
 /**
- * This process holds no such lock or permit.
+ * This process does not hold the lock or permit.
  */
 #define MEMLOCK_NOT_HELD 5
 
 /**
- * It was ours, and was no longer when we got there: the lease ran out, or the server lost the
+ * This process held the lock or permit and has lost it: the lease expired, or the server lost the
  * item.
  */
 #define MEMLOCK_LOST 6
 
 /**
- * No such session or semaphore: never set up, expired or torn down.
+ * There is no such session or semaphore: it was never set up, has expired or was torn down.
  */
 #define MEMLOCK_NOT_FOUND 7
 
 /**
- * The wait was cancelled.
+ * The wait was cancelled; nothing is held.
  */
 #define MEMLOCK_INTERRUPTED 8
 
 /**
- * NULL, an empty or over-long name, a duration below 1 s or too large.
+ * An invalid argument: NULL, an empty or over-long name, a duration below 1 s or too long.
  */
 #define MEMLOCK_INVALID -1
 
 /**
- * No server could be reached; nothing was changed.
+ * No server could be reached. Nothing was changed.
  */
 #define MEMLOCK_UNREACHABLE -2
 
 /**
- * Sent, no answer came, and reading back failed too.
+ * The request was sent, no reply arrived, and reading the item back failed too: the outcome is
+ * unknown.
  */
 #define MEMLOCK_UNKNOWN -3
 
 /**
- * The server is too old, runs without cas, refused the request or answered nonsense.
+ * The server is too old, runs without cas, refused the request or sent an invalid reply.
  */
 #define MEMLOCK_PROTOCOL -4
 
 /**
- * A bad URL or setting.
+ * An invalid URL or setting.
  */
 #define MEMLOCK_CONFIG -5
 
 /**
- * This thread already holds that bare mutex.
+ * The calling thread already holds this bare mutex.
  */
 #define MEMLOCK_DEADLOCK -6
 
 /**
- * A bug in memlock was caught; please report it.
+ * A bug in memlock was caught. Please report it.
  */
 #define MEMLOCK_INTERNAL -7
 
 /**
- * The room for a token, its NUL included.
+ * The size of a token in bytes, including the NUL.
  */
 #define MEMLOCK_TOKEN_SIZE 80
 
 /**
- * For memlock_log_set(): nothing is told.
+ * For memlock_log_set(): no messages.
  */
 #define MEMLOCK_LOG_OFF 0
 
 /**
- * A message that tells of a bug, of memlock or of a callback.
+ * A bug, in memlock or in a callback.
  */
 #define MEMLOCK_LOG_ERROR 1
 
 /**
- * A message that something is lost or about to be: a lock that was kept, a lock that could not be
- * released.
+ * A lock or permit was lost or is at risk: a renewed one, or one that could not be released.
  */
 #define MEMLOCK_LOG_WARNING 2
 
 /**
- * A message that a server is out of reach, or back again, or that something was left to be done
- * later.
+ * A server became unreachable or reachable, or an operation was postponed.
  */
 #define MEMLOCK_LOG_INFO 3
 
 /**
- * A message for whoever looks for the cause of something: connections, and troubles that were
- * mended at once.
+ * For diagnosis: connections, and problems that were resolved at once.
  */
 #define MEMLOCK_LOG_DEBUG 4
 
 /**
- * Everything. Nothing is told at this level so far.
+ * Everything. There are no messages of this level so far.
  */
 #define MEMLOCK_LOG_TRACE 5
 
 /**
- * What a holder is told: it could not be renewed so far, or is not to be, and ends in `left_ms`.
- * Told once for each time that half of the lease is gone so.
+ * Passed to a renewal callback: the lease has not been renewed so far, or is not to be renewed any
+ * more, and expires in `left_ms`. Reported once each time that half of the lease has passed
+ * without a renewal.
  */
 #define MEMLOCK_LEASE_AT_RISK 1
 
 /**
- * What a holder is told, and why it is lost: it could not be renewed before its lease was over.
- * The server was out of reach, or this process stood still.
+ * Passed to a renewal callback, and a cause of a loss: the lease expired before it could be
+ * renewed. The server was unreachable, or this process was stopped.
  */
 #define MEMLOCK_LOST_EXPIRED 2
 
 /**
- * What a holder is told, and why it is lost: it was found to be gone from the server, or
- * another's.
+ * Passed to a renewal callback, and a cause of a loss: the lock or permit was found to be missing
+ * on the server, or held by another holder.
  */
 #define MEMLOCK_LOST_GONE 3
 
 /**
- * What a holder is told, and why it is lost: it was held for as long as was allowed.
+ * Passed to a renewal callback, and a cause of a loss: the maximum hold time has passed.
  */
 #define MEMLOCK_LOST_MAX_HOLD 4
 
 /**
- * The way to one set of locks. It may be used from any number of threads at once, and in forked
- * children.
+ * A client of one memcached server or group of servers. All functions may use it from any number
+ * of threads at once, and in forked children.
  */
 typedef struct memlock_client memlock_client;
 
 /**
- * A distinct list. Use it from one thread at a time.
+ * A distinct list. Not thread-safe: use a handle from one thread at a time.
  */
 typedef struct memlock_list memlock_list;
 
 /**
- * A mutex that is held. Use it from one thread at a time; reading its fence and its remaining time
- * is allowed from several, and more when it is kept: see memlock_lock_renew().
+ * A mutex that is held. Use a handle from one thread at a time; its fence and its remaining time
+ * may be read from several threads at once. A renewed lock allows more: see memlock_lock_renew().
  */
 typedef struct memlock_lock memlock_lock;
 
 /**
- * One or several permits of a semaphore that are held. Use it from one thread at a time; reading
- * its remaining time and its count is allowed from several, and more when they are kept: see
- * memlock_permit_renew().
+ * One or several permits of a semaphore that are held. Use a handle from one thread at a time; its
+ * remaining time and its count may be read from several threads at once. Renewed permits allow
+ * more: see memlock_permit_renew().
  */
 typedef struct memlock_permit memlock_permit;
 
 /**
- * A semaphore by its name. It may be used from any number of threads at once, and in forked
- * children.
+ * A semaphore by its name. All functions may use it from any number of threads at once, and in
+ * forked children.
  */
 typedef struct memlock_semaphore memlock_semaphore;
 
 /**
- * Ends waits of one client from outside: each that is given it. It may be used from any number of
- * threads at once.
+ * Cancels the waits of one client that it was passed to. All functions may use it from any number
+ * of threads at once.
  */
 typedef struct memlock_wait memlock_wait;
 
 /**
- * A walk through a list. Use it from one thread at a time.
+ * An iteration over the keys of a list. Not thread-safe: use it from one thread at a time.
  */
 typedef struct memlock_walk memlock_walk;
 
 /**
- * Some bytes that the caller keeps.
+ * A byte string that the caller owns.
  */
 typedef struct memlock_bytes {
   /**
-   * Where they are; not NULL.
+   * The first byte; not NULL.
    */
   const char *data;
   /**
-   * How many there are.
+   * The number of bytes.
    */
   size_t len;
 } memlock_bytes;
 
 /**
- * What became of one key.
+ * The result of one insert.
  */
 typedef struct memlock_insertion {
   /**
-   * The key's id, from 1 up: the same whoever asks.
+   * The id of the key, from 1 up. All callers get the same id for a key.
    */
   uint64_t id;
   /**
-   * MEMLOCK_OK when we were first, MEMLOCK_DUPLICATE when it was in the list already.
+   * MEMLOCK_OK when this insert was the first, MEMLOCK_DUPLICATE when the key was already in the
+   * list.
    */
   int32_t answer;
 } memlock_insertion;
 
 /**
- * What is called when there is something to tell of a lock or permits that are kept:
- * MEMLOCK_LEASE_AT_RISK and how long they are certainly ours yet, or one of MEMLOCK_LOST_EXPIRED,
- * MEMLOCK_LOST_GONE and MEMLOCK_LOST_MAX_HOLD, and 0. `arg` is what memlock_lock_renew() or
- * memlock_permit_renew() was given.
+ * Called when the lease of a renewed lock or permit is at risk, or when the lock or permit was
+ * lost. `event` is MEMLOCK_LEASE_AT_RISK, and `left_ms` the time in milliseconds for which it is
+ * guaranteed to be held; or `event` is one of MEMLOCK_LOST_EXPIRED, MEMLOCK_LOST_GONE and
+ * MEMLOCK_LOST_MAX_HOLD, and `left_ms` is 0. `arg` is the argument of memlock_lock_renew() or
+ * memlock_permit_renew().
  *
- * It is called on the renewer's thread, a thread of memlock's in which no signal handler runs, but
- * that of a crash in it, and which renews nothing of the same client until it returns: so it must
- * not wait or work for long, and no C++ exception may leave it. It may call every function of
- * memlock, also for the handle that it is about, and may even give that back, if no other thread
- * uses it then; what that one's memlock_lock_check() has found itself it may be told of before
- * that returns. Two callbacks must not give back each other's handles: each would wait until the
- * other has ended. Programs and threads that it starts have the same signals blocked, and SIGTERM
- * would not end them: whoever starts some restores the mask first, by pthread_sigmask().
+ * Runs on the renewal thread, a thread of memlock in which all signals are blocked except those
+ * that a crash in that thread raises. The thread renews no other lease of the same client until
+ * the callback returns. Therefore the callback must not wait or work for long, and no C++
+ * exception may leave it. It may call every function of memlock, also for the handle that it
+ * reports on, and may even free that handle if no other thread uses the handle then. A loss that
+ * memlock_lock_check() or memlock_permit_check() detects may be reported to the callback before
+ * that function returns. Two callbacks must not free each other's handles: each would wait until
+ * the other has returned. Programs and threads that the callback starts inherit the blocked
+ * signals, and SIGTERM would not end them: restore the mask by pthread_sigmask() before starting
+ * any.
  */
-typedef void (*memlock_renewal_callback)(int what, int64_t left_ms, void *arg);
+typedef void (*memlock_renewal_callback)(int event, int64_t left_ms, void *arg);
 
 /**
- * Who was seen to hold a mutex.
+ * The holder of a mutex, as read from the server.
  */
 typedef struct memlock_owner {
   /**
-   * Names this acquisition: for memlock_mutex_force_unlock().
+   * Identifies this acquisition, for memlock_mutex_force_unlock().
    */
   char token[MEMLOCK_TOKEN_SIZE];
   /**
-   * The holder's host, cut to fit; empty when a plain memcached client holds it.
+   * The holder's host, truncated to fit; empty when a plain memcached client holds the mutex.
    */
   char host[256];
   /**
-   * The holder's process id on that host; 0 when a plain memcached client holds it.
+   * The holder's process id on that host; 0 when a plain memcached client holds the mutex.
    */
   uint32_t pid;
   /**
-   * When it was acquired, in Unix seconds of the holder's own clock; 0 when a plain client holds
-   * it.
+   * The time of the acquisition in Unix seconds, by the holder's clock; 0 when a plain memcached
+   * client holds the mutex.
    */
   int64_t since;
   /**
-   * How long the server keeps it yet, in milliseconds; -1: for ever.
+   * The time until the server expires the mutex, in milliseconds; -1: never.
    */
   int64_t remaining_ms;
 } memlock_owner;
 
 /**
- * What is called for each message: its level, from MEMLOCK_LOG_ERROR to MEMLOCK_LOG_TRACE; the
- * part of memlock that it comes from, such as "memlock.renewal"; and one or more whole sentences in
- * UTF-8, of any length, without a line's end. Both strings are valid until it returns. `arg` is
- * what memlock_log_set() was given.
+ * Called for each message. `level` is MEMLOCK_LOG_ERROR to MEMLOCK_LOG_TRACE; `part` is the part
+ * of memlock that logs, such as "memlock.renewal"; `message` is one or more whole sentences in
+ * UTF-8, of any length, without a newline at the end. Both strings are valid until the callback
+ * returns. `arg` is the argument of memlock_log_set().
  *
- * It is called by whichever thread has something to say, one of memlock's own included, and by
- * several at once. What that thread was doing goes on when it returns: so it should be brief, no
- * C++ exception may leave it, and it must not longjmp() out. It may call every function of
- * memlock, memlock_log_set() too, but must not use the lock, permit, list or walk that was given
- * to the call that logs, nor wait for what that call holds or waits for. Nor should it wait for
- * permits: other threads that use the same semaphore may have to wait as long. What memlock would
- * log of what the callback does is not told. If it forks, and the child returns from it, the call
- * answers MEMLOCK_INTERRUPTED there, or as if nothing were held.
+ * Runs in the thread that logs, which may be one of memlock's own, and in several threads at once.
+ * That thread continues its work when the callback returns: therefore the callback should be
+ * short, no C++ exception may leave it, and it must not leave by longjmp(). It may call every
+ * function of memlock, including memlock_log_set(), but must not use the lock, permit, list or
+ * iteration handle of the call that logs, nor wait for what that call holds or waits for. It
+ * should not wait for permits either: other threads that use the same semaphore may have to wait
+ * as long. Messages that the callback itself causes are dropped. If the callback forks and the
+ * child returns from it, the interrupted call returns in the child MEMLOCK_INTERRUPTED, or as if
+ * nothing were held.
  */
-typedef void (*memlock_log_told)(int level, const char *part, const char *message, void *arg);
+typedef void (*memlock_log_callback)(int level, const char *part, const char *message, void *arg);
 
 /**
- * What to acquire, and in which order with others. `(memlock_request){.permits = 1}` is what
- * memlock_semaphore_acquire() asks for.
+ * What to acquire, and with which priority. `(memlock_request){.permits = 1}` is the request of
+ * memlock_semaphore_acquire() for one permit.
  */
 typedef struct memlock_request {
   /**
-   * How many permits, from 1 to all that there are: together or not at all.
+   * The number of permits, from 1 to all that the semaphore has. They are acquired together or
+   * not at all.
    */
   uint32_t permits;
   /**
-   * Waiters of higher priority come first; among equals whoever came first.
+   * Waiters of higher priority are served first; waiters of the same priority in FIFO order.
    */
   int64_t priority;
   /**
-   * 0: a waiter that was overtaken 16 times by others of higher priority comes next. 1: it never
-   * does, so that it may wait for ever.
+   * 0: a waiter that was overtaken 16 times by waiters of higher priority is served next. 1: a
+   * waiter can be overtaken any number of times, so it may wait for ever.
    */
   int strict;
 } memlock_request;
 
 /**
- * Who was seen to hold permits.
+ * A holder of permits, as read from the server.
  */
 typedef struct memlock_holder {
   /**
-   * Names this acquisition.
+   * Identifies this acquisition.
    */
   char token[MEMLOCK_TOKEN_SIZE];
   /**
-   * The holder's host, cut at 32 characters.
+   * The holder's host, truncated to 32 characters.
    */
   char host[256];
   /**
@@ -376,15 +386,15 @@ typedef struct memlock_holder {
    */
   uint32_t pid;
   /**
-   * How many permits it holds.
+   * The number of permits that it holds.
    */
   uint32_t permits;
   /**
-   * When it acquired them, in Unix seconds of its own clock.
+   * The time of the acquisition in Unix seconds, by the holder's clock.
    */
   int64_t since;
   /**
-   * How long the server keeps them for it yet, in milliseconds.
+   * The time until the lease expires on the server, in milliseconds.
    */
   int64_t remaining_ms;
 } memlock_holder;
@@ -395,19 +405,20 @@ extern "C" {
 
 #if defined(MEMLOCK_BARE_NAMES)
 /**
- * Locks the mutex `mutex_key`, waiting for it for as long as it takes.
+ * Locks the mutex `mutex_key` and waits for it without a timeout.
  *
- * `duration` is the longest time that it is held, in whole seconds from 1 to 31622400 (366 days):
- * after it, a dead worker's lock is free. The lock belongs to the process: any of its threads may
- * unlock it, and two of its threads exclude each other. A child made by fork() holds nothing of
- * its parent's.
+ * `duration` is the lease: the maximum time for which the lock is held, in whole seconds from 1 to
+ * 31622400 (366 days). When it has passed, the lock of a dead worker is free. The lock belongs to
+ * the process: any of its threads may unlock it, and two of its threads exclude each other. A
+ * child made by fork() holds none of its parent's locks.
  *
- * Uses the default client: memlock_init(url), or the environment's MEMLOCK_URL, or
- * memcached://127.0.0.1:11211. A free mutex is taken in one round trip.
+ * Uses the default client, which is configured by memlock_init(url), or by the environment
+ * variable MEMLOCK_URL, or is memcached://127.0.0.1:11211. Acquiring a free mutex takes one round
+ * trip.
  *
- * Answers MEMLOCK_OK or MEMLOCK_INTERRUPTED; MEMLOCK_DEADLOCK when this thread holds it already;
- * MEMLOCK_INVALID, MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL, MEMLOCK_CONFIG.
- * Thread-safe.
+ * Returns MEMLOCK_OK; MEMLOCK_INTERRUPTED; MEMLOCK_DEADLOCK when the calling thread already holds
+ * the mutex; MEMLOCK_INVALID, MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL or
+ * MEMLOCK_CONFIG. Thread-safe.
  *
  * # Safety
  * `mutex_key` is NULL or a NUL-terminated string.
@@ -417,7 +428,8 @@ MEMLOCK_NODISCARD int mutex_lock(const char *mutex_key, time_t duration);
 
 #if defined(MEMLOCK_BARE_NAMES)
 /**
- * As mutex_lock(), but does not wait: MEMLOCK_BUSY when another holds it, this thread included.
+ * Like mutex_lock(), but does not wait: returns MEMLOCK_BUSY when the mutex is held, also when the
+ * calling thread holds it.
  *
  * # Safety
  * `mutex_key` is NULL or a NUL-terminated string.
@@ -427,11 +439,11 @@ MEMLOCK_NODISCARD int mutex_lock_nonblock(const char *mutex_key, time_t duration
 
 #if defined(MEMLOCK_BARE_NAMES)
 /**
- * Unlocks a mutex that this process locked, in one round trip, and only if it is still ours.
+ * Unlocks a mutex that this process has locked, if this process still holds it. One round trip.
  *
- * Answers MEMLOCK_OK, MEMLOCK_LOST when it was no longer ours, MEMLOCK_NOT_HELD when this process
- * did not lock it. After MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN it is still held, and may be
- * unlocked again; else it ends with its duration. Thread-safe.
+ * Returns MEMLOCK_OK; MEMLOCK_LOST when this process no longer held the mutex; MEMLOCK_NOT_HELD
+ * when this process had not locked it. After MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN the mutex is
+ * still held: unlock it again, or its lease expires. Thread-safe.
  *
  * # Safety
  * `mutex_key` is NULL or a NUL-terminated string.
@@ -441,12 +453,12 @@ int mutex_unlock(const char *mutex_key);
 
 #if defined(MEMLOCK_BARE_NAMES)
 /**
- * Sets up the distinct list `session`, which ends after `duration` seconds (1 to 31622400) with
- * all its keys.
+ * Sets up the distinct list `session`. The session and all its keys expire after `duration`
+ * seconds (1 to 31622400).
  *
- * Answers MEMLOCK_OK, or MEMLOCK_EXISTS when it was set up already: then we are in it too. From
- * now on this process's inserts belong to that very session: once it is torn down they are
- * refused, even if somebody sets up another of the same name. Thread-safe.
+ * Returns MEMLOCK_OK, or MEMLOCK_EXISTS when the session was already set up; this process has then
+ * joined it. From then on the inserts of this process belong to this particular session: once it
+ * is torn down they are refused, even if another session of the same name is set up. Thread-safe.
  *
  * # Safety
  * `session` is NULL or a NUL-terminated string.
@@ -456,10 +468,10 @@ int distinct_list_set_up(const char *session, time_t duration);
 
 #if defined(MEMLOCK_BARE_NAMES)
 /**
- * Inserts `key`: MEMLOCK_OK for exactly one of all who insert it, MEMLOCK_DUPLICATE for the
- * others, and MEMLOCK_NOT_FOUND when there is no such session. After MEMLOCK_UNKNOWN the key may
- * be in the list or not; inserting it again is safe, and may then call our own key a duplicate.
- * Thread-safe.
+ * Inserts `key`. Returns MEMLOCK_OK to exactly one of all callers that insert the same key,
+ * MEMLOCK_DUPLICATE to the others, and MEMLOCK_NOT_FOUND when there is no such session. After
+ * MEMLOCK_UNKNOWN the key may or may not be in the list; inserting it again is safe, but may
+ * report this process's own key as a duplicate. Thread-safe.
  *
  * # Safety
  * `session` and `key` are NULL or NUL-terminated strings.
@@ -469,8 +481,8 @@ int distinct_list_insert(const char *session, const char *key);
 
 #if defined(MEMLOCK_BARE_NAMES)
 /**
- * Ends the session for everybody, in one atomic step. MEMLOCK_NOT_FOUND when there was none, or
- * another one than this process set up. Thread-safe.
+ * Ends the session for all processes, in one atomic step. Returns MEMLOCK_NOT_FOUND when there was
+ * no session, or another one than this process has set up. Thread-safe.
  *
  * # Safety
  * `session` is NULL or a NUL-terminated string.
@@ -480,12 +492,12 @@ int distinct_list_tear_down(const char *session);
 
 #if defined(MEMLOCK_BARE_NAMES)
 /**
- * Sets up the semaphore `name` with so many permits (1 to 4294967295), to be kept for `duration`
- * seconds (1 to 31622400) after it was used last.
+ * Sets up the semaphore `name` with `permits` permits (1 to 4294967295). The semaphore expires
+ * `duration` seconds (1 to 31622400) after its last use.
  *
- * Answers MEMLOCK_OK, or MEMLOCK_EXISTS when it was set up already: then its life stays as it is.
- * MEMLOCK_INVALID also when there is one with another number of permits; MEMLOCK_UNREACHABLE,
- * MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL, MEMLOCK_CONFIG. Thread-safe.
+ * Returns MEMLOCK_OK, or MEMLOCK_EXISTS when the semaphore was already set up; its expiry time is
+ * then unchanged. Returns MEMLOCK_INVALID also when the semaphore has another number of permits;
+ * MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL or MEMLOCK_CONFIG. Thread-safe.
  *
  * # Safety
  * `name` is NULL or a NUL-terminated string.
@@ -495,17 +507,18 @@ int semaphore_set_up(const char *name, uint32_t permits, time_t duration);
 
 #if defined(MEMLOCK_BARE_NAMES)
 /**
- * Acquires one permit of the semaphore `name`, waiting for it for as long as it takes, in the
- * order of coming.
+ * Acquires one permit of the semaphore `name` and waits for it without a timeout. Waiters are
+ * served in FIFO order.
  *
- * `duration` is the longest time that it is held, in whole seconds from 1 to 31622400 (366 days):
- * after it, a dead worker's permit is available again. The permit belongs to the process: any of
- * its threads may release it. A process may acquire several, and wait for ever for one that it
- * holds itself. A child made by fork() holds nothing of its parent's.
+ * `duration` is the lease: the maximum time for which the permit is held, in whole seconds from 1
+ * to 31622400 (366 days). When it has passed, the permit of a dead worker is available again. The
+ * permit belongs to the process: any of its threads may release it. A process may acquire several
+ * permits; if it holds all of them itself and acquires another one, it waits until one is released
+ * or expires. A child made by fork() holds none of its parent's permits.
  *
- * Answers MEMLOCK_OK or MEMLOCK_INTERRUPTED; MEMLOCK_NOT_FOUND when there is no such semaphore: it
- * was never set up, has expired or was torn down; MEMLOCK_INVALID, MEMLOCK_UNREACHABLE,
- * MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL, MEMLOCK_CONFIG. Thread-safe.
+ * Returns MEMLOCK_OK; MEMLOCK_INTERRUPTED; MEMLOCK_NOT_FOUND when there is no such semaphore,
+ * because it was never set up, has expired or was torn down; MEMLOCK_INVALID, MEMLOCK_UNREACHABLE,
+ * MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL or MEMLOCK_CONFIG. Thread-safe.
  *
  * # Safety
  * `name` is NULL or a NUL-terminated string.
@@ -515,8 +528,8 @@ MEMLOCK_NODISCARD int semaphore_acquire(const char *name, time_t duration);
 
 #if defined(MEMLOCK_BARE_NAMES)
 /**
- * As semaphore_acquire(), but does not wait: MEMLOCK_BUSY when no permit is available, or all that
- * are are being gathered for a waiter that wants several.
+ * Like semaphore_acquire(), but does not wait: returns MEMLOCK_BUSY when no permit is available,
+ * or when the available permits are reserved for a waiter that wants several.
  *
  * # Safety
  * `name` is NULL or a NUL-terminated string.
@@ -526,12 +539,12 @@ MEMLOCK_NODISCARD int semaphore_acquire_nonblock(const char *name, time_t durati
 
 #if defined(MEMLOCK_BARE_NAMES)
 /**
- * Releases a permit that this process acquired by semaphore_acquire(): the one that this thread
- * acquired last, or if it has none, the one that the process has had for the longest.
+ * Releases a permit that this process acquired by semaphore_acquire(): the one that the calling
+ * thread acquired last or, if it has none, the one that the process has held for the longest time.
  *
- * Answers MEMLOCK_OK, MEMLOCK_LOST when it was no longer ours, MEMLOCK_NOT_HELD when this process
- * has none. After MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN it is still held, and may be released
- * again; else it comes back when its duration ends. Thread-safe.
+ * Returns MEMLOCK_OK; MEMLOCK_LOST when this process no longer held the permit; MEMLOCK_NOT_HELD
+ * when this process has none. After MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN the permit is still
+ * held: release it again, or its lease expires. Thread-safe.
  *
  * # Safety
  * `name` is NULL or a NUL-terminated string.
@@ -541,11 +554,11 @@ int semaphore_release(const char *name);
 
 #if defined(MEMLOCK_BARE_NAMES)
 /**
- * Removes the semaphore `name` for everybody. Who holds permits finds them lost, and who waits is
- * answered MEMLOCK_NOT_FOUND.
+ * Removes the semaphore `name` for all processes. Holders lose their permits, and waiters get
+ * MEMLOCK_NOT_FOUND.
  *
- * Answers MEMLOCK_OK, MEMLOCK_NOT_FOUND when there was none, or MEMLOCK_INVALID,
- * MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL, MEMLOCK_CONFIG. Thread-safe.
+ * Returns MEMLOCK_OK, MEMLOCK_NOT_FOUND when there was no such semaphore, or MEMLOCK_INVALID,
+ * MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL or MEMLOCK_CONFIG. Thread-safe.
  *
  * # Safety
  * `name` is NULL or a NUL-terminated string.
@@ -554,33 +567,34 @@ int semaphore_tear_down(const char *name);
 #endif
 
 /**
- * One or more sentences about what the last call of this thread answered: which lock, which
- * server, what happened and, where that was read, who holds it. Empty after MEMLOCK_OK.
+ * One or more sentences about the result of this thread's last call: the lock, the server, what
+ * happened and, if known, the holder. Empty after MEMLOCK_OK.
  *
- * Every call that answers a number sets it: to a sentence, or to nothing after MEMLOCK_OK. So it
- * is never of an earlier call; copy it before the next one. Calls that give back no answer leave
- * it as it is: those that close a handle, memlock_lock_is_held(), memlock_permit_is_held(),
- * memlock_version(), memlock_describe() and this one.
+ * Every call that returns an answer sets this message, and clears it on MEMLOCK_OK, so it never
+ * belongs to an earlier call. Copy the message before the next call. Functions that return no
+ * answer do not change it: those that close a handle, memlock_lock_is_held(),
+ * memlock_permit_is_held(), memlock_version(), memlock_describe() and memlock_last_error() itself.
  *
- * The pointer is valid until the thread ends, and the same each time. Never NULL. At most 1023
- * bytes, in UTF-8.
+ * The pointer is never NULL, is the same for every call of a thread, and is valid until the thread
+ * ends. The message is UTF-8, at most 1023 bytes. Thread-safe: each thread has its own message.
  */
 const char *memlock_last_error(void);
 
 /**
- * The version of the library, such as "0.1.0". Never NULL; valid for ever.
+ * The version of the library, such as "0.1.0". Never NULL; the pointer is always valid.
  */
 const char *memlock_version(void);
 
 /**
- * An answer in one plain English sentence. Never NULL; valid for ever.
+ * Describes an answer in one sentence, without naming a lock or a server. Never NULL; the pointer
+ * is always valid.
  */
 const char *memlock_describe(int answer);
 
 /**
- * Chooses the default client of the bare functions, once, before the first of them is called.
- * Nothing is dialled. Answers MEMLOCK_OK, MEMLOCK_INVALID, or MEMLOCK_CONFIG for a bad URL or when
- * there is a default client already.
+ * Sets the URL of the default client, which the bare functions use. Call it once, before the first
+ * of them. Opens no connection. Returns MEMLOCK_OK, MEMLOCK_INVALID, or MEMLOCK_CONFIG for an
+ * invalid URL or when there is already a default client. Thread-safe.
  *
  * # Safety
  * `url` is NULL or a NUL-terminated string.
@@ -589,19 +603,20 @@ int memlock_init(const char *url);
 
 /**
  * Opens a client:
- * memcached://host[:port][,host2...]?prefix=&connect_timeout=&io_timeout=&pool=&outage=&notify=, or
- * memory://name for locks within this process. Nothing is dialled until the first call that needs
- * a server.
+ * memcached://host[:port][,host2...]?prefix=&connect_timeout=&io_timeout=&pool=&outage=&notify=,
+ * or memory://name for locks within this process. No connection is opened before the first call
+ * that needs a server.
  *
- * `bell` is the address at which whoever unlocks, on another host too, wakes the next waiter of
- * this process with one UDP datagram: notify=address, notify=address:port or notify=address:first-last,
- * with [...] around an IPv6 address. Give as many ports as there are locks for which this process
- * waits at one time. Without `bell` it is our end of the connection to the server, and any free
- * port. With notify=off nobody can wake us: then waiters ask the server: the next one 10 to 250
- * milliseconds after its last question, others up to every 0.7 seconds.
+ * `notify` is the address at which other processes, also on other hosts, wake the next waiter of
+ * this process when they unlock. A wake-up is one UDP datagram. Write notify=address,
+ * notify=address:port or notify=address:first-last, with [...] around an IPv6 address. Provide as
+ * many ports as there are locks for which this process waits at the same time. The default is the
+ * local address of the connection to the server, and any free port. With notify=off no wake-ups
+ * are received, and waiters poll the server instead: the first waiter 10 to 250 milliseconds after
+ * its last request, the others at intervals of up to 0.7 seconds. `bell` is an alias of `notify`.
  *
- * Answers MEMLOCK_OK, MEMLOCK_INVALID, or MEMLOCK_CONFIG with the known schemes or parameters in
- * the last error. On failure *client is NULL.
+ * Returns MEMLOCK_OK, MEMLOCK_INVALID, or MEMLOCK_CONFIG; the last error then lists the known
+ * schemes or parameters. On failure *client is NULL. Thread-safe.
  *
  * # Safety
  * `url` is NULL or a NUL-terminated string; `client` is NULL or writable.
@@ -609,23 +624,22 @@ int memlock_init(const char *url);
 int memlock_client_open(const char *url, struct memlock_client **client);
 
 /**
- * Closes a client. Locks, semaphores, permits and lists made from it go on working. NULL is
- * allowed.
+ * Closes a client. Locks, semaphores, permits and lists that were made from the client stay
+ * usable. NULL is allowed.
  *
  * # Safety
- * `client` is NULL or came from memlock_client_open() and is not used any more.
+ * `client` is NULL or came from memlock_client_open(), and is not used afterwards.
  */
 void memlock_client_close(struct memlock_client *client);
 
 /**
- * Ends every wait that is going on in this client, in whichever thread: each is woken at once,
- * answers MEMLOCK_INTERRUPTED, and leaves neither a lock or permit nor a place in the queue
- * behind. Waits that begin later are not touched; memlock_wait_cancel() ends one wait alone,
- * whether it has begun or not. NULL means the default client.
+ * Ends all waits of this client that are in progress, in all threads. Each waiter is woken at
+ * once, returns MEMLOCK_INTERRUPTED, and leaves no lock, no permit and no queue entry behind.
+ * Waits that begin later are not affected. memlock_wait_cancel() ends a single wait, whether it
+ * has begun or not. NULL means the default client.
  *
- * Answers MEMLOCK_OK; for NULL also MEMLOCK_CONFIG, when the default client cannot be made. No
- * I/O. May be called from any thread and, for a client of memlock_client_open(), from a signal
- * handler.
+ * Returns MEMLOCK_OK; for NULL also MEMLOCK_CONFIG, when the default client cannot be made. No
+ * I/O. Thread-safe and, for a client of memlock_client_open(), async-signal-safe.
  *
  * # Safety
  * `client` is NULL or an open client.
@@ -633,18 +647,18 @@ void memlock_client_close(struct memlock_client *client);
 int memlock_client_cancel_waits(const struct memlock_client *client);
 
 /**
- * Creates the item `key` with so many free permits, to be kept for ever.
+ * Creates the item `key` with the given number of free permits. The item never expires.
  *
- * A counter is one item of memcached, which holds the number of free permits in decimal and
- * nothing else: for use beside programs that have such an item already, with plain clients that do
- * `gets` and `cas` to take one and `incr` to give it back. **It has no leases**: what a program
- * had that died is gone until somebody writes the item anew, and whoever releases twice makes a
- * permit up. Take a memlock_semaphore wherever you are free to. Unlike other names, `key` is the
- * item's key as it is: 1 to 245 visible ASCII characters, the URL's prefix included, which stands
- * before it.
+ * A counter is one memcached item that contains the number of free permits in decimal and nothing
+ * else. It is meant for use beside programs that already have such an item, and whose plain
+ * clients acquire by `gets` and `cas` and release by `incr`. **It has no leases**: the permits of
+ * a program that died are lost until the item is written anew, and a program that releases twice
+ * creates a permit. Prefer a memlock_semaphore where you can. Unlike other names, `key` is the key
+ * of the item itself: 1 to 245 visible ASCII characters, including the prefix from the URL, which
+ * is prepended.
  *
- * Answers MEMLOCK_OK, MEMLOCK_EXISTS when there is such an item, which is left as it is, or
- * MEMLOCK_INVALID, MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL. Thread-safe.
+ * Returns MEMLOCK_OK, MEMLOCK_EXISTS when there is already such an item, which stays unchanged, or
+ * MEMLOCK_INVALID, MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or MEMLOCK_PROTOCOL. Thread-safe.
  *
  * # Safety
  * `client` is NULL or an open client, `key` is NULL or a NUL-terminated string.
@@ -652,12 +666,12 @@ int memlock_client_cancel_waits(const struct memlock_client *client);
 int memlock_counter_set_up(const struct memlock_client *client, const char *key, uint64_t permits);
 
 /**
- * Takes one permit if one is free. Two round trips.
+ * Acquires one permit if one is free. Two round trips.
  *
- * Answers MEMLOCK_OK, MEMLOCK_BUSY when none is free, MEMLOCK_NOT_FOUND when there is no such
- * item, MEMLOCK_PROTOCOL also when it is not a number; MEMLOCK_INVALID; MEMLOCK_UNREACHABLE:
- * nothing was changed; MEMLOCK_UNKNOWN: sent, and no reply came, so that a permit may be gone that
- * nobody has. Thread-safe.
+ * Returns MEMLOCK_OK; MEMLOCK_BUSY when no permit is free; MEMLOCK_NOT_FOUND when there is no such
+ * item; MEMLOCK_PROTOCOL also when the item is not a number; MEMLOCK_INVALID; MEMLOCK_UNREACHABLE:
+ * nothing was changed; MEMLOCK_UNKNOWN: the request was sent and no reply arrived, so a permit may
+ * have been taken that no caller holds. Thread-safe.
  *
  * # Safety
  * `client` is NULL or an open client, `key` is NULL or a NUL-terminated string.
@@ -665,29 +679,30 @@ int memlock_counter_set_up(const struct memlock_client *client, const char *key,
 MEMLOCK_NODISCARD int memlock_counter_try(const struct memlock_client *client, const char *key);
 
 /**
- * As memlock_counter_try(), but tries again until a permit was free or the wait ends, with pauses
- * that grow from 1 to 50 milliseconds. Nobody's turn is kept: who tries more often comes first.
+ * Like memlock_counter_try(), but retries until a permit was free or the wait ends, with pauses
+ * that grow from 1 to 50 milliseconds. There is no queue and no fairness: callers that retry more
+ * often are more likely to succeed.
  *
- * `wait_ms` is how long to go on: 0 tries once (then MEMLOCK_BUSY), -1 for ever, more that long
- * (then MEMLOCK_TIMED_OUT). MEMLOCK_INTERRUPTED when `wait` was cancelled, see
- * memlock_wait_cancel(); NULL is no handle. The others as memlock_counter_try(). Thread-safe.
+ * `timeout_ms` is how long to retry: 0 tries once (then MEMLOCK_BUSY), -1 retries without a limit,
+ * a positive value for that many milliseconds (then MEMLOCK_TIMED_OUT). Returns
+ * MEMLOCK_INTERRUPTED when `wait` was cancelled, see memlock_wait_cancel(); `wait` may be NULL.
+ * The other answers are those of memlock_counter_try(). Thread-safe.
  *
  * # Safety
  * `client` is NULL or an open client, `key` is NULL or a NUL-terminated string, `wait` is NULL or
- * a wait handle that is not closed before this call ends.
+ * a wait handle that is not closed before this call returns.
  */
 MEMLOCK_NODISCARD
 int memlock_counter_retry(const struct memlock_client *client,
                           const char *key,
-                          int64_t wait_ms,
+                          int64_t timeout_ms,
                           const struct memlock_wait *wait);
 
 /**
- * As memlock_counter_retry(), but waits in a queue: those of higher `priority` first, and among
- * equals who came first. Whoever releases by memlock_counter_release(), in any process, wakes the
- * next one. Where plain clients release, those who are parked find out by themselves within a
- * second. A free permit goes to whoever is there first, so that one who retries may come before
- * one who is parked.
+ * Like memlock_counter_retry(), but waits in a queue, in the order of `priority`, higher first,
+ * and of arrival among equals. memlock_counter_release(), in any process, wakes the first waiter.
+ * Where plain clients release, queued waiters notice within one second. A free permit goes to the
+ * first caller that takes it, so a caller that retries may overtake the queue.
  *
  * # Safety
  * As memlock_counter_retry().
@@ -696,15 +711,16 @@ MEMLOCK_NODISCARD
 int memlock_counter_park(const struct memlock_client *client,
                          const char *key,
                          int64_t priority,
-                         int64_t wait_ms,
+                         int64_t timeout_ms,
                          const struct memlock_wait *wait);
 
 /**
- * Gives one permit back, whoever took it, and wakes the next one who is parked. One round trip.
+ * Releases one permit, whichever process acquired it, and wakes the first waiter in the queue. One
+ * round trip.
  *
- * Answers MEMLOCK_OK, MEMLOCK_NOT_FOUND when there is no such item, or MEMLOCK_INVALID,
- * MEMLOCK_UNREACHABLE, MEMLOCK_PROTOCOL; after MEMLOCK_UNKNOWN it may or may not have been given
- * back. Thread-safe.
+ * Returns MEMLOCK_OK, MEMLOCK_NOT_FOUND when there is no such item, or MEMLOCK_INVALID,
+ * MEMLOCK_UNREACHABLE or MEMLOCK_PROTOCOL. After MEMLOCK_UNKNOWN the permit may or may not have
+ * been released. Thread-safe.
  *
  * # Safety
  * `client` is NULL or an open client, `key` is NULL or a NUL-terminated string.
@@ -712,33 +728,43 @@ int memlock_counter_park(const struct memlock_client *client,
 int memlock_counter_release(const struct memlock_client *client, const char *key);
 
 /**
- * How many permits are free, in *available. What is read is already past. One round trip.
+ * Stores the number of free permits in *available. The number is a snapshot. One round trip.
  *
- * Answers MEMLOCK_OK, MEMLOCK_NOT_FOUND when there is no such item, MEMLOCK_PROTOCOL also when it
- * is not a number, MEMLOCK_INVALID, MEMLOCK_UNREACHABLE. Thread-safe.
+ * Returns MEMLOCK_OK, MEMLOCK_NOT_FOUND when there is no such item, MEMLOCK_PROTOCOL also when the
+ * item is not a number, MEMLOCK_INVALID or MEMLOCK_UNREACHABLE. Thread-safe.
  *
  * # Safety
  * `client` is NULL or an open client, `key` is NULL or a NUL-terminated string, `available` is
  * NULL or writable.
  */
-int memlock_counter_available(const struct memlock_client *client, const char *key, uint64_t *available);
+int memlock_counter_available(const struct memlock_client *client,
+                              const char *key,
+                              uint64_t *available);
 
 /**
- * Makes a handle on the session `session` without setting it up. Nothing is sent. It follows
- * whatever session of that name there is.
+ * Makes a handle of the session `session` without setting it up. Sends nothing. The handle refers
+ * to whatever session of that name exists at the time of each call.
+ *
+ * Returns MEMLOCK_OK, or MEMLOCK_INVALID and NULL in *list. To be closed by memlock_list_close().
+ * Thread-safe.
  *
  * # Safety
  * `client` is NULL or an open client, `session` is NULL or a NUL-terminated string, `list` is NULL
  * or writable.
  */
-int memlock_list_open(const struct memlock_client *client, const char *session, struct memlock_list **list);
+int memlock_list_open(const struct memlock_client *client,
+                      const char *session,
+                      struct memlock_list **list);
 
 /**
- * Sets up the session `session`, or joins it, and makes a handle that belongs to that very
- * session: once it is torn down, the handle's inserts are refused even if somebody sets up another
- * of the same name. `duration_ms`: how long the session and all its keys live, 1000 to 31622400000
- * (366 days), counted from the first set-up. MEMLOCK_OK when it is new, MEMLOCK_EXISTS when it was
- * there: *list is a handle either way. On failure *list is NULL.
+ * Sets up the session `session`, or joins it, and makes a handle that belongs to this particular
+ * session: once it is torn down, the inserts of the handle are refused even if another session of
+ * the same name is set up. `duration_ms` is the lifetime of the session and all its keys: 1000 to
+ * 31622400000 (366 days), counted from the first set-up.
+ *
+ * Returns MEMLOCK_OK when the session is new, and MEMLOCK_EXISTS when it already existed: *list is
+ * a handle in both cases, to be closed by memlock_list_close(). Otherwise MEMLOCK_INVALID,
+ * MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or MEMLOCK_PROTOCOL, and NULL in *list. Thread-safe.
  *
  * # Safety
  * `client` is NULL or an open client, `session` is NULL or a NUL-terminated string, `list` is NULL
@@ -750,19 +776,19 @@ int memlock_list_set_up(const struct memlock_client *client,
                         struct memlock_list **list);
 
 /**
- * Gives a handle back. The session goes on. NULL is allowed.
+ * Closes a handle. The session is not affected. NULL is allowed.
  *
  * # Safety
- * `list` is NULL or a handle that is not used any more.
+ * `list` is NULL or a handle that is not used afterwards.
  */
 void memlock_list_close(struct memlock_list *list);
 
 /**
- * Inserts `len` bytes at `key` (1 to 65536, NUL bytes welcome): MEMLOCK_OK for exactly one of all
- * who insert it, MEMLOCK_DUPLICATE for the others, with the key's id in *id for all of them;
- * MEMLOCK_NOT_FOUND when there is no such session. Three round trips for a new key, one for a
- * duplicate. `id` may be NULL. After MEMLOCK_UNKNOWN the key may be in the list or not; inserting
- * it again is safe.
+ * Inserts the `len` bytes at `key` (1 to 65536, NUL bytes allowed). Returns MEMLOCK_OK to exactly
+ * one of all callers that insert the same key, and MEMLOCK_DUPLICATE to the others; *id is the id
+ * of the key for all of them. Returns MEMLOCK_NOT_FOUND when there is no such session. Three round
+ * trips for a new key, one for a duplicate. `id` may be NULL. After MEMLOCK_UNKNOWN the key may or
+ * may not be in the list; inserting it again is safe.
  *
  * # Safety
  * `list` is NULL or a handle, `key` is NULL or `len` readable bytes, `id` is NULL or writable.
@@ -770,10 +796,10 @@ void memlock_list_close(struct memlock_list *list);
 int memlock_list_insert(struct memlock_list *list, const char *key, size_t len, uint64_t *id);
 
 /**
- * Inserts `count` keys, and answers for each in `insertions`, in their order. Three round trips
- * for each 1,000 keys, and one more if some of them are duplicates. Answers MEMLOCK_OK, or
- * MEMLOCK_NOT_FOUND when there is no such session. On a failure nothing is written to
- * `insertions`, and some of the keys may be in the list.
+ * Inserts `count` keys, and stores the result of each in `insertions`, in the same order. Three
+ * round trips for each 1,000 keys, and one more if some of them are duplicates. Returns
+ * MEMLOCK_OK, or MEMLOCK_NOT_FOUND when there is no such session. On a failure nothing is written
+ * to `insertions`, and some of the keys may be in the list.
  *
  * # Safety
  * `list` is NULL or a handle, `keys` is NULL or `count` readable entries, `insertions` is NULL or
@@ -785,8 +811,8 @@ int memlock_list_insert_many(struct memlock_list *list,
                              struct memlock_insertion *insertions);
 
 /**
- * The id of a key in *id; 0 when the key is not in the list. MEMLOCK_NOT_FOUND when there is no
- * such session. One round trip.
+ * Stores the id of a key in *id; 0 when the key is not in the list. Returns MEMLOCK_NOT_FOUND when
+ * there is no such session. One round trip.
  *
  * # Safety
  * `list` is NULL or a handle, `key` is NULL or `len` readable bytes, `id` is NULL or writable.
@@ -794,8 +820,9 @@ int memlock_list_insert_many(struct memlock_list *list,
 int memlock_list_id(struct memlock_list *list, const char *key, size_t len, uint64_t *id);
 
 /**
- * How many ids were given out in *count: the number of keys, plus one for every inserter that died
- * half-way. MEMLOCK_NOT_FOUND when there is no such session. One round trip.
+ * Stores the number of assigned ids in *count: the number of keys, plus one for each insert that
+ * was interrupted by the death of its process. Returns MEMLOCK_NOT_FOUND when there is no such
+ * session. One round trip.
  *
  * # Safety
  * `list` is NULL or a handle, `count` is NULL or writable.
@@ -803,8 +830,9 @@ int memlock_list_id(struct memlock_list *list, const char *key, size_t len, uint
 int memlock_list_count(struct memlock_list *list, uint64_t *count);
 
 /**
- * Ends the session for everybody, in one atomic step: MEMLOCK_OK, or MEMLOCK_NOT_FOUND when there
- * was none, or another one than this handle set up. The handle stays, to be closed.
+ * Ends the session for all processes, in one atomic step. Returns MEMLOCK_OK, or MEMLOCK_NOT_FOUND
+ * when there was no session, or another one than this handle has set up. The handle must still be
+ * closed.
  *
  * # Safety
  * `list` is NULL or a handle.
@@ -812,8 +840,9 @@ int memlock_list_count(struct memlock_list *list, uint64_t *count);
 int memlock_list_tear_down(struct memlock_list *list);
 
 /**
- * Begins a walk through the keys that are in the list now, in the order of their ids.
- * MEMLOCK_NOT_FOUND when there is no such session. The list may be closed before the walk.
+ * Begins an iteration over the keys that are in the list now, in the order of their ids. Returns
+ * MEMLOCK_NOT_FOUND when there is no such session. The iteration is ended by memlock_walk_close(),
+ * and may outlive the list handle.
  *
  * # Safety
  * `list` is NULL or a handle, `walk` is NULL or writable.
@@ -821,32 +850,36 @@ int memlock_list_tear_down(struct memlock_list *list);
 int memlock_list_walk(struct memlock_list *list, struct memlock_walk **walk);
 
 /**
- * The next key of a walk: *id, *key and *len; at the end *key is NULL and the answer is MEMLOCK_OK
- * too. The key is valid until the next call on this walk and has no NUL at its end.
- * MEMLOCK_NOT_FOUND when the session ended during the walk. Two round trips for each 256 keys.
+ * Stores the next key of an iteration in *id, *key and *len. At the end *key is NULL, and the
+ * answer is MEMLOCK_OK too. The key is not NUL-terminated, and is valid until the next call with
+ * this iteration. Returns MEMLOCK_NOT_FOUND when the session ended during the iteration. Two round
+ * trips for each 256 keys.
  *
  * # Safety
- * `walk` is NULL or a walk; the others are NULL or writable.
+ * `walk` is NULL or an iteration; the other pointers are NULL or writable.
  */
 int memlock_walk_next(struct memlock_walk *walk, uint64_t *id, const char **key, size_t *len);
 
 /**
- * Ends a walk. NULL is allowed.
+ * Ends an iteration. NULL is allowed.
  *
  * # Safety
- * `walk` is NULL or a walk that is not used any more.
+ * `walk` is NULL or an iteration that is not used afterwards.
  */
 void memlock_walk_close(struct memlock_walk *walk);
 
 /**
- * Locks the mutex `name` for at most `lease_ms` (1000 to 31622400000, which is 366 days).
+ * Locks the mutex `name` for at most `lease_ms` milliseconds (1000 to 31622400000, which is 366
+ * days).
  *
- * `wait_ms` is how long to wait for it: 0 does not wait (then MEMLOCK_BUSY), -1 waits for ever,
- * more waits that long (then MEMLOCK_TIMED_OUT). A free mutex is taken in one round trip.
+ * `timeout_ms` is how long to wait for the mutex: 0 does not wait (then MEMLOCK_BUSY), -1 waits
+ * without a limit, a positive value waits for that many milliseconds (then MEMLOCK_TIMED_OUT).
+ * Acquiring a free mutex takes one round trip.
  *
- * Answers MEMLOCK_OK and a handle in *lock, to be given back by memlock_unlock(); or one of those,
- * or MEMLOCK_INTERRUPTED, MEMLOCK_INVALID, MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL,
- * and NULL in *lock. Thread-safe.
+ * Returns MEMLOCK_OK and a handle in *lock, to be released by memlock_unlock() or
+ * memlock_lock_drop(). Otherwise *lock is NULL, and the answer is one of the above, or
+ * MEMLOCK_INTERRUPTED, MEMLOCK_INVALID, MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or MEMLOCK_PROTOCOL.
+ * Thread-safe.
  *
  * # Safety
  * `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `lock` is NULL or
@@ -856,49 +889,52 @@ MEMLOCK_NODISCARD
 int memlock_mutex_lock(const struct memlock_client *client,
                        const char *name,
                        int64_t lease_ms,
-                       int64_t wait_ms,
+                       int64_t timeout_ms,
                        struct memlock_lock **lock);
 
 /**
- * As memlock_mutex_lock(), but the wait ends when `wait` is cancelled: see memlock_wait_cancel().
- * NULL is no handle, and then it is memlock_mutex_lock().
+ * Like memlock_mutex_lock(), but the wait also ends when `wait` is cancelled: see
+ * memlock_wait_cancel(). With NULL for `wait` the function is equivalent to memlock_mutex_lock().
  *
- * Answers as memlock_mutex_lock(): MEMLOCK_INTERRUPTED and NULL in *lock when `wait` was
- * cancelled; then nothing is held, and nothing of ours is in the queue. If that was before the
- * call, nothing is sent, whether the mutex is free or not. MEMLOCK_INVALID when `wait` was opened
- * with another client than this one. Thread-safe, and any number of waits may share a handle.
+ * Returns MEMLOCK_INTERRUPTED and NULL in *lock when `wait` was cancelled; nothing is held then,
+ * and no entry is left in the queue. If `wait` was cancelled before the call, nothing is sent,
+ * whether the mutex is free or not. Returns MEMLOCK_INVALID when `wait` was opened with another
+ * client. The other answers are those of memlock_mutex_lock(). Thread-safe; any number of waits
+ * may share a handle.
  *
  * # Safety
  * `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `wait` is NULL or
- * a wait handle that is not closed before this call ends, `lock` is NULL or writable.
+ * a wait handle that is not closed before this call returns, `lock` is NULL or writable.
  */
 MEMLOCK_NODISCARD
 int memlock_mutex_lock_wait(const struct memlock_client *client,
                             const char *name,
                             int64_t lease_ms,
-                            int64_t wait_ms,
+                            int64_t timeout_ms,
                             const struct memlock_wait *wait,
                             struct memlock_lock **lock);
 
 /**
- * Unlocks, in one round trip, and only if it is still ours. The handle is gone afterwards,
- * **whatever is answered**: MEMLOCK_OK; MEMLOCK_LOST when it was no longer ours; MEMLOCK_NOT_HELD
- * in a child made by fork; after MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN the lock is taken off at
- * the client's next contact with the server, or ends with its lease.
+ * Unlocks the mutex if this handle still holds it, in one round trip. The handle is freed **with
+ * every answer**: MEMLOCK_OK; MEMLOCK_LOST when the lock had been lost; MEMLOCK_NOT_HELD in a
+ * child made by fork; MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN, after which the lock is released at
+ * the client's next contact with the server, or expires with its lease; or MEMLOCK_INVALID for
+ * NULL.
  *
  * # Safety
  * `lock` is NULL or came from memlock_mutex_lock() or memlock_mutex_lock_wait(), and is not used
- * any more.
+ * afterwards.
  */
 int memlock_unlock(struct memlock_lock *lock);
 
 /**
- * Gives the handle back as a destructor does: unlocks as well as that can be done. A server that
- * did not answer within the last ten seconds is left alone: the lock is then taken off at the
- * client's next contact with it, or ends with its lease. So a program that ends with many locks
- * waits for one timeout for each server that hangs, where memlock_unlock() would wait for each
- * lock. Answers as memlock_unlock(); and MEMLOCK_UNKNOWN where the server was left alone, or did
- * not answer. NULL is allowed, and gives MEMLOCK_NOT_HELD.
+ * Unlocks and frees the handle, as a destructor does: on a best-effort basis. Sends nothing to a
+ * server that failed to reply within the last ten seconds; the lock is then released at the
+ * client's next contact with that server, or expires with its lease. A program that exits with
+ * many locks therefore waits for one timeout for each unresponsive server, where memlock_unlock()
+ * would wait for one timeout for each lock. Returns the answers of memlock_unlock(), and
+ * MEMLOCK_UNKNOWN when nothing was sent or no reply arrived. NULL is allowed, and returns
+ * MEMLOCK_NOT_HELD.
  *
  * # Safety
  * As memlock_unlock().
@@ -906,40 +942,43 @@ int memlock_unlock(struct memlock_lock *lock);
 int memlock_lock_drop(struct memlock_lock *lock);
 
 /**
- * Gives the lock a new lease, counted from now, if it is still ours: MEMLOCK_OK or MEMLOCK_LOST,
- * and MEMLOCK_NOT_HELD in a child made by fork. The fence stays. MEMLOCK_INVALID for a lease out
- * of range, and for a lock that is kept, changes nothing. After MEMLOCK_UNREACHABLE the old lease
- * runs on; after MEMLOCK_UNKNOWN count on the shorter of the two, as memlock_lock_remaining_ms()
- * does.
+ * Gives the lock a new lease of `lease_ms` milliseconds, counted from now, if the lock is still
+ * held. Returns MEMLOCK_OK or MEMLOCK_LOST, and MEMLOCK_NOT_HELD in a child made by fork. The
+ * fence does not change. Returns MEMLOCK_INVALID, and changes nothing, for a lease out of range
+ * (1000 to 31622400000) and for a lock that is renewed automatically. After MEMLOCK_UNREACHABLE
+ * the old lease still applies. After MEMLOCK_UNKNOWN assume the shorter of the two leases, as
+ * memlock_lock_remaining_ms() does.
  *
  * # Safety
- * `lock` is NULL or a lock that is held, used by nobody else during the call.
+ * `lock` is NULL or a lock that is held, used by no other thread during the call.
  */
 MEMLOCK_NODISCARD int memlock_lock_extend(struct memlock_lock *lock, int64_t lease_ms);
 
 /**
- * Renews its lease from now on by a thread of the client's, each time for the lease that it has
- * now, until it is given back by memlock_unlock() or lost. The handle stays the same, and may then
- * be used by any number of threads at once, except that memlock_unlock() must be the last call. No
- * I/O.
+ * Renews the lease automatically from now on, in a background thread of the client, each time by
+ * the lease that the lock has now, until the lock is released by memlock_unlock() or lost. The
+ * handle stays the same, and any number of threads may use it at once, except that
+ * memlock_unlock() must be the last call. No I/O.
  *
- * It is renewed no more once `max_hold_ms` have passed, counted from this call, so that a program
- * that hangs does not hold it for ever; then it ends with the lease. -1: no bound. `callback`,
- * unless it is NULL, is called when there is something to tell: see memlock_renewal_callback. Once
- * memlock_unlock() has returned it is not running, and is never called again: then `arg` may be
- * freed. So the thread that gives it back must not hold a mutex for which the callback waits. What
- * memlock_unlock() finds is its answer, and not told any more.
+ * The lease is not renewed any more when `max_hold_ms` have passed since this call, so that a
+ * program that hangs does not hold the lock for ever; the lock then ends with its lease. -1: no
+ * limit. `callback`, unless NULL, is called when the lease is at risk and when the lock is lost:
+ * see memlock_renewal_callback. Once memlock_unlock() has returned, the callback is not running
+ * and is never called again, so `arg` may be freed. The thread that calls memlock_unlock() must
+ * therefore not hold a mutex for which the callback waits. A loss that memlock_unlock() itself
+ * detects is reported by its answer only, not by the callback.
  *
- * MEMLOCK_OK; MEMLOCK_LOST when the lease is over already; MEMLOCK_NOT_HELD in a child made by
- * fork; MEMLOCK_INVALID when it is kept already, or for another `max_hold_ms`: all of these change
- * nothing. MEMLOCK_INTERNAL when no thread can be started: then the lock was **released**, and the
- * handle, which holds nothing any more, is still to be given back.
+ * Returns MEMLOCK_OK. Returns MEMLOCK_LOST when the lease has already expired, MEMLOCK_NOT_HELD in
+ * a child made by fork, MEMLOCK_INVALID when the lock is already renewed or `max_hold_ms` is out
+ * of range; none of these changes anything. Returns MEMLOCK_INTERNAL when no thread can be
+ * started: the lock was then **released**, and the handle, which holds nothing, must still be
+ * freed.
  *
- * In a child made by fork nothing is kept: the child has no such thread, and holds nothing.
+ * In a child made by fork nothing is renewed: the child has no such thread, and holds nothing.
  *
  * # Safety
- * `lock` is NULL or a lock that is held, used by nobody else during the call; `callback` and `arg`
- * are good until it is given back.
+ * `lock` is NULL or a lock that is held, used by no other thread during the call; `callback` and
+ * `arg` are valid until the handle is freed.
  */
 MEMLOCK_NODISCARD
 int memlock_lock_renew(struct memlock_lock *lock,
@@ -948,9 +987,9 @@ int memlock_lock_renew(struct memlock_lock *lock,
                        void *arg);
 
 /**
- * Whether it is certainly ours, unless the server has lost it. **No answer but a truth**: 1 for
- * yes, 0 for no, also for NULL and in a child made by fork. No I/O: by the clock, and by what was
- * found out so far.
+ * Whether the lock is guaranteed to be held, provided that the server has not lost it. **Returns a
+ * truth value, not an answer**: 1 for yes, 0 for no, also for NULL and in a child made by fork. No
+ * I/O: decided by the clock and by what earlier calls and renewals have found.
  *
  * # Safety
  * `lock` is NULL or a lock that is held.
@@ -958,9 +997,9 @@ int memlock_lock_renew(struct memlock_lock *lock,
 MEMLOCK_NODISCARD int memlock_lock_is_held(const struct memlock_lock *lock);
 
 /**
- * Asks the server whether it is ours: MEMLOCK_OK when it is; MEMLOCK_LOST when not, and what is
- * kept is lost from then on; MEMLOCK_NOT_HELD in a child made by fork; MEMLOCK_UNREACHABLE or
- * MEMLOCK_PROTOCOL. One round trip, or none when the lease is over.
+ * Asks the server whether the lock is still held. Returns MEMLOCK_OK when it is; MEMLOCK_LOST when
+ * it is not, and a renewed lock is then lost for good; MEMLOCK_NOT_HELD in a child made by fork;
+ * MEMLOCK_UNREACHABLE or MEMLOCK_PROTOCOL. One round trip, or none when the lease has expired.
  *
  * # Safety
  * `lock` is NULL or a lock that is held.
@@ -968,9 +1007,10 @@ MEMLOCK_NODISCARD int memlock_lock_is_held(const struct memlock_lock *lock);
 MEMLOCK_NODISCARD int memlock_lock_check(const struct memlock_lock *lock);
 
 /**
- * Why it was lost: MEMLOCK_LOST, and MEMLOCK_LOST_EXPIRED, MEMLOCK_LOST_GONE or
- * MEMLOCK_LOST_MAX_HOLD in *why; MEMLOCK_OK when it was not, as far as is known; MEMLOCK_NOT_HELD
- * in a child made by fork. What is not kept is lost when its lease is over. No I/O.
+ * Reports whether and why the lock was lost. Returns MEMLOCK_LOST, and MEMLOCK_LOST_EXPIRED,
+ * MEMLOCK_LOST_GONE or MEMLOCK_LOST_MAX_HOLD in *why; MEMLOCK_OK when no loss is known;
+ * MEMLOCK_NOT_HELD in a child made by fork. A lock that is not renewed is lost when its lease has
+ * expired. No I/O.
  *
  * # Safety
  * `lock` is NULL or a lock that is held; `why` is NULL or writable.
@@ -978,18 +1018,19 @@ MEMLOCK_NODISCARD int memlock_lock_check(const struct memlock_lock *lock);
 int memlock_lock_lost(const struct memlock_lock *lock, int *why);
 
 /**
- * As memlock_lock_lost(), but waits for it: `wait_ms` is for how long, 0 not at all, -1 for ever.
- * Answers MEMLOCK_TIMED_OUT when that has passed (MEMLOCK_OK when it was 0). It is no wait for a
- * server: nothing cancels it.
+ * Like memlock_lock_lost(), but waits for the loss for at most `timeout_ms`: 0 does not wait, -1
+ * waits without a limit. Returns MEMLOCK_TIMED_OUT when that time has passed (MEMLOCK_OK if it was
+ * 0). No I/O. memlock_wait_cancel() and memlock_client_cancel_waits() do not end this wait.
  *
  * # Safety
- * `lock` is NULL or a lock that is held, and not given back before this call ends, unless by its
+ * `lock` is NULL or a lock that is held, and is not freed before this call returns, except by its
  * callback; `why` is NULL or writable.
  */
-int memlock_lock_wait_lost(const struct memlock_lock *lock, int64_t wait_ms, int *why);
+int memlock_lock_wait_lost(const struct memlock_lock *lock, int64_t timeout_ms, int *why);
 
 /**
- * How long the lock is certainly ours yet, in milliseconds; 0 when it is not. No I/O.
+ * Stores the time for which the lock is guaranteed to be held, in milliseconds; 0 when it is not.
+ * No I/O.
  *
  * # Safety
  * `lock` is NULL or a lock that is held; `remaining_ms` is NULL or writable.
@@ -997,8 +1038,9 @@ int memlock_lock_wait_lost(const struct memlock_lock *lock, int64_t wait_ms, int
 int memlock_lock_remaining_ms(const struct memlock_lock *lock, int64_t *remaining_ms);
 
 /**
- * The fencing token: greater than that of every earlier holder of this mutex. Hand it to the
- * resource, which refuses anything below the greatest it has seen. No I/O.
+ * Stores the fencing token: a number that is greater than the fence of every earlier holder of
+ * this mutex. Pass it to the resource that the lock protects; the resource refuses any number
+ * below the greatest it has accepted. No I/O.
  *
  * # Safety
  * `lock` is NULL or a lock that is held; `fence` is NULL or writable.
@@ -1006,61 +1048,68 @@ int memlock_lock_remaining_ms(const struct memlock_lock *lock, int64_t *remainin
 int memlock_lock_fence(const struct memlock_lock *lock, uint64_t *fence);
 
 /**
- * Who holds the mutex `name`: MEMLOCK_BUSY and *owner when somebody does, MEMLOCK_NOT_HELD when
- * nobody does. What is read is already past: it is for people, not for decisions. *owner is
- * written only with MEMLOCK_BUSY. One round trip.
+ * Reads the holder of the mutex `name`. Returns MEMLOCK_BUSY and *owner when the mutex is held,
+ * and MEMLOCK_NOT_HELD when it is free. The result is a snapshot, for diagnostics and not for
+ * decisions. *owner is written only with MEMLOCK_BUSY. One round trip. Thread-safe.
  *
  * # Safety
  * `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `owner` is NULL
  * or writable.
  */
-int memlock_mutex_owner(const struct memlock_client *client, const char *name, struct memlock_owner *owner);
+int memlock_mutex_owner(const struct memlock_client *client,
+                        const char *name,
+                        struct memlock_owner *owner);
 
 /**
- * Takes the mutex `name` away from the acquisition that memlock_mutex_owner() named by `token`:
- * for operators who know that its holder is dead. MEMLOCK_OK, or MEMLOCK_NOT_HELD when that
- * acquisition does not hold it any more. A later holder is never touched.
+ * Releases the mutex `name` on behalf of the holder that memlock_mutex_owner() identified by
+ * `token`. For operators who know that this holder is dead. Returns MEMLOCK_OK, or
+ * MEMLOCK_NOT_HELD when that acquisition no longer holds the mutex. A later holder is never
+ * affected. Thread-safe.
  *
  * # Safety
  * `client` is NULL or an open client; `name` and `token` are NULL or NUL-terminated strings.
  */
-int memlock_mutex_force_unlock(const struct memlock_client *client, const char *name, const char *token);
+int memlock_mutex_force_unlock(const struct memlock_client *client,
+                               const char *name,
+                               const char *token);
 
 /**
- * Has messages up to `max_level` told to `callback`, in place of whatever was set before. With
- * NULL or MEMLOCK_LOG_OFF nothing is told any more, as from the beginning.
+ * Sets the log callback: messages up to `max_level` are passed to `callback`, which replaces the
+ * previous one. NULL or MEMLOCK_LOG_OFF turns logging off, which is the initial state.
  *
- * When this returns, the callback that was set before is not running, and is called no more: what
- * its `arg` points to may be freed. It waits for that, so do not call it with a lock in hand for
- * which the callback waits. Within a callback for messages it does not wait, and the one before
- * may be running yet, in this thread and in others.
+ * When this returns, the previous callback is not running and is never called again, so its `arg`
+ * may be freed. The function waits for that: do not call it while holding a lock for which the
+ * previous callback waits. When called within a log callback it does not wait, and the previous
+ * callback may still be running, in this thread and in others.
  *
- * It holds for all clients of the process. A child made by fork() begins with what its parent had.
- * Each different set of arguments takes a few bytes, which are kept for good.
+ * The setting applies to all clients of the process. A child made by fork() inherits it. Each
+ * different set of arguments uses a few bytes, which are never freed.
  *
- * A Rust program that has this library among its crates, and a logger of the crate "log", gets
- * memlock's messages there, and is answered MEMLOCK_CONFIG here. The shared library has a "log" of
- * its own, and does not touch that of the program.
+ * In a Rust program that links this library as a crate and has a logger of the crate "log", that
+ * logger receives the messages, and this function returns MEMLOCK_CONFIG. The shared library has
+ * its own copy of "log", and does not affect the program's.
  *
- * Answers MEMLOCK_OK, MEMLOCK_INVALID or MEMLOCK_CONFIG, and changes nothing when it fails. No
- * I/O. Thread-safe.
+ * Returns MEMLOCK_OK, MEMLOCK_INVALID or MEMLOCK_CONFIG; changes nothing when it fails. No I/O.
+ * Thread-safe.
  *
  * # Safety
- * `callback` is NULL or a function that may be called with `arg` from any thread until another
- * takes its place.
+ * `callback` is NULL or a function that may be called with `arg` from any thread until it is
+ * replaced.
  */
-int memlock_log_set(int max_level, memlock_log_told callback, void *arg);
+int memlock_log_set(int max_level, memlock_log_callback callback, void *arg);
 
 /**
- * Makes a handle on the semaphore `name`, of which a holder keeps what it acquires for at most
- * `lease_ms` (1000 to 31622400000, which is 366 days) unless it extends it. Nothing is sent.
+ * Makes a handle of the semaphore `name`. A holder keeps its permits for at most `lease_ms`
+ * milliseconds (1000 to 31622400000, which is 366 days), unless it extends or renews the lease.
+ * Sends nothing.
  *
- * `permits` is how many permits it has (1 to 4294967295), and part of what all share: the first
- * one to acquire sets it up with as many, and whoever opens it with another number gets
- * MEMLOCK_INVALID at the first use. 0: however many it has; then somebody else is to set it up,
- * and until then acquiring answers MEMLOCK_NOT_FOUND.
+ * `permits` is the number of permits of the semaphore (1 to 4294967295). All users of a semaphore
+ * share that number: the first process that acquires sets the semaphore up with it, and a handle
+ * that was opened with another number gets MEMLOCK_INVALID at its first use. Pass 0 to open an
+ * existing semaphore with any number of permits; while there is none, acquiring returns
+ * MEMLOCK_NOT_FOUND.
  *
- * Answers MEMLOCK_OK and a handle in *semaphore, to be given back by memlock_semaphore_close(); or
+ * Returns MEMLOCK_OK and a handle in *semaphore, to be closed by memlock_semaphore_close(), or
  * MEMLOCK_INVALID and NULL in *semaphore. Thread-safe.
  *
  * # Safety
@@ -1074,27 +1123,28 @@ int memlock_semaphore_open(const struct memlock_client *client,
                            struct memlock_semaphore **semaphore);
 
 /**
- * Gives a handle back. The semaphore goes on, and so do permits that were acquired with the
- * handle. NULL is allowed. Thread-safe, but not while a call with this handle goes on.
+ * Closes a handle. The semaphore is not affected, nor are permits that were acquired with the
+ * handle. NULL is allowed. Thread-safe, but not while a call with this handle is in progress.
  *
  * # Safety
- * `semaphore` is NULL or came from memlock_semaphore_open() and is not used any more.
+ * `semaphore` is NULL or came from memlock_semaphore_open(), and is not used afterwards.
  */
 void memlock_semaphore_close(struct memlock_semaphore *semaphore);
 
 /**
  * Acquires `permits` permits, together or not at all.
  *
- * `wait_ms` is how long to wait for them: 0 does not wait (then MEMLOCK_BUSY), -1 waits for ever,
- * more waits that long (then MEMLOCK_TIMED_OUT). Who waits is served in the order of coming. Where
- * they are available this takes one round trip, or two when others have used the semaphore
- * meanwhile.
+ * `timeout_ms` is how long to wait for them: 0 does not wait (then MEMLOCK_BUSY), -1 waits without
+ * a limit, a positive value waits for that many milliseconds (then MEMLOCK_TIMED_OUT). Waiters are
+ * served in FIFO order. Acquiring available permits takes one round trip, or two when other
+ * processes have used the semaphore meanwhile.
  *
- * Answers MEMLOCK_OK and a handle in *permit, to be given back by memlock_permit_release(); or one
- * of those, or MEMLOCK_INTERRUPTED; MEMLOCK_NOT_FOUND when the handle was opened without a number
- * and nobody has set the semaphore up; MEMLOCK_INVALID, also for 0 permits, for more than there
- * are, and when there are not as many as the handle was opened with; MEMLOCK_UNREACHABLE,
- * MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL; and NULL in *permit. Thread-safe.
+ * Returns MEMLOCK_OK and a handle in *permit, to be released by memlock_permit_release() or
+ * memlock_permit_drop(). Otherwise *permit is NULL, and the answer is one of the above, or
+ * MEMLOCK_INTERRUPTED; MEMLOCK_NOT_FOUND when the handle was opened with 0 and the semaphore does
+ * not exist; MEMLOCK_INVALID, also for 0 permits, for more permits than the semaphore has, and
+ * when the number of permits is not the one that the handle was opened with; MEMLOCK_UNREACHABLE,
+ * MEMLOCK_UNKNOWN or MEMLOCK_PROTOCOL. Thread-safe.
  *
  * # Safety
  * `semaphore` is NULL or an open semaphore, `permit` is NULL or writable.
@@ -1102,38 +1152,41 @@ void memlock_semaphore_close(struct memlock_semaphore *semaphore);
 MEMLOCK_NODISCARD
 int memlock_semaphore_acquire(const struct memlock_semaphore *semaphore,
                               uint32_t permits,
-                              int64_t wait_ms,
+                              int64_t timeout_ms,
                               struct memlock_permit **permit);
 
 /**
- * As memlock_semaphore_acquire(), but acquires what `request` says (NULL: one permit of priority
- * 0), and the wait ends when `wait` is cancelled: see memlock_wait_cancel(). NULL is no handle.
+ * Like memlock_semaphore_acquire(), but acquires what `request` describes (NULL: one permit,
+ * priority 0), and the wait also ends when `wait` is cancelled: see memlock_wait_cancel(). `wait`
+ * may be NULL.
  *
- * Answers as memlock_semaphore_acquire(): MEMLOCK_INTERRUPTED and NULL in *permit when `wait` was
- * cancelled; then nothing is held, and nothing of ours is in the queue. If that was before the
- * call, nothing is sent. MEMLOCK_INVALID when `wait` was opened with another client than the
- * semaphore. Thread-safe, and any number of waits may share a handle.
+ * Returns MEMLOCK_INTERRUPTED and NULL in *permit when `wait` was cancelled; nothing is held then,
+ * and no entry is left in the queue. If `wait` was cancelled before the call, nothing is sent.
+ * Returns MEMLOCK_INVALID when `wait` was opened with another client than the semaphore. The other
+ * answers are those of memlock_semaphore_acquire(). Thread-safe; any number of waits may share a
+ * handle.
  *
  * # Safety
  * `semaphore` is NULL or an open semaphore, `request` is NULL or readable, `wait` is NULL or a
- * wait handle that is not closed before this call ends, `permit` is NULL or writable.
+ * wait handle that is not closed before this call returns, `permit` is NULL or writable.
  */
 MEMLOCK_NODISCARD
 int memlock_semaphore_acquire_wait(const struct memlock_semaphore *semaphore,
                                    const struct memlock_request *request,
-                                   int64_t wait_ms,
+                                   int64_t timeout_ms,
                                    const struct memlock_wait *wait,
                                    struct memlock_permit **permit);
 
 /**
- * Sets the semaphore up with the number of permits that it was opened with, to be kept for
- * `life_ms` (1000 to 31622400000, which is 366 days) after it was used last. Where nobody does,
- * the first to acquire sets it up, to be kept for a day.
+ * Sets the semaphore up with the number of permits that it was opened with. The semaphore expires
+ * `life_ms` milliseconds (1000 to 31622400000, which is 366 days) after its last use. If this
+ * function is not called, the first process that acquires sets the semaphore up, with a lifetime
+ * of one day.
  *
- * Answers MEMLOCK_OK, or MEMLOCK_EXISTS when it was set up already: then its life stays as it is.
- * MEMLOCK_INVALID also when there is one with another number of permits; MEMLOCK_NOT_FOUND when
- * there is none and the handle was opened without a number; MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN,
- * MEMLOCK_PROTOCOL. Thread-safe.
+ * Returns MEMLOCK_OK, or MEMLOCK_EXISTS when the semaphore was already set up; its lifetime is
+ * then unchanged. Returns MEMLOCK_INVALID also when the semaphore has another number of permits;
+ * MEMLOCK_NOT_FOUND when there is no semaphore and the handle was opened with 0;
+ * MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or MEMLOCK_PROTOCOL. Thread-safe.
  *
  * # Safety
  * `semaphore` is NULL or an open semaphore.
@@ -1141,11 +1194,11 @@ int memlock_semaphore_acquire_wait(const struct memlock_semaphore *semaphore,
 int memlock_semaphore_set_up(const struct memlock_semaphore *semaphore, int64_t life_ms);
 
 /**
- * Removes the semaphore for everybody. Who holds permits finds them lost; who waits, and opened it
- * without a number, is answered MEMLOCK_NOT_FOUND. The handle stays, to be closed.
+ * Removes the semaphore for all processes. Holders lose their permits. Waiters whose handle was
+ * opened with 0 get MEMLOCK_NOT_FOUND. The handle must still be closed.
  *
- * Answers MEMLOCK_OK, MEMLOCK_NOT_FOUND when there was none, or MEMLOCK_INVALID,
- * MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL. Thread-safe.
+ * Returns MEMLOCK_OK, MEMLOCK_NOT_FOUND when there was no semaphore, or MEMLOCK_INVALID,
+ * MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or MEMLOCK_PROTOCOL. Thread-safe.
  *
  * # Safety
  * `semaphore` is NULL or an open semaphore.
@@ -1153,12 +1206,12 @@ int memlock_semaphore_set_up(const struct memlock_semaphore *semaphore, int64_t 
 int memlock_semaphore_tear_down(const struct memlock_semaphore *semaphore);
 
 /**
- * Changes how many permits there are (1 to 4294967295), for everybody. Fewer than are held is
- * allowed: nobody loses any, and no more are given until enough came back. A handle that is opened
- * afterwards has to be opened with the new number.
+ * Changes the number of permits (1 to 4294967295) for all processes. The new number may be lower
+ * than the number of held permits: no holder loses any, and no permit is granted until enough were
+ * released. A handle that is opened afterwards must be opened with the new number.
  *
- * Answers MEMLOCK_OK, MEMLOCK_NOT_FOUND when there is no such semaphore, or MEMLOCK_INVALID,
- * MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL. Thread-safe.
+ * Returns MEMLOCK_OK, MEMLOCK_NOT_FOUND when there is no such semaphore, or MEMLOCK_INVALID,
+ * MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or MEMLOCK_PROTOCOL. Thread-safe.
  *
  * # Safety
  * `semaphore` is NULL or an open semaphore.
@@ -1166,11 +1219,11 @@ int memlock_semaphore_tear_down(const struct memlock_semaphore *semaphore);
 int memlock_semaphore_resize(const struct memlock_semaphore *semaphore, uint32_t permits);
 
 /**
- * How many permits nobody holds, in *available: what is read is already past, so it is for people,
- * not for decisions. One round trip.
+ * Stores the number of permits that no process holds in *available. The number is a snapshot, for
+ * diagnostics and not for decisions. One round trip.
  *
- * Answers MEMLOCK_OK; MEMLOCK_NOT_FOUND when there is no such semaphore, because nobody has set it
- * up or acquired of it yet, or it was torn down or is over; MEMLOCK_INVALID, MEMLOCK_UNREACHABLE,
+ * Returns MEMLOCK_OK; MEMLOCK_NOT_FOUND when there is no such semaphore, because it was not set up
+ * and not acquired yet, was torn down, or has expired; MEMLOCK_INVALID, MEMLOCK_UNREACHABLE or
  * MEMLOCK_PROTOCOL. Thread-safe.
  *
  * # Safety
@@ -1179,36 +1232,37 @@ int memlock_semaphore_resize(const struct memlock_semaphore *semaphore, uint32_t
 int memlock_semaphore_available(const struct memlock_semaphore *semaphore, uint32_t *available);
 
 /**
- * Who holds permits: how many holders there are in *count, and the first `room` of them in
- * `holders`, which may be NULL where `room` is 0. What is read is already past: it is for people,
- * not for decisions. One round trip.
+ * Stores the number of holders in *count, and the first `capacity` of them in `holders`, which may
+ * be NULL if `capacity` is 0. The result is a snapshot, for diagnostics and not for decisions. One
+ * round trip.
  *
- * Answers as memlock_semaphore_available(). Thread-safe.
+ * Returns the answers of memlock_semaphore_available(). Thread-safe.
  *
  * # Safety
- * `semaphore` is NULL or an open semaphore, `holders` is NULL or has room for `room` entries,
+ * `semaphore` is NULL or an open semaphore, `holders` is NULL or has space for `capacity` entries,
  * `count` is NULL or writable.
  */
 int memlock_semaphore_holders(const struct memlock_semaphore *semaphore,
                               struct memlock_holder *holders,
-                              size_t room,
+                              size_t capacity,
                               size_t *count);
 
 /**
- * Gives the permits back, all together, in one round trip, or two when others have used the
- * semaphore meanwhile. Any thread may do so. The handle is gone afterwards, **whatever is
- * answered**: MEMLOCK_OK; MEMLOCK_LOST when they were no longer ours; MEMLOCK_NOT_HELD in a child
- * made by fork; after MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN the permits are given back at the
- * client's next contact with the server, or come back by themselves when the lease ends.
+ * Releases the permits, all together, in one round trip, or two when other processes have used the
+ * semaphore meanwhile. Any thread may call this. The handle is freed **with every answer**:
+ * MEMLOCK_OK; MEMLOCK_LOST when the permits had been lost; MEMLOCK_NOT_HELD in a child made by
+ * fork; MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN, after which the permits are released at the
+ * client's next contact with the server, or expire with the lease; or MEMLOCK_INVALID for NULL.
  *
  * # Safety
  * `permit` is NULL or came from memlock_semaphore_acquire() or memlock_semaphore_acquire_wait(),
- * and is not used any more.
+ * and is not used afterwards.
  */
 int memlock_permit_release(struct memlock_permit *permit);
 
 /**
- * Gives the handle back as a destructor does: see memlock_lock_drop(). NULL is allowed.
+ * Releases the permits and frees the handle, as a destructor does: see memlock_lock_drop(). NULL
+ * is allowed.
  *
  * # Safety
  * As memlock_permit_release().
@@ -1216,40 +1270,44 @@ int memlock_permit_release(struct memlock_permit *permit);
 int memlock_permit_drop(struct memlock_permit *permit);
 
 /**
- * Gives the permits a new lease, counted from now, if they are still ours: MEMLOCK_OK or
- * MEMLOCK_LOST, and MEMLOCK_NOT_HELD in a child made by fork. MEMLOCK_INVALID for a lease out of
- * range (1000 to 31622400000), and for permits that are kept, changes nothing. After
- * MEMLOCK_UNREACHABLE the old lease runs on; after MEMLOCK_UNKNOWN count on the shorter of the
- * two, as memlock_permit_remaining_ms() does. One or two round trips.
+ * Gives the permits a new lease of `lease_ms` milliseconds, counted from now, if they are still
+ * held. Returns MEMLOCK_OK or MEMLOCK_LOST, and MEMLOCK_NOT_HELD in a child made by fork. Returns
+ * MEMLOCK_INVALID, and changes nothing, for a lease out of range (1000 to 31622400000) and for
+ * permits that are renewed automatically. After MEMLOCK_UNREACHABLE the old lease still applies.
+ * After MEMLOCK_UNKNOWN assume the shorter of the two leases, as memlock_permit_remaining_ms()
+ * does. One or two round trips.
  *
  * # Safety
- * `permit` is NULL or a permit that is held, used by nobody else during the call.
+ * `permit` is NULL or a permit that is held, used by no other thread during the call.
  */
 MEMLOCK_NODISCARD int memlock_permit_extend(struct memlock_permit *permit, int64_t lease_ms);
 
 /**
- * Renews their lease from now on by a thread of the client's, each time for the lease that they
- * have now, until they are given back by memlock_permit_release() or lost. The handle stays the
- * same, and may then be used by any number of threads at once, except that
+ * Renews the lease automatically from now on, in a background thread of the client, each time by
+ * the lease that the permits have now, until they are released by memlock_permit_release() or
+ * lost. The handle stays the same, and any number of threads may use it at once, except that
  * memlock_permit_release() must be the last call. No I/O.
  *
- * It is renewed no more once `max_hold_ms` have passed, counted from this call, so that a program
- * that hangs does not hold them for ever; then they end with the lease. -1: no bound. `callback`,
- * unless it is NULL, is called when there is something to tell: see memlock_renewal_callback. Once
- * memlock_permit_release() has returned it is not running, and is never called again: then `arg`
- * may be freed. So the thread that gives them back must not hold a mutex for which the callback
- * waits. What memlock_permit_release() finds is its answer, and not told any more.
+ * The lease is not renewed any more when `max_hold_ms` have passed since this call, so that a
+ * program that hangs does not hold the permits for ever; they then end with their lease. -1: no
+ * limit. `callback`, unless NULL, is called when the lease is at risk and when the permits are
+ * lost: see memlock_renewal_callback. Once memlock_permit_release() has returned, the callback is
+ * not running and is never called again, so `arg` may be freed. The thread that calls
+ * memlock_permit_release() must therefore not hold a mutex for which the callback waits. A loss
+ * that memlock_permit_release() itself detects is reported by its answer only, not by the
+ * callback.
  *
- * MEMLOCK_OK; MEMLOCK_LOST when the lease is over already; MEMLOCK_NOT_HELD in a child made by
- * fork; MEMLOCK_INVALID when they are kept already, or for another `max_hold_ms`: all of these
- * change nothing. MEMLOCK_INTERNAL when no thread can be started: then the permits were
- * **released**, and the handle, which holds nothing any more, is still to be given back.
+ * Returns MEMLOCK_OK. Returns MEMLOCK_LOST when the lease has already expired, MEMLOCK_NOT_HELD in
+ * a child made by fork, MEMLOCK_INVALID when the permits are already renewed or `max_hold_ms` is
+ * out of range; none of these changes anything. Returns MEMLOCK_INTERNAL when no thread can be
+ * started: the permits were then **released**, and the handle, which holds nothing, must still be
+ * freed.
  *
- * In a child made by fork nothing is kept: the child has no such thread, and holds nothing.
+ * In a child made by fork nothing is renewed: the child has no such thread, and holds nothing.
  *
  * # Safety
- * `permit` is NULL or permits that are held, used by nobody else during the call; `callback` and
- * `arg` are good until it is given back.
+ * `permit` is NULL or permits that are held, used by no other thread during the call; `callback`
+ * and `arg` are valid until the handle is freed.
  */
 MEMLOCK_NODISCARD
 int memlock_permit_renew(struct memlock_permit *permit,
@@ -1258,9 +1316,9 @@ int memlock_permit_renew(struct memlock_permit *permit,
                          void *arg);
 
 /**
- * Whether they are certainly ours, unless the server has lost them. **No answer but a truth**: 1
- * for yes, 0 for no, also for NULL and in a child made by fork. No I/O: by the clock, and by what
- * was found out so far.
+ * Whether the permits are guaranteed to be held, provided that the server has not lost them.
+ * **Returns a truth value, not an answer**: 1 for yes, 0 for no, also for NULL and in a child made
+ * by fork. No I/O: decided by the clock and by what earlier calls and renewals have found.
  *
  * # Safety
  * `permit` is NULL or permits that are held.
@@ -1268,9 +1326,10 @@ int memlock_permit_renew(struct memlock_permit *permit,
 MEMLOCK_NODISCARD int memlock_permit_is_held(const struct memlock_permit *permit);
 
 /**
- * Asks the server whether they are ours: MEMLOCK_OK when they are; MEMLOCK_LOST when not, and what
- * is kept is lost from then on; MEMLOCK_NOT_HELD in a child made by fork; MEMLOCK_UNREACHABLE or
- * MEMLOCK_PROTOCOL. One round trip, or none when the lease is over.
+ * Asks the server whether the permits are still held. Returns MEMLOCK_OK when they are;
+ * MEMLOCK_LOST when they are not, and renewed permits are then lost for good; MEMLOCK_NOT_HELD in
+ * a child made by fork; MEMLOCK_UNREACHABLE or MEMLOCK_PROTOCOL. One round trip, or none when the
+ * lease has expired.
  *
  * # Safety
  * `permit` is NULL or permits that are held.
@@ -1278,10 +1337,10 @@ MEMLOCK_NODISCARD int memlock_permit_is_held(const struct memlock_permit *permit
 MEMLOCK_NODISCARD int memlock_permit_check(const struct memlock_permit *permit);
 
 /**
- * Why they were lost: MEMLOCK_LOST, and MEMLOCK_LOST_EXPIRED, MEMLOCK_LOST_GONE or
- * MEMLOCK_LOST_MAX_HOLD in *why; MEMLOCK_OK when they were not, as far as is known;
- * MEMLOCK_NOT_HELD in a child made by fork. What is not kept is lost when its lease is over. No
- * I/O.
+ * Reports whether and why the permits were lost. Returns MEMLOCK_LOST, and MEMLOCK_LOST_EXPIRED,
+ * MEMLOCK_LOST_GONE or MEMLOCK_LOST_MAX_HOLD in *why; MEMLOCK_OK when no loss is known;
+ * MEMLOCK_NOT_HELD in a child made by fork. Permits that are not renewed are lost when their lease
+ * has expired. No I/O.
  *
  * # Safety
  * `permit` is NULL or permits that are held; `why` is NULL or writable.
@@ -1289,18 +1348,19 @@ MEMLOCK_NODISCARD int memlock_permit_check(const struct memlock_permit *permit);
 int memlock_permit_lost(const struct memlock_permit *permit, int *why);
 
 /**
- * As memlock_permit_lost(), but waits for it: `wait_ms` is for how long, 0 not at all, -1 for
- * ever. Answers MEMLOCK_TIMED_OUT when that has passed (MEMLOCK_OK when it was 0). It is no wait
- * for a server: nothing cancels it.
+ * Like memlock_permit_lost(), but waits for the loss for at most `timeout_ms`: 0 does not wait, -1
+ * waits without a limit. Returns MEMLOCK_TIMED_OUT when that time has passed (MEMLOCK_OK if it was
+ * 0). No I/O. memlock_wait_cancel() and memlock_client_cancel_waits() do not end this wait.
  *
  * # Safety
- * `permit` is NULL or permits that are held, and not given back before this call ends, unless by
+ * `permit` is NULL or permits that are held, and is not freed before this call returns, except by
  * its callback; `why` is NULL or writable.
  */
-int memlock_permit_wait_lost(const struct memlock_permit *permit, int64_t wait_ms, int *why);
+int memlock_permit_wait_lost(const struct memlock_permit *permit, int64_t timeout_ms, int *why);
 
 /**
- * How long the permits are certainly ours yet, in milliseconds; 0 when they are not. No I/O.
+ * Stores the time for which the permits are guaranteed to be held, in milliseconds; 0 when they
+ * are not. No I/O.
  *
  * # Safety
  * `permit` is NULL or a permit that is held; `remaining_ms` is NULL or writable.
@@ -1308,7 +1368,7 @@ int memlock_permit_wait_lost(const struct memlock_permit *permit, int64_t wait_m
 int memlock_permit_remaining_ms(const struct memlock_permit *permit, int64_t *remaining_ms);
 
 /**
- * How many permits these are: as many as were asked for. No I/O.
+ * Stores the number of permits of this handle: as many as were requested. No I/O.
  *
  * # Safety
  * `permit` is NULL or a permit that is held; `permits` is NULL or writable.
@@ -1316,15 +1376,16 @@ int memlock_permit_remaining_ms(const struct memlock_permit *permit, int64_t *re
 int memlock_permit_count(const struct memlock_permit *permit, uint32_t *permits);
 
 /**
- * Makes a handle for memlock_mutex_lock_wait(), memlock_semaphore_acquire_wait() and those of the
- * counter, by which waits of this client can be ended one by one, where
- * memlock_client_cancel_waits() ends all of them. Nothing is sent.
+ * Makes a handle for memlock_mutex_lock_wait(), memlock_semaphore_acquire_wait(),
+ * memlock_counter_retry() and memlock_counter_park(), by which waits of this client can be ended
+ * individually, where memlock_client_cancel_waits() ends all of them. Sends nothing.
  *
- * A wait needs one only if it is to be ended alone: waits that end together may share one. The
- * client may be closed before it. A child made by fork() has a handle of its own, which is as
- * cancelled as its parent's was at the fork, and ends the child's waits only.
+ * A wait needs a handle only if it must be possible to end it alone; waits that end together may
+ * share one. The client may be closed before the handle. A child made by fork() has its own copy
+ * of the handle, which is cancelled if the parent's was cancelled at the fork, and ends only the
+ * child's waits.
  *
- * Answers MEMLOCK_OK, or MEMLOCK_INVALID and NULL in *wait. Thread-safe.
+ * Returns MEMLOCK_OK, or MEMLOCK_INVALID and NULL in *wait. Thread-safe.
  *
  * # Safety
  * `client` is NULL or an open client, `wait` is NULL or writable.
@@ -1332,14 +1393,14 @@ int memlock_permit_count(const struct memlock_permit *permit, uint32_t *permits)
 int memlock_wait_open(const struct memlock_client *client, struct memlock_wait **wait);
 
 /**
- * Ends the waits that go on with this handle, in whichever thread, and every later one that is
- * given it: each answers MEMLOCK_INTERRUPTED, within a few milliseconds unless it is waiting for
- * the server's reply, and leaves neither a lock or permit nor a place in the queue behind. It is
- * done once and for all: open another handle for waits that are to go on. A wait that has what it
- * waited for already, and is only about to say so, may answer MEMLOCK_OK.
+ * Ends all waits that use this handle, in all threads, and every later one that is passed it. Each
+ * returns MEMLOCK_INTERRUPTED, within a few milliseconds unless it is waiting for a reply of the
+ * server, and leaves no lock, no permit and no queue entry behind. A cancelled handle stays
+ * cancelled: open another one for further waits. A wait that has just been granted what it waited
+ * for may still return MEMLOCK_OK.
  *
- * Answers MEMLOCK_OK, also when it was cancelled before, or MEMLOCK_INVALID for NULL. No I/O. May
- * be called from any thread, and from a signal handler.
+ * Returns MEMLOCK_OK, also when the handle was already cancelled, or MEMLOCK_INVALID for NULL. No
+ * I/O. Thread-safe and async-signal-safe.
  *
  * # Safety
  * `wait` is NULL or an open wait handle.
@@ -1347,11 +1408,11 @@ int memlock_wait_open(const struct memlock_client *client, struct memlock_wait *
 int memlock_wait_cancel(const struct memlock_wait *wait);
 
 /**
- * Gives a wait handle back. NULL is allowed. Thread-safe, but not while a wait goes on with it:
- * cancel it, and let the wait end first.
+ * Closes a wait handle. NULL is allowed. Thread-safe, but not while a wait uses the handle: cancel
+ * the handle and let the wait return first.
  *
  * # Safety
- * `wait` is NULL or came from memlock_wait_open() and is not used any more.
+ * `wait` is NULL or came from memlock_wait_open(), and is not used afterwards.
  */
 void memlock_wait_close(struct memlock_wait *wait);
 

@@ -1,48 +1,53 @@
-/* memlock for C++17: locks, semaphores and distinct lists for programs that share nothing but a memcached.
+/* memlock for C++17: locks, semaphores and distinct lists for programs that share a memcached.
  *
  *     memlock::client client{"memcached://10.0.0.5"};
  *     client.on_lost([](const memlock::error& lost) { std::cerr << lost.what() << '\n'; });
  *     memlock::mutex mutex{client, "nightly-report", 30s};
  *
  *     {
- *         std::scoped_lock guard{mutex};            // waits; nobody else in the fleet has it now
- *         report(mutex.fence());                    // at most 30 seconds of work, or mutex.extend(30s)
- *     }                                             // unlocks; on_lost() is told if it was lost
+ *         std::scoped_lock guard{mutex};   // waits; no other process holds it now
+ *         report(mutex.fence());           // at most 30 seconds of work, or mutex.extend(30s)
+ *     }                                    // unlocks; a loss is reported to on_lost()
  *
  *     {
- *         memlock::renewed_lock kept{mutex};           // its lease is renewed for as long as it is there
- *         while (kept.is_held() && more()) step();
+ *         memlock::renewed_lock lock{mutex};    // its lease is renewed during its lifetime
+ *         while (lock.is_held() && more()) step();
  *     }
  *
  *     memlock::counting_semaphore downloads{client, "downloads", 3, 30s};
- *     if (auto permit = downloads.try_acquire_permit_for(5s)) download();    // at most 3 in the fleet
+ *     if (auto permit = downloads.try_acquire_permit_for(5s)) download();   // at most 3 at a time
  *
  *     memlock::distinct_list seen{client, "crawl-42", 1h};
  *     if (auto [id, first] = seen.insert(url); first) fetch(url, id);
  *     for (const auto& [id, key] : seen) std::cout << id << ' ' << key << '\n';
  *
- * This is the C library of memlock.h with C++ manners; there is nothing to link but libmemlock. A mutex is
- * *Lockable* and *TimedLockable*, so std::unique_lock, std::scoped_lock (of several, too), std::lock_guard
- * and std::lock take it as they take std::timed_mutex. What differs from std::timed_mutex:
+ * A header-only wrapper of the C library of memlock.h: link with libmemlock. A mutex is *Lockable*
+ * and *TimedLockable*, so std::unique_lock, std::scoped_lock (also of several mutexes),
+ * std::lock_guard and std::lock work with it as with std::timed_mutex. The differences from
+ * std::timed_mutex:
  *
- * - **A lease ends.** The lock is yours until mutex::remaining() is zero; then others may have it although
- *   you have not unlocked. Work that may take longer calls extend(), or holds a renewed_lock, or hands fence() to
- *   what it changes.
- * - **Locking can fail.** An "I could not find out" is never a lock: lock() and the try_ functions throw
- *   memlock::error, a std::system_error in memlock::category(). "Busy" and "timed out" are plain false.
- * - **A wait can be ended** from another thread: all of a client's by client::cancel_waits(), single ones by
- *   a wait_handle or, in C++20, a std::stop_token. It throws errc::interrupted, and nothing is held.
- * - **Unlocking can find the lock lost**, because the work took longer than the lease, say: then another
- *   may have held it meanwhile. unlock() does not throw, because guards call it in destructors: the
- *   callback of client::on_lost() is told, and mutex::last_unlock() has the answer. Without either of
- *   them a loss is silent. release() unlocks and throws. With a guard: `guard.release()->release();`.
+ * - **A lease expires.** The lock is held until mutex::remaining() is zero; after that another
+ *   holder may acquire it although this one has not unlocked. Work that may take longer calls
+ *   extend(), or holds a renewed_lock, or passes fence() to the resource that it changes.
+ * - **Locking can fail.** An unknown outcome is never reported as success: lock() and the try_
+ *   functions throw memlock::error, a std::system_error with memlock::category(). "Busy" and "timed
+ *   out" are plain false.
+ * - **A wait can be ended** from another thread: all waits of a client by client::cancel_waits(),
+ *   single waits by a wait_handle or, in C++20, a std::stop_token. The wait throws
+ *   errc::interrupted, and nothing is held.
+ * - **Unlocking can detect a loss**, for example because the work took longer than the lease:
+ *   another holder may have held the lock meanwhile. unlock() does not throw, because guards call
+ *   it in destructors: it calls the callback of client::on_lost(), and mutex::last_unlock() returns
+ *   the outcome. If neither is used, a loss is silent. release() unlocks and throws. With a guard:
+ *   `guard.release()->release();`.
  *
- * A counting_semaphore has what std::counting_semaphore has, and differs likewise: a permit ends with its
- * lease, and is given back where it was acquired. A permit object knows more: it is given back when it ends,
- * has a lease that can be extended, and may be several permits at once, acquired by priority.
+ * A counting_semaphore has the interface of std::counting_semaphore, with similar differences: a
+ * permit expires with its lease, and is released where it was acquired. A permit object offers
+ * more: its destructor releases it, its lease can be extended, and it may stand for several permits
+ * at once, acquired with a priority.
  *
- * The bare functions of memlock.h, the six of 2004 and the semaphore's five, stay out of the way here. A
- * program that wants them beside this header includes <memlock.h> *before* <memlock.hpp>.
+ * The bare functions of memlock.h, the six of 2004 and the semaphore's five, are hidden here. A
+ * program that uses them together with this header includes <memlock.h> *before* <memlock.hpp>.
  */
 
 #ifndef MEMLOCK_HPP
@@ -80,7 +85,7 @@
 
 namespace memlock {
 
-/// The answers other than "done", by the names and numbers of memlock.h.
+/// The answers other than success, with the names and numbers of memlock.h.
 enum class errc : int {
     busy = MEMLOCK_BUSY,
     timed_out = MEMLOCK_TIMED_OUT,
@@ -108,7 +113,7 @@ namespace memlock {
 
 namespace detail {
 
-// Visible from every shared library, because categories are compared by their address.
+// Visible from every shared library, because categories are compared by address.
 class [[gnu::visibility("default")]] category_type final : public std::error_category {
 public:
     const char* name() const noexcept override { return "memlock"; }
@@ -138,7 +143,7 @@ public:
 
 }  // namespace detail
 
-/// The category of memlock's answers. Its messages are one plain sentence each.
+/// The category of memlock's answers. Each of its messages is one sentence.
 [[gnu::visibility("default")]] inline const std::error_category& category() noexcept {
     static const detail::category_type instance;
     return instance;
@@ -148,8 +153,8 @@ inline std::error_code make_error_code(errc answer) noexcept {
     return {static_cast<int>(answer), category()};
 }
 
-/// What this header throws: code() says which answer it was, what() the whole sentence: which lock or list,
-/// which server, and what to do.
+/// The exception that this header throws. code() is the answer; what() is a message that names the
+/// lock or list and the server and says what happened.
 class [[gnu::visibility("default")]] error : public std::system_error {
 public:
     error(errc answer, const std::string& sentence)
@@ -157,22 +162,25 @@ public:
     const char* what() const noexcept override { return sentence_.what(); }
 
 private:
-    std::runtime_error sentence_;  // Holds the text because, unlike a string, it is copied without throwing.
+    std::runtime_error sentence_;  // Unlike a string, copied without throwing.
 };
 
 namespace detail {
 
-/// The answer of a C call that this thread has just made. `subject` names what it was about where
-/// there was no such call, since the object holds nothing.
+/// The error for an answer of a C call that this thread has just made. `subject` is the name for
+/// the message where no call was made, because the object holds nothing.
 inline error failure(int answer, const std::string& subject) {
     const char* sentence = memlock_last_error();
     const bool made_a_call = answer != MEMLOCK_NOT_HELD && *sentence != '\0';
-    return {errc{answer}, made_a_call ? sentence : '"' + subject + "\": " + memlock_describe(answer)};
+    return {errc{answer},
+            made_a_call ? sentence : '"' + subject + "\": " + memlock_describe(answer)};
 }
 
-[[noreturn]] inline void fail(int answer, const std::string& subject) { throw failure(answer, subject); }
+[[noreturn]] inline void fail(int answer, const std::string& subject) {
+    throw failure(answer, subject);
+}
 
-/// C would read a name with a NUL as a shorter name: another lock.
+/// Throws for a string with a NUL: C would read a shorter name, which is another lock.
 inline const std::string& without_nul(const std::string& text) {
     if (text.find('\0') != std::string::npos) {
         throw error{errc::invalid, "The text \"" + std::string{text.c_str()} +
@@ -181,33 +189,35 @@ inline const std::string& without_nul(const std::string& text) {
     return text;
 }
 
-/// How long to wait, as C wants it: rounded up, so that no wait ends early.
+/// A timeout as C expects it: rounded up, so that no wait ends early.
 template <class Rep, class Period>
-std::int64_t wait_ms(const std::chrono::duration<Rep, Period>& limit) {
+std::int64_t timeout_ms(const std::chrono::duration<Rep, Period>& timeout) {
     using std::chrono::milliseconds;
-    if (!(limit > limit.zero())) return 0;
-    // As floating-point numbers, because hours::max() does not fit into milliseconds. A century is for ever.
+    if (!(timeout > timeout.zero())) return 0;
+    // In floating point, because hours::max() overflows milliseconds. A century is for ever.
     constexpr milliseconds longest = std::chrono::hours{24 * 365 * 100};
     using exact = std::chrono::duration<double>;
-    if (exact{limit} >= exact{longest}) return longest.count();
-    return std::chrono::ceil<milliseconds>(limit).count();
+    if (exact{timeout} >= exact{longest}) return longest.count();
+    return std::chrono::ceil<milliseconds>(timeout).count();
 }
 
-/// Lets `attempt` wait until a moment, and gives what it got: something, or nothing when the moment came
-/// first.
+/// Calls `attempt` with the time that is left until `deadline`, and returns its result: empty when
+/// the deadline came first.
 template <class Clock, class Duration, class Attempt>
-auto until(const std::chrono::time_point<Clock, Duration>& moment, const Attempt& attempt) {
+auto until(const std::chrono::time_point<Clock, Duration>& deadline, const Attempt& attempt) {
     for (;;) {
         const auto now = Clock::now();
-        if (moment <= now) return attempt(std::int64_t{0});
-        if (auto got = attempt(wait_ms(moment - now))) return got;
-        // The wait is counted on another clock than this one, which may have been set back meanwhile.
-        if (Clock::now() >= moment) return decltype(attempt(std::int64_t{0})){};
+        if (deadline <= now) return attempt(std::int64_t{0});
+        if (auto result = attempt(timeout_ms(deadline - now))) return result;
+        // The wait uses another clock than Clock, which may have been set back meanwhile.
+        if (Clock::now() >= deadline) return decltype(attempt(std::int64_t{0})){};
     }
 }
 
-/// An empty view may be of nowhere, which C takes for a mistake other than "empty".
-inline const char* start_of(std::string_view bytes) noexcept { return bytes.data() ? bytes.data() : ""; }
+/// The data of an empty view may be NULL, which C rejects with another error than an empty string.
+inline const char* start_of(std::string_view bytes) noexcept {
+    return bytes.data() ? bytes.data() : "";
+}
 
 template <class Handle, void (*close)(Handle*)>
 struct closer {
@@ -216,35 +226,38 @@ struct closer {
 
 }  // namespace detail
 
-/// How grave a message is, the gravest first.
+/// The severity of a message, the most severe first.
 enum class log_level : int {
-    off = MEMLOCK_LOG_OFF,          ///< for set_log(): nothing is told
-    error = MEMLOCK_LOG_ERROR,      ///< a bug, of memlock or of a callback
-    warning = MEMLOCK_LOG_WARNING,  ///< something is lost or about to be
-    info = MEMLOCK_LOG_INFO,        ///< a server is out of reach, or back; something is left to be done later
-    debug = MEMLOCK_LOG_DEBUG,      ///< connections, and troubles that were mended at once
+    off = MEMLOCK_LOG_OFF,          ///< for set_log(): no messages
+    error = MEMLOCK_LOG_ERROR,      ///< a bug, in memlock or in a callback
+    warning = MEMLOCK_LOG_WARNING,  ///< a lock or permit was lost or is at risk
+    info = MEMLOCK_LOG_INFO,        ///< a server became (un)reachable; an operation was postponed
+    debug = MEMLOCK_LOG_DEBUG,      ///< connections, and problems that were resolved at once
     trace = MEMLOCK_LOG_TRACE,      ///< everything
 };
 
-/// What is called for each message: its level, the part of memlock that it comes from, such as "memlock.renewal",
-/// and one or more whole sentences. Both texts are gone when it returns.
+/// The log callback: receives the level, the part of memlock that logs, such as "memlock.renewal",
+/// and one or more whole sentences. Both strings are valid until the callback returns.
 ///
-/// It is called by whichever thread has something to say, by several at once, and what that thread was doing
-/// goes on when it returns. An exception that leaves it is dropped. It may use memlock, but not the object whose
-/// call logs, nor wait for what that call holds or waits for; what memlock would log of that is not told.
-using log_function = std::function<void(log_level, std::string_view part, std::string_view message)>;
+/// Runs in the thread that logs, in several threads at once; that thread continues its work when
+/// the callback returns. An exception that leaves the callback is dropped. The callback may use
+/// memlock, but not the object whose call logs, and must not wait for what that call holds or waits
+/// for. Messages that the callback itself causes are dropped.
+using log_function =
+    std::function<void(log_level, std::string_view part, std::string_view message)>;
 
 namespace detail {
 
-// What was given to set_log(). It stays for good, since it may be running when it is replaced from within.
+// A callback that was passed to set_log(). Never freed, because it may be running when it replaces
+// itself.
 struct log_listener {
-    log_function tell_it;
+    log_function callback;
     log_listener* older = nullptr;
 
-    static void tell(int level, const char* part, const char* message, void* arg) noexcept {
+    static void call(int level, const char* part, const char* message, void* arg) noexcept {
         try {
-            static_cast<const log_listener*>(arg)->tell_it(log_level{level}, part, message);
-        } catch (...) {  // Not through a thread of Rust's.
+            static_cast<const log_listener*>(arg)->callback(log_level{level}, part, message);
+        } catch (...) {  // Must not unwind into Rust.
         }
     }
 };
@@ -253,27 +266,28 @@ struct log_listener {
 
 }  // namespace detail
 
-/// Has messages up to `most` told to `tell`, for all clients of this process and of children that it forks; an
-/// empty function or log_level::off ends that. When this returns, what was set before is not running and is
-/// called no more, unless this is called from within it: see memlock_log_set(). What is set once is kept
-/// until the program ends, with all that the function holds, so this is not for every now and then. Throws
-/// errc::config when a Rust program around this has a logger already.
-inline void set_log(log_level most, log_function tell) {
+/// Sets the log callback: messages up to `max_level` are passed to `callback`, for all clients of
+/// this process and of children that it forks. An empty function or log_level::off turns logging
+/// off. When this returns, the previous callback is not running and is never called again, unless
+/// this was called within it: see memlock_log_set(). The callback and all that it owns are kept
+/// until the program ends, so call this rarely. Throws errc::config in a Rust program that already
+/// has a logger. Thread-safe.
+inline void set_log(log_level max_level, log_function callback) {
     detail::log_listener* listener = nullptr;
-    if (tell && most != log_level::off) {
-        listener = new detail::log_listener{std::move(tell)};
+    if (callback && max_level != log_level::off) {
+        listener = new detail::log_listener{std::move(callback)};
         listener->older = detail::log_listeners.load();
         while (!detail::log_listeners.compare_exchange_weak(listener->older, listener)) continue;
     }
-    const auto callback = listener != nullptr ? detail::log_listener::tell : nullptr;
-    const int answer = memlock_log_set(static_cast<int>(most), callback, listener);
+    const auto function = listener != nullptr ? detail::log_listener::call : nullptr;
+    const int answer = memlock_log_set(static_cast<int>(max_level), function, listener);
     if (answer != MEMLOCK_OK) detail::fail(answer, "set_log");
 }
 
 namespace detail {
 
-/// The callbacks for locks that are found lost where nothing can be thrown. What was set once stays
-/// until its client is gone, since it may be running when it is replaced.
+/// The callbacks for losses that are detected where nothing can be thrown. A callback is kept until
+/// its client is destroyed, because it may be running when it is replaced.
 class lost_listeners {
 public:
     lost_listeners() = default;
@@ -287,48 +301,49 @@ public:
         }
     }
 
-    void set(std::function<void(const error&)> tell) {
-        auto fresh = std::make_unique<listener>(listener{std::move(tell), newest_.load()});
+    void set(std::function<void(const error&)> callback) {
+        auto fresh = std::make_unique<listener>(listener{std::move(callback), newest_.load()});
         while (!newest_.compare_exchange_weak(fresh->older, fresh.get())) continue;
         static_cast<void>(fresh.release());
     }
 
-    /// Whether `answer`, of a call that this thread has just made, is "lost": then that is told.
-    void tell_if_lost(int answer) const noexcept {
-        const listener* told = newest_;
-        if (answer != MEMLOCK_LOST || told == nullptr || !told->tell) return;
+    /// Calls the callback if `answer`, of a call that this thread has just made, is "lost".
+    void report_if_lost(int answer) const noexcept {
+        const listener* current = newest_;
+        if (answer != MEMLOCK_LOST || current == nullptr || !current->callback) return;
         try {
-            told->tell(error{errc::lost, memlock_last_error()});
-        } catch (...) {  // There may be one on its way already.
+            current->callback(error{errc::lost, memlock_last_error()});
+        } catch (...) {  // Another exception may already be in flight.
         }
     }
 
 private:
     struct listener {
-        std::function<void(const error&)> tell;
+        std::function<void(const error&)> callback;
         listener* older;
     };
     std::atomic<listener*> newest_{nullptr};
 };
 
-/// Gives back what is held, and tells when it was lost.
+/// Releases what a handle holds, and reports a loss.
 template <class Handle, int (*release)(Handle*)>
-struct gives_back {
+struct releaser {
     std::shared_ptr<const lost_listeners> listeners;
     void operator()(Handle* held) const noexcept {
         const int answer = release(held);
-        if (listeners) listeners->tell_if_lost(answer);
+        if (listeners) listeners->report_if_lost(answer);
     }
 };
 
 }  // namespace detail
 
-/// The way to one set of locks. Any number of threads may use it at once, and so may forked children. A copy
-/// is the same client, and so is what a client was moved to; it stays open for as long as there is a copy or
-/// a mutex, semaphore or counter made from it.
+/// A client of one memcached server or group of servers. Any number of threads may use it at once,
+/// and so may forked children. A copy is the same client, and so is the target of a move. The
+/// client stays open as long as a copy exists, or a mutex, semaphore or counter that was made from
+/// it.
 class client {
 public:
-    /// As memlock_client_open(): dials nothing. Throws errc::config for an URL that cannot be read.
+    /// See memlock_client_open(). Opens no connection. Throws errc::config for an invalid URL.
     explicit client(const std::string& url) {
         memlock_client* opened = nullptr;
         const int answer = memlock_client_open(detail::without_nul(url).c_str(), &opened);
@@ -336,28 +351,29 @@ public:
         handle_.reset(opened, memlock_client_close);
     }
 
-    /// Ends every wait that is going on in this client, in any thread: they throw errc::interrupted, at once.
-    /// Waits that begin later are not touched: see wait_handle. May be called from a signal handler.
+    /// Ends all waits of this client that are in progress, in all threads, at once: they throw
+    /// errc::interrupted. Waits that begin later are not affected: see wait_handle.
+    /// Async-signal-safe.
     void cancel_waits() const noexcept {
-        // For C, NULL is the default client; a client that was moved away is none.
+        // For C, NULL is the default client; a moved-from client is not.
         if (handle_) memlock_client_cancel_waits(handle_.get());
     }
 
-    /// Has `tell` called when a lock or permits of this client and its copies are found lost where
-    /// nothing can be thrown: in mutex::unlock(), and so by std::scoped_lock and its kin, and where
-    /// a mutex, a semaphore, a permit, a renewed_lock or a renewed_permit ends. Its error is errc::lost,
-    /// and what() says which lock, and why. An empty function ends that. What is thrown or answered
-    /// is not told.
+    /// Sets the callback for losses that are detected where nothing can be thrown: in
+    /// mutex::unlock(), and thus by std::scoped_lock and the other guards, and in the destructors
+    /// of mutex, counting_semaphore, permit, renewed_lock and renewed_permit, for this client and
+    /// its copies. The error has the code errc::lost, and its what() names the lock and the cause.
+    /// An empty function removes the callback. Losses that are thrown or returned are not reported.
     ///
-    /// It is called in the thread that unlocks, when that is done, maybe while an exception is on
-    /// its way; by several threads at once, if need be. It should be brief; an exception that
-    /// leaves it is dropped. It may use memlock. What it holds is kept until the client and all
-    /// that was made from it are gone: set it once, before the client is used.
-    void on_lost(std::function<void(const error&)> tell) const {
-        if (listeners_) listeners_->set(std::move(tell));
+    /// The callback runs in the thread that unlocks, after unlocking, possibly during stack
+    /// unwinding, and in several threads at once. It should be short; an exception that leaves it
+    /// is dropped. It may use memlock. What it owns is kept until the client and everything that
+    /// was made from it are destroyed: set it once, before the client is used.
+    void on_lost(std::function<void(const error&)> callback) const {
+        if (listeners_) listeners_->set(std::move(callback));
     }
 
-    /// For the functions of memlock.h; NULL after this client was moved away.
+    /// For the functions of memlock.h; NULL after this client was moved from.
     memlock_client* get() const noexcept { return handle_.get(); }
 
 private:
@@ -365,21 +381,23 @@ private:
     friend class counting_semaphore;
     friend class renewed_lock;
 
-    void tell_if_lost(int answer) const noexcept {
-        if (listeners_) listeners_->tell_if_lost(answer);
+    void report_if_lost(int answer) const noexcept {
+        if (listeners_) listeners_->report_if_lost(answer);
     }
 
     std::shared_ptr<memlock_client> handle_;
     std::shared_ptr<detail::lost_listeners> listeners_{std::make_shared<detail::lost_listeners>()};
 };
 
-/// Ends single waits of one client from outside: those that are given it, by mutex::lock_unless(),
-/// mutex::try_lock_for() and their likes of the others. Any number of threads may use it at once.
+/// Ends single waits of one client: those to which it is passed, by mutex::lock_unless(),
+/// mutex::try_lock_for() and the like. Any number of threads may use it at once.
 ///
-/// In a child made by fork() it is a handle of its own, as cancelled as its parent's was at the fork.
+/// A child made by fork() has its own copy, which is cancelled if the parent's was cancelled at the
+/// fork.
 class wait_handle {
 public:
-    /// Sends nothing. For waits of this client and its copies; another's throw errc::invalid.
+    /// For waits of `where` and its copies; waits of other clients throw errc::invalid. Sends
+    /// nothing.
     explicit wait_handle(const client& where) {
         memlock_wait* opened = nullptr;
         const int answer = memlock_wait_open(where.get(), &opened);
@@ -387,13 +405,13 @@ public:
         handle_.reset(opened);
     }
 
-    /// Ends the waits that go on with this handle, at once, and every later one: they throw errc::interrupted
-    /// and hold nothing. It is done once and for all. May be called from a signal handler.
+    /// Ends all waits that use this handle, at once, and every later one: they throw
+    /// errc::interrupted and hold nothing. A cancelled handle stays cancelled. Async-signal-safe.
     void cancel() const noexcept {
         if (handle_) memlock_wait_cancel(handle_.get());
     }
 
-    /// For the functions of memlock.h; NULL after this handle was moved away.
+    /// For the functions of memlock.h; NULL after this handle was moved from.
     memlock_wait* get() const noexcept { return handle_.get(); }
 
 private:
@@ -402,34 +420,43 @@ private:
 
 namespace detail {
 
-/// For C, NULL is no handle; one that was moved away is a mistake.
+/// For C, NULL means that there is no handle; a moved-from handle is an error.
 inline const memlock_wait* given(const wait_handle& handle) {
-    if (handle.get() == nullptr) throw error{errc::invalid, "The wait handle was moved away."};
+    if (handle.get() == nullptr) {
+        throw error{errc::invalid, "The wait handle was moved from: pass the one it was moved to."};
+    }
     return handle.get();
 }
 
 }  // namespace detail
 
-/// Who was seen to hold a mutex.
+/// The holder of a mutex, as read from the server.
 struct holder {
-    std::string token;                                   ///< names this acquisition, for force_unlock()
-    std::string host;                                    ///< empty when a plain memcached client holds it
-    std::uint32_t pid;                                   ///< 0 when a plain memcached client holds it
-    std::chrono::system_clock::time_point since;         ///< by the holder's clock; 1970 for a plain client
-    std::optional<std::chrono::milliseconds> remaining;  ///< how long the server keeps it; nothing: for ever
+    /// Identifies this acquisition, for force_unlock().
+    std::string token;
+    /// Empty when a plain memcached client holds the mutex.
+    std::string host;
+    /// 0 when a plain memcached client holds the mutex.
+    std::uint32_t pid;
+    /// The time of the acquisition, by the holder's clock; 1970 for a plain memcached client.
+    std::chrono::system_clock::time_point since;
+    /// The time until the mutex expires on the server; empty: never.
+    std::optional<std::chrono::milliseconds> remaining;
 };
 
-/// A mutex by its name, for std::unique_lock and its kin.
+/// A mutex by its name, for std::unique_lock and the other guards.
 ///
-/// Any number of threads may use one object at once. They exclude each other as with std::mutex, and as with
-/// std::mutex the thread that locked it is the one to unlock it. Other objects of the same name, here or in
-/// another process, are other competitors.
+/// Any number of threads may use one object at once. They exclude each other as with std::mutex,
+/// and as with std::mutex a lock is unlocked by the thread that locked it. Other objects of the
+/// same name, in this or another process, compete with this one.
 ///
-/// In a child made by fork() it is unlocked, whatever it is in the parent, and works.
+/// In a child made by fork() the object is unlocked, whatever its state in the parent, and can be
+/// used.
 class mutex {
 public:
-    /// Sends nothing. `lease`: for how long it is locked at most, from 1 second to 366 days; lock() throws
-    /// errc::invalid for another one, and for an empty name or one above 64 KiB.
+    /// `lease`: the maximum time for which the mutex is locked, 1 second to 366 days. Sends
+    /// nothing. Throws errc::invalid for a name with a NUL byte; lock() throws errc::invalid for a
+    /// lease out of range, an empty name and a name above 64 KiB.
     mutex(const client& where, std::string name, std::chrono::milliseconds lease)
         : client_{where}, name_{std::move(name)}, lease_{lease} {
         detail::without_nul(name_);
@@ -438,50 +465,54 @@ public:
     mutex(const mutex&) = delete;
     mutex& operator=(const mutex&) = delete;
 
-    /// Nobody may be using it any more. What is still locked is unlocked, as by memlock_lock_drop(): a server
-    /// that hangs costs one timeout, however many locks are held there.
+    /// No thread may be using the object. A lock that is still held is released as by
+    /// memlock_lock_drop(): an unresponsive server costs one timeout, however many locks are held
+    /// there.
     ~mutex() {
-        end(first_.lock);
-        for (slot* next = first_.next; next != nullptr;) {
-            const std::unique_ptr<slot> gone{next};
-            end(gone->lock);
+        drop(first_.lock);
+        for (held_lock* next = first_.next; next != nullptr;) {
+            const std::unique_ptr<held_lock> gone{next};
+            drop(gone->lock);
             next = gone->next;
         }
     }
 
-    /// Waits for as long as it takes. Throws errc::interrupted when client::cancel_waits() ended the wait,
-    /// errc::deadlock when this thread has it already, and errc::unreachable, unknown, protocol or invalid;
-    /// nothing is held then.
+    /// Locks, and waits without a timeout. Throws errc::interrupted when client::cancel_waits()
+    /// ended the wait, errc::deadlock when this thread already holds the mutex, and
+    /// errc::unreachable, unknown, protocol or invalid; nothing is held then.
     void lock() {
         const int answer = acquire(-1);
         if (answer != MEMLOCK_OK) detail::fail(answer, name_);
     }
 
-    /// As lock(), but throws errc::interrupted also when `handle` is cancelled, or was before. What it
-    /// locked, `std::unique_lock guard{mutex, std::adopt_lock};` takes over.
+    /// Like lock(), but also throws errc::interrupted when `handle` is cancelled, or was cancelled
+    /// before. To guard the lock, use `std::unique_lock guard{mutex, std::adopt_lock};`.
     void lock_unless(const wait_handle& handle) {
         const int answer = acquire(-1, detail::given(handle));
         if (answer != MEMLOCK_OK) detail::fail(answer, name_);
     }
 
-    /// False when somebody has it, this thread included. One round trip. Throws as lock().
+    /// Returns false when the mutex is held, also by this thread. One round trip. Throws as lock().
     [[nodiscard]] bool try_lock() { return acquired(0); }
 
-    /// False when `limit` passed first. Throws as lock().
+    /// Returns false when `timeout` expired first. Throws as lock().
     template <class Rep, class Period>
-    [[nodiscard]] bool try_lock_for(const std::chrono::duration<Rep, Period>& limit) {
-        return acquired(detail::wait_ms(limit));
+    [[nodiscard]] bool try_lock_for(const std::chrono::duration<Rep, Period>& timeout) {
+        return acquired(detail::timeout_ms(timeout));
     }
 
-    /// As try_lock_for(limit), but throws errc::interrupted also when `handle` is cancelled, or was before.
+    /// Like try_lock_for(timeout), but also throws errc::interrupted when `handle` is cancelled, or
+    /// was cancelled before.
     template <class Rep, class Period>
     [[nodiscard]]
-    bool try_lock_for(const std::chrono::duration<Rep, Period>& limit, const wait_handle& handle) {
-        return acquired(detail::wait_ms(limit), detail::given(handle));
+    bool try_lock_for(const std::chrono::duration<Rep, Period>& timeout,
+                      const wait_handle& handle) {
+        return acquired(detail::timeout_ms(timeout), detail::given(handle));
     }
 
 #ifdef __cpp_lib_jthread
-    /// As lock_unless() with a handle that is cancelled when the stop is requested, as by a std::jthread.
+    /// Like lock_unless() with a handle that is cancelled when a stop is requested, for
+    /// std::jthread.
     void lock_unless(const std::stop_token& stop) {
         const wait_handle handle{client_};
         const std::stop_callback cancelled{stop, [&handle]() noexcept { handle.cancel(); }};
@@ -489,49 +520,55 @@ public:
     }
 #endif
 
-    /// False when the moment came first. Throws as lock().
+    /// Returns false when `deadline` was reached first. Throws as lock().
     template <class Clock, class Duration>
-    [[nodiscard]] bool try_lock_until(const std::chrono::time_point<Clock, Duration>& moment) {
-        return detail::until(moment, [this](std::int64_t wait_ms) { return acquired(wait_ms); });
+    [[nodiscard]] bool try_lock_until(const std::chrono::time_point<Clock, Duration>& deadline) {
+        return detail::until(deadline,
+                             [this](std::int64_t timeout_ms) { return acquired(timeout_ms); });
     }
 
-    /// Unlocks, if it is still ours, and never throws: last_unlock() has the answer. When the server cannot
-    /// be reached, the lock is taken off at the client's next contact with it, or ends with its lease.
-    /// Where it was lost, client::on_lost()'s callback is told.
+    /// Unlocks if this thread still holds the mutex. Never throws: last_unlock() returns the
+    /// outcome. When the server is unreachable, the lock is released at the client's next contact
+    /// with the server, or expires with its lease. A loss is reported to the callback of
+    /// client::on_lost().
     void unlock() noexcept {
         const int answer = give_back();
         last_unlock_.store(answer, std::memory_order_relaxed);
-        client_.tell_if_lost(answer);
+        client_.report_if_lost(answer);
     }
 
-    /// As unlock(), but throws errc::lost when it was no longer ours, errc::not_held when this thread had not
-    /// locked it, or errc::unreachable or unknown. It is unlocked for this thread whatever happens.
+    /// Like unlock(), but throws errc::lost when the lock had been lost, errc::not_held when this
+    /// thread had not locked it, or errc::unreachable or unknown. The mutex is unlocked for this
+    /// thread in all cases.
     void release() {
         const int answer = give_back();
         last_unlock_.store(answer, std::memory_order_relaxed);
         if (answer != MEMLOCK_OK) detail::fail(answer, name_);
     }
 
-    /// How the last unlock() or release() of this object went, by whichever thread: false if all was well.
+    /// The outcome of the last unlock() or release() of this object, by any thread: false for
+    /// success.
     [[nodiscard]] std::error_code last_unlock() const noexcept {
         return {last_unlock_.load(std::memory_order_relaxed), category()};
     }
 
-    /// Gives this thread's lock a new lease, counted from now; the fence stays. Throws errc::lost when it was
-    /// no longer ours, errc::not_held, and errc::unreachable or unknown: then look at remaining().
+    /// Gives this thread's lock a new lease, counted from now; the fence does not change. Throws
+    /// errc::lost when the lock had been lost, errc::not_held, and errc::unreachable or unknown:
+    /// remaining() then has the time that is guaranteed.
     void extend(std::chrono::milliseconds lease) {
         const int answer = memlock_lock_extend(mine(), lease.count());
         if (answer != MEMLOCK_OK) detail::fail(answer, name_);
     }
 
-    /// How long this thread's lock is certainly its own yet; zero when it is not. No I/O.
+    /// The time for which this thread is guaranteed to hold the lock; zero when it does not. No
+    /// I/O.
     [[nodiscard]] std::chrono::milliseconds remaining() const noexcept {
-        const slot* found = find();
+        const held_lock* found = find();
         return std::chrono::milliseconds{found != nullptr ? remaining_ms(found->lock) : 0};
     }
 
-    /// The fencing token of this thread's lock: greater than that of every earlier holder. No I/O. Throws
-    /// errc::not_held.
+    /// The fencing token of this thread's lock: greater than the fence of every earlier holder. No
+    /// I/O. Throws errc::not_held.
     [[nodiscard]] std::uint64_t fence() const {
         std::uint64_t number = 0;
         const int answer = memlock_lock_fence(mine(), &number);
@@ -539,54 +576,60 @@ public:
         return number;
     }
 
-    /// Who holds the mutex, here or anywhere, if anybody. What is read is already past: it is for people.
+    /// The holder of the mutex, in any process; empty when it is free. A snapshot, for diagnostics
+    /// and not for decisions. One round trip.
     std::optional<holder> owner() const {
-        memlock_owner seen;
-        const int answer = memlock_mutex_owner(client_.get(), name_.c_str(), &seen);
+        memlock_owner owner;
+        const int answer = memlock_mutex_owner(client_.get(), name_.c_str(), &owner);
         if (answer == MEMLOCK_NOT_HELD) return std::nullopt;
         if (answer != MEMLOCK_BUSY) detail::fail(answer, name_);
-        holder known{seen.token, seen.host, seen.pid,
-                     std::chrono::system_clock::time_point{std::chrono::seconds{seen.since}}, std::nullopt};
-        if (seen.remaining_ms >= 0) known.remaining = std::chrono::milliseconds{seen.remaining_ms};
-        return known;
+        holder result{owner.token, owner.host, owner.pid,
+                      std::chrono::system_clock::time_point{std::chrono::seconds{owner.since}},
+                      std::nullopt};
+        if (owner.remaining_ms >= 0) {
+            result.remaining = std::chrono::milliseconds{owner.remaining_ms};
+        }
+        return result;
     }
 
-    /// Takes the mutex away from the acquisition that holder::token names: for operators who know that it is
-    /// dead. False when that acquisition does not hold it any more; a later holder is never touched.
+    /// Releases the mutex on behalf of the holder that holder::token identifies. For operators who
+    /// know that this holder is dead. Returns false when that acquisition no longer holds the
+    /// mutex; a later holder is never affected.
     bool force_unlock(const std::string& token) {
-        const int answer =
-            memlock_mutex_force_unlock(client_.get(), name_.c_str(), detail::without_nul(token).c_str());
+        const int answer = memlock_mutex_force_unlock(client_.get(), name_.c_str(),
+                                                      detail::without_nul(token).c_str());
         if (answer != MEMLOCK_OK && answer != MEMLOCK_NOT_HELD) detail::fail(answer, name_);
         return answer == MEMLOCK_OK;
     }
 
-    /// The name.
+    /// The name of the mutex.
     const std::string& name() const noexcept { return name_; }
 
 private:
-    // What one thread has, or waits for. There may be several: a thread that overslept its lease still has
-    // its handle when the next one locks, and must not unlock with that one's. Only the thread that a slot
-    // names touches its handle. This is a list without a lock because a fork could catch a lock.
-    struct slot {
-        explicit slot(std::thread::id whose = {}) noexcept : thread{whose} {}
+    // The lock that one thread holds or waits for. There may be several: a thread whose lease has
+    // expired still has its handle when another thread locks, and must not unlock with the handle
+    // of that thread. Only the thread that an entry names uses its handle. The list is lock-free,
+    // because a fork could leave a lock held for ever in the child.
+    struct held_lock {
+        explicit held_lock(std::thread::id owner = {}) noexcept : thread{owner} {}
         std::atomic<std::thread::id> thread;
-        std::atomic<slot*> next{nullptr};
+        std::atomic<held_lock*> next{nullptr};
         memlock_lock* lock = nullptr;
     };
 
     friend class renewed_lock;
 
-    // A lock that is no thread's: for an object that keeps it.
-    memlock_lock* lock_once(std::int64_t wait_ms) const {
+    // A lock that belongs to no thread, for an object that holds it.
+    memlock_lock* lock_once(std::int64_t timeout_ms) const {
         memlock_lock* locked = nullptr;
         const int answer =
-            memlock_mutex_lock(client_.get(), name_.c_str(), lease_.count(), wait_ms, &locked);
+            memlock_mutex_lock(client_.get(), name_.c_str(), lease_.count(), timeout_ms, &locked);
         if (answer != MEMLOCK_OK) detail::fail(answer, name_);
         return locked;
     }
 
-    void end(memlock_lock* held) const noexcept {
-        if (held != nullptr) client_.tell_if_lost(memlock_lock_drop(held));
+    void drop(memlock_lock* held) const noexcept {
+        if (held != nullptr) client_.report_if_lost(memlock_lock_drop(held));
     }
 
     static std::int64_t remaining_ms(const memlock_lock* held) noexcept {
@@ -595,175 +638,186 @@ private:
         return left;
     }
 
-    int acquire(std::int64_t wait_ms, const memlock_wait* unless = nullptr) {
-        slot& ours = claim();
-        if (remaining_ms(ours.lock) > 0) {
-            if (wait_ms == 0) return MEMLOCK_BUSY;
+    int acquire(std::int64_t timeout_ms, const memlock_wait* unless = nullptr) {
+        held_lock& entry = claim();
+        if (remaining_ms(entry.lock) > 0) {
+            if (timeout_ms == 0) return MEMLOCK_BUSY;
             throw error{errc::deadlock,
-                        "This thread already holds the mutex \"" + name_ + "\" and would wait for itself."};
+                        "This thread already holds the mutex \"" + name_ +
+                            "\" and would wait for itself: unlock it first."};
         }
-        // What is left of a lease that ran out, or of the parent of this process.
-        static_cast<void>(memlock_lock_drop(std::exchange(ours.lock, nullptr)));
-        const int answer = memlock_mutex_lock_wait(client_.get(), name_.c_str(), lease_.count(), wait_ms,
-                                                   unless, &ours.lock);
-        if (answer != MEMLOCK_OK) vacate(ours);
+        // A handle that is left from an expired lease, or from the parent of this process.
+        static_cast<void>(memlock_lock_drop(std::exchange(entry.lock, nullptr)));
+        const int answer = memlock_mutex_lock_wait(client_.get(), name_.c_str(), lease_.count(),
+                                                   timeout_ms, unless, &entry.lock);
+        if (answer != MEMLOCK_OK) vacate(entry);
         return answer;
     }
 
-    bool acquired(std::int64_t wait_ms, const memlock_wait* unless = nullptr) {
-        const int answer = acquire(wait_ms, unless);
+    bool acquired(std::int64_t timeout_ms, const memlock_wait* unless = nullptr) {
+        const int answer = acquire(timeout_ms, unless);
         if (answer == MEMLOCK_OK) return true;
         if (answer == MEMLOCK_BUSY || answer == MEMLOCK_TIMED_OUT) return false;
         detail::fail(answer, name_);
     }
 
     int give_back() noexcept {
-        slot* ours = find();
-        if (ours == nullptr) return MEMLOCK_NOT_HELD;
-        const int answer = memlock_unlock(std::exchange(ours->lock, nullptr));
-        vacate(*ours);
+        held_lock* entry = find();
+        if (entry == nullptr) return MEMLOCK_NOT_HELD;
+        const int answer = memlock_unlock(std::exchange(entry->lock, nullptr));
+        vacate(*entry);
         return answer;
     }
 
     memlock_lock* mine() const {
-        const slot* found = find();
+        const held_lock* found = find();
         if (found == nullptr) detail::fail(MEMLOCK_NOT_HELD, name_);
         return found->lock;
     }
 
-    slot* find() const noexcept {
+    held_lock* find() const noexcept {
         const auto me = std::this_thread::get_id();
-        for (slot* next = &first_; next != nullptr; next = next->next.load(std::memory_order_acquire)) {
+        for (held_lock* next = &first_; next != nullptr;
+             next = next->next.load(std::memory_order_acquire)) {
             if (next->thread.load(std::memory_order_relaxed) == me) return next;
         }
         return nullptr;
     }
 
-    slot& claim() {
-        if (slot* ours = find()) return *ours;
+    held_lock& claim() {
+        if (held_lock* entry = find()) return *entry;
         const auto me = std::this_thread::get_id();
-        for (slot* here = &first_;;) {
-            std::thread::id nobody;
-            if (here->thread.compare_exchange_strong(nobody, me, std::memory_order_acquire)) return *here;
-            slot* next = here->next.load(std::memory_order_acquire);
+        for (held_lock* here = &first_;;) {
+            std::thread::id none;
+            if (here->thread.compare_exchange_strong(none, me, std::memory_order_acquire))
+                return *here;
+            held_lock* next = here->next.load(std::memory_order_acquire);
             if (next == nullptr) {
-                auto fresh = std::make_unique<slot>(me);
+                auto fresh = std::make_unique<held_lock>(me);
                 if (here->next.compare_exchange_strong(next, fresh.get())) return *fresh.release();
             }
             here = next;
         }
     }
 
-    static void vacate(slot& ours) noexcept { ours.thread.store({}, std::memory_order_release); }
+    static void vacate(held_lock& entry) noexcept {
+        entry.thread.store({}, std::memory_order_release);
+    }
 
     client client_;
     std::string name_;
     std::chrono::milliseconds lease_;
     std::atomic<int> last_unlock_{MEMLOCK_OK};
-    mutable slot first_;  // Enough, and no allocation, where one thread uses the object.
+    mutable held_lock first_;  // Avoids an allocation when a single thread uses the object.
 };
 
-/// What to acquire of a semaphore, and in which order with others.
+/// What to acquire of a semaphore, and with which priority.
 struct request {
-    std::uint32_t permits = 1;  ///< together or not at all; at most as many as there are
-    std::int64_t priority = 0;  ///< higher comes first, and among equals who came first
-    bool strict = false;        ///< never comes before a higher priority, however often it was overtaken
+    std::uint32_t permits = 1;  ///< acquired together or not at all; at most as many as there are
+    std::int64_t priority = 0;  ///< higher is served first; FIFO among equals
+    bool strict = false;        ///< false: served next after it was overtaken 16 times; true: never
 };
 
-/// Who was seen to hold permits.
+/// A holder of permits, as read from the server.
 struct permit_holder {
-    std::string token;                            ///< names this acquisition
-    std::string host;                             ///< cut at 32 characters
-    std::uint32_t pid;                            ///< on that host
-    std::uint32_t permits;                        ///< how many it holds
+    std::string token;                            ///< identifies this acquisition
+    std::string host;                             ///< truncated to 32 characters
+    std::uint32_t pid;                            ///< the process id on that host
+    std::uint32_t permits;                        ///< the number of permits that it holds
     std::chrono::system_clock::time_point since;  ///< by the holder's clock
-    std::chrono::milliseconds remaining;          ///< how long the server keeps them for it yet
+    std::chrono::milliseconds remaining;          ///< until the lease expires on the server
 };
 
-/// One or several permits that are held, or nothing. They are given back when it ends, by whichever thread,
-/// as well as that can be done; release() tells how it went. It may outlive its semaphore and its client. Use
-/// an object from one thread at a time.
+/// One or several permits that are held, or none. The destructor releases them, in any thread, on a
+/// best-effort basis; release() reports the outcome. The object may outlive its semaphore and its
+/// client. Not thread-safe: use an object from one thread at a time.
 ///
-/// In a child made by fork() it holds nothing, and leaves what the parent holds alone.
+/// In a child made by fork() the object holds nothing, and the parent's permits are not affected.
 class [[nodiscard]] permit {
 public:
-    /// Holds nothing.
+    /// An object that holds nothing.
     permit() noexcept = default;
 
-    /// Gives the permits back. Throws errc::lost when they were no longer ours, errc::not_held when there are
-    /// none, or errc::unreachable or unknown: then they are given back at the client's next contact with the
-    /// server, or come back when the lease ends. This holds nothing afterwards, whatever happens.
+    /// Releases the permits. Throws errc::lost when they had been lost, errc::not_held when there
+    /// are none, or errc::unreachable or unknown: they are then released at the client's next
+    /// contact with the server, or expire with their lease. The object holds nothing afterwards, in
+    /// all cases.
     void release() {
         if (!held_) detail::fail(MEMLOCK_NOT_HELD, name_);
         const int answer = memlock_permit_release(held_.release());
         if (answer != MEMLOCK_OK) detail::fail(answer, name_);
     }
 
-    /// Gives them a new lease, counted from now. Throws errc::lost when they were no longer ours,
-    /// errc::not_held, errc::invalid for a lease out of range, and errc::unreachable or unknown: then look at
-    /// remaining().
+    /// Gives the permits a new lease, counted from now. Throws errc::lost when they had been lost,
+    /// errc::not_held, errc::invalid for a lease out of range, and errc::unreachable or unknown:
+    /// remaining() then has the time that is guaranteed.
     void extend(std::chrono::milliseconds lease) {
         if (!held_) detail::fail(MEMLOCK_NOT_HELD, name_);
         const int answer = memlock_permit_extend(held_.get(), lease.count());
         if (answer != MEMLOCK_OK) detail::fail(answer, name_);
     }
 
-    /// How long they are certainly ours yet; zero when they are not. No I/O.
+    /// The time for which the permits are guaranteed to be held; zero when they are not. No I/O.
     [[nodiscard]] std::chrono::milliseconds remaining() const noexcept {
         std::int64_t left = 0;
         if (held_) memlock_permit_remaining_ms(held_.get(), &left);
         return std::chrono::milliseconds{left};
     }
 
-    /// How many permits these are; 0 for none.
+    /// The number of permits; 0 for none.
     std::uint32_t count() const noexcept {
         std::uint32_t permits = 0;
         if (held_) memlock_permit_count(held_.get(), &permits);
         return permits;
     }
 
-    /// Whether there are any to be given back, ours still or not: see remaining().
+    /// Whether there are permits to be released, held or lost: see remaining().
     explicit operator bool() const noexcept { return held_ != nullptr; }
 
-    /// For the functions of memlock.h; NULL when this holds nothing.
+    /// For the functions of memlock.h; NULL when the object holds nothing.
     memlock_permit* get() const noexcept { return held_.get(); }
 
 private:
     friend class counting_semaphore;
     friend class renewed_permit;
 
-    using gives_back = detail::gives_back<memlock_permit, memlock_permit_drop>;
+    using releaser = detail::releaser<memlock_permit, memlock_permit_drop>;
 
     permit(memlock_permit* held, const std::string& name,
            std::shared_ptr<const detail::lost_listeners> listeners)
-        : held_{held, gives_back{std::move(listeners)}}, name_{name} {}
+        : held_{held, releaser{std::move(listeners)}}, name_{name} {}
 
-    std::unique_ptr<memlock_permit, gives_back> held_;
+    std::unique_ptr<memlock_permit, releaser> held_;
     std::string name_;
 };
 
-/// A semaphore by its name: so many may hold a permit of it at once, in the whole fleet.
+/// A semaphore by its name: limits the number of permits that are held at the same time by all
+/// processes.
 ///
-/// Any number of threads may use one object at once. Who waits is served in the order of coming, or by
-/// priority. As with std::counting_semaphore any thread may release(); but no more than was acquired by the
-/// same object: it is no means of telling others something. Other objects of the same name, here or in
-/// another process, are of the same semaphore.
+/// Any number of threads may use one object at once. Waiters are served in FIFO order, or by
+/// priority. As with std::counting_semaphore any thread may release(), but only permits that were
+/// acquired by the same object: it cannot be used for signalling. Other objects of the same name,
+/// in this or another process, share the semaphore.
 ///
-/// In a child made by fork() it holds nothing, whatever it holds in the parent, and works.
+/// In a child made by fork() the object holds nothing, whatever it holds in the parent, and can be
+/// used.
 class counting_semaphore {
 public:
-    /// Sends nothing. `permits`: how many there are, from 1 up, which is part of what all share: the first
-    /// one to acquire sets the semaphore up with as many, and who uses it with another number gets
-    /// errc::invalid. `lease`: for how long a permit is held at most, from 1 second to 366 days. Throws
-    /// errc::invalid for another one, for no permits, and for an empty name or one above 64 KiB.
+    /// `permits`: the number of permits, from 1 up, which all users share: the first process that
+    /// acquires sets the semaphore up with it, and an object with another number gets
+    /// errc::invalid. `lease`: the maximum time for which a permit is held, 1 second to 366 days.
+    /// Sends nothing. Throws errc::invalid for a lease out of range, for 0 permits, and for an
+    /// empty name or one above 64 KiB.
     counting_semaphore(const client& where, std::string name, std::uint32_t permits,
                        std::chrono::milliseconds lease)
         : client_{where}, name_{std::move(name)} {
-        if (permits == 0) throw error{errc::invalid, "A semaphore has at least one permit."};
+        if (permits == 0) {
+            throw error{errc::invalid, "A semaphore has at least one permit: pass 1 or more."};
+        }
         open(permits, lease);
     }
 
-    /// As above, with however many permits it has: somebody else is to set it up, and until then acquiring
+    /// Opens an existing semaphore with any number of permits: while there is none, acquiring
     /// throws errc::not_found.
     counting_semaphore(const client& where, std::string name, std::chrono::milliseconds lease)
         : client_{where}, name_{std::move(name)} {
@@ -773,61 +827,69 @@ public:
     counting_semaphore(const counting_semaphore&) = delete;
     counting_semaphore& operator=(const counting_semaphore&) = delete;
 
-    /// Nobody may be using it any more. What acquire() and its kin took, and nobody released, is given back;
-    /// permit objects are not touched.
+    /// No thread may be using the object. Permits of acquire() and try_acquire() that were not
+    /// released are released; permit objects are not affected.
     ~counting_semaphore() {
         drop(first_);
-        for (slot* next = first_.next; next != nullptr;) {
-            const std::unique_ptr<slot> gone{next};
+        for (held_permit* next = first_.next; next != nullptr;) {
+            const std::unique_ptr<held_permit> gone{next};
             drop(*gone);
             next = gone->next;
         }
     }
 
-    /// The most permits that there can be.
+    /// The maximum number of permits.
     static constexpr std::ptrdiff_t max() noexcept {
         return sizeof(std::ptrdiff_t) > 4 ? static_cast<std::ptrdiff_t>(0xffffffff) : PTRDIFF_MAX;
     }
 
-    /// Waits for one permit, for as long as it takes. Throws errc::interrupted when client::cancel_waits()
-    /// ended the wait, errc::not_found, and errc::unreachable, unknown, protocol or invalid; nothing is held
-    /// then. A thread that waits for what it holds itself waits until the lease ends.
+    /// Acquires one permit, and waits without a timeout. Throws errc::interrupted when
+    /// client::cancel_waits() ended the wait, errc::not_found, and errc::unreachable, unknown,
+    /// protocol or invalid; nothing is held then. A thread that waits for a permit which it holds
+    /// itself waits until the lease expires.
     void acquire() { hold_one(take(-1)); }
 
-    /// As acquire(), but throws errc::interrupted also when `handle` is cancelled, or was before.
-    void acquire_unless(const wait_handle& handle) { hold_one(take(-1, {}, detail::given(handle))); }
+    /// Like acquire(), but also throws errc::interrupted when `handle` is cancelled, or was
+    /// cancelled before.
+    void acquire_unless(const wait_handle& handle) {
+        hold_one(take(-1, {}, detail::given(handle)));
+    }
 
-    /// False when no permit is available, or all that are are being gathered for a waiter that wants several.
-    /// Throws as acquire().
+    /// Returns false when no permit is available, or when the available permits are reserved for a
+    /// waiter that wants several. Throws as acquire().
     [[nodiscard]] bool try_acquire() { return hold(try_take(0)); }
 
-    /// False when `limit` passed first. Throws as acquire().
+    /// Returns false when `timeout` expired first. Throws as acquire().
     template <class Rep, class Period>
-    [[nodiscard]] bool try_acquire_for(const std::chrono::duration<Rep, Period>& limit) {
-        return hold(try_take(detail::wait_ms(limit)));
+    [[nodiscard]] bool try_acquire_for(const std::chrono::duration<Rep, Period>& timeout) {
+        return hold(try_take(detail::timeout_ms(timeout)));
     }
 
-    /// As try_acquire_for(limit), but throws errc::interrupted also when `handle` is cancelled, or was
-    /// before.
+    /// Like try_acquire_for(timeout), but also throws errc::interrupted when `handle` is cancelled,
+    /// or was cancelled before.
     template <class Rep, class Period>
     [[nodiscard]]
-    bool try_acquire_for(const std::chrono::duration<Rep, Period>& limit, const wait_handle& handle) {
-        return hold(try_take(detail::wait_ms(limit), {}, detail::given(handle)));
+    bool try_acquire_for(const std::chrono::duration<Rep, Period>& timeout,
+                         const wait_handle& handle) {
+        return hold(try_take(detail::timeout_ms(timeout), {}, detail::given(handle)));
     }
 
-    /// False when the moment came first. Throws as acquire().
+    /// Returns false when `deadline` was reached first. Throws as acquire().
     template <class Clock, class Duration>
-    [[nodiscard]] bool try_acquire_until(const std::chrono::time_point<Clock, Duration>& moment) {
-        return hold(try_acquire_permit_until(moment));
+    [[nodiscard]] bool try_acquire_until(const std::chrono::time_point<Clock, Duration>& deadline) {
+        return hold(try_acquire_permit_until(deadline));
     }
 
-    /// Gives back `update` permits that acquire() and its kin took, one after the other: the one that this
-    /// thread took last, or if it has none, the one that was taken first. Throws errc::not_held when there is
-    /// none any more; errc::lost when one was no longer ours; errc::unreachable or unknown, when it is given
-    /// back at the client's next contact with the server, or comes back when its lease ends. Where several
-    /// things went wrong, the first one is thrown, after all that could be given back was.
+    /// Releases `update` permits of acquire() and try_acquire(), one after the other: the one that
+    /// this thread acquired last or, if it has none, the one that was acquired first. Throws
+    /// errc::not_held when there are no more; errc::lost when one had been lost; errc::unreachable
+    /// or unknown, after which the permit is released at the client's next contact with the server,
+    /// or expires with its lease. If several failed, the first error is thrown, after all others
+    /// were released.
     void release(std::ptrdiff_t update = 1) {
-        if (update < 0) throw error{errc::invalid, "A negative number of permits cannot be released."};
+        if (update < 0) {
+            throw error{errc::invalid, "A negative number of permits to release: pass 0 or more."};
+        }
         std::optional<error> failed;
         for (; update > 0; update--) {
             const int answer = give_back();
@@ -837,18 +899,20 @@ public:
         if (failed) throw *failed;
     }
 
-    /// Waits for what is wanted, for as long as it takes, and gives an object that holds it. Throws as
-    /// acquire(), and errc::invalid for no permits and for more than there are.
+    /// Acquires what `wanted` describes, and waits without a timeout. Throws as acquire(), and
+    /// errc::invalid for 0 permits and for more than the semaphore has.
     [[nodiscard]] permit acquire_permit(const request& wanted = {}) { return take(-1, wanted); }
 
-    /// As acquire_permit(), but throws errc::interrupted also when `handle` is cancelled, or was before.
+    /// Like acquire_permit(), but also throws errc::interrupted when `handle` is cancelled, or was
+    /// cancelled before.
     [[nodiscard]]
     permit acquire_permit_unless(const wait_handle& handle, const request& wanted = {}) {
         return take(-1, wanted, detail::given(handle));
     }
 
 #ifdef __cpp_lib_jthread
-    /// As acquire_unless() with a handle that is cancelled when the stop is requested, as by a std::jthread.
+    /// Like acquire_unless() with a handle that is cancelled when a stop is requested, for
+    /// std::jthread.
     void acquire_unless(const std::stop_token& stop) { hold_one(acquire_permit_unless(stop)); }
 
     [[nodiscard]]
@@ -859,105 +923,120 @@ public:
     }
 #endif
 
-    /// Nothing when what is wanted is not available. Throws as acquire_permit().
+    /// Returns empty when the permits are not available. Throws as acquire_permit().
     [[nodiscard]]
-    std::optional<permit> try_acquire_permit(const request& wanted = {}) { return try_take(0, wanted); }
+    std::optional<permit> try_acquire_permit(const request& wanted = {}) {
+        return try_take(0, wanted);
+    }
 
-    /// Nothing when `limit` passed first. Throws as acquire_permit().
+    /// Returns empty when `timeout` expired first. Throws as acquire_permit().
     template <class Rep, class Period>
     [[nodiscard]]
-    std::optional<permit> try_acquire_permit_for(const std::chrono::duration<Rep, Period>& limit,
+    std::optional<permit> try_acquire_permit_for(const std::chrono::duration<Rep, Period>& timeout,
                                                  const request& wanted = {}) {
-        return try_take(detail::wait_ms(limit), wanted);
+        return try_take(detail::timeout_ms(timeout), wanted);
     }
 
-    /// As above, but throws errc::interrupted also when `handle` is cancelled, or was before.
+    /// As above, but also throws errc::interrupted when `handle` is cancelled, or was cancelled
+    /// before.
     template <class Rep, class Period>
     [[nodiscard]]
-    std::optional<permit> try_acquire_permit_for(const std::chrono::duration<Rep, Period>& limit,
-                                                 const wait_handle& handle, const request& wanted = {}) {
-        return try_take(detail::wait_ms(limit), wanted, detail::given(handle));
+    std::optional<permit> try_acquire_permit_for(const std::chrono::duration<Rep, Period>& timeout,
+                                                 const wait_handle& handle,
+                                                 const request& wanted = {}) {
+        return try_take(detail::timeout_ms(timeout), wanted, detail::given(handle));
     }
 
-    /// Nothing when the moment came first. Throws as acquire_permit().
+    /// Returns empty when `deadline` was reached first. Throws as acquire_permit().
     template <class Clock, class Duration>
     [[nodiscard]]
-    std::optional<permit> try_acquire_permit_until(const std::chrono::time_point<Clock, Duration>& moment,
-                                                   const request& wanted = {}) {
-        return detail::until(moment, [&](std::int64_t wait_ms) { return try_take(wait_ms, wanted); });
+    std::optional<permit> try_acquire_permit_until(
+        const std::chrono::time_point<Clock, Duration>& deadline, const request& wanted = {}) {
+        return detail::until(deadline,
+                             [&](std::int64_t timeout_ms) { return try_take(timeout_ms, wanted); });
     }
 
-    /// Sets the semaphore up, to be kept for `life` (1 second to 366 days) after it was used last. Where
-    /// nobody does, the first to acquire sets it up, to be kept for a day. False when it was set up already:
-    /// then its life stays as it is. Throws errc::not_found when it was not, and this object does not know
-    /// the number of permits.
+    /// Sets the semaphore up; it expires `life` (1 second to 366 days) after its last use. If this
+    /// is not called, the first process that acquires sets it up, with a lifetime of one day.
+    /// Returns false when it was already set up; its lifetime is then unchanged. Throws
+    /// errc::not_found when there is no semaphore and this object does not have the number of
+    /// permits.
     bool set_up(std::chrono::milliseconds life) {
         const int answer = memlock_semaphore_set_up(handle_.get(), life.count());
         if (answer != MEMLOCK_OK && answer != MEMLOCK_EXISTS) detail::fail(answer, name_);
         return answer == MEMLOCK_OK;
     }
 
-    /// Removes it for everybody: who holds permits finds them lost. False when there was none.
+    /// Removes the semaphore for all processes: holders lose their permits. Returns false when
+    /// there was none.
     bool tear_down() { return found(memlock_semaphore_tear_down(handle_.get())); }
 
-    /// Changes how many permits there are, for everybody. Fewer than are held is allowed: nobody loses any,
-    /// and no more are given until enough came back. Objects that are made afterwards need the new number.
-    /// False when there is no such semaphore.
-    bool resize(std::uint32_t permits) { return found(memlock_semaphore_resize(handle_.get(), permits)); }
+    /// Changes the number of permits for all processes. The new number may be lower than the number
+    /// of held permits: no holder loses any, and no permit is granted until enough were released.
+    /// Objects that are made afterwards need the new number. Returns false when there is no such
+    /// semaphore.
+    bool resize(std::uint32_t permits) {
+        return found(memlock_semaphore_resize(handle_.get(), permits));
+    }
 
-    /// How many permits nobody holds; nothing when there is no such semaphore, also when nobody has acquired
-    /// of it yet. What is read is already past: it is for people, not for decisions.
+    /// The number of permits that no process holds; empty when there is no such semaphore, also
+    /// when it was neither set up nor acquired yet. A snapshot, for diagnostics and not for
+    /// decisions.
     std::optional<std::uint32_t> available() const {
         std::uint32_t number = 0;
         if (!found(memlock_semaphore_available(handle_.get(), &number))) return std::nullopt;
         return number;
     }
 
-    /// Who holds permits, here or anywhere. What is read is already past: it is for people.
+    /// The holders of permits, in all processes. A snapshot, for diagnostics.
     std::vector<permit_holder> holders() const {
-        std::vector<memlock_holder> seen(16);
-        for (std::size_t count = 0;; seen.resize(count)) {
-            if (!found(memlock_semaphore_holders(handle_.get(), seen.data(), seen.size(), &count))) return {};
-            if (count > seen.size()) continue;
-            seen.resize(count);
+        std::vector<memlock_holder> entries(16);
+        for (std::size_t count = 0;; entries.resize(count)) {
+            if (!found(memlock_semaphore_holders(handle_.get(), entries.data(), entries.size(),
+                                                 &count)))
+                return {};
+            if (count > entries.size()) continue;
+            entries.resize(count);
             break;
         }
-        std::vector<permit_holder> known;
-        known.reserve(seen.size());
-        for (const memlock_holder& holder : seen) {
-            known.push_back({holder.token, holder.host, holder.pid, holder.permits,
-                             std::chrono::system_clock::time_point{std::chrono::seconds{holder.since}},
-                             std::chrono::milliseconds{holder.remaining_ms}});
+        std::vector<permit_holder> result;
+        result.reserve(entries.size());
+        for (const memlock_holder& holder : entries) {
+            result.push_back(
+                {holder.token, holder.host, holder.pid, holder.permits,
+                 std::chrono::system_clock::time_point{std::chrono::seconds{holder.since}},
+                 std::chrono::milliseconds{holder.remaining_ms}});
         }
-        return known;
+        return result;
     }
 
-    /// The name.
+    /// The name of the semaphore.
     const std::string& name() const noexcept { return name_; }
 
     /// For the functions of memlock.h.
     memlock_semaphore* get() const noexcept { return handle_.get(); }
 
 private:
-    // What acquire() took and release() gives back. `number` is 0 where there is nothing, 1 while one thread
-    // is at it, and else tells this permit from every other one that is or was here: who exchanges it for 1
-    // has got that permit. This is a list without a lock because a fork could catch a lock.
-    struct slot {
-        explicit slot(std::uint64_t start = 0) noexcept : number{start} {}
+    // A permit of acquire(), until release(). `number` is 0 for an unused entry, 1 while one thread
+    // uses the entry exclusively, and otherwise unique among all permits of this object, past ones
+    // included: the thread that exchanges it for 1 has taken that permit. The list is lock-free,
+    // because a fork could leave a lock held for ever in the child.
+    struct held_permit {
+        explicit held_permit(std::uint64_t start = 0) noexcept : number{start} {}
         std::atomic<std::uint64_t> number;
         std::atomic<std::thread::id> thread{};
-        std::atomic<slot*> next{nullptr};
+        std::atomic<held_permit*> next{nullptr};
         memlock_permit* held = nullptr;
     };
 
-    void drop(slot& here) const noexcept {
-        if (here.number > 1) client_.tell_if_lost(memlock_permit_drop(here.held));
+    void drop(held_permit& here) const noexcept {
+        if (here.number > 1) client_.report_if_lost(memlock_permit_drop(here.held));
     }
 
     void open(std::uint32_t permits, std::chrono::milliseconds lease) {
         memlock_semaphore* opened = nullptr;
-        const int answer = memlock_semaphore_open(client_.get(), detail::without_nul(name_).c_str(), permits,
-                                                  lease.count(), &opened);
+        const int answer = memlock_semaphore_open(client_.get(), detail::without_nul(name_).c_str(),
+                                                  permits, lease.count(), &opened);
         if (answer != MEMLOCK_OK) detail::fail(answer, name_);
         handle_.reset(opened);
     }
@@ -967,18 +1046,20 @@ private:
         return answer == MEMLOCK_OK;
     }
 
-    std::optional<permit> try_take(std::int64_t wait_ms, const request& wanted = {},
+    std::optional<permit> try_take(std::int64_t timeout_ms, const request& wanted = {},
                                    const memlock_wait* unless = nullptr) {
         const memlock_request asked{wanted.permits, wanted.priority, wanted.strict};
         memlock_permit* got = nullptr;
-        const int answer = memlock_semaphore_acquire_wait(handle_.get(), &asked, wait_ms, unless, &got);
+        const int answer =
+            memlock_semaphore_acquire_wait(handle_.get(), &asked, timeout_ms, unless, &got);
         if (answer == MEMLOCK_OK) return permit{got, name_, client_.listeners_};
         if (answer == MEMLOCK_BUSY || answer == MEMLOCK_TIMED_OUT) return std::nullopt;
         detail::fail(answer, name_);
     }
 
-    permit take(std::int64_t wait_ms, const request& wanted = {}, const memlock_wait* unless = nullptr) {
-        return *try_take(wait_ms, wanted, unless);
+    permit take(std::int64_t timeout_ms, const request& wanted = {},
+                const memlock_wait* unless = nullptr) {
+        return *try_take(timeout_ms, wanted, unless);
     }
 
     bool hold(std::optional<permit> got) {
@@ -987,20 +1068,22 @@ private:
     }
 
     void hold_one(permit got) {
-        slot& ours = claim();
-        ours.thread.store(std::this_thread::get_id(), std::memory_order_relaxed);
-        ours.held = got.held_.release();
-        ours.number.store(last_.fetch_add(1, std::memory_order_relaxed) + 1, std::memory_order_release);
+        held_permit& entry = claim();
+        entry.thread.store(std::this_thread::get_id(), std::memory_order_relaxed);
+        entry.held = got.held_.release();
+        entry.number.store(last_.fetch_add(1, std::memory_order_relaxed) + 1,
+                           std::memory_order_release);
     }
 
-    // One in which there is nothing, and of which nobody else makes use meanwhile.
-    slot& claim() {
-        for (slot* here = &first_;;) {
+    // Reserves an unused entry for this thread.
+    held_permit& claim() {
+        for (held_permit* here = &first_;;) {
             std::uint64_t nothing = 0;
-            if (here->number.compare_exchange_strong(nothing, 1, std::memory_order_acquire)) return *here;
-            slot* next = here->next.load(std::memory_order_acquire);
+            if (here->number.compare_exchange_strong(nothing, 1, std::memory_order_acquire))
+                return *here;
+            held_permit* next = here->next.load(std::memory_order_acquire);
             if (next == nullptr) {
-                auto fresh = std::make_unique<slot>(1);
+                auto fresh = std::make_unique<held_permit>(1);
                 if (here->next.compare_exchange_strong(next, fresh.get())) return *fresh.release();
             }
             here = next;
@@ -1012,19 +1095,20 @@ private:
             memlock_permit* held = pick();
             if (held == nullptr) return MEMLOCK_NOT_HELD;
             const int answer = memlock_permit_release(held);
-            // What the parent of this process held is not ours to give back.
+            // A permit of the parent of this process is not released here.
             if (answer != MEMLOCK_NOT_HELD) return answer;
         }
     }
 
-    // This thread's latest; without one, the oldest of all.
+    // The latest permit of this thread or, if it has none, the oldest one.
     memlock_permit* pick() noexcept {
         const auto me = std::this_thread::get_id();
         for (;;) {
-            slot* best = nullptr;
+            held_permit* best = nullptr;
             std::uint64_t best_number = 0;
             bool is_mine = false;
-            for (slot* next = &first_; next != nullptr; next = next->next.load(std::memory_order_acquire)) {
+            for (held_permit* next = &first_; next != nullptr;
+                 next = next->next.load(std::memory_order_acquire)) {
                 const std::uint64_t number = next->number.load(std::memory_order_acquire);
                 if (number <= 1) continue;
                 const bool mine = next->thread.load(std::memory_order_relaxed) == me;
@@ -1035,7 +1119,8 @@ private:
                 is_mine = mine;
             }
             if (best == nullptr) return nullptr;
-            if (!best->number.compare_exchange_strong(best_number, 1, std::memory_order_acquire)) continue;
+            if (!best->number.compare_exchange_strong(best_number, 1, std::memory_order_acquire))
+                continue;
             memlock_permit* held = std::exchange(best->held, nullptr);
             best->number.store(0, std::memory_order_release);
             return held;
@@ -1044,47 +1129,53 @@ private:
 
     client client_;
     std::string name_;
-    std::unique_ptr<memlock_semaphore, detail::closer<memlock_semaphore, memlock_semaphore_close>> handle_;
+    std::unique_ptr<memlock_semaphore, detail::closer<memlock_semaphore, memlock_semaphore_close>>
+        handle_;
     std::atomic<std::uint64_t> last_{1};
-    slot first_;  // Enough, and no allocation, where one permit is held at a time.
+    held_permit first_;  // Avoids an allocation when one permit is held at a time.
 };
 
-/// Why what was kept is not held any more.
+/// Why a renewed lock or permit is not held any more.
 enum class loss : int {
-    expired = MEMLOCK_LOST_EXPIRED,    ///< not renewed before its lease was over: no server, or we stood still
-    gone = MEMLOCK_LOST_GONE,          ///< found to be gone from the server, or another's
-    max_hold = MEMLOCK_LOST_MAX_HOLD,  ///< held for as long as was allowed
+    expired = MEMLOCK_LOST_EXPIRED,    ///< the lease expired: server unreachable or process stopped
+    gone = MEMLOCK_LOST_GONE,          ///< missing on the server, or held by another holder
+    max_hold = MEMLOCK_LOST_MAX_HOLD,  ///< the maximum hold time has passed
 };
 
-/// How a lease is renewed. The functions are called on the renewer's thread, which renews nothing of the same
-/// client until they return; an exception that leaves them is dropped. They may use what they are told of,
-/// and end it.
+/// How a lease is renewed. The callbacks run on the renewal thread, which renews no other lease of
+/// the same client until they return; an exception that leaves them is dropped. They may use and
+/// end the object that they report on.
 struct renewal {
-    /// For how long at most, counted from when it is kept; then it ends with its lease. Nothing: no bound.
+    /// The maximum hold time, counted from the start of the renewal; after it the lease expires.
+    /// Empty: no limit.
     std::optional<std::chrono::milliseconds> max_hold{};
-    /// It could not be renewed so far, or is not to be, and is certainly ours for so long.
+    /// The lease has not been renewed so far, or is not to be renewed any more, and is guaranteed
+    /// for the given time.
     std::function<void(std::chrono::milliseconds)> on_lease_at_risk{};
-    /// It was lost. Not called when release() or the end of the object is the first to find that out; the
-    /// end of the object tells client::on_lost()'s callback.
+    /// The lock or permits were lost. Not called for a loss that release(), unlock() or the
+    /// destructor detects first; the destructor calls the callback of client::on_lost().
     std::function<void(loss)> on_lost{};
 };
 
 namespace detail {
 
-/// What the callback is given. It stays while it runs, whatever becomes of the object.
-struct told : std::enable_shared_from_this<told> {
-    explicit told(renewal given) : how{std::move(given)} {}
-    renewal how;
+/// The callbacks of a renewal. The object lives while one of them runs, even if its owner is
+/// destroyed.
+struct renewal_callbacks : std::enable_shared_from_this<renewal_callbacks> {
+    explicit renewal_callbacks(renewal given) : options{std::move(given)} {}
+    renewal options;
 
-    static void tell(int what, std::int64_t left_ms, void* arg) noexcept {
+    static void call(int event, std::int64_t left_ms, void* arg) noexcept {
         try {
-            const auto self = static_cast<told*>(arg)->shared_from_this();
-            if (what == MEMLOCK_LEASE_AT_RISK) {
-                if (self->how.on_lease_at_risk) self->how.on_lease_at_risk(std::chrono::milliseconds{left_ms});
-            } else if (self->how.on_lost) {
-                self->how.on_lost(loss{what});
+            const auto self = static_cast<renewal_callbacks*>(arg)->shared_from_this();
+            if (event == MEMLOCK_LEASE_AT_RISK) {
+                if (self->options.on_lease_at_risk) {
+                    self->options.on_lease_at_risk(std::chrono::milliseconds{left_ms});
+                }
+            } else if (self->options.on_lost) {
+                self->options.on_lost(loss{event});
             }
-        } catch (...) {  // Not through a thread of Rust's.
+        } catch (...) {  // Must not unwind into Rust.
         }
     }
 };
@@ -1111,41 +1202,46 @@ struct permit_calls {
     static constexpr auto wait_lost = memlock_permit_wait_lost;
 };
 
-/// What renewed_lock and renewed_permit share.
+/// The common part of renewed_lock and renewed_permit.
 template <class Calls>
 class renewed {
 public:
-    /// Whether it is certainly ours, unless the server has lost it. No I/O.
+    /// Whether the lock or permits are guaranteed to be held, provided that the server has not lost
+    /// them. No I/O.
     [[nodiscard]] bool is_held() const noexcept { return Calls::is_held(held_.get()) != 0; }
 
-    /// Asks the server whether it is ours, in one round trip; if not, it is lost from now on. Throws
-    /// errc::not_held when this holds nothing, and errc::unreachable or protocol.
+    /// Asks the server whether the lock or permits are still held, in one round trip; if not, they
+    /// are lost for good. Throws errc::not_held when the object holds nothing, and
+    /// errc::unreachable or protocol.
     [[nodiscard]] bool check() const {
         const int answer = Calls::check(mine());
         if (answer != MEMLOCK_OK && answer != MEMLOCK_LOST) fail(answer, name_);
         return answer == MEMLOCK_OK;
     }
 
-    /// Why it was lost; nothing when it was not, as far as is known. No I/O.
+    /// Why the lock or permits were lost; empty when no loss is known. No I/O.
     [[nodiscard]] std::optional<loss> lost() const noexcept { return wait_lost(0); }
 
-    /// Waits until it is lost; nothing when `limit` passed first. Nobody may end it meanwhile.
+    /// Waits for a loss; returns empty when `timeout` expired first. The object must not be ended
+    /// meanwhile.
     template <class Rep, class Period>
-    std::optional<loss> wait_lost_for(const std::chrono::duration<Rep, Period>& limit) const noexcept {
-        return wait_lost(wait_ms(limit));
+    std::optional<loss> wait_lost_for(
+        const std::chrono::duration<Rep, Period>& timeout) const noexcept {
+        return wait_lost(timeout_ms(timeout));
     }
 
-    /// How long it is certainly ours yet, if it is not renewed; zero when it is not. No I/O.
+    /// The time for which the lock or permits are guaranteed to be held without another renewal;
+    /// zero when they are not held. No I/O.
     [[nodiscard]] std::chrono::milliseconds remaining() const noexcept {
         std::int64_t left = 0;
         if (held_) Calls::remaining(held_.get(), &left);
         return std::chrono::milliseconds{left};
     }
 
-    /// Whether there is anything to be ended, ours still or not: see is_held().
+    /// Whether there is anything to be released, held or lost: see is_held().
     explicit operator bool() const noexcept { return held_ != nullptr; }
 
-    /// For the functions of memlock.h; NULL when this holds nothing.
+    /// For the functions of memlock.h; NULL when the object holds nothing.
     typename Calls::handle* get() const noexcept { return held_.get(); }
 
 protected:
@@ -1153,21 +1249,27 @@ protected:
 
     renewed() noexcept = default;
 
-    renewed(handle* acquired, const std::string& name, std::shared_ptr<const lost_listeners> listeners, renewal how)
+    renewed(handle* acquired, const std::string& name,
+            std::shared_ptr<const lost_listeners> listeners, renewal options)
         : held_{acquired, closes{std::move(listeners)}}, name_{name} {
-        const std::int64_t longest = how.max_hold ? how.max_hold->count() : -1;
-        if (how.max_hold && longest <= 0) throw error{errc::invalid, "max_hold is a time above zero."};
-        if (how.on_lease_at_risk || how.on_lost) told_ = std::make_shared<told>(std::move(how));
-        const int answer = Calls::renew(acquired, longest, told_ ? told::tell : nullptr, told_.get());
+        const std::int64_t longest = options.max_hold ? options.max_hold->count() : -1;
+        if (options.max_hold && longest <= 0) {
+            throw error{errc::invalid, "max_hold is not positive: pass a time above 0, or none."};
+        }
+        if (options.on_lease_at_risk || options.on_lost) {
+            callbacks_ = std::make_shared<renewal_callbacks>(std::move(options));
+        }
+        const int answer = Calls::renew(
+            acquired, longest, callbacks_ ? renewal_callbacks::call : nullptr, callbacks_.get());
         if (answer != MEMLOCK_OK) fail(answer, name_);
     }
 
     renewed(renewed&&) noexcept = default;
 
-    // What is held is ended before what its callback is given.
+    // The handle is released before its callbacks are destroyed.
     renewed& operator=(renewed&& other) noexcept {
         held_ = std::move(other.held_);
-        told_ = std::move(other.told_);
+        callbacks_ = std::move(other.callbacks_);
         name_ = std::move(other.name_);
         return *this;
     }
@@ -1188,47 +1290,53 @@ protected:
     const std::string& subject() const noexcept { return name_; }
 
 private:
-    using closes = gives_back<handle, Calls::drop>;
+    using closes = releaser<handle, Calls::drop>;
 
-    std::optional<loss> wait_lost(std::int64_t limit_ms) const noexcept {
+    std::optional<loss> wait_lost(std::int64_t timeout_ms) const noexcept {
         int why = 0;
-        if (!held_ || Calls::wait_lost(held_.get(), limit_ms, &why) != MEMLOCK_LOST) return std::nullopt;
+        if (!held_ || Calls::wait_lost(held_.get(), timeout_ms, &why) != MEMLOCK_LOST)
+            return std::nullopt;
         return loss{why};
     }
 
-    std::shared_ptr<told> told_;
+    std::shared_ptr<renewal_callbacks> callbacks_;
     std::unique_ptr<handle, closes> held_;
     std::string name_;
 };
 
 }  // namespace detail
 
-/// A lock of a mutex whose lease is renewed for as long as this object is there, or nothing. It is unlocked
-/// when it ends, as well as that can be done; unlock() tells how it went. It competes with the mutex's own
-/// lock() as with any other, and may outlive the mutex and its client.
+/// A lock of a mutex whose lease is renewed during the lifetime of this object, or nothing. The
+/// destructor unlocks, on a best-effort basis; unlock() reports the outcome. The lock competes with
+/// lock() of the same mutex object as with any other, and may outlive the mutex and its client.
 ///
-/// Any number of threads may use it at once; but unlocking, moving and destroying are for one when no other
-/// uses it. What ends it waits for a callback that is running, unless that is where it is ended; so it must
-/// not hold a std::mutex that the callback wants.
+/// Any number of threads may use the object at once, but unlocking, moving and destroying require
+/// that no other thread uses it. Unlocking and destroying wait for a running callback, unless they
+/// are called by that callback; therefore the calling thread must not hold a std::mutex for which
+/// the callback waits.
 ///
-/// In a child made by fork() it holds nothing and is not kept, and leaves the parent's lock alone.
+/// In a child made by fork() the object holds nothing and is not renewed, and the parent's lock is
+/// not affected.
 class [[nodiscard]] renewed_lock : public detail::renewed<detail::lock_calls> {
 public:
-    /// Holds nothing.
+    /// An object that holds nothing.
     renewed_lock() noexcept = default;
 
-    /// Locks, and waits for that for as long as it takes. Throws as mutex::lock(); errc::internal when no
-    /// thread can be started: nothing is held then.
-    explicit renewed_lock(const mutex& of, renewal how = {})
-        : renewed{of.lock_once(-1), of.name(), of.client_.listeners_, std::move(how)} {}
+    /// Locks, and waits without a timeout. Throws as mutex::lock(), and errc::internal when no
+    /// thread can be started; nothing is held then.
+    explicit renewed_lock(const mutex& of, renewal options = {})
+        : renewed{of.lock_once(-1), of.name(), of.client_.listeners_, std::move(options)} {}
 
-    /// Locks if that takes no longer than `limit`, zero for a single try; errc::timed_out or errc::busy
-    /// otherwise.
+    /// Locks, and waits for at most `timeout`; zero tries once. Throws errc::timed_out or, for
+    /// zero, errc::busy.
     template <class Rep, class Period>
-    renewed_lock(const mutex& of, const std::chrono::duration<Rep, Period>& limit, renewal how = {})
-        : renewed{of.lock_once(detail::wait_ms(limit)), of.name(), of.client_.listeners_, std::move(how)} {}
+    renewed_lock(const mutex& of, const std::chrono::duration<Rep, Period>& timeout,
+                 renewal options = {})
+        : renewed{of.lock_once(detail::timeout_ms(timeout)), of.name(), of.client_.listeners_,
+                  std::move(options)} {}
 
-    /// The fencing token: greater than that of every earlier holder. No I/O. Throws errc::not_held.
+    /// The fencing token: greater than the fence of every earlier holder. No I/O. Throws
+    /// errc::not_held.
     [[nodiscard]] std::uint64_t fence() const {
         std::uint64_t number = 0;
         const int answer = memlock_lock_fence(mine(), &number);
@@ -1236,111 +1344,119 @@ public:
         return number;
     }
 
-    /// Unlocks. Throws errc::lost when it was no longer ours, errc::not_held when there is nothing to
-    /// unlock, or errc::unreachable or unknown: then it is taken off at the client's next contact with the
-    /// server, or ends with its lease. This holds nothing afterwards, whatever happens.
+    /// Unlocks. Throws errc::lost when the lock had been lost, errc::not_held when the object holds
+    /// nothing, or errc::unreachable or unknown: the lock is then released at the client's next
+    /// contact with the server, or expires with its lease. The object holds nothing afterwards, in
+    /// all cases.
     void unlock() { end(); }
 };
 
-/// Permits whose lease is renewed for as long as this object is there, or nothing. Otherwise as renewed_lock.
+/// Permits whose lease is renewed during the lifetime of this object, or nothing. Otherwise as
+/// renewed_lock.
 class [[nodiscard]] renewed_permit : public detail::renewed<detail::permit_calls> {
 public:
-    /// Holds nothing.
+    /// An object that holds nothing.
     renewed_permit() noexcept = default;
 
-    /// Acquires what is wanted, and waits for that for as long as it takes. Throws as
-    /// counting_semaphore::acquire_permit(); errc::internal when no thread can be started: nothing is held
-    /// then.
-    explicit renewed_permit(counting_semaphore& of, const request& wanted = {}, renewal how = {})
-        : renewed_permit{of.acquire_permit(wanted), std::move(how)} {}
+    /// Acquires what `wanted` describes, and waits without a timeout. Throws as
+    /// counting_semaphore::acquire_permit(), and errc::internal when no thread can be started;
+    /// nothing is held then.
+    explicit renewed_permit(counting_semaphore& of, const request& wanted = {},
+                            renewal options = {})
+        : renewed_permit{of.acquire_permit(wanted), std::move(options)} {}
 
-    /// Keeps what was acquired. Throws errc::not_held when that is nothing, errc::lost when its lease is
-    /// over, or errc::internal; nothing is held then.
-    explicit renewed_permit(permit acquired, renewal how = {})
-        : renewed{taken(acquired), acquired.name_, acquired.held_.get_deleter().listeners, std::move(how)} {}
+    /// Renews the lease of `acquired`. Throws errc::not_held when it holds nothing, errc::lost when
+    /// its lease has expired, or errc::internal; nothing is held then.
+    explicit renewed_permit(permit acquired, renewal options = {})
+        : renewed{detach(acquired), acquired.name_, acquired.held_.get_deleter().listeners,
+                  std::move(options)} {}
 
-    /// How many permits these are; 0 for none.
+    /// The number of permits; 0 for none.
     std::uint32_t count() const noexcept {
         std::uint32_t permits = 0;
         if (get() != nullptr) memlock_permit_count(get(), &permits);
         return permits;
     }
 
-    /// Gives them back. Throws as permit::release(). This holds nothing afterwards, whatever happens.
+    /// Releases the permits. Throws as permit::release(). The object holds nothing afterwards, in
+    /// all cases.
     void release() { end(); }
 
 private:
-    static memlock_permit* taken(permit& acquired) {
+    static memlock_permit* detach(permit& acquired) {
         if (!acquired) detail::fail(MEMLOCK_NOT_HELD, acquired.name_);
         return acquired.held_.release();
     }
 };
 
-/// A plain counter of free permits in one item of memcached, in decimal, for use beside programs that have
-/// such an item already. **It has no leases**: what a program had that died is gone until somebody writes the
-/// item anew, and whoever releases twice makes a permit up. Take a counting_semaphore wherever you are free
-/// to.
+/// A plain counter of free permits in one memcached item, in decimal, for use beside programs that
+/// already have such an item. **It has no leases**: the permits of a program that died are lost
+/// until the item is written anew, and a program that releases twice creates a permit. Prefer a
+/// counting_semaphore where you can.
 ///
-/// Any number of threads may use one object at once. Everything but set_up() and available() throws
-/// errc::not_found where there is no such item, and everything errc::protocol where it is not a number,
-/// errc::unreachable, unknown or invalid. After errc::unknown a permit may have been taken that nobody has,
-/// or given back, or not.
+/// Any number of threads may use one object at once. All functions except set_up() and available()
+/// throw errc::not_found where there is no such item, and all throw errc::protocol where it is not
+/// a number, errc::unreachable, unknown or invalid. After errc::unknown a permit may have been
+/// acquired that no caller holds, or released, or neither.
 class counter {
 public:
-    /// Sends nothing. `key`: the item's key as it is, with the URL's prefix before it: 1 to 245 visible ASCII
-    /// characters; others throw errc::invalid at the first use.
+    /// `key`: the key of the item itself, after the URL's prefix, together 1 to 245 visible ASCII
+    /// characters; another key throws errc::invalid at its first use. Sends nothing.
     counter(const client& where, std::string key) : client_{where}, key_{std::move(key)} {
         detail::without_nul(key_);
     }
 
-    /// Creates the item with so many free permits, to be kept for ever. False when there is one, which stays
-    /// as it is.
+    /// Creates the item with the given number of free permits; it never expires. Returns false when
+    /// there is already such an item, which stays unchanged.
     bool set_up(std::uint64_t permits) {
         const int answer = memlock_counter_set_up(client_.get(), key_.c_str(), permits);
         if (answer != MEMLOCK_OK && answer != MEMLOCK_EXISTS) detail::fail(answer, key_);
         return answer == MEMLOCK_OK;
     }
 
-    /// Takes one permit. False when none is free.
+    /// Acquires one permit. Returns false when none is free.
     [[nodiscard]]
     bool try_acquire() { return acquired(memlock_counter_try(client_.get(), key_.c_str())); }
 
-    /// Tries until one was free, with pauses that grow from 1 to 50 milliseconds: nobody's turn is kept.
-    /// Throws errc::interrupted when client::cancel_waits() ended the wait.
+    /// Retries until a permit is free, with pauses that grow from 1 to 50 milliseconds; there is no
+    /// queue and no fairness. Throws errc::interrupted when client::cancel_waits() ended the wait.
     void retry() { acquired(try_again(-1)); }
 
-    /// As retry(), but throws errc::interrupted also when `handle` is cancelled, or was before.
+    /// Like retry(), but also throws errc::interrupted when `handle` is cancelled, or was cancelled
+    /// before.
     void retry_unless(const wait_handle& handle) { acquired(try_again(-1, detail::given(handle))); }
 
-    /// As retry(); false when `limit` passed first.
+    /// Like retry(); returns false when `timeout` expired first.
     template <class Rep, class Period>
-    [[nodiscard]] bool retry_for(const std::chrono::duration<Rep, Period>& limit) {
-        return acquired(try_again(detail::wait_ms(limit)));
+    [[nodiscard]] bool retry_for(const std::chrono::duration<Rep, Period>& timeout) {
+        return acquired(try_again(detail::timeout_ms(timeout)));
     }
 
-    /// Waits in a queue until one was free, those of higher priority first, and among equals who came first.
-    /// Whoever releases by memlock, in any process, wakes the next one. Throws errc::interrupted as retry().
+    /// Waits for a free permit in a queue, in the order of priority, higher first, and of arrival
+    /// among equals. A release by memlock, in any process, wakes the first waiter. Throws
+    /// errc::interrupted as retry().
     void park(std::int64_t priority = 0) { acquired(wait_parked(priority, -1)); }
 
-    /// As park(), but throws errc::interrupted also when `handle` is cancelled, or was before.
+    /// Like park(), but also throws errc::interrupted when `handle` is cancelled, or was cancelled
+    /// before.
     void park_unless(const wait_handle& handle, std::int64_t priority = 0) {
         acquired(wait_parked(priority, -1, detail::given(handle)));
     }
 
-    /// As park(); false when `limit` passed first.
+    /// Like park(); returns false when `timeout` expired first.
     template <class Rep, class Period>
     [[nodiscard]]
-    bool park_for(const std::chrono::duration<Rep, Period>& limit, std::int64_t priority = 0) {
-        return acquired(wait_parked(priority, detail::wait_ms(limit)));
+    bool park_for(const std::chrono::duration<Rep, Period>& timeout, std::int64_t priority = 0) {
+        return acquired(wait_parked(priority, detail::timeout_ms(timeout)));
     }
 
-    /// Gives one permit back, whoever took it, and wakes the next one who is parked.
+    /// Releases one permit, whichever process acquired it, and wakes the first waiter in the queue.
     void release() {
         const int answer = memlock_counter_release(client_.get(), key_.c_str());
         if (answer != MEMLOCK_OK) detail::fail(answer, key_);
     }
 
-    /// How many permits are free; nothing when there is no such item. What is read is already past.
+    /// The number of free permits; empty when there is no such item. A snapshot.
     std::optional<std::uint64_t> available() const {
         std::uint64_t number = 0;
         const int answer = memlock_counter_available(client_.get(), key_.c_str(), &number);
@@ -1349,16 +1465,17 @@ public:
         return number;
     }
 
-    /// The item's key.
+    /// The key of the item.
     const std::string& key() const noexcept { return key_; }
 
 private:
-    int try_again(std::int64_t wait_ms, const memlock_wait* unless = nullptr) {
-        return memlock_counter_retry(client_.get(), key_.c_str(), wait_ms, unless);
+    int try_again(std::int64_t timeout_ms, const memlock_wait* unless = nullptr) {
+        return memlock_counter_retry(client_.get(), key_.c_str(), timeout_ms, unless);
     }
 
-    int wait_parked(std::int64_t priority, std::int64_t wait_ms, const memlock_wait* unless = nullptr) {
-        return memlock_counter_park(client_.get(), key_.c_str(), priority, wait_ms, unless);
+    int wait_parked(std::int64_t priority, std::int64_t timeout_ms,
+                    const memlock_wait* unless = nullptr) {
+        return memlock_counter_park(client_.get(), key_.c_str(), priority, timeout_ms, unless);
     }
 
     bool acquired(int answer) const {
@@ -1371,27 +1488,29 @@ private:
     std::string key_;
 };
 
-/// What became of a key.
+/// The result of one insert.
 struct insertion {
-    std::uint64_t id;  ///< the key's id, from 1 up: the same whoever asks
-    bool first;        ///< true for exactly one of all who insert the key
+    std::uint64_t id;  ///< the key's id, from 1 up; all callers get the same
+    bool first;        ///< true for exactly one of all inserts of the key
 };
 
 /// A key of a list.
 struct entry {
     std::uint64_t id;
-    std::string_view key;  ///< valid until the iterator it came from moves on or ends
+    std::string_view key;  ///< valid until its iterator advances or is destroyed
 };
 
-/// A named set of keys with ids. Use an object from one thread at a time; every thread may have its own.
-/// Everything throws errc::not_found where there is no such session (never set up, expired or torn down), and
-/// errc::unreachable, unknown, protocol or invalid.
+/// A named set of keys with ids. Not thread-safe: use an object from one thread at a time; each
+/// thread may have its own. All functions throw errc::not_found where there is no such session
+/// (never set up, expired or torn down), and errc::unreachable, unknown, protocol or invalid.
 class distinct_list {
 public:
-    /// Sets the session up, or joins it if it is: created() says which. The object belongs to that very
-    /// session: once it is torn down, inserts are refused even if somebody sets up another of the same name.
-    /// `duration`: how long the session and its keys live, 1 second to 366 days from the first set-up.
-    distinct_list(const client& where, const std::string& session, std::chrono::milliseconds duration)
+    /// Sets the session up, or joins it: created() tells which. The object belongs to this
+    /// particular session: once it is torn down, inserts are refused even if another session of the
+    /// same name is set up. `duration`: the lifetime of the session and its keys, 1 second to 366
+    /// days from the first set-up.
+    distinct_list(const client& where, const std::string& session,
+                  std::chrono::milliseconds duration)
         : session_{session} {
         memlock_list* opened = nullptr;
         const int answer = memlock_list_set_up(where.get(), detail::without_nul(session).c_str(),
@@ -1401,31 +1520,35 @@ public:
         created_ = answer == MEMLOCK_OK;
     }
 
-    /// Sends nothing and sets up nothing: follows whatever session of that name there is.
+    /// Refers to whatever session of that name exists at the time of each call. Sends nothing, sets
+    /// nothing up.
     distinct_list(const client& where, const std::string& session) : session_{session} {
         memlock_list* opened = nullptr;
-        const int answer = memlock_list_open(where.get(), detail::without_nul(session).c_str(), &opened);
+        const int answer =
+            memlock_list_open(where.get(), detail::without_nul(session).c_str(), &opened);
         if (answer != MEMLOCK_OK) detail::fail(answer, session_);
         handle_.reset(opened);
     }
 
-    /// Whether this object set the session up, and did not join it.
+    /// Whether this object has set the session up, as opposed to joined it.
     bool created() const noexcept { return created_; }
 
-    /// Inserts a key of 1 to 65536 bytes, any bytes. After errc::unknown it may be in the list or not, and
-    /// inserting it again is safe.
+    /// Inserts a key of 1 to 65536 bytes with any values. After errc::unknown the key may or may
+    /// not be in the list; inserting it again is safe.
     insertion insert(std::string_view key) {
         std::uint64_t id = 0;
-        const int answer = memlock_list_insert(handle_.get(), detail::start_of(key), key.size(), &id);
+        const int answer =
+            memlock_list_insert(handle_.get(), detail::start_of(key), key.size(), &id);
         if (answer != MEMLOCK_OK && answer != MEMLOCK_DUPLICATE) detail::fail(answer, session_);
         return {id, answer == MEMLOCK_OK};
     }
 
-    /// Inserts the keys of any range of what a std::string_view can be made from, and answers for each, in
-    /// their order. Three round trips for each 1,000 keys, and one more if some of them are duplicates.
+    /// Inserts the keys of a range whose elements convert to std::string_view, and returns the
+    /// result of each, in the same order. Three round trips for each 1,000 keys, and one more if
+    /// some of them are duplicates.
     template <class Range>
     std::vector<insertion> insert_many(Range&& keys) {
-        // Copied together first: a range may make its keys as it goes, and they would be gone again.
+        // Copied first: the elements of a range may be temporaries.
         std::string bytes;
         std::vector<std::size_t> ends;
         for (const auto& key : keys) {
@@ -1440,7 +1563,8 @@ public:
             start = end;
         }
         std::vector<memlock_insertion> done(given.size());
-        const int answer = memlock_list_insert_many(handle_.get(), given.data(), given.size(), done.data());
+        const int answer =
+            memlock_list_insert_many(handle_.get(), given.data(), given.size(), done.data());
         if (answer != MEMLOCK_OK) detail::fail(answer, session_);
         std::vector<insertion> answers;
         answers.reserve(done.size());
@@ -1452,10 +1576,11 @@ public:
         return insert_many<const std::initializer_list<std::string_view>&>(keys);
     }
 
-    /// The id of a key; nothing when the key is not in the list. One round trip.
+    /// The id of a key; empty when the key is not in the list. One round trip.
     std::optional<std::uint64_t> id(std::string_view key) {
         std::uint64_t found = 0;
-        const int answer = memlock_list_id(handle_.get(), detail::start_of(key), key.size(), &found);
+        const int answer =
+            memlock_list_id(handle_.get(), detail::start_of(key), key.size(), &found);
         if (answer != MEMLOCK_OK) detail::fail(answer, session_);
         return found != 0 ? std::optional{found} : std::nullopt;
     }
@@ -1463,7 +1588,8 @@ public:
     /// Whether a key is in the list. One round trip.
     bool contains(std::string_view key) { return id(key).has_value(); }
 
-    /// How many ids were given out: the number of keys, plus one for every inserter that died half-way.
+    /// The number of assigned ids: the number of keys, plus one for each insert that was
+    /// interrupted by the death of its process.
     std::uint64_t count() {
         std::uint64_t found = 0;
         const int answer = memlock_list_count(handle_.get(), &found);
@@ -1471,20 +1597,20 @@ public:
         return found;
     }
 
-    /// As count().
+    /// Equivalent to count().
     std::uint64_t size() { return count(); }
 
-    /// Ends the session for everybody, in one atomic step. False when there was none, or another one than
-    /// this object set up.
+    /// Ends the session for all processes, in one atomic step. Returns false when there was no
+    /// session, or another one than this object has set up.
     bool tear_down() {
         const int answer = memlock_list_tear_down(handle_.get());
         if (answer != MEMLOCK_OK && answer != MEMLOCK_NOT_FOUND) detail::fail(answer, session_);
         return answer == MEMLOCK_OK;
     }
 
-    /// A walk through the keys that were in the list at begin(), in the order of their ids, read in batches
-    /// as it goes on; a step throws errc::not_found where the session has ended. An input iterator: one pass,
-    /// and copies are the same walk.
+    /// An iteration over the keys that were in the list at begin(), in the order of their ids, read
+    /// in batches. Advancing throws errc::not_found when the session has ended. An input iterator:
+    /// single-pass, and copies share the position.
     class iterator {
     public:
         using iterator_category = std::input_iterator_tag;

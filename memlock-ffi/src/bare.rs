@@ -1,5 +1,5 @@
-//! Burton's six functions, as he proposed them on the memcached list in 2004; and the semaphore in
-//! their manner.
+//! Burton's six functions, as proposed on the memcached mailing list in 2004, and five functions
+//! for the semaphore in the same style.
 
 use std::ffi::{c_char, c_int};
 
@@ -7,19 +7,20 @@ use memlock_core::bare;
 
 use crate::boundary::{enter, seconds, text};
 
-/// Locks the mutex `mutex_key`, waiting for it for as long as it takes.
+/// Locks the mutex `mutex_key` and waits for it without a timeout.
 ///
-/// `duration` is the longest time that it is held, in whole seconds from 1 to 31622400 (366 days):
-/// after it, a dead worker's lock is free. The lock belongs to the process: any of its threads may
-/// unlock it, and two of its threads exclude each other. A child made by fork() holds nothing of
-/// its parent's.
+/// `duration` is the lease: the maximum time for which the lock is held, in whole seconds from 1 to
+/// 31622400 (366 days). When it has passed, the lock of a dead worker is free. The lock belongs to
+/// the process: any of its threads may unlock it, and two of its threads exclude each other. A
+/// child made by fork() holds none of its parent's locks.
 ///
-/// Uses the default client: memlock_init(url), or the environment's MEMLOCK_URL, or
-/// memcached://127.0.0.1:11211. A free mutex is taken in one round trip.
+/// Uses the default client, which is configured by memlock_init(url), or by the environment
+/// variable MEMLOCK_URL, or is memcached://127.0.0.1:11211. Acquiring a free mutex takes one round
+/// trip.
 ///
-/// Answers MEMLOCK_OK or MEMLOCK_INTERRUPTED; MEMLOCK_DEADLOCK when this thread holds it already;
-/// MEMLOCK_INVALID, MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL, MEMLOCK_CONFIG.
-/// Thread-safe.
+/// Returns MEMLOCK_OK; MEMLOCK_INTERRUPTED; MEMLOCK_DEADLOCK when the calling thread already holds
+/// the mutex; MEMLOCK_INVALID, MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL or
+/// MEMLOCK_CONFIG. Thread-safe.
 ///
 /// # Safety
 /// `mutex_key` is NULL or a NUL-terminated string.
@@ -33,7 +34,8 @@ pub unsafe extern "C-unwind" fn mutex_lock(
     enter(|| bare::mutex_lock(unsafe { text(mutex_key, "mutex_key") }?, seconds(duration)?))
 }
 
-/// As mutex_lock(), but does not wait: MEMLOCK_BUSY when another holds it, this thread included.
+/// Like mutex_lock(), but does not wait: returns MEMLOCK_BUSY when the mutex is held, also when the
+/// calling thread holds it.
 ///
 /// # Safety
 /// `mutex_key` is NULL or a NUL-terminated string.
@@ -50,11 +52,11 @@ pub unsafe extern "C-unwind" fn mutex_lock_nonblock(
     })
 }
 
-/// Unlocks a mutex that this process locked, in one round trip, and only if it is still ours.
+/// Unlocks a mutex that this process has locked, if this process still holds it. One round trip.
 ///
-/// Answers MEMLOCK_OK, MEMLOCK_LOST when it was no longer ours, MEMLOCK_NOT_HELD when this process
-/// did not lock it. After MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN it is still held, and may be
-/// unlocked again; else it ends with its duration. Thread-safe.
+/// Returns MEMLOCK_OK; MEMLOCK_LOST when this process no longer held the mutex; MEMLOCK_NOT_HELD
+/// when this process had not locked it. After MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN the mutex is
+/// still held: unlock it again, or its lease expires. Thread-safe.
 ///
 /// # Safety
 /// `mutex_key` is NULL or a NUL-terminated string.
@@ -64,12 +66,12 @@ pub unsafe extern "C-unwind" fn mutex_unlock(mutex_key: *const c_char) -> c_int 
     enter(|| bare::mutex_unlock(unsafe { text(mutex_key, "mutex_key") }?))
 }
 
-/// Sets up the distinct list `session`, which ends after `duration` seconds (1 to 31622400) with
-/// all its keys.
+/// Sets up the distinct list `session`. The session and all its keys expire after `duration`
+/// seconds (1 to 31622400).
 ///
-/// Answers MEMLOCK_OK, or MEMLOCK_EXISTS when it was set up already: then we are in it too. From
-/// now on this process's inserts belong to that very session: once it is torn down they are
-/// refused, even if somebody sets up another of the same name. Thread-safe.
+/// Returns MEMLOCK_OK, or MEMLOCK_EXISTS when the session was already set up; this process has then
+/// joined it. From then on the inserts of this process belong to this particular session: once it
+/// is torn down they are refused, even if another session of the same name is set up. Thread-safe.
 ///
 /// # Safety
 /// `session` is NULL or a NUL-terminated string.
@@ -82,10 +84,10 @@ pub unsafe extern "C-unwind" fn distinct_list_set_up(
     enter(|| bare::distinct_list_set_up(unsafe { text(session, "session") }?, seconds(duration)?))
 }
 
-/// Inserts `key`: MEMLOCK_OK for exactly one of all who insert it, MEMLOCK_DUPLICATE for the
-/// others, and MEMLOCK_NOT_FOUND when there is no such session. After MEMLOCK_UNKNOWN the key may
-/// be in the list or not; inserting it again is safe, and may then call our own key a duplicate.
-/// Thread-safe.
+/// Inserts `key`. Returns MEMLOCK_OK to exactly one of all callers that insert the same key,
+/// MEMLOCK_DUPLICATE to the others, and MEMLOCK_NOT_FOUND when there is no such session. After
+/// MEMLOCK_UNKNOWN the key may or may not be in the list; inserting it again is safe, but may
+/// report this process's own key as a duplicate. Thread-safe.
 ///
 /// # Safety
 /// `session` and `key` are NULL or NUL-terminated strings.
@@ -101,8 +103,8 @@ pub unsafe extern "C-unwind" fn distinct_list_insert(
     })
 }
 
-/// Ends the session for everybody, in one atomic step. MEMLOCK_NOT_FOUND when there was none, or
-/// another one than this process set up. Thread-safe.
+/// Ends the session for all processes, in one atomic step. Returns MEMLOCK_NOT_FOUND when there was
+/// no session, or another one than this process has set up. Thread-safe.
 ///
 /// # Safety
 /// `session` is NULL or a NUL-terminated string.
@@ -112,12 +114,12 @@ pub unsafe extern "C-unwind" fn distinct_list_tear_down(session: *const c_char) 
     enter(|| bare::distinct_list_tear_down(unsafe { text(session, "session") }?))
 }
 
-/// Sets up the semaphore `name` with so many permits (1 to 4294967295), to be kept for `duration`
-/// seconds (1 to 31622400) after it was used last.
+/// Sets up the semaphore `name` with `permits` permits (1 to 4294967295). The semaphore expires
+/// `duration` seconds (1 to 31622400) after its last use.
 ///
-/// Answers MEMLOCK_OK, or MEMLOCK_EXISTS when it was set up already: then its life stays as it is.
-/// MEMLOCK_INVALID also when there is one with another number of permits; MEMLOCK_UNREACHABLE,
-/// MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL, MEMLOCK_CONFIG. Thread-safe.
+/// Returns MEMLOCK_OK, or MEMLOCK_EXISTS when the semaphore was already set up; its expiry time is
+/// then unchanged. Returns MEMLOCK_INVALID also when the semaphore has another number of permits;
+/// MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL or MEMLOCK_CONFIG. Thread-safe.
 ///
 /// # Safety
 /// `name` is NULL or a NUL-terminated string.
@@ -131,17 +133,18 @@ pub unsafe extern "C-unwind" fn semaphore_set_up(
     enter(|| bare::semaphore_set_up(unsafe { text(name, "name") }?, permits, seconds(duration)?))
 }
 
-/// Acquires one permit of the semaphore `name`, waiting for it for as long as it takes, in the
-/// order of coming.
+/// Acquires one permit of the semaphore `name` and waits for it without a timeout. Waiters are
+/// served in FIFO order.
 ///
-/// `duration` is the longest time that it is held, in whole seconds from 1 to 31622400 (366 days):
-/// after it, a dead worker's permit is available again. The permit belongs to the process: any of
-/// its threads may release it. A process may acquire several, and wait for ever for one that it
-/// holds itself. A child made by fork() holds nothing of its parent's.
+/// `duration` is the lease: the maximum time for which the permit is held, in whole seconds from 1
+/// to 31622400 (366 days). When it has passed, the permit of a dead worker is available again. The
+/// permit belongs to the process: any of its threads may release it. A process may acquire several
+/// permits; if it holds all of them itself and acquires another one, it waits until one is released
+/// or expires. A child made by fork() holds none of its parent's permits.
 ///
-/// Answers MEMLOCK_OK or MEMLOCK_INTERRUPTED; MEMLOCK_NOT_FOUND when there is no such semaphore: it
-/// was never set up, has expired or was torn down; MEMLOCK_INVALID, MEMLOCK_UNREACHABLE,
-/// MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL, MEMLOCK_CONFIG. Thread-safe.
+/// Returns MEMLOCK_OK; MEMLOCK_INTERRUPTED; MEMLOCK_NOT_FOUND when there is no such semaphore,
+/// because it was never set up, has expired or was torn down; MEMLOCK_INVALID, MEMLOCK_UNREACHABLE,
+/// MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL or MEMLOCK_CONFIG. Thread-safe.
 ///
 /// # Safety
 /// `name` is NULL or a NUL-terminated string.
@@ -155,8 +158,8 @@ pub unsafe extern "C-unwind" fn semaphore_acquire(
     enter(|| bare::semaphore_acquire(unsafe { text(name, "name") }?, seconds(duration)?))
 }
 
-/// As semaphore_acquire(), but does not wait: MEMLOCK_BUSY when no permit is available, or all that
-/// are are being gathered for a waiter that wants several.
+/// Like semaphore_acquire(), but does not wait: returns MEMLOCK_BUSY when no permit is available,
+/// or when the available permits are reserved for a waiter that wants several.
 ///
 /// # Safety
 /// `name` is NULL or a NUL-terminated string.
@@ -170,12 +173,12 @@ pub unsafe extern "C-unwind" fn semaphore_acquire_nonblock(
     enter(|| bare::semaphore_acquire_nonblock(unsafe { text(name, "name") }?, seconds(duration)?))
 }
 
-/// Releases a permit that this process acquired by semaphore_acquire(): the one that this thread
-/// acquired last, or if it has none, the one that the process has had for the longest.
+/// Releases a permit that this process acquired by semaphore_acquire(): the one that the calling
+/// thread acquired last or, if it has none, the one that the process has held for the longest time.
 ///
-/// Answers MEMLOCK_OK, MEMLOCK_LOST when it was no longer ours, MEMLOCK_NOT_HELD when this process
-/// has none. After MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN it is still held, and may be released
-/// again; else it comes back when its duration ends. Thread-safe.
+/// Returns MEMLOCK_OK; MEMLOCK_LOST when this process no longer held the permit; MEMLOCK_NOT_HELD
+/// when this process has none. After MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN the permit is still
+/// held: release it again, or its lease expires. Thread-safe.
 ///
 /// # Safety
 /// `name` is NULL or a NUL-terminated string.
@@ -185,11 +188,11 @@ pub unsafe extern "C-unwind" fn semaphore_release(name: *const c_char) -> c_int 
     enter(|| bare::semaphore_release(unsafe { text(name, "name") }?))
 }
 
-/// Removes the semaphore `name` for everybody. Who holds permits finds them lost, and who waits is
-/// answered MEMLOCK_NOT_FOUND.
+/// Removes the semaphore `name` for all processes. Holders lose their permits, and waiters get
+/// MEMLOCK_NOT_FOUND.
 ///
-/// Answers MEMLOCK_OK, MEMLOCK_NOT_FOUND when there was none, or MEMLOCK_INVALID,
-/// MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL, MEMLOCK_CONFIG. Thread-safe.
+/// Returns MEMLOCK_OK, MEMLOCK_NOT_FOUND when there was no such semaphore, or MEMLOCK_INVALID,
+/// MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL or MEMLOCK_CONFIG. Thread-safe.
 ///
 /// # Safety
 /// `name` is NULL or a NUL-terminated string.

@@ -1,4 +1,4 @@
-//! What every entry point goes through.
+//! Common code of all entry points.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int};
@@ -9,50 +9,51 @@ use memlock_core::{Answer, Error, ErrorKind, Report, Result, Wait};
 
 use crate::cancellation;
 
-/* The answers. Above zero: an ordinary "no". Below zero: a failure, of which memlock_last_error() tells more.
- * The numbers are fixed; the number of an answer that is withdrawn is not given to another. */
+/* The answers. Above zero: an expected negative result. Below zero: a failure; memlock_last_error()
+ * describes it. The numbers are fixed; the number of a withdrawn answer is never reused. */
 
-/// Done.
+/// Success.
 pub const MEMLOCK_OK: c_int = 0;
-/// Another holder has it, and the call was told not to wait.
+/// Another holder has the lock or the permits, and the call did not wait (timeout 0).
 pub const MEMLOCK_BUSY: c_int = 1;
-/// The limit of the wait passed.
+/// The timeout expired before the lock or the permits were available.
 pub const MEMLOCK_TIMED_OUT: c_int = 2;
-/// The key was in the list already.
+/// The key is already in the list.
 pub const MEMLOCK_DUPLICATE: c_int = 3;
-/// The session or semaphore was set up already, and the caller is in it: carry on.
+/// The session or semaphore was already set up, and the caller has joined it. Not a failure.
 pub const MEMLOCK_EXISTS: c_int = 4;
-/// This process holds no such lock or permit.
+/// This process does not hold the lock or permit.
 pub const MEMLOCK_NOT_HELD: c_int = 5;
-/// It was ours, and was no longer when we got there: the lease ran out, or the server lost the
+/// This process held the lock or permit and has lost it: the lease expired, or the server lost the
 /// item.
 pub const MEMLOCK_LOST: c_int = 6;
-/// No such session or semaphore: never set up, expired or torn down.
+/// There is no such session or semaphore: it was never set up, has expired or was torn down.
 pub const MEMLOCK_NOT_FOUND: c_int = 7;
-/// The wait was cancelled.
+/// The wait was cancelled; nothing is held.
 pub const MEMLOCK_INTERRUPTED: c_int = 8;
-/// NULL, an empty or over-long name, a duration below 1 s or too large.
+/// An invalid argument: NULL, an empty or over-long name, a duration below 1 s or too long.
 pub const MEMLOCK_INVALID: c_int = -1;
-/// No server could be reached; nothing was changed.
+/// No server could be reached. Nothing was changed.
 pub const MEMLOCK_UNREACHABLE: c_int = -2;
-/// Sent, no answer came, and reading back failed too.
+/// The request was sent, no reply arrived, and reading the item back failed too: the outcome is
+/// unknown.
 pub const MEMLOCK_UNKNOWN: c_int = -3;
-/// The server is too old, runs without cas, refused the request or answered nonsense.
+/// The server is too old, runs without cas, refused the request or sent an invalid reply.
 pub const MEMLOCK_PROTOCOL: c_int = -4;
-/// A bad URL or setting.
+/// An invalid URL or setting.
 pub const MEMLOCK_CONFIG: c_int = -5;
-/// This thread already holds that bare mutex.
+/// The calling thread already holds this bare mutex.
 pub const MEMLOCK_DEADLOCK: c_int = -6;
-/// A bug in memlock was caught; please report it.
+/// A bug in memlock was caught. Please report it.
 pub const MEMLOCK_INTERNAL: c_int = -7;
 
-/// The longest sentence that is kept, its NUL included.
+/// The maximum size of an error message, including the NUL.
 const SENTENCE_SIZE: usize = 1024;
 
 thread_local! {
-    /// A fixed place, so that the pointer that C has stays good: `printf("%d %s", mutex_lock(…),
-    /// memlock_last_error())` may ask for the sentence first. Without a destructor, so that it is
-    /// there in a thread's last moments too.
+    /// A fixed location, so that C's pointer stays valid: `printf("%d %s", mutex_lock(…),
+    /// memlock_last_error())` may evaluate the second call first. It has no destructor, so that it
+    /// is available while the thread exits.
     static LAST_ERROR: Cell<[u8; SENTENCE_SIZE]> = const { Cell::new([0; SENTENCE_SIZE]) };
 }
 
@@ -62,36 +63,37 @@ const VERSION: &CStr =
         Err(_) => c"",
     };
 
-/// One or more sentences about what the last call of this thread answered: which lock, which
-/// server, what happened and, where that was read, who holds it. Empty after MEMLOCK_OK.
+/// One or more sentences about the result of this thread's last call: the lock, the server, what
+/// happened and, if known, the holder. Empty after MEMLOCK_OK.
 ///
-/// Every call that answers a number sets it: to a sentence, or to nothing after MEMLOCK_OK. So it
-/// is never of an earlier call; copy it before the next one. Calls that give back no answer leave
-/// it as it is: those that close a handle, memlock_lock_is_held(), memlock_permit_is_held(),
-/// memlock_version(), memlock_describe() and this one.
+/// Every call that returns an answer sets this message, and clears it on MEMLOCK_OK, so it never
+/// belongs to an earlier call. Copy the message before the next call. Functions that return no
+/// answer do not change it: those that close a handle, memlock_lock_is_held(),
+/// memlock_permit_is_held(), memlock_version(), memlock_describe() and memlock_last_error() itself.
 ///
-/// The pointer is valid until the thread ends, and the same each time. Never NULL. At most 1023
-/// bytes, in UTF-8.
+/// The pointer is never NULL, is the same for every call of a thread, and is valid until the thread
+/// ends. The message is UTF-8, at most 1023 bytes. Thread-safe: each thread has its own message.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlock_last_error() -> *const c_char {
     LAST_ERROR.with(|last| last.as_ptr().cast_const().cast())
 }
 
-/// The version of the library, such as "0.1.0". Never NULL; valid for ever.
+/// The version of the library, such as "0.1.0". Never NULL; the pointer is always valid.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlock_version() -> *const c_char {
     VERSION.as_ptr()
 }
 
-/// An answer in one plain English sentence. Never NULL; valid for ever.
+/// Describes an answer in one sentence, without naming a lock or a server. Never NULL; the pointer
+/// is always valid.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlock_describe(answer: c_int) -> *const c_char {
-    Answer::from_code(answer).map_or(c"That is no answer of memlock.", Answer::describe).as_ptr()
+    Answer::from_code(answer).map_or(c"Not an answer of memlock.", Answer::describe).as_ptr()
 }
 
-/// Runs an entry point's body: turns what it answers into a number and the last error's sentence,
-/// and stops a panic, which must not unwind into C. A cancellation of the thread acts when
-/// everything is done.
+/// Runs the body of an entry point. Converts the result into an answer number and the last error's
+/// message, and stops panics, which must not unwind into C. A pending cancellation of the thread
+/// acts after the body has completed.
 #[inline(always)]
 pub(crate) fn enter<R: Into<Report>>(body: impl FnOnce() -> Result<R>) -> c_int {
     let before = cancellation::disable();
@@ -105,34 +107,34 @@ fn answer<R: Into<Report>>(body: impl FnOnce() -> Result<R>) -> c_int {
         Ok(Ok(answer)) => answer.into(),
         Ok(Err(error)) => error.into(),
         Err(panic) => {
-            let text = format!("A bug in memlock was caught: {}.", said(panic.as_ref()));
+            let text = format!("A bug in memlock was caught: {}.", panic_message(panic.as_ref()));
             Report::new(Answer::Internal, text)
         }
     };
-    // What a callback did meanwhile has left its own sentence.
+    // Set last, because a callback during the body may have set its own message.
     LAST_ERROR.with(|last| {
-        let room: &Cell<[u8]> = last;
+        let buffer: &Cell<[u8]> = last;
         let sentence = if report == Answer::Ok { "".into() } else { report.sentence() };
-        store(&sentence, room.as_slice_of_cells());
+        store(&sentence, buffer.as_slice_of_cells());
     });
     report.answer().code()
 }
 
-/// Writes a sentence as C has it: without NULs, cut to fit at a character's boundary, and ended by
-/// one NUL.
-fn store(sentence: &str, room: &[Cell<u8>]) {
+/// Writes a message as a C string: without embedded NULs, truncated at a character boundary, and
+/// terminated by one NUL.
+fn store(sentence: &str, buffer: &[Cell<u8>]) {
     if sentence.contains('\0') {
-        return store(&sentence.replace('\0', ""), room);
+        return store(&sentence.replace('\0', ""), buffer);
     }
     let mut end = sentence.len().min(SENTENCE_SIZE - 1);
     while !sentence.is_char_boundary(end) {
         end -= 1;
     }
-    room.iter().zip(&sentence.as_bytes()[..end]).for_each(|(place, &byte)| place.set(byte));
-    room[end].set(0);
+    buffer.iter().zip(&sentence.as_bytes()[..end]).for_each(|(cell, &byte)| cell.set(byte));
+    buffer[end].set(0);
 }
 
-/// For entry points that answer nothing: as [`enter`], and leaves the last error as it is.
+/// For entry points that return no answer: like [`enter`], but leaves the last error unchanged.
 #[inline(always)]
 pub(crate) fn quietly(body: impl FnOnce()) {
     let before = cancellation::disable();
@@ -140,20 +142,20 @@ pub(crate) fn quietly(body: impl FnOnce()) {
     cancellation::restore(before);
 }
 
-/// Stops a panic.
+/// Runs `body` and stops a panic.
 pub(crate) fn contained(body: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(body));
 }
 
-fn said(panic: &(dyn std::any::Any + Send)) -> &str {
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
     match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
         (Some(text), _) => text,
         (_, Some(text)) => text,
-        _ => "a panic without words",
+        _ => "a panic without a message",
     }
 }
 
-/// A NUL-terminated string that C lends us.
+/// A NUL-terminated string, borrowed from C.
 ///
 /// # Safety
 /// `pointer` is NULL or a NUL-terminated string that lives as long as `'a`.
@@ -165,17 +167,18 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a 
     Ok(unsafe { CStr::from_ptr(pointer) }.to_bytes())
 }
 
-/// An URL that C lends us.
+/// A URL, borrowed from C.
 ///
 /// # Safety
 /// As [`text`].
 pub(crate) unsafe fn url<'a>(pointer: *const c_char) -> Result<&'a str> {
     // SAFETY: the caller's promise.
     let bytes = unsafe { text(pointer, "url") }?;
-    std::str::from_utf8(bytes).map_err(|_| Error::new(ErrorKind::Config, "The URL is not UTF-8."))
+    std::str::from_utf8(bytes)
+        .map_err(|_| Error::new(ErrorKind::Config, "The URL is not valid UTF-8."))
 }
 
-/// Bytes that C lends us.
+/// Bytes, borrowed from C.
 ///
 /// # Safety
 /// `data` is NULL or points to `len` readable bytes that live as long as `'a`.
@@ -190,7 +193,7 @@ pub(crate) unsafe fn bytes<'a>(data: *const c_char, len: usize, what: &str) -> R
     Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
 }
 
-/// A handle that C lends us.
+/// A handle, borrowed from C.
 ///
 /// # Safety
 /// `pointer` is NULL or came from [`give`] and was not taken back.
@@ -199,16 +202,16 @@ pub(crate) unsafe fn lent<'a, T>(pointer: *const T, what: &str) -> Result<&'a T>
     unsafe { pointer.as_ref() }.ok_or_else(|| null(what))
 }
 
-/// A handle that C lends us for ourselves alone.
+/// A handle, borrowed exclusively from C.
 ///
 /// # Safety
-/// As [`lent`], and nobody else uses it during the call.
+/// As [`lent`], and no other thread uses it during the call.
 pub(crate) unsafe fn lent_mut<'a, T>(pointer: *mut T, what: &str) -> Result<&'a mut T> {
     // SAFETY: the caller's promise.
     unsafe { pointer.as_mut() }.ok_or_else(|| null(what))
 }
 
-/// A place for an answer, which may hold anything before.
+/// Writes a result to an out parameter, which may be uninitialised before.
 ///
 /// # Safety
 /// `pointer` is NULL or writable.
@@ -216,71 +219,73 @@ pub(crate) unsafe fn put<T>(pointer: *mut T, value: T, what: &str) -> Result<()>
     if pointer.is_null() {
         return Err(null(what));
     }
-    // SAFETY: not NULL, and writable by the caller's promise. What was there before is not read.
+    // SAFETY: not NULL, and writable by the caller's promise. The previous value is not read.
     unsafe { pointer.write(value) };
     Ok(())
 }
 
-/// Makes a handle that C owns from now on.
+/// Makes a handle that is owned by C.
 pub(crate) fn give<T>(value: T) -> *mut T {
     Box::into_raw(Box::new(value))
 }
 
-/// Takes a handle back from C; `None` for NULL.
+/// Takes ownership of a handle back from C; `None` for NULL.
 ///
 /// # Safety
 /// `pointer` is NULL or came from [`give`] and was not taken back before.
 pub(crate) unsafe fn take_back<T>(pointer: *mut T) -> Option<Box<T>> {
-    // SAFETY: not NULL here, and the rest is the caller's promise.
+    // SAFETY: checked against NULL, and the rest is the caller's promise.
     (!pointer.is_null()).then(|| unsafe { Box::from_raw(pointer) })
 }
 
-/// A lease or duration in milliseconds; what is too short or too long is found out further down.
+/// A lease or duration in milliseconds. The core checks the range.
 pub(crate) fn millis(millis: i64) -> Result<Duration> {
-    u64::try_from(millis)
-        .map(Duration::from_millis)
-        .map_err(|_| invalid(format!("The duration of {millis} ms is negative.")))
+    u64::try_from(millis).map(Duration::from_millis).map_err(|_| {
+        invalid(format!("The duration of {millis} ms is negative: give a positive one."))
+    })
 }
 
-/// Burton's durations: seconds.
+/// A duration of the bare functions, in seconds.
 pub(crate) fn seconds(seconds: libc::time_t) -> Result<Duration> {
-    u64::try_from(seconds)
-        .map(Duration::from_secs)
-        .map_err(|_| invalid(format!("The duration of {seconds} s is negative.")))
+    u64::try_from(seconds).map(Duration::from_secs).map_err(|_| {
+        invalid(format!("The duration of {seconds} s is negative: give a positive one."))
+    })
 }
 
-/// How long to wait, as C says it.
-pub(crate) fn limit<'a>(wait_ms: i64) -> Result<Wait<'a>> {
-    match u64::try_from(wait_ms) {
+/// The timeout of a call, as C passes it.
+pub(crate) fn limit<'a>(timeout_ms: i64) -> Result<Wait<'a>> {
+    match u64::try_from(timeout_ms) {
         Ok(limit) => Ok(Wait::at_most(Duration::from_millis(limit))),
-        Err(_) if wait_ms == -1 => Ok(Wait::FOREVER),
-        Err(_) => {
-            Err(invalid(format!("wait_ms is {wait_ms}: give 0, -1 or a time in milliseconds.")))
-        }
+        Err(_) if timeout_ms == -1 => Ok(Wait::FOREVER),
+        Err(_) => Err(invalid(format!(
+            "timeout_ms is {timeout_ms}: give 0, -1 or a time in milliseconds."
+        ))),
     }
 }
 
-/// For how long to wait where nothing but time ends it; `None`: for ever.
-pub(crate) fn span(wait_ms: i64) -> Result<Option<Duration>> {
-    match wait_ms {
+/// The timeout of a wait that cannot be cancelled; `None`: no timeout.
+pub(crate) fn span(timeout_ms: i64) -> Result<Option<Duration>> {
+    match timeout_ms {
         -1 => Ok(None),
-        0.. => millis(wait_ms).map(Some),
-        _ => Err(invalid(format!("wait_ms is {wait_ms}: give 0, -1 or a time in milliseconds."))),
+        0.. => millis(timeout_ms).map(Some),
+        _ => Err(invalid(format!(
+            "timeout_ms is {timeout_ms}: give 0, -1 or a time in milliseconds."
+        ))),
     }
 }
 
-/// A time as C gets it.
+/// A duration as C receives it.
 pub(crate) fn to_millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Text in a fixed room, cut to fit and always ended by NUL.
+/// Text in a fixed-size array, truncated if necessary and always terminated by NUL.
 pub(crate) fn fixed<const SIZE: usize>(text: &str) -> [c_char; SIZE] {
-    let mut room = [0; SIZE];
-    for (place, byte) in room.iter_mut().zip(text.bytes().take(SIZE - 1)) {
-        *place = byte as c_char;
+    let mut buffer = [0; SIZE];
+    for (slot, byte) in buffer.iter_mut().zip(text.bytes().take(SIZE - 1)) {
+        *slot = byte as c_char;
     }
-    room
+    buffer
 }
 
 pub(crate) fn invalid(message: impl Into<String>) -> Error {
@@ -288,7 +293,7 @@ pub(crate) fn invalid(message: impl Into<String>) -> Error {
 }
 
 fn null(what: &str) -> Error {
-    invalid(format!("The argument \"{what}\" is NULL."))
+    invalid(format!("The argument \"{what}\" is NULL: pass a valid pointer."))
 }
 
 #[cfg(test)]
@@ -321,9 +326,9 @@ mod tests {
     #[test]
     fn a_sentence_always_fits_and_ends() {
         for sentence in ["", "a\0b", &"x".repeat(5000), &"ü".repeat(600)] {
-            let mut room = [1; SENTENCE_SIZE];
-            store(sentence, Cell::from_mut(&mut room[..]).as_slice_of_cells());
-            let text = CStr::from_bytes_until_nul(&room).unwrap().to_str().unwrap();
+            let mut buffer = [1; SENTENCE_SIZE];
+            store(sentence, Cell::from_mut(&mut buffer[..]).as_slice_of_cells());
+            let text = CStr::from_bytes_until_nul(&buffer).unwrap().to_str().unwrap();
             assert!(sentence.replace('\0', "").starts_with(text));
         }
     }

@@ -1,4 +1,4 @@
-//! The client handle, and the choice of the default client.
+//! The client handle, and the configuration of the default client.
 
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,11 +7,11 @@ use memlock_core::{Answer, Client, bare};
 
 use crate::boundary::{enter, give, lent, put, quietly, take_back, url};
 
-/// The way to one set of locks. It may be used from any number of threads at once, and in forked
-/// children.
+/// A client of one memcached server or group of servers. All functions may use it from any number
+/// of threads at once, and in forked children.
 pub struct memlock_client {
     pub(crate) core: Client,
-    /// Tells it from every other client of this process, closed ones too.
+    /// Distinguishes it from every other client of this process, including closed ones.
     pub(crate) number: u64,
 }
 
@@ -22,9 +22,9 @@ impl memlock_client {
     }
 }
 
-/// Chooses the default client of the bare functions, once, before the first of them is called.
-/// Nothing is dialled. Answers MEMLOCK_OK, MEMLOCK_INVALID, or MEMLOCK_CONFIG for a bad URL or when
-/// there is a default client already.
+/// Sets the URL of the default client, which the bare functions use. Call it once, before the first
+/// of them. Opens no connection. Returns MEMLOCK_OK, MEMLOCK_INVALID, or MEMLOCK_CONFIG for an
+/// invalid URL or when there is already a default client. Thread-safe.
 ///
 /// # Safety
 /// `url` is NULL or a NUL-terminated string.
@@ -35,19 +35,20 @@ pub unsafe extern "C-unwind" fn memlock_init(url: *const c_char) -> c_int {
 }
 
 /// Opens a client:
-/// memcached://host[:port][,host2...]?prefix=&connect_timeout=&io_timeout=&pool=&outage=&notify=, or
-/// memory://name for locks within this process. Nothing is dialled until the first call that needs
-/// a server.
+/// memcached://host[:port][,host2...]?prefix=&connect_timeout=&io_timeout=&pool=&outage=&notify=,
+/// or memory://name for locks within this process. No connection is opened before the first call
+/// that needs a server.
 ///
-/// `bell` is the address at which whoever unlocks, on another host too, wakes the next waiter of
-/// this process with one UDP datagram: notify=address, notify=address:port or notify=address:first-last,
-/// with [...] around an IPv6 address. Give as many ports as there are locks for which this process
-/// waits at one time. Without `bell` it is our end of the connection to the server, and any free
-/// port. With notify=off nobody can wake us: then waiters ask the server: the next one 10 to 250
-/// milliseconds after its last question, others up to every 0.7 seconds.
+/// `notify` is the address at which other processes, also on other hosts, wake the next waiter of
+/// this process when they unlock. A wake-up is one UDP datagram. Write notify=address,
+/// notify=address:port or notify=address:first-last, with [...] around an IPv6 address. Provide as
+/// many ports as there are locks for which this process waits at the same time. The default is the
+/// local address of the connection to the server, and any free port. With notify=off no wake-ups
+/// are received, and waiters poll the server instead: the first waiter 10 to 250 milliseconds after
+/// its last request, the others at intervals of up to 0.7 seconds. `bell` is an alias of `notify`.
 ///
-/// Answers MEMLOCK_OK, MEMLOCK_INVALID, or MEMLOCK_CONFIG with the known schemes or parameters in
-/// the last error. On failure *client is NULL.
+/// Returns MEMLOCK_OK, MEMLOCK_INVALID, or MEMLOCK_CONFIG; the last error then lists the known
+/// schemes or parameters. On failure *client is NULL. Thread-safe.
 ///
 /// # Safety
 /// `url` is NULL or a NUL-terminated string; `client` is NULL or writable.
@@ -67,25 +68,24 @@ pub unsafe extern "C-unwind" fn memlock_client_open(
     })
 }
 
-/// Closes a client. Locks, semaphores, permits and lists made from it go on working. NULL is
-/// allowed.
+/// Closes a client. Locks, semaphores, permits and lists that were made from the client stay
+/// usable. NULL is allowed.
 ///
 /// # Safety
-/// `client` is NULL or came from memlock_client_open() and is not used any more.
+/// `client` is NULL or came from memlock_client_open(), and is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_client_close(client: *mut memlock_client) {
     // SAFETY: the caller's promise.
     quietly(|| drop(unsafe { take_back(client) }));
 }
 
-/// Ends every wait that is going on in this client, in whichever thread: each is woken at once,
-/// answers MEMLOCK_INTERRUPTED, and leaves neither a lock or permit nor a place in the queue
-/// behind. Waits that begin later are not touched; memlock_wait_cancel() ends one wait alone,
-/// whether it has begun or not. NULL means the default client.
+/// Ends all waits of this client that are in progress, in all threads. Each waiter is woken at
+/// once, returns MEMLOCK_INTERRUPTED, and leaves no lock, no permit and no queue entry behind.
+/// Waits that begin later are not affected. memlock_wait_cancel() ends a single wait, whether it
+/// has begun or not. NULL means the default client.
 ///
-/// Answers MEMLOCK_OK; for NULL also MEMLOCK_CONFIG, when the default client cannot be made. No
-/// I/O. May be called from any thread and, for a client of memlock_client_open(), from a signal
-/// handler.
+/// Returns MEMLOCK_OK; for NULL also MEMLOCK_CONFIG, when the default client cannot be made. No
+/// I/O. Thread-safe and, for a client of memlock_client_open(), async-signal-safe.
 ///
 /// # Safety
 /// `client` is NULL or an open client.

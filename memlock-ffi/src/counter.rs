@@ -1,4 +1,4 @@
-//! The plain counter of free permits, for use beside programs that have one already.
+//! The plain counter of free permits, for programs that share one with other memcached clients.
 
 use std::ffi::{c_char, c_int};
 
@@ -8,18 +8,18 @@ use crate::boundary::{enter, invalid, lent, limit, put, text};
 use crate::client::memlock_client;
 use crate::wait::memlock_wait;
 
-/// Creates the item `key` with so many free permits, to be kept for ever.
+/// Creates the item `key` with the given number of free permits. The item never expires.
 ///
-/// A counter is one item of memcached, which holds the number of free permits in decimal and
-/// nothing else: for use beside programs that have such an item already, with plain clients that do
-/// `gets` and `cas` to take one and `incr` to give it back. **It has no leases**: what a program
-/// had that died is gone until somebody writes the item anew, and whoever releases twice makes a
-/// permit up. Take a memlock_semaphore wherever you are free to. Unlike other names, `key` is the
-/// item's key as it is: 1 to 245 visible ASCII characters, the URL's prefix included, which stands
-/// before it.
+/// A counter is one memcached item that contains the number of free permits in decimal and nothing
+/// else. It is meant for use beside programs that already have such an item, and whose plain
+/// clients acquire by `gets` and `cas` and release by `incr`. **It has no leases**: the permits of
+/// a program that died are lost until the item is written anew, and a program that releases twice
+/// creates a permit. Prefer a memlock_semaphore where you can. Unlike other names, `key` is the key
+/// of the item itself: 1 to 245 visible ASCII characters, including the prefix from the URL, which
+/// is prepended.
 ///
-/// Answers MEMLOCK_OK, MEMLOCK_EXISTS when there is such an item, which is left as it is, or
-/// MEMLOCK_INVALID, MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL. Thread-safe.
+/// Returns MEMLOCK_OK, MEMLOCK_EXISTS when there is already such an item, which stays unchanged, or
+/// MEMLOCK_INVALID, MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or MEMLOCK_PROTOCOL. Thread-safe.
 ///
 /// # Safety
 /// `client` is NULL or an open client, `key` is NULL or a NUL-terminated string.
@@ -36,12 +36,12 @@ pub unsafe extern "C-unwind" fn memlock_counter_set_up(
     })
 }
 
-/// Takes one permit if one is free. Two round trips.
+/// Acquires one permit if one is free. Two round trips.
 ///
-/// Answers MEMLOCK_OK, MEMLOCK_BUSY when none is free, MEMLOCK_NOT_FOUND when there is no such
-/// item, MEMLOCK_PROTOCOL also when it is not a number; MEMLOCK_INVALID; MEMLOCK_UNREACHABLE:
-/// nothing was changed; MEMLOCK_UNKNOWN: sent, and no reply came, so that a permit may be gone that
-/// nobody has. Thread-safe.
+/// Returns MEMLOCK_OK; MEMLOCK_BUSY when no permit is free; MEMLOCK_NOT_FOUND when there is no such
+/// item; MEMLOCK_PROTOCOL also when the item is not a number; MEMLOCK_INVALID; MEMLOCK_UNREACHABLE:
+/// nothing was changed; MEMLOCK_UNKNOWN: the request was sent and no reply arrived, so a permit may
+/// have been taken that no caller holds. Thread-safe.
 ///
 /// # Safety
 /// `client` is NULL or an open client, `key` is NULL or a NUL-terminated string.
@@ -58,36 +58,37 @@ pub unsafe extern "C-unwind" fn memlock_counter_try(
     })
 }
 
-/// As memlock_counter_try(), but tries again until a permit was free or the wait ends, with pauses
-/// that grow from 1 to 50 milliseconds. Nobody's turn is kept: who tries more often comes first.
+/// Like memlock_counter_try(), but retries until a permit was free or the wait ends, with pauses
+/// that grow from 1 to 50 milliseconds. There is no queue and no fairness: callers that retry more
+/// often are more likely to succeed.
 ///
-/// `wait_ms` is how long to go on: 0 tries once (then MEMLOCK_BUSY), -1 for ever, more that long
-/// (then MEMLOCK_TIMED_OUT). MEMLOCK_INTERRUPTED when `wait` was cancelled, see
-/// memlock_wait_cancel(); NULL is no handle. The others as memlock_counter_try(). Thread-safe.
+/// `timeout_ms` is how long to retry: 0 tries once (then MEMLOCK_BUSY), -1 retries without a limit,
+/// a positive value for that many milliseconds (then MEMLOCK_TIMED_OUT). Returns
+/// MEMLOCK_INTERRUPTED when `wait` was cancelled, see memlock_wait_cancel(); `wait` may be NULL.
+/// The other answers are those of memlock_counter_try(). Thread-safe.
 ///
 /// # Safety
 /// `client` is NULL or an open client, `key` is NULL or a NUL-terminated string, `wait` is NULL or
-/// a wait handle that is not closed before this call ends.
+/// a wait handle that is not closed before this call returns.
 #[must_use = "the answer says whether anything is held"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_counter_retry(
     client: *const memlock_client,
     key: *const c_char,
-    wait_ms: i64,
+    timeout_ms: i64,
     wait: *const memlock_wait,
 ) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
-        let (counter, until) = unsafe { (named(client, key)?, until(client, wait_ms, wait)?) };
+        let (counter, until) = unsafe { (named(client, key)?, until(client, timeout_ms, wait)?) };
         Ok(counter.report(counter.acquire_retrying(&until)?, &until))
     })
 }
 
-/// As memlock_counter_retry(), but waits in a queue: those of higher `priority` first, and among
-/// equals who came first. Whoever releases by memlock_counter_release(), in any process, wakes the
-/// next one. Where plain clients release, those who are parked find out by themselves within a
-/// second. A free permit goes to whoever is there first, so that one who retries may come before
-/// one who is parked.
+/// Like memlock_counter_retry(), but waits in a queue, in the order of `priority`, higher first,
+/// and of arrival among equals. memlock_counter_release(), in any process, wakes the first waiter.
+/// Where plain clients release, queued waiters notice within one second. A free permit goes to the
+/// first caller that takes it, so a caller that retries may overtake the queue.
 ///
 /// # Safety
 /// As memlock_counter_retry().
@@ -97,21 +98,22 @@ pub unsafe extern "C-unwind" fn memlock_counter_park(
     client: *const memlock_client,
     key: *const c_char,
     priority: i64,
-    wait_ms: i64,
+    timeout_ms: i64,
     wait: *const memlock_wait,
 ) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
-        let (counter, until) = unsafe { (named(client, key)?, until(client, wait_ms, wait)?) };
+        let (counter, until) = unsafe { (named(client, key)?, until(client, timeout_ms, wait)?) };
         Ok(counter.report(counter.acquire_parked(priority, &until)?, &until))
     })
 }
 
-/// Gives one permit back, whoever took it, and wakes the next one who is parked. One round trip.
+/// Releases one permit, whichever process acquired it, and wakes the first waiter in the queue. One
+/// round trip.
 ///
-/// Answers MEMLOCK_OK, MEMLOCK_NOT_FOUND when there is no such item, or MEMLOCK_INVALID,
-/// MEMLOCK_UNREACHABLE, MEMLOCK_PROTOCOL; after MEMLOCK_UNKNOWN it may or may not have been given
-/// back. Thread-safe.
+/// Returns MEMLOCK_OK, MEMLOCK_NOT_FOUND when there is no such item, or MEMLOCK_INVALID,
+/// MEMLOCK_UNREACHABLE or MEMLOCK_PROTOCOL. After MEMLOCK_UNKNOWN the permit may or may not have
+/// been released. Thread-safe.
 ///
 /// # Safety
 /// `client` is NULL or an open client, `key` is NULL or a NUL-terminated string.
@@ -127,10 +129,10 @@ pub unsafe extern "C-unwind" fn memlock_counter_release(
     })
 }
 
-/// How many permits are free, in *available. What is read is already past. One round trip.
+/// Stores the number of free permits in *available. The number is a snapshot. One round trip.
 ///
-/// Answers MEMLOCK_OK, MEMLOCK_NOT_FOUND when there is no such item, MEMLOCK_PROTOCOL also when it
-/// is not a number, MEMLOCK_INVALID, MEMLOCK_UNREACHABLE. Thread-safe.
+/// Returns MEMLOCK_OK, MEMLOCK_NOT_FOUND when there is no such item, MEMLOCK_PROTOCOL also when the
+/// item is not a number, MEMLOCK_INVALID or MEMLOCK_UNREACHABLE. Thread-safe.
 ///
 /// # Safety
 /// `client` is NULL or an open client, `key` is NULL or a NUL-terminated string, `available` is
@@ -143,7 +145,7 @@ pub unsafe extern "C-unwind" fn memlock_counter_available(
 ) -> c_int {
     enter(|| {
         if available.is_null() {
-            return Err(invalid("The argument \"available\" is NULL."));
+            return Err(invalid("The argument \"available\" is NULL: pass a valid pointer."));
         }
         // SAFETY: the caller's promise.
         let counter = unsafe { named(client, key) }?;
@@ -163,13 +165,13 @@ unsafe fn named(client: *const memlock_client, key: *const c_char) -> Result<Cou
 }
 
 /// # Safety
-/// As [`memlock_counter_retry`], and `wait` is not closed as long as what is returned is used.
+/// As [`memlock_counter_retry`], and `wait` is not closed while the returned value is in use.
 unsafe fn until<'a>(
     client: *const memlock_client,
-    wait_ms: i64,
+    timeout_ms: i64,
     wait: *const memlock_wait,
 ) -> Result<Wait<'a>> {
-    let until = limit(wait_ms)?;
+    let until = limit(timeout_ms)?;
     // SAFETY: the caller's promise.
     Ok(match unsafe { wait.as_ref() } {
         Some(handle) => {

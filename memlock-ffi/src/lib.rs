@@ -1,17 +1,17 @@
-//! The C library. See `include/memlock.h`, which is generated from these files by `make header`.
+//! The C library. See `include/memlock.h`, which `make header` generates from these files.
 //!
-//! | file | what it holds |
+//! | file | contents |
 //! | --- | --- |
-//! | `boundary` | what every entry point goes through: NULL checks, the panic boundary, the last error |
-//! | `cancellation` | why a thread that is cancelled goes through with its call |
-//! | `bare` | Burton's six functions, and those of the semaphore in the same manner, on the default client |
+//! | `boundary` | what every entry point uses: NULL checks, the panic boundary, the last error |
+//! | `cancellation` | why a call runs to completion in a cancelled thread |
+//! | `bare` | Burton's six functions, and five for the semaphore, on the default client |
 //! | `client`, `lock`, `wait`, `semaphore`, `list` | the handles |
-//! | `keep` | one acquisition behind a handle, and its keeping |
+//! | `renewal` | the acquisition behind a lock or permit handle, and its renewal |
 //! | `counter` | the counter without leases |
-//! | `log` | what memlock logs |
+//! | `log` | the log callback |
 //!
-//! Ownership is in the types. A handle that C owns is a `Box` that came from `boundary::give` and
-//! goes back to `boundary::take_back`; a pointer that C lends is a reference for the time of the
+//! Types express ownership. A handle owned by C is a `Box` that was made by `boundary::give` and is
+//! returned to `boundary::take_back`. A pointer lent by C is a reference for the duration of the
 //! call.
 #![allow(non_camel_case_types)]
 

@@ -1,4 +1,4 @@
-//! The distinct list by handle.
+//! Distinct lists by handle.
 
 use std::ffi::{c_char, c_int};
 
@@ -10,38 +10,42 @@ use crate::boundary::{
 };
 use crate::client::memlock_client;
 
-/// A distinct list. Use it from one thread at a time.
+/// A distinct list. Not thread-safe: use a handle from one thread at a time.
 pub struct memlock_list(pub(crate) DistinctList);
 
-/// A walk through a list. Use it from one thread at a time.
+/// An iteration over the keys of a list. Not thread-safe: use it from one thread at a time.
 pub struct memlock_walk {
     entries: Entries,
-    /// The key that was handed out last; C looks at it until the next step.
+    /// The key that was returned last. C reads it until the next step.
     current: Vec<u8>,
 }
 
-/// Some bytes that the caller keeps.
+/// A byte string that the caller owns.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct memlock_bytes {
-    /// Where they are; not NULL.
+    /// The first byte; not NULL.
     pub data: *const c_char,
-    /// How many there are.
+    /// The number of bytes.
     pub len: usize,
 }
 
-/// What became of one key.
+/// The result of one insert.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct memlock_insertion {
-    /// The key's id, from 1 up: the same whoever asks.
+    /// The id of the key, from 1 up. All callers get the same id for a key.
     pub id: u64,
-    /// MEMLOCK_OK when we were first, MEMLOCK_DUPLICATE when it was in the list already.
+    /// MEMLOCK_OK when this insert was the first, MEMLOCK_DUPLICATE when the key was already in the
+    /// list.
     pub answer: i32,
 }
 
-/// Makes a handle on the session `session` without setting it up. Nothing is sent. It follows
-/// whatever session of that name there is.
+/// Makes a handle of the session `session` without setting it up. Sends nothing. The handle refers
+/// to whatever session of that name exists at the time of each call.
+///
+/// Returns MEMLOCK_OK, or MEMLOCK_INVALID and NULL in *list. To be closed by memlock_list_close().
+/// Thread-safe.
 ///
 /// # Safety
 /// `client` is NULL or an open client, `session` is NULL or a NUL-terminated string, `list` is NULL
@@ -61,11 +65,14 @@ pub unsafe extern "C-unwind" fn memlock_list_open(
     })
 }
 
-/// Sets up the session `session`, or joins it, and makes a handle that belongs to that very
-/// session: once it is torn down, the handle's inserts are refused even if somebody sets up another
-/// of the same name. `duration_ms`: how long the session and all its keys live, 1000 to 31622400000
-/// (366 days), counted from the first set-up. MEMLOCK_OK when it is new, MEMLOCK_EXISTS when it was
-/// there: *list is a handle either way. On failure *list is NULL.
+/// Sets up the session `session`, or joins it, and makes a handle that belongs to this particular
+/// session: once it is torn down, the inserts of the handle are refused even if another session of
+/// the same name is set up. `duration_ms` is the lifetime of the session and all its keys: 1000 to
+/// 31622400000 (366 days), counted from the first set-up.
+///
+/// Returns MEMLOCK_OK when the session is new, and MEMLOCK_EXISTS when it already existed: *list is
+/// a handle in both cases, to be closed by memlock_list_close(). Otherwise MEMLOCK_INVALID,
+/// MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or MEMLOCK_PROTOCOL, and NULL in *list. Thread-safe.
 ///
 /// # Safety
 /// `client` is NULL or an open client, `session` is NULL or a NUL-terminated string, `list` is NULL
@@ -101,21 +108,21 @@ unsafe fn named(
     client.core.distinct_list(session)
 }
 
-/// Gives a handle back. The session goes on. NULL is allowed.
+/// Closes a handle. The session is not affected. NULL is allowed.
 ///
 /// # Safety
-/// `list` is NULL or a handle that is not used any more.
+/// `list` is NULL or a handle that is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_list_close(list: *mut memlock_list) {
     // SAFETY: the caller's promise.
     quietly(|| drop(unsafe { take_back(list) }));
 }
 
-/// Inserts `len` bytes at `key` (1 to 65536, NUL bytes welcome): MEMLOCK_OK for exactly one of all
-/// who insert it, MEMLOCK_DUPLICATE for the others, with the key's id in *id for all of them;
-/// MEMLOCK_NOT_FOUND when there is no such session. Three round trips for a new key, one for a
-/// duplicate. `id` may be NULL. After MEMLOCK_UNKNOWN the key may be in the list or not; inserting
-/// it again is safe.
+/// Inserts the `len` bytes at `key` (1 to 65536, NUL bytes allowed). Returns MEMLOCK_OK to exactly
+/// one of all callers that insert the same key, and MEMLOCK_DUPLICATE to the others; *id is the id
+/// of the key for all of them. Returns MEMLOCK_NOT_FOUND when there is no such session. Three round
+/// trips for a new key, one for a duplicate. `id` may be NULL. After MEMLOCK_UNKNOWN the key may or
+/// may not be in the list; inserting it again is safe.
 ///
 /// # Safety
 /// `list` is NULL or a handle, `key` is NULL or `len` readable bytes, `id` is NULL or writable.
@@ -138,10 +145,10 @@ pub unsafe extern "C-unwind" fn memlock_list_insert(
     })
 }
 
-/// Inserts `count` keys, and answers for each in `insertions`, in their order. Three round trips
-/// for each 1,000 keys, and one more if some of them are duplicates. Answers MEMLOCK_OK, or
-/// MEMLOCK_NOT_FOUND when there is no such session. On a failure nothing is written to
-/// `insertions`, and some of the keys may be in the list.
+/// Inserts `count` keys, and stores the result of each in `insertions`, in the same order. Three
+/// round trips for each 1,000 keys, and one more if some of them are duplicates. Returns
+/// MEMLOCK_OK, or MEMLOCK_NOT_FOUND when there is no such session. On a failure nothing is written
+/// to `insertions`, and some of the keys may be in the list.
 ///
 /// # Safety
 /// `list` is NULL or a handle, `keys` is NULL or `count` readable entries, `insertions` is NULL or
@@ -164,7 +171,8 @@ pub unsafe extern "C-unwind" fn memlock_list_insert_many(
             || count > isize::MAX as usize / size_of::<memlock_bytes>()
         {
             return Err(invalid(
-                "The keys or the insertions are NULL, or their count is not possible.",
+                "An argument is NULL or too large: pass valid pointers for \"keys\" and \
+                 \"insertions\", and the number of keys for \"count\".",
             ));
         }
         // SAFETY: not NULL, a possible count, and the rest is the caller's promise.
@@ -173,18 +181,18 @@ pub unsafe extern "C-unwind" fn memlock_list_insert_many(
         let given = given.iter().map(|key| unsafe { bytes(key.data, key.len, "key") });
         let given = given.collect::<memlock_core::Result<Vec<&[u8]>>>()?;
         let Some(done) = list.0.insert_many(&given)? else { return Ok(list.0.report_not_found()) };
-        for (place, insertion) in done.into_iter().enumerate() {
+        for (index, insertion) in done.into_iter().enumerate() {
             let known =
                 memlock_insertion { id: insertion.id(), answer: Answer::from(insertion).code() };
-            // SAFETY: there is room for `count`, and as many answers as keys.
-            unsafe { insertions.add(place).write(known) };
+            // SAFETY: `insertions` has room for `count` entries, and each key has one answer.
+            unsafe { insertions.add(index).write(known) };
         }
         Ok(Answer::Ok.into())
     })
 }
 
-/// The id of a key in *id; 0 when the key is not in the list. MEMLOCK_NOT_FOUND when there is no
-/// such session. One round trip.
+/// Stores the id of a key in *id; 0 when the key is not in the list. Returns MEMLOCK_NOT_FOUND when
+/// there is no such session. One round trip.
 ///
 /// # Safety
 /// `list` is NULL or a handle, `key` is NULL or `len` readable bytes, `id` is NULL or writable.
@@ -205,8 +213,9 @@ pub unsafe extern "C-unwind" fn memlock_list_id(
     })
 }
 
-/// How many ids were given out in *count: the number of keys, plus one for every inserter that died
-/// half-way. MEMLOCK_NOT_FOUND when there is no such session. One round trip.
+/// Stores the number of assigned ids in *count: the number of keys, plus one for each insert that
+/// was interrupted by the death of its process. Returns MEMLOCK_NOT_FOUND when there is no such
+/// session. One round trip.
 ///
 /// # Safety
 /// `list` is NULL or a handle, `count` is NULL or writable.
@@ -225,8 +234,9 @@ pub unsafe extern "C-unwind" fn memlock_list_count(
     })
 }
 
-/// Ends the session for everybody, in one atomic step: MEMLOCK_OK, or MEMLOCK_NOT_FOUND when there
-/// was none, or another one than this handle set up. The handle stays, to be closed.
+/// Ends the session for all processes, in one atomic step. Returns MEMLOCK_OK, or MEMLOCK_NOT_FOUND
+/// when there was no session, or another one than this handle has set up. The handle must still be
+/// closed.
 ///
 /// # Safety
 /// `list` is NULL or a handle.
@@ -239,8 +249,9 @@ pub unsafe extern "C-unwind" fn memlock_list_tear_down(list: *mut memlock_list) 
     })
 }
 
-/// Begins a walk through the keys that are in the list now, in the order of their ids.
-/// MEMLOCK_NOT_FOUND when there is no such session. The list may be closed before the walk.
+/// Begins an iteration over the keys that are in the list now, in the order of their ids. Returns
+/// MEMLOCK_NOT_FOUND when there is no such session. The iteration is ended by memlock_walk_close(),
+/// and may outlive the list handle.
 ///
 /// # Safety
 /// `list` is NULL or a handle, `walk` is NULL or writable.
@@ -261,12 +272,13 @@ pub unsafe extern "C-unwind" fn memlock_list_walk(
     })
 }
 
-/// The next key of a walk: *id, *key and *len; at the end *key is NULL and the answer is MEMLOCK_OK
-/// too. The key is valid until the next call on this walk and has no NUL at its end.
-/// MEMLOCK_NOT_FOUND when the session ended during the walk. Two round trips for each 256 keys.
+/// Stores the next key of an iteration in *id, *key and *len. At the end *key is NULL, and the
+/// answer is MEMLOCK_OK too. The key is not NUL-terminated, and is valid until the next call with
+/// this iteration. Returns MEMLOCK_NOT_FOUND when the session ended during the iteration. Two round
+/// trips for each 256 keys.
 ///
 /// # Safety
-/// `walk` is NULL or a walk; the others are NULL or writable.
+/// `walk` is NULL or an iteration; the other pointers are NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_walk_next(
     walk: *mut memlock_walk,
@@ -296,10 +308,10 @@ pub unsafe extern "C-unwind" fn memlock_walk_next(
     })
 }
 
-/// Ends a walk. NULL is allowed.
+/// Ends an iteration. NULL is allowed.
 ///
 /// # Safety
-/// `walk` is NULL or a walk that is not used any more.
+/// `walk` is NULL or an iteration that is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_walk_close(walk: *mut memlock_walk) {
     // SAFETY: the caller's promise.

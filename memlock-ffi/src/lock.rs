@@ -1,4 +1,4 @@
-//! The mutex by handle.
+//! Mutexes by handle.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;
@@ -10,43 +10,46 @@ use crate::boundary::{
     text, to_millis,
 };
 use crate::client::memlock_client;
-use crate::renewal::{Hold, memlock_renewal_callback, number};
+use crate::renewal::{Leased, loss_code, memlock_renewal_callback};
 use crate::wait::memlock_wait;
 
-/// A mutex that is held. Use it from one thread at a time; reading its fence and its remaining time
-/// is allowed from several, and more when it is kept: see memlock_lock_renew().
+/// A mutex that is held. Use a handle from one thread at a time; its fence and its remaining time
+/// may be read from several threads at once. A renewed lock allows more: see memlock_lock_renew().
 pub struct memlock_lock {
-    hold: Hold<Lock>,
+    held: Leased<Lock>,
     fence: u64,
 }
 
-/// The room for a token, its NUL included.
+/// The size of a token in bytes, including the NUL.
 pub const MEMLOCK_TOKEN_SIZE: usize = 80;
 
-/// Who was seen to hold a mutex.
+/// The holder of a mutex, as read from the server.
 #[repr(C)]
 pub struct memlock_owner {
-    /// Names this acquisition: for memlock_mutex_force_unlock().
+    /// Identifies this acquisition, for memlock_mutex_force_unlock().
     pub token: [c_char; MEMLOCK_TOKEN_SIZE],
-    /// The holder's host, cut to fit; empty when a plain memcached client holds it.
+    /// The holder's host, truncated to fit; empty when a plain memcached client holds the mutex.
     pub host: [c_char; 256],
-    /// The holder's process id on that host; 0 when a plain memcached client holds it.
+    /// The holder's process id on that host; 0 when a plain memcached client holds the mutex.
     pub pid: u32,
-    /// When it was acquired, in Unix seconds of the holder's own clock; 0 when a plain client holds
-    /// it.
+    /// The time of the acquisition in Unix seconds, by the holder's clock; 0 when a plain memcached
+    /// client holds the mutex.
     pub since: i64,
-    /// How long the server keeps it yet, in milliseconds; -1: for ever.
+    /// The time until the server expires the mutex, in milliseconds; -1: never.
     pub remaining_ms: i64,
 }
 
-/// Locks the mutex `name` for at most `lease_ms` (1000 to 31622400000, which is 366 days).
+/// Locks the mutex `name` for at most `lease_ms` milliseconds (1000 to 31622400000, which is 366
+/// days).
 ///
-/// `wait_ms` is how long to wait for it: 0 does not wait (then MEMLOCK_BUSY), -1 waits for ever,
-/// more waits that long (then MEMLOCK_TIMED_OUT). A free mutex is taken in one round trip.
+/// `timeout_ms` is how long to wait for the mutex: 0 does not wait (then MEMLOCK_BUSY), -1 waits
+/// without a limit, a positive value waits for that many milliseconds (then MEMLOCK_TIMED_OUT).
+/// Acquiring a free mutex takes one round trip.
 ///
-/// Answers MEMLOCK_OK and a handle in *lock, to be given back by memlock_unlock(); or one of those,
-/// or MEMLOCK_INTERRUPTED, MEMLOCK_INVALID, MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL,
-/// and NULL in *lock. Thread-safe.
+/// Returns MEMLOCK_OK and a handle in *lock, to be released by memlock_unlock() or
+/// memlock_lock_drop(). Otherwise *lock is NULL, and the answer is one of the above, or
+/// MEMLOCK_INTERRUPTED, MEMLOCK_INVALID, MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or MEMLOCK_PROTOCOL.
+/// Thread-safe.
 ///
 /// # Safety
 /// `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `lock` is NULL or
@@ -57,31 +60,32 @@ pub unsafe extern "C-unwind" fn memlock_mutex_lock(
     client: *const memlock_client,
     name: *const c_char,
     lease_ms: i64,
-    wait_ms: i64,
+    timeout_ms: i64,
     lock: *mut *mut memlock_lock,
 ) -> c_int {
-    // SAFETY: the caller's promise, and NULL is no handle.
-    unsafe { memlock_mutex_lock_wait(client, name, lease_ms, wait_ms, std::ptr::null(), lock) }
+    // SAFETY: the caller's promise, and NULL means that there is no wait handle.
+    unsafe { memlock_mutex_lock_wait(client, name, lease_ms, timeout_ms, std::ptr::null(), lock) }
 }
 
-/// As memlock_mutex_lock(), but the wait ends when `wait` is cancelled: see memlock_wait_cancel().
-/// NULL is no handle, and then it is memlock_mutex_lock().
+/// Like memlock_mutex_lock(), but the wait also ends when `wait` is cancelled: see
+/// memlock_wait_cancel(). With NULL for `wait` the function is equivalent to memlock_mutex_lock().
 ///
-/// Answers as memlock_mutex_lock(): MEMLOCK_INTERRUPTED and NULL in *lock when `wait` was
-/// cancelled; then nothing is held, and nothing of ours is in the queue. If that was before the
-/// call, nothing is sent, whether the mutex is free or not. MEMLOCK_INVALID when `wait` was opened
-/// with another client than this one. Thread-safe, and any number of waits may share a handle.
+/// Returns MEMLOCK_INTERRUPTED and NULL in *lock when `wait` was cancelled; nothing is held then,
+/// and no entry is left in the queue. If `wait` was cancelled before the call, nothing is sent,
+/// whether the mutex is free or not. Returns MEMLOCK_INVALID when `wait` was opened with another
+/// client. The other answers are those of memlock_mutex_lock(). Thread-safe; any number of waits
+/// may share a handle.
 ///
 /// # Safety
 /// `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `wait` is NULL or
-/// a wait handle that is not closed before this call ends, `lock` is NULL or writable.
+/// a wait handle that is not closed before this call returns, `lock` is NULL or writable.
 #[must_use = "the answer says whether anything is held"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_mutex_lock_wait(
     client: *const memlock_client,
     name: *const c_char,
     lease_ms: i64,
-    wait_ms: i64,
+    timeout_ms: i64,
     wait: *const memlock_wait,
     lock: *mut *mut memlock_lock,
 ) -> c_int {
@@ -91,16 +95,16 @@ pub unsafe extern "C-unwind" fn memlock_mutex_lock_wait(
         // SAFETY: as above.
         let (client, name) = unsafe { (lent(client, "client")?, text(name, "name")?) };
         let mutex = client.core.mutex(name, millis(lease_ms)?)?;
-        let mut until = limit(wait_ms)?;
+        let mut until = limit(timeout_ms)?;
         // SAFETY: as above.
         if let Some(handle) = unsafe { wait.as_ref() } {
             until = until.unless_cancelled(handle.of(client.number)?);
         }
         match mutex.lock_or_report(&until) {
-            Ok(Ok(held)) => {
-                let (fence, hold) = (held.fence(), Hold::new(held));
+            Ok(Ok(guard)) => {
+                let (fence, held) = (guard.fence(), Leased::new(guard));
                 // SAFETY: as above.
-                unsafe { put(lock, give(memlock_lock { hold, fence }), "lock") }?;
+                unsafe { put(lock, give(memlock_lock { held, fence }), "lock") }?;
                 Ok(Answer::Ok.into())
             }
             Ok(Err(report)) => Ok(report),
@@ -109,53 +113,56 @@ pub unsafe extern "C-unwind" fn memlock_mutex_lock_wait(
     })
 }
 
-/// Unlocks, in one round trip, and only if it is still ours. The handle is gone afterwards,
-/// **whatever is answered**: MEMLOCK_OK; MEMLOCK_LOST when it was no longer ours; MEMLOCK_NOT_HELD
-/// in a child made by fork; after MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN the lock is taken off at
-/// the client's next contact with the server, or ends with its lease.
+/// Unlocks the mutex if this handle still holds it, in one round trip. The handle is freed **with
+/// every answer**: MEMLOCK_OK; MEMLOCK_LOST when the lock had been lost; MEMLOCK_NOT_HELD in a
+/// child made by fork; MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN, after which the lock is released at
+/// the client's next contact with the server, or expires with its lease; or MEMLOCK_INVALID for
+/// NULL.
 ///
 /// # Safety
 /// `lock` is NULL or came from memlock_mutex_lock() or memlock_mutex_lock_wait(), and is not used
-/// any more.
+/// afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_unlock(lock: *mut memlock_lock) -> c_int {
     enter(|| {
-        // SAFETY: the caller's promise. A callback may read the handle until it is kept no longer.
-        let kept = unsafe { lent(lock, "lock") }?.hold.end_keeping();
+        // SAFETY: the caller's promise. A callback may read the handle until the renewal has ended.
+        let renewal = unsafe { lent(lock, "lock") }?.held.stop_renewal();
         // SAFETY: the caller's promise.
         let lock = unsafe { take_back(lock) };
-        lock.map_or(Ok(Answer::NotHeld.into()), |lock| lock.hold.end(kept))
+        lock.map_or(Ok(Answer::NotHeld.into()), |lock| lock.held.release(renewal))
     })
 }
 
-/// Gives the handle back as a destructor does: unlocks as well as that can be done. A server that
-/// did not answer within the last ten seconds is left alone: the lock is then taken off at the
-/// client's next contact with it, or ends with its lease. So a program that ends with many locks
-/// waits for one timeout for each server that hangs, where memlock_unlock() would wait for each
-/// lock. Answers as memlock_unlock(); and MEMLOCK_UNKNOWN where the server was left alone, or did
-/// not answer. NULL is allowed, and gives MEMLOCK_NOT_HELD.
+/// Unlocks and frees the handle, as a destructor does: on a best-effort basis. Sends nothing to a
+/// server that failed to reply within the last ten seconds; the lock is then released at the
+/// client's next contact with that server, or expires with its lease. A program that exits with
+/// many locks therefore waits for one timeout for each unresponsive server, where memlock_unlock()
+/// would wait for one timeout for each lock. Returns the answers of memlock_unlock(), and
+/// MEMLOCK_UNKNOWN when nothing was sent or no reply arrived. NULL is allowed, and returns
+/// MEMLOCK_NOT_HELD.
 ///
 /// # Safety
 /// As memlock_unlock().
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_lock_drop(lock: *mut memlock_lock) -> c_int {
     enter(|| {
-        // SAFETY: the caller's promise. A callback may read the handle until it is kept no longer.
-        let kept = unsafe { lock.as_ref() }.and_then(|held| held.hold.let_go());
+        // SAFETY: the caller's promise. A callback may read the handle until the renewal has ended.
+        let renewal = unsafe { lock.as_ref() }.and_then(|lock| lock.held.stop_renewal_on_drop());
         // SAFETY: the caller's promise.
         let lock = unsafe { take_back(lock) };
-        Ok(lock.map_or(Answer::NotHeld.into(), |lock| lock.hold.drop_after(kept)))
+        Ok(lock.map_or(Answer::NotHeld.into(), |lock| lock.held.release_on_drop(renewal)))
     })
 }
 
-/// Gives the lock a new lease, counted from now, if it is still ours: MEMLOCK_OK or MEMLOCK_LOST,
-/// and MEMLOCK_NOT_HELD in a child made by fork. The fence stays. MEMLOCK_INVALID for a lease out
-/// of range, and for a lock that is kept, changes nothing. After MEMLOCK_UNREACHABLE the old lease
-/// runs on; after MEMLOCK_UNKNOWN count on the shorter of the two, as memlock_lock_remaining_ms()
-/// does.
+/// Gives the lock a new lease of `lease_ms` milliseconds, counted from now, if the lock is still
+/// held. Returns MEMLOCK_OK or MEMLOCK_LOST, and MEMLOCK_NOT_HELD in a child made by fork. The
+/// fence does not change. Returns MEMLOCK_INVALID, and changes nothing, for a lease out of range
+/// (1000 to 31622400000) and for a lock that is renewed automatically. After MEMLOCK_UNREACHABLE
+/// the old lease still applies. After MEMLOCK_UNKNOWN assume the shorter of the two leases, as
+/// memlock_lock_remaining_ms() does.
 ///
 /// # Safety
-/// `lock` is NULL or a lock that is held, used by nobody else during the call.
+/// `lock` is NULL or a lock that is held, used by no other thread during the call.
 #[must_use = "the answer says whether anything is held"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_lock_extend(
@@ -164,32 +171,34 @@ pub unsafe extern "C-unwind" fn memlock_lock_extend(
 ) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
-        unsafe { lent_mut(lock, "lock") }?.hold.extend(lease_ms)
+        unsafe { lent_mut(lock, "lock") }?.held.extend(lease_ms)
     })
 }
 
-/// Renews its lease from now on by a thread of the client's, each time for the lease that it has
-/// now, until it is given back by memlock_unlock() or lost. The handle stays the same, and may then
-/// be used by any number of threads at once, except that memlock_unlock() must be the last call. No
-/// I/O.
+/// Renews the lease automatically from now on, in a background thread of the client, each time by
+/// the lease that the lock has now, until the lock is released by memlock_unlock() or lost. The
+/// handle stays the same, and any number of threads may use it at once, except that
+/// memlock_unlock() must be the last call. No I/O.
 ///
-/// It is renewed no more once `max_hold_ms` have passed, counted from this call, so that a program
-/// that hangs does not hold it for ever; then it ends with the lease. -1: no bound. `callback`,
-/// unless it is NULL, is called when there is something to tell: see memlock_renewal_callback. Once
-/// memlock_unlock() has returned it is not running, and is never called again: then `arg` may be
-/// freed. So the thread that gives it back must not hold a mutex for which the callback waits. What
-/// memlock_unlock() finds is its answer, and not told any more.
+/// The lease is not renewed any more when `max_hold_ms` have passed since this call, so that a
+/// program that hangs does not hold the lock for ever; the lock then ends with its lease. -1: no
+/// limit. `callback`, unless NULL, is called when the lease is at risk and when the lock is lost:
+/// see memlock_renewal_callback. Once memlock_unlock() has returned, the callback is not running
+/// and is never called again, so `arg` may be freed. The thread that calls memlock_unlock() must
+/// therefore not hold a mutex for which the callback waits. A loss that memlock_unlock() itself
+/// detects is reported by its answer only, not by the callback.
 ///
-/// MEMLOCK_OK; MEMLOCK_LOST when the lease is over already; MEMLOCK_NOT_HELD in a child made by
-/// fork; MEMLOCK_INVALID when it is kept already, or for another `max_hold_ms`: all of these change
-/// nothing. MEMLOCK_INTERNAL when no thread can be started: then the lock was **released**, and the
-/// handle, which holds nothing any more, is still to be given back.
+/// Returns MEMLOCK_OK. Returns MEMLOCK_LOST when the lease has already expired, MEMLOCK_NOT_HELD in
+/// a child made by fork, MEMLOCK_INVALID when the lock is already renewed or `max_hold_ms` is out
+/// of range; none of these changes anything. Returns MEMLOCK_INTERNAL when no thread can be
+/// started: the lock was then **released**, and the handle, which holds nothing, must still be
+/// freed.
 ///
-/// In a child made by fork nothing is kept: the child has no such thread, and holds nothing.
+/// In a child made by fork nothing is renewed: the child has no such thread, and holds nothing.
 ///
 /// # Safety
-/// `lock` is NULL or a lock that is held, used by nobody else during the call; `callback` and `arg`
-/// are good until it is given back.
+/// `lock` is NULL or a lock that is held, used by no other thread during the call; `callback` and
+/// `arg` are valid until the handle is freed.
 #[must_use = "the answer says whether anything is held"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_lock_renew(
@@ -199,12 +208,12 @@ pub unsafe extern "C-unwind" fn memlock_lock_renew(
     arg: *mut c_void,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    enter(|| unsafe { lent_mut(lock, "lock") }?.hold.renew(max_hold_ms, callback, arg))
+    enter(|| unsafe { lent_mut(lock, "lock") }?.held.renew(max_hold_ms, callback, arg))
 }
 
-/// Whether it is certainly ours, unless the server has lost it. **No answer but a truth**: 1 for
-/// yes, 0 for no, also for NULL and in a child made by fork. No I/O: by the clock, and by what was
-/// found out so far.
+/// Whether the lock is guaranteed to be held, provided that the server has not lost it. **Returns a
+/// truth value, not an answer**: 1 for yes, 0 for no, also for NULL and in a child made by fork. No
+/// I/O: decided by the clock and by what earlier calls and renewals have found.
 ///
 /// # Safety
 /// `lock` is NULL or a lock that is held.
@@ -215,14 +224,14 @@ pub unsafe extern "C-unwind" fn memlock_lock_is_held(lock: *const memlock_lock) 
     quietly(|| {
         // SAFETY: the caller's promise.
         let lock = unsafe { lock.as_ref() };
-        held = c_int::from(lock.is_some_and(|lock| !lock.hold.remaining().is_zero()));
+        held = c_int::from(lock.is_some_and(|lock| !lock.held.remaining().is_zero()));
     });
     held
 }
 
-/// Asks the server whether it is ours: MEMLOCK_OK when it is; MEMLOCK_LOST when not, and what is
-/// kept is lost from then on; MEMLOCK_NOT_HELD in a child made by fork; MEMLOCK_UNREACHABLE or
-/// MEMLOCK_PROTOCOL. One round trip, or none when the lease is over.
+/// Asks the server whether the lock is still held. Returns MEMLOCK_OK when it is; MEMLOCK_LOST when
+/// it is not, and a renewed lock is then lost for good; MEMLOCK_NOT_HELD in a child made by fork;
+/// MEMLOCK_UNREACHABLE or MEMLOCK_PROTOCOL. One round trip, or none when the lease has expired.
 ///
 /// # Safety
 /// `lock` is NULL or a lock that is held.
@@ -230,12 +239,13 @@ pub unsafe extern "C-unwind" fn memlock_lock_is_held(lock: *const memlock_lock) 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_lock_check(lock: *const memlock_lock) -> c_int {
     // SAFETY: the caller's promise.
-    enter(|| unsafe { lent(lock, "lock") }?.hold.check())
+    enter(|| unsafe { lent(lock, "lock") }?.held.check())
 }
 
-/// Why it was lost: MEMLOCK_LOST, and MEMLOCK_LOST_EXPIRED, MEMLOCK_LOST_GONE or
-/// MEMLOCK_LOST_MAX_HOLD in *why; MEMLOCK_OK when it was not, as far as is known; MEMLOCK_NOT_HELD
-/// in a child made by fork. What is not kept is lost when its lease is over. No I/O.
+/// Reports whether and why the lock was lost. Returns MEMLOCK_LOST, and MEMLOCK_LOST_EXPIRED,
+/// MEMLOCK_LOST_GONE or MEMLOCK_LOST_MAX_HOLD in *why; MEMLOCK_OK when no loss is known;
+/// MEMLOCK_NOT_HELD in a child made by fork. A lock that is not renewed is lost when its lease has
+/// expired. No I/O.
 ///
 /// # Safety
 /// `lock` is NULL or a lock that is held; `why` is NULL or writable.
@@ -248,32 +258,33 @@ pub unsafe extern "C-unwind" fn memlock_lock_lost(
     unsafe { memlock_lock_wait_lost(lock, 0, why) }
 }
 
-/// As memlock_lock_lost(), but waits for it: `wait_ms` is for how long, 0 not at all, -1 for ever.
-/// Answers MEMLOCK_TIMED_OUT when that has passed (MEMLOCK_OK when it was 0). It is no wait for a
-/// server: nothing cancels it.
+/// Like memlock_lock_lost(), but waits for the loss for at most `timeout_ms`: 0 does not wait, -1
+/// waits without a limit. Returns MEMLOCK_TIMED_OUT when that time has passed (MEMLOCK_OK if it was
+/// 0). No I/O. memlock_wait_cancel() and memlock_client_cancel_waits() do not end this wait.
 ///
 /// # Safety
-/// `lock` is NULL or a lock that is held, and not given back before this call ends, unless by its
+/// `lock` is NULL or a lock that is held, and is not freed before this call returns, except by its
 /// callback; `why` is NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_lock_wait_lost(
     lock: *const memlock_lock,
-    wait_ms: i64,
+    timeout_ms: i64,
     why: *mut c_int,
 ) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
         let lock = unsafe { lent(lock, "lock") }?;
-        let (loss, report) = lock.hold.wait_lost(span(wait_ms)?);
+        let (loss, report) = lock.held.wait_lost(span(timeout_ms)?);
         if let Some(loss) = loss {
             // SAFETY: the caller's promise.
-            unsafe { put(why, number(loss), "why") }?;
+            unsafe { put(why, loss_code(loss), "why") }?;
         }
         Ok(report)
     })
 }
 
-/// How long the lock is certainly ours yet, in milliseconds; 0 when it is not. No I/O.
+/// Stores the time for which the lock is guaranteed to be held, in milliseconds; 0 when it is not.
+/// No I/O.
 ///
 /// # Safety
 /// `lock` is NULL or a lock that is held; `remaining_ms` is NULL or writable.
@@ -284,15 +295,16 @@ pub unsafe extern "C-unwind" fn memlock_lock_remaining_ms(
 ) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
-        let remaining = unsafe { lent(lock, "lock") }?.hold.remaining();
+        let remaining = unsafe { lent(lock, "lock") }?.held.remaining();
         // SAFETY: the caller's promise.
         unsafe { put(remaining_ms, to_millis(remaining), "remaining_ms") }?;
         Ok(Answer::Ok)
     })
 }
 
-/// The fencing token: greater than that of every earlier holder of this mutex. Hand it to the
-/// resource, which refuses anything below the greatest it has seen. No I/O.
+/// Stores the fencing token: a number that is greater than the fence of every earlier holder of
+/// this mutex. Pass it to the resource that the lock protects; the resource refuses any number
+/// below the greatest it has accepted. No I/O.
 ///
 /// # Safety
 /// `lock` is NULL or a lock that is held; `fence` is NULL or writable.
@@ -310,9 +322,9 @@ pub unsafe extern "C-unwind" fn memlock_lock_fence(
     })
 }
 
-/// Who holds the mutex `name`: MEMLOCK_BUSY and *owner when somebody does, MEMLOCK_NOT_HELD when
-/// nobody does. What is read is already past: it is for people, not for decisions. *owner is
-/// written only with MEMLOCK_BUSY. One round trip.
+/// Reads the holder of the mutex `name`. Returns MEMLOCK_BUSY and *owner when the mutex is held,
+/// and MEMLOCK_NOT_HELD when it is free. The result is a snapshot, for diagnostics and not for
+/// decisions. *owner is written only with MEMLOCK_BUSY. One round trip. Thread-safe.
 ///
 /// # Safety
 /// `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, `owner` is NULL
@@ -325,30 +337,31 @@ pub unsafe extern "C-unwind" fn memlock_mutex_owner(
 ) -> c_int {
     enter(|| {
         if owner.is_null() {
-            return Err(invalid("The argument \"owner\" is NULL."));
+            return Err(invalid("The argument \"owner\" is NULL: pass a valid pointer."));
         }
         // SAFETY: the caller's promise.
         let (client, name) = unsafe { (lent(client, "client")?, text(name, "name")?) };
-        // The lease does not matter for looking.
+        // The lease does not matter for reading the holder.
         let mutex = client.core.mutex(name, Duration::from_secs(1))?;
-        let Some(seen) = mutex.owner()? else { return Ok(mutex.report_not_held()) };
-        let record = seen.record.as_ref();
-        let known = memlock_owner {
-            token: fixed(&seen.token()),
+        let Some(holder) = mutex.owner()? else { return Ok(mutex.report_not_held()) };
+        let record = holder.record.as_ref();
+        let result = memlock_owner {
+            token: fixed(&holder.token()),
             host: fixed(record.map_or("", |record| &record.host)),
             pid: record.map_or(0, |record| record.pid),
             since: record.map_or(0, |record| i64::try_from(record.since).unwrap_or(i64::MAX)),
-            remaining_ms: seen.remaining.map_or(-1, to_millis),
+            remaining_ms: holder.remaining.map_or(-1, to_millis),
         };
         // SAFETY: the caller's promise.
-        unsafe { put(owner, known, "owner") }?;
-        Ok(mutex.report_held_by(&seen))
+        unsafe { put(owner, result, "owner") }?;
+        Ok(mutex.report_held_by(&holder))
     })
 }
 
-/// Takes the mutex `name` away from the acquisition that memlock_mutex_owner() named by `token`:
-/// for operators who know that its holder is dead. MEMLOCK_OK, or MEMLOCK_NOT_HELD when that
-/// acquisition does not hold it any more. A later holder is never touched.
+/// Releases the mutex `name` on behalf of the holder that memlock_mutex_owner() identified by
+/// `token`. For operators who know that this holder is dead. Returns MEMLOCK_OK, or
+/// MEMLOCK_NOT_HELD when that acquisition no longer holds the mutex. A later holder is never
+/// affected. Thread-safe.
 ///
 /// # Safety
 /// `client` is NULL or an open client; `name` and `token` are NULL or NUL-terminated strings.

@@ -1,15 +1,16 @@
-//! What memlock logs, told to a function of C's.
+//! The log callback.
 //!
-//! | a listener | what is true | who may move it on |
+//! | a listener | what is true | what changes it |
 //! | --- | --- | --- |
-//! | current | threads with something to say go inside, and call it | `memlock_log_set`, by putting another in its place |
-//! | replaced | nobody goes inside any more; some may be there yet | whoever is inside, by leaving |
+//! | current | threads that log a message enter it and call the callback | `memlock_log_set`, by replacing it |
+//! | replaced | no thread enters it any more; some may still be inside | the threads inside, by leaving |
 //! | left | it is not called, until it is set again | `memlock_log_set`, by setting it again |
 //!
-//! A thread goes inside first and then looks whether the listener is still the current one; whoever
-//! replaces it does so first and then looks who is inside. So either the one sees that it comes too
-//! late, or the other sees it. Nothing here is a lock: whoever logs waits for nobody, and a fork
-//! catches nobody.
+//! A thread that logs first enters the listener and then checks that the listener is still current.
+//! `memlock_log_set` first replaces the listener and then checks whether a thread is inside. So
+//! either the logging thread notices that the listener was replaced, or `memlock_log_set` notices
+//! the logging thread. No lock is involved: a thread that logs never waits, and a fork leaves
+//! nothing locked in the child.
 
 use std::cell::Cell;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -23,36 +24,34 @@ use memlock_core::{Answer, Error, ErrorKind, Result, logs};
 
 use crate::boundary::{contained, enter, invalid};
 
-/// For memlock_log_set(): nothing is told.
+/// For memlock_log_set(): no messages.
 pub const MEMLOCK_LOG_OFF: c_int = 0;
-/// A message that tells of a bug, of memlock or of a callback.
+/// A bug, in memlock or in a callback.
 pub const MEMLOCK_LOG_ERROR: c_int = 1;
-/// A message that something is lost or about to be: a lock that was kept, a lock that could not be
-/// released.
+/// A lock or permit was lost or is at risk: a renewed one, or one that could not be released.
 pub const MEMLOCK_LOG_WARNING: c_int = 2;
-/// A message that a server is out of reach, or back again, or that something was left to be done
-/// later.
+/// A server became unreachable or reachable, or an operation was postponed.
 pub const MEMLOCK_LOG_INFO: c_int = 3;
-/// A message for whoever looks for the cause of something: connections, and troubles that were
-/// mended at once.
+/// For diagnosis: connections, and problems that were resolved at once.
 pub const MEMLOCK_LOG_DEBUG: c_int = 4;
-/// Everything. Nothing is told at this level so far.
+/// Everything. There are no messages of this level so far.
 pub const MEMLOCK_LOG_TRACE: c_int = 5;
 
-/// What is called for each message: its level, from MEMLOCK_LOG_ERROR to MEMLOCK_LOG_TRACE; the
-/// part of memlock that it comes from, such as "memlock.renewal"; and one or more whole sentences in
-/// UTF-8, of any length, without a line's end. Both strings are valid until it returns. `arg` is
-/// what memlock_log_set() was given.
+/// Called for each message. `level` is MEMLOCK_LOG_ERROR to MEMLOCK_LOG_TRACE; `part` is the part
+/// of memlock that logs, such as "memlock.renewal"; `message` is one or more whole sentences in
+/// UTF-8, of any length, without a newline at the end. Both strings are valid until the callback
+/// returns. `arg` is the argument of memlock_log_set().
 ///
-/// It is called by whichever thread has something to say, one of memlock's own included, and by
-/// several at once. What that thread was doing goes on when it returns: so it should be brief, no
-/// C++ exception may leave it, and it must not longjmp() out. It may call every function of
-/// memlock, memlock_log_set() too, but must not use the lock, permit, list or walk that was given
-/// to the call that logs, nor wait for what that call holds or waits for. Nor should it wait for
-/// permits: other threads that use the same semaphore may have to wait as long. What memlock would
-/// log of what the callback does is not told. If it forks, and the child returns from it, the call
-/// answers MEMLOCK_INTERRUPTED there, or as if nothing were held.
-pub type memlock_log_told = Option<
+/// Runs in the thread that logs, which may be one of memlock's own, and in several threads at once.
+/// That thread continues its work when the callback returns: therefore the callback should be
+/// short, no C++ exception may leave it, and it must not leave by longjmp(). It may call every
+/// function of memlock, including memlock_log_set(), but must not use the lock, permit, list or
+/// iteration handle of the call that logs, nor wait for what that call holds or waits for. It
+/// should not wait for permits either: other threads that use the same semaphore may have to wait
+/// as long. Messages that the callback itself causes are dropped. If the callback forks and the
+/// child returns from it, the interrupted call returns in the child MEMLOCK_INTERRUPTED, or as if
+/// nothing were held.
+pub type memlock_log_callback = Option<
     unsafe extern "C" fn(
         level: c_int,
         part: *const c_char,
@@ -61,31 +60,31 @@ pub type memlock_log_told = Option<
     ),
 >;
 
-/// Has messages up to `max_level` told to `callback`, in place of whatever was set before. With
-/// NULL or MEMLOCK_LOG_OFF nothing is told any more, as from the beginning.
+/// Sets the log callback: messages up to `max_level` are passed to `callback`, which replaces the
+/// previous one. NULL or MEMLOCK_LOG_OFF turns logging off, which is the initial state.
 ///
-/// When this returns, the callback that was set before is not running, and is called no more: what
-/// its `arg` points to may be freed. It waits for that, so do not call it with a lock in hand for
-/// which the callback waits. Within a callback for messages it does not wait, and the one before
-/// may be running yet, in this thread and in others.
+/// When this returns, the previous callback is not running and is never called again, so its `arg`
+/// may be freed. The function waits for that: do not call it while holding a lock for which the
+/// previous callback waits. When called within a log callback it does not wait, and the previous
+/// callback may still be running, in this thread and in others.
 ///
-/// It holds for all clients of the process. A child made by fork() begins with what its parent had.
-/// Each different set of arguments takes a few bytes, which are kept for good.
+/// The setting applies to all clients of the process. A child made by fork() inherits it. Each
+/// different set of arguments uses a few bytes, which are never freed.
 ///
-/// A Rust program that has this library among its crates, and a logger of the crate "log", gets
-/// memlock's messages there, and is answered MEMLOCK_CONFIG here. The shared library has a "log" of
-/// its own, and does not touch that of the program.
+/// In a Rust program that links this library as a crate and has a logger of the crate "log", that
+/// logger receives the messages, and this function returns MEMLOCK_CONFIG. The shared library has
+/// its own copy of "log", and does not affect the program's.
 ///
-/// Answers MEMLOCK_OK, MEMLOCK_INVALID or MEMLOCK_CONFIG, and changes nothing when it fails. No
-/// I/O. Thread-safe.
+/// Returns MEMLOCK_OK, MEMLOCK_INVALID or MEMLOCK_CONFIG; changes nothing when it fails. No I/O.
+/// Thread-safe.
 ///
 /// # Safety
-/// `callback` is NULL or a function that may be called with `arg` from any thread until another
-/// takes its place.
+/// `callback` is NULL or a function that may be called with `arg` from any thread until it is
+/// replaced.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_log_set(
     max_level: c_int,
-    callback: memlock_log_told,
+    callback: memlock_log_callback,
     arg: *mut c_void,
 ) -> c_int {
     enter(|| {
@@ -112,40 +111,42 @@ pub unsafe extern "C-unwind" fn memlock_log_set(
     })
 }
 
-/// Who is told. It is never freed: somebody may be about to look at it.
+/// A callback, its argument and its level. It is never freed, because a thread may be about to read
+/// it.
 struct Listener {
     function: unsafe extern "C" fn(c_int, *const c_char, *const c_char, *mut c_void),
     arg: *mut c_void,
     level: LevelFilter,
     active_calls: ActiveCalls,
-    /// The one that was made before.
+    /// The listener that was made before this one.
     older: *mut Listener,
 }
 
-/// Who is told now, if anybody is.
+/// The listener in use, if there is one.
 static CURRENT: AtomicPtr<Listener> = AtomicPtr::new(std::ptr::null_mut());
-/// The one that was made last. All that were ever made hang together.
+/// The listener that was made last: the head of the list of all listeners.
 static NEWEST: AtomicPtr<Listener> = AtomicPtr::new(std::ptr::null_mut());
 
 thread_local! {
     /// This thread is in a callback.
-    static TELLING: Cell<bool> = const { Cell::new(false) };
+    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
 fn install() -> Result<()> {
     static LOGGER: ToCallback = ToCallback;
-    let ours = || std::ptr::addr_eq(log::logger(), &raw const LOGGER);
-    // Another thread may be faster by a moment.
-    if ours() || log::set_logger(&LOGGER).is_ok() || ours() {
+    let is_installed = || std::ptr::addr_eq(log::logger(), &raw const LOGGER);
+    // Another thread may have set it just now.
+    if is_installed() || log::set_logger(&LOGGER).is_ok() || is_installed() {
         return Ok(());
     }
     Err(Error::new(
         ErrorKind::Config,
-        "This program has a logger of Rust's, which gets memlock's messages.",
+        "This program has a logger of the Rust crate \"log\", which receives memlock's messages: \
+         configure that logger instead.",
     ))
 }
 
-/// The listener that is like this, made if there is none.
+/// The listener with these arguments; makes one if there is none.
 fn listener(
     function: unsafe extern "C" fn(c_int, *const c_char, *const c_char, *mut c_void),
     arg: *mut c_void,
@@ -153,13 +154,15 @@ fn listener(
 ) -> *mut Listener {
     let newest = NEWEST.load(Ordering::Acquire);
     let mut known = newest;
-    // SAFETY: a pointer that is not null came from below, and what it points to is never freed or
-    // changed.
-    while let Some(seen) = unsafe { known.as_ref() } {
-        if std::ptr::fn_addr_eq(seen.function, function) && seen.arg == arg && seen.level == level {
+    // SAFETY: a pointer that is not null was made below, and its target is never freed or changed.
+    while let Some(listener) = unsafe { known.as_ref() } {
+        if std::ptr::fn_addr_eq(listener.function, function)
+            && listener.arg == arg
+            && listener.level == level
+        {
             return known;
         }
-        known = seen.older;
+        known = listener.older;
     }
     let made = Box::into_raw(Box::new(Listener {
         function,
@@ -169,32 +172,32 @@ fn listener(
         older: newest,
     }));
     let mut older = newest;
-    while let Err(seen) = NEWEST.compare_exchange(older, made, Ordering::AcqRel, Ordering::Acquire)
+    while let Err(newer) = NEWEST.compare_exchange(older, made, Ordering::AcqRel, Ordering::Acquire)
     {
-        older = seen;
-        // SAFETY: it was made above and has been shown to nobody.
+        older = newer;
+        // SAFETY: made above and not published yet.
         unsafe { (*made).older = older };
     }
     made
 }
 
-/// Puts a listener, or none, in the place of the one before, and waits until nobody is inside of
-/// that.
+/// Makes `listener`, or none, the current one, and waits until no thread is inside the previous
+/// one.
 fn replace(listener: *mut Listener) {
     let before = CURRENT.swap(listener, Ordering::SeqCst);
     loop {
         let level = current().map_or(LevelFilter::Off, |listener| listener.level);
         log::set_max_level(level);
-        // Another thread may have set another one meanwhile.
+        // Another thread may have replaced it meanwhile.
         if current().map_or(LevelFilter::Off, |listener| listener.level) == level {
             break;
         }
     }
     // SAFETY: as in `listener`.
-    let Some(left) = (unsafe { before.as_ref() }) else { return };
+    let Some(replaced) = (unsafe { before.as_ref() }) else { return };
     let is_replaced = || CURRENT.load(Ordering::SeqCst) != before;
-    // Two callbacks that waited for each other's end would wait for ever.
-    while !TELLING.get() && left.active_calls.any() && is_replaced() {
+    // Two callbacks that waited for each other to return would wait for ever.
+    while !IN_CALLBACK.get() && replaced.active_calls.any() && is_replaced() {
         thread::sleep(Duration::from_millis(1));
     }
 }
@@ -212,28 +215,28 @@ impl Log for ToCallback {
     }
 
     fn log(&self, record: &Record<'_>) {
-        // First of all: what follows may have something to say itself.
-        if TELLING.replace(true) {
+        // Checked first, because what follows may log itself.
+        if IN_CALLBACK.replace(true) {
             return;
         }
-        contained(|| tell(record));
-        TELLING.set(false);
+        contained(|| call(record));
+        IN_CALLBACK.set(false);
     }
 
     fn flush(&self) {}
 }
 
-fn tell(record: &Record<'_>) {
+fn call(record: &Record<'_>) {
     let Some(part) = logs::name(record.target()) else { return };
     let (part, message) = (c_string(part), c_string(record.args().to_string()));
     while let Some(listener) = current() {
-        let _inside = listener.active_calls.enter();
+        let _active = listener.active_calls.enter();
         if !current().is_some_and(|current| std::ptr::eq(current, listener)) {
             continue;
         }
         if record.level() <= listener.level {
-            // SAFETY: a function that C gave us for this, and its argument is good as long as
-            // somebody is inside.
+            // SAFETY: C passed this function for this call, and its argument is valid while a
+            // thread is inside the listener.
             unsafe {
                 (listener.function)(
                     number(record.level()),
@@ -257,11 +260,11 @@ fn number(level: Level) -> c_int {
     }
 }
 
-/// Text as C has it: a NUL within is shown, and does not end it.
+/// Text as a C string: an embedded NUL is written as `\0`, and does not end the string.
 fn c_string(text: String) -> CString {
     CString::new(text).unwrap_or_else(|error| {
-        let shown = String::from_utf8_lossy(&error.into_vec()).replace('\0', "\\0");
-        CString::new(shown).unwrap_or_default()
+        let escaped = String::from_utf8_lossy(&error.into_vec()).replace('\0', "\\0");
+        CString::new(escaped).unwrap_or_default()
     })
 }
 
@@ -270,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_nul_is_shown_and_nothing_is_cut() {
+    fn an_embedded_nul_is_escaped_and_nothing_is_truncated() {
         assert_eq!(c_string("a\0b".repeat(5000)).to_str().unwrap(), "a\\0b".repeat(5000));
         assert_eq!(c_string(String::new()).as_c_str(), c"");
     }

@@ -1,4 +1,4 @@
-//! A lock or permits by handle: held for one lease, or kept.
+//! A lock or permits behind a handle: held for one lease, or renewed.
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,47 +12,51 @@ use memlock_core::{
 
 use crate::boundary::{invalid, millis, to_millis};
 
-/// What a holder is told: it could not be renewed so far, or is not to be, and ends in `left_ms`.
-/// Told once for each time that half of the lease is gone so.
+/// Passed to a renewal callback: the lease has not been renewed so far, or is not to be renewed any
+/// more, and expires in `left_ms`. Reported once each time that half of the lease has passed
+/// without a renewal.
 pub const MEMLOCK_LEASE_AT_RISK: c_int = 1;
-/// What a holder is told, and why it is lost: it could not be renewed before its lease was over.
-/// The server was out of reach, or this process stood still.
+/// Passed to a renewal callback, and a cause of a loss: the lease expired before it could be
+/// renewed. The server was unreachable, or this process was stopped.
 pub const MEMLOCK_LOST_EXPIRED: c_int = 2;
-/// What a holder is told, and why it is lost: it was found to be gone from the server, or
-/// another's.
+/// Passed to a renewal callback, and a cause of a loss: the lock or permit was found to be missing
+/// on the server, or held by another holder.
 pub const MEMLOCK_LOST_GONE: c_int = 3;
-/// What a holder is told, and why it is lost: it was held for as long as was allowed.
+/// Passed to a renewal callback, and a cause of a loss: the maximum hold time has passed.
 pub const MEMLOCK_LOST_MAX_HOLD: c_int = 4;
 
-/// What is called when there is something to tell of a lock or permits that are kept:
-/// MEMLOCK_LEASE_AT_RISK and how long they are certainly ours yet, or one of MEMLOCK_LOST_EXPIRED,
-/// MEMLOCK_LOST_GONE and MEMLOCK_LOST_MAX_HOLD, and 0. `arg` is what memlock_lock_renew() or
-/// memlock_permit_renew() was given.
+/// Called when the lease of a renewed lock or permit is at risk, or when the lock or permit was
+/// lost. `event` is MEMLOCK_LEASE_AT_RISK, and `left_ms` the time in milliseconds for which it is
+/// guaranteed to be held; or `event` is one of MEMLOCK_LOST_EXPIRED, MEMLOCK_LOST_GONE and
+/// MEMLOCK_LOST_MAX_HOLD, and `left_ms` is 0. `arg` is the argument of memlock_lock_renew() or
+/// memlock_permit_renew().
 ///
-/// It is called on the renewer's thread, a thread of memlock's in which no signal handler runs, but
-/// that of a crash in it, and which renews nothing of the same client until it returns: so it must
-/// not wait or work for long, and no C++ exception may leave it. It may call every function of
-/// memlock, also for the handle that it is about, and may even give that back, if no other thread
-/// uses it then; what that one's memlock_lock_check() has found itself it may be told of before
-/// that returns. Two callbacks must not give back each other's handles: each would wait until the
-/// other has ended. Programs and threads that it starts have the same signals blocked, and SIGTERM
-/// would not end them: whoever starts some restores the mask first, by pthread_sigmask().
+/// Runs on the renewal thread, a thread of memlock in which all signals are blocked except those
+/// that a crash in that thread raises. The thread renews no other lease of the same client until
+/// the callback returns. Therefore the callback must not wait or work for long, and no C++
+/// exception may leave it. It may call every function of memlock, also for the handle that it
+/// reports on, and may even free that handle if no other thread uses the handle then. A loss that
+/// memlock_lock_check() or memlock_permit_check() detects may be reported to the callback before
+/// that function returns. Two callbacks must not free each other's handles: each would wait until
+/// the other has returned. Programs and threads that the callback starts inherit the blocked
+/// signals, and SIGTERM would not end them: restore the mask by pthread_sigmask() before starting
+/// any.
 pub type memlock_renewal_callback =
-    Option<unsafe extern "C" fn(what: c_int, left_ms: i64, arg: *mut c_void)>;
+    Option<unsafe extern "C" fn(event: c_int, left_ms: i64, arg: *mut c_void)>;
 
-/// What is held for a lease, as the core has it.
-pub(crate) trait Leased: Sized {
+/// A lock or permits of the core.
+pub(crate) trait Guard: Sized {
     fn remaining(&self) -> Duration;
     fn release(&mut self) -> Result<Release>;
     fn extend(&mut self, lease: Duration) -> Result<Extension>;
     fn check(&self) -> Result<bool>;
     fn renew(self, renew: RenewOptions) -> Result<Renewal>;
     fn abandon(self);
-    fn let_go(&mut self) -> Option<Release>;
+    fn release_on_drop(&mut self) -> Option<Release>;
     fn report(&self, answer: Answer) -> Report;
 }
 
-impl Leased for Lock {
+impl Guard for Lock {
     fn remaining(&self) -> Duration {
         self.remaining()
     }
@@ -77,7 +81,7 @@ impl Leased for Lock {
         self.abandon();
     }
 
-    fn let_go(&mut self) -> Option<Release> {
+    fn release_on_drop(&mut self) -> Option<Release> {
         self.let_go()
     }
 
@@ -86,7 +90,7 @@ impl Leased for Lock {
     }
 }
 
-impl Leased for Permit {
+impl Guard for Permit {
     fn remaining(&self) -> Duration {
         self.remaining()
     }
@@ -111,7 +115,7 @@ impl Leased for Permit {
         self.abandon();
     }
 
-    fn let_go(&mut self) -> Option<Release> {
+    fn release_on_drop(&mut self) -> Option<Release> {
         self.let_go()
     }
 
@@ -120,38 +124,39 @@ impl Leased for Permit {
     }
 }
 
-/// What is said of what could not be released when its handle was dropped.
-fn left_behind() -> Report {
-    let sentence = "The server does not answer, so it was not released: it is taken off at the client's next contact \
-                    with the server, or ends with its lease.";
+/// The report for a handle whose destructor could not release what it held.
+fn report_not_released() -> Report {
+    let sentence = "The server does not respond, so the lock or permit was not released: it is \
+                    released at the client's next contact with the server, or expires with its \
+                    lease.";
     Report::new(Answer::Unknown, sentence)
 }
 
-/// One acquisition, as a C handle has it.
-pub(crate) struct Hold<L> {
+/// The acquisition behind a C handle.
+pub(crate) struct Leased<G> {
     process: u64,
-    state: State<L>,
+    state: State<G>,
 }
 
-enum State<L> {
-    Plain(L),
-    /// Shared with the calls that look at it: one that finds it lost may have the callback give the
-    /// handle back meanwhile.
-    Renewal(Arc<Renewal>, Option<Arc<Told>>),
-    /// It was to be kept, and could not be.
+enum State<G> {
+    Plain(G),
+    /// Shared with the calls that inspect it: when one of them finds it lost, the callback may free
+    /// the handle meanwhile.
+    Renewed(Arc<Renewal>, Option<Arc<RenewalCallback>>),
+    /// Renewing was to begin and failed.
     Released,
 }
 
-impl<L: Leased> Hold<L> {
-    pub(crate) fn new(leased: L) -> Hold<L> {
-        Hold { process: fork::generation(), state: State::Plain(leased) }
+impl<G: Guard> Leased<G> {
+    pub(crate) fn new(guard: G) -> Leased<G> {
+        Leased { process: fork::generation(), state: State::Plain(guard) }
     }
 
     pub(crate) fn remaining(&self) -> Duration {
         match &self.state {
-            State::Plain(leased) => leased.remaining(),
-            // Its callback may give the handle back if this finds it lost.
-            State::Renewal(kept, _) => Arc::clone(kept).remaining(),
+            State::Plain(guard) => guard.remaining(),
+            // Cloned, because the callback may free the handle when this call detects the loss.
+            State::Renewed(renewal, _) => Arc::clone(renewal).remaining(),
             State::Released => Duration::ZERO,
         }
     }
@@ -159,11 +164,12 @@ impl<L: Leased> Hold<L> {
     /// The answer with a sentence about what this handle holds.
     pub(crate) fn report(&self, answer: Answer) -> Report {
         match &self.state {
-            State::Plain(leased) => leased.report(answer),
-            State::Renewal(kept, _) => kept.report(answer),
+            State::Plain(guard) => guard.report(answer),
+            State::Renewed(renewal, _) => renewal.report(answer),
             State::Released => Report::new(
                 answer,
-                "The handle holds nothing: no thread could be started to renew its lease, and it was released.",
+                "The handle holds nothing: no thread could be started to renew the lease, and \
+                 the lock or permit was released.",
             ),
         }
     }
@@ -171,13 +177,15 @@ impl<L: Leased> Hold<L> {
     pub(crate) fn extend(&mut self, lease_ms: i64) -> Result<Report> {
         let is_ours = self.is_ours();
         let answer = match &mut self.state {
-            State::Plain(leased) => leased.extend(millis(lease_ms)?)?.into(),
-            State::Renewal(..) if is_ours => {
+            State::Plain(guard) => guard.extend(millis(lease_ms)?)?.into(),
+            State::Renewed(..) if is_ours => {
                 return Err(invalid(
-                    "What is kept is renewed by itself, always for the lease that it had when that began.",
+                    "The lease cannot be extended: it is renewed automatically, always by the \
+                     lease that it had when the renewal began. Release, and acquire with another \
+                     lease.",
                 ));
             }
-            State::Renewal(..) | State::Released => Answer::NotHeld,
+            State::Renewed(..) | State::Released => Answer::NotHeld,
         };
         Ok(self.report(answer))
     }
@@ -193,82 +201,88 @@ impl<L: Leased> Hold<L> {
             1.. => Some(millis(max_hold_ms)?),
             _ => {
                 let sentence =
-                    format!("max_hold_ms is {max_hold_ms}: give -1, or a time in milliseconds.");
+                    format!("max_hold_ms is {max_hold_ms}: give -1 or a time in milliseconds.");
                 return Err(invalid(sentence));
             }
         };
         match &self.state {
             _ if !self.is_ours() => return Ok(self.report(Answer::NotHeld)),
             State::Released => return Ok(self.report(Answer::NotHeld)),
-            State::Renewal(..) => return Err(invalid("It is kept already.")),
-            State::Plain(leased) if leased.remaining().is_zero() => {
-                return Ok(leased.report(Answer::Lost));
+            State::Renewed(..) => {
+                return Err(invalid(
+                    "The lease is already renewed automatically: start the renewal once for each \
+                     handle.",
+                ));
+            }
+            State::Plain(guard) if guard.remaining().is_zero() => {
+                return Ok(guard.report(Answer::Lost));
             }
             State::Plain(_) => {}
         }
-        let State::Plain(leased) = std::mem::replace(&mut self.state, State::Released) else {
+        let State::Plain(guard) = std::mem::replace(&mut self.state, State::Released) else {
             return Ok(self.report(Answer::NotHeld));
         };
-        let told = callback.map(|function| Arc::new(Told::new(function, arg)));
-        let tell = told.clone().map(|told| Box::new(move |notice| told.tell(notice)) as _);
-        let kept = leased.renew(RenewOptions { max_hold, on_notice: tell })?;
-        self.state = State::Renewal(Arc::new(kept), told.clone());
-        // From now on the callback finds its handle as it is to be, and may give it back: so
-        // nothing of it is used here any more.
-        if let Some(told) = told {
-            told.begin();
+        let callback = callback.map(|function| Arc::new(RenewalCallback::new(function, arg)));
+        let on_notice =
+            callback.clone().map(|callback| Box::new(move |notice| callback.call(notice)) as _);
+        let renewal = guard.renew(RenewOptions { max_hold, on_notice })?;
+        self.state = State::Renewed(Arc::new(renewal), callback.clone());
+        // From now on the callback sees the handle in its final state, and may free it. Therefore
+        // nothing of the handle is used below.
+        if let Some(callback) = callback {
+            callback.enable();
         }
         Ok(Answer::Ok.into())
     }
 
-    /// Releases what is kept; `None` when it is not. When this returns, nobody is told any more:
-    /// unless it is the callback that calls this, it is not running either.
-    pub(crate) fn end_keeping(&self) -> Option<Result<Report>> {
-        let State::Renewal(kept, told) = &self.state else { return None };
-        let released = kept.release();
-        if let Some(told) = told
+    /// Releases a renewed lock or permit; `None` when it is not renewed. When this returns, the
+    /// callback is never called again and, unless this was called by the callback, is not running.
+    pub(crate) fn stop_renewal(&self) -> Option<Result<Report>> {
+        let State::Renewed(renewal, callback) = &self.state else { return None };
+        let released = renewal.release();
+        if let Some(callback) = callback
             && self.is_ours()
         {
-            told.end();
+            callback.disable();
         }
-        Some(released.map(|released| kept.report(released)))
+        Some(released.map(|released| renewal.report(released)))
     }
 
-    /// Releases it as a destructor does, and tells how it went. When this returns, nobody is told
-    /// any more, as after [`Hold::end_keeping`].
-    pub(crate) fn let_go(&self) -> Option<Report> {
-        let State::Renewal(kept, told) = &self.state else { return None };
-        let released = kept.let_go();
-        if let Some(told) = told
+    /// Releases a renewed lock or permit as a destructor does, and returns the outcome. When this
+    /// returns, the callback is never called again, as after [`Leased::stop_renewal`].
+    pub(crate) fn stop_renewal_on_drop(&self) -> Option<Report> {
+        let State::Renewed(renewal, callback) = &self.state else { return None };
+        let released = renewal.let_go();
+        if let Some(callback) = callback
             && self.is_ours()
         {
-            told.end();
+            callback.disable();
         }
-        Some(released.map_or_else(left_behind, |released| kept.report(released)))
+        Some(released.map_or_else(report_not_released, |released| renewal.report(released)))
     }
 
-    /// Ends it, after [`Hold::let_go`] answered this.
-    pub(crate) fn drop_after(self, kept: Option<Report>) -> Report {
+    /// Releases it on drop; `stopped` is the result of [`Leased::stop_renewal_on_drop`].
+    pub(crate) fn release_on_drop(self, stopped: Option<Report>) -> Report {
         match self.state {
-            State::Plain(mut leased) => {
-                leased.let_go().map_or_else(left_behind, |released| leased.report(released.into()))
-            }
-            _ => kept.unwrap_or_else(|| Answer::NotHeld.into()),
+            State::Plain(mut guard) => guard
+                .release_on_drop()
+                .map_or_else(report_not_released, |released| guard.report(released.into())),
+            _ => stopped.unwrap_or_else(|| Answer::NotHeld.into()),
         }
     }
 
-    /// Ends it, after [`Hold::end_keeping`] answered this.
-    pub(crate) fn end(self, kept: Option<Result<Report>>) -> Result<Report> {
-        match (self.state, kept) {
-            (State::Plain(mut leased), _) => match leased.release() {
-                Ok(released) => Ok(leased.report(released.into())),
+    /// Releases it; `stopped` is the result of [`Leased::stop_renewal`].
+    pub(crate) fn release(self, stopped: Option<Result<Report>>) -> Result<Report> {
+        match (self.state, stopped) {
+            (State::Plain(mut guard), _) => match guard.release() {
+                Ok(released) => Ok(guard.report(released.into())),
                 Err(error) => {
-                    leased.abandon();
+                    guard.abandon();
                     Err(error)
                 }
             },
-            (State::Renewal(kept, _), Some(Err(error))) => {
-                kept.abandon();
+            (State::Renewed(renewal, _), Some(Err(error))) => {
+                renewal.abandon();
                 Err(error)
             }
             (_, Some(done)) => done,
@@ -276,55 +290,57 @@ impl<L: Leased> Hold<L> {
         }
     }
 
-    /// Nothing of the handle is used any more once the server is asked: see [`State::Renewal`].
+    /// Nothing of the handle is used after the server was asked: see [`State::Renewed`].
     pub(crate) fn check(&self) -> Result<Report> {
-        let says = |there| if there { Answer::Ok } else { Answer::Lost };
+        let answer = |is_held| if is_held { Answer::Ok } else { Answer::Lost };
         match &self.state {
             _ if !self.is_ours() => Ok(self.report(Answer::NotHeld)),
-            State::Plain(leased) => Ok(leased.report(says(leased.check()?))),
-            State::Renewal(kept, _) => {
-                let kept = kept.clone();
-                let there = kept.check()?;
-                // The callback, or another thread, has given it back.
-                let is_given_back = !there && kept.lost().is_none();
-                Ok(kept.report(if is_given_back { Answer::NotHeld } else { says(there) }))
+            State::Plain(guard) => Ok(guard.report(answer(guard.check()?))),
+            State::Renewed(renewal, _) => {
+                let renewal = renewal.clone();
+                let is_held = renewal.check()?;
+                // The callback, or another thread, has released it.
+                let is_released = !is_held && renewal.lost().is_none();
+                Ok(renewal.report(if is_released { Answer::NotHeld } else { answer(is_held) }))
             }
             State::Released => Ok(self.report(Answer::NotHeld)),
         }
     }
 
-    /// Waits until it is lost, for at most so long, and tells why it was. As in [`Hold::check`],
-    /// nothing of the handle is used meanwhile.
-    pub(crate) fn wait_lost(&self, limit: Option<Duration>) -> (Option<Loss>, Report) {
-        let end = limit.and_then(|limit| Instant::now().checked_add(limit));
-        let left =
-            || end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
-        let in_time =
-            if limit.is_some_and(|limit| limit.is_zero()) { Answer::Ok } else { Answer::TimedOut };
+    /// Waits until it is lost, for at most `timeout`, and returns the cause. As in
+    /// [`Leased::check`], nothing of the handle is used meanwhile.
+    pub(crate) fn wait_lost(&self, timeout: Option<Duration>) -> (Option<Loss>, Report) {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let left = || {
+            deadline.map_or(Duration::MAX, |deadline| {
+                deadline.saturating_duration_since(Instant::now())
+            })
+        };
+        let not_lost = if timeout == Some(Duration::ZERO) { Answer::Ok } else { Answer::TimedOut };
         match &self.state {
             _ if !self.is_ours() => (None, self.report(Answer::NotHeld)),
             State::Released => (None, self.report(Answer::NotHeld)),
-            State::Plain(leased) => {
-                while !left().min(leased.remaining()).is_zero() {
-                    thread::sleep(left().min(leased.remaining()));
+            State::Plain(guard) => {
+                while !left().min(guard.remaining()).is_zero() {
+                    thread::sleep(left().min(guard.remaining()));
                 }
-                let loss = leased.remaining().is_zero().then_some(Loss::Expired);
-                (loss, leased.report(loss.map_or(in_time, |_| Answer::Lost)))
+                let loss = guard.remaining().is_zero().then_some(Loss::Expired);
+                (loss, guard.report(loss.map_or(not_lost, |_| Answer::Lost)))
             }
-            State::Renewal(kept, _) => {
-                let kept = kept.clone();
-                let mut loss = kept.wait_lost(left());
-                let is_held = loss.is_some() || kept.is_held();
+            State::Renewed(renewal, _) => {
+                let renewal = renewal.clone();
+                let mut loss = renewal.wait_lost(left());
+                let is_held = loss.is_some() || renewal.is_held();
                 if !is_held {
-                    loss = kept.lost();
+                    loss = renewal.lost();
                 }
                 let answer = match loss {
                     Some(_) => Answer::Lost,
-                    None if is_held => in_time,
-                    // The callback has given it back.
+                    None if is_held => not_lost,
+                    // The callback has released it.
                     None => Answer::NotHeld,
                 };
-                (loss, kept.report(answer))
+                (loss, renewal.report(answer))
             }
         }
     }
@@ -334,7 +350,7 @@ impl<L: Leased> Hold<L> {
     }
 }
 
-pub(crate) fn number(loss: Loss) -> c_int {
+pub(crate) fn loss_code(loss: Loss) -> c_int {
     match loss {
         Loss::Expired => MEMLOCK_LOST_EXPIRED,
         Loss::Gone => MEMLOCK_LOST_GONE,
@@ -342,79 +358,86 @@ pub(crate) fn number(loss: Loss) -> c_int {
     }
 }
 
-/// A callback and its argument, which C may free as soon as the handle is given back.
-struct Told {
+/// A callback and its argument, which C may free as soon as the handle is freed.
+struct RenewalCallback {
     function: unsafe extern "C" fn(c_int, i64, *mut c_void),
     arg: *mut c_void,
-    course: Mutex<Course>,
+    state: Mutex<CallbackState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Course {
-    /// The handle is one that is kept.
-    begun: bool,
-    /// The handle is given back.
-    over: bool,
-    /// In which thread the callback runs.
+struct CallbackState {
+    /// The handle is in its final state, so the callback may run.
+    enabled: bool,
+    /// The handle is being freed, so the callback must not run.
+    disabled: bool,
+    /// The thread that runs the callback.
     running: Option<ThreadId>,
 }
 
-// SAFETY: the header says in which thread the callback is called, and that its argument goes there.
-unsafe impl Send for Told {}
-// SAFETY: as above; and it is called by one thread at a time, the renewer's.
-unsafe impl Sync for Told {}
+// SAFETY: the header documents the thread that calls the callback with its argument.
+unsafe impl Send for RenewalCallback {}
+// SAFETY: as above; and only one thread at a time calls it, the renewal thread.
+unsafe impl Sync for RenewalCallback {}
 
-impl Told {
-    fn new(function: unsafe extern "C" fn(c_int, i64, *mut c_void), arg: *mut c_void) -> Told {
-        Told { function, arg, course: Mutex::default(), changed: Condvar::new() }
+impl RenewalCallback {
+    fn new(
+        function: unsafe extern "C" fn(c_int, i64, *mut c_void),
+        arg: *mut c_void,
+    ) -> RenewalCallback {
+        RenewalCallback { function, arg, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    fn begin(&self) {
-        self.course().begun = true;
+    fn enable(&self) {
+        self.state().enabled = true;
         self.changed.notify_all();
     }
 
-    fn tell(&self, notice: Notice) {
+    fn call(&self, notice: Notice) {
         {
-            let mut course = self.wait_while(|course| !course.begun && !course.over);
-            if course.over {
+            let mut state = self.wait_while(|state| !state.enabled && !state.disabled);
+            if state.disabled {
                 return;
             }
-            course.running = Some(thread::current().id());
+            state.running = Some(thread::current().id());
         }
-        let (what, left_ms) = match notice {
+        let (event, left_ms) = match notice {
             Notice::AtRisk(left) => (MEMLOCK_LEASE_AT_RISK, to_millis(left)),
-            Notice::Lost(loss) => (number(loss), 0),
+            Notice::Lost(loss) => (loss_code(loss), 0),
         };
         let process = fork::generation();
-        // SAFETY: a function that C gave us for this, and its argument is good until `end` has
-        // returned.
-        unsafe { (self.function)(what, left_ms, self.arg) };
-        // In a child that it made the mutex may stay locked by a thread that is only in the parent.
+        // SAFETY: C passed this function for this call, and its argument is valid until `disable`
+        // has returned.
+        unsafe { (self.function)(event, left_ms, self.arg) };
+        // In a child that the callback made, the mutex may stay locked by a thread that exists only
+        // in the parent.
         if fork::generation() != process {
             return;
         }
-        self.course().running = None;
+        self.state().running = None;
         self.changed.notify_all();
     }
 
-    /// Nothing is told any more when this returns.
-    fn end(&self) {
-        self.course().over = true;
+    /// When this returns, the callback is never called again.
+    fn disable(&self) {
+        self.state().disabled = true;
         self.changed.notify_all();
-        let us = thread::current().id();
-        drop(self.wait_while(|course| course.running.is_some_and(|thread| thread != us)));
+        let this_thread = thread::current().id();
+        drop(self.wait_while(|state| state.running.is_some_and(|thread| thread != this_thread)));
     }
 
-    fn course(&self) -> MutexGuard<'_, Course> {
-        self.course.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, CallbackState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait_while(&self, not_yet: impl Fn(&Course) -> bool) -> MutexGuard<'_, Course> {
-        let course = self.course();
+    fn wait_while(
+        &self,
+        is_waiting: impl Fn(&CallbackState) -> bool,
+    ) -> MutexGuard<'_, CallbackState> {
+        let state = self.state();
         self.changed
-            .wait_while(course, |course| not_yet(course))
+            .wait_while(state, |state| is_waiting(state))
             .unwrap_or_else(PoisonError::into_inner)
     }
 }

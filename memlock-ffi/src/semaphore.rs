@@ -1,4 +1,4 @@
-//! The semaphore by handle.
+//! Semaphores by handle.
 
 use std::ffi::{c_char, c_int};
 
@@ -9,62 +9,65 @@ use crate::boundary::{
 };
 use crate::client::memlock_client;
 use crate::lock::MEMLOCK_TOKEN_SIZE;
-use crate::renewal::Hold;
+use crate::renewal::Leased;
 use crate::wait::memlock_wait;
 
 mod permit;
 
 pub use permit::*;
 
-/// A semaphore by its name. It may be used from any number of threads at once, and in forked
-/// children.
+/// A semaphore by its name. All functions may use it from any number of threads at once, and in
+/// forked children.
 pub struct memlock_semaphore {
     core: Semaphore,
     /// The number of the client that it was opened with.
     client: u64,
 }
 
-/// What to acquire, and in which order with others. `(memlock_request){.permits = 1}` is what
-/// memlock_semaphore_acquire() asks for.
+/// What to acquire, and with which priority. `(memlock_request){.permits = 1}` is the request of
+/// memlock_semaphore_acquire() for one permit.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct memlock_request {
-    /// How many permits, from 1 to all that there are: together or not at all.
+    /// The number of permits, from 1 to all that the semaphore has. They are acquired together or
+    /// not at all.
     pub permits: u32,
-    /// Waiters of higher priority come first; among equals whoever came first.
+    /// Waiters of higher priority are served first; waiters of the same priority in FIFO order.
     pub priority: i64,
-    /// 0: a waiter that was overtaken 16 times by others of higher priority comes next. 1: it never
-    /// does, so that it may wait for ever.
+    /// 0: a waiter that was overtaken 16 times by waiters of higher priority is served next. 1: a
+    /// waiter can be overtaken any number of times, so it may wait for ever.
     pub strict: c_int,
 }
 
-/// Who was seen to hold permits.
+/// A holder of permits, as read from the server.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct memlock_holder {
-    /// Names this acquisition.
+    /// Identifies this acquisition.
     pub token: [c_char; MEMLOCK_TOKEN_SIZE],
-    /// The holder's host, cut at 32 characters.
+    /// The holder's host, truncated to 32 characters.
     pub host: [c_char; 256],
     /// The holder's process id on that host.
     pub pid: u32,
-    /// How many permits it holds.
+    /// The number of permits that it holds.
     pub permits: u32,
-    /// When it acquired them, in Unix seconds of its own clock.
+    /// The time of the acquisition in Unix seconds, by the holder's clock.
     pub since: i64,
-    /// How long the server keeps them for it yet, in milliseconds.
+    /// The time until the lease expires on the server, in milliseconds.
     pub remaining_ms: i64,
 }
 
-/// Makes a handle on the semaphore `name`, of which a holder keeps what it acquires for at most
-/// `lease_ms` (1000 to 31622400000, which is 366 days) unless it extends it. Nothing is sent.
+/// Makes a handle of the semaphore `name`. A holder keeps its permits for at most `lease_ms`
+/// milliseconds (1000 to 31622400000, which is 366 days), unless it extends or renews the lease.
+/// Sends nothing.
 ///
-/// `permits` is how many permits it has (1 to 4294967295), and part of what all share: the first
-/// one to acquire sets it up with as many, and whoever opens it with another number gets
-/// MEMLOCK_INVALID at the first use. 0: however many it has; then somebody else is to set it up,
-/// and until then acquiring answers MEMLOCK_NOT_FOUND.
+/// `permits` is the number of permits of the semaphore (1 to 4294967295). All users of a semaphore
+/// share that number: the first process that acquires sets the semaphore up with it, and a handle
+/// that was opened with another number gets MEMLOCK_INVALID at its first use. Pass 0 to open an
+/// existing semaphore with any number of permits; while there is none, acquiring returns
+/// MEMLOCK_NOT_FOUND.
 ///
-/// Answers MEMLOCK_OK and a handle in *semaphore, to be given back by memlock_semaphore_close(); or
+/// Returns MEMLOCK_OK and a handle in *semaphore, to be closed by memlock_semaphore_close(), or
 /// MEMLOCK_INVALID and NULL in *semaphore. Thread-safe.
 ///
 /// # Safety
@@ -96,11 +99,11 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_open(
     })
 }
 
-/// Gives a handle back. The semaphore goes on, and so do permits that were acquired with the
-/// handle. NULL is allowed. Thread-safe, but not while a call with this handle goes on.
+/// Closes a handle. The semaphore is not affected, nor are permits that were acquired with the
+/// handle. NULL is allowed. Thread-safe, but not while a call with this handle is in progress.
 ///
 /// # Safety
-/// `semaphore` is NULL or came from memlock_semaphore_open() and is not used any more.
+/// `semaphore` is NULL or came from memlock_semaphore_open(), and is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_semaphore_close(semaphore: *mut memlock_semaphore) {
     // SAFETY: the caller's promise.
@@ -109,16 +112,17 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_close(semaphore: *mut memlock_
 
 /// Acquires `permits` permits, together or not at all.
 ///
-/// `wait_ms` is how long to wait for them: 0 does not wait (then MEMLOCK_BUSY), -1 waits for ever,
-/// more waits that long (then MEMLOCK_TIMED_OUT). Who waits is served in the order of coming. Where
-/// they are available this takes one round trip, or two when others have used the semaphore
-/// meanwhile.
+/// `timeout_ms` is how long to wait for them: 0 does not wait (then MEMLOCK_BUSY), -1 waits without
+/// a limit, a positive value waits for that many milliseconds (then MEMLOCK_TIMED_OUT). Waiters are
+/// served in FIFO order. Acquiring available permits takes one round trip, or two when other
+/// processes have used the semaphore meanwhile.
 ///
-/// Answers MEMLOCK_OK and a handle in *permit, to be given back by memlock_permit_release(); or one
-/// of those, or MEMLOCK_INTERRUPTED; MEMLOCK_NOT_FOUND when the handle was opened without a number
-/// and nobody has set the semaphore up; MEMLOCK_INVALID, also for 0 permits, for more than there
-/// are, and when there are not as many as the handle was opened with; MEMLOCK_UNREACHABLE,
-/// MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL; and NULL in *permit. Thread-safe.
+/// Returns MEMLOCK_OK and a handle in *permit, to be released by memlock_permit_release() or
+/// memlock_permit_drop(). Otherwise *permit is NULL, and the answer is one of the above, or
+/// MEMLOCK_INTERRUPTED; MEMLOCK_NOT_FOUND when the handle was opened with 0 and the semaphore does
+/// not exist; MEMLOCK_INVALID, also for 0 permits, for more permits than the semaphore has, and
+/// when the number of permits is not the one that the handle was opened with; MEMLOCK_UNREACHABLE,
+/// MEMLOCK_UNKNOWN or MEMLOCK_PROTOCOL. Thread-safe.
 ///
 /// # Safety
 /// `semaphore` is NULL or an open semaphore, `permit` is NULL or writable.
@@ -127,39 +131,41 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_close(semaphore: *mut memlock_
 pub unsafe extern "C-unwind" fn memlock_semaphore_acquire(
     semaphore: *const memlock_semaphore,
     permits: u32,
-    wait_ms: i64,
+    timeout_ms: i64,
     permit: *mut *mut memlock_permit,
 ) -> c_int {
     let request = memlock_request { permits, priority: 0, strict: 0 };
-    // SAFETY: the caller's promise, a request of our own, and NULL is no handle.
+    // SAFETY: the caller's promise, a valid request, and NULL means that there is no wait handle.
     unsafe {
         memlock_semaphore_acquire_wait(
             semaphore,
             &raw const request,
-            wait_ms,
+            timeout_ms,
             std::ptr::null(),
             permit,
         )
     }
 }
 
-/// As memlock_semaphore_acquire(), but acquires what `request` says (NULL: one permit of priority
-/// 0), and the wait ends when `wait` is cancelled: see memlock_wait_cancel(). NULL is no handle.
+/// Like memlock_semaphore_acquire(), but acquires what `request` describes (NULL: one permit,
+/// priority 0), and the wait also ends when `wait` is cancelled: see memlock_wait_cancel(). `wait`
+/// may be NULL.
 ///
-/// Answers as memlock_semaphore_acquire(): MEMLOCK_INTERRUPTED and NULL in *permit when `wait` was
-/// cancelled; then nothing is held, and nothing of ours is in the queue. If that was before the
-/// call, nothing is sent. MEMLOCK_INVALID when `wait` was opened with another client than the
-/// semaphore. Thread-safe, and any number of waits may share a handle.
+/// Returns MEMLOCK_INTERRUPTED and NULL in *permit when `wait` was cancelled; nothing is held then,
+/// and no entry is left in the queue. If `wait` was cancelled before the call, nothing is sent.
+/// Returns MEMLOCK_INVALID when `wait` was opened with another client than the semaphore. The other
+/// answers are those of memlock_semaphore_acquire(). Thread-safe; any number of waits may share a
+/// handle.
 ///
 /// # Safety
 /// `semaphore` is NULL or an open semaphore, `request` is NULL or readable, `wait` is NULL or a
-/// wait handle that is not closed before this call ends, `permit` is NULL or writable.
+/// wait handle that is not closed before this call returns, `permit` is NULL or writable.
 #[must_use = "the answer says whether anything is held"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_semaphore_acquire_wait(
     semaphore: *const memlock_semaphore,
     request: *const memlock_request,
-    wait_ms: i64,
+    timeout_ms: i64,
     wait: *const memlock_wait,
     permit: *mut *mut memlock_permit,
 ) -> c_int {
@@ -167,8 +173,8 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_acquire_wait(
         // SAFETY: the caller's promise.
         unsafe { put(permit, std::ptr::null_mut(), "permit") }?;
         // SAFETY: as above.
-        let (semaphore, wanted) = unsafe { (lent(semaphore, "semaphore")?, request.as_ref()) };
-        let wanted = wanted.map_or_else(
+        let (semaphore, request) = unsafe { (lent(semaphore, "semaphore")?, request.as_ref()) };
+        let request = request.map_or_else(
             Request::default,
             |&memlock_request { permits, priority, strict }| Request {
                 permits,
@@ -176,16 +182,16 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_acquire_wait(
                 ages: strict == 0,
             },
         );
-        let mut until = limit(wait_ms)?;
+        let mut until = limit(timeout_ms)?;
         // SAFETY: as above.
         if let Some(handle) = unsafe { wait.as_ref() } {
             until = until.unless_cancelled(handle.of(semaphore.client)?);
         }
-        Ok(match semaphore.core.acquire_or_report(wanted, &until)? {
-            Ok(held) => {
-                let held = memlock_permit { hold: Hold::new(held), permits: wanted.permits };
+        Ok(match semaphore.core.acquire_or_report(request, &until)? {
+            Ok(guard) => {
+                let handle = memlock_permit { held: Leased::new(guard), permits: request.permits };
                 // SAFETY: as above.
-                unsafe { put(permit, give(held), "permit") }?;
+                unsafe { put(permit, give(handle), "permit") }?;
                 Answer::Ok.into()
             }
             Err(report) => report,
@@ -193,14 +199,15 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_acquire_wait(
     })
 }
 
-/// Sets the semaphore up with the number of permits that it was opened with, to be kept for
-/// `life_ms` (1000 to 31622400000, which is 366 days) after it was used last. Where nobody does,
-/// the first to acquire sets it up, to be kept for a day.
+/// Sets the semaphore up with the number of permits that it was opened with. The semaphore expires
+/// `life_ms` milliseconds (1000 to 31622400000, which is 366 days) after its last use. If this
+/// function is not called, the first process that acquires sets the semaphore up, with a lifetime
+/// of one day.
 ///
-/// Answers MEMLOCK_OK, or MEMLOCK_EXISTS when it was set up already: then its life stays as it is.
-/// MEMLOCK_INVALID also when there is one with another number of permits; MEMLOCK_NOT_FOUND when
-/// there is none and the handle was opened without a number; MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN,
-/// MEMLOCK_PROTOCOL. Thread-safe.
+/// Returns MEMLOCK_OK, or MEMLOCK_EXISTS when the semaphore was already set up; its lifetime is
+/// then unchanged. Returns MEMLOCK_INVALID also when the semaphore has another number of permits;
+/// MEMLOCK_NOT_FOUND when there is no semaphore and the handle was opened with 0;
+/// MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or MEMLOCK_PROTOCOL. Thread-safe.
 ///
 /// # Safety
 /// `semaphore` is NULL or an open semaphore.
@@ -216,11 +223,11 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_set_up(
     })
 }
 
-/// Removes the semaphore for everybody. Who holds permits finds them lost; who waits, and opened it
-/// without a number, is answered MEMLOCK_NOT_FOUND. The handle stays, to be closed.
+/// Removes the semaphore for all processes. Holders lose their permits. Waiters whose handle was
+/// opened with 0 get MEMLOCK_NOT_FOUND. The handle must still be closed.
 ///
-/// Answers MEMLOCK_OK, MEMLOCK_NOT_FOUND when there was none, or MEMLOCK_INVALID,
-/// MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL. Thread-safe.
+/// Returns MEMLOCK_OK, MEMLOCK_NOT_FOUND when there was no semaphore, or MEMLOCK_INVALID,
+/// MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or MEMLOCK_PROTOCOL. Thread-safe.
 ///
 /// # Safety
 /// `semaphore` is NULL or an open semaphore.
@@ -235,12 +242,12 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_tear_down(
     })
 }
 
-/// Changes how many permits there are (1 to 4294967295), for everybody. Fewer than are held is
-/// allowed: nobody loses any, and no more are given until enough came back. A handle that is opened
-/// afterwards has to be opened with the new number.
+/// Changes the number of permits (1 to 4294967295) for all processes. The new number may be lower
+/// than the number of held permits: no holder loses any, and no permit is granted until enough were
+/// released. A handle that is opened afterwards must be opened with the new number.
 ///
-/// Answers MEMLOCK_OK, MEMLOCK_NOT_FOUND when there is no such semaphore, or MEMLOCK_INVALID,
-/// MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL. Thread-safe.
+/// Returns MEMLOCK_OK, MEMLOCK_NOT_FOUND when there is no such semaphore, or MEMLOCK_INVALID,
+/// MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or MEMLOCK_PROTOCOL. Thread-safe.
 ///
 /// # Safety
 /// `semaphore` is NULL or an open semaphore.
@@ -257,11 +264,11 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_resize(
     })
 }
 
-/// How many permits nobody holds, in *available: what is read is already past, so it is for people,
-/// not for decisions. One round trip.
+/// Stores the number of permits that no process holds in *available. The number is a snapshot, for
+/// diagnostics and not for decisions. One round trip.
 ///
-/// Answers MEMLOCK_OK; MEMLOCK_NOT_FOUND when there is no such semaphore, because nobody has set it
-/// up or acquired of it yet, or it was torn down or is over; MEMLOCK_INVALID, MEMLOCK_UNREACHABLE,
+/// Returns MEMLOCK_OK; MEMLOCK_NOT_FOUND when there is no such semaphore, because it was not set up
+/// and not acquired yet, was torn down, or has expired; MEMLOCK_INVALID, MEMLOCK_UNREACHABLE or
 /// MEMLOCK_PROTOCOL. Thread-safe.
 ///
 /// # Safety
@@ -273,7 +280,7 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_available(
 ) -> c_int {
     enter(|| {
         if available.is_null() {
-            return Err(invalid("The argument \"available\" is NULL."));
+            return Err(invalid("The argument \"available\" is NULL: pass a valid pointer."));
         }
         // SAFETY: the caller's promise.
         let semaphore = &unsafe { lent(semaphore, "semaphore") }?.core;
@@ -284,34 +291,36 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_available(
     })
 }
 
-/// Who holds permits: how many holders there are in *count, and the first `room` of them in
-/// `holders`, which may be NULL where `room` is 0. What is read is already past: it is for people,
-/// not for decisions. One round trip.
+/// Stores the number of holders in *count, and the first `capacity` of them in `holders`, which may
+/// be NULL if `capacity` is 0. The result is a snapshot, for diagnostics and not for decisions. One
+/// round trip.
 ///
-/// Answers as memlock_semaphore_available(). Thread-safe.
+/// Returns the answers of memlock_semaphore_available(). Thread-safe.
 ///
 /// # Safety
-/// `semaphore` is NULL or an open semaphore, `holders` is NULL or has room for `room` entries,
+/// `semaphore` is NULL or an open semaphore, `holders` is NULL or has space for `capacity` entries,
 /// `count` is NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_semaphore_holders(
     semaphore: *const memlock_semaphore,
     holders: *mut memlock_holder,
-    room: usize,
+    capacity: usize,
     count: *mut usize,
 ) -> c_int {
     enter(|| {
         if count.is_null() {
-            return Err(invalid("The argument \"count\" is NULL."));
+            return Err(invalid("The argument \"count\" is NULL: pass a valid pointer."));
         }
-        if room > 0 && holders.is_null() {
-            return Err(invalid("The argument \"holders\" is NULL."));
+        if capacity > 0 && holders.is_null() {
+            return Err(invalid(
+                "The argument \"holders\" is NULL: pass a valid pointer, or 0 for \"capacity\".",
+            ));
         }
         // SAFETY: the caller's promise.
         let semaphore = &unsafe { lent(semaphore, "semaphore") }?.core;
         let Some(status) = semaphore.status()? else { return Ok(semaphore.report_not_found()) };
-        for (place, holder) in status.holders.iter().take(room).enumerate() {
-            let known = memlock_holder {
+        for (index, holder) in status.holders.iter().take(capacity).enumerate() {
+            let entry = memlock_holder {
                 token: fixed(&holder.token.to_string()),
                 host: fixed(&holder.host),
                 pid: holder.pid,
@@ -319,9 +328,9 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_holders(
                 since: i64::try_from(holder.since).unwrap_or(i64::MAX),
                 remaining_ms: to_millis(holder.remaining),
             };
-            // SAFETY: not NULL, since `room` is not 0, and there is room for so many by the
+            // SAFETY: not NULL, since `capacity` is not 0, and there is space for this entry by the
             // caller's promise.
-            unsafe { holders.add(place).write(known) };
+            unsafe { holders.add(index).write(entry) };
         }
         // SAFETY: the caller's promise.
         unsafe { put(count, status.holders.len(), "count") }?;

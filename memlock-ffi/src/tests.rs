@@ -1,4 +1,5 @@
-//! The handles through the C functions, without a server: what Miri can watch of the boundary.
+//! The C functions on a store in memory, without a server: tests of the boundary that run under
+//! Miri.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr::{null, null_mut};
@@ -6,34 +7,34 @@ use std::ptr::{null, null_mut};
 use crate::*;
 
 fn sentence() -> String {
-    // SAFETY: it is never NULL, and a string of this thread.
+    // SAFETY: never NULL, and a string of this thread.
     unsafe { CStr::from_ptr(memlock_last_error()) }.to_string_lossy().into_owned()
 }
 
 fn open(url: &CStr) -> *mut memlock_client {
     let mut client = null_mut();
-    // SAFETY: the URL is a string, and the place is ours.
+    // SAFETY: the URL is a string, and the out parameter is a local variable.
     let answer = unsafe { memlock_client_open(url.as_ptr(), &raw mut client) };
     assert_eq!(answer, MEMLOCK_OK, "{}", sentence());
     client
 }
 
-fn lock(client: *const memlock_client, wait_ms: i64) -> (c_int, *mut memlock_lock) {
+fn lock(client: *const memlock_client, timeout_ms: i64) -> (c_int, *mut memlock_lock) {
     let mut lock = null_mut();
-    // SAFETY: the client is open, the name is a string, and the place is ours.
+    // SAFETY: the client is open, the name is a string, and the out parameter is a local variable.
     let answer =
-        unsafe { memlock_mutex_lock(client, c"name".as_ptr(), 30_000, wait_ms, &raw mut lock) };
+        unsafe { memlock_mutex_lock(client, c"name".as_ptr(), 30_000, timeout_ms, &raw mut lock) };
     (answer, lock)
 }
 
 #[test]
-fn a_lock_goes_from_one_client_to_the_other() {
+fn a_lock_moves_from_one_client_to_another() {
     let (one, two) = (open(c"memory://locks"), open(c"memory://locks"));
     let (answer, held) = lock(one, 0);
     assert_eq!((answer, lock(two, 0).0), (MEMLOCK_OK, MEMLOCK_BUSY), "{}", sentence());
     let (mut fence, mut left, mut owner) = (0, 0, std::mem::MaybeUninit::<memlock_owner>::uninit());
-    // SAFETY: handles that are open, strings, and places of our own, of which one holds nothing
-    // yet. What is closed is not used again.
+    // SAFETY: open handles, strings, and local variables, one of them uninitialised. A closed
+    // handle is not used again.
     unsafe {
         assert_eq!(memlock_lock_fence(held, &raw mut fence), MEMLOCK_OK);
         assert_eq!(memlock_lock_remaining_ms(held, &raw mut left), MEMLOCK_OK);
@@ -55,7 +56,7 @@ fn a_lock_goes_from_one_client_to_the_other() {
 }
 
 #[test]
-fn permits_go_from_one_client_to_the_other() {
+fn permits_move_from_one_client_to_another() {
     let (one, two) = (open(c"memory://permits"), open(c"memory://permits"));
     let (mut ours, mut theirs, mut held, mut none) =
         (null_mut(), null_mut(), null_mut(), null_mut());
@@ -99,12 +100,11 @@ fn permits_go_from_one_client_to_the_other() {
 }
 
 #[test]
-fn a_list_is_walked_through() {
+fn a_list_is_iterated() {
     let client = open(c"memory://lists");
     let (mut list, mut walk, mut id) = (null_mut(), null_mut(), 0);
     let (mut key, mut length): (*const c_char, usize) = (null(), 0);
-    // SAFETY: as above; the bytes of a key are those that were given, for as long as the walk
-    // stands there.
+    // SAFETY: as above; the bytes of a key are valid until the next step of the iteration.
     unsafe {
         assert_eq!(memlock_list_set_up(client, c"s".as_ptr(), 60_000, &raw mut list), MEMLOCK_OK);
         for (expected, bytes) in
@@ -128,7 +128,7 @@ fn a_list_is_walked_through() {
 }
 
 #[test]
-fn a_wait_that_was_cancelled_gets_nothing() {
+fn a_cancelled_wait_acquires_nothing() {
     let client = open(c"memory://waits");
     let (mut wait, mut held) = (null_mut(), null_mut());
     // SAFETY: as above.
@@ -144,7 +144,7 @@ fn a_wait_that_was_cancelled_gets_nothing() {
 }
 
 #[test]
-fn null_is_refused_and_may_be_closed() {
+fn null_is_refused_and_can_be_closed() {
     let mut held = null_mut();
     // SAFETY: NULL is allowed everywhere.
     unsafe {

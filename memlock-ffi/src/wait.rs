@@ -1,4 +1,4 @@
-//! The wait handle, by which another thread ends one wait.
+//! Wait handles, by which another thread ends single waits.
 
 use std::ffi::c_int;
 
@@ -7,35 +7,37 @@ use memlock_core::{Answer, Cancel};
 use crate::boundary::{enter, give, invalid, lent, put, quietly, take_back};
 use crate::client::memlock_client;
 
-/// Ends waits of one client from outside: each that is given it. It may be used from any number of
-/// threads at once.
+/// Cancels the waits of one client that it was passed to. All functions may use it from any number
+/// of threads at once.
 pub struct memlock_wait {
     cancel: Cancel,
-    /// The number of the client whose waits it ends.
+    /// The number of the client whose waits it cancels.
     client: u64,
 }
 
 impl memlock_wait {
-    /// What ends a wait of the client of this number.
+    /// The cancel handle, for a wait of the client with this number.
     pub(crate) fn of(&self, client: u64) -> memlock_core::Result<&Cancel> {
         if self.client == client {
             return Ok(&self.cancel);
         }
         Err(invalid(
-            "The argument \"wait\" belongs to another client: open one with the client that waits.",
+            "The argument \"wait\" belongs to another client: open one by memlock_wait_open() with \
+         the client that waits.",
         ))
     }
 }
 
-/// Makes a handle for memlock_mutex_lock_wait(), memlock_semaphore_acquire_wait() and those of the
-/// counter, by which waits of this client can be ended one by one, where
-/// memlock_client_cancel_waits() ends all of them. Nothing is sent.
+/// Makes a handle for memlock_mutex_lock_wait(), memlock_semaphore_acquire_wait(),
+/// memlock_counter_retry() and memlock_counter_park(), by which waits of this client can be ended
+/// individually, where memlock_client_cancel_waits() ends all of them. Sends nothing.
 ///
-/// A wait needs one only if it is to be ended alone: waits that end together may share one. The
-/// client may be closed before it. A child made by fork() has a handle of its own, which is as
-/// cancelled as its parent's was at the fork, and ends the child's waits only.
+/// A wait needs a handle only if it must be possible to end it alone; waits that end together may
+/// share one. The client may be closed before the handle. A child made by fork() has its own copy
+/// of the handle, which is cancelled if the parent's was cancelled at the fork, and ends only the
+/// child's waits.
 ///
-/// Answers MEMLOCK_OK, or MEMLOCK_INVALID and NULL in *wait. Thread-safe.
+/// Returns MEMLOCK_OK, or MEMLOCK_INVALID and NULL in *wait. Thread-safe.
 ///
 /// # Safety
 /// `client` is NULL or an open client, `wait` is NULL or writable.
@@ -56,14 +58,14 @@ pub unsafe extern "C-unwind" fn memlock_wait_open(
     })
 }
 
-/// Ends the waits that go on with this handle, in whichever thread, and every later one that is
-/// given it: each answers MEMLOCK_INTERRUPTED, within a few milliseconds unless it is waiting for
-/// the server's reply, and leaves neither a lock or permit nor a place in the queue behind. It is
-/// done once and for all: open another handle for waits that are to go on. A wait that has what it
-/// waited for already, and is only about to say so, may answer MEMLOCK_OK.
+/// Ends all waits that use this handle, in all threads, and every later one that is passed it. Each
+/// returns MEMLOCK_INTERRUPTED, within a few milliseconds unless it is waiting for a reply of the
+/// server, and leaves no lock, no permit and no queue entry behind. A cancelled handle stays
+/// cancelled: open another one for further waits. A wait that has just been granted what it waited
+/// for may still return MEMLOCK_OK.
 ///
-/// Answers MEMLOCK_OK, also when it was cancelled before, or MEMLOCK_INVALID for NULL. No I/O. May
-/// be called from any thread, and from a signal handler.
+/// Returns MEMLOCK_OK, also when the handle was already cancelled, or MEMLOCK_INVALID for NULL. No
+/// I/O. Thread-safe and async-signal-safe.
 ///
 /// # Safety
 /// `wait` is NULL or an open wait handle.
@@ -76,11 +78,11 @@ pub unsafe extern "C-unwind" fn memlock_wait_cancel(wait: *const memlock_wait) -
     })
 }
 
-/// Gives a wait handle back. NULL is allowed. Thread-safe, but not while a wait goes on with it:
-/// cancel it, and let the wait end first.
+/// Closes a wait handle. NULL is allowed. Thread-safe, but not while a wait uses the handle: cancel
+/// the handle and let the wait return first.
 ///
 /// # Safety
-/// `wait` is NULL or came from memlock_wait_open() and is not used any more.
+/// `wait` is NULL or came from memlock_wait_open(), and is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_wait_close(wait: *mut memlock_wait) {
     // SAFETY: the caller's promise.

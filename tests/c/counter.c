@@ -91,7 +91,7 @@ static void what_no_item_can_be_called_is_invalid(void) {
     for (size_t i = 0; i < 2; i++) {
         ANSWERS(MEMLOCK_INVALID, memlock_counter_retry(client, "once", waits[i], NULL));
         ANSWERS(MEMLOCK_INVALID, memlock_counter_park(client, "once", 0, waits[i], NULL));
-        SAYS("wait_ms");
+        SAYS("timeout_ms");
     }
 }
 

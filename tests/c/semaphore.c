@@ -67,16 +67,16 @@ static void a_failure_leaves_null_in_the_handle(void) {
     memlock_permit *const held = acquired(before, 1), *permit = held;
     ANSWERS(MEMLOCK_INVALID, memlock_semaphore_acquire(before, 1, -2, &permit));
     CHECK(permit == NULL);
-    SAYS("wait_ms");
+    SAYS("timeout_ms");
     const struct {
         uint32_t permits;
-        int64_t wait_ms;
+        int64_t timeout_ms;
         int answer;
     } refused[] = {
         {1, 0, MEMLOCK_BUSY}, {1, 30, MEMLOCK_TIMED_OUT}, {0, -1, MEMLOCK_INVALID}, {6, -1, MEMLOCK_INVALID}};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         permit = held;
-        ANSWERS(refused[i].answer, memlock_semaphore_acquire(before, refused[i].permits, refused[i].wait_ms, &permit));
+        ANSWERS(refused[i].answer, memlock_semaphore_acquire(before, refused[i].permits, refused[i].timeout_ms, &permit));
         CHECK(permit == NULL);
     }
     ANSWERS(MEMLOCK_OK, memlock_permit_release(held));
