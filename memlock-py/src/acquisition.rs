@@ -2,12 +2,12 @@
 //!
 //! | lock | held while | never while |
 //! | --- | --- | --- |
-//! | that of an object's place (`held_lock`, `held_permits`) | a few instructions, with the interpreter attached | detaching, doing I/O, dropping a `Held` |
-//! | a `Held`'s | extending and releasing on the server, detached | attaching |
+//! | `HeldLock`, `HeldPermits` of an object | a few instructions run, with the GIL | releasing the GIL, doing I/O, dropping an `Acquisition` |
+//! | `Acquisition::guard` | extending and releasing on the server, without the GIL | taking the GIL |
 //!
-//! So no thread ever waits for the interpreter with one of them in hand. And a fork catches nobody
-//! in that of a place: whoever forks Python holds the interpreter's lock. A `Held` that another
-//! process made is never locked.
+//! Therefore no thread ever waits for the GIL while it holds one of these locks. A fork cannot
+//! happen while the first kind is held by another thread, because a thread that forks Python holds
+//! the GIL. An `Acquisition` of another process is never locked.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -23,14 +23,14 @@ use memlock_core::{
 use crate::log;
 use crate::renew::Renew;
 
-/// What is held for a lease, as the core has it.
-pub(crate) trait Leased: Send + Sized {
-    /// What of it never changes, and can be read while it is extended.
+/// A lock or permits of the core.
+pub(crate) trait Guard: Send + Sized {
+    /// The part that never changes, and can be read during an extension.
     type Facts;
     fn facts(&self) -> Self::Facts;
-    /// Until when it is certainly ours.
+    /// The end of the time for which it is guaranteed to be held.
     fn deadline(&self) -> Moment;
-    /// The same while an extension by this lease is under way.
+    /// The same while an extension by this lease is in progress.
     fn deadline_while_extending(&self, lease: Duration) -> Moment;
     fn release(&mut self) -> Result<Release>;
     fn extend(&mut self, lease: Duration) -> Result<Extension>;
@@ -38,7 +38,7 @@ pub(crate) trait Leased: Send + Sized {
     fn renew(self, renew: RenewOptions) -> Result<Renewal>;
 }
 
-impl Leased for Lock {
+impl Guard for Lock {
     /// The fence.
     type Facts = u64;
 
@@ -71,8 +71,8 @@ impl Leased for Lock {
     }
 }
 
-impl Leased for Permit {
-    /// The acquisition's name, and how many permits these are.
+impl Guard for Permit {
+    /// The token of the acquisition, and the number of permits.
     type Facts = (Token, u32);
 
     fn facts(&self) -> (Token, u32) {
@@ -105,141 +105,142 @@ impl Leased for Permit {
 }
 
 /// One acquisition.
-pub(crate) struct Held<L: Leased> {
-    pub(crate) facts: L::Facts,
-    /// The thread and the process that acquired it.
+pub(crate) struct Acquisition<G: Guard> {
+    pub(crate) facts: G::Facts,
+    /// The thread that acquired it.
     pub(crate) thread: ThreadId,
     process: u64,
-    /// Until when it is certainly ours, in nanoseconds of the boot clock: readable during an
+    /// The end of the guaranteed time, in nanoseconds of the boot clock: readable during an
     /// extension.
-    ends: AtomicU64,
-    /// `None` once it is released, and when it is kept.
-    leased: Mutex<Option<L>>,
-    /// What is renewed by itself. It has its own locks, under which nobody speaks to a server.
-    kept: Option<Renewal>,
+    deadline: AtomicU64,
+    /// `None` once it is released, and when it is renewed.
+    guard: Mutex<Option<G>>,
+    /// The renewal. It has locks of its own, which are never held during I/O.
+    renewal: Option<Renewal>,
 }
 
-impl<L: Leased> Held<L> {
+impl<G: Guard> Acquisition<G> {
     /// To be called in the thread that acquired it.
-    pub(crate) fn new(leased: L, renew: Option<&Renew>) -> Result<Held<L>> {
-        let (facts, ends) = (leased.facts(), AtomicU64::new(nanoseconds(leased.deadline())));
-        let (leased, kept) = match renew {
-            Some(renew) => (None, Some(leased.renew(renew.renew())?)),
-            None => (Some(leased), None),
+    pub(crate) fn new(guard: G, renew: Option<&Renew>) -> Result<Acquisition<G>> {
+        let (facts, deadline) = (guard.facts(), AtomicU64::new(nanoseconds(guard.deadline())));
+        let (guard, renewal) = match renew {
+            Some(renew) => (None, Some(guard.renew(renew.options())?)),
+            None => (Some(guard), None),
         };
         let (thread, process) = (thread::current().id(), fork::generation());
-        Ok(Held { facts, thread, process, ends, leased: Mutex::new(leased), kept })
+        Ok(Acquisition { facts, thread, process, deadline, guard: Mutex::new(guard), renewal })
     }
 
-    /// Whether this process acquired it, and not a parent of it.
+    /// Whether it was acquired by this process, as opposed to a parent.
     pub(crate) fn is_of_this_process(&self) -> bool {
         self.process == fork::generation()
     }
 
-    /// How long it is certainly ours yet. No I/O, and no waiting for an extension that is under
-    /// way.
+    /// The time for which it is guaranteed to be held. No I/O; does not wait for an extension that
+    /// is in progress.
     pub(crate) fn remaining(&self) -> Duration {
         if !self.is_of_this_process() {
             return Duration::ZERO;
         }
-        if let Some(kept) = &self.kept {
-            return kept.remaining();
+        if let Some(renewal) = &self.renewal {
+            return renewal.remaining();
         }
         let now = nanoseconds(SystemClock.now());
-        Duration::from_nanos(self.ends.load(Ordering::Relaxed).saturating_sub(now))
+        Duration::from_nanos(self.deadline.load(Ordering::Relaxed).saturating_sub(now))
     }
 
-    /// To be called detached: it speaks to the server.
+    /// Sends requests: to be called without the GIL.
     pub(crate) fn release(&self) -> Result<Release> {
         if !self.is_of_this_process() {
             return Ok(Release::NotHeld);
         }
-        if let Some(kept) = &self.kept {
-            return kept.release();
+        if let Some(renewal) = &self.renewal {
+            return renewal.release();
         }
-        self.locked(|place| {
-            let Some(leased) = place.as_mut() else { return Ok(Release::NotHeld) };
-            let ended = leased.release();
-            // After a failure, too: what may have been released is not certainly ours.
-            self.ends.store(nanoseconds(leased.deadline()), Ordering::Relaxed);
-            if ended.is_ok() {
-                *place = None;
+        self.locked(|slot| {
+            let Some(guard) = slot.as_mut() else { return Ok(Release::NotHeld) };
+            let released = guard.release();
+            // Also after a failure: what may have been released is not guaranteed any more.
+            self.deadline.store(nanoseconds(guard.deadline()), Ordering::Relaxed);
+            if released.is_ok() {
+                *slot = None;
             }
-            ended
+            released
         })
     }
 
-    /// To be called detached: it speaks to the server.
+    /// Sends requests: to be called without the GIL.
     pub(crate) fn extend(&self, lease: Duration) -> Result<Extension> {
         if !self.is_of_this_process() {
             return Ok(Extension::NotHeld);
         }
-        if let Some(kept) = &self.kept {
-            return match kept.lost() {
+        if let Some(renewal) = &self.renewal {
+            return match renewal.lost() {
                 Some(_) => Ok(Extension::Lost),
-                None if kept.is_held() => Err(Error::new(
+                None if renewal.is_held() => Err(Error::new(
                     ErrorKind::Invalid,
-                    "What is acquired with renew=True is extended by itself.",
+                    "The lease cannot be extended: with renew=True it is renewed automatically.",
                 )),
                 None => Ok(Extension::NotHeld),
             };
         }
-        self.locked(|place| {
-            let Some(leased) = place.as_mut() else { return Ok(Extension::NotHeld) };
-            // Until the answer is there, count on what the server keeps by either of the two.
-            let ends = leased.deadline_while_extending(lease);
-            self.ends.fetch_min(nanoseconds(ends), Ordering::Relaxed);
-            let ended = leased.extend(lease);
-            self.ends.store(nanoseconds(leased.deadline()), Ordering::Relaxed);
-            ended
+        self.locked(|slot| {
+            let Some(guard) = slot.as_mut() else { return Ok(Extension::NotHeld) };
+            // Until the reply arrives, assume the shorter of the two leases.
+            let deadline = guard.deadline_while_extending(lease);
+            self.deadline.fetch_min(nanoseconds(deadline), Ordering::Relaxed);
+            let extended = guard.extend(lease);
+            self.deadline.store(nanoseconds(guard.deadline()), Ordering::Relaxed);
+            extended
         })
     }
 
-    /// Whether it is ours, as the server says. To be called detached.
+    /// Whether the server says that it is held. To be called without the GIL.
     pub(crate) fn check(&self) -> Result<bool> {
         if !self.is_of_this_process() {
             return Ok(false);
         }
-        match &self.kept {
-            Some(kept) => kept.check(),
-            None => self.locked(|place| place.as_ref().map_or(Ok(false), Leased::check)),
+        match &self.renewal {
+            Some(renewal) => renewal.check(),
+            None => self.locked(|slot| slot.as_ref().map_or(Ok(false), Guard::check)),
         }
     }
 
-    /// Why it was lost, if it was, as far as is known. No I/O.
+    /// Why it was lost, if a loss is known. No I/O.
     pub(crate) fn lost(&self) -> Option<Loss> {
         if !self.is_of_this_process() {
             return None;
         }
-        match &self.kept {
-            Some(kept) => kept.lost(),
-            // Where it is being extended or released just now, that is to say how it stands.
+        match &self.renewal {
+            Some(renewal) => renewal.lost(),
+            // While it is being extended or released, that call determines the state.
             None => {
-                let is_held = self.leased.try_lock().is_ok_and(|place| place.is_some());
+                let is_held = self.guard.try_lock().is_ok_and(|slot| slot.is_some());
                 (is_held && self.remaining().is_zero()).then_some(Loss::Expired)
             }
         }
     }
 
-    /// Waits until it is lost or released, for at most so long. To be called detached.
-    pub(crate) fn wait_lost(&self, limit: Duration) {
-        match &self.kept {
-            Some(kept) => _ = kept.wait_lost(limit),
-            None => thread::sleep(limit.min(self.remaining())),
+    /// Waits for a loss or a release, for at most `timeout`. To be called without the GIL.
+    pub(crate) fn wait_lost(&self, timeout: Duration) {
+        match &self.renewal {
+            Some(renewal) => _ = renewal.wait_lost(timeout),
+            None => thread::sleep(timeout.min(self.remaining())),
         }
     }
 
-    /// What is logged meanwhile is told when it is unlocked: a handler may use what it is told of.
-    fn locked<T>(&self, body: impl FnOnce(&mut Option<L>) -> T) -> T {
-        log::later(|| body(&mut self.leased.lock().unwrap_or_else(PoisonError::into_inner)))
+    /// Messages that are logged meanwhile are emitted after unlocking, because a log handler may
+    /// use this object.
+    fn locked<T>(&self, body: impl FnOnce(&mut Option<G>) -> T) -> T {
+        log::deferred(|| body(&mut self.guard.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// Empties it for good, when the object goes. To be dropped detached: that speaks to the
-    /// server.
-    pub(crate) fn empty(&mut self) -> Option<impl Send> {
-        let leased = self.leased.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        let kept = self.kept.take();
-        (leased.is_some() || kept.is_some()).then_some((leased, kept))
+    /// Takes out what is held, when the object is deallocated. Dropping the result sends requests:
+    /// to be done without the GIL.
+    pub(crate) fn take_all(&mut self) -> Option<impl Send> {
+        let guard = self.guard.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let renewal = self.renewal.take();
+        (guard.is_some() || renewal.is_some()).then_some((guard, renewal))
     }
 }
 

@@ -1,4 +1,4 @@
-//! What callers pass: names, durations, numbers and the limits of waits.
+//! Arguments from Python: names, durations, numbers and timeouts.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use pyo3::types::{PyBytes, PyString};
 
 use crate::error::raise;
 
-/// A name or a key: bytes, or a str encoded in UTF-8, where the surrogates by which Python writes
-/// bytes that are not UTF-8 become those bytes again.
+/// A name or a key: bytes, or a str, which is encoded in UTF-8. Surrogates that stand for bytes
+/// that are not UTF-8 (PEP 383) become those bytes.
 pub(crate) struct Name(pub(crate) Vec<u8>);
 
 impl FromPyObject<'_, '_> for Name {
@@ -22,7 +22,9 @@ impl FromPyObject<'_, '_> for Name {
         }
         let Ok(text) = given.cast::<PyString>() else {
             let kind = given.get_type().name()?;
-            return Err(PyTypeError::new_err(format!("a name or key is str or bytes, not {kind}")));
+            return Err(PyTypeError::new_err(format!(
+                "a name or key must be str or bytes, not {kind}"
+            )));
         };
         if let Ok(text) = text.to_cow() {
             return Ok(Name(text.into_owned().into_bytes()));
@@ -42,7 +44,7 @@ impl FromPyObject<'_, '_> for Name {
     }
 }
 
-/// The str of which [`Name`] makes these bytes.
+/// Converts bytes to the str from which [`Name`] makes the same bytes.
 pub(crate) fn text<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyString>> {
     match std::str::from_utf8(bytes) {
         Ok(text) => Ok(PyString::new(py, text)),
@@ -68,35 +70,35 @@ impl FromPyObject<'_, '_> for Seconds {
 
     fn extract(given: Borrowed<'_, '_, PyAny>) -> PyResult<Seconds> {
         let py = given.py();
-        let unusable = |shown: String| {
+        let invalid = |value: String| {
             raise(
                 py,
                 Answer::Invalid,
-                format!("{shown} is not a usable duration: give seconds from 0 up."),
+                format!("{value} is not a valid duration: give seconds, 0 or more."),
             )
         };
         let number = match given.extract::<f64>() {
             Ok(number) => number,
             Err(error) if error.is_instance_of::<PyOverflowError>(py) => {
-                return Err(unusable("So large an integer".to_owned()));
+                return Err(invalid("An integer that large".to_owned()));
             }
             Err(error) if error.is_instance_of::<PyTypeError>(py) => {
                 let Ok(seconds) = given.call_method0("total_seconds") else {
                     let kind = given.get_type().name()?;
                     return Err(PyTypeError::new_err(format!(
-                        "a duration is seconds as int or float, or a datetime.timedelta, not {kind}"
+                        "a duration must be an int or float, or a datetime.timedelta, not {kind}"
                     )));
                 };
                 seconds.extract::<f64>()?
             }
             Err(error) => return Err(error),
         };
-        Duration::try_from_secs_f64(number).map(Seconds).map_err(|_| unusable(number.to_string()))
+        Duration::try_from_secs_f64(number).map(Seconds).map_err(|_| invalid(number.to_string()))
     }
 }
 
-/// A whole number. One that does not fit is a ValueError, as one that is refused for another
-/// reason.
+/// An integer. A value out of range raises the ValueError of other invalid values, not an
+/// OverflowError.
 #[derive(Clone, Copy)]
 pub(crate) struct Whole<T>(pub(crate) T);
 
@@ -135,30 +137,30 @@ impl<T: Range> FromPyObject<'_, '_> for Whole<T> {
     }
 }
 
-/// What `threading.TIMEOUT_MAX` is on 64-bit machines, in seconds.
-const LONGEST_TIMEOUT: f64 = 9_223_372_036.0;
+/// The value of `threading.TIMEOUT_MAX` on 64-bit machines, in seconds.
+const TIMEOUT_MAX: f64 = 9_223_372_036.0;
 
-/// How long acquire() waits at most, by the arguments that threading's locks and semaphores have.
-/// Where they say nothing, it is `own`.
-pub(crate) fn limit(
+/// The timeout of an acquire() call, from the arguments that threading's locks and semaphores have.
+/// Without arguments it is `default`; `None` means no timeout.
+pub(crate) fn effective_timeout(
     py: Python<'_>,
     blocking: Option<&Bound<'_, PyAny>>,
     timeout: Option<f64>,
-    own: Option<Duration>,
+    default: Option<Duration>,
 ) -> PyResult<Option<Duration>> {
     let invalid = |sentence: &str| Err(raise(py, Answer::Invalid, sentence));
     let blocking = blocking.map_or(Ok(true), |blocking| blocking.is_truthy())?;
     let Some(timeout) = timeout.filter(|&timeout| timeout != -1.0) else {
-        return Ok(if blocking { own } else { Some(Duration::ZERO) });
+        return Ok(if blocking { default } else { Some(Duration::ZERO) });
     };
     if !blocking {
         return invalid("can't specify a timeout for a non-blocking call");
     }
-    if timeout > LONGEST_TIMEOUT {
+    if timeout > TIMEOUT_MAX {
         return Err(PyOverflowError::new_err("timeout value is too large"));
     }
     match Duration::try_from_secs_f64(timeout) {
-        Ok(limit) => Ok(Some(limit)),
+        Ok(timeout) => Ok(Some(timeout)),
         Err(_) => invalid("timeout value must be a non-negative number"),
     }
 }

@@ -1,5 +1,5 @@
-//! Burton's six functions, and those of the semaphore in the same manner, on the process's default
-//! client.
+//! Burton's six functions, and five for the semaphore in the same style, on the default client of
+//! the process.
 
 use memlock_core::{Answer, Report, Result, bare};
 use pyo3::prelude::*;
@@ -9,19 +9,21 @@ use crate::call::{call, wait};
 use crate::error::raise_core;
 use crate::subject::{Kind, Subject};
 
-/// Chooses the default client by its URL, as for connect(). It can be chosen once, before the first
-/// call of one of these functions; without a choice it is that of MEMLOCK_URL, or
-/// memcached://127.0.0.1:11211.
+/// Set the URL of the default client, as for connect().
 ///
-/// Raises ConfigError for a URL that cannot be read, or when there is a default client already.
+/// Call it once, before the first call of one of these functions. Without it the default client
+/// uses MEMLOCK_URL, or memcached://127.0.0.1:11211. Opens no connection.
+///
+/// Raises ConfigError for an invalid URL, or when there is already a default client.
 #[pyfunction]
 #[pyo3(text_signature = "(url)")]
 pub(crate) fn init(py: Python<'_>, url: &str) -> PyResult<()> {
     bare::init(url).map_err(|error| raise_core(py, &error))
 }
 
-/// Ends every wait of mutex_lock() and semaphore_acquire() that is going on, in any thread: each
-/// raises Interrupted. Waits that begin later are not touched. No I/O.
+/// End all waits of mutex_lock() and semaphore_acquire() that are in progress, in all threads.
+///
+/// Each wait raises Interrupted. Waits that begin later are not affected. No I/O.
 ///
 /// Raises ConfigError when the default client cannot be made.
 #[pyfunction]
@@ -30,15 +32,15 @@ pub(crate) fn cancel_waits(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Locks a mutex for at most `duration` (1 second to 366 days), waiting for as long as it takes,
-/// and gives True.
+/// Lock a mutex for at most `duration` (1 second to 366 days), wait without a timeout, and return
+/// True.
 ///
-/// It is then the process's: any of its threads may unlock it, and two of its threads exclude each
-/// other.
+/// The lock belongs to the process: any of its threads may unlock it, and two of its threads
+/// exclude each other.
 ///
-/// Raises Deadlock when this thread holds it already; Invalid; Unreachable, OutcomeUnknown or
-/// ProtocolError as Mutex.acquire(). KeyboardInterrupt ends a wait of the main thread within 100
-/// ms, with nothing held and nothing left in the queue.
+/// Raises Deadlock when this thread already holds the mutex; Invalid; Unreachable, OutcomeUnknown
+/// or ProtocolError as Mutex.acquire(). KeyboardInterrupt ends a wait of the main thread within 100
+/// ms; nothing is held then, and no entry is left in the queue.
 #[pyfunction]
 #[pyo3(text_signature = "(mutex_key, duration)")]
 pub(crate) fn mutex_lock(py: Python<'_>, mutex_key: Name, duration: Seconds) -> PyResult<bool> {
@@ -46,7 +48,9 @@ pub(crate) fn mutex_lock(py: Python<'_>, mutex_key: Name, duration: Seconds) -> 
     done_or(py, report, None, (Kind::Mutex, &mutex_key))
 }
 
-/// As mutex_lock(), but tries once: True when it is locked now, False when another holds it.
+/// Like mutex_lock(), but try only once.
+///
+/// Returns True if the mutex is now locked, False if it was already held.
 #[pyfunction]
 #[pyo3(text_signature = "(mutex_key, duration)")]
 pub(crate) fn mutex_lock_nonblock(
@@ -54,27 +58,30 @@ pub(crate) fn mutex_lock_nonblock(
     mutex_key: Name,
     duration: Seconds,
 ) -> PyResult<bool> {
-    ask(py, Some(Answer::Busy), (Kind::Mutex, &mutex_key), || {
+    call_bare(py, Some(Answer::Busy), (Kind::Mutex, &mutex_key), || {
         bare::mutex_lock_nonblock(&mutex_key.0, duration.0)
     })
 }
 
-/// Unlocks a mutex that this process locked with mutex_lock() or mutex_lock_nonblock(), from
-/// whichever thread, and gives True.
+/// Unlock a mutex that this process locked by mutex_lock() or mutex_lock_nonblock(), and return
+/// True.
 ///
-/// Raises NotHeld when this process holds no such lock; LockLost when its duration had passed, or
-/// the server had lost it, so that another may have held it meanwhile. On Unreachable and
-/// OutcomeUnknown it is still held, and can be unlocked again.
+/// Any thread may call it. Raises NotHeld when this process does not hold the mutex; LockLost when
+/// the duration had passed or the server had lost the lock, so that another holder may have held it
+/// meanwhile. After Unreachable and OutcomeUnknown the mutex is still held, and can be unlocked
+/// again.
 #[pyfunction]
 #[pyo3(text_signature = "(mutex_key)")]
 pub(crate) fn mutex_unlock(py: Python<'_>, mutex_key: Name) -> PyResult<bool> {
-    ask(py, None, (Kind::Mutex, &mutex_key), || bare::mutex_unlock(&mutex_key.0))
+    call_bare(py, None, (Kind::Mutex, &mutex_key), || bare::mutex_unlock(&mutex_key.0))
 }
 
-/// Sets a semaphore up with so many permits, to be kept for `duration` (1 second to 366 days) after
-/// it was used last: True when it is new, False when it was there already; carry on either way.
+/// Set up a semaphore with the given number of permits.
 ///
-/// Raises Invalid, also when there is one with another number of permits; Unreachable,
+/// The semaphore expires `duration` (1 second to 366 days) after its last use. Returns True if it
+/// is new, False if it already existed; it can be used in both cases.
+///
+/// Raises Invalid, also when the semaphore has another number of permits; Unreachable,
 /// OutcomeUnknown or ProtocolError.
 #[pyfunction]
 #[pyo3(text_signature = "(name, permits, duration)")]
@@ -84,19 +91,20 @@ pub(crate) fn semaphore_set_up(
     permits: Whole<u32>,
     duration: Seconds,
 ) -> PyResult<bool> {
-    ask(py, Some(Answer::Exists), (Kind::Semaphore, &name), || {
+    call_bare(py, Some(Answer::Exists), (Kind::Semaphore, &name), || {
         bare::semaphore_set_up(&name.0, permits.0, duration.0)
     })
 }
 
-/// Acquires one permit of a semaphore for at most `duration` (1 second to 366 days), waiting for as
-/// long as it takes, and gives True.
+/// Acquire one permit for at most `duration` (1 second to 366 days), wait without a timeout, and
+/// return True.
 ///
-/// It is then the process's: any of its threads may release it. A process may hold several permits.
+/// The permit belongs to the process: any of its threads may release it. A process may hold several
+/// permits.
 ///
-/// Raises SemaphoreNotFound when nobody has set the semaphore up; Invalid; Unreachable,
-/// OutcomeUnknown or ProtocolError as Semaphore.acquire(). KeyboardInterrupt ends a wait of the
-/// main thread within 100 ms, with nothing held and nothing left in the queue.
+/// Raises SemaphoreNotFound when the semaphore was not set up; Invalid; Unreachable, OutcomeUnknown
+/// or ProtocolError as Semaphore.acquire(). KeyboardInterrupt ends a wait of the main thread within
+/// 100 ms; nothing is held then, and no entry is left in the queue.
 #[pyfunction]
 #[pyo3(text_signature = "(name, duration)")]
 pub(crate) fn semaphore_acquire(py: Python<'_>, name: Name, duration: Seconds) -> PyResult<bool> {
@@ -104,8 +112,9 @@ pub(crate) fn semaphore_acquire(py: Python<'_>, name: Name, duration: Seconds) -
     done_or(py, report, None, (Kind::Semaphore, &name))
 }
 
-/// As semaphore_acquire(), but tries once: True when the process has a permit now, False when none
-/// is available.
+/// Like semaphore_acquire(), but try only once.
+///
+/// Returns True if a permit was acquired, False if none is available.
 #[pyfunction]
 #[pyo3(text_signature = "(name, duration)")]
 pub(crate) fn semaphore_acquire_nonblock(
@@ -113,36 +122,40 @@ pub(crate) fn semaphore_acquire_nonblock(
     name: Name,
     duration: Seconds,
 ) -> PyResult<bool> {
-    ask(py, Some(Answer::Busy), (Kind::Semaphore, &name), || {
+    call_bare(py, Some(Answer::Busy), (Kind::Semaphore, &name), || {
         bare::semaphore_acquire_nonblock(&name.0, duration.0)
     })
 }
 
-/// Releases a permit that this process acquired with semaphore_acquire() or
-/// semaphore_acquire_nonblock(), and gives True: the calling thread's latest or, if it has none,
-/// the process's oldest.
+/// Release a permit of semaphore_acquire() or semaphore_acquire_nonblock(), and return True.
 ///
-/// Raises NotHeld when this process holds no permit; LockLost when its duration had passed, or the
-/// server had lost it, so that another may have had it meanwhile. On Unreachable and OutcomeUnknown
-/// it is still held, and can be released again.
+/// The permit is the one that the calling thread acquired last or, if it has none, the one that the
+/// process has held for the longest time.
+///
+/// Raises NotHeld when this process holds no permit; LockLost when the duration had passed or the
+/// server had lost the permit, so that another holder may have had it meanwhile. After Unreachable
+/// and OutcomeUnknown the permit is still held, and can be released again.
 #[pyfunction]
 #[pyo3(text_signature = "(name)")]
 pub(crate) fn semaphore_release(py: Python<'_>, name: Name) -> PyResult<bool> {
-    ask(py, None, (Kind::Semaphore, &name), || bare::semaphore_release(&name.0))
+    call_bare(py, None, (Kind::Semaphore, &name), || bare::semaphore_release(&name.0))
 }
 
-/// Removes a semaphore for everybody: True, or False when there was none. Who holds permits finds
-/// them lost.
+/// Remove a semaphore for all processes. Holders lose their permits.
 ///
-/// Raises Invalid, Unreachable, OutcomeUnknown or ProtocolError.
+/// Returns False if there was none. Raises Invalid, Unreachable, OutcomeUnknown or ProtocolError.
 #[pyfunction]
 #[pyo3(text_signature = "(name)")]
 pub(crate) fn semaphore_tear_down(py: Python<'_>, name: Name) -> PyResult<bool> {
-    ask(py, Some(Answer::NotFound), (Kind::Semaphore, &name), || bare::semaphore_tear_down(&name.0))
+    call_bare(py, Some(Answer::NotFound), (Kind::Semaphore, &name), || {
+        bare::semaphore_tear_down(&name.0)
+    })
 }
 
-/// Sets up a session that ends, with all its keys, after `duration` (1 second to 366 days): True
-/// when it is new, False when it was set up already and was joined; carry on either way.
+/// Set up a session, which expires with all its keys after `duration` (1 second to 366 days).
+///
+/// Returns True if the session is new, False if it already existed and was joined; it can be used
+/// in both cases.
 ///
 /// Raises Invalid, Unreachable, OutcomeUnknown or ProtocolError.
 #[pyfunction]
@@ -152,34 +165,36 @@ pub(crate) fn distinct_list_set_up(
     session: Name,
     duration: Seconds,
 ) -> PyResult<bool> {
-    ask(py, Some(Answer::Exists), (Kind::Session, &session), || {
+    call_bare(py, Some(Answer::Exists), (Kind::Session, &session), || {
         bare::distinct_list_set_up(&session.0, duration.0)
     })
 }
 
-/// Inserts a key: True for the first of all who do so, False when it was in the list already.
+/// Insert a key.
 ///
-/// Raises SessionNotFound when there is no such session; otherwise as DistinctList.add().
+/// Returns True for exactly one of all inserts of the key, False if it was already in the list.
+///
+/// Raises SessionNotFound when there is no such session, and otherwise as DistinctList.insert().
 #[pyfunction]
 #[pyo3(text_signature = "(session, key)")]
 pub(crate) fn distinct_list_insert(py: Python<'_>, session: Name, key: Name) -> PyResult<bool> {
-    ask(py, Some(Answer::Duplicate), (Kind::Session, &session), || {
+    call_bare(py, Some(Answer::Duplicate), (Kind::Session, &session), || {
         bare::distinct_list_insert(&session.0, &key.0)
     })
 }
 
-/// Ends a session for everybody: True, or False when there was none.
+/// End a session for all processes.
 ///
-/// Raises Invalid, Unreachable, OutcomeUnknown or ProtocolError.
+/// Returns False if there was none. Raises Invalid, Unreachable, OutcomeUnknown or ProtocolError.
 #[pyfunction]
 #[pyo3(text_signature = "(session)")]
 pub(crate) fn distinct_list_tear_down(py: Python<'_>, session: Name) -> PyResult<bool> {
-    ask(py, Some(Answer::NotFound), (Kind::Session, &session), || {
+    call_bare(py, Some(Answer::NotFound), (Kind::Session, &session), || {
         bare::distinct_list_tear_down(&session.0)
     })
 }
 
-fn ask(
+fn call_bare(
     py: Python<'_>,
     no: Option<Answer>,
     subject: (Kind, &Name),
@@ -189,8 +204,8 @@ fn ask(
     done_or(py, report, no, subject)
 }
 
-/// True for "done", False for the ordinary "no" of this function, and an exception for anything
-/// else.
+/// True for success, False for the expected negative answer of this function, and an exception for
+/// any other answer.
 fn done_or(
     py: Python<'_>,
     report: Result<Report>,

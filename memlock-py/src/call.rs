@@ -1,5 +1,5 @@
-//! The way into the core: without the interpreter's lock, and back with an exception where it
-//! failed.
+//! Calls of the core: run without the interpreter lock (GIL), with failures converted to
+//! exceptions.
 
 use std::cell::Cell;
 use std::ops::Deref;
@@ -9,21 +9,20 @@ use std::time::{Duration, Instant};
 use memlock_core::{Answer, Cancel, Result, Wait};
 use pyo3::prelude::*;
 
+use crate::acquisition::{Acquisition, Guard};
 use crate::error::{raise_core, raise_plain};
-use crate::held::{Held, Leased};
 use crate::log;
-use crate::renew::why;
-use crate::signals::has_to_look;
+use crate::renew::loss_name;
+use crate::signals::must_check_signals;
 
-/// How often a wait looks for signals. Looking takes the interpreter's lock, for which a busy
-/// program makes us wait; so a wait that has just begun, or that is woken often, does not look each
-/// time.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+/// The interval at which a wait checks for signals. A check takes the GIL, which may be contended;
+/// so a wait that has just begun, or that is woken often, does not check each time.
+const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long a wait that nobody may end goes on at a stretch.
-const LONG: Duration = Duration::from_secs(3600);
+/// The length of one uninterrupted sleep of a wait that needs no signal checks.
+const UNCHECKED_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// Runs a call of the core while other Python threads run.
+/// Runs a call of the core with the GIL released.
 pub(crate) fn call<T: Send>(
     py: Python<'_>,
     body: impl FnOnce() -> Result<T> + Send,
@@ -35,54 +34,54 @@ pub(crate) fn call<T: Send>(
     }
 }
 
-/// Runs a wait of the core: at most `limit`, or for ever, and not once `cancel` is cancelled. When
-/// a signal handler written in Python raises, as
-/// that of Ctrl-C does, the wait ends with its exception.
+/// Runs a wait of the core for at most `timeout`, until `cancel` is cancelled. When a signal
+/// handler written in Python raises an exception, such as KeyboardInterrupt, the wait ends with
+/// that exception.
 pub(crate) fn wait<T: Send>(
     py: Python<'_>,
-    limit: Option<Duration>,
+    timeout: Option<Duration>,
     cancel: Option<&Cancel>,
     body: impl FnOnce(&Wait<'_>) -> Result<T> + Send,
 ) -> PyResult<T> {
     let until = || {
-        let until = limit.map_or(Wait::FOREVER, Wait::at_most);
+        let until = timeout.map_or(Wait::FOREVER, Wait::at_most);
         cancel.map_or(until, |cancel| until.unless_cancelled(cancel))
     };
-    if !has_to_look(py) {
+    if !must_check_signals(py) {
         return call(py, || body(&until()));
     }
-    let look_too = || {
+    let checking_body = || {
         let raised = Cell::new(None);
-        let looked: Cell<Option<Instant>> = Cell::new(None);
+        let last_check: Cell<Option<Instant>> = Cell::new(None);
         let interrupted = || {
-            // A wait's first question comes when it has just begun.
-            let last = looked.get();
-            if last.is_none_or(|last| last.elapsed() < BETWEEN_LOOKS) {
-                looked.set(last.or_else(|| Some(Instant::now())));
+            // The core calls this first when the wait has just begun.
+            let last = last_check.get();
+            if last.is_none_or(|last| last.elapsed() < SIGNAL_CHECK_INTERVAL) {
+                last_check.set(last.or_else(|| Some(Instant::now())));
                 return false;
             }
             let signals = match log::raised() {
                 Some(error) => Some(Err(error)),
                 None => Python::try_attach(|py| py.check_signals()),
             };
-            looked.set(Some(Instant::now()));
+            last_check.set(Some(Instant::now()));
             match signals {
                 Some(Ok(())) => false,
                 Some(Err(error)) => {
                     raised.set(Some(error));
                     true
                 }
-                // The interpreter is shutting down, and this is one of its daemon threads.
+                // The interpreter is shutting down, and this is a daemon thread.
                 None => true,
             }
         };
         let ended = body(&until().unless(&interrupted));
         Ok((ended, raised.into_inner()))
     };
-    let (ended, raised) = log::watched(py, || call(py, look_too))?;
+    let (ended, raised) = log::watched(py, || call(py, checking_body))?;
     match raised {
         Some(error) => {
-            // What was granted all the same is given back.
+            // A grant that arrived all the same is released.
             py.detach(|| drop(ended));
             Err(error)
         }
@@ -90,26 +89,30 @@ pub(crate) fn wait<T: Send>(
     }
 }
 
-/// Waits until it is lost, for at most so long; `None` when that has passed, or when it was
-/// released. `held` is dropped detached.
-pub(crate) fn wait_lost<L, H>(
+/// Waits for a loss for at most `timeout`; `None` when the time has passed, or when the lock or
+/// permits were released. `held` is dropped with the GIL released.
+pub(crate) fn wait_lost<G, H>(
     py: Python<'_>,
     held: H,
-    limit: Option<Duration>,
+    timeout: Option<Duration>,
 ) -> PyResult<Option<&'static str>>
 where
-    L: Leased,
-    H: Deref<Target = Held<L>> + Send + Sync,
-    Held<L>: Sync,
+    G: Guard,
+    H: Deref<Target = Acquisition<G>> + Send + Sync,
+    Acquisition<G>: Sync,
 {
-    let (slice, began) = (if has_to_look(py) { BETWEEN_LOOKS } else { LONG }, Instant::now());
+    let (slice, began) = (
+        if must_check_signals(py) { SIGNAL_CHECK_INTERVAL } else { UNCHECKED_INTERVAL },
+        Instant::now(),
+    );
     let mut ended = Ok(None);
     loop {
         if let Some(loss) = held.lost() {
-            ended = Ok(Some(why(loss)));
+            ended = Ok(Some(loss_name(loss)));
             break;
         }
-        let left = limit.map_or(slice, |limit| limit.saturating_sub(began.elapsed()).min(slice));
+        let left =
+            timeout.map_or(slice, |timeout| timeout.saturating_sub(began.elapsed()).min(slice));
         if left.is_zero() || held.remaining().is_zero() {
             break;
         }

@@ -6,49 +6,51 @@ use memlock_core::{Answer, Cancel};
 use pyo3::prelude::*;
 
 use crate::error::raise;
-use crate::subject::Shared;
+use crate::subject::SharedClient;
 
-/// Ends waits from another thread: those that were given this handle as `cancel`. Made by
+/// Ends waits from another thread: those that were passed this handle as `cancel`. Made by
 /// Client.cancel_handle().
 ///
-/// cancel() ends the waits that are going on, and all that begin later with this handle raise
-/// Interrupted at once. So it is made anew for each task that is to be cancelled. Any number of
-/// waits may share a handle.
+/// cancel() ends the waits that are in progress; a wait that begins later with this handle raises
+/// Interrupted at once. Make a new handle for each task that may be cancelled. Any number of waits
+/// may share a handle, and any number of threads may use it.
 #[pyclass(frozen, weakref, module = "memlock")]
 pub(crate) struct CancelHandle {
     core: Cancel,
-    client: Arc<Shared>,
+    client: Arc<SharedClient>,
 }
 
 impl CancelHandle {
-    pub(crate) fn new(client: &Arc<Shared>) -> CancelHandle {
+    pub(crate) fn new(client: &Arc<SharedClient>) -> CancelHandle {
         CancelHandle { core: client.core.cancel_handle(), client: Arc::clone(client) }
     }
 
-    /// For a wait of this client.
-    fn of(&self, py: Python<'_>, client: &Arc<Shared>) -> PyResult<&Cancel> {
+    /// The core's handle, for a wait of this client.
+    fn of(&self, py: Python<'_>, client: &Arc<SharedClient>) -> PyResult<&Cancel> {
         if Arc::ptr_eq(&self.client, client) {
             return Ok(&self.core);
         }
-        let sentence = "The cancel handle is of another client: make one by the client that waits.";
+        let sentence = "The cancel handle belongs to another client: make one by cancel_handle() \
+                        of the client that waits.";
         Err(raise(py, Answer::Invalid, sentence))
     }
 }
 
-/// The core's handle of what was given as `cancel`.
+/// The core's handle of the argument `cancel`.
 pub(crate) fn given<'a>(
     py: Python<'_>,
     cancel: Option<&'a Bound<'_, CancelHandle>>,
-    client: &Arc<Shared>,
+    client: &Arc<SharedClient>,
 ) -> PyResult<Option<&'a Cancel>> {
     cancel.map(|cancel| cancel.get().of(py, client)).transpose()
 }
 
 #[pymethods]
 impl CancelHandle {
-    /// Ends the waits, and all that begin later with this handle: each raises Interrupted, with
-    /// nothing held and nothing left in the queue. Done once and for all; any thread may, also more
-    /// than once. No I/O.
+    /// End all waits that use this handle, and every later one.
+    ///
+    /// Each wait raises Interrupted; nothing is held then, and no entry is left in the queue. A
+    /// cancelled handle stays cancelled. Any thread may call this, also more than once. No I/O.
     fn cancel(&self) {
         self.core.cancel();
     }

@@ -1,13 +1,13 @@
-//! The end of an acquisition: what is raised, and what is logged where a `with` must not hide its
-//! body's exception.
+//! The end of a `with` statement: what is raised, and what is only logged in order not to hide an
+//! exception of the body.
 
 use memlock_core::Release;
 use pyo3::prelude::*;
 
 use crate::subject::Subject;
 
-/// Ends a `with` by `release`. When the body raised, its exception goes on, and a failure to
-/// release is only logged.
+/// Ends a `with` statement by `release`. When the body raised an exception, that exception
+/// propagates, and a failure to release is only logged.
 pub(crate) fn context_exit(
     py: Python<'_>,
     exc_type: &Bound<'_, PyAny>,
@@ -16,13 +16,13 @@ pub(crate) fn context_exit(
 ) -> PyResult<()> {
     let released = release();
     if exc_type.is_none() {
-        return subject.tell(py, released?);
+        return subject.check_released(py, released?);
     }
     let failed = match released {
-        // A forked child leaves its parent's `with` so: nothing was left held, nothing is to be
-        // said.
+        // A forked child leaves its parent's `with` statement. It holds nothing, so there is
+        // nothing to report.
         Ok(Release::NotHeld) => return Ok(()),
-        released => released.and_then(|released| subject.tell(py, released)),
+        released => released.and_then(|released| subject.check_released(py, released)),
     };
     if let Err(error) = failed
         && let Err(unlogged) = log(py, &error)

@@ -1,4 +1,5 @@
-//! The exceptions: one for every answer that is not an ordinary "no", made from one table.
+//! The exceptions: one for each answer that is neither success nor a plain False, generated from
+//! one table.
 
 use memlock_core::{Answer, Error};
 use pyo3::exceptions::{
@@ -8,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
-/// An exception that says more than its answer.
+/// An exception that is more specific than its answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Special {
     ClientClosed,
@@ -21,25 +22,25 @@ pub(crate) enum Special {
 struct Row {
     name: &'static str,
     answer: Answer,
-    /// `None` for the one that says just its answer.
+    /// `None` for the general exception of an answer.
     special: Option<Special>,
-    /// The built-in exceptions that it is too.
-    also: &'static [fn(Python<'_>) -> Bound<'_, PyType>],
+    /// The built-in exceptions of which it is also a subclass.
+    builtins: &'static [fn(Python<'_>) -> Bound<'_, PyType>],
     doc: &'static str,
 }
 
 const fn row(
     name: &'static str,
     answer: Answer,
-    also: &'static [fn(Python<'_>) -> Bound<'_, PyType>],
+    builtins: &'static [fn(Python<'_>) -> Bound<'_, PyType>],
     doc: &'static str,
 ) -> Row {
-    Row { name, answer, special: None, also, doc }
+    Row { name, answer, special: None, builtins, doc }
 }
 
-/// One that is a subclass of the exception of its answer, which stands before it.
+/// A subclass of the exception of its answer, which precedes it in the table.
 const fn special(name: &'static str, answer: Answer, special: Special, doc: &'static str) -> Row {
-    Row { name, answer, special: Some(special), also: &[], doc }
+    Row { name, answer, special: Some(special), builtins: &[], doc }
 }
 
 const ROWS: [Row; 16] = [
@@ -47,64 +48,67 @@ const ROWS: [Row; 16] = [
         "Invalid",
         Answer::Invalid,
         &[|py| py.get_type::<PyValueError>()],
-        "An argument is not valid: an empty or over-long name, a duration out of range.",
+        "An argument is invalid, such as an empty or over-long name, or a duration out of range.",
     ),
     special(
         "ClientClosed",
         Answer::Invalid,
         Special::ClientClosed,
-        "The client was closed by Client.close(), or by the end of its `with` statement.",
+        "The client was closed, by Client.close() or by the end of its `with` statement.",
     ),
     row(
         "Unreachable",
         Answer::Unreachable,
         &[|py| py.get_type::<PyConnectionError>()],
-        "No server could be reached; nothing was changed.",
+        "No server could be reached. Nothing was changed.",
     ),
     row(
         "OutcomeUnknown",
         Answer::Unknown,
         &[],
-        "The request was sent, no answer came, and reading back failed too: it may have been done or not.",
+        "The request was sent, no reply arrived, and reading the item back failed too: the \
+         outcome is unknown.",
     ),
     row(
         "ProtocolError",
         Answer::Protocol,
         &[],
-        "The server is too old, runs without cas, refused the request or answered nonsense.",
+        "The server is too old, runs without cas, refused the request or sent an invalid reply.",
     ),
     row(
         "ConfigError",
         Answer::Config,
         &[|py| py.get_type::<PyValueError>()],
-        "The URL or a setting is not valid.",
+        "The URL or a setting is invalid.",
     ),
     row(
         "Deadlock",
         Answer::Deadlock,
         &[|py| py.get_type::<PyRuntimeError>()],
-        "This thread already holds that mutex through mutex_lock() and would wait for itself.",
+        "This thread already holds the mutex by mutex_lock() and would wait for itself.",
     ),
     row("InternalError", Answer::Internal, &[], "A bug in memlock was caught. Please report it."),
     row(
         "NotHeld",
         Answer::NotHeld,
-        // threading.Lock raises the one, threading.BoundedSemaphore the other.
+        // threading.Lock raises the former, threading.BoundedSemaphore the latter.
         &[|py| py.get_type::<PyRuntimeError>(), |py| py.get_type::<PyValueError>()],
-        "This process holds no such lock or permit: it was never acquired, or released before, or is a parent's.",
+        "This process does not hold the lock or permit: never acquired, already released, or held \
+         by the parent process.",
     ),
     row(
         "LockLost",
         Answer::Lost,
         &[],
-        "The lock, or the permit, was ours and was no longer when we got there: its lease ran out, or the server lost it.\n\n\
-         What was done under it may have overlapped with another holder's work.",
+        "The lock or permit was lost: its lease expired, or the server lost it.\n\n\
+         Work that was done under it may have overlapped with the work of another holder.",
     ),
     row(
         "NotFound",
         Answer::NotFound,
         &[|py| py.get_type::<PyLookupError>()],
-        "There is no such session, semaphore or counter: it was never set up, has expired or was torn down.",
+        "There is no such session, semaphore or counter: it was never set up, has expired or was \
+         torn down.",
     ),
     special(
         "SessionNotFound",
@@ -128,42 +132,44 @@ const ROWS: [Row; 16] = [
         "TimedOut",
         Answer::TimedOut,
         &[|py| py.get_type::<PyTimeoutError>()],
-        "The lock or permit did not come free within the wait's limit.",
+        "The timeout expired before the lock or permit was available.",
     ),
     row(
         "Interrupted",
         Answer::Interrupted,
         &[],
-        "The wait was cancelled from another thread, by Client.cancel_waits() or a CancelHandle; nothing is held.",
+        "The wait was cancelled from another thread, by Client.cancel_waits() or a CancelHandle. \
+         Nothing is held.",
     ),
 ];
 
-const ERROR_DOC: &str = "The base of all memlock exceptions.\n\n\
-    `code` is the answer's number, the same in every language that memlock has: see docs/answers.md.";
+const ERROR_DOC: &str = "The base class of all memlock exceptions.\n\n\
+    `code` is the number of the answer, the same in every language: see docs/answers.md.";
 
 /// The exceptions, in the order of the table.
 static TYPES: PyOnceLock<Vec<Py<PyType>>> = PyOnceLock::new();
 
-/// Makes the exceptions and puts them into the module.
+/// Creates the exceptions and adds them to the module.
 pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     let error =
         make(py, "Error", PyTuple::new(py, [py.get_type::<PyException>()])?, ERROR_DOC, None)?;
     module.add("Error", &error)?;
     let mut types: Vec<Bound<'_, PyType>> = Vec::with_capacity(ROWS.len());
-    for Row { name, answer, special, also, doc } in &ROWS {
+    for Row { name, answer, special, builtins, doc } in &ROWS {
         let general = ROWS.iter().zip(&types).find(|(row, _)| row.answer == *answer);
         let base = match (special, general) {
             (Some(_), Some((_, general))) => general,
             _ => &error,
         };
-        let bases: Vec<_> =
-            std::iter::once(base.clone()).chain(also.iter().map(|also| also(py))).collect();
+        let bases: Vec<_> = std::iter::once(base.clone())
+            .chain(builtins.iter().map(|builtins| builtins(py)))
+            .collect();
         let made = make(py, name, PyTuple::new(py, bases)?, doc, Some(*answer))?;
         module.add(*name, &made)?;
         types.push(made);
     }
-    // Filled before only when another interpreter of this process has imported the module.
+    // Already set only if another interpreter of this process has imported the module.
     let _ = TYPES.set(py, types.into_iter().map(Bound::unbind).collect());
     Ok(())
 }
@@ -182,12 +188,12 @@ fn make<'py>(
     Ok(py.get_type::<PyType>().call1((name, bases, members))?.cast_into()?)
 }
 
-/// The exception of an answer, with a sentence.
+/// The exception of an answer, with a message.
 pub(crate) fn raise(py: Python<'_>, answer: Answer, sentence: impl Into<String>) -> PyErr {
     raise_row(py, |row| row.answer == answer, sentence.into())
 }
 
-/// An exception that says more than its answer.
+/// An exception that is more specific than its answer.
 pub(crate) fn raise_special(
     py: Python<'_>,
     special: Special,
@@ -196,17 +202,18 @@ pub(crate) fn raise_special(
     raise_row(py, |row| row.special == Some(special), sentence.into())
 }
 
-/// The first one of the table that is wanted.
-fn raise_row(py: Python<'_>, is_wanted: impl Fn(&Row) -> bool, sentence: String) -> PyErr {
+/// The first exception of the table that matches.
+fn raise_row(py: Python<'_>, matches: impl Fn(&Row) -> bool, sentence: String) -> PyErr {
     let types = TYPES.get(py).map(Vec::as_slice).unwrap_or_default();
-    let of = |wanted: &dyn Fn(&Row) -> bool| ROWS.iter().zip(types).find(|(row, _)| wanted(row));
-    match of(&is_wanted).or_else(|| of(&|row| row.answer == Answer::Internal)) {
+    let find =
+        |matches: &dyn Fn(&Row) -> bool| ROWS.iter().zip(types).find(|(row, _)| matches(row));
+    match find(&matches).or_else(|| find(&|row| row.answer == Answer::Internal)) {
         Some((_, made)) => PyErr::from_type(made.bind(py).clone(), (sentence,)),
         None => PyRuntimeError::new_err(sentence),
     }
 }
 
-/// The exception of an answer about which there is nothing more to say.
+/// The exception of an answer, with the general description of the answer.
 pub(crate) fn raise_plain(py: Python<'_>, answer: Answer) -> PyErr {
     raise(py, answer, answer.describe().to_string_lossy())
 }

@@ -1,10 +1,10 @@
-//! What a mutex object holds, and which of the threads that share the object it is for.
+//! The acquisition that a mutex object holds, and the threads that have lost theirs.
 //!
-//! The object holds one acquisition at a time. While it is held, the server lets no second thread
-//! in. But a lease may run out with its thread still at work; then the next thread is granted the
-//! mutex through the same object, and the first, when it comes to release, must not release the
-//! second's. So a thread whose acquisition was displaced is remembered, and told that its lock was
-//! lost.
+//! The object holds one acquisition at a time. While it is held, the server grants the mutex to no
+//! other thread. But the lease may expire while the holding thread still works. Then another thread
+//! may acquire the mutex by the same object, and the first thread must not release the acquisition
+//! of the second. Therefore a thread whose acquisition was displaced is recorded, and its release()
+//! reports that the lock was lost.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
@@ -12,58 +12,66 @@ use std::thread::{self, ThreadId};
 use memlock_core::{Answer, Lock, fork};
 use pyo3::prelude::*;
 
-use crate::held::Held;
+use crate::acquisition::Acquisition;
 
-/// The place for what a mutex object holds.
+/// The acquisition of a mutex object.
 #[derive(Default)]
 pub(crate) struct HeldLock(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// The process that all of this is about; in another, nothing is held.
+    /// The process to which this state belongs; in another process nothing is held.
     process: u64,
-    held: Option<Arc<Held<Lock>>>,
-    /// The threads whose acquisition another thread's has displaced, and that were not told yet.
+    held: Option<Arc<Acquisition<Lock>>>,
+    /// The threads whose acquisition was displaced by another thread's, and that have not been told
+    /// so yet.
     lost: Vec<ThreadId>,
 }
 
 impl HeldLock {
-    /// Puts a new acquisition in. What it displaces is returned, to be dropped detached.
-    pub(crate) fn keep(&self, py: Python<'_>, held: Arc<Held<Lock>>) -> Option<Arc<Held<Lock>>> {
+    /// Stores a new acquisition. Returns the displaced one, which must be dropped without the GIL.
+    pub(crate) fn replace(
+        &self,
+        py: Python<'_>,
+        held: Arc<Acquisition<Lock>>,
+    ) -> Option<Arc<Acquisition<Lock>>> {
         self.with(py, |state| {
             let displaced = state.held.replace(held);
             if let Some(displaced) = &displaced {
-                state.tell_later(displaced.thread);
+                state.record_loss(displaced.thread);
             }
             displaced
         })
     }
 
-    /// What this thread would release: [`Answer::NotHeld`] or [`Answer::Lost`] when there is
-    /// nothing.
-    pub(crate) fn look<T>(
+    /// Reads the acquisition that this thread would release, or [`Answer::NotHeld`] or
+    /// [`Answer::Lost`].
+    pub(crate) fn get<T>(
         &self,
         py: Python<'_>,
-        read: impl FnOnce(&Arc<Held<Lock>>) -> T,
+        read: impl FnOnce(&Arc<Acquisition<Lock>>) -> T,
     ) -> std::result::Result<T, Answer> {
         self.with(py, |state| match &state.held {
-            Some(held) if state.is_for_us(held) => Ok(read(held)),
+            Some(held) if state.belongs_to_this_thread(held) => Ok(read(held)),
             _ if state.lost.contains(&thread::current().id()) => Err(Answer::Lost),
             _ => Err(Answer::NotHeld),
         })
     }
 
-    /// Takes out what this thread releases.
-    pub(crate) fn take(&self, py: Python<'_>) -> std::result::Result<Arc<Held<Lock>>, Answer> {
+    /// Takes out the acquisition that this thread releases.
+    pub(crate) fn take(
+        &self,
+        py: Python<'_>,
+    ) -> std::result::Result<Arc<Acquisition<Lock>>, Answer> {
         self.with(py, |state| match state.held.take() {
-            Some(held) if state.is_for_us(&held) => Ok(held),
+            Some(held) if state.belongs_to_this_thread(&held) => Ok(held),
             other => {
                 state.held = other;
-                let us = thread::current().id();
-                let place = state.lost.iter().position(|&thread| thread == us);
-                match place {
-                    Some(place) => {
-                        state.lost.swap_remove(place);
+                let this_thread = thread::current().id();
+                let position = state.lost.iter().position(|&thread| thread == this_thread);
+                match position {
+                    Some(position) => {
+                        state.lost.swap_remove(position);
                         Err(Answer::Lost)
                     }
                     None => Err(Answer::NotHeld),
@@ -72,23 +80,23 @@ impl HeldLock {
         })
     }
 
-    /// Puts back what could not be released.
-    pub(crate) fn put_back(&self, py: Python<'_>, held: Arc<Held<Lock>>) {
-        let late = self.with(py, |state| {
+    /// Puts back an acquisition that could not be released.
+    pub(crate) fn put_back(&self, py: Python<'_>, held: Arc<Acquisition<Lock>>) {
+        let displaced = self.with(py, |state| {
             if state.held.is_none() {
                 state.held = Some(held);
                 return None;
             }
-            // The server has granted the mutex to another thread meanwhile, so it is not this one's
-            // any more.
-            state.tell_later(held.thread);
+            // The server has granted the mutex to another thread meanwhile, so this one has lost
+            // it.
+            state.record_loss(held.thread);
             Some(held)
         });
-        py.detach(|| drop(late));
+        py.detach(|| drop(displaced));
     }
 
-    /// Empties it for good, when the object goes.
-    pub(crate) fn empty(&mut self) -> Option<Arc<Held<Lock>>> {
+    /// Takes the acquisition out, when the object is deallocated.
+    pub(crate) fn take_all(&mut self) -> Option<Arc<Acquisition<Lock>>> {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner).held.take()
     }
 
@@ -96,7 +104,7 @@ impl HeldLock {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let process = fork::generation();
         if state.process != process {
-            // The parent's: in this process dropping it touches nothing but memory.
+            // The parent's state: dropping it in this process affects only memory.
             *state = State { process, ..State::default() };
         }
         body(&mut state)
@@ -104,15 +112,15 @@ impl HeldLock {
 }
 
 impl State {
-    /// Any thread may release what another acquired, unless it had an acquisition of its own.
-    fn is_for_us(&self, held: &Held<Lock>) -> bool {
+    /// Any thread may release the acquisition of another, unless it has lost one of its own.
+    fn belongs_to_this_thread(&self, held: &Acquisition<Lock>) -> bool {
         self.lost.is_empty() || {
-            let us = thread::current().id();
-            held.thread == us || !self.lost.contains(&us)
+            let this_thread = thread::current().id();
+            held.thread == this_thread || !self.lost.contains(&this_thread)
         }
     }
 
-    fn tell_later(&mut self, thread: ThreadId) {
+    fn record_loss(&mut self, thread: ThreadId) {
         if !self.lost.contains(&thread) {
             self.lost.push(thread);
         }

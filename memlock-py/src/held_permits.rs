@@ -1,9 +1,9 @@
-//! What a semaphore object holds: any number of acquisitions, of any number of threads.
+//! The acquisitions that a semaphore object holds: any number, of any number of threads.
 //!
-//! A thread's release() is for the latest of its own acquisitions, as a `with` inside another ends
-//! before it. A thread that has none releases the oldest of all: so permits that one thread took
-//! may be given back by another, and yet no thread gives back another's by mistake as long as it
-//! has one of its own.
+//! release() ends the latest acquisition of the calling thread, so that nested `with` statements
+//! end in reverse order. In a thread that has none it ends the oldest one of the object. So one
+//! thread may release the permits of another, but no thread does so by mistake while it has an
+//! acquisition of its own.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -11,53 +11,53 @@ use std::thread;
 use memlock_core::{Loss, Permit, Release, Result, fork};
 use pyo3::prelude::*;
 
-use crate::held::Held;
+use crate::acquisition::Acquisition;
 
-/// The place for what a semaphore object holds. See `held` for when its lock may be held.
+/// The acquisitions of a semaphore object. See `acquisition` for the rules of its lock.
 #[derive(Default)]
 pub(crate) struct HeldPermits(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// The process that all of this is about; in another, nothing is held.
+    /// The process to which this state belongs; in another process nothing is held.
     process: u64,
-    /// How many there have been.
+    /// The number of acquisitions so far.
     count: u64,
     /// The oldest first.
     entries: Vec<Entry>,
 }
 
-/// One acquisition, and its number among all that the object ever held.
+/// One acquisition, and its number among all acquisitions of the object.
 pub(crate) struct Entry {
     number: u64,
-    held: Arc<Held<Permit>>,
+    held: Arc<Acquisition<Permit>>,
 }
 
 impl HeldPermits {
-    pub(crate) fn keep(&self, py: Python<'_>, held: Held<Permit>) {
+    pub(crate) fn push(&self, py: Python<'_>, held: Acquisition<Permit>) {
         self.with(py, |state| {
             state.count += 1;
             state.entries.push(Entry { number: state.count, held: Arc::new(held) });
         });
     }
 
-    /// What this thread would release. To be dropped detached.
-    pub(crate) fn look(&self, py: Python<'_>) -> Option<Arc<Held<Permit>>> {
+    /// The acquisition that this thread would release. To be dropped without the GIL.
+    pub(crate) fn current(&self, py: Python<'_>) -> Option<Arc<Acquisition<Permit>>> {
         self.with(py, |state| Some(state.entries[state.next()?].held.clone()))
     }
 
-    /// How long that is certainly ours yet.
+    /// The time for which the current acquisition is guaranteed to be held.
     pub(crate) fn remaining(&self, py: Python<'_>) -> Option<std::time::Duration> {
         self.with(py, |state| Some(state.entries[state.next()?].held.remaining()))
     }
 
-    /// Why that was lost, if it was.
+    /// Why the current acquisition was lost, if a loss is known.
     pub(crate) fn lost(&self, py: Python<'_>) -> Option<Loss> {
         self.with(py, |state| state.entries[state.next()?].held.lost())
     }
 
-    /// Takes out what this thread releases by its next `n` calls; `None`, and nothing is taken, if
-    /// there are fewer.
+    /// Takes out the acquisitions that this thread releases by its next `n` calls. Returns `None`,
+    /// and takes none, if there are fewer.
     pub(crate) fn take(&self, py: Python<'_>, n: usize) -> Option<Vec<Entry>> {
         self.with(py, |state| {
             if n > state.entries.len() {
@@ -69,7 +69,7 @@ impl HeldPermits {
         })
     }
 
-    /// Puts back what could not be released.
+    /// Puts back acquisitions that could not be released.
     pub(crate) fn put_back(&self, py: Python<'_>, entries: Vec<Entry>) {
         self.with(py, |state| {
             state.entries.extend(entries);
@@ -81,8 +81,8 @@ impl HeldPermits {
         self.with(py, |state| state.entries.len())
     }
 
-    /// Empties it for good, when the object goes. To be dropped detached.
-    pub(crate) fn empty(&mut self) -> Vec<Entry> {
+    /// Takes all acquisitions out, when the object is deallocated. To be dropped without the GIL.
+    pub(crate) fn take_all(&mut self) -> Vec<Entry> {
         std::mem::take(&mut self.0.get_mut().unwrap_or_else(PoisonError::into_inner).entries)
     }
 
@@ -90,7 +90,7 @@ impl HeldPermits {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let process = fork::generation();
         if state.process != process {
-            // The parent's: in this process dropping it touches nothing but memory.
+            // The parent's state: dropping it in this process affects only memory.
             *state = State { process, ..State::default() };
         }
         body(&mut state)
@@ -98,27 +98,27 @@ impl HeldPermits {
 }
 
 impl State {
-    /// The place of what this thread would release.
+    /// The index of the acquisition that this thread would release.
     fn next(&self) -> Option<usize> {
-        let us = thread::current().id();
-        let ours = self.entries.iter().rposition(|entry| entry.held.thread == us);
-        ours.or(if self.entries.is_empty() { None } else { Some(0) })
+        let this_thread = thread::current().id();
+        let own = self.entries.iter().rposition(|entry| entry.held.thread == this_thread);
+        own.or(if self.entries.is_empty() { None } else { Some(0) })
     }
 }
 
-/// Releases all of them, in this order; after a failure the rest is not tried. Gives what is still
-/// held, and how it went. To be called detached: it speaks to the server.
+/// Releases all of them, in this order; stops at the first failure. Returns those that are still
+/// held, the outcome, and the failure. Sends requests: to be called without the GIL.
 pub(crate) fn release_all(entries: Vec<Entry>) -> (Vec<Entry>, Release, Result<()>) {
     let mut entries = entries.into_iter();
-    let mut ended = Release::Released;
+    let mut outcome = Release::Released;
     while let Some(entry) = entries.next() {
         match entry.held.release() {
-            Ok(Release::Lost) => ended = Release::Lost,
+            Ok(Release::Lost) => outcome = Release::Lost,
             Ok(Release::Released | Release::NotHeld) => {}
             Err(error) => {
-                return (std::iter::once(entry).chain(entries).collect(), ended, Err(error));
+                return (std::iter::once(entry).chain(entries).collect(), outcome, Err(error));
             }
         }
     }
-    (Vec::new(), ended, Ok(()))
+    (Vec::new(), outcome, Ok(()))
 }

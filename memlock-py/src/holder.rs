@@ -1,22 +1,22 @@
-//! `memlock.Holder`: who was seen to hold permits of a semaphore.
+//! `memlock.Holder`: a holder of permits of a semaphore, as read from the server.
 
 use pyo3::prelude::*;
 
-/// Who was seen to hold permits of a semaphore.
+/// A holder of permits of a semaphore, as read from the server.
 #[pyclass(frozen, eq, get_all, module = "memlock")]
 #[derive(PartialEq)]
 pub(crate) struct Holder {
-    /// Names this acquisition, as Permit.token does.
+    /// Identifies this acquisition, as Permit.token does.
     token: String,
-    /// The holder's host name, cut at 32 characters.
+    /// The holder's host name, truncated to 32 characters.
     host: String,
     /// The holder's process id on that host.
     pid: u32,
-    /// When it acquired them, in Unix seconds of its own clock.
+    /// The time of the acquisition in Unix seconds, by the holder's clock.
     since: u64,
-    /// How many permits it holds.
+    /// The number of permits that it holds.
     permits: u32,
-    /// For how many seconds the server keeps them for it yet, at most.
+    /// The time until the lease expires on the server, in seconds, at most.
     remaining: f64,
 }
 

@@ -1,23 +1,24 @@
-//! The Python module: `memlock._memlock`, of which the package `memlock` shows the public names.
+//! The Python module: `memlock._memlock`, whose public names the package `memlock` re-exports.
 //!
-//! | file | what it is |
+//! | file | contents |
 //! | --- | --- |
-//! | `client`, `mutex`, `owner`, `semaphore`, `permit`, `holder`, `counter`, `distinct`, `bare` | the classes and functions, as Python sees them |
-//! | `held` | one acquisition, shared between threads |
-//! | `held_lock`, `held_permits` | what a mutex object holds, and a semaphore object |
+//! | `client`, `mutex`, `owner`, `semaphore`, `permit`, `holder`, `counter`, `distinct`, `bare` | the classes and functions of the Python API |
+//! | `acquisition` | one acquisition, shared between threads |
+//! | `held_lock`, `held_permits` | what a mutex or semaphore object holds |
 //! | `renew` | renewal, and the callbacks |
 //! | `mask` | the signals that a thread blocks |
-//! | `context_exit` | the end of an acquisition |
-//! | `dealloc` | the end of an object that still holds something |
-//! | `log` | what memlock logs |
-//! | `shutdown` | the interpreter's end |
-//! | `call` | into the core without the interpreter's lock, and Ctrl-C |
+//! | `context_exit` | the end of a `with` statement |
+//! | `dealloc` | the deallocation of an object that still holds something |
+//! | `log` | log messages |
+//! | `shutdown` | interpreter exit |
+//! | `call`, `signals` | calls of the core without the GIL; Ctrl-C |
 //! | `cancel` | the handle by which waits are cancelled |
-//! | `subject` | what a call is about, as exceptions name it |
+//! | `subject` | the lock or list that a call is about, as exceptions name it |
 //! | `error`, `args` | exceptions and arguments |
 
 use pyo3::prelude::*;
 
+mod acquisition;
 mod args;
 mod bare;
 mod call;
@@ -28,7 +29,6 @@ mod counter;
 mod dealloc;
 mod distinct;
 mod error;
-mod held;
 mod held_lock;
 mod held_permits;
 mod holder;
@@ -43,12 +43,12 @@ mod shutdown;
 mod signals;
 mod subject;
 
-/// The compiled half of memlock. Import the package `memlock` instead.
+/// The native part of memlock. Import the package `memlock` instead.
 #[pymodule]
 fn _memlock(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", memlock_core::VERSION)?;
     error::add_to(module)?;
-    log::begin(module.py())?;
+    log::install(module.py())?;
     shutdown::add_to(module)?;
     module.add_class::<client::Client>()?;
     module.add_class::<mutex::Mutex>()?;
@@ -73,7 +73,7 @@ fn _memlock(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(bare::distinct_list_set_up, module)?)?;
     module.add_function(wrap_pyfunction!(bare::distinct_list_insert, module)?)?;
     module.add_function(wrap_pyfunction!(bare::distinct_list_tear_down, module)?)?;
-    // Filled in by the above; what is public is the package's to say.
+    // Filled in by the calls above; the package defines the public names.
     module.delattr("__all__")?;
     Ok(())
 }

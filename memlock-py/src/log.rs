@@ -1,22 +1,23 @@
-//! What memlock logs, as records of Python's `logging`: logger `memlock.renewal` for the renewer, and
-//! so on.
+//! Log messages, as records of Python's `logging`: logger `memlock.renewal` for the renewal thread,
+//! and so on.
 //!
-//! A record is handled at once, in the thread that has something to say: with the interpreter
-//! attached for that long, and with the levels that hold at that moment. Nothing is remembered of
-//! levels, since `setLevel` tells nobody. So this is not for what happens often; and nothing is: an
-//! acquisition and a release without trouble say nothing.
+//! A record is handled at once, in the thread that logs, which takes the GIL for that time, and
+//! with the levels that are set at that moment. Levels are not cached, because `setLevel` does not
+//! notify anyone. This would be too slow for frequent messages, and there are none: an acquisition
+//! and a release without problems log nothing.
 //!
-//! | state of the thread | what becomes of a message |
+//! | state of the thread | what happens to a message |
 //! | --- | --- |
-//! | as always | handled at once |
-//! | it holds a lock of this module: see [`later`] | handled when that is unlocked |
-//! | in a handler, which uses memlock | dropped: its own trouble would have no end |
-//! | the interpreter is ending | dropped: see `shutdown` |
+//! | normal | handled at once |
+//! | holds a lock of this module: see [`deferred`] | handled after unlocking |
+//! | in a handler that uses memlock | dropped, to prevent endless recursion |
+//! | the interpreter is exiting | dropped: see `shutdown` |
 //!
-//! What a handler or filter lets out may be a signal handler's exception, such as that of Ctrl-C.
-//! So in the main thread it ends a wait as that would, and otherwise is raised as soon as the call
-//! has returned, whose result it leaves alone. No signal handler runs in another thread: there it
-//! goes to `sys.unraisablehook`, and so it does while an object is deallocated.
+//! An exception that a handler or filter lets out may come from a signal handler, as
+//! KeyboardInterrupt does. In the main thread it therefore ends a wait, and is otherwise raised as
+//! soon as the call has returned; the result of the call is not affected. Other threads run no
+//! signal handlers: there the exception goes to `sys.unraisablehook`, as it does while an object is
+//! deallocated.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_void};
@@ -33,15 +34,15 @@ static GET_LOGGER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 thread_local! {
     /// This thread is in a handler.
-    static TELLING: Cell<bool> = const { Cell::new(false) };
-    /// What is to be told when this thread has unlocked what it holds.
-    static LATER: RefCell<Option<Vec<Message>>> = const { RefCell::new(None) };
-    /// This thread deallocates an object, which nobody can be told of.
+    static IN_HANDLER: Cell<bool> = const { Cell::new(false) };
+    /// The messages to emit when this thread has unlocked what it holds.
+    static DEFERRED: RefCell<Option<Vec<Message>>> = const { RefCell::new(None) };
+    /// This thread deallocates an object, so exceptions cannot be raised.
     static UNRAISABLE: Cell<bool> = const { Cell::new(false) };
     static RAISED: RefCell<Raised> = const { RefCell::new(Raised::Unwatched) };
 }
 
-/// What a handler raised in a wait of this thread that looks for that.
+/// What a handler raised during a wait of this thread that checks for it.
 enum Raised {
     Unwatched,
     Nothing,
@@ -54,27 +55,27 @@ struct Message {
     text: String,
 }
 
-/// Begins to log. `logging` is imported first, so that it comes to its end after us.
-pub(crate) fn begin(py: Python<'_>) -> PyResult<()> {
+/// Installs the logger. `logging` is imported first, so that its exit handler runs after ours.
+pub(crate) fn install(py: Python<'_>) -> PyResult<()> {
     let get_logger = py.import("logging")?.getattr("getLogger")?.unbind();
-    // Another interpreter of this process may have been faster.
+    // Another interpreter of this process may have done so already.
     if GET_LOGGER.set(py, get_logger).is_ok() && log::set_logger(&ToLogging).is_ok() {
         log::set_max_level(LevelFilter::Debug);
     }
     Ok(())
 }
 
-/// Runs a wait that asks [`raised`] now and then.
+/// Runs a wait that calls [`raised`] from time to time.
 pub(crate) fn watched<T>(py: Python<'_>, wait: impl FnOnce() -> T) -> T {
     let outer = RAISED.replace(Raised::Nothing);
-    let ended = wait();
+    let result = wait();
     if let Raised::Error(late) = RAISED.replace(outer) {
-        raise_soon(py, late);
+        raise_later(py, late);
     }
-    ended
+    result
 }
 
-/// What a handler has raised in this wait. Once it is given, it is the caller's.
+/// Takes the exception that a handler has raised during this wait.
 pub(crate) fn raised() -> Option<PyErr> {
     RAISED.with_borrow_mut(|raised| match std::mem::replace(raised, Raised::Nothing) {
         Raised::Error(error) => Some(error),
@@ -85,25 +86,25 @@ pub(crate) fn raised() -> Option<PyErr> {
     })
 }
 
-/// Runs what holds a lock of this module; what it logs is told afterwards.
-pub(crate) fn later<T>(locked: impl FnOnce() -> T) -> T {
-    struct Telling;
-    impl Drop for Telling {
+/// Runs a body that holds a lock of this module; emits its messages afterwards.
+pub(crate) fn deferred<T>(locked: impl FnOnce() -> T) -> T {
+    struct EmitOnDrop;
+    impl Drop for EmitOnDrop {
         fn drop(&mut self) {
-            LATER.take().into_iter().flatten().for_each(|message| tell(&message));
+            DEFERRED.take().into_iter().flatten().for_each(|message| emit(&message));
         }
     }
-    LATER.set(Some(Vec::new()));
-    let _telling = Telling;
+    DEFERRED.set(Some(Vec::new()));
+    let _emit = EmitOnDrop;
     locked()
 }
 
-/// Runs a deallocation: what handlers raise meanwhile goes to `sys.unraisablehook`.
+/// Runs a deallocation: exceptions of handlers go to `sys.unraisablehook`.
 pub(crate) fn unraisable<T>(deallocation: impl FnOnce() -> T) -> T {
     let outer = UNRAISABLE.replace(true);
-    let ended = deallocation();
+    let result = deallocation();
     UNRAISABLE.set(outer);
-    ended
+    result
 }
 
 struct ToLogging;
@@ -116,39 +117,38 @@ impl Log for ToLogging {
     fn log(&self, record: &Record<'_>) {
         let Some(logger) = logs::name(record.target()) else { return };
         let message = Message { level: record.level(), logger, text: record.args().to_string() };
-        // Where a thread is so near its end that it has no such place any more, it holds no lock
-        // either.
-        let now = LATER.try_with(|later| match &mut *later.borrow_mut() {
-            Some(later) => {
-                later.push(message);
+        // A thread that is about to exit has no thread-locals any more; it holds no lock either.
+        let immediate = DEFERRED.try_with(|deferred| match &mut *deferred.borrow_mut() {
+            Some(deferred) => {
+                deferred.push(message);
                 None
             }
             None => Some(message),
         });
-        if let Ok(Some(message)) = now {
-            tell(&message);
+        if let Ok(Some(message)) = immediate {
+            emit(&message);
         }
     }
 
     fn flush(&self) {}
 }
 
-fn tell(message: &Message) {
-    if TELLING.replace(true) {
+fn emit(message: &Message) {
+    if IN_HANDLER.replace(true) {
         return;
     }
-    if let Some(_inside) = shutdown::enter() {
+    if let Some(_active) = shutdown::enter() {
         let _ = Python::try_attach(|py| {
-            if let Err(error) = message.tell(py) {
+            if let Err(error) = message.emit(py) {
                 raise(py, error);
             }
         });
     }
-    TELLING.set(false);
+    IN_HANDLER.set(false);
 }
 
 impl Message {
-    fn tell(&self, py: Python<'_>) -> PyResult<()> {
+    fn emit(&self, py: Python<'_>) -> PyResult<()> {
         let Some(get_logger) = GET_LOGGER.get(py) else { return Ok(()) };
         let level = match self.level {
             Level::Error => 40,
@@ -165,22 +165,23 @@ fn raise(py: Python<'_>, error: PyErr) {
     if UNRAISABLE.get() {
         return error.write_unraisable(py, None);
     }
-    let other = RAISED.with_borrow_mut(|raised| match raised {
+    let unstored = RAISED.with_borrow_mut(|raised| match raised {
         Raised::Nothing => {
             *raised = Raised::Error(error);
             None
         }
         Raised::Error(_) | Raised::Unwatched => Some(error),
     });
-    if let Some(error) = other {
-        raise_soon(py, error);
+    if let Some(error) = unstored {
+        raise_later(py, error);
     }
 }
 
-/// Raises it in the main thread when that runs Python again; for others, that is nobody's business.
-fn raise_soon(py: Python<'_>, error: PyErr) {
+/// Raises the exception in the main thread, as soon as that thread runs Python code again; in other
+/// threads it is unraisable.
+fn raise_later(py: Python<'_>, error: PyErr) {
     extern "C" fn restore(error: *mut c_void) -> c_int {
-        // SAFETY: it comes from below, once.
+        // SAFETY: the pointer made below, which is passed exactly once.
         let error: Box<PyErr> = unsafe { Box::from_raw(error.cast()) };
         Python::attach(|py| error.restore(py));
         -1
@@ -189,10 +190,10 @@ fn raise_soon(py: Python<'_>, error: PyErr) {
         return error.write_unraisable(py, None);
     }
     let error = Box::into_raw(Box::new(error));
-    // SAFETY: may be called by any thread; what is given is for `restore`, which is called by the
-    // main thread, attached.
+    // SAFETY: may be called by any thread; the main thread passes the pointer to `restore`, with
+    // the GIL.
     if unsafe { pyo3::ffi::Py_AddPendingCall(Some(restore), error.cast()) } != 0 {
-        // SAFETY: made above, and not taken.
+        // SAFETY: made above, and not passed on.
         unsafe { Box::from_raw(error) }.write_unraisable(py, None);
     }
 }

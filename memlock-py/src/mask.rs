@@ -1,4 +1,4 @@
-//! Which signals a thread blocks. The programs that it starts block them, too.
+//! The signals that a thread blocks, which programs that it starts inherit.
 
 use std::ptr::{null, null_mut};
 
@@ -6,14 +6,14 @@ use std::ptr::{null, null_mut};
 #[derive(Clone, Copy)]
 pub(crate) struct Mask(libc::sigset_t);
 
-/// As long as this is there, its thread has another mask.
-pub(crate) struct Lent {
-    before: Mask,
+/// Restores the previous mask of the thread on drop.
+pub(crate) struct MaskGuard {
+    previous: Mask,
 }
 
 impl Mask {
     pub(crate) fn of_this_thread() -> Mask {
-        // SAFETY: plain memory, which is filled before it is read.
+        // SAFETY: plain data, which is filled before it is read.
         unsafe {
             let mut mask = std::mem::zeroed();
             libc::pthread_sigmask(libc::SIG_BLOCK, null(), &raw mut mask);
@@ -21,21 +21,21 @@ impl Mask {
         }
     }
 
-    /// Gives it to this thread.
-    pub(crate) fn lend(&self) -> Lent {
-        let before = Mask::of_this_thread();
+    /// Sets the mask of the calling thread.
+    pub(crate) fn apply(&self) -> MaskGuard {
+        let previous = Mask::of_this_thread();
         self.set();
-        Lent { before }
+        MaskGuard { previous }
     }
 
     fn set(&self) {
-        // SAFETY: it came from there.
+        // SAFETY: a mask that this function returned.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, null_mut()) };
     }
 }
 
-impl Drop for Lent {
+impl Drop for MaskGuard {
     fn drop(&mut self) {
-        self.before.set();
+        self.previous.set();
     }
 }

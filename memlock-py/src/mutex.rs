@@ -1,4 +1,4 @@
-//! `memlock.Mutex`: shaped like `threading.Lock`.
+//! `memlock.Mutex`: has the interface of `threading.Lock`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,40 +8,42 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 
-use crate::args::{Name, Seconds, limit};
+use crate::acquisition::Acquisition;
+use crate::args::{Name, Seconds, effective_timeout};
 use crate::call::wait_lost;
 use crate::cancel::{self, CancelHandle};
 use crate::context_exit::context_exit;
-use crate::dealloc::give_back;
-use crate::held::Held;
+use crate::dealloc::release_on_dealloc;
 use crate::held_lock::HeldLock;
 use crate::owner::Owner;
-use crate::renew::{Renew, why};
-use crate::subject::{Kind, Shared, Subject, unmade};
+use crate::renew::{Renew, loss_name};
+use crate::subject::{Kind, SharedClient, Subject, creation_error};
 
-/// A mutex by its name, held by at most one holder anywhere. Made by Client.mutex().
+/// A mutex by its name, held by at most one holder at a time, in all processes. Made by
+/// Client.mutex().
 ///
 /// It is used like threading.Lock, in a `with` statement or by acquire() and release(). The object
 /// holds at most one acquisition at a time: threads that share it exclude each other, a thread that
 /// acquires it twice waits for itself, and any thread may release it.
 ///
-/// A holder keeps it for the lease at most, unless it extends it. After that it may be another's:
-/// check `remaining`, or hand `fence` to the resource that is guarded.
+/// A holder keeps the lock for at most the lease, unless it extends the lease. After that another
+/// holder may acquire it: check `remaining`, or pass `fence` to the resource that the lock
+/// protects.
 ///
-/// With renew=True the lease is renewed while the lock is held, until it is released or lost: watch
-/// `lost` or wait for it with wait_lost(). For that there is one thread, of the library's own, for
-/// all that one client renews.
+/// With renew=True the lease is renewed automatically while the lock is held, until it is released
+/// or lost: check `lost`, or wait for a loss by wait_lost(). One background thread renews all
+/// leases of a client.
 ///
-/// An object that goes out of scope while it holds the lock releases it as well as that can be
-/// done. In a forked child it holds nothing, and neither releasing nor dropping it touches the
-/// parent's lock.
+/// An object that is deallocated while it holds the lock releases it on a best-effort basis. In a
+/// forked child it holds nothing, and neither releasing nor deallocating it affects the parent's
+/// lock.
 #[pyclass(frozen, weakref, module = "memlock")]
 pub(crate) struct Mutex {
     core: memlock_core::Mutex,
-    client: Arc<Shared>,
+    client: Arc<SharedClient>,
     subject: Subject,
     lease: Duration,
-    wait: Option<Duration>,
+    timeout: Option<Duration>,
     renew: Option<Renew>,
     held_lock: HeldLock,
 }
@@ -49,19 +51,19 @@ pub(crate) struct Mutex {
 impl Mutex {
     pub(crate) fn new(
         py: Python<'_>,
-        client: &Arc<Shared>,
+        client: &Arc<SharedClient>,
         name: &Name,
         lease: Seconds,
-        wait: Option<Seconds>,
+        timeout: Option<Seconds>,
         renew: Option<Renew>,
     ) -> PyResult<Mutex> {
         let core = client.core.mutex(&name.0, lease.0);
         Ok(Mutex {
-            core: core.map_err(|error| unmade(py, client, "mutex", name, &error))?,
+            core: core.map_err(|error| creation_error(py, client, "mutex", name, &error))?,
             subject: Subject::new(client, Kind::Mutex, name, &client.core.keys().lock(&name.0)),
             client: Arc::clone(client),
             lease: lease.0,
-            wait: wait.map(|wait| wait.0),
+            timeout: timeout.map(|timeout| timeout.0),
             renew,
             held_lock: HeldLock::default(),
         })
@@ -70,25 +72,27 @@ impl Mutex {
     fn lock(
         &self,
         py: Python<'_>,
-        limit: Option<Duration>,
+        timeout: Option<Duration>,
         cancel: Option<&Bound<'_, CancelHandle>>,
     ) -> PyResult<bool> {
         let cancel = cancel::given(py, cancel, &self.client)?;
-        let held = self.subject.wait(py, limit, cancel, |wait| {
+        let held = self.subject.wait(py, timeout, cancel, |wait| {
             Ok(match self.core.lock_with(wait)? {
-                Waited::Done(lock) => Waited::Done(Arc::new(Held::new(lock, self.renew.as_ref())?)),
+                Waited::Done(lock) => {
+                    Waited::Done(Arc::new(Acquisition::new(lock, self.renew.as_ref())?))
+                }
                 Waited::Interrupted => Waited::Interrupted,
                 Waited::Busy | Waited::TimedOut => Waited::TimedOut,
             })
         })?;
         let Some(held) = held else { return Ok(false) };
-        if let Some(displaced) = self.held_lock.keep(py, held) {
+        if let Some(displaced) = self.held_lock.replace(py, held) {
             py.detach(|| drop(displaced));
         }
         Ok(true)
     }
 
-    fn give_back(&self, py: Python<'_>) -> PyResult<Release> {
+    fn release_current(&self, py: Python<'_>) -> PyResult<Release> {
         let held = match self.held_lock.take(py) {
             Ok(held) => held,
             Err(Answer::Lost) => return Ok(Release::Lost),
@@ -104,20 +108,20 @@ impl Mutex {
 
 #[pymethods]
 impl Mutex {
-    /// Acquires the lock; True when it is ours.
+    /// Acquire the lock, and return whether it was acquired.
     ///
-    /// blocking=False tries once and answers False when another holds it. Otherwise it waits for
-    /// `timeout` seconds and answers False when they passed. The default, -1, and None are the
-    /// mutex's own `wait`: for ever, unless it was made with another. A free lock is taken in one
+    /// blocking=False tries once, and returns False when another holder has the lock. Otherwise it
+    /// waits for `timeout` seconds, and returns False when they have passed. The default, -1, and
+    /// None mean the mutex's own `timeout`, by default no limit. Acquiring a free lock takes one
     /// round trip. `cancel` is a CancelHandle of the same client, by which another thread may end
     /// the wait.
     ///
-    /// Raises Interrupted when the wait was cancelled, and ClientClosed once the client is closed.
-    /// Raises ValueError or OverflowError for a timeout that threading.Lock would not take either;
-    /// Unreachable when there is no server at the first attempt, or for longer than the URL's
-    /// `outage` while waiting; OutcomeUnknown; ProtocolError. An exception from a signal handler,
-    /// such as KeyboardInterrupt, ends a wait of the main thread within 100 ms, with nothing held
-    /// and nothing left in the queue.
+    /// Raises Interrupted when the wait was cancelled, and ClientClosed when the client is closed;
+    /// ValueError or OverflowError for a timeout that threading.Lock refuses too; Unreachable when
+    /// there is no server at the first attempt, or for longer than the URL's `outage` while
+    /// waiting; OutcomeUnknown; ProtocolError. An exception from a signal handler, such as
+    /// KeyboardInterrupt, ends a wait of the main thread within 100 ms; nothing is held then, and
+    /// no entry is left in the queue.
     #[pyo3(
         signature = (blocking = None, timeout = Some(-1.0), *, cancel = None),
         text_signature = "($self, blocking=True, timeout=-1, *, cancel=None)"
@@ -129,143 +133,154 @@ impl Mutex {
         timeout: Option<f64>,
         cancel: Option<&Bound<'_, CancelHandle>>,
     ) -> PyResult<bool> {
-        let limit = limit(py, blocking, timeout, self.wait)?;
-        self.lock(py, limit, cancel)
+        let timeout = effective_timeout(py, blocking, timeout, self.timeout)?;
+        self.lock(py, timeout, cancel)
     }
 
-    /// Releases the lock, in one round trip; any thread may.
+    /// Release the lock, in one round trip. Any thread may call this.
     ///
     /// Raises NotHeld, a RuntimeError, when this object holds nothing; LockLost when the lease had
-    /// run out or the server had lost the lock, so that another may have held it meanwhile. On
-    /// Unreachable and OutcomeUnknown the object still holds it, and release() can be called again.
+    /// expired or the server had lost the lock, so that another holder may have had it meanwhile.
+    /// After Unreachable and OutcomeUnknown the object still holds the lock, and release() can be
+    /// called again.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
-        self.subject.tell(py, self.give_back(py)?)
+        self.subject.check_released(py, self.release_current(py)?)
     }
 
-    /// Whether anybody, here or elsewhere, holds the lock. One round trip. The answer is already
-    /// past: it is for people, not for decisions.
+    /// Whether the lock is held, in any process. One round trip. A snapshot, for diagnostics and
+    /// not for decisions.
     ///
     /// Raises Unreachable or ProtocolError.
     fn locked(&self, py: Python<'_>) -> PyResult<bool> {
         self.subject.call(py, || Ok(self.core.owner()?.is_some()))
     }
 
-    /// Gives the lock a new lease, counted from now; by default as long as the first. One round
-    /// trip. The fence stays as it is. Any thread may call it, such as one that does nothing else.
+    /// Give the lock a new lease, counted from now; by default as long as the first. One round
+    /// trip.
+    ///
+    /// The fence does not change. Any thread may call this, such as one that only extends.
     ///
     /// Raises NotHeld; LockLost; Invalid for a lease out of range or with renew=True; Unreachable
-    /// when nothing was changed, and OutcomeUnknown when it may have been: then the old lease may
-    /// run on, and `remaining` counts on the shorter of the two.
+    /// when nothing was changed; OutcomeUnknown when it may have been: the old lease may then still
+    /// apply, and `remaining` assumes the shorter of the two.
     #[pyo3(signature = (lease = None), text_signature = "($self, lease=None)")]
     fn extend(&self, py: Python<'_>, lease: Option<Seconds>) -> PyResult<()> {
         let held = self
             .held_lock
-            .look(py, Clone::clone)
+            .get(py, Clone::clone)
             .map_err(|answer| self.subject.raise_plain(py, answer))?;
         let lease = lease.map_or(self.lease, |lease| lease.0);
-        // The clone goes in there, too: the last one to go speaks to the server.
-        self.subject.tell_extended(py, self.subject.call_held(py, move || held.extend(lease))?)
+        // The clone moves in there too: dropping the last one may send a request.
+        self.subject.check_extended(py, self.subject.call_held(py, move || held.extend(lease))?)
     }
 
-    /// For how many seconds the lock is certainly ours yet, unless the server loses it; 0.0 when it
-    /// is not. Counted here, from before the request left, without any I/O.
+    /// The number of seconds for which the lock is guaranteed to be held, provided that the server
+    /// does not lose it; 0.0 when it is not held. Counted locally, from before the request was
+    /// sent. No I/O.
     #[getter]
     fn remaining(&self, py: Python<'_>) -> f64 {
-        self.held_lock.look(py, |held| held.remaining().as_secs_f64()).unwrap_or_default()
+        self.held_lock.get(py, |held| held.remaining().as_secs_f64()).unwrap_or_default()
     }
 
-    /// Whether it is certainly ours, unless the server has lost it. No I/O: by the clock, and by
-    /// what was found out so far.
+    /// Whether the lock is guaranteed to be held, provided that the server has not lost it. No I/O:
+    /// decided by the clock and by what earlier calls and renewals have found.
     #[getter]
     fn is_held(&self, py: Python<'_>) -> bool {
         self.remaining(py) > 0.0
     }
 
-    /// Asks the server whether it is ours, in one round trip; what is renewed and is not ours any
-    /// more is lost from then on.
+    /// Ask the server whether the lock is still held. One round trip.
     ///
-    /// Raises NotHeld when the object holds nothing; Unreachable or ProtocolError.
+    /// A renewed lock that is not held any more is lost for good. Raises NotHeld when the object
+    /// holds nothing; Unreachable or ProtocolError.
     fn check(&self, py: Python<'_>) -> PyResult<bool> {
         let held = self
             .held_lock
-            .look(py, Clone::clone)
+            .get(py, Clone::clone)
             .map_err(|answer| self.subject.raise_plain(py, answer))?;
         self.subject.call_held(py, move || held.check())
     }
 
-    /// Why it was lost: "expired", when the lease was not renewed in time; "gone", when the server
-    /// had lost it or somebody took it away; "max_hold". None while it is ours, as far as is known.
-    /// No I/O.
+    /// Why the lock was lost; None while no loss is known. No I/O.
+    ///
+    /// "expired": the lease was not renewed in time; "gone": the server lost the lock, or it was
+    /// taken away; "max_hold": the maximum hold time has passed.
     #[getter]
     fn lost(&self, py: Python<'_>) -> Option<&'static str> {
-        match self.held_lock.look(py, |held| held.lost()) {
-            Ok(loss) => loss.map(why),
-            Err(Answer::Lost) => Some(why(Loss::Expired)),
+        match self.held_lock.get(py, |held| held.lost()) {
+            Ok(loss) => loss.map(loss_name),
+            Err(Answer::Lost) => Some(loss_name(Loss::Expired)),
             Err(_) => None,
         }
     }
 
-    /// Waits until it is lost, for at most `timeout` seconds, and gives the reason as `lost` does;
-    /// None when they have passed, or it was released meanwhile. An exception from a signal handler
-    /// ends it in the main thread.
+    /// Wait for a loss for at most `timeout` seconds, and return the reason as `lost` does.
+    ///
+    /// Returns None when the time has passed, or when the lock was released meanwhile. An exception
+    /// from a signal handler ends the wait in the main thread.
     #[pyo3(signature = (timeout = None), text_signature = "($self, timeout=None)")]
     fn wait_lost(
         &self,
         py: Python<'_>,
         timeout: Option<Seconds>,
     ) -> PyResult<Option<&'static str>> {
-        match self.held_lock.look(py, Clone::clone) {
+        match self.held_lock.get(py, Clone::clone) {
             Ok(held) => wait_lost(py, held, timeout.map(|timeout| timeout.0)),
             Err(_) => Ok(self.lost(py)),
         }
     }
 
-    /// The fencing token: an int that is greater than that of every earlier holder of this mutex.
-    /// Hand it to the resource, which refuses anything below the greatest it has seen.
+    /// The fencing token: an int that is greater than the fence of every earlier holder of this
+    /// mutex.
     ///
-    /// Raises NotHeld when the object holds nothing, and LockLost in a thread whose lease ran out
-    /// and whose place another thread has taken. No I/O: a lease that ran out unnoticed still has
-    /// its fence.
+    /// Pass it to the resource that the lock protects; the resource refuses any number below the
+    /// greatest it has accepted. Raises NotHeld when the object holds nothing, and LockLost in a
+    /// thread whose lease expired and whose lock another thread has acquired by this object. No
+    /// I/O: a lease whose expiry was not noticed still has its fence.
     #[getter]
     fn fence(&self, py: Python<'_>) -> PyResult<u64> {
         self.held_lock
-            .look(py, |held| held.facts)
+            .get(py, |held| held.facts)
             .map_err(|answer| self.subject.raise_plain(py, answer))
     }
 
-    /// Who holds the lock, or None. One round trip. The answer is already past.
+    /// The holder of the lock, or None. A snapshot. One round trip.
     ///
     /// Raises Unreachable or ProtocolError.
     fn owner(&self, py: Python<'_>) -> PyResult<Option<Owner>> {
         Ok(self.subject.call(py, || self.core.owner())?.map(Owner::from))
     }
 
-    /// Takes the lock away from the holder whose Owner.token is given: for operators who know that
-    /// it is dead. False when that acquisition does not hold it any more; a later holder is never
-    /// touched. The old holder finds its lock lost.
+    /// Release the lock on behalf of the holder that Owner.token identifies.
+    ///
+    /// For operators who know that this holder is dead; it finds its lock lost. Returns False when
+    /// that acquisition no longer holds the lock. A later holder is never affected.
     ///
     /// Raises Unreachable, OutcomeUnknown or ProtocolError.
     #[pyo3(text_signature = "($self, token)")]
     fn force_unlock(&self, py: Python<'_>, token: &Bound<'_, PyAny>) -> PyResult<bool> {
         let token: String = token.extract().map_err(|_| {
-            PyTypeError::new_err("a token is a str, as Mutex.owner() gives it in Owner.token")
+            PyTypeError::new_err("a token must be a str: pass Owner.token of Mutex.owner()")
         })?;
         self.subject.call(py, || self.core.force_unlock(&token))
     }
 
-    /// Acquires the lock, waiting as long as the mutex's `wait` says, and gives the mutex itself.
+    /// Acquire the lock with the mutex's `timeout`, and return the mutex itself.
     ///
-    /// Raises TimedOut when the wait's limit passed, and otherwise as acquire().
+    /// Raises TimedOut when the timeout expired, and otherwise as acquire().
     fn __enter__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let (py, mutex) = (slf.py(), slf.get());
-        if mutex.lock(py, mutex.wait, None)? {
+        if mutex.lock(py, mutex.timeout, None)? {
             return Ok(slf);
         }
-        Err(mutex.subject.timed_out(py, mutex.wait))
+        Err(mutex.subject.timed_out(py, mutex.timeout))
     }
 
-    /// Releases the lock. When the body raised, its exception goes on, and a failure to release is
-    /// only logged, as a warning of the logger "memlock"; otherwise it is raised, as by release().
+    /// Release the lock.
+    ///
+    /// When the body raised an exception, that exception propagates, and a failure to release is
+    /// only logged, as a warning of the logger "memlock"; otherwise the failure is raised, as by
+    /// release().
     #[pyo3(signature = (exc_type, exc_value, traceback, /))]
     fn __exit__(
         &self,
@@ -275,7 +290,7 @@ impl Mutex {
         traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let _ = (exc_value, traceback);
-        context_exit(py, exc_type, &self.subject, || self.give_back(py))
+        context_exit(py, exc_type, &self.subject, || self.release_current(py))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -283,7 +298,7 @@ impl Mutex {
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
-        let held = self.held_lock.look(py, |held| (held.facts, held.remaining()));
+        let held = self.held_lock.get(py, |held| (held.facts, held.remaining()));
         match held {
             Ok((fence, left)) if !left.is_zero() => {
                 format!(
@@ -292,7 +307,7 @@ impl Mutex {
                     left.as_secs_f64()
                 )
             }
-            Ok(_) => format!("<memlock.Mutex {:?} held, lease over>", self.subject.name),
+            Ok(_) => format!("<memlock.Mutex {:?} held, lease expired>", self.subject.name),
             Err(_) => format!("<memlock.Mutex {:?} not held>", self.subject.name),
         }
     }
@@ -300,8 +315,8 @@ impl Mutex {
 
 impl Drop for Mutex {
     fn drop(&mut self) {
-        if let Some(held) = self.held_lock.empty() {
-            give_back(held);
+        if let Some(held) = self.held_lock.take_all() {
+            release_on_dealloc(held);
         }
     }
 }

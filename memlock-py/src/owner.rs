@@ -1,22 +1,24 @@
-//! `memlock.Owner`: who was seen to hold a mutex.
+//! `memlock.Owner`: the holder of a mutex, as read from the server.
 
 use pyo3::prelude::*;
 
-/// Who was seen to hold a mutex. Of a plain memcached client only `value` and `token` are known. Two
-/// are equal if they are the same acquisition, whenever they were seen.
+/// The holder of a mutex, as read from the server. If a plain memcached client holds the mutex,
+/// only `value`, `token` and `remaining` are known. Two are equal if they are the same acquisition,
+/// whenever they were seen.
 #[pyclass(frozen, eq, get_all, module = "memlock")]
 pub(crate) struct Owner {
     /// The holder's host name.
     host: Option<String>,
     /// The holder's process id on that host.
     pid: Option<u32>,
-    /// When it acquired the lock, in Unix seconds of its own clock.
+    /// The time of the acquisition in Unix seconds, by the holder's clock.
     since: Option<u64>,
-    /// Names this acquisition, for Mutex.force_unlock().
+    /// Identifies this acquisition, for Mutex.force_unlock().
     token: String,
-    /// The lock's item as it is on the server: bytes.
+    /// The value of the lock's item on the server: bytes.
     value: Vec<u8>,
-    /// For how many seconds the server keeps it yet, give or take one; None: for ever.
+    /// The time until the mutex expires on the server, in seconds, accurate to one second; None:
+    /// never.
     remaining: Option<f64>,
 }
 

@@ -6,33 +6,34 @@ use memlock_core::Answer;
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 
+use crate::acquisition::Acquisition;
 use crate::args::Seconds;
 use crate::call::wait_lost;
 use crate::context_exit::context_exit;
-use crate::dealloc::give_back;
-use crate::held::Held;
-use crate::renew::{Callbacks, why};
+use crate::dealloc::release_on_dealloc;
+use crate::renew::{Callbacks, loss_name};
 use crate::subject::Subject;
 
 /// One acquisition of a semaphore, of one permit or several. Made by Semaphore.permit(), which
 /// acquires.
 ///
-/// It is held until release(), the end of its `with` statement, or the object's end; for its lease
-/// at most, unless it is extended. Any thread may use it. In a forked child it holds nothing, and
-/// neither releasing nor dropping it touches what the parent holds.
+/// The permits are held until release(), the end of the `with` statement, or the deallocation of
+/// the object, and for at most the lease, unless it is extended. Any thread may use the object. In
+/// a forked child it holds nothing, and neither releasing nor deallocating it affects what the
+/// parent holds.
 #[pyclass(frozen, weakref, module = "memlock")]
 pub(crate) struct Permit {
-    held: Held<memlock_core::Permit>,
+    held: Acquisition<memlock_core::Permit>,
     /// The semaphore.
     subject: Subject,
     lease: Duration,
-    /// The semaphore's, if it is renewed.
+    /// Those of the semaphore, if the lease is renewed.
     callbacks: Option<Callbacks>,
 }
 
 impl Permit {
     pub(crate) fn new(
-        held: Held<memlock_core::Permit>,
+        held: Acquisition<memlock_core::Permit>,
         subject: Subject,
         lease: Duration,
         callbacks: Option<Callbacks>,
@@ -43,45 +44,46 @@ impl Permit {
 
 #[pymethods]
 impl Permit {
-    /// Gives the permits back, all together, in one or two round trips.
+    /// Release the permits, all together, in one or two round trips.
     ///
-    /// Raises NotHeld, a RuntimeError, when they were released before; LockLost when the lease had
-    /// run out or the server had lost them, so that another may have had them meanwhile. On
-    /// Unreachable and OutcomeUnknown they are still held, and release() can be called again.
+    /// Raises NotHeld, a RuntimeError, when they were already released; LockLost when the lease had
+    /// expired or the server had lost them, so that another holder may have had them meanwhile.
+    /// After Unreachable and OutcomeUnknown they are still held, and release() can be called again.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
-        self.subject.tell(py, self.subject.call_held(py, || self.held.release())?)
+        self.subject.check_released(py, self.subject.call_held(py, || self.held.release())?)
     }
 
-    /// Gives the permits a new lease, counted from now; by default that of the semaphore. One or
-    /// two round trips.
+    /// Give the permits a new lease, counted from now; by default that of the semaphore. One or two
+    /// round trips.
     ///
     /// Raises NotHeld; LockLost; Invalid for a lease out of range or with renew=True; Unreachable
-    /// when nothing was changed, and OutcomeUnknown when it may have been: then the old lease may
-    /// run on, and `remaining` counts on the shorter of the two.
+    /// when nothing was changed; OutcomeUnknown when it may have been: the old lease may then still
+    /// apply, and `remaining` assumes the shorter of the two.
     #[pyo3(signature = (lease = None), text_signature = "($self, lease=None)")]
     fn extend(&self, py: Python<'_>, lease: Option<Seconds>) -> PyResult<()> {
         let lease = lease.map_or(self.lease, |lease| lease.0);
-        self.subject.tell_extended(py, self.subject.call_held(py, || self.held.extend(lease))?)
+        self.subject.check_extended(py, self.subject.call_held(py, || self.held.extend(lease))?)
     }
 
-    /// For how many seconds the permits are certainly ours yet, unless the server loses them; 0.0
-    /// when they are not. Counted here, from before the request left, without any I/O.
+    /// The number of seconds for which the permits are guaranteed to be held, provided that the
+    /// server does not lose them; 0.0 when they are not held. Counted locally, from before the
+    /// request was sent. No I/O.
     #[getter]
     fn remaining(&self) -> f64 {
         self.held.remaining().as_secs_f64()
     }
 
-    /// Whether they are certainly ours, unless the server has lost them. No I/O: by the clock, and
-    /// by what was found out so far.
+    /// Whether the permits are guaranteed to be held, provided that the server has not lost them.
+    /// No I/O: decided by the clock and by what earlier calls and renewals have found.
     #[getter]
     fn is_held(&self) -> bool {
         self.remaining() > 0.0
     }
 
-    /// Asks the server whether they are ours, in one round trip; what is renewed and is not ours
-    /// any more is lost from then on.
+    /// Ask the server whether the permits are still held. One round trip.
     ///
-    /// Raises NotHeld in a forked child; Unreachable or ProtocolError.
+    /// Renewed permits that are not held any more are lost for good. Raises NotHeld in a forked
+    /// child; Unreachable or ProtocolError.
     fn check(&self, py: Python<'_>) -> PyResult<bool> {
         if !self.held.is_of_this_process() {
             return Err(self.subject.raise_plain(py, Answer::NotHeld));
@@ -89,17 +91,19 @@ impl Permit {
         self.subject.call_held(py, || self.held.check())
     }
 
-    /// Why they were lost: "expired", when the lease was not renewed in time; "gone", when the
-    /// server had lost them or somebody took them away; "max_hold". None while they are ours, as
-    /// far as is known. No I/O.
+    /// Why the permits were lost; None while no loss is known. No I/O.
+    ///
+    /// "expired": the lease was not renewed in time; "gone": the server lost the permits, or they
+    /// were taken away; "max_hold": the maximum hold time has passed.
     #[getter]
     fn lost(&self) -> Option<&'static str> {
-        self.held.lost().map(why)
+        self.held.lost().map(loss_name)
     }
 
-    /// Waits until they are lost, for at most `timeout` seconds, and gives the reason as `lost`
-    /// does; None when they have passed, or they were released meanwhile. An exception from a
-    /// signal handler ends it in the main thread.
+    /// Wait for a loss for at most `timeout` seconds, and return the reason as `lost` does.
+    ///
+    /// Returns None when the time has passed, or when the permits were released meanwhile. An
+    /// exception from a signal handler ends the wait in the main thread.
     #[pyo3(signature = (timeout = None), text_signature = "($self, timeout=None)")]
     fn wait_lost(
         &self,
@@ -109,14 +113,14 @@ impl Permit {
         wait_lost(py, &self.held, timeout.map(|timeout| timeout.0))
     }
 
-    /// How many permits these are, or were.
+    /// The number of permits that were acquired.
     #[getter]
     fn permits(&self) -> u32 {
         let (_, permits) = self.held.facts;
         permits
     }
 
-    /// Names this acquisition, as Holder.token does.
+    /// Identifies this acquisition, as Holder.token does.
     #[getter]
     fn token(&self) -> String {
         let (token, _) = self.held.facts;
@@ -127,8 +131,10 @@ impl Permit {
         slf
     }
 
-    /// Gives the permits back. When the body raised, its exception goes on, and a failure to
-    /// release is only logged, as a warning of the logger "memlock"; otherwise it is raised, as by
+    /// Release the permits.
+    ///
+    /// When the body raised an exception, that exception propagates, and a failure to release is
+    /// only logged, as a warning of the logger "memlock"; otherwise the failure is raised, as by
     /// release().
     #[pyo3(signature = (exc_type, exc_value, traceback, /))]
     fn __exit__(
@@ -150,15 +156,19 @@ impl Permit {
 
     fn __repr__(&self) -> String {
         let (name, permits, left) = (&self.subject.name, self.permits(), self.remaining());
-        let state = if left > 0.0 { format!("{left:.1} s left") } else { "over".to_owned() };
-        format!("<memlock.Permit of {name:?}, {permits} at once, {state}>")
+        let state = if left > 0.0 {
+            format!("{left:.1} s left")
+        } else {
+            "lease expired or released".to_owned()
+        };
+        format!("<memlock.Permit {name:?}, permits={permits}, {state}>")
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if let Some(permit) = self.held.empty() {
-            give_back(permit);
+        if let Some(permit) = self.held.take_all() {
+            release_on_dealloc(permit);
         }
     }
 }

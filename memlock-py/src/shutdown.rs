@@ -1,8 +1,8 @@
-//! The gate before the interpreter, for threads that come from outside.
+//! Interpreter exit, for threads that Python did not create.
 //!
-//! A thread that asks for the interpreter when that has begun to end never comes back, and through
-//! Rust's frames not even in good order. So the interpreter's end begins with closing this gate,
-//! and waiting for those that are inside; as it waits for threads that are no daemons.
+//! A thread that takes the GIL after the interpreter has begun to finalize never returns, and its
+//! Rust frames are not unwound properly. Therefore interpreter exit first closes this gate and
+//! waits for the threads that are inside, as it waits for non-daemon threads.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,23 +12,23 @@ use std::time::Duration;
 use memlock_core::active_calls::{ActiveCall, ActiveCalls};
 use pyo3::prelude::*;
 
-/// The interpreter is about to end.
+/// The interpreter is about to exit.
 static CLOSED: AtomicBool = AtomicBool::new(false);
-static INSIDE: ActiveCalls = ActiveCalls::new();
+static ACTIVE: ActiveCalls = ActiveCalls::new();
 
 thread_local! {
-    /// This is the thread that ends the interpreter: it has it as long as there is one.
-    static CLOSER: Cell<bool> = const { Cell::new(false) };
+    /// This is the thread that ends the interpreter: it holds the GIL until the end.
+    static IS_EXITING_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// `None` when the interpreter must not be asked for any more.
+/// `None` when the GIL must not be taken any more.
 pub(crate) fn enter() -> Option<ActiveCall<'static>> {
-    // Either this is counted before the end looks, or the gate is found closed here.
-    let active_calls = INSIDE.enter();
-    (!CLOSED.load(Ordering::SeqCst) || CLOSER.get()).then_some(active_calls)
+    // Either the exit sees that this call is active, or this call sees that the gate is closed.
+    let active_call = ACTIVE.enter();
+    (!CLOSED.load(Ordering::SeqCst) || IS_EXITING_THREAD.get()).then_some(active_call)
 }
 
-/// Has the gate closed when the interpreter ends.
+/// Registers the gate to be closed at interpreter exit.
 pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     py.import("atexit")?.call_method1("register", (wrap_pyfunction!(close, module)?,))?;
@@ -37,11 +37,11 @@ pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
 #[pyfunction(name = "_close")]
 fn close(py: Python<'_>) -> PyResult<()> {
-    CLOSER.set(true);
+    IS_EXITING_THREAD.set(true);
     CLOSED.store(true, Ordering::SeqCst);
-    while INSIDE.any() {
+    while ACTIVE.any() {
         py.detach(|| thread::sleep(Duration::from_millis(1)));
-        // Ctrl-C ends this.
+        // Ctrl-C ends this wait.
         py.check_signals()?;
     }
     Ok(())

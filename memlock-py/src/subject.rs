@@ -1,5 +1,5 @@
-//! What a call is about: a mutex, a semaphore, a counter or a session, and the server that it is
-//! on. Every exception that concerns it names both.
+//! The subject of a call: a mutex, a semaphore, a counter or a session, and its server. Every
+//! exception that concerns a subject names both.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::call;
 use crate::error::{Special, raise, raise_core, raise_special};
 
 /// A client as its objects share it.
-pub(crate) struct Shared {
+pub(crate) struct SharedClient {
     pub(crate) core: memlock_core::Client,
     pub(crate) url: String,
 }
 
-/// What a subject is.
+/// The kind of a subject.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Mutex,
@@ -29,18 +29,18 @@ pub(crate) enum Kind {
     Session,
 }
 
-/// Something by its name, on its server.
+/// A mutex, semaphore, counter or session, and its server.
 #[derive(Clone)]
 pub(crate) struct Subject {
     kind: Kind,
     pub(crate) name: Box<str>,
     server: Box<str>,
-    /// `None` for the default client, which is not closed.
-    client: Option<Arc<Shared>>,
+    /// `None` for the default client, which is never closed.
+    client: Option<Arc<SharedClient>>,
 }
 
-impl Shared {
-    /// The name of its server for what has this key.
+impl SharedClient {
+    /// The server of this key; for a client without servers, the name of its store.
     fn server(&self, key: &Key) -> Box<str> {
         server(&self.core, key)
     }
@@ -52,12 +52,12 @@ fn server(core: &memlock_core::Client, key: &Key) -> Box<str> {
 }
 
 impl Subject {
-    pub(crate) fn new(client: &Arc<Shared>, kind: Kind, name: &Name, key: &Key) -> Subject {
+    pub(crate) fn new(client: &Arc<SharedClient>, kind: Kind, name: &Name, key: &Key) -> Subject {
         let server = client.server(key);
-        Subject { kind, name: shown(&name.0), server, client: Some(Arc::clone(client)) }
+        Subject { kind, name: display_name(&name.0), server, client: Some(Arc::clone(client)) }
     }
 
-    /// Of the default client.
+    /// A subject of the default client.
     pub(crate) fn of_default(kind: Kind, name: &[u8]) -> Result<Subject> {
         let core = bare::default_client()?;
         let keys = core.keys();
@@ -66,10 +66,10 @@ impl Subject {
             Kind::Session => keys.session(name),
             Kind::Semaphore | Kind::Counter => keys.semaphore(name),
         };
-        Ok(Subject { kind, name: shown(name), server: server(core, &key), client: None })
+        Ok(Subject { kind, name: display_name(name), server: server(core, &key), client: None })
     }
 
-    /// Runs a call of the core while other Python threads run. Not once the client is closed.
+    /// Runs a call of the core with the GIL released, unless the client is closed.
     pub(crate) fn call<T: Send>(
         &self,
         py: Python<'_>,
@@ -79,7 +79,7 @@ impl Subject {
         self.call_held(py, body)
     }
 
-    /// As [`Subject::call`], for what is held: that stays so when the client is closed.
+    /// Like [`Subject::call`], for what is held: this remains usable after the client is closed.
     pub(crate) fn call_held<T: Send>(
         &self,
         py: Python<'_>,
@@ -88,37 +88,33 @@ impl Subject {
         call::call(py, || Ok(body()))?.map_err(|error| self.failed(py, &error))
     }
 
-    /// Runs a wait of the core: at most `limit`, or for ever. What it gave is `None` when the limit
-    /// passed.
+    /// Runs a wait of the core for at most `timeout`, or without a limit. Returns `None` when the
+    /// timeout expired.
     pub(crate) fn wait<T: Send>(
         &self,
         py: Python<'_>,
-        limit: Option<Duration>,
+        timeout: Option<Duration>,
         cancel: Option<&Cancel>,
         body: impl FnOnce(&Wait<'_>) -> Result<Waited<T>> + Send,
     ) -> PyResult<Option<T>> {
         self.check_open(py)?;
-        let waited = call::wait(py, limit, cancel, |wait| Ok(body(wait)))?;
+        let waited = call::wait(py, timeout, cancel, |wait| Ok(body(wait)))?;
         match waited.map_err(|error| self.failed(py, &error))? {
             Waited::Done(got) => Ok(Some(got)),
             Waited::Interrupted => {
                 self.check_open(py)?;
-                Err(self.raise(
-                    py,
-                    Answer::Interrupted,
-                    "the wait was cancelled, and nothing is held.",
-                ))
+                Err(self.raise(py, Answer::Interrupted, "the wait was cancelled; nothing is held."))
             }
             Waited::Busy | Waited::TimedOut => Ok(None),
         }
     }
 
-    /// Raises what a call raises of a client that was closed.
+    /// Raises ClientClosed if the client is closed.
     pub(crate) fn check_open(&self, py: Python<'_>) -> PyResult<()> {
         match &self.client {
             Some(client) if client.core.is_closed() => {
                 let sentence =
-                    format!("{self}: the client is closed. Make another by memlock.connect().");
+                    format!("{self}: the client is closed: make another by memlock.connect().");
                 Err(raise_special(py, Special::ClientClosed, sentence))
             }
             _ => Ok(()),
@@ -130,53 +126,61 @@ impl Subject {
         self.reported(py, &Report::new(error.kind().answer(), error.to_string()))
     }
 
-    /// The exception of an answer that brings its own sentence.
+    /// The exception of an answer with its message.
     pub(crate) fn reported(&self, py: Python<'_>, report: &Report) -> PyErr {
-        let said = report.sentence();
-        // Most say so themselves.
+        let message = report.sentence();
+        // Most messages name the subject themselves.
         let names = [format!(":{}", self.name), format!("\"{}\"", self.name)];
-        let is_named = names.iter().any(|name| said.contains(name)) && said.contains(&*self.server);
-        let sentence = if is_named { said.into_owned() } else { format!("{self}: {said}") };
-        match (report.answer(), self.missing_kind()) {
+        let is_named =
+            names.iter().any(|name| message.contains(name)) && message.contains(&*self.server);
+        let sentence = if is_named { message.into_owned() } else { format!("{self}: {message}") };
+        match (report.answer(), self.not_found_exception()) {
             (Answer::NotFound, Some(special)) => raise_special(py, special, sentence),
             (answer, _) => raise(py, answer, sentence),
         }
     }
 
-    /// The exception of an answer, with what there is to say of the subject.
-    pub(crate) fn raise(&self, py: Python<'_>, answer: Answer, said: &str) -> PyErr {
-        raise(py, answer, format!("{self}: {said}"))
+    /// The exception of an answer, with a message about the subject.
+    pub(crate) fn raise(&self, py: Python<'_>, answer: Answer, message: &str) -> PyErr {
+        raise(py, answer, format!("{self}: {message}"))
     }
 
-    /// The exception of an answer about which there is nothing more to say.
+    /// The exception of an answer, with the general description of the answer.
     pub(crate) fn raise_plain(&self, py: Python<'_>, answer: Answer) -> PyErr {
         match answer {
-            Answer::NotFound => self.missing(py),
+            Answer::NotFound => self.not_found(py),
             Answer::Lost => self.raise(
                 py,
                 answer,
-                "it was lost: its lease ran out, or the server lost it, so that another may have held it meanwhile.",
+                "lost, because the lease expired or the server lost it: another holder may have \
+                 had it meanwhile.",
             ),
             Answer::NotHeld => self.raise(
                 py,
                 answer,
-                "it is not held here: never acquired, released before, or held by the parent of this process.",
+                "not held by this object: never acquired, already released, or held by the \
+                 parent process.",
             ),
-            Answer::Interrupted => self.raise(py, answer, "the wait was cancelled, and nothing is held."),
+            Answer::Interrupted => {
+                self.raise(py, answer, "the wait was cancelled; nothing is held.")
+            }
             other => self.raise(py, other, &other.describe().to_string_lossy()),
         }
     }
 
-    /// There is no such thing.
-    pub(crate) fn missing(&self, py: Python<'_>) -> PyErr {
-        let sentence = format!("{self}: nobody has set it up, or it has expired or was torn down.");
-        match self.missing_kind() {
+    /// The exception for a subject that does not exist.
+    pub(crate) fn not_found(&self, py: Python<'_>) -> PyErr {
+        let sentence = format!(
+            "{self} does not exist: it was never set up, has expired or was torn down. Set it up \
+             first."
+        );
+        match self.not_found_exception() {
             Some(special) => raise_special(py, special, sentence),
             None => raise(py, Answer::NotFound, sentence),
         }
     }
 
-    fn missing_kind(&self) -> Option<Special> {
+    fn not_found_exception(&self) -> Option<Special> {
         match self.kind {
             Kind::Semaphore => Some(Special::SemaphoreNotFound),
             Kind::Counter => Some(Special::CounterNotFound),
@@ -185,8 +189,8 @@ impl Subject {
         }
     }
 
-    /// Raises what release() raises.
-    pub(crate) fn tell(&self, py: Python<'_>, released: Release) -> PyResult<()> {
+    /// Raises the exception of release() for this outcome.
+    pub(crate) fn check_released(&self, py: Python<'_>, released: Release) -> PyResult<()> {
         match released {
             Release::Released => Ok(()),
             Release::Lost => Err(self.raise_plain(py, Answer::Lost)),
@@ -194,8 +198,8 @@ impl Subject {
         }
     }
 
-    /// Raises what extend() raises.
-    pub(crate) fn tell_extended(&self, py: Python<'_>, extended: Extension) -> PyResult<()> {
+    /// Raises the exception of extend() for this outcome.
+    pub(crate) fn check_extended(&self, py: Python<'_>, extended: Extension) -> PyResult<()> {
         match extended {
             Extension::Extended => Ok(()),
             Extension::Lost => Err(self.raise_plain(py, Answer::Lost)),
@@ -203,10 +207,14 @@ impl Subject {
         }
     }
 
-    /// What a `with` statement raises when the limit of its wait has passed.
-    pub(crate) fn timed_out(&self, py: Python<'_>, limit: Option<Duration>) -> PyErr {
-        let limit = limit.unwrap_or_default();
-        self.raise(py, Answer::TimedOut, &format!("timed out after {limit:?}: others hold it."))
+    /// The exception of a `with` statement whose timeout expired.
+    pub(crate) fn timed_out(&self, py: Python<'_>, timeout: Option<Duration>) -> PyErr {
+        let timeout = timeout.unwrap_or_default();
+        self.raise(
+            py,
+            Answer::TimedOut,
+            &format!("timed out after {timeout:?}, because other holders have it."),
+        )
     }
 }
 
@@ -222,19 +230,19 @@ impl fmt::Display for Subject {
     }
 }
 
-fn shown(name: &[u8]) -> Box<str> {
+fn display_name(name: &[u8]) -> Box<str> {
     String::from_utf8_lossy(name).into()
 }
 
-/// What cannot be made, before there is a subject.
-pub(crate) fn unmade(
+/// The exception for an object that cannot be made, and so has no subject yet.
+pub(crate) fn creation_error(
     py: Python<'_>,
-    client: &Shared,
+    client: &SharedClient,
     what: &str,
     name: &Name,
     error: &Error,
 ) -> PyErr {
-    let name = shown(&name.0);
+    let name = display_name(&name.0);
     let error = raise_core(py, error);
     let kind = error.get_type(py);
     let server = without_password(client.url.split('?').next().unwrap_or_default());

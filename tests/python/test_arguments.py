@@ -77,7 +77,7 @@ def test_what_is_no_duration_is_a_type_error(any_client: memlock.Client, name: s
         with pytest.raises(TypeError, match="timedelta"):
             any_client.mutex(name, lease=wrong)  # type: ignore[arg-type]
     with pytest.raises(memlock.Invalid):
-        any_client.mutex(name, wait=-1)
+        any_client.mutex(name, timeout=-1)
 
 
 @pytest.mark.parametrize(

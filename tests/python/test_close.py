@@ -94,7 +94,7 @@ def test_waits_that_begin_after_cancel_waits_are_not_touched(
     client: memlock.Client, name: str
 ) -> None:
     client.cancel_waits()
-    with client.mutex(name, wait=10), client.semaphore(name, 1, wait=10):
+    with client.mutex(name, timeout=10), client.semaphore(name, 1, timeout=10):
         pass
 
 

@@ -19,9 +19,9 @@ def words(any_client: memlock.Client, name: str) -> Iterator[memlock.DistinctLis
 
 
 def test_the_first_is_told_and_later_ones_too(words: memlock.DistinctList) -> None:
-    assert words.add("a") is True
-    assert words.add("a") is False
-    assert words.add("b") is True
+    assert words.insert("a") is True
+    assert words.insert("a") is False
+    assert words.insert("b") is True
     assert "a" in words
     assert "c" not in words
     assert len(words) == 2
@@ -32,23 +32,30 @@ def test_the_first_is_told_and_later_ones_too(words: memlock.DistinctList) -> No
 
 def test_who_joins_sees_the_same_list(any_client: memlock.Client, name: str) -> None:
     first = any_client.distinct_list(name, 60)
-    first.add("a")
+    first.insert("a")
     second = any_client.distinct_list(name, 60)
     assert (first.created, second.created) == (True, False)
-    assert second.add("a") is False
+    assert second.insert("a") is False
     assert second.id("a") == first.id("a")
+
+
+def test_add_is_an_alias_of_insert(words: memlock.DistinctList) -> None:
+    assert words.add("a") is True
+    assert words.insert("a") is False
+    assert words.add_many(["a", "b"]) == [(1, False), (2, True)]
+    assert words.insert_many(["b"]) == [(2, False)]
 
 
 def test_iteration_is_in_the_order_of_ids(words: memlock.DistinctList) -> None:
     keys = [f"word-{number}" for number in range(700)]
-    assert words.add_many(keys) == [(number + 1, True) for number in range(700)]
+    assert words.insert_many(keys) == [(number + 1, True) for number in range(700)]
     assert list(words) == keys
     assert list(words.items()) == [(number + 1, key) for number, key in enumerate(keys)]
     assert len(words) == 700
 
 
 def test_iteration_can_be_left_and_begun_anew(words: memlock.DistinctList) -> None:
-    words.add_many(["a", "b"])
+    words.insert_many(["a", "b"])
     walk = iter(words)
     assert next(walk) == "a"
     assert list(words) == ["a", "b"]
@@ -56,21 +63,21 @@ def test_iteration_can_be_left_and_begun_anew(words: memlock.DistinctList) -> No
     assert list(walk) == []
 
 
-def test_add_many_takes_any_iterable_and_tells_duplicates(words: memlock.DistinctList) -> None:
-    assert words.add_many(key for key in ["a", b"b", "a"]) == [(1, True), (2, True), (1, False)]
-    assert words.add_many([]) == []
+def test_insert_many_takes_any_iterable_and_tells_duplicates(words: memlock.DistinctList) -> None:
+    assert words.insert_many(key for key in ["a", b"b", "a"]) == [(1, True), (2, True), (1, False)]
+    assert words.insert_many([]) == []
     for one in ["abc", b"abc", 5]:
         with pytest.raises(TypeError):
-            words.add_many(one)  # type: ignore[arg-type]
+            words.insert_many(one)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
-        words.add_many(["x", 5])  # type: ignore[list-item]
+        words.insert_many(["x", 5])  # type: ignore[list-item]
     with pytest.raises(ZeroDivisionError):
-        words.add_many(str(1 // number) for number in [1, 0])
+        words.insert_many(str(1 // number) for number in [1, 0])
     assert list(words) == ["a", "b"]
 
 
-def test_add_many_goes_beyond_one_batch(words: memlock.DistinctList) -> None:
-    added = words.add_many(f"{number % 2500}" for number in range(3000))
+def test_insert_many_goes_beyond_one_batch(words: memlock.DistinctList) -> None:
+    added = words.insert_many(f"{number % 2500}" for number in range(3000))
     assert sum(first for _, first in added) == 2500
     assert added[2700] == (added[200][0], False)
 
@@ -79,42 +86,42 @@ def test_add_many_goes_beyond_one_batch(words: memlock.DistinctList) -> None:
     "key", ["a b", "ü", "\n", "a\0b", "x" * 65536, b"\xff\xfe", b"caf\xc3", "\udcff", "%41"]
 )
 def test_any_key_comes_back_as_it_is(words: memlock.DistinctList, key: str | bytes) -> None:
-    assert words.add(key) is True
+    assert words.insert(key) is True
     (back,) = words
     encoded = key if isinstance(key, bytes) else key.encode("utf-8", "surrogateescape")
     assert back.encode("utf-8", "surrogateescape") == encoded
     assert key in words
     assert encoded in words
-    assert words.add(back) is False
+    assert words.insert(back) is False
 
 
 def test_str_and_bytes_are_the_same_key(words: memlock.DistinctList) -> None:
-    assert words.add("ü") is True
-    assert words.add("ü".encode()) is False
+    assert words.insert("ü") is True
+    assert words.insert("ü".encode()) is False
 
 
 def test_unusable_keys_are_refused(words: memlock.DistinctList) -> None:
     for key in ["", b"", "x" * 65537, "\ud800"]:
         with pytest.raises(memlock.Invalid):
-            words.add(key)
+            words.insert(key)
     for key in [5, None, bytearray(b"x")]:
         with pytest.raises(TypeError):
-            words.add(key)  # type: ignore[arg-type]
+            words.insert(key)  # type: ignore[arg-type]
         with pytest.raises(TypeError):
             assert key in words  # type: ignore[operator]
 
 
 def test_a_session_that_is_gone_refuses_everything(any_client: memlock.Client, name: str) -> None:
     words = any_client.distinct_list(name, 60)
-    words.add("a")
+    words.insert("a")
     assert words.tear_down() is True
     assert words.tear_down() is False
     # Even beside a new session of the same name.
     other = any_client.distinct_list(name, 60)
     assert other.created
     calls = [
-        lambda: words.add("b"),
-        lambda: words.add_many(["b"]),
+        lambda: words.insert("b"),
+        lambda: words.insert_many(["b"]),
         lambda: "a" in words,
         lambda: words.id("a"),
         lambda: len(words),
@@ -142,7 +149,7 @@ def test_of_many_threads_one_is_first(any_client: memlock.Client, name: str) -> 
 
     def work() -> list[tuple[bool, int]]:
         start.wait()
-        return [(words.add(key), words.id(key)) for key in keys]
+        return [(words.insert(key), words.id(key)) for key in keys]
 
     with ThreadPoolExecutor(6) as pool:
         told = [each.result() for each in [pool.submit(work) for _ in range(6)]]
@@ -152,7 +159,7 @@ def test_of_many_threads_one_is_first(any_client: memlock.Client, name: str) -> 
 
 
 def test_an_iterator_is_advanced_by_one_thread_at_a_time(words: memlock.DistinctList) -> None:
-    words.add_many(map(str, range(600)))
+    words.insert_many(map(str, range(600)))
     walk = iter(words)
 
     def draw() -> list[str]:
@@ -176,8 +183,8 @@ import memlock
 url, session, order = sys.argv[1:]
 words = memlock.connect(url).distinct_list(session, 60)
 keys = [f"word-{number}" for number in range(300)][::int(order)]
-firsts = sum(words.add(key) for key in keys[:150])
-firsts += sum(first for _, first in words.add_many(keys[150:]))
+firsts = sum(words.insert(key) for key in keys[:150])
+firsts += sum(first for _, first in words.insert_many(keys[150:]))
 print(firsts)
 print([words.id(key) for key in sorted(keys)])
 print(list(words))

@@ -59,14 +59,14 @@ def other_number(client: memlock.Client, name: str, use: Callable[[Any], object]
 
 def torn_down(client: memlock.Client, name: str) -> memlock.DistinctList:
     keys = client.distinct_list(name, 60)
-    keys.add("key")
+    keys.insert("key")
     assert keys.tear_down()
     return keys
 
 
 def walk_torn_down(client: memlock.Client, name: str) -> None:
     keys = client.distinct_list(name, 60)
-    keys.add("key")
+    keys.insert("key")
     walk = iter(keys)
     assert keys.tear_down()
     next(walk)
@@ -116,11 +116,11 @@ CALLS: dict[str, tuple[type[memlock.Error], Call]] = {
     "renewed mutex extend": (memlock.Invalid, lambda c, n: held(c.mutex(n, renew=True)).extend()),
     "mutex timed out": (
         memlock.TimedOut,
-        lambda c, n: enter_taken(c.mutex(n), c.mutex(n, wait=0.01)),
+        lambda c, n: enter_taken(c.mutex(n), c.mutex(n, timeout=0.01)),
     ),
     "semaphore timed out": (
         memlock.TimedOut,
-        lambda c, n: enter_taken(c.semaphore(n, 1), c.semaphore(n, 1, wait=0)),
+        lambda c, n: enter_taken(c.semaphore(n, 1), c.semaphore(n, 1, timeout=0)),
     ),
     "permit timed out": (
         memlock.TimedOut,
@@ -144,10 +144,10 @@ CALLS: dict[str, tuple[type[memlock.Error], Call]] = {
     "counter missing acquire": (memlock.CounterNotFound, lambda c, n: c.counter(n).try_acquire()),
     "counter missing release": (memlock.CounterNotFound, lambda c, n: c.counter(n).release()),
     "counter missing available": (memlock.CounterNotFound, lambda c, n: c.counter(n).available),
-    "list gone add": (memlock.SessionNotFound, lambda c, n: torn_down(c, n).add("key")),
+    "list gone add": (memlock.SessionNotFound, lambda c, n: torn_down(c, n).insert("key")),
     "list gone len": (memlock.SessionNotFound, lambda c, n: len(torn_down(c, n))),
     "list gone walk": (memlock.SessionNotFound, walk_torn_down),
-    "list key": (memlock.Invalid, lambda c, n: c.distinct_list(n, 60).add("")),
+    "list key": (memlock.Invalid, lambda c, n: c.distinct_list(n, 60).insert("")),
     "mutex cancelled": (memlock.Interrupted, lambda c, n: c.mutex(n).acquire(cancel=cancelled(c))),
     "semaphore cancelled": (
         memlock.Interrupted,
@@ -265,7 +265,7 @@ def test_a_server_that_died_is_named_for_what_is_held(
         with pytest.raises((memlock.Unreachable, memlock.OutcomeUnknown)) as caught:
             HOLDING[call](thing)
         names(caught.value, name, f"127.0.0.1:{mortal_server.port}")
-    for use in [lambda: keys.add("key"), lambda: len(keys), keys.tear_down]:
+    for use in [lambda: keys.insert("key"), lambda: len(keys), keys.tear_down]:
         with pytest.raises((memlock.Unreachable, memlock.OutcomeUnknown)) as caught:
             use()
         names(caught.value, name, f"127.0.0.1:{mortal_server.port}")

@@ -78,8 +78,8 @@ def test_acquire_without_a_timeout_waits_as_the_mutex_says(
     any_client: memlock.Client, name: str
 ) -> None:
     with any_client.mutex(name):
-        for wait in [0, 0.1, timedelta(milliseconds=100)]:
-            assert any_client.mutex(name, wait=wait).acquire() is False
+        for timeout in [0, 0.1, timedelta(milliseconds=100)]:
+            assert any_client.mutex(name, timeout=timeout).acquire() is False
 
 
 def test_releasing_what_is_not_held_is_an_error(any_client: memlock.Client, name: str) -> None:

@@ -16,7 +16,7 @@ from datetime import timedelta
 
 def use(url: str) -> int:
     client = memlock.connect(url)
-    with client.mutex("x", lease=timedelta(seconds=30), wait=1.5) as mutex:
+    with client.mutex("x", lease=timedelta(seconds=30), timeout=1.5) as mutex:
         mutex.extend(30)
         left: float = mutex.remaining
         owner = mutex.owner()
@@ -30,10 +30,10 @@ def use(url: str) -> int:
     with client.semaphore("limit", 5, renew=True, on_lost=lost).permit() as some:
         reason: str | None = some.wait_lost(timedelta(seconds=1))
     words = client.distinct_list(b"words", 60)
-    ids: list[tuple[int, bool]] = words.add_many(["a", b"b"])
+    ids: list[tuple[int, bool]] = words.insert_many(["a", b"b"])
     keys: list[str] = list(words)
     by_id: dict[int, str] = dict(words.items())
-    limit = client.semaphore("limit", permits=5, lease=timedelta(minutes=1), wait=1.5)
+    limit = client.semaphore("limit", permits=5, lease=timedelta(minutes=1), timeout=1.5)
     new: bool = limit.set_up(timedelta(days=1))
     with limit, limit.permit(1.5, permits=2, priority=7, ages=False) as permit:
         permit.extend()
@@ -53,7 +53,7 @@ def use(url: str) -> int:
     client.cancel_waits()
     if handle.cancelled and not client.closed and counter.acquire(cancel=handle):
         client.close()
-    if mutex.acquire(timeout=2) and "a" in words and words.add("a"):
+    if mutex.acquire(timeout=2) and "a" in words and words.insert("a") and words.add("b"):
         mutex.release()
     try:
         memlock.mutex_lock("x", 30)

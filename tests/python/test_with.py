@@ -15,8 +15,8 @@ class BodyError(Exception):
 
 def test_the_body_never_runs_without_the_lock(any_client: memlock.Client, name: str) -> None:
     with any_client.mutex(name):
-        for wait in [0, 0.05]:
-            with pytest.raises(memlock.TimedOut) as caught, any_client.mutex(name, wait=wait):
+        for timeout in [0, 0.05]:
+            with pytest.raises(memlock.TimedOut) as caught, any_client.mutex(name, timeout=timeout):
                 raise AssertionError("the body ran without the lock")
             assert isinstance(caught.value, TimeoutError)
             assert name in str(caught.value)

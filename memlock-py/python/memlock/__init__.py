@@ -1,4 +1,4 @@
-"""Locks, semaphores and distinct lists for programs that share nothing but a memcached.
+"""Locks, semaphores and distinct lists for programs that share a memcached server.
 
     import memlock
 
@@ -9,26 +9,26 @@
         ...
 
 Durations are seconds, as int or float, or a datetime.timedelta. Names are str (encoded in UTF-8)
-or bytes: 1 byte to 64 KiB, without NUL. Every failure is a memlock.Error, and most are also the
-built-in exception that says the same: an unreachable server is a ConnectionError, a timeout a
+or bytes: 1 byte to 64 KiB, without NUL. Every failure is a memlock.Error, and most are also a
+subclass of the corresponding built-in exception: Unreachable of ConnectionError, TimedOut of
 TimeoutError.
 
-Threads: every object may be used from any number of threads. The interpreter's lock is released
-around all waits and all input and output. Ctrl-C ends a wait for a lock or a permit in the main
-thread; Python runs signal handlers nowhere else. Another thread ends waits by
-Client.cancel_waits(), Client.close(), or a CancelHandle that the wait was given as `cancel`.
+Threads: every object may be used from any number of threads. The interpreter lock (GIL) is
+released during all waits and all I/O. Ctrl-C ends a wait for a lock or a permit in the main
+thread; Python runs signal handlers in no other thread. Another thread ends waits by
+Client.cancel_waits(), Client.close(), or a CancelHandle that was passed to the wait as `cancel`.
 
-Forks: a child made by os.fork or multiprocessing may use the objects that it inherited. It dials
+Forks: a child made by os.fork or multiprocessing may use the objects that it inherited. It opens
 its own connections, and it neither holds nor releases what its parent holds.
 
-Logging: the logger "memlock" of the module logging, and below it one for each part, such as
-"memlock.renewal". WARNING is for what is lost or about to be (a lock that was renewed, say), INFO
-for servers that go away and come back, DEBUG for connections and troubles that were mended at
-once. Records are handled in the thread that has something to say, which goes on afterwards. A
-handler may use memlock, and that is not logged; but it must not wait for what the call that logs
-holds or waits for. What it raises in the main thread ends a wait, or is raised when the call has
-returned; in other threads it goes to sys.unraisablehook. When the interpreter ends, only the main
-thread logs.
+Logging: messages go to the logger "memlock" of the module logging, and to one child logger for
+each part, such as "memlock.renewal". WARNING: a lock or permit was lost or is at risk. INFO: a
+server became unreachable or reachable. DEBUG: connections, and problems that were resolved at
+once. A record is handled in the thread that logs, which continues afterwards. A handler may use
+memlock, and that is not logged; but it must not wait for what the logging call holds or waits
+for. An exception of a handler ends a wait of the main thread, or is raised in the main thread
+when the call has returned; in other threads it goes to sys.unraisablehook. While the interpreter
+exits, only the main thread logs.
 """
 
 from memlock._memlock import (

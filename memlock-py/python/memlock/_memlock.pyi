@@ -1,5 +1,5 @@
-# What each of these does is said in its docstring: help(memlock.Mutex).
-# ruff: noqa: N818 -- most exceptions are named for what happened, as in the answer table.
+# The documentation is in the docstrings: help(memlock.Mutex).
+# ruff: noqa: N818 -- most exceptions are named after their answers.
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from types import TracebackType
@@ -8,7 +8,7 @@ from typing import Literal, final
 from typing_extensions import Self, TypeAlias
 
 _Name: TypeAlias = str | bytes
-# Seconds, as a number or a timedelta.
+# Seconds as a number, or a timedelta.
 _Duration: TypeAlias = float | timedelta
 _Loss: TypeAlias = Literal["expired", "gone", "max_hold"]
 
@@ -42,7 +42,7 @@ class Client:
         self,
         name: _Name,
         lease: _Duration = 30,
-        wait: _Duration | None = None,
+        timeout: _Duration | None = None,
         *,
         renew: bool = False,
         max_hold: _Duration | None = None,
@@ -54,7 +54,7 @@ class Client:
         name: _Name,
         permits: int | None = None,
         lease: _Duration = 30,
-        wait: _Duration | None = None,
+        timeout: _Duration | None = None,
         *,
         renew: bool = False,
         max_hold: _Duration | None = None,
@@ -242,6 +242,9 @@ class Counter:
 class DistinctList:
     @property
     def created(self) -> bool: ...
+    def insert(self, key: _Name) -> bool: ...
+    def insert_many(self, keys: Iterable[_Name]) -> list[tuple[int, bool]]: ...
+    # Aliases of insert() and insert_many(), the names that sets use.
     def add(self, key: _Name) -> bool: ...
     def add_many(self, keys: Iterable[_Name]) -> list[tuple[int, bool]]: ...
     def id(self, key: _Name) -> int: ...
