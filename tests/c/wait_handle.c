@@ -17,7 +17,7 @@ static memlock_wait *handle(void) {
 
 static memlock_lock *locked(const char *name) {
     memlock_lock *lock = NULL;
-    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, name, 30000, 0, &lock));
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, name, 600000, 0, &lock));
     return lock;
 }
 
