@@ -5,6 +5,7 @@ use std::time::Duration;
 use rusqlite::{CachedStatement, ErrorCode, OpenFlags, OptionalExtension, Row, params};
 
 use super::file::{FileId, Place, unreachable};
+use super::promises::GUARANTEES;
 use super::schema::{self, File, Trouble};
 use super::time::{BootClock, millis};
 use crate::error::Error;
@@ -359,7 +360,7 @@ impl Now<'_> {
     /// lives on after a reboot.
     fn ends(&self, key: &str, expiry: Expiry) -> (Option<i64>, Option<i64>) {
         let end = match expiry {
-            Expiry::After(lease) => self.exact + super::GUARANTEES.covering(lease),
+            Expiry::After(lease) => self.exact + GUARANTEES.covering(lease),
             Expiry::At(end) => end,
             Expiry::Unchanged(Some(left)) => self.exact + left,
             Expiry::Unchanged(None) | Expiry::Never => return (None, None),

@@ -12,6 +12,7 @@
 //! | `schema` | the tables, and what a new boot of the host changes |
 //! | `connection` | one connection: operations to statements |
 //! | `gate` | SQLite through `fork` |
+//! | `promises` | what locks in a file promise |
 //! | `time` | the host's clock, the same in all its containers |
 //! | `admin` | what tools ask for |
 
@@ -20,6 +21,7 @@ mod admin;
 mod connection;
 mod file;
 mod gate;
+mod promises;
 mod schema;
 #[cfg(test)]
 mod tests;
@@ -35,29 +37,13 @@ use std::time::Duration;
 #[cfg(feature = "admin")]
 use super::admin::Admin;
 use super::url::Url;
-use super::{
-    ClockOf, Failure, FencesRise, Guarantees, Node, Op, Reply, Route, Scope, Store, Survives,
-};
+use super::{Failure, Guarantees, Node, Op, Reply, Route, Store};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::fork::{self, ForkLocal};
 use crate::name::percent_decode;
 use connection::Connection;
 use time::BootClock;
-
-const GUARANTEES: Guarantees = Guarantees {
-    scope: Scope::Host,
-    clock_error: Duration::from_millis(1),
-    clock_step: Duration::from_millis(1),
-    // The clock is read by the process that stores, before it stores.
-    suspicious_delay: None,
-    clock: ClockOf::Host,
-    survives: Survives::Restart,
-    evicts: false,
-    fences_rise: FencesRise::Always,
-    longest_key: 250,
-    longest_value: 512 * 1024 * 1024,
-};
 
 /// How others hold the file for longer than a transaction takes is looked at after so long; the
 /// file's lock is not given to those who wait for it in any order, so all pause as briefly.
@@ -167,7 +153,7 @@ impl Store for Sqlite {
     }
 
     fn guarantees(&self) -> Guarantees {
-        GUARANTEES
+        promises::GUARANTEES
     }
 
     fn time(&self, _route: Route) -> Option<Duration> {

@@ -1,0 +1,19 @@
+//! What locks in a file promise.
+
+use std::time::Duration;
+
+use crate::store::{ClockOf, FencesRise, Guarantees, Scope, Survives};
+
+pub(super) const GUARANTEES: Guarantees = Guarantees {
+    scope: Scope::Host,
+    clock_error: Duration::from_millis(1),
+    clock_step: Duration::from_millis(1),
+    // The clock is read by the process that stores, before it stores.
+    suspicious_delay: None,
+    clock: ClockOf::Host,
+    survives: Survives::Restart,
+    evicts: false,
+    fences_rise: FencesRise::Always,
+    longest_key: 250,
+    longest_value: 512 * 1024 * 1024,
+};
