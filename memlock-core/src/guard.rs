@@ -1,5 +1,6 @@
 //! What is held for a lease, of whichever kind: written once for all primitives.
 
+pub(crate) mod any;
 pub(crate) mod lease_guard;
 pub(crate) mod orphan;
 pub(crate) mod outcome;

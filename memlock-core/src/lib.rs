@@ -69,6 +69,7 @@ pub use client::Client;
 pub use counter::Counter;
 pub use distinct::{DistinctList, Insertion, SetUp};
 pub use error::{Answer, Error, ErrorKind, Result};
+pub use guard::any::Guard;
 pub use guard::lease_guard::LeaseGuard;
 pub use guard::outcome::{Extension, Loss, Release};
 pub use guard::renewal::{Notice, RenewOptions, Renewal};

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;
 
-use memlock_core::{Answer, Lock};
+use memlock_core::Answer;
 
 use crate::boundary::{
     enter, fixed, give, invalid, lent, lent_mut, limit, millis, put, quietly, span, take_back,
@@ -16,7 +16,7 @@ use crate::wait::memlock_wait;
 /// A mutex that is held. Use a handle from one thread at a time; its fence and its remaining time
 /// may be read from several threads at once. A renewed lock allows more: see memlock_lock_renew().
 pub struct memlock_lock {
-    held: Leased<Lock>,
+    held: Leased,
     fence: u64,
 }
 

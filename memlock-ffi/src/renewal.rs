@@ -5,10 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-use memlock_core::{
-    Answer, Extension, Lock, Loss, Notice, Permit, Release, RenewOptions, Renewal, Report, Result,
-    fork,
-};
+use memlock_core::{Answer, Guard, Loss, Notice, RenewOptions, Renewal, Report, Result, fork};
 
 use crate::boundary::{invalid, millis, to_millis};
 
@@ -44,86 +41,6 @@ pub const MEMLOCK_LOST_MAX_HOLD: c_int = 4;
 pub type memlock_renewal_callback =
     Option<unsafe extern "C" fn(event: c_int, left_ms: i64, arg: *mut c_void)>;
 
-/// A lock or permits of the core.
-pub(crate) trait Guard: Sized {
-    fn remaining(&self) -> Duration;
-    fn release(&mut self) -> Result<Release>;
-    fn extend(&mut self, lease: Duration) -> Result<Extension>;
-    fn check(&self) -> Result<bool>;
-    fn renew(self, renew: RenewOptions) -> Result<Renewal>;
-    fn abandon(self);
-    fn release_on_drop(&mut self) -> Option<Release>;
-    fn report(&self, answer: Answer) -> Report;
-}
-
-impl Guard for Lock {
-    fn remaining(&self) -> Duration {
-        self.remaining()
-    }
-
-    fn release(&mut self) -> Result<Release> {
-        self.unlock()
-    }
-
-    fn extend(&mut self, lease: Duration) -> Result<Extension> {
-        self.extend(lease)
-    }
-
-    fn check(&self) -> Result<bool> {
-        self.check()
-    }
-
-    fn renew(self, renew: RenewOptions) -> Result<Renewal> {
-        self.renew(renew)
-    }
-
-    fn abandon(self) {
-        self.abandon();
-    }
-
-    fn release_on_drop(&mut self) -> Option<Release> {
-        self.let_go()
-    }
-
-    fn report(&self, answer: Answer) -> Report {
-        self.report(answer)
-    }
-}
-
-impl Guard for Permit {
-    fn remaining(&self) -> Duration {
-        self.remaining()
-    }
-
-    fn release(&mut self) -> Result<Release> {
-        self.release()
-    }
-
-    fn extend(&mut self, lease: Duration) -> Result<Extension> {
-        self.extend(lease)
-    }
-
-    fn check(&self) -> Result<bool> {
-        self.check()
-    }
-
-    fn renew(self, renew: RenewOptions) -> Result<Renewal> {
-        self.renew(renew)
-    }
-
-    fn abandon(self) {
-        self.abandon();
-    }
-
-    fn release_on_drop(&mut self) -> Option<Release> {
-        self.let_go()
-    }
-
-    fn report(&self, answer: Answer) -> Report {
-        self.report(answer)
-    }
-}
-
 /// The report for a handle whose destructor could not release what it held.
 fn report_not_released() -> Report {
     let sentence = "The server does not respond, so the lock or permit was not released: it is \
@@ -133,13 +50,13 @@ fn report_not_released() -> Report {
 }
 
 /// The acquisition behind a C handle.
-pub(crate) struct Leased<G> {
+pub(crate) struct Leased {
     process: u64,
-    state: State<G>,
+    state: State,
 }
 
-enum State<G> {
-    Plain(G),
+enum State {
+    Plain(Box<dyn Guard>),
     /// Shared with the calls that inspect it: when one of them finds it lost, the callback may free
     /// the handle meanwhile.
     Renewed(Arc<Renewal>, Option<Arc<RenewalCallback>>),
@@ -147,9 +64,9 @@ enum State<G> {
     Released,
 }
 
-impl<G: Guard> Leased<G> {
-    pub(crate) fn new(guard: G) -> Leased<G> {
-        Leased { process: fork::generation(), state: State::Plain(guard) }
+impl Leased {
+    pub(crate) fn new(guard: impl Guard + 'static) -> Leased {
+        Leased { process: fork::generation(), state: State::Plain(Box::new(guard)) }
     }
 
     pub(crate) fn remaining(&self) -> Duration {
@@ -265,7 +182,7 @@ impl<G: Guard> Leased<G> {
     pub(crate) fn release_on_drop(self, stopped: Option<Report>) -> Report {
         match self.state {
             State::Plain(mut guard) => guard
-                .release_on_drop()
+                .let_go()
                 .map_or_else(report_not_released, |released| guard.report(released.into())),
             _ => stopped.unwrap_or_else(|| Answer::NotHeld.into()),
         }

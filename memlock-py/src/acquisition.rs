@@ -16,97 +16,17 @@ use std::time::Duration;
 
 use memlock_core::clock::{Clock, Moment, SystemClock};
 use memlock_core::{
-    Error, ErrorKind, Extension, Lock, Loss, Permit, Release, RenewOptions, Renewal, Result, Token,
-    fork,
+    Error, ErrorKind, Extension, Guard, Loss, Release, Renewal, Result, Token, fork,
 };
 
 use crate::log;
 use crate::renew::Renew;
 
-/// A lock or permits of the core.
-pub(crate) trait Guard: Send + Sized {
-    /// The part that never changes, and can be read during an extension.
-    type Facts;
-    fn facts(&self) -> Self::Facts;
-    /// The end of the time for which it is guaranteed to be held.
-    fn deadline(&self) -> Moment;
-    /// The same while an extension by this lease is in progress.
-    fn deadline_while_extending(&self, lease: Duration) -> Moment;
-    fn release(&mut self) -> Result<Release>;
-    fn extend(&mut self, lease: Duration) -> Result<Extension>;
-    fn check(&self) -> Result<bool>;
-    fn renew(self, renew: RenewOptions) -> Result<Renewal>;
-}
-
-impl Guard for Lock {
-    /// The fence.
-    type Facts = u64;
-
-    fn facts(&self) -> u64 {
-        self.fence()
-    }
-
-    fn deadline(&self) -> Moment {
-        self.deadline()
-    }
-
-    fn deadline_while_extending(&self, lease: Duration) -> Moment {
-        self.deadline_while_extending(lease)
-    }
-
-    fn release(&mut self) -> Result<Release> {
-        self.unlock()
-    }
-
-    fn extend(&mut self, lease: Duration) -> Result<Extension> {
-        self.extend(lease)
-    }
-
-    fn check(&self) -> Result<bool> {
-        self.check()
-    }
-
-    fn renew(self, renew: RenewOptions) -> Result<Renewal> {
-        self.renew(renew)
-    }
-}
-
-impl Guard for Permit {
-    /// The token of the acquisition, and the number of permits.
-    type Facts = (Token, u32);
-
-    fn facts(&self) -> (Token, u32) {
-        (self.token(), self.permits())
-    }
-
-    fn deadline(&self) -> Moment {
-        self.deadline()
-    }
-
-    fn deadline_while_extending(&self, lease: Duration) -> Moment {
-        self.deadline_while_extending(lease)
-    }
-
-    fn release(&mut self) -> Result<Release> {
-        self.release()
-    }
-
-    fn extend(&mut self, lease: Duration) -> Result<Extension> {
-        self.extend(lease)
-    }
-
-    fn check(&self) -> Result<bool> {
-        self.check()
-    }
-
-    fn renew(self, renew: RenewOptions) -> Result<Renewal> {
-        self.renew(renew)
-    }
-}
-
 /// One acquisition.
-pub(crate) struct Acquisition<G: Guard> {
-    pub(crate) facts: G::Facts,
+pub(crate) struct Acquisition {
+    pub(crate) token: Token,
+    /// `None` for permits.
+    pub(crate) fence: Option<u64>,
     /// The thread that acquired it.
     pub(crate) thread: ThreadId,
     process: u64,
@@ -114,21 +34,23 @@ pub(crate) struct Acquisition<G: Guard> {
     /// extension.
     deadline: AtomicU64,
     /// `None` once it is released, and when it is renewed.
-    guard: Mutex<Option<G>>,
+    guard: Mutex<Option<Box<dyn Guard>>>,
     /// The renewal. It has locks of its own, which are never held during I/O.
     renewal: Option<Renewal>,
 }
 
-impl<G: Guard> Acquisition<G> {
+impl Acquisition {
     /// To be called in the thread that acquired it.
-    pub(crate) fn new(guard: G, renew: Option<&Renew>) -> Result<Acquisition<G>> {
-        let (facts, deadline) = (guard.facts(), AtomicU64::new(nanoseconds(guard.deadline())));
+    pub(crate) fn new(guard: Box<dyn Guard>, renew: Option<&Renew>) -> Result<Acquisition> {
+        let (token, fence) = (guard.token(), guard.fence());
+        let deadline = AtomicU64::new(nanoseconds(guard.deadline()));
         let (guard, renewal) = match renew {
             Some(renew) => (None, Some(guard.renew(renew.options())?)),
             None => (Some(guard), None),
         };
         let (thread, process) = (thread::current().id(), fork::generation());
-        Ok(Acquisition { facts, thread, process, deadline, guard: Mutex::new(guard), renewal })
+        let guard = Mutex::new(guard);
+        Ok(Acquisition { token, fence, thread, process, deadline, guard, renewal })
     }
 
     /// Whether it was acquired by this process, as opposed to a parent.
@@ -202,7 +124,7 @@ impl<G: Guard> Acquisition<G> {
         }
         match &self.renewal {
             Some(renewal) => renewal.check(),
-            None => self.locked(|slot| slot.as_ref().map_or(Ok(false), Guard::check)),
+            None => self.locked(|slot| slot.as_ref().map_or(Ok(false), |guard| guard.check())),
         }
     }
 
@@ -231,7 +153,7 @@ impl<G: Guard> Acquisition<G> {
 
     /// Messages that are logged meanwhile are emitted after unlocking, because a log handler may
     /// use this object.
-    fn locked<T>(&self, body: impl FnOnce(&mut Option<G>) -> T) -> T {
+    fn locked<T>(&self, body: impl FnOnce(&mut Option<Box<dyn Guard>>) -> T) -> T {
         log::deferred(|| body(&mut self.guard.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use memlock_core::{Answer, Cancel, Result, Wait};
 use pyo3::prelude::*;
 
-use crate::acquisition::{Acquisition, Guard};
+use crate::acquisition::Acquisition;
 use crate::error::{raise_core, raise_plain};
 use crate::log;
 use crate::renew::loss_name;
@@ -91,15 +91,13 @@ pub(crate) fn wait<T: Send>(
 
 /// Waits for a loss for at most `timeout`; `None` when the time has passed, or when the lock or
 /// permits were released. `held` is dropped with the GIL released.
-pub(crate) fn wait_lost<G, H>(
+pub(crate) fn wait_lost<H>(
     py: Python<'_>,
     held: H,
     timeout: Option<Duration>,
 ) -> PyResult<Option<&'static str>>
 where
-    G: Guard,
-    H: Deref<Target = Acquisition<G>> + Send + Sync,
-    Acquisition<G>: Sync,
+    H: Deref<Target = Acquisition> + Send + Sync,
 {
     let (slice, began) = (
         if must_check_signals(py) { SIGNAL_CHECK_INTERVAL } else { UNCHECKED_INTERVAL },

@@ -9,7 +9,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 
-use memlock_core::{Answer, Lock, fork};
+use memlock_core::{Answer, fork};
 use pyo3::prelude::*;
 
 use crate::acquisition::Acquisition;
@@ -22,7 +22,7 @@ pub(crate) struct HeldLock(Mutex<State>);
 struct State {
     /// The process to which this state belongs; in another process nothing is held.
     process: u64,
-    held: Option<Arc<Acquisition<Lock>>>,
+    held: Option<Arc<Acquisition>>,
     /// The threads whose acquisition was displaced by another thread's, and that have not been told
     /// so yet.
     lost: Vec<ThreadId>,
@@ -33,8 +33,8 @@ impl HeldLock {
     pub(crate) fn replace(
         &self,
         py: Python<'_>,
-        held: Arc<Acquisition<Lock>>,
-    ) -> Option<Arc<Acquisition<Lock>>> {
+        held: Arc<Acquisition>,
+    ) -> Option<Arc<Acquisition>> {
         self.with(py, |state| {
             let displaced = state.held.replace(held);
             if let Some(displaced) = &displaced {
@@ -49,7 +49,7 @@ impl HeldLock {
     pub(crate) fn get<T>(
         &self,
         py: Python<'_>,
-        read: impl FnOnce(&Arc<Acquisition<Lock>>) -> T,
+        read: impl FnOnce(&Arc<Acquisition>) -> T,
     ) -> std::result::Result<T, Answer> {
         self.with(py, |state| match &state.held {
             Some(held) if state.belongs_to_this_thread(held) => Ok(read(held)),
@@ -59,10 +59,7 @@ impl HeldLock {
     }
 
     /// Takes out the acquisition that this thread releases.
-    pub(crate) fn take(
-        &self,
-        py: Python<'_>,
-    ) -> std::result::Result<Arc<Acquisition<Lock>>, Answer> {
+    pub(crate) fn take(&self, py: Python<'_>) -> std::result::Result<Arc<Acquisition>, Answer> {
         self.with(py, |state| match state.held.take() {
             Some(held) if state.belongs_to_this_thread(&held) => Ok(held),
             other => {
@@ -81,7 +78,7 @@ impl HeldLock {
     }
 
     /// Puts back an acquisition that could not be released.
-    pub(crate) fn put_back(&self, py: Python<'_>, held: Arc<Acquisition<Lock>>) {
+    pub(crate) fn put_back(&self, py: Python<'_>, held: Arc<Acquisition>) {
         let displaced = self.with(py, |state| {
             if state.held.is_none() {
                 state.held = Some(held);
@@ -96,7 +93,7 @@ impl HeldLock {
     }
 
     /// Takes the acquisition out, when the object is deallocated.
-    pub(crate) fn take_all(&mut self) -> Option<Arc<Acquisition<Lock>>> {
+    pub(crate) fn take_all(&mut self) -> Option<Arc<Acquisition>> {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner).held.take()
     }
 
@@ -113,7 +110,7 @@ impl HeldLock {
 
 impl State {
     /// Any thread may release the acquisition of another, unless it has lost one of its own.
-    fn belongs_to_this_thread(&self, held: &Acquisition<Lock>) -> bool {
+    fn belongs_to_this_thread(&self, held: &Acquisition) -> bool {
         self.lost.is_empty() || {
             let this_thread = thread::current().id();
             held.thread == this_thread || !self.lost.contains(&this_thread)

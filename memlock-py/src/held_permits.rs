@@ -8,7 +8,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use memlock_core::{Loss, Permit, Release, Result, fork};
+use memlock_core::{Loss, Release, Result, fork};
 use pyo3::prelude::*;
 
 use crate::acquisition::Acquisition;
@@ -30,11 +30,11 @@ struct State {
 /// One acquisition, and its number among all acquisitions of the object.
 pub(crate) struct Entry {
     number: u64,
-    held: Arc<Acquisition<Permit>>,
+    held: Arc<Acquisition>,
 }
 
 impl HeldPermits {
-    pub(crate) fn push(&self, py: Python<'_>, held: Acquisition<Permit>) {
+    pub(crate) fn push(&self, py: Python<'_>, held: Acquisition) {
         self.with(py, |state| {
             state.count += 1;
             state.entries.push(Entry { number: state.count, held: Arc::new(held) });
@@ -42,7 +42,7 @@ impl HeldPermits {
     }
 
     /// The acquisition that this thread would release. To be dropped without the GIL.
-    pub(crate) fn current(&self, py: Python<'_>) -> Option<Arc<Acquisition<Permit>>> {
+    pub(crate) fn current(&self, py: Python<'_>) -> Option<Arc<Acquisition>> {
         self.with(py, |state| Some(state.entries[state.next()?].held.clone()))
     }
 

@@ -79,7 +79,7 @@ impl Mutex {
         let held = self.subject.wait(py, timeout, cancel, |wait| {
             Ok(match self.core.lock_with(wait)? {
                 Waited::Done(lock) => {
-                    Waited::Done(Arc::new(Acquisition::new(lock, self.renew.as_ref())?))
+                    Waited::Done(Arc::new(Acquisition::new(Box::new(lock), self.renew.as_ref())?))
                 }
                 Waited::Interrupted => Waited::Interrupted,
                 Waited::Busy | Waited::TimedOut => Waited::TimedOut,
@@ -240,7 +240,7 @@ impl Mutex {
     #[getter]
     fn fence(&self, py: Python<'_>) -> PyResult<u64> {
         self.held_lock
-            .get(py, |held| held.facts)
+            .get(py, |held| held.fence.unwrap_or_default())
             .map_err(|answer| self.subject.raise_plain(py, answer))
     }
 
@@ -298,7 +298,8 @@ impl Mutex {
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
-        let held = self.held_lock.get(py, |held| (held.facts, held.remaining()));
+        let held =
+            self.held_lock.get(py, |held| (held.fence.unwrap_or_default(), held.remaining()));
         match held {
             Ok((fence, left)) if !left.is_zero() => {
                 format!(

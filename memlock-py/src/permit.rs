@@ -23,7 +23,8 @@ use crate::subject::Subject;
 /// parent holds.
 #[pyclass(frozen, weakref, module = "memlock")]
 pub(crate) struct Permit {
-    held: Acquisition<memlock_core::Permit>,
+    held: Acquisition,
+    permits: u32,
     /// The semaphore.
     subject: Subject,
     lease: Duration,
@@ -33,12 +34,12 @@ pub(crate) struct Permit {
 
 impl Permit {
     pub(crate) fn new(
-        held: Acquisition<memlock_core::Permit>,
+        (held, permits): (Acquisition, u32),
         subject: Subject,
         lease: Duration,
         callbacks: Option<Callbacks>,
     ) -> Permit {
-        Permit { held, subject, lease, callbacks }
+        Permit { held, permits, subject, lease, callbacks }
     }
 }
 
@@ -116,15 +117,13 @@ impl Permit {
     /// The number of permits that were acquired.
     #[getter]
     fn permits(&self) -> u32 {
-        let (_, permits) = self.held.facts;
-        permits
+        self.permits
     }
 
     /// Identifies this acquisition, as Holder.token does.
     #[getter]
     fn token(&self) -> String {
-        let (token, _) = self.held.facts;
-        token.to_string()
+        self.held.token.to_string()
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {

@@ -93,12 +93,12 @@ impl Semaphore {
         timeout: Option<Duration>,
         request: Request,
         cancel: Option<&Bound<'_, CancelHandle>>,
-    ) -> PyResult<Option<Acquisition<memlock_core::Permit>>> {
+    ) -> PyResult<Option<Acquisition>> {
         let cancel = cancel::given(py, cancel, &self.client)?;
         self.subject.wait(py, timeout, cancel, |wait| {
             Ok(match self.core.acquire_with(request, wait)? {
                 Waited::Done(permit) => {
-                    Waited::Done(Acquisition::new(permit, self.renew.as_ref())?)
+                    Waited::Done(Acquisition::new(Box::new(permit), self.renew.as_ref())?)
                 }
                 Waited::Interrupted => Waited::Interrupted,
                 Waited::Busy | Waited::TimedOut => Waited::TimedOut,
@@ -235,7 +235,7 @@ impl Semaphore {
             return Err(self.subject.timed_out(py, timeout));
         };
         let callbacks = self.renew.as_ref().map(|renew| renew.callbacks(py));
-        Ok(Permit::new(held, self.subject.clone(), self.lease, callbacks))
+        Ok(Permit::new((held, request.permits), self.subject.clone(), self.lease, callbacks))
     }
 
     /// Give the acquisition a new lease, counted from now; by default as long as the first. One or

@@ -6,7 +6,6 @@
 
 mod actors;
 mod adapters;
-mod held;
 mod oracle;
 pub mod report;
 mod rng;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::{ErrorKind, Lock, Loss, Notice, Permit, Release, RenewOptions, Renewal};
+use memlock_core::{ErrorKind, Loss, Notice, Release, RenewOptions, Renewal};
 
 use crate::args::Run;
 use crate::duration;
@@ -22,53 +22,43 @@ pub(super) struct Held {
     is_gone: AtomicBool,
 }
 
-#[expect(clippy::large_enum_variant, reason = "there are few of them, and they live long")]
 enum What {
-    Renewal(Renewal),
-    Lock(Lock),
-    Permit(Permit),
+    Renewed(Renewal),
+    Plain(Acquired),
 }
 
 impl Held {
     /// Renews what was acquired, unless the command line says otherwise.
     pub(super) fn new(acquired: Acquired, target: &Target, args: &Run) -> Result<Held, CliError> {
-        let what = match acquired {
-            Acquired::Lock(lock) if args.no_renew => What::Lock(lock),
-            Acquired::Permit(permit) if args.no_renew => What::Permit(permit),
-            Acquired::Lock(lock) => {
-                What::Renewal(renewed(target, lock.renew(renew(target, args)))?)
-            }
-            Acquired::Permit(permit) => {
-                What::Renewal(renewed(target, permit.renew(renew(target, args)))?)
-            }
+        let what = if args.no_renew {
+            What::Plain(acquired)
+        } else {
+            What::Renewed(renewed(target, acquired.renew(renew(target, args)))?)
         };
         Ok(Held { what, is_gone: AtomicBool::new(false) })
     }
 
     pub(super) fn fence(&self) -> Option<u64> {
         match &self.what {
-            What::Renewal(kept) => kept.fence(),
-            What::Lock(lock) => Some(lock.fence()),
-            What::Permit(_) => None,
+            What::Renewed(renewal) => renewal.fence(),
+            What::Plain(guard) => guard.fence(),
         }
     }
 
-    /// How long it is certainly ours, if it is not renewed.
+    /// The time for which it is guaranteed to be held, if it is not renewed.
     pub(super) fn remaining(&self) -> Duration {
         match &self.what {
-            What::Renewal(kept) => kept.remaining(),
-            What::Lock(lock) => lock.remaining(),
-            What::Permit(permit) => permit.remaining(),
+            What::Renewed(renewal) => renewal.remaining(),
+            What::Plain(guard) => guard.remaining(),
         }
     }
 
-    /// Asks the server whether it has it yet. True when it is known to be lost; who cannot be asked
-    /// has not lost it.
+    /// Asks the server whether it is still held. True when it is known to be lost; a server that
+    /// does not answer has not lost it.
     pub(super) fn is_found_lost(&self) -> bool {
         let there = match &self.what {
-            What::Renewal(kept) => kept.check(),
-            What::Lock(lock) => lock.check(),
-            What::Permit(permit) => permit.check(),
+            What::Renewed(renewal) => renewal.check(),
+            What::Plain(guard) => guard.check(),
         };
         let lost = there.is_ok_and(|there| !there);
         self.is_gone.fetch_or(lost, Ordering::Relaxed);
@@ -78,7 +68,7 @@ impl Held {
     /// Why it is not ours any more, as far as is known.
     pub(super) fn lost(&self) -> Option<String> {
         match &self.what {
-            What::Renewal(kept) => kept.lost().map(|loss| loss.to_string()),
+            What::Renewed(renewal) => renewal.lost().map(|loss| loss.to_string()),
             _ if self.remaining().is_zero() => {
                 Some("its lease is over, and was not to be renewed".to_owned())
             }
@@ -89,9 +79,8 @@ impl Held {
 
     pub(super) fn release(&mut self) -> memlock_core::Result<Release> {
         match &mut self.what {
-            What::Renewal(kept) => kept.release(),
-            What::Lock(lock) => lock.unlock(),
-            What::Permit(permit) => permit.release(),
+            What::Renewed(renewal) => renewal.release(),
+            What::Plain(guard) => guard.release(),
         }
     }
 

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use memlock_core::lease::MIN_LEASE;
 use memlock_core::semaphore::Holder;
-use memlock_core::{Client, Lock, Mutex, Permit, Request, Semaphore, Wait, Waited};
+use memlock_core::{Client, Guard, Mutex, Request, Semaphore, Wait, Waited};
 
 use crate::args::Run;
 use crate::connect::server_of;
@@ -28,12 +28,8 @@ enum What {
     Permits(Semaphore, Request),
 }
 
-/// What was acquired.
-#[expect(clippy::large_enum_variant, reason = "there are few of them, and they live long")]
-pub(super) enum Acquired {
-    Lock(Lock),
-    Permit(Permit),
-}
+/// What was acquired: a lock or permits.
+pub(super) type Acquired = Box<dyn Guard>;
 
 impl Target {
     pub(super) fn new(client: &Client, args: &Run) -> Result<Target, CliError> {
@@ -58,19 +54,17 @@ impl Target {
     }
 
     pub(super) fn acquire(&self, wait: &Wait<'_>) -> Result<Waited<Acquired>, CliError> {
-        fn acquired<T>(waited: Waited<T>, what: impl Fn(T) -> Acquired) -> Waited<Acquired> {
+        fn boxed<G: Guard + 'static>(waited: Waited<G>) -> Waited<Acquired> {
             match waited {
-                Waited::Done(held) => Waited::Done(what(held)),
+                Waited::Done(guard) => Waited::Done(Box::new(guard)),
                 Waited::Busy => Waited::Busy,
                 Waited::TimedOut => Waited::TimedOut,
                 Waited::Interrupted => Waited::Interrupted,
             }
         }
         Ok(match &self.what {
-            What::Lock(mutex) => acquired(mutex.lock_with(wait)?, Acquired::Lock),
-            What::Permits(semaphore, request) => {
-                acquired(semaphore.acquire_with(*request, wait)?, Acquired::Permit)
-            }
+            What::Lock(mutex) => boxed(mutex.lock_with(wait)?),
+            What::Permits(semaphore, request) => boxed(semaphore.acquire_with(*request, wait)?),
         })
     }
 

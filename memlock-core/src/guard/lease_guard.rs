@@ -80,7 +80,7 @@ pub(crate) enum Outcome<W> {
 }
 
 /// What the guards of one primitive do in their own way.
-pub(crate) trait Kind: Sized + Send {
+pub(crate) trait Kind: Sized + Send + Sync {
     /// What a release learns of those who wait.
     type Waiters;
     /// How a grant is reaped whose reply was lost.

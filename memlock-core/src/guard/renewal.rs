@@ -60,7 +60,7 @@ impl<K: RenewableKind + 'static> LeaseGuard<K> {
 }
 
 impl Renewal {
-    fn begin(held: Box<dyn Renewable>, renew: RenewOptions) -> Result<Renewal> {
+    pub(super) fn begin(held: Box<dyn Renewable>, renew: RenewOptions) -> Result<Renewal> {
         let target = held.target().clone();
         let now = target.now();
         let (lease, server) = (held.lease().duration(), target.context.server_of(target.route));
@@ -157,7 +157,7 @@ impl Renewal {
                 return Ok(false);
             }
             // Nobody is to wait for the server who only wants to look at it.
-            let check = self.entry.held().as_ref().map(|held| held.check());
+            let check = self.entry.held().as_ref().map(|held| held.checker());
             let Some(check) = check else { return Ok(false) };
             let there = check()?;
             // It may have been released, or found lost, meanwhile.

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use memlock_core::{Answer, Permit};
+use memlock_core::Answer;
 
 use crate::boundary::{enter, lent, lent_mut, put, quietly, span, take_back, to_millis};
 use crate::renewal::{Leased, loss_code, memlock_renewal_callback};
@@ -11,7 +11,7 @@ use crate::renewal::{Leased, loss_code, memlock_renewal_callback};
 /// remaining time and its count may be read from several threads at once. Renewed permits allow
 /// more: see memlock_permit_renew().
 pub struct memlock_permit {
-    pub(super) held: Leased<Permit>,
+    pub(super) held: Leased,
     pub(super) permits: u32,
 }
 

@@ -2,15 +2,14 @@
 
 use std::sync::{Arc, Mutex as StdMutex};
 
-use memlock_core::Client;
+use memlock_core::{Client, Guard};
 
 use super::opened::Items;
 use super::registry::Registry;
-use crate::held::Held;
 use crate::rng::Rng;
 
 /// What a thread holds. A forked child inherits it.
-pub(crate) type HeldSlot = Arc<StdMutex<Option<Held>>>;
+pub(crate) type HeldSlot = Arc<StdMutex<Option<Box<dyn Guard>>>>;
 
 pub(crate) struct Actor {
     pub(crate) client: Client,

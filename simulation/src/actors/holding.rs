@@ -3,17 +3,16 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use memlock_core::{Error, ErrorKind, Extension, Release};
+use memlock_core::{Error, ErrorKind, Extension, Guard, Release};
 
 use super::actor::Actor;
 use super::context::{LEASES, duration, here, in_world, report_violation, sleep_for, trace};
-use crate::held::Held;
 use crate::time::{MICRO, MILLI, Nanos, SECOND};
 use crate::world::with;
 
 impl Actor {
     /// Holds it for a while, with or without renewal, and releases it.
-    pub(crate) fn use_held(&mut self, held: Held, hold: u64, until: Nanos, lease: Nanos) {
+    pub(crate) fn use_held(&mut self, held: Box<dyn Guard>, hold: u64, until: Nanos, lease: Nanos) {
         let often = with(|world| world.scenario.renewed_permille);
         if often > 0 && self.rng.permille(often) {
             if !self.rng.permille(250) {
@@ -53,7 +52,7 @@ impl Actor {
 
     /// The slot is empty while the held object is in use: a child forked meanwhile does not find
     /// it.
-    fn held_slot(&self) -> std::sync::MutexGuard<'_, Option<Held>> {
+    fn held_slot(&self) -> std::sync::MutexGuard<'_, Option<Box<dyn Guard>>> {
         self.held_slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -145,8 +144,8 @@ impl Actor {
     }
 
     /// Sometimes releases permits a second time, which must not create permits.
-    fn release_again(&mut self, mut held: Held) {
-        if held.is_permit() && self.rng.permille(200) {
+    fn release_again(&mut self, mut held: Box<dyn Guard>) {
+        if held.fence().is_none() && self.rng.permille(200) {
             match (held.release(), held.extend(Duration::from_secs(1))) {
                 (Ok(Release::NotHeld), Ok(Extension::NotHeld)) => {}
                 other => report_violation(format!("a released lock is still held: {other:?}")),

@@ -4,7 +4,6 @@ use memlock_core::{ErrorKind, Lock, Wait, Waited};
 
 use super::actor::Actor;
 use super::context::{LEASES, duration, here, in_step, in_world, report_violation, trace};
-use crate::held::Held;
 use crate::oracle::Refusal;
 use crate::time::{MILLI, Nanos, SECOND};
 use crate::world::with;
@@ -62,6 +61,6 @@ impl Actor {
         let hold = with(|world| {
             world.oracle.granted(task, lock.token().to_string(), lock.fence(), until, now)
         });
-        self.use_held(Held::Lock(lock), hold, until, lease);
+        self.use_held(Box::new(lock), hold, until, lease);
     }
 }

@@ -10,7 +10,6 @@ use super::context::{
     LEASES, check_error, duration, here, in_step, in_world, report_violation, trace,
 };
 use super::opened::Opened;
-use crate::held::Held;
 use crate::oracle::{PermitRequest, Refusal};
 use crate::time::{MILLI, Nanos, SECOND};
 use crate::world::with;
@@ -135,7 +134,7 @@ impl Actor {
             format!("has {permits} as {token} for {:.6} s", until.saturating_sub(now) as f64 / 1e9)
         });
         let hold = with(|world| world.oracle.granted_permits(task, token, permits, until, now));
-        self.use_held(Held::Permit(permit), hold, until, lease);
+        self.use_held(Box::new(permit), hold, until, lease);
     }
 
     fn resize(&mut self, opened: &Opened, key: &str) {

@@ -3,13 +3,12 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use memlock_core::{Notice, Release, RenewOptions, Renewal};
+use memlock_core::{Guard, Notice, Release, RenewOptions, Renewal};
 
 use super::actor::Actor;
 use super::context::{check_error, duration, here, report_violation, sleep_for, trace};
 use super::registry::{Registered, Registry, registered};
 use crate::adapters::until;
-use crate::held::Held;
 use crate::time::{MILLI, Nanos, SECOND};
 use crate::world::{self, with};
 
@@ -64,7 +63,7 @@ fn told(token: &str, notice: Notice) {
 
 impl Actor {
     /// Renews the hold for a while, and releases it.
-    pub(crate) fn renew(&mut self, held: Held, hold: u64, lease: Nanos) {
+    pub(crate) fn renew(&mut self, held: Box<dyn Guard>, hold: u64, lease: Nanos) {
         let (_, process, now) = here();
         let token = held.token().to_string();
         let max_hold =

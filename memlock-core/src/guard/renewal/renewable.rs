@@ -3,12 +3,11 @@
 
 use std::any::Any;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::error::Result;
+use crate::guard::any::Guard;
 use crate::guard::lease_guard::{Kind, LeaseGuard};
-use crate::guard::outcome::Release;
 use crate::lease::Lease;
 use crate::owner::Token;
 use crate::store::{Failure, Op, Reply};
@@ -19,27 +18,23 @@ pub(crate) type Wanted = Arc<dyn Fn(Token) -> bool + Send + Sync>;
 /// Asks the server for something, without the guard.
 pub(crate) type Check = Box<dyn Fn() -> Result<bool> + Send>;
 
-/// A guard that can be renewed.
-pub(crate) trait Renewable: Send {
+/// A guard that can be renewed, as the renewer sees it.
+pub(crate) trait Renewable: Guard {
     fn target(&self) -> &Target;
-    fn token(&self) -> Token;
     fn lease(&self) -> Lease;
     /// The process that acquired it.
     fn process(&self) -> u64;
-    fn fence(&self) -> Option<u64>;
     /// What sentences are about.
     fn subject(&self) -> String;
-    fn remaining(&self) -> Duration;
     /// When its lease is over, whatever became of a release.
     fn ends(&self) -> Moment;
     /// Whether the server may keep it for longer than its lease.
     fn is_in_doubt(&self) -> bool;
-    /// Asks the server whether it is ours.
-    fn check(&self) -> Check;
+    /// Asks the server whether it is ours, without the guard.
+    fn checker(&self) -> Check;
     fn lose(&mut self, in_doubt: bool, ask: bool) -> bool;
     fn begin_drop(&mut self) -> bool;
     fn give_up(&mut self);
-    fn release(&mut self) -> Result<Release>;
     /// Begins a renewal; `in_doubt`: an earlier one got no reply. `None` when there is nothing to
     /// renew.
     fn begin(&mut self, in_doubt: bool) -> Option<Box<dyn PendingRenewal>>;
@@ -113,10 +108,6 @@ impl<K: RenewableKind + 'static> Renewable for LeaseGuard<K> {
         self.kind.target()
     }
 
-    fn token(&self) -> Token {
-        self.token
-    }
-
     fn lease(&self) -> Lease {
         self.lease
     }
@@ -125,16 +116,8 @@ impl<K: RenewableKind + 'static> Renewable for LeaseGuard<K> {
         self.process
     }
 
-    fn fence(&self) -> Option<u64> {
-        K::fence(self)
-    }
-
     fn subject(&self) -> String {
         self.kind.renewed_subject()
-    }
-
-    fn remaining(&self) -> Duration {
-        LeaseGuard::remaining(self)
     }
 
     fn ends(&self) -> Moment {
@@ -145,7 +128,7 @@ impl<K: RenewableKind + 'static> Renewable for LeaseGuard<K> {
         self.extension_in_doubt
     }
 
-    fn check(&self) -> Check {
+    fn checker(&self) -> Check {
         K::check(self)
     }
 
@@ -159,10 +142,6 @@ impl<K: RenewableKind + 'static> Renewable for LeaseGuard<K> {
 
     fn give_up(&mut self) {
         LeaseGuard::give_up(self);
-    }
-
-    fn release(&mut self) -> Result<Release> {
-        LeaseGuard::release(self)
     }
 
     fn begin(&mut self, in_doubt: bool) -> Option<Box<dyn PendingRenewal>> {

@@ -1,0 +1,109 @@
+//! What every guard can do, whatever it holds: the interface of bindings and tools, which treat
+//! locks and permits alike.
+
+use std::time::Duration;
+
+use super::lease_guard::LeaseGuard;
+use super::outcome::{Extension, Release};
+use super::renewal::renewable::RenewableKind;
+use super::renewal::{RenewOptions, Renewal};
+use crate::clock::Moment;
+use crate::error::{Answer, Result};
+use crate::owner::Token;
+use crate::report::Report;
+
+/// A guard of any kind: a [`Lock`](crate::Lock) or a [`Permit`](crate::Permit). Each method is that
+/// of [`LeaseGuard`] by the same name.
+#[expect(private_bounds, reason = "sealed, as the guard is")]
+pub trait Guard: Sealed + Send + Sync {
+    /// The fencing token of a lock. Permits have none.
+    fn fence(&self) -> Option<u64>;
+    /// See [`LeaseGuard::token`].
+    fn token(&self) -> Token;
+    /// See [`LeaseGuard::remaining`].
+    fn remaining(&self) -> Duration;
+    /// See [`LeaseGuard::deadline`].
+    fn deadline(&self) -> Moment;
+    /// See [`LeaseGuard::deadline_while_extending`].
+    fn deadline_while_extending(&self, lease: Duration) -> Moment;
+    /// See [`LeaseGuard::report`].
+    fn report(&self, answer: Answer) -> Report;
+    /// See [`LeaseGuard::check`].
+    ///
+    /// # Errors
+    /// As that.
+    fn check(&self) -> Result<bool>;
+    /// See [`LeaseGuard::release`].
+    ///
+    /// # Errors
+    /// As that.
+    fn release(&mut self) -> Result<Release>;
+    /// See [`LeaseGuard::extend`].
+    ///
+    /// # Errors
+    /// As that.
+    fn extend(&mut self, lease: Duration) -> Result<Extension>;
+    /// See [`LeaseGuard::renew`].
+    ///
+    /// # Errors
+    /// As that.
+    fn renew(self: Box<Self>, renew: RenewOptions) -> Result<Renewal>;
+    /// See [`LeaseGuard::let_go`].
+    fn let_go(&mut self) -> Option<Release>;
+    /// See [`LeaseGuard::abandon`].
+    fn abandon(self: Box<Self>);
+}
+
+trait Sealed {}
+
+impl<K: RenewableKind> Sealed for LeaseGuard<K> {}
+
+impl<K: RenewableKind + 'static> Guard for LeaseGuard<K> {
+    fn fence(&self) -> Option<u64> {
+        K::fence(self)
+    }
+
+    fn token(&self) -> Token {
+        self.token
+    }
+
+    fn remaining(&self) -> Duration {
+        self.remaining()
+    }
+
+    fn deadline(&self) -> Moment {
+        self.deadline()
+    }
+
+    fn deadline_while_extending(&self, lease: Duration) -> Moment {
+        self.deadline_while_extending(lease)
+    }
+
+    fn report(&self, answer: Answer) -> Report {
+        self.report(answer)
+    }
+
+    fn check(&self) -> Result<bool> {
+        self.check()
+    }
+
+    fn release(&mut self) -> Result<Release> {
+        self.release()
+    }
+
+    fn extend(&mut self, lease: Duration) -> Result<Extension> {
+        self.extend(lease)
+    }
+
+    fn renew(self: Box<Self>, renew: RenewOptions) -> Result<Renewal> {
+        Renewal::begin(self, renew)
+    }
+
+    fn let_go(&mut self) -> Option<Release> {
+        self.let_go()
+    }
+
+    fn abandon(self: Box<Self>) {
+        LeaseGuard::abandon(*self);
+    }
+}
