@@ -122,7 +122,7 @@ fn a_lock_ends_with_its_lease(bench: &Bench) {
     let no = held.release().unwrap_err();
     assert_eq!(no.answer, Answer::Lost);
     let said = match bench.language {
-        Language::Python => ["was lost: its lease ran out", "."],
+        Language::Python => [": lost, because the lease expired", " meanwhile."],
         _ => ["was lost: its lease of ", " ago."],
     };
     let as_said = no.sentence.contains(said[0]) && no.sentence.ends_with(said[1]);

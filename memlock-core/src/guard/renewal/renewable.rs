@@ -3,11 +3,12 @@
 
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::error::Result;
-use crate::guard::any::Guard;
 use crate::guard::lease_guard::{Kind, LeaseGuard};
+use crate::guard::outcome::Release;
 use crate::lease::Lease;
 use crate::owner::Token;
 use crate::store::{Failure, Op, Reply};
@@ -19,8 +20,12 @@ pub(crate) type Wanted = Arc<dyn Fn(Token) -> bool + Send + Sync>;
 pub(crate) type Check = Box<dyn Fn() -> Result<bool> + Send>;
 
 /// A guard that can be renewed, as the renewer sees it.
-pub(crate) trait Renewable: Guard {
+pub(crate) trait Renewable: Send {
     fn target(&self) -> &Target;
+    fn token(&self) -> Token;
+    fn fence(&self) -> Option<u64>;
+    fn remaining(&self) -> Duration;
+    fn release(&mut self) -> Result<Release>;
     fn lease(&self) -> Lease;
     /// The process that acquired it.
     fn process(&self) -> u64;
@@ -106,6 +111,22 @@ pub(crate) trait RenewableKind: Kind {
 impl<K: RenewableKind + 'static> Renewable for LeaseGuard<K> {
     fn target(&self) -> &Target {
         self.kind.target()
+    }
+
+    fn token(&self) -> Token {
+        self.token
+    }
+
+    fn fence(&self) -> Option<u64> {
+        K::fence(self)
+    }
+
+    fn remaining(&self) -> Duration {
+        LeaseGuard::remaining(self)
+    }
+
+    fn release(&mut self) -> Result<Release> {
+        LeaseGuard::release(self)
     }
 
     fn lease(&self) -> Lease {
