@@ -6,10 +6,12 @@
 //! touch lives in a `ForkLocal`, which gives every process its own fresh value. The inherited one
 //! is left alone and leaked: it cannot even be dropped safely.
 
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use once_cell::race::OnceBox;
+
 use crate::error::{Error, ErrorKind};
-use crate::sync::AtomicPtr;
 
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 static HANDLER_INSTALLED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
@@ -132,83 +134,58 @@ pub(crate) fn astray() -> Error {
 /// A value of which every process has its own.
 #[derive(Debug)]
 pub(crate) struct ForkLocal<T> {
-    slot: AtomicPtr<Slot<T>>,
+    oldest: OnceBox<Slot<T>>,
 }
 
+/// The value of one process.
+#[derive(Debug)]
 struct Slot<T> {
     generation: u64,
-    value: T,
-    /// What was there before: what a parent has left, which a child never looks into.
-    older: *mut Slot<T>,
+    value: ManuallyDrop<T>,
+    /// That of a child of this process.
+    younger: OnceBox<Slot<T>>,
 }
-
-#[cfg(memlock_sim)]
-impl<T> Slot<T> {
-    /// The processes of a simulation share their memory: each finds its own among those of its
-    /// family.
-    fn of(&self, generation: u64) -> Option<&Slot<T>> {
-        let mut slot = self;
-        while slot.generation != generation {
-            // SAFETY: it came from `Box::into_raw`, and is never freed, as its processes are not
-            // ours.
-            slot = unsafe { slot.older.as_ref() }?;
-        }
-        Some(slot)
-    }
-}
-
-// SAFETY: the pointer owns a `Slot<T>` that is shared by reference between threads and dropped by
-// one.
-unsafe impl<T: Send + Sync> Send for ForkLocal<T> {}
-// SAFETY: as above.
-unsafe impl<T: Send + Sync> Sync for ForkLocal<T> {}
 
 impl<T> ForkLocal<T> {
     /// No value yet: each process makes its own on first use.
     pub(crate) const fn new() -> ForkLocal<T> {
-        ForkLocal { slot: AtomicPtr::new(std::ptr::null_mut()) }
+        ForkLocal { oldest: OnceBox::new() }
     }
 
     /// This process's value, made by `make` if there is none. Several threads may make one at the
-    /// same time; the first one made is kept, and nobody waits for anybody.
+    /// same time; all use the one that was stored first, and no thread waits for another.
     pub(crate) fn get_or_try_init<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<&T, E> {
         let generation = generation();
-        if let Some(value) = self.current(generation) {
+        if let Some(value) = self.of(generation) {
             return Ok(value);
         }
-        let fresh = Box::into_raw(Box::new(Slot {
-            generation,
-            value: make()?,
-            older: std::ptr::null_mut(),
-        }));
+        let value = ManuallyDrop::new(make()?);
+        let mut made = Some(Box::new(Slot { generation, value, younger: OnceBox::new() }));
+        let mut place = &self.oldest;
         loop {
-            let seen = self.slot.load(Ordering::Acquire);
-            if let Some(value) = self.current(generation) {
-                // SAFETY: `fresh` was made above and has been shown to nobody.
-                drop(unsafe { Box::from_raw(fresh) });
-                return Ok(value);
+            if let Some(slot) = made.take() {
+                made = place.set(slot).err();
             }
-            // SAFETY: as above: nobody else knows it yet.
-            unsafe { (*fresh).older = seen };
-            if self.slot.compare_exchange(seen, fresh, Ordering::AcqRel, Ordering::Acquire).is_ok()
-            {
-                // SAFETY: `fresh` is now owned by `self` and lives as long as it.
-                return Ok(unsafe { &(*fresh).value });
+            match place.get() {
+                Some(slot) if slot.generation == generation => return Ok(&slot.value),
+                Some(slot) => place = &slot.younger,
+                None => {}
             }
         }
     }
 
     /// This process's value if there is one: for signal handlers, which may not make one.
     pub(crate) fn existing(&self) -> Option<&T> {
-        self.current(generation())
+        self.of(generation())
     }
 
-    fn current(&self, generation: u64) -> Option<&T> {
-        // SAFETY: a non-null pointer came from `Box::into_raw` and is freed only by `drop`.
-        let slot = unsafe { self.slot.load(Ordering::Acquire).as_ref() }?;
-        #[cfg(memlock_sim)]
-        let slot = slot.of(generation)?;
-        (slot.generation == generation).then_some(&slot.value)
+    /// As many steps as this process has forebears that had a value.
+    fn of(&self, generation: u64) -> Option<&T> {
+        let mut slot = self.oldest.get()?;
+        while slot.generation != generation {
+            slot = slot.younger.get()?;
+        }
+        Some(&slot.value)
     }
 }
 
@@ -222,14 +199,11 @@ impl<T: Default> ForkLocal<T> {
     }
 }
 
-impl<T> Drop for ForkLocal<T> {
+impl<T> Drop for Slot<T> {
     fn drop(&mut self) {
-        let slot = *self.slot.get_mut();
-        // SAFETY: as in `get`; `&mut self` says that nobody else looks at it.
-        let ours = unsafe { slot.as_ref() }.is_some_and(|slot| slot.generation == generation());
-        if ours {
-            // SAFETY: made by `Box::into_raw`, and dropped only here.
-            drop(unsafe { Box::from_raw(slot) });
+        if self.generation == generation() {
+            // SAFETY: it is dropped only here, and used by nobody afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.value) };
         }
     }
 }
@@ -282,11 +256,8 @@ mod tests {
             assert_eq!(*local.get().lock().unwrap(), 3);
         };
         share_one();
-        let parents = local.slot.load(Ordering::Acquire);
         count_fork();
         share_one();
-        // SAFETY: a parent's value is leaked in its child, so it is still whole; and here there is
-        // no parent who uses it.
-        assert_eq!(*unsafe { Box::from_raw(parents) }.value.lock().unwrap(), 3);
+        assert_eq!(*local.oldest.get().unwrap().value.lock().unwrap(), 3);
     }
 }

@@ -5,13 +5,7 @@
 //! Everything else, the other unit tests included, never sees shuttle.
 
 #[cfg(not(all(test, shuttle)))]
-pub(crate) use std::sync::{
-    Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicPtr},
-};
+pub(crate) use std::sync::{Mutex, MutexGuard, atomic::AtomicBool};
 
 #[cfg(all(test, shuttle))]
-pub(crate) use shuttle::sync::{
-    Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicPtr},
-};
+pub(crate) use shuttle::sync::{Mutex, MutexGuard, atomic::AtomicBool};
