@@ -246,6 +246,7 @@ pub(crate) fn millis(millis: i64) -> Result<Duration> {
 }
 
 /// A duration of the bare functions, in seconds.
+#[cfg(feature = "bare-names")]
 pub(crate) fn seconds(seconds: libc::time_t) -> Result<Duration> {
     u64::try_from(seconds).map(Duration::from_secs).map_err(|_| {
         invalid(format!("The duration of {seconds} s is negative: give a positive one."))

@@ -16,6 +16,7 @@ use admin::Admin;
 
 pub mod admin;
 pub mod guarantees;
+#[cfg(feature = "memcached")]
 pub mod memcached;
 pub mod memory;
 mod ops;

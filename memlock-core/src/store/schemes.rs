@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Store;
+#[cfg(feature = "memcached")]
 use super::memcached::Memcached;
 use super::memory::Memory;
 #[cfg(feature = "sqlite")]
@@ -16,6 +17,7 @@ type Open = fn(&mut Url, &Arc<dyn Clock>) -> Result<Arc<dyn Store>>;
 
 /// The scheme, how its URL is written, and how it is opened.
 const SCHEMES: &[(&str, &str, Open)] = &[
+    #[cfg(feature = "memcached")]
     ("memcached", "memcached://host[:port][,host2…]", Memcached::open),
     ("memory", "memory://name", Memory::open),
     #[cfg(feature = "sqlite")]

@@ -16,6 +16,7 @@ pub(crate) struct Url {
     known: Vec<&'static str>,
 }
 
+#[allow(dead_code, reason = "each store takes the kinds of parameters that it has")]
 impl Url {
     pub(crate) fn parse(text: &str) -> Result<Url> {
         let split = text.split_once(':').filter(|(scheme, _)| {
