@@ -35,7 +35,7 @@ mod history;
 mod line;
 
 /// How long the processes may take to end once they are asked to: a killed holder's lease and a
-/// look by every waiter that nobody rings.
+/// look by every waiter that nobody wakes.
 const END_LIMIT: Duration = Duration::from_secs(20);
 /// The lease of a lock that is held until some event.
 const LONG_LEASE: Duration = Duration::from_secs(60);
@@ -175,9 +175,9 @@ impl<'a> Crowd<'a> {
         let number = self.processes.len();
         let parent = libc::pid_t::try_from(std::process::id()).unwrap();
         let deaf = self.chance.below(10) == 0;
-        let bell = if deaf { "?notify=off" } else { "" };
+        let listener = if deaf { "?notify=off" } else { "" };
         let mut command = Command::new(env!("CARGO_BIN_EXE_churner"));
-        command.arg(format!("{}/{bell}", self.server.url())).arg(self.file(number));
+        command.arg(format!("{}/{listener}", self.server.url())).arg(self.file(number));
         command.arg(self.chance.number().to_string()).stdin(Stdio::piped());
         // SAFETY: between fork and exec only prctl and getppid run, both async-signal-safe. The
         // thread that forks is the test's own, so the child is killed when the test is over.
@@ -347,7 +347,7 @@ fn take_off_the_dead(server: &Memcached, key: usize) -> usize {
             return round;
         }
         assert_eq!(last.lock().unwrap().unlock().unwrap(), memlock_core::Release::Released);
-        // An entry without a bell is left to find its turn for a while.
+        // An entry without a listener is left to find its turn for a while.
         thread::sleep(Duration::from_millis(50));
     }
     panic!("key {key}: the queue is not empty after {MOST_ROUNDS} releases");

@@ -269,7 +269,7 @@ fn a_program_that_hangs_does_not_hold_it_for_ever() {
 }
 
 #[test]
-fn a_waiter_is_rung_although_the_lease_was_renewed_meanwhile() {
+fn a_waiter_is_woken_although_the_lease_was_renewed_meanwhile() {
     let server = Memcached::start();
     let client = Client::connect(&server.url()).unwrap();
     let (kept, _told) = kept(&client, "m", 2 * SECOND);
@@ -298,7 +298,7 @@ fn a_waiter_is_rung_although_the_lease_was_renewed_meanwhile() {
         thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(kept.release().unwrap(), Release::Released);
-    let next = got.recv_timeout(PATIENCE).expect("it was not rung");
+    let next = got.recv_timeout(PATIENCE).expect("it was not woken");
     drop(next);
 }
 

@@ -130,22 +130,22 @@ static void broken_give(void)
  * round trips and the wake-ups of memlock's hand-over: release and read the queue in one packet,
  * send a message; when woken, acquire the lock.
  */
-static int bells[MOST_PROCESSES];
-static struct sockaddr_in bell_addresses[MOST_PROCESSES];
+static int listeners[MOST_PROCESSES];
+static struct sockaddr_in socket_addresses[MOST_PROCESSES];
 static uint64_t relay_index;
 static bool relay_begins;
 
 static void relay_prepare(void)
 {
     for (uint64_t index = 0; index < board->processes; index++) {
-        struct sockaddr_in *address = &bell_addresses[index];
+        struct sockaddr_in *address = &socket_addresses[index];
         socklen_t len = sizeof *address;
         address->sin_family = AF_INET;
         address->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        bells[index] = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-        if (bells[index] < 0 || bind(bells[index], (struct sockaddr *)address, len) != 0 ||
-            getsockname(bells[index], (struct sockaddr *)address, &len) != 0)
-            die("a bell: %s", strerror(errno));
+        listeners[index] = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        if (listeners[index] < 0 || bind(listeners[index], (struct sockaddr *)address, len) != 0 ||
+            getsockname(listeners[index], (struct sockaddr *)address, &len) != 0)
+            die("a socket: %s", strerror(errno));
     }
 }
 
@@ -158,9 +158,9 @@ static void relay_open(int port, uint64_t index)
 
 static bool relay_take(uint64_t *fence)
 {
-    struct pollfd bell = {.fd = bells[relay_index], .events = POLLIN};
-    char ring;
-    for (; !relay_begins && recv(bell.fd, &ring, 1, 0) != 1; poll(&bell, 1, -1))
+    struct pollfd listener = {.fd = listeners[relay_index], .events = POLLIN};
+    char message;
+    for (; !relay_begins && recv(listener.fd, &message, 1, 0) != 1; poll(&listener, 1, -1))
         if (stopped())
             return false;
     relay_begins = false;
@@ -171,14 +171,14 @@ static bool relay_take(uint64_t *fence)
 
 static void relay_give(void)
 {
-    const struct sockaddr_in *next = &bell_addresses[(relay_index + 1) % board->processes];
+    const struct sockaddr_in *next = &socket_addresses[(relay_index + 1) % board->processes];
     char command[128], reply[64];
     int len = snprintf(command, sizeof command, "md " LOCK_KEY " C%s q\r\nmg " LOCK_KEY "%%wait v\r\n", cas);
     ask(command, (size_t)len, reply, sizeof reply);
     if (strcmp(reply, "EN") != 0)
         die("md and mg answered '%s'", reply);
-    if (sendto(bells[relay_index], "", 1, 0, (const struct sockaddr *)next, sizeof *next) != 1)
-        die("ring: %s", strerror(errno));
+    if (sendto(listeners[relay_index], "", 1, 0, (const struct sockaddr *)next, sizeof *next) != 1)
+        die("wake: %s", strerror(errno));
 }
 
 /* --- the contenders ------------------------------------------------------------------------- */

@@ -14,7 +14,7 @@ use memlock_core::{Client, ErrorKind};
 fuzz_target!(|text: &str| {
     as_an_url(text);
     as_a_parameter(text);
-    as_a_bell(text);
+    as_a_notify_address(text);
 });
 
 /// An URL is read, or refused as a bad setting with a whole sentence.
@@ -61,8 +61,8 @@ fn is_duration(text: &str) -> bool {
     plain && number.parse::<f64>().is_ok_and(|number| (0.001..=3600.0).contains(&(number * unit)))
 }
 
-/// A waiter at an address that the setting accepts can be read by whoever is to ring it.
-fn as_a_bell(text: &str) {
+/// A waiter at an address that the setting accepts can be read by whoever is to wake it.
+fn as_a_notify_address(text: &str) {
     let Ok(Some((address, (first, last)))) = notify_setting(text) else { return };
     assert!(first <= last && (first > 0 || last == 0));
     let address = SocketAddr::new(address, last.max(1));

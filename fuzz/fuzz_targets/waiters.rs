@@ -73,25 +73,25 @@ fn being_passed(
     queue: &[u8],
     gone: &[WaitId],
     passed: Option<&Entry<'_>>,
-    rung: Option<&Entry<'_>>,
+    woken: Option<&Entry<'_>>,
 ) {
     let Some(passed) = passed else { return };
-    for rung in [None, rung, Some(passed)] {
+    for woken in [None, woken, Some(passed)] {
         let (before, counted) =
-            (without(queue, gone), after(queue, gone, Some(passed.id), rung.map(|rung| rung.id)));
+            (without(queue, gone), after(queue, gone, Some(passed.id), woken.map(|woken| woken.id)));
         let entries = waiters(&before).zip(waiters(&counted));
         assert_eq!(fields(&before).len(), fields(&counted).len());
         if !ids_differ(queue) {
             continue;
         }
-        let ahead = rung.and_then(|rung| waiters(queue).position(|entry| entry.id == rung.id));
+        let ahead = woken.and_then(|woken| waiters(queue).position(|entry| entry.id == woken.id));
         let ahead: Vec<Entry<'_>> = waiters(queue).take(ahead.unwrap_or(0)).collect();
         for ((old, new), (before, after)) in
             entries.zip(fields(&before).iter().zip(&fields(&counted)))
         {
             let in_front = ahead.iter().any(|entry| entry.id == old.id);
             let is_passed = old.id == passed.id || in_front && old.address.is_none();
-            let overtaken = in_front && rung.is_some_and(|rung| rank(&old) < rank(rung));
+            let overtaken = in_front && woken.is_some_and(|woken| rank(&old) < rank(woken));
             let (times, often) = (u32::from(is_passed), u32::from(overtaken && !is_passed));
             assert_eq!(new.passed, old.passed.saturating_add(times));
             assert_eq!(new.overtaken, old.overtaken.map(|before| before.saturating_add(often)));

@@ -1,4 +1,4 @@
-//! Datagrams that reach a bell: anybody may send them. The input is split at `|` into datagrams.
+//! Datagrams that reach a listener: anybody may send them. The input is split at `|` into datagrams.
 
 #![no_main]
 
@@ -24,7 +24,7 @@ const LIVE: [WaitId; 2] = [WaitId(7), WaitId(0xfeed_face_0123_4567)];
 static TOWER: LazyLock<ListenerPool> = LazyLock::new(|| {
     let notifier = notifier();
     let listener = notifier.take(Some(Ipv4Addr::LOCALHOST.into()));
-    let address = listener.address(WaitId(1)).expect("a bell on the loopback");
+    let address = listener.address(WaitId(1)).expect("a listener on the loopback");
     let stranger = UdpSocket::bind("127.0.0.1:0").expect("a socket on the loopback");
     ListenerPool { notifier, listener, address, stranger }
 });
@@ -54,7 +54,7 @@ fuzz_target!(|data: &[u8]| {
         (0..data.first().map_or(0, |&byte| byte % 9)).map(|next| (*address, WaitId(next.into())));
     let message = WakeMessage { after: Duration::from_micros(micros), successors: known.collect() };
     assert_eq!(reference(&datagram(LIVE[1], message)), Some(message));
-    assert!(notifier.send(*address, LIVE[1], message), "somebody has that bell");
+    assert!(notifier.send(*address, LIVE[1], message), "somebody has that listener");
     assert_eq!(listener.heard(&LIVE), Some(message));
 });
 
@@ -80,7 +80,7 @@ fn reference(datagram: &[u8]) -> Option<WakeMessage> {
         let is_id =
             id.len() == 16 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         let id = u64::from_str_radix(id, 16).ok().filter(|_| is_id)?;
-        let address = address.parse().ok().filter(|_| address.len() <= 64).filter(can_be_rung)?;
+        let address = address.parse().ok().filter(|_| address.len() <= 64).filter(can_be_woken)?;
         Some((address, WaitId(id)))
     });
     Some(WakeMessage {
@@ -90,7 +90,7 @@ fn reference(datagram: &[u8]) -> Option<WakeMessage> {
 }
 
 /// Whether it is one program's own address.
-fn can_be_rung(address: &SocketAddr) -> bool {
+fn can_be_woken(address: &SocketAddr) -> bool {
     let crowd = match address.ip().to_canonical() {
         IpAddr::V4(ip) => ip.is_broadcast() || ip.is_multicast() || ip.is_unspecified(),
         IpAddr::V6(ip) => ip.is_multicast() || ip.is_unspecified(),

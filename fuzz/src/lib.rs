@@ -95,12 +95,12 @@ impl Clock for Time {
     }
 }
 
-/// Bells that are never heard: who sleeps sleeps for as long as it meant to.
+/// A notifier without messages: a waiter sleeps until its own time.
 pub struct UnreachableNotifier(pub Arc<Time>);
 
 impl fmt::Debug for UnreachableNotifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("DeafBells")
+        f.write_str("SilentNotifier")
     }
 }
 

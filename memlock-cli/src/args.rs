@@ -162,7 +162,7 @@ pub(crate) enum OnLost {
 /// Judge whether the servers are fit for locks, and say how to make them so.
 ///
 /// Each is connected to and asked for its version and settings; its clock and round trips are
-/// measured; and a lock is passed from one client of ours to another, to see whether bells are
+/// measured; and a lock is passed from one client of ours to another, to see whether wake-ups are
 /// heard. The exit status is 0 if all is well, 1 if something should be mended, 2 if locks cannot
 /// be trusted there, 69 if a server cannot be reached.
 #[derive(Debug, ClapArgs)]

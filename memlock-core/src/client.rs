@@ -49,13 +49,13 @@ impl Client {
         let store = schemes::open(&mut url, &clock)?;
         let keys = Keyspace::new(&url.take("prefix").unwrap_or_default())?;
         let outage = url.take_duration("outage", DEFAULT_OUTAGE)?;
-        let (notify, bell) = (url.take("notify"), url.take("bell"));
-        if notify.is_some() && bell.is_some() {
+        let (notify, alias) = (url.take("notify"), url.take("bell"));
+        if notify.is_some() && alias.is_some() {
             return Err(Error::config(
                 "The URL has notify= and bell=, which is its older name: write notify= alone.",
             ));
         }
-        let notify = notify.or(bell);
+        let notify = notify.or(alias);
         let notify = notify.map_or(Ok(NotifySetting::Near), |text| NotifySetting::parse(&text))?;
         url.finish()?;
         Ok(Client {
@@ -68,7 +68,7 @@ impl Client {
         Client::with_parts(store, clock, Arc::new(UdpNotifier::new(NotifySetting::Near)))
     }
 
-    /// A client over a store, a clock and bells of the caller's: for simulations.
+    /// A client over a store, a clock and a notifier of the caller's: for simulations.
     pub fn with_parts(
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,

@@ -47,14 +47,14 @@ pub fn notify_setting(text: &str) -> Result<Option<(IpAddr, (u16, u16))>> {
     })
 }
 
-/// The bells that a client rings and hears by UDP.
+/// The wake-up messages of a client, by UDP.
 pub fn notifier() -> Arc<dyn Notifier> {
     Arc::new(UdpNotifier::new(NotifySetting::Near))
 }
 
-/// The datagram that rings a bell.
-pub fn datagram(id: WaitId, ring: WakeMessage) -> Vec<u8> {
-    ring.datagram(id)
+/// The datagram of a wake-up message.
+pub fn datagram(id: WaitId, wake: WakeMessage) -> Vec<u8> {
+    wake.datagram(id)
 }
 
 /// What a semaphore's item says.

@@ -38,11 +38,11 @@ pub enum Mutation {
     NoReadBack,
     /// What entering the queue shows of the lock is not looked at.
     NoLookAfterJoining,
-    /// Whoever goes while it is being rung does not ring the next one.
-    KeepTheBell,
-    /// Whoever rang somebody ahead does not look whether that was the next one.
-    TrustTheRingAhead,
-    /// Waiters rely on bells alone.
+    /// A waiter that gives up while it is being woken does not wake the next one.
+    LeaveWithoutWaking,
+    /// A releaser that woke a waiter early does not check that it is the next one.
+    TrustTheEarlyWake,
+    /// Waiters rely on wake-ups alone.
     BellsAlone,
     /// A waiter that missed a message says that it hears what is sent to it.
     TrustTheUnreachable,
@@ -81,7 +81,7 @@ pub enum Mutation {
     /// A semaphore's item is kept for so long, and not until when it says: so it tells the wrong
     /// time.
     RelativeExpiry,
-    /// Whoever gives several permits back rings for one.
+    /// A release of several permits wakes as for one.
     ForgetTheRest,
     /// Who gathers permits and gives up keeps newcomers off.
     GatherForGood,
@@ -159,8 +159,8 @@ impl Mutation {
         Mutation::HopeForTheLonger,
         Mutation::NoReadBack,
         Mutation::NoLookAfterJoining,
-        Mutation::KeepTheBell,
-        Mutation::TrustTheRingAhead,
+        Mutation::LeaveWithoutWaking,
+        Mutation::TrustTheEarlyWake,
         Mutation::BellsAlone,
         Mutation::TrustTheUnreachable,
         Mutation::ReserveForNobody,

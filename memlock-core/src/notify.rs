@@ -1,7 +1,7 @@
-//! Bells: how one process wakes a waiter in another, by one datagram.
+//! Wake-up messages: how one process wakes a waiter in another, by one datagram.
 //!
-//! Whoever lets go of a lock rings the bell of the next one. A bell is a hint: the waiter tries for
-//! itself, and waits on if it was rung in vain; and a bell that is lost costs time and nothing
+//! A releaser wakes the next waiter. A wake-up is a hint: the waiter tries for
+//! itself, and waits on if it was woken in vain; and a wake-up that is lost costs time and nothing
 //! else. `udp` has the real ones; what stands here is all that the rest knows of them, so that a
 //! simulation can have its own.
 
@@ -21,13 +21,13 @@ pub use message::{Successors, WakeMessage};
 pub use reach::{Reach, ReachRecord};
 pub(crate) use setting::NotifySetting;
 
-/// The bells of one client.
+/// The listeners of one client.
 pub trait Notifier: Send + Sync + fmt::Debug {
-    /// A bell that nobody uses, for one waiter whose server is near this address of ours.
+    /// A listener that is not in use, for one waiter whose server is near this address of ours.
     fn take(&self, near: Option<IpAddr>) -> Arc<dyn Listener>;
 
-    /// Rings a waiter's bell: one datagram, that may get lost. False when it is known that nobody
-    /// has that bell any more, so that nobody got it: the waiter's process is dead.
+    /// Wakes a waiter: one datagram, that may get lost. False when it is known that nobody
+    /// has that listener any more, so that nobody got it: the waiter's process is dead.
     fn send(&self, address: SocketAddr, id: WaitId, message: WakeMessage) -> bool;
 
     /// Whether wake-up messages reach this process.
@@ -44,16 +44,16 @@ pub trait Notifier: Send + Sync + fmt::Debug {
     fn interrupt_all(&self);
 }
 
-/// A bell in use by one waiter.
+/// A listener in use by one waiter.
 pub trait Listener: Send + Sync {
-    /// Where it can be rung, if it can. `test`: an id by which it may ring itself, to hear whether
+    /// Where it can be woken, if it can. `test`: an id by which it may wake itself, to hear whether
     /// it can be heard.
     fn address(&self, test: WaitId) -> Option<SocketAddr>;
 
-    /// Sleeps for so long, or until something may have rung, or somebody nudges.
+    /// Sleeps for so long, or until a message arrives or the listener is interrupted.
     fn sleep(&self, duration: Duration);
 
-    /// What it told one of `live`, if it has rung for it. What came before is dropped.
+    /// The message that was sent to one of the ids `live`, if any. Earlier messages are dropped.
     fn heard(&self, live: &[WaitId]) -> Option<WakeMessage>;
 
     /// Wakes the sleeper, or lets it not fall asleep the next time.

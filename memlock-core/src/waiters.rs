@@ -11,7 +11,7 @@ use crate::wait::entries;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiter {
-    /// Where it is rung, which tells its host; `None` when it has no bell.
+    /// Where it is woken, which tells its host; `None` when it has no listener.
     pub address: Option<SocketAddr>,
     /// Higher comes first.
     pub priority: i64,

@@ -1,4 +1,4 @@
-/* The URL's parameter `bell`: where a waiter can be woken, and that it gets the lock whether it can or not. */
+/* The URL's parameter `notify`: where a waiter can be woken, and that it gets the lock whether it can or not. */
 
 #include "check.h"
 #include "plain.h"
@@ -98,7 +98,7 @@ static void a_waiter_is_woken_on_a_port_of_the_range(void) {
     memlock_client_close(two);
 }
 
-static void a_waiter_without_a_bell_gets_the_lock_all_the_same(void) {
+static void a_waiter_without_a_listener_gets_the_lock_all_the_same(void) {
     memlock_client *off = with("?notify=off"), *on = with(""), *off_too = with("?notify=off");
     while_waiting(off, on, is_none);
     /* It looks for itself, several times a second. */
@@ -120,7 +120,7 @@ static int free_port(void) {
     return ntohs(address.sin_port);
 }
 
-/* More waiters than ports: only the first one has a bell. False if another program took the port. */
+/* More waiters than ports: only the first one has a listener. False if another program took the port. */
 static bool the_first_has_the_only_port(int port) {
     static const char *const names[] = {"narrow-a", "narrow-b", "narrow-c"};
     enum { WAITERS = sizeof names / sizeof *names };
@@ -147,14 +147,14 @@ static bool the_first_has_the_only_port(int port) {
     return has_it;
 }
 
-static void who_finds_no_port_waits_without_a_bell(void) {
+static void a_waiter_without_a_free_port_waits_without_a_listener(void) {
     for (int tries = 1; !the_first_has_the_only_port(free_port()); tries++) CHECK(tries < 20);
 }
 
 int main(void) {
     RUN(a_waiter_is_woken_at_its_end_of_the_connection);
     RUN(a_waiter_is_woken_on_a_port_of_the_range);
-    RUN(a_waiter_without_a_bell_gets_the_lock_all_the_same);
-    RUN(who_finds_no_port_waits_without_a_bell);
+    RUN(a_waiter_without_a_listener_gets_the_lock_all_the_same);
+    RUN(a_waiter_without_a_free_port_waits_without_a_listener);
     return 0;
 }

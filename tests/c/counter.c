@@ -148,7 +148,7 @@ static int served_in_order(void) {
     return order;
 }
 
-/* Whoever is parked looks now and then by itself, since plain clients ring nobody, and may find the permit that another
+/* Whoever is parked looks now and then by itself, since plain clients wake nobody, and may find the permit that another
  * one is being woken for: now and then, but not always. */
 static void who_is_parked_is_woken_by_priority(void) {
     ANSWERS(MEMLOCK_OK, memlock_counter_set_up(client, "parked", 0));

@@ -194,7 +194,7 @@ static void cancel_as_a_child(int number) {
 }
 
 /* Where the first one in the queue is woken. */
-static size_t first_bell(const char *queue) { return strcspn(queue, "#"); }
+static size_t first_address(const char *queue) { return strcspn(queue, "#"); }
 
 static void a_child_and_its_parent_wait_each_for_itself(void) {
     memlock_client *holder;
@@ -210,12 +210,12 @@ static void a_child_and_its_parent_wait_each_for_itself(void) {
     CHECK(queue_length("family") == 1);
     const pid_t children[] = {start_child(1, wait_as_a_child), start_child(2, wait_as_a_child)};
     QUEUE_BECOMES(3, "family");
-    /* Bells of their own. */
+    /* Listeners of their own. */
     snprintf(queue, sizeof queue, "%s", queue_of("family"));
     for (const char *one = queue; *one != '\r'; one = strchr(one, '\n') + 1) {
         CHECK(*one != '-');
         for (const char *next = strchr(one, '\n') + 1; *next != '\r'; next = strchr(next, '\n') + 1) {
-            CHECK(first_bell(one) != first_bell(next) || strncmp(one, next, first_bell(one)) != 0);
+            CHECK(first_address(one) != first_address(next) || strncmp(one, next, first_address(one)) != 0);
         }
     }
     struct check_watch watch;

@@ -151,7 +151,7 @@ static void two_clients_hand_over_to_each_other(void) {
         threads[i] = check_start(play, &players[i]);
     }
     for (int i = 0; i < 2; i++) check_join(threads[i]);
-    /* By a bell, and not by asking, which would take 100 ms and more. */
+    /* By a message, and not by asking, which would take 100 ms and more. */
     CHECK(check_watch_end_ms(&watch) < TURNS * 80);
     for (int i = 0; i < 2; i++) {
         CHECK(players[i].turns > TURNS / 4);

@@ -130,7 +130,7 @@ fn a_bench_measures_all_its_lines_and_leaves_no_lock() {
             "{report}"
         );
     }
-    // Two round trips at least; and a hand-over is no shorter than the ring that it needs.
+    // Two round trips at least; and a hand-over is no shorter than the wake-up that it needs.
     assert!(number(1, "round_trips") > 1.2 && number(2, "p50_us") > 10.0, "{report}");
     let said = done(memlock(&server, &["bench", "--time", "50ms"]));
     for text in

@@ -6,7 +6,7 @@ use std::io;
 /// How much more memory a client may have at the end than after its first part: more than an
 /// allocator's whims, less than a leak of a few bytes in each call.
 const MOST_BYTES: u64 = 2 << 20;
-/// How many more descriptors: bells are opened when threads wait, and kept, as are up to 16
+/// How many more descriptors: listeners are opened when threads wait, and kept, as are up to 16
 /// connections.
 const MOST_DESCRIPTORS: usize = 8;
 

@@ -158,7 +158,7 @@ impl Round {
         let facts = Facts { sound: self.sound, punctual: self.punctual, ..world.facts(now()) };
         let mut verdict = check(calls, &facts);
         verdict.violations.extend(world.crew.misdeeds.iter().cloned());
-        // Whoever is killed, or cut off, may leave an entry that the next release or the next ring
+        // Whoever is killed, or cut off, may leave an entry that the next release or the next wake-up
         // takes off.
         let left = world.queued();
         if self.sound && world.crew.deaths.is_empty() && left > 0 {

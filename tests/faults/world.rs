@@ -93,8 +93,9 @@ impl World {
 
     /// Starts clients behind the proxy.
     pub(crate) fn start(&mut self, kinds: &[Kind]) -> Result<(), Failure> {
-        let bell = self.cable.as_ref().map(|cable| format!("&notify={}", cable.address()));
-        let url = format!("{}/?{}{}", self.proxy.url(), self.timeouts, bell.unwrap_or_default());
+        let listener = self.cable.as_ref().map(|cable| format!("&notify={}", cable.address()));
+        let url =
+            format!("{}/?{}{}", self.proxy.url(), self.timeouts, listener.unwrap_or_default());
         for kind in kinds {
             self.crew.start(*kind, &Way { url: url.clone(), namespace: None })?;
         }

@@ -142,15 +142,15 @@ print([worker.exitcode for worker in workers])
 """
 
 
-@pytest.mark.parametrize("bell", ["", "?notify=off"])
+@pytest.mark.parametrize("query", ["", "?notify=off"])
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_no_more_processes_are_inside_than_there_are_permits(
-    server: Memcached, plain: Plain, name: str, tmp_path: Path, *, method: str, bell: str
+    server: Memcached, plain: Plain, name: str, tmp_path: Path, *, method: str, query: str
 ) -> None:
     folder, report = str(Path(__file__).parent), tmp_path / "report"
     semaphore = memlock.connect(server.url).semaphore(name, 2)
     with semaphore.permit(permits=2):
-        child = Child(SHARING, folder, method, server.url + bell, name, str(report))
+        child = Child(SHARING, folder, method, server.url + query, name, str(report))
         # So that all of them compete from the beginning.
         eventually(lambda: len(plain.permit_queue(name)) == 4)
     with child:
@@ -244,7 +244,7 @@ def test_a_dead_holders_permit_comes_back_after_its_lease(
         began = time.monotonic()
         assert semaphore.acquire(blocking=False) is False
         assert child.process.pid in {holder.pid for holder in semaphore.holders()}
-        # Nobody rings. Up to four seconds after the lease, then up to one until the waiter looks;
+        # Nobody wakes. Up to four seconds after the lease, then up to one until the waiter looks;
         # and a machine may be busy.
         assert semaphore.acquire(timeout=20) is True
         assert 0.5 < time.monotonic() - began < 9

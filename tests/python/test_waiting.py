@@ -1,4 +1,4 @@
-"""Many who wait for one lock: threads and processes, with and without a bell."""
+"""Many who wait for one lock: threads and processes, with and without a listener."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ print([worker.exitcode for worker in workers])
 """
 
 
-@pytest.mark.parametrize("bell", ["", "?notify=127.0.0.1", "?notify=off"])
+@pytest.mark.parametrize("query", ["", "?notify=127.0.0.1", "?notify=off"])
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_processes_exclude_each_other_and_fences_rise(
-    server: Memcached, plain: Plain, name: str, tmp_path: Path, *, method: str, bell: str
+    server: Memcached, plain: Plain, name: str, tmp_path: Path, *, method: str, query: str
 ) -> None:
-    folder, url = str(Path(__file__).parent), server.url + bell
+    folder, url = str(Path(__file__).parent), server.url + query
     holder = memlock.connect(server.url).mutex(name)
     with holder:
         child = Child(PROCESSES, folder, method, url, name, str(tmp_path))
         # So that all of them compete from the beginning.
         eventually(lambda: len(plain.queue(name)) == 4)
-        assert all(entry.startswith("-") == (bell == "?notify=off") for entry in plain.queue(name))
+        assert all(entry.startswith("-") == (query == "?notify=off") for entry in plain.queue(name))
     with child:
         assert child.reads(60) == "[0, 0, 0, 0]"
         assert child.ends() == 0
@@ -78,7 +78,7 @@ def test_processes_exclude_each_other_and_fences_rise(
     assert not holder.locked()
 
 
-def test_a_waiter_without_a_bell_gets_the_lock(server: Memcached, plain: Plain, name: str) -> None:
+def test_a_waiter_without_a_listener_gets_the_lock(server: Memcached, plain: Plain, name: str) -> None:
     holder = memlock.connect(server.url).mutex(name)
     waiter = memlock.connect(f"{server.url}?notify=off").mutex(name)
     for first, second in [(holder, waiter), (waiter, holder)]:

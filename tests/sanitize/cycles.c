@@ -1,7 +1,7 @@
 /* Clients opened, used and closed leave no memory and no descriptor.
  *
  * Usage: cycles NUMBER. Each takes and releases a lock on the server in MEMLOCK_URL; every twentieth also waits for one, so that
- * it has a bell. */
+ * it has a listener. */
 
 #include "../c/check.h"
 

@@ -81,8 +81,8 @@ fn of(permits: u32, priority: i64) -> Request {
 /// Wakes the waiter of this line of the queue, as a releaser does.
 fn wake(line: &str) {
     let [address, id] = line.split('#').take(2).collect::<Vec<_>>()[..] else { panic!("{line}") };
-    let ringer = UdpSocket::bind("127.0.0.1:0").unwrap();
-    ringer.send_to(format!("memlock/1 {id}").as_bytes(), address).unwrap();
+    let waker = UdpSocket::bind("127.0.0.1:0").unwrap();
+    waker.send_to(format!("memlock/1 {id}").as_bytes(), address).unwrap();
 }
 
 fn all(semaphore: &Semaphore, permits: u32) -> Permit {
@@ -158,7 +158,7 @@ fn a_waiter_for_one_is_not_kept_off_by_one_behind_it_that_wants_several() {
     let (got, gets) = mpsc::channel();
     let semaphore = bench.semaphore(3);
     let (two, one) = (all(&semaphore, 2), all(&semaphore, 1));
-    // It died, and had no bell: so nobody is rung before it has been waited for in vain.
+    // It died, and had no listener: so nobody is woken before it has been waited for in vain.
     let dead = "-#00000000000000dd#0#0#3#0\n";
     assert!(bench.server.plain().add("semaphore:s%wait", dead, 300));
     let crew = Crew { bench: &bench, permits: 3, semaphore: Bench::semaphore, got };
@@ -181,7 +181,7 @@ fn a_waiter_for_one_is_not_kept_off_by_one_behind_it_that_wants_several() {
 }
 
 #[test]
-fn as_many_are_rung_as_there_is_room_for() {
+fn as_many_are_woken_as_there_is_room_for() {
     let bench = Bench::new();
     let (got, gets) = mpsc::channel();
     let held = all(&bench.semaphore(4), 4);
@@ -255,7 +255,7 @@ fn who_gathers_and_gives_up_leaves_all_of_it_to_those_behind() {
 }
 
 #[test]
-fn a_holder_that_was_rung_in_vain_stands_in_nobodys_way() {
+fn a_holder_that_was_woken_in_vain_stands_in_nobodys_way() {
     let bench = Bench::new();
     let (got, gets) = mpsc::channel();
     let semaphore = bench.semaphore(2);
@@ -270,7 +270,7 @@ fn a_holder_that_was_rung_in_vain_stands_in_nobodys_way() {
     let _ = held[0].release().unwrap();
     let first = gets.recv_timeout(PATIENCE).unwrap();
     assert_eq!(first.0, "first");
-    // It has its permit, and only a bell can wake the other one.
+    // It has its permit, and only a wake-up can reach the other one.
     let _ = held[1].release().unwrap();
     assert_eq!(gets.recv_timeout(PATIENCE).unwrap().0, "second");
 }

@@ -68,7 +68,7 @@ fn a_permit_is_never_granted_twice_at_any_phase_of_the_servers_clock() {
 }
 
 #[test]
-fn a_waiter_gets_what_a_dead_holder_held_without_being_rung() {
+fn a_waiter_gets_what_a_dead_holder_held_without_being_woken() {
     let bench = Bench::new();
     let holder = bench.client().semaphore("s", 2, Duration::from_secs(1)).unwrap();
     std::mem::forget([holder.acquire().unwrap(), holder.acquire().unwrap()]);

@@ -41,7 +41,7 @@ impl Bench {
     }
 
     /// As from another process, for which no time passes: who waits there gets nothing unless it is
-    /// rung.
+    /// woken.
     fn frozen(&self, permits: u32) -> Semaphore {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let store = store::schemes::connect(&self.server.url(), &clock).unwrap();

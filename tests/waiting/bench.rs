@@ -147,10 +147,10 @@ impl Bench {
 
     /// Puts entries into the queue that nobody answers for: on this host, which says so, or
     /// elsewhere.
-    pub(crate) fn add_dead(&self, bell: &str, ids: impl Iterator<Item = u64>) {
-        let bell = bell.parse().ok();
+    pub(crate) fn add_dead(&self, listener: &str, ids: impl Iterator<Item = u64>) {
+        let listener = listener.parse().ok();
         let lines: Vec<u8> =
-            ids.flat_map(|id| entries::line(bell, WaitId(id), Request::default())).collect();
+            ids.flat_map(|id| entries::line(listener, WaitId(id), Request::default())).collect();
         self.append(&lines);
     }
 
@@ -260,7 +260,7 @@ pub(crate) fn crowd(hold: impl Fn(usize) -> Duration + Sync) {
             scope.spawn(move || {
                 for round in 0..300 {
                     // Between two locks: whoever comes back at once gets turns, in which nobody is
-                    // rung.
+                    // woken.
                     clock.advance(Duration::from_millis(1));
                     let held = lock(client);
                     assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);

@@ -1,4 +1,4 @@
-//! Ringing ahead: whoever was rung knows who comes after it, and rings that one while its own
+//! Early wake-ups: whoever was woken knows who comes after it, and wakes that one while its own
 //! release is on its way.
 
 use std::net::UdpSocket;
@@ -12,7 +12,7 @@ use memlock_tests::frozen::Frozen;
 
 use super::bench::{Bench, Fate, PATIENCE, crowd, gets, lock, unlock, until, waiter};
 
-/// A waiter that is nothing but a bell.
+/// A waiter that is nothing but a listener.
 struct Chime {
     socket: UdpSocket,
     id: u64,
@@ -29,21 +29,21 @@ impl Chime {
         bench.add_dead(&self.socket.local_addr().unwrap().to_string(), self.id..=self.id);
     }
 
-    /// Waits until it is rung.
-    fn rings(&self) {
+    /// Waits until it is woken.
+    fn is_woken(&self) {
         let mut datagram = [0; 1000];
-        let length = self.socket.recv(&mut datagram).expect("it was not rung");
+        let length = self.socket.recv(&mut datagram).expect("it was not woken");
         let text = str::from_utf8(&datagram[..length]).unwrap();
         assert_eq!(text.split(' ').nth(1), Some(format!("{:016x}", self.id).as_str()), "{text}");
     }
 
     fn is_silent(&self) {
         self.socket.set_nonblocking(true).unwrap();
-        assert!(self.socket.recv(&mut [0; 1000]).is_err(), "it was rung twice, or for nothing");
+        assert!(self.socket.recv(&mut [0; 1000]).is_err(), "it was woken twice, or for nothing");
     }
 }
 
-/// A lock that was got by a bell which told of `chime`, and was held for a while.
+/// A lock that was got by a listener which told of `chime`, and was held for a while.
 fn told_of(
     bench: &Bench,
     chime: &Chime,
@@ -62,14 +62,14 @@ fn told_of(
 }
 
 #[test]
-fn the_next_one_is_rung_before_the_release_is_answered() {
+fn the_next_one_is_woken_before_the_release_is_answered() {
     let (bench, chime) = (Bench::new(), Arc::new(Chime::new(7)));
     let (next, (done, released)) = (Arc::clone(&chime), mpsc::channel());
     let lock = told_of(&bench, &chime, move |op| {
         if let Op::Delete { key, .. } = op
             && key.as_str() == "lock:m"
         {
-            next.rings();
+            next.is_woken();
             done.send(()).unwrap();
         }
         Fate::Done
@@ -81,20 +81,20 @@ fn the_next_one_is_rung_before_the_release_is_answered() {
 }
 
 #[test]
-fn whoever_is_next_by_now_is_rung_as_well() {
+fn whoever_is_next_by_now_is_woken_as_well() {
     let (bench, gone, next) = (Bench::new(), Chime::new(7), Chime::new(8));
     let lock = told_of(&bench, &gone, |_| Fate::Done);
     bench.delete(&bench.queue);
     next.stands_in(&bench);
     unlock(lock);
-    gone.rings();
-    next.rings();
+    gone.is_woken();
+    next.is_woken();
     next.is_silent();
     assert_eq!(bench.entries(), b"");
 }
 
 #[test]
-fn a_lock_that_was_held_for_a_moment_is_released_before_anybody_is_rung() {
+fn a_lock_that_was_held_for_a_moment_is_released_before_anybody_is_woken() {
     let (bench, chime) = (Bench::new(), Arc::new(Chime::new(7)));
     let next = Arc::clone(&chime);
     let holder = lock(&bench.client());
@@ -111,11 +111,11 @@ fn a_lock_that_was_held_for_a_moment_is_released_before_anybody_is_rung() {
     unlock(holder);
     unlock(gets(&waiter));
     chime.socket.set_nonblocking(false).unwrap();
-    chime.rings();
+    chime.is_woken();
 }
 
 #[test]
-fn a_holder_whose_entry_is_still_there_rings_the_one_behind_it_too() {
+fn a_holder_whose_entry_is_still_there_wakes_the_one_behind_it_too() {
     let (bench, before, behind) = (Bench::new(), Chime::new(7), Chime::new(8));
     let holder = lock(&bench.client());
     let waiter = waiter(&bench.frozen());
@@ -124,21 +124,21 @@ fn a_holder_whose_entry_is_still_there_rings_the_one_behind_it_too() {
     unlock(holder);
     let lock = gets(&waiter);
     until(|| bench.entries().is_empty());
-    // As if nobody had got to write yet: neither who rang the one before us, nor that one, who rang
+    // As if nobody had got to write yet: neither who woke the one before us, nor that one, who woke
     // us.
     before.stands_in(&bench);
     bench.append(&ours);
     behind.stands_in(&bench);
     unlock(lock);
-    before.rings();
-    behind.rings();
+    before.is_woken();
+    behind.is_woken();
     // Otherwise it would do the same when it releases, and the one before it would never come
     // first.
     until(|| bench.entries().is_empty());
 }
 
 #[test]
-fn ringing_ahead_loses_nobody() {
-    // Some hold it for a moment only: whoever rang them may not have written yet.
+fn early_wake_ups_lose_no_waiter() {
+    // Some hold it for a moment only: whoever woke them may not have written yet.
     crowd(|turn| Duration::from_micros(if turn % 3 == 0 { 0 } else { 300 }));
 }

@@ -33,7 +33,7 @@ fn a_lock_that_nobody_wants_costs_two_commands() {
 #[test]
 fn a_process_that_met_waiters_stands_behind_them() {
     let bench = Bench::new();
-    // No time passes for it, so that it cannot lose patience with the one that it rang.
+    // No time passes for it, so that it cannot lose patience with the one that it woke.
     let courteous = bench.frozen();
     let held = lock(&courteous);
     let waiter = waiter(&bench.client());
@@ -44,7 +44,7 @@ fn a_process_that_met_waiters_stands_behind_them() {
     let fence = first.fence();
     unlock(first);
     let Waited::Done(again) = again.got.recv_timeout(PATIENCE).unwrap() else {
-        panic!("nobody rang it")
+        panic!("nobody woke it")
     };
     assert!(again.fence() > fence);
     unlock(again);
@@ -76,7 +76,7 @@ fn a_queue_that_is_garbage_is_cleaned_by_whoever_writes_it() {
     for garbage in [&garbage[..], b"42", b""] {
         let held = lock(&bench.client());
         assert!(bench.server.plain().set(bench.queue.as_str(), garbage, 60));
-        // Behind text without an end its line cannot be read: then nobody rings it, and it has to
+        // Behind text without an end its line cannot be read: then nobody wakes it, and it has to
         // look.
         let waiter = waiter(&bench.client());
         bench.until_marked();
@@ -97,7 +97,7 @@ fn a_plain_clients_lock_is_left_as_it_is() {
     bench.delete(&bench.lock);
     let watch = Stopwatch::start();
     unlock(gets(&waiter));
-    // Such a holder rings nobody, so the waiter asks now and then.
+    // Such a holder wakes nobody, so the waiter asks now and then.
     assert!(watch.elapsed() < Duration::from_secs(2));
 }
 
@@ -151,7 +151,7 @@ fn a_wait_that_ends_takes_its_entry_along() {
 }
 
 #[test]
-fn the_urls_bell_is_what_others_are_told() {
+fn the_urls_notify_address_is_what_others_read() {
     let bench = Bench::new();
     let held = lock(&bench.client());
     let told = |parameter: &str| {
@@ -159,10 +159,10 @@ fn the_urls_bell_is_what_others_are_told() {
             Client::connect(&format!("{}?notify={parameter}", bench.server.url())).unwrap();
         let waiting = in_line(&client);
         let queue = bench.entries();
-        let bell = entries::waiters(&queue).next().unwrap().address;
+        let listener = entries::waiters(&queue).next().unwrap().address;
         waiting.cancel.cancel();
         assert!(matches!(waiting.got.recv_timeout(PATIENCE).unwrap(), Waited::Interrupted));
-        bell
+        listener
     };
     assert_eq!(told("off"), None);
     assert_eq!(told("127.0.0.2").unwrap().ip().to_string(), "127.0.0.2");
@@ -172,14 +172,14 @@ fn the_urls_bell_is_what_others_are_told() {
     let port = taken.local_addr().unwrap().port();
     assert_eq!(told(&format!("127.0.0.1:{port}")), None, "the only port is in use");
     let last = port.saturating_add(50);
-    let bell = told(&format!("127.0.0.1:{port}-{last}")).unwrap();
-    assert!(bell.port() > port && bell.port() <= last);
+    let listener = told(&format!("127.0.0.1:{port}-{last}")).unwrap();
+    assert!(listener.port() > port && listener.port() <= last);
     drop(taken);
     unlock(held);
 }
 
 #[test]
-fn bells_ring_over_ipv6() {
+fn waiters_are_woken_over_ipv6() {
     if UdpSocket::bind("[::1]:0").is_err() {
         println!("There is no IPv6 on this machine, so there is nothing to be tested.");
         return;
@@ -199,7 +199,7 @@ fn bells_ring_over_ipv6() {
 }
 
 #[test]
-fn clients_of_one_process_on_the_memory_store_ring_each_other() {
+fn clients_of_one_process_on_the_memory_store_wake_each_other() {
     let clock = Frozen::clock();
     let memory = Arc::new(memlock_core::store::memory::Memory::new(Arc::new(SystemClock)));
     let clients: Vec<Client> =

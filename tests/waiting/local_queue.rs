@@ -58,7 +58,7 @@ fn hand_over_to_three(bench: &Bench, client: &Client) -> u64 {
 #[test]
 fn a_process_hands_over_so_often_and_then_it_is_anothers_turn() {
     // The turn that was going on, and the one for which the first stood in the queue before it;
-    // each may end with one more who was rung. On a busy machine the other one may come too late
+    // each may end with one more who was woken. On a busy machine the other one may come too late
     // for its turn: then it is tried again.
     let tries: Vec<usize> = std::iter::repeat_with(turns_before_another_process).take(8).collect();
     assert!(tries.iter().any(|turns| *turns <= 2 * (8 + 2)), "so many were before it: {tries:?}");
@@ -185,7 +185,7 @@ fn threads_of_several_processes_are_never_inside_together_and_none_is_forgotten(
                 let mut fence = 0;
                 for _ in 0..100 {
                     // Between two locks: whoever comes back at once gets turns, in which nobody is
-                    // rung.
+                    // woken.
                     clock.advance(Duration::from_millis(1));
                     let held = lock(client);
                     assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);

@@ -43,7 +43,7 @@ fn a_release_at_any_step_of_joining_is_not_missed() {
 }
 
 #[test]
-fn a_releaser_that_dies_before_it_rings_is_noticed() {
+fn a_releaser_that_dies_before_it_wakes_is_noticed() {
     let bench = Bench::new();
     let holder = lock(&bench.client());
     let waiters = [waiter(&bench.client()), waiter(&bench.client())];
@@ -65,7 +65,7 @@ fn a_dead_head_is_passed() {
     bench.add_dead("127.0.0.1:9", 1..=3);
     let waiter = waiter(&bench.frozen());
     bench.until_seen(4);
-    // They are found dead, and the next one is rung.
+    // They are found dead, and the next one is woken.
     unlock(holder);
     unlock(gets(&waiter));
     until(|| bench.entries().is_empty());
@@ -78,7 +78,7 @@ fn a_head_that_died_elsewhere_is_noticed() {
     bench.add_dead("192.0.2.1:9", 1..=1);
     let waiter = waiter(&bench.client());
     bench.until_seen(2);
-    // It is rung in vain, and taken off; the waiter behind it may take its own off at any time.
+    // It is woken in vain, and taken off; the waiter behind it may take its own off at any time.
     unlock(holder);
     until(|| bench.waiters().len() <= 1);
     unlock(gets(&waiter));
@@ -116,10 +116,10 @@ fn a_courteous_process_waits_for_the_dead_for_a_moment_only() {
 }
 
 #[test]
-fn lost_bells_cost_time_and_nothing_else() {
+fn lost_wake_ups_cost_time_and_nothing_else() {
     let bench = Bench::new();
     let holder = bench.client();
-    // Its bell works, but the others are told of another address.
+    // Its listener works, but the others are told of another address.
     let deaf = Arc::new(Deaf { inner: connect(&bench.server), joined: AtomicUsize::new(0) });
     let client = Client::with_store(Arc::<Deaf>::clone(&deaf), Arc::new(SystemClock));
     for round in 0..4 {
@@ -141,7 +141,7 @@ fn lost_bells_cost_time_and_nothing_else() {
 }
 
 #[test]
-fn a_rung_waiter_that_missed_is_the_next() {
+fn a_woken_waiter_that_missed_is_the_next() {
     let bench = Bench::new();
     let holder = lock(&bench.client());
     let barger = bench.client();
@@ -153,7 +153,7 @@ fn a_rung_waiter_that_missed_is_the_next() {
         {
             tries += 1;
             if tries == 2 {
-                // It was rung, and somebody is faster.
+                // It was woken, and somebody is faster.
                 barged
                     .send(barger.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap())
                     .unwrap();
@@ -204,7 +204,7 @@ fn a_lost_queue_is_built_anew() {
 }
 
 #[test]
-fn a_bell_that_comes_too_late_is_passed_on() {
+fn a_wake_up_that_comes_too_late_is_passed_on() {
     for step in 0..4 {
         let bench = Bench::new();
         let holder = Arc::new(Mutex::new(Some(lock(&bench.client()))));

@@ -93,9 +93,9 @@ fn joins_again_when_woken_in_vain(after: Duration) -> (bool, usize) {
     let queue = bench.entries();
     let line = entries::waiters(&queue).next().unwrap();
     let before = looks.load(Ordering::SeqCst);
-    let ring = format!("memlock/1 {} {}", line.id, after.as_micros());
+    let wake = format!("memlock/1 {} {}", line.id, after.as_micros());
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.send_to(ring.as_bytes(), line.address.unwrap()).unwrap();
+    socket.send_to(wake.as_bytes(), line.address.unwrap()).unwrap();
     until(|| looks.load(Ordering::SeqCst) > before);
     let is_off = || !bench.waiters().contains(&line.id);
     if after < WATCH {

@@ -87,7 +87,7 @@ fn nobody_is_told_that_nothing_was_changed_who_may_have_left_something() {
 }
 
 #[test]
-fn a_bell_for_a_place_that_could_not_be_given_back_is_heeded() {
+fn a_wake_up_for_a_place_that_could_not_be_given_back_is_heeded() {
     let bench = Bench::new();
     let holder = lock(&bench.client());
     let queue = bench.queue.clone();
@@ -112,7 +112,7 @@ fn a_bell_for_a_place_that_could_not_be_given_back_is_heeded() {
     stuck.store(false, Ordering::SeqCst);
     let second = waiter(&client);
     bench.until_waiting(2);
-    // The holder rings the first entry, under which nobody waits any more.
+    // The holder wakes the first entry, under which nobody waits any more.
     unlock(holder);
     unlock(gets(&second));
     until(|| bench.entries().is_empty());
@@ -158,12 +158,12 @@ fn a_holder_stops_believing_before_a_late_timer_can_end_its_item() {
 }
 
 #[test]
-fn whoever_goes_tells_a_holder_that_came_in_between_to_ring() {
+fn whoever_goes_tells_a_holder_that_came_in_between_to_wake() {
     let bench = Bench::new();
     let _holder = lock(&bench.client());
     let going = in_line(&bench.frozen());
     bench.until_seen(1);
-    // As if the holder had gone, and rung one that goes: a newcomer was faster, and has not heard
+    // As if the holder had gone, and woken one that goes: a newcomer was faster, and has not heard
     // of any queue.
     bench.delete(&bench.lock);
     let newcomer = lock(&bench.client());

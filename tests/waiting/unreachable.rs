@@ -1,4 +1,4 @@
-//! Waiting without bells: slower, bounded, and bearable for the server.
+//! Waiting without listeners: slower, bounded, and bearable for the server.
 //!
 //! Time is the subject here; the bounds leave room for a busy machine.
 
@@ -12,7 +12,7 @@ use memlock_tests::stopwatch::Stopwatch;
 
 use super::bench::{LEASE, PATIENCE, unlock};
 
-/// Rings are switched off; or all are sent to where nobody is (an address that is reserved for
+/// Wake-ups are switched off; or all are sent to where nobody is (an address that is reserved for
 /// documentation).
 const DEAF: [&str; 2] = ["notify=off", "notify=192.0.2.1"];
 
@@ -50,7 +50,7 @@ fn latencies(parameter: &str, holds: &[u64]) -> Vec<Duration> {
 }
 
 #[test]
-fn without_bells_a_short_wait_ends_soon_and_a_long_one_somewhat_later() {
+fn without_wake_ups_a_short_wait_ends_soon_and_a_long_one_somewhat_later() {
     for parameter in DEAF {
         let short: Vec<u64> = (1..30).map(|step| step * 37).collect();
         let long: Vec<u64> = (0..10).map(|step| 3000 + step * 137).collect();
@@ -67,7 +67,7 @@ fn without_bells_a_short_wait_ends_soon_and_a_long_one_somewhat_later() {
 }
 
 #[test]
-fn without_bells_a_waiter_asks_the_server_less_than_four_times_a_second_after_the_first() {
+fn without_wake_ups_a_waiter_asks_the_server_less_than_four_times_a_second_after_the_first() {
     const WAITERS: u64 = 8;
     for parameter in DEAF {
         let server = Memcached::start();
@@ -98,7 +98,7 @@ fn without_bells_a_waiter_asks_the_server_less_than_four_times_a_second_after_th
 }
 
 #[test]
-fn one_without_a_bell_is_not_starved_by_those_with_bells() {
+fn a_waiter_without_a_listener_is_not_starved_by_those_with_one() {
     let server = Memcached::start();
     let stop = std::sync::atomic::AtomicBool::new(false);
     thread::scope(|scope| {

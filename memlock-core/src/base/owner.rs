@@ -84,7 +84,7 @@ pub struct OwnerRecord {
     pub pid: u32,
     /// When it was acquired, in Unix seconds of the holder's own clock.
     pub since: u64,
-    /// Whether the holder knows that others may be waiting, and rings the next one when it lets go.
+    /// Whether the holder knows that others may be waiting, and wakes the next one when it lets go.
     pub notifies: bool,
     /// The waiter that it is reserved for; `None` when it is held.
     pub reserved_for: Option<WaitId>,

@@ -1,8 +1,8 @@
-//! The local waiters alone: waiters that do as `wait/driver.rs` does, a server of a few lines, and bells
+//! The local waiters alone: waiters that do as `wait/driver.rs` does, a server of a few lines, and listeners
 //! without a clock.
 //!
 //! No sleep here ever ends by itself. So whoever sleeps although it was given what it waits for,
-//! was rung, or has come to be the first in line, sleeps for ever, and shuttle reports a deadlock.
+//! was woken, or has come to be the first in line, sleeps for ever, and shuttle reports a deadlock.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::wait::policy::{Event, Known, Policy, QueuePosition, TargetState};
 
 const NOW: Moment = Moment::from_boot(Duration::from_secs(1));
 
-/// A bell that sleeps until it is nudged or rung.
+/// A listener that sleeps until it is nudged or woken.
 struct Chime {
     number: u16,
     heard: Mutex<Heard>,
@@ -34,13 +34,13 @@ struct Chime {
 #[derive(Default)]
 struct Heard {
     interrupt: bool,
-    rings: Vec<WaitId>,
+    wakes: Vec<WaitId>,
 }
 
 impl Chime {
-    /// A ring that comes from outside, as a datagram would.
-    fn ring(&self, id: WaitId) {
-        self.heard.lock().unwrap().rings.push(id);
+    /// A wake-up that comes from outside, as a datagram would.
+    fn wake(&self, id: WaitId) {
+        self.heard.lock().unwrap().wakes.push(id);
         self.wake.notify_one();
     }
 }
@@ -52,14 +52,14 @@ impl Listener for Chime {
 
     fn sleep(&self, _duration: Duration) {
         let mut heard = self.heard.lock().unwrap();
-        while heard.rings.is_empty() && !std::mem::take(&mut heard.interrupt) {
+        while heard.wakes.is_empty() && !std::mem::take(&mut heard.interrupt) {
             heard = self.wake.wait(heard).unwrap();
         }
     }
 
     fn heard(&self, live: &[WaitId]) -> Option<WakeMessage> {
-        let rung = self.heard.lock().unwrap().rings.drain(..).any(|id| live.contains(&id));
-        rung.then(WakeMessage::default)
+        let woken = self.heard.lock().unwrap().wakes.drain(..).any(|id| live.contains(&id));
+        woken.then(WakeMessage::default)
     }
 
     fn interrupt(&self) {
@@ -75,7 +75,7 @@ struct Server {
     queue: Vec<Entry>,
 }
 
-/// One who stands in the queue, and where it can be rung.
+/// One who stands in the queue, and where it can be woken.
 #[derive(Clone, Copy)]
 struct Entry {
     id: WaitId,
@@ -93,7 +93,7 @@ struct World {
     local: LocalWaiters<u64, Held>,
     key: Key,
     server: Mutex<Server>,
-    /// All bells, by their numbers.
+    /// All listeners, by their numbers.
     notifier: Mutex<Vec<Arc<Chime>>>,
     /// The waiters' numbers, in the order in which they got it.
     got: Mutex<Vec<u64>>,
@@ -121,7 +121,7 @@ impl World {
         (Arc::new(world), Held { token: 1, stood: Vec::new() })
     }
 
-    fn new_bell(&self) -> Arc<Chime> {
+    fn new_listener(&self) -> Arc<Chime> {
         let mut notifier = self.notifier.lock().unwrap();
         let number = notifier.len() as u16;
         notifier.push(Arc::new(Chime { number, heard: Mutex::default(), wake: Condvar::new() }));
@@ -131,10 +131,10 @@ impl World {
     /// Waits in line, unless that is called off; then nothing of it is left.
     fn wait(&self, called_off: &AtomicBool) -> Option<Held> {
         let (local, key) = (&self.local, &self.key);
-        let mut listener: Arc<dyn Listener> = self.new_bell();
+        let mut listener: Arc<dyn Listener> = self.new_listener();
         let ask = self.server.lock().unwrap().next();
         let number = local.enter(key, ask, &listener);
-        let (mut ids, mut queued, mut rung, mut first) = (Vec::new(), false, false, false);
+        let (mut ids, mut queued, mut woken, mut first) = (Vec::new(), false, false, false);
         loop {
             if !first {
                 let (is_first, ticket) = local.first(key, number);
@@ -144,14 +144,14 @@ impl World {
                 }
             }
             let off = called_off.load(Ordering::SeqCst);
-            let asleep = !off && (!first || queued && !rung);
+            let asleep = !off && (!first || queued && !woken);
             if !asleep && local.start_work(key, number) {
                 if off {
-                    self.leave(number, ids, queued && !rung, listener);
+                    self.leave(number, ids, queued && !woken, listener);
                     return None;
                 }
                 let mut server = self.server.lock().unwrap();
-                if rung && server.holder.is_none() {
+                if woken && server.holder.is_none() {
                     let token = server.next();
                     server.holder = Some(token);
                     drop(server);
@@ -162,9 +162,9 @@ impl World {
                 }
                 let id = WaitId(server.next());
                 let entry = Entry { id, listener: listener.address(id) };
-                let end = if rung { 0 } else { server.queue.len() };
+                let end = if woken { 0 } else { server.queue.len() };
                 server.queue.insert(end, entry);
-                (queued, rung) = (true, server.holder.is_none());
+                (queued, woken) = (true, server.holder.is_none());
                 ids.push(id);
                 continue;
             }
@@ -181,7 +181,7 @@ impl World {
                             "given twice"
                         );
                         self.got.lock().unwrap().push(number);
-                        let position = queued && !rung;
+                        let position = queued && !woken;
                         let ticket = position.then(|| QueueTicket {
                             position: a_position(),
                             ids: ids.clone(),
@@ -194,15 +194,15 @@ impl World {
                         }
                         return Some(held);
                     }
-                    Unparked::Up { rung } => {
-                        heard |= rung.is_some();
+                    Unparked::Up { woken } => {
+                        heard |= woken.is_some();
                         break;
                     }
                     Unparked::HandingOff => listener.sleep(Duration::MAX),
                 }
                 heard |= listener.heard(&ids).is_some();
             }
-            (rung, queued) = (rung || heard, queued && !heard);
+            (woken, queued) = (woken || heard, queued && !heard);
         }
     }
 
@@ -227,8 +227,8 @@ impl World {
         let queue = server.queue.clone();
         drop(server);
         if free {
-            // We may have been rung in between.
-            self.ring_first(queue, &ids);
+            // We may have been woken in between.
+            self.wake_first(queue, &ids);
         }
     }
 
@@ -248,13 +248,13 @@ impl World {
         assert_eq!(server.holder.take(), Some(held.token), "somebody else has it");
         let queue = server.queue.clone();
         drop(server);
-        let others = self.ring_first(queue, &held.stood);
+        let others = self.wake_first(queue, &held.stood);
         self.local.released(&self.key, WakeSummary { others, ..WakeSummary::default() }, NOW);
     }
 
-    /// As `Queue::wake_next`: rings the first who is not one of ours, and takes it and ours off;
-    /// first the bell, unless one of ours is still there.
-    fn ring_first(&self, mut queue: Vec<Entry>, ours: &[WaitId]) -> bool {
+    /// As `Queue::wake_next`: wakes the first who is not one of ours, and takes it and ours off;
+    /// first the wake-up, unless one of ours is still there.
+    fn wake_first(&self, mut queue: Vec<Entry>, ours: &[WaitId]) -> bool {
         let write_first = queue.iter().any(|entry| ours.contains(&entry.id));
         let mut next = None;
         for write in [write_first, !write_first] {
@@ -271,14 +271,14 @@ impl World {
             if !write_first {
                 next = queue.iter().find(|entry| !ours.contains(&entry.id)).copied();
             }
-            // One that has not come to sleep yet hears the bell when it does. One that just left
-            // looks at the lock afterwards, and rings in its turn.
+            // One that has not come to sleep yet hears the wake-up when it does. One that just left
+            // looks at the lock afterwards, and wakes in its turn.
             if let Some(Entry { id, listener: Some(listener) }) = next
                 && !self.local.wake(&self.key, id, std::time::Duration::ZERO)
             {
                 let listener =
                     Arc::clone(&self.notifier.lock().unwrap()[usize::from(listener.port())]);
-                listener.ring(id);
+                listener.wake(id);
             }
         }
         next.is_some()

@@ -1,4 +1,4 @@
-//! What a bell tells when it rings, and the datagram that says it.
+//! What a wake-up message says, and the datagram that says it.
 //!
 //! ```text
 //! memlock/1 9f8e7d6c5b4a3210                                             try
@@ -13,15 +13,15 @@ use std::time::Duration;
 
 use crate::wait::entries::{self, LONGEST_ADDRESS, WaitId};
 
-/// What every ring begins with.
+/// What every message begins with.
 const GREETING: &[u8] = b"memlock/1 ";
-/// No ring is longer than this; all else is dropped.
+/// No message is longer than this; all else is dropped.
 pub(super) const LENGTH: usize =
     GREETING.len() + 16 + 6 + Successors::MOST * (1 + LONGEST_ADDRESS + 1 + 16);
 /// Nobody is told to come later than this.
 const LATEST: Duration = Duration::from_millis(50);
 
-/// What a bell tells.
+/// What a wake-up message says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WakeMessage {
     /// The waiter is to try when this time has passed.
@@ -30,7 +30,7 @@ pub struct WakeMessage {
     pub successors: Successors,
 }
 
-/// The waiters behind one, the next one first: who they are and where each can be rung. Not all of
+/// The waiters behind one, the next one first: who they are and where each can be woken. Not all of
 /// them, and as somebody saw them some time ago.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Successors([Option<(SocketAddr, WaitId)>; Successors::MOST]);
@@ -107,7 +107,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_ring_can_be_read_by_a_person() {
+    fn a_message_can_be_read_by_a_person() {
         let next = [("10.0.0.7:40123", 0xaa), ("[fd00::7]:40123", 0xab)];
         let successors =
             next.iter().map(|&(address, id)| (address.parse().unwrap(), WaitId(id))).collect();
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ring_is_dropped() {
+    fn what_is_no_message_is_dropped() {
         for bad in [
             "",
             "memlock/1 ",
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_rung_behind_what_cannot_be_read() {
+    fn nobody_is_woken_behind_what_cannot_be_read() {
         for bad in [
             "0.0.0.0:9#00000000000000ab",
             "10.0.0.8:9",
@@ -165,7 +165,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_ring_is_read_as_it_was_written(
+        fn a_message_is_read_as_it_was_written(
             id: u64, micros in 0_u64..=50_000, waiters in vec((any::<bool>(), 1_u16.., any::<u64>()), 0..10),
         ) {
             let address = |six: bool, port| match six {

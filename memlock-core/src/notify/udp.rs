@@ -1,12 +1,12 @@
-//! Bells over UDP.
+//! Listeners over UDP.
 //!
-//! A waiter's bell is a socket on the address by which it reaches the server. Whoever lets go of a
+//! A waiter's listener is a socket on the address by which it reaches the server. Whoever lets go of a
 //! lock sends a [`WakeMessage`] there. Datagrams that do not carry the id of the wait that is going on are
 //! dropped: nothing is allocated, kept or answered because of one.
 //!
-//! Every waiting thread has a bell of its own from a pool in the client, so that nobody has to pass
+//! Every waiting thread has a listener of its own from a pool in the client, so that nobody has to pass
 //! on what another socket received: measured on a two-core machine, a thread runs 26 µs after the
-//! ring on its own socket and 40 µs after one that another thread dispatches; when all have slept
+//! wake on its own socket and 40 µs after one that another thread dispatches; when all have slept
 //! for 10 ms, 42 and 76 µs. Beside the socket it has an `eventfd`, by which threads of the same
 //! process wake it.
 
@@ -28,21 +28,21 @@ const AT_ONCE: usize = 32;
 /// Where there is no `eventfd` to be had, a sleeper looks up this often.
 const BLIND: Duration = Duration::from_millis(20);
 
-/// The bells of one client.
+/// The listeners of one client.
 pub(crate) struct UdpNotifier {
     setting: NotifySetting,
     pool: ForkLocal<Arc<ListenerPool>>,
 }
 
-/// The bells of one process. They are made one by one and kept as long as the client, in a list
+/// The listeners of one process. They are made one by one and kept as long as the client, in a list
 /// that only grows: so that a signal handler may walk along it.
 #[derive(Default)]
 struct ListenerPool {
     reach: ReachRecord,
-    /// A bell could not be opened.
+    /// A listener could not be opened.
     unreachable_since_open: AtomicBool,
     first: OnceLock<Box<Link>>,
-    /// From which we ring: for IPv4 and for IPv6.
+    /// From which messages are sent: for IPv4 and for IPv6.
     senders: [OnceLock<Mutex<UdpSocket>>; 2],
 }
 
@@ -51,7 +51,7 @@ struct Link {
     next: OnceLock<Box<Link>>,
 }
 
-/// What a bell is made of.
+/// What a listener is made of.
 #[derive(Default)]
 struct Slot {
     taken: AtomicBool,
@@ -66,7 +66,7 @@ struct Socket {
     /// What others are told.
     address: SocketAddr,
     near: Option<IpAddr>,
-    /// Rung by ourselves once, to hear whether it can be heard at all.
+    /// A message of its own was sent to it once, to find out whether it hears anything.
     test: WaitId,
 }
 
@@ -93,11 +93,11 @@ impl Notifier for UdpNotifier {
         Arc::new(UdpListener { setting: self.setting, near, pool, slot })
     }
 
-    /// False when our own host says that nobody has that bell any more.
+    /// False when our own host says that the listener is gone.
     fn send(&self, address: SocketAddr, id: WaitId, message: WakeMessage) -> bool {
         let pool = self.pool.get();
         let sender = &pool.senders[usize::from(address.is_ipv6())];
-        let rung = get_or_open(sender, || open(any_like(address.ip()), 0).map(Mutex::new))
+        let sent = get_or_open(sender, || open(any_like(address.ip()), 0).map(Mutex::new))
             .and_then(|udp| {
                 let udp = udp.lock().unwrap_or_else(PoisonError::into_inner);
                 // Only a connected socket is told; and by now it may have been told of an earlier
@@ -107,10 +107,10 @@ impl Notifier for UdpNotifier {
                 udp.send(&message.datagram(id))?;
                 udp.take_error()
             });
-        match rung {
+        match sent {
             Ok(None) => true,
             Ok(Some(error)) | Err(error) => {
-                log::debug!("The waiter at {address} cannot be rung: {error}.");
+                log::debug!("The waiter at {address} cannot be woken: {error}.");
                 error.kind() != std::io::ErrorKind::ConnectionRefused
             }
         }
@@ -150,11 +150,11 @@ impl Notifier for UdpNotifier {
 
 impl fmt::Debug for UdpNotifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UdpBells").field("setting", &self.setting).finish_non_exhaustive()
+        f.debug_struct("UdpNotifier").field("setting", &self.setting).finish_non_exhaustive()
     }
 }
 
-/// A bell in use by one waiter.
+/// A listener in use by one waiter.
 struct UdpListener {
     setting: NotifySetting,
     near: Option<IpAddr>,
@@ -162,7 +162,7 @@ struct UdpListener {
     slot: *const Slot,
 }
 
-// SAFETY: the bell lives in the tower, which this keeps, behind a list that only grows; all that is
+// SAFETY: the listener lives in the pool, which this keeps, behind a list that only grows; all that is
 // in it may be used from any thread.
 unsafe impl Send for UdpListener {}
 // SAFETY: as above.
@@ -203,7 +203,7 @@ impl Listener for UdpListener {
             let known = self.pool.unreachable_since_open.swap(true, Ordering::Relaxed);
             log::log!(
                 if known { log::Level::Debug } else { log::Level::Warn },
-                "No bell can be opened on {advertised} ({error}): this waiter asks the server now and then."
+                "No listener can be opened on {advertised} ({error}): this waiter asks the server now and then."
             );
         };
         socket.map(|socket| socket.address).map_err(deaf).ok()
@@ -240,7 +240,7 @@ impl Listener for UdpListener {
 
     fn heard(&self, live: &[WaitId]) -> Option<WakeMessage> {
         let socket = self.slot().socket.get()?;
-        // One more than a ring has, to tell longer ones.
+        // One more than a message has, to recognize longer ones.
         let mut datagram = [0; LENGTH + 1];
         for _ in 0..AT_ONCE {
             let (length, _) = socket.udp.recv_from(&mut datagram).ok()?;

@@ -10,12 +10,12 @@
 //! | --- | --- |
 //! | [`Counter::try_acquire`] | reads N, and writes N-1 over that version if N is not 0; once more if somebody was faster |
 //! | [`Counter::acquire_retrying`] | the same until it succeeds or the limit has passed, with pauses that grow from 1 to 50 ms |
-//! | [`Counter::acquire_parked`] | the same, waiting in a queue by priority; whoever releases through memlock rings the next one |
+//! | [`Counter::acquire_parked`] | the same, waiting in a queue by priority; whoever releases through memlock wakes the next one |
 //! | [`Counter::release`] | adds 1, by the server's own `incr` |
 //!
 //! All of them, and plain clients that do `gets` and `cas`, may use one item at the same time. It
 //! is created by whoever likes; its flags (by which clients note a value's type) and its expiry are
-//! kept. A plain client that releases rings nobody: those who are parked look every 0.15 to 1
+//! kept. A plain client that releases wakes nobody: those who are parked look every 0.15 to 1
 //! second. And where a plain client swaps while others count, memcached now and then loses a count:
 //! what `gets` reads may be the number of before with the version of after. What this library reads
 //! is read under the item's lock.
@@ -97,7 +97,7 @@ impl Counter {
     }
 
     /// Waits in a queue for one permit, those of higher priority first, and among equals who came
-    /// first. Whoever releases by this library, in any process, rings the next one. Who is parked
+    /// first. Whoever releases by this library, in any process, wakes the next one. Who is parked
     /// comes after those who retry and happen to be faster.
     ///
     /// # Errors
@@ -131,7 +131,7 @@ impl Counter {
         )
     }
 
-    /// Gives one permit back, whoever took it, and rings the next one who is parked. Gives how many
+    /// Gives one permit back, whoever took it, and wakes the next one who is parked. Gives how many
     /// are free now. One round trip.
     ///
     /// # Errors
@@ -264,7 +264,7 @@ impl Acquire for Attempt<'_> {
     fn seen(&mut self, reply: &Reply, _first: bool) -> Result<TargetState> {
         Ok(match self.capacity(reply, false) {
             Some(_) => TargetState::Free,
-            // A plain client that gives back rings nobody.
+            // A plain client that gives back wakes nobody.
             None => TargetState::Held { notifies: false, left: None },
         })
     }
@@ -291,9 +291,9 @@ impl Acquire for Attempt<'_> {
 
     fn will_wait(&mut self) {}
 
-    fn stood(&mut self, (): &mut (), QueueReceipt { ids, unrung, .. }: QueueReceipt) {
+    fn stood(&mut self, (): &mut (), QueueReceipt { ids, unwoken, .. }: QueueReceipt) {
         // The one that woke us takes us off, if our line said that we would hear it.
-        if !(unrung || self.unproven) || ids.is_empty() {
+        if !(unwoken || self.unproven) || ids.is_empty() {
             return;
         }
         let target @ Target { context, key, .. } = &self.counter.target;

@@ -28,8 +28,8 @@
 //! **Why not an item for each permit?** See DESIGN.md: it was measured.
 //!
 //! **Who comes next.** The queue beside the item is the mutex's, see [`wait`](crate::wait). Whoever gives
-//! permits back rings as many of the first as have room. The first one that wants more than there
-//! are is waited for, and nobody behind it is rung; and so that newcomers do not take what it waits
+//! permits back wakes as many of the first as have room. The first one that wants more than there
+//! are is waited for, and nobody behind it is woken; and so that newcomers do not take what it waits
 //! for, it writes into the record that it gathers: for five of the server's seconds, and again with
 //! each of its looks.
 //!

@@ -34,10 +34,10 @@ pub(crate) trait Acquire {
     /// What is to be read, to see whether it can be had.
     fn look(&self) -> Op<'_>;
     /// What that showed to one who waits, and whether as the `first` of all. A holder that would
-    /// not ring is told to.
+    /// not wake is told to.
     fn seen(&mut self, reply: &Reply, first: bool) -> Result<TargetState>;
-    /// What of it whoever is next can have; `goes`: now that we go. A holder that would not ring is
-    /// told to: it may have come in between, after we were rung.
+    /// What of it whoever is next can have; `goes`: now that we go. A holder that would not wake is
+    /// told to: it may have come in between, after we were woken.
     fn capacity(&mut self, reply: &Reply, goes: bool) -> Option<Capacity>;
     /// Whether it could be had, if only we were the first of all.
     fn is_for_the_first(&self, _reply: &Reply) -> bool {
@@ -72,8 +72,8 @@ pub(crate) trait Acquire {
 pub(crate) struct QueueReceipt {
     /// Under these ids, which may still be there.
     pub(crate) ids: Vec<WaitId>,
-    /// No bell was heard, so they should be.
-    pub(crate) unrung: bool,
-    /// Who stood behind, as far as the bell told.
+    /// No wake-up was heard, so they should be.
+    pub(crate) unwoken: bool,
+    /// Who stood behind, as far as the message told.
     pub(crate) successors: Successors,
 }

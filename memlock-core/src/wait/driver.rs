@@ -24,7 +24,7 @@ use crate::target::Target;
 
 /// A wait that asks somebody whether to go on does so at least this often.
 const SLICE: Duration = Duration::from_millis(50);
-/// A waiter that only its bell can wake looks up so often.
+/// A waiter that only a message can wake looks up so often.
 const LONG: Duration = Duration::from_secs(3600);
 /// The most ids that a wait remembers having stood under.
 const MOST_IDS: usize = 16;
@@ -115,7 +115,7 @@ struct Waiter<'a, 'g, G: Acquire> {
     first: bool,
     /// The number of waiters in the queue before the first join, if it is known.
     waiting: Option<usize>,
-    /// What a bell told us where we stand: whoever rang it takes us off.
+    /// The message by which we were woken where we stand: its sender takes us off.
     heard: Option<WakeMessage>,
     /// Whether others were told of an address.
     can_be_woken: bool,
@@ -164,7 +164,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         enough: &dyn Fn() -> bool,
         deadline: Option<Moment>,
     ) -> Result<Waited<G::Guard>> {
-        // Whoever cancelled before we had a bell could not wake us.
+        // Whoever cancelled before we had a listener could not wake us.
         if interrupted() {
             self.tell(Event::Interrupted);
         }
@@ -211,9 +211,9 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
                         if queued && self.heard.is_none() {
                             self.heard = self.listener.heard(&self.ids);
                         }
-                        let unrung = queued && self.heard.is_none();
+                        let unwoken = queued && self.heard.is_none();
                         let ids = std::mem::take(&mut self.ids);
-                        self.stood(&mut got, ids, unrung);
+                        self.stood(&mut got, ids, unwoken);
                         return Ok(Waited::Done(got));
                     }
                     Ok(None) => self.tell(Event::Missed),
@@ -289,7 +289,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         let line = line(address, id, self.acquire.request());
         self.can_be_woken = address.is_some();
         self.acquire.stands(&self.ids, proven);
-        // A bell that we heard was for a place where we do not stand any more.
+        // A message that we heard was for a place where we do not stand any more.
         self.heard = None;
         let behind = self.waiting.take().filter(|_| !front);
         match self.queue.join(&line, id, front, behind, self.acquire.look()) {
@@ -298,9 +298,9 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
                     let blind = mutation::has(Mutation::NoLookAfterJoining);
                     let lock =
                         if blind { TargetState::Held { notifies: true, left: None } } else { lock };
-                    let rung = early.or_else(|| self.heard_if_unreachable());
+                    let woken = early.or_else(|| self.heard_if_unreachable());
                     self.tell(Event::Joined { before, lock });
-                    self.rung(rung);
+                    self.woken(woken);
                     // A waiter that was woken in vain, and stands behind one that has come to be
                     // the first meanwhile, relies on nobody to wake that one.
                     if front
@@ -380,10 +380,10 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         if let Some(stand) = stand
             && self.policy.was_passed_over(stand)
         {
-            // Whoever took us off has rung before.
-            let rung = self.listener.heard(&self.ids);
-            if rung.is_some() {
-                self.rung(rung);
+            // The one that took us off has sent a message before.
+            let woken = self.listener.heard(&self.ids);
+            if woken.is_some() {
+                self.woken(woken);
                 return Ok(());
             }
             if stand != QueueView::Lost {
@@ -417,7 +417,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         }
     }
 
-    /// What our bell told, read at once rather than when we sleep, if nothing is known to reach us.
+    /// What our listener told, read at once rather than when we sleep, if nothing is known to reach us.
     fn heard_if_unreachable(&self) -> Option<WakeMessage> {
         if self.reach() == Reach::Unreachable { self.listener.heard(&self.ids) } else { None }
     }
@@ -444,11 +444,11 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         self.take_off(&ids);
     }
 
-    /// Takes entries off that are ours. If what we wait for is free by now, the next one is rung in
+    /// Takes entries off that are ours. If what we wait for is free by now, the next one is woken in
     /// our place; or as many as have room, who may all have stood behind us.
     fn take_off(&mut self, ids: &[WaitId]) {
         match self.queue.leave(ids, self.acquire.look()) {
-            Ok(Some(_)) if mutation::has(Mutation::KeepTheBell) => {}
+            Ok(Some(_)) if mutation::has(Mutation::LeaveWithoutWaking) => {}
             Ok(Some(reply)) => {
                 if let Some(capacity) = self.acquire.capacity(&reply, true) {
                     self.wake_first(capacity, ids);
@@ -490,7 +490,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         first
     }
 
-    /// Sleeps until the moment, a ring, or another reason to look up. What another thread gave us
+    /// Sleeps until the moment, a wake-up, or another reason to look up. What another thread gave us
     /// is returned.
     fn sleep(&mut self, until: Moment) -> Option<G::Guard> {
         let (local, key) = (self.local, &self.target.key);
@@ -499,43 +499,43 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
             let limit = if self.wait.asks() { left.min(SLICE) } else { left };
             self.listener.sleep(limit);
         }
-        let mut rung = self.listener.heard(&self.ids);
+        let mut woken = self.listener.heard(&self.ids);
         loop {
             match local.unpark(key, self.number) {
                 Unparked::Granted(got) => {
                     // It was for our place in the queue, where the next one in line is to stand.
-                    if let Some(message) = rung {
+                    if let Some(message) = woken {
                         local.leave_wake(key, self.number, message.after);
                     }
                     return Some(got);
                 }
-                Unparked::Up { rung: by_a_thread } => {
+                Unparked::Up { woken: by_a_thread } => {
                     let by_a_thread =
                         by_a_thread.map(|after| WakeMessage { after, ..WakeMessage::default() });
-                    self.rung(by_a_thread.or(rung));
+                    self.woken(by_a_thread.or(woken));
                     return None;
                 }
                 // Whoever serves us is speaking to the server, and will not take long.
                 Unparked::HandingOff => self.listener.sleep(SLICE),
             }
-            // What rang meanwhile is not to keep us awake.
+            // What arrived meanwhile is not to keep us awake.
             let heard = self.listener.heard(&self.ids);
-            rung = rung.or(heard);
+            woken = woken.or(heard);
         }
     }
 
-    /// Our bell rang, if it did.
-    fn rung(&mut self, message: Option<WakeMessage>) {
+    /// Takes in a message by which we were woken, if there is one.
+    fn woken(&mut self, message: Option<WakeMessage>) {
         if let Some(message) = message {
             self.heard = Some(message);
-            self.tell(Event::Rung(message.after));
+            self.tell(Event::Woken(message.after));
         }
     }
 
     /// We got it after standing under these ids.
-    fn stood(&mut self, got: &mut G::Guard, ids: Vec<WaitId>, unrung: bool) {
+    fn stood(&mut self, got: &mut G::Guard, ids: Vec<WaitId>, unwoken: bool) {
         let successors = self.heard.map(|message| message.successors).unwrap_or_default();
-        self.acquire.stood(got, QueueReceipt { ids, unrung, successors });
+        self.acquire.stood(got, QueueReceipt { ids, unwoken, successors });
     }
 
     /// We were given it by another thread of this process.
@@ -600,7 +600,7 @@ impl<G: Acquire> Drop for Waiter<'_, '_, G> {
         let stand = self.go(None);
         self.ids.extend(stand.into_iter().flat_map(|stand| stand.ids));
         // An error ended the wait, or nobody is left to take over a place. In an outage the entry
-        // dies with the queue, or at the next bell.
+        // dies with the queue, or at the next wake-up.
         if self.failure.as_ref().is_some_and(Error::is_outage) {
             self.local.leave_behind(&self.target.key, &self.ids);
         } else if !self.ids.is_empty() {

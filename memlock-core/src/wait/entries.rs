@@ -1,10 +1,10 @@
-//! The text of a queue: who waits, in which order, and where each can be rung.
+//! The text of a queue: who waits, in which order, and where each can be woken.
 //!
 //! ```text
 //! 10.0.0.7:40123#9f8e7d6c5b4a3210#0      one waiter a line, the first one is next
 //! [fd00::7]:40123#0123456789abcdef#0
 //! ?10.0.0.8:40123#00000000000000a9#0     a waiter that does not hear all that is sent to it
-//! -#00000000000000aa#0                   a waiter without a bell
+//! -#00000000000000aa#0                   a waiter without a listener
 //! -#00000000000000ab#0#7                 another one, whose turn has come, and that 7 releases have waited for
 //! 10.0.0.7:40124#00000000000000ac#-5#0#2#3   one of low priority that wants 2 at once, and was overtaken 3 times
 //! address        wait-id          priority # waited for # wants # overtaken
@@ -87,7 +87,7 @@ impl Default for Request {
 /// One waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Where it can be rung, if it can.
+    /// Where it can be woken, if it can.
     pub address: Option<SocketAddr>,
     /// Whether it is taken to hear what is sent to it there.
     pub proven: bool,
@@ -241,19 +241,19 @@ pub fn without(queue: &[u8], gone: &[WaitId]) -> Vec<u8> {
         .collect()
 }
 
-/// The queue without these waiters; with those counted that `rung` has overtaken; and with one
-/// release more that has waited in vain for `passed`, and for all without an address that `rung`
+/// The queue without these waiters; with those counted that `woken` has overtaken; and with one
+/// release more that has waited in vain for `passed`, and for all without an address that `woken`
 /// has overtaken as well.
 pub fn after(
     queue: &[u8],
     gone: &[WaitId],
     passed: Option<WaitId>,
-    rung: Option<WaitId>,
+    woken: Option<WaitId>,
 ) -> Vec<u8> {
-    let rung = rung.and_then(|id| waiters(queue).enumerate().find(|(_, entry)| entry.id == id));
+    let woken = woken.and_then(|id| waiters(queue).enumerate().find(|(_, entry)| entry.id == id));
     let count = |(place, entry): (usize, Entry<'_>)| {
-        let behind = rung.as_ref().filter(|(at, _)| place < *at).map(|(_, rung)| rung);
-        let overtaken = behind.is_some_and(|rung| entry.rank() < rung.rank());
+        let behind = woken.as_ref().filter(|(at, _)| place < *at).map(|(_, woken)| woken);
+        let overtaken = behind.is_some_and(|woken| entry.rank() < woken.rank());
         let is_passed = passed == Some(entry.id)
             || passed.is_some() && behind.is_some() && entry.address.is_none();
         match entry.overtaken {
@@ -305,14 +305,14 @@ fn entry(line: &[u8]) -> Option<Entry<'_>> {
     Some(Entry { address, proven, id, passed, priority, permits, overtaken: number(0), line })
 }
 
-/// Where a waiter can be rung: one program's own address.
+/// Where a waiter can be woken: one program's own address.
 pub(crate) fn address(text: &[u8]) -> Option<SocketAddr> {
     let text = std::str::from_utf8(text).ok().filter(|text| text.len() <= LONGEST_ADDRESS)?;
-    text.parse().ok().filter(can_be_rung)
+    text.parse().ok().filter(can_be_woken)
 }
 
 /// One program's own address, and no crowd's.
-fn can_be_rung(address: &SocketAddr) -> bool {
+fn can_be_woken(address: &SocketAddr) -> bool {
     address.port() != 0 && is_one_hosts(address.ip())
 }
 
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_well_formed_address_of_one_program_is_rung() {
+    fn only_a_well_formed_address_of_one_program_is_woken() {
         for bad in [
             "10.0.0.7#000000000000000a#0\n",
             "10.0.0.7:0#000000000000000a#0\n",

@@ -3,7 +3,7 @@
 //!
 //! | a waiter in the line | what is true | who may move it on |
 //! | --- | --- | --- |
-//! | idle | it sleeps on its bell, or has just been woken | itself, by going to work; whoever lets go of what it waits for, by serving it |
+//! | idle | it sleeps on its listener, or has just been woken | itself, by going to work; whoever lets go of what it waits for, by serving it |
 //! | at work | it speaks to the server, or is about to end its wait | itself |
 //! | served | somebody is handing over to it, and speaks to the server for it; it may not go before that is settled | the one who serves it |
 //! | given | it has it, and is to take it when it wakes | itself |
@@ -44,8 +44,8 @@ pub(crate) const MOMENT: Duration = Duration::from_micros(200);
 /// a waiter near its turn has to know its place.
 pub(crate) const RECENT: Duration = Duration::from_millis(2);
 const ENOUGH: usize = 5;
-/// How long one that was rung gets to come, before we take for ourselves what we just gave away.
-const RUNG: Duration = Duration::from_millis(2);
+/// How long one that was woken gets to come, before we take for ourselves what we just gave away.
+const WOKEN_GRACE: Duration = Duration::from_millis(2);
 /// How long a turn lasts.
 const BATCH_WINDOW: Duration = Duration::from_millis(2);
 
@@ -72,7 +72,7 @@ struct WaitLists<A, G> {
 struct WaitList<A, G> {
     waiters: VecDeque<LocalWaiter<A, G>>,
     /// Under which ids we may still stand in the server's queue, though nobody waits under them:
-    /// whoever is rung by one of them, takes it for its own.
+    /// whoever is woken by one of them, takes it for its own.
     left_behind: Vec<WaitId>,
     ticket: Option<QueueTicket>,
     known: Known,
@@ -93,7 +93,7 @@ struct Habit {
     window_ends: Moment,
 }
 
-/// Who else was in the queue when the next one was rung.
+/// Who else was in the queue when the next one was woken.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WakeSummary {
     /// Others were waiting, of whom the first one's turn has come.
@@ -106,7 +106,7 @@ pub(crate) struct WakeSummary {
     pub(crate) waiting: usize,
 }
 
-/// A place in the server's queue, with the bell that belongs to it.
+/// A place in the server's queue, with the listener that belongs to it.
 pub(crate) struct QueueTicket {
     pub(crate) position: QueuePosition,
     pub(crate) ids: Vec<WaitId>,
@@ -119,8 +119,8 @@ struct LocalWaiter<A, G> {
     listener: Arc<dyn Listener>,
     /// Under which ids it stands in the server's queue.
     ids: Vec<WaitId>,
-    /// It was rung, and is to come so much later.
-    rung: Option<Duration>,
+    /// It was woken, and is to come so much later.
+    woken: Option<Duration>,
     state: State<G>,
 }
 
@@ -164,7 +164,7 @@ impl<A: Copy, G> Drop for HandingOff<'_, A, G> {
         }
         self.local.with_waiter(self.key, self.number, |waiter| {
             if matches!(waiter.state, State::HandingOff) {
-                (waiter.state, waiter.ask, waiter.rung) =
+                (waiter.state, waiter.ask, waiter.woken) =
                     (State::Idle, self.ask, Some(Duration::ZERO));
                 waiter.listener.interrupt();
             }
@@ -178,10 +178,10 @@ pub(crate) enum Unparked<G> {
     HandingOff,
     /// It has it.
     Granted(G),
-    /// Nothing but perhaps a ring.
+    /// Nothing but perhaps a wake-up.
     Up {
-        /// Another thread of this process rang, for it to come so much later.
-        rung: Option<Duration>,
+        /// Another thread of this process woke it, for it to come so much later.
+        woken: Option<Duration>,
     },
 }
 
@@ -219,7 +219,7 @@ impl<A: Copy, G> LocalWaiters<A, G> {
             habit.brisk = habit.brief && at_once;
         }
         let fair_reentry = !list.waiters.is_empty() || list.known.fair_reentry && !in_window;
-        let invited = if at_once { RUNG } else { Duration::ZERO };
+        let invited = if at_once { WOKEN_GRACE } else { Duration::ZERO };
         let is_recent = now.since(habit.released) < RECENT;
         let waiting = Some(habit.waiting).filter(|&waiting| is_recent && waiting >= ENOUGH);
         fair_reentry.then_some(Known { fair_reentry, invited, waiting, ..list.known })
@@ -287,7 +287,7 @@ impl<A: Copy, G> LocalWaiters<A, G> {
             ask,
             listener,
             ids: Vec::new(),
-            rung: None,
+            woken: None,
             state: State::Idle,
         });
         self.forget_unused(lists, key);
@@ -336,7 +336,7 @@ impl<A: Copy, G> LocalWaiters<A, G> {
             if waiter.ids != ids {
                 waiter.ids = ids.to_vec();
             }
-            matches!(waiter.state, State::Idle) && waiter.rung.is_none()
+            matches!(waiter.state, State::Idle) && waiter.woken.is_none()
         });
         park.unwrap_or(true)
     }
@@ -345,7 +345,7 @@ impl<A: Copy, G> LocalWaiters<A, G> {
     pub(crate) fn has_left(&self, key: &Key, number: u64) {
         self.with_waiter(key, number, |waiter| {
             waiter.ids.clear();
-            waiter.rung = None;
+            waiter.woken = None;
         });
     }
 
@@ -358,16 +358,16 @@ impl<A: Copy, G> LocalWaiters<A, G> {
                     waiter.state = State::HandingOff;
                     Unparked::HandingOff
                 }
-                State::Idle | State::Active => Unparked::Up { rung: waiter.rung.take() },
+                State::Idle | State::Active => Unparked::Up { woken: waiter.woken.take() },
             }
         });
-        unparked.unwrap_or(Unparked::Up { rung: None })
+        unparked.unwrap_or(Unparked::Up { woken: None })
     }
 
-    /// This waiter was rung at its place in the server's queue, and has no use for that any more:
+    /// This waiter was woken at its place in the server's queue, and has no use for that any more:
     /// the next one in line is to heed it, which takes over the place.
     pub(crate) fn leave_wake(&self, key: &Key, number: u64, after: Duration) {
-        self.with_waiter(key, number, |waiter| waiter.rung = Some(after));
+        self.with_waiter(key, number, |waiter| waiter.woken = Some(after));
     }
 
     /// Goes, and leaves its place in the server's queue to the next in line, which is woken. Gives
@@ -387,14 +387,14 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         // What it holds may speak to the server when it is dropped: not before the rooms are
         // unlocked.
         let gone = position.and_then(|position| list.waiters.remove(position));
-        let rung = gone.as_ref().and_then(|gone| gone.rung);
+        let woken = gone.as_ref().and_then(|gone| gone.woken);
         list.known.pace = pace.or(list.known.pace);
         // One that nobody has taken over yet goes on to the one after.
         let ticket = ticket.or_else(|| if was_first { list.ticket.take() } else { None });
         let left = match list.waiters.front_mut() {
             Some(next) if was_first => {
                 list.ticket = ticket;
-                next.rung = next.rung.or(rung);
+                next.woken = next.woken.or(woken);
                 next.listener.interrupt();
                 None
             }
@@ -426,7 +426,7 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         orphaned || list.waiters.iter().any(|waiter| waiter.ids.contains(&id))
     }
 
-    /// Rings a waiter of this process, for it to come so much later. False when there is none by
+    /// Wakes a waiter of this process, for it to come so much later. False when there is none by
     /// this id.
     pub(crate) fn wake(&self, key: &Key, id: WaitId, after: Duration) -> bool {
         let mut lists = self.lists();
@@ -436,7 +436,7 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         let orphaned = ticket.as_ref().is_some_and(|ticket| ticket.ids.contains(&id));
         let waiter = waiters.iter_mut().find(|waiter| orphaned || waiter.ids.contains(&id));
         let Some(waiter) = waiter else { return false };
-        waiter.rung = Some(waiter.rung.map_or(after, |other| other.min(after)));
+        waiter.woken = Some(waiter.woken.map_or(after, |other| other.min(after)));
         waiter.listener.interrupt();
         true
     }
@@ -499,7 +499,7 @@ mod tests {
     use crate::name::Keyspace;
     use crate::notify::WakeMessage;
 
-    /// A bell that never rings.
+    /// A listener that never wakes.
     struct Silent;
 
     impl Listener for Silent {
@@ -525,11 +525,11 @@ mod tests {
         local.has_left(&key, number);
         assert!(!local.wake(&key, WaitId(1), Duration::ZERO), "nobody waits under it");
         assert!(local.park(&key, number, &[WaitId(2)]));
-        assert!(matches!(local.unpark(&key, number), Unparked::Up { rung: None }));
+        assert!(matches!(local.unpark(&key, number), Unparked::Up { woken: None }));
     }
 
     #[test]
-    fn whoever_takes_over_a_place_heeds_what_was_rung_there() {
+    fn whoever_takes_over_a_place_heeds_what_was_woken_there() {
         let key = Keyspace::default().lock(b"x");
         let local = LocalWaiters::<(), ()>::default();
         let listener: Arc<dyn Listener> = Arc::new(Silent);
@@ -539,7 +539,7 @@ mod tests {
         assert!(matches!(local.unpark(&key, first), Unparked::Granted(())));
         local.leave_wake(&key, first, Duration::ZERO);
         assert!(local.leave(&key, first, None, None).is_none());
-        assert!(matches!(local.unpark(&key, next), Unparked::Up { rung: Some(Duration::ZERO) }));
+        assert!(matches!(local.unpark(&key, next), Unparked::Up { woken: Some(Duration::ZERO) }));
     }
 
     #[test]

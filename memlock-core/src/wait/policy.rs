@@ -4,15 +4,15 @@
 //! blocking driver is `drive`; a simulation and an event loop can be others. The plan knows nothing
 //! of what is waited for: only whether it was seen to be free.
 //!
-//! **When to look, although nobody rang.** The lock may be free without our hearing of it: its
-//! holder died, the waiter before us died with the bell in its hand, a bell was lost. How soon a
+//! **When to look without having been woken.** The lock may be free without our hearing of it: its
+//! holder died, the waiter before us died with a wake-up to pass on, a wake-up was lost. How soon a
 //! waiter looks:
 //!
 //! | the waiter | looks after |
 //! | --- | --- |
-//! | saw the lock free, and others before it in the queue | 25 to 40 ms: the one that was rung may be dead |
+//! | saw the lock free, and others before it in the queue | 25 to 40 ms: the one that was woken may be dead |
 //! | saw permits available, more than two before it | as an untested one behind others; one of n as in the first row |
-//! | rang another one just now, came back at once, and saw the lock free | 2 ms, or 100 ms if that has no bell: the other one comes first |
+//! | woke another one just now, came back at once, and saw the lock free | 2 ms, or 100 ms if that has no listener: the other one comes first |
 //! | is proven reachable and the first in the queue, and the holder wakes it | 1 s; less where the holder's lease ends before |
 //! | as before, behind others | 0.6 s for each of them, between 1 and 4.3 s; then when its turn should have come by the pace of the queue, 1 s for each of them at most |
 //! | is untested, behind others | as before, and 0.9 s at most |
@@ -37,12 +37,12 @@ mod terms;
 
 pub use terms::{Ended, Event, Known, QueueView, Step, TargetState};
 
-/// How long the waiter that was rung may take before one behind it takes the lock.
+/// How long the waiter that was woken may take before one behind it takes the lock.
 const GRACE: Duration = Duration::from_millis(25);
 /// A waiter for permits with more than so many others before it leaves that check to them. Of n
 /// such waiters one checks all the same: in a busy queue the first ones are woken before they look.
 const NEAR: usize = 2;
-/// The pauses of a waiter at the head that trusts its bell.
+/// The pauses of a waiter at the head that expects to be woken.
 const HEAD: Duration = Duration::from_secs(1);
 /// A queue that needs longer than this for one waiter is looked at more closely.
 const SLOW: Duration = Duration::from_millis(600);
@@ -64,7 +64,7 @@ const CLAIM: Duration = Duration::from_millis(250);
 const UNTESTED: Duration = Duration::from_millis(900);
 /// Until then a wait is young.
 const YOUNG: Duration = Duration::from_secs(1);
-/// How often a waiter without a bell, or at the head, sees to it that it still stands in the queue.
+/// How often a waiter without a listener, or at the head, sees to it that it still stands in the queue.
 const QUEUE_CHECK: Duration = Duration::from_secs(2);
 /// The first pause after a failure; each further one is twice as long, up to the longest.
 const FIRST_RETRY: Duration = Duration::from_millis(5);
@@ -79,8 +79,8 @@ pub struct Policy {
     outage: Duration,
     /// Whether anything was tried yet: the first step is taken whatever the time.
     started: bool,
-    /// Our turn has come, and nobody else will be rung before we try.
-    rung: bool,
+    /// Our turn has come, and nobody else will be woken before we try.
+    woken: bool,
     reach: Reach,
     out_since: Option<Moment>,
     retry: Duration,
@@ -111,13 +111,13 @@ pub struct QueuePosition {
     awaited: bool,
     /// See [`Known::shared`].
     shared: bool,
-    /// Whether the holder that was seen last rings.
+    /// Whether the holder that was seen last wakes.
     notifies: bool,
     /// When the server lets go of that holder at the latest.
     left: Option<Moment>,
     /// The last pause of a waiter that may not be woken.
     poll: Duration,
-    /// When to look, if nobody rings: also if another waiter has taken the place over by then.
+    /// When to look, if nobody wakes: also if another waiter has taken the place over by then.
     look: Moment,
 }
 
@@ -156,7 +156,7 @@ impl Policy {
             deadline: limit.map(|limit| now + limit),
             outage,
             started: false,
-            rung: false,
+            woken: false,
             reach: Reach::Unreachable,
             out_since: None,
             retry: FIRST_RETRY,
@@ -202,13 +202,13 @@ impl Policy {
             Event::Interrupted => self.finish(Ended::Interrupted),
             Event::Failed => self.failed(now),
             Event::Left => self.left(now, chance),
-            Event::Rung(after) => {
+            Event::Woken(after) => {
                 self.position.queued = Queued::No;
-                self.rung = true;
+                self.woken = true;
                 self.step = if after.is_zero() { Step::Try } else { Step::Sleep(now + after) };
             }
             Event::Missed => {
-                let front = std::mem::take(&mut self.rung);
+                let front = std::mem::take(&mut self.woken);
                 self.step = match self.position.queued {
                     Queued::No => Step::Join { front },
                     // Somebody was faster, who may not know that we wait.
@@ -239,7 +239,7 @@ impl Policy {
         self.position.poll = Duration::ZERO;
     }
 
-    /// Whether our turn came without our being told: bells do not reach us, or the queue was lost.
+    /// Whether our turn came without our being told: wake-ups do not reach us, or the queue was lost.
     pub fn was_passed_over(&self, stand: QueueView) -> bool {
         self.position.queued == Queued::Yes && !matches!(stand, QueueView::Successors(_))
     }
@@ -251,7 +251,7 @@ impl Policy {
 
     /// Whether our turn has come, or we are the first as far as we know.
     pub fn is_called(&self) -> bool {
-        self.rung || self.is_queued() && self.position.before == 0
+        self.woken || self.is_queued() && self.position.before == 0
     }
 
     /// How long the queue took for one waiter, in this wait.
@@ -262,14 +262,14 @@ impl Policy {
 
     /// Our place in the queue, for another waiter of this process to take over; if there is one.
     pub fn position(&self) -> Option<QueuePosition> {
-        (self.position.queued == Queued::Yes && !self.rung).then_some(self.position)
+        (self.position.queued == Queued::Yes && !self.woken).then_some(self.position)
     }
 
-    /// Takes over another waiter's place. It is rung as before, and looked at when it would have
+    /// Takes over another waiter's place. It is woken as before, and looked at when it would have
     /// been.
     pub fn take_over(&mut self, position: QueuePosition, reach: Reach) {
         (self.position, self.reach, self.started) = (position, reach, true);
-        if self.rung {
+        if self.woken {
             self.position.queued = Queued::No;
         } else {
             self.step = Step::Sleep(self.position.look);
@@ -280,9 +280,9 @@ impl Policy {
         self.ended = ended;
         // We saw it free and were about to try: whoever is next is to look at once, and not to take
         // over our place and sleep there.
-        self.rung |= self.step == Step::Try && self.position.queued == Queued::Yes;
-        // Somebody may be about to ring us, or has done so: that must not be lost.
-        let owes = self.rung || self.position.queued == Queued::Yes;
+        self.woken |= self.step == Step::Try && self.position.queued == Queued::Yes;
+        // Somebody may be about to wake us, or has done so: that must not be lost.
+        let owes = self.woken || self.position.queued == Queued::Yes;
         self.step = if owes { Step::Leave } else { Step::End(ended) };
     }
 
@@ -298,7 +298,7 @@ impl Policy {
 
     fn failed(&mut self, now: Moment) {
         if self.step == Step::Leave {
-            // It dies with the queue, or at the next bell that it does not answer.
+            // It dies with the queue, or at the next wake-up that it does not answer.
             return self.left(now, 0.0);
         }
         if now.since(*self.out_since.get_or_insert(now)) >= self.outage {
@@ -337,9 +337,9 @@ impl Policy {
             }
             Some(QueueView::Gone { .. }) => {
                 self.position.queued = Queued::No;
-                self.rung =
+                self.woken =
                     lock.is_some_and(|lock| lock.can_be_had() || lock == TargetState::Reserved);
-                self.step = if self.rung { Step::Try } else { Step::Join { front: true } };
+                self.step = if self.woken { Step::Try } else { Step::Join { front: true } };
                 return;
             }
             Some(QueueView::Successors(before)) => {
@@ -365,7 +365,7 @@ impl Policy {
         match seen {
             TargetState::Reserved => {
                 (position.queued, position.free) = (Queued::No, false);
-                (self.rung, self.step) = (true, Step::Try);
+                (self.woken, self.step) = (true, Step::Try);
                 return;
             }
             TargetState::Awaited(left) => {

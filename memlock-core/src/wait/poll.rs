@@ -54,7 +54,7 @@ pub(crate) fn poll<T>(
         }
         let left = deadline.map_or(pause, |deadline| deadline.since(now));
         let jittered = pause.mul_f64(0.5 + 0.5 * context.identity()?.fraction());
-        // A bell, since that can be nudged by whoever cancels.
+        // A listener, since a cancellation interrupts it.
         let listener =
             listener.get_or_insert_with(|| context.notifier().take(context.local_address(route)));
         if is_cancelled() || fork::generation() != process {

@@ -1,7 +1,7 @@
 //! The queue on the server: the item beside the lock that says who waits.
 //!
 //! It is advice and nothing else. Entering is one atomic append; leaving, and taking off the waiter
-//! that was rung, is a compare-and-swap that names waiters by their ids, never by their position:
+//! that was woken, is a compare-and-swap that names waiters by their ids, never by their position:
 //! so it does not matter who does it, how often, or what happened in between.
 
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::target::Target;
 
 /// How long a queue lives that nobody writes to. Waiters that wait for longer write it anew.
 const LIFE: Duration = Duration::from_secs(300);
-/// How much later the one behind a waiter without a bell is to come: that looks for itself every
+/// How much later the one behind a waiter without a listener is to come: that looks for itself every
 /// now and then, and should find the lock free most of the time.
 const AFTER_UNREACHABLE: Duration = Duration::from_millis(20);
 /// How much later a waiter is to come that only watches over a reservation for another one. Nobody
@@ -87,7 +87,7 @@ impl Queue<'_> {
                     Some(Reply::Value(item)) => position(&item.value, &[id]),
                     _ => None,
                 };
-                // It may be gone again already: rung, or the queue lost.
+                // It may be gone again already: woken, or the queue lost.
                 return Ok((before.unwrap_or(0), seen));
             }
         }
@@ -128,7 +128,7 @@ impl Queue<'_> {
         Ok((Some(stand), replies.next()))
     }
 
-    /// Takes our entries off, and runs `look` afterwards: whoever rang us in between relies on us,
+    /// Takes our entries off, and runs `look` afterwards: whoever woke us in between relies on us,
     /// so if what we waited for is free, the next one is to be told. Gives what `look` gave last.
     pub(crate) fn leave(
         &self,
@@ -159,13 +159,13 @@ impl Queue<'_> {
     /// to find that it is its turn, and the one behind it is asked to come a little later. After
     /// them a mutex is reserved for it.
     ///
-    /// First the bell, then the queue: the next one is to be at work while we still write. But if
-    /// an entry of ours is still there, whoever rang us has not got to write yet; then the next one
-    /// might be done before either of us has, and would ring our entry instead of the one after it.
+    /// First the wake-up, then the queue: the next one is to be at work while we still write. But if
+    /// an entry of ours is still there, whoever woke us has not got to write yet; then the next one
+    /// might be done before either of us has, and would wake our entry instead of the one after it.
     /// So then the queue is written first.
     ///
     /// Even so an entry in front of ours may be that of somebody who had its turn before us,
-    /// because whoever rang it is slow to write. Then the first one behind us is rung, too; but
+    /// because whoever woke it is slow to write. Then the first one behind us is woken, too; but
     /// only after a short hold, since otherwise that writing is done long ago, and the one in front
     /// would be passed over. It is taken off as well: if it found its line there when it releases,
     /// it would again wake the one behind it first, and the waiters in front would never be the
@@ -184,7 +184,7 @@ impl Queue<'_> {
             .filter(|entry| may_be_next && waker.is_heard_by(entry))
             .filter(|entry| waker.wake(entry, WakeMessage::default()) == Delivery::Sent)
             .map(|entry| entry.id);
-        let mut rung: Option<WaitId> = None;
+        let mut woken: Option<WaitId> = None;
         // Those for whom something may be reserved: ourselves, and the one that we woke.
         let is_unheard = |entry: &Entry<'_>| !entry.proven && ours.contains(&entry.id);
         let mut unheard: Vec<WaitId> =
@@ -195,7 +195,7 @@ impl Queue<'_> {
         for round in 1..=ROUNDS {
             let write_first = position(&queue.value, ours).is_some() && round < ROUNDS;
             let (mut next, mut left) = (None, None);
-            while rung.is_none() && !kept && gone.len() < ours.len() + MOST_DEAD {
+            while woken.is_none() && !kept && gone.len() < ours.len() + MOST_DEAD {
                 let turn = whose_turn(&queue.value, &gone, capacity, waker);
                 summary.others |= turn.others;
                 left = turn.left.map(|left| left.id);
@@ -209,7 +209,7 @@ impl Queue<'_> {
                 let Some((entry, message)) = next.filter(|_| !write_first) else { break };
                 match waker.wake(&entry, message) {
                     Delivery::Sent => {
-                        rung = Some(entry.id);
+                        woken = Some(entry.id);
                         if !waker.is_heard_by(&entry) {
                             unheard.push(entry.id);
                             wake_a_watcher(&queue.value, &gone, entry.id, waker);
@@ -225,18 +225,18 @@ impl Queue<'_> {
             let reserve_later =
                 write_first && next.is_some_and(|(next, _)| !waker.is_heard_by(&next));
             next = next.filter(|_| !reserve_later);
-            let called = rung.or(next.map(|(next, _)| next.id));
+            let called = woken.or(next.map(|(next, _)| next.id));
             // Whichever was woken ahead has its turn, though another one has come to stand in front
             // of it.
-            let woken = waker.woken().into_iter().chain(behind_us);
-            let off: Vec<WaitId> = gone.iter().copied().chain(called).chain(woken).collect();
+            let ahead = waker.woken().into_iter().chain(behind_us);
+            let off: Vec<WaitId> = gone.iter().copied().chain(called).chain(ahead).collect();
             let rest = entries::after(&queue.value, &off, left, called);
             if rest == queue.value {
                 break;
             }
             let written = self.target.one(self.swap(&queue, &rest));
             summary.stuck = written.is_err();
-            let again = match (next, rung, &written) {
+            let again = match (next, woken, &written) {
                 (_, _, Ok(Reply::VersionMismatch)) => true,
                 (None, None, Ok(_)) if reserve_later => {
                     // It was we who took ours off.
@@ -249,7 +249,7 @@ impl Queue<'_> {
                         true
                     }
                     delivery => {
-                        rung = (delivery == Delivery::Sent).then_some(next.id);
+                        woken = (delivery == Delivery::Sent).then_some(next.id);
                         false
                     }
                 },
@@ -267,7 +267,7 @@ impl Queue<'_> {
                 // It had its turn without us, or we had ours: nobody claims what was reserved
                 // since.
                 waker.withdraw(&unheard);
-                rung = rung.filter(|id| !unheard.contains(id));
+                woken = woken.filter(|id| !unheard.contains(id));
             }
         }
         summary
@@ -298,7 +298,7 @@ impl Queue<'_> {
         let wake = |entry: &Entry<'_>, after| {
             waker.wake(entry, WakeMessage { after, ..WakeMessage::default() }) != Delivery::Gone
         };
-        let mut rung: Vec<(WaitId, u32)> = Vec::new();
+        let mut woken: Vec<(WaitId, u32)> = Vec::new();
         // The first one, which may not hear it, was sent a message all the same.
         let mut left_told = false;
         // Ourselves, and those who are found dead.
@@ -309,11 +309,11 @@ impl Queue<'_> {
             let write_first = round < ROUNDS && ours.iter().any(|&id| draft.has(id));
             // Those that are not there any more were woken by another releaser, too: it relies on
             // us to wake others.
-            rung.retain(|&(id, _)| draft.has(id));
+            woken.retain(|&(id, _)| draft.has(id));
             let has_many = draft.any(|entry| entry.permits > 1);
             gone.iter().for_each(|&id| draft.take_off(id));
-            rung.iter().for_each(|&(id, _)| draft.wake(id));
-            let taken: u32 = rung.iter().map(|&(_, permits)| permits).sum();
+            woken.iter().for_each(|&(id, _)| draft.wake(id));
+            let taken: u32 = woken.iter().map(|&(_, permits)| permits).sum();
             let mut left_over = capacity.saturating_sub(taken);
             let mut owed = if has_many { capacity } else { freed }.saturating_sub(taken);
             summary.others |= draft.first().is_some();
@@ -354,7 +354,7 @@ impl Queue<'_> {
                 if write_first {
                     later.push(next.id)
                 } else {
-                    rung.push((next.id, next.permits))
+                    woken.push((next.id, next.permits))
                 }
                 if mutation::has(Mutation::ForgetTheRest) {
                     break;
@@ -415,9 +415,9 @@ struct NextTurn<'a> {
     others: bool,
     /// The first one, if it may not hear that it is woken, and is left where it is for now.
     left: Option<Entry<'a>>,
-    /// The one to be rung.
+    /// The one to be woken.
     next: Option<Entry<'a>>,
-    /// Those who can be rung after it.
+    /// Those who can be woken after it.
     successors: Successors,
 }
 

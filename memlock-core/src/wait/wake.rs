@@ -97,7 +97,7 @@ impl<A: Copy, G> Wake for Waker<'_, A, G> {
         if fork::is_astray() {
             return Delivery::Unavailable;
         }
-        let trusted = self.woken_ahead.is_some() && mutation::has(Mutation::TrustTheRingAhead);
+        let trusted = self.woken_ahead.is_some() && mutation::has(Mutation::TrustTheEarlyWake);
         if self.woken_ahead == Some(entry.id)
             || trusted
             || self.local.wake(&self.target.key, entry.id, message.after)

@@ -1,6 +1,6 @@
 //! In which order those who wait for a semaphore's permits get them.
 //!
-//! Order is not promised to the last of them: bells may be lost, and whoever looks by itself and
+//! Order is not promised to the last of them: wake-ups may be lost, and whoever looks by itself and
 //! finds permits takes them. So all pairs are counted of a waiter and one of lower priority that
 //! both had been waiting for some time, and most of them have to be in order.
 

@@ -249,7 +249,7 @@ pub(crate) fn summary(history: &History, findings: &Findings) -> String {
             let (time, longest, who) =
                 (longest.ended - longest.began, longest.whose(), who.whose());
             say(format!(
-                "{which} bells: longest wait {time:?}, {longest}; most overtakers {count}, {who}"
+                "{which} wake-ups: longest wait {time:?}, {longest}; most overtakers {count}, {who}"
             ));
         }
     }

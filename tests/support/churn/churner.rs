@@ -3,7 +3,7 @@
 //! any time.
 //!
 //! Each key is closed to new waiters for a part of the time: those who still wait then depend on
-//! being rung, and on what they look at themselves, with nobody coming by who takes a free lock.
+//! being woken, and on what they look at themselves, with nobody coming by who takes a free lock.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};

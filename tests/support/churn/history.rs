@@ -14,7 +14,7 @@ pub(crate) struct Process {
     pub(crate) pid: u32,
     /// Just before it was started.
     pub(crate) began: Duration,
-    /// It has no bells.
+    /// It cannot be woken.
     pub(crate) deaf: bool,
     /// When it was killed: from the moment when the signal was about to be sent until it was gone.
     pub(crate) killed: Option<(Duration, Duration)>,

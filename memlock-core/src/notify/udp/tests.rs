@@ -4,14 +4,14 @@ use super::*;
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no UDP")]
-fn a_bell_hears_itself_and_what_is_meant_for_it() {
+fn a_listener_hears_itself_and_what_is_meant_for_it() {
     let notifier = UdpNotifier::new(NotifySetting::Near);
     let listener = notifier.take(Some(Ipv4Addr::LOCALHOST.into()));
     let address = listener.address(WaitId(1)).unwrap();
     let long = Duration::from_secs(20);
     while notifier.reach() != Reach::Untested {
         listener.sleep(long);
-        assert_eq!(listener.heard(&[WaitId(2)]), None, "that was nobody's ring");
+        assert_eq!(listener.heard(&[WaitId(2)]), None, "that was no wake-up of it");
     }
     let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
     for noise in
@@ -42,7 +42,7 @@ fn a_bell_hears_itself_and_what_is_meant_for_it() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no UDP")]
-fn a_bell_that_was_given_back_is_taken_again_where_it_fits() {
+fn a_listener_that_was_given_back_is_taken_again_where_it_fits() {
     let notifier = UdpNotifier::new(NotifySetting::Near);
     let (four, six) = (Some(Ipv4Addr::LOCALHOST.into()), Some(Ipv6Addr::LOCALHOST.into()));
     let first = notifier.take(four);
@@ -58,7 +58,7 @@ fn a_bell_that_was_given_back_is_taken_again_where_it_fits() {
 }
 
 #[test]
-fn bells_are_taken_nudged_and_given_back_by_threads_at_the_same_time() {
+fn listeners_are_taken_interrupted_and_given_back_by_threads_at_the_same_time() {
     let notifier = UdpNotifier::new(NotifySetting::Off);
     std::thread::scope(|scope| {
         for _ in 0..3 {

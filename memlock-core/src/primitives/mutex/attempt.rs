@@ -31,7 +31,7 @@ pub(super) struct Attempt<'a> {
     /// When the last such request left.
     in_doubt_until: Option<Moment>,
     ask: HandoffRequest,
-    /// Whether our record says that we ring.
+    /// Whether our record says that we wake.
     notifies: bool,
     /// A lock that was granted, and not believed in, could not be let go of.
     left: bool,
@@ -224,7 +224,7 @@ impl Acquire for Attempt<'_> {
     fn seen(&mut self, reply: &Reply, _first: bool) -> Result<TargetState> {
         let Reply::Value(item) = reply else { return Ok(TargetState::Free) };
         self.tenure.saw(item.version);
-        // A plain client's lock is left as it is; and its holder rings nobody.
+        // A plain client's lock is left as it is; and its holder wakes nobody.
         let Some(record) = OwnerRecord::parse(&item.value) else {
             self.holder.set(SeenHolder::Plain);
             return Ok(TargetState::Held { notifies: false, left: item.remaining });

@@ -66,7 +66,7 @@ impl Lock {
                 let ids = std::mem::take(&mut self.stood);
                 lock.stood_in_line(QueueReceipt {
                     ids,
-                    unrung: false,
+                    unwoken: false,
                     successors: self.kind.successors,
                 });
                 let slow = context.guarantees().is_suspicious(context.clock().now().since(sent));

@@ -31,7 +31,7 @@ pub struct Exclusive {
     /// release.
     pub(super) notifies: bool,
     /// No wake-up message was heard, so that one of our lines should still be there.
-    pub(super) unrung: bool,
+    pub(super) unwoken: bool,
     /// Who stood behind us.
     pub(super) successors: Successors,
     /// Whom of them we woke ahead.
@@ -81,7 +81,7 @@ impl Grant {
             fence,
             orphan,
             notifies,
-            unrung: false,
+            unwoken: false,
             successors: Successors::default(),
             woken_ahead: None,
             tenure,
@@ -93,7 +93,7 @@ impl Grant {
 impl Lock {
     pub(super) fn stood_in_line(&mut self, stood: QueueReceipt) {
         self.stood.extend(stood.ids);
-        self.kind.unrung = stood.unrung;
+        self.kind.unwoken = stood.unwoken;
         if stood.successors != Successors::default() {
             self.kind.successors = stood.successors;
         }

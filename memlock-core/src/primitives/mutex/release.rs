@@ -85,7 +85,7 @@ impl Kind for Exclusive {
 }
 
 impl Lock {
-    /// Rings the next one as far as we know, while our release is on its way: it wakes up
+    /// Wakes the next one as far as we know, while our release is on its way: it wakes up
     /// meanwhile. Whether it was the right one will be seen afterwards. Who held it for a moment
     /// only may want it for a while yet.
     pub(super) fn wake_ahead(&self) -> Option<WaitId> {
@@ -96,12 +96,12 @@ impl Lock {
         }
         let (address, id, successors) = self.kind.successors.split()?;
         let message = WakeMessage { successors, ..WakeMessage::default() };
-        let rung = local_waiters(context).wake(key, id, Duration::ZERO)
+        let woken = local_waiters(context).wake(key, id, Duration::ZERO)
             || context.notifier().send(address, id, message);
-        rung.then_some(id)
+        woken.then_some(id)
     }
 
-    /// Nobody has it any more: rings the next one who waits for it, unless it was called already.
+    /// Nobody has it any more: wakes the next one who waits for it, unless it was called already.
     fn wake_waiters(&self, item: Item) {
         let target @ Target { context, key, .. } = &self.kind.target;
         let local = local_waiters(context);
@@ -130,13 +130,13 @@ impl Lock {
         if handed.stuck {
             local.leave_behind(key, &self.stood);
         }
-        if self.kind.unrung && !handed.ours {
+        if self.kind.unwoken && !handed.ours {
             context.notifier().may_have_missed();
         }
     }
 
     /// It was lost, and none of those who wait was told: takes our entries off the queue, if there
-    /// are any left, and rings the next one if nobody has it. False if the server did not answer:
+    /// are any left, and wakes the next one if nobody has it. False if the server did not answer:
     /// then the entries are taken off at a later contact.
     fn leave_the_line(&mut self) -> bool {
         let stood = std::mem::take(&mut self.stood);

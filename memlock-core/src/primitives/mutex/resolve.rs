@@ -36,8 +36,8 @@ impl Lock {
                     self.server_until.max(guarantees.gone(lease, now) + LATEST_ARRIVAL);
             }
             // A queue that cannot be read must not keep us from letting go.
-            let ring = self.kind.notifies && failures == 0 && matches!(step, OwnerStep::Release);
-            let queue_key = ring.then(|| self.kind.target.key.waiters());
+            let wakes = self.kind.notifies && failures == 0 && matches!(step, OwnerStep::Release);
+            let queue_key = wakes.then(|| self.kind.target.key.waiters());
             let (key, version) = (&self.kind.target.key, self.kind.version);
             let hands_off = matches!(step, OwnerStep::HandOff(_));
             let read = Op::Get { key, fence: hands_off };

@@ -400,8 +400,8 @@ impl Acquire for Attempt<'_> {
 
     fn will_wait(&mut self) {}
 
-    fn stood(&mut self, permit: &mut Permit, QueueReceipt { ids, unrung, .. }: QueueReceipt) {
-        let listed = unrung || self.unproven && !ids.is_empty();
+    fn stood(&mut self, permit: &mut Permit, QueueReceipt { ids, unwoken, .. }: QueueReceipt) {
+        let listed = unwoken || self.unproven && !ids.is_empty();
         permit.stood_in_line(ids, listed);
     }
 

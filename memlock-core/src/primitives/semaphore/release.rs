@@ -68,19 +68,19 @@ impl Kind for Permits {
 }
 
 impl Permit {
-    /// We stood in the queue under these ids. Where no bell was heard, they are taken off at once:
-    /// they would be rung in vain, and as nobody handed on to us, there may be room for others too.
-    /// The same is done where there are several ids: a waiter that is rung twice joins again while
+    /// We stood in the queue under these ids. Where no wake-up was heard, they are taken off at once:
+    /// they would be woken in vain, and as nobody handed on to us, there may be room for others too.
+    /// The same is done where there are several ids: a waiter that is woken twice joins again while
     /// its earlier line still stands, and other holders, which release while we hold our permits,
-    /// would ring that line.
-    pub(super) fn stood_in_line(&mut self, ids: Vec<WaitId>, unrung: bool) {
+    /// would wake that line.
+    pub(super) fn stood_in_line(&mut self, ids: Vec<WaitId>, unwoken: bool) {
         self.stood.extend(ids);
-        if unrung || self.stood.len() > 1 {
+        if unwoken || self.stood.len() > 1 {
             self.leave_the_line();
         }
     }
 
-    /// Takes our entries off the queue, if there are any left, and rings those next for whom there
+    /// Takes our entries off the queue, if there are any left, and wakes those next for whom there
     /// is room. False if the server did not answer: then the entries are taken off at a later
     /// contact. Where another thread of this process is doing so, it does it for us, too.
     pub(super) fn leave_the_line(&mut self) -> bool {

@@ -23,9 +23,9 @@ pub enum Step {
     },
     /// Leave the queue, for it is too long, and go on waiting.
     StepOut,
-    /// Leave the queue for good, and pass on a bell that came too late.
+    /// Leave the queue for good, and pass on a wake-up that came too late.
     Leave,
-    /// Sleep until the bell rings, something else happens, or this moment has come.
+    /// Sleep until the wake-up arrives, something else happens, or this moment has come.
     Sleep(Moment),
     /// The wait is over.
     End(Ended),
@@ -55,7 +55,7 @@ pub enum TargetState {
     Awaited(Duration),
     /// Somebody has it.
     Held {
-        /// Whether its holder will ring when it lets go.
+        /// Whether its holder will wake when it lets go.
         notifies: bool,
         /// How long the server keeps it for the holder, at most.
         left: Option<Duration>,
@@ -104,8 +104,8 @@ pub enum Event {
         /// What is waited for.
         lock: Option<TargetState>,
     },
-    /// Our bell rang, for when this time has passed.
-    Rung(Duration),
+    /// We were woken, to come when this time has passed.
+    Woken(Duration),
     /// We left the queue, or are not in it.
     Left,
     /// The wait was cancelled.

@@ -38,9 +38,9 @@ fn sleeps(policy: &mut Policy, now: u64) -> Duration {
 }
 
 #[test]
-fn a_rung_waiter_tries_at_once_and_joins_in_front_if_it_missed() {
+fn a_woken_waiter_tries_at_once_and_joins_in_front_if_it_missed() {
     let mut policy = queued(3, RINGING, Reach::Proven);
-    policy.on(Event::Rung(Duration::ZERO), at(5), 0.5, Reach::Proven);
+    policy.on(Event::Woken(Duration::ZERO), at(5), 0.5, Reach::Proven);
     assert_eq!(policy.step(at(5)), Step::Try);
     policy.on(Event::Missed, at(6), 0.5, Reach::Proven);
     assert_eq!(policy.step(at(6)), Step::Join { front: true });
@@ -51,7 +51,7 @@ fn a_rung_waiter_tries_at_once_and_joins_in_front_if_it_missed() {
 #[test]
 fn a_waiter_that_is_asked_to_come_later_does_so() {
     let mut policy = queued(0, RINGING, Reach::Proven);
-    policy.on(Event::Rung(Duration::from_millis(2)), at(5), 0.5, Reach::Proven);
+    policy.on(Event::Woken(Duration::from_millis(2)), at(5), 0.5, Reach::Proven);
     assert_eq!(policy.step(at(5)), Step::Sleep(at(7)));
     assert_eq!(policy.step(at(7)), Step::Try);
     policy.on(Event::Missed, at(8), 0.5, Reach::Proven);
@@ -88,7 +88,7 @@ fn whoever_runs_out_of_time_before_it_tries_what_it_saw_free_leaves_no_place_to_
 }
 
 #[test]
-fn the_one_that_was_rung_has_a_moment_before_those_behind_it_go_ahead() {
+fn the_one_that_was_woken_has_a_moment_before_those_behind_it_go_ahead() {
     let mut policy = queued(1, TargetState::Free, Reach::Proven);
     let pause = sleeps(&mut policy, 0);
     assert!(pause >= GRACE && pause <= GRACE * 2, "{pause:?}");
@@ -140,7 +140,7 @@ fn a_waiter_that_watches_over_a_reservation_looks_at_the_lock_wherever_it_stands
 }
 
 #[test]
-fn whoever_rang_another_lets_it_pass() {
+fn whoever_woke_another_lets_it_pass() {
     let mut policy =
         Policy::new(at(0), None, OUTAGE, Known { invited: Duration::from_millis(2), ..COURTEOUS });
     assert_eq!(policy.step(at(0)), Step::Join { front: false });
@@ -215,7 +215,7 @@ fn a_queue_that_stands_still_is_looked_at_closely() {
 }
 
 #[test]
-fn without_bells_a_young_wait_asks_often_and_an_old_one_seldom() {
+fn without_wake_ups_a_young_wait_asks_often_and_an_old_one_seldom() {
     let mut policy = queued(0, SILENT, Reach::Proven);
     let (mut now, mut looks) = (0, 0);
     while now < 10_000 {
@@ -294,11 +294,11 @@ fn a_wait_that_ends_leaves_the_queue_and_nothing_more() {
     let mut cancelled = queued(2, RINGING, Reach::Proven);
     cancelled.on(Event::Interrupted, at(3), 0.0, Reach::Proven);
     assert_eq!(cancelled.step(at(3)), Step::Leave);
-    cancelled.on(Event::Rung(Duration::ZERO), at(3), 0.0, Reach::Proven);
+    cancelled.on(Event::Woken(Duration::ZERO), at(3), 0.0, Reach::Proven);
     assert_eq!(
         cancelled.step(at(3)),
         Step::Leave,
-        "a bell that comes too late is passed on by leaving"
+        "a wake-up that comes too late is passed on by leaving"
     );
     cancelled.on(Event::Left, at(4), 0.0, Reach::Proven);
     assert_eq!(cancelled.step(at(4)), Step::End(Ended::Interrupted));
@@ -347,7 +347,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         2 => Just(Event::Missed),
         2 => (0_usize..600, seen).prop_map(|(before, lock)| Event::Joined { before, lock }),
         4 => looked.prop_map(|(stand, lock)| Event::Looked { stand, lock }),
-        2 => (0_u64..3).prop_map(|after| Event::Rung(Duration::from_millis(after))),
+        2 => (0_u64..3).prop_map(|after| Event::Woken(Duration::from_millis(after))),
         1 => Just(Event::Left),
         1 => Just(Event::Refused),
         1 => Just(Event::Failed),
@@ -380,7 +380,7 @@ proptest! {
                 prop_assert!(until > at(now) && until <= at(now) + LATER.1.mul_f64(1.15));
                 prop_assert!(limit.is_none_or(|limit| until <= at(limit)));
             }
-            if event == Event::Rung(Duration::ZERO) && !late && !interrupted && !matches!(step, Step::End(_)) {
+            if event == Event::Woken(Duration::ZERO) && !late && !interrupted && !matches!(step, Step::End(_)) {
                 prop_assert_eq!(step, Step::Try);
             }
         }
@@ -388,7 +388,7 @@ proptest! {
         policy.on(Event::Left, at(now), 0.0, Reach::Proven);
         let end = policy.step(at(now));
         prop_assert!(matches!(end, Step::End(_)), "{:?}", end);
-        policy.on(Event::Rung(Duration::ZERO), at(now), 0.0, Reach::Proven);
+        policy.on(Event::Woken(Duration::ZERO), at(now), 0.0, Reach::Proven);
         prop_assert_eq!(policy.step(at(now)), end, "the end is the end");
     }
 
