@@ -83,7 +83,8 @@ fn a_wait_that_begins_between_the_kill_and_its_effect_takes_no_time() {
     let line = Line { at: began, wait: 0, what: What::Began { key: 0, limit: None } };
     let waits = history::parse(&line.write(), 0, Some(killed), end);
     assert_eq!((waits[0].began, waits[0].ended), (began, began));
-    let process = Process { pid: 1, began: killed, deaf: false, killed: Some((killed, end)) };
+    let process =
+        Process { pid: 1, began: killed, unreachable: false, killed: Some((killed, end)) };
     let sights = [const { Vec::new() }; KEYS];
     let history = History { processes: vec![process], waits, sights, marks: Marks::default() };
     let findings = checks::check(&history);
@@ -94,7 +95,7 @@ fn a_wait_that_begins_between_the_kill_and_its_effect_takes_no_time() {
 #[test]
 fn a_killed_holder_is_not_taken_for_a_later_process_with_the_same_pid() {
     let at = Duration::from_secs;
-    let process = |began, killed| Process { pid: 7, began: at(began), deaf: false, killed };
+    let process = |began, killed| Process { pid: 7, began: at(began), unreachable: false, killed };
     let processes = vec![process(1, Some((at(2), at(2)))), process(9, None)];
     let mut sights = [const { Vec::new() }; KEYS];
     sights[0] = (2..6)
@@ -174,8 +175,8 @@ impl<'a> Crowd<'a> {
     fn start(&mut self) {
         let number = self.processes.len();
         let parent = libc::pid_t::try_from(std::process::id()).unwrap();
-        let deaf = self.chance.below(10) == 0;
-        let listener = if deaf { "?notify=off" } else { "" };
+        let unreachable = self.chance.below(10) == 0;
+        let listener = if unreachable { "?notify=off" } else { "" };
         let mut command = Command::new(env!("CARGO_BIN_EXE_churner"));
         command.arg(format!("{}/{listener}", self.server.url())).arg(self.file(number));
         command.arg(self.chance.number().to_string()).stdin(Stdio::piped());
@@ -192,7 +193,7 @@ impl<'a> Crowd<'a> {
         }
         let began = now();
         let child = command.spawn().unwrap();
-        self.processes.push(Process { pid: child.id(), began, deaf, killed: None });
+        self.processes.push(Process { pid: child.id(), began, unreachable, killed: None });
         self.members.push(Member { number, child });
     }
 

@@ -95,9 +95,9 @@ fn a_lock_that_is_handed_over_within_the_process_is_stamped_as_well() {
         thread::yield_now();
     }
     assert_eq!(holder.unlock().unwrap(), Release::Released);
-    let heir = waiter.join().unwrap();
-    assert!(heir.fence() > fence);
-    assert!(cas(heir.fence()) > items_cas(&server));
+    let successor = waiter.join().unwrap();
+    assert!(successor.fence() > fence);
+    assert!(cas(successor.fence()) > items_cas(&server));
 }
 
 /// On a server that draws too early this is how a fence fell: the request had its number before

@@ -131,7 +131,7 @@ fn a_thousand_locks_and_some_permits_are_kept_for_a_minute_by_one_thread() {
         for rounds in rounds {
             check_rounds(rounds, holder.lease, late);
         }
-        assert!(holder.told.try_recv().is_err(), "nothing was lost, nor in danger");
+        assert!(holder.told.try_recv().is_err(), "nothing was lost, nor at risk");
         assert!(holder.kept.iter().all(|kept| kept.is_held() && kept.lost().is_none()));
         no_other_gets_them(holder);
         assert!(holder.kept.iter().all(|kept| kept.release().unwrap() == Release::Released));

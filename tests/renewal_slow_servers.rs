@@ -117,6 +117,6 @@ fn a_renewal_that_makes_the_lease_no_longer_does_not_end_the_danger() {
     let kept = client.mutex("m", LEASE).unwrap().lock().unwrap().renew(renew).unwrap();
     let notice = || told.recv_timeout(PATIENCE).unwrap();
     assert!(matches!(notice(), Notice::AtRisk(left) if left <= LEASE / 2));
-    assert_eq!(notice(), Notice::Lost(Loss::Expired), "the danger is told once");
+    assert_eq!(notice(), Notice::Lost(Loss::Expired), "the risk is reported once");
     assert!(!kept.is_held());
 }

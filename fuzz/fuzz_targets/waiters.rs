@@ -77,8 +77,10 @@ fn being_passed(
 ) {
     let Some(passed) = passed else { return };
     for woken in [None, woken, Some(passed)] {
-        let (before, counted) =
-            (without(queue, gone), after(queue, gone, Some(passed.id), woken.map(|woken| woken.id)));
+        let (before, counted) = (
+            without(queue, gone),
+            after(queue, gone, Some(passed.id), woken.map(|woken| woken.id)),
+        );
         let entries = waiters(&before).zip(waiters(&counted));
         assert_eq!(fields(&before).len(), fields(&counted).len());
         if !ids_differ(queue) {

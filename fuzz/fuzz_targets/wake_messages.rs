@@ -21,7 +21,7 @@ struct ListenerPool {
 /// Two waits go on.
 const LIVE: [WaitId; 2] = [WaitId(7), WaitId(0xfeed_face_0123_4567)];
 
-static TOWER: LazyLock<ListenerPool> = LazyLock::new(|| {
+static POOL: LazyLock<ListenerPool> = LazyLock::new(|| {
     let notifier = notifier();
     let listener = notifier.take(Some(Ipv4Addr::LOCALHOST.into()));
     let address = listener.address(WaitId(1)).expect("a listener on the loopback");
@@ -30,7 +30,7 @@ static TOWER: LazyLock<ListenerPool> = LazyLock::new(|| {
 });
 
 fuzz_target!(|data: &[u8]| {
-    let ListenerPool { notifier, listener, address, stranger } = &*TOWER;
+    let ListenerPool { notifier, listener, address, stranger } = &*POOL;
     let datagrams: Vec<&[u8]> = data.split(|&byte| byte == b'|').take(24).collect();
     for datagram in &datagrams {
         if stranger.send_to(datagram, address).is_err() {

@@ -101,7 +101,7 @@ impl SemaphoreRecord {
         (self.0.expires, self.0.life, self.0.serial)
     }
 
-    /// Whether a waiter gathers several: its token, priority, and until when.
+    /// The reservation of a waiter for several: its token, priority, and until when.
     pub fn reservation(&self) -> Option<(Token, i64, u64)> {
         self.0
             .reservation
@@ -127,7 +127,7 @@ impl SemaphoreRecord {
         self.0.available_at(wanted, now)
     }
 
-    /// Whether one who asks is to stand behind a waiter that gathers several.
+    /// Whether one who asks is to stand behind a waiter that has a reservation.
     pub fn is_gathering(&self, now: u64, token: Token, priority: i64) -> bool {
         self.0.is_gathering(now, token, priority)
     }

@@ -83,7 +83,7 @@ pub enum Mutation {
     RelativeExpiry,
     /// A release of several permits wakes as for one.
     ForgetTheRest,
-    /// Who gathers permits and gives up keeps newcomers off.
+    /// A waiter that gives up leaves its reservation in the record.
     GatherForGood,
     /// Waiters that are overtaken do not count that.
     NobodyAges,
@@ -120,13 +120,13 @@ pub enum Mutation {
     KeepBeyondMaxHold,
     /// A renewer does not forget what was released.
     KeepForGood,
-    /// Nobody is told of the danger.
+    /// A lease at risk is not reported.
     NoWarning,
     /// Nobody is told of the loss.
     LoseSilently,
     /// The loss is told as often as it is seen.
     TellTwice,
-    /// The danger is told as often as it is seen.
+    /// A lease at risk is reported as often as it is seen.
     WarnTwice,
     /// An acquisition whose first reply was lost counts its lease from its last try.
     CountFromTheLastTry,

@@ -182,12 +182,12 @@ static void give_back(int what, int64_t left_ms, void *arg) {
 
 /* Also while other threads look at it. */
 static void a_callback_may_give_back_what_it_is_told_of(void) {
-    struct told danger = {.answer = -100}, loss = {.answer = -100};
-    watcher = (struct watcher){.lock = danger.lock = locked("callback", LEASE_MS)};
-    ANSWERS(MEMLOCK_OK, memlock_lock_renew(danger.lock, 1, give_back, &danger));
+    struct told at_risk = {.answer = -100}, loss = {.answer = -100};
+    watcher = (struct watcher){.lock = at_risk.lock = locked("callback", LEASE_MS)};
+    ANSWERS(MEMLOCK_OK, memlock_lock_renew(at_risk.lock, 1, give_back, &at_risk));
     watcher.self.thread = check_start(wait_for_the_loss, NULL);
-    EVENTUALLY(danger.count == 1);
-    ANSWERS(MEMLOCK_OK, (int)danger.answer);
+    EVENTUALLY(at_risk.count == 1);
+    ANSWERS(MEMLOCK_OK, (int)at_risk.answer);
     ANSWERS(MEMLOCK_NOT_HELD, (int)(intptr_t)check_join(watcher.self.thread));
     CHECK(!plain_has("lock:callback"));
 

@@ -3,7 +3,7 @@
 //! Where it is allowed (to root, with `ip` and `unshare`) these are the server's host and one at
 //! the other end of a cable, by network namespaces, each with a host name and process numbers of
 //! its own; wake-ups go through the cable. Elsewhere they are two loops with nothing in common,
-//! whose listeners have different loopback addresses. What both write to is the judge's record.
+//! whose listeners have different loopback addresses. What both write to is the check's record.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -144,7 +144,7 @@ impl Drop for Host {
 }
 
 /// Reads the record: how many came in, and how many of them went out; or what is wrong.
-fn judge(record: &str, may_be_killed: impl Fn(u32) -> bool) -> Result<(usize, usize), String> {
+fn verdict_of(record: &str, may_be_killed: impl Fn(u32) -> bool) -> Result<(usize, usize), String> {
     let (mut ins, mut outs, mut newest) = (0, 0, 0);
     let mut inside: Option<(&str, u32, u64, f64)> = None;
     for line in record.lines() {
@@ -214,7 +214,7 @@ fn two_hosts_on_one_name_never_overlap_in_200_rounds() {
     }
     let all = 2 * ROUNDS as usize;
     assert_eq!(
-        judge(&world.record(), |round| KILLED.contains(&round)),
+        verdict_of(&world.record(), |round| KILLED.contains(&round)),
         Ok((all, all - 2 * KILLED.len()))
     );
 }
@@ -230,7 +230,7 @@ fn two_hosts_on_names_of_their_own_overlap_and_the_judge_sees_it() {
     });
     eventually("both hosts are done", || hosts.iter_mut().all(Host::is_done).then_some(()));
     assert_eq!(world.record().lines().count(), 12);
-    assert!(judge(&world.record(), |_| false).is_err());
+    assert!(verdict_of(&world.record(), |_| false).is_err());
 }
 
 #[test]
@@ -238,10 +238,12 @@ fn the_judge_allows_for_a_kill_only_after_the_lease() {
     let killed = |round| round == 2;
     let record =
         |up: f64| format!("in a 1 10 5.00\nout a 1 10 5.00\nin a 2 11 6.00\nin b 1 12 {up}\n");
-    assert_eq!(judge(&record(9.1), killed), Ok((3, 1)));
-    assert!(judge(&record(6.1), killed).is_err() && judge(&record(9.1), |_| false).is_err());
+    assert_eq!(verdict_of(&record(9.1), killed), Ok((3, 1)));
     assert!(
-        judge("in a 1 10 5.00\nout a 1 10 5.00\nin b 1 9 6.00\n", killed).is_err(),
+        verdict_of(&record(6.1), killed).is_err() && verdict_of(&record(9.1), |_| false).is_err()
+    );
+    assert!(
+        verdict_of("in a 1 10 5.00\nout a 1 10 5.00\nin b 1 9 6.00\n", killed).is_err(),
         "an older fence"
     );
 }

@@ -41,7 +41,7 @@ struct notices {
 
     memlock::renewal keep() {
         memlock::renewal how;
-        how.on_lease_at_risk = [this](std::chrono::milliseconds left) { note(left > 0ms ? "danger" : "none left"); };
+        how.on_lease_at_risk = [this](std::chrono::milliseconds left) { note(left > 0ms ? "at risk" : "none left"); };
         how.on_lost = [this](loss why) { note(std::to_string(static_cast<int>(why))); };
         return how;
     }
@@ -124,7 +124,7 @@ void a_program_that_hangs_does_not_hold_it_for_ever() {
     how.max_hold = 1500ms;
     const renewed_lock kept{mutex, how};
     CHECK(kept.wait_lost_for(20s) == loss::max_hold);
-    EVENTUALLY((told.all() == std::vector<std::string>{"danger", lost_by(loss::max_hold)}));
+    EVENTUALLY((told.all() == std::vector<std::string>{"at risk", lost_by(loss::max_hold)}));
 }
 
 void what_a_callback_throws_is_dropped() {
@@ -186,10 +186,10 @@ void danger_comes_before_the_loss() {
     notices told;
     renewed_lock kept{mutex, told.keep()};
     CHECK(kill(check_server(), SIGKILL) == 0);
-    EVENTUALLY(told.all() == std::vector<std::string>{"danger"});
+    EVENTUALLY(told.all() == std::vector<std::string>{"at risk"});
     CHECK(kept.is_held());
     CHECK(kept.wait_lost_for(20s) == loss::expired);
-    EVENTUALLY((told.all() == std::vector<std::string>{"danger", lost_by(loss::expired)}));
+    EVENTUALLY((told.all() == std::vector<std::string>{"at risk", lost_by(loss::expired)}));
     // The keeper has told of the loss, and then cleans up. Until then, unlocking would ask the server.
     EVENTUALLY(keepers() == 0);
     THROWS(errc::lost, kept.unlock());

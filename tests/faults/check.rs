@@ -45,7 +45,7 @@ pub(crate) struct Facts {
     /// When the server lost what it had stored: at some moment of each span, or all the time.
     pub(crate) losses: Vec<Span>,
     /// When the server stood still, and until its clock may have been wrong.
-    pub(crate) dozes: Vec<Span>,
+    pub(crate) pauses: Vec<Span>,
     /// When processes stood still.
     pub(crate) stops: Vec<(usize, Span)>,
     /// When processes were killed.
@@ -78,8 +78,8 @@ impl Facts {
         let life = Span { from: granted.began, to: deadline };
         let losses = self.losses.iter().filter(|loss| loss.meets(life)).map(|loss| loss.from);
         let mut stored = extended.iter().copied().chain([granted]);
-        let dozed = stored.any(|call| self.dozes.iter().any(|doze| doze.meets(call.span())));
-        losses.chain(dozed.then_some(granted.began)).min()
+        let paused = stored.any(|call| self.pauses.iter().any(|pause| pause.meets(call.span())));
+        losses.chain(paused.then_some(granted.began)).min()
     }
 
     /// Until when the server may keep what this call stored. The dead send nothing more.

@@ -175,11 +175,11 @@ impl Injection {
                 Ok(nothing())
             }
             Injection::ServerStopped => {
-                let place = begin_span(&mut world.dozes);
+                let place = begin_span(&mut world.pauses);
                 world.server.pause();
                 Ok(Box::new(move |world| {
                     world.server.resume();
-                    world.dozes[place].to = now() + WAKING;
+                    world.pauses[place].to = now() + WAKING;
                     Ok(())
                 }))
             }

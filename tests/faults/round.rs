@@ -116,7 +116,7 @@ impl Round {
         let mut tally = Tally::default();
         tally.add(&calls);
         calls.extend(world.open());
-        let verdict = self.judge(&world, &calls)?;
+        let verdict = self.verdict_of(&world, &calls)?;
         let fine = self.is_fine(&verdict);
         let kept = (!fine).then(|| folder.to_owned());
         if fine {
@@ -154,7 +154,7 @@ impl Round {
         Ok(())
     }
 
-    fn judge(&self, world: &World, calls: &[Call]) -> Result<Verdict, Failure> {
+    fn verdict_of(&self, world: &World, calls: &[Call]) -> Result<Verdict, Failure> {
         let facts = Facts { sound: self.sound, punctual: self.punctual, ..world.facts(now()) };
         let mut verdict = check(calls, &facts);
         verdict.violations.extend(world.crew.misdeeds.iter().cloned());

@@ -39,7 +39,7 @@ pub(crate) struct World {
     pub(crate) cable: Option<Cable>,
     pub(crate) chance: Chance,
     pub(crate) losses: Vec<Span>,
-    pub(crate) dozes: Vec<Span>,
+    pub(crate) pauses: Vec<Span>,
     timeouts: &'static str,
     folder: PathBuf,
 }
@@ -67,7 +67,7 @@ impl World {
             cable,
             chance,
             losses: Vec::new(),
-            dozes: Vec::new(),
+            pauses: Vec::new(),
             timeouts,
             folder: folder.to_owned(),
         })
@@ -112,7 +112,7 @@ impl World {
     pub(crate) fn facts(&self, now: Duration) -> Facts {
         Facts {
             losses: self.losses.clone(),
-            dozes: self.dozes.clone(),
+            pauses: self.pauses.clone(),
             stops: self.crew.stops(now),
             deaths: self.crew.deaths.clone(),
             sound: false,

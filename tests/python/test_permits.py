@@ -209,11 +209,11 @@ def test_a_waiter_for_several_is_not_overtaken_by_one_for_fewer(
     semaphore = client.semaphore(name, 2)
     first, second = semaphore.permit(), semaphore.permit()
     with Child(WAITING, server.url, name, "0", "2") as child:
-        # It stands in the queue before it says in the record that it gathers permits.
+        # It stands in the queue before it reserves permits in the record.
         eventually(lambda: b"gathering=" in (plain.get(f"semaphore:{name}") or b""))
         first.release()
         eventually(lambda: semaphore.available == 1)
-        assert semaphore.acquire(blocking=False) is False, "one was free, and is gathered"
+        assert semaphore.acquire(blocking=False) is False, "one was free, and is reserved"
         second.release()
         assert child.reads() == "0"
         (holder,) = semaphore.holders()

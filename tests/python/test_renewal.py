@@ -32,22 +32,22 @@ class Told:
         self.notices: list[tuple[str, object]] = []
         self.threads: set[int] = set()
 
-    def danger(self, left: float) -> None:
+    def at_risk(self, left: float) -> None:
         self.threads.add(threading.get_native_id())
-        self.notices.append(("danger", left))
+        self.notices.append(("at risk", left))
 
     def lost(self, why: str) -> None:
         self.threads.add(threading.get_native_id())
         self.notices.append(("lost", why))
 
     def names(self) -> list[object]:
-        return [what if what == "danger" else why for what, why in self.notices]
+        return [what if what == "at risk" else why for what, why in self.notices]
 
 
 def test_a_lock_is_kept_beyond_its_lease(any_client: memlock.Client, name: str) -> None:
     told = Told()
     mutex = any_client.mutex(
-        name, lease=LEASE, renew=True, on_lease_at_risk=told.danger, on_lost=told.lost
+        name, lease=LEASE, renew=True, on_lease_at_risk=told.at_risk, on_lost=told.lost
     )
     with mutex:
         assert not any_client.mutex(name).acquire(timeout=4 * LEASE)
@@ -143,25 +143,27 @@ def test_a_wait_for_the_loss_ends_with_the_release(client: memlock.Client, name:
 def test_a_program_that_hangs_does_not_hold_it_for_ever(client: memlock.Client, name: str) -> None:
     told = Told()
     mutex = client.mutex(
-        name, lease=LEASE, renew=True, max_hold=2, on_lease_at_risk=told.danger, on_lost=told.lost
+        name, lease=LEASE, renew=True, max_hold=2, on_lease_at_risk=told.at_risk, on_lost=told.lost
     )
     began = time.monotonic()
     with pytest.raises(memlock.LockLost), mutex:
         eventually(lambda: len(told.notices) == 2)
         assert mutex.lost == "max_hold"
         assert 1.9 < time.monotonic() - began < 5
-    assert told.names() == ["danger", "max_hold"]
+    assert told.names() == ["at risk", "max_hold"]
 
 
 def test_danger_comes_before_the_loss(mortal_server: Memcached, name: str) -> None:
     told = Told()
     client = memlock.connect(f"{mortal_server.url}?io_timeout=200ms")
-    mutex = client.mutex(name, lease=3, renew=True, on_lease_at_risk=told.danger, on_lost=told.lost)
+    mutex = client.mutex(
+        name, lease=3, renew=True, on_lease_at_risk=told.at_risk, on_lost=told.lost
+    )
     mutex.acquire()
     mortal_server.kill()
     eventually(lambda: told.notices)
     ((what, left),) = told.notices
-    assert what == "danger"
+    assert what == "at risk"
     assert isinstance(left, float)
     assert 0 < left <= 1.5
     assert mutex.is_held

@@ -78,7 +78,9 @@ def test_processes_exclude_each_other_and_fences_rise(
     assert not holder.locked()
 
 
-def test_a_waiter_without_a_listener_gets_the_lock(server: Memcached, plain: Plain, name: str) -> None:
+def test_a_waiter_without_a_listener_gets_the_lock(
+    server: Memcached, plain: Plain, name: str
+) -> None:
     holder = memlock.connect(server.url).mutex(name)
     waiter = memlock.connect(f"{server.url}?notify=off").mutex(name)
     for first, second in [(holder, waiter), (waiter, holder)]:

@@ -86,8 +86,8 @@ fn what_is_kept_of_a_semaphore_that_many_write_is_renewed_in_time() {
     let client = bench.client();
     let lease = Duration::from_secs(9);
     let permit = client.semaphore("s", 1000, lease).unwrap().acquire().unwrap();
-    let danger = std::sync::Arc::new(AtomicBool::new(false));
-    let told = std::sync::Arc::clone(&danger);
+    let at_risk = std::sync::Arc::new(AtomicBool::new(false));
+    let told = std::sync::Arc::clone(&at_risk);
     let tell = move |notice: Notice| {
         eprintln!("{notice:?}");
         told.store(true, Ordering::SeqCst);
@@ -115,6 +115,6 @@ fn what_is_kept_of_a_semaphore_that_many_write_is_renewed_in_time() {
         crowd(&semaphores, &inside, 1000, |_| renewed.load(Ordering::SeqCst) < 10);
     });
     assert_eq!(renewed.load(Ordering::SeqCst), 12, "it was renewed twice");
-    assert!(!danger.load(Ordering::SeqCst), "and in time");
+    assert!(!at_risk.load(Ordering::SeqCst), "and in time");
     assert_eq!(kept.release().unwrap(), Release::Released);
 }

@@ -294,13 +294,13 @@ pub(crate) fn release(held: &Mutex<Option<Lock>>) {
 
 /// A store on which others are told of an address where nobody listens.
 #[derive(Debug)]
-pub(crate) struct Deaf {
+pub(crate) struct Unreachable {
     pub(crate) inner: Arc<dyn Store>,
     /// How often it stood in the queue and had looked at the lock.
     pub(crate) joined: AtomicUsize,
 }
 
-impl Store for Deaf {
+impl Store for Unreachable {
     fn run(&self, route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>, Failure> {
         let deafened: Vec<Vec<u8>> = ops
             .iter()

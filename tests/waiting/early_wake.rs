@@ -13,16 +13,16 @@ use memlock_tests::frozen::Frozen;
 use super::bench::{Bench, Fate, PATIENCE, crowd, gets, lock, unlock, until, waiter};
 
 /// A waiter that is nothing but a listener.
-struct Chime {
+struct FakeListener {
     socket: UdpSocket,
     id: u64,
 }
 
-impl Chime {
-    fn new(id: u64) -> Chime {
+impl FakeListener {
+    fn new(id: u64) -> FakeListener {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        Chime { socket, id }
+        FakeListener { socket, id }
     }
 
     fn stands_in(&self, bench: &Bench) {
@@ -43,16 +43,16 @@ impl Chime {
     }
 }
 
-/// A lock that was got by a listener which told of `chime`, and was held for a while.
+/// A lock that was got by a listener which told of `fake`, and was held for a while.
 fn told_of(
     bench: &Bench,
-    chime: &Chime,
+    fake: &FakeListener,
     hook: impl FnMut(&Op<'_>) -> Fate + Send + 'static,
 ) -> Lock {
     let (clock, holder) = (Frozen::clock(), lock(&bench.client()));
     let waiter = waiter(&bench.hooked(Arc::<Frozen>::clone(&clock), hook));
     bench.until_seen(1);
-    chime.stands_in(bench);
+    fake.stands_in(bench);
     unlock(holder);
     let lock = gets(&waiter);
     // The releaser has taken it off.
@@ -63,9 +63,9 @@ fn told_of(
 
 #[test]
 fn the_next_one_is_woken_before_the_release_is_answered() {
-    let (bench, chime) = (Bench::new(), Arc::new(Chime::new(7)));
-    let (next, (done, released)) = (Arc::clone(&chime), mpsc::channel());
-    let lock = told_of(&bench, &chime, move |op| {
+    let (bench, fake) = (Bench::new(), Arc::new(FakeListener::new(7)));
+    let (next, (done, released)) = (Arc::clone(&fake), mpsc::channel());
+    let lock = told_of(&bench, &fake, move |op| {
         if let Op::Delete { key, .. } = op
             && key.as_str() == "lock:m"
         {
@@ -76,13 +76,13 @@ fn the_next_one_is_woken_before_the_release_is_answered() {
     });
     unlock(lock);
     released.try_recv().unwrap();
-    chime.is_silent();
+    fake.is_silent();
     assert_eq!(bench.entries(), b"");
 }
 
 #[test]
 fn whoever_is_next_by_now_is_woken_as_well() {
-    let (bench, gone, next) = (Bench::new(), Chime::new(7), Chime::new(8));
+    let (bench, gone, next) = (Bench::new(), FakeListener::new(7), FakeListener::new(8));
     let lock = told_of(&bench, &gone, |_| Fate::Done);
     bench.delete(&bench.queue);
     next.stands_in(&bench);
@@ -95,8 +95,8 @@ fn whoever_is_next_by_now_is_woken_as_well() {
 
 #[test]
 fn a_lock_that_was_held_for_a_moment_is_released_before_anybody_is_woken() {
-    let (bench, chime) = (Bench::new(), Arc::new(Chime::new(7)));
-    let next = Arc::clone(&chime);
+    let (bench, fake) = (Bench::new(), Arc::new(FakeListener::new(7)));
+    let next = Arc::clone(&fake);
     let holder = lock(&bench.client());
     let waiter = waiter(&bench.hooked(Frozen::clock(), move |op| {
         if let Op::Delete { key, .. } = op
@@ -107,16 +107,16 @@ fn a_lock_that_was_held_for_a_moment_is_released_before_anybody_is_woken() {
         Fate::Done
     }));
     bench.until_seen(1);
-    chime.stands_in(&bench);
+    fake.stands_in(&bench);
     unlock(holder);
     unlock(gets(&waiter));
-    chime.socket.set_nonblocking(false).unwrap();
-    chime.is_woken();
+    fake.socket.set_nonblocking(false).unwrap();
+    fake.is_woken();
 }
 
 #[test]
 fn a_holder_whose_entry_is_still_there_wakes_the_one_behind_it_too() {
-    let (bench, before, behind) = (Bench::new(), Chime::new(7), Chime::new(8));
+    let (bench, before, behind) = (Bench::new(), FakeListener::new(7), FakeListener::new(8));
     let holder = lock(&bench.client());
     let waiter = waiter(&bench.frozen());
     bench.until_seen(1);

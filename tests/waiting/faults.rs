@@ -1,4 +1,4 @@
-//! Waiting while something else goes wrong: strays, full servers, panics, forks.
+//! Waiting while something else goes wrong: orphaned grants, full servers, panics, forks.
 //! Most of these were found by a review, and are kept so that they stay found.
 
 use std::io::{Read, Write};
@@ -191,8 +191,8 @@ struct Panicking {
 
 impl Store for Panicking {
     fn run(&self, route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>, Failure> {
-        let hand_over = matches!(ops[0], Op::CompareAndSet { key, .. } if key.as_str() == "lock:m");
-        assert!(!(hand_over && self.armed.swap(false, Ordering::SeqCst)), "a bug");
+        let hand_off = matches!(ops[0], Op::CompareAndSet { key, .. } if key.as_str() == "lock:m");
+        assert!(!(hand_off && self.armed.swap(false, Ordering::SeqCst)), "a bug");
         self.inner.run(route, ops)
     }
 

@@ -24,7 +24,7 @@ const WORLDS: [(&str, &[Drops]); 7] = [
     ("dropped between hosts", &[Drops::FromOthers, Drops::FromOthers]),
     ("dropped one way", &[Drops::Nothing, Drops::FromOthers]),
     ("dropped the other way", &[Drops::FromOthers, Drops::Nothing]),
-    ("one deaf host of three", &[Drops::Nothing, Drops::Nothing, Drops::Everything]),
+    ("one unreachable host of three", &[Drops::Nothing, Drops::Nothing, Drops::Everything]),
     ("refused between hosts", &[Drops::FromOthersAndSaysSo, Drops::FromOthersAndSaysSo]),
     ("refused one way", &[Drops::Nothing, Drops::FromOthersAndSaysSo]),
 ];

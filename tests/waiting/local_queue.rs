@@ -138,9 +138,9 @@ fn a_hand_over_that_is_lost_on_the_way_is_found_out() {
             let bench = Bench::new();
             let mut left = times;
             let client = bench.hooked(Arc::new(SystemClock), move |op| {
-                let hand_over =
+                let hand_off =
                     matches!(op, Op::CompareAndSet { key, .. } if key.as_str() == "lock:m");
-                if hand_over && left > 0 {
+                if hand_off && left > 0 {
                     left -= 1;
                     return fate;
                 }

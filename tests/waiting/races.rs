@@ -14,7 +14,8 @@ use memlock_tests::frozen::Frozen;
 use memlock_tests::stopwatch::Stopwatch;
 
 use super::bench::{
-    Bench, Deaf, Fate, LEASE, connect, crowd, gets, lock, one_of, release, unlock, until, waiter,
+    Bench, Fate, LEASE, Unreachable, connect, crowd, gets, lock, one_of, release, unlock, until,
+    waiter,
 };
 
 #[test]
@@ -120,12 +121,13 @@ fn lost_wake_ups_cost_time_and_nothing_else() {
     let bench = Bench::new();
     let holder = bench.client();
     // Its listener works, but the others are told of another address.
-    let deaf = Arc::new(Deaf { inner: connect(&bench.server), joined: AtomicUsize::new(0) });
-    let client = Client::with_store(Arc::<Deaf>::clone(&deaf), Arc::new(SystemClock));
+    let unreachable =
+        Arc::new(Unreachable { inner: connect(&bench.server), joined: AtomicUsize::new(0) });
+    let client = Client::with_store(Arc::<Unreachable>::clone(&unreachable), Arc::new(SystemClock));
     for round in 0..4 {
         let held = lock(&holder);
         let waiter = waiter(&client);
-        until(|| deaf.joined.load(Ordering::SeqCst) > round);
+        until(|| unreachable.joined.load(Ordering::SeqCst) > round);
         bench.until_marked();
         unlock(held);
         let watch = Stopwatch::start();
@@ -134,7 +136,7 @@ fn lost_wake_ups_cost_time_and_nothing_else() {
         let bound = Duration::from_millis(if round == 0 { 2500 } else { 700 });
         assert!(
             waited < bound,
-            "round {round}: {waited:?}, though it knows by now that it is deaf"
+            "round {round}: {waited:?}, though it knows by now that it is unreachable"
         );
         until(|| bench.entries().is_empty());
     }

@@ -112,8 +112,8 @@ fn a_waiter_without_a_listener_is_not_starved_by_those_with_one() {
                 }
             });
         }
-        let deaf = Client::connect(&format!("{}?notify=off", server.url())).unwrap();
-        let mutex = deaf.mutex("m", LEASE).unwrap();
+        let unreachable = Client::connect(&format!("{}?notify=off", server.url())).unwrap();
+        let mutex = unreachable.mutex("m", LEASE).unwrap();
         let waits = (0..5).map(|_| {
             let watch = Stopwatch::start();
             let held = mutex.lock_for(PATIENCE).unwrap();

@@ -85,7 +85,7 @@ class TakeOver:
         return self.seconds >= SOONEST_TAKE_OVER_S and late <= LATEST_TAKE_OVER_S
 
 
-def judge(reports: Sequence[Report], corpus: Corpus, killed: int) -> Verdict:
+def verdict_of(reports: Sequence[Report], corpus: Corpus, killed: int) -> Verdict:
     """Check all reports. `killed`: when the victim was certainly dead, on the boot clock."""
     words_by_id, ids_by_word = defaultdict(set), defaultdict(set)
     firsts: Counter[bytes] = Counter()

@@ -4,7 +4,7 @@
 //! | a hold that is kept | what is true | who may move it on |
 //! | --- | --- | --- |
 //! | held | its lease was renewed less than a third of it ago | the renewer, by renewing it; its owner, by releasing it |
-//! | overdue | a renewal was due, and has not succeeded yet; the old lease runs on | the renewer, which tries again for as long as it lasts, and tells the owner of the danger when half of it is gone |
+//! | overdue | a renewal was due, and has not succeeded yet; the old lease runs on | the renewer, which tries again for as long as it lasts, and reports to the owner that it is at risk when half of it is gone |
 //! | at its longest | it was held for `max_hold`; it is renewed no more | time |
 //! | lost | the lease is over, or it was found to be another's | nobody; its owner was told |
 //!
@@ -133,7 +133,7 @@ impl Renewal {
         if self.lost().is_some() { Duration::ZERO } else { self.left() }
     }
 
-    /// What [`Renewal::remaining`] would say, for a judge who looks on: nobody takes note of a loss by
+    /// What [`Renewal::remaining`] would say, for an observer: a loss is not recorded by
     /// it.
     #[cfg(memlock_sim)]
     pub fn would_remain(&self) -> Duration {
@@ -262,6 +262,6 @@ impl Drop for Renewal {
 
 impl fmt::Debug for Renewal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kept").field("fence", &self.entry.fence).finish_non_exhaustive()
+        f.debug_struct("Renewal").field("fence", &self.entry.fence).finish_non_exhaustive()
     }
 }

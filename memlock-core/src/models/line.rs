@@ -24,8 +24,8 @@ use crate::wait::policy::{Event, Known, Policy, QueuePosition, TargetState};
 
 const NOW: Moment = Moment::from_boot(Duration::from_secs(1));
 
-/// A listener that sleeps until it is nudged or woken.
-struct Chime {
+/// A listener that sleeps until it is interrupted or woken.
+struct FakeListener {
     number: u16,
     heard: Mutex<Heard>,
     wake: Condvar,
@@ -37,7 +37,7 @@ struct Heard {
     wakes: Vec<WaitId>,
 }
 
-impl Chime {
+impl FakeListener {
     /// A wake-up that comes from outside, as a datagram would.
     fn wake(&self, id: WaitId) {
         self.heard.lock().unwrap().wakes.push(id);
@@ -45,7 +45,7 @@ impl Chime {
     }
 }
 
-impl Listener for Chime {
+impl Listener for FakeListener {
     fn address(&self, _test: WaitId) -> Option<SocketAddr> {
         Some(SocketAddr::from(([127, 0, 0, 1], self.number)))
     }
@@ -94,7 +94,7 @@ struct World {
     key: Key,
     server: Mutex<Server>,
     /// All listeners, by their numbers.
-    notifier: Mutex<Vec<Arc<Chime>>>,
+    notifier: Mutex<Vec<Arc<FakeListener>>>,
     /// The waiters' numbers, in the order in which they got it.
     got: Mutex<Vec<u64>>,
     /// Whether the server refuses some hand-overs.
@@ -121,10 +121,14 @@ impl World {
         (Arc::new(world), Held { token: 1, stood: Vec::new() })
     }
 
-    fn new_listener(&self) -> Arc<Chime> {
+    fn new_listener(&self) -> Arc<FakeListener> {
         let mut notifier = self.notifier.lock().unwrap();
         let number = notifier.len() as u16;
-        notifier.push(Arc::new(Chime { number, heard: Mutex::default(), wake: Condvar::new() }));
+        notifier.push(Arc::new(FakeListener {
+            number,
+            heard: Mutex::default(),
+            wake: Condvar::new(),
+        }));
         Arc::clone(&notifier[usize::from(number)])
     }
 

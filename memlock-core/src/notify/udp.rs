@@ -194,11 +194,11 @@ impl Listener for UdpListener {
                 (opened, _) => opened,
             }?;
             let address = SocketAddr::new(advertised, udp.local_addr()?.port());
-            // Without this, a first waiter would not know whether it is deaf.
+            // Without this, a first waiter would not know whether it is reachable.
             let _ = udp.send_to(&WakeMessage::default().datagram(test), address);
             Ok(Socket { udp, address, near: self.near, test })
         });
-        let deaf = |error| {
+        let unopened = |error| {
             // Once is enough: no waiter of this process will have one.
             let known = self.pool.unreachable_since_open.swap(true, Ordering::Relaxed);
             log::log!(
@@ -206,7 +206,7 @@ impl Listener for UdpListener {
                 "No listener can be opened on {advertised} ({error}): this waiter asks the server now and then."
             );
         };
-        socket.map(|socket| socket.address).map_err(deaf).ok()
+        socket.map(|socket| socket.address).map_err(unopened).ok()
     }
 
     fn sleep(&self, duration: Duration) {

@@ -3,9 +3,9 @@
 //! | state of the item | what is true | who may move it on, and how |
 //! | --- | --- | --- |
 //! | none | the mutex is free | anybody, by `Add` of a record with a fresh token |
-//! | our token, before our deadline | we hold it | we, by `Delete` or `Swap` of the version we know |
+//! | our token, before our deadline | we hold it | we, by `Delete` or `CompareAndSet` of the version we know |
 //! | our token, past our deadline | nobody holds it; the server drops it within 3 seconds | we, as above: nobody can have been in between |
-//! | a reservation for a waiter's id | nobody holds it; it is that waiter's turn, which may not have heard so | that waiter, by `Swap` for a record of its own; any other that has seen it for 0.3 s, by `Delete`; the server, after 1 to 3 seconds |
+//! | a reservation for a waiter's id | nobody holds it; it is that waiter's turn, which may not have heard so | that waiter, by `CompareAndSet` for a record of its own; any other that has seen it for 0.3 s, by `Delete`; the server, after 1 to 3 seconds |
 //! | another token, or a plain client's value | another holds it | its owner; the server, when its TTL ends; an operator by [`Mutex::force_unlock`] |
 //!
 //! The item alone decides. The deadline is counted on our boot clock from before the request left,
@@ -19,7 +19,7 @@
 //! later, is read again before it is called lost.
 //!
 //! **Versions.** A version is good only for the life of the server that gave it; the store answers
-//! "changed" to one of another life. "Changed" is never taken for "lost": the item is read, and if
+//! "version mismatch" to one of another life. "Version mismatch" is never taken for "lost": the item is read, and if
 //! it carries our token (somebody appended nothing to it, say) the step is taken again with the
 //! version it has now.
 //!

@@ -30,7 +30,7 @@
 //! **Who comes next.** The queue beside the item is the mutex's, see [`wait`](crate::wait). Whoever gives
 //! permits back wakes as many of the first as have room. The first one that wants more than there
 //! are is waited for, and nobody behind it is woken; and so that newcomers do not take what it waits
-//! for, it writes into the record that it gathers: for five of the server's seconds, and again with
+//! for, it writes a reservation into the record: for five of the server's seconds, and again with
 //! each of its looks.
 //!
 //! Shared semaphores on memcached by compare-and-swap have been described many times; that a

@@ -45,7 +45,7 @@ pub struct Memory {
 
 #[derive(Debug, Default)]
 struct Items {
-    items: HashMap<Key, Kept>,
+    items: HashMap<Key, StoredItem>,
     /// Rises with everything that is stored.
     last: u64,
     /// The number of items after the last sweep: at twice that, the expired ones are swept out.
@@ -53,7 +53,7 @@ struct Items {
 }
 
 #[derive(Debug)]
-struct Kept {
+struct StoredItem {
     value: Vec<u8>,
     number: u64,
     /// `None`: never.
@@ -156,7 +156,7 @@ impl Memory {
                 Reply::VersionMismatch
             }
             Op::Append { key, value } | Op::Prepend { key, value } if found.is_some() => {
-                let Some(Kept { value: old, expires, .. }) = found else {
+                let Some(StoredItem { value: old, expires, .. }) = found else {
                     return Ok(Reply::Missing);
                 };
                 let appends = matches!(op, Op::Append { .. });
@@ -234,7 +234,7 @@ impl Store for Memory {
 }
 
 impl Items {
-    fn live(&mut self, key: &Key, now: Moment) -> Option<&Kept> {
+    fn live(&mut self, key: &Key, now: Moment) -> Option<&StoredItem> {
         if self.items.len() > 2 * self.swept + 64 {
             self.items.retain(|_, kept| kept.is_live(now));
             self.swept = self.items.len();
@@ -245,12 +245,12 @@ impl Items {
     fn store(&mut self, key: &Key, value: Vec<u8>, expires: Option<Moment>) -> u64 {
         self.last += 1;
         let number = self.last;
-        self.items.insert(key.clone(), Kept { value, number, expires });
+        self.items.insert(key.clone(), StoredItem { value, number, expires });
         number
     }
 }
 
-impl Kept {
+impl StoredItem {
     fn is_live(&self, now: Moment) -> bool {
         self.expires.is_none_or(|expires| expires > now)
     }

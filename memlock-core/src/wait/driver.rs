@@ -181,7 +181,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
             } else {
                 self.stand_by(interrupted, deadline)
             };
-            // A cancellation nudges but once, and we may have come to be the first since.
+            // A cancellation interrupts the sleep only once, and we may have come to be the first since.
             if self.first && matches!(step, Step::Sleep(_)) && interrupted() {
                 self.tell(Event::Interrupted);
                 continue;
@@ -259,7 +259,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         if self.acquire.is_shared() {
             let left = self.local.take_left_behind(&self.target.key);
             if !left.is_empty() {
-                self.take_off(&left);
+                self.remove(&left);
             }
         }
         let watches = self.heard.is_some_and(|message| message.after >= WATCH);
@@ -362,7 +362,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
     }
 
     fn look(&mut self, lock: bool, queue: bool) -> Result<()> {
-        // One of our own strays may be what is in the way.
+        // One of our own orphaned grants may be what is in the way.
         orphan::reap(&self.target.context, self.target.route);
         let op = self.acquire.look();
         let (mut stand, reply) = match self.queue.look(&self.ids, queue, lock.then_some(op)) {
@@ -441,12 +441,12 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
     /// Takes our entries off.
     fn leave_the_queue(&mut self) {
         let ids = std::mem::take(&mut self.ids);
-        self.take_off(&ids);
+        self.remove(&ids);
     }
 
     /// Takes entries off that are ours. If what we wait for is free by now, the next one is woken in
     /// our place; or as many as have room, who may all have stood behind us.
-    fn take_off(&mut self, ids: &[WaitId]) {
+    fn remove(&mut self, ids: &[WaitId]) {
         match self.queue.leave(ids, self.acquire.look()) {
             Ok(Some(_)) if mutation::has(Mutation::LeaveWithoutWaking) => {}
             Ok(Some(reply)) => {

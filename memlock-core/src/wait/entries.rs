@@ -191,7 +191,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Takes one off.
-    pub(crate) fn take_off(&mut self, gone: WaitId) {
+    pub(crate) fn remove(&mut self, gone: WaitId) {
         self.lines.retain(|(_, entry)| entry.id != gone);
     }
 

@@ -283,7 +283,7 @@ impl Queue<'_> {
     ///
     /// Nobody is woken twice: a waiter that was woken in vain, and stands in front again under
     /// another id, has seen for itself how it is. One that has joined at the end meanwhile is
-    /// woken: it may have seen the permits gathered by a waiter that has them by now.
+    /// woken: it may have seen the permits reserved by a waiter that has them by now.
     pub(crate) fn wake_several(
         &self,
         queue: Item,
@@ -311,7 +311,7 @@ impl Queue<'_> {
             // us to wake others.
             woken.retain(|&(id, _)| draft.has(id));
             let has_many = draft.any(|entry| entry.permits > 1);
-            gone.iter().for_each(|&id| draft.take_off(id));
+            gone.iter().for_each(|&id| draft.remove(id));
             woken.iter().for_each(|&(id, _)| draft.wake(id));
             let taken: u32 = woken.iter().map(|&(_, permits)| permits).sum();
             let mut left_over = capacity.saturating_sub(taken);
@@ -342,7 +342,7 @@ impl Queue<'_> {
                 let after = if is_left { AFTER_UNREACHABLE } else { Duration::ZERO };
                 if !write_first && !wake(&next, after) {
                     gone.push(next.id);
-                    draft.take_off(next.id);
+                    draft.remove(next.id);
                     if gone.len() >= ours.len() + MOST_DEAD {
                         break;
                     }

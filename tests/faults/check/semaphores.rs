@@ -171,11 +171,11 @@ fn refused_for_a_reason(
         .collect();
     // From when until when each may have held how many.
     let mut possible: Vec<(Duration, Duration, u32)> = Vec::new();
-    let mut gathering: Vec<(Duration, Duration)> = Vec::new();
+    let mut reserving: Vec<(Duration, Duration)> = Vec::new();
     for call in asked.iter().copied() {
         let Op::Acquire { permits, wait, .. } = call.op else { continue };
         if permits > 1 && !wait.is_zero() {
-            gathering.push((call.began, call.ended().saturating_add(GATHERS)));
+            reserving.push((call.began, call.ended().saturating_add(GATHERS)));
         }
         let to = match call.answer() {
             Some(answer::OK) => {
@@ -197,7 +197,7 @@ fn refused_for_a_reason(
         };
         let (began, ended) = (call.began, call.ended());
         let meets = |from: Duration, to: Duration| from <= ended && to >= began;
-        if !looked_at || gathering.iter().any(|&(from, to)| meets(from, to)) {
+        if !looked_at || reserving.iter().any(|&(from, to)| meets(from, to)) {
             continue;
         }
         let held = possible

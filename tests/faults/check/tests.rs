@@ -12,7 +12,7 @@ fn ns(ms: u64) -> u64 {
 
 /// Writes a history for each process, and checks them. A line is `<ms> <rest>`, where the rest may
 /// name moments as `@ms`.
-fn judge(histories: &[&str], facts: &Facts) -> Verdict {
+fn verdict_of(histories: &[&str], facts: &Facts) -> Verdict {
     let mut calls = Vec::new();
     let folder = std::env::temp_dir().join(format!(
         "memlock-forged-{}-{:?}",
@@ -90,7 +90,7 @@ fn two_that_take_turns_are_fine() {
         201 done 1 0 0 
         210 call lock m0 1000 100
         311 done 2 0 0 ";
-    finds_nothing(&judge(&[HOLDER, next, busy], &facts()));
+    finds_nothing(&verdict_of(&[HOLDER, next, busy], &facts()));
 }
 
 #[test]
@@ -100,10 +100,10 @@ fn overlapping_holds_are_found_unless_the_server_lost_the_first_one() {
         21 done 0 6 @1020
         22 call unlock m0 0 0
         23 done 0 0 0 ";
-    finds(&judge(&[HOLDER, other], &facts()), "two valid holds");
-    finds(&judge(&[HOLDER, other], &lossy(30, 31)), "two valid holds");
-    finds(&judge(&[HOLDER, other], &lossy(1, 2)), "two valid holds");
-    let verdict = judge(&[HOLDER, other], &lossy(15, 16));
+    finds(&verdict_of(&[HOLDER, other], &facts()), "two valid holds");
+    finds(&verdict_of(&[HOLDER, other], &lossy(30, 31)), "two valid holds");
+    finds(&verdict_of(&[HOLDER, other], &lossy(1, 2)), "two valid holds");
+    let verdict = verdict_of(&[HOLDER, other], &lossy(15, 16));
     assert_eq!(verdict.losses.len(), 1, "{verdict:#?}");
     assert!(
         !verdict.violations.iter().any(|text| text.starts_with("two valid holds")),
@@ -121,11 +121,11 @@ fn a_grant_that_is_told_after_the_server_lost_it_is_a_loss() {
     let other = "
         100 call lock m0 1000 0
         101 done 0 6 @1100";
-    let verdict = judge(&[late, other], &lossy(50, 51));
+    let verdict = verdict_of(&[late, other], &lossy(50, 51));
     finds_nothing(&verdict);
     assert_eq!(verdict.losses.len(), 2, "{verdict:#?}");
-    finds(&judge(&[late, other], &lossy(105, 106)), "two valid holds");
-    finds(&judge(&[late, other], &facts()), "two valid holds");
+    finds(&verdict_of(&[late, other], &lossy(105, 106)), "two valid holds");
+    finds(&verdict_of(&[late, other], &facts()), "two valid holds");
 }
 
 #[test]
@@ -136,8 +136,8 @@ fn a_killed_holder_excludes_others_until_its_deadline_and_no_longer() {
         12 enter";
     let next = |ms: u64| format!("{ms} call lock m0 1000 0\n{} done 0 6 @{}", ms + 1, ms + 1000);
     let facts = Facts { deaths: HashMap::from([(0, Duration::from_millis(13))]), ..facts() };
-    finds(&judge(&[killed, &next(900)], &facts), "two valid holds");
-    finds_nothing(&judge(&[killed, &next(1010)], &facts));
+    finds(&verdict_of(&[killed, &next(900)], &facts), "two valid holds");
+    finds_nothing(&verdict_of(&[killed, &next(1010)], &facts));
 }
 
 #[test]
@@ -148,12 +148,12 @@ fn a_lock_that_a_stopped_server_stored_may_be_lost() {
     let stopped = "
         10 call lock m0 2000 0
         211 done 0 5 @2010";
-    finds(&judge(&[stopped, other], &facts()), "two valid holds");
-    let verdict = judge(&[stopped, other], &Facts { dozes: vec![span(20, 200)], ..facts() });
+    finds(&verdict_of(&[stopped, other], &facts()), "two valid holds");
+    let verdict = verdict_of(&[stopped, other], &Facts { pauses: vec![span(20, 200)], ..facts() });
     finds_nothing(&verdict);
     assert_eq!(verdict.losses.len(), 1);
     finds(
-        &judge(&[stopped, other], &Facts { dozes: vec![span(300, 400)], ..facts() }),
+        &verdict_of(&[stopped, other], &Facts { pauses: vec![span(300, 400)], ..facts() }),
         "two valid holds",
     );
 }
@@ -161,10 +161,10 @@ fn a_lock_that_a_stopped_server_stored_may_be_lost() {
 #[test]
 fn a_fence_that_falls_or_comes_twice_is_found() {
     let next = |fence: u64| format!("600 call lock m0 1000 0\n601 done 0 {fence} @1600");
-    finds(&judge(&[HOLDER, &next(4)], &facts()), "the fence did not rise");
-    finds(&judge(&[HOLDER, &next(4)], &lossy(550, 560)), "the fence did not rise");
-    finds(&judge(&[HOLDER, &next(5)], &facts()), "two grants have the fence 5");
-    finds_nothing(&judge(&[HOLDER, &next(6)], &facts()));
+    finds(&verdict_of(&[HOLDER, &next(4)], &facts()), "the fence did not rise");
+    finds(&verdict_of(&[HOLDER, &next(4)], &lossy(550, 560)), "the fence did not rise");
+    finds(&verdict_of(&[HOLDER, &next(5)], &facts()), "two grants have the fence 5");
+    finds_nothing(&verdict_of(&[HOLDER, &next(6)], &facts()));
 }
 
 #[test]
@@ -173,12 +173,12 @@ fn a_call_that_hangs_is_found_whether_it_ends_or_not() {
         1000 call lock m0 1000 500
         6000 done 2 0 0 ";
     let facts = Facts { punctual: false, ..facts() };
-    assert_eq!(judge(&[late], &facts).hung.len(), 1);
-    assert_eq!(judge(&["1000 call unlock m0 0 0"], &facts).hung.len(), 1);
+    assert_eq!(verdict_of(&[late], &facts).hung.len(), 1);
+    assert_eq!(verdict_of(&["1000 call unlock m0 0 0"], &facts).hung.len(), 1);
     let stopped = Facts { stops: vec![(0, span(2000, 4000))], ..facts.clone() };
-    finds_nothing(&judge(&[late], &stopped));
+    finds_nothing(&verdict_of(&[late], &stopped));
     let killed = Facts { deaths: HashMap::from([(0, Duration::from_secs(3))]), ..facts };
-    finds_nothing(&judge(&["1000 call unlock m0 0 0"], &killed));
+    finds_nothing(&verdict_of(&["1000 call unlock m0 0 0"], &killed));
 }
 
 #[test]
@@ -188,11 +188,11 @@ fn an_early_loss_is_found() {
         11 done 0 5 @1010
         500 call unlock m0 0 0
         502 done 6 0 0 ";
-    finds(&judge(&[lost], &facts()), "lost before its deadline");
-    let verdict = judge(&[lost], &lossy(300, 301));
+    finds(&verdict_of(&[lost], &facts()), "lost before its deadline");
+    let verdict = verdict_of(&[lost], &lossy(300, 301));
     finds_nothing(&verdict);
     assert_eq!(verdict.losses.len(), 1);
-    finds(&judge(&[lost], &lossy(600, 601)), "lost before its deadline");
+    finds(&verdict_of(&[lost], &lossy(600, 601)), "lost before its deadline");
 }
 
 #[test]
@@ -207,10 +207,10 @@ fn a_release_of_what_was_anothers_is_found() {
         1501 done 0 6 @2500
         1502 call unlock m0 0 0
         1503 done 0 0 0 ";
-    finds(&judge(&[late, between], &facts()), "told as released, but it was another's");
-    finds_nothing(&judge(&[late], &facts()));
-    finds(&judge(&[late, between], &lossy(20, 21)), "told as released, but it was another's");
-    finds_nothing(&judge(&[late, between], &Facts { punctual: false, ..lossy(20, 21) }));
+    finds(&verdict_of(&[late, between], &facts()), "told as released, but it was another's");
+    finds_nothing(&verdict_of(&[late], &facts()));
+    finds(&verdict_of(&[late, between], &lossy(20, 21)), "told as released, but it was another's");
+    finds_nothing(&verdict_of(&[late, between], &Facts { punctual: false, ..lossy(20, 21) }));
 }
 
 #[test]
@@ -218,21 +218,21 @@ fn a_refusal_that_nobody_can_have_caused_is_found() {
     let busy = "
         20000 call lock m0 1000 0
         20001 done 1 0 0 ";
-    finds(&judge(&[HOLDER, busy], &facts()), "refused, and nobody can have held it");
-    finds_nothing(&judge(&[HOLDER, busy], &Facts { punctual: false, ..facts() }));
+    finds(&verdict_of(&[HOLDER, busy], &facts()), "refused, and nobody can have held it");
+    finds_nothing(&verdict_of(&[HOLDER, busy], &Facts { punctual: false, ..facts() }));
     let dying = "19900 call lock m0 1000 0";
     let killed = Facts { deaths: HashMap::from([(2, Duration::from_millis(19950))]), ..facts() };
-    finds_nothing(&judge(&[HOLDER, busy, dying], &killed));
+    finds_nothing(&verdict_of(&[HOLDER, busy, dying], &killed));
 }
 
 #[test]
 fn answers_that_cannot_be_are_found() {
     let busy = "10 call lock m0 1000 500\n600 done 1 0 0 ";
-    finds(&judge(&[busy], &facts()), "an answer that this call cannot have");
+    finds(&verdict_of(&[busy], &facts()), "an answer that this call cannot have");
     let early = "10 call lock m0 1000 500\n400 done 2 0 0 ";
-    finds(&judge(&[early], &facts()), "timed out before its time");
+    finds(&verdict_of(&[early], &facts()), "timed out before its time");
     let failed = "10 call unlock m0 0 0\n11 done -3 0 0 no answer";
-    finds(&judge(&[failed], &facts()), "a failure, and nothing was wrong");
+    finds(&verdict_of(&[failed], &facts()), "a failure, and nothing was wrong");
 }
 
 const FIRST: &str = "
@@ -247,39 +247,42 @@ fn second(answer: &str) -> String {
 
 #[test]
 fn a_key_has_one_first_and_one_id() {
-    finds_nothing(&judge(&[FIRST, &second("3 1 0")], &facts()));
-    finds(&judge(&[FIRST, &second("0 1 0")], &facts()), "2 were told to be first");
-    finds(&judge(&[FIRST, &second("3 2 0")], &facts()), "a key has two ids");
+    finds_nothing(&verdict_of(&[FIRST, &second("3 1 0")], &facts()));
+    finds(&verdict_of(&[FIRST, &second("0 1 0")], &facts()), "2 were told to be first");
+    finds(&verdict_of(&[FIRST, &second("3 2 0")], &facts()), "a key has two ids");
     let other_key = "20 call insert s1 8 0\n21 done 0 1 0 ";
-    finds(&judge(&[FIRST, other_key], &facts()), "two keys have one id");
+    finds(&verdict_of(&[FIRST, other_key], &facts()), "two keys have one id");
 }
 
 #[test]
 fn a_key_whose_first_one_was_told_nothing_is_found_unless_somebody_is_in_doubt() {
     let unsure = FIRST.replace("13 done 0 1 0 ", "13 done -3 0 0 ");
     let facts = Facts { sound: false, ..facts() };
-    finds_nothing(&judge(&[&unsure, &second("3 1 0")], &facts));
+    finds_nothing(&verdict_of(&[&unsure, &second("3 1 0")], &facts));
     let refused = FIRST.replace("13 done 0 1 0 ", "13 done -2 0 0 ");
-    finds(&judge(&[&refused, &second("3 1 0")], &facts), "a key, and nobody was told to be first");
+    finds(
+        &verdict_of(&[&refused, &second("3 1 0")], &facts),
+        "a key, and nobody was told to be first",
+    );
 }
 
 #[test]
 fn after_a_loss_a_session_is_another_one() {
     let again = second("0 1 0").replace("done 4", "done 0");
-    finds_nothing(&judge(&[FIRST, &again], &lossy(14, 15)));
-    finds(&judge(&[FIRST, &again], &facts()), "a session was set up twice");
+    finds_nothing(&verdict_of(&[FIRST, &again], &lossy(14, 15)));
+    finds(&verdict_of(&[FIRST, &again], &facts()), "a session was set up twice");
 }
 
 #[test]
 fn a_session_that_goes_by_itself_is_found() {
     let gone = FIRST.replace("13 done 0 1 0 ", "13 done 7 0 0 ");
-    finds(&judge(&[&gone], &facts()), "the session was gone");
-    finds_nothing(&judge(&[&gone], &lossy(11, 12)));
+    finds(&verdict_of(&[&gone], &facts()), "the session was gone");
+    finds_nothing(&verdict_of(&[&gone], &lossy(11, 12)));
 }
 
 #[test]
 fn a_session_that_nobody_set_up_is_found() {
-    finds(&judge(&[&second("0 1 0")], &facts()), "a session was there that nobody had set up");
+    finds(&verdict_of(&[&second("0 1 0")], &facts()), "a session was there that nobody had set up");
 }
 
 #[test]

@@ -118,13 +118,13 @@ fn ends_as_it_should(waited: &Waited, history: &History, violations: &mut Vec<St
             }
         }
         End::Nothing(_) => violation("a wait failed"),
-        End::Got(Hold { left: Some((at, answer)), deadline, .. }) => match answer.as_str() {
+        End::Acquired(Hold { left: Some((at, answer)), deadline, .. }) => match answer.as_str() {
             "Released" => {}
             "Lost" if deadline <= at => {}
             "Lost" => violation("a lock was lost before its deadline"),
             _ => violation("an unlock failed"),
         },
-        End::Got(_) | End::Died => {}
+        End::Acquired(_) | End::Died => {}
     }
 }
 
@@ -239,8 +239,8 @@ pub(crate) fn summary(history: &History, findings: &Findings) -> String {
         count(&|one| killed(one) && matches!(one.end, End::Died)),
     ));
     let overtakers = overtakers(history);
-    for (which, deaf) in [("with", false), ("without", true)] {
-        let of_kind = |one: &Waited| processes[one.process].deaf == deaf;
+    for (which, unreachable) in [("with", false), ("without", true)] {
+        let of_kind = |one: &Waited| processes[one.process].unreachable == unreachable;
         let longest =
             waits.iter().filter(|one| of_kind(one)).max_by_key(|one| one.ended - one.began);
         let overtaken =

@@ -15,7 +15,7 @@ pub(crate) struct Process {
     /// Just before it was started.
     pub(crate) began: Duration,
     /// It cannot be woken.
-    pub(crate) deaf: bool,
+    pub(crate) unreachable: bool,
     /// When it was killed: from the moment when the signal was about to be sent until it was gone.
     pub(crate) killed: Option<(Duration, Duration)>,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Waited {
 
 #[derive(Debug)]
 pub(crate) enum End {
-    Got(Hold),
+    Acquired(Hold),
     Nothing(String),
     /// The process was killed.
     Died,
@@ -87,7 +87,7 @@ impl Hold {
 impl Waited {
     pub(crate) fn hold(&self) -> Option<&Hold> {
         match &self.end {
-            End::Got(hold) => Some(hold),
+            End::Acquired(hold) => Some(hold),
             _ => None,
         }
     }
@@ -145,13 +145,13 @@ pub(crate) fn parse(
             (What::Cancelled, _) => waited.cancelled = Some(at),
             (What::Entered { fence, deadline }, End::Died) => {
                 let hold = Hold { entered: at, fence, deadline, leaving: None, left: None };
-                (waited.ended, waited.end) = (at, End::Got(hold));
+                (waited.ended, waited.end) = (at, End::Acquired(hold));
             }
             (What::Ended(answer), End::Died) => {
                 (waited.ended, waited.end) = (at, End::Nothing(answer));
             }
-            (What::Leaving, End::Got(hold)) => hold.leaving = Some(at),
-            (What::Left(answer), End::Got(hold)) => hold.left = Some((at, answer)),
+            (What::Leaving, End::Acquired(hold)) => hold.leaving = Some(at),
+            (What::Left(answer), End::Acquired(hold)) => hold.left = Some((at, answer)),
             (what, _) => panic!("process {process}: {what:?} at the wrong time"),
         }
     }

@@ -48,7 +48,7 @@ pub(super) struct RenewalState {
     pub(super) overdue: bool,
     /// How long to wait after the next failure.
     pub(super) retry: Duration,
-    /// The owner was told of the danger.
+    /// The risk was reported to the owner.
     pub(super) warned: bool,
     /// The owner was told of the loss.
     pub(super) told: bool,

@@ -23,7 +23,7 @@ pub(crate) type NoticeCallback = Box<dyn Fn(Notice) + Send + Sync>;
 
 impl fmt::Debug for RenewOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Keep").field("max_hold", &self.max_hold).finish_non_exhaustive()
+        f.debug_struct("RenewOptions").field("max_hold", &self.max_hold).finish_non_exhaustive()
     }
 }
 

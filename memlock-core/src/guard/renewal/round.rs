@@ -1,4 +1,4 @@
-//! One round of the renewer: what is over is lost, what is in danger is told, what is due is
+//! One round of the renewer: what is over is lost, what is at risk is reported, what is due is
 //! renewed. And last, because it may take its time, what is to be done on the server after a loss.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -220,7 +220,7 @@ impl RenewalEntry {
     }
 
     /// The server has granted a new lease, which may end no later than the old one: a server that
-    /// stood still is believed only as far as its TTL goes. The danger is over once more than half
+    /// stood still is believed only as far as its TTL goes. The risk is over once more than half
     /// of the lease is left.
     pub(super) fn renewed(&self) {
         let due = self.in_time();

@@ -268,7 +268,7 @@ impl<'a> Batch<'a> {
             };
         }
         if let (true, Stage::Unread) = (alone, self.entries[places[0]].stage) {
-            self.judge(places[0], &replies[1]);
+            self.classify(places[0], &replies[1]);
         }
         Ok(())
     }
@@ -284,13 +284,13 @@ impl<'a> Batch<'a> {
         let replies = self.list.target.run(&ops)?;
         drop(ops);
         for (&place, reply) in places.iter().zip(&replies) {
-            self.judge(place, reply);
+            self.classify(place, reply);
         }
         Ok(())
     }
 
     /// What a key's item means for us.
-    fn judge(&mut self, place: usize, reply: &Reply) {
+    fn classify(&mut self, place: usize, reply: &Reply) {
         let now = self.list.target.now();
         let entry = &mut self.entries[place];
         let Reply::Value(item) = reply else {

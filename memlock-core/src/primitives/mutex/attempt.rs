@@ -152,7 +152,7 @@ impl Acquire for Attempt<'_> {
 
     fn attempt(&mut self, _called: bool, enough: &dyn Fn() -> bool) -> Result<Option<Lock>> {
         let Target { context, route, key } = self.target;
-        // One of our own strays may be what is in the way.
+        // One of our own orphaned grants may be what is in the way.
         orphan::reap(context, *route);
         let mut error = None;
         for _ in 0..ATTEMPTS {

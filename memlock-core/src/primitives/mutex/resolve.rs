@@ -254,7 +254,7 @@ pub(super) struct Successor<'a> {
 pub(super) enum OwnerOutcome {
     /// It was taken. A release also read the queue, if there may be one.
     Taken(Option<Item>),
-    /// It is the heir's, by this version and with this fence, from a request that left then.
+    /// It is the successor's, by this version and with this fence, from a request that left then.
     HandedOff { version: Version, fence: u64, sent: Moment },
     /// The lock was not ours any more; and here is the queue if nobody has it.
     Lost(Option<Item>),

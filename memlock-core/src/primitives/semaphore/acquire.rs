@@ -41,7 +41,7 @@ impl Semaphore {
     }
 
     /// Tries once to take one permit; `None` when none is available, or all that are are being
-    /// gathered by a waiter for several.
+    /// reserved by a waiter for several.
     ///
     /// # Errors
     /// See [`Semaphore::acquire_with`].

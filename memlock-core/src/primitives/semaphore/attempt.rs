@@ -33,7 +33,7 @@ const GATHERS: u64 = 5;
 /// What was seen so long ago, but for the time that the answer took, is written over.
 const JUST_NOW: Duration = Duration::from_millis(1);
 
-/// How often one that goes tries to take off that it gathers, where others write at the same time.
+/// How often one that goes tries to remove its reservation, where others write at the same time.
 const MOST_TRIES: usize = 10;
 
 /// For how long somebody waits.
@@ -293,7 +293,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Lets newcomers have what we gathered, now that we go. Gives how it was when that was done.
+    /// Lets newcomers have what we reserved, now that we go. Gives how it was when that was done.
     fn gather_no_more(&self, seen: Seen) -> Seen {
         let mut now = seen;
         for _ in 0..MOST_TRIES {
@@ -335,7 +335,7 @@ impl Acquire for Attempt<'_> {
     }
 
     fn attempt(&mut self, called: bool, enough: &dyn Fn() -> bool) -> Result<Option<Permit>> {
-        // Some of our own strays may be what is in the way.
+        // Some of our own orphaned grants may be what is in the way.
         orphan::reap(&self.semaphore.target.context, self.semaphore.target.route);
         let outcome = self.submit(called, enough);
         self.come_of(outcome, called, enough)

@@ -29,7 +29,7 @@
 //! | the reply to the batch is lost | each operation remembers from when its lease would count; the next read tells for each token whether it is there; one that the new record has no room for was not carried out, and cannot be any more |
 //! | a wait ends (limit, cancelled) while its operation is listed | its thread takes it back |
 //! | it ends while it is in a batch | the leader drops it before the next request, unless it is in doubt; its thread waits for that, for no longer than a batch lasts |
-//! | the thread of an operation unwinds (a callback panicked) | what it was granted is remembered as a stray, and taken off at the next contact |
+//! | the thread of an operation unwinds (a callback panicked) | what it was granted is remembered as an orphaned grant, and reaped at the next contact |
 //! | the leader unwinds, or its own wait ends | the batch goes back to the head of the list, doubts and all, and the next leader is woken |
 //! | the process forks | the child has a combiner of its own; a leader or sleeper in it abandons all at its next step |
 //!

@@ -25,7 +25,7 @@ use crate::name::{percent_decode, push_number};
 use crate::owner::Token;
 
 const FORMAT: &str = "memlock-semaphore/1";
-const GATHERING: &str = "gathering=";
+const RESERVATION: &str = "gathering=";
 /// The longest host name that is written: so many holders' lines have to fit into one item.
 const LONGEST_HOST: usize = 32;
 /// The most holders at once: more do not fit into an item of 1 MiB, which is all that memcached
@@ -126,7 +126,7 @@ impl Record {
         // one who writes.
         let mut reservation = None;
         let mut is_more =
-            |word: &&str| match word.strip_prefix(GATHERING).and_then(Reservation::parse) {
+            |word: &&str| match word.strip_prefix(RESERVATION).and_then(Reservation::parse) {
                 Some(said) => {
                     reservation.get_or_insert(said);
                     false
@@ -145,7 +145,7 @@ impl Record {
         let mut value =
             format!("{FORMAT} {token} {permits} {expires} {life} {serial}{more}").into_bytes();
         if let Some(Reservation { token, priority, until }) = &self.reservation {
-            value.extend(format!(" {GATHERING}{token}:{priority}:{until}").into_bytes());
+            value.extend(format!(" {RESERVATION}{token}:{priority}:{until}").into_bytes());
         }
         value.push(b'\n');
         for Holding { token, permits, until, who } in &self.holdings {
@@ -199,7 +199,7 @@ impl Record {
         })
     }
 
-    /// Whether a newcomer is to stand behind a waiter that gathers several permits.
+    /// Whether a newcomer is to stand behind a waiter that has reserved several permits.
     pub(crate) fn is_gathering(&self, now: u64, token: Token, priority: i64) -> bool {
         self.reservation.is_some_and(|other| {
             other.until > now && other.token != token && priority <= other.priority

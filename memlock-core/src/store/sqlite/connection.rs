@@ -6,7 +6,7 @@ use rusqlite::{CachedStatement, ErrorCode, OpenFlags, OptionalExtension, Row, pa
 
 use super::file::{FileId, Place, unreachable};
 use super::promises::GUARANTEES;
-use super::schema::{self, File, Trouble};
+use super::schema::{self, File, Problem};
 use super::time::{BootClock, millis};
 use crate::error::Error;
 use crate::store::{Expiry, Failure, Item, Op, Reply, Returns, Stored, Version};
@@ -97,7 +97,7 @@ pub(super) fn run(
 }
 
 impl Connection {
-    fn open(place: &Place, clock: &BootClock) -> std::result::Result<Connection, Trouble> {
+    fn open(place: &Place, clock: &BootClock) -> std::result::Result<Connection, Problem> {
         place.prepare()?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut sql = rusqlite::Connection::open_with_flags(&place.path, flags)?;
@@ -126,14 +126,14 @@ impl Connection {
         let ran = self.apply_all(clock, ops);
         let replies = match ran {
             Ok(replies) => replies,
-            Err(trouble) => {
+            Err(problem) => {
                 self.roll_back();
-                return Err(why(trouble));
+                return Err(why(problem));
             }
         };
-        if let Err(trouble) = self.execute("COMMIT") {
+        if let Err(problem) = self.execute("COMMIT") {
             self.roll_back();
-            return Err(match why(trouble) {
+            return Err(match why(problem) {
                 // Whether the last of it was written is not known.
                 Stop::Failed(Failure { error, .. }) if writes && !is_full(&error) => {
                     Stop::Failed(Failure { error, sent: true })
@@ -148,7 +148,7 @@ impl Connection {
         &mut self,
         clock: &BootClock,
         ops: &[Op<'_>],
-    ) -> std::result::Result<Vec<Reply>, Trouble> {
+    ) -> std::result::Result<Vec<Reply>, Problem> {
         // Read after the file was locked, so that it does not go back from batch to batch.
         let exact = clock.now();
         let now = Now { exact, boot: millis(exact), clock };
@@ -159,7 +159,7 @@ impl Connection {
         replies
     }
 
-    fn apply(&mut self, now: &Now<'_>, op: &Op<'_>) -> std::result::Result<Reply, Trouble> {
+    fn apply(&mut self, now: &Now<'_>, op: &Op<'_>) -> std::result::Result<Reply, Problem> {
         let key = op.key().as_str();
         if !op.is_of(self.file.epoch) {
             return Ok(Reply::VersionMismatch);
@@ -211,7 +211,7 @@ impl Connection {
         key: &str,
         by: u64,
         initial: Option<(u64, Expiry)>,
-    ) -> std::result::Result<Reply, Trouble> {
+    ) -> std::result::Result<Reply, Problem> {
         match (self.get(now, key)?, initial) {
             (Some(found), _) => {
                 let text = std::str::from_utf8(&found.value).ok().map(str::trim_end);
@@ -288,7 +288,7 @@ impl Connection {
     }
 
     /// Why nothing has that version.
-    fn mismatch(&self, now: &Now<'_>, key: &str) -> std::result::Result<Reply, Trouble> {
+    fn mismatch(&self, now: &Now<'_>, key: &str) -> std::result::Result<Reply, Problem> {
         let is_there = self.cached(IS_THERE)?.exists(params![key, now.boot])?;
         Ok(if is_there { Reply::VersionMismatch } else { Reply::Missing })
     }
@@ -323,7 +323,7 @@ impl Connection {
         self.sql.prepare_cached(statement)
     }
 
-    fn execute(&self, statement: &str) -> std::result::Result<(), Trouble> {
+    fn execute(&self, statement: &str) -> std::result::Result<(), Problem> {
         self.cached(statement)?.execute([])?;
         Ok(())
     }
@@ -380,10 +380,10 @@ fn is_full(error: &Error) -> bool {
     error.to_string().contains("is full")
 }
 
-fn why(trouble: Trouble) -> Stop {
-    let error = match trouble {
-        Trouble::Unfit(error) => return Stop::failed(error),
-        Trouble::Sql(error) => error,
+fn why(problem: Problem) -> Stop {
+    let error = match problem {
+        Problem::Unfit(error) => return Stop::failed(error),
+        Problem::Sql(error) => error,
     };
     let said = error.to_string();
     Stop::failed(match error.sqlite_error_code() {

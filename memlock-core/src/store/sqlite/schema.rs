@@ -48,20 +48,20 @@ pub(super) struct File {
 }
 
 /// What went wrong with a statement, or with the file.
-pub(super) enum Trouble {
+pub(super) enum Problem {
     Sql(rusqlite::Error),
     Unfit(Error),
 }
 
-impl From<rusqlite::Error> for Trouble {
-    fn from(error: rusqlite::Error) -> Trouble {
-        Trouble::Sql(error)
+impl From<rusqlite::Error> for Problem {
+    fn from(error: rusqlite::Error) -> Problem {
+        Problem::Sql(error)
     }
 }
 
-impl From<Error> for Trouble {
-    fn from(error: Error) -> Trouble {
-        Trouble::Unfit(error)
+impl From<Error> for Problem {
+    fn from(error: Error) -> Problem {
+        Problem::Unfit(error)
     }
 }
 
@@ -70,7 +70,7 @@ impl From<Error> for Trouble {
 pub(super) fn prepare(
     sql: &mut Connection,
     clock: &BootClock,
-) -> std::result::Result<File, Trouble> {
+) -> std::result::Result<File, Problem> {
     let transaction = sql.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
     let number = |pragma: &str| {
         transaction.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i64>(0))

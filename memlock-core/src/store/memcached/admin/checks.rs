@@ -18,13 +18,13 @@ const ALMOST_FULL: f64 = 0.8;
 const FEW_CONNECTIONS: u64 = 64;
 
 pub(super) fn all(stats: &Stats, settings: &Stats, lease: Duration) -> Vec<Finding> {
-    let kept = Kept::of(settings, lease);
+    let retention = Retention::of(settings, lease);
     vec![
         version(stats),
         cas(settings),
-        evictions(kept, lease),
-        evicted(stats, kept),
-        memory(stats, kept),
+        evictions(retention, lease),
+        evicted(stats, retention),
+        memory(stats, retention),
         flush(settings),
         uptime(stats),
         connections(stats),
@@ -34,7 +34,7 @@ pub(super) fn all(stats: &Stats, settings: &Stats, lease: Duration) -> Vec<Findi
 
 /// What the server does with locks when its memory is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kept {
+enum Retention {
     /// It evicts nothing.
     Always,
     /// It evicts nothing that lives for at most so many seconds, as locks do.
@@ -43,16 +43,16 @@ enum Kept {
     Not { spared: Option<u64>, needed: u64 },
 }
 
-impl Kept {
-    fn of(settings: &Stats, lease: Duration) -> Kept {
+impl Retention {
+    fn of(settings: &Stats, lease: Duration) -> Retention {
         let needed = ttl(lease);
         let spared = (text(settings, "temp_lru") == "yes")
             .then(|| number(settings, "temporary_ttl"))
             .flatten();
         match spared {
-            _ if text(settings, "evictions") == "off" => Kept::Always,
-            Some(spared) if spared >= needed => Kept::Locks(spared),
-            _ => Kept::Not { spared, needed },
+            _ if text(settings, "evictions") == "off" => Retention::Always,
+            Some(spared) if spared >= needed => Retention::Locks(spared),
+            _ => Retention::Not { spared, needed },
         }
     }
 }
@@ -84,17 +84,17 @@ fn cas(settings: &Stats) -> Finding {
         .fatal()
 }
 
-fn evictions(kept: Kept, lease: Duration) -> Finding {
-    match kept {
-        Kept::Always => {
+fn evictions(retention: Retention, lease: Duration) -> Finding {
+    match retention {
+        Retention::Always => {
             Finding::new("evictions", Good, "are off (-M): a lock is never pushed out of memory")
         }
-        Kept::Locks(spared) if spared >= ttl(SEMAPHORE) => Finding::new(
+        Retention::Locks(spared) if spared >= ttl(SEMAPHORE) => Finding::new(
             "evictions",
             Good,
             format!("spare what lives for at most {spared} s: locks and semaphores"),
         ),
-        Kept::Locks(spared) => Finding::new(
+        Retention::Locks(spared) => Finding::new(
             "evictions",
             Note,
             format!(
@@ -102,7 +102,7 @@ fn evictions(kept: Kept, lease: Duration) -> Finding {
                 brief(lease)
             ),
         ),
-        Kept::Not { spared, needed } => {
+        Retention::Not { spared, needed } => {
             let said = match spared {
                 Some(spared) => format!(
                     "spare what lives for at most {spared} s, and a lease of {} takes {needed} s: such a lock can be pushed out of memory, and granted twice",
@@ -122,12 +122,12 @@ fn evictions(kept: Kept, lease: Duration) -> Finding {
     }
 }
 
-fn evicted(stats: &Stats, kept: Kept) -> Finding {
+fn evicted(stats: &Stats, retention: Retention) -> Finding {
     let evicted = number(stats, "evictions").unwrap_or(0);
     let uptime = Duration::from_secs(number(stats, "uptime").unwrap_or(0));
-    match (evicted, kept) {
+    match (evicted, retention) {
         (0, _) => Finding::new("evicted", Good, "nothing was pushed out of memory so far"),
-        (_, Kept::Not { .. }) => Finding::new(
+        (_, Retention::Not { .. }) => Finding::new(
             "evicted",
             Bad,
             format!(
@@ -140,7 +140,7 @@ fn evicted(stats: &Stats, kept: Kept) -> Finding {
     }
 }
 
-fn memory(stats: &Stats, kept: Kept) -> Finding {
+fn memory(stats: &Stats, retention: Retention) -> Finding {
     let (used, limit) =
         (number(stats, "bytes").unwrap_or(0), number(stats, "limit_maxbytes").unwrap_or(0));
     let share = if limit == 0 { 0.0 } else { used as f64 / limit as f64 };
@@ -148,7 +148,7 @@ fn memory(stats: &Stats, kept: Kept) -> Finding {
     if share < ALMOST_FULL {
         return Finding::new("memory", Good, said);
     }
-    if kept == Kept::Always {
+    if retention == Retention::Always {
         return Finding::new(
             "memory",
             Warning,
@@ -235,19 +235,22 @@ mod tests {
             stats(&[("evictions", "on"), ("temp_lru", "yes"), ("temporary_ttl", seconds)])
         };
         let minute = Duration::from_secs(60);
-        assert_eq!(Kept::of(&spared("62"), minute), Kept::Locks(62));
-        assert_eq!(Kept::of(&spared("61"), minute), Kept::Not { spared: Some(61), needed: 62 });
-        assert_eq!(Kept::of(&stats(&[("evictions", "off")]), minute), Kept::Always);
+        assert_eq!(Retention::of(&spared("62"), minute), Retention::Locks(62));
+        assert_eq!(
+            Retention::of(&spared("61"), minute),
+            Retention::Not { spared: Some(61), needed: 62 }
+        );
+        assert_eq!(Retention::of(&stats(&[("evictions", "off")]), minute), Retention::Always);
         let idle = stats(&[("evictions", "on"), ("temp_lru", "no"), ("temporary_ttl", "600")]);
-        assert_eq!(Kept::of(&idle, minute), Kept::Not { spared: None, needed: 62 });
+        assert_eq!(Retention::of(&idle, minute), Retention::Not { spared: None, needed: 62 });
     }
 
     #[test]
     fn a_server_that_is_running_out_of_something_is_told_of_more() {
         let full = stats(&[("bytes", "63000000"), ("limit_maxbytes", "67108864")]);
-        let finding = memory(&full, Kept::Always);
+        let finding = memory(&full, Retention::Always);
         assert_eq!((finding.verdict, finding.flags), (Warning, vec!["-m 128".to_owned()]));
-        assert_eq!(memory(&full, Kept::Locks(90)).verdict, Note);
+        assert_eq!(memory(&full, Retention::Locks(90)).verdict, Note);
         let busy = stats(&[("max_connections", "1024"), ("curr_connections", "1000")]);
         assert_eq!(
             (connections(&busy).verdict, connections(&busy).flags),
@@ -255,10 +258,10 @@ mod tests {
         );
         let evicted_some = stats(&[("evictions", "7"), ("uptime", "100")]);
         assert_eq!(
-            evicted(&evicted_some, Kept::Not { spared: None, needed: 62 }).verdict,
+            evicted(&evicted_some, Retention::Not { spared: None, needed: 62 }).verdict,
             Verdict::Bad
         );
-        assert_eq!(evicted(&evicted_some, Kept::Always).verdict, Note);
+        assert_eq!(evicted(&evicted_some, Retention::Always).verdict, Note);
     }
 
     #[test]
