@@ -80,7 +80,8 @@ impl Look {
     fn at(scene: &Scene<'_>, key: &Key) -> Option<Look> {
         let item = scene.item(key)?;
         let record = SemaphoreRecord::parse(&item.value)?;
-        let now = record.life().0.saturating_sub(item.remaining?.as_secs());
+        let remaining = item.remaining?.as_secs_f64().ceil() as u64;
+        let now = record.life().0.saturating_sub(remaining);
         Some(Look { record, now })
     }
 

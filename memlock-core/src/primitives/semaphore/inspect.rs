@@ -6,6 +6,7 @@ use super::handle::Semaphore;
 use super::manage::{Holder, Status};
 use super::record::Record;
 use super::wake::{reap, wake_next};
+use crate::clock::whole_seconds;
 use crate::error::Result;
 use crate::fork::call;
 use crate::owner::Token;
@@ -16,7 +17,7 @@ impl Status {
     /// yet; `None` when it is not a semaphore's.
     pub fn read(value: &[u8], remaining: Duration) -> Option<Status> {
         let record = Record::parse(value)?;
-        Some(Status::of(&record, record.expires.saturating_sub(remaining.as_secs())))
+        Some(Status::of(&record, record.expires.saturating_sub(whole_seconds(remaining))))
     }
 
     /// What the record says when the server's clock shows `now`.
