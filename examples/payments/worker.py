@@ -118,7 +118,7 @@ class Worker:
         mutex = self.client.mutex(
             f"invoice:{number}",
             lease=self.lease,
-            wait=patience,
+            timeout=patience,
             renew=True,
             max_hold=MAX_HOLD,
             on_lost=lambda why: say("lost", number, why),
