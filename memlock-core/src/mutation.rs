@@ -43,7 +43,7 @@ pub enum Mutation {
     /// A releaser that woke a waiter early does not check that it is the next one.
     TrustTheEarlyWake,
     /// Waiters rely on wake-ups alone.
-    BellsAlone,
+    WakeUpsAlone,
     /// A waiter that missed a message says that it hears what is sent to it.
     TrustTheUnreachable,
     /// The lock is not reserved for a waiter that may not hear that it is woken.
@@ -161,7 +161,7 @@ impl Mutation {
         Mutation::NoLookAfterJoining,
         Mutation::LeaveWithoutWaking,
         Mutation::TrustTheEarlyWake,
-        Mutation::BellsAlone,
+        Mutation::WakeUpsAlone,
         Mutation::TrustTheUnreachable,
         Mutation::ReserveForNobody,
         Mutation::ClaimAnything,

@@ -2,5 +2,6 @@
 
 pub mod counter;
 pub mod distinct;
+mod first_try;
 pub mod mutex;
 pub mod semaphore;

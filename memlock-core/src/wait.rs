@@ -33,6 +33,7 @@
 mod acquire;
 mod driver;
 pub mod entries;
+mod interruption;
 mod limit;
 pub(crate) mod local;
 pub mod policy;
@@ -41,7 +42,8 @@ pub(crate) mod queue;
 mod wake;
 
 pub(crate) use acquire::{Acquire, QueueReceipt};
-pub(crate) use driver::wait_for;
+pub(crate) use driver::{Start, run};
+pub(crate) use interruption::Interruption;
 pub use limit::{Cancel, Wait, Waited};
 pub(crate) use poll::poll;
 pub(crate) use wake::{Reserve, Waker};

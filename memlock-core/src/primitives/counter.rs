@@ -28,6 +28,7 @@ use crate::context::Context;
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::fork::{call, call_or};
 use crate::name::Key;
+use crate::primitives::first_try;
 use crate::report::{self, Report, SeenHolder, Subject};
 use crate::store::{Expiry, Item, Op, Reply, Returns};
 use crate::target::Target;
@@ -35,7 +36,7 @@ use crate::wait::entries::{Request, WaitId};
 use crate::wait::local::LocalWaiters;
 use crate::wait::policy::TargetState;
 use crate::wait::queue::{Capacity, Queue};
-use crate::wait::{self, Acquire, QueueReceipt, Wait, Waited};
+use crate::wait::{Acquire, QueueReceipt, Wait, Waited, Waker, poll};
 
 /// A counter by its item's key. It can be used from any number of threads at once.
 #[derive(Clone, Debug)]
@@ -91,7 +92,7 @@ impl Counter {
     /// As [`Counter::try_acquire`].
     pub fn acquire_retrying(&self, wait: &Wait<'_>) -> Result<Waited<()>> {
         call_or(Waited::Interrupted, || {
-            let waited = wait::poll(&self.target.context, self.target.route, wait, || self.take());
+            let waited = poll(&self.target.context, self.target.route, wait, || self.take());
             waited.map_err(|error| self.said("Acquiring", error))
         })
     }
@@ -106,7 +107,7 @@ impl Counter {
         call_or(Waited::Interrupted, || {
             let local = local_waiters(&self.target.context);
             let mut attempt = Attempt { counter: self, priority, unproven: false };
-            let waited = wait::wait_for(&mut attempt, wait, &self.target, local);
+            let waited = first_try::acquire(&mut attempt, wait, &self.target, local);
             waited.map_err(|error| self.said("Acquiring", error))
         })
     }
@@ -153,7 +154,7 @@ impl Counter {
                 Some(Reply::Value(waiters)) => {
                     let capacity = u32::try_from(free).unwrap_or(u32::MAX);
                     let queue = Queue { target: &self.target, key: &queue };
-                    let waker = wait::Waker::new(&self.target, local);
+                    let waker = Waker::new(&self.target, local);
                     queue.wake_several(waiters, capacity, 1, &[], &waker)
                 }
                 _ => Default::default(),
@@ -257,11 +258,11 @@ impl Acquire for Attempt<'_> {
         error.kind() == ErrorKind::Unreachable
     }
 
-    fn look(&self) -> Op<'_> {
+    fn inspection(&self) -> Op<'_> {
         Op::get(&self.counter.target.key)
     }
 
-    fn seen(&mut self, reply: &Reply, _first: bool) -> Result<TargetState> {
+    fn state(&mut self, reply: &Reply, _first: bool) -> Result<TargetState> {
         Ok(match self.capacity(reply, false) {
             Some(_) => TargetState::Free,
             // A plain client that gives back wakes nobody.
@@ -269,7 +270,7 @@ impl Acquire for Attempt<'_> {
         })
     }
 
-    fn capacity(&mut self, reply: &Reply, _goes: bool) -> Option<Capacity> {
+    fn capacity(&mut self, reply: &Reply, _leaves: bool) -> Option<Capacity> {
         let free = match reply {
             Reply::Value(item) => self.counter.number(item).unwrap_or(u64::MAX),
             // The next attempt says that it is not there.
@@ -283,15 +284,19 @@ impl Acquire for Attempt<'_> {
         Request { priority: self.priority, ..Request::default() }
     }
 
-    fn stands(&mut self, _ids: &[WaitId], proven: bool) {
+    fn joined(&mut self, _ids: &[WaitId], proven: bool) {
         self.unproven |= !proven;
     }
 
-    fn ask(&self) {}
+    fn handoff_request(&self) {}
 
     fn will_wait(&mut self) {}
 
-    fn stood(&mut self, (): &mut (), QueueReceipt { ids, unwoken, .. }: QueueReceipt) {
+    fn acquired_from_queue(
+        &mut self,
+        (): &mut (),
+        QueueReceipt { ids, unwoken, .. }: QueueReceipt,
+    ) {
         // The one that woke us takes us off, if our line said that we would hear it.
         if !(unwoken || self.unproven) || ids.is_empty() {
             return;
@@ -304,7 +309,7 @@ impl Acquire for Attempt<'_> {
         }
     }
 
-    fn decline(&mut self, (): ()) {
+    fn give_back(&mut self, (): ()) {
         if let Err(error) = self.counter.release() {
             log::warn!("A permit that nobody wanted any more could not be given back. {error}");
         }

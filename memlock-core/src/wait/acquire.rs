@@ -1,4 +1,4 @@
-//! What can be waited for: all that the driver knows of a mutex or a semaphore.
+//! What can be waited for: all that waiting knows of a mutex, a semaphore or a counter.
 
 use super::entries::{Request, WaitId};
 use super::policy::TargetState;
@@ -8,72 +8,87 @@ use crate::error::{Error, Result};
 use crate::notify::Successors;
 use crate::store::{Op, Reply};
 
-/// What can be waited for.
+/// One acquisition of something that can be waited for.
 pub(crate) trait Acquire {
-    /// What another thread of this process needs to know, to hand over to us.
+    /// What another thread of this process needs to know to hand over to this one.
     type HandoffRequest: Copy;
-    /// What is got.
+    /// What is acquired.
     type Guard;
 
-    /// Tries once, and finds out what came of it. `called`: our turn has come, or we are the first.
-    /// `enough`: whether to leave for later what came of it.
-    fn attempt(&mut self, called: bool, enough: &dyn Fn() -> bool) -> Result<Option<Self::Guard>>;
-    /// Tries to get it from within this process, where others wait in the queue before us.
-    fn attempt_within(&mut self, _enough: &dyn Fn() -> bool) -> Result<Option<Self::Guard>> {
+    /// Tries once, and finds out the result. `called`: this waiter was woken, or is the first in
+    /// the queue. `is_over`: whether to stop, and leave an unknown result for later.
+    fn attempt(&mut self, called: bool, is_over: &dyn Fn() -> bool) -> Result<Option<Self::Guard>>;
+
+    /// Tries to get it from another thread of this process, where others are in the queue already.
+    fn attempt_within(&mut self, _is_over: &dyn Fn() -> bool) -> Result<Option<Self::Guard>> {
         Ok(None)
     }
-    /// Whether there are several permits.
+
+    /// Whether several can hold it at once.
     fn is_shared(&self) -> bool {
         false
     }
-    /// Whether what came of a failed attempt can be found out by a later one, so that waiting may
-    /// go on.
+
+    /// Whether the wait may go on after an attempt that failed in this way: a later attempt can
+    /// find out whether it was granted.
     fn can_go_on_after(&self, error: &Error) -> bool {
         error.is_outage()
     }
-    /// What is to be read, to see whether it can be had.
-    fn look(&self) -> Op<'_>;
-    /// What that showed to one who waits, and whether as the `first` of all. A holder that would
-    /// not wake is told to.
-    fn seen(&mut self, reply: &Reply, first: bool) -> Result<TargetState>;
-    /// What of it whoever is next can have; `goes`: now that we go. A holder that would not wake is
-    /// told to: it may have come in between, after we were woken.
-    fn capacity(&mut self, reply: &Reply, goes: bool) -> Option<Capacity>;
-    /// Whether it could be had, if only we were the first of all.
+
+    /// The request that reads the state of the target.
+    fn inspection(&self) -> Op<'_>;
+
+    /// The state in the reply to an [`inspection`](Acquire::inspection), for a waiter that is the
+    /// `first` in the queue or not. A holder that does not know of waiters is notified of them.
+    fn state(&mut self, reply: &Reply, first: bool) -> Result<TargetState>;
+
+    /// How much of it the next waiter can have, by the reply to an inspection. `leaves`: this
+    /// waiter leaves, and gives up what is reserved for it.
+    fn capacity(&mut self, reply: &Reply, leaves: bool) -> Option<Capacity>;
+
+    /// Whether it is available to the first in the queue, though not to others.
     fn is_for_the_first(&self, _reply: &Reply) -> bool {
         false
     }
-    /// We stand in the queue under these ids. `proven`: as a waiter that hears what is sent to it;
-    /// otherwise it may be reserved for one of them.
-    fn stands(&mut self, _ids: &[WaitId], _proven: bool) {}
-    /// Whether what was seen last is not what was seen before: it has changed hands.
-    fn has_moved(&self) -> bool {
+
+    /// This waiter is in the queue under these ids. `proven`: it is known to receive wake-ups;
+    /// otherwise the target may be reserved for one of the ids.
+    fn joined(&mut self, _ids: &[WaitId], _proven: bool) {}
+
+    /// Whether the last inspection found another version than the one before: it has changed hands.
+    fn has_changed_hands(&self) -> bool {
         false
     }
-    /// How it is reserved for a waiter, where that can be done.
+
+    /// How it is reserved for a waiter, where that is possible.
     fn reserver(&self) -> Option<Box<dyn Reserve + '_>> {
         None
     }
-    /// What others need to know of what we want.
+
+    /// What the entry in the queue says that this waiter wants.
     fn request(&self) -> Request {
         Request::default()
     }
-    /// What another thread needs to know, to hand over to us.
-    fn ask(&self) -> Self::HandoffRequest;
-    /// From now on others may be waiting behind us.
+
+    /// What another thread needs to know to hand over to this one.
+    fn handoff_request(&self) -> Self::HandoffRequest;
+
+    /// From now on others may wait behind this one.
     fn will_wait(&mut self);
-    /// It was got after standing in the queue.
-    fn stood(&mut self, got: &mut Self::Guard, stood: QueueReceipt);
-    /// Lets go of what came too late.
-    fn decline(&mut self, got: Self::Guard);
+
+    /// It was acquired by a waiter that was in the queue.
+    fn acquired_from_queue(&mut self, guard: &mut Self::Guard, receipt: QueueReceipt);
+
+    /// Gives back what came after the wait was interrupted.
+    fn give_back(&mut self, guard: Self::Guard);
 }
 
-/// How somebody stood in the queue until it got what it waited for.
+/// What is left to do in the queue by a waiter that has acquired its target.
 pub(crate) struct QueueReceipt {
-    /// Under these ids, which may still be there.
+    /// The ids of its entries, which may still be in the queue.
     pub(crate) ids: Vec<WaitId>,
-    /// No wake-up was heard, so they should be.
+    /// It received no wake-up, so they should be.
     pub(crate) unwoken: bool,
-    /// Who stood behind, as far as the message told.
+    /// The waiters behind it, as far as the wake-up named them.
     pub(crate) successors: Successors,
 }

@@ -219,10 +219,10 @@ impl<A: Copy, G> LocalWaiters<A, G> {
             habit.brisk = habit.brief && at_once;
         }
         let fair_reentry = !list.waiters.is_empty() || list.known.fair_reentry && !in_window;
-        let invited = if at_once { WOKEN_GRACE } else { Duration::ZERO };
+        let grace = if at_once { WOKEN_GRACE } else { Duration::ZERO };
         let is_recent = now.since(habit.released) < RECENT;
         let waiting = Some(habit.waiting).filter(|&waiting| is_recent && waiting >= ENOUGH);
-        fair_reentry.then_some(Known { fair_reentry, invited, waiting, ..list.known })
+        fair_reentry.then_some(Known { fair_reentry, grace, waiting, ..list.known })
     }
 
     /// For how long we go on, now that we let go of what we held for so long while others may be

@@ -65,19 +65,19 @@ impl Queue<'_> {
         id: WaitId,
         front: bool,
         behind: Option<usize>,
-        look: Op<'_>,
+        inspection: Op<'_>,
     ) -> std::result::Result<(usize, Reply), Failure> {
         let key = self.key;
         let add = Op::Add { key, value: b"", expiry: EXPIRY, returns: Returns::Version };
         let enter =
             if front { Op::Prepend { key, value: line } } else { Op::Append { key, value: line } };
         if let Some(before) = behind {
-            let mut replies = self.target.run(&[enter, look])?.into_iter();
+            let mut replies = self.target.run(&[enter, inspection])?.into_iter();
             if let (Some(Reply::Written), Some(seen)) = (replies.next(), replies.next()) {
                 return Ok((before, seen));
             }
         }
-        let ops = [add, enter, Op::get(key), look];
+        let ops = [add, enter, Op::get(key), inspection];
         // There is a queue already, most of the time.
         for ops in [&ops[1..], &ops, &ops] {
             let mut replies = self.target.run(ops)?.into_iter().rev();
@@ -99,33 +99,34 @@ impl Queue<'_> {
 
     /// Our place, what `look` gives if it is asked for, or both. A queue that would not live much
     /// longer is written anew.
-    pub(crate) fn look(
+    pub(crate) fn inspect(
         &self,
         ids: &[WaitId],
         queue: bool,
-        look: Option<Op<'_>>,
+        inspection: Option<Op<'_>>,
     ) -> Result<(Option<QueueView>, Option<Reply>)> {
-        let ops: Vec<Op<'_>> = queue.then_some(Op::get(self.key)).into_iter().chain(look).collect();
+        let ops: Vec<Op<'_>> =
+            queue.then_some(Op::get(self.key)).into_iter().chain(inspection).collect();
         let mut replies = self.target.read(&ops)?.into_iter();
         if !queue {
             return Ok((None, replies.next()));
         }
-        let stand = match replies.next() {
+        let view = match replies.next() {
             Some(Reply::Value(item)) => {
                 if item.remaining.is_some_and(|left| left < LIFE / 2) {
                     let value = entries::without(&item.value, &[]);
                     let _ = self.target.run(&[self.swap(&item, &value)]);
                 }
-                let gone = || QueueView::Gone { waiters: entries::waiters(&item.value).count() };
+                let gone = || QueueView::Removed { waiters: entries::waiters(&item.value).count() };
                 // Whoever takes the line off under which we joined last has woken us, though an
                 // earlier one may still be there.
                 let last = ids.last().and_then(|&last| position(&item.value, &[last]));
                 let place = last.and_then(|_| position(&item.value, ids));
-                place.map_or_else(gone, QueueView::Successors)
+                place.map_or_else(gone, QueueView::Behind)
             }
             _ => QueueView::Lost,
         };
-        Ok((Some(stand), replies.next()))
+        Ok((Some(view), replies.next()))
     }
 
     /// Takes our entries off, and runs `look` afterwards: whoever woke us in between relies on us,
@@ -133,15 +134,15 @@ impl Queue<'_> {
     pub(crate) fn leave(
         &self,
         ids: &[WaitId],
-        look: Op<'_>,
+        inspection: Op<'_>,
     ) -> std::result::Result<Option<Reply>, Failure> {
         for round in 0..LEAVES {
             let item = match self.target.one(Op::get(self.key))? {
                 Reply::Value(item) if position(&item.value, ids).is_some() => item,
-                _ => return self.target.one(look).map(Some),
+                _ => return self.target.one(inspection).map(Some),
             };
             let rest = entries::without(&item.value, ids);
-            let mut replies = self.target.run(&[self.swap(&item, &rest), look])?;
+            let mut replies = self.target.run(&[self.swap(&item, &rest), inspection])?;
             let seen = replies.pop();
             if replies.pop() != Some(Reply::VersionMismatch) {
                 return Ok(seen);

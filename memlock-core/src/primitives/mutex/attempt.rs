@@ -150,7 +150,7 @@ impl Acquire for Attempt<'_> {
     type HandoffRequest = HandoffRequest;
     type Guard = Lock;
 
-    fn attempt(&mut self, _called: bool, enough: &dyn Fn() -> bool) -> Result<Option<Lock>> {
+    fn attempt(&mut self, _called: bool, is_over: &dyn Fn() -> bool) -> Result<Option<Lock>> {
         let Target { context, route, key } = self.target;
         // One of our own orphaned grants may be what is in the way.
         orphan::reap(context, *route);
@@ -195,7 +195,7 @@ impl Acquire for Attempt<'_> {
                         return Err(failure.error);
                     }
                     error = Some(failure.error);
-                    if enough() {
+                    if is_over() {
                         break;
                     }
                 }
@@ -204,12 +204,12 @@ impl Acquire for Attempt<'_> {
         error.map_or(Ok(None), |error| Err(Error::unsettled(Some(error), "lock")))
     }
 
-    fn look(&self) -> Op<'_> {
+    fn inspection(&self) -> Op<'_> {
         Op::get(&self.target.key)
     }
 
-    fn capacity(&mut self, reply: &Reply, _goes: bool) -> Option<Capacity> {
-        let free = match self.seen(reply, false) {
+    fn capacity(&mut self, reply: &Reply, _leaves: bool) -> Option<Capacity> {
+        let free = match self.state(reply, false) {
             Ok(TargetState::Free) => true,
             // We go: it is the next one's turn.
             Ok(TargetState::Reserved) => self
@@ -221,7 +221,7 @@ impl Acquire for Attempt<'_> {
         free.then_some(Capacity::MUTEX)
     }
 
-    fn seen(&mut self, reply: &Reply, _first: bool) -> Result<TargetState> {
+    fn state(&mut self, reply: &Reply, _first: bool) -> Result<TargetState> {
         let Reply::Value(item) = reply else { return Ok(TargetState::Free) };
         self.tenure.saw(item.version);
         // A plain client's lock is left as it is; and its holder wakes nobody.
@@ -237,7 +237,7 @@ impl Acquire for Attempt<'_> {
             return Ok(TargetState::Reserved);
         }
         match self.tenure.awaits(item, &record, self.target.now()) {
-            Some(left) if !left.is_zero() => return Ok(TargetState::Awaited(left)),
+            Some(left) if !left.is_zero() => return Ok(TargetState::ReservedForOther(left)),
             Some(_) if remove(self.target, item.version)? => return Ok(TargetState::Free),
             _ => {}
         }
@@ -257,19 +257,19 @@ impl Acquire for Attempt<'_> {
         })
     }
 
-    fn has_moved(&self) -> bool {
-        self.tenure.has_moved()
+    fn has_changed_hands(&self) -> bool {
+        self.tenure.has_changed_hands()
     }
 
-    fn stands(&mut self, ids: &[WaitId], proven: bool) {
-        self.tenure.stands(ids, proven);
+    fn joined(&mut self, ids: &[WaitId], proven: bool) {
+        self.tenure.joined(ids, proven);
     }
 
     fn reserver(&self) -> Option<Box<dyn Reserve + '_>> {
         Some(Box::new(Reserver { target: self.target }))
     }
 
-    fn ask(&self) -> HandoffRequest {
+    fn handoff_request(&self) -> HandoffRequest {
         self.ask
     }
 
@@ -280,11 +280,11 @@ impl Acquire for Attempt<'_> {
         }
     }
 
-    fn stood(&mut self, lock: &mut Lock, stood: QueueReceipt) {
-        lock.stood_in_line(stood);
+    fn acquired_from_queue(&mut self, lock: &mut Lock, receipt: QueueReceipt) {
+        lock.stood_in_line(receipt);
     }
 
-    fn decline(&mut self, mut lock: Lock) {
+    fn give_back(&mut self, mut lock: Lock) {
         if lock.unlock().is_err() {
             lock.abandon();
         }

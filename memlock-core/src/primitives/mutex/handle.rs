@@ -12,10 +12,11 @@ use crate::guard::orphan;
 use crate::lease::Lease;
 use crate::name::{Key, hex};
 use crate::owner::OwnerRecord;
+use crate::primitives::first_try;
 use crate::report::{self, Report, SeenHolder, Subject};
 use crate::store::{Op, Reply, Version};
 use crate::target::Target;
-use crate::wait::{self, Wait, Waited};
+use crate::wait::{Wait, Waited};
 use crate::waiters::{self, Waiter};
 
 use super::attempt::Attempt;
@@ -143,7 +144,7 @@ impl Mutex {
             let process = fork::generation();
             let mut attempt = Attempt::new(&self.target, self.lease, holder)?;
             let local = local_waiters(&self.target.context);
-            let waited = wait::wait_for(&mut attempt, wait, &self.target, local);
+            let waited = first_try::acquire(&mut attempt, wait, &self.target, local);
             // It may have come from another thread, by another token. And what a parent may have
             // left is its own business.
             let by_this_token =

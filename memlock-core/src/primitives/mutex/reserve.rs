@@ -103,7 +103,7 @@ pub(super) struct Reservations {
 
 impl Reservations {
     /// We stand in the queue under these ids.
-    pub(super) fn stands(&mut self, ids: &[WaitId], proven: bool) {
+    pub(super) fn joined(&mut self, ids: &[WaitId], proven: bool) {
         self.ids = ids.to_vec();
         self.unproven |= !proven;
     }
@@ -114,7 +114,7 @@ impl Reservations {
         self.moved = last.is_some_and(|last| last != version);
     }
 
-    pub(super) fn has_moved(&self) -> bool {
+    pub(super) fn has_changed_hands(&self) -> bool {
         self.moved
     }
 

@@ -7,9 +7,10 @@ use std::time::Duration;
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::fork::{self, call_or};
 use crate::guard::orphan;
+use crate::primitives::first_try;
 use crate::report::{self, Report, SeenHolder};
 use crate::wait::entries::Request;
-use crate::wait::{self, Wait, Waited};
+use crate::wait::{Wait, Waited};
 
 use super::attempt::{Attempt, Patience};
 use super::handle::Semaphore;
@@ -137,7 +138,7 @@ impl Semaphore {
             let patience = Patience::of(wait, self.target.context.clock());
             let mut attempt = Attempt::new(self, request, patience, seen)?;
             let local = local_waiters(&self.target.context);
-            let waited = wait::wait_for(&mut attempt, wait, &self.target, local);
+            let waited = first_try::acquire(&mut attempt, wait, &self.target, local);
             if let Some(until) = attempt.orphan_until()
                 && !matches!(waited, Ok(Waited::Done(_)))
                 && fork::generation() == process

@@ -178,11 +178,11 @@ impl<'a> Attempt<'a> {
     }
 
     /// What is to be done about what came of it.
-    fn come_of(
+    fn settle(
         &mut self,
         mut outcome: OperationOutcome,
         called: bool,
-        enough: &dyn Fn() -> bool,
+        is_over: &dyn Fn() -> bool,
     ) -> Result<Option<Permit>> {
         let semaphore = self.semaphore;
         for _ in 0..ATTEMPTS {
@@ -197,7 +197,7 @@ impl<'a> Attempt<'a> {
                         self.check(refusal.permits)?;
                         self.refusal.set(Some(refusal));
                     }
-                    match self.park(called, enough) {
+                    match self.park(called, is_over) {
                         Some(parked) => outcome = parked,
                         None => return Ok(None),
                     }
@@ -205,7 +205,7 @@ impl<'a> Attempt<'a> {
                 // If it is right after all, another thread has agreed on another number meanwhile.
                 OperationOutcome::Unfit { number } => {
                     self.check(number)?;
-                    outcome = self.submit(called, enough);
+                    outcome = self.submit(called, is_over);
                 }
                 OperationOutcome::Missing => return Err(semaphore.not_found()),
                 OperationOutcome::Failed(error) => return Err(error),
@@ -224,7 +224,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Has it tried once, together with what other threads of this process want.
-    fn submit(&mut self, called: bool, enough: &dyn Fn() -> bool) -> OperationOutcome {
+    fn submit(&mut self, called: bool, is_over: &dyn Fn() -> bool) -> OperationOutcome {
         let semaphore = self.semaphore;
         let kind = Kind::Acquisition(self.acquire(called));
         let operation =
@@ -233,18 +233,18 @@ impl<'a> Attempt<'a> {
         let now = semaphore.target.now();
         let is_fresh = |seen: &Seen| now.since(seen.sent) <= seen.took * 2 + JUST_NOW;
         let seen = self.seen.take().filter(is_fresh);
-        let completion = submit::submit(semaphore, operation, seen, enough);
+        let completion = submit::submit(semaphore, operation, seen, is_over);
         self.take(completion)
     }
 
     /// Waits for what this process gives back, once. `None` if nothing came of it.
-    fn park(&mut self, called: bool, enough: &dyn Fn() -> bool) -> Option<OperationOutcome> {
+    fn park(&mut self, called: bool, is_over: &dyn Fn() -> bool) -> Option<OperationOutcome> {
         let may = std::mem::take(&mut self.parks) && !called && self.in_doubt.is_none();
         let active_calls = submit::Inside::enter().filter(|_| may)?;
         let semaphore = self.semaphore;
         let kind = Kind::Acquisition(self.acquire(called));
         let operation = Operation { until: self.patience.until, ..Operation::new(kind, None) };
-        let completion = submit::park(semaphore, operation, enough, active_calls);
+        let completion = submit::park(semaphore, operation, is_over, active_calls);
         let in_queue = completion.in_queue;
         // Also of one that is to stand in the queue a request may have got no reply.
         let outcome = self.take(completion);
@@ -323,9 +323,9 @@ impl Acquire for Attempt<'_> {
     type HandoffRequest = ();
     type Guard = Permit;
 
-    fn attempt_within(&mut self, enough: &dyn Fn() -> bool) -> Result<Option<Permit>> {
-        match self.park(false, enough) {
-            Some(outcome) => self.come_of(outcome, false, enough),
+    fn attempt_within(&mut self, is_over: &dyn Fn() -> bool) -> Result<Option<Permit>> {
+        match self.park(false, is_over) {
+            Some(outcome) => self.settle(outcome, false, is_over),
             None => Ok(None),
         }
     }
@@ -334,19 +334,19 @@ impl Acquire for Attempt<'_> {
         true
     }
 
-    fn attempt(&mut self, called: bool, enough: &dyn Fn() -> bool) -> Result<Option<Permit>> {
+    fn attempt(&mut self, called: bool, is_over: &dyn Fn() -> bool) -> Result<Option<Permit>> {
         // Some of our own orphaned grants may be what is in the way.
         orphan::reap(&self.semaphore.target.context, self.semaphore.target.route);
-        let outcome = self.submit(called, enough);
-        self.come_of(outcome, called, enough)
+        let outcome = self.submit(called, is_over);
+        self.settle(outcome, called, is_over)
     }
 
-    fn look(&self) -> Op<'_> {
+    fn inspection(&self) -> Op<'_> {
         self.looked.set(self.semaphore.target.now());
         Op::get(&self.semaphore.target.key)
     }
 
-    fn seen(&mut self, reply: &Reply, first: bool) -> Result<policy::TargetState> {
+    fn state(&mut self, reply: &Reply, first: bool) -> Result<policy::TargetState> {
         self.seen = None;
         let Some(seen) = self.semaphore.note(reply, self.looked.get())? else {
             // The next attempt sets it up, or says that it is not there.
@@ -371,10 +371,10 @@ impl Acquire for Attempt<'_> {
         Ok(policy::TargetState::Held { notifies: true, left })
     }
 
-    fn capacity(&mut self, reply: &Reply, goes: bool) -> Option<Capacity> {
+    fn capacity(&mut self, reply: &Reply, leaves: bool) -> Option<Capacity> {
         let permits = match self.semaphore.note(reply, self.looked.get()) {
             Ok(Some(seen)) => {
-                let seen = if goes { self.gather_no_more(seen) } else { seen };
+                let seen = if leaves { self.gather_no_more(seen) } else { seen };
                 seen.record.capacity(seen.now)
             }
             // Whoever comes finds out.
@@ -392,20 +392,24 @@ impl Acquire for Attempt<'_> {
         self.request
     }
 
-    fn stands(&mut self, _ids: &[WaitId], proven: bool) {
+    fn joined(&mut self, _ids: &[WaitId], proven: bool) {
         self.unproven |= !proven;
     }
 
-    fn ask(&self) {}
+    fn handoff_request(&self) {}
 
     fn will_wait(&mut self) {}
 
-    fn stood(&mut self, permit: &mut Permit, QueueReceipt { ids, unwoken, .. }: QueueReceipt) {
+    fn acquired_from_queue(
+        &mut self,
+        permit: &mut Permit,
+        QueueReceipt { ids, unwoken, .. }: QueueReceipt,
+    ) {
         let listed = unwoken || self.unproven && !ids.is_empty();
         permit.stood_in_line(ids, listed);
     }
 
-    fn decline(&mut self, mut permit: Permit) {
+    fn give_back(&mut self, mut permit: Permit) {
         if permit.release().is_err() {
             permit.abandon();
         }

@@ -30,7 +30,7 @@ struct PermitRenewals {
 }
 
 enum Step {
-    Look,
+    Inspect,
     /// Write this over what was seen.
     Put {
         seen: Box<Seen>,
@@ -52,7 +52,7 @@ impl PendingRenewal for PermitRenewals {
                 let (version, returns) = (seen.version, Returns::Nothing);
                 Op::CompareAndSet { key, version, value, expiry, returns }
             }
-            Step::Look | Step::Believe { .. } => Op::get(key),
+            Step::Inspect | Step::Believe { .. } => Op::get(key),
         }
     }
 
@@ -65,7 +65,7 @@ impl PendingRenewal for PermitRenewals {
     }
 
     fn take(&mut self, reply: &Reply, sent: Moment, _came: Moment) -> Progress {
-        match std::mem::replace(&mut self.step, Step::Look) {
+        match std::mem::replace(&mut self.step, Step::Inspect) {
             Step::Put { seen, .. } if *reply == Reply::Written => {
                 // `touch` has counted it.
                 self.semaphore.remember_written((seen.record.token, seen.record.serial));
@@ -210,7 +210,7 @@ impl RenewableKind for Permits {
 
     fn begin(permit: &mut Permit, _in_doubt: bool) -> Option<Box<dyn PendingRenewal>> {
         let permits = vec![permit.renewing()?];
-        let (semaphore, step) = (permit.kind.semaphore.clone(), Step::Look);
+        let (semaphore, step) = (permit.kind.semaphore.clone(), Step::Inspect);
         Some(Box::new(PermitRenewals {
             semaphore,
             permits,

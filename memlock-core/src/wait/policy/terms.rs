@@ -1,4 +1,4 @@
-//! The terms in which a plan and its driver speak.
+//! The terms in which a policy and its driver speak.
 
 use std::time::Duration;
 
@@ -7,25 +7,25 @@ use crate::clock::Moment;
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Try to take it.
+    /// Try to acquire the target.
     Try,
-    /// Enter the queue, and look at it in the same packet.
+    /// Join the queue, and inspect the target in the same request.
     Join {
         /// Before all others: our turn had come, and somebody was faster.
         front: bool,
     },
-    /// Look, without taking anything.
-    Look {
-        /// At what is waited for.
-        lock: bool,
-        /// At our place in the queue.
+    /// Inspect, without acquiring anything.
+    Inspect {
+        /// The target.
+        target: bool,
+        /// Our place in the queue.
         queue: bool,
     },
-    /// Leave the queue, for it is too long, and go on waiting.
+    /// Leave the queue, which is too long, and go on waiting.
     StepOut,
     /// Leave the queue for good, and pass on a wake-up that came too late.
     Leave,
-    /// Sleep until the wake-up arrives, something else happens, or this moment has come.
+    /// Sleep until a wake-up or an interruption, at most until this moment.
     Sleep(Moment),
     /// The wait is over.
     End(Ended),
@@ -42,29 +42,29 @@ pub enum Ended {
     Outage,
 }
 
-/// What is waited for, as it was seen.
+/// The state of the target, as it was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TargetState {
-    /// It can be had.
+    /// It is available.
     Free,
-    /// This waiter has it already.
+    /// It was granted to this waiter by a request whose reply was lost.
     Ours,
-    /// It is reserved for us: nobody else can have it.
+    /// It is reserved for this waiter: no other can acquire it.
     Reserved,
     /// It is reserved for another waiter, which is taken for dead after this time.
-    Awaited(Duration),
-    /// Somebody has it.
+    ReservedForOther(Duration),
+    /// Others hold it.
     Held {
-        /// Whether its holder will wake when it lets go.
+        /// Whether its holder will send a wake-up when it releases it.
         notifies: bool,
-        /// How long the server keeps it for the holder, at most.
+        /// The time until the holder's item expires.
         left: Option<Duration>,
     },
 }
 
 impl TargetState {
-    /// Whether a try is worth it.
-    pub(super) fn can_be_had(self) -> bool {
+    /// Whether an attempt may succeed.
+    pub(super) fn is_available(self) -> bool {
         matches!(self, TargetState::Free | TargetState::Ours)
     }
 }
@@ -72,41 +72,41 @@ impl TargetState {
 /// Our place in the queue, as it was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueView {
-    /// We stand in it, and so many before us.
-    Successors(usize),
-    /// We do not stand in it: we were taken off, to be woken.
-    Gone {
-        /// How many stand in it.
+    /// We are in it, behind so many.
+    Behind(usize),
+    /// We are not in it: our entry was removed, and a wake-up was sent.
+    Removed {
+        /// How many are in it.
         waiters: usize,
     },
     /// There is no queue: the server lost it.
     Lost,
 }
 
-/// What happened.
+/// An event of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The try failed: somebody has it.
+    /// The attempt failed: others hold it.
     Missed,
-    /// We stand in the queue.
+    /// We have joined the queue.
     Joined {
-        /// How many stand before us.
+        /// How many are before us.
         before: usize,
-        /// What is waited for, seen after we had joined.
-        lock: TargetState,
+        /// The state of the target after we had joined.
+        state: TargetState,
     },
     /// The server has no room for us in the queue.
     Refused,
-    /// What a look showed of what it was to show.
-    Looked {
+    /// The result of an inspection, of what it was to inspect.
+    Inspected {
         /// Our place in the queue.
-        stand: Option<QueueView>,
-        /// What is waited for.
-        lock: Option<TargetState>,
+        view: Option<QueueView>,
+        /// The state of the target.
+        state: Option<TargetState>,
     },
-    /// We were woken, to come when this time has passed.
+    /// A wake-up was received: we are to try after this time.
     Woken(Duration),
-    /// We left the queue, or are not in it.
+    /// We have left the queue, or are not in it.
     Left,
     /// The wait was cancelled.
     Interrupted,
@@ -114,17 +114,17 @@ pub enum Event {
     Failed,
 }
 
-/// What is known of the queue before a wait begins.
+/// What a process knows of the queue when a wait begins.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known {
-    /// Others were waiting when we let go the last time: so stand behind them at once, instead of
-    /// trying first.
+    /// Others were waiting at our last release: so join the queue behind them, without an attempt
+    /// before.
     pub fair_reentry: bool,
-    /// One of them is off the queue and comes first; it has so long to come.
-    pub invited: Duration,
+    /// One of them was woken, and goes first: it has so long to acquire the target.
+    pub grace: Duration,
     /// How long the queue took for one waiter.
     pub pace: Option<Duration>,
-    /// There are several permits: to waiters far from their turn some often seem available.
+    /// Several can hold the target: waiters far from their turn often see some permits available.
     pub shared: bool,
     /// The number of waiters a moment ago, if it is so large that a few more or less do not matter.
     pub waiting: Option<usize>,

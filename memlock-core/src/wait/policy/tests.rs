@@ -3,8 +3,8 @@ use proptest::prelude::*;
 
 const OUTAGE: Duration = Duration::from_secs(5);
 const COURTEOUS: Known =
-    Known { fair_reentry: true, invited: Duration::ZERO, pace: None, shared: false, waiting: None };
-const RINGING: TargetState = TargetState::Held { notifies: true, left: None };
+    Known { fair_reentry: true, grace: Duration::ZERO, pace: None, shared: false, waiting: None };
+const NOTIFYING: TargetState = TargetState::Held { notifies: true, left: None };
 const SILENT: TargetState = TargetState::Held { notifies: false, left: None };
 
 fn at(millis: u64) -> Moment {
@@ -16,17 +16,23 @@ fn policy(limit: Option<u64>) -> Policy {
 }
 
 /// One that has missed the lock and stands in the queue behind `before`.
-fn queued(before: usize, lock: TargetState, reach: Reach) -> Policy {
-    queued_for(Known::default(), before, lock, reach, 0.0)
+fn queued(before: usize, state: TargetState, reach: Reach) -> Policy {
+    queued_for(Known::default(), before, state, reach, 0.0)
 }
 
 /// As before, for what several can have at once if `shared`.
-fn queued_for(known: Known, before: usize, lock: TargetState, reach: Reach, chance: f64) -> Policy {
+fn queued_for(
+    known: Known,
+    before: usize,
+    state: TargetState,
+    reach: Reach,
+    chance: f64,
+) -> Policy {
     let mut policy = Policy::new(at(0), None, OUTAGE, known);
     assert_eq!(policy.step(at(0)), Step::Try);
     policy.on(Event::Missed, at(0), 0.0, reach);
     assert_eq!(policy.step(at(0)), Step::Join { front: false });
-    policy.on(Event::Joined { before, lock }, at(0), chance, reach);
+    policy.on(Event::Joined { before, state }, at(0), chance, reach);
     policy
 }
 
@@ -39,18 +45,18 @@ fn sleeps(policy: &mut Policy, now: u64) -> Duration {
 
 #[test]
 fn a_woken_waiter_tries_at_once_and_joins_in_front_if_it_missed() {
-    let mut policy = queued(3, RINGING, Reach::Proven);
+    let mut policy = queued(3, NOTIFYING, Reach::Proven);
     policy.on(Event::Woken(Duration::ZERO), at(5), 0.5, Reach::Proven);
     assert_eq!(policy.step(at(5)), Step::Try);
     policy.on(Event::Missed, at(6), 0.5, Reach::Proven);
     assert_eq!(policy.step(at(6)), Step::Join { front: true });
-    policy.on(Event::Joined { before: 0, lock: RINGING }, at(7), 0.5, Reach::Proven);
+    policy.on(Event::Joined { before: 0, state: NOTIFYING }, at(7), 0.5, Reach::Proven);
     assert!(matches!(policy.step(at(7)), Step::Sleep(_)));
 }
 
 #[test]
 fn a_waiter_that_is_asked_to_come_later_does_so() {
-    let mut policy = queued(0, RINGING, Reach::Proven);
+    let mut policy = queued(0, NOTIFYING, Reach::Proven);
     policy.on(Event::Woken(Duration::from_millis(2)), at(5), 0.5, Reach::Proven);
     assert_eq!(policy.step(at(5)), Step::Sleep(at(7)));
     assert_eq!(policy.step(at(7)), Step::Try);
@@ -66,12 +72,12 @@ fn whoever_is_first_and_finds_it_free_goes_ahead() {
         Step::Join { front: false },
         "a courteous one does not try first"
     );
-    policy.on(Event::Joined { before: 0, lock: TargetState::Free }, at(1), 0.0, Reach::Proven);
+    policy.on(Event::Joined { before: 0, state: TargetState::Free }, at(1), 0.0, Reach::Proven);
     assert_eq!(policy.step(at(1)), Step::Try);
     policy.on(Event::Missed, at(2), 0.0, Reach::Proven);
     assert_eq!(
         policy.step(at(2)),
-        Step::Look { lock: true, queue: false },
+        Step::Inspect { target: true, queue: false },
         "the new holder may have to be told"
     );
 }
@@ -80,7 +86,7 @@ fn whoever_is_first_and_finds_it_free_goes_ahead() {
 fn whoever_runs_out_of_time_before_it_tries_what_it_saw_free_leaves_no_place_to_sleep_in() {
     let mut policy = Policy::new(at(0), Some(Duration::from_millis(5)), OUTAGE, COURTEOUS);
     assert_eq!(policy.step(at(0)), Step::Join { front: false });
-    policy.on(Event::Joined { before: 0, lock: TargetState::Free }, at(4), 0.0, Reach::Proven);
+    policy.on(Event::Joined { before: 0, state: TargetState::Free }, at(4), 0.0, Reach::Proven);
     assert_eq!(policy.step(at(5)), Step::Leave);
     assert_eq!(policy.position(), None, "the next thread would sleep there, while it is free");
     policy.on(Event::Left, at(6), 0.0, Reach::Proven);
@@ -92,16 +98,16 @@ fn the_one_that_was_woken_has_a_moment_before_those_behind_it_go_ahead() {
     let mut policy = queued(1, TargetState::Free, Reach::Proven);
     let pause = sleeps(&mut policy, 0);
     assert!(pause >= GRACE && pause <= GRACE * 2, "{pause:?}");
-    assert_eq!(policy.step(at(45)), Step::Look { lock: true, queue: false });
+    assert_eq!(policy.step(at(45)), Step::Inspect { target: true, queue: false });
     let mut gone_ahead = policy.clone();
     gone_ahead.on(
-        Event::Looked { stand: None, lock: Some(TargetState::Free) },
+        Event::Inspected { view: None, state: Some(TargetState::Free) },
         at(46),
         0.0,
         Reach::Proven,
     );
     assert_eq!(gone_ahead.step(at(46)), Step::Try);
-    policy.on(Event::Looked { stand: None, lock: Some(RINGING) }, at(46), 0.0, Reach::Proven);
+    policy.on(Event::Inspected { view: None, state: Some(NOTIFYING) }, at(46), 0.0, Reach::Proven);
     assert!(sleeps(&mut policy, 46) >= FIRST.0);
 }
 
@@ -118,9 +124,9 @@ fn of_n_waiters_far_from_their_turn_one_looks_again_for_available_permits() {
     assert!(far > GRACE * 2 && far <= UNTESTED, "{far:?}");
     let mut policy = queued_for(shared, 20, TargetState::Free, Reach::Proven, 0.5);
     let later = sleeps(&mut policy, 0).as_millis() as u64 + 1;
-    assert_eq!(policy.step(at(later)), Step::Look { lock: true, queue: false });
+    assert_eq!(policy.step(at(later)), Step::Inspect { target: true, queue: false });
     policy.on(
-        Event::Looked { stand: None, lock: Some(TargetState::Free) },
+        Event::Inspected { view: None, state: Some(TargetState::Free) },
         at(later),
         0.5,
         Reach::Proven,
@@ -132,23 +138,23 @@ fn of_n_waiters_far_from_their_turn_one_looks_again_for_available_permits() {
 #[test]
 fn a_waiter_that_watches_over_a_reservation_looks_at_the_lock_wherever_it_stands() {
     let left = Duration::from_millis(300);
-    let mut policy = queued(50, TargetState::Awaited(left), Reach::Proven);
+    let mut policy = queued(50, TargetState::ReservedForOther(left), Reach::Proven);
     let pause = sleeps(&mut policy, 0);
     assert!(pause >= left && pause <= left * 2, "{pause:?}");
     let then = pause.as_millis() as u64 + 1;
-    assert_eq!(policy.step(at(then)), Step::Look { lock: true, queue: true });
+    assert_eq!(policy.step(at(then)), Step::Inspect { target: true, queue: true });
 }
 
 #[test]
 fn whoever_woke_another_lets_it_pass() {
     let mut policy =
-        Policy::new(at(0), None, OUTAGE, Known { invited: Duration::from_millis(2), ..COURTEOUS });
+        Policy::new(at(0), None, OUTAGE, Known { grace: Duration::from_millis(2), ..COURTEOUS });
     assert_eq!(policy.step(at(0)), Step::Join { front: false });
-    policy.on(Event::Joined { before: 0, lock: TargetState::Free }, at(1), 0.0, Reach::Proven);
+    policy.on(Event::Joined { before: 0, state: TargetState::Free }, at(1), 0.0, Reach::Proven);
     assert_eq!(policy.step(at(1)), Step::Sleep(at(3)), "it may be on its way");
-    assert_eq!(policy.step(at(3)), Step::Look { lock: true, queue: false });
+    assert_eq!(policy.step(at(3)), Step::Inspect { target: true, queue: false });
     policy.on(
-        Event::Looked { stand: None, lock: Some(TargetState::Free) },
+        Event::Inspected { view: None, state: Some(TargetState::Free) },
         at(4),
         0.0,
         Reach::Proven,
@@ -161,17 +167,16 @@ fn a_healthy_queue_is_left_in_peace() {
     // 32 waiters, half a second each: together they ask for less than one thing per turn.
     let mut asked = 0;
     for before in 0..32_u64 {
-        let mut policy = queued(before as usize, RINGING, Reach::Proven);
+        let mut policy = queued(before as usize, NOTIFYING, Reach::Proven);
         let mut now = 0;
         while now < (before + 1) * 500 {
             match policy.step(at(now)) {
                 Step::Sleep(until) => now = until.since(at(0)).as_millis() as u64 + 1,
-                Step::Look { lock, queue } => {
-                    asked += u32::from(lock) + u32::from(queue);
-                    let stand =
-                        queue.then_some(QueueView::Successors((before - now / 500) as usize));
+                Step::Inspect { target, queue } => {
+                    asked += u32::from(target) + u32::from(queue);
+                    let view = queue.then_some(QueueView::Behind((before - now / 500) as usize));
                     policy.on(
-                        Event::Looked { stand, lock: lock.then_some(RINGING) },
+                        Event::Inspected { view, state: target.then_some(NOTIFYING) },
                         at(now),
                         0.5,
                         Reach::Proven,
@@ -186,19 +191,19 @@ fn a_healthy_queue_is_left_in_peace() {
 
 #[test]
 fn a_queue_that_stands_still_is_looked_at_closely() {
-    let mut policy = queued(5, RINGING, Reach::Proven);
+    let mut policy = queued(5, NOTIFYING, Reach::Proven);
     let pause = sleeps(&mut policy, 0).as_millis() as u64;
     assert!(pause <= 3600);
-    assert_eq!(policy.step(at(pause)), Step::Look { lock: false, queue: true });
+    assert_eq!(policy.step(at(pause)), Step::Inspect { target: false, queue: true });
     policy.on(
-        Event::Looked { stand: Some(QueueView::Successors(4)), lock: None },
+        Event::Inspected { view: Some(QueueView::Behind(4)), state: None },
         at(pause),
         0.0,
         Reach::Proven,
     );
-    assert_eq!(policy.step(at(pause)), Step::Look { lock: true, queue: false });
+    assert_eq!(policy.step(at(pause)), Step::Inspect { target: true, queue: false });
     policy.on(
-        Event::Looked { stand: None, lock: Some(TargetState::Free) },
+        Event::Inspected { view: None, state: Some(TargetState::Free) },
         at(pause),
         0.0,
         Reach::Proven,
@@ -206,7 +211,7 @@ fn a_queue_that_stands_still_is_looked_at_closely() {
     let grace = sleeps(&mut policy, pause).as_millis() as u64;
     policy.step(at(pause + grace));
     policy.on(
-        Event::Looked { stand: None, lock: Some(TargetState::Free) },
+        Event::Inspected { view: None, state: Some(TargetState::Free) },
         at(pause + grace),
         0.0,
         Reach::Proven,
@@ -225,36 +230,36 @@ fn without_wake_ups_a_young_wait_asks_often_and_an_old_one_seldom() {
             "{pause:?} after {now} ms"
         );
         now += pause.as_millis() as u64 + 1;
-        let Step::Look { lock: true, queue } = policy.step(at(now)) else { panic!("no look") };
+        let Step::Inspect { target: true, queue } = policy.step(at(now)) else { panic!("no look") };
         looks += 1 + u64::from(queue);
-        let stand = queue.then_some(QueueView::Successors(0));
-        policy.on(Event::Looked { stand, lock: Some(SILENT) }, at(now), 1.0, Reach::Proven);
+        let view = queue.then_some(QueueView::Behind(0));
+        policy.on(Event::Inspected { view, state: Some(SILENT) }, at(now), 1.0, Reach::Proven);
     }
     assert!(looks <= 30, "{looks} commands in 10 seconds");
 }
 
 #[test]
 fn the_holders_end_is_not_slept_through() {
-    let lock = TargetState::Held { notifies: true, left: Some(Duration::from_millis(700)) };
-    let mut policy = queued(0, lock, Reach::Proven);
+    let state = TargetState::Held { notifies: true, left: Some(Duration::from_millis(700)) };
+    let mut policy = queued(0, state, Reach::Proven);
     assert!(sleeps(&mut policy, 0) <= Duration::from_millis(350));
 }
 
 #[test]
 fn a_waiter_that_was_passed_over_takes_its_turn() {
-    let mut policy = queued(0, RINGING, Reach::Proven);
-    let gone = QueueView::Gone { waiters: 2 };
-    assert!(policy.was_passed_over(gone) && !policy.was_passed_over(QueueView::Successors(0)));
+    let mut policy = queued(0, NOTIFYING, Reach::Proven);
+    let gone = QueueView::Removed { waiters: 2 };
+    assert!(policy.was_passed_over(gone) && !policy.was_passed_over(QueueView::Behind(0)));
     let mut free = policy.clone();
     free.on(
-        Event::Looked { stand: Some(gone), lock: Some(TargetState::Free) },
+        Event::Inspected { view: Some(gone), state: Some(TargetState::Free) },
         at(1),
         0.0,
         Reach::Unreachable,
     );
     assert_eq!(free.step(at(1)), Step::Try);
     policy.on(
-        Event::Looked { stand: Some(gone), lock: Some(RINGING) },
+        Event::Inspected { view: Some(gone), state: Some(NOTIFYING) },
         at(1),
         0.0,
         Reach::Unreachable,
@@ -264,7 +269,7 @@ fn a_waiter_that_was_passed_over_takes_its_turn() {
 
 #[test]
 fn a_queue_that_is_full_is_left_until_there_is_room() {
-    let mut policy = queued(MOST_WAITERS, RINGING, Reach::Proven);
+    let mut policy = queued(MOST_WAITERS, NOTIFYING, Reach::Proven);
     assert_eq!(policy.step(at(0)), Step::StepOut);
     policy.on(Event::Left, at(1), 0.0, Reach::Proven);
     assert!(sleeps(&mut policy, 1) <= POLL[1]);
@@ -272,11 +277,11 @@ fn a_queue_that_is_full_is_left_until_there_is_room() {
     loop {
         match policy.step(at(now)) {
             Step::Sleep(until) => now = until.since(at(0)).as_millis() as u64 + 1,
-            Step::Look { lock: true, queue } => {
+            Step::Inspect { target: true, queue } => {
                 let waiters = if now < 5000 { MOST_WAITERS } else { 100 };
-                let stand = queue.then_some(QueueView::Gone { waiters });
+                let view = queue.then_some(QueueView::Removed { waiters });
                 policy.on(
-                    Event::Looked { stand, lock: Some(RINGING) },
+                    Event::Inspected { view, state: Some(NOTIFYING) },
                     at(now),
                     0.0,
                     Reach::Proven,
@@ -291,7 +296,7 @@ fn a_queue_that_is_full_is_left_until_there_is_room() {
 
 #[test]
 fn a_wait_that_ends_leaves_the_queue_and_nothing_more() {
-    let mut cancelled = queued(2, RINGING, Reach::Proven);
+    let mut cancelled = queued(2, NOTIFYING, Reach::Proven);
     cancelled.on(Event::Interrupted, at(3), 0.0, Reach::Proven);
     assert_eq!(cancelled.step(at(3)), Step::Leave);
     cancelled.on(Event::Woken(Duration::ZERO), at(3), 0.0, Reach::Proven);
@@ -311,13 +316,15 @@ fn a_wait_that_ends_leaves_the_queue_and_nothing_more() {
 
 #[test]
 fn an_outage_is_ridden_out_for_so_long() {
-    let mut policy = queued(0, RINGING, Reach::Proven);
+    let mut policy = queued(0, NOTIFYING, Reach::Proven);
     let mut now = 1000;
     policy.step(at(now));
     for _ in 0..1000 {
         match policy.step(at(now)) {
             Step::Sleep(until) => now = until.since(at(0)).as_millis() as u64 + 1,
-            Step::Look { lock: true, .. } => policy.on(Event::Failed, at(now), 0.0, Reach::Proven),
+            Step::Inspect { target: true, .. } => {
+                policy.on(Event::Failed, at(now), 0.0, Reach::Proven)
+            }
             Step::End(Ended::Outage) => break,
             other => panic!("{other:?}"),
         }
@@ -338,15 +345,15 @@ fn any_event() -> impl Strategy<Value = Event> {
             TargetState::Held { notifies, left: left.map(Duration::from_millis) }
         }),
     ];
-    let stand = prop_oneof![
-        (0_usize..600).prop_map(QueueView::Successors),
-        (0_usize..600).prop_map(|waiters| QueueView::Gone { waiters })
+    let view = prop_oneof![
+        (0_usize..600).prop_map(QueueView::Behind),
+        (0_usize..600).prop_map(|waiters| QueueView::Removed { waiters })
     ];
-    let looked = (proptest::option::of(stand), proptest::option::of(seen.clone()));
+    let looked = (proptest::option::of(view), proptest::option::of(seen.clone()));
     prop_oneof![
         2 => Just(Event::Missed),
-        2 => (0_usize..600, seen).prop_map(|(before, lock)| Event::Joined { before, lock }),
-        4 => looked.prop_map(|(stand, lock)| Event::Looked { stand, lock }),
+        2 => (0_usize..600, seen).prop_map(|(before, state)| Event::Joined { before, state }),
+        4 => looked.prop_map(|(view, state)| Event::Inspected { view, state }),
         2 => (0_u64..3).prop_map(|after| Event::Woken(Duration::from_millis(after))),
         1 => Just(Event::Left),
         1 => Just(Event::Refused),
@@ -405,11 +412,11 @@ proptest! {
         let took = loop {
             match policy.step(at(now)) {
                 Step::Sleep(until) => now = until.since(at(0)).as_millis() as u64 + 1,
-                Step::Look { lock, queue } => {
+                Step::Inspect { target, queue } => {
                     // All before it but the dead are gone; the dead never go.
-                    let stand = queue.then_some(QueueView::Successors(before.min(dead)));
-                    let lock = lock.then_some(TargetState::Free);
-                    policy.on(Event::Looked { stand, lock }, at(now), chance, reach);
+                    let view = queue.then_some(QueueView::Behind(before.min(dead)));
+                    let state = target.then_some(TargetState::Free);
+                    policy.on(Event::Inspected { view, state }, at(now), chance, reach);
                 }
                 Step::Try => break now,
                 other => panic!("{other:?}"),
@@ -422,28 +429,28 @@ proptest! {
     }
 }
 
-/// Found by the simulation: a waiter that saw its queue stand still went to sleep for half a
+/// Found by the simulation: a waiter that saw its queue view still went to sleep for half a
 /// minute.
 #[test]
 fn a_queue_that_stood_still_is_not_believed_to_be_slow_for_long() {
-    let mut policy = queued(2, RINGING, Reach::Proven);
+    let mut policy = queued(2, NOTIFYING, Reach::Proven);
     let first = sleeps(&mut policy, 0).as_millis() as u64;
-    assert_eq!(policy.step(at(first)), Step::Look { lock: false, queue: true });
+    assert_eq!(policy.step(at(first)), Step::Inspect { target: false, queue: true });
     // An outage, after which one waiter less stands before us.
     let later = first + 60_000;
     policy.on(
-        Event::Looked { stand: Some(QueueView::Successors(1)), lock: Some(RINGING) },
+        Event::Inspected { view: Some(QueueView::Behind(1)), state: Some(NOTIFYING) },
         at(later),
         1.0,
         Reach::Proven,
     );
     assert!(sleeps(&mut policy, later) < Duration::from_secs(5));
     // And in the longest queue of all.
-    let mut policy = queued(500, RINGING, Reach::Proven);
+    let mut policy = queued(500, NOTIFYING, Reach::Proven);
     let first = sleeps(&mut policy, 0).as_millis() as u64;
     policy.step(at(first));
     policy.on(
-        Event::Looked { stand: Some(QueueView::Successors(499)), lock: Some(RINGING) },
+        Event::Inspected { view: Some(QueueView::Behind(499)), state: Some(NOTIFYING) },
         at(later),
         1.0,
         Reach::Proven,
@@ -455,10 +462,10 @@ fn a_queue_that_stood_still_is_not_believed_to_be_slow_for_long() {
 /// anew.
 #[test]
 fn whoever_takes_a_place_over_looks_when_the_last_one_would_have_looked() {
-    let mut first = queued(1, RINGING, Reach::Unreachable);
+    let mut first = queued(1, NOTIFYING, Reach::Unreachable);
     let pause = sleeps(&mut first, 0);
     let mut next = policy(None);
     next.take_over(first.position().unwrap(), Reach::Unreachable);
     assert_eq!(next.step(at(pause.as_millis() as u64 / 2)), Step::Sleep(at(0) + pause));
-    assert!(matches!(next.step(at(2000)), Step::Look { .. }));
+    assert!(matches!(next.step(at(2000)), Step::Inspect { .. }));
 }

@@ -1,0 +1,57 @@
+//! The first attempt of every acquisition. Only where it fails, and the caller has time, does the
+//! call enter the wait.
+
+use crate::error::{ErrorKind, Result};
+use crate::fork;
+use crate::target::Target;
+use crate::wait::local::LocalWaiters;
+use crate::wait::policy::Event;
+use crate::wait::{self, Acquire, Interruption, Start, Wait, Waited};
+
+/// Acquires it at once, or waits for it as `wait` says.
+///
+/// A server that cannot be reached by the very first attempt is reported at once: a wrong address is
+/// more likely than an outage. Later outages are ridden out for as long as the client tolerates.
+pub(super) fn acquire<G: Acquire>(
+    acquire: &mut G,
+    wait: &Wait<'_>,
+    target: &Target,
+    local: &LocalWaiters<G::HandoffRequest, G::Guard>,
+) -> Result<Waited<G::Guard>> {
+    let process = fork::generation();
+    let interruption = Interruption::new(wait, &target.context);
+    if interruption.is_early() {
+        return Ok(Waited::Interrupted);
+    }
+    if wait.is_once() {
+        return Ok(match acquire.attempt(false, &|| interruption.is_set())? {
+            Some(guard) => Waited::Done(guard),
+            // An attempt that was cut short has not found out whether it is available.
+            None if interruption.was_seen() => Waited::Interrupted,
+            None => Waited::Busy,
+        });
+    }
+    let began = target.now();
+    let deadline = wait.limit().map(|limit| began + limit);
+    let is_over =
+        || interruption.is_set() || deadline.is_some_and(|deadline| target.now() >= deadline);
+    let known = local.arrive(&target.key, began);
+    let attempted = match known {
+        Some(_) => acquire.attempt_within(&is_over),
+        None => acquire.attempt(false, &is_over),
+    };
+    let first = match attempted {
+        // A child that a callback forked has no part in its parent's call.
+        _ if fork::generation() != process => return Ok(Waited::Interrupted),
+        Ok(Some(guard)) => return Ok(Waited::Done(guard)),
+        Ok(None) if known.is_some() => None,
+        Ok(None) => Some(Event::Missed),
+        Err(error) if !acquire.can_go_on_after(&error) => return Err(error),
+        // Only an answer that was lost is worth waiting for: a server that was never reached is not.
+        Err(error) if error.kind() != ErrorKind::Unknown => return Err(error),
+        Err(_) if interruption.is_set() => return Ok(Waited::Interrupted),
+        Err(_) => Some(Event::Failed),
+    };
+    let start = Start { process, began, deadline, known, first };
+    wait::run(acquire, wait, target, local, &interruption, start)
+}

@@ -1,0 +1,239 @@
+//! The steps of a wait that speak to the server: to join the queue, to inspect it and the target,
+//! and to leave it.
+
+use super::Waiter;
+use crate::error::{ErrorKind, Result};
+use crate::guard::orphan;
+use crate::mutation::{self, Mutation};
+use crate::notify::{Reach, WakeMessage};
+use crate::store::Reply;
+use crate::wait::acquire::Acquire;
+use crate::wait::entries::{self, WaitId};
+use crate::wait::policy::{Event, QueueView, TargetState};
+use crate::wait::queue::{Capacity, WATCH};
+use crate::wait::wake::Waker;
+
+/// The most ids of earlier entries that a waiter remembers.
+const MOST_IDS: usize = 16;
+
+impl<G: Acquire> Waiter<'_, '_, G> {
+    pub(super) fn join(&mut self, front: bool) -> Result<()> {
+        // An entry of a semaphore's waiter that could not be removed may have been for other permits
+        // or another priority: this waiter cannot use it. Asked each time, since it may have been
+        // left by the outage that has just ended.
+        if self.acquire.is_shared() {
+            let left = self.local.take_left_behind(&self.target.key);
+            if !left.is_empty() {
+                self.remove(&left);
+            }
+        }
+        let is_watcher = self.woken_by.is_some_and(|message| message.after >= WATCH);
+        if front && is_watcher && self.is_still_queued()? {
+            return Ok(());
+        }
+        // We were woken, and nobody has removed an earlier entry of ours by now: others would wake
+        // it in vain. A message to it has no news for us: we inspect the target as we join.
+        if front
+            && !self.ids.is_empty()
+            && self.queue.leave(&self.ids, self.acquire.inspection()).is_ok()
+        {
+            self.ids.clear();
+            self.local.has_left(&self.target.key, self.number);
+        }
+        let (id, test) = (WaitId(self.identity.number()), WaitId(self.identity.number()));
+        if self.ids.len() == MOST_IDS {
+            self.ids.remove(0);
+        }
+        self.ids.push(id);
+        let address = self.listener.address(test);
+        // A listener that was just opened has received its own test message, if it receives any.
+        let early = self.heard_if_unreachable();
+        let reached =
+            self.reach() != Reach::Unreachable || mutation::has(Mutation::TrustTheUnreachable);
+        let proven = reached && address.is_some();
+        let entry = if proven { entries::line } else { entries::unproven_line };
+        let entry = entry(address, id, self.acquire.request());
+        self.can_be_woken = address.is_some();
+        self.acquire.joined(&self.ids, proven);
+        // That wake-up was for an entry that is not in the queue any more.
+        self.woken_by = None;
+        let length = self.queue_length.take().filter(|_| !front);
+        match self.queue.join(&entry, id, front, length, self.acquire.inspection()) {
+            Ok((before, reply)) => match self.state_behind(before, length.is_some(), &reply) {
+                Ok((before, state)) => {
+                    let blind = mutation::has(Mutation::NoLookAfterJoining);
+                    let held = TargetState::Held { notifies: true, left: None };
+                    let state = if blind { held } else { state };
+                    let woken = early.or_else(|| self.heard_if_unreachable());
+                    self.observe(Event::Joined { before, state });
+                    self.woken(woken);
+                    // We were woken in vain, and have come to be behind another first waiter
+                    // meanwhile: it is ours to wake that one.
+                    if front
+                        && before > 0
+                        && self.acquire.is_shared()
+                        && let Some(capacity) = self.acquire.capacity(&reply, false)
+                    {
+                        self.wake_first(capacity, &[]);
+                    }
+                }
+                Err(error) => self.fail(error)?,
+            },
+            // A server without room for the queue is polled.
+            Err(failure) if failure.error.kind() == ErrorKind::Protocol => {
+                self.observe(Event::Refused)
+            }
+            Err(failure) => self.fail(failure.error)?,
+        }
+        Ok(())
+    }
+
+    /// Whether a waiter that was woken to watch over a reservation still has its place in the queue.
+    /// A waiter whose turn has come is removed, though perhaps only after it has tried: so it does
+    /// not rely on an entry that it still finds.
+    fn is_still_queued(&mut self) -> Result<bool> {
+        let inspected = self.queue.inspect(&self.ids, true, Some(self.acquire.inspection()));
+        let (Some(QueueView::Behind(before)), Some(reply)) = (match inspected {
+            Ok(seen) => seen,
+            Err(error) => return self.fail(error).map(|()| true),
+        }) else {
+            return Ok(false);
+        };
+        self.woken_by = None;
+        match self.acquire.state(&reply, before == 0) {
+            Ok(state) => self.observe(Event::Joined { before, state }),
+            Err(error) => self.fail(error)?,
+        }
+        Ok(true)
+    }
+
+    /// The state of the target for a waiter behind so many others, and how many they are. If that
+    /// was `estimated`, and something is available, they are counted.
+    fn state_behind(
+        &mut self,
+        before: usize,
+        estimated: bool,
+        reply: &Reply,
+    ) -> Result<(usize, TargetState)> {
+        let state = self.acquire.state(reply, before == 0)?;
+        if !estimated || state != TargetState::Free && !self.acquire.is_for_the_first(reply) {
+            return Ok((before, state));
+        }
+        let before = match self.queue.inspect(&self.ids, true, None)?.0 {
+            Some(QueueView::Behind(before)) => before,
+            // It may have been removed already.
+            _ => 0,
+        };
+        Ok((before, self.acquire.state(reply, before == 0)?))
+    }
+
+    pub(super) fn inspect(&mut self, target: bool, queue: bool) -> Result<()> {
+        // One of our own orphaned grants may be in the way.
+        orphan::reap(&self.target.context, self.target.route);
+        let op = self.acquire.inspection();
+        let (mut view, reply) = match self.queue.inspect(&self.ids, queue, target.then_some(op)) {
+            Ok(seen) => seen,
+            Err(error) => return self.fail(error),
+        };
+        // Those before us may have left since we inspected the queue.
+        let unsure = view.is_none() && self.policy.is_queued() && !self.policy.is_called();
+        if unsure && reply.as_ref().is_some_and(|reply| self.acquire.is_for_the_first(reply)) {
+            view = match self.queue.inspect(&self.ids, true, None) {
+                Ok((view, _)) => view,
+                Err(error) => return self.fail(error),
+            };
+        }
+        if let Some(view) = view
+            && self.policy.was_passed_over(view)
+        {
+            // Whoever removed our entry has sent a message before that.
+            let woken = self.listener.heard(&self.ids);
+            if woken.is_some() {
+                self.woken(woken);
+                return Ok(());
+            }
+            if view != QueueView::Lost {
+                self.wake_up_was_lost();
+            }
+        }
+        let first = match view {
+            Some(view) => view == QueueView::Behind(0),
+            None => self.policy.is_called(),
+        };
+        let state = match reply.map(|reply| self.acquire.state(&reply, first)) {
+            Some(Err(error)) => return self.fail(error),
+            Some(Ok(state)) => Some(state),
+            None => None,
+        };
+        // Whoever reserved it has sent a message before that.
+        if state == Some(TargetState::Reserved) && self.listener.heard(&self.ids).is_none() {
+            self.wake_up_was_lost();
+        }
+        if state.is_some() && self.acquire.has_changed_hands() {
+            self.policy.target_changed_hands();
+        }
+        self.observe(Event::Inspected { view, state });
+        Ok(())
+    }
+
+    fn wake_up_was_lost(&self) {
+        if self.can_be_woken {
+            self.target.context.notifier().missed();
+        }
+    }
+
+    /// A message to our listener, read at once rather than at the next sleep if wake-ups are not
+    /// known to reach us.
+    fn heard_if_unreachable(&self) -> Option<WakeMessage> {
+        if self.reach() == Reach::Unreachable { self.listener.heard(&self.ids) } else { None }
+    }
+
+    /// Gives up our place in the queue; if the wait ends, to the next waiter of this process where
+    /// there is one.
+    pub(super) fn leave(&mut self, ends: bool) {
+        let ticket = self.ticket().filter(|_| ends);
+        if ticket.is_some() && self.leave_local(ticket).is_none() {
+            self.observe(Event::Left);
+            return;
+        }
+        self.leave_the_queue();
+        self.observe(Event::Left);
+    }
+
+    /// Removes our entries.
+    pub(super) fn leave_the_queue(&mut self) {
+        let ids = std::mem::take(&mut self.ids);
+        self.remove(&ids);
+    }
+
+    /// Removes entries of ours. If the target is available by now, the next waiter is woken in our
+    /// place; or as many as there is room for, all of whom may have been behind us.
+    fn remove(&mut self, ids: &[WaitId]) {
+        match self.queue.leave(ids, self.acquire.inspection()) {
+            Ok(Some(_)) if mutation::has(Mutation::LeaveWithoutWaking) => {}
+            Ok(Some(reply)) => {
+                if let Some(capacity) = self.acquire.capacity(&reply, true) {
+                    self.wake_first(capacity, ids);
+                }
+            }
+            Ok(None) => {}
+            Err(failure) => {
+                log::debug!("The queue could not be left: {}", failure.error);
+                self.local.leave_behind(&self.target.key, ids);
+            }
+        }
+    }
+
+    /// Wakes the first waiters for whom there is room, and removes our entries.
+    fn wake_first(&self, capacity: Capacity, ours: &[WaitId]) {
+        if let Ok(Some(queue)) = self.target.queue() {
+            let waker =
+                Waker { reserver: self.acquire.reserver(), ..Waker::new(self.target, self.local) };
+            if capacity.shared {
+                self.queue.wake_several(queue, capacity.permits, capacity.permits, ours, &waker);
+            } else {
+                self.queue.wake_next(queue, capacity, ours, &waker);
+            }
+        }
+    }
+}
