@@ -2,10 +2,11 @@
  * pairs.c: the rate of pairs of one C process on one memcached, of lock and unlock or of acquire
  * and release, and the rate of new keys in a distinct list, inserted in batches.
  *
- *   pairs CONTENDER PORT seconds=T     warm up for T/4, then run for T seconds
- *   pairs CONTENDER PORT count=N       exactly N steps and no warm-up, for counting commands
+ *   pairs CONTENDER SERVER seconds=T   warm up for T/4, then run for T seconds
+ *   pairs CONTENDER SERVER count=N     exactly N steps and no warm-up, for counting commands
  *
- * A step is one pair, or one batch of BATCH keys. One line comes out, for benches/run to read:
+ * SERVER is the port of a memcached on loopback; for `memlock` also the absolute path of a SQLite
+ * file. A step is one pair, or one batch of BATCH keys. One line comes out, for benches/run to read:
  *
  *   contender=raw unit=pair units=12345 seconds=1.000012 per_second=12344.9
  *
@@ -59,15 +60,15 @@ void die(const char *format, ...)
 
 /* --- the socket --------------------------------------------------------------------------- */
 
-int dial(int port)
+int dial(const char *port)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(port))};
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     int one = 1;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof address) != 0 ||
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) != 0)
-        die("connect to port %d: %s", port, strerror(errno));
+        die("connect to port %s: %s", port, strerror(errno));
     return fd;
 }
 
@@ -110,7 +111,7 @@ static int raw_fd;
 static char raw_add[256];
 static size_t raw_add_len;
 
-static void raw_open(int port)
+static void raw_open(const char *port)
 {
     raw_fd = dial(port);
     raw_add_len = (size_t)snprintf(raw_add, sizeof raw_add, "ms " LOCK_KEY " %zu ME T%d c\r\n%s\r\n",
@@ -140,10 +141,10 @@ static void raw_close(void)
 
 static memcached_st *lmc;
 
-static void libmemcached_open(int port)
+static void libmemcached_open(const char *port)
 {
     lmc = memcached_create(NULL);
-    if (lmc == NULL || memcached_server_add(lmc, "127.0.0.1", (in_port_t)port) != MEMCACHED_SUCCESS ||
+    if (lmc == NULL || memcached_server_add(lmc, "127.0.0.1", (in_port_t)atoi(port)) != MEMCACHED_SUCCESS ||
         memcached_behavior_set(lmc, MEMCACHED_BEHAVIOR_TCP_NODELAY, 1) != MEMCACHED_SUCCESS)
         die("libmemcached would not be set up");
 }
@@ -167,15 +168,15 @@ static void libmemcached_close(void)
 
 /* --- memlock: the bare functions ---------------------------------------------------------- */
 
-void memlock_url(char *url, size_t room, int port)
+void memlock_url(char *url, size_t room, const char *server)
 {
-    snprintf(url, room, "memcached://127.0.0.1:%d", port);
+    snprintf(url, room, server[0] == '/' ? "sqlite://%s" : "memcached://127.0.0.1:%s", server);
 }
 
-static void memlock_open(int port)
+static void memlock_open(const char *server)
 {
-    char url[64];
-    memlock_url(url, sizeof url, port);
+    char url[4096];
+    memlock_url(url, sizeof url, server);
     if (memlock_init(url) != 0)
         die("memlock_init: %s", memlock_last_error());
 }
@@ -225,7 +226,7 @@ static void next_batch(char *first_key, size_t stride)
 static char raw_batch[BATCH * RAW_COMMAND_ROOM];
 static size_t raw_command_len, raw_key_at;
 
-static void raw_batch_open(int port)
+static void raw_batch_open(const char *port)
 {
     static const char before[] = "ms list:bench:";
     raw_fd = dial(port);
@@ -262,7 +263,7 @@ static memlock_list *list;
 static char key_text[BATCH][KEY_LEN + 1];
 static memlock_bytes keys[BATCH];
 
-static void memlock_batch_open(int port)
+static void memlock_batch_open(const char *port)
 {
     char url[64];
     memlock_url(url, sizeof url, port);
@@ -346,10 +347,10 @@ int main(int argc, char **argv)
     if (argc != 4 || (sscanf(argv[3], "count=%" SCNu64, &count) != 1 &&
                       sscanf(argv[3], "seconds=%lf", &seconds) != 1) ||
         (count == 0 && seconds <= 0))
-        die("usage: pairs CONTENDER PORT seconds=T|count=N");
+        die("usage: pairs CONTENDER SERVER seconds=T|count=N");
 
     const struct contender *it = called(argv[1]);
-    it->open(atoi(argv[2]));
+    it->open(argv[2]);
     if (count == 0)
         run(it, 0, seconds / 4);
     const double begin = now_s();

@@ -10,7 +10,7 @@ struct contender {
     const char *unit;
     uint64_t units_per_step;
     uint64_t steps_per_look; /* how often the clock is read: rarely enough to cost little */
-    void (*open)(int port);
+    void (*open)(const char *server); /* a port, or the path of a SQLite file */
     void (*step)(void);
     void (*close)(void);
 };
@@ -21,10 +21,10 @@ extern const struct contender semaphore_contenders[];
 __attribute__((noreturn, format(printf, 1, 2))) void die(const char *format, ...);
 
 /* The socket; all of these end the program on an error. */
-int dial(int port);
+int dial(const char *port);
 void send_all(int fd, const char *bytes, size_t len);
 size_t receive(int fd, char *buffer, size_t room); /* the available data, at least one byte */
 
-void memlock_url(char *url, size_t room, int port);
+void memlock_url(char *url, size_t room, const char *server);
 
 #endif

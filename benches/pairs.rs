@@ -1,9 +1,9 @@
-//! The rate of pairs of one Rust process on one memcached: of lock and unlock, or of acquire and
-//! release.
+//! The rate of pairs of one Rust process on one memcached or SQLite file: of lock and unlock, or of
+//! acquire and release.
 //!
 //! ```text
-//! memlock-bench CONTENDER PORT seconds=T     warm up for T/4, then run for T seconds
-//! memlock-bench CONTENDER PORT count=N       exactly N pairs and no warm-up, for counting commands
+//! memlock-bench CONTENDER SERVER seconds=T   warm up for T/4, then run for T seconds
+//! memlock-bench CONTENDER SERVER count=N     exactly N pairs and no warm-up, for counting commands
 //! ```
 //!
 //! Prints one line for `benches/run`, in the form that `pairs.c` describes.
@@ -21,6 +21,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use memlock_core::{Client, Release};
+
+mod raw_sqlite;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 type Pair = Box<dyn FnMut() -> Result<()>>;
@@ -46,14 +48,16 @@ fn main() -> ExitCode {
 }
 
 fn race(arguments: &[String]) -> Result<String> {
-    let [name, port, limit] = arguments else {
-        return Err("usage: memlock-bench raw|memlock|semaphore PORT seconds=T|count=N".into());
+    let [name, server, limit] = arguments else {
+        return Err(
+            "usage: memlock-bench raw|memlock|semaphore|raw-sqlite SERVER seconds=T|count=N".into(),
+        );
     };
-    let port = port.parse()?;
     let mut pair = match name.as_str() {
-        "raw" => raw(port)?,
-        "memlock" => memlock(port)?,
-        "semaphore" => semaphore(port)?,
+        "raw" => raw(server.parse()?)?,
+        "memlock" => memlock(server.parse()?)?,
+        "semaphore" => semaphore(server.parse()?)?,
+        "raw-sqlite" => raw_sqlite::pair(server)?,
         other => return Err(format!("no contender is called '{other}'").into()),
     };
     let limit = Limit::parse(limit)?;

@@ -85,7 +85,7 @@ static void raw_replace(int holders, const char *before)
     raw_write(storing, record, len, before);
 }
 
-static void raw_open(int port)
+static void raw_open(const char *port)
 {
     char record[ROOM], storing[128];
     raw_fd = dial(port);
@@ -112,7 +112,7 @@ static void raw_close(void)
 static memlock_client *client;
 static memlock_semaphore *semaphore;
 
-static void memlock_open(int port, uint32_t permits)
+static void memlock_open(const char *port, uint32_t permits)
 {
     char url[64];
     memlock_url(url, sizeof url, port);
@@ -122,12 +122,12 @@ static void memlock_open(int port, uint32_t permits)
         die("memlock_semaphore_open: %s", memlock_last_error());
 }
 
-static void memlock_open_few(int port)
+static void memlock_open_few(const char *port)
 {
     memlock_open(port, PERMITS);
 }
 
-static void memlock_open_many(int port)
+static void memlock_open_many(const char *port)
 {
     memlock_open(port, MANY_PERMITS);
 }

@@ -53,6 +53,7 @@ _POLLING = {"holds": (0.0, 1.0, 50.0), "crowd": (0.0,)}
 _FOUR = {"holds": (1.0, 5.0, 50.0), "processes": (32,), "permits": 4}
 # Permits are never exhausted: this measures the cost of writing one record.
 _CROWD_OF_THREADS = {"holds": (10.0,), "processes": (5,), "permits": 1000}
+_FILE = {"holds": (1.0, 5.0, 50.0), "processes": (8,)}
 _RELAY = {"holds": (0.0, 1.0, 5.0, 50.0, 500.0), "processes": (8,)}
 
 CONTENDERS = (
@@ -60,6 +61,8 @@ CONTENDERS = (
     Contender("python", "Python: memlock", "python", "memlock", "memcached"),
     Contender("polling", "C: polling at 1 ms", "c", "polling", "memcached", **_POLLING),
     Contender("relay", "C: relay (no lock)", "c", "relay", "memcached", **_RELAY),
+    Contender("sqlite", "C: memlock, SQLite", "c", "memlock", "file", **_FILE),
+    Contender("flock", "C: flock(2)", "c", "flock", "file", **_FILE),
     Contender("redis-lock", "python-redis-lock", "python", "python-redis-lock", "redis", **_FEW),
     Contender("redis-py", "redis-py's Lock", "python", "redis-py", "redis", **_FEW),
     Contender("sherlock", "sherlock's MCLock", "python", "sherlock", "memcached", **_FEW),

@@ -84,7 +84,7 @@ def race(cell: Cell) -> Figures:
     permits, threads = cell.contender.permits, cell.processes * cell.contender.threads
     board = Board.new(threads, room, int(hold_s * 1e9), permits)
     with closing(board), closing(SERVERS[cell.contender.server]()) as server:
-        with _processes(cell, server.port, board) as processes:
+        with _processes(cell, server.address, board) as processes:
             _until_ready(processes, board)
             cpu, before = _machine_cpu_s(), server.used()
             start_ns = board.words[Board.START] = time.monotonic_ns() + START_IN_NS
@@ -123,9 +123,9 @@ def race(cell: Cell) -> Figures:
 class _Processes:
     """The contending processes: the worker and its children, in a separate group."""
 
-    def __init__(self, cell: Cell, port: int, board: Board, said: BinaryIO):
+    def __init__(self, cell: Cell, address: str, board: Board, said: BinaryIO):
         program = {"c": [str(WORKER)], "python": [PYTHON, str(FOLDER / "worker.py")]}
-        command = [*program[cell.contender.language], cell.contender.name, str(port)]
+        command = [*program[cell.contender.language], cell.contender.name, address]
         self._said = said
         self._worker = subprocess.Popen(
             [*command, str(board.fd), str(cell.contender.threads)],
@@ -171,9 +171,9 @@ class _Processes:
 
 
 @contextlib.contextmanager
-def _processes(cell: Cell, port: int, board: Board) -> Iterator[_Processes]:
+def _processes(cell: Cell, address: str, board: Board) -> Iterator[_Processes]:
     with tempfile.TemporaryFile() as said:
-        processes = _Processes(cell, port, board, said)
+        processes = _Processes(cell, address, board, said)
         try:
             yield processes
         finally:

@@ -1,6 +1,7 @@
-/* raw.c: contenders of worker.c that need only a socket. */
+/* raw.c: contenders of worker.c that need only a socket or a file. */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -8,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 
 #include "worker.h"
@@ -19,15 +21,15 @@
 
 static int raw_fd;
 
-static void raw_open(int port)
+static void raw_open(const char *port)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(port))};
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     int one = 1;
     raw_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (raw_fd < 0 || connect(raw_fd, (struct sockaddr *)&address, sizeof address) != 0 ||
         setsockopt(raw_fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) != 0)
-        die("connect to port %d: %s", port, strerror(errno));
+        die("connect to port %s: %s", port, strerror(errno));
 }
 
 /* Sends a command of one packet and reads its reply line, without the CR LF. */
@@ -55,7 +57,7 @@ static char key[64] = LOCK_KEY;
 static uint64_t slot;
 static char cas[32];
 
-static void polling_open(int port, uint64_t index)
+static void polling_open(const char *port, uint64_t index)
 {
     raw_open(port);
     slot = index;
@@ -123,6 +125,35 @@ static void broken_give(void)
         polling_give();
 }
 
+/* --- flock: the kernel's lock on a file ------------------------------------------------------- */
+
+static int flock_fd;
+
+static void flock_open(const char *path, uint64_t index)
+{
+    (void)index;
+    flock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (flock_fd < 0)
+        die("%s: %s", path, strerror(errno));
+}
+
+static bool flock_take(uint64_t *fence)
+{
+    *fence = 0;
+    while (flock(flock_fd, LOCK_EX) != 0) {
+        if (errno != EINTR)
+            die("flock: %s", strerror(errno));
+        if (stopped())
+            return false;
+    }
+    return true;
+}
+
+static void flock_give(void)
+{
+    flock(flock_fd, LOCK_UN);
+}
+
 /* --- a relay: the cost of a hand-over on this machine without any decision -------------------- */
 
 /*
@@ -149,7 +180,7 @@ static void relay_prepare(void)
     }
 }
 
-static void relay_open(int port, uint64_t index)
+static void relay_open(const char *port, uint64_t index)
 {
     raw_open(port);
     relay_index = index;
@@ -186,6 +217,7 @@ static void relay_give(void)
 const struct contender raw_contenders[] = {
     {"polling", polling_open, polling_take, polling_give, NULL, NULL},
     {"relay", relay_open, relay_take, relay_give, relay_prepare, NULL},
+    {"flock", flock_open, flock_take, flock_give, NULL, NULL},
     {"broken", polling_open, broken_take, broken_give, NULL, NULL},
     {0},
 };

@@ -1,4 +1,4 @@
-"""The servers for contention: with their default threads, on any core."""
+"""The servers for contention, with their default threads and on any core; or files."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from harness import server
 from harness.private_redis import PrivateRedis
+from harness.sqlite_file import SqliteFile
 from private_memcached import PrivateMemcached
 
 
@@ -28,6 +29,7 @@ class Memcached(PrivateMemcached):
     def __init__(self) -> None:
         # Enough connections for all threads.
         super().__init__(("-c", "8192"))
+        self.address = str(self.port)
 
     def used(self) -> Used:
         """Return the number of commands on items, and processor time."""
@@ -41,13 +43,25 @@ class Memcached(PrivateMemcached):
 class Redis(PrivateRedis):
     """A private redis-server."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.address = str(self.port)
+
     def used(self) -> Used:
         """Return the number of commands, with scripts' and without the harness's; and CPU time."""
         commands, info = self.commands(), self.info()
         return Used(commands, float(info["used_cpu_user"]) + float(info["used_cpu_sys"]))
 
 
-SERVERS = {"memcached": Memcached, "redis": Redis}
+class File(SqliteFile):
+    """A file without a server: for SQLite, or to be locked."""
+
+    def used(self) -> Used:
+        """Return no work: the processes do it all."""
+        return Used(0, 0.0)
+
+
+SERVERS = {"memcached": Memcached, "redis": Redis, "file": File}
 
 
 def versions() -> str:

@@ -193,12 +193,12 @@ static void *run(void *of)
     return NULL;
 }
 
-static void run_all(int port, uint64_t first)
+static void run_all(const char *server, uint64_t first)
 {
     struct sigaction action = {.sa_handler = on_term, .sa_flags = SA_RESTART};
     pthread_attr_t small;
     pthread_t running[MOST_THREADS];
-    contender->open(port, first);
+    contender->open(server, first);
     sigaction(SIGTERM, &action, NULL);
     pthread_barrier_init(&all_may_start, NULL, (unsigned)threads);
     pthread_attr_init(&small);
@@ -214,7 +214,7 @@ static void run_all(int port, uint64_t first)
 int main(int argc, char **argv)
 {
     if (argc != 5)
-        die("usage: worker CONTENDER PORT FD THREADS");
+        die("usage: worker CONTENDER SERVER FD THREADS");
     contender = called(argv[1]);
     board_map(atoi(argv[3]));
     threads = strtoull(argv[4], NULL, 10);
@@ -231,7 +231,7 @@ int main(int argc, char **argv)
             die("fork: %s", strerror(errno));
         if (pid == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
-            run_all(atoi(argv[2]), index);
+            run_all(argv[2], index);
             _exit(0);
         }
     }

@@ -50,7 +50,8 @@ bool stopped(void);
 
 struct contender {
     const char *name;
-    void (*open)(int port, uint64_t index);
+    /* A port, or the path of a file. */
+    void (*open)(const char *server, uint64_t index);
     bool (*take)(uint64_t *fence); /* false after the stop */
     void (*give)(void);
     void (*prepare)(void); /* before the processes are started; may be NULL */

@@ -25,7 +25,7 @@ CC = os.environ.get("CC", "cc")
 
 @dataclass(frozen=True)
 class Contender:
-    """A program to measure; its command takes a port and a limit."""
+    """A program to measure; its command takes a server's port, or a file's path, and a limit."""
 
     name: str
     command: tuple[str, ...]
@@ -43,6 +43,8 @@ class Section:
     # The unit for which round trips are counted: a pair, or a batch of so many units.
     step: str = "pair"
     units_per_step: int = 1
+    # Whether there is a server, whose commands and round trips are counted.
+    counted: bool = True
     # Whether system calls are counted too.
     traced: bool = False
 
@@ -73,6 +75,15 @@ def _semaphore() -> Section:
     return Section("semaphore", title, "pair", racers, traced=True)
 
 
+def _sqlite() -> Section:
+    racers = (
+        Contender("raw", (str(LIBRARIES / "memlock-bench"), "raw-sqlite"), "sqlite"),
+        Contender("memlock", (str(BUILT / "pairs"), "memlock"), "sqlite"),
+    )
+    title = "SQLite: lock+unlock pairs, from C; raw from Rust, with the same SQLite"
+    return Section("sqlite", title, "pair", racers, counted=False, traced=True)
+
+
 def _insert_many() -> Section:
     racers = (
         Contender(name, (str(BUILT / "pairs"), f"{name}-batch")) for name in ("raw", "memlock")
@@ -92,11 +103,12 @@ SECTIONS = (
     ),
     _insert_many(),
     _semaphore(),
+    _sqlite(),
 )
 
 # Sections by their requirements.
-USE_C = {"c", "insert_many", "semaphore"}
-USE_RUST = {"rust", "semaphore"}
+USE_C = {"c", "insert_many", "semaphore", "sqlite"}
+USE_RUST = {"rust", "semaphore", "sqlite"}
 USE_PYTHON = {"python", "semaphore"}
 # The imports of pairs.py.
 MODULES = ("pylibmc", "sherlock", "pymemcache", "redis", "redis_semaphore", "memlock")

@@ -62,6 +62,7 @@ TARGETS = (
     Target("python", "pylibmc", 1.00),
     Target("python", "sherlock", None),
     Target("insert_many", "raw", 0.20),
+    Target("sqlite", "raw", 0.80),
     Target("semaphore", "raw", None),
     # The cost does not grow with the number of permits.
     Target("semaphore", "memlock", 0.95, of="memlock 10,000"),
@@ -121,19 +122,20 @@ def _processor() -> str:
 def table(results: Results) -> str:
     """Speeds and costs of one section."""
     section = results.section
-    head = (
-        f"{section.unit + 's/s':>12}  {'of ' + section.floor:>10}  {'min-max':<9}"
-        f"  {'commands/' + section.unit:>14}  {'round trips/' + section.step:>17}"
-    )
+    head = f"{section.unit + 's/s':>12}  {'of ' + section.floor:>10}  {'min-max':<9}"
+    if section.counted:
+        head += f"  {'commands/' + section.unit:>14}  {'round trips/' + section.step:>17}"
     wide = _name_width(section)
     lines = [section.title, f"  {'':<{wide}}{head}"]
     for contender in section.contenders:
-        name, costs = contender.name, results.costs[contender.name]
-        lines.append(
+        name, costs = contender.name, results.costs.get(contender.name)
+        line = (
             f"  {name:<{wide}}{statistics.median(results.rates[name]):>12,.0f}"
             f"  {results.ratio(name, section.floor)!s:>21}"
-            f"  {costs.commands_per_unit:>14.2f}  {costs.round_trips_per_step:>17.2f}"
         )
+        if costs is not None:
+            line += f"  {costs.commands_per_unit:>14.2f}  {costs.round_trips_per_step:>17.2f}"
+        lines.append(line)
     return "\n".join(lines)
 
 
@@ -144,12 +146,14 @@ def _name_width(section: Section) -> int:
 def call_table(results: Results) -> str:
     """System calls of a section's contenders."""
     wide = _name_width(results.section)
-    lines = [f"{results.section.key}: system calls per round trip"]
+    per = "round trip" if results.section.counted else results.section.step
+    lines = [f"{results.section.key}: system calls per {per}"]
     for name, calls in results.calls.items():
         if isinstance(calls, str):
             lines.append(f"  {name:<{wide}}{calls}")
             continue
-        per_trip = sum(calls.values()) / results.costs[name].round_trips_per_step
+        costs = results.costs.get(name)
+        per_trip = sum(calls.values()) / (costs.round_trips_per_step if costs else 1)
         often = sorted(calls.items(), key=lambda call: -call[1])
         detail = ", ".join(f"{call} {times:.2f}" for call, times in often)
         lines.append(f"  {name:<{wide}}{per_trip:>12.2f}  per pair: {detail}")

@@ -1,12 +1,13 @@
-"""The servers of the contenders, and their numbers of commands."""
+"""The servers of the contenders, or files, and their numbers of commands."""
 
 from __future__ import annotations
 
 from private_memcached import PrivateMemcached, executable
 
 from .private_redis import PrivateRedis
+from .sqlite_file import SqliteFile
 
-__all__ = ["SERVERS", "Memcached", "Redis", "executable"]
+__all__ = ["SERVERS", "Memcached", "Redis", "Sqlite", "executable"]
 
 # Every memcached counts these; one command increments exactly one of them. Checked on 1.6.18: the
 # meta commands go into the classic counters (`ms` cmd_set, `mg` cmd_get or with T cmd_touch, `md`
@@ -35,6 +36,7 @@ class Memcached(PrivateMemcached):
 
     def __init__(self, core: int) -> None:
         super().__init__(FLAGS, wrapper=("taskset", "-c", str(core)))
+        self.address = str(self.port)
 
     def commands(self) -> int:
         """Return the number of commands on items so far."""
@@ -47,6 +49,14 @@ class Redis(PrivateRedis):
 
     def __init__(self, core: int) -> None:
         super().__init__(wrapper=("taskset", "-c", str(core)))
+        self.address = str(self.port)
 
 
-SERVERS = {"memcached": Memcached, "redis": Redis}
+class Sqlite(SqliteFile):
+    """A file instead of a server."""
+
+    def __init__(self, _core: int) -> None:
+        super().__init__()
+
+
+SERVERS = {"memcached": Memcached, "redis": Redis, "sqlite": Sqlite}
