@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use memlock_tests::cable::Cable;
+use memlock_tests::disk::Disk;
 use memlock_tests::proxy::{Fault, Match};
 use memlock_tests::server::Memcached;
 
@@ -39,6 +41,7 @@ pub(crate) enum Injection {
     FewConnections,
     FewDescriptors,
     CablePulled,
+    DiskFull,
 }
 
 /// Ends a trouble.
@@ -61,7 +64,7 @@ impl Injection {
             Injection::ServerFlushed => [(0, 1), (300, 900)],
             Injection::ServerStopped => [(100, 1800), (300, 900)],
             Injection::ServerFull | Injection::FewConnections => [(4000, 5000), (1500, 1600)],
-            Injection::FewDescriptors => [(300, 900), (300, 900)],
+            Injection::FewDescriptors | Injection::DiskFull => [(300, 900), (300, 900)],
             Injection::CablePulled => [(500, 2500), (700, 1200)],
         }
     }
@@ -102,6 +105,7 @@ impl Injection {
             Injection::FewConnections => "connection limit",
             Injection::FewDescriptors => "no descriptors left",
             Injection::CablePulled => "cable pulled",
+            Injection::DiskFull => "disk full",
         }
     }
 
@@ -212,9 +216,14 @@ impl Injection {
                 Ok(Box::new(|world| world.crew.limit_descriptors(false)))
             }
             Injection::CablePulled => {
-                world.cable.as_ref().ok_or("there is no cable")?.pull()?;
+                cable(world)?.pull()?;
+                Ok(Box::new(|world| Ok(cable(world)?.plug_in()?)))
+            }
+            Injection::DiskFull => {
+                disk(world)?.fill();
                 Ok(Box::new(|world| {
-                    Ok(world.cable.as_ref().ok_or("there is no cable")?.plug_in()?)
+                    disk(world)?.empty();
+                    Ok(())
                 }))
             }
         }
@@ -225,6 +234,14 @@ impl Injection {
 fn begin_span(spans: &mut Vec<Span>) -> usize {
     spans.push(Span { from: now(), to: Duration::MAX });
     spans.len() - 1
+}
+
+fn cable(world: &World) -> Result<&Cable, Failure> {
+    Ok(world.setting.cable.as_ref().ok_or("there is no cable")?)
+}
+
+fn disk(world: &World) -> Result<&Disk, Failure> {
+    Ok(world.setting.disk.as_ref().ok_or("there is no disk")?)
 }
 
 fn nothing() -> Undo {

@@ -78,16 +78,17 @@ fn faults(programs: &Programs, folder: &Path, words: &[String]) -> Result<bool, 
         if !words.is_empty() && !words.iter().any(|word| round.name.contains(word.as_str())) {
             continue;
         }
-        let cable = match round.cable() {
-            Ok(cable) => cable,
-            // Namespaces are for root, and not everywhere for him.
+        let folder = folder.join(number.to_string());
+        let setting = match round.setting(&folder) {
+            Ok(setting) => setting,
+            // Namespaces and mounts are for root, and not everywhere.
             Err(why) => {
-                println!("{:<26}NOT RUN: no network namespaces here: {why}", round.name);
+                println!("{:<26}NOT RUN: {why}", round.name);
                 not_run.push(round.name);
                 continue;
             }
         };
-        let outcome = round.run(programs, &folder.join(number.to_string()), time, cable)?;
+        let outcome = round.run(programs, &folder, time, setting)?;
         let verdict = &outcome.verdict;
         println!("{}", report::row(round.name, &outcome.tally, verdict));
         if let Injection::Cuts(cutter) = &round.trouble {

@@ -10,9 +10,10 @@ use crate::cuts::{Cutter, Side};
 use crate::history::Call;
 use crate::injection::Injection;
 use crate::processes::{Kind, Programs, USUAL};
-use crate::world::{LONG, SHORT, World};
+use crate::world::{LONG, SHORT, Setting, World};
 use crate::{Failure, now};
 use memlock_tests::cable::Cable;
+use memlock_tests::disk::Disk;
 
 /// How often a round looks at its clients, and at the time.
 const STEP: Duration = Duration::from_millis(10);
@@ -28,6 +29,8 @@ pub(crate) struct Round {
     pub(crate) name: &'static str,
     pub(crate) trouble: Injection,
     kinds: &'static [Kind],
+    /// Whether the clients lock in a SQLite file, instead of on the server.
+    in_file: bool,
     /// Whether calls may not fail, and whether no request can come late: see [`Facts`].
     sound: bool,
     punctual: bool,
@@ -49,8 +52,18 @@ const WANTED: [&str; 2] = ["two valid holds", "permits out, and there are"];
 
 /// All rounds, in their order.
 pub(crate) fn all() -> Vec<Round> {
-    let round =
-        |name, trouble, sound, punctual| Round { name, trouble, kinds: &USUAL, sound, punctual };
+    let round = |name, trouble, sound, punctual| Round {
+        name,
+        trouble,
+        kinds: &USUAL,
+        in_file: false,
+        sound,
+        punctual,
+    };
+    let in_file = |name, trouble, sound, punctual| Round {
+        in_file: true,
+        ..round(name, trouble, sound, punctual)
+    };
     let plain =
         |trouble: Injection, sound, punctual| round(trouble.name(), trouble, sound, punctual);
     vec![
@@ -70,6 +83,12 @@ pub(crate) fn all() -> Vec<Round> {
         plain(Injection::FewConnections, false, false),
         plain(Injection::FewDescriptors, false, false),
         plain(Injection::CablePulled, false, false),
+        in_file("SQLite", Injection::None, true, true),
+        in_file("SQLite: clients killed", Injection::ClientsKilled, true, true),
+        // A process that is stopped inside a transaction locks the file.
+        in_file("SQLite: clients stopped", Injection::ClientsStopped, false, true),
+        in_file("SQLite: no descriptors", Injection::FewDescriptors, false, false),
+        in_file("SQLite: disk full", Injection::DiskFull, false, false),
         Round {
             kinds: &[Kind::Credulous, Kind::C, Kind::Python],
             ..round(WRONG, Injection::None, true, false)
@@ -78,12 +97,23 @@ pub(crate) fn all() -> Vec<Round> {
 }
 
 impl Round {
-    /// What it needs: an error says why it cannot be run here.
-    pub(crate) fn cable(&self) -> io::Result<Option<Cable>> {
-        match self.trouble {
-            Injection::CablePulled => Cable::lay().map(Some),
-            _ => Ok(None),
-        }
+    /// What it needs, with its files in `folder`: an error says why it cannot be run here.
+    pub(crate) fn setting(&self, folder: &Path) -> io::Result<Setting> {
+        let missing = |what, error| io::Error::other(format!("no {what} here: {error}"));
+        let cable = match self.trouble {
+            Injection::CablePulled => {
+                Some(Cable::lay().map_err(|error| missing("network namespaces", error))?)
+            }
+            _ => None,
+        };
+        let disk = match self.trouble {
+            Injection::DiskFull => {
+                Some(Disk::mount().map_err(|error| missing("small disk", error))?)
+            }
+            _ => None,
+        };
+        let folder = disk.as_ref().map_or(folder, Disk::path);
+        Ok(Setting { file: self.in_file.then(|| folder.join("locks.db")), cable, disk })
     }
 
     /// Whether that was found which was to be: nothing, unless a client is wrong on purpose.
@@ -101,10 +131,10 @@ impl Round {
         programs: &Programs,
         folder: &Path,
         time: Duration,
-        cable: Option<Cable>,
+        setting: Setting,
     ) -> Result<Outcome, Failure> {
         let timeouts = if self.sound { LONG } else { SHORT };
-        let mut world = World::new(programs, timeouts, cable, folder)?;
+        let mut world = World::new(programs, timeouts, setting, folder)?;
         world.gather(self.kinds)?;
         self.disturb(&mut world, time)?;
         if matches!(self.trouble, Injection::ClientsKilled) {
@@ -160,7 +190,7 @@ impl Round {
         verdict.violations.extend(world.crew.misdeeds.iter().cloned());
         // Whoever is killed, or cut off, may leave an entry that the next release or the next wake-up
         // takes off.
-        let left = world.queued();
+        let left = world.queued()?;
         if self.sound && world.crew.deaths.is_empty() && left > 0 {
             verdict
                 .violations

@@ -9,7 +9,7 @@ use crate::cuts::{Cutter, Side};
 use crate::history::Call;
 use crate::injection::{Injection, Undo};
 use crate::processes::{Kind, Programs, USUAL};
-use crate::world::{SHORT, World};
+use crate::world::{SHORT, Setting, World};
 use crate::{Failure, growth, now, report};
 use memlock_tests::cable::Cable;
 
@@ -43,7 +43,7 @@ pub(crate) fn run(programs: &Programs, folder: &Path, time: Duration) -> Result<
             None
         }
     };
-    let mut world = World::new(programs, SHORT, cable, folder)?;
+    let mut world = World::new(programs, SHORT, Setting { cable, ..Setting::default() }, folder)?;
     world.gather(&USUAL)?;
     world.crew.spare_all();
     world.start(&MORTAL)?;
@@ -61,7 +61,7 @@ pub(crate) fn run(programs: &Programs, folder: &Path, time: Duration) -> Result<
     soak.line();
     let misdeeds = std::mem::take(&mut soak.world.crew.misdeeds);
     soak.verdict.violations.extend(misdeeds);
-    let left = soak.world.queued();
+    let left = soak.world.queued()?;
     if left > 0 {
         soak.verdict
             .violations
@@ -144,7 +144,7 @@ impl Soak {
             Injection::FewConnections,
             Injection::FewDescriptors,
         ];
-        choice.extend(world.cable.as_ref().map(|_| Injection::CablePulled));
+        choice.extend(world.setting.cable.as_ref().map(|_| Injection::CablePulled));
         let began = now();
         Soak {
             world,

@@ -1,4 +1,4 @@
-//! What one round runs in: a server, the way to it, and the clients.
+//! What one round runs in: a server and the way to it, or a file, and the clients.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use memlock_core::Client;
 use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::wait::entries;
+use memlock_core::lease::MIN_LEASE;
 use memlock_tests::proxy::Proxy;
 use memlock_tests::server::Memcached;
 
@@ -16,43 +16,65 @@ use crate::history::{Call, Span};
 use crate::processes::{ClientProcess, Kind, Programs, Way};
 use crate::{Failure, leftovers, now};
 use memlock_tests::cable::Cable;
+use memlock_tests::disk::Disk;
 
 /// The names that the clients contend for.
 pub(crate) const NAMES: [&str; 3] = ["m0", "m1", "m2"];
 /// The semaphores, and how many permits each has.
 pub(crate) const SEMAPHORES: [(&str, u32); 2] = [("p0", 2), ("p1", 4)];
 /// What the clients ask for in their URL: [`crate::check::BOUND`] is made from it.
-pub(crate) const SHORT: &str = "io_timeout=300ms&connect_timeout=300ms&outage=1s";
+pub(crate) const SHORT: Timeouts =
+    Timeouts { any: "io_timeout=300ms&outage=1s", server: "&connect_timeout=300ms" };
 /// Where nothing is wrong with server and wire, a busy machine is not to look like it.
-pub(crate) const LONG: &str = "io_timeout=3s&connect_timeout=3s";
+pub(crate) const LONG: Timeouts = Timeouts { any: "io_timeout=3s", server: "&connect_timeout=3s" };
 /// A life of the server lasts at least so long. Fences rise across lives that began in different
 /// seconds; docs/guarantees.md.
 const LIFE: Duration = Duration::from_millis(1100);
 
-/// A server, a proxy, a cable if there is one, and a crew.
+/// The parameters of a URL.
+#[derive(Clone, Copy)]
+pub(crate) struct Timeouts {
+    /// Those of any store.
+    any: &'static str,
+    /// Those of a server.
+    server: &'static str,
+}
+
+/// What a round needs beside a memcached and a proxy.
+#[derive(Default)]
+pub(crate) struct Setting {
+    /// To further clients.
+    pub(crate) cable: Option<Cable>,
+    /// The SQLite file in which the clients lock, instead of on the server.
+    pub(crate) file: Option<PathBuf>,
+    /// The disk on which the file is, if that is one of its own.
+    pub(crate) disk: Option<Disk>,
+}
+
+/// A server, a proxy, what else a round needs, and a crew.
 pub(crate) struct World {
     pub(crate) crew: ClientProcess,
     pub(crate) proxy: Proxy,
     pub(crate) server: Memcached,
     /// By then its present life had begun.
     born: Duration,
-    pub(crate) cable: Option<Cable>,
+    pub(crate) setting: Setting,
     pub(crate) chance: Chance,
     pub(crate) losses: Vec<Span>,
     pub(crate) pauses: Vec<Span>,
-    timeouts: &'static str,
+    timeouts: Timeouts,
     folder: PathBuf,
 }
 
 impl World {
     pub(crate) fn new(
         programs: &Programs,
-        timeouts: &'static str,
-        cable: Option<Cable>,
+        timeouts: Timeouts,
+        setting: Setting,
         folder: &Path,
     ) -> Result<World, Failure> {
         std::fs::create_dir_all(folder)?;
-        let server = match &cable {
+        let server = match &setting.cable {
             None => Memcached::start(),
             Some(cable) => Memcached::with_args(&["-l", cable.address()]),
         };
@@ -64,7 +86,7 @@ impl World {
             proxy: Proxy::start(server.address()),
             server,
             born: now(),
-            cable,
+            setting,
             chance,
             losses: Vec::new(),
             pauses: Vec::new(),
@@ -76,12 +98,13 @@ impl World {
     /// Starts clients behind the proxy, and some at the far end of the cable if there is one.
     pub(crate) fn gather(&mut self, kinds: &[Kind]) -> Result<(), Failure> {
         self.start(kinds)?;
-        let far = self.cable.as_ref().map(|cable| Way {
+        let far = self.setting.cable.as_ref().map(|cable| Way {
             url: format!(
-                "memcached://{}:{}/?{}",
+                "memcached://{}:{}/?{}{}",
                 cable.address(),
                 self.server.port(),
-                self.timeouts
+                self.timeouts.any,
+                self.timeouts.server
             ),
             namespace: Some(cable.namespace()),
         });
@@ -91,11 +114,16 @@ impl World {
         self.crew.see_them_begin()
     }
 
-    /// Starts clients behind the proxy.
+    /// Starts clients behind the proxy, or on the file.
     pub(crate) fn start(&mut self, kinds: &[Kind]) -> Result<(), Failure> {
-        let listener = self.cable.as_ref().map(|cable| format!("&notify={}", cable.address()));
-        let url =
-            format!("{}/?{}{}", self.proxy.url(), self.timeouts, listener.unwrap_or_default());
+        let Timeouts { any, server } = self.timeouts;
+        let url = match &self.setting {
+            Setting { file: Some(file), .. } => format!("sqlite://{}?{any}", file.display()),
+            Setting { cable: Some(cable), .. } => {
+                format!("{}/?{any}{server}&notify={}", self.proxy.url(), cable.address())
+            }
+            _ => format!("{}/?{any}{server}", self.proxy.url()),
+        };
         for kind in kinds {
             self.crew.start(*kind, &Way { url: url.clone(), namespace: None })?;
         }
@@ -136,18 +164,30 @@ impl World {
         self.crew.readers.iter().flat_map(|reader| reader.open().cloned())
     }
 
-    /// How many stand in the queues.
-    pub(crate) fn queued(&self) -> usize {
-        let mut plain = self.server.plain();
-        let locks = NAMES.iter().map(|name| format!("lock:{name}%wait"));
-        let semaphores = SEMAPHORES.iter().map(|(name, _)| format!("semaphore:{name}%wait"));
-        let queues = locks.chain(semaphores).map(|key| plain.get(&key).unwrap_or_default());
-        queues.map(|queue| entries::waiters(&queue).count()).sum()
+    /// A client of the checker's own, past all faults.
+    fn client(&self) -> Result<Client, Failure> {
+        let file = self.setting.file.as_ref();
+        let url =
+            file.map_or_else(|| self.server.url(), |file| format!("sqlite://{}", file.display()));
+        Ok(Client::connect(&url)?)
+    }
+
+    /// The number of entries in the queues.
+    pub(crate) fn queued(&self) -> Result<usize, Failure> {
+        let client = self.client()?;
+        let mut entries = 0;
+        for name in NAMES {
+            entries += client.mutex(name, MIN_LEASE)?.waiters()?.len();
+        }
+        for (name, _) in SEMAPHORES {
+            entries += client.open_semaphore(name, MIN_LEASE)?.waiters()?.len();
+        }
+        Ok(entries)
     }
 
     /// What is left of the clients when all of them have ended.
     pub(crate) fn stuck(&self) -> Result<Vec<String>, Failure> {
-        let client = Client::connect(&self.server.url())?;
+        let client = self.client()?;
         Ok([
             leftovers::permits(&client, leftovers::COME_BACK)?,
             leftovers::locks(&client, leftovers::COME_FREE)?,

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::{Client, Insertion, Release};
+use memlock_tests::disk::Disk;
 
 /// By which a child of a test knows what it is to do.
 const ROLE: &str = "MEMLOCK_TEST_SQLITE_WRITER";
@@ -224,41 +225,6 @@ fn ended_well(child: libc::pid_t) -> bool {
     libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
 }
 
-/// A small disk.
-struct Disk(PathBuf);
-
-impl Disk {
-    fn new() -> Disk {
-        let path =
-            std::env::temp_dir().join(format!("memlock-disk-{}-{}", std::process::id(), random()));
-        std::fs::create_dir_all(&path).unwrap();
-        run("mount", &["-t", "tmpfs", "-o", "size=512k", "none", path.to_str().unwrap()]);
-        Disk(path)
-    }
-
-    fn fill(&self) -> PathBuf {
-        let filler = self.0.join("filler");
-        let mut size = 512 * 1024;
-        let mut whole = Vec::new();
-        while size > 0 {
-            whole.resize(whole.len() + size, 0);
-            if std::fs::write(&filler, &whole).is_err() {
-                whole.truncate(whole.len() - size);
-                size /= 2;
-            }
-        }
-        // The last write that failed has filled it.
-        filler
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").args(["-l", self.0.to_str().unwrap()]).status();
-        let _ = std::fs::remove_dir(&self.0);
-    }
-}
-
 fn run(program: &str, args: &[&str]) {
     let said = Command::new(program).args(args).output().unwrap();
     assert!(said.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&said.stderr));
@@ -266,11 +232,11 @@ fn run(program: &str, args: &[&str]) {
 
 #[test]
 fn a_full_disk_grants_nothing_and_loses_nothing() {
-    let disk = Disk::new();
-    let url = format!("sqlite://{}", disk.0.join("locks.db").display());
+    let disk = Disk::mount().unwrap();
+    let url = format!("sqlite://{}", disk.path().join("locks.db").display());
     let client = Client::connect(&url).unwrap();
     let mut held = client.mutex("held", LEASE).unwrap().try_lock().unwrap().unwrap();
-    let filler = disk.fill();
+    disk.fill();
     // What is in use already has some room left.
     let mut granted = Vec::new();
     let error = (0..100_000)
@@ -291,8 +257,7 @@ fn a_full_disk_grants_nothing_and_loses_nothing() {
     // Another process, which opens the file anew.
     let other = Client::connect(&url).unwrap();
     assert!(other.mutex("held", LEASE).unwrap().try_lock().map_or(true, |lock| lock.is_none()));
-    // Emptied, not removed: a child that another test has forked may have it open.
-    std::fs::write(filler, "").unwrap();
+    disk.empty();
     let mut lock = refused.try_lock().unwrap().expect("it was not granted");
     assert_eq!(lock.unlock().unwrap(), Release::Released);
     assert!(other.mutex("held", LEASE).unwrap().try_lock().unwrap().is_none());
@@ -302,10 +267,27 @@ fn a_full_disk_grants_nothing_and_loses_nothing() {
     assert_eq!(held.unlock().unwrap(), Release::Released);
 }
 
+/// SQLite copies the log into the file when it has 4 MB, which a small disk has no room for.
+#[test]
+fn a_log_that_fills_the_disk_is_truncated() {
+    let disk = Disk::mount().unwrap();
+    let url = format!("sqlite://{}", disk.path().join("locks.db").display());
+    // As long as it is open, the log is not removed with the last connection.
+    let other = Client::connect(&url).unwrap();
+    let mut held = other.mutex("held", LEASE).unwrap().try_lock().unwrap().unwrap();
+    let client = Client::connect(&url).unwrap();
+    let mutex = client.mutex("m", LEASE).unwrap();
+    for _ in 0..2000 {
+        let mut lock = mutex.try_lock().unwrap().expect("no other client locks it");
+        assert_eq!(lock.unlock().unwrap(), Release::Released);
+    }
+    assert_eq!(held.unlock().unwrap(), Release::Released);
+}
+
 #[test]
 fn a_disk_that_is_read_only_is_refused_with_what_to_do() {
-    let disk = Disk::new();
-    let path = disk.0.to_str().unwrap();
+    let disk = Disk::mount().unwrap();
+    let path = disk.path().to_str().unwrap();
     let url = format!("sqlite://{path}/locks.db");
     run("mount", &["-o", "remount,ro", path]);
     let error = Client::connect(&url).unwrap().mutex("m", LEASE).unwrap().try_lock().unwrap_err();

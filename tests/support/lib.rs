@@ -9,6 +9,7 @@
 //! - [`frozen`]: a clock that stands still.
 //! - [`stopwatch`]: measures upper bounds on elapsed time, also on a busy machine.
 //! - [`cable`]: a second host, as far as the network can tell.
+//! - [`disk`]: a small disk that can be filled.
 //! - [`hosts`]: several hosts on one network, each with a firewall of its own.
 //!
 //! Everything here panics with a sentence where a test could not go on, and is gone when its value
@@ -19,6 +20,7 @@
 
 pub mod cable;
 pub mod cost;
+pub mod disk;
 #[path = "../doors/mod.rs"]
 pub mod doors;
 pub mod fake;

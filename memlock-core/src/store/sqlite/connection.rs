@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rusqlite::{CachedStatement, ErrorCode, OpenFlags, OptionalExtension, Row, params};
 
-use super::file::{FileId, Place, unreachable};
+use super::file::{self, FileId, Place, unreachable};
 use super::promises::GUARANTEES;
 use super::schema::{self, File, Problem};
 use super::time::{BootClock, millis};
@@ -39,10 +39,23 @@ const SWEEP_TO: &str =
     "SELECT max(key) FROM (SELECT key FROM items WHERE key > ?1 ORDER BY key LIMIT ?2)";
 const SWEEP: &str = "DELETE FROM items WHERE key > ?1 AND key <= ?2 AND expires <= ?3";
 
+/// The write-ahead log is copied into the file when it has so many pages, at least and at most (the
+/// most is SQLite's own default, 4 MB); and when it takes one part in so many of the room on the
+/// disk. Where there is no room left, copying may not find any either.
+const LOG_PAGES: (u64, u64) = (16, 1000);
+const SHARE_OF_LOG: u64 = 8;
+const PAGE: u64 = 4096;
+
+/// How often a batch that finds no room is tried again after the log was truncated: others may fill
+/// it at the same time.
+const MAKES_ROOM: usize = 2;
+
 /// Why a batch did not come to its end. Nothing of it was carried out, unless the failure says so.
 pub(super) enum Stop {
     /// Another process has the file locked.
     Busy,
+    /// There is no room for it on the disk.
+    Full(Error),
     Failed(Failure),
 }
 
@@ -88,8 +101,14 @@ pub(super) fn run(
         Some(open) => open,
         None => connection.insert(Connection::open(place, clock).map_err(why)?),
     };
-    let ran = open.run(clock, ops);
-    if let Err(Stop::Failed(_)) = ran {
+    let mut ran = open.run(clock, ops);
+    for _ in 0..MAKES_ROOM {
+        if !(matches!(ran, Err(Stop::Full(_))) && open.make_room()) {
+            break;
+        }
+        ran = open.run(clock, ops);
+    }
+    if let Err(Stop::Full(_) | Stop::Failed(_)) = ran {
         // Its state may be part of what is wrong.
         *connection = None;
     }
@@ -110,7 +129,12 @@ impl Connection {
             ))
             .into());
         }
-        sql.execute_batch("PRAGMA synchronous = NORMAL; PRAGMA trusted_schema = OFF;")?;
+        let pages = file::room_at(&place.path).unwrap_or(u64::MAX) / PAGE / SHARE_OF_LOG;
+        let pages = pages.clamp(LOG_PAGES.0, LOG_PAGES.1);
+        sql.execute_batch(&format!(
+            "PRAGMA synchronous = NORMAL; PRAGMA trusted_schema = OFF;
+             PRAGMA wal_autocheckpoint = {pages};"
+        ))?;
         let file = schema::prepare(&mut sql, clock)?;
         let (id, seen) = (place.id(), clock.now());
         Ok(Connection { sql, id, seen, file, last: 0, stored: 0, swept: String::new() })
@@ -135,13 +159,21 @@ impl Connection {
             self.roll_back();
             return Err(match why(problem) {
                 // Whether the last of it was written is not known.
-                Stop::Failed(Failure { error, .. }) if writes && !is_full(&error) => {
-                    Stop::Failed(Failure { error, sent: true })
+                Stop::Failed(Failure { error, .. }) => {
+                    Stop::Failed(Failure { error, sent: writes })
                 }
                 stop => stop,
             });
         }
         Ok(replies)
+    }
+
+    /// Copies the write-ahead log into the file, and truncates it: it may be what has filled a small
+    /// disk. True if a batch may find room now.
+    fn make_room(&self) -> bool {
+        let checkpoint = |row: &Row<'_>| Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?));
+        let copied = self.sql.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], checkpoint);
+        copied.is_ok_and(|(pages, copied)| pages == copied)
     }
 
     fn apply_all(
@@ -376,10 +408,6 @@ impl Now<'_> {
     }
 }
 
-fn is_full(error: &Error) -> bool {
-    error.to_string().contains("is full")
-}
-
 fn why(problem: Problem) -> Stop {
     let error = match problem {
         Problem::Unfit(error) => return Stop::failed(error),
@@ -398,7 +426,8 @@ fn why(problem: Problem) -> Stop {
             Error::protocol("It is read-only for this user: change its mode, or name another file.")
         }
         Some(ErrorCode::DiskFull) => {
-            unreachable(format!("The disk is full ({said}): nothing was changed."))
+            let text = format!("The disk is full ({said}): nothing was changed.");
+            return Stop::Full(unreachable(text));
         }
         Some(ErrorCode::CannotOpen) => unreachable(format!("It cannot be opened ({said}).")),
         _ => unreachable(format!("SQLite failed ({said}).")),

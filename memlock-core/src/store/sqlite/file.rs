@@ -105,7 +105,6 @@ pub(super) fn network_of(path: &Path) -> Option<&'static str> {
 }
 
 /// How many bytes this user can still write where the file is.
-#[cfg(feature = "admin")]
 pub(super) fn room_at(path: &Path) -> Option<u64> {
     let path = CString::new(path.as_os_str().as_bytes()).ok()?;
     // SAFETY: as in `network_of`.

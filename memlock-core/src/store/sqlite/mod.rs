@@ -114,6 +114,7 @@ impl Sqlite {
             match ran {
                 Ok(replies) => return Ok(replies),
                 Err(connection::Stop::Failed(failure)) => return Err(failure),
+                Err(connection::Stop::Full(error)) => return Err(Failure { error, sent: false }),
                 Err(connection::Stop::Busy) => {}
             }
             tries += 1;
