@@ -8,6 +8,7 @@ use std::time::Duration;
 use libfuzzer_sys::fuzz_target;
 use memlock_core::fuzzing::{notify_setting, percent_encode};
 use memlock_core::name::Keyspace;
+use memlock_core::notify::WakeAddress;
 use memlock_core::wait::entries::{Request, WaitId, line, waiters};
 use memlock_core::{Client, ErrorKind};
 
@@ -65,8 +66,9 @@ fn is_duration(text: &str) -> bool {
 fn as_a_notify_address(text: &str) {
     let Ok(Some((address, (first, last)))) = notify_setting(text) else { return };
     assert!(first <= last && (first > 0 || last == 0));
-    let address = SocketAddr::new(address, last.max(1));
-    let line = line(Some(address), WaitId(7), Request::default());
+    let address = WakeAddress::udp(SocketAddr::new(address, last.max(1)));
+    let line = line(address, WaitId(7), Request::default());
     let read: Vec<_> = waiters(&line).map(|entry| (entry.address, entry.id)).collect();
-    assert_eq!(read, [(Some(address), WaitId(7))], "{text:?}");
+    assert!(address.is_some());
+    assert_eq!(read, [(address, WaitId(7))], "{text:?}");
 }

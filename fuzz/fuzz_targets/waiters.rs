@@ -2,9 +2,8 @@
 
 #![no_main]
 
-use std::net::SocketAddr;
-
 use libfuzzer_sys::fuzz_target;
+use memlock_core::notify::WakeAddress;
 use memlock_core::wait::entries::{
     Entry, MOST_OVERTAKEN, Request, WaitId, after, in_order, line, waiters, without,
 };
@@ -14,7 +13,10 @@ fuzz_target!(|queue: &[u8]| {
     let some: Vec<WaitId> = read.iter().step_by(2).map(|entry| entry.id).collect();
     for entry in &read {
         assert!(
-            entry.address.is_none_or(|address| address.port() != 0 && !address.ip().is_multicast())
+            entry
+                .address
+                .map(|address| address.socket())
+                .is_none_or(|socket| socket.port() != 0 && !socket.ip().is_multicast())
         );
         assert!(entry.permits > 0, "whoever waits waits for something");
     }
@@ -25,7 +27,7 @@ fuzz_target!(|queue: &[u8]| {
 });
 
 /// What is read of a line, but for the line itself.
-fn said(entry: &Entry<'_>) -> (WaitId, Option<SocketAddr>, u32, i64, u32, Option<u32>) {
+fn said(entry: &Entry<'_>) -> (WaitId, Option<WakeAddress>, u32, i64, u32, Option<u32>) {
     let Entry { id, address, passed, priority, permits, overtaken, .. } = *entry;
     (id, address, passed, priority, permits, overtaken)
 }

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
 use memlock_core::fuzzing::{datagram, notifier};
-use memlock_core::notify::{Listener, Notifier, Reach, Successors, WakeMessage};
+use memlock_core::notify::{Listener, Notifier, Reach, Successors, WakeAddress, WakeMessage};
 use memlock_core::wait::entries::WaitId;
 
 struct ListenerPool {
     notifier: Arc<dyn Notifier>,
     listener: Arc<dyn Listener>,
-    address: SocketAddr,
+    address: WakeAddress,
     stranger: UdpSocket,
 }
 
@@ -33,7 +33,7 @@ fuzz_target!(|data: &[u8]| {
     let ListenerPool { notifier, listener, address, stranger } = &*POOL;
     let datagrams: Vec<&[u8]> = data.split(|&byte| byte == b'|').take(24).collect();
     for datagram in &datagrams {
-        if stranger.send_to(datagram, address).is_err() {
+        if stranger.send_to(datagram, address.socket()).is_err() {
             // Longer than a datagram can be.
             return drain(listener);
         }
@@ -81,7 +81,7 @@ fn reference(datagram: &[u8]) -> Option<WakeMessage> {
             id.len() == 16 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         let id = u64::from_str_radix(id, 16).ok().filter(|_| is_id)?;
         let address = address.parse().ok().filter(|_| address.len() <= 64).filter(can_be_woken)?;
-        Some((address, WaitId(id)))
+        Some((WakeAddress::udp(address)?, WaitId(id)))
     });
     Some(WakeMessage {
         after: Duration::from_micros(micros),

@@ -6,13 +6,13 @@ pub mod store;
 pub mod wire;
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, Moment};
-use memlock_core::notify::{Listener, Notifier, Reach, WakeMessage};
+use memlock_core::notify::{Listener, Notifier, Reach, WakeAddress, WakeMessage};
 use memlock_core::wait::entries::WaitId;
 
 /// What is left of an input. Once it is used up, it goes on with zeros.
@@ -109,8 +109,8 @@ impl Notifier for UnreachableNotifier {
         Arc::new(UnreachableListener(Arc::clone(&self.0)))
     }
 
-    fn send(&self, address: SocketAddr, _id: WaitId, _message: WakeMessage) -> bool {
-        address.port().is_multiple_of(2)
+    fn send(&self, address: WakeAddress, _id: WaitId, _message: WakeMessage) -> bool {
+        address.socket().port().is_multiple_of(2)
     }
 
     fn reach(&self) -> Reach {
@@ -127,8 +127,8 @@ impl Notifier for UnreachableNotifier {
 struct UnreachableListener(Arc<Time>);
 
 impl Listener for UnreachableListener {
-    fn address(&self, _test: WaitId) -> Option<SocketAddr> {
-        Some(([127, 0, 0, 1], 4000).into())
+    fn address(&self, _test: WaitId) -> Option<WakeAddress> {
+        WakeAddress::udp(([127, 0, 0, 1], 4000).into())
     }
 
     fn sleep(&self, duration: Duration) {

@@ -6,17 +6,19 @@
 //! simulation can have its own.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::wait::entries::WaitId;
 
+mod address;
 mod message;
 mod reach;
 mod setting;
 pub(crate) mod udp;
 
+pub use address::WakeAddress;
 pub use message::{Successors, WakeMessage};
 pub use reach::{Reach, ReachRecord};
 pub(crate) use setting::NotifySetting;
@@ -28,7 +30,7 @@ pub trait Notifier: Send + Sync + fmt::Debug {
 
     /// Wakes a waiter: one datagram, that may get lost. False when it is known that nobody
     /// has that listener any more, so that nobody got it: the waiter's process is dead.
-    fn send(&self, address: SocketAddr, id: WaitId, message: WakeMessage) -> bool;
+    fn send(&self, address: WakeAddress, id: WaitId, message: WakeMessage) -> bool;
 
     /// Whether wake-up messages reach this process.
     fn reach(&self) -> Reach;
@@ -48,7 +50,7 @@ pub trait Notifier: Send + Sync + fmt::Debug {
 pub trait Listener: Send + Sync {
     /// Where it can be woken, if it can. `test`: an id by which it may wake itself, to hear whether
     /// it can be heard.
-    fn address(&self, test: WaitId) -> Option<SocketAddr>;
+    fn address(&self, test: WaitId) -> Option<WakeAddress>;
 
     /// Sleeps for so long, or until a message arrives or the listener is interrupted.
     fn sleep(&self, duration: Duration);

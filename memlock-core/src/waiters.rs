@@ -1,9 +1,8 @@
 //! Who waits, as it can be seen from outside. It is for people and tools, and nothing is decided by
 //! it.
 
-use std::net::SocketAddr;
-
 use crate::error::Result;
+use crate::notify::WakeAddress;
 use crate::target::Target;
 use crate::wait::entries;
 
@@ -12,7 +11,7 @@ use crate::wait::entries;
 #[non_exhaustive]
 pub struct Waiter {
     /// Where it is woken, which tells its host; `None` when it has no listener.
-    pub address: Option<SocketAddr>,
+    pub address: Option<WakeAddress>,
     /// Higher comes first.
     pub priority: i64,
     /// How many it wants at once.

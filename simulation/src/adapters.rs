@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use memlock_core::clock::{Clock, Moment};
 use memlock_core::mutation::{self, Mutation};
-use memlock_core::notify::{Listener, Notifier, Reach, WakeMessage};
+use memlock_core::notify::{Listener, Notifier, Reach, WakeAddress, WakeMessage};
 use memlock_core::store::memcached::GUARANTEES;
 use memlock_core::store::{Failure, Guarantees, Node, Op, Reply, Returns, Route, Store};
 use memlock_core::wait::entries::WaitId;
@@ -207,9 +207,10 @@ impl Notifier for SimNotifier {
         Arc::new(SimListener { process, number, off: self.off })
     }
 
-    fn send(&self, address: SocketAddr, id: WaitId, message: WakeMessage) -> bool {
+    fn send(&self, address: WakeAddress, id: WaitId, message: WakeMessage) -> bool {
         let process = current_process(self.process);
         with(|world| {
+            let address = address.socket();
             let listener = usize::from(address.port()) - 1;
             let Some(receiver) = world
                 .listeners
@@ -285,7 +286,7 @@ fn interrupt(world: &mut World, listener: usize) {
 }
 
 impl Listener for SimListener {
-    fn address(&self, test: WaitId) -> Option<SocketAddr> {
+    fn address(&self, test: WaitId) -> Option<WakeAddress> {
         if self.off {
             return None;
         }
@@ -301,7 +302,7 @@ impl Listener for SimListener {
                 }
             }
         });
-        Some(address_of(self.process, self.number))
+        WakeAddress::udp(address_of(self.process, self.number))
     }
 
     fn sleep(&self, duration: Duration) {

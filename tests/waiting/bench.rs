@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::name::{Key, Keyspace};
+use memlock_core::notify::WakeAddress;
 use memlock_core::store::{
     self, Expiry, Failure, Guarantees, Node, Op, Reply, Returns, Route, Store,
 };
@@ -148,7 +149,7 @@ impl Bench {
     /// Puts entries into the queue that nobody answers for: on this host, which says so, or
     /// elsewhere.
     pub(crate) fn add_dead(&self, listener: &str, ids: impl Iterator<Item = u64>) {
-        let listener = listener.parse().ok();
+        let listener = WakeAddress::parse(listener.as_bytes());
         let lines: Vec<u8> =
             ids.flat_map(|id| entries::line(listener, WaitId(id), Request::default())).collect();
         self.append(&lines);
@@ -347,7 +348,9 @@ impl Store for Unreachable {
 
 pub(crate) fn deafened(value: &[u8]) -> Vec<u8> {
     match entries::waiters(value).next() {
-        Some(entry) => entries::line("127.0.0.1:9".parse().ok(), entry.id, Request::default()),
+        Some(entry) => {
+            entries::line(WakeAddress::parse(b"127.0.0.1:9"), entry.id, Request::default())
+        }
         None => value.to_vec(),
     }
 }

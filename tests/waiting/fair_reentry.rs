@@ -165,15 +165,15 @@ fn the_urls_notify_address_is_what_others_read() {
         listener
     };
     assert_eq!(told("off"), None);
-    assert_eq!(told("127.0.0.2").unwrap().ip().to_string(), "127.0.0.2");
+    assert_eq!(told("127.0.0.2").unwrap().socket().ip().to_string(), "127.0.0.2");
     // One that is not ours is believed: it may be translated on the way.
-    assert_eq!(told("192.0.2.1").unwrap().ip().to_string(), "192.0.2.1");
+    assert_eq!(told("192.0.2.1").unwrap().socket().ip().to_string(), "192.0.2.1");
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     assert_eq!(told(&format!("127.0.0.1:{port}")), None, "the only port is in use");
     let last = port.saturating_add(50);
     let listener = told(&format!("127.0.0.1:{port}-{last}")).unwrap();
-    assert!(listener.port() > port && listener.port() <= last);
+    assert!(listener.socket().port() > port && listener.socket().port() <= last);
     drop(taken);
     unlock(held);
 }

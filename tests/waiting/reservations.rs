@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
+use memlock_core::notify::WakeAddress;
 use memlock_core::store::Op;
 use memlock_core::wait::entries::{self, Request, WaitId};
 
@@ -35,7 +36,7 @@ fn reserve(bench: &Bench, line: &[u8]) {
 
 #[test]
 fn the_lock_is_reserved_for_a_waiter_that_cannot_be_woken_or_does_not_hear_all() {
-    let nowhere = "192.0.2.1:9".parse().ok();
+    let nowhere = WakeAddress::parse(b"192.0.2.1:9");
     for line in [
         entries::line(None, DEAD, Request::default()),
         entries::unproven_line(nowhere, DEAD, Request::default()),
@@ -52,7 +53,7 @@ fn the_lock_is_reserved_for_a_waiter_that_cannot_be_woken_or_does_not_hear_all()
 #[test]
 fn nothing_is_reserved_for_a_waiter_that_hears_what_is_sent_to_it() {
     let bench = Bench::new();
-    reserve(&bench, &entries::line("192.0.2.1:9".parse().ok(), DEAD, Request::default()));
+    reserve(&bench, &entries::line(WakeAddress::parse(b"192.0.2.1:9"), DEAD, Request::default()));
     assert_eq!(reserved_for(&bench), None);
     unlock(lock(&bench.client()));
 }
@@ -95,7 +96,7 @@ fn joins_again_when_woken_in_vain(after: Duration) -> (bool, usize) {
     let before = looks.load(Ordering::SeqCst);
     let wake = format!("memlock/1 {} {}", line.id, after.as_micros());
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.send_to(wake.as_bytes(), line.address.unwrap()).unwrap();
+    socket.send_to(wake.as_bytes(), line.address.unwrap().socket()).unwrap();
     until(|| looks.load(Ordering::SeqCst) > before);
     let is_off = || !bench.waiters().contains(&line.id);
     if after < WATCH {

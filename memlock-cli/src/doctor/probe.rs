@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memlock_core::notify::Reach;
+use memlock_core::notify::{Reach, WakeAddress};
 use memlock_core::store::admin::Verdict::{Bad, Good, Note, Warning};
 use memlock_core::store::admin::{Admin, Finding};
 use memlock_core::{Client, Mutex};
@@ -65,7 +65,7 @@ pub(super) fn wake_ups(url: &str, client: &Client, place: usize) -> Finding {
 enum Heard {
     /// At which address; the median time from the release until the waiter had the lock; and
     /// whether the waiter heard the last of the messages.
-    At(std::net::SocketAddr, Duration, Reach),
+    At(WakeAddress, Duration, Reach),
     Off,
 }
 
@@ -116,10 +116,7 @@ fn wake(url: &str, name: &str) -> Result<Heard, CliError> {
 }
 
 /// The address at which the waiter can be woken.
-fn address_of(
-    mutex: &Mutex,
-    over: &AtomicBool,
-) -> memlock_core::Result<Option<std::net::SocketAddr>> {
+fn address_of(mutex: &Mutex, over: &AtomicBool) -> memlock_core::Result<Option<WakeAddress>> {
     loop {
         if let Some(waiter) = mutex.waiters()?.first() {
             return Ok(waiter.address);

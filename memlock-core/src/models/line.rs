@@ -4,7 +4,6 @@
 //! No sleep here ever ends by itself. So whoever sleeps although it was given what it waits for,
 //! was woken, or has come to be the first in line, sleeps for ever, and shuttle reports a deadlock.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,8 +45,8 @@ impl FakeListener {
 }
 
 impl Listener for FakeListener {
-    fn address(&self, _test: WaitId) -> Option<SocketAddr> {
-        Some(SocketAddr::from(([127, 0, 0, 1], self.number)))
+    fn address(&self, _test: WaitId) -> Option<WakeAddress> {
+        WakeAddress::udp(([127, 0, 0, 1], self.number).into())
     }
 
     fn sleep(&self, _duration: Duration) {
@@ -79,7 +78,7 @@ struct Server {
 #[derive(Clone, Copy)]
 struct Entry {
     id: WaitId,
-    listener: Option<SocketAddr>,
+    listener: Option<WakeAddress>,
 }
 
 impl Server {

@@ -8,16 +8,16 @@
 //! ```
 
 use std::fmt::Write as _;
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::wait::entries::{self, LONGEST_ADDRESS, WaitId};
+use super::address::{LONGEST, WakeAddress};
+use crate::wait::entries::WaitId;
 
 /// What every message begins with.
 const GREETING: &[u8] = b"memlock/1 ";
 /// No message is longer than this; all else is dropped.
 pub(super) const LENGTH: usize =
-    GREETING.len() + 16 + 6 + Successors::MOST * (1 + LONGEST_ADDRESS + 1 + 16);
+    GREETING.len() + 16 + 6 + Successors::MOST * (1 + LONGEST + 1 + 16);
 /// Nobody is told to come later than this.
 const LATEST: Duration = Duration::from_millis(50);
 
@@ -33,7 +33,7 @@ pub struct WakeMessage {
 /// The waiters behind one, the next one first: who they are and where each can be woken. Not all of
 /// them, and as somebody saw them some time ago.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Successors([Option<(SocketAddr, WaitId)>; Successors::MOST]);
+pub struct Successors([Option<(WakeAddress, WaitId)>; Successors::MOST]);
 
 impl Successors {
     /// No more than these are told. A datagram has room for them anywhere.
@@ -45,14 +45,14 @@ impl Successors {
     }
 
     /// The next one, and those behind it.
-    pub fn split(self) -> Option<(SocketAddr, WaitId, Successors)> {
+    pub fn split(self) -> Option<(WakeAddress, WaitId, Successors)> {
         let (address, id) = self.0[0]?;
         Some((address, id, self.0.into_iter().skip(1).flatten().collect()))
     }
 }
 
-impl FromIterator<(SocketAddr, WaitId)> for Successors {
-    fn from_iter<T: IntoIterator<Item = (SocketAddr, WaitId)>>(waiters: T) -> Successors {
+impl FromIterator<(WakeAddress, WaitId)> for Successors {
+    fn from_iter<T: IntoIterator<Item = (WakeAddress, WaitId)>>(waiters: T) -> Successors {
         let mut successors = Successors::default();
         for (place, waiter) in successors.0.iter_mut().zip(waiters) {
             *place = Some(waiter);
@@ -94,7 +94,7 @@ impl WakeMessage {
         let after = Duration::from_micros(after);
         let successors = fields.map_while(|field| {
             let place = field.iter().position(|&byte| byte == b'#')?;
-            Some((entries::address(&field[..place])?, WaitId::parse(&field[place + 1..])?))
+            Some((WakeAddress::parse(&field[..place])?, WaitId::parse(&field[place + 1..])?))
         });
         (after <= LATEST).then(|| (id, WakeMessage { after, successors: successors.collect() }))
     }
@@ -109,8 +109,10 @@ mod tests {
     #[test]
     fn a_message_can_be_read_by_a_person() {
         let next = [("10.0.0.7:40123", 0xaa), ("[fd00::7]:40123", 0xab)];
-        let successors =
-            next.iter().map(|&(address, id)| (address.parse().unwrap(), WaitId(id))).collect();
+        let successors = next
+            .iter()
+            .map(|&(address, id)| (WakeAddress::parse(address.as_bytes()).unwrap(), WaitId(id)))
+            .collect();
         let message =
             |micros, successors| WakeMessage { after: Duration::from_micros(micros), successors };
         let text = |message: WakeMessage| String::from_utf8(message.datagram(WaitId(7))).unwrap();
@@ -168,10 +170,10 @@ mod tests {
         fn a_message_is_read_as_it_was_written(
             id: u64, micros in 0_u64..=50_000, waiters in vec((any::<bool>(), 1_u16.., any::<u64>()), 0..10),
         ) {
-            let address = |six: bool, port| match six {
-                true => SocketAddr::from(([0xfd00, 1, 2, 3, 4, 5, 6, 0xffff], port)),
-                false => SocketAddr::from(([255, 255, 255, 254], port)),
-            };
+            let address = |six: bool, port: u16| WakeAddress::udp(match six {
+                true => ([0xfd00, 1, 2, 3, 4, 5, 6, 0xffff], port).into(),
+                false => ([255, 255, 255, 254], port).into(),
+            }).unwrap();
             let successors = waiters.iter().map(|&(six, port, id)| (address(six, port), WaitId(id))).collect();
             let message = WakeMessage { after: Duration::from_micros(micros), successors };
             prop_assert!(message.datagram(WaitId(id)).len() <= LENGTH);

@@ -1,11 +1,11 @@
-//! The URL's parameter `listener`.
+//! The URL's parameter `notify`.
 
 use std::net::IpAddr;
 
+use super::address::is_one_hosts;
 use crate::error::{Error, Result};
-use crate::wait::entries::is_one_hosts;
 
-/// What stands in the URL: `listener=off`, or `listener=address[:port[-port]]`.
+/// What stands in the URL: `notify=off`, or `notify=address[:port[-port]]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum NotifySetting {
     /// On the address by which the server is reached.
@@ -56,6 +56,8 @@ mod tests {
     use proptest::prelude::*;
     use std::net::SocketAddr;
 
+    use crate::notify::WakeAddress;
+
     #[test]
     fn the_urls_parameter_is_read_in_every_form() {
         let at = |ip: &str, ports| Ok(NotifySetting::At(ip.parse().unwrap(), ports));
@@ -97,8 +99,10 @@ mod tests {
         fn whoever_is_at_an_accepted_address_can_be_woken(ip: IpAddr, mapped: [u8; 4], port in 1_u16..) {
             for ip in [ip, IpAddr::from(mapped), IpAddr::V6(std::net::Ipv4Addr::from(mapped).to_ipv6_mapped())] {
                 let accepted = NotifySetting::parse(&ip.to_string()).is_ok();
-                let line = line(Some(SocketAddr::new(ip, port)), WaitId(1), crate::wait::entries::Request::default());
-                prop_assert_eq!(waiters(&line).count(), usize::from(accepted), "{}", ip);
+                let address = WakeAddress::udp(SocketAddr::new(ip, port));
+                prop_assert_eq!(address.is_some(), accepted, "{}", ip);
+                let line = line(address, WaitId(1), crate::wait::entries::Request::default());
+                prop_assert_eq!(waiters(&line).next().map(|entry| entry.address), Some(address));
             }
         }
     }

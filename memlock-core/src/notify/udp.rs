@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::message::LENGTH;
-use super::{Listener, Notifier, NotifySetting, Reach, ReachRecord, WakeMessage};
+use super::{Listener, Notifier, NotifySetting, Reach, ReachRecord, WakeAddress, WakeMessage};
 use crate::clock::{Clock, SystemClock};
 use crate::fork::ForkLocal;
 use crate::wait::entries::WaitId;
@@ -64,7 +64,7 @@ struct Slot {
 struct Socket {
     udp: UdpSocket,
     /// What others are told.
-    address: SocketAddr,
+    address: WakeAddress,
     near: Option<IpAddr>,
     /// A message of its own was sent to it once, to find out whether it hears anything.
     test: WaitId,
@@ -94,7 +94,8 @@ impl Notifier for UdpNotifier {
     }
 
     /// False when our own host says that the listener is gone.
-    fn send(&self, address: SocketAddr, id: WaitId, message: WakeMessage) -> bool {
+    fn send(&self, address: WakeAddress, id: WaitId, message: WakeMessage) -> bool {
+        let address = address.socket();
         let pool = self.pool.get();
         let sender = &pool.senders[usize::from(address.is_ipv6())];
         let sent = get_or_open(sender, || open(any_like(address.ip()), 0).map(Mutex::new))
@@ -177,7 +178,7 @@ impl UdpListener {
 
 impl Listener for UdpListener {
     /// Opens its socket at the first time.
-    fn address(&self, test: WaitId) -> Option<SocketAddr> {
+    fn address(&self, test: WaitId) -> Option<WakeAddress> {
         let (advertised, ports) = match self.setting {
             NotifySetting::Off => return None,
             NotifySetting::At(address, ports) => (address, ports.unwrap_or((0, 0))),
@@ -196,6 +197,8 @@ impl Listener for UdpListener {
             let address = SocketAddr::new(advertised, udp.local_addr()?.port());
             // Without this, a first waiter would not know whether it is reachable.
             let _ = udp.send_to(&WakeMessage::default().datagram(test), address);
+            let address = WakeAddress::udp(address)
+                .ok_or_else(|| std::io::Error::other("it is no address of one host"))?;
             Ok(Socket { udp, address, near: self.near, test })
         });
         let unopened = |error| {

@@ -4,6 +4,7 @@
 //! 10.0.0.7:40123#9f8e7d6c5b4a3210#0      one waiter a line, the first one is next
 //! [fd00::7]:40123#0123456789abcdef#0
 //! ?10.0.0.8:40123#00000000000000a9#0     a waiter that does not hear all that is sent to it
+//! redis:wake-7#00000000000000a8#0        a waiter on another transport: a later version's
 //! -#00000000000000aa#0                   a waiter without a listener
 //! -#00000000000000ab#0#7                 another one, whose turn has come, and that 7 releases have waited for
 //! 10.0.0.7:40124#00000000000000ac#-5#0#2#3   one of low priority that wants 2 at once, and was overtaken 3 times
@@ -18,9 +19,9 @@
 //! dropped by whoever writes the item next. Nothing here does any I/O.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
 
 use crate::mutation::{self, Mutation};
+use crate::notify::WakeAddress;
 
 /// A queue that is this long takes no further waiters.
 pub const MOST_WAITERS: usize = 512;
@@ -37,9 +38,6 @@ const OVERTAKEN: usize = 5;
 
 /// What stands before an address at which not all messages are heard.
 const UNPROVEN: &[u8] = b"?";
-
-/// Beyond this an address is not one.
-pub(crate) const LONGEST_ADDRESS: usize = 64;
 
 /// Names one stand in a queue: drawn at random, and never used again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -88,7 +86,7 @@ impl Default for Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
     /// Where it can be woken, if it can.
-    pub address: Option<SocketAddr>,
+    pub address: Option<WakeAddress>,
     /// Whether it is taken to hear what is sent to it there.
     pub proven: bool,
     /// Which waiter it is.
@@ -113,7 +111,7 @@ impl Entry<'_> {
 }
 
 /// The line of a new entry.
-pub fn line(address: Option<SocketAddr>, id: WaitId, request: Request) -> Vec<u8> {
+pub fn line(address: Option<WakeAddress>, id: WaitId, request: Request) -> Vec<u8> {
     let address = address.map_or_else(|| "-".to_owned(), |address| address.to_string());
     let Request { priority, permits, ages } = request;
     if request == Request::default() {
@@ -125,7 +123,7 @@ pub fn line(address: Option<SocketAddr>, id: WaitId, request: Request) -> Vec<u8
 }
 
 /// The line of a new entry of a waiter that does not hear all that is sent to it.
-pub fn unproven_line(address: Option<SocketAddr>, id: WaitId, request: Request) -> Vec<u8> {
+pub fn unproven_line(address: Option<WakeAddress>, id: WaitId, request: Request) -> Vec<u8> {
     let line = line(address, id, request);
     if address.is_some() { [UNPROVEN, &line].concat() } else { line }
 }
@@ -287,10 +285,15 @@ fn entry(line: &[u8]) -> Option<Entry<'_>> {
     let mut fields = line.strip_suffix(b"\n")?.split(|&byte| byte == b'#');
     let (address, proven) = match fields.next()? {
         b"-" => (None, false),
-        text => match text.strip_prefix(UNPROVEN) {
-            Some(text) => (Some(address(text)?), false),
-            None => (Some(address(text)?), true),
-        },
+        text => {
+            let unproven = text.strip_prefix(UNPROVEN);
+            let text = unproven.unwrap_or(text);
+            match WakeAddress::parse(text) {
+                Some(address) => (Some(address), unproven.is_none()),
+                None if WakeAddress::is_foreign(text) => (None, false),
+                None => return None,
+            }
+        }
     };
     let id = WaitId::parse(fields.next()?)?;
     let priority = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
@@ -305,27 +308,6 @@ fn entry(line: &[u8]) -> Option<Entry<'_>> {
     Some(Entry { address, proven, id, passed, priority, permits, overtaken: number(0), line })
 }
 
-/// Where a waiter can be woken: one program's own address.
-pub(crate) fn address(text: &[u8]) -> Option<SocketAddr> {
-    let text = std::str::from_utf8(text).ok().filter(|text| text.len() <= LONGEST_ADDRESS)?;
-    text.parse().ok().filter(can_be_woken)
-}
-
-/// One program's own address, and no crowd's.
-fn can_be_woken(address: &SocketAddr) -> bool {
-    address.port() != 0 && is_one_hosts(address.ip())
-}
-
-/// Whether it may be one host's own address, and not a crowd's.
-pub(crate) fn is_one_hosts(ip: IpAddr) -> bool {
-    let ip = ip.to_canonical();
-    let crowd = match ip {
-        IpAddr::V4(ip) => ip.is_broadcast() || ip.is_multicast(),
-        IpAddr::V6(ip) => ip.is_multicast(),
-    };
-    !crowd && !ip.is_unspecified()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -333,8 +315,20 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
+    fn a_waiter_on_another_transport_stays_and_has_no_listener_here() {
+        let queue = b"redis:wake-7#000000000000000a#0\n?redis:wake-8#000000000000000b#0\n";
+        let read = in_order(queue);
+        assert_eq!(read.iter().map(|entry| entry.id.0).collect::<Vec<_>>(), [10, 11]);
+        assert!(read.iter().all(|entry| entry.address.is_none() && !entry.proven));
+        assert_eq!(without(queue, &[]), queue);
+        let passed = after(queue, &[WaitId(11)], Some(WaitId(10)), None);
+        assert_eq!(passed, b"redis:wake-7#000000000000000a#0#1\n");
+    }
+
+    #[test]
     fn a_queue_can_be_read_by_a_person() {
-        let notifier = ["10.0.0.7:40123", "[fd00::7]:40123"].map(|text| text.parse().ok());
+        let notifier =
+            ["10.0.0.7:40123", "[fd00::7]:40123"].map(|text| WakeAddress::parse(text.as_bytes()));
         assert_eq!(
             line(notifier[0], WaitId(10), Request::default()),
             b"10.0.0.7:40123#000000000000000a#0\n"
@@ -357,7 +351,7 @@ mod tests {
             "[ff02::1]:9#000000000000000a#0\n",
             "[::ffff:224.0.0.1]:9#000000000000000a#0\n",
             "[::ffff:0.0.0.0]:9#000000000000000a#0\n",
-            "localhost:9#000000000000000a#0\n",
+            "Localhost:9#000000000000000a#0\n",
             "10.0.0.7:9#00000000000000A0#0\n",
             "10.0.0.7:9#a#0\n",
             "10.0.0.7:9#000000000000000a\n",
@@ -413,7 +407,7 @@ mod tests {
     proptest! {
         #[test]
         fn waiters_come_back_in_their_order(ids in vec(any::<u64>(), 0..20), ports in vec(1_u16.., 20), gone: u64) {
-            let address = |at: usize| (!at.is_multiple_of(3)).then(|| SocketAddr::from(([10, 0, 0, 7], ports[at])));
+            let address = |at: usize| (!at.is_multiple_of(3)).then(|| WakeAddress::udp(([10, 0, 0, 7], ports[at]).into()).unwrap());
             let queue: Vec<u8> = ids.iter().enumerate().flat_map(|(at, &id)| line(address(at), WaitId(id), Request::default())).collect();
             let read: Vec<_> = waiters(&queue).map(|entry| (entry.address, entry.id.0)).collect();
             let written: Vec<_> = ids.iter().enumerate().map(|(at, &id)| (address(at), id)).collect();

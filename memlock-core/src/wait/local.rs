@@ -493,17 +493,15 @@ impl<A, G> Default for WaitList<A, G> {
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
-    use std::net::SocketAddr;
-
     use super::*;
     use crate::name::Keyspace;
-    use crate::notify::WakeMessage;
+    use crate::notify::{WakeAddress, WakeMessage};
 
     /// A listener that never wakes.
     struct Silent;
 
     impl Listener for Silent {
-        fn address(&self, _test: WaitId) -> Option<SocketAddr> {
+        fn address(&self, _test: WaitId) -> Option<WakeAddress> {
             None
         }
         fn sleep(&self, _duration: Duration) {}

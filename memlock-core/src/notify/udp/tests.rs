@@ -17,7 +17,7 @@ fn a_listener_hears_itself_and_what_is_meant_for_it() {
     for noise in
         [&b"GET / HTTP/1.0\r\n"[..], &[0; 1400], b"", &WakeMessage::default().datagram(WaitId(3))]
     {
-        stranger.send_to(noise, address).unwrap();
+        stranger.send_to(noise, address.socket()).unwrap();
     }
     let message = WakeMessage {
         after: Duration::from_micros(5),
