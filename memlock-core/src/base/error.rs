@@ -179,7 +179,7 @@ impl Error {
 
     /// The error of a step whose outcome could not be found out, on a lock or a semaphore, as
     /// `what` says. `error`: why it could not be read; if it could, it changed too fast.
-    pub(crate) fn unsettled(error: Option<Error>, what: &str) -> Error {
+    pub(crate) fn unresolved(error: Option<Error>, what: &str) -> Error {
         match error {
             Some(error) if !error.is_outage() => error,
             Some(error) => Error::new(

@@ -280,7 +280,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         }
         let unwoken = queued && self.woken_by.is_none();
         let ids = std::mem::take(&mut self.ids);
-        self.settle_queue(&mut guard, ids, unwoken);
+        self.attach_receipt(&mut guard, ids, unwoken);
         guard
     }
 
@@ -290,7 +290,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         let mut ids = if ticket.is_none() { std::mem::take(&mut self.ids) } else { Vec::new() };
         // A ticket that nobody takes over; it may be one that we had not taken over ourselves.
         ids.extend(self.leave_local(ticket).into_iter().flat_map(|ticket| ticket.ids));
-        self.settle_queue(&mut guard, ids, false);
+        self.attach_receipt(&mut guard, ids, false);
         if interrupted {
             self.acquire.give_back(guard);
             return Waited::Interrupted;
@@ -299,7 +299,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
     }
 
     /// Has the guard take care of our entries in the queue.
-    fn settle_queue(&mut self, guard: &mut G::Guard, ids: Vec<WaitId>, unwoken: bool) {
+    fn attach_receipt(&mut self, guard: &mut G::Guard, ids: Vec<WaitId>, unwoken: bool) {
         let successors = self.woken_by.map(|message| message.successors).unwrap_or_default();
         self.acquire.acquired_from_queue(guard, QueueReceipt { ids, unwoken, successors });
     }

@@ -120,7 +120,7 @@ impl<'a> Attempt<'a> {
                     true
                 }
             };
-            let error = if left { Error::unsettled(Some(error), "lock") } else { error };
+            let error = if left { Error::unresolved(Some(error), "lock") } else { error };
             // That token is used up: what is left of it, if anything, is to be taken off.
             let notifies = self.notifies;
             let tenure = std::mem::take(&mut self.tenure);
@@ -201,7 +201,7 @@ impl Acquire for Attempt<'_> {
                 }
             }
         }
-        error.map_or(Ok(None), |error| Err(Error::unsettled(Some(error), "lock")))
+        error.map_or(Ok(None), |error| Err(Error::unresolved(Some(error), "lock")))
     }
 
     fn inspection(&self) -> Op<'_> {

@@ -159,7 +159,7 @@ impl Mutex {
             // was changed.
             waited.map_err(|error| match error.kind() {
                 ErrorKind::Unreachable if attempt.may_have_left_something() => {
-                    self.said("Locking", Error::unsettled(Some(error), "lock"))
+                    self.said("Locking", Error::unresolved(Some(error), "lock"))
                 }
                 _ => self.said("Locking", error),
             })

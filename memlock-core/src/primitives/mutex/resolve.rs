@@ -82,7 +82,7 @@ impl Lock {
                     // This one changed nothing; an earlier one may have.
                     let in_doubt = self.release_in_doubt;
                     return Err(if in_doubt {
-                        Error::unsettled(Some(failure.error), "lock")
+                        Error::unresolved(Some(failure.error), "lock")
                     } else {
                         failure.error
                     });
@@ -179,7 +179,7 @@ impl Lock {
                 _ => return Ok(OwnerOutcome::Lost(queue)),
             }
         }
-        Err(Error::unsettled(error, "lock"))
+        Err(Error::unresolved(error, "lock"))
     }
 
     /// A waiter may have written into our record that it waits.

@@ -147,7 +147,7 @@ impl Semaphore {
             }
             waited.map_err(|error| match error.kind() {
                 ErrorKind::Unreachable if attempt.may_have_left_something() => {
-                    self.said("Acquiring", Error::unsettled(Some(error), "semaphore"))
+                    self.said("Acquiring", Error::unresolved(Some(error), "semaphore"))
                 }
                 _ => self.said("Acquiring", error),
             })

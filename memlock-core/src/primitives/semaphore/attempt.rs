@@ -167,7 +167,7 @@ impl<'a> Attempt<'a> {
                     true
                 }
             };
-            let error = if self.left { Error::unsettled(Some(error), "semaphore") } else { error };
+            let error = if self.left { Error::unresolved(Some(error), "semaphore") } else { error };
             // That token is used up.
             let (left, unproven) = (self.left, self.unproven);
             let anew = Attempt::new(self.semaphore, self.request, self.patience, self.refusal)?;
@@ -178,7 +178,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// What is to be done about what came of it.
-    fn settle(
+    fn conclude(
         &mut self,
         mut outcome: OperationOutcome,
         called: bool,
@@ -209,8 +209,8 @@ impl<'a> Attempt<'a> {
                 }
                 OperationOutcome::Missing => return Err(semaphore.not_found()),
                 OperationOutcome::Failed(error) => return Err(error),
-                OperationOutcome::Unsettled(error) => {
-                    return Err(Error::unsettled(error, "semaphore"));
+                OperationOutcome::Unresolved(error) => {
+                    return Err(Error::unresolved(error, "semaphore"));
                 }
                 OperationOutcome::Released { .. }
                 | OperationOutcome::Extended { .. }
@@ -220,7 +220,7 @@ impl<'a> Attempt<'a> {
                 }
             }
         }
-        Err(Error::unsettled(None, "semaphore"))
+        Err(Error::unresolved(None, "semaphore"))
     }
 
     /// Has it tried once, together with what other threads of this process want.
@@ -325,7 +325,7 @@ impl Acquire for Attempt<'_> {
 
     fn attempt_within(&mut self, is_over: &dyn Fn() -> bool) -> Result<Option<Permit>> {
         match self.park(false, is_over) {
-            Some(outcome) => self.settle(outcome, false, is_over),
+            Some(outcome) => self.conclude(outcome, false, is_over),
             None => Ok(None),
         }
     }
@@ -338,7 +338,7 @@ impl Acquire for Attempt<'_> {
         // Some of our own orphaned grants may be what is in the way.
         orphan::reap(&self.semaphore.target.context, self.semaphore.target.route);
         let outcome = self.submit(called, is_over);
-        self.settle(outcome, called, is_over)
+        self.conclude(outcome, called, is_over)
     }
 
     fn inspection(&self) -> Op<'_> {

@@ -387,7 +387,7 @@ impl<'a> Leader<'a> {
         }
         self.settle_where(|member| {
             let Operation { refused, error, .. } = &member.operation;
-            (*refused == ROUNDS).then(|| OperationOutcome::Unsettled(error.clone()))
+            (*refused == ROUNDS).then(|| OperationOutcome::Unresolved(error.clone()))
         });
         self.refused += 1;
         let context = &self.semaphore.target.context;
@@ -435,7 +435,7 @@ impl<'a> Leader<'a> {
                 let is_own = member.ticket.is_none()
                     && matches!(member.operation.kind, Kind::Acquisition(_));
                 (is_own && member.operation.in_doubt.is_some())
-                    .then(|| OperationOutcome::Unsettled(Some(error.clone())))
+                    .then(|| OperationOutcome::Unresolved(Some(error.clone())))
             });
         }
     }
@@ -452,7 +452,7 @@ impl<'a> Leader<'a> {
                     let error = error.clone();
                     Some(member.fails(&error))
                 }
-                None => Some(OperationOutcome::Unsettled(None)),
+                None => Some(OperationOutcome::Unresolved(None)),
             }
         });
     }

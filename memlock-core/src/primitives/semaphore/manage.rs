@@ -85,7 +85,7 @@ impl Semaphore {
             let created = tokens.contains(&seen.record.token);
             return Ok(if created { SetUp::Created } else { SetUp::Joined });
         }
-        Err(Error::unsettled(None, "semaphore"))
+        Err(Error::unresolved(None, "semaphore"))
     }
 
     /// Removes it for everybody. Who holds permits finds them lost; who waits and did not say how
@@ -127,7 +127,7 @@ impl Semaphore {
             }
         }
         if !gone {
-            return Err(Error::unsettled(None, "semaphore"));
+            return Err(Error::unresolved(None, "semaphore"));
         }
         self.forget();
         if sent.is_some() {
@@ -176,13 +176,13 @@ impl Semaphore {
                         return Err(if failures == 1 {
                             failure.error
                         } else {
-                            Error::unsettled(Some(failure.error), "semaphore")
+                            Error::unresolved(Some(failure.error), "semaphore")
                         });
                     }
                 }
             }
         }
-        Err(Error::unsettled(None, "semaphore"))
+        Err(Error::unresolved(None, "semaphore"))
     }
 
     /// How it is now; `None` when there is no such semaphore. What is read is already past: it is

@@ -65,7 +65,7 @@ impl Member {
     /// itself in the queue.
     pub(super) fn fails(&self, error: &Error) -> OperationOutcome {
         match self.operation.in_doubt {
-            Some(_) => OperationOutcome::Unsettled(Some(error.clone())),
+            Some(_) => OperationOutcome::Unresolved(Some(error.clone())),
             None if self.is_parked => OperationOutcome::NoRoom { refusal: None },
             None => OperationOutcome::Failed(error.clone()),
         }

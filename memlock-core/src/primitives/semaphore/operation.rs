@@ -112,7 +112,7 @@ pub(super) enum OperationOutcome {
     /// Nothing was sent for it, or it is certain that nothing was changed.
     Failed(Error),
     /// It may have been carried out.
-    Unsettled(Option<Error>),
+    Unresolved(Option<Error>),
 }
 
 /// Whether the server may have stood still when it told the time by which a lease was granted.

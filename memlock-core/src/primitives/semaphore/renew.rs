@@ -137,7 +137,8 @@ impl PendingRenewal for PermitRenewals {
         let extend = Extend { renewing, wanted: Some(wanted), gone: Vec::new() };
         let operation = Operation::new(Kind::Extend(extend), None);
         let completion = submit::submit(&self.semaphore, operation, None, &|| false);
-        let unsettled = |error| Failure { error: Error::unsettled(error, "semaphore"), sent: true };
+        let unresolved =
+            |error| Failure { error: Error::unresolved(error, "semaphore"), sent: true };
         match completion.outcome {
             OperationOutcome::Extended { asks } => {
                 self.permits = completion.renewing;
@@ -145,7 +146,7 @@ impl PendingRenewal for PermitRenewals {
                     match self.semaphore.look_closely() {
                         Ok(Some(seen)) => self.believe(&seen),
                         Ok(None) => self.permits.clear(),
-                        Err(error) => return Err(unsettled(Some(error))),
+                        Err(error) => return Err(unresolved(Some(error))),
                     }
                 }
                 Ok(completion.gone)
@@ -155,7 +156,7 @@ impl PendingRenewal for PermitRenewals {
                 Ok(gone.chain(completion.gone).collect())
             }
             OperationOutcome::Failed(error) => Err(Failure { error, sent: false }),
-            OperationOutcome::Unsettled(error) => Err(unsettled(error)),
+            OperationOutcome::Unresolved(error) => Err(unresolved(error)),
             // A child that a callback made: it keeps nothing.
             _ => Ok(Vec::new()),
         }

@@ -68,10 +68,10 @@ impl Permit {
             },
             OperationOutcome::Gone { instead } => Ok(self.gone(step, instead)),
             OperationOutcome::Failed(error) if self.release_in_doubt && error.is_outage() => {
-                Err(Error::unsettled(Some(error), "semaphore"))
+                Err(Error::unresolved(Some(error), "semaphore"))
             }
             OperationOutcome::Failed(error) => Err(error),
-            OperationOutcome::Unsettled(error) => Err(Error::unsettled(error, "semaphore")),
+            OperationOutcome::Unresolved(error) => Err(Error::unresolved(error, "semaphore")),
             // A child that a callback made: it holds nothing.
             _ => Ok(Outcome::Lost(None)),
         }

@@ -171,7 +171,7 @@ impl Sleeper<'_> {
         let (operation, in_queue) =
             self.combiner.take_back(&self.ticket, is_enough, is_long, now)?;
         let outcome = match operation.in_doubt {
-            Some(_) => OperationOutcome::Unsettled(operation.error.clone()),
+            Some(_) => OperationOutcome::Unresolved(operation.error.clone()),
             None => OperationOutcome::NoRoom { refusal: None },
         };
         Some(Completion { in_queue, ..Completion::new(operation, outcome) })
