@@ -103,7 +103,7 @@ fn a_lock_that_is_handed_over_within_the_process_is_stamped_as_well() {
 /// On a server that draws too early this is how a fence fell: the request had its number before
 /// another one took the lock, and was stored after that one had let go of it.
 #[test]
-fn whoever_was_overtaken_on_the_way_to_the_lock_has_the_greater_fence() {
+fn a_client_overtaken_on_the_way_to_the_lock_has_the_greater_fence() {
     let server = Memcached::start();
     let proxy = Proxy::start(server.address());
     let pause = Duration::from_millis(500);

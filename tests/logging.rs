@@ -197,7 +197,7 @@ fn trouble() {
 }
 
 #[test]
-fn whoever_listens_may_use_everything_and_is_told_in_whole_sentences() {
+fn a_log_callback_may_use_everything_and_gets_whole_sentences() {
     log::set_logger(&LISTENER).unwrap();
     log::set_max_level(log::LevelFilter::Trace);
     // SAFETY: the callback is a function, and needs no argument.

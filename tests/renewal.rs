@@ -303,7 +303,7 @@ fn a_waiter_is_woken_although_the_lease_was_renewed_meanwhile() {
 }
 
 #[test]
-fn whoever_finds_the_loss_it_is_the_keeper_who_tells_it() {
+fn a_loss_is_reported_by_the_renewal_whatever_finds_it() {
     let server = Memcached::start();
     let client = Client::connect(&server.url()).unwrap();
     let (tell, told) = mpsc::channel();

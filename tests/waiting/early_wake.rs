@@ -81,7 +81,7 @@ fn the_next_one_is_woken_before_the_release_is_answered() {
 }
 
 #[test]
-fn whoever_is_next_by_now_is_woken_as_well() {
+fn the_waiter_that_is_next_by_now_is_woken_as_well() {
     let (bench, gone, next) = (Bench::new(), FakeListener::new(7), FakeListener::new(8));
     let lock = told_of(&bench, &gone, |_| Fate::Done);
     bench.delete(&bench.queue);

@@ -68,7 +68,7 @@ fn a_queue_that_is_full_takes_no_more_until_there_is_room() {
 }
 
 #[test]
-fn a_queue_that_is_garbage_is_cleaned_by_whoever_writes_it() {
+fn a_queue_that_is_garbage_is_cleaned_by_the_next_write() {
     let bench = Bench::new();
     let garbage =
         [&b"17"[..], b"\n\n#\n-#\n", &[b'x'; 70_000], b"\n127.0.0.1:9#zz#0\n\xff\xfe#0#0\n"]

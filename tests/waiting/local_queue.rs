@@ -102,7 +102,7 @@ fn turns_before_another_process() -> usize {
 }
 
 #[test]
-fn whoever_gives_up_leaves_the_line_in_order() {
+fn a_waiter_that_gives_up_leaves_the_list_in_order() {
     let bench = Bench::new();
     let client = bench.client();
     let holder = lock(&client);

@@ -112,7 +112,7 @@ fn joins_again_when_woken_in_vain(after: Duration) -> (bool, usize) {
 const WATCH: Duration = Duration::from_millis(25);
 
 #[test]
-fn whoever_was_woken_in_vain_does_not_rely_on_a_line_that_is_about_to_be_taken_off() {
+fn a_waiter_woken_in_vain_does_not_rely_on_an_entry_that_is_about_to_be_removed() {
     for after in [Duration::ZERO, Duration::from_millis(2), Duration::from_millis(20)] {
         assert_eq!(joins_again_when_woken_in_vain(after), (true, 1), "{after:?}");
     }

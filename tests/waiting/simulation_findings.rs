@@ -158,7 +158,7 @@ fn a_holder_stops_believing_before_a_late_timer_can_end_its_item() {
 }
 
 #[test]
-fn whoever_goes_tells_a_holder_that_came_in_between_to_wake() {
+fn a_waiter_that_leaves_notifies_a_holder_that_came_in_between() {
     let bench = Bench::new();
     let _holder = lock(&bench.client());
     let going = in_line(&bench.frozen());

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_has_left_is_not_inside() {
+    fn a_thread_that_has_left_is_not_inside() {
         let active_calls = ActiveCalls::new();
         assert!(!active_calls.any());
         let (one, two) = (active_calls.enter(), active_calls.enter());
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri cannot fork")]
-    fn in_a_child_nobody_is_inside_not_even_whoever_made_it_there() {
+    fn in_a_child_no_thread_is_inside_not_even_the_one_that_forked_it() {
         let active_calls = ActiveCalls::new();
         let entered = active_calls.enter();
         // SAFETY: the child only touches atomics, then leaves by `_exit`.

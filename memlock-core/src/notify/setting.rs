@@ -96,7 +96,7 @@ mod tests {
 
         /// Otherwise the waiter would stand in the queue as a line that nobody can read.
         #[test]
-        fn whoever_is_at_an_accepted_address_can_be_woken(ip: IpAddr, mapped: [u8; 4], port in 1_u16..) {
+        fn a_waiter_at_an_accepted_address_can_be_woken(ip: IpAddr, mapped: [u8; 4], port in 1_u16..) {
             for ip in [ip, IpAddr::from(mapped), IpAddr::V6(std::net::Ipv4Addr::from(mapped).to_ipv6_mapped())] {
                 let accepted = NotifySetting::parse(&ip.to_string()).is_ok();
                 let address = WakeAddress::udp(SocketAddr::new(ip, port));

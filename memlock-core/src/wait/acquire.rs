@@ -79,7 +79,7 @@ pub(crate) trait Acquire {
     /// It was acquired by a waiter that was in the queue.
     fn acquired_from_queue(&mut self, guard: &mut Self::Guard, receipt: QueueReceipt);
 
-    /// Gives back what came after the wait was interrupted.
+    /// Gives back what was acquired after the wait was interrupted.
     fn give_back(&mut self, guard: Self::Guard);
 }
 

@@ -288,7 +288,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
     fn granted_by_thread(&mut self, mut guard: G::Guard, interrupted: bool) -> Waited<G::Guard> {
         let ticket = self.ticket();
         let mut ids = if ticket.is_none() { std::mem::take(&mut self.ids) } else { Vec::new() };
-        // A ticket that nobody takes over; it may be one that we had not taken over ourselves.
+        // A ticket that no waiter takes over; it may be one that we had not taken over ourselves.
         ids.extend(self.leave_local(ticket).into_iter().flat_map(|ticket| ticket.ids));
         self.attach_receipt(&mut guard, ids, false);
         if interrupted {
@@ -360,8 +360,8 @@ impl<G: Acquire> Drop for Waiter<'_, '_, G> {
         }
         let ticket = self.leave_local(None);
         self.ids.extend(ticket.into_iter().flat_map(|ticket| ticket.ids));
-        // An error ended the wait, or nobody takes over the place. In an outage the entry is lost
-        // with the queue, or removed by the next wake-up.
+        // An error ended the wait, or there is no waiter to take over the place. In an outage the
+        // entry is lost with the queue, or removed by the next wake-up.
         if self.failure.as_ref().is_some_and(Error::is_outage) {
             self.local.leave_behind(&self.target.key, &self.ids);
         } else if !self.ids.is_empty() {

@@ -1,4 +1,4 @@
-//! The text of a queue: who waits, in which order, and where each can be woken.
+//! The text of a queue: the waiters, their order, and where each can be woken.
 //!
 //! ```text
 //! 10.0.0.7:40123#9f8e7d6c5b4a3210#0      one waiter a line, the first one is next
@@ -12,11 +12,11 @@
 //! ```
 //!
 //! A waiter of higher priority comes before one of lower priority; among equals the order is that
-//! of the lines. One that was overtaken [`MOST_OVERTAKEN`] times comes before all others, unless it
-//! wrote `-` there. What is missing of the last three fields is 0, 1 and 0.
+//! of the entries. A waiter that was overtaken [`MOST_OVERTAKEN`] times comes before all others,
+//! unless it wrote `-` there. Missing last fields are 0, 1 and 0.
 //!
-//! Further fields are a later version's business and are kept. A line that cannot be read is
-//! dropped by whoever writes the item next. Nothing here does any I/O.
+//! Further fields belong to later versions, and are preserved. An entry that cannot be read is
+//! dropped by the next write. Nothing here does any I/O.
 
 use std::fmt;
 
@@ -143,7 +143,7 @@ pub fn waiters(queue: &[u8]) -> impl Iterator<Item = Entry<'_>> {
     queue.split_inclusive(|&byte| byte == b'\n').filter_map(entry)
 }
 
-/// A queue that is being changed: read once, and written once, however many waiters are taken off.
+/// A queue that is being changed: read once, and written once, however many entries are removed.
 pub(crate) struct Draft<'a> {
     /// As they were read, and as they are to be; in the order of their lines.
     lines: Vec<(Entry<'a>, Entry<'a>)>,

@@ -58,12 +58,12 @@ impl<'a> Wait<'a> {
         self.cancel.is_some_and(Cancel::is_cancelled)
     }
 
-    /// Whether somebody wants it ended.
+    /// Whether its caller wants it to end.
     pub(super) fn is_interrupted(&self) -> bool {
         self.is_cancelled() || self.interrupted.is_some_and(|interrupted| interrupted())
     }
 
-    /// Whether somebody has to be asked, who cannot wake the waiter.
+    /// Whether a callback has to be asked, which cannot wake the waiter.
     pub(super) fn asks(&self) -> bool {
         self.interrupted.is_some()
     }
@@ -81,7 +81,7 @@ impl fmt::Debug for Wait<'_> {
 pub enum Waited<T> {
     /// We have it.
     Done(T),
-    /// Somebody else has it, and the call was told to try once.
+    /// Another client holds it, and the call was to try once.
     Busy,
     /// The limit passed.
     TimedOut,

@@ -1,21 +1,20 @@
-//! The waiters of one process: those who wait for the same thing through the same client stand in a
-//! line, and only the first of them stands in the server's queue.
+//! The waiters of one process: those that wait for the same target through the same client form a
+//! list, and only the first of them is in the server's queue.
 //!
-//! | a waiter in the line | what is true | who may move it on |
+//! | a waiter in the list | what is true | what may move it on |
 //! | --- | --- | --- |
-//! | idle | it sleeps on its listener, or has just been woken | itself, by going to work; whoever lets go of what it waits for, by serving it |
+//! | idle | it sleeps on its listener, or has just been woken | itself, by becoming active; a releaser in this process, by handing over to it |
 //! | at work | it speaks to the server, or is about to end its wait | itself |
-//! | served | somebody is handing over to it, and speaks to the server for it; it may not go before that is settled | the one who serves it |
+//! | handing off | another thread is handing over to it, and speaks to the server for it; it may not leave before the result is known | that thread |
 //! | given | it has it, and is to take it when it wakes | itself |
 //!
-//! A process that holds what it waited for only for moments, and comes back at once each time,
-//! would spend most of its time on handing over. It gets a **turn** instead: it asks the next one
-//! to come two milliseconds later, and until then takes and releases what it wants as if nobody
-//! waited.
+//! A process that holds the target only for moments, and comes back at once each time, would spend
+//! most of its time on hand-overs. It gets a **batch window** instead: it asks the next waiter to
+//! try two milliseconds later, and until then acquires and releases the target as if there were no
+//! waiters.
 //!
-//! Where several can have what they wait for at once, all that is left of the line is a list of who
-//! waits in this process: each waiter stands in the server's queue for itself, and so each has its
-//! own priority there.
+//! Where several can hold the target at once, the list only names the waiters of this process: each
+//! of them is in the server's queue for itself, with its own priority there.
 //!
 //! When the first one goes, the next one is woken, and takes over its place in the server's queue
 //! if it still has one. The room also remembers what this process knows of the queue: whether
@@ -34,9 +33,9 @@ use crate::name::Key;
 use crate::notify::Listener;
 use crate::sync::{AtomicBool, Mutex, MutexGuard};
 
-/// Beyond so many rooms those in which nobody waits are forgotten.
+/// If there are more lists, those without waiters are dropped.
 const MAX_LISTS: usize = 1024;
-/// So many entries that could not be taken off the server's queue are remembered.
+/// The most entries that could not be removed from the server's queue to remember.
 const MAX_LEFT_BEHIND: usize = 8;
 /// What counts as "at once", and as holding something only for a moment.
 pub(crate) const MOMENT: Duration = Duration::from_micros(200);
@@ -44,7 +43,7 @@ pub(crate) const MOMENT: Duration = Duration::from_micros(200);
 /// a waiter near its turn has to know its place.
 pub(crate) const RECENT: Duration = Duration::from_millis(2);
 const ENOUGH: usize = 5;
-/// How long one that was woken gets to come, before we take for ourselves what we just gave away.
+/// How long a waiter that was woken has to acquire the target before this process takes it again.
 const WOKEN_GRACE: Duration = Duration::from_millis(2);
 /// How long a turn lasts.
 const BATCH_WINDOW: Duration = Duration::from_millis(2);
@@ -59,7 +58,7 @@ pub(crate) struct LocalWaiters<A, G> {
 }
 
 struct Shared<A, G> {
-    /// Whether there is any room: all that a caller looks at as long as nobody competes.
+    /// Whether there is any list: all that a caller reads as long as there is no competition.
     occupied: AtomicBool,
     lists: Mutex<WaitLists<A, G>>,
 }
@@ -71,8 +70,8 @@ struct WaitLists<A, G> {
 
 struct WaitList<A, G> {
     waiters: VecDeque<LocalWaiter<A, G>>,
-    /// Under which ids we may still stand in the server's queue, though nobody waits under them:
-    /// whoever is woken by one of them, takes it for its own.
+    /// The ids of entries that may still be in the server's queue, though no waiter uses them: a
+    /// waiter that is woken by one of them takes the wake-up for its own.
     left_behind: Vec<WaitId>,
     ticket: Option<QueueTicket>,
     known: Known,
@@ -81,7 +80,7 @@ struct WaitList<A, G> {
 
 /// How this process uses what it waits for.
 struct Habit {
-    /// When it let go the last time, after others had been waiting.
+    /// When it released the target last, if others had been waiting.
     released: Moment,
     /// The number of waiters then.
     waiting: usize,
@@ -89,14 +88,14 @@ struct Habit {
     brief: bool,
     /// It comes back at once each time.
     brisk: bool,
-    /// Until then it goes on as if nobody waited.
+    /// Until then it acquires the target as if there were no waiters.
     window_ends: Moment,
 }
 
-/// Who else was in the queue when the next one was woken.
+/// What was found in the queue when the next waiter was woken.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WakeSummary {
-    /// Others were waiting, of whom the first one's turn has come.
+    /// Others were waiting, and the turn of the first of them has come.
     pub(crate) others: bool,
     /// One of our own entries was still there.
     pub(crate) ours: bool,
@@ -204,8 +203,8 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         LocalWaiters { side_by_side: true, ..LocalWaiters::default() }
     }
 
-    /// What is known of a queue for somebody who comes now; `None` when it may try at once. As long
-    /// as nobody competes, this costs one atomic read.
+    /// What is known of the queue for a caller that arrives now; `None` when it may try at once. As
+    /// long as there is no competition, this costs one atomic read.
     pub(crate) fn arrive(&self, key: &Key, now: Moment) -> Option<Known> {
         if !self.is_occupied() {
             return None;
@@ -225,8 +224,8 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         fair_reentry.then_some(Known { fair_reentry, grace, waiting, ..list.known })
     }
 
-    /// For how long we go on, now that we let go of what we held for so long while others may be
-    /// waiting.
+    /// For how long this process goes on, now that it releases what it held for `held` while others
+    /// may be waiting.
     pub(crate) fn batch_window(&self, key: &Key, now: Moment, held: Duration) -> Duration {
         let mut lists = self.lists();
         let Some(list) = lists.by_key.get_mut(key) else { return Duration::ZERO };
@@ -239,7 +238,7 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         BATCH_WINDOW
     }
 
-    /// Remembers who was waiting when we let go, which is done now.
+    /// Remembers what was found in the queue at a release, which happens now.
     pub(crate) fn released(&self, key: &Key, summary: WakeSummary, now: Moment) {
         let mut lists = self.lists();
         if summary.others {
@@ -252,7 +251,7 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         self.forget_unused(lists, key);
     }
 
-    /// Our entries by these ids could not be taken off the server's queue.
+    /// These entries of ours could not be removed from the server's queue.
     pub(crate) fn leave_behind(&self, key: &Key, ids: &[WaitId]) {
         // Those of a child that a callback made in the middle of a call are its parent's.
         if ids.is_empty() || fork::is_astray() {
@@ -364,14 +363,14 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         unparked.unwrap_or(Unparked::Up { woken: None })
     }
 
-    /// This waiter was woken at its place in the server's queue, and has no use for that any more:
-    /// the next one in line is to heed it, which takes over the place.
+    /// This waiter was woken at its place in the server's queue, and has no use for the wake-up any
+    /// more: the next one in the list, which takes over the place, is to act on it.
     pub(crate) fn leave_wake(&self, key: &Key, number: u64, after: Duration) {
         self.with_waiter(key, number, |waiter| waiter.woken = Some(after));
     }
 
-    /// Goes, and leaves its place in the server's queue to the next in line, which is woken. Gives
-    /// the place back when nobody is there to take it.
+    /// Leaves the list, and its place in the server's queue to the next waiter, which is woken.
+    /// Returns the place if there is none.
     pub(crate) fn leave(
         &self,
         key: &Key,
@@ -389,7 +388,7 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         let gone = position.and_then(|position| list.waiters.remove(position));
         let woken = gone.as_ref().and_then(|gone| gone.woken);
         list.known.pace = pace.or(list.known.pace);
-        // One that nobody has taken over yet goes on to the one after.
+        // A ticket that the next waiter has not taken over yet goes to the one after it.
         let ticket = ticket.or_else(|| if was_first { list.ticket.take() } else { None });
         let left = match list.waiters.front_mut() {
             Some(next) if was_first => {
@@ -452,8 +451,8 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         list.waiters.iter_mut().find(|waiter| waiter.number == number).map(body)
     }
 
-    /// Forgets a room that is worth nothing, and when there are too many, all in which nobody
-    /// waits.
+    /// Drops a list that holds nothing worth remembering, and when there are too many, all without
+    /// waiters.
     fn forget_unused(&self, mut lists: MutexGuard<'_, WaitLists<A, G>>, key: &Key) {
         let worthless = |list: &WaitList<A, G>| {
             list.waiters.is_empty() && !list.known.fair_reentry && list.left_behind.is_empty()
@@ -511,7 +510,8 @@ mod tests {
         fn interrupt(&self) {}
     }
 
-    /// Otherwise the waiter would take the line for taken off under which it has joined since.
+    /// Otherwise the waiter would believe that the entry under which it has joined since was
+    /// removed.
     #[test]
     fn a_waiter_that_has_left_the_queue_is_not_woken_by_its_earlier_line() {
         let key = Keyspace::default().semaphore(b"x");
@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_takes_over_a_place_heeds_what_was_woken_there() {
+    fn a_waiter_that_takes_over_a_place_acts_on_its_wake_up() {
         let key = Keyspace::default().lock(b"x");
         let local = LocalWaiters::<(), ()>::default();
         let listener: Arc<dyn Listener> = Arc::new(Silent);

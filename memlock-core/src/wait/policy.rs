@@ -20,7 +20,7 @@
 //! | is the first in the queue and unreachable | 10 ms, growing by half each time to 250 ms |
 //! | is the first in the queue and untested | 150 ms, growing by half each time to 280 ms while the wait is young, to 0.7 s later |
 //! | saw that the target is reserved for another waiter | 300 ms: that one is taken for dead then |
-//! | has a holder that wakes nobody, or no place in the queue | as an untested waiter that is the first |
+//! | has a holder that sends no wake-ups, or no place in the queue | as an untested waiter that is the first |
 //!
 //! So the waiters of a healthy queue send next to nothing to the server, however many they are. An
 //! unreachable waiter does not depend on wake-ups: a mutex is reserved for it (see
@@ -78,7 +78,7 @@ pub struct Policy {
     outage: Duration,
     /// Whether a step was taken: the first one is taken whatever the time.
     started: bool,
-    /// Our turn has come: nobody else will be woken before we try.
+    /// Our turn has come: no other waiter will be woken before we try.
     woken: bool,
     reach: Reach,
     out_since: Option<Moment>,
@@ -439,7 +439,7 @@ impl Policy {
     }
 
     fn sleep(&mut self, now: Moment, chance: f64) -> Step {
-        // Those before us who were to try have it by then, and will pass it on.
+        // Those before us that were to try hold it by then, and will pass it on.
         let notified =
             self.is_notified() || self.position.was_free && self.position.queued == Queued::Yes;
         let pause = match (notified, self.reach, self.position.before) {

@@ -1,8 +1,8 @@
-//! The queue on the server: the item beside the lock that says who waits.
+//! The queue on the server: the item beside the lock that names the waiters.
 //!
-//! It is advice and nothing else. Entering is one atomic append; leaving, and taking off the waiter
-//! that was woken, is a compare-and-swap that names waiters by their ids, never by their position:
-//! so it does not matter who does it, how often, or what happened in between.
+//! It is only advice. Joining is one atomic append; leaving, and removing the waiter that was
+//! woken, is a compare-and-swap that names waiters by their ids, never by their position: so it
+//! does not matter which process does it, how often, or what happened in between.
 
 use std::time::Duration;
 
@@ -18,19 +18,19 @@ use crate::notify::{Successors, WakeMessage};
 use crate::store::{Expiry, Failure, Item, Op, Reply, Returns};
 use crate::target::Target;
 
-/// How long a queue lives that nobody writes to. Waiters that wait for longer write it anew.
+/// The TTL of a queue. Waiters that wait for longer write it again.
 const LIFE: Duration = Duration::from_secs(300);
 /// How much later the one behind a waiter without a listener is to come: that looks for itself every
 /// now and then, and should find the lock free most of the time.
 const AFTER_UNREACHABLE: Duration = Duration::from_millis(20);
-/// How much later a waiter is to come that only watches over a reservation for another one. Nobody
-/// else is asked to come as late: it alone is not taken off the queue.
+/// How much later a waiter is to try that only watches over a reservation for another one. No other
+/// waiter is asked to try as late: it alone is not removed from the queue.
 pub(super) const WATCH: Duration = Duration::from_millis(25);
 /// How many of the dead are passed at once.
 const MOST_DEAD: usize = 8;
-/// How often a change is tried anew because somebody else was faster.
+/// How often a change is tried again because another client was faster.
 const ROUNDS: usize = 10;
-/// And to take off lines: those that nobody waits under any more, and those of waiters for permits
+/// The same for removing entries that no waiter uses any more, and those of waiters for permits
 /// that were woken.
 const LEAVES: usize = 40;
 
@@ -42,7 +42,7 @@ pub(crate) struct Queue<'a> {
     pub(crate) key: &'a Key,
 }
 
-/// What can be had now.
+/// What is available now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Capacity {
     /// How many of what is waited for: a mutex is one.
@@ -52,7 +52,7 @@ pub(crate) struct Capacity {
 }
 
 impl Capacity {
-    /// A mutex that nobody has.
+    /// A mutex without a holder.
     pub(crate) const MUTEX: Capacity = Capacity { permits: 1, shared: false };
 }
 
@@ -118,7 +118,7 @@ impl Queue<'_> {
                     let _ = self.target.run(&[self.swap(&item, &value)]);
                 }
                 let gone = || QueueView::Removed { waiters: entries::waiters(&item.value).count() };
-                // Whoever takes the line off under which we joined last has woken us, though an
+                // Removing the last entry under which we joined is a wake-up for us, though an
                 // earlier one may still be there.
                 let last = ids.last().and_then(|&last| position(&item.value, &[last]));
                 let place = last.and_then(|_| position(&item.value, ids));
@@ -129,8 +129,9 @@ impl Queue<'_> {
         Ok((Some(view), replies.next()))
     }
 
-    /// Takes our entries off, and runs `look` afterwards: whoever woke us in between relies on us,
-    /// so if what we waited for is free, the next one is to be told. Gives what `look` gave last.
+    /// Removes our entries, and inspects the target afterwards: a releaser that woke us in between
+    /// relies on us, so if the target is free, the next waiter is to be woken. Returns the reply to
+    /// the last inspection.
     pub(crate) fn leave(
         &self,
         ids: &[WaitId],
@@ -154,23 +155,22 @@ impl Queue<'_> {
         Err(Failure { error: Error::new(ErrorKind::Unknown, text), sent: true })
     }
 
-    /// Wakes the first one who is not one of `ours`, if there is room for it, and takes it and ours
-    /// off. `queue` is what was read of it. One that is found dead is taken off, too, and the next
-    /// one woken. One that is not certain to hear it is left where it is for some releases: it is
-    /// to find that it is its turn, and the one behind it is asked to come a little later. After
-    /// them a mutex is reserved for it.
+    /// Wakes the first waiter that is not one of `ours`, if there is room for it, and removes its
+    /// entry and ours. `queue` is the queue as it was read. A waiter that is found dead is removed,
+    /// too, and the next one woken. One that may not receive the wake-up stays in the queue for
+    /// some releases: it is to find by itself that it is its turn, and the one behind it is asked
+    /// to try a little later. After that a mutex is reserved for it.
     ///
-    /// First the wake-up, then the queue: the next one is to be at work while we still write. But if
-    /// an entry of ours is still there, whoever woke us has not got to write yet; then the next one
-    /// might be done before either of us has, and would wake our entry instead of the one after it.
-    /// So then the queue is written first.
+    /// First the wake-up, then the queue: the next waiter is to work while we still write. But if
+    /// an entry of ours is still there, our waker has not written yet; then the next waiter might
+    /// finish before either of us has written, and would wake our entry instead of the one after
+    /// it. In that case the queue is written first.
     ///
-    /// Even so an entry in front of ours may be that of somebody who had its turn before us,
-    /// because whoever woke it is slow to write. Then the first one behind us is woken, too; but
-    /// only after a short hold, since otherwise that writing is done long ago, and the one in front
-    /// would be passed over. It is taken off as well: if it found its line there when it releases,
-    /// it would again wake the one behind it first, and the waiters in front would never be the
-    /// first to come.
+    /// Even so an entry before ours may belong to a waiter that had its turn before us, because its
+    /// waker is slow to write. Then the first one behind us is woken, too; but only after a short
+    /// hold, since otherwise that write is finished long ago, and the waiter in front would be
+    /// passed over. It is removed as well: if it found its entry there when it releases, it would
+    /// again wake the one behind it first, and the waiters in front would never come first.
     pub(crate) fn wake_next(
         &self,
         queue: Item,
@@ -186,11 +186,11 @@ impl Queue<'_> {
             .filter(|entry| waker.wake(entry, WakeMessage::default()) == Delivery::Sent)
             .map(|entry| entry.id);
         let mut woken: Option<WaitId> = None;
-        // Those for whom something may be reserved: ourselves, and the one that we woke.
+        // Those for which the target may be reserved: ourselves, and the waiter that we woke.
         let is_unheard = |entry: &Entry<'_>| !entry.proven && ours.contains(&entry.id);
         let mut unheard: Vec<WaitId> =
             entries::waiters(&queue.value).filter(is_unheard).map(|entry| entry.id).collect();
-        // Ourselves, and those who are found dead.
+        // Our entries, and those of waiters that are found dead.
         let mut gone = ours.to_vec();
         let (mut queue, mut kept) = (queue, false);
         for round in 1..=ROUNDS {
@@ -221,8 +221,8 @@ impl Queue<'_> {
                 }
             }
             next = next.filter(|_| !kept);
-            // One for whom it is to be reserved stays until that is done: it would not hear that it
-            // has to join again.
+            // A waiter for which it is to be reserved stays until that is done: it would not learn
+            // that it has to join again.
             let reserve_later =
                 write_first && next.is_some_and(|(next, _)| !waker.is_heard_by(&next));
             next = next.filter(|_| !reserve_later);
@@ -240,7 +240,7 @@ impl Queue<'_> {
             let again = match (next, woken, &written) {
                 (_, _, Ok(Reply::VersionMismatch)) => true,
                 (None, None, Ok(_)) if reserve_later => {
-                    // It was we who took ours off.
+                    // It was this process that removed our entry.
                     unheard.clear();
                     true
                 }
@@ -265,7 +265,7 @@ impl Queue<'_> {
             };
             let is_off = |id| position(&queue.value, &[id]).is_none();
             if unheard.iter().any(|&id| is_off(id)) {
-                // It had its turn without us, or we had ours: nobody claims what was reserved
+                // It had its turn without us, or we had ours: no waiter claims what was reserved
                 // since.
                 waker.withdraw(&unheard);
                 woken = woken.filter(|id| !unheard.contains(id));
@@ -274,17 +274,18 @@ impl Queue<'_> {
         summary
     }
 
-    /// As [`Queue::wake_next`], for several permits: wakes the first waiters as long as there is room
-    /// for them, until they want as many as became free: for the others, whoever freed them wakes.
-    /// One that is not certain to hear it is left where it is for some releases: it is to find that
-    /// it is its turn, and the one behind it is asked to come a little later. But what was free
-    /// before may have waited for somebody who wants several, and nobody else would wake waiters
-    /// for the rest of it. All that were woken are taken off in one write: while many join, each
-    /// write of the queue has to be tried several times.
+    /// As [`Queue::wake_next`], for several permits: wakes the first waiters as long as there is
+    /// room for them, until they want as many as became free: the others are woken by the processes
+    /// that freed the rest. A waiter that may not receive the wake-up stays in the queue for some
+    /// releases: it is to find by itself that it is its turn, and the one behind it is asked to try
+    /// a little later. But what was free before may have waited for a waiter that wants several,
+    /// and no other process would wake waiters for the rest of it. All entries of waiters that were
+    /// woken are removed in one write: while many join, each write of the queue has to be tried
+    /// several times.
     ///
-    /// Nobody is woken twice: a waiter that was woken in vain, and stands in front again under
-    /// another id, has seen for itself how it is. One that has joined at the end meanwhile is
-    /// woken: it may have seen the permits reserved by a waiter that has them by now.
+    /// No waiter is woken twice: one that was woken in vain, and is in front again under another
+    /// id, has inspected the target itself. One that has joined at the end meanwhile is woken: it
+    /// may have seen the permits reserved by a waiter that holds them by now.
     pub(crate) fn wake_several(
         &self,
         queue: Item,
@@ -302,7 +303,7 @@ impl Queue<'_> {
         let mut woken: Vec<(WaitId, u32)> = Vec::new();
         // The first one, which may not hear it, was sent a message all the same.
         let mut left_told = false;
-        // Ourselves, and those who are found dead.
+        // Our entries, and those of waiters that are found dead.
         let mut gone = ours.to_vec();
         let mut queue = queue;
         for round in 1..=LEAVES {
@@ -410,15 +411,15 @@ impl Queue<'_> {
 
 const EXPIRY: Expiry = Expiry::After(LIFE);
 
-/// Who is next in the queue.
+/// The next waiter in the queue.
 struct NextTurn<'a> {
-    /// Anybody but us.
+    /// Whether there are waiters other than ours.
     others: bool,
     /// The first one, if it may not hear that it is woken, and is left where it is for now.
     left: Option<Entry<'a>>,
     /// The one to be woken.
     next: Option<Entry<'a>>,
-    /// Those who can be woken after it.
+    /// The waiters that can be woken after it.
     successors: Successors,
 }
 

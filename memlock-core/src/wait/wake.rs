@@ -20,18 +20,17 @@ const WRITTEN: Duration = Duration::from_millis(50);
 /// wait costs more than some short holds.
 const MOST_PASSES: u32 = 10;
 const PATIENCE: Duration = Duration::from_millis(300);
-/// The same where nothing can be reserved. Then it is taken off; it finds that out, and comes in
-/// front.
+/// The same where nothing can be reserved. Then it is removed; it notices that, and joins in front.
 const MOST_PASSES_SHARED: u32 = 20;
 
 /// What became of waking a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
-    /// It is woken, or its turn is reserved for it: its line can be taken off.
+    /// It was woken, or its turn is reserved for it: its entry can be removed.
     Sent,
     /// It is dead, or cannot be woken at all.
     Gone,
-    /// Somebody else has what it waits for: its line stays, and the next release sees to it.
+    /// Another client holds the target: its entry stays, and the next release deals with it.
     Unavailable,
 }
 
@@ -43,9 +42,9 @@ pub(crate) trait Wake {
     fn withdraw(&self, ids: &[WaitId]);
     /// Whether releasers before us may not have written the queue yet.
     fn is_early(&self) -> bool;
-    /// Whether one that may not hear it is left where it is for now.
+    /// Whether a waiter that may not receive the wake-up stays in the queue for now.
     fn passes(&self, entry: &Entry<'_>) -> bool;
-    /// Who was woken before, ahead of the release.
+    /// The waiter that was woken before, ahead of the release.
     fn woken(&self) -> Option<WaitId>;
     /// Whether it is certain to hear that.
     fn is_heard_by(&self, entry: &Entry<'_>) -> bool;
@@ -53,10 +52,10 @@ pub(crate) trait Wake {
 
 /// Keeps what is waited for, which is free, for one waiter.
 pub(crate) trait Reserve {
-    /// Reserves it for the waiter of this id. False when somebody else has it, or the server does
-    /// not answer.
+    /// Reserves it for the waiter of this id. False when another client holds it, or the server
+    /// does not answer.
     fn reserve(&self, id: WaitId) -> bool;
-    /// Frees it if it is reserved for one of these, who do not wait any more.
+    /// Frees it if it is reserved for one of these, which do not wait any more.
     fn withdraw(&self, ids: &[WaitId]);
 }
 
@@ -66,18 +65,18 @@ pub(crate) struct Waker<'a, A, G> {
     pub(crate) local: &'a LocalWaiters<A, G>,
     /// When they are to come.
     pub(crate) after: Duration,
-    /// How many of those behind it a waiter is told of.
+    /// How many of the waiters behind it a wake-up names.
     pub(crate) told: usize,
     /// For how long it was held.
     pub(crate) held: Duration,
-    /// Who was woken before.
+    /// The waiter that was woken before.
     pub(crate) woken_ahead: Option<WaitId>,
     pub(crate) reserver: Option<Box<dyn Reserve + 'a>>,
 }
 
 impl<'a, A, G> Waker<'a, A, G> {
-    /// They are to come at once and are told of all behind them, and nothing can be reserved for
-    /// them.
+    /// They are to try at once, their wake-ups name all waiters behind them, and nothing can be
+    /// reserved for them.
     pub(crate) fn new(target: &'a Target, local: &'a LocalWaiters<A, G>) -> Self {
         Waker {
             target,
@@ -93,7 +92,8 @@ impl<'a, A, G> Waker<'a, A, G> {
 
 impl<A: Copy, G> Wake for Waker<'_, A, G> {
     fn wake(&self, entry: &Entry<'_>, message: WakeMessage) -> Delivery {
-        // A child that a callback made in the middle of the call wakes nobody in its parent's name.
+        // A child that a callback forked in the middle of the call wakes no waiter in its parent's
+        // name.
         if fork::is_astray() {
             return Delivery::Unavailable;
         }

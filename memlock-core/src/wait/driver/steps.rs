@@ -31,8 +31,8 @@ impl<G: Acquire> Waiter<'_, '_, G> {
         if front && is_watcher && self.is_still_queued()? {
             return Ok(());
         }
-        // We were woken, and nobody has removed an earlier entry of ours by now: others would wake
-        // it in vain. A message to it has no news for us: we inspect the target as we join.
+        // We were woken, and no releaser has removed an earlier entry of ours by now: it would be
+        // woken in vain. A message to it has no news for us: we inspect the target as we join.
         if front
             && !self.ids.is_empty()
             && self.queue.leave(&self.ids, self.acquire.inspection()).is_ok()
@@ -146,7 +146,7 @@ impl<G: Acquire> Waiter<'_, '_, G> {
         if let Some(view) = view
             && self.policy.was_passed_over(view)
         {
-            // Whoever removed our entry has sent a message before that.
+            // The releaser that removed our entry has sent a message before that.
             let woken = self.listener.heard(&self.ids);
             if woken.is_some() {
                 self.woken(woken);
@@ -165,7 +165,7 @@ impl<G: Acquire> Waiter<'_, '_, G> {
             Some(Ok(state)) => Some(state),
             None => None,
         };
-        // Whoever reserved it has sent a message before that.
+        // The releaser that reserved it has sent a message before that.
         if state == Some(TargetState::Reserved) && self.listener.heard(&self.ids).is_none() {
             self.wake_up_was_lost();
         }
@@ -207,7 +207,7 @@ impl<G: Acquire> Waiter<'_, '_, G> {
     }
 
     /// Removes entries of ours. If the target is available by now, the next waiter is woken in our
-    /// place; or as many as there is room for, all of whom may have been behind us.
+    /// place; or as many as there is room for, all of which may have been behind us.
     fn remove(&mut self, ids: &[WaitId]) {
         match self.queue.leave(ids, self.acquire.inspection()) {
             Ok(Some(_)) if mutation::has(Mutation::LeaveWithoutWaking) => {}
@@ -224,7 +224,7 @@ impl<G: Acquire> Waiter<'_, '_, G> {
         }
     }
 
-    /// Wakes the first waiters for whom there is room, and removes our entries.
+    /// Wakes the first waiters for which there is room, and removes our entries.
     fn wake_first(&self, capacity: Capacity, ours: &[WaitId]) {
         if let Ok(Some(queue)) = self.target.queue() {
             let waker =

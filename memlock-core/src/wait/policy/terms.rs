@@ -11,7 +11,7 @@ pub enum Step {
     Try,
     /// Join the queue, and inspect the target in the same request.
     Join {
-        /// Before all others: our turn had come, and somebody was faster.
+        /// Before all others: our turn had come, and another client was faster.
         front: bool,
     },
     /// Inspect, without acquiring anything.

@@ -15,7 +15,7 @@ fn policy(limit: Option<u64>) -> Policy {
     Policy::new(at(0), limit.map(Duration::from_millis), OUTAGE, Known::default())
 }
 
-/// One that has missed the lock and stands in the queue behind `before`.
+/// A waiter that has missed the lock and is in the queue behind `before`.
 fn queued(before: usize, state: TargetState, reach: Reach) -> Policy {
     queued_for(Known::default(), before, state, reach, 0.0)
 }
@@ -65,7 +65,7 @@ fn a_waiter_that_is_asked_to_come_later_does_so() {
 }
 
 #[test]
-fn whoever_is_first_and_finds_it_free_goes_ahead() {
+fn the_first_waiter_takes_what_it_finds_free() {
     let mut policy = Policy::new(at(0), None, OUTAGE, COURTEOUS);
     assert_eq!(
         policy.step(at(0)),
@@ -83,7 +83,7 @@ fn whoever_is_first_and_finds_it_free_goes_ahead() {
 }
 
 #[test]
-fn whoever_runs_out_of_time_before_it_tries_what_it_saw_free_leaves_no_place_to_sleep_in() {
+fn a_waiter_that_runs_out_of_time_before_it_tries_what_it_saw_free_leaves_no_place_to_sleep_in() {
     let mut policy = Policy::new(at(0), Some(Duration::from_millis(5)), OUTAGE, COURTEOUS);
     assert_eq!(policy.step(at(0)), Step::Join { front: false });
     policy.on(Event::Joined { before: 0, state: TargetState::Free }, at(4), 0.0, Reach::Proven);
@@ -111,7 +111,7 @@ fn the_one_that_was_woken_has_a_moment_before_those_behind_it_go_ahead() {
     assert!(sleeps(&mut policy, 46) >= FIRST.0);
 }
 
-/// In a busy queue nobody else finds the permits of a dead holder.
+/// In a busy queue no other waiter finds the permits of a dead holder.
 #[test]
 fn of_n_waiters_far_from_their_turn_one_looks_again_for_available_permits() {
     let shared = Known { shared: true, ..Known::default() };
@@ -146,7 +146,7 @@ fn a_waiter_that_watches_over_a_reservation_looks_at_the_lock_wherever_it_stands
 }
 
 #[test]
-fn whoever_woke_another_lets_it_pass() {
+fn a_waiter_that_woke_another_lets_it_pass() {
     let mut policy =
         Policy::new(at(0), None, OUTAGE, Known { grace: Duration::from_millis(2), ..COURTEOUS });
     assert_eq!(policy.step(at(0)), Step::Join { front: false });
@@ -399,8 +399,8 @@ proptest! {
         prop_assert_eq!(policy.step(at(now)), end, "the end is the end");
     }
 
-    /// Left alone with a lock that nobody holds, a waiter takes it, wherever it stands and whatever
-    /// it believes.
+    /// Left alone with a lock without a holder, a waiter takes it, wherever it is in the queue and
+    /// whatever it knows.
     #[test]
     fn a_free_lock_is_found_by_every_waiter(
         before in 0_usize..511, reach in any_reach(), notifies: bool, chance in 0.0..1.0_f64, dead in 0_usize..511,
@@ -461,7 +461,7 @@ fn a_queue_that_stood_still_is_not_believed_to_be_slow_for_long() {
 /// Found by the simulation: each time a waiter of a line timed out, the next one began its pause
 /// anew.
 #[test]
-fn whoever_takes_a_place_over_looks_when_the_last_one_would_have_looked() {
+fn a_place_that_is_taken_over_is_inspected_when_it_would_have_been() {
     let mut first = queued(1, NOTIFYING, Reach::Unreachable);
     let pause = sleeps(&mut first, 0);
     let mut next = policy(None);
