@@ -1,12 +1,12 @@
 //! A guard: something that is held for a lease, its deadline, and what its holder may do with it.
 //!
-//! | a guard | what is true | who may move it on |
+//! | a guard | what is true | what may change it |
 //! | --- | --- | --- |
 //! | held, before its deadline | this process holds it | its holder, by releasing or extending it |
 //! | in doubt | a release or an extension was sent, and its outcome is not known: what the holder may rely on is the less of both | its holder, by doing it again; any call that meets the server, once it was dropped |
-//! | past its deadline | nobody may rely on it; the server drops it a little later | its holder, by extending it, if nobody was in between |
-//! | lost | it was found to be gone, or another's | nobody |
-//! | released | nobody holds it by this guard | nobody |
+//! | past its deadline | it must not be relied on; the server drops it a little later | its holder, by extending it, if no other held it in between |
+//! | lost | it was found to be gone, or another's | nothing |
+//! | released | this guard holds nothing | nothing |
 //!
 //! A child made by `fork` holds nothing of its parent's, and its copy of a guard does nothing.
 
@@ -44,8 +44,7 @@ pub struct LeaseGuard<K: Kind> {
     /// The lease that the deadline is of: that of the last extension.
     pub(crate) lease: Lease,
     pub(crate) deadline: Moment,
-    /// When the server has let go of it by itself, whichever of the leases that were asked for it
-    /// took.
+    /// When its item has expired by itself, whichever of the requested leases took effect.
     pub(crate) server_until: Moment,
     /// The process that acquired it.
     pub(crate) process: u64,
@@ -59,7 +58,7 @@ pub struct LeaseGuard<K: Kind> {
     pub(crate) extension_in_doubt: bool,
     /// Its holder has tried to release it in vain: its drop does not try again.
     release_failed: bool,
-    /// Under which ids we stood in the queue; they are taken off at the release.
+    /// The ids of our queue entries, which are removed at the release.
     pub(crate) stood: Vec<WaitId>,
 }
 
@@ -70,18 +69,17 @@ pub(crate) enum Step {
     Extend(Lease),
 }
 
-/// What came of a step.
+/// The result of a step.
 pub(crate) enum Outcome<W> {
-    /// It was taken. After a release: what is to be done for those who wait, if anything.
+    /// It was carried out. After a release: what is to be done for the waiters, if anything.
     Taken(Option<W>),
-    /// It was not ours any more; and this is what is to be done for those who wait, if that is
-    /// known.
+    /// It was not ours any more; and this is what is to be done for the waiters, if that is known.
     Lost(Option<W>),
 }
 
 /// What the guards of one primitive do in their own way.
 pub(crate) trait Kind: Sized + Send + Sync {
-    /// What a release learns of those who wait.
+    /// What a release learns of the waiters.
     type Waiters;
     /// How a grant is reaped whose reply was lost.
     const REAPER: &'static Reaper;
@@ -98,7 +96,7 @@ pub(crate) trait Kind: Sized + Send + Sync {
     /// Logs that it could not be released when it was dropped.
     fn drop_failed(&self, error: &Error);
 
-    /// Takes a step, and finds out what came of it.
+    /// Takes a step, and finds out its result.
     fn resolve(guard: &mut LeaseGuard<Self>, step: Step) -> Result<Outcome<Self::Waiters>>;
     /// Hands it to a waiter of this process, instead of releasing it. `None` when there is none.
     fn hand_off(_guard: &mut LeaseGuard<Self>) -> Option<Result<Outcome<Self::Waiters>>> {
@@ -108,10 +106,10 @@ pub(crate) trait Kind: Sized + Send + Sync {
     fn is_there(guard: &LeaseGuard<Self>) -> Result<bool>;
     /// Wakes those whose turn has come by our release.
     fn wake_next(guard: &LeaseGuard<Self>, waiters: Self::Waiters);
-    /// Takes our lines off the queue, and wakes the next waiters. False if the server did not
-    /// answer: then the lines are taken off at a later contact.
+    /// Removes our entries from the queue, and wakes the next waiters. False if the server did not
+    /// answer: then the entries are removed at a later contact.
     fn leave_the_queue(guard: &mut LeaseGuard<Self>) -> bool;
-    /// These lines are to be taken off at a later contact.
+    /// These entries are to be removed at a later contact.
     fn leave_behind(&self, ids: &[WaitId]);
     /// Until when to look for what an earlier request of the acquisition may have left.
     fn look_until(&self) -> Option<Moment> {
@@ -174,8 +172,8 @@ impl<K: Kind> LeaseGuard<K> {
         if certain { self.deadline } else { Moment::from_boot(Duration::ZERO) }
     }
 
-    /// Until when it is certainly held while an extension by this lease is under way: the server
-    /// may have stood still, and carries it out at any moment. No I/O.
+    /// Until when it is guaranteed to be held while an extension by this lease is under way: the
+    /// server may have stood still, and carries it out at any moment. No I/O.
     pub fn deadline_while_extending(&self, lease: Duration) -> Moment {
         let guarantees = self.kind.target().context.guarantees();
         let by_either = |lease| guarantees.kept_by_either(self.deadline(), self.lease, lease);
@@ -274,7 +272,7 @@ impl<K: Kind> LeaseGuard<K> {
     }
 
     /// Gives it up without waiting for the server: it is released at the client's next contact with
-    /// it, or ends with its lease. For when releasing failed and nobody will try again.
+    /// it, or ends with its lease. For when releasing failed and will not be tried again.
     pub fn abandon(mut self) {
         self.give_up();
     }

@@ -1,11 +1,11 @@
-//! Orphaned grants: what may have been granted to us although the caller was told otherwise, since
-//! the reply was lost and reading back failed.
+//! Orphaned grants: what may have been granted although the caller got another answer, since the
+//! reply was lost and reading back failed.
 //!
-//! | an orphaned grant | what is true | who may move it on |
+//! | an orphaned grant | what is true | what may change it |
 //! | --- | --- | --- |
 //! | remembered | its server may hold it for us, and no caller holds it | any call that meets its server, by reaping it |
-//! | reaped | it was removed, and the next waiter was woken | nobody |
-//! | expired | the server has removed it by itself | nobody |
+//! | reaped | it was removed, and the next waiter was woken | nothing |
+//! | expired | the server has removed it by itself | nothing |
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -116,7 +116,7 @@ pub(crate) fn reap(context: &Context, route: Route) {
     orphans.put(list, std::iter::empty());
     let mut due = due.into_iter();
     while let Some(mut orphan) = due.next() {
-        // One that is not there yet may still be under way, so only one that was removed is done.
+        // A grant that is not there yet may still be under way, so only a removed one is done with.
         let OrphanedGrant { reaper, ref key, token, .. } = orphan;
         let target = Target::new(context.for_drop(), key.clone());
         let reaped = matches!((reaper.reap)(&target, token), Ok(true));

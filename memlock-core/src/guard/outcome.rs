@@ -54,7 +54,7 @@ pub enum Loss {
     /// It could not be renewed before its lease was over: the server was out of reach, or this
     /// process stood still.
     Expired,
-    /// It was found to be gone, or another's: the server has lost it, or somebody has taken it
+    /// It was found to be gone, or another's: the server has lost it, or an operator has taken it
     /// away.
     Gone,
     /// It was held for as long as was allowed.

@@ -1,19 +1,19 @@
-//! Keeping: a lease that is renewed while its holder works, and a holder that is told when it ends
-//! all the same.
+//! Renewal: a lease that is renewed while its holder works, and a holder that is notified if it
+//! ends all the same.
 //!
-//! | a hold that is kept | what is true | who may move it on |
+//! | a renewed hold | what is true | what may change it |
 //! | --- | --- | --- |
 //! | held | its lease was renewed less than a third of it ago | the renewer, by renewing it; its owner, by releasing it |
 //! | overdue | a renewal was due, and has not succeeded yet; the old lease runs on | the renewer, which tries again for as long as it lasts, and reports to the owner that it is at risk when half of it is gone |
 //! | at its longest | it was held for `max_hold`; it is renewed no more | time |
-//! | lost | the lease is over, or it was found to be another's | nobody; its owner was told |
+//! | lost | the lease is over, or it was found to be another's | nothing; its owner was notified |
 //!
-//! A client has one renewer: a thread that begins with the first thing that is kept and ends with
-//! the last one. It renews what is due, and what will be soon, together: for each server one packet
-//! of compare-and-swaps for mutexes and of looks for semaphores, and one more for those that need a
+//! A client has one renewer: a thread that begins with the first hold to renew and ends with the
+//! last one. It renews what is due, and what will be soon, together: for each server one packet of
+//! compare-and-swaps for mutexes and of reads for semaphores, and one more for those that need a
 //! second step. Each is the owner's own step, as `extend` is: a hold that is not ours any more is
-//! never renewed, and no request is begun once the lease is over, or its owner has let go. So a
-//! process that was stopped for longer than its lease finds its hold lost when it goes on.
+//! never renewed, and no request is begun once the lease is over, or its owner has released it. So
+//! a process that was stopped for longer than its lease finds its hold lost when it goes on.
 //!
 //! In a forked child there is no renewer, and nothing is held.
 
@@ -88,7 +88,7 @@ impl Renewal {
             target,
         });
         entry.state().due = entry.in_time();
-        // What a parent holds is nobody's here.
+        // In a child of the holder's process nothing is held.
         if entry.is_ours() {
             renewer::add(&entry)?;
         }
@@ -156,7 +156,7 @@ impl Renewal {
             if !self.is_held() {
                 return Ok(false);
             }
-            // Nobody is to wait for the server who only wants to look at it.
+            // A caller that only asks for the state must not wait for the server.
             let check = self.entry.held().as_ref().map(|held| held.checker());
             let Some(check) = check else { return Ok(false) };
             let there = check()?;
@@ -248,7 +248,7 @@ impl Renewal {
         None
     }
 
-    /// Lets go without waiting for the server: see [`LeaseGuard::abandon`].
+    /// Gives it up without waiting for the server: see [`LeaseGuard::abandon`].
     pub fn abandon(&self) {
         self.entry.abandon();
     }

@@ -1,24 +1,24 @@
 //! The plain counter: one item that holds the number of free permits in decimal, for use together
 //! with programs that already do so.
 //!
-//! **It has no leases.** The item says how many permits are free and nothing about who has the
-//! others: those of a program that dies are gone until somebody writes the item anew, and whoever
-//! releases twice makes one up. A reply that is lost cannot be made up for either: the outcome is
-//! *unknown*, and is said to be. Take a [`Semaphore`](crate::Semaphore) wherever you are free to.
+//! **It has no leases.** The item says how many permits are free and nothing about the holders of
+//! the others: those of a program that dies are gone until the item is written anew, and a client
+//! that releases twice adds one. A lost reply cannot be resolved either: the outcome is reported as
+//! *unknown*. Use a [`Semaphore`](crate::Semaphore) wherever you have the choice.
 //!
 //! | | what it does |
 //! | --- | --- |
-//! | [`Counter::try_acquire`] | reads N, and writes N-1 over that version if N is not 0; once more if somebody was faster |
+//! | [`Counter::try_acquire`] | reads N, and writes N-1 over that version if N is not 0; once more if another client was faster |
 //! | [`Counter::acquire_retrying`] | the same until it succeeds or the limit has passed, with pauses that grow from 1 to 50 ms |
-//! | [`Counter::acquire_parked`] | the same, waiting in a queue by priority; whoever releases through memlock wakes the next one |
+//! | [`Counter::acquire_parked`] | the same, waiting in a queue by priority; a release through memlock wakes the next waiter |
 //! | [`Counter::release`] | adds 1, by the server's own `incr` |
 //!
-//! All of them, and plain clients that do `gets` and `cas`, may use one item at the same time. It
-//! is created by whoever likes; its flags (by which clients note a value's type) and its expiry are
-//! kept. A plain client that releases wakes nobody: those who are parked look every 0.15 to 1
-//! second. And where a plain client swaps while others count, memcached now and then loses a count:
-//! what `gets` reads may be the number of before with the version of after. What this library reads
-//! is read under the item's lock.
+//! All of them, and plain clients that do `gets` and `cas`, may use one item at the same time. Any
+//! client may create it; its flags (by which clients note a value's type) and its expiry are
+//! preserved. A plain client that releases wakes no waiter: parked waiters read the item every 0.15
+//! to 1 second. And where a plain client swaps while others count, memcached now and then loses a
+//! count: what `gets` reads may be the number of before with the version of after. What this
+//! library reads is read under the item's lock.
 //!
 //! Such counters, tried once, retried, or with threads parked by priority, are a well-known recipe
 //! of the years after 2010. What it lacked is that parking works between processes.
@@ -80,13 +80,14 @@ impl Counter {
     /// # Errors
     /// [`ErrorKind::NotFound`] when there is no such item; [`ErrorKind::Protocol`] when it is not a
     /// number; [`ErrorKind::Unreachable`]: nothing was changed; [`ErrorKind::Unknown`]: sent, and
-    /// no reply came, so that one may have been taken without anybody having it.
+    /// no reply came, so that a permit may have been taken that no caller holds.
     pub fn try_acquire(&self) -> Result<bool> {
         Ok(self.acquire_retrying(&Wait::NEVER)?.done().is_some())
     }
 
     /// Tries until it succeeds, or the wait ends: with pauses in between that grow from 1 to 50
-    /// milliseconds. Who tries more often comes first: nobody's turn is kept.
+    /// milliseconds. There is no order: a client that tries more often is more likely to come
+    /// first.
     ///
     /// # Errors
     /// As [`Counter::try_acquire`].
@@ -97,9 +98,9 @@ impl Counter {
         })
     }
 
-    /// Waits in a queue for one permit, those of higher priority first, and among equals who came
-    /// first. Whoever releases by this library, in any process, wakes the next one. Who is parked
-    /// comes after those who retry and happen to be faster.
+    /// Waits in a queue for one permit, by priority, and among equals in the order of arrival. A
+    /// release by this library, in any process, wakes the next waiter. Clients that retry may be
+    /// faster than parked ones.
     ///
     /// # Errors
     /// As [`Counter::try_acquire`].
@@ -132,8 +133,8 @@ impl Counter {
         )
     }
 
-    /// Gives one permit back, whoever took it, and wakes the next one who is parked. Gives how many
-    /// are free now. One round trip.
+    /// Gives one permit back, whichever caller took it, and wakes the next parked waiter. Returns
+    /// the number of free permits. One round trip.
     ///
     /// # Errors
     /// As [`Counter::try_acquire`]; after [`ErrorKind::Unknown`] it may or may not have been given
@@ -237,11 +238,11 @@ impl Counter {
     }
 }
 
-/// Someone who is parked.
+/// A parked waiter.
 struct Attempt<'a> {
     counter: &'a Counter,
     priority: i64,
-    /// Whether it stood in the queue as a waiter that may not hear that it is woken.
+    /// Whether it was in the queue as a waiter that may not receive its wake-up.
     unproven: bool,
 }
 
@@ -253,7 +254,7 @@ impl Acquire for Attempt<'_> {
         self.counter.take()
     }
 
-    /// There is nothing by which a permit that was taken could be told from another.
+    /// Nothing tells one permit from another.
     fn can_go_on_after(&self, error: &Error) -> bool {
         error.kind() == ErrorKind::Unreachable
     }
@@ -265,7 +266,7 @@ impl Acquire for Attempt<'_> {
     fn state(&mut self, reply: &Reply, _first: bool) -> Result<TargetState> {
         Ok(match self.capacity(reply, false) {
             Some(_) => TargetState::Free,
-            // A plain client that gives back wakes nobody.
+            // A plain client that releases wakes no waiter.
             None => TargetState::Held { notifies: false, left: None },
         })
     }
@@ -297,7 +298,8 @@ impl Acquire for Attempt<'_> {
         (): &mut (),
         QueueReceipt { ids, unwoken, .. }: QueueReceipt,
     ) {
-        // The one that woke us takes us off, if our line said that we would hear it.
+        // The releaser that woke us removes our entry, if that said that we would receive the
+        // wake-up.
         if !(unwoken || self.unproven) || ids.is_empty() {
             return;
         }

@@ -1,4 +1,5 @@
-//! The distinct list: every key gets one id, and exactly one inserter is told that it was first.
+//! The distinct list: every key gets one id, and exactly one inserter is answered that it was
+//! first.
 //!
 //! Items on the server, all on the session's server and all dying with the session:
 //!
@@ -16,7 +17,7 @@
 //! | what can happen | what then |
 //! | --- | --- |
 //! | the inserter dies after claiming | the next comer with that key waits for a grace, then draws an id and commits it itself: then it was first |
-//! | a slow inserter finds its key committed by another | it takes its own id's item away and is told the other's id: it is a duplicate |
+//! | a slow inserter finds its key committed by another | it removes its own id's item and returns the other's id: the key is a duplicate |
 //! | dies between the id's item and committing | as above; enumeration commits it too, and skips the id if the key has another |
 //! | dies after drawing an id | the id is never used: enumeration skips such a hole after a grace |
 //! | a reply is lost | the key's item is read back, and its token says how far we came |

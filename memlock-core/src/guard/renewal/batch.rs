@@ -66,7 +66,7 @@ impl Batch {
         self.route
     }
 
-    /// Whether the old leases last, and nobody has let go meanwhile or held it for as long as is
+    /// Whether the old leases last, and none was released meanwhile or held for as long as is
     /// allowed: otherwise no further request leaves. Those of several that may be renewed go along
     /// with the next round.
     pub(super) fn may_go_on(&self) -> bool {
@@ -93,7 +93,7 @@ impl Batch {
         }
     }
 
-    /// Whether somebody else was faster to write the item.
+    /// Whether another client was faster to write the item.
     pub(super) fn is_refused(&self) -> bool {
         self.renewal.is_refused()
     }
@@ -156,7 +156,7 @@ impl Batch {
     }
 }
 
-/// Whether nobody has let go, nor held it for as long as is allowed.
+/// Whether it was not released, nor held for as long as is allowed.
 fn is_wanted(entry: &RenewalEntry) -> bool {
     let is_renewed = entry.is_renewed() && !entry.let_go.load(Ordering::Acquire);
     (is_renewed || mutation::has(Mutation::KeepWhatWasLetGo)) && !entry.is_at_its_longest()

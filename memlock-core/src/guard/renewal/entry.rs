@@ -1,4 +1,4 @@
-//! A hold: what the renewer and the owner share, how it is lost, and how that is told.
+//! A hold: what the renewer and the owner share, how it is lost, and how the loss is reported.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use crate::mutation::{self, Mutation};
 use crate::target::Target;
 use crate::thread::Signal;
 
-/// What the renewer and the owner share. No mutex of it is locked while anybody speaks to a server.
+/// What the renewer and the owner share. No mutex of it is locked during a request to a server.
 pub(crate) struct RenewalEntry {
     pub(super) target: Target,
     pub(super) process: u64,
@@ -28,11 +28,11 @@ pub(crate) struct RenewalEntry {
     /// Empty while it is being released, and afterwards; and while the renewer cleans up after a
     /// loss.
     pub(super) held: Mutex<Option<Box<dyn Renewable>>>,
-    /// Its owner has begun to let go of it: it is renewed no more, whatever comes of that.
+    /// Its owner has begun to release it: it is not renewed any more, whatever the result.
     pub(super) let_go: AtomicBool,
     /// The renewer cleans up after a loss, or has done so.
     pub(super) cleaned: AtomicBool,
-    /// Set by whoever finds out first. The renewer tells it.
+    /// Set by the thread that finds out first. The renewer reports it.
     pub(super) lost: Mutex<Option<Loss>>,
     pub(super) was_lost: Signal,
     pub(super) longest: Option<Moment>,
@@ -50,7 +50,7 @@ pub(super) struct RenewalState {
     pub(super) retry: Duration,
     /// The risk was reported to the owner.
     pub(super) warned: bool,
-    /// The owner was told of the loss.
+    /// The loss was reported to the owner.
     pub(super) told: bool,
     /// It may have another version than we know of: to be read before it is renewed.
     pub(super) in_doubt: bool,
@@ -69,7 +69,7 @@ impl RenewalEntry {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether nobody has released it, nor is about to.
+    /// Whether it was not released, nor is about to be.
     pub(super) fn is_renewed(&self) -> bool {
         self.held().is_some()
     }
@@ -79,7 +79,7 @@ impl RenewalEntry {
         if longest { Loss::MaxHold } else { Loss::Expired }
     }
 
-    /// Why it was lost, as far as anybody has found out.
+    /// Why it was lost, as far as that is known.
     pub(super) fn loss(&self) -> Option<Loss> {
         *self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -98,9 +98,9 @@ impl RenewalEntry {
         }
     }
 
-    /// Those who wait for its loss are to look again.
+    /// Threads that wait for its loss are to read it again.
     pub(super) fn wake_waiters(&self) {
-        // Whoever looked before waits by now.
+        // A thread that read it before waits by now.
         drop(self.lost.lock().unwrap_or_else(PoisonError::into_inner));
         self.was_lost.wake_all();
     }
@@ -117,8 +117,8 @@ impl RenewalEntry {
         }
     }
 
-    /// What is to be done on the server after a loss that was told. It is kept no longer. Of
-    /// `silent` servers nothing is asked, and one that turns out to be is added.
+    /// What is to be done on the server after a loss that was reported. It is renewed no longer.
+    /// `silent` servers are not asked, and one that turns out to be silent is added.
     pub(super) fn clean_up(&self, silent: &mut BTreeSet<usize>) {
         let Some(loss) = self.loss() else { return };
         // Its owner has found it out just now.
@@ -128,7 +128,7 @@ impl RenewalEntry {
         self.forget();
         let taken = {
             let mut held = self.held();
-            // Whoever finds its place empty is to know why.
+            // A caller that finds its place empty is to know why.
             self.cleaned.store(held.is_some(), Ordering::Release);
             held.take()
         };
@@ -174,7 +174,7 @@ impl RenewalEntry {
             }
             Notice::Lost(loss) => log::warn!("{key} is lost: {loss}."),
         }
-        // Whoever hears of that may fork: a child keeps nothing.
+        // A callback for that may fork: a child renews nothing.
         let Some(on_notice) = self.on_notice.as_ref().filter(|_| !fork::is_astray()) else {
             return;
         };

@@ -1,4 +1,4 @@
-//! How something is renewed, and what its holder is told meanwhile.
+//! How something is renewed, and of what its holder is notified meanwhile.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,9 +12,9 @@ pub struct RenewOptions {
     /// released. It ends with the lease that it has then, so that a program that hangs does not
     /// hold it for ever.
     pub max_hold: Option<Duration>,
-    /// What is told meanwhile. It is called by the renewer's thread, which renews nothing until it
-    /// returns: so it should be brief. That thread blocks signals, and so do programs that are
-    /// started there. What a release finds is answered there, and not told any more.
+    /// The notifications. The callback is called by the renewer's thread, which renews nothing
+    /// until it returns: so it should be brief. That thread blocks signals, and so do programs that
+    /// are started there. What a release finds is returned by it, and not reported here.
     pub on_notice: Option<NoticeCallback>,
 }
 
@@ -27,7 +27,7 @@ impl fmt::Debug for RenewOptions {
     }
 }
 
-/// What the holder of something that is kept is told.
+/// What the holder of a renewed hold is notified of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// It could not be renewed so far, or is not to be, and ends when so much time has passed. Once

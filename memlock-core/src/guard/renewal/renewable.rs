@@ -54,7 +54,7 @@ pub(crate) enum Progress {
     Renewed,
 }
 
-/// What came of taking another guard along.
+/// The result of taking another guard along.
 pub(crate) enum Joined {
     /// It is to be renewed by itself.
     NotOfThis,

@@ -39,7 +39,7 @@ fn run(shared: &Entries<RenewalEntry>) {
             (list.entries.clone(), list.changes)
         };
         let pause = round::round(&entries);
-        // A child that was made by what is told keeps nothing.
+        // A child that a callback forked renews nothing.
         if call.is_astray() {
             thread::end_child();
         }

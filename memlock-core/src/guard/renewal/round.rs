@@ -58,7 +58,7 @@ pub(super) fn round(entries: &[Arc<RenewalEntry>]) -> Duration {
             .into_iter()
             .filter_map(|(server, batches)| Some((server, renew_all(batches).err()?)));
         let failures: Vec<(usize, Error)> = tried.collect();
-        // Whoever listens may take its time, so not before everything is renewed.
+        // A callback may take its time, so not before everything is renewed.
         for (server, error) in failures {
             if error.is_outage() {
                 silent.insert(server);
@@ -78,9 +78,9 @@ pub(super) fn round(entries: &[Arc<RenewalEntry>]) -> Duration {
         .unwrap_or(Duration::ZERO)
 }
 
-/// Renews what one server keeps. One that it refuses, since it is full perhaps, is not to cost the
-/// others their leases: so a packet of which something was refused is tried again in halves, the
-/// largest first.
+/// Renews the holds of one server. One that it refuses, since it is full perhaps, is not to cost
+/// the others their leases: so a packet of which something was refused is tried again in halves,
+/// the largest first.
 fn renew_all(batches: Vec<Batch>) -> Result<()> {
     let Some(context) = batches.first().map(|batch| batch.context().clone()) else { return Ok(()) };
     let until = context.clock().now() + HALVING;
@@ -88,7 +88,7 @@ fn renew_all(batches: Vec<Batch>) -> Result<()> {
     let mut unsent = 0;
     while let Some(mut batches) = packets.pop_front() {
         let Err(Failure { error, sent }) = renew(&mut batches) else { continue };
-        // One that refuses every connection refuses each half, too.
+        // A server that refuses every connection refuses each half, too.
         unsent += u32::from(!sent && batches.len() > 1);
         if error.kind() != ErrorKind::Protocol || unsent > 2 || context.clock().now() >= until {
             return Err(error);
@@ -219,9 +219,9 @@ impl RenewalEntry {
         next + Duration::from_millis(1)
     }
 
-    /// The server has granted a new lease, which may end no later than the old one: a server that
-    /// stood still is believed only as far as its TTL goes. The risk is over once more than half
-    /// of the lease is left.
+    /// The server has granted a new lease, which may end no later than the old one: after a server
+    /// stood still the deadline is capped by its TTL. The risk is over once more than half of the
+    /// lease is left.
     pub(super) fn renewed(&self) {
         let due = self.in_time();
         let left = self.held().as_ref().map_or(Duration::ZERO, |held| held.remaining());

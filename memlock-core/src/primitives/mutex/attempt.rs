@@ -33,10 +33,10 @@ pub(super) struct Attempt<'a> {
     ask: HandoffRequest,
     /// Whether our record says that we wake.
     notifies: bool,
-    /// A lock that was granted, and not believed in, could not be let go of.
+    /// A grant that was not relied on could not be released.
     left: bool,
     tenure: Reservations,
-    /// Whom we saw holding it the last time that we looked.
+    /// The holder that the last inspection found.
     holder: &'a Cell<SeenHolder>,
 }
 
@@ -121,7 +121,7 @@ impl<'a> Attempt<'a> {
                 }
             };
             let error = if left { Error::unresolved(Some(error), "lock") } else { error };
-            // That token is used up: what is left of it, if anything, is to be taken off.
+            // That token is used up: what is left of it, if anything, is to be removed.
             let notifies = self.notifies;
             let tenure = std::mem::take(&mut self.tenure);
             *self = Attempt { left, tenure, ..Attempt::new(self.target, self.lease, self.holder)? };
@@ -133,8 +133,8 @@ impl<'a> Attempt<'a> {
         Ok(lock)
     }
 
-    /// Tells a holder that does not know of the queue: its version changes, so that it notices when
-    /// it lets go.
+    /// Notifies a holder that does not know of the queue: its version changes, so that it notices
+    /// at its release.
     fn tell_the_holder(&self) -> Result<TargetState> {
         let target = self.target;
         match target.one(Op::Append { key: &target.key, value: NOTIFIES }) {
@@ -224,7 +224,7 @@ impl Acquire for Attempt<'_> {
     fn state(&mut self, reply: &Reply, _first: bool) -> Result<TargetState> {
         let Reply::Value(item) = reply else { return Ok(TargetState::Free) };
         self.tenure.saw(item.version);
-        // A plain client's lock is left as it is; and its holder wakes nobody.
+        // A plain client's lock is left as it is; and its holder wakes no waiter.
         let Some(record) = OwnerRecord::parse(&item.value) else {
             self.holder.set(SeenHolder::Plain);
             return Ok(TargetState::Held { notifies: false, left: item.remaining });

@@ -83,7 +83,7 @@ impl Lock {
                     let until = context.guarantees().gone(lease, target.now());
                     orphan::remember(&target, &REAPER, token, until);
                 }
-                // A server that refuses to store may still let go.
+                // A server that refuses to store may still delete.
                 if error.kind() == ErrorKind::Protocol { None } else { Some(Err(error)) }
             }
         }

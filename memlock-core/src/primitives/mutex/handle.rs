@@ -1,4 +1,4 @@
-//! The handle of a mutex: acquiring it, and looking at who has it.
+//! The handle of a mutex: acquiring it, and inspecting its holder.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -69,15 +69,14 @@ impl Mutex {
     /// [`ErrorKind::Unreachable`] when the server cannot be reached at the first attempt, or while
     /// waiting for longer than the URL's `outage` (5 seconds); nothing is held.
     /// [`ErrorKind::Unknown`] when a request was sent and neither its reply nor the item could be
-    /// read; should it have been granted, it is taken off at the next contact or ends with its
-    /// lease. [`ErrorKind::Protocol`] when the server is too old, runs without cas, or answers
-    /// nonsense.
+    /// read; should it have been granted, it is removed at the next contact or ends with its lease.
+    /// [`ErrorKind::Protocol`] when the server is too old, runs without cas, or answers nonsense.
     pub fn lock_with(&self, wait: &Wait<'_>) -> Result<Waited<Lock>> {
         self.acquire(wait, &Cell::default())
     }
 
     /// As [`Mutex::lock_with`], with a sentence where it is not locked: which lock and server, and
-    /// who was seen to hold it.
+    /// the holder that was seen.
     ///
     /// # Errors
     /// As [`Mutex::lock_with`].
@@ -122,7 +121,7 @@ impl Mutex {
         )
     }
 
-    /// That nobody holds it, or not the holder that was named: [`Answer::NotHeld`] with a sentence.
+    /// That it has no holder, or not the one that was named: [`Answer::NotHeld`] with a sentence.
     pub fn report_not_held(&self) -> Report {
         let text =
             format!("The {} is not held, or not by the holder that was named.", self.subject());
@@ -138,7 +137,7 @@ impl Mutex {
         Subject { kind: KIND, target: &self.target }
     }
 
-    /// `holder` becomes the one that was seen to hold it, if any was.
+    /// `holder` becomes the holder that was seen, if any.
     fn acquire(&self, wait: &Wait<'_>, holder: &Cell<SeenHolder>) -> Result<Waited<Lock>> {
         call_or(Waited::Interrupted, || {
             let process = fork::generation();
@@ -166,7 +165,8 @@ impl Mutex {
         })
     }
 
-    /// Who holds it, if anybody. What is read is already past: it is for people, not for decisions.
+    /// The holder, if there is one. What is read is already past: it is for people, not for
+    /// decisions.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
@@ -204,8 +204,8 @@ impl Mutex {
         })
     }
 
-    /// Who waits for it, the next one first; of a process whose threads wait, one. What is read is
-    /// already past. One round trip.
+    /// The waiters, the next one first; one for each process, however many of its threads wait.
+    /// What is read is already past. One round trip.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
@@ -245,7 +245,7 @@ impl Mutex {
     }
 }
 
-/// Who was seen to hold a mutex.
+/// The holder of a mutex, as it was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Owner {

@@ -32,9 +32,9 @@ pub struct Exclusive {
     pub(super) notifies: bool,
     /// No wake-up message was heard, so that one of our lines should still be there.
     pub(super) unwoken: bool,
-    /// Who stood behind us.
+    /// The waiters behind us.
     pub(super) successors: Successors,
-    /// Whom of them we woke ahead.
+    /// The one of them that was woken ahead.
     pub(super) woken_ahead: Option<WaitId>,
     pub(super) tenure: Tenure,
 }

@@ -1,4 +1,4 @@
-//! Releasing a mutex, and who is woken by that.
+//! Releasing a mutex, and waking the next waiter.
 
 use std::fmt;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::wait::entries::WaitId;
 use crate::wait::local::MOMENT;
 use crate::wait::queue::{Capacity, Queue};
 
-/// For how long waiters are woken ahead, as they were told by one that read the queue.
+/// For how long waiters are woken ahead, named by a wake-up of a releaser that read the queue.
 const AHEAD: Duration = Duration::from_secs(1);
 
 impl Kind for Exclusive {
@@ -85,9 +85,9 @@ impl Kind for Exclusive {
 }
 
 impl Lock {
-    /// Wakes the next one as far as we know, while our release is on its way: it wakes up
-    /// meanwhile. Whether it was the right one will be seen afterwards. Who held it for a moment
-    /// only may want it for a while yet.
+    /// Wakes the next waiter as far as we know, while our release is on its way: it wakes up
+    /// meanwhile. Whether it was the right one will be seen afterwards. A process that held the
+    /// mutex for a moment only may want it for a while yet.
     pub(super) fn wake_ahead(&self) -> Option<WaitId> {
         let Target { context, key, .. } = &self.kind.target;
         let held = context.clock().now().since(self.kind.tenure.began);
@@ -101,12 +101,12 @@ impl Lock {
         woken.then_some(id)
     }
 
-    /// Nobody has it any more: wakes the next one who waits for it, unless it was called already.
+    /// The mutex is free: wakes the next waiter, unless it was woken ahead.
     fn wake_waiters(&self, item: Item) {
         let target @ Target { context, key, .. } = &self.kind.target;
         let local = local_waiters(context);
         let now = context.clock().now();
-        // Only one that stood in line for it may go on without standing there again.
+        // Only a process that was in the queue may go on without joining it again.
         let stood = !self.stood.is_empty();
         let tenure = if stood {
             local.batch_window(key, now, now.since(self.kind.tenure.began))
@@ -114,7 +114,8 @@ impl Lock {
             Duration::ZERO
         };
         let queue = Queue { target, key: &key.waiters() };
-        // Those that are woken ahead come before whoever joined in front meanwhile: not for long.
+        // Waiters that are woken ahead come before those that joined in front meanwhile: not for
+        // long.
         let held = now.since(self.kind.tenure.began);
         let told = AHEAD.as_micros() / held.as_micros().max(1);
         let told = usize::try_from(told).unwrap_or(usize::MAX).max(1);
@@ -135,9 +136,9 @@ impl Lock {
         }
     }
 
-    /// It was lost, and none of those who wait was told: takes our entries off the queue, if there
-    /// are any left, and wakes the next one if nobody has it. False if the server did not answer:
-    /// then the entries are taken off at a later contact.
+    /// It was lost, and no waiter was woken: removes our entries from the queue, if there are any
+    /// left, and wakes the next waiter if the mutex is free. False if the server did not answer:
+    /// then the entries are removed at a later contact.
     fn leave_the_line(&mut self) -> bool {
         let stood = std::mem::take(&mut self.stood);
         let target @ Target { context, key, .. } = &self.kind.target;

@@ -34,8 +34,8 @@ enum Step {
     CompareAndSet,
     /// The version may be another.
     Read,
-    /// It was renewed, but so slowly that the server may have stood still: to be believed as far as
-    /// it says. `first`: when a look at that left which was as slow.
+    /// It was renewed, but so slowly that the server may have stood still: its deadline is capped
+    /// by the TTL. `first`: when an inspection for that left which was as slow.
     Believe {
         deadline: Moment,
         first: Option<Moment>,

@@ -1,23 +1,23 @@
 //! Reserving the mutex for the next waiter, which may not hear that it is woken.
 //!
 //! A release wakes the next waiter by a datagram, and a firewall may drop that in silence. If the
-//! lock were simply free then, whoever happens to look would take it, and a waiter that hears
-//! nothing would be passed over for ever. So where the next waiter is not proven reachable, the
-//! releaser puts an item of 1 to 3 seconds in the lock's place that names it:
+//! lock were simply free then, any client that happens to inspect it would take it, and an
+//! unreachable waiter would be passed over for ever. So where the next waiter is not proven
+//! reachable, the releaser puts an item of 1 to 3 seconds in the lock's place that names it:
 //!
 //! | a waiter that sees it | does |
 //! | --- | --- |
-//! | the one that is named | swaps it for its own record, by its version: one atomic step, and the lock is held |
+//! | the waiter that is named | swaps it for its own record, by its version: one atomic step, and the lock is held |
 //! | any other | goes on waiting; once it has seen the same one for 0.3 s, it removes it: that waiter is dead, or too slow |
 //!
 //! A releaser may be so slow to reserve it that the waiter has found the lock free, held it and
-//! released it meanwhile. Then nobody is there to claim it. Both write the queue afterwards:
-//! whichever of the two comes second finds the line gone and takes the reservation back
-//! (`Reserve::withdraw`), before it wakes the next.
+//! released it meanwhile. Then there is no waiter to claim it. Both write the queue afterwards: the
+//! second one finds the entry gone and removes the reservation (`Reserve::withdraw`), before it
+//! wakes the next waiter.
 //!
-//! It is a lock that nobody holds, so nothing that is true of the lock's item changes: plain
-//! clients are kept out, and the server ends it by itself. Who is reachable says so in its line in
-//! the queue; hence those pay for nothing, and the others one round trip more.
+//! It is a lock without a holder, so nothing that is true of the lock's item changes: plain clients
+//! are kept out, and the server ends it by itself. A reachable waiter says so in its queue entry;
+//! hence such waiters pay for nothing, and the others one round trip more.
 
 use std::time::Duration;
 
@@ -76,7 +76,7 @@ fn reserved_for(item: &Item) -> Option<WaitId> {
     OwnerRecord::parse(&item.value)?.reserved_for
 }
 
-/// Removes a reservation. True when nobody holds the mutex now.
+/// Removes a reservation. True when the mutex is free now.
 pub(super) fn remove(target: &Target, version: Version) -> Result<bool> {
     match target.one(Op::Delete { key: &target.key, version }) {
         Ok(reply) => Ok(matches!(reply, Reply::Deleted | Reply::Missing)),
@@ -88,16 +88,16 @@ pub(super) fn remove(target: &Target, version: Version) -> Result<bool> {
 /// What a waiter knows of reservations.
 #[derive(Debug, Default)]
 pub(super) struct Reservations {
-    /// Under which ids we stood in the queue.
+    /// The ids of our entries in the queue.
     ids: Vec<WaitId>,
-    /// Whether it may be reserved for one of them without our being told.
+    /// Whether it may be reserved for one of them without a wake-up that reaches us.
     unproven: bool,
     /// The version that was seen last, and whether it was another one before.
     last: Option<Version>,
     moved: bool,
     /// The version by which it is reserved for us.
     claim: Option<Version>,
-    /// The version by which it is reserved for somebody else, and since when we know.
+    /// The version of a reservation for another waiter, and since when we know of it.
     others: Option<(Version, Moment)>,
 }
 

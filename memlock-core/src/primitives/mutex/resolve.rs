@@ -1,5 +1,4 @@
-//! Releasing, extending and handing over: steps that only the owner may take, and finding out what
-//! came of them.
+//! Releasing, extending and handing over: steps of the owner, and finding out their results.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -35,7 +34,7 @@ impl Lock {
                 self.server_until =
                     self.server_until.max(guarantees.gone(lease, now) + LATEST_ARRIVAL);
             }
-            // A queue that cannot be read must not keep us from letting go.
+            // A queue that cannot be read must not prevent the release.
             let wakes = self.kind.notifies && failures == 0 && matches!(step, OwnerStep::Release);
             let queue_key = wakes.then(|| self.kind.target.key.waiters());
             let (key, version) = (&self.kind.target.key, self.kind.version);
@@ -243,20 +242,20 @@ pub(super) enum OwnerStep<'a> {
     HandOff(&'a Successor<'a>),
 }
 
-/// Who is to have it next.
+/// The next holder.
 pub(super) struct Successor<'a> {
     pub(super) token: Token,
     pub(super) value: &'a [u8],
     pub(super) lease: Lease,
 }
 
-/// What came of a step.
+/// The result of a step.
 pub(super) enum OwnerOutcome {
     /// It was taken. A release also read the queue, if there may be one.
     Taken(Option<Item>),
     /// It is the successor's, by this version and with this fence, from a request that left then.
     HandedOff { version: Version, fence: u64, sent: Moment },
-    /// The lock was not ours any more; and here is the queue if nobody has it.
+    /// The lock was not ours any more; and here is the queue if it has no holder.
     Lost(Option<Item>),
 }
 

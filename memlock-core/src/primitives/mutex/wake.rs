@@ -38,7 +38,7 @@ fn reap(target: &Target, token: Token) -> Result<bool> {
     Ok(false)
 }
 
-/// Tells the first waiter that nobody holds the mutex any more, for one that was freed out of turn.
+/// Wakes the first waiter of a mutex that was freed out of turn.
 pub(super) fn wake_next(target: &Target) {
     let queue = Queue { target, key: &target.key.waiters() };
     if let Ok(Some(item)) = target.queue() {
@@ -46,7 +46,7 @@ pub(super) fn wake_next(target: &Target) {
     }
 }
 
-/// Wakes the waiters of a mutex that nobody holds.
+/// Wakes the waiters of a mutex without a holder.
 pub(super) fn waker(target: &Target) -> Waker<'_, HandoffRequest, Lock> {
     let reserver = Box::new(Reserver { target });
     Waker { reserver: Some(reserver), ..Waker::new(target, local_waiters(&target.context)) }
