@@ -73,7 +73,7 @@ impl Semaphore {
     }
 
     /// As [`Semaphore::acquire_with`], with a sentence where nothing is acquired: which semaphore
-    /// and server, how many permits were available, and who was seen to hold the others.
+    /// and server, how many permits were available, and the holder of others that was seen.
     ///
     /// # Errors
     /// As [`Semaphore::acquire_with`].

@@ -33,10 +33,11 @@ const GATHERS: u64 = 5;
 /// What was seen so long ago, but for the time that the answer took, is written over.
 const JUST_NOW: Duration = Duration::from_millis(1);
 
-/// How often one that goes tries to remove its reservation, where others write at the same time.
+/// How often a waiter that leaves tries to remove its reservation, where others write at the same
+/// time.
 const MOST_TRIES: usize = 10;
 
-/// For how long somebody waits.
+/// How long a caller waits.
 #[derive(Clone, Copy)]
 pub(super) struct Patience {
     waits: bool,
@@ -67,15 +68,15 @@ pub(super) struct Attempt<'a> {
     looked: Cell<Moment>,
     /// Set when a reply was lost: the permits may be ours without our knowing.
     in_doubt: Option<Doubt>,
-    /// Permits that were granted, and not believed in, could not be given back.
+    /// Permits that were granted, and not relied on, could not be given back.
     left: bool,
-    /// We stood in the queue as a waiter that may not hear that it is woken.
+    /// We were in the queue as a waiter that may not receive its wake-up.
     unproven: bool,
     /// How it was when it was refused the last time.
     refusal: &'a Cell<Option<Refusal>>,
 }
 
-/// As long as this is there, we count as one that stands in the queue.
+/// As long as this exists, we count as a waiter in the queue.
 struct InQueue<'a> {
     combiner: &'a Combiner,
     process: u64,
@@ -177,7 +178,7 @@ impl<'a> Attempt<'a> {
         Ok(permit)
     }
 
-    /// What is to be done about what came of it.
+    /// Acts on the outcome of an operation.
     fn conclude(
         &mut self,
         mut outcome: OperationOutcome,
@@ -237,7 +238,7 @@ impl<'a> Attempt<'a> {
         self.take(completion)
     }
 
-    /// Waits for what this process gives back, once. `None` if nothing came of it.
+    /// Waits for what this process gives back, once. `None` if that brought nothing.
     fn park(&mut self, called: bool, is_over: &dyn Fn() -> bool) -> Option<OperationOutcome> {
         let may = std::mem::take(&mut self.parks) && !called && self.in_doubt.is_none();
         let active_calls = submit::Inside::enter().filter(|_| may)?;
@@ -246,7 +247,7 @@ impl<'a> Attempt<'a> {
         let operation = Operation { until: self.patience.until, ..Operation::new(kind, None) };
         let completion = submit::park(semaphore, operation, is_over, active_calls);
         let in_queue = completion.in_queue;
-        // Also of one that is to stand in the queue a request may have got no reply.
+        // Also of a waiter that is to join the queue a request may have got no reply.
         let outcome = self.take(completion);
         if in_queue {
             self.in_queue =
@@ -377,7 +378,7 @@ impl Acquire for Attempt<'_> {
                 let seen = if leaves { self.gather_no_more(seen) } else { seen };
                 seen.record.capacity(seen.now)
             }
-            // Whoever comes finds out.
+            // The next attempt finds out.
             _ => u32::MAX,
         };
         (permits > 0).then_some(Capacity { permits, shared: true })

@@ -1,11 +1,10 @@
-//! One batch: what becomes of the record, and what each operation in it is told once that is
-//! written.
+//! One batch: how the record changes, and the outcome of each operation in it once that is written.
 //!
 //! The batch is one write, and so one moment. Within it the extensions come first, then the
-//! releases, then the acquisitions: by priority, and those that were woken before all others. **An
-//! acquisition takes part only if there was room for it in the record as it was read**: permits
-//! that the same batch gives back are not on sale to newcomers who would not have got any before,
-//! so a process that releases and acquires in one write overtakes nobody more than two processes
+//! releases, then the acquisitions: by priority, and those of woken waiters before all others. **An
+//! acquisition takes part only if there was room for it in the record as it was read**: newcomers
+//! that would not have got permits before get none of those that the same batch gives back, so a
+//! process that releases and acquires in one write overtakes no more waiters than two processes
 //! would.
 
 use super::combine::Share;
@@ -19,7 +18,7 @@ use crate::clock::Moment;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
 
-/// Who writes, as people see it, and when.
+/// The writer's name for people, and the time.
 pub(super) struct Writer<'a> {
     /// Percent-encoded.
     pub(super) host: &'a str,
@@ -29,9 +28,9 @@ pub(super) struct Writer<'a> {
     pub(super) now: Moment,
 }
 
-/// Changes the record in `seen` as the members of the batch want, and says what becomes of each.
-/// False if one of them cannot be had by this record, and that is only remembered: then it has to
-/// be read. Those that were parked get no more than their `share`.
+/// Changes the record in `seen` as the members of the batch want, and sets the outcome of each.
+/// False if one of them cannot be carried out on this record, which is only remembered: then the
+/// record has to be read. Parked acquisitions get no more than their `share`.
 pub(super) fn plan(
     seen: &mut Seen,
     batch: &mut [Member],
@@ -97,8 +96,8 @@ pub(super) fn plan(
                 return false;
             }
             Planned::Told(OperationOutcome::NoRoom { .. }) => {
-                // As long as the record is the one that a lost request was for, that may still
-                // succeed.
+                // As long as the record is the one that a lost request was for, that request may
+                // still succeed.
                 operation.in_doubt = operation.in_doubt.filter(|doubt| doubt.version == version);
                 is_refused = true;
             }
@@ -167,7 +166,7 @@ fn misses(operation: &Operation, found: &[(usize, usize)]) -> bool {
     }
 }
 
-/// What an acquisition is told by the record as it was read; `None` if it may have what it wants.
+/// The outcome of an acquisition by the record as it was read; `None` if it may have what it wants.
 fn told_at_once(
     wanted: &Acquisition,
     record: &Record,
@@ -220,8 +219,7 @@ fn extends(extend: &mut Extend, seen: &mut Seen, found: &[(usize, usize)], now: 
         if let Some(holding) = seen.record.holdings.get_mut(line)
             && let Some((_, until)) = untils.iter().find(|(token, _)| *token == holding.token)
         {
-            // A renewal by a clock that may stand still takes nothing away that was believed
-            // before.
+            // A renewal by a clock that may stand still does not shorten what the holder relies on.
             holding.until = if keeps { holding.until.max(*until) } else { *until };
         }
     }
@@ -251,7 +249,7 @@ fn give_back(record: &mut Record, batch: &[Member]) {
     record.holdings.retain(|holding| tokens.binary_search(&holding.token).is_err());
 }
 
-/// Gives permits to those who may have them, as long as there are any.
+/// Grants permits to the acquisitions that may have them, as long as there are any.
 fn take(seen: &mut Seen, batch: &mut [Member], writer: &Writer<'_>, mut share: u32) {
     let mut order: Vec<(&Acquisition, &mut Planned, bool)> = Vec::new();
     for Member { operation, planned, is_parked, .. } in batch {
@@ -410,7 +408,7 @@ mod tests {
 
     #[test]
     fn what_was_reckoned_from_a_clock_that_stood_still_lasts_as_long_as_the_server_says() {
-        // The last: nothing is known of the request, so nothing is believed of it.
+        // The last: the result of the request is not known, so no grant is relied on.
         for (doubt, is_kept) in
             [(Some(doubt(false, 1)), false), (Some(doubt(true, 1)), true), (None, true)]
         {

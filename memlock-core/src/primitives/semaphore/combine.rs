@@ -2,14 +2,14 @@
 //!
 //! The record is one item that all holders write by compare-and-swap: of many that try at once only
 //! one succeeds, and the others have to read and try again. Threads of one process have no reason
-//! to be each other's rivals. So each client has, for each semaphore, one
-//! **combiner**: a thread that is about to change the record while another one of this process is
-//! doing so leaves its *operation* (acquire, release, extend) in a list, and the thread that
-//! writes, the *leader*, takes all that are listed into one *batch*: one read and one
-//! compare-and-swap. (Flat combining, Hendler et al. 2010; group commit in databases.) A thread
-//! that finds nobody else leads a batch of one, and pays for one mutex.
+//! to compete with each other. So each client has, for each semaphore, one **combiner**: a thread
+//! that is about to change the record while another one of this process is doing so leaves its
+//! *operation* (acquire, release, extend) in a list, and the thread that writes, the *leader*,
+//! takes all that are listed into one *batch*: one read and one compare-and-swap. (Flat combining,
+//! Hendler et al. 2010; group commit in databases.) A thread that finds no other leads a batch of
+//! one, and pays for one mutex.
 //!
-//! | an operation | what is true | who may move it on, and how |
+//! | an operation | what is true | what may change it, and how |
 //! | --- | --- | --- |
 //! | listed | nothing was sent for it; its thread sleeps on its ticket | the leader, by taking it into its batch; its thread, by taking it back when the wait has ended |
 //! | in a batch | the leader reads, plans and writes for it | the leader, by settling it when the write has succeeded, or could not be done; by handing it on with the lead |
@@ -18,23 +18,23 @@
 //! | settled | its outcome is on its ticket | its thread, which wakes up and takes it |
 //! | parked | an acquisition that found no permit; nothing was sent for it | the next leader that gives permits back, by taking it into its batch; its thread, by taking it back, to stand in the queue or because the wait has ended |
 //!
-//! **A leader leads until its own operation is settled**, and then hands what is left, and the
-//! lead, to the thread of the first operation that is listed. So nobody works for others without
-//! end, and nobody waits for longer than two batches take, each of which ends after at most
+//! **A leader leads until its own operation has an outcome**, and then hands what is left, and the
+//! lead, to the thread of the first operation that is listed. So no thread works for others without
+//! end, and none waits for longer than two batches take, each of which ends after at most
 //! `ATTEMPTS` failed requests, or `ROUNDS` refused ones.
 //!
 //! | what can go wrong | what then holds |
 //! | --- | --- |
 //! | the batch is refused, since another process was faster | all of it is planned anew by the new record, together with what has been listed since |
-//! | the reply to the batch is lost | each operation remembers from when its lease would count; the next read tells for each token whether it is there; one that the new record has no room for was not carried out, and cannot be any more |
+//! | the reply to the batch is lost | each operation remembers from when its lease would count; the next read shows for each token whether it is there; one that the new record has no room for was not carried out, and cannot be any more |
 //! | a wait ends (limit, cancelled) while its operation is listed | its thread takes it back |
 //! | it ends while it is in a batch | the leader drops it before the next request, unless it is in doubt; its thread waits for that, for no longer than a batch lasts |
 //! | the thread of an operation unwinds (a callback panicked) | what it was granted is remembered as an orphaned grant, and reaped at the next contact |
 //! | the leader unwinds, or its own wait ends | the batch goes back to the head of the list, doubts and all, and the next leader is woken |
 //! | the process forks | the child has a combiner of its own; a leader or sleeper in it abandons all at its next step |
 //!
-//! The lease of each operation is counted from before the request that told the server's time for
-//! it, never from a later one: see `Seen::lease`.
+//! The lease of each operation is counted from before the request whose reply had the server's time
+//! for it, never from a later one: see `Seen::lease`.
 //!
 //! **Parking.** A thread that finds no permit would stand in the queue, with three commands and the
 //! whole record for each; a thousand of them would bring the server and themselves to a standstill.
@@ -44,12 +44,12 @@
 //! any, half of the released permits go there, and all of them while one of these waiters is of
 //! higher priority or wants several permits.
 //!
-//! **Between processes** a compare-and-swap is fair only among equals: one that comes back at once
-//! with the next batch is a rival to everybody each time. So a process that was refused, and has
-//! work for several threads, *rests* after a batch that succeeded: for a random time that doubles
-//! with each refused batch and shrinks with each one that was not, bounded by [`REST`] and by how
-//! many the batch served. Those that were refused try again within some milliseconds, so the rest
-//! belongs to them; meanwhile operations gather in the list.
+//! **Between processes** a compare-and-swap is fair only among equals: a process that comes back at
+//! once with the next batch competes with all others each time. So a process that was refused, and
+//! has work for several threads, *rests* after a batch that succeeded: for a random time that
+//! doubles with each refused batch and shrinks with each one that was not, bounded by [`REST`] and
+//! by how many the batch served. Processes that were refused try again within some milliseconds, so
+//! the rest belongs to them; meanwhile operations gather in the list.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -85,7 +85,7 @@ const REST_FOR_EACH: Duration = Duration::from_micros(100);
 pub(super) struct Memory {
     /// What we wrote last: which semaphore it was, and how often it had been written.
     pub(super) written: Option<(Token, u64)>,
-    /// What it became then, if nobody else was using it.
+    /// What it became then, if no other process was using it.
     pub(super) seen: Option<Seen>,
 }
 
@@ -142,7 +142,7 @@ pub(super) struct Share {
     pub(super) spare: u32,
 }
 
-/// What a leader is told when it begins.
+/// What a leader knows when it begins.
 pub(super) struct Begun {
     pub(super) seen: Option<Seen>,
     pub(super) written: Option<(Token, u64)>,
@@ -154,7 +154,7 @@ pub(super) struct Ended {
     /// What is left of its batch, and what is to stay parked.
     pub(super) rest: Vec<Entry>,
     pub(super) parked: Vec<Entry>,
-    /// What was written last, and what it became, if nobody else was using it.
+    /// What was written last, and what it became, if no other process was using it.
     pub(super) written: Option<(Token, u64)>,
     pub(super) seen: Option<Seen>,
     /// How many operations its last batch had; and whether others were faster to write.
@@ -168,7 +168,7 @@ impl fmt::Debug for Combiner {
     }
 }
 
-/// Who leads.
+/// The leader.
 pub(super) enum Lead {
     /// This thread does, with its own operation.
     Ours(Box<Begun>, Box<Operation>),
@@ -190,7 +190,7 @@ impl Combiner {
         if let Some(combiner) = combiners.get(key).and_then(Weak::upgrade) {
             return combiner;
         }
-        // Those that nobody uses any more, each time the map would have to grow.
+        // Combiners that are not used any more are dropped each time the map would have to grow.
         if combiners.len() == combiners.capacity() {
             combiners.retain(|_, combiner| combiner.strong_count() > 0);
         }
@@ -220,14 +220,14 @@ impl Combiner {
         Parking::Here(list(&mut state.parked, operation))
     }
 
-    /// What a new leader is told.
+    /// What a new leader knows.
     pub(super) fn begins(&self) -> Begun {
         self.state().begins()
     }
 
-    /// Takes an operation off the list, or where it is parked, if it is there: because its wait has
-    /// ended, or to stand in the queue, which is true of the second then. `is_long`: of one that is
-    /// parked, whether it was so for long.
+    /// Takes an operation off the list, or from where it is parked, if it is there: because its
+    /// wait has ended, or to join the queue, which is true of the second then. `is_long`: of a
+    /// parked one, whether it was parked for long.
     pub(super) fn take_back(
         &self,
         ticket: &Arc<Ticket>,
@@ -242,7 +242,7 @@ impl Combiner {
         });
         let operation = if goes || is_enough { state.take_back(ticket) } else { None };
         if is_enough && operation.is_none() {
-            // It is in a batch. If it comes back from there to where it was parked, it is told.
+            // It is in a batch. If it comes back from there to where it was parked, it is to end.
             ticket.is_not_wanted_any_more();
         }
         let operation = operation?;
@@ -282,8 +282,8 @@ impl Combiner {
         (std::mem::take(&mut state.parked), share)
     }
 
-    /// One that [`Combiner::park`] sent to the queue stands there no more: it got its permit, or
-    /// gave up. Another one may.
+    /// A waiter that [`Combiner::park`] sent to the queue has left it: it got its permit, or gave
+    /// up. Another one may join.
     pub(super) fn leaves_queue(&self) {
         let mut state = self.state();
         state.in_queue = state.in_queue.saturating_sub(1);

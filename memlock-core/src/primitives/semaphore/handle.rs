@@ -21,11 +21,11 @@ use super::combine::{Combiner, Memory};
 use super::record::Record;
 use super::snapshot::Seen;
 
-/// An answer that took longer is asked for once more: nobody knows when in that time the server's
+/// A reply that took longer is asked for once more: it is not known when in that time the server's
 /// clock was read.
 pub(super) const SLOW_LOOK: Duration = Duration::from_secs(1);
 
-/// How long a semaphore that nobody uses is kept, unless [`Semaphore::set_up`] says otherwise.
+/// How long an unused semaphore is stored, unless [`Semaphore::set_up`] says otherwise.
 pub(super) const LIFE: Duration = Duration::from_secs(24 * 3600);
 
 /// A semaphore by its name. It can be used from any number of threads at once.
@@ -41,16 +41,16 @@ pub struct Semaphore {
     pub(super) combiner: Arc<ForkLocal<Arc<Combiner>>>,
 }
 
-/// What came of writing it.
+/// The result of writing it.
 pub(super) struct Wrote {
-    /// Whether it was written; if not, somebody else was faster.
+    /// Whether it was written; if not, another client was faster.
     pub(super) done: bool,
     /// How many permits are available, if it was.
     pub(super) capacity: u32,
     /// The replies to what was run behind it.
     pub(super) replies: Vec<Reply>,
-    /// What it is now, if that was asked for: where nobody else seems to be using it, the next step
-    /// can build upon that.
+    /// What it is now, if that was asked for: where no other process seems to be using it, the next
+    /// step can build upon that.
     pub(super) after: Option<Seen>,
 }
 
@@ -135,8 +135,8 @@ impl Semaphore {
         }
     }
 
-    /// Reads it for a holder who is to know for how long the server certainly keeps what it holds:
-    /// see [`Guarantees::kept_until`](crate::store::Guarantees::kept_until).
+    /// Reads it for a holder that is to know how long the server is guaranteed to store what it
+    /// holds: see [`Guarantees::kept_until`](crate::store::Guarantees::kept_until).
     pub(super) fn look_closely(&self) -> Result<Option<Seen>> {
         let seen = self.look()?;
         let Some(first) = seen.as_ref().filter(|seen| seen.is_slow()).map(|seen| seen.sent) else {
@@ -167,7 +167,7 @@ impl Semaphore {
         Error::new(ErrorKind::NotFound, self.report_not_found().to_string())
     }
 
-    /// Adds the item, with nobody holding any permit, and reads it, if it could be read in the same
+    /// Adds the item, with all permits available, and reads it, if it could be read in the same
     /// round trip.
     pub(super) fn create(&self, token: Token, life: u64, permits: u32) -> Result<Option<Seen>> {
         let Some(now) = self.target.context.time(self.target.route) else { return Ok(None) };
@@ -206,8 +206,8 @@ impl Semaphore {
     }
 
     /// Writes it over the version that was seen, and runs `more` behind it in the same packet.
-    /// `lonely`: nobody but this process had written it before it was seen, so that it pays to read
-    /// what it becomes, and to build upon that.
+    /// `lonely`: no other process had written it before it was seen, so that it pays to read what
+    /// it becomes, and to build upon that.
     pub(super) fn put(
         &self,
         mut seen: Seen,

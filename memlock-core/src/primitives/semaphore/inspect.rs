@@ -36,7 +36,7 @@ impl Status {
 }
 
 impl Semaphore {
-    /// Who waits for permits, the next one first; of a process whose threads wait for the same
+    /// The waiters for permits, the next one first; of a process whose threads wait for the same
     /// number, each. What is read is already past. One round trip.
     ///
     /// # Errors

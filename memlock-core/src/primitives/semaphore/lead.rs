@@ -32,7 +32,7 @@ const MOST_SPREADS: u32 = 4;
 const CALLS_ENOUGH: usize = 4;
 
 /// A record for several operations that was read from a server that may have stood still is read
-/// again up to so often: otherwise each of those that are granted would have to.
+/// again up to so often: otherwise each operation that is granted would have to.
 const MOST_LOOKS: usize = 3;
 
 pub(super) struct Leader<'a> {
@@ -44,7 +44,7 @@ pub(super) struct Leader<'a> {
     own: Option<Completion>,
     /// What the record was, if that can be built upon; and whether that is only remembered.
     seen: Option<(Seen, bool)>,
-    /// What this process wrote last, and what it became, if nobody else was using it.
+    /// What this process wrote last, and what it became, if no other process was using it.
     written: Option<(Token, u64)>,
     after: Option<Seen>,
     rests_until: Moment,
@@ -55,10 +55,10 @@ pub(super) struct Leader<'a> {
     /// What may go to those that are parked.
     share: Share,
     writing: Option<Writing>,
-    /// Leads nobody, and is in nobody's way: see `submit`.
+    /// Leads no other thread, and is in no other's way: see `submit`.
     alone: bool,
     /// Our own operation is not wanted any more.
-    enough: bool,
+    is_over: bool,
 }
 
 impl<'a> Leader<'a> {
@@ -88,11 +88,11 @@ impl<'a> Leader<'a> {
             share: Share::default(),
             writing: None,
             alone: false,
-            enough: false,
+            is_over: false,
         }
     }
 
-    /// One that has its own operation done, and no other thread's.
+    /// A batch that has its own operation done, and no other thread's.
     pub(super) fn alone(
         semaphore: &'a Semaphore,
         own: Operation,
@@ -106,7 +106,7 @@ impl<'a> Leader<'a> {
     }
 
     /// Leads until our own operation is settled.
-    pub(super) fn run(mut self, enough: &dyn Fn() -> bool) -> Completion {
+    pub(super) fn run(mut self, is_over: &dyn Fn() -> bool) -> Completion {
         if !self.rests_until.since_boot().is_zero() {
             let clock = self.semaphore.target.context.clock();
             let rest = self.rests_until.since(clock.now());
@@ -123,15 +123,15 @@ impl<'a> Leader<'a> {
                 return Completion::not_tried();
             }
             self.take_in();
-            let is_enough = self.enough;
+            let is_over_now = self.is_over;
             self.settle_where(|member| {
                 let unwanted =
-                    member.ticket.as_ref().map_or(is_enough, |ticket| ticket.is_unwanted());
-                // One that is parked may give up its place at any moment.
+                    member.ticket.as_ref().map_or(is_over_now, |ticket| ticket.is_unwanted());
+                // A parked operation may give up its place at any moment.
                 (unwanted && member.is_idle()).then_some(OperationOutcome::NoRoom { refusal: None })
             });
             if self.own.is_none() {
-                self.round(enough);
+                self.round(is_over);
             }
         }
     }
@@ -147,8 +147,7 @@ impl<'a> Leader<'a> {
         let before = self.batch.len();
         self.batch.extend(self.combiner.take_listed().into_iter().map(member(false)));
         if let Some((_, remembered)) = &mut self.seen {
-            // Those that have come since it was read are told nothing by it that they would not
-            // like.
+            // Operations that were listed since it was read are not refused by it.
             *remembered |= self.batch.len() > before;
         }
         let releases = |member: &&Member| matches!(member.operation.kind, Kind::Release(_));
@@ -162,9 +161,9 @@ impl<'a> Leader<'a> {
     }
 
     /// One read, if there is nothing to build upon, and one write.
-    fn round(&mut self, enough: &dyn Fn() -> bool) {
+    fn round(&mut self, is_over: &dyn Fn() -> bool) {
         let Target { context, route, .. } = &self.semaphore.target;
-        // Whoever only drops something asks nothing of a silent server; others do so for
+        // A thread that only drops a guard asks nothing of a silent server; others do so for
         // themselves.
         if context.skips(*route)
             && let Err(error) = self.semaphore.look()
@@ -202,7 +201,7 @@ impl<'a> Leader<'a> {
             }
         });
         if writes {
-            self.write(seen, sent, enough);
+            self.write(seen, sent, is_over);
         }
     }
 
@@ -217,8 +216,8 @@ impl<'a> Leader<'a> {
         Ok(seen)
     }
 
-    /// There is none: nobody holds anything of it, and whoever knows how many permits it has sets
-    /// it up.
+    /// There is none: it has no holders, and any client that knows its number of permits sets it
+    /// up.
     fn set_up(&mut self) {
         let mut number = None;
         self.settle_where(|member| match &member.operation.kind {
@@ -242,7 +241,7 @@ impl<'a> Leader<'a> {
     }
 
     /// Writes what was planned.
-    fn write(&mut self, seen: Seen, sent: Moment, enough: &dyn Fn() -> bool) {
+    fn write(&mut self, seen: Seen, sent: Moment, is_over: &dyn Fn() -> bool) {
         let own = self.batch.first().and_then(|member| member.operation.kind.token());
         let is_ours =
             |holding: &Holding| own.is_some_and(|own| holding.token.is_by_process_of(own));
@@ -250,7 +249,7 @@ impl<'a> Leader<'a> {
         let (of, number, slow) = (seen.record.token, seen.record.permits, seen.is_slow());
         let lonely = self.written == Some((of, seen.record.serial));
         let serial = seen.record.serial.wrapping_add(1);
-        // What those are told for whom there is nothing left.
+        // The outcome of acquisitions for which there is nothing left.
         let is_refused =
             |member: &Member| matches!(member.planned, Planned::Refuses) && !member.is_parked;
         let refusal = self.batch.iter().any(is_refused).then(|| seen.refusal());
@@ -264,7 +263,7 @@ impl<'a> Leader<'a> {
         self.writing = None;
         match wrote {
             Ok(Wrote { done: false, .. }) if !mutation::has(Mutation::ChangedIsGranted) => {
-                self.is_refused(enough);
+                self.is_refused(is_over);
             }
             Ok(Wrote { capacity, replies, after, .. }) => {
                 self.written = Some((of, serial));
@@ -276,13 +275,13 @@ impl<'a> Leader<'a> {
                 let believed = if slow { self.believe() } else { Some(None) };
                 self.wrote(queue, capacity, (of, number), believed, refusal);
             }
-            Err(failure) => self.failed(failure, writing, enough),
+            Err(failure) => self.failed(failure, writing, is_over),
         }
     }
 
-    /// What the record is now, for several that were granted by what a server told that may have
-    /// stood still: one look for all of them. `Some(None)` where nothing has to be looked at,
-    /// `None` where each is to look for itself.
+    /// What the record is now, for several operations that were granted by the time of a server
+    /// that may have stood still: one read for all of them. `Some(None)` where nothing has to be
+    /// read, `None` where each is to read for itself.
     fn believe(&self) -> Option<Option<Seen>> {
         if self.batch.len() == 1 {
             return None;
@@ -290,7 +289,7 @@ impl<'a> Leader<'a> {
         self.semaphore.look_closely().ok().flatten().map(Some)
     }
 
-    /// All that was planned has come true. `believed`: see [`Leader::believe`].
+    /// All that was planned has been carried out. `believed`: see [`Leader::believe`].
     fn wrote(
         &mut self,
         queue: Option<Reply>,
@@ -377,7 +376,7 @@ impl<'a> Leader<'a> {
     }
 
     /// Another process was faster.
-    fn is_refused(&mut self, enough: &dyn Fn() -> bool) {
+    fn is_refused(&mut self, is_over: &dyn Fn() -> bool) {
         self.was_refused = true;
         if mutation::has(Mutation::ForgetTheRefused) {
             self.batch.retain(|member| member.ticket.is_none());
@@ -396,7 +395,7 @@ impl<'a> Leader<'a> {
             Ok(identity) => context.clock().sleep((SPREAD * times).mul_f64(identity.fraction())),
             Err(error) => return self.fail(&error),
         }
-        self.enough |= self.refused.is_multiple_of(CALLS_ENOUGH) && enough();
+        self.is_over |= self.refused.is_multiple_of(CALLS_ENOUGH) && is_over();
     }
 
     /// The request failed; if it was sent, it may have been carried out.
@@ -404,7 +403,7 @@ impl<'a> Leader<'a> {
         &mut self,
         Failure { error, sent: was_sent }: Failure,
         writing: Writing,
-        enough: &dyn Fn() -> bool,
+        is_over: &dyn Fn() -> bool,
     ) {
         if was_sent {
             let context = &self.semaphore.target.context;
@@ -429,8 +428,8 @@ impl<'a> Leader<'a> {
             }
         });
         self.count_failure(Some(&error));
-        if enough() {
-            self.enough = true;
+        if is_over() {
+            self.is_over = true;
             self.settle_where(|member| {
                 let is_own = member.ticket.is_none()
                     && matches!(member.operation.kind, Kind::Acquisition(_));
@@ -440,7 +439,7 @@ impl<'a> Leader<'a> {
         }
     }
 
-    /// Those for whom that was the last try are told.
+    /// Operations for which that was the last attempt get their outcome.
     fn count_failure(&mut self, why: Option<&Error>) {
         self.settle_where(|member| {
             let Operation { failures, error, .. } = &mut member.operation;
@@ -457,12 +456,12 @@ impl<'a> Leader<'a> {
         });
     }
 
-    /// Nothing can be done for anybody now.
+    /// Nothing can be done for any operation now.
     fn fail(&mut self, error: &Error) {
         self.settle_where(|member| Some(member.fails(error)));
     }
 
-    /// Settles those for whom there is an outcome; in a child that a callback made nobody.
+    /// Completes the operations that have an outcome; in a child that a callback forked none.
     fn settle_where(
         &mut self,
         mut outcome_of: impl FnMut(&mut Member) -> Option<OperationOutcome>,

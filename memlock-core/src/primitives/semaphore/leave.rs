@@ -1,5 +1,5 @@
-//! Leaving the queue: the entries of those that got their permits without having been woken are
-//! taken off, by one thread for all of its process.
+//! Leaving the queue: the entries of waiters that got their permits without a wake-up are removed,
+//! by one thread for all of its process.
 //!
 //! When many permits become free at once, many waiters find that by looking. Each would write the
 //! queue, all at the same time, and wake others for whatever is free: the more of them, the longer
@@ -15,8 +15,8 @@ use crate::target::Target;
 use crate::wait::entries::WaitId;
 use crate::wait::queue::Queue;
 
-/// How often a thread does this for those that came meanwhile. What comes then is left to the next
-/// one that lets go, or waits.
+/// How often a thread does this for entries that are added meanwhile. Later ones are left to the
+/// next thread that releases, or waits.
 const MOST_TIMES: usize = 8;
 
 /// The thread that takes entries off; when it goes, however it does, the next one may.
@@ -53,8 +53,8 @@ impl Drop for Leaver<'_> {
     }
 }
 
-/// Takes these entries off the queue, if they are there, and wakes the next waiters for whom there
-/// is room. False if the server did not answer.
+/// Removes these entries from the queue, if they are there, and wakes the next waiters for which
+/// there is room. False if the server did not answer.
 pub(super) fn leave(semaphore: &Semaphore, ids: Vec<WaitId>) -> bool {
     let target @ Target { context, key, .. } = &semaphore.target;
     let leaving = semaphore.combiner().leaving();

@@ -1,10 +1,10 @@
-//! Lines that this process has in the queue of a semaphore, and that nobody waits under any more.
+//! Entries that this process has in the queue of a semaphore, and that no waiter uses any more.
 
 use std::sync::{Mutex, PoisonError};
 
 use crate::wait::entries::WaitId;
 
-/// What is to be taken off, for one semaphore, and whether some thread does so.
+/// What is to be removed, for one semaphore, and whether some thread does so.
 #[derive(Debug, Default)]
 pub(super) struct Leaving(Mutex<State>);
 
@@ -32,7 +32,7 @@ impl Leaving {
         Some(state.now.clone())
     }
 
-    /// What there is to take off; `None`, and nobody does so any more, when there is nothing.
+    /// What there is to remove; `None`, and no thread does so any more, when there is nothing.
     pub(super) fn next(&self) -> Option<Vec<WaitId>> {
         let mut state = self.state();
         state.now = std::mem::take(&mut state.ids);
@@ -40,7 +40,7 @@ impl Leaving {
         state.is_left.then(|| state.now.clone())
     }
 
-    /// All that nobody waits under any more, though it may still be in the queue.
+    /// All entries that no waiter uses any more, though they may still be in the queue.
     pub(super) fn ids(&self) -> Vec<WaitId> {
         let state = self.state();
         state.ids.iter().chain(&state.now).copied().collect()

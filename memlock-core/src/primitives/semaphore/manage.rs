@@ -24,13 +24,13 @@ use crate::store::{Op, Reply};
 pub struct Status {
     /// How many permits there are.
     pub permits: u32,
-    /// How many of them nobody holds.
+    /// How many of them are available.
     pub available: u32,
-    /// Who holds the others.
+    /// The holders of the others.
     pub holders: Vec<Holder>,
 }
 
-/// Who was seen to hold permits.
+/// A holder of permits, as it was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
@@ -49,9 +49,9 @@ pub struct Holder {
 }
 
 impl Semaphore {
-    /// Sets it up with the number of permits that it was opened with, to be kept for `life` (1
-    /// second to 366 days) after it was used last. Where nobody does, the first to acquire sets it
-    /// up, to be kept for a day.
+    /// Sets it up with the number of permits that it was opened with, to be stored for `life` (1
+    /// second to 366 days) after its last use. Without this call, the first acquisition sets it up,
+    /// to be stored for a day.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a `life` out of range, and when there is one with another number
@@ -88,8 +88,8 @@ impl Semaphore {
         Err(Error::unresolved(None, "semaphore"))
     }
 
-    /// Removes it for everybody. Who holds permits finds them lost; who waits and did not say how
-    /// many permits there are is told that it is not found. False when there was none.
+    /// Removes it for all clients. Holders of permits find them lost; waiters that did not give the
+    /// number of permits get the answer that it is not found. False when there was none.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
@@ -104,7 +104,7 @@ impl Semaphore {
                 gone = true;
                 break;
             };
-            // Another one that was set up since we sent the first request is not ours to remove.
+            // A semaphore that was set up since we sent the first request is not ours to remove.
             if sent.is_some_and(|token| token != seen.record.token)
                 && !mutation::has(Mutation::TearDownWhatCame)
             {
@@ -136,9 +136,9 @@ impl Semaphore {
         Ok(sent.is_some())
     }
 
-    /// Changes how many permits there are, for everybody. Fewer than are held is allowed: nobody
-    /// loses any, and no more are given until enough came back. Gives the number that there were;
-    /// `None` when there is no such semaphore. One that is opened afterwards has to be opened with
+    /// Changes the number of permits, for all clients. Fewer than are held is allowed: no holder
+    /// loses any, and no more are granted until enough came back. Returns the old number; `None`
+    /// when there is no such semaphore. A handle that is opened afterwards has to be opened with
     /// the new number.
     ///
     /// # Errors

@@ -34,7 +34,7 @@ impl Planned {
 pub(super) struct Writing {
     /// When it left.
     pub(super) sent: Moment,
-    /// The server may have stood still when it told the time by which the request was reckoned.
+    /// The server may have stood still when it sent the time by which the request was reckoned.
     pub(super) slow: bool,
     /// The version that it replaces.
     pub(super) version: Version,
@@ -61,8 +61,8 @@ impl Member {
         self.operation.in_doubt.is_none() && matches!(self.operation.kind, Kind::Acquisition(_))
     }
 
-    /// What it is told when it cannot be done because of this. One that was parked finds out for
-    /// itself in the queue.
+    /// Its outcome when it cannot be carried out because of this. A parked one finds out for itself
+    /// in the queue.
     pub(super) fn fails(&self, error: &Error) -> OperationOutcome {
         match self.operation.in_doubt {
             Some(_) => OperationOutcome::Unresolved(Some(error.clone())),

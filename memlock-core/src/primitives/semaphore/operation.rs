@@ -1,4 +1,4 @@
-//! What a caller wants done to a semaphore's record, and what came of it: plain data, so that any
+//! What a caller wants done to a semaphore's record, and the outcome: plain data, so that any
 //! thread of the process can do it.
 
 use super::snapshot::Refusal;
@@ -47,7 +47,7 @@ pub(super) struct Acquisition {
 
 pub(super) struct Release {
     pub(super) token: Token,
-    /// Under these ids its owner stood in the queue, and may do so yet.
+    /// The ids of its owner's entries in the queue, which may still be there.
     pub(super) stood: Vec<WaitId>,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct Doubt {
     pub(super) version: Version,
 }
 
-/// What came of an operation.
+/// The outcome of an operation.
 pub(super) enum OperationOutcome {
     Granted {
         /// The token of the semaphore.
@@ -105,7 +105,7 @@ pub(super) enum OperationOutcome {
     /// The permits were given back. One caller of a batch is to wake the waiters for all of them.
     Released { wakes: Option<Wakes> },
     /// All that are left in [`Extend::renewing`] were extended. `asks`: the server may have stood
-    /// still when it told its time, so each holder has to ask until when it keeps its permits.
+    /// still when it sent its time, so each holder has to ask until when its permits are stored.
     Extended { asks: bool },
     /// The permits were not there: the token of the semaphore that is, and how many are available.
     Gone { instead: Option<(Token, u32)> },
@@ -115,7 +115,7 @@ pub(super) enum OperationOutcome {
     Unresolved(Option<Error>),
 }
 
-/// Whether the server may have stood still when it told the time by which a lease was granted.
+/// Whether the server may have stood still when it sent the time by which a lease was granted.
 #[derive(Clone, Copy)]
 pub(super) enum ServerClock {
     Runs,
@@ -133,7 +133,7 @@ pub(crate) struct Wakes {
     pub(super) capacity: u32,
     /// How many of them the batch gave back.
     pub(super) freed: u32,
-    /// Under which ids those that gave them back stood in the queue.
+    /// The ids of the releasers' entries in the queue.
     pub(super) stood: Vec<WaitId>,
 }
 

@@ -1,5 +1,5 @@
-//! The text of a semaphore's item: how many permits there are, and who holds which of them until
-//! when.
+//! The text of a semaphore's item: the number of permits, and their holders with the end of each
+//! lease.
 //!
 //! ```text
 //! memlock-semaphore/1 5c0f…32 hex digits… 5 1795256400 86400 7      the semaphore
@@ -39,7 +39,7 @@ pub(crate) struct Record {
     pub(crate) token: Token,
     /// How many permits there are.
     pub(crate) permits: u32,
-    /// When the server lets go of the item.
+    /// When the item expires on the server.
     pub(crate) expires: u64,
     /// For how many seconds it is kept unused.
     pub(crate) life: u64,
@@ -51,7 +51,7 @@ pub(crate) struct Record {
     more: String,
 }
 
-/// A waiter for several permits, whom newcomers are to let go first.
+/// A waiter for several permits, which newcomers are to let go first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reservation {
     pub(crate) token: Token,
@@ -64,7 +64,7 @@ pub(crate) struct Reservation {
 pub(crate) struct Holding {
     pub(crate) token: Token,
     pub(crate) permits: u32,
-    /// From this second of the server's on it is nobody's.
+    /// From this second of the server's on it has no owner.
     pub(crate) until: u64,
     /// Host, pid and since when; and what a later version wrote behind them.
     who: String,
@@ -96,7 +96,7 @@ impl Holding {
 }
 
 impl Record {
-    /// Nobody holds any of it yet.
+    /// It has no holders yet.
     pub(crate) fn new(token: Token, permits: u32, life: u64, expires: u64) -> Record {
         let (reservation, holdings) = (None, Vec::new());
         Record {
@@ -122,8 +122,7 @@ impl Record {
         let permits = words.next()?.parse().ok()?;
         let mut number = || words.next()?.parse::<u64>().ok();
         let (expires, life, serial) = (number()?, number()?, number()?);
-        // Of several that gather the first one is meant: the others would come after it by the next
-        // one who writes.
+        // Of several reservations the first one counts: the next write removes the others.
         let mut reservation = None;
         let mut is_more =
             |word: &&str| match word.strip_prefix(RESERVATION).and_then(Reservation::parse) {
@@ -166,7 +165,7 @@ impl Record {
         self.holdings.iter().find(|holding| holding.token == token)
     }
 
-    /// How many permits nobody holds when the server's clock shows `now`.
+    /// How many permits have no holder when the server's clock shows `now`.
     pub(crate) fn available(&self, now: u64) -> u32 {
         let kept = mutation::has(Mutation::KeepExpired);
         let live = self.holdings.iter().filter(|holding| holding.until > now || kept);
@@ -222,8 +221,8 @@ impl Record {
         self.holdings.retain(|holding| holding.token != token);
     }
 
-    /// A holder has its permits until then. By a clock that may stand still that takes nothing away
-    /// that was believed before.
+    /// A holder has its permits until then. A clock that may stand still does not shorten what the
+    /// holder relies on.
     pub(crate) fn renew(&mut self, token: Token, until: u64, may_stand: bool) {
         for holding in self.holdings.iter_mut().filter(|holding| holding.token == token) {
             holding.until = if may_stand { holding.until.max(until) } else { until };
@@ -282,7 +281,7 @@ mod tests {
         assert_eq!(Record::parse(&record.encode()), Some(record));
     }
 
-    /// Otherwise all who wait would be woken each time, and in vain.
+    /// Otherwise all waiters would be woken each time, and in vain.
     #[test]
     fn there_is_no_room_for_more_holders_than_there_may_be() {
         let mut record = Record::new(Token::from_bits(10), 20_000, 86_400, 100);

@@ -1,4 +1,4 @@
-//! Releasing permits, and who is woken by that.
+//! Releasing permits, and waking waiters.
 
 use std::fmt;
 
@@ -68,11 +68,11 @@ impl Kind for Permits {
 }
 
 impl Permit {
-    /// We stood in the queue under these ids. Where no wake-up was heard, they are taken off at once:
-    /// they would be woken in vain, and as nobody handed on to us, there may be room for others too.
-    /// The same is done where there are several ids: a waiter that is woken twice joins again while
-    /// its earlier line still stands, and other holders, which release while we hold our permits,
-    /// would wake that line.
+    /// The ids of our entries in the queue. If no wake-up was received, they are removed at once:
+    /// they would be woken in vain, and as no releaser handed over to us, there may be room for
+    /// other waiters too. The same is done if there are several ids: a waiter that is woken twice
+    /// joins again while its earlier entry is still there, and other holders, which release while
+    /// we hold our permits, would wake that entry.
     pub(super) fn stood_in_line(&mut self, ids: Vec<WaitId>, unwoken: bool) {
         self.stood.extend(ids);
         if unwoken || self.stood.len() > 1 {
@@ -80,15 +80,15 @@ impl Permit {
         }
     }
 
-    /// Takes our entries off the queue, if there are any left, and wakes those next for whom there
-    /// is room. False if the server did not answer: then the entries are taken off at a later
-    /// contact. Where another thread of this process is doing so, it does it for us, too.
+    /// Removes our entries from the queue, if there are any left, and wakes the next waiters for
+    /// which there is room. False if the server did not answer: then the entries are removed at a
+    /// later contact. Where another thread of this process is doing so, it does it for us, too.
     pub(super) fn leave_the_line(&mut self) -> bool {
         let stood = std::mem::take(&mut self.stood);
         leave::leave(&self.kind.semaphore, stood)
     }
 
-    /// Wakes the first waiters for whom there is room now.
+    /// Wakes the first waiters for which there is room now.
     fn wake_waiters(&self, wakes: Wakes) {
         let Wakes { queue, capacity, freed, mut stood } = wakes;
         stood.extend(self.kind.semaphore.combiner().leaving().ids());

@@ -25,7 +25,7 @@ struct PermitRenewals {
     step: Step,
     /// A look took so long that it was repeated.
     looked_again: bool,
-    /// Somebody else was faster to write it.
+    /// Another client was faster to write it.
     refused: bool,
 }
 
@@ -36,8 +36,8 @@ enum Step {
         seen: Box<Seen>,
         value: Vec<u8>,
     },
-    /// It was written, but reckoned from a clock that may have stood still. `first`: when a look at
-    /// what came of it left, which was slow, too.
+    /// It was written, but reckoned from a clock that may have stood still. `first`: when the read
+    /// of its result left, which was slow, too.
     Believe {
         first: Option<Moment>,
     },

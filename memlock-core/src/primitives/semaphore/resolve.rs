@@ -1,4 +1,4 @@
-//! Releasing and extending: steps that only the holder may take, and finding out what came of them.
+//! Releasing and extending: steps of the holder, and finding out their results.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ impl Permit {
                 Kind::Release(Release { token: self.token, stood: self.stood.clone() })
             }
             Step::Extend(lease) => {
-                // Whoever asks for that says itself that it is still wanted.
+                // A caller that extends says by that that the renewal is still wanted.
                 let old_deadline = Moment::from_boot(Duration::MAX);
                 let renewing =
                     Renewing { token: self.token, lease, old_deadline, deadline: self.deadline };
@@ -35,8 +35,8 @@ impl Permit {
             }
             match step {
                 Step::Release => self.release_in_doubt = true,
-                // It may be the shorter lease that counts from now on, or one of which nobody knows
-                // when it began.
+                // It may be the shorter lease that counts from now on, or one that began at an
+                // unknown time.
                 Step::Extend(_) if doubt.slow => self.deadline = self.deadline.min(doubt.since),
                 Step::Extend(lease) => {
                     self.deadline = self.deadline.min(lease.deadline(doubt.since))
@@ -78,7 +78,7 @@ impl Permit {
     }
 
     /// After an extension that may have been reckoned from a clock that stood still: counts on no
-    /// more than the server's clock leaves, or, if that cannot be told, on nothing.
+    /// more than the server's clock leaves, or, if that cannot be found out, on nothing.
     fn believe_if_it_lasts(&mut self) -> Result<()> {
         self.cap_deadline_by_ttl().map_err(|error| {
             self.deadline = self.deadline.min(self.kind.semaphore.target.now());

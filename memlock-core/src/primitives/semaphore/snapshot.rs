@@ -79,7 +79,7 @@ impl Seen {
         Seen { record, version, now, sent, took: came.since(sent), first: None, guarantees }
     }
 
-    /// What those are told who cannot have what they want.
+    /// What a refused acquisition reports.
     pub(super) fn refusal(&self) -> Refusal {
         let Seen { record, now, .. } = self;
         let mut live = record.holdings.iter().filter(|holding| holding.until > *now);

@@ -19,7 +19,7 @@ use crate::thread;
 
 /// A thread that waits for its operation asks so often whether it is still wanted.
 const SLICE: Duration = Duration::from_millis(50);
-/// One that is parked asks for the first time after that long.
+/// A parked thread asks for the first time after that long.
 const FIRST_SLICE: Duration = Duration::from_millis(10);
 /// Its wait began a little later than it was asked for, and ends as much later.
 const A_MOMENT: Duration = Duration::from_millis(1);
@@ -45,22 +45,22 @@ impl Drop for Inside {
     }
 }
 
-/// Has it done, by this thread or another one, and tells what came of it. `known`: what the
-/// semaphore was just now. `enough`: whether an acquisition is still wanted.
+/// Has it carried out, by this thread or another one, and returns the outcome. `known`: what the
+/// semaphore was just now. `is_over`: whether an acquisition is not wanted any more.
 pub(super) fn submit(
     semaphore: &Semaphore,
     operation: Operation,
     known: Option<Seen>,
-    enough: &dyn Fn() -> bool,
+    is_over: &dyn Fn() -> bool,
 ) -> Completion {
     let Some(_inside) = Inside::enter() else {
-        return Leader::alone(semaphore, operation, known).run(enough);
+        return Leader::alone(semaphore, operation, known).run(is_over);
     };
     let (combiner, process) = (semaphore.combiner(), fork::generation());
     let (acquires, ends) = (operation.acquires(), operation.until);
     match combiner.enlist(operation) {
         Lead::Ours(begun, operation) => {
-            Leader::new(combiner, semaphore, *operation, known, *begun).run(enough)
+            Leader::new(combiner, semaphore, *operation, known, *begun).run(is_over)
         }
         Lead::Another(ticket) => {
             let until = None;
@@ -74,17 +74,17 @@ pub(super) fn submit(
                 until,
                 is_done: false,
             };
-            sleeper.wait(enough)
+            sleeper.wait(is_over)
         }
     }
 }
 
 /// Waits for a permit that this process itself gives back, as long as it does so all the time, or
-/// has enough waiters in the queue. Otherwise the caller is to stand there.
+/// has is_over waiters in the queue. Otherwise the caller is to stand there.
 pub(super) fn park(
     semaphore: &Semaphore,
     operation: Operation,
-    enough: &dyn Fn() -> bool,
+    is_over: &dyn Fn() -> bool,
     _inside: Inside,
 ) -> Completion {
     let (combiner, process) = (semaphore.combiner(), fork::generation());
@@ -104,7 +104,7 @@ pub(super) fn park(
                 until,
                 is_done: false,
             };
-            sleeper.wait(enough)
+            sleeper.wait(is_over)
         }
     }
 }
@@ -119,13 +119,13 @@ struct Sleeper<'a> {
     acquires: Option<(Token, Lease)>,
     /// When its wait ends, if it does.
     ends: Option<Moment>,
-    /// Of one that is parked: until when at most.
+    /// Of a parked operation: until when at most.
     until: Option<Moment>,
     is_done: bool,
 }
 
 impl Sleeper<'_> {
-    fn wait(mut self, enough: &dyn Fn() -> bool) -> Completion {
+    fn wait(mut self, is_over: &dyn Fn() -> bool) -> Completion {
         let mut slice = if self.until.is_some() { FIRST_SLICE } else { SLICE };
         loop {
             let found = self.ticket.sleep(|is_unwanted| {
@@ -142,14 +142,14 @@ impl Sleeper<'_> {
                     self.is_done = true;
                     let begun = self.combiner.begins();
                     return Leader::new(self.combiner, self.semaphore, *operation, None, begun)
-                        .run(enough);
+                        .run(is_over);
                 }
                 Found::Killed => Some(Completion::not_tried()),
                 // A child that a callback made: the leader is in its parent.
                 Found::Nothing if fork::generation() != self.process => {
                     Some(Completion::not_tried())
                 }
-                Found::Nothing => self.take_back_if(enough()),
+                Found::Nothing => self.take_back_if(is_over()),
             };
             if let Some(completion) = completion {
                 self.is_done = true;
@@ -160,7 +160,7 @@ impl Sleeper<'_> {
 
     /// Takes the operation off the list, if it is there and not wanted any more; or where it is
     /// parked, if it is to go to the queue.
-    fn take_back_if(&self, is_enough: bool) -> Option<Completion> {
+    fn take_back_if(&self, is_over_now: bool) -> Option<Completion> {
         // A child that a callback made when it was asked: the list is its parent's.
         if fork::generation() != self.process {
             return Some(Completion::not_tried());
@@ -169,7 +169,7 @@ impl Sleeper<'_> {
         // A fuzzer's clock stands while it sleeps.
         let is_long = self.until.map(|until| until <= now || cfg!(fuzzing));
         let (operation, in_queue) =
-            self.combiner.take_back(&self.ticket, is_enough, is_long, now)?;
+            self.combiner.take_back(&self.ticket, is_over_now, is_long, now)?;
         let outcome = match operation.in_doubt {
             Some(_) => OperationOutcome::Unresolved(operation.error.clone()),
             None => OperationOutcome::NoRoom { refusal: None },

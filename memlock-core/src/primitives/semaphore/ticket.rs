@@ -48,7 +48,7 @@ pub(super) enum Found {
     Leads(Box<Operation>),
     /// It was woken, or slept for as long as it was to.
     Nothing,
-    /// Nobody in this process will do anything any more.
+    /// No thread of this process will do anything any more.
     Killed,
 }
 
@@ -76,7 +76,7 @@ impl Ticket {
         self.moved.wake_all();
     }
 
-    /// Whether nobody waits for it any more.
+    /// Whether no thread waits for it any more.
     pub(super) fn is_unwanted(&self) -> bool {
         let place = self.place();
         place.unwanted || place.abandoned
@@ -145,8 +145,8 @@ impl Completion {
         }
     }
 
-    /// Of one that was taken back before anything was sent for it, or whose process is another one
-    /// now.
+    /// The completion of an operation that was taken back before anything was sent for it, or whose
+    /// process is another one now.
     pub(super) fn not_tried() -> Completion {
         let outcome = OperationOutcome::NoRoom { refusal: None };
         let (renewing, gone) = (Vec::new(), Vec::new());

@@ -37,7 +37,7 @@ pub(super) fn wake_next(target: &Target) {
             let now = context.clock().now();
             Seen::read(target, item, now, now).map_or(0, |seen| seen.record.capacity(seen.now))
         }
-        // Whoever comes finds out.
+        // The next waiter finds out.
         _ => u32::MAX,
     };
     let waker = Waker::new(target, local_waiters(&target.context));
