@@ -90,10 +90,10 @@ impl Client {
         Ok(Mutex::new(self.context.clone(), self.keys().lock(name.as_ref()), Lease::new(lease)?))
     }
 
-    /// A semaphore by this name with so many permits (1 to 4,294,967,295), of which a holder keeps
-    /// what it has for at most `lease` (1 second to 366 days) unless it extends it. Nothing is
-    /// sent. The number is part of what all share: who opens it with another one gets an error at
-    /// the first use.
+    /// A semaphore by this name with so many permits (1 to 4,294,967,295), which a holder keeps for
+    /// at most `lease` (1 second to 366 days) unless it extends them. Nothing is sent. The number
+    /// is part of what all clients share: a handle that was opened with another one gets an error
+    /// at its first use.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for no permits, an empty name, one above 64 KiB or with a NUL byte,
@@ -107,8 +107,9 @@ impl Client {
         self.semaphore_of(name.as_ref(), Some(permits), lease)
     }
 
-    /// A semaphore by this name that somebody else sets up, with however many permits it has. Where
-    /// there is none, acquiring answers [`ErrorKind::NotFound`](crate::ErrorKind::NotFound). Nothing is sent.
+    /// A semaphore by this name that another client sets up, with however many permits it has.
+    /// Where there is none, acquiring answers [`ErrorKind::NotFound`](crate::ErrorKind::NotFound).
+    /// Nothing is sent.
     ///
     /// # Errors
     /// As [`Client::semaphore`].

@@ -1,5 +1,5 @@
-//! What every primitive works with: the store, the clock, the keys, who this process is, and how its
-//! waiters are woken. It knows none of the primitives.
+//! What every primitive works with: the store, the clock, the keys, this process's identity, and
+//! the notifier. It knows none of the primitives.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -92,7 +92,8 @@ impl Context {
     }
 
     /// The client's one value of this type, made at the first use. Several threads may make one at
-    /// the same time, of which one is kept: nobody waits, so a fork catches nobody in it.
+    /// the same time, of which one is used: no thread waits, so a fork never happens while one
+    /// waits.
     pub(crate) fn extension<T: Send + Sync + 'static>(&self, make: impl Fn() -> T) -> &T {
         self.inner.extensions.get_or_init(make)
     }
@@ -111,7 +112,7 @@ impl Context {
         &self.inner.guarantees
     }
 
-    /// Who we are; in a forked child somebody else than in the parent.
+    /// The identity of this process; in a forked child another one than in the parent.
     pub(crate) fn identity(&self) -> Result<&Identity> {
         self.inner.identity.get_or_try_init(|| {
             if self.inner.process != fork::generation() {
@@ -268,8 +269,8 @@ impl Context {
     }
 }
 
-/// Runs a batch, unless this process is a child that was made in the middle of the call, before or
-/// meanwhile: then it asks nothing, and is told nothing, in its parent's name.
+/// Runs a batch, unless this process is a child that was forked in the middle of the call, before
+/// or meanwhile: then it sends and reads nothing in its parent's name.
 fn unless_astray<T>(
     run: impl FnOnce() -> std::result::Result<T, Failure>,
 ) -> std::result::Result<T, Failure> {

@@ -61,14 +61,14 @@ pub fn datagram(id: WaitId, wake: WakeMessage) -> Vec<u8> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SemaphoreRecord(Record);
 
-/// One of those who hold its permits.
+/// One of the holders of its permits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SemaphoreHolder {
     /// Names the acquisition.
     pub token: Token,
     /// How many it has.
     pub permits: u32,
-    /// From this second of the server's on it is nobody's.
+    /// From this second of the server's on it has no owner.
     pub until: u64,
     /// Host, pid and since when.
     pub who: (String, u32, u64),
@@ -95,7 +95,7 @@ impl SemaphoreRecord {
         self.0.permits
     }
 
-    /// When the server lets go of the item, for how long it is kept unused, and how often it was
+    /// When the item expires on the server, for how long it is stored unused, and how often it was
     /// written.
     pub fn life(&self) -> (u64, u64, u64) {
         (self.0.expires, self.0.life, self.0.serial)
@@ -108,7 +108,7 @@ impl SemaphoreRecord {
             .map(|reservation| (reservation.token, reservation.priority, reservation.until))
     }
 
-    /// Who holds its permits, or has held them.
+    /// The holders of its permits, those of the past included.
     pub fn holders(&self) -> Vec<SemaphoreHolder> {
         let holder = |holding: &Holding| {
             let Holding { token, permits, until, .. } = *holding;
@@ -117,7 +117,7 @@ impl SemaphoreRecord {
         self.0.holdings.iter().map(holder).collect()
     }
 
-    /// How many permits nobody holds when the server's clock shows `now`.
+    /// How many permits have no holder when the server's clock shows `now`.
     pub fn available(&self, now: u64) -> u32 {
         self.0.available(now)
     }
@@ -127,7 +127,7 @@ impl SemaphoreRecord {
         self.0.available_at(wanted, now)
     }
 
-    /// Whether one who asks is to stand behind a waiter that has a reservation.
+    /// Whether an acquisition is to come after a waiter that has a reservation.
     pub fn is_gathering(&self, now: u64, token: Token, priority: i64) -> bool {
         self.0.is_gathering(now, token, priority)
     }

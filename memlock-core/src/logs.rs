@@ -1,17 +1,17 @@
-//! What is logged, for those who pass it on.
+//! Log records, for programs that pass them on.
 //!
 //! The library logs through the `log` crate, and installs no logger of its own.
 //!
 //! | level | what |
 //! | --- | --- |
 //! | error | a bug: of memlock, or of what it was given to call |
-//! | warn | something is lost, or about to be, and perhaps nobody is told in another way |
+//! | warn | something is lost, or about to be, and perhaps reported in no other way |
 //! | info | a server is out of reach, or back again; something is left for later |
 //! | debug | what goes on without trouble, or is mended at once |
 //!
-//! Whoever listens may call anything of memlock, and may take its time: so **nothing is logged
-//! while a mutex of ours is locked**, and nothing on the way of an acquisition or a release that
-//! finds no trouble.
+//! A logger may call anything of memlock, and may take its time: so **nothing is logged while a
+//! mutex of ours is locked**, and nothing on the way of an acquisition or a release without
+//! problems.
 
 /// The parts of the library that people know, which are modules, or have modules.
 const PARTS: [&str; 9] =

@@ -26,7 +26,7 @@ pub enum Mutation {
     FenceWithoutBoot,
     /// A fence is the item's version, whether or not the server gives those in order.
     FenceWithoutStamp,
-    /// A slow grant is believed, though the server may have stood still.
+    /// A slow grant is relied on, though the server may have stood still.
     BelieveSlowGrants,
     /// A child uses what its parent holds.
     ChildrenHold,
@@ -34,7 +34,7 @@ pub enum Mutation {
     GuessReleased,
     /// After a lost answer to an extension, the holder counts on the longer lease.
     HopeForTheLonger,
-    /// After a lost answer to an acquisition, nobody reads back whose the lock is.
+    /// After a lost reply to an acquisition, the item is not read back.
     NoReadBack,
     /// What entering the queue shows of the lock is not looked at.
     NoLookAfterJoining,
@@ -48,13 +48,13 @@ pub enum Mutation {
     TrustTheUnreachable,
     /// The lock is not reserved for a waiter that may not hear that it is woken.
     ReserveForNobody,
-    /// A waiter that stood in the queue takes whatever is there for a reservation of its own.
+    /// A waiter that was in the queue takes any reservation for its own.
     ClaimAnything,
     /// What has been held for a second is taken for the reservation of a dead waiter.
     BreakWhatIsHeld,
     /// An insert does not see whether its session is still there.
     InsertWithoutSession,
-    /// Whoever claimed a key was first with it, even if another committed it.
+    /// A client that claimed a key was first with it, even if another committed it.
     ClaimersAreFirst,
     /// A tear-down removes whatever session is there.
     TearDownAnySession,
@@ -64,13 +64,13 @@ pub enum Mutation {
     PermitFromOldTime,
     /// A lease on permits is counted from when the answer came.
     PermitDeadlineFromReply,
-    /// A semaphore that somebody else has changed meanwhile is taken for granted.
+    /// A write of a semaphore that another client has changed meanwhile counts as done.
     ChangedIsGranted,
-    /// A release that does not find its own permits gives back somebody else's.
+    /// A release that does not find its own permits gives back another holder's.
     ReleaseAnyPermit,
-    /// After a lost answer, nobody looks whether permits were granted.
+    /// After a lost reply, the record is not read for granted permits.
     ForgetLostPermits,
-    /// The next one is whoever came first, whatever the priorities.
+    /// The next waiter is the first one in the queue, whatever the priorities.
     IgnorePriority,
     /// Newcomers take what a waiter for several permits waits for.
     OvertakeGatherers,
@@ -95,7 +95,7 @@ pub enum Mutation {
     KeepPastTheEnd,
     /// A renewal is counted from when the answer came.
     KeepFromReply,
-    /// A slow renewal is believed, though the server may have stood still.
+    /// A slow renewal is relied on, though the server may have stood still.
     BelieveSlowRenewals,
     /// A renewer that finds another version takes the lock for lost, though it was its own renewal
     /// that changed it.
@@ -114,7 +114,7 @@ pub enum Mutation {
     KeepTooLate,
     /// A renewal that failed is not tried again in time.
     KeepOnlyOnce,
-    /// A renewal goes on though its holder has let go meanwhile.
+    /// A renewal goes on though its holder has released it meanwhile.
     KeepWhatWasLetGo,
     /// What was held for as long as was allowed is renewed all the same.
     KeepBeyondMaxHold,
@@ -122,9 +122,9 @@ pub enum Mutation {
     KeepForGood,
     /// A lease at risk is not reported.
     NoWarning,
-    /// Nobody is told of the loss.
+    /// The loss is not reported.
     LoseSilently,
-    /// The loss is told as often as it is seen.
+    /// The loss is reported as often as it is seen.
     TellTwice,
     /// A lease at risk is reported as often as it is seen.
     WarnTwice,

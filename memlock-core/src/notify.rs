@@ -28,8 +28,8 @@ pub trait Notifier: Send + Sync + fmt::Debug {
     /// A listener that is not in use, for one waiter whose server is near this address of ours.
     fn take(&self, near: Option<IpAddr>) -> Arc<dyn Listener>;
 
-    /// Wakes a waiter: one datagram, that may get lost. False when it is known that nobody
-    /// has that listener any more, so that nobody got it: the waiter's process is dead.
+    /// Wakes a waiter: one datagram, that may get lost. False when it is known that the listener
+    /// does not exist any more, so that no waiter received it: the waiter's process is dead.
     fn send(&self, address: WakeAddress, id: WaitId, message: WakeMessage) -> bool;
 
     /// Whether wake-up messages reach this process.
@@ -42,7 +42,7 @@ pub trait Notifier: Send + Sync + fmt::Debug {
     /// more.
     fn may_have_missed(&self);
 
-    /// Wakes everybody who sleeps. A signal handler may call it.
+    /// Wakes all sleeping waiters. A signal handler may call it.
     fn interrupt_all(&self);
 }
 

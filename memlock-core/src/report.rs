@@ -87,7 +87,7 @@ impl fmt::Display for Subject<'_> {
     }
 }
 
-/// Whom a waiter saw holding what it waited for.
+/// The holder that a waiter saw.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum SeenHolder {
     /// The refusal did not say.
@@ -116,8 +116,8 @@ impl fmt::Display for SeenHolder {
     }
 }
 
-/// A wait that ended without what it waited for. `wanted`: such as `2 permits of the semaphore "x"
-/// on …`; `busy`: what there is to say of a call that was told not to wait.
+/// A wait that ended without its target. `wanted`: such as `2 permits of the semaphore "x" on …`;
+/// `busy`: what there is to say of a call that was to try once.
 pub(crate) fn refused(
     answer: Answer,
     wait: &Wait<'_>,

@@ -56,7 +56,7 @@ impl Target {
         self.context.get(self.route, &self.key)
     }
 
-    /// Reads the queue of those who wait for it.
+    /// Reads the queue of its waiters.
     pub(crate) fn queue(&self) -> Result<Option<Item>> {
         self.context.get(self.route, &self.key.waiters())
     }

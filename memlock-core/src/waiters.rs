@@ -1,12 +1,11 @@
-//! Who waits, as it can be seen from outside. It is for people and tools, and nothing is decided by
-//! it.
+//! The waiters, as they are seen from outside. For people and tools: nothing is decided by it.
 
 use crate::error::Result;
 use crate::notify::WakeAddress;
 use crate::target::Target;
 use crate::wait::entries;
 
-/// One who was seen in a queue.
+/// A waiter that was seen in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiter {
@@ -18,7 +17,7 @@ pub struct Waiter {
     pub permits: u32,
 }
 
-/// Those who wait for this item.
+/// The waiters for this item.
 pub(crate) fn waiters(target: &Target) -> Result<Vec<Waiter>> {
     let queue = target.queue()?;
     let entries = queue.as_ref().map(|queue| entries::in_order(&queue.value)).unwrap_or_default();

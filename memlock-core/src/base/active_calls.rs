@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::fork;
 
-/// Counts the threads of this process that are inside. Without a lock, so that a fork catches
-/// nobody in it; a child begins with none inside, whoever was there in its parent.
+/// Counts the threads of this process that are inside. Without a mutex, so that a fork never
+/// inherits a locked one; a child begins with none inside, however many there were in its parent.
 #[derive(Debug, Default)]
 pub struct ActiveCalls {
     /// The count in the lower half, and above it the process that it is about.
@@ -22,7 +22,7 @@ pub struct ActiveCall<'a> {
 }
 
 impl ActiveCalls {
-    /// Nobody.
+    /// No thread.
     pub const fn new() -> ActiveCalls {
         ActiveCalls { seen: AtomicU64::new(0) }
     }
@@ -36,7 +36,7 @@ impl ActiveCalls {
         ActiveCall { active_calls: self, process }
     }
 
-    /// Whether anybody is inside.
+    /// Whether any thread is inside.
     pub fn any(&self) -> bool {
         let seen = self.seen.load(Ordering::SeqCst);
         seen & !COUNT == stamp() && seen & COUNT != 0
@@ -45,7 +45,7 @@ impl ActiveCalls {
 
 impl Drop for ActiveCall<'_> {
     fn drop(&mut self) {
-        // In a child that was made inside, it counts for nobody.
+        // In a child that was forked inside, it counts for no process.
         let less = |seen| (seen & !COUNT == self.process).then(|| seen - 1);
         let _ = self.active_calls.seen.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
     }

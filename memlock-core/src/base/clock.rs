@@ -6,8 +6,8 @@ use std::time::Duration;
 
 /// A moment on the boot clock: the time since this machine started, suspends included.
 ///
-/// Leases are counted on it because it neither jumps when somebody sets the time nor stops while a
-/// laptop sleeps.
+/// Leases are counted on it because it neither jumps when the time is set nor stops while a laptop
+/// sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(Duration);
 

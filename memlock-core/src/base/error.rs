@@ -16,7 +16,7 @@ use std::fmt;
 pub enum Answer {
     /// Done.
     Ok = 0,
-    /// Another holder has it, or others have all permits, and the call was told not to wait.
+    /// Another holder has it, or others have all permits, and the call was to try once.
     Busy = 1,
     /// The limit of the wait passed.
     TimedOut = 2,
@@ -132,7 +132,7 @@ pub enum ErrorKind {
     /// [`Answer::Interrupted`], from calls that have no other way to say so
     Interrupted,
     /// [`Answer::NotFound`], from calls that have no other way to say so: a walk whose session ends
-    /// under it, and a semaphore that nobody has set up
+    /// under it, and a semaphore that was not set up
     NotFound,
 }
 
@@ -162,7 +162,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// A failure of this kind with a sentence for the person who reads the log.
+    /// A failure of this kind with a sentence for the person that reads the log.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
         Error { kind, message: message.into() }
     }

@@ -5,7 +5,7 @@ use std::any::Any;
 
 use once_cell::race::OnceBox;
 
-/// A list that only grows. Nobody waits for anybody, so a fork catches nobody in it.
+/// A list that only grows. No thread waits for another, so a fork never happens while one waits.
 #[derive(Default)]
 pub(crate) struct Extensions {
     first: OnceBox<Node>,
@@ -17,8 +17,8 @@ struct Node {
 }
 
 impl Extensions {
-    /// The value of this type. Several threads may make one at the same time; the first one that is
-    /// put into the list is kept.
+    /// The value of this type. Several threads may make one at the same time; all use the one that
+    /// was put into the list first.
     pub(crate) fn get_or_init<T: Any + Send + Sync>(&self, make: impl Fn() -> T) -> &T {
         let mut place = &self.first;
         loop {

@@ -125,7 +125,7 @@ pub(crate) fn call_or<T>(in_child: T, body: impl FnOnce() -> Result<T, Error>) -
     if call.is_astray() { Ok(in_child) } else { ended }
 }
 
-/// What a child is told that was made in the middle of a call.
+/// The error of a call in a child that was forked in the middle of it.
 pub(crate) fn astray() -> Error {
     let text = "This process was forked in the middle of the call, by a callback: the call is its parent's.";
     Error::new(ErrorKind::Interrupted, text)
@@ -202,7 +202,7 @@ impl<T: Default> ForkLocal<T> {
 impl<T> Drop for Slot<T> {
     fn drop(&mut self) {
         if self.generation == generation() {
-            // SAFETY: it is dropped only here, and used by nobody afterwards.
+            // SAFETY: it is dropped only here, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.value) };
         }
     }

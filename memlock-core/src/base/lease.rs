@@ -1,5 +1,5 @@
-//! How long a lock or a session lives on its holder's clock. What a store is asked for so that it
-//! keeps an item that long is told by its [`Guarantees`](crate::store::Guarantees).
+//! How long a lock or a session lives on its holder's clock. Which TTL a store asks its server for,
+//! so that an item is stored that long, is in its [`Guarantees`](crate::store::Guarantees).
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ impl Lease {
         Expiry::After(self.0)
     }
 
-    /// Until when the holder may believe in a lock whose request left at `sent`.
+    /// Until when the holder may rely on a lock whose request left at `sent`.
     pub fn deadline(self, sent: Moment) -> Moment {
         sent + (self.0 - TICK_LATENESS)
     }

@@ -68,7 +68,7 @@ impl Key {
         &self.0
     }
 
-    /// The key of the queue of those who wait for this one.
+    /// The key of the queue of its waiters.
     pub fn waiters(&self) -> Key {
         Key(format!("{}%wait", self.0).into_boxed_str())
     }
@@ -155,8 +155,8 @@ impl Keyspace {
     /// The key of an item that other programs know by this name, which is taken as it is.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for one that memcached does not take, or
-    /// that is too long to have a queue beside it.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a name that memcached does not accept,
+    /// or that is too long to have a queue beside it.
     pub fn plain(&self, name: &[u8]) -> Result<Key> {
         let key = std::str::from_utf8(name).ok().map(|name| format!("{}{name}", self.prefix));
         let fits = |key: &String| {
@@ -182,7 +182,7 @@ impl Keyspace {
         self.key(&format!("list:%{kind}{generation}:"), rest)
     }
 
-    /// What a key is the item of, as far as it can be told: what [`Keyspace::lock`],
+    /// What a key is the item of, as far as it can be found out: what [`Keyspace::lock`],
     /// [`Keyspace::semaphore`] and [`Keyspace::session`] make, undone. `None` for all other items.
     pub fn read(&self, key: &str) -> Option<Named> {
         let rest = key.strip_prefix(&*self.prefix)?;

@@ -1,14 +1,14 @@
-//! Who holds a lock: the value of the lock's item, one line that a person can read.
+//! The owner of a lock: the value of the lock's item, one line that a person can read.
 //!
 //! ```text
 //! memlock/1 0d5c7a…32 hex digits… web-3 4711 1795170000
 //!           token                 host  pid  since (Unix seconds, the holder's own clock)
 //! ```
 //!
-//! The token alone decides who the owner is. Host, pid and time are for people. Behind them may
-//! stand the word `notifies`, which a waiter appends, or the holder wrote itself: the holder looks at
-//! the queue when it lets go. The word `for=<wait-id>` makes it a reservation: nobody holds the
-//! lock, and it is that waiter's turn.
+//! The token alone decides which process is the owner. Host, pid and time are for people. Behind
+//! them may be the word `notifies`, which a waiter appends, or the holder wrote itself: the holder
+//! reads the queue at its release. The word `for=<wait-id>` makes it a reservation: the lock has no
+//! holder, and it is that waiter's turn.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,7 +22,7 @@ use crate::wait::entries::WaitId;
 const FORMAT: &str = "memlock/1";
 const RESERVED_FOR: &str = "for=";
 /// What a waiter appends to the record of a holder that does not know of the queue. As the item's
-/// version changes with it, the holder notices when it lets go.
+/// version changes with it, the holder notices at its release.
 pub(crate) const NOTIFIES: &[u8] = b" rings";
 
 /// 128 bits that name one acquisition, or one session, and nothing else.
@@ -84,7 +84,7 @@ pub struct OwnerRecord {
     pub pid: u32,
     /// When it was acquired, in Unix seconds of the holder's own clock.
     pub since: u64,
-    /// Whether the holder knows that others may be waiting, and wakes the next one when it lets go.
+    /// Whether the holder knows that others may be waiting, and wakes the next one at its release.
     pub notifies: bool,
     /// The waiter that it is reserved for; `None` when it is held.
     pub reserved_for: Option<WaitId>,
@@ -131,7 +131,7 @@ pub(crate) fn is_ours(value: &[u8], token: Token) -> bool {
     OwnerRecord::parse(value).is_some_and(|record| record.token == token)
 }
 
-/// This process as the owner of things: its host and pid, and tokens that nobody else has.
+/// This process as the owner of things: its host and pid, and tokens that no other process has.
 ///
 /// Tokens are drawn without a system call: 128 random bits once per process, of which the lower
 /// half is walked through a permutation of all 64-bit numbers. Two tokens of one process never

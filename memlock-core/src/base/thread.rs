@@ -50,7 +50,7 @@ pub(crate) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> std::io
     let started = std::thread::Builder::new().name(name.to_owned()).spawn(|| {
         // Miri does not know it.
         if !cfg!(miri) {
-            // SAFETY: a state that there is; nobody wants to know the one before.
+            // SAFETY: a state that exists; the one before is not asked for.
             unsafe { pthread_setcancelstate(CANCEL_DISABLE, std::ptr::null_mut()) };
         }
         body();
@@ -86,8 +86,8 @@ pub(crate) fn mark(is_marked: bool) -> bool {
 pub(crate) struct Signal(Condvar);
 
 impl Signal {
-    /// Unlocks, and sleeps so long, or less: the caller looks again at what it waits for. False in
-    /// a simulated process that is being killed: nobody in it will do anything any more.
+    /// Unlocks, and sleeps so long, or less: the caller reads again what it waits for. False in a
+    /// simulated process that is being killed: none of its threads will do anything any more.
     pub(crate) fn sleep<T>(&self, guard: MutexGuard<'_, T>, limit: Duration) -> bool {
         #[cfg(memlock_sim)]
         if let Some(threads) = THREADS.get() {

@@ -9,7 +9,7 @@ use crate::lease::{DRIFT, Lease};
 /// What a store promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guarantees {
-    /// Who can share it.
+    /// The processes that can share it.
     pub scope: Scope,
     /// By how much sooner than it was asked for an item may expire, because the clock that counts
     /// was behind when it was stored. The store asks for so much more: see
@@ -18,7 +18,7 @@ pub struct Guarantees {
     /// The store's clock ticks in steps of so much.
     pub clock_step: Duration,
     /// A reply that takes longer may come from a server that stood still, and its clock with it:
-    /// how long an item lives is then read back. `None`: the clock cannot stand still.
+    /// then the time that an item has left is read back. `None`: the clock cannot stand still.
     pub suspicious_delay: Option<Duration>,
     /// Whose clock counts.
     pub clock: ClockOf,
@@ -35,7 +35,7 @@ pub struct Guarantees {
     pub longest_value: usize,
 }
 
-/// Who can share a store.
+/// The processes that can share a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// The threads of one process.
@@ -88,7 +88,8 @@ impl Guarantees {
     }
 
     /// For how many seconds of the server's clock, beginning with the one that it shows, something
-    /// must be kept to be there for at least `lease`: for records that note ends in whole seconds.
+    /// must be stored to be there for at least `lease`: for records that note ends in whole
+    /// seconds.
     pub fn covering_seconds(&self, lease: Duration) -> u64 {
         let behind = self.clock_error.max(Duration::from_secs(1)).as_secs();
         whole_seconds(lease).saturating_add(behind + lease.as_secs() / DRIFT)
@@ -115,9 +116,9 @@ impl Guarantees {
     /// Until when the store certainly keeps an item of which it replied that so much was left.
     ///
     /// A reply that takes too long may come from a server that stood still, and its clock with it,
-    /// since a time that is not known: then `None`, and the item is to be read again. `first`: when
-    /// an earlier read left that was as slow. Since its reply the server ran, so its clock has
-    /// stood still for no longer than from then on.
+    /// since an unknown time: then `None`, and the item is to be read again. `first`: when an
+    /// earlier read left that was as slow. Since its reply the server ran, so its clock has stood
+    /// still for no longer than from then on.
     pub(crate) fn kept_until(
         &self,
         left: Duration,

@@ -65,7 +65,7 @@ type Registry = Mutex<HashMap<String, Weak<Memory>>>;
 static REGISTRY: ForkLocal<Registry> = ForkLocal::new();
 
 impl Memory {
-    /// A store of its own, which nobody else can name.
+    /// A store of its own, which no other client can name.
     pub fn new(clock: Arc<dyn Clock>) -> Memory {
         Memory::like(GUARANTEES, clock)
     }
@@ -227,7 +227,7 @@ impl Store for Memory {
         Some(self.clock.now().since_boot())
     }
 
-    /// All who use it are in this process.
+    /// All its users are in this process.
     fn local_address(&self, _route: Route) -> Option<IpAddr> {
         Some(Ipv4Addr::LOCALHOST.into())
     }

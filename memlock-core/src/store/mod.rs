@@ -69,19 +69,19 @@ pub trait Store: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Closes the connections that nobody uses just now.
+    /// Closes the idle connections.
     fn disconnect(&self) {}
 
     /// What it promises.
     fn guarantees(&self) -> Guarantees;
 
-    /// The time of the server that owns `route`, since its own epoch, as far as it can be told
-    /// without asking: rather too late than too early. It is the time of [`Expiry::At`]. `None`
-    /// before the first contact.
+    /// The time of the server that owns `route`, since its own epoch, as far as it is known without
+    /// a request: rather too late than too early. It is the time of [`Expiry::At`]. `None` before
+    /// the first contact.
     fn time(&self, route: Route) -> Option<Duration>;
 
     /// The address by which this process was last connected to the server that owns `route`: where
-    /// others who use that server can most likely reach us. `None` when there is none.
+    /// other clients of that server can most likely reach us. `None` when there is none.
     fn local_address(&self, _route: Route) -> Option<IpAddr> {
         None
     }

@@ -144,8 +144,7 @@ pub enum Expiry {
     After(Duration),
     /// Until the server's clock shows so much: see [`Store::time`](super::Store::time).
     At(Duration),
-    /// As long as before: this is what [`Item::remaining`] said, for stores that have to be told
-    /// again.
+    /// As before: this is what [`Item::remaining`] said, for stores that need it again.
     Unchanged(Option<Duration>),
     /// For ever.
     Never,
@@ -194,8 +193,8 @@ pub struct Item {
     /// [`Guarantees::clock_error`](super::Guarantees::clock_error) less. `None` when it lives for
     /// ever.
     pub remaining: Option<Duration>,
-    /// A fence that whoever stored this item can use: greater than every fence given for this item
-    /// to others before. 0 unless it was asked for.
+    /// A fence that the client that stored this item can use: greater than every fence given for
+    /// this item to others before. 0 unless it was asked for.
     pub fence: u64,
 }
 

@@ -24,7 +24,7 @@ const SCHEMES: &[(&str, &str, Open)] = &[
     ("sqlite", "sqlite:///path or sqlite:path", Sqlite::open),
 ];
 
-/// The store that an URL names, for those who want to put something of their own between it and a
+/// The store that a URL names, for programs that put something of their own between it and a
 /// [`Client`](crate::Client). The client's own parameters are not known here.
 ///
 /// # Errors

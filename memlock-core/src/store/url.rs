@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::name::percent_decode;
 
-/// An URL in its parts. Whoever knows a parameter takes it; what is left at the end is a mistake.
+/// A URL in its parts. Each part of memlock takes the parameters that it knows; what is left at the
+/// end is a mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Url {
     pub(crate) scheme: String,
@@ -80,7 +81,7 @@ impl Url {
         Ok(authority)
     }
 
-    /// A parameter that stays for somebody else to take.
+    /// A parameter that stays for another part to take.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.params.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_str())
     }
@@ -126,7 +127,7 @@ impl Url {
         })
     }
 
-    /// Says so if a parameter is left that nobody took.
+    /// An error if a parameter is left that no part took.
     pub(crate) fn finish(self) -> Result<()> {
         let Some((unknown, _)) = self.params.first() else { return Ok(()) };
         Err(Error::config(format!(

@@ -80,7 +80,7 @@ pub(super) fn submit(
 }
 
 /// Waits for a permit that this process itself gives back, as long as it does so all the time, or
-/// has is_over waiters in the queue. Otherwise the caller is to stand there.
+/// has enough waiters in the queue. Otherwise the caller is to join it.
 pub(super) fn park(
     semaphore: &Semaphore,
     operation: Operation,

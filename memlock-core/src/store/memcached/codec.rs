@@ -29,8 +29,8 @@ pub(super) fn encode(
     server_time: impl Fn() -> u64,
     out: &mut Vec<u8>,
 ) -> Result<()> {
-    // The classic commands, which answer neither a version nor an opaque: a server that has no room
-    // for the meta ones removes the item that was to grow, be it a lock that somebody holds. These
+    // The classic commands, whose replies have neither a version nor an opaque: a server that has
+    // no room for the meta ones removes the item that was to grow, even a lock that is held. These
     // leave it alone.
     let (verb, key, value) = match *command {
         Command::Append { key, value } => return grow(b"append ", key, value, out),

@@ -71,7 +71,7 @@ struct Patience {
 }
 
 impl Connection {
-    /// Dials, and asks the server who it is. Nothing is changed on the server.
+    /// Dials, and asks the server for its identity. Nothing is changed on the server.
     pub(super) fn dial(
         host: &str,
         port: u16,
@@ -100,7 +100,7 @@ impl Connection {
             output: REQUEST.to_vec(),
             input: Input::default(),
         };
-        // Reading who the server is changes nothing, so failing at it is never worse than
+        // Reading the server's identity changes nothing, so failing at it is never worse than
         // "unreachable".
         connection.introduction = connection.introduce().map_err(|error| match error.kind() {
             ErrorKind::Unknown => unreachable(error.to_string()),
@@ -230,7 +230,7 @@ impl Connection {
                 libc::MSG_PEEK | libc::MSG_DONTWAIT,
             )
         };
-        // Nothing to read yet is the good case; 0 is the end, and a byte is one that nobody asked
+        // Nothing to read yet is the good case; 0 is the end, and a byte is one that was not asked
         // for.
         peeked >= 0 || std::io::Error::last_os_error().kind() != IoKind::WouldBlock
     }
@@ -270,8 +270,8 @@ impl Connection {
             ) if contains(&item.value, value) => {
                 let mut version = item.version;
                 if item.value != *value {
-                    // Somebody has added to it since. The version is one that it has not any more,
-                    // so that the next step finds out.
+                    // A waiter has appended to it since. The version is one that it has not any
+                    // more, so that the next step finds out.
                     let cas = version.number().saturating_sub(1).max(1);
                     version = self.introduction.life.version(cas);
                 }

@@ -32,8 +32,8 @@ pub(super) struct Server {
     idle: ForkLocal<Mutex<Idle>>,
 }
 
-/// Connections nobody uses. A failure raises the epoch: what was dialled before is suspect and not
-/// kept.
+/// Idle connections. A failure raises the epoch: a connection that was dialled before is suspect
+/// and not reused.
 #[derive(Debug, Default)]
 struct Idle {
     epoch: u64,
@@ -147,8 +147,8 @@ impl Server {
             }
         };
         let ended = connection.run(ops, &self.stamp, meanwhile);
-        // Whoever listens may take its time, and what is asked may not have it: a lease that is to
-        // be renewed.
+        // A logger may take its time, and the request may not have it: a lease that is to be
+        // renewed.
         if let Some(before) = dialled {
             self.note_contact(before, connection.life());
         }

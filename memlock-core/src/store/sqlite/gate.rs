@@ -47,7 +47,7 @@ impl Drop for Inside {
     }
 }
 
-/// Waits until nobody else is inside.
+/// Waits until no other thread is inside.
 pub(super) fn pass() -> Inside {
     let guard = GATE.lock().unwrap_or_else(PoisonError::into_inner);
     INSIDE.set(true);
@@ -62,8 +62,8 @@ pub(super) fn install() {
     if INSTALLED.load(Ordering::Acquire) {
         return;
     }
-    // SAFETY: the handlers do nothing but lock and unlock, and touch what belongs to whoever has
-    // the gate.
+    // SAFETY: the handlers do nothing but lock and unlock, and touch what belongs to the thread
+    // that has the gate.
     let failed = unsafe { libc::pthread_atfork(Some(close), Some(open), Some(open)) };
     let _gate = pass();
     number_inodes();

@@ -104,7 +104,7 @@ impl Sqlite {
         let began = self.clock.now();
         let mut tries = 0;
         loop {
-            // Nobody forks while this is held.
+            // No fork happens while this is held.
             let gate = gate::pass();
             if fork::generation() != process {
                 return Err(Failure { error: fork::astray(), sent: false });

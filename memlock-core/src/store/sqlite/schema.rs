@@ -131,8 +131,8 @@ fn check(application: i64, version: i64) -> Result<()> {
     Ok(())
 }
 
-/// Those who held or waited for anything died with the host. Lists, and what was to be kept for
-/// ever, stay; and the new clock counts from another beginning.
+/// Holders and waiters died with the host. Lists, and items that never expire, stay; and the new
+/// clock counts from another beginning.
 fn begin_boot(
     transaction: &rusqlite::Transaction<'_>,
     boot: &str,

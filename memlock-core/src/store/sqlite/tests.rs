@@ -130,7 +130,7 @@ fn a_reboot_frees_what_was_held_and_keeps_lists_and_fences() {
         .unwrap();
     let now = super::time::BootClock::new(Arc::new(SystemClock)).millis();
     assert!((left - now - 60_000).abs() < 30_000, "{left} at {now}");
-    // Nobody of before the reboot is there any more; a holder that were would find out.
+    // No process of before the reboot is there any more; a holder that were would find out.
     assert_eq!(held.extend(LEASE).unwrap(), Extension::Lost);
     drop(permit);
     drop(next);

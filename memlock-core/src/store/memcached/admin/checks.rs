@@ -57,7 +57,7 @@ impl Retention {
     }
 }
 
-/// For how many seconds the server is told to keep something, at most, that is leased for so long.
+/// The longest TTL, in seconds, that the server is given for such a lease.
 fn ttl(lease: Duration) -> u64 {
     GUARANTEES.covering(lease).as_secs()
 }
