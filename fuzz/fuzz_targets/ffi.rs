@@ -161,7 +161,7 @@ fn lock(place: usize, slot: usize, lease: i64, hands: &mut Hands, input: &mut In
     let wait = hands.waits[usize::from(input.byte() % 2)];
     let is_held =
         hands.names.iter().flatten().any(|(client, held)| (*client, held) == (place, &name));
-    // Nobody lets go while we wait.
+    // No thread releases it while this one waits.
     let wait_ms = match input.number() as i64 {
         -1 | 0.. if is_held => i64::from(input.byte() > 250),
         any => any,
@@ -407,7 +407,7 @@ fn at_large(what: u8, input: &mut Input<'_>) {
     }
 }
 
-/// Clients first: what came from them goes on working.
+/// Clients first: the handles that were opened through them go on working.
 fn close(hands: &mut Hands) {
     // SAFETY: each is NULL or a handle that is not used any more.
     unsafe {

@@ -25,7 +25,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Each key's id, and whether somebody was told to be first; of one session.
+/// Each key's id, and whether a caller was answered that it was first; of one session.
 type First = HashMap<Vec<u8>, (u64, bool)>;
 
 fn step(list: &mut DistinctList, what: u8, program: &mut Input<'_>, first: Option<&mut First>) {

@@ -69,7 +69,7 @@ fn step(
             }
         }
         10 => {
-            // Whoever had it does not know, so that two may believe in it.
+            // Its holder does not know, so that two clients may rely on it.
             if let Ok(Some(owner)) = mutex.owner()
                 && !honest
             {

@@ -2,9 +2,9 @@
 //! values. The input is what is asked, with a number, and the server's side, in which the byte 0
 //! ends a packet.
 //!
-//! Whatever comes, what is understood is what a slow and simple reader finds in the same bytes;
-//! what is not is told in a sentence that can be shown; and what is sent are the requests and
-//! nothing else, also for keys that the server has told.
+//! Whatever comes, the result is what a slow and simple reader finds in the same bytes; an error is
+//! a sentence that can be shown; and what is sent are the requests and nothing else, also for keys
+//! that the server has named.
 
 #![no_main]
 
@@ -88,7 +88,7 @@ fn can_be_shown(said: &str) {
     assert!(said.chars().all(|c| !c.is_control()), "{said:?} would spoil a terminal");
 }
 
-/// What a server has told is asked for as it is, one request for each.
+/// A key that a server has named is asked for as it is, one request for each.
 fn ask_for(keys: &[String]) {
     let (mut peer, client) = plain_connection(std::iter::empty());
     let _ = Tool::over(TcpStream::from(client)).admin().values(keys);

@@ -1,4 +1,4 @@
-//! Owner records: the value of a lock's item, which anybody who reaches the server can write.
+//! Owner records: the value of a lock's item, which any client of the server can write.
 
 #![no_main]
 

@@ -1,6 +1,6 @@
-//! A semaphore's item: who holds its permits, which anybody who reaches the server can write. The
-//! input is the second that the server's clock shows, how many permits somebody wants, and the
-//! item's value.
+//! A semaphore's item: the holders of its permits, which any client of the server can write. The
+//! input is the second that the server's clock shows, how many permits are wanted, and the item's
+//! value.
 
 #![no_main]
 
@@ -62,7 +62,7 @@ fn coming_free(record: &SemaphoreRecord, wanted: u32, now: u64) {
     }
 }
 
-/// One more holder takes what it wants from what is there, and from nobody else.
+/// One more holder takes what it wants from what is available, and from no other holder.
 fn taking(before: &SemaphoreRecord, newcomer: Token, wanted: u32, now: u64, value: &[u8]) {
     let mut after = before.clone();
     let until = now.saturating_add(30);

@@ -1,9 +1,9 @@
 //! Semaphores over a store that loses packets, gives false replies, and has items that others
 //! wrote: calls by two clients with two handles each. For the input see `scene`.
 //!
-//! Where nothing worse happens than that packets are lost, the item is looked at after every call:
-//! whoever believes in permits has a line there that lasts longer, there are as many permits as
-//! were asked for, what was told is true, and all come back.
+//! Where nothing worse happens than that packets are lost, the item is inspected after every call:
+//! each holder that relies on permits has a line there that lasts longer, there are as many permits
+//! as were asked for, each answer is true, and all permits come back.
 
 #![no_main]
 
@@ -62,7 +62,7 @@ fuzz_target!(|data: &[u8]| {
             believed(&mut held, &call, &after);
         }
     }
-    // Whoever dies gives nothing back.
+    // A client that dies gives nothing back.
     held.into_iter().for_each(Permit::abandon);
     time.pass(last.since(time.now()));
     if let (true, Some(Look { record, now })) = (honest, Look::at(&scene, &key)) {
@@ -104,8 +104,8 @@ enum Call {
     Pass(Duration),
 }
 
-/// What it told.
-enum Told {
+/// Its answer.
+enum Outcome {
     Nothing,
     Granted(Token, u32),
     Refused,
@@ -148,7 +148,7 @@ impl Call {
     }
 
     /// `which` of those that are held, where it is about them.
-    fn make(&self, semaphore: &Semaphore, held: &mut Vec<Permit>, which: usize) -> Told {
+    fn make(&self, semaphore: &Semaphore, held: &mut Vec<Permit>, which: usize) -> Outcome {
         let place = which % held.len().max(1);
         let chosen = held.get_mut(place);
         match (self, chosen) {
@@ -160,67 +160,67 @@ impl Call {
                         assert!(
                             permit.remaining() <= *lease && permit.permits() == request.permits
                         );
-                        let granted = Told::Granted(permit.token(), permit.permits());
+                        let granted = Outcome::Granted(permit.token(), permit.permits());
                         held.push(permit);
                         granted
                     }
-                    Ok(Waited::Busy) => Told::Refused,
-                    Err(error) if error.kind() == ErrorKind::NotFound => Told::NotThere,
-                    _ => Told::Nothing,
+                    Ok(Waited::Busy) => Outcome::Refused,
+                    Err(error) if error.kind() == ErrorKind::NotFound => Outcome::NotThere,
+                    _ => Outcome::Nothing,
                 }
             }
             (Call::Extend(lease), Some(permit)) => {
                 let left = permit.remaining();
                 match permit.extend(*lease) {
-                    Ok(Extension::Extended) => Told::Extended(permit.token()),
-                    Ok(_) => Told::Lost(held.remove(place).token(), left),
-                    Err(_) => Told::Nothing,
+                    Ok(Extension::Extended) => Outcome::Extended(permit.token()),
+                    Ok(_) => Outcome::Lost(held.remove(place).token(), left),
+                    Err(_) => Outcome::Nothing,
                 }
             }
             (Call::Release, Some(permit)) => {
                 let left = permit.remaining();
-                let Ok(released) = permit.release() else { return Told::Nothing };
+                let Ok(released) = permit.release() else { return Outcome::Nothing };
                 let again = permit.release();
                 assert!(matches!(again, Ok(Release::NotHeld | Release::Lost)), "{again:?}");
                 assert!(permit.remaining().is_zero());
                 let token = held.remove(place).token();
                 if released == Release::Released {
-                    Told::Released(token)
+                    Outcome::Released(token)
                 } else {
-                    Told::Lost(token, left)
+                    Outcome::Lost(token, left)
                 }
             }
             (Call::Drop, Some(_)) => {
                 drop(held.remove(place));
-                Told::Nothing
+                Outcome::Nothing
             }
             (Call::Abandon, Some(_)) => {
                 held.remove(place).abandon();
-                Told::Nothing
+                Outcome::Nothing
             }
-            (Call::SetUp(life), _) => semaphore.set_up(*life).map_or(Told::Nothing, Told::SetUp),
-            (Call::TearDown, _) => semaphore.tear_down().map_or(Told::Nothing, Told::TornDown),
+            (Call::SetUp(life), _) => semaphore.set_up(*life).map_or(Outcome::Nothing, Outcome::SetUp),
+            (Call::TearDown, _) => semaphore.tear_down().map_or(Outcome::Nothing, Outcome::TornDown),
             (Call::Resize(permits), _) => {
-                semaphore.resize(*permits).map_or(Told::Nothing, Told::Resized)
+                semaphore.resize(*permits).map_or(Outcome::Nothing, Outcome::Resized)
             }
-            (Call::Status, _) => semaphore.status().map_or(Told::Nothing, |status| {
+            (Call::Status, _) => semaphore.status().map_or(Outcome::Nothing, |status| {
                 let counted = |status: memlock_core::semaphore::Status| {
                     (status.permits, status.available, status.holders.len())
                 };
-                Told::Status(status.map(counted))
+                Outcome::Status(status.map(counted))
             }),
-            _ => Told::Nothing,
+            _ => Outcome::Nothing,
         }
     }
 }
 
-/// Whether what was told is true.
-fn check(call: &Call, told: &Told, before: &Option<Look>, after: &Option<Look>) {
+/// Checks that an answer is true.
+fn check(call: &Call, told: &Outcome, before: &Option<Look>, after: &Option<Look>) {
     as_many_as_asked_for(call, told, before, after);
     let line = |token: Token| after.as_ref().and_then(|after| after.line_of(token));
     match *told {
-        Told::Nothing => {}
-        Told::Granted(token, permits) => {
+        Outcome::Nothing => {}
+        Outcome::Granted(token, permits) => {
             assert_eq!(line(token).map(|line| line.permits), Some(permits));
             let Some(Look { record, now }) = after else { return };
             let live = record.holders().into_iter().filter(|holder| holder.until > *now);
@@ -230,36 +230,36 @@ fn check(call: &Call, told: &Told, before: &Option<Look>, after: &Option<Look>) 
                 "no more are given than there are: {record:?}"
             );
         }
-        Told::Refused => {
+        Outcome::Refused => {
             let (Call::Acquire { request, .. }, Some(Look { record, now })) = (call, before) else {
                 panic!("refused, and there was none")
             };
             let short = record.available(*now) < request.permits;
             assert!(short || record.reservation().is_some(), "refused for no reason: {record:?}");
         }
-        Told::NotThere => {
+        Outcome::NotThere => {
             assert!(before.is_none() && after.is_none(), "not found, and it was there")
         }
-        Told::Extended(token) => assert!(line(token).is_some()),
-        Told::Lost(token, left) => {
+        Outcome::Extended(token) => assert!(line(token).is_some()),
+        Outcome::Lost(token, left) => {
             assert!(line(token).is_none(), "lost, and it is there");
             let was = before.as_ref().and_then(|before| before.line_of(token));
             assert!(left.is_zero() || was.is_none(), "lost before its time");
         }
-        Told::Released(token) => assert!(line(token).is_none(), "released, and it is there"),
-        Told::SetUp(how) => {
+        Outcome::Released(token) => assert!(line(token).is_none(), "released, and it is there"),
+        Outcome::SetUp(how) => {
             assert_eq!(how == SetUp::Created, before.is_none());
             assert!(after.is_some());
         }
-        Told::TornDown(was) => {
+        Outcome::TornDown(was) => {
             assert_eq!(was, before.is_some());
             assert!(after.is_none());
         }
-        Told::Resized(None) => assert!(before.is_none() && after.is_none()),
-        Told::Resized(was) => {
+        Outcome::Resized(None) => assert!(before.is_none() && after.is_none()),
+        Outcome::Resized(was) => {
             assert_eq!(was, before.as_ref().map(|before| before.record.permits()));
         }
-        Told::Status(status) => {
+        Outcome::Status(status) => {
             let counted = |Look { record, now }: &Look| {
                 let live = record.holders().iter().filter(|holder| holder.until > *now).count();
                 (record.permits(), record.available(*now), live)
@@ -274,14 +274,14 @@ fn check(call: &Call, told: &Told, before: &Option<Look>, after: &Option<Look>) 
     }
 }
 
-/// Nobody but who resizes it changes how many permits there are.
-fn as_many_as_asked_for(call: &Call, told: &Told, before: &Option<Look>, after: &Option<Look>) {
+/// Only a resize changes the number of permits.
+fn as_many_as_asked_for(call: &Call, told: &Outcome, before: &Option<Look>, after: &Option<Look>) {
     let Some(Look { record: after, .. }) = after else { return };
     match before {
         Some(Look { record: before, .. }) if before.token() == after.token() => {
             let asked = if let Call::Resize(permits) = *call { permits } else { before.permits() };
             let done =
-                [asked, if matches!(told, Told::Resized(_)) { asked } else { before.permits() }];
+                [asked, if matches!(told, Outcome::Resized(_)) { asked } else { before.permits() }];
             assert!(done.contains(&after.permits()), "{before:?} has become {after:?}");
         }
         // It is as large as it was to be, or as it is remembered to have been.
@@ -289,10 +289,10 @@ fn as_many_as_asked_for(call: &Call, told: &Told, before: &Option<Look>, after: 
     }
 }
 
-/// Whoever believes in permits has them, and the server keeps them for longer than that.
+/// A holder that relies on permits has them, and the server stores them for longer than that.
 fn believed(held: &mut Vec<Permit>, call: &Call, after: &Option<Look>) {
     let line = |permit: &Permit| after.as_ref().and_then(|after| after.line_of(permit.token()));
-    // Those who held it do not know.
+    // Their holders do not know.
     if let Call::TearDown = call {
         for permit in held.extract_if(.., |permit| line(permit).is_none()) {
             permit.abandon();

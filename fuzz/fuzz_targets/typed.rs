@@ -22,7 +22,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Digits, perhaps a point, perhaps a unit; and it can be told again.
+/// Digits, perhaps a point, perhaps a unit; and it can be written again.
 fn as_a_duration(text: &str) {
     let Some(read) = duration(text) else { return };
     let number = text.trim_end_matches(|c: char| c.is_ascii_lowercase());

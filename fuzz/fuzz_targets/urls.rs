@@ -62,7 +62,7 @@ fn is_duration(text: &str) -> bool {
     plain && number.parse::<f64>().is_ok_and(|number| (0.001..=3600.0).contains(&(number * unit)))
 }
 
-/// A waiter at an address that the setting accepts can be read by whoever is to wake it.
+/// A waiter at an address that the setting accepts can be read by the process that is to wake it.
 fn as_a_notify_address(text: &str) {
     let Ok(Some((address, (first, last)))) = notify_setting(text) else { return };
     assert!(first <= last && (first > 0 || last == 0));

@@ -41,7 +41,7 @@ fn rank(entry: &Entry<'_>) -> i64 {
     }
 }
 
-/// Nobody is left out, the higher ones come first, and equals as they stand.
+/// No waiter is left out, the higher ones come first, and equals in their order.
 fn in_turn(queue: &[u8], read: &[Entry<'_>]) {
     let mut rest: Vec<&Entry<'_>> = read.iter().collect();
     for next in &in_order(queue) {
@@ -70,7 +70,7 @@ fn leaving(queue: &[u8], read: &[Entry<'_>], gone: &[WaitId]) {
     }
 }
 
-/// Counting a release in vain, and those who were overtaken, changes these counts and nothing else.
+/// Counting a release in vain, and overtaken waiters, changes these counts and nothing else.
 fn being_passed(
     queue: &[u8],
     gone: &[WaitId],
@@ -123,7 +123,7 @@ fn fields(queue: &[u8]) -> Vec<Vec<&[u8]>> {
     lines.map(|line| line[..line.len() - 1].split(|&byte| byte == b'#').collect()).collect()
 }
 
-/// Whoever can be read can be written anew, and stands at the end of the queue.
+/// An entry that can be read can be written again, and is at the end of the queue.
 fn joining(queue: &[u8], read: &[Entry<'_>]) {
     let Some(first) = read.first() else { return };
     let request = Request {

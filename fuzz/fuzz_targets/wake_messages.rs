@@ -1,4 +1,5 @@
-//! Datagrams that reach a listener: anybody may send them. The input is split at `|` into datagrams.
+//! Datagrams that reach a listener: any host may send them. The input is split at `|` into
+//! datagrams.
 
 #![no_main]
 

@@ -52,7 +52,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Time goes on by a step whenever somebody looks, and by sleeping.
+/// Time goes on by a step at each reading, and by sleeping.
 #[derive(Debug)]
 pub struct Time {
     micros: AtomicU64,

@@ -16,7 +16,7 @@ use crate::Input;
 
 /// After so many operations the server is gone: there are walks that would end with it only.
 const MOST_OPS: usize = 4000;
-/// After so many further round trips somebody does not take that for an answer.
+/// After so many further round trips the caller does not take that for an answer.
 const FAR_TOO_MANY: usize = 4000;
 
 /// What may happen to a batch, with the byte that stands for the first of its kind.
@@ -121,7 +121,7 @@ impl Store for Hostile {
         if input.byte() != LIE_ABOUT_TIME {
             return self.inner.time(route);
         }
-        // One that was not spoken to is not known.
+        // A server that was not contacted is not known.
         let time = Some(input.number()).filter(|&time| time > 0).map(Duration::from_secs);
         *script = input.0.to_vec();
         time

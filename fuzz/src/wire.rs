@@ -48,7 +48,7 @@ struct Greeting {
 /// client's. Every read of the client's gives one packet at most.
 pub fn connection(packets: impl Iterator<Item = Vec<u8>>) -> (Peer, OwnedFd) {
     let mut ends = [0; 2];
-    // SAFETY: room for two descriptors is given; nobody else has them.
+    // SAFETY: room for two descriptors is given; nothing else owns them.
     let (ours, client) = unsafe {
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
         assert_eq!(libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()), 0);
@@ -171,7 +171,7 @@ impl Peer {
         self.ends.contains(&self.read)
     }
 
-    /// Whether the next line is one that nobody could refuse to read.
+    /// Whether the next line is one that every reader must accept.
     fn is_plain(&self) -> bool {
         let Some(line) = line(&self.sent, &mut self.read.clone()) else { return false };
         let Ok(text) = std::str::from_utf8(line) else { return false };
@@ -222,7 +222,7 @@ impl Peer {
             match ttl {
                 Ttl::Never => assert_eq!(time, 0),
                 Ttl::For(seconds) if seconds <= LONGEST_RELATIVE => assert_eq!(time, seconds),
-                // From the server's own time, which nobody knows exactly.
+                // From the server's own time, which is not known exactly.
                 Ttl::For(seconds) => assert!(time > seconds.max(LONGEST_RELATIVE)),
                 Ttl::Until(moment) => assert_eq!(time, moment.max(LONGEST_RELATIVE + 1)),
             }
@@ -288,8 +288,8 @@ fn command<'a>(op: &Op<'a>, refuses: bool) -> (Command<'a>, Option<&'a [u8]>) {
 }
 
 /// What the server answered to these operations, which must be the next ones that were asked;
-/// `None` where it answered anything but replies to them. `plainly`: nor in words that somebody
-/// might refuse to read.
+/// `None` where it answered anything but replies to them. `plainly`: nor in a form that a reader
+/// may refuse.
 pub fn next_replies(ops: &[Op<'_>], peer: &mut Peer, plainly: bool) -> Option<Vec<Reply>> {
     let Greeting { life, ordered, .. } = peer.greeting();
     let mut replies = Vec::new();

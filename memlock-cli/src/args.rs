@@ -93,7 +93,7 @@ pub(crate) enum Command {
 #[command(group(ArgGroup::new("wanted").multiple(true)))]
 #[command(override_usage = "memlock run [OPTIONS] <NAME> [--] <COMMAND>...", after_help = EXIT_STATUS)]
 pub(crate) struct Run {
-    /// The name of the lock or semaphore: any bytes. One that begins with `-` stands behind `--`
+    /// The name of the lock or semaphore: any bytes. Put `--` before a name that begins with `-`
     pub(crate) name: OsString,
     /// How long the lock outlives `memlock run`, should that be killed; with --no-renew, how long
     /// it is held at most
@@ -112,7 +112,7 @@ pub(crate) struct Run {
     /// Take so many permits at once; without --semaphore, of a semaphore that exists already
     #[arg(short, long, group = "wanted", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) permits: Option<u32>,
-    /// Among those who wait for permits, higher comes first
+    /// Priority among the waiters for permits: higher comes first
     #[arg(long, value_name = "N", allow_negative_numbers = true, requires = "wanted")]
     pub(crate) priority: Option<i64>,
     /// Do not renew the lease: the lock is lost when it is over
@@ -175,11 +175,11 @@ pub(crate) struct Doctor {
     pub(crate) json: bool,
 }
 
-/// Show what there is by a name, who holds it and who waits.
+/// Show what exists by a name, its holders and its waiters.
 ///
-/// What is shown is already past: it is for people, not for decisions. The fence is told as the
-/// greatest that the holder can have: it has exactly this one on a memcached before 1.6.24, unless
-/// its lease was renewed, or somebody began to wait. The exit status is 0, held or free.
+/// The result is already past: it is for people, not for decisions. The fence is the greatest that
+/// the holder can have: it has exactly this one on a memcached before 1.6.24, unless its lease was
+/// renewed, or a client began to wait. The exit status is 0, held or free.
 ///
 /// A lock, a semaphore and a list of one name may live on different servers. What could not be read
 /// is said on standard error, and in JSON in `unread`; the rest is shown, and the exit status is
@@ -208,9 +208,9 @@ pub(crate) struct Ls {
 
 /// Take a lock away from a holder that is known to be dead.
 ///
-/// Only the holder that is seen loses it: nobody who took it meanwhile. On a terminal you are asked
-/// before. The exit status is 0 if it was taken away, 1 if nobody holds it or you said no, 75 if it
-/// has changed hands meanwhile.
+/// Only the holder that is seen loses it, never a later one. On a terminal you are asked before.
+/// The exit status is 0 if it was taken away, 1 if it has no holder or you said no, 75 if it has
+/// changed hands meanwhile.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Release {
     /// The name of the lock or semaphore
@@ -229,11 +229,11 @@ pub(crate) struct Release {
     pub(crate) token: Option<String>,
 }
 
-/// Give a semaphore another number of permits, for everybody.
+/// Give a semaphore another number of permits, for all clients.
 ///
-/// If more are held than there are to be, nobody loses any, and none are given out until enough
-/// have come back. `memlock run --semaphore` is to say the new number from then on. The exit status
-/// is 66 if there is no such semaphore.
+/// If more are held than there are to be, no holder loses any, and none are granted until enough
+/// have come back. `memlock run --semaphore` has to give the new number from then on. The exit
+/// status is 66 if there is no such semaphore.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Resize {
     /// The name of the semaphore
@@ -243,7 +243,7 @@ pub(crate) struct Resize {
     pub(crate) permits: u32,
 }
 
-/// A distinct list: a set of keys with ids that is shared by all who know the session's name.
+/// A distinct list: a set of keys with ids, shared by all clients that know the session's name.
 ///
 /// Keys are the lines of standard input; empty ones are left out. For each, `insert` writes its id,
 /// `new` or `old`, and the key, between tabs: as soon as no more keys are there to be read, and
@@ -278,16 +278,16 @@ pub(crate) enum Action {
     Insert,
     /// Write all ids and keys
     Ids,
-    /// End it for everybody
+    /// End it for all clients
     TearDown,
 }
 
 /// Measure locks on the servers, next to a round trip.
 ///
-/// What is measured: the shortest question to the server; taking a lock that nobody wants and
-/// giving it back; and the time from one's release to the next one's entry, where several want the
-/// same lock again and again. The contenders are threads of this process, each of which stands in
-/// the server's queue as another process would.
+/// Measures the shortest request to the server; locking and unlocking without contention; and the
+/// time from one client's release to the next one's entry, where several want the same lock again
+/// and again. The contenders are threads of this process, each of which is in the server's queue as
+/// another process would be.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Bench {
     /// How long each line of the table is measured

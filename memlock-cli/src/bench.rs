@@ -16,7 +16,7 @@ use crate::exit::{CliError, Status};
 use crate::measure::{name_on, quantile};
 use crate::out::{Look, Out};
 
-/// Nobody holds a lock for so long here, unless it was stopped.
+/// No contender holds a lock for so long here, unless it was stopped.
 const LEASE: Duration = Duration::from_secs(30);
 
 /// Times of one kind.
@@ -84,7 +84,7 @@ fn round_trips(client: &Client, place: usize, time: Duration) -> Result<Row, Cli
     Ok(Row::new("round trip", times, began.elapsed()))
 }
 
-/// Takes a lock that nobody wants, and gives it back.
+/// Takes a free lock, and gives it back.
 fn pairs(client: &Client, name: &str, time: Duration) -> Result<Row, CliError> {
     let mutex = client.mutex(name, LEASE)?;
     // Dials.
@@ -109,7 +109,7 @@ fn unlock(mut lock: Lock) -> Result<(), CliError> {
 
 /// From one's release to the next one's entry, where several want the same lock again and again.
 fn hand_overs(url: &str, name: &str, contenders: usize, args: &Bench) -> Result<Row, CliError> {
-    // Who let go last, and when.
+    // The last releaser, and when it released.
     let released: Mutex<Option<(usize, Instant)>> = Mutex::new(None);
     let began = Instant::now();
     let contend = |own: usize| -> Result<Vec<Duration>, CliError> {

@@ -13,7 +13,7 @@ pub(crate) struct Status(pub u8);
 impl Status {
     /// Done.
     pub(crate) const OK: Status = Status(0);
-    /// An ordinary "no": nobody holds it, there is something to mend.
+    /// An ordinary "no": there is no holder, there is something to mend.
     pub(crate) const NO: Status = Status(1);
     /// `doctor`: a server that is not fit for locks.
     pub(crate) const UNFIT: Status = Status(2);
@@ -29,7 +29,7 @@ impl Status {
     pub(crate) const SYSTEM: Status = Status(71);
     /// EX_IOERR: standard input or output broke.
     pub(crate) const IO: Status = Status(74);
-    /// EX_TEMPFAIL: somebody else has it. `run -E` chooses another.
+    /// EX_TEMPFAIL: another holder has it. `run -E` chooses another.
     pub(crate) const BUSY: Status = Status(75);
     /// EX_PROTOCOL: the server cannot be used for locks.
     pub(crate) const PROTOCOL: Status = Status(76);
@@ -85,7 +85,7 @@ impl From<Error> for CliError {
 
 impl From<std::io::Error> for CliError {
     fn from(error: std::io::Error) -> CliError {
-        // Nobody wants to read on: no reason to complain.
+        // The reader has gone: no reason to complain.
         if error.kind() == std::io::ErrorKind::BrokenPipe {
             return CliError::new(Status::of_signal(libc::SIGPIPE), "");
         }

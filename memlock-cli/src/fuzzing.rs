@@ -41,8 +41,8 @@ pub fn keys(input: &[u8], end: u8) -> Result<Vec<(Vec<u8>, u64)>, String> {
     Ok(keys)
 }
 
-/// Whether such a command line is understood; and of `run`, until when its command would be told
-/// that it may count on the lock.
+/// Whether such a command line is understood; and of `run`, the time until which its command would
+/// learn that it may rely on the lock.
 pub fn command_line(words: &[OsString]) -> Option<u64> {
     match Args::try_parse_from(words).ok()?.command {
         Command::Run(run) => Some(duration::after(run.max_hold.unwrap_or(run.lease))),

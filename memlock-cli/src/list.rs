@@ -73,7 +73,7 @@ fn insert(list: &mut DistinctList, args: &List, out: Out) -> Result<Status, CliE
         }
     }
     if inserted == 0 {
-        // Nobody has asked yet whether there is a list.
+        // It is not known yet whether there is a list.
         list.count()?.ok_or_else(|| missing(args))?;
     }
     Ok(Status::OK)

@@ -69,7 +69,7 @@ fn entries_on(
     let mut admin = client.admin(place)?;
     let server = client.nodes().swap_remove(place).name;
     let keys = admin.keys(&|key| client.keys().read(key).is_some())?;
-    // Who waits stands beside it.
+    // The waiters are in an item beside it.
     let queues: Vec<String> = keys.iter().map(|key| format!("{key}%wait")).collect();
     let (values, queues) = (admin.values(&keys)?, admin.values(&queues)?);
     let mut entries = Vec::new();

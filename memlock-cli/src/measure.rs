@@ -5,7 +5,7 @@ use std::time::Duration;
 use memlock_core::Client;
 use memlock_core::store::Route;
 
-/// A name for a lock on this one of the client's servers, that nobody else uses.
+/// A name for a lock on this one of the client's servers, that no other program uses.
 pub(super) fn name_on(client: &Client, place: usize, what: &str) -> String {
     let host = std::process::id();
     let now = crate::duration::unix_now().as_nanos();

@@ -1,5 +1,5 @@
 //! Writing to the terminal: one sentence on standard error, lines and tables on standard output,
-//! colours where somebody sees them.
+//! colours on a terminal.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -25,7 +25,7 @@ enum Note {
     Finish(SyncSender<()>),
 }
 
-/// Says one sentence on standard error. Where that cannot be written there is nobody to tell.
+/// Writes one sentence to standard error. Where that cannot be written there is no reader.
 pub(crate) fn complain(sentence: &str) {
     let line = format!("memlock: {}\n", printable(sentence));
     match BACKGROUND.get() {
@@ -34,9 +34,9 @@ pub(crate) fn complain(sentence: &str) {
     }
 }
 
-/// From now on no thread waits until somebody reads standard error, but one that does nothing else:
-/// a pipe may be full, or a terminal be stopped by Ctrl-S, and leases are renewed and commands
-/// ended all the same. Without a thread they wait.
+/// From now on a thread of its own writes to standard error, and only that one waits for its
+/// reader: a pipe may be full, or a terminal be stopped by Ctrl-S, and leases are renewed and
+/// commands ended all the same. Without such a thread they wait.
 pub(crate) fn complain_in_background() {
     let (background, notes) = mpsc::sync_channel(MOST_UNREAD);
     let writes =

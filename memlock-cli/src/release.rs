@@ -50,8 +50,8 @@ fn lock(client: &Client, args: &Release) -> Result<Status, CliError> {
     ))
 }
 
-/// Whether the semaphore of that name may be what is meant. If it cannot be read, that is nothing
-/// to who asks for the lock.
+/// Whether the semaphore of that name may be what is meant. If it cannot be read, that does not
+/// concern a request for the lock.
 fn has_permits_out(client: &Client, args: &Release) -> Result<bool, CliError> {
     let semaphore = client.open_semaphore(args.name.as_bytes(), MIN_LEASE)?;
     let status = semaphore.status().ok().flatten();

@@ -92,8 +92,8 @@ pub(crate) fn run(url: &Url, args: &Run, verbose: bool) -> Result<Status, CliErr
     let (ended, by_key) = thread::scope(|scope| {
         let (_until_here, is_over) = mpsc::channel();
         let held = &held;
-        // Not by this thread, which is to pass on signals also while a server is silent. Where none
-        // can be had the lease alone decides.
+        // Not by this thread, which is to pass on signals also while a server is silent. Where no
+        // other thread can be started the lease alone decides.
         let asking =
             thread::Builder::new().spawn_scoped(scope, move || check::until_lost(held, &is_over));
         if let Err(error) = asking {
@@ -150,7 +150,7 @@ fn holder(target: &Target) -> String {
     target.held_by().unwrap_or_else(|| "held by another process".to_owned())
 }
 
-/// The answer when another holder has it. Where that is no failure, or nobody wants to read of it,
+/// The answer when another holder has it. Where that is no failure, or is not to be reported,
 /// nothing is said.
 fn busy(args: &Run, message: impl FnOnce() -> String) -> Result<Status, CliError> {
     let status = Status(args.conflict_exit_code);
@@ -178,7 +178,7 @@ fn start(args: &Run, held: &Held, signals: Signals) -> io::Result<pid_t> {
     // async-signal-safe; nothing is allocated.
     unsafe {
         command.pre_exec(move || {
-            // If we are killed, nobody renews the lock, and nobody else could end the command.
+            // If we are killed, nothing renews the lock, and nothing else could end the command.
             if terminate
                 && libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) == 0
                 && libc::getppid() != parent

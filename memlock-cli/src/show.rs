@@ -1,4 +1,4 @@
-//! `memlock show`: what there is by a name, and who has it.
+//! `memlock show`: what exists by a name, and its holders.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -17,8 +17,8 @@ use crate::exit::{CliError, Status};
 use crate::out::{Look, Out, complain};
 use crate::text::shown;
 
-/// What there is by one name. Each part may live on another server; of one that could not be read
-/// it is known why.
+/// What exists by one name. Each part may be on another server; if one could not be read, the
+/// reason is known.
 struct Found {
     lock: Result<Option<Owner>, CliError>,
     lock_waiters: Result<Vec<Waiter>, CliError>,
@@ -171,7 +171,7 @@ fn waiting(rows: &mut Rows, waiters: &[Waiter]) {
     }
 }
 
-/// Who holds a lock, for people.
+/// The holder of a lock, for people.
 pub(crate) fn holder_of(owner: &Owner) -> String {
     match &owner.record {
         Some(record) => process(&record.host, record.pid),

@@ -23,8 +23,8 @@ struct State {
     /// The process to which this state belongs; in another process nothing is held.
     process: u64,
     held: Option<Arc<Acquisition>>,
-    /// The threads whose acquisition was displaced by another thread's, and that have not been told
-    /// so yet.
+    /// The threads whose acquisition was displaced by another thread's, and that have not got that
+    /// answer yet.
     lost: Vec<ThreadId>,
 }
 

@@ -1,6 +1,6 @@
 //! The oracle: what must be true of every run, whatever faults occur in it.
 //!
-//! It sees what the server does and what clients are told; it never looks into the library.
+//! It sees what the server does and the answers that clients get; it never looks into the library.
 
 mod acquiring;
 mod call;

@@ -51,7 +51,7 @@ impl Input {
             if !key.is_empty() {
                 keys.push(key);
             }
-            // Whoever wrote these may want the answers before they write more.
+            // The program that wrote these may want the answers before it writes more.
             let is_there = self.is_next_there().map_err(|error| {
                 self.begun += 1;
                 self.here(&error.into())
@@ -77,7 +77,7 @@ impl Input {
         if !self.from.buffer().is_empty() {
             return Ok(true);
         }
-        // Of half a line nobody knows when it goes on. The end comes again when it is read.
+        // It is not known when half a line goes on. The end comes again when it is read.
         let more = self.from.fill_buf()?;
         Ok(more.is_empty() || more.contains(&self.end))
     }

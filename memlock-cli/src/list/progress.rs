@@ -28,7 +28,7 @@ impl Progress {
     pub(super) fn new(input: &File) -> Progress {
         let about = input.metadata().ok().filter(std::fs::Metadata::is_file);
         Progress {
-            // Who types the keys sees how far that got.
+            // A person who types the keys sees the progress.
             is_seen: io::stderr().is_terminal() && !input.is_terminal(),
             length: about.map(|about| about.len()).filter(|&length| length > 0),
             read: 0,
@@ -70,7 +70,7 @@ impl Progress {
             }
             None => told,
         };
-        // Where it cannot be written nobody sees it.
+        // Where it cannot be written there is no reader.
         let _ = write!(io::stderr(), "\r{line}\x1b[K");
     }
 }

@@ -84,7 +84,7 @@ impl Held {
         }
     }
 
-    /// Until when the command may count on it, in Unix seconds; `None` when nobody knows.
+    /// Until when the command may rely on it, in Unix seconds; `None` when that is not known.
     pub(super) fn deadline(&self, args: &Run) -> Option<u64> {
         let left = match (args.no_renew, args.max_hold) {
             (true, _) => self.remaining(),
@@ -101,7 +101,7 @@ impl fmt::Debug for Held {
     }
 }
 
-/// Where no thread can be had that renews it, that is the system's fault.
+/// That no thread can be started that renews it is the system's fault.
 fn renewed(target: &Target, renewal: memlock_core::Result<Renewal>) -> Result<Renewal, CliError> {
     renewal.map_err(|error| match error.kind() {
         ErrorKind::Internal => {

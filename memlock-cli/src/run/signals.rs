@@ -40,7 +40,7 @@ pub(super) struct Signals {
     before: sigset_t,
 }
 
-/// One that came.
+/// A signal that was received.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Came {
     pub(super) signal: c_int,
@@ -49,8 +49,8 @@ pub(super) struct Came {
 }
 
 impl Came {
-    /// Whether it is the terminal's, and the whole group in the foreground got it. That the
-    /// terminal itself is gone is told to the leader of its session alone.
+    /// Whether it comes from the terminal, for the whole group in the foreground. That the terminal
+    /// itself is gone is sent to the leader of its session alone.
     pub(super) fn went_to_our_group(&self) -> bool {
         // SAFETY: the call takes a plain number.
         let leads = unsafe { libc::getsid(0) } == own_pid();
@@ -61,8 +61,8 @@ impl Came {
 impl Signals {
     /// Blocks them. To be called while there is one thread.
     pub(super) fn block() -> io::Result<Signals> {
-        // Who ignores SIGCHLD is not told how its children ended.
-        // SAFETY: the disposition is the default, and no handler.
+        // A process that ignores SIGCHLD does not learn how its children ended. SAFETY: the
+        // disposition is the default, and no handler.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
         let heeded = |signals: &[c_int]| {
             signals.iter().copied().filter(|&signal| !is_ignored(signal)).collect()
@@ -117,13 +117,13 @@ impl Signals {
         self.take(&key, limit).is_some_and(|came| came.from_kernel)
     }
 
-    /// One that is to end us.
+    /// A signal that is to end us.
     pub(super) fn next_ending(&self) -> Option<Came> {
         self.take(&self.ending, Duration::ZERO)
     }
 
-    /// Drops what was to be passed on before there was a command to heed it: it would end one that
-    /// has just begun.
+    /// Drops what was to be passed on before there was a command to act on it: it would end a
+    /// command that has just begun.
     pub(super) fn forget_messages(&self) {
         let messages = set(MESSAGES.into_iter().filter(|&signal| has(&self.ours, signal)));
         while self.take(&messages, Duration::ZERO).is_some() {}
@@ -144,7 +144,7 @@ impl Signals {
         (signal > 0).then_some(Came { signal, from_kernel: code == SI_KERNEL })
     }
 
-    /// Does what the signal does where nobody has blocked it: ends us, or stops us until we are
+    /// Does what the signal does where it is not blocked: ends us, or stops us until we are
     /// continued.
     pub(super) fn suffer(&self, signal: c_int) {
         let only = set([signal]);
@@ -158,12 +158,12 @@ impl Signals {
     }
 }
 
-/// Wakes whoever waits in [`Signals::next`]: it looks at what there is.
+/// Wakes the thread in [`Signals::next`]: it reads what there is.
 pub(super) fn wake() {
     send(own_pid(), libc::SIGCHLD);
 }
 
-/// Sends a signal; whoever is gone does not get it. False if it is there and may not get it.
+/// Sends a signal; a process that is gone does not get it. False if it is there and may not get it.
 pub(super) fn send(pid: libc::pid_t, signal: c_int) -> bool {
     // SAFETY: the call has no preconditions.
     let sent = unsafe { libc::kill(pid, signal) };
@@ -197,7 +197,7 @@ fn set(signals: impl IntoIterator<Item = c_int>) -> sigset_t {
     }
 }
 
-/// What came and was not taken yet.
+/// What was received and not taken yet.
 fn pending() -> sigset_t {
     let mut pending = set([]);
     // SAFETY: the set is a valid place for the answer.

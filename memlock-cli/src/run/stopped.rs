@@ -1,8 +1,8 @@
 //! Being stopped together with the command, and going on with it.
 //!
-//! A shell stops and continues the whole process group. Who stops the command alone, and continues
-//! it alone, would leave this process stopped for ever: nobody would renew the lock, nor see the
-//! command end. So another process looks on meanwhile.
+//! A shell stops and continues the whole process group. A program that stops the command alone, and
+//! continues it alone, would leave this process stopped for ever: the lock would not be renewed,
+//! nor the end of the command be seen. So another process watches meanwhile.
 
 use std::ffi::CString;
 use std::fs;
@@ -19,8 +19,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// The state is behind the name, which has no more than 15 bytes.
 const ENOUGH: usize = 128;
 
-/// Stops this process by `signal`, until somebody continues it, or `command` is not stopped any
-/// more.
+/// Stops this process by `signal`, until it is continued, or `command` is not stopped any more.
 pub(super) fn stop_with(command: pid_t, signal: c_int, signals: &Signals) {
     let (stopped, state) = (signals::own_pid(), format!("/proc/{command}/stat"));
     let can_be_watched = knows(stopped) && fs::metadata(&state).is_ok();
@@ -35,7 +34,7 @@ pub(super) fn stop_with(command: pid_t, signal: c_int, signals: &Signals) {
     signals.suffer(signal);
     if watcher > 0 {
         signals::send(watcher, libc::SIGKILL);
-        // SAFETY: it is our child, which nobody has waited for yet.
+        // SAFETY: it is our child, which was not waited for yet.
         unsafe { libc::waitpid(watcher, ptr::null_mut(), 0) };
     }
 }

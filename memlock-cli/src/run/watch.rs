@@ -42,7 +42,7 @@ pub(super) struct Watch<'a> {
     tree: Tree,
     signals: Signals,
     child: pid_t,
-    /// Whether the command is stopped, as far as we were told.
+    /// Whether the command is stopped, as far as we know.
     stopped: bool,
     lost: bool,
     ending: Option<Ending>,
@@ -195,7 +195,7 @@ impl<'a> Watch<'a> {
             let kill_at = SystemClock.now() + self.args.grace;
             self.ending = Some(Ending { kill_at, was_killed: false, is_growing: false });
             self.tree.send(libc::SIGTERM);
-            // A process that is stopped could not heed it.
+            // A process that is stopped could not act on it.
             self.tree.send(libc::SIGCONT);
         }
     }

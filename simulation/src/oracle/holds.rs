@@ -1,5 +1,5 @@
-//! What holders are told, and what they may rely on: **while a lease is valid by its holder's
-//! clock, the server has the lock**, unless the server lost it.
+//! The answers that holders get, and what they may rely on: **while a lease is valid by its
+//! holder's clock, the server has the lock**, unless the server lost it.
 
 use std::collections::BTreeMap;
 
@@ -160,7 +160,7 @@ impl Oracle {
         }
     }
 
-    /// The holder was told that nothing was changed.
+    /// The holder got the answer that nothing was changed.
     pub(crate) fn told_unchanged(&mut self, hold: u64, begun: Nanos) {
         let Some(hold) = self.holds.get(&hold) else { return };
         if let Some((when, Cause::Command)) =

@@ -23,7 +23,7 @@ struct Generation {
     firsts: BTreeMap<String, u32>,
     /// The server lost part of it.
     lossy: bool,
-    /// Keys of calls that had no answer: no caller may have been told that it was first.
+    /// Keys of calls that had no answer: no caller may have got the answer that it was first.
     silent: BTreeSet<String>,
     /// Inserts in progress, by task.
     open: BTreeMap<usize, (usize, String)>,

@@ -1,4 +1,4 @@
-//! The state of the oracle: all that it has seen and been told.
+//! The state of the oracle: all that it has seen.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;

@@ -1,4 +1,4 @@
-//! Waits: what callers that were refused are told, and how long others wait.
+//! Waits: the answers of refused callers, and how long others wait.
 
 use super::call::Refusal;
 use super::limits::{AFTER_EXPIRY, Lateness, PATIENCE_WITHOUT_WAKE};

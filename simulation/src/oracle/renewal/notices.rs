@@ -1,4 +1,4 @@
-//! What the holder of a renewed lock is told: that it is at risk, and that it is lost.
+//! The notifications of the holder of a renewed lock: that it is at risk, and that it is lost.
 
 use memlock_core::{Loss, Notice};
 

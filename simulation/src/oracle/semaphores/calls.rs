@@ -1,4 +1,4 @@
-//! What callers that asked for permits are told, and how long others wait.
+//! The answers of callers that asked for permits, and how long others wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 

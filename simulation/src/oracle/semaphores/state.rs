@@ -38,11 +38,11 @@ pub(super) struct Semaphore {
     /// The number of permits that it is to have, and all numbers that it was ever to have.
     pub(super) number: u32,
     pub(super) numbers: BTreeSet<u32>,
-    /// The numbers of permits that each process was told to set.
+    /// The numbers of permits that each process was to set.
     pub(super) resizes: BTreeSet<(usize, u32)>,
     /// The number of permits was reduced, so that more may be held than there are.
     pub(super) was_shrunk: bool,
-    /// When each task was told to tear it down, and how often it has since.
+    /// When each task was to tear it down, and how often it has since.
     pub(super) tear_downs: BTreeMap<usize, Vec<(Nanos, u32)>>,
     /// Processes that have left an entry in the queue, for which they may be woken later.
     pub(super) stale_processes: BTreeSet<usize>,
@@ -92,7 +92,7 @@ impl Semaphores {
         self.all.get(key).map_or(1, |semaphore| semaphore.number)
     }
 
-    /// A process is told to resize it.
+    /// A process is to resize it.
     pub(crate) fn resizes(&mut self, process: usize, key: &str, number: u32) {
         if let Some(semaphore) = self.all.get_mut(key) {
             semaphore.number = number;
@@ -106,7 +106,7 @@ impl Semaphores {
         self.all.get(key).is_some_and(|semaphore| semaphore.numbers.contains(&number))
     }
 
-    /// A task is told to tear it down.
+    /// A task is to tear it down.
     pub(crate) fn tears_down(&mut self, task: usize, key: &str, now: Nanos) {
         if let Some(semaphore) = self.all.get_mut(key) {
             semaphore.tear_downs.entry(task).or_default().push((now, 0));
