@@ -32,20 +32,20 @@ fuzz_target!(|data: &[u8]| {
     let mut tool = Tool::over(TcpStream::from(client));
     match question % 5 {
         0 => {
-            if let Some(stats) = told(tool.stats("stats")) {
+            if let Some(stats) = succeeded(tool.stats("stats")) {
                 assert_eq!(Some(stats), expected_stats(&sent));
             }
             assert_eq!(peer.take_all(), b"stats\r\n");
         }
         1 => {
-            if told(tool.admin().round_trip()).is_some() {
+            if succeeded(tool.admin().round_trip()).is_some() {
                 assert!(sent.starts_with(b"MN"));
             }
             assert_eq!(peer.take_all(), b"mn\r\n");
         }
         2 => {
             if let Some(keys) =
-                told(tool.admin().keys(&|key| Keyspace::default().read(key).is_some()))
+                succeeded(tool.admin().keys(&|key| Keyspace::default().read(key).is_some()))
             {
                 assert!(keys.len() <= sent.split(|&byte| byte == b'\n').count());
                 ask_for(&keys);
@@ -55,7 +55,7 @@ fuzz_target!(|data: &[u8]| {
         }
         3 => {
             let keys: Vec<String> = (0..number).map(|number| format!("lock:{number}")).collect();
-            if let Some(values) = told(tool.admin().values(&keys)) {
+            if let Some(values) = succeeded(tool.admin().values(&keys)) {
                 let mut rest = &sent[..];
                 for value in &values {
                     assert_eq!(Some(value), expected_value(&mut rest).as_ref());
@@ -65,7 +65,7 @@ fuzz_target!(|data: &[u8]| {
             check_asked(&keys, &mut peer, false);
         }
         _ => {
-            let findings = told(tool.admin().health(Duration::from_secs(number.max(1).into())));
+            let findings = succeeded(tool.admin().health(Duration::from_secs(number.max(1).into())));
             for finding in findings.into_iter().flatten() {
                 can_be_shown(&finding.said);
             }
@@ -74,7 +74,7 @@ fuzz_target!(|data: &[u8]| {
 });
 
 /// What was understood; what was not has a sentence.
-fn told<T>(answer: memlock_core::Result<T>) -> Option<T> {
+fn succeeded<T>(answer: memlock_core::Result<T>) -> Option<T> {
     answer
         .inspect_err(|error| {
             let said = error.to_string();

@@ -51,14 +51,14 @@ fuzz_target!(|data: &[u8]| {
         if let Call::Pass(length) = call {
             time.pass(length);
         }
-        let told =
+        let outcome =
             call.make(&handles[usize::from(what >> 6)], &mut held, usize::from(what >> 4 & 3));
         last = last.max(time.now() + Duration::from_secs(MOST_LEASE) + COME_BACK);
         let limit = Duration::from_secs(MOST_LEASE);
         assert!(held.iter().all(|permit: &Permit| permit.remaining() <= limit));
         if honest {
             let after = Look::at(&scene, &key);
-            check(&call, &told, &before, &after);
+            check(&call, &outcome, &before, &after);
             believed(&mut held, &call, &after);
         }
     }
@@ -215,10 +215,10 @@ impl Call {
 }
 
 /// Checks that an answer is true.
-fn check(call: &Call, told: &Outcome, before: &Option<Look>, after: &Option<Look>) {
-    as_many_as_asked_for(call, told, before, after);
+fn check(call: &Call, outcome: &Outcome, before: &Option<Look>, after: &Option<Look>) {
+    as_many_as_asked_for(call, outcome, before, after);
     let line = |token: Token| after.as_ref().and_then(|after| after.line_of(token));
-    match *told {
+    match *outcome {
         Outcome::Nothing => {}
         Outcome::Granted(token, permits) => {
             assert_eq!(line(token).map(|line| line.permits), Some(permits));
@@ -275,13 +275,13 @@ fn check(call: &Call, told: &Outcome, before: &Option<Look>, after: &Option<Look
 }
 
 /// Only a resize changes the number of permits.
-fn as_many_as_asked_for(call: &Call, told: &Outcome, before: &Option<Look>, after: &Option<Look>) {
+fn as_many_as_asked_for(call: &Call, outcome: &Outcome, before: &Option<Look>, after: &Option<Look>) {
     let Some(Look { record: after, .. }) = after else { return };
     match before {
         Some(Look { record: before, .. }) if before.token() == after.token() => {
             let asked = if let Call::Resize(permits) = *call { permits } else { before.permits() };
             let done =
-                [asked, if matches!(told, Outcome::Resized(_)) { asked } else { before.permits() }];
+                [asked, if matches!(outcome, Outcome::Resized(_)) { asked } else { before.permits() }];
             assert!(done.contains(&after.permits()), "{before:?} has become {after:?}");
         }
         // It is as large as it was to be, or as it is remembered to have been.

@@ -55,8 +55,8 @@ pub fn main() -> ExitCode {
                 ));
                 return Status::USAGE.into();
             }
-            let told = error.print();
-            return if error.use_stderr() || told.is_err() { Status::USAGE } else { Status::OK }
+            let printed = error.print();
+            return if error.use_stderr() || printed.is_err() { Status::USAGE } else { Status::OK }
                 .into();
         }
     };

@@ -56,19 +56,19 @@ impl Progress {
     fn draw(&mut self) {
         self.drawn = Some(Instant::now());
         let pace = self.keys as f64 / self.began.elapsed().as_secs_f64().max(1e-3);
-        let told = format!("{} keys, {} new, {pace:.0} keys/s", self.keys, self.new);
+        let summary = format!("{} keys, {} new, {pace:.0} keys/s", self.keys, self.new);
         let line = match self.length {
             Some(length) => {
                 let share = (self.read as f64 / length as f64).min(1.0);
                 let full = (share * WIDTH as f64) as usize;
                 format!(
-                    "[{}{}] {:3.0} %  {told}",
+                    "[{}{}] {:3.0} %  {summary}",
                     "#".repeat(full),
                     " ".repeat(WIDTH - full),
                     share * 100.0
                 )
             }
-            None => told,
+            None => summary,
         };
         // Where it cannot be written there is no reader.
         let _ = write!(io::stderr(), "\r{line}\x1b[K");

@@ -75,7 +75,7 @@ impl Renewal {
                 overdue: false,
                 retry: Duration::ZERO,
                 warned: false,
-                told: false,
+                reported: false,
                 in_doubt: held.is_in_doubt(),
             }),
             held: Mutex::new(Some(held)),

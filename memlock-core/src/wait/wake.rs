@@ -66,7 +66,7 @@ pub(crate) struct Waker<'a, A, G> {
     /// When they are to come.
     pub(crate) after: Duration,
     /// How many of the waiters behind it a wake-up names.
-    pub(crate) told: usize,
+    pub(crate) named: usize,
     /// For how long it was held.
     pub(crate) held: Duration,
     /// The waiter that was woken before.
@@ -82,7 +82,7 @@ impl<'a, A, G> Waker<'a, A, G> {
             target,
             local,
             after: Duration::ZERO,
-            told: Successors::MOST,
+            named: Successors::MOST,
             held: Duration::ZERO,
             woken_ahead: None,
             reserver: None,
@@ -105,7 +105,7 @@ impl<A: Copy, G> Wake for Waker<'_, A, G> {
             return Delivery::Sent;
         }
         let after = if entry.proven { self.after.max(message.after) } else { message.after };
-        let message = WakeMessage { after, successors: message.successors.first(self.told) };
+        let message = WakeMessage { after, successors: message.successors.first(self.named) };
         let sent = |address| self.target.context.notifier().send(address, entry.id, message);
         match (entry.address.map(sent), &self.reserver) {
             // A firewall may refuse messages, too, as that of a host does to which a tunnel leads:

@@ -48,7 +48,7 @@ pub(crate) fn inherit(registry: &Registry) {
 }
 
 /// The notice callback of a renewal.
-fn told(token: &str, notice: Notice) {
+fn notified(token: &str, notice: Notice) {
     let (_, process, _) = here();
     trace(|| format!("the holder of {token} is told {notice:?}"));
     let end = match notice {
@@ -57,7 +57,7 @@ fn told(token: &str, notice: Notice) {
     };
     with(|world| {
         let stopped = world.processes[process].paused_until;
-        world.oracle.told(token, notice, end, world.now, stopped, &world.server);
+        world.oracle.notified(token, notice, end, world.now, stopped, &world.server);
     });
 }
 
@@ -73,7 +73,8 @@ impl Actor {
         with(|world| world.oracle.begins_renewal(hold, lease, longest, now));
         let name = token.clone();
         let tell =
-            Some(Box::new(move |notice| told(&name, notice)) as Box<dyn Fn(Notice) + Send + Sync>);
+            Some(Box::new(move |notice| notified(&name, notice))
+                as Box<dyn Fn(Notice) + Send + Sync>);
         let renewal = match held.renew(RenewOptions { max_hold, on_notice: tell }) {
             Ok(renewal) => Arc::new(renewal),
             Err(error) => return report_violation(format!("the renewal could not begin: {error}")),

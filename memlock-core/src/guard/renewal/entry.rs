@@ -51,7 +51,7 @@ pub(super) struct RenewalState {
     /// The risk was reported to the owner.
     pub(super) warned: bool,
     /// The loss was reported to the owner.
-    pub(super) told: bool,
+    pub(super) reported: bool,
     /// It may have another version than we know of: to be read before it is renewed.
     pub(super) in_doubt: bool,
 }
@@ -109,7 +109,7 @@ impl RenewalEntry {
     pub(super) fn tell_loss(&self) {
         if let Some(loss) = self.loss()
             && self.is_renewed()
-            && (!std::mem::replace(&mut self.state().told, true)
+            && (!std::mem::replace(&mut self.state().reported, true)
                 || mutation::has(Mutation::TellTwice))
             && !mutation::has(Mutation::LoseSilently)
         {
@@ -122,7 +122,7 @@ impl RenewalEntry {
     pub(super) fn clean_up(&self, silent: &mut BTreeSet<usize>) {
         let Some(loss) = self.loss() else { return };
         // Its owner has found it out just now.
-        if self.is_renewed() && !self.state().told {
+        if self.is_renewed() && !self.state().reported {
             return;
         }
         self.forget();
@@ -178,9 +178,9 @@ impl RenewalEntry {
         let Some(on_notice) = self.on_notice.as_ref().filter(|_| !fork::is_astray()) else {
             return;
         };
-        let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| on_notice(notice)));
-        if told.is_err() {
-            log::error!("What was to be told of {key} panicked.");
+        let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| on_notice(notice)));
+        if called.is_err() {
+            log::error!("The notice callback of {key} panicked.");
         }
     }
 }

@@ -117,11 +117,11 @@ impl Lock {
         // Waiters that are woken ahead come before those that joined in front meanwhile: not for
         // long.
         let held = now.since(self.kind.tenure.began);
-        let told = AHEAD.as_micros() / held.as_micros().max(1);
-        let told = usize::try_from(told).unwrap_or(usize::MAX).max(1);
+        let named = AHEAD.as_micros() / held.as_micros().max(1);
+        let named = usize::try_from(named).unwrap_or(usize::MAX).max(1);
         let waker = Waker {
             after: tenure,
-            told,
+            named,
             held,
             woken_ahead: self.kind.woken_ahead,
             ..waker(target)

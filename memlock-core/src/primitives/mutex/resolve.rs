@@ -200,7 +200,7 @@ impl Lock {
             self.deadline = self.deadline.min(before);
             Error::new(
                 ErrorKind::Unknown,
-                format!("It was extended, but for how long cannot be told: {error}"),
+                format!("It was extended, but for how long is not known: {error}"),
             )
         })
     }

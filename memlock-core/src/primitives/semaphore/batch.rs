@@ -62,7 +62,7 @@ pub(super) fn plan(
                     Some(doubt) if !doubt.slow => ServerClock::Runs,
                     _ => ServerClock::KeepsUntil(seen.keeps_until(wanted.token)),
                 };
-                Planned::Told(OperationOutcome::Granted {
+                Planned::Known(OperationOutcome::Granted {
                     of,
                     permits,
                     counted_from,
@@ -72,11 +72,11 @@ pub(super) fn plan(
             }
             (Kind::Acquisition(wanted), None) if *is_parked => {
                 let outcome = told_unfit(wanted, number);
-                outcome.map_or(Planned::Refuses, Planned::Told)
+                outcome.map_or(Planned::Refuses, Planned::Known)
             }
             (Kind::Acquisition(wanted), None) => {
                 match told_at_once(wanted, &seen.record, now, free, has_room) {
-                    Some(outcome) => Planned::Told(outcome),
+                    Some(outcome) => Planned::Known(outcome),
                     None => Planned::Refuses,
                 }
             }
@@ -85,17 +85,17 @@ pub(super) fn plan(
                 Planned::Releases(0)
             }
             (Kind::Release(_), None) => {
-                Planned::Told(OperationOutcome::Gone { instead: Some((of, free)) })
+                Planned::Known(OperationOutcome::Gone { instead: Some((of, free)) })
             }
             (Kind::Extend(extend), _) => extends(extend, seen, found, writer.now),
         };
         match planned {
-            Planned::Told(OperationOutcome::NoRoom { .. } | OperationOutcome::Unfit { .. })
+            Planned::Known(OperationOutcome::NoRoom { .. } | OperationOutcome::Unfit { .. })
                 if remembered =>
             {
                 return false;
             }
-            Planned::Told(OperationOutcome::NoRoom { .. }) => {
+            Planned::Known(OperationOutcome::NoRoom { .. }) => {
                 // As long as the record is the one that a lost request was for, that request may
                 // still succeed.
                 operation.in_doubt = operation.in_doubt.filter(|doubt| doubt.version == version);
@@ -116,7 +116,7 @@ pub(super) fn plan(
 fn tell_why(seen: &Seen, batch: &mut [Member]) {
     let why = seen.refusal();
     for member in batch {
-        if let Planned::Told(OperationOutcome::NoRoom { refusal }) = &mut member.planned {
+        if let Planned::Known(OperationOutcome::NoRoom { refusal }) = &mut member.planned {
             *refusal = Some(why.clone());
         }
     }
@@ -224,7 +224,7 @@ fn extends(extend: &mut Extend, seen: &mut Seen, found: &[(usize, usize)], now: 
         }
     }
     if renewing.is_empty() {
-        Planned::Told(OperationOutcome::Extended { asks: false })
+        Planned::Known(OperationOutcome::Extended { asks: false })
     } else {
         Planned::Extends(since)
     }
@@ -356,10 +356,10 @@ mod tests {
         let writer = Writer { host: "web", pid: 1, unix_seconds: 2, now: moment(50) };
         assert!(plan(seen, batch, &writer, false, share));
         let name = |member: &Member| match member.planned {
-            Planned::Told(OperationOutcome::NoRoom { .. }) => "no room",
-            Planned::Told(OperationOutcome::Gone { .. }) => "gone",
-            Planned::Told(OperationOutcome::Extended { .. }) => "nothing",
-            Planned::Told(_) => "told",
+            Planned::Known(OperationOutcome::NoRoom { .. }) => "no room",
+            Planned::Known(OperationOutcome::Gone { .. }) => "gone",
+            Planned::Known(OperationOutcome::Extended { .. }) => "nothing",
+            Planned::Known(_) => "known",
             Planned::Grants(_) => "granted",
             Planned::Refuses => "refused",
             Planned::Releases(_) => "released",
@@ -416,7 +416,7 @@ mod tests {
             batch[0].operation.in_doubt = doubt;
             let writer = Writer { host: "web", pid: 1, unix_seconds: 2, now: moment(50) };
             assert!(plan(&mut seen(3, &[(2, 1)]), &mut batch, &writer, false, Share::default()));
-            let Planned::Told(OperationOutcome::Granted { counted_from, clock, .. }) =
+            let Planned::Known(OperationOutcome::Granted { counted_from, clock, .. }) =
                 &batch[0].planned
             else {
                 panic!("its line is there")

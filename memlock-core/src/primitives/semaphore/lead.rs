@@ -193,7 +193,7 @@ impl<'a> Leader<'a> {
         let writes = self.batch.iter().any(|member| member.planned.writes());
         self.settle_where(|member| {
             match std::mem::replace(&mut member.planned, Planned::Refuses) {
-                Planned::Told(outcome) => Some(outcome),
+                Planned::Known(outcome) => Some(outcome),
                 planned => {
                     member.planned = planned;
                     None

@@ -11,7 +11,7 @@ use crate::store::Version;
 /// What is to become of an operation.
 pub(super) enum Planned {
     /// Known without writing anything.
-    Told(OperationOutcome),
+    Known(OperationOutcome),
     /// Granted once it is written, counting the lease from then.
     Grants(Moment),
     /// Others of the batch take what it wanted: refused once it is written.
@@ -25,7 +25,7 @@ pub(super) enum Planned {
 impl Planned {
     /// Whether the operation changes the record.
     pub(super) fn writes(&self) -> bool {
-        !matches!(self, Planned::Told(_) | Planned::Refuses)
+        !matches!(self, Planned::Known(_) | Planned::Refuses)
     }
 }
 
@@ -76,7 +76,7 @@ impl Member {
         let since = match self.planned {
             Planned::Grants(counted_from) | Planned::Extends(counted_from) => counted_from,
             Planned::Releases(_) => sent,
-            Planned::Told(_) | Planned::Refuses => return,
+            Planned::Known(_) | Planned::Refuses => return,
         };
         let first = Doubt { since, until: sent, slow, version };
         let doubt = self.operation.in_doubt.get_or_insert(first);

@@ -82,7 +82,7 @@ impl Permit {
     fn believe_if_it_lasts(&mut self) -> Result<()> {
         self.cap_deadline_by_ttl().map_err(|error| {
             self.deadline = self.deadline.min(self.kind.semaphore.target.now());
-            let text = "They were extended, but for how long cannot be told";
+            let text = "They were extended, but for how long is not known";
             Error::new(ErrorKind::Unknown, format!("{text}: {error}"))
         })
     }

@@ -25,7 +25,7 @@ impl Oracle {
             last_renewal: None,
             warned: None,
             claimed: None,
-            told: None,
+            reported: None,
             known_lost: None,
             releasing: false,
             ended: None,

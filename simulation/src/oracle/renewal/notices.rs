@@ -22,7 +22,7 @@ const TOLD_AT_ONCE: Nanos = 30 * MILLI;
 
 impl Oracle {
     /// A notice to the holder. `until`: the end of the lease that an `AtRisk` notice states.
-    pub(crate) fn told(
+    pub(crate) fn notified(
         &mut self,
         token: &str,
         notice: Notice,
@@ -35,7 +35,7 @@ impl Oracle {
         let mut violation = None;
         if renewed.releasing || renewed.ended.is_some() {
             violation = Some("though it was released");
-        } else if renewed.told.is_some() {
+        } else if renewed.reported.is_some() {
             violation = Some("after the loss was reported");
         }
         match notice {
@@ -62,7 +62,7 @@ impl Oracle {
                 } else if loss != Loss::Gone && self.fault_free && late > TOLD_AT_ONCE {
                     violation = violation.or(Some("too late"));
                 }
-                renewed.told = Some(loss);
+                renewed.reported = Some(loss);
             }
         }
         if let Some(violation) = violation {
@@ -118,7 +118,7 @@ impl Oracle {
             let is_held = self.holds.contains_key(&renewed.hold);
             is_held
                 && !renewed.releasing
-                && renewed.told.is_none()
+                && renewed.reported.is_none()
                 && runs_since + TOLD_WITHIN < now
         });
         if let Some(token) = silent.map(|(token, _)| token.clone()) {

@@ -35,7 +35,7 @@ pub(super) struct RenewedHold {
     /// The end that an `AtRisk` notice stated: to be compared with what the renewal says at the end
     /// of the step.
     pub(super) claimed: Option<Nanos>,
-    pub(super) told: Option<Loss>,
+    pub(super) reported: Option<Loss>,
     /// Since when its holder knows that it is lost.
     pub(super) known_lost: Option<Nanos>,
     pub(super) releasing: bool,

@@ -84,9 +84,9 @@ impl Oracle {
     }
 
     pub(super) fn may_end(&self, key: &str, by: Requester) -> Result<(), String> {
-        let told =
+        let orders =
             self.semaphores.all.get(key).and_then(|semaphore| semaphore.tear_downs.get(&by.task));
-        match told.and_then(|told| told.iter().rev().find(|(begun, _)| *begun <= by.sent)) {
+        match orders.and_then(|orders| orders.iter().rev().find(|(begun, _)| *begun <= by.sent)) {
             Some((_, 0)) => Ok(()),
             Some(_) => Err("it tore down two of them at once".to_owned()),
             None => Err("it is gone, though no task tore it down".to_owned()),
@@ -95,13 +95,13 @@ impl Oracle {
 
     /// Counts a tear-down.
     pub(super) fn tore_down(&mut self, key: &str, by: Requester) {
-        let told = self
+        let orders = self
             .semaphores
             .all
             .get_mut(key)
             .and_then(|semaphore| semaphore.tear_downs.get_mut(&by.task));
         if let Some((_, times)) =
-            told.and_then(|told| told.iter_mut().rev().find(|(begun, _)| *begun <= by.sent))
+            orders.and_then(|orders| orders.iter_mut().rev().find(|(begun, _)| *begun <= by.sent))
         {
             *times += 1;
         }
