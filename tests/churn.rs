@@ -34,8 +34,8 @@ mod history;
 #[path = "support/churn/line.rs"]
 mod line;
 
-/// How long the processes may take to end once they are asked to: a killed holder's lease and a
-/// look by every waiter that nobody wakes.
+/// How long the processes may take to end once they are asked to: a killed holder's lease and an
+/// inspection by every waiter without a wake-up.
 const END_LIMIT: Duration = Duration::from_secs(20);
 /// The lease of a lock that is held until some event.
 const LONG_LEASE: Duration = Duration::from_secs(60);
@@ -285,7 +285,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Looks at the locks on the server until it is told to stop.
+/// Inspects the locks on the server until it is stopped.
 fn watch(server: &Memcached, stop: &AtomicBool) -> [Vec<Sight>; KEYS] {
     let mut plain = server.plain();
     let mut sights = [const { Vec::new() }; KEYS];
@@ -295,7 +295,7 @@ fn watch(server: &Memcached, stop: &AtomicBool) -> [Vec<Sight>; KEYS] {
             let value = plain.get(&format!("lock:{}", name(key)));
             let record =
                 value.map(|value| OwnerRecord::parse(&value).expect("only memlock writes here"));
-            // Nobody holds what is reserved for a waiter.
+            // A lock that is reserved for a waiter has no holder.
             let held = record.filter(|record| record.reserved_for.is_none());
             let holder =
                 held.map(|record| Holder { pid: record.pid, token: record.token.to_string() });
@@ -324,8 +324,8 @@ fn queue(server: &Memcached, key: usize) -> usize {
     entries::waiters(&queue).count()
 }
 
-/// Locks and unlocks until the queue of a key is empty; gives how often. A release looks at the
-/// queue only if somebody waits, so the first time somebody does.
+/// Locks and unlocks until the queue of a key is empty; returns how often. A release reads the
+/// queue only if there are waiters, so the first time there is one.
 fn take_off_the_dead(server: &Memcached, key: usize) -> usize {
     let mutex = |lease| Client::connect(&server.url()).unwrap().mutex(name(key), lease).unwrap();
     let last = mutex(MIN_LEASE);

@@ -45,7 +45,7 @@ fn all_ways_and_a_plain_client_share_one_item() {
         let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
         most.fetch_max(now, Ordering::SeqCst);
         assert!(now <= PERMITS, "{now} inside");
-        // Nobody goes before all permits were out once.
+        // No process goes on before all permits were taken once.
         let began = Instant::now();
         while most.load(Ordering::SeqCst) < PERMITS && began.elapsed() < PATIENCE {
             thread::sleep(Duration::from_millis(1));

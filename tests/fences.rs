@@ -101,7 +101,7 @@ fn a_lock_that_is_handed_over_within_the_process_is_stamped_as_well() {
 }
 
 /// On a server that draws too early this is how a fence fell: the request had its number before
-/// another one took the lock, and was stored after that one had let go of it.
+/// another client took the lock, and was stored after that one had released it.
 #[test]
 fn a_client_overtaken_on_the_way_to_the_lock_has_the_greater_fence() {
     let server = Memcached::start();

@@ -19,8 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const RIGHT: i32 = 7;
 
 thread_local! {
-    /// Whether this thread forks at the next message that tells of a connection, and what came of
-    /// it.
+    /// Whether this thread forks at the next message about a connection, and the result.
     static FORKS: Cell<bool> = const { Cell::new(false) };
     static CHILD: Cell<Option<i32>> = const { Cell::new(None) };
 }
@@ -28,8 +27,8 @@ thread_local! {
 /// The child that was made when the loss of a certain lock was logged.
 static CHILD_OF_THE_NEWS: AtomicI32 = AtomicI32::new(-1);
 
-/// Forks when a connection is told of: the call has been answered by then. Or when the loss of a
-/// certain lock is.
+/// Forks at a message about a connection: the call has been answered by then. Or at the report of
+/// the loss of a certain lock.
 struct Forker;
 
 impl Log for Forker {
@@ -84,8 +83,8 @@ fn status(child: i32) -> i32 {
     libc::WEXITSTATUS(status)
 }
 
-/// Makes a call that dials, and forks while that is told. In the child it must have come to
-/// nothing, while calls of its own work. Gives what the parent was answered.
+/// Makes a call that dials, and forks while that is logged. In the child it must have come to
+/// nothing, while calls of its own work. Returns the parent's answer.
 fn forking<T>(client: &Client, call: impl FnOnce() -> T, is_nothing: impl FnOnce(&T) -> bool) -> T {
     FORKS.set(true);
     let answer = call();

@@ -85,7 +85,7 @@ fn returned<T>(client: &Client, answer: T) -> T {
     answer
 }
 
-/// Keeps a lock for whose loss it is told, has it lost, and gives it back.
+/// Renews a lock whose loss is reported to it, has it lost, and gives it back.
 fn lose(client: &Client, server: &Memcached, name: &str, look: impl Fn(&Renewal)) {
     let tell = |notice| {
         if matches!(notice, Notice::Lost(_)) {

@@ -135,8 +135,7 @@ fn a_lease_beyond_thirty_days_is_neither_immortal_nor_dead_at_once() {
     }
 }
 
-/// A server that stood still cannot have counted the seconds: it is asked how long it will keep the
-/// item.
+/// A server that stood still cannot have counted the seconds: the item's TTL is read back.
 #[test]
 fn a_grant_from_a_server_that_stood_still_is_not_believed_for_longer_than_the_server_keeps_it() {
     let server = Memcached::start();

@@ -1,5 +1,4 @@
-//! What is logged, in a program of Rust's: what it says, and that whoever listens may use all of
-//! memlock.
+//! Log records, in a Rust program: their text, and that a logger may use all of memlock.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::cell::Cell;
@@ -21,7 +20,7 @@ struct Listener {
     heard: Mutex<Vec<(Level, String, String)>>,
     client: Mutex<Option<Client>>,
     kept: Mutex<Vec<Weak<Renewal>>>,
-    /// How many commands the server had seen when the first connection to it was told.
+    /// How many commands the server had seen when the first connection to it was logged.
     server: Mutex<Option<Plain>>,
     commands: Mutex<Option<u64>>,
 }

@@ -101,7 +101,7 @@ impl Lossy {
     }
 }
 
-/// A client that loses what it is told to, and one beside it on the same store that loses nothing.
+/// A client that loses the chosen replies, and one beside it on the same store that loses nothing.
 fn clients(losses: &[(usize, Loss)]) -> (Client, Client) {
     let (client, witness, lossy) = clients_of_lossy();
     lossy.lose(losses);
@@ -199,7 +199,7 @@ fn what_cannot_be_found_out_is_unknown_and_taken_off_at_the_next_contact() {
 #[test]
 fn a_waiter_goes_on_after_a_grant_that_came_too_late() {
     // Batches: 0 finds it busy; 1 is granted too late, 2 reads it, 3 to 5 fail to give it back;
-    // what is left of it is taken off before the next one adds anew.
+    // what is left of it is removed before the next one adds anew.
     for failing in [0, 3] {
         let mut losses = vec![(0, Loss::Chance), (1, Loss::Time)];
         losses.extend((3..3 + failing).map(|at| (at, Loss::Request)));
@@ -213,7 +213,7 @@ fn a_waiter_goes_on_after_a_grant_that_came_too_late() {
     }
 }
 
-/// Somebody who asks whether to stop may be told only once, as Python is of a signal.
+/// A callback that asks whether to stop may answer so only once, as Python does with a signal.
 #[test]
 fn an_interruption_that_is_told_once_while_a_reply_is_lost_ends_the_wait() {
     let losses = [(0, Loss::Chance), (1, Loss::Reply), (2, Loss::Chance)];
@@ -298,7 +298,8 @@ fn a_kept_lock_whose_release_is_in_doubt_is_not_lost_by_looking_at_it() {
     assert_eq!(kept.release().unwrap(), Release::Released);
 }
 
-/// Its holder was told that it is lost: nobody would let go of it until its earlier lease is over.
+/// Its holder got the answer that it is lost: it would not be released until its earlier lease is
+/// over.
 #[test]
 fn a_kept_lock_that_is_lost_after_an_unknown_extension_is_taken_off() {
     let (client, witness, mut lock) = lock_and_lose(LEASE, &THREE);
@@ -414,7 +415,7 @@ fn a_grant_whose_reply_is_lost_is_found_and_kept() {
             "{fault:?}: granted twice"
         );
         assert_eq!(lock.unlock().unwrap(), Release::Released, "{fault:?}");
-        // A request that was only late may still arrive: it is taken off at the next contact.
+        // A request that was only late may still arrive: it is removed at the next contact.
         thread::sleep(Duration::from_millis(1000));
         drop(client.mutex("other", LEASE).unwrap().lock().unwrap());
         assert!(is_free(&witness, "m"), "{fault:?}: left behind for its whole lease");

@@ -1,5 +1,5 @@
-//! Leases that are renewed: for as long as they are wanted, never longer, and who holds them is
-//! told when they end.
+//! Leases that are renewed: for as long as they are wanted, never longer, and their holders are
+//! notified when they end.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -280,7 +280,7 @@ fn a_waiter_is_woken_although_the_lease_was_renewed_meanwhile() {
     let (done, got) = mpsc::channel();
     thread::spawn(move || {
         let lock = other.mutex("m", 30 * SECOND).unwrap().lock().unwrap();
-        // When the test has failed, nobody receives it.
+        // When the test has failed, the channel has no receiver.
         let _ = done.send(lock);
     });
     while server.plain().get("lock:m%wait").is_none() {
@@ -328,14 +328,14 @@ fn a_server_that_stands_still_holds_up_neither_the_news_nor_the_answer() {
     let over = Stopwatch::start();
     assert!(locks.iter().all(|(kept, _)| kept.lost() == Some(Loss::Expired)));
     assert!(over.elapsed() < SECOND, "to ask is no I/O");
-    // All are told before the renewer asks the server about any.
+    // All are notified before the renewer asks the server about any.
     let first = Stopwatch::start();
     for (_, told) in &locks {
         while !matches!(told.recv_timeout(PATIENCE).unwrap(), Notice::Lost(Loss::Expired)) {}
     }
     assert!(first.elapsed() < Duration::from_millis(2500), "{:?}", first.elapsed());
-    // Whoever is faster than the renewer, which cleans up next, asks the server on its own. By then
-    // the renewer is through with the others.
+    // A caller that is faster than the renewer, which cleans up next, asks the server on its own.
+    // By then the renewer is through with the others.
     let answer = locks.iter().find_map(|(kept, _)| {
         let asked = Stopwatch::start();
         kept.release().ok().map(|released| (released, asked.elapsed()))
@@ -495,7 +495,7 @@ fn what_was_abandoned_is_taken_off_at_the_next_contact() {
     assert!(told.try_recv().is_err());
 }
 
-/// It would be believed for the lease of the extension, and the server would let go of it much
+/// The holder would rely on it for the lease of the extension, and the server would drop it much
 /// sooner.
 #[test]
 fn what_was_extended_is_kept_for_the_lease_of_the_extension() {

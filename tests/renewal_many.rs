@@ -42,7 +42,7 @@ impl Servers {
     }
 }
 
-/// What is kept by one client, and what it was told.
+/// What one client renews, and its notifications.
 struct Holder {
     servers: Servers,
     lease: Duration,
@@ -140,8 +140,8 @@ fn a_thousand_locks_and_some_permits_are_kept_for_a_minute_by_one_thread() {
 
 fn check_rounds(rounds: &[usize], lease: Duration, late: f64) {
     let thirds = HELD.div_duration_f64(lease / 3);
-    // What is due soon goes along, so that a round may come early. One that the machine interrupts
-    // looks like two.
+    // What is due soon goes along, so that a round may come early. A round that the machine
+    // interrupts looks like two.
     let range = thirds * 0.9 - 1.0..=thirds * (1.25 + 2.0 * late) + 2.0;
     assert!(
         range.contains(&(rounds.len() as f64)),
@@ -155,7 +155,7 @@ fn check_rounds(rounds: &[usize], lease: Duration, late: f64) {
     assert!(more <= 1.0 + rounds.len() as f64 * (0.1 + late), "{rounds:?}, late {late}");
 }
 
-/// Somebody else finds all locks held, and only the permits that are left.
+/// Another client finds all locks held, and only the permits that are left.
 fn no_other_gets_them(holder: &Holder) {
     let other = Client::connect(&holder.servers.url).unwrap();
     for number in 0..LOCKS {

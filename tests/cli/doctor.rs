@@ -143,7 +143,7 @@ fn wake_ups_are_tried_and_those_that_do_not_arrive_are_noticed() {
     let address = format!("127.0.0.1:{port}");
     let (_, report) = examined(&format!("{}?notify={address}", server.url()), &[]);
     assert!(finding(&report, "wake-ups")["said"].as_str().unwrap().contains(&address), "{report}");
-    // An address that is nobody's.
+    // An address without an owner.
     let (code, report) = examined(&format!("{}?notify=192.0.2.1", server.url()), &[]);
     assert_eq!(
         (code, &finding(&report, "wake-ups")["verdict"]),

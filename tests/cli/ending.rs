@@ -42,7 +42,7 @@ fn marked(mark: &str) -> Vec<i32> {
     pids.filter(has_mark).collect()
 }
 
-/// A walk through all processes may miss one that has a successor meanwhile.
+/// A walk through all processes may miss one that is replaced by a successor meanwhile.
 fn until_none_is_left(mark: &str) {
     for _ in 0..20 {
         assert_eq!(marked(mark), Vec::<i32>::new(), "{mark}");

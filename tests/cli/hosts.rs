@@ -113,7 +113,7 @@ impl World {
             .env("MEMLOCK_URL", url);
         command.env("RECORD", self.folder.0.join("record")).env("TMPDIR", &own).env("HOME", &own);
         command.envs(variables.iter().copied()).stdin(Stdio::null());
-        // The shell tells of those who are killed.
+        // The shell reports killed children.
         command.stderr(fs::File::create(own.join("said")).unwrap());
         Host { child: command.spawn().unwrap() }
     }

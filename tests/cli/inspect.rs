@@ -264,7 +264,7 @@ fn a_lock_is_taken_away_only_by_force_and_after_being_asked() {
         assert_eq!(server.plain().get("lock:m").is_none(), code == 0);
     }
     assert_eq!(lock.unlock().unwrap(), Release::Lost);
-    // Who waits gets it at once.
+    // The waiter gets it at once.
     let lock = client(&server).mutex("m", MINUTE).unwrap().lock().unwrap();
     let next = client(&server).mutex("m", MINUTE).unwrap();
     let waiting = thread::spawn(move || next.lock_for(MINUTE).unwrap().is_some());
@@ -299,8 +299,8 @@ fn permits_are_taken_away_from_the_holder_that_is_named() {
     assert_eq!(done(memlock(&server, &["release", "-fys", "none"])).code, Some(66));
 }
 
-/// Whoever can store a key can write anything into it: here as long a name as a hash, with a
-/// command in it.
+/// Any client that can store a key can write anything into it: here as long a name as a hash, with
+/// a command in it.
 #[test]
 fn a_key_with_a_command_in_it_is_not_carried_out_by_those_who_list_it() {
     let server = Memcached::start();

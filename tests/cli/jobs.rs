@@ -41,7 +41,7 @@ fn signals_are_passed_on() {
     assert_eq!(running.ends().code, Some(7));
 }
 
-/// Whoever does that tells nobody else; and a shell continues both.
+/// A program that does so notifies no other; and a shell continues both.
 #[test]
 fn a_command_that_is_stopped_and_continued_alone_is_renewed_and_seen_to_end() {
     let server = Memcached::start();
@@ -152,8 +152,8 @@ fn the_interrupt_key_ends_command_and_wrapper() {
     shell.type_in("\x03");
     let screen = shell.until("> ");
     assert!(!screen.contains("went on"), "{screen:?}");
-    // A command that lives on with it is not told twice, and decides about the status.
-    // Perl counts what comes while its handler waits.
+    // A command that goes on with it does not get it twice, and decides on the status. Perl counts
+    // the signals that come while its handler waits.
     let count = "$| = 1; $SIG{INT} = sub { print qq(caught\\n) }; print qq(pid $$\\n); \
         $t = time; select(undef, undef, undef, 0.1) while time < $t + 2; exit 4";
     shell.type_in(&format!("$memlock run m -- perl -e '{count}'; echo status $?\n"));
@@ -210,8 +210,8 @@ fn a_command_that_stops_itself_stops_the_wrapper_too() {
         ));
         let pid = shell.pid_after("pid ");
         if signal == "STOP" {
-            // That may as well be somebody else's doing, who will continue the command alone: so it
-            // is ours to stop when the key is pressed.
+            // That may as well have been done by another program, which will continue the command
+            // alone: so it is ours to stop when the key is pressed.
             until_state(pid, 'T');
             shell.type_in("\x1a");
         }

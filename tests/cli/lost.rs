@@ -81,7 +81,7 @@ fn what_the_server_has_lost_is_noticed_at_once() {
     }
 }
 
-/// Nobody reads its standard error, and nothing more fits into that.
+/// Its standard error has no reader, and nothing more fits into that.
 fn fill_stderr(running: &Running) {
     let path = format!("/proc/{}/fd/2", running.pid());
     let mut pipe =
@@ -111,7 +111,7 @@ fn a_lock_is_renewed_also_if_nobody_reads_that_it_is_at_risk() {
     let mut running = Running::start(memlock(&server, &args));
     let child: i32 = running.line().parse().unwrap();
     fill_stderr(&running);
-    // Longer than until it is told, at half of the lease.
+    // Longer than until it is reported, at half of the lease.
     server.pause();
     thread::sleep(LEASE * 11 / 20);
     server.resume();
@@ -234,7 +234,7 @@ fn a_wrapper_that_is_killed_leaves_the_command_alone_if_that_is_to_continue() {
     ));
     let child: i32 = running.line().parse().unwrap();
     running.signal(libc::SIGKILL);
-    // Nobody renews the lock any more.
+    // The lock is not renewed any more.
     let next = Client::connect(&server.url()).unwrap().mutex("m", 60 * SECOND).unwrap();
     assert!(next.lock_for(30 * SECOND).unwrap().is_some());
     assert!(is_alive(child));

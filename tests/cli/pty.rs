@@ -38,7 +38,7 @@ impl Pty {
             )
         };
         assert_eq!(opened, 0, "openpty: {}", std::io::Error::last_os_error());
-        // SAFETY: the descriptors are new, and nobody else's.
+        // SAFETY: the descriptors are new, and owned by nothing else.
         let (controller, terminal) = unsafe {
             (File::from(OwnedFd::from_raw_fd(controller)), OwnedFd::from_raw_fd(terminal))
         };

@@ -1,5 +1,4 @@
-//! `memlock run`: what the command is given, what it gives back, and that nobody else runs
-//! meanwhile.
+//! `memlock run`: what the command is given, what it gives back, and that no other runs meanwhile.
 
 use std::ffi::OsStr;
 use std::fs;

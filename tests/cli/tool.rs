@@ -81,7 +81,7 @@ pub(crate) fn fed(mut command: Command, input: &[u8]) -> Said {
     said(&output)
 }
 
-/// One that runs. It is killed when it is dropped.
+/// A running one. It is killed when it is dropped.
 pub(crate) struct Running {
     child: Child,
     out: BufReader<ChildStdout>,

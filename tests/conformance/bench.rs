@@ -58,7 +58,7 @@ impl Bench {
         self.store.shortest_lease + self.store.slack
     }
 
-    /// On a store of one process, what another process holds excludes nobody here.
+    /// On a store of one process, the locks of another process exclude no client here.
     pub(crate) fn is_of_one_process(&self) -> bool {
         if self.store.shared_between_processes {
             return false;

@@ -34,7 +34,7 @@ fn as_many_are_taken_as_there_are(bench: &Bench) {
     assert_eq!(answer(one.try_acquire()), Answer::Busy);
     assert_eq!(answer(one.retry(For::Never)), Answer::Busy);
     assert_eq!(answer(one.park(0, For::Never)), Answer::Busy);
-    // Whoever took it.
+    // Whichever client took it.
     one.release().unwrap();
     assert_eq!(two.available(), Ok(1));
     two.try_acquire().unwrap();

@@ -43,7 +43,7 @@ fn is_reported_once(renewed: &dyn Renewed, loss: Loss) {
     assert_eq!(renewed.lost(), Some(loss));
     assert_eq!(renewed.wait_lost(PATIENCE), Some(loss));
     assert_eq!(renewed.check(), Ok(false));
-    // For as long as it takes to be told again.
+    // For as long as it takes to be notified again.
     thread::sleep(Duration::from_millis(400));
     assert_eq!(losses(), [Notice::Lost(loss)]);
 }

@@ -1,4 +1,4 @@
-//! A driver: a process that makes calls in its language when it is told to.
+//! A driver: a process that makes calls in its language when it is asked to.
 //!
 //! A request is a line `CALL THREAD OBJECT VERB ARGUMENT…`, and its replies are `CALL at TID`, the
 //! kernel's id of the thread that the call runs on, and then `CALL ok VALUE…` or

@@ -184,9 +184,9 @@ pub trait Semaphore: Send + Sync {
     ) -> Outcome<Box<dyn Renewed>>;
     /// Sets it up; the answer says whether it was set up before.
     fn set_up(&self, life: Duration) -> Outcome<Answer>;
-    /// Removes it for everybody.
+    /// Removes it for all clients.
     fn tear_down(&self) -> Outcome<()>;
-    /// Changes the number of permits for everybody.
+    /// Changes the number of permits for all clients.
     fn resize(&self, permits: u32) -> Outcome<()>;
     /// How many permits are not held.
     fn available(&self) -> Outcome<u32>;

@@ -2,13 +2,13 @@
 //!
 //! | what is looked for | where |
 //! | --- | --- |
-//! | two valid holds of a mutex at once; a fence that does not rise; a lock lost before its deadline; a release that is told as done after another was granted it; a refusal when nobody can have held it | [`locks`] |
-//! | more permits out than there are; permits lost before their end; a release that is told twice; a refusal when there must have been permits | [`semaphores`] |
+//! | two valid holds of a mutex at once; a fence that does not rise; a lock lost before its deadline; a release that is answered as done after another was granted it; a refusal when no client can have held it | [`locks`] |
+//! | more permits out than there are; permits lost before their end; a release that is answered as done twice; a refusal when there must have been permits | [`semaphores`] |
 //! | waiters of low priority that come before those of higher priority | [`turns`] |
 //! | a key with two ids, an id with two keys, a key with two firsts or with none; a session set up twice, or gone | [`lists`] |
 //! | a call that lasts longer than its limit and [`BOUND`]; an answer that these programs cannot get | [`calls`] |
 //!
-//! Whether all permits and locks are there again when everybody is dead is looked at by
+//! Whether all permits and locks are there again when all clients are dead is checked by
 //! [`leftovers`](crate::leftovers).
 //!
 //! Stamps are taken so that they err on the side of memlock: a hold is counted from when the grant
@@ -52,7 +52,7 @@ pub(crate) struct Facts {
     pub(crate) deaths: HashMap<usize, Duration>,
     /// Nothing is wrong with server and wire: no call may fail.
     pub(crate) sound: bool,
-    /// No request can come late, so that whoever can hold a mutex is known.
+    /// No request can come late, so that the possible holders of a mutex are known.
     pub(crate) punctual: bool,
     /// From when on all that matters was read: what happened before that moment proves nothing by
     /// being absent.

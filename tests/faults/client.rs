@@ -3,8 +3,8 @@
 //! list, and write down what they do, until standard input ends. client.c and client.py do the
 //! same.
 //!
-//! Of the first semaphore nobody wants more than one permit, so that nobody gathers several, and
-//! who is refused was refused because of those who hold it.
+//! Of the first semaphore no client wants more than one permit, so that none reserves several, and
+//! a refusal is due to its holders.
 //!
 //! A session lasts two seconds by the boot clock and then is another one, and a key is the time in
 //! steps of 4 ms, so that all processes insert the same keys at the same time.
@@ -39,7 +39,7 @@ const KEY: u128 = 4;
 const SESSION_LIFE: Duration = Duration::from_secs(60);
 /// Some hold until so long before their deadline: so much of a lease must be true.
 const SHORTLY: Duration = Duration::from_millis(30);
-/// Whoever fails is not to do nothing but fail.
+/// A client that fails is not to do nothing but fail.
 const AFTER_FAILURE: Duration = Duration::from_millis(10);
 /// For how long a credulous one believes in a lock, whatever it asked for.
 const CREDULITY: Duration = Duration::from_secs(5);
@@ -102,7 +102,7 @@ impl Worker<'_> {
     fn live(&mut self, stopped: &AtomicBool) -> Result<(), Failure> {
         while !stopped.load(Ordering::Relaxed) {
             match self.chance.below(6) {
-                // Believing takes long, so each of its threads has one thing to believe in.
+                // Relying on something takes long, so each of its threads relies on one thing.
                 _ if self.credulous && self.number == 0 => self.contend()?,
                 _ if self.credulous => self.contend_for_permits()?,
                 0 => self.insert()?,

@@ -17,7 +17,7 @@ const INTRODUCTION: (usize, usize) = (6000, 97);
 /// A semaphore's item has a line for each holder.
 const READING_SEMAPHORE: (usize, usize) = (700, 7);
 const SEMAPHORE_STEP: usize = 5;
-/// How the exchanges are told apart that are about semaphores.
+/// How the exchanges about semaphores are recognized.
 const OF_SEMAPHORES: &str = " (semaphore)";
 
 /// On which side of an exchange.

@@ -87,7 +87,7 @@ pub(crate) enum Op {
     Inside,
 }
 
-/// One call, and what came of it.
+/// One call, and its result.
 #[derive(Clone)]
 pub(crate) struct Call {
     pub(crate) who: Who,
@@ -107,7 +107,7 @@ pub(crate) struct Done {
     pub(crate) said: String,
 }
 
-/// In one line, as findings are told.
+/// In one line, as findings are reported.
 impl fmt::Debug for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Call { who: Who { process, thread }, op, name, began, done } = self;
@@ -173,7 +173,7 @@ impl Reader {
 
     /// What was completed until this moment.
     ///
-    /// Whoever reads several histories has to fix the moment before reading the first one. Then a
+    /// A reader of several histories has to fix the moment before reading the first one. Then a
     /// release that was not yet written when its history was read had not begun either, and no
     /// grant that followed it is read here.
     pub(crate) fn read(&mut self, until: Duration) -> io::Result<Vec<Call>> {
@@ -201,7 +201,7 @@ impl Reader {
     fn new_lines(&mut self) -> io::Result<Vec<String>> {
         let mut file = match File::open(&self.path) {
             Ok(file) => file,
-            // One that was killed at once may not have made its file.
+            // A client that was killed at once may not have made its file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(error),
         };

@@ -199,7 +199,7 @@ impl Injection {
                 }))
             }
             Injection::FewConnections => {
-                // Whoever starts a server has to get through to it.
+                // A starting server has to get through to it.
                 world.proxy.refuse(true);
                 world.lose(|world| world.restart(&FEW));
                 world.proxy.refuse(false);

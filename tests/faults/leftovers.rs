@@ -31,7 +31,7 @@ pub(crate) fn permits(client: &Client, within: Duration) -> Result<Vec<String>, 
                 status => break status,
             }
         };
-        // Where it was lost with the server's memory, and not used since, nobody holds any of it.
+        // Where it was lost with the server's memory, and not used since, it has no holders.
         let Some(status) = status else { continue };
         if (status.permits, status.available) != (size, size) {
             found.push(format!(

@@ -1,16 +1,15 @@
 //! `make faults` and `make soak`: real clients in three languages, real servers, real faults.
 //!
-//! `faults` runs every round once, `faults WORD…` those whose names have one of the words in them,
-//! `faults soak MINUTES` all faults at random. MEMLOCK_FAULTS_SECONDS says how long a round lasts.
-//! The programs of the clients are told by FAULTS_C_CLIENT and PYTHON; see the Makefile.
+//! `faults` runs every round once, `faults WORD…` those whose names contain one of the words,
+//! `faults soak MINUTES` all faults at random. MEMLOCK_FAULTS_SECONDS is the duration of a round.
+//! FAULTS_C_CLIENT and PYTHON name the programs of the clients; see the Makefile.
 //!
 //! - [`injection`]: the faults; [`cuts`] and [`memlock_tests::cable`] are two that need more.
 //! - [`processes`], [`world`]: the clients, and what they run in. client.rs, client.c and client.py are
 //!   the clients.
 //! - [`history`], [`check`]: what they wrote down, and what it must show; [`leftovers`]: what they leave
 //!   behind.
-//! - [`round`], [`soak`], [`growth`], [`report`]: the two ways to run all that, and what is told of
-//!   it.
+//! - [`round`], [`soak`], [`growth`], [`report`]: the two ways to run all that, and the report.
 
 // A program that reports by a table.
 #![allow(clippy::print_stdout)]

@@ -30,7 +30,7 @@ pub(crate) enum Kind {
     Credulous,
 }
 
-/// Who contends in a round: ten threads in eight processes.
+/// The clients of a round: ten threads in eight processes.
 pub(crate) const USUAL: [Kind; 8] = {
     use Kind::{C, Python, Rust};
     [C, Python, Rust, C, Rust, Python, C, C]
@@ -153,7 +153,7 @@ impl ClientProcess {
         };
         let mut member = self.members.remove(place);
         self.go_on_member(&mut member)?;
-        // From before the signal: what it did afterwards counts for nobody.
+        // From before the signal: what it did afterwards does not count.
         self.deaths.insert(member.number, now());
         member.child.kill()?;
         member.child.wait()?;
@@ -213,8 +213,8 @@ impl ClientProcess {
         Ok(())
     }
 
-    /// Leaves each process only the descriptors that it has, or gives them all back. One that has
-    /// not begun needs more than that to begin.
+    /// Leaves each process only the descriptors that it has, or gives them all back. A process that
+    /// has not begun needs more than that to begin.
     pub(crate) fn limit_descriptors(&self, limited: bool) -> Result<(), Failure> {
         for member in self.members.iter().filter(|member| member.has_begun()) {
             // Above standard input, output, error and the history everything is ours to refuse.
@@ -294,7 +294,7 @@ fn end_now(child: &mut Child) {
 
 fn signal(child: &Child, signal: libc::c_int) -> Result<(), Failure> {
     let pid = libc::pid_t::try_from(child.id())?;
-    // SAFETY: the pid is that of a child that was not waited for, so it cannot be anybody else's.
+    // SAFETY: the pid is that of a child that was not waited for, so no other process can have it.
     match unsafe { libc::kill(pid, signal) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error().into()),

@@ -59,7 +59,7 @@ pub(crate) fn findings(all: &[String]) -> String {
     text
 }
 
-/// What the columns mean, for who reads the table.
+/// What the columns mean, for readers of the table.
 pub(crate) const LEGEND: &str = "\
 granted: locks; permits: how often some were. lost: answers LOST, mostly of clients that overslept their lease on purpose. losses: locks and permits that went with the memory of a
 server that was flushed, restarted, full or stopped, as is documented. unreach, unknown, protocol: failures by their kind.

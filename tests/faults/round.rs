@@ -19,7 +19,7 @@ use memlock_tests::disk::Disk;
 const STEP: Duration = Duration::from_millis(10);
 /// How long a server has to run before another one takes its place.
 const FIRST_SECOND: Duration = Duration::from_millis(1200);
-/// How long a wrong client needs to be found: until the server has let go of its lock.
+/// How long a wrong client needs to be found: until its lock has expired on the server.
 const LEAST_FOR_WRONG: Duration = Duration::from_secs(6);
 /// How often connections are closed where it takes that for a fault to be felt.
 const STIR: Duration = Duration::from_millis(700);
@@ -36,7 +36,7 @@ pub(crate) struct Round {
     punctual: bool,
 }
 
-/// What came of it.
+/// The result.
 pub(crate) struct Outcome {
     pub(crate) tally: Tally,
     pub(crate) verdict: Verdict,
@@ -188,8 +188,8 @@ impl Round {
         let facts = Facts { sound: self.sound, punctual: self.punctual, ..world.facts(now()) };
         let mut verdict = check(calls, &facts);
         verdict.violations.extend(world.crew.misdeeds.iter().cloned());
-        // Whoever is killed, or cut off, may leave an entry that the next release or the next wake-up
-        // takes off.
+        // A client that is killed, or cut off, may leave an entry that the next release or the next
+        // wake-up removes.
         let left = world.queued()?;
         if self.sound && world.crew.deaths.is_empty() && left > 0 {
             verdict

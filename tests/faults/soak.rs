@@ -23,7 +23,7 @@ const KEPT: Duration = Duration::from_secs(30);
 /// Within that time all clients have met what one of them set up or inserted.
 const SETTLED: Duration = Duration::from_secs(15);
 /// Without faults: at the beginning, so that a server is older than the next one; and at the end,
-/// so that what the dead have left in the queues is taken off.
+/// so that the queue entries of the dead are removed.
 const CALM: Duration = Duration::from_secs(4);
 /// The pause between the beginnings of two faults, in milliseconds.
 const PAUSE: (u64, u64) = (100, 900);
@@ -214,8 +214,8 @@ impl Soak {
         Ok(())
     }
 
-    /// Reads what was written until this moment, and checks it together with what came shortly
-    /// before.
+    /// Reads what was written until this moment, and checks it together with what was written
+    /// shortly before.
     fn check(&mut self, until: Duration) -> Result<(), Failure> {
         let new = self.world.read(until)?;
         self.tally.add(&new);

@@ -1,5 +1,5 @@
-//! What one caller after another is told, beyond what all languages and stores have in common: see
-//! `tests/conformance/semaphore.rs`.
+//! The answers to one caller after another, beyond what all languages and stores have in common:
+//! see `tests/conformance/semaphore.rs`.
 
 use std::thread;
 use std::time::Duration;
@@ -133,7 +133,7 @@ fn ten_thousand_can_hold_one_each() {
             unix + 600
         );
     }
-    // Its expiry is what the server's time is told by, so it has to be true.
+    // The server's time is computed from its expiry, so that has to be true.
     let expires = u32::try_from(unix + 86_400).unwrap();
     assert!(bench.server.plain().set("semaphore:s", &item, expires));
     let semaphore = bench.semaphore(10_000);

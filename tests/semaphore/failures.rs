@@ -108,8 +108,8 @@ fn what_was_left_behind_on_a_silent_server_does_not_hold_up_a_wait_again_and_aga
     assert!(!matches!(waited, Ok(Some(_))) && took < TIMEOUT * MANY / 2, "{took:?}");
 }
 
-/// It may have been for more permits, or of a higher priority: then others would wait behind a line
-/// that nobody waits under.
+/// It may have been for more permits, or of a higher priority: then others would wait behind an
+/// entry without a waiter.
 #[test]
 fn a_wait_does_not_stand_where_an_earlier_one_of_its_client_could_not_leave_the_queue() {
     let bench = Bench::new();

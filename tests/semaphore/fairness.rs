@@ -1,4 +1,4 @@
-//! Who comes next among those who wait.
+//! The order of waiters.
 
 use std::net::UdpSocket;
 use std::sync::mpsc::{self, Sender};
@@ -11,8 +11,8 @@ use memlock_tests::stopwatch::Stopwatch;
 
 use super::{Bench, PATIENCE};
 
-/// Waits for what it asks for in a thread of its own, says that it has it, and lets go when it is
-/// told to.
+/// Waits for its request in a thread of its own, reports the acquisition, and releases when it is
+/// asked to.
 struct Crew<'a> {
     bench: &'a Bench,
     permits: u32,
@@ -142,7 +142,7 @@ fn a_waiter_for_many_is_not_overtaken_by_waiters_for_one() {
     crew.waits("one", of(1, 0));
     drop(held.pop());
     drop(held.pop());
-    // Neither one behind it in the queue, nor a newcomer, nor one that looks on its own.
+    // Neither a waiter behind it in the queue, nor a newcomer, nor one that inspects on its own.
     assert!(bench.semaphore(3).try_acquire().unwrap().is_none());
     assert!(gets.recv_timeout(Duration::from_millis(2500)).is_err());
     drop(held.pop());
@@ -158,7 +158,7 @@ fn a_waiter_for_one_is_not_kept_off_by_one_behind_it_that_wants_several() {
     let (got, gets) = mpsc::channel();
     let semaphore = bench.semaphore(3);
     let (two, one) = (all(&semaphore, 2), all(&semaphore, 1));
-    // It died, and had no listener: so nobody is woken before it has been waited for in vain.
+    // It died, and had no listener: so no waiter is woken before it has been waited for in vain.
     let dead = "-#00000000000000dd#0#0#3#0\n";
     assert!(bench.server.plain().add("semaphore:s%wait", dead, 300));
     let crew = Crew { bench: &bench, permits: 3, semaphore: Bench::semaphore, got };
@@ -169,8 +169,8 @@ fn a_waiter_for_one_is_not_kept_off_by_one_behind_it_that_wants_several() {
     let watch = Stopwatch::start();
     drop(one);
     let (name, one) = gets.recv_timeout(PATIENCE).unwrap();
-    // It looks for itself. To gather takes five seconds, and is begun anew as long as somebody
-    // waits.
+    // It inspects by itself. A reservation lasts for five seconds, and is written again as long as
+    // its waiter waits.
     assert!(
         name == "one" && watch.elapsed() < Duration::from_millis(4500),
         "{name}, {:?}",
@@ -262,7 +262,7 @@ fn a_holder_that_was_woken_in_vain_stands_in_nobodys_way() {
     let mut held = [all(&semaphore, 1), all(&semaphore, 1)];
     let crew = Crew { bench: &bench, permits: 2, semaphore: Bench::frozen, got };
     crew.waits("first", of(1, 0));
-    // It finds no room, takes the line off that it stood under, since nobody has, and joins again.
+    // It finds no room, removes its entry, since no releaser has, and joins again.
     let line = bench.queue().remove(0);
     wake(&line);
     bench.until(|| matches!(&bench.queue()[..], [now] if *now != line));
@@ -287,7 +287,7 @@ fn keeps_its_reservation_while_it_wakes_another() -> bool {
     Crew { semaphore: Bench::frozen, got, ..crew }.waits("high", of(1, 5));
     let queue = bench.queue();
     let line = queue.iter().find(|line| line.contains("#0#0#3")).unwrap();
-    // A permit comes back of which no waiter is told.
+    // A permit comes back, and no waiter is woken.
     let Some((waiter, until)) = bench.reservation() else { return false };
     let (text, ttl, _) = bench.record();
     let (rest, _) = text.trim_end().rsplit_once('\n').unwrap();

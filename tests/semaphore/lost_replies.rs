@@ -25,7 +25,7 @@ fn faults() -> [Fault; 7] {
     ]
 }
 
-/// One whose writes are in trouble, beside one that looks on.
+/// A client whose writes fail, beside one that inspects.
 fn in_trouble(bench: &Bench) -> (Proxy, Semaphore, Semaphore) {
     let proxy = Proxy::start(bench.server.address());
     let client = Client::connect(&format!("{}?io_timeout=500ms", proxy.url())).unwrap();
@@ -56,7 +56,7 @@ fn a_grant_whose_reply_is_lost_is_found_and_kept() {
     }
 }
 
-/// The thread that calls back may be the one that acts for all threads of its process.
+/// The thread that calls back may be the leader of all threads of its process.
 #[test]
 fn a_callback_may_release_permits_of_the_semaphore_that_is_waited_for() {
     let (done, is_done) = mpsc::channel();
@@ -184,8 +184,8 @@ fn an_extension_after_a_release_in_doubt_settles_that_they_are_held() {
     assert_eq!(available(&witness), 2);
 }
 
-/// Their holder was told that they are lost: nobody would give them back until their earlier lease
-/// is over.
+/// Their holder got the answer that they are lost: they would not be given back until their earlier
+/// lease is over.
 #[test]
 fn kept_permits_that_are_lost_after_an_unknown_extension_are_given_back() {
     let bench = Bench::new();

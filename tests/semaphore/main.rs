@@ -1,4 +1,4 @@
-//! Semaphores on a real server: permits, their leases, who comes next, and what the number of
+//! Semaphores on a real server: permits, their leases, the order of waiters, and what the number of
 //! permits costs.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -21,7 +21,7 @@ const LEASE: Duration = Duration::from_secs(30);
 /// For what must happen, however slow the machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A server, and a client of its own for each who asks.
+/// A server, and a client of its own for each caller.
 struct Bench {
     server: Memcached,
 }
@@ -40,7 +40,7 @@ impl Bench {
         self.client().semaphore("s", permits, LEASE).unwrap()
     }
 
-    /// As from another process, for which no time passes: who waits there gets nothing unless it is
+    /// As from another process, for which no time passes: its waiters get nothing unless they are
     /// woken.
     fn frozen(&self, permits: u32) -> Semaphore {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);

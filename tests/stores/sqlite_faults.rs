@@ -31,7 +31,7 @@ fn random() -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-/// Held by the one who holds a lock, by other means: the kernel gives it back when its holder is
+/// Held by the holder of a lock, by other means: the kernel gives it back when its holder is
 /// killed, while the lock stays for its lease.
 struct Witness(WitnessFile);
 

@@ -1,8 +1,8 @@
 //! A cable that can be pulled: another network namespace, joined to ours by a veth pair.
 //!
 //! The namespace has no name: it lasts as long as this process has it open, and the veth pair with
-//! it. If this process is killed, sockets that nobody owns may keep both for some minutes more; the
-//! next one to lay a cable does not wait for that.
+//! it. If this process is killed, orphaned sockets may keep both for some minutes more; the next
+//! cable does not wait for that.
 
 use std::fs::File;
 use std::io;
@@ -74,7 +74,7 @@ impl Cable {
         self.namespace.as_raw_fd()
     }
 
-    /// From now on nothing passes, and nobody is told.
+    /// From now on nothing passes, and neither end notices.
     ///
     /// # Errors
     /// When it cannot be pulled.
@@ -93,7 +93,7 @@ impl Cable {
 
 impl Drop for Cable {
     fn drop(&mut self) {
-        // Both ends go. Nobody could do anything about it if they did not.
+        // Both ends go. A failure could not be mended.
         let _ = ip(None, &["link", "del", &self.near_end]);
     }
 }

@@ -187,8 +187,8 @@ impl Script {
         }
     }
 
-    /// The lines that say who the server is, in the real server's order; a reader skips what it
-    /// does not know.
+    /// The lines of the server's identity, in the real server's order; a reader skips what it does
+    /// not know.
     fn stats(&self, topic: &str) -> String {
         let now = now();
         let lines = match topic {

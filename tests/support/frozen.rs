@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use memlock_core::clock::{Clock, Moment, SystemClock};
 
-/// A clock that stands still, but for what it is told.
+/// A clock that stands still until it is moved.
 #[derive(Debug)]
 pub struct Frozen(Mutex<Moment>);
 
 impl Frozen {
-    /// One that shows the present time.
+    /// A clock that shows the present time.
     pub fn clock() -> Arc<Frozen> {
         Arc::new(Frozen(Mutex::new(SystemClock.now())))
     }

@@ -1,9 +1,8 @@
 //! A process of its own for the tests that kill, stop or fork one.
 //!
 //! `holder URL lock NAME LEASE_MS` locks, prints `held <boot clock in ns> <fence>`, and then holds
-//! until a line comes in: `unlock` unlocks and prints what came of it; the end of input ends it
-//! without unlocking. `holder URL insert SESSION KEY…` inserts, and prints `<id> <first>` for each
-//! key.
+//! until a line comes in: `unlock` unlocks and prints the result; the end of input ends it without
+//! unlocking. `holder URL insert SESSION KEY…` inserts, and prints `<id> <first>` for each key.
 
 use std::io::{BufRead, Write};
 use std::time::Duration;

@@ -26,7 +26,7 @@ pub enum Drops {
     Everything,
     /// Those that come from other hosts.
     FromOthers,
-    /// The same, and their senders are told that nobody receives them.
+    /// The same, and their senders are notified that there is no receiver.
     FromOthersAndSaysSo,
 }
 

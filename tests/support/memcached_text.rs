@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// How long to wait for a reply unless told otherwise.
+/// How long to wait for a reply unless another time is given.
 const REPLY_LIMIT: Duration = Duration::from_secs(5);
 
 /// A plain text-protocol client on one connection.

@@ -72,14 +72,14 @@ impl Proxy {
         lock(&self.shared.state).decider = Some(Decider(Box::new(decide)));
     }
 
-    /// Forgets all rules, and who decides. What they did to connections stays.
+    /// Forgets all rules, and the decider. What they did to connections stays.
     pub fn clear_rules(&self) {
         let mut state = lock(&self.shared.state);
         state.rules.clear();
         state.decider = None;
     }
 
-    /// While true, nobody gets through: existing connections are closed now, new ones at once.
+    /// While true, no client gets through: existing connections are closed now, new ones at once.
     pub fn refuse(&self, refuse: bool) {
         lock(&self.shared.state).refuse = refuse;
         if refuse {
@@ -87,7 +87,7 @@ impl Proxy {
         }
     }
 
-    /// While true, everything that arrives from either side is lost, and nobody is told. A
+    /// While true, everything that arrives from either side is lost, and neither side notices. A
     /// connection that lost something, or was opened meanwhile, stays silent for good; one that was
     /// idle goes on afterwards.
     pub fn black_hole(&self, black_hole: bool) {
@@ -101,7 +101,7 @@ impl Proxy {
     }
 
     /// How many exchanges all clients together have begun: bursts that came when the server had
-    /// spoken last, or nobody had. The handshake of a connection counts like any other.
+    /// spoken last, or nothing had been said. The handshake of a connection counts like any other.
     #[must_use]
     pub fn round_trips(&self) -> usize {
         lock(&self.shared.state).round_trips
@@ -308,7 +308,7 @@ mod tests {
         assert!(proxy.wait_for_hits(1, LONG));
         let first = Instant::now();
         assert_eq!(server.plain().command("ms k 1 ME\r\nb"), "HD");
-        // Had that taken as long as the delay, nothing could be told from what comes now.
+        // Had that taken as long as the delay, the following time would prove nothing.
         let in_time = first.elapsed() < Duration::from_millis(250);
         assert_eq!(asked.join().unwrap(), if in_time { "NS" } else { "HD" });
     }

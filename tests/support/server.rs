@@ -111,7 +111,7 @@ impl Memcached {
         );
     }
 
-    /// Freezes the server (SIGSTOP): the kernel still accepts connections for it, nobody answers.
+    /// Freezes the server (SIGSTOP): the kernel still accepts connections for it, without replies.
     /// Returns when it stands still.
     pub fn pause(&self) {
         let pid = self.pid();
@@ -159,8 +159,8 @@ impl Memcached {
 
     fn signal(&self, signal: libc::c_int) {
         let pid = libc::pid_t::try_from(self.pid()).expect("a pid fits pid_t");
-        // SAFETY: the pid is that of a child we have not waited for, so it cannot be anybody
-        // else's.
+        // SAFETY: the pid is that of a child that was not waited for, so no other process can have
+        // it.
         let sent = unsafe { libc::kill(pid, signal) };
         assert_eq!(
             sent,
@@ -183,12 +183,12 @@ impl Drop for Memcached {
     }
 }
 
-/// A loopback port that nobody else is given while this lives, although only a server listens on
-/// it.
+/// A loopback port that no other program is given while this lives, although only a server listens
+/// on it.
 ///
 /// A socket bound with SO_REUSEADDR that does not listen: memcached, which sets the same option,
-/// may bind beside it; the kernel hands the port to nobody who asks for any free one, and to no
-/// outgoing connection. So a killed server finds its port again.
+/// may bind beside it; the kernel gives the port to no program that asks for any free one, and to
+/// no outgoing connection. So a killed server finds its port again.
 #[derive(Debug)]
 struct ReservedPort(TcpListener);
 
@@ -202,7 +202,7 @@ impl ReservedPort {
             if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
         };
         let length = |bytes: usize| libc::socklen_t::try_from(bytes).map_err(io::Error::other);
-        // SAFETY: socket() returns a new descriptor that nobody else owns.
+        // SAFETY: socket() returns a new descriptor that nothing else owns.
         let socket = unsafe {
             let fd = check(libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0))?;
             TcpListener::from(OwnedFd::from_raw_fd(fd))
@@ -313,8 +313,8 @@ fn spawn(mut command: Command) -> io::Result<Child> {
         thread::spawn(move || {
             for (mut command, namespace, done) in incoming {
                 let child = cable::move_to(&namespace).and_then(|()| command.spawn());
-                // The one who ordered waits for it; if it does not, the child is nobody's and is
-                // ended.
+                // The caller waits for it; if it does not, the child has no parent to wait for it
+                // and is ended.
                 if let Err(mpsc::SendError(Ok(mut child))) = done.send(child) {
                     end(&mut child);
                 }

@@ -131,14 +131,14 @@ impl Bench {
         until(|| self.waiters().len() == count);
     }
 
-    /// Until so many wait, and the holder can know that somebody does.
+    /// Until there are so many waiters, and the holder can know of one.
     #[track_caller]
     pub(crate) fn until_seen(&self, count: usize) {
         self.until_waiting(count);
         self.until_marked();
     }
 
-    /// Until the holder can know that somebody waits.
+    /// Until the holder can know of a waiter.
     #[track_caller]
     pub(crate) fn until_marked(&self) {
         until(|| {
@@ -146,8 +146,7 @@ impl Bench {
         });
     }
 
-    /// Puts entries into the queue that nobody answers for: on this host, which says so, or
-    /// elsewhere.
+    /// Puts entries without waiters into the queue: on this host, which says so, or elsewhere.
     pub(crate) fn add_dead(&self, listener: &str, ids: impl Iterator<Item = u64>) {
         let listener = WakeAddress::parse(listener.as_bytes());
         let lines: Vec<u8> =
@@ -191,7 +190,7 @@ pub(crate) fn waiter(client: &Client) -> Receiver<Lock> {
     let (done, got) = mpsc::channel();
     let client = client.clone();
     thread::spawn(move || {
-        // Nobody may want it any more when a test has failed.
+        // It may not be wanted any more when a test has failed.
         let _ = done.send(lock(&client));
     });
     got
@@ -203,8 +202,7 @@ pub(crate) struct InLine {
     pub(crate) cancel: Arc<Cancel>,
 }
 
-/// Waits in another thread of the same client, behind those who wait there already. It sleeps by
-/// now.
+/// Waits in another thread of the same client, behind the waiters there. It sleeps by now.
 pub(crate) fn in_line(client: &Client) -> InLine {
     let ((done, got), (named, name)) = (mpsc::channel(), mpsc::channel());
     let cancel = Arc::new(client.cancel_handle());
@@ -217,7 +215,7 @@ pub(crate) fn in_line(client: &Client) -> InLine {
             .unwrap()
             .lock_with(&Wait::FOREVER.unless_cancelled(&theirs))
             .unwrap();
-        // Nobody may want it any more when a test has failed.
+        // It may not be wanted any more when a test has failed.
         let _ = done.send(waited);
     });
     let state = format!("/proc/self/task/{}/syscall", name.recv().unwrap());
@@ -260,8 +258,8 @@ pub(crate) fn crowd(hold: impl Fn(usize) -> Duration + Sync) {
             let (inside, done, hold) = (&inside, done.clone(), &hold);
             scope.spawn(move || {
                 for round in 0..300 {
-                    // Between two locks: whoever comes back at once gets turns, in which nobody is
-                    // woken.
+                    // Between two locks: a process that comes back at once gets batch windows, in
+                    // which no waiter is woken.
                     clock.advance(Duration::from_millis(1));
                     let held = lock(client);
                     assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
@@ -293,11 +291,11 @@ pub(crate) fn release(held: &Mutex<Option<Lock>>) {
     }
 }
 
-/// A store on which others are told of an address where nobody listens.
+/// A store whose queue names an address without a listener.
 #[derive(Debug)]
 pub(crate) struct Unreachable {
     pub(crate) inner: Arc<dyn Store>,
-    /// How often it stood in the queue and had looked at the lock.
+    /// How often it was in the queue and had inspected the lock.
     pub(crate) joined: AtomicUsize,
 }
 

@@ -1,5 +1,5 @@
-//! Early wake-ups: whoever was woken knows who comes after it, and wakes that one while its own
-//! release is on its way.
+//! Early wake-ups: a waiter that was woken knows the next one, and wakes it while its own release
+//! is on its way.
 
 use std::net::UdpSocket;
 use std::sync::{Arc, mpsc};
@@ -43,7 +43,7 @@ impl FakeListener {
     }
 }
 
-/// A lock that was got by a listener which told of `fake`, and was held for a while.
+/// A lock that was acquired by a waiter whose wake-up named `fake`, and was held for a while.
 fn told_of(
     bench: &Bench,
     fake: &FakeListener,
@@ -124,8 +124,8 @@ fn a_holder_whose_entry_is_still_there_wakes_the_one_behind_it_too() {
     unlock(holder);
     let lock = gets(&waiter);
     until(|| bench.entries().is_empty());
-    // As if nobody had got to write yet: neither who woke the one before us, nor that one, who woke
-    // us.
+    // As if no releaser had written yet: neither the waker of the one before us, nor that one,
+    // which woke us.
     before.stands_in(&bench);
     bench.append(&ours);
     behind.stands_in(&bench);
@@ -139,6 +139,6 @@ fn a_holder_whose_entry_is_still_there_wakes_the_one_behind_it_too() {
 
 #[test]
 fn early_wake_ups_lose_no_waiter() {
-    // Some hold it for a moment only: whoever woke them may not have written yet.
+    // Some hold it for a moment only: their waker may not have written yet.
     crowd(|turn| Duration::from_micros(if turn % 3 == 0 { 0 } else { 300 }));
 }

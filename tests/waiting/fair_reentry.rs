@@ -33,7 +33,7 @@ fn a_lock_that_nobody_wants_costs_two_commands() {
 #[test]
 fn a_process_that_met_waiters_stands_behind_them() {
     let bench = Bench::new();
-    // No time passes for it, so that it cannot lose patience with the one that it woke.
+    // No time passes for it, so that it cannot lose patience with the waiter that it woke.
     let courteous = bench.frozen();
     let held = lock(&courteous);
     let waiter = waiter(&bench.client());
@@ -76,8 +76,8 @@ fn a_queue_that_is_garbage_is_cleaned_by_the_next_write() {
     for garbage in [&garbage[..], b"42", b""] {
         let held = lock(&bench.client());
         assert!(bench.server.plain().set(bench.queue.as_str(), garbage, 60));
-        // Behind text without an end its line cannot be read: then nobody wakes it, and it has to
-        // look.
+        // Behind text without an end its entry cannot be read: then no releaser wakes it, and it
+        // has to inspect.
         let waiter = waiter(&bench.client());
         bench.until_marked();
         unlock(held);
@@ -97,7 +97,7 @@ fn a_plain_clients_lock_is_left_as_it_is() {
     bench.delete(&bench.lock);
     let watch = Stopwatch::start();
     unlock(gets(&waiter));
-    // Such a holder wakes nobody, so the waiter asks now and then.
+    // Such a holder wakes no waiter, so the waiter asks now and then.
     assert!(watch.elapsed() < Duration::from_secs(2));
 }
 
@@ -166,7 +166,7 @@ fn the_urls_notify_address_is_what_others_read() {
     };
     assert_eq!(told("off"), None);
     assert_eq!(told("127.0.0.2").unwrap().socket().ip().to_string(), "127.0.0.2");
-    // One that is not ours is believed: it may be translated on the way.
+    // A foreign address is accepted: it may be translated on the way.
     assert_eq!(told("192.0.2.1").unwrap().socket().ip().to_string(), "192.0.2.1");
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();

@@ -150,7 +150,7 @@ fn a_holder_whose_grant_was_read_back_knows_of_its_waiters() {
         match (adds, is_add_of_the_lock(op)) {
             (1, true) => Fate::ReplyLost,
             (2, true) => {
-                // Before it finds out that it has the lock, somebody else has seen that.
+                // Before it finds out that it has the lock, another waiter has seen that.
                 *slot.lock().unwrap() = Some(waiter(&other));
                 until(|| plain.get("lock:m").is_some_and(|record| record.ends_with(b" rings")));
                 Fate::Done
@@ -168,7 +168,7 @@ fn a_queue_that_cannot_be_read_keeps_nobody_from_letting_go() {
     let server = Memcached::with_args(&["-I", "4m"]);
     let client = Client::connect(&server.url()).unwrap();
     let mut held = lock(&client);
-    // Somebody waited, so that the holder looks at the queue; which is larger by then than any that
+    // There was a waiter, so that the holder reads the queue; which is larger by then than any that
     // we read.
     let gone = Client::connect(&server.url()).unwrap().mutex("m", LEASE).unwrap();
     assert!(gone.lock_for(Duration::from_millis(20)).unwrap().is_none());

@@ -1,7 +1,7 @@
 //! Waiting where datagrams are dropped by firewalls, as most clouds do between hosts.
 //!
 //! Hosts are network namespaces with firewalls of their own; only root can make them. Time is the
-//! subject here: what is promised is (place in the queue + 2) × (hold + 1 s), to which only that is
+//! subject here: the promise is (place in the queue + 2) × (hold + 1 s), to which only the time is
 //! added for which the machine itself stood still.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -60,7 +60,7 @@ impl Off {
     }
 }
 
-/// What came of a case.
+/// The result of a case.
 #[derive(Default)]
 struct Outcome {
     /// How often each worker had the lock.
@@ -79,7 +79,7 @@ struct Machine {
 }
 
 impl Machine {
-    /// Sleeps and asks the server by turns until it is told to stop.
+    /// Sleeps and asks the server by turns until it is stopped.
     fn watch(&self, mutex: &Mutex, stop: &AtomicBool) {
         while !stop.load(Ordering::SeqCst) {
             let began = SystemClock.now();

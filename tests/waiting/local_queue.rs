@@ -57,9 +57,9 @@ fn hand_over_to_three(bench: &Bench, client: &Client) -> u64 {
 
 #[test]
 fn a_process_hands_over_so_often_and_then_it_is_anothers_turn() {
-    // The turn that was going on, and the one for which the first stood in the queue before it;
-    // each may end with one more who was woken. On a busy machine the other one may come too late
-    // for its turn: then it is tried again.
+    // The window that was going on, and the one for which the first was in the queue before it;
+    // each may end with one more waiter that was woken. On a busy machine the other process may
+    // come too late for its turn: then it is tried again.
     let tries: Vec<usize> = std::iter::repeat_with(turns_before_another_process).take(8).collect();
     assert!(tries.iter().any(|turns| *turns <= 2 * (8 + 2)), "so many were before it: {tries:?}");
 }
@@ -83,7 +83,7 @@ fn turns_before_another_process() -> usize {
                 while !stop.load(Ordering::SeqCst) {
                     let held = lock(&client);
                     turns.fetch_add(1, Ordering::SeqCst);
-                    // Those who hold it for a moment only get turns of another kind.
+                    // Processes that hold it for a moment only get windows of another kind.
                     thread::sleep(Duration::from_micros(300));
                     unlock(held);
                 }
@@ -184,8 +184,8 @@ fn threads_of_several_processes_are_never_inside_together_and_none_is_forgotten(
             scope.spawn(move || {
                 let mut fence = 0;
                 for _ in 0..100 {
-                    // Between two locks: whoever comes back at once gets turns, in which nobody is
-                    // woken.
+                    // Between two locks: a process that comes back at once gets batch windows, in
+                    // which no waiter is woken.
                     clock.advance(Duration::from_millis(1));
                     let held = lock(client);
                     assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);

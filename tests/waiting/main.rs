@@ -1,7 +1,7 @@
 //! Waiting, on a real memcached.
 //!
-//! Where a test is to show that a waiter is *told*, the waiter's clock stands still: then no look
-//! by the clock can help it, and a wake-up that is lost is a test that hangs and is ended.
+//! Where a test is to show that a waiter is *woken*, the waiter's clock stands still: then no
+//! inspection by the clock can help it, and a lost wake-up is a test that hangs and is ended.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod bench;

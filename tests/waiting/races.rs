@@ -79,7 +79,7 @@ fn a_head_that_died_elsewhere_is_noticed() {
     bench.add_dead("192.0.2.1:9", 1..=1);
     let waiter = waiter(&bench.client());
     bench.until_seen(2);
-    // It is woken in vain, and taken off; the waiter behind it may take its own off at any time.
+    // It is woken in vain, and removed; the waiter behind it may remove its own entry at any time.
     unlock(holder);
     until(|| bench.waiters().len() <= 1);
     unlock(gets(&waiter));
@@ -105,7 +105,7 @@ fn a_courteous_process_waits_for_the_dead_for_a_moment_only() {
         assert!(waited < Duration::from_millis(800), "{waited:?}, and {:?} wait", bench.waiters());
     }
     unlock(holder);
-    // And when it is alone it waits for nobody.
+    // And when it is alone it waits for no other.
     unlock(lock(&client));
     let cost = usual_cost(|| {
         let before = bench.server.commands();
@@ -120,7 +120,7 @@ fn a_courteous_process_waits_for_the_dead_for_a_moment_only() {
 fn lost_wake_ups_cost_time_and_nothing_else() {
     let bench = Bench::new();
     let holder = bench.client();
-    // Its listener works, but the others are told of another address.
+    // Its listener works, but the queue names another address.
     let unreachable =
         Arc::new(Unreachable { inner: connect(&bench.server), joined: AtomicUsize::new(0) });
     let client = Client::with_store(Arc::<Unreachable>::clone(&unreachable), Arc::new(SystemClock));
@@ -155,7 +155,7 @@ fn a_woken_waiter_that_missed_is_the_next() {
         {
             tries += 1;
             if tries == 2 {
-                // It was woken, and somebody is faster.
+                // It was woken, and another client is faster.
                 barged
                     .send(barger.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap())
                     .unwrap();
@@ -171,7 +171,7 @@ fn a_woken_waiter_that_missed_is_the_next() {
     let barger = gets(&won);
     // It is before the second one again; whose entry the releaser may not have got to.
     bench.until_waiting(2);
-    // The barger took a free lock and is told that others wait.
+    // The barger took a free lock and is notified of waiters.
     bench.until_marked();
     unlock(barger);
     let fence = |lock: &Lock| lock.fence();

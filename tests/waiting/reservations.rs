@@ -14,7 +14,7 @@ use memlock_tests::frozen::Frozen;
 
 use super::bench::{Bench, Fate, LEASE, gets, lock, unlock, until, waiter};
 
-/// A waiter that is in the queue, and that nobody wakes.
+/// A waiter that is in the queue, and that no releaser wakes.
 const DEAD: WaitId = WaitId(7);
 
 fn reserved_for(bench: &Bench) -> Option<WaitId> {

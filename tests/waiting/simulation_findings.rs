@@ -112,7 +112,7 @@ fn a_wake_up_for_a_place_that_could_not_be_given_back_is_heeded() {
     stuck.store(false, Ordering::SeqCst);
     let second = waiter(&client);
     bench.until_waiting(2);
-    // The holder wakes the first entry, under which nobody waits any more.
+    // The holder wakes the first entry, which has no waiter any more.
     unlock(holder);
     unlock(gets(&second));
     until(|| bench.entries().is_empty());
@@ -130,7 +130,8 @@ fn a_session_that_was_torn_down_does_not_come_back() {
         {
             Fate::ReplyLost
         }
-        // The answer was lost; before it is looked for, somebody joins the session, and ends it.
+        // The answer was lost; before it is looked for, another client joins the session, and ends
+        // it.
         Op::Get { .. } if sets.load(Ordering::SeqCst) == 1 => {
             sets.store(2, Ordering::SeqCst);
             let mut handle = handle.lock().unwrap();
@@ -163,8 +164,8 @@ fn a_waiter_that_leaves_notifies_a_holder_that_came_in_between() {
     let _holder = lock(&bench.client());
     let going = in_line(&bench.frozen());
     bench.until_seen(1);
-    // As if the holder had gone, and woken one that goes: a newcomer was faster, and has not heard
-    // of any queue.
+    // As if the holder had released it, and woken a waiter that leaves: a newcomer was faster, and
+    // does not know of any queue.
     bench.delete(&bench.lock);
     let newcomer = lock(&bench.client());
     going.cancel.cancel();

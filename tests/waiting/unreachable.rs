@@ -12,11 +12,11 @@ use memlock_tests::stopwatch::Stopwatch;
 
 use super::bench::{LEASE, PATIENCE, unlock};
 
-/// Wake-ups are switched off; or all are sent to where nobody is (an address that is reserved for
-/// documentation).
+/// Wake-ups are switched off; or all are sent to an address without a host (one that is reserved
+/// for documentation).
 const DEAF: [&str; 2] = ["notify=off", "notify=192.0.2.1"];
 
-/// How long after the release a waiter has it, for holders that let go after so many milliseconds;
+/// How long after the release a waiter has it, for holders that release after so many milliseconds;
 /// in their order.
 fn latencies(parameter: &str, holds: &[u64]) -> Vec<Duration> {
     let server = Memcached::start();

@@ -35,7 +35,7 @@ pub(super) fn check(calls: &[&Call], facts: &Facts, verdict: &mut Verdict) {
     sessions(calls, facts, verdict);
 }
 
-/// The id that an insert was told.
+/// The id that an insert returned.
 fn definite(call: &Call) -> Option<u64> {
     let done = call.done.as_ref()?;
     matches!(done.answer, answer::OK | answer::DUPLICATE).then_some(done.first)

@@ -20,7 +20,7 @@ struct Hold<'a> {
 }
 
 impl Hold<'_> {
-    /// Until when nobody else may be granted it.
+    /// Until when no other client may be granted it.
     fn until(&self) -> Duration {
         let lost = self.extended.iter().find(|call| call.answer() == Some(answer::LOST));
         let given_up = self.released.first().into_iter().chain(lost).map(|call| call.began).min();
@@ -84,8 +84,7 @@ fn holds<'a>(calls: &[&'a Call], verdict: &mut Verdict) -> Vec<Hold<'a>> {
             }),
             (Op::Extend { .. }, done, Some(hold)) => {
                 hold.extended.push(call);
-                // One that was lost says that nothing is left; when it was lost is looked at
-                // elsewhere.
+                // A lost one reports that nothing is left; when it was lost is checked elsewhere.
                 if let Some(done) = done.as_ref().filter(|done| done.answer != answer::LOST) {
                     hold.deadline = Duration::from_nanos(done.second);
                 }
@@ -102,12 +101,13 @@ fn holds<'a>(calls: &[&'a Call], verdict: &mut Verdict) -> Vec<Hold<'a>> {
 
 fn one_at_a_time(holds: &[Hold<'_>], facts: &Facts, verdict: &mut Verdict) {
     let mut last: Option<&Hold<'_>> = None;
-    // A thread that slept from the grant until past its deadline was told nothing wrong, and was
-    // never inside.
+    // A thread that slept from the grant until past its deadline got no wrong answer, and was never
+    // inside.
     for this in holds.iter().filter(|hold| hold.granted < hold.until()) {
         if let Some(last) = last.filter(|last| this.granted < last.until()) {
             let text = format!("two valid holds: {this:?} within {last:?}");
-            // Whose fence is less was granted it first, though it may have been told later.
+            // The client with the smaller fence was granted it first, though it may have learnt so
+            // later.
             let (first, second) = if this.fence < last.fence { (this, last) } else { (last, this) };
             match first.may_be_lost_from(facts) {
                 Some(lost) if lost <= second.granted => verdict.losses.push(text),
@@ -171,8 +171,8 @@ fn told_truly(holds: &[Hold<'_>], facts: &Facts, verdict: &mut Verdict) {
             && other.granted <= release.began
         {
             let text = format!("told as released, but it was another's: {hold:?}, {other:?}");
-            // Where the reply to a release is lost too, and the item is gone, "released" is what is
-            // told: see DESIGN.md.
+            // Where the reply to a release is lost too, and the item is gone, the answer is
+            // "released": see DESIGN.md.
             match hold.may_be_lost_from(facts) {
                 Some(lost) if lost <= other.granted && !facts.punctual => verdict.losses.push(text),
                 _ => verdict.violations.push(text),
@@ -181,8 +181,8 @@ fn told_truly(holds: &[Hold<'_>], facts: &Facts, verdict: &mut Verdict) {
     }
 }
 
-/// Refused when nobody can have held it. Whoever waits may also stand behind waiters that have
-/// died; so, where processes die or stand still, only calls that do not wait are looked at.
+/// Refused when no client can have held it. A caller that waits may also be behind waiters that
+/// have died; so, where processes die or stand still, only calls that do not wait are checked.
 fn refused_for_a_reason(locks: &[&Call], holds: &[Hold<'_>], facts: &Facts, verdict: &mut Verdict) {
     let ends: HashMap<*const Call, Duration> =
         holds.iter().map(|hold| (std::ptr::from_ref(hold.lock), hold.gone_by(facts))).collect();

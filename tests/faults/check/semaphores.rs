@@ -86,8 +86,7 @@ fn holdings<'a>(calls: &[&'a Call], verdict: &mut Verdict) -> Vec<Holding<'a>> {
             }
             (Op::Prolong { .. }, done, Some(holding)) => {
                 holding.extended.push(call);
-                // One that was lost says that nothing is left; when it was lost is looked at
-                // elsewhere.
+                // A lost one reports that nothing is left; when it was lost is checked elsewhere.
                 if let Some(done) = done.as_ref().filter(|done| done.answer != answer::LOST) {
                     holding.deadline = Duration::from_nanos(done.second);
                 }
@@ -118,7 +117,7 @@ fn no_more_than_there_are(
             continue;
         }
         let text = format!("{} permits out, and there are {size}: {valid:?}", sum(&valid));
-        // One that was told late may have been granted, and lost, before the others.
+        // A grant that was known late may have been made, and lost, before the others.
         let lost = |other: &&Holding<'_>| {
             other.may_be_lost_from(facts).is_some_and(|lost| lost <= holding.granted)
         };
@@ -155,9 +154,9 @@ fn told_truly(holdings: &[&Holding<'_>], facts: &Facts, verdict: &mut Verdict) {
     }
 }
 
-/// Refused when there must have been permits: so they are not leaked either. Whoever waits may also
-/// stand behind waiters that have died; so, where processes die or stand still, only calls that do
-/// not wait are looked at.
+/// Refused when there must have been permits: so they are not leaked either. A caller that waits
+/// may also be behind waiters that have died; so, where processes die or stand still, only calls
+/// that do not wait are checked.
 fn refused_for_a_reason(
     asked: &[&Call],
     holdings: &[&Holding<'_>],

@@ -1,22 +1,23 @@
-//! In which order those who wait for a semaphore's permits get them.
+//! The order in which the waiters for a semaphore's permits get them.
 //!
-//! Order is not promised to the last of them: wake-ups may be lost, and whoever looks by itself and
-//! finds permits takes them. So all pairs are counted of a waiter and one of lower priority that
-//! both had been waiting for some time, and most of them have to be in order.
+//! Order is not promised to the last of them: wake-ups may be lost, and a waiter that inspects the
+//! semaphore by itself and finds permits takes them. So all pairs are counted of a waiter and one
+//! of lower priority that both had been waiting for some time, and most of them have to be in
+//! order.
 
 use std::time::Duration;
 
 use super::{Facts, Verdict};
 use crate::history::{Call, Op, answer};
 
-/// By then one who waits stands in the queue.
+/// By then a waiter is in the queue.
 const STANDS: Duration = Duration::from_millis(40);
 /// So few pairs prove nothing.
 const FEWEST: usize = 20;
 /// How many of a hundred have to be in order.
 const MOST_IN_ORDER: usize = 80;
-/// The semaphore of which nobody asks for more than one permit: for several one may have to wait
-/// longer.
+/// The semaphore of which no client asks for more than one permit: a waiter for several may have to
+/// wait longer.
 const SINGLE: &str = "p0";
 
 /// How many pairs.
@@ -44,7 +45,7 @@ pub(super) fn check(calls: &[&Call], facts: &Facts, verdict: &mut Verdict) {
     waiters.sort_by_key(|call| call.ended());
     let mut turns = Turns::default();
     for (place, first) in waiters.iter().enumerate() {
-        // Those that stood in the queue when this one's turn came, and got theirs later.
+        // Those that were in the queue when this one's turn came, and got theirs later.
         let others =
             waiters[place + 1..].iter().filter(|other| other.began + STANDS < first.ended());
         for other in others {

@@ -1,4 +1,4 @@
-//! Chance for the churn test: SplitMix64, good enough to decide who waits for how long.
+//! Chance for the churn test: SplitMix64, good enough to decide how long waiters wait.
 
 use std::time::Duration;
 

@@ -12,7 +12,7 @@ use super::line::KEYS;
 
 /// How much later than its limit or its cancellation a wait may end.
 const SLACK: Duration = Duration::from_secs(2);
-/// For how long a lock may be free while somebody waits for it.
+/// For how long a lock may be free while it has waiters.
 const BOUND: Duration = Duration::from_secs(5);
 /// For how long the server may have a living process as the holder that is not inside.
 const MOST_ABSENT: Duration = Duration::from_secs(1);
@@ -32,9 +32,9 @@ pub(crate) struct Stretch {
 #[derive(Default)]
 pub(crate) struct Findings {
     pub(crate) violations: Vec<String>,
-    /// When locks were free while somebody waited, the longest first.
+    /// When locks were free while they had waiters, the longest first.
     pub(crate) free: Vec<Stretch>,
-    /// When the server had somebody as the holder who was not inside, the longest first.
+    /// When the server had a holder that was not inside, the longest first.
     pub(crate) absent: Vec<Stretch>,
 }
 
@@ -67,8 +67,8 @@ pub(crate) fn check(history: &History) -> Findings {
 fn holds(history: &History, key: usize) -> Vec<(&Waited, &Hold)> {
     let of_key = history.waits.iter().filter(|waited| waited.key == key);
     let mut holds: Vec<_> = of_key.filter_map(|waited| Some((waited, waited.hold()?))).collect();
-    // A thread that slept from the grant until past its deadline was told nothing wrong, and was
-    // never inside.
+    // A thread that slept from the grant until past its deadline got no wrong answer, and was never
+    // inside.
     holds.retain(|(_, hold)| hold.entered < hold.until());
     holds.sort_by_key(|(_, hold)| hold.entered);
     holds
@@ -128,9 +128,9 @@ fn ends_as_it_should(waited: &Waited, history: &History, violations: &mut Vec<St
     }
 }
 
-/// When nobody had the lock, by the histories and by the server, and somebody waited for it.
+/// When the lock had no holder, by the histories and by the server, and had waiters.
 fn free_while_waited_for(history: &History, key: usize) -> Vec<Stretch> {
-    // What begins or ends: first who is inside, then who waits.
+    // What begins or ends: first holders, then waiters.
     let mut changes: Vec<(Duration, [i32; 2])> = Vec::new();
     let mut span = |from: Duration, to: Duration, [inside, waiting]: [i32; 2]| {
         changes.extend([(from, [inside, waiting]), (to, [-inside, -waiting])]);
@@ -283,7 +283,7 @@ pub(crate) fn summary(history: &History, findings: &Findings) -> String {
     text
 }
 
-/// How many who came later got it before, for each wait.
+/// How many later callers got it before, for each wait.
 fn overtakers(history: &History) -> Vec<(usize, &Waited)> {
     let mut all = Vec::new();
     for key in 0..KEYS {

@@ -1,9 +1,9 @@
-//! One of the processes of the churn test: `churner URL HISTORY SEED` waits, holds and lets go in
+//! One of the processes of the churn test: `churner URL HISTORY SEED` waits, holds and releases in
 //! one to four threads until its standard input ends, and then ends properly. It may be killed at
 //! any time.
 //!
-//! Each key is closed to new waiters for a part of the time: those who still wait then depend on
-//! being woken, and on what they look at themselves, with nobody coming by who takes a free lock.
+//! Each key is closed to new waiters for a part of the time: the remaining waiters then depend on
+//! wake-ups, and on their own inspections, without a newcomer that takes a free lock.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -79,7 +79,7 @@ fn churn(churner: &Arc<Churner>, mut chance: Chance) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Waits once, and holds and lets go of what was got.
+/// Waits once, and holds and releases what was acquired.
 fn once(
     churner: &Arc<Churner>,
     mutex: &Mutex,

@@ -78,7 +78,7 @@ pub(crate) struct History {
 }
 
 impl Hold {
-    /// Until when nobody else may be inside.
+    /// Until when no other client may be inside.
     pub(crate) fn until(&self) -> Duration {
         self.leaving.map_or(self.deadline, |leaving| leaving.min(self.deadline))
     }
@@ -112,7 +112,7 @@ pub(crate) fn read(
     killed: Option<Duration>,
     end: Duration,
 ) -> Vec<Waited> {
-    // One that was killed at once may not have made its file yet.
+    // A client that was killed at once may not have made its file yet.
     parse(&std::fs::read_to_string(file).unwrap_or_default(), process, killed, end)
 }
 

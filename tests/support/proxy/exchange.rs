@@ -155,7 +155,7 @@ impl Exchange<'_> {
             }
             answer.clear();
         }
-        // Whoever is cut off without being told does not hear of the server's end either.
+        // A client that is cut off in silence does not notice the server's end either.
         if !self.is_silent() {
             self.cut();
         }

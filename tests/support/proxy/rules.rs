@@ -65,7 +65,7 @@ pub(super) struct Rule {
 
 type Decide = dyn FnMut(&[u8]) -> Option<Fault> + Send;
 
-/// Who chooses for each burst: see [`Proxy::decide`](super::Proxy::decide).
+/// What chooses for each burst: see [`Proxy::decide`](super::Proxy::decide).
 pub(super) struct Decider(pub(super) Box<Decide>);
 
 impl fmt::Debug for Decider {

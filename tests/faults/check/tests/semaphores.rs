@@ -2,14 +2,14 @@
 
 use super::*;
 
-/// One who holds one of the two permits of p0 from 11 to 500.
+/// A client that holds one of the two permits of p0 from 11 to 500.
 const PERMITTED: &str = "
     10 call acquire p0 1000 0 1 0
     11 done 0 1 @1010
     500 call release p0 0 0
     501 done 0 0 0 ";
 
-/// One who acquires and releases within `PERMITTED`.
+/// A client that acquires and releases within `PERMITTED`.
 fn permitted(name: &str, from: u64, to: u64, permits: u32) -> String {
     format!(
         "{from} call acquire {name} 1000 0 {permits} 0\n{} done 0 {permits} @{}\n{to} call release {name} 0 0\n{} done 0 0 0 ",
