@@ -38,7 +38,7 @@ static void what_nobody_has_set_up_is_not_found(void) {
     ANSWERS(MEMLOCK_NOT_FOUND, semaphore_tear_down("nowhere"));
     ANSWERS(MEMLOCK_NOT_HELD, semaphore_release("nowhere"));
     CHECK(!plain_has("semaphore:nowhere"));
-    /* Also when somebody else tears down what we have used. */
+    /* Also when another client tears down what we have used. */
     memlock_client *elsewhere;
     memlock_semaphore *theirs;
     ANSWERS(MEMLOCK_OK, semaphore_set_up("torn", 1, 60));

@@ -189,7 +189,7 @@ static void a_call_with_a_cancellation_pending_is_made(void) {
     is_free("pending");
 }
 
-/* What requests without a reply have left, or still leave, is taken off at the client's next contact. */
+/* What requests without a reply have left, or still leave, is removed at the client's next contact. */
 static bool is_left_free(const char *name) {
     char key[128];
     memlock_lock *lock;
@@ -220,27 +220,27 @@ static void a_thread_that_waits_for_a_silent_server_can_be_cancelled(void) {
     client = before;
 }
 
-static _Atomic int told;
+static _Atomic int notices;
 
 static void tell_slowly(int level, const char *part, const char *message, void *arg) {
     (void)level, (void)part, (void)message, (void)arg;
     pthread_testcancel();
     check_pause_ms(1);
-    told++;
+    notices++;
 }
 
 static void a_callback_for_messages_is_not_cancelled(void) {
     char url[256];
     memlock_client *before = client;
     snprintf(url, sizeof url, "%s?io_timeout=300ms", check_url());
-    struct victim victim = {.name = "told", .call = locks};
+    struct victim victim = {.name = "notices", .call = locks};
     ANSWERS(MEMLOCK_OK, memlock_client_open(url, &client));
     ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_TRACE, tell_slowly, NULL));
     freeze();
     start(&victim);
     EVENTUALLY(queue_is_in(SYS_recvfrom, &victim.self));
     cancel(&victim);
-    CHECK(check_join(victim.self.thread) == PTHREAD_CANCELED && told > 0);
+    CHECK(check_join(victim.self.thread) == PTHREAD_CANCELED && notices > 0);
     thaw();
     ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_OFF, NULL, NULL));
     memlock_client_close(client);
@@ -260,16 +260,16 @@ static void cancel_the_keeper(int what, int64_t left_ms, void *arg) {
 static void the_thread_that_renews_leases_cannot_be_cancelled(void) {
     /* Under valgrind, on a busy machine, a thread may have to wait for a second. */
     enum { LEASE_MS = 3000 };
-    memlock_lock *brief, *kept;
+    memlock_lock *brief, *renewed;
     int why = 0;
-    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "kept", LEASE_MS, 0, &kept));
-    ANSWERS(MEMLOCK_OK, memlock_lock_renew(kept, -1, NULL, NULL));
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "renewed", LEASE_MS, 0, &renewed));
+    ANSWERS(MEMLOCK_OK, memlock_lock_renew(renewed, -1, NULL, NULL));
     ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "brief", LEASE_MS, 0, &brief));
     ANSWERS(MEMLOCK_OK, memlock_lock_renew(brief, 100, cancel_the_keeper, NULL));
     EVENTUALLY(in_danger);
     ANSWERS(MEMLOCK_LOST, memlock_lock_wait_lost(brief, 20000, &why));
-    ANSWERS(MEMLOCK_TIMED_OUT, memlock_lock_wait_lost(kept, LEASE_MS + 500, &why));
-    ANSWERS(MEMLOCK_OK, memlock_unlock(kept));
+    ANSWERS(MEMLOCK_TIMED_OUT, memlock_lock_wait_lost(renewed, LEASE_MS + 500, &why));
+    ANSWERS(MEMLOCK_OK, memlock_unlock(renewed));
     ANSWERS(MEMLOCK_LOST, memlock_unlock(brief));
 }
 

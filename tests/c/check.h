@@ -34,7 +34,7 @@ static const char *check_running = "(no test)";
 #define SAYS(text) \
     (strstr(memlock_last_error(), (text)) ? (void)0 : FAIL("no \"%s\" in: %s", (text), memlock_last_error()))
 
-/* _exit, because a forked child and a thread fail here too, and must not run anybody's destructors. */
+/* _exit, because a forked child and a thread fail here too, and must not run any destructors. */
 static inline void check_leave(void) {
     fflush(stderr);
     _exit(1);

@@ -34,7 +34,7 @@ static void it_counts_down_to_none_and_up_again(void) {
     CHECK(queue_length_at("counts") == 0 && available("counts") == 0);
     ANSWERS(MEMLOCK_OK, memlock_counter_release(client, "counts"));
     ANSWERS(MEMLOCK_OK, memlock_counter_park(client, "counts", INT64_MIN, 0, NULL));
-    /* Whoever releases twice makes one up: nobody can know. */
+    /* A second release adds a permit: that cannot be noticed. */
     for (int i = 0; i < 3; i++) ANSWERS(MEMLOCK_OK, memlock_counter_release(client, "counts"));
     CHECK(available("counts") == 3);
 }
@@ -148,9 +148,9 @@ static int served_in_order(void) {
     return order;
 }
 
-/* Whoever is parked looks now and then by itself, since plain clients wake nobody, and may find the permit that another
+/* A parked waiter inspects now and then by itself, since plain clients wake no waiter, and may find the permit that another
  * one is being woken for: now and then, but not always. */
-static void who_is_parked_is_woken_by_priority(void) {
+static void parked_waiters_are_woken_by_priority(void) {
     ANSWERS(MEMLOCK_OK, memlock_counter_set_up(client, "parked", 0));
     for (int tries = 0; served_in_order() != 321; tries++) CHECK(tries < 5);
 }
@@ -214,7 +214,7 @@ int main(void) {
     RUN(without_an_item_nothing_is_found);
     RUN(what_is_no_number_is_left_alone);
     RUN(what_no_item_can_be_called_is_invalid);
-    RUN(who_is_parked_is_woken_by_priority);
+    RUN(parked_waiters_are_woken_by_priority);
     RUN(a_wait_ends_with_its_handle);
     RUN(no_more_than_there_are_permits_are_inside);
     memlock_client_close(client);

@@ -1,4 +1,4 @@
-/* Freezing this program's memcached: the kernel still takes connections and bytes for it, nobody answers. */
+/* Freezing this program's memcached: the kernel still takes connections and bytes for it, without replies. */
 
 #ifndef FREEZE_H
 #define FREEZE_H

@@ -1,4 +1,4 @@
-/* What memlock logs, told to a callback: nothing unasked, nothing cut, nobody hangs, and nothing after its end. */
+/* Log records for a callback: none unasked, none truncated, none after its end, and no thread hangs. */
 
 #include "renewal.h"
 
@@ -9,7 +9,7 @@
 
 enum { LINES = 64, LONG_NAME = 8000 };
 
-/* What the callback was told. Several threads may write at once: a line is there when `done` has counted it. */
+/* The records that the callback got. Several threads may write at once: a line is there when `done` has counted it. */
 struct heard {
     _Atomic int begun, done;
     int level[LINES];
@@ -22,7 +22,7 @@ struct heard {
 static void hear(int level, const char *part, const char *message, void *arg) {
     struct heard *heard = arg;
     const int line = heard->begun++;
-    if (line >= LINES) FAIL("told too much: %s", message);
+    if (line >= LINES) FAIL("too many records: %s", message);
     heard->level[line] = level;
     snprintf(heard->part[line], sizeof heard->part[line], "%s", part);
     snprintf(heard->message[line], sizeof heard->message[line], "%s", message);
@@ -51,7 +51,7 @@ static void end(struct heard *heard) {
     free(heard);
 }
 
-/* A client that has something to say at once: nobody listens there. */
+/* A client that logs at once: its port has no listener. */
 static int fails_with(const char *url) {
     memlock_client *dead;
     memlock_lock *lock;
@@ -140,7 +140,7 @@ static void a_lock_that_is_dropped_at_a_dead_server_is_told(void) {
     end(heard);
 }
 
-/* A callback that uses memlock, and is not told of that. */
+/* A callback that uses memlock, and gets no records of that. */
 static _Atomic int nested;
 
 static void use_memlock(int level, const char *part, const char *message, void *arg) {
@@ -228,7 +228,7 @@ static void no_callback_runs_once_it_is_replaced(void) {
     end(heard);
 }
 
-/* Nobody who logs waits for whoever waits for a callback. */
+/* A thread that logs does not wait for a thread that waits for a callback. */
 static void *replace(void *arg) {
     ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_INFO, hear, arg));
     return NULL;
@@ -290,7 +290,7 @@ static void it_may_be_replaced_while_others_log(void) {
 static void what_becomes_of_a_kept_lock_is_told(void) {
     struct heard *heard = new_heard();
     ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_DEBUG, hear, heard));
-    memlock_lock *lock = kept("killed", LEASE_MS, NULL);
+    memlock_lock *lock = renewed("killed", LEASE_MS, NULL);
     int why;
     CHECK(kill(check_server(), SIGKILL) == 0);
     ANSWERS(MEMLOCK_LOST, memlock_lock_wait_lost(lock, 20000, &why));
@@ -299,7 +299,7 @@ static void what_becomes_of_a_kept_lock_is_told(void) {
     CHECK(HEARD(heard, MEMLOCK_LOG_DEBUG, "memlock.renewal", "Leases could not be renewed now"));
     CHECK(HEARD(heard, MEMLOCK_LOG_INFO, "memlock.store", "memcached at 127.0.0.1"));
     memlock_unlock(lock);
-    EVENTUALLY(keepers() == 0);
+    EVENTUALLY(renewers() == 0);
     end(heard);
 }
 

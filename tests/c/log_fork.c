@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 
 static const pid_t nobody = 0;
-static _Atomic pid_t told;
+static _Atomic pid_t logged_by;
 static _Atomic bool stay, inside;
 
 static int try_lock(void) {
@@ -21,14 +21,14 @@ static void fails(void) { ANSWERS(MEMLOCK_UNREACHABLE, try_lock()); }
 
 static void hear(int level, const char *part, const char *message, void *arg) {
     (void)level, (void)part, (void)message, (void)arg;
-    told = getpid();
+    logged_by = getpid();
     inside = true;
     while (stay && getpid() == *(pid_t *)arg) check_pause_ms(1);
 }
 
 static void hear_too(int level, const char *part, const char *message, void *arg) {
     (void)level, (void)part, (void)message, (void)arg;
-    told = getpid();
+    logged_by = getpid();
 }
 
 static void ends_with_7(pid_t child) {
@@ -52,15 +52,15 @@ static void a_child_does_not_wait_for_a_callback_of_its_parents(void) {
     const pid_t child = fork();
     if (child == 0) {
         alarm(30);
-        /* It is told as its parent was. */
-        told = nobody;
+        /* It gets records as its parent did. */
+        logged_by = nobody;
         fails();
-        CHECK(told == getpid());
+        CHECK(logged_by == getpid());
         /* And may replace what its parent's thread is in. */
         ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_INFO, hear_too, NULL));
-        told = nobody;
+        logged_by = nobody;
         fails();
-        CHECK(told == getpid());
+        CHECK(logged_by == getpid());
         ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_OFF, NULL, NULL));
         _exit(7);
     }
@@ -84,9 +84,9 @@ static void a_callback_may_fork(void) {
         /* The call is its parent's. */
         ANSWERS(MEMLOCK_INTERRUPTED, answer);
         ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_INFO, hear_too, NULL));
-        told = nobody;
+        logged_by = nobody;
         fails();
-        CHECK(told == getpid());
+        CHECK(logged_by == getpid());
         ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_OFF, NULL, NULL));
         _exit(7);
     }
@@ -120,7 +120,7 @@ static void children_of_a_busy_moment_do_not_hang(int children) {
             fails();
             ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_INFO, hear_too, NULL));
             fails();
-            CHECK(told == getpid());
+            CHECK(logged_by == getpid());
             _exit(7);
         }
         ends_with_7(child);

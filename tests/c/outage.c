@@ -1,4 +1,4 @@
-/* No server, a silent one, a frozen one, a dead one: "unreachable" and "unknown" are told, never guessed. */
+/* No server, a silent one, a frozen one, a dead one: "unreachable" and "unknown" are reported, never guessed. */
 
 #include "check.h"
 #include "freeze.h"
@@ -16,7 +16,7 @@ static memlock_client *impatient(int port) {
     return opened;
 }
 
-/* A port of our own where nobody listens, or where connections are taken and never answered. */
+/* A port of our own without a listener, or where connections are taken and never answered. */
 static int own_port(int *fd, bool listens) {
     struct sockaddr_in address;
     socklen_t size = sizeof address;

@@ -1,4 +1,4 @@
-/* Waiting in the queue: who is next, how the lock goes on, and what is left in the queue. */
+/* Waiting in the queue: the order, the hand-over, and what is left in the queue. */
 
 #include "check.h"
 #include "plain.h"
@@ -68,7 +68,7 @@ static void threads_of_one_client_come_in_their_order(void) {
         check_watch_start(&watch);
         ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
         for (int i = 0; i < IN_LINE; i++) check_join(followers[i].self.thread);
-        /* Each is told. */
+        /* Each is notified. */
         CHECK(check_watch_end_ms(&watch) < TOLD_MS);
         CHECK(room.passed == IN_LINE);
         CHECK(queue_length("order") == 0 && !plain_has("lock:order"));
@@ -125,7 +125,7 @@ struct player {
     int turns;
 };
 
-/* Lets go only when the other one waits, so that every time is a hand-over. */
+/* Releases only when the other one waits, so that every time is a hand-over. */
 static void *play(void *argument) {
     struct player *player = argument;
     struct room *const room = player->room;
@@ -216,7 +216,7 @@ static void a_wait_lasts_as_long_as_it_was_told_wherever_it_stands(void) {
     memlock_client_close(other);
 }
 
-/* Who gives up its place in the queue to another thread must not take it along. */
+/* A thread that gives up its place in the queue to another must not remove it. */
 static void the_next_one_gets_the_lock_although_the_first_gave_up(void) {
     struct room room = {.name = "late"};
     struct visitor first;

@@ -1,4 +1,4 @@
-/* The queue of those who wait for a lock or for permits, as it is on the server: one waiter a line, the first one is next. */
+/* The queue of waiters for a lock or for permits, as it is on the server: one waiter a line, the first one is next. */
 
 #ifndef QUEUE_H
 #define QUEUE_H

@@ -1,4 +1,4 @@
-/* What is kept: renewed for as long as it is wanted and never longer; and whoever holds it is told when it ends. */
+/* Renewal: for as long as it is wanted and never longer; and the holder is notified when it ends. */
 
 #include "renewal.h"
 
@@ -7,13 +7,13 @@
 #include "queue.h"
 
 static void a_lock_is_kept_beyond_its_lease(void) {
-    struct told told = {0};
-    memlock_lock *lock = kept("kept", LEASE_MS, &told), *other;
+    struct notices notices = {0};
+    memlock_lock *lock = renewed("renewed", LEASE_MS, &notices), *other;
     uint64_t fence, later;
     int64_t left;
     int why = -1;
     ANSWERS(MEMLOCK_OK, memlock_lock_fence(lock, &fence));
-    ANSWERS(MEMLOCK_TIMED_OUT, memlock_mutex_lock(client, "kept", LEASE_MS, LEASE_MS + 3500, &other));
+    ANSWERS(MEMLOCK_TIMED_OUT, memlock_mutex_lock(client, "renewed", LEASE_MS, LEASE_MS + 3500, &other));
     CHECK(memlock_lock_is_held(lock) == 1);
     ANSWERS(MEMLOCK_OK, memlock_lock_check(lock));
     ANSWERS(MEMLOCK_OK, memlock_lock_lost(lock, &why));
@@ -22,19 +22,19 @@ static void a_lock_is_kept_beyond_its_lease(void) {
     ANSWERS(MEMLOCK_OK, memlock_lock_fence(lock, &later));
     CHECK(left > 0 && left <= LEASE_MS && later == fence && why == -1);
     ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
-    CHECK(told.count == 0 && !plain_has("lock:kept"));
+    CHECK(notices.count == 0 && !plain_has("lock:renewed"));
 }
 
 static void permits_are_kept(void) {
     memlock_semaphore *semaphore;
     memlock_permit *two, *three, *other;
-    struct told told = {0};
+    struct notices notices = {0};
     uint32_t count;
     int why;
-    ANSWERS(MEMLOCK_OK, memlock_semaphore_open(client, "kept", 5, LEASE_MS, &semaphore));
+    ANSWERS(MEMLOCK_OK, memlock_semaphore_open(client, "renewed", 5, LEASE_MS, &semaphore));
     ANSWERS(MEMLOCK_OK, memlock_semaphore_acquire(semaphore, 2, 0, &two));
     ANSWERS(MEMLOCK_OK, memlock_semaphore_acquire(semaphore, 3, 0, &three));
-    ANSWERS(MEMLOCK_OK, memlock_permit_renew(two, -1, note, &told));
+    ANSWERS(MEMLOCK_OK, memlock_permit_renew(two, -1, note, &notices));
     ANSWERS(MEMLOCK_OK, memlock_permit_renew(three, 3600000, NULL, NULL));
     ANSWERS(MEMLOCK_TIMED_OUT, memlock_semaphore_acquire(semaphore, 1, LEASE_MS + 3500, &other));
     CHECK(memlock_permit_is_held(two) == 1 && memlock_permit_is_held(three) == 1);
@@ -44,13 +44,13 @@ static void permits_are_kept(void) {
     ANSWERS(MEMLOCK_INVALID, memlock_permit_extend(two, LEASE_MS));
     ANSWERS(MEMLOCK_OK, memlock_permit_release(three));
     ANSWERS(MEMLOCK_OK, memlock_semaphore_available(semaphore, &count));
-    CHECK(count == 3 && told.count == 0);
-    /* And found gone by the keeper. */
-    CHECK(plain_delete("semaphore:kept"));
+    CHECK(count == 3 && notices.count == 0);
+    /* And found gone by the renewer. */
+    CHECK(plain_delete("semaphore:renewed"));
     ANSWERS(MEMLOCK_LOST, memlock_permit_wait_lost(two, 20000, &why));
     CHECK(why == MEMLOCK_LOST_GONE && memlock_permit_is_held(two) == 0);
-    EVENTUALLY(told.count == 1);
-    CHECK(told.what[0] == MEMLOCK_LOST_GONE);
+    EVENTUALLY(notices.count == 1);
+    CHECK(notices.what[0] == MEMLOCK_LOST_GONE);
     ANSWERS(MEMLOCK_LOST, memlock_permit_lost(two, &why));
     ANSWERS(MEMLOCK_LOST, memlock_permit_release(two));
     memlock_semaphore_close(semaphore);
@@ -71,10 +71,10 @@ static void what_cannot_be_kept_is_left_as_it_is(void) {
     CHECK(why == MEMLOCK_LOST_EXPIRED && memlock_lock_is_held(lock) == 0);
     ANSWERS(MEMLOCK_LOST, memlock_lock_check(lock));
     ANSWERS(MEMLOCK_LOST, memlock_lock_renew(lock, -1, NULL, NULL));
-    CHECK(keepers() == 0);
+    CHECK(renewers() == 0);
     memlock_unlock(lock);
 
-    lock = kept("twice", LEASE_MS, NULL);
+    lock = renewed("twice", LEASE_MS, NULL);
     ANSWERS(MEMLOCK_INVALID, memlock_lock_renew(lock, -1, NULL, NULL));
     SAYS("already");
     ANSWERS(MEMLOCK_INVALID, memlock_lock_extend(lock, 5000));
@@ -83,23 +83,23 @@ static void what_cannot_be_kept_is_left_as_it_is(void) {
 }
 
 static void what_was_taken_away_is_told_and_not_taken_back(void) {
-    struct told told = {0};
+    struct notices notices = {0};
     int why = 0;
-    memlock_lock *by_look = kept("look", 30000, &told);
+    memlock_lock *by_look = renewed("look", 30000, &notices);
     CHECK(plain_delete("lock:look") && plain_add("lock:look", 0));
     CHECK(memlock_lock_is_held(by_look) == 1);
     ANSWERS(MEMLOCK_LOST, memlock_lock_check(by_look));
     CHECK(memlock_lock_is_held(by_look) == 0);
     ANSWERS(MEMLOCK_LOST, memlock_lock_lost(by_look, &why));
     CHECK(why == MEMLOCK_LOST_GONE);
-    EVENTUALLY(told.count == 1);
-    /* By the keeper, whoever has found it. */
-    CHECK(told.what[0] == MEMLOCK_LOST_GONE && told.left_ms[0] == 0 && told.thread[0] != told_thread());
+    EVENTUALLY(notices.count == 1);
+    /* By the renewer, whichever thread has found it. */
+    CHECK(notices.what[0] == MEMLOCK_LOST_GONE && notices.left_ms[0] == 0 && notices.thread[0] != notice_thread());
     ANSWERS(MEMLOCK_LOST, memlock_unlock(by_look));
-    CHECK(told.count == 1 && plain_has("lock:look"));
+    CHECK(notices.count == 1 && plain_has("lock:look"));
 
-    struct told renewal = {0};
-    memlock_lock *by_renewal = kept("renewal", LEASE_MS, &renewal);
+    struct notices renewal = {0};
+    memlock_lock *by_renewal = renewed("renewal", LEASE_MS, &renewal);
     CHECK(plain_delete("lock:renewal") && plain_add("lock:renewal", 0));
     EVENTUALLY(renewal.count == 1);
     CHECK(renewal.what[0] == MEMLOCK_LOST_GONE);
@@ -108,15 +108,15 @@ static void what_was_taken_away_is_told_and_not_taken_back(void) {
 }
 
 static void a_program_that_hangs_does_not_hold_it_for_ever(void) {
-    struct told told = {0};
+    struct notices notices = {0};
     struct check_watch watch;
     check_watch_start(&watch);
     const long long began = check_now_ms();
     memlock_lock *lock = locked("longest", LEASE_MS);
-    ANSWERS(MEMLOCK_OK, memlock_lock_renew(lock, 2000, note, &told));
-    EVENTUALLY(told.count == 2);
-    CHECK(told.what[0] == MEMLOCK_LEASE_AT_RISK && told.left_ms[0] > 0 && told.left_ms[0] <= LEASE_MS);
-    CHECK(told.what[1] == MEMLOCK_LOST_MAX_HOLD);
+    ANSWERS(MEMLOCK_OK, memlock_lock_renew(lock, 2000, note, &notices));
+    EVENTUALLY(notices.count == 2);
+    CHECK(notices.what[0] == MEMLOCK_LEASE_AT_RISK && notices.left_ms[0] > 0 && notices.left_ms[0] <= LEASE_MS);
+    CHECK(notices.what[1] == MEMLOCK_LOST_MAX_HOLD);
     CHECK(check_now_ms() - began >= 1900);
     CHECK(check_watch_end_ms(&watch) <= 2000 + LEASE_MS + 900);
     ANSWERS(MEMLOCK_LOST, memlock_unlock(lock));
@@ -130,7 +130,7 @@ static bool is_on_time(void) {
 
 /* The server stands still for longer than the lease. */
 static void danger_comes_before_the_loss_and_each_once(void) {
-    struct told told = {0};
+    struct notices notices = {0};
     int why = 0;
     char url[128];
     memlock_client *impatient;
@@ -138,19 +138,19 @@ static void danger_comes_before_the_loss_and_each_once(void) {
     ANSWERS(MEMLOCK_OK, memlock_client_open(url, &impatient));
     memlock_lock *lock;
     ANSWERS(MEMLOCK_OK, memlock_mutex_lock(impatient, "frozen", 3000, 0, &lock));
-    ANSWERS(MEMLOCK_OK, memlock_lock_renew(lock, -1, note, &told));
+    ANSWERS(MEMLOCK_OK, memlock_lock_renew(lock, -1, note, &notices));
     freeze();
-    EVENTUALLY(told.count == 1);
-    CHECK(told.what[0] == MEMLOCK_LEASE_AT_RISK && told.left_ms[0] > 0 && told.left_ms[0] <= 1500);
+    EVENTUALLY(notices.count == 1);
+    CHECK(notices.what[0] == MEMLOCK_LEASE_AT_RISK && notices.left_ms[0] > 0 && notices.left_ms[0] <= 1500);
     CHECK(memlock_lock_is_held(lock) == 1);
     ANSWERS(MEMLOCK_LOST, memlock_lock_wait_lost(lock, 20000, &why));
     CHECK(why == MEMLOCK_LOST_EXPIRED && memlock_lock_is_held(lock) == 0);
-    EVENTUALLY(told.count == 2);
-    CHECK(told.what[1] == MEMLOCK_LOST_EXPIRED);
+    EVENTUALLY(notices.count == 2);
+    CHECK(notices.what[1] == MEMLOCK_LOST_EXPIRED);
     thaw();
     EVENTUALLY(is_on_time());
     ANSWERS(MEMLOCK_LOST, memlock_unlock(lock));
-    CHECK(told.count == 2);
+    CHECK(notices.count == 2);
     memlock_client_close(impatient);
 }
 
@@ -167,22 +167,22 @@ static void *wait_for_the_loss(void *arg) {
 }
 
 static void give_back(int what, int64_t left_ms, void *arg) {
-    struct told *told = arg;
-    if (told->lock == NULL) FAIL("told of a handle that was given back: %d", what);
+    struct notices *notices = arg;
+    if (notices->lock == NULL) FAIL("notice of a handle that was given back: %d", what);
     CHECK(what != MEMLOCK_LEASE_AT_RISK || left_ms > 0);
     if (what == MEMLOCK_LEASE_AT_RISK) EVENTUALLY(queue_is_in(SYS_futex, &watcher.self));
-    CHECK(memlock_lock_is_held(told->lock) == (what == MEMLOCK_LEASE_AT_RISK));
-    memlock_lock *lock = told->lock;
-    told->lock = NULL;
-    told->what[0] = what;
-    told->left_ms[0] = left_ms;
-    told->answer = memlock_unlock(lock);
-    told->count++;
+    CHECK(memlock_lock_is_held(notices->lock) == (what == MEMLOCK_LEASE_AT_RISK));
+    memlock_lock *lock = notices->lock;
+    notices->lock = NULL;
+    notices->what[0] = what;
+    notices->left_ms[0] = left_ms;
+    notices->answer = memlock_unlock(lock);
+    notices->count++;
 }
 
 /* Also while other threads look at it. */
 static void a_callback_may_give_back_what_it_is_told_of(void) {
-    struct told at_risk = {.answer = -100}, loss = {.answer = -100};
+    struct notices at_risk = {.answer = -100}, loss = {.answer = -100};
     watcher = (struct watcher){.lock = at_risk.lock = locked("callback", LEASE_MS)};
     ANSWERS(MEMLOCK_OK, memlock_lock_renew(at_risk.lock, 1, give_back, &at_risk));
     watcher.self.thread = check_start(wait_for_the_loss, NULL);
@@ -204,13 +204,13 @@ static void a_callback_may_give_back_what_it_is_told_of(void) {
 }
 
 static void unlock_when_told(int what, int64_t left_ms, void *arg) {
-    struct told *told = arg;
+    struct notices *notices = arg;
     (void)left_ms;
     CHECK(what == MEMLOCK_LEASE_AT_RISK);
-    told->inside = true;
-    while (!told->go_on) check_pause_ms(1);
-    told->answer = memlock_unlock(told->lock);
-    told->count++;
+    notices->inside = true;
+    while (!notices->go_on) check_pause_ms(1);
+    notices->answer = memlock_unlock(notices->lock);
+    notices->count++;
 }
 
 static void *check_it(void *arg) {
@@ -220,80 +220,80 @@ static void *check_it(void *arg) {
 }
 
 static void what_is_given_back_while_it_is_asked_for_is_not_called_lost(void) {
-    struct told told = {.answer = -100};
+    struct notices notices = {.answer = -100};
     char url[128];
     memlock_client *patient;
     snprintf(url, sizeof url, "%s?io_timeout=10s", check_url());
     ANSWERS(MEMLOCK_OK, memlock_client_open(url, &patient));
     watcher = (struct watcher){.lock = NULL};
     ANSWERS(MEMLOCK_OK, memlock_mutex_lock(patient, "given back", 8000, 0, &watcher.lock));
-    told.lock = watcher.lock;
-    ANSWERS(MEMLOCK_OK, memlock_lock_renew(told.lock, 1, unlock_when_told, &told));
-    EVENTUALLY(told.inside);
+    notices.lock = watcher.lock;
+    ANSWERS(MEMLOCK_OK, memlock_lock_renew(notices.lock, 1, unlock_when_told, &notices));
+    EVENTUALLY(notices.inside);
     freeze();
     watcher.self.thread = check_start(check_it, NULL);
     EVENTUALLY(queue_is_in(SYS_recvfrom, &watcher.self));
-    told.go_on = true;
+    notices.go_on = true;
     EVENTUALLY(keeper_waits_for_an_answer());
     thaw();
     ANSWERS(MEMLOCK_NOT_HELD, (int)(intptr_t)check_join(watcher.self.thread));
-    EVENTUALLY(told.count == 1);
-    ANSWERS(MEMLOCK_OK, (int)told.answer);
+    EVENTUALLY(notices.count == 1);
+    ANSWERS(MEMLOCK_OK, (int)notices.answer);
     memlock_client_close(patient);
 }
 
 static void take_time(int what, int64_t left_ms, void *arg) {
-    struct told *told = arg;
+    struct notices *notices = arg;
     (void)what, (void)left_ms;
-    told->inside = true;
-    while (!told->go_on) check_pause_ms(1);
+    notices->inside = true;
+    while (!notices->go_on) check_pause_ms(1);
     check_pause_ms(100);
-    told->left = true;
-    told->count++;
+    notices->left = true;
+    notices->count++;
 }
 
 static void nobody_is_told_once_it_is_given_back(void) {
-    struct told *told = calloc(1, sizeof *told);
+    struct notices *notices = calloc(1, sizeof *notices);
     memlock_lock *lock = locked("slow callback", LEASE_MS);
-    ANSWERS(MEMLOCK_OK, memlock_lock_renew(lock, 1, take_time, told));
-    EVENTUALLY(told->inside);
-    told->go_on = true;
+    ANSWERS(MEMLOCK_OK, memlock_lock_renew(lock, 1, take_time, notices));
+    EVENTUALLY(notices->inside);
+    notices->go_on = true;
     const int answer = memlock_unlock(lock);
-    CHECK(told->left && told->count == 1);
+    CHECK(notices->left && notices->count == 1);
     CHECK(answer == MEMLOCK_OK || answer == MEMLOCK_LOST);
-    memset(told, 0xff, sizeof *told);
-    free(told);
+    memset(notices, 0xff, sizeof *notices);
+    free(notices);
 }
 
 static void one_thread_keeps_all_and_goes_with_the_last(void) {
     memlock_lock *locks[20];
-    EVENTUALLY(keepers() == 0);
+    EVENTUALLY(renewers() == 0);
     for (int i = 0; i < 20; i++) {
         char name[32];
         snprintf(name, sizeof name, "one of many %d", i);
-        locks[i] = kept(name, LEASE_MS, NULL);
+        locks[i] = renewed(name, LEASE_MS, NULL);
     }
-    EVENTUALLY(keepers() == 1);
+    EVENTUALLY(renewers() == 1);
     for (int i = 0; i < 19; i++) ANSWERS(MEMLOCK_OK, memlock_unlock(locks[i]));
-    CHECK(keepers() == 1);
+    CHECK(renewers() == 1);
     ANSWERS(MEMLOCK_OK, memlock_unlock(locks[19]));
-    EVENTUALLY(keepers() == 0);
+    EVENTUALLY(renewers() == 0);
     /* And comes again. */
-    memlock_lock *again = kept("again", LEASE_MS, NULL);
-    EVENTUALLY(keepers() == 1);
+    memlock_lock *again = renewed("again", LEASE_MS, NULL);
+    EVENTUALLY(renewers() == 1);
     ANSWERS(MEMLOCK_OK, memlock_unlock(again));
-    EVENTUALLY(keepers() == 0);
+    EVENTUALLY(renewers() == 0);
 }
 
 static void *unlock(void *lock) { return (void *)(intptr_t)memlock_unlock(lock); }
 
 /* The renewal waits for a server that stands still; so does the unlocking then, and both are answered in one moment. */
 static void unlocking_while_a_renewal_is_under_way_unlocks(void) {
-    EVENTUALLY(keepers() == 0);
+    EVENTUALLY(renewers() == 0);
     for (int turn = 0; turn < 3; turn++) {
-        struct told told = {0};
+        struct notices notices = {0};
         /* Long enough that the server goes on before half of it is over, also on a busy machine. */
-        memlock_lock *lock = kept("renewing", 6000, &told);
+        memlock_lock *lock = renewed("renewing", 6000, &notices);
         freeze();
         EVENTUALLY(keeper_waits_for_an_answer());
         if (turn == 1) {
@@ -306,7 +306,7 @@ static void unlocking_while_a_renewal_is_under_way_unlocks(void) {
             thaw();
             CHECK((int)(intptr_t)check_join(thread) == MEMLOCK_OK);
         }
-        CHECK(told.count == 0 && !plain_has("lock:renewing"));
+        CHECK(notices.count == 0 && !plain_has("lock:renewing"));
         check_pause_ms(100);
         CHECK(!plain_has("lock:renewing"));
     }
@@ -314,20 +314,20 @@ static void unlocking_while_a_renewal_is_under_way_unlocks(void) {
 
 /* The last one: there is no server afterwards. */
 static void a_server_that_dies_is_told(void) {
-    struct told told = {0};
+    struct notices notices = {0};
     int why = 0;
-    memlock_lock *lock = kept("killed", 2000, &told), *released = kept("released", 30000, &told);
+    memlock_lock *lock = renewed("killed", 2000, &notices), *released = renewed("released", 30000, &notices);
     CHECK(kill(check_server(), SIGKILL) == 0);
     ANSWERS(MEMLOCK_LOST, memlock_lock_wait_lost(lock, 20000, &why));
     CHECK(why == MEMLOCK_LOST_EXPIRED);
-    EVENTUALLY(told.count == 2);
-    CHECK(told.what[0] == MEMLOCK_LEASE_AT_RISK && told.what[1] == MEMLOCK_LOST_EXPIRED);
-    /* The keeper has told of the loss, and then cleans up. Until then, unlocking would ask the server. */
+    EVENTUALLY(notices.count == 2);
+    CHECK(notices.what[0] == MEMLOCK_LEASE_AT_RISK && notices.what[1] == MEMLOCK_LOST_EXPIRED);
+    /* The renewer has reported the loss, and then cleans up. Until then, unlocking would ask the server. */
     EVENTUALLY(keeper_is_idle());
     ANSWERS(MEMLOCK_LOST, memlock_unlock(lock));
     const int answer = memlock_unlock(released);
     CHECK(answer == MEMLOCK_UNREACHABLE || answer == MEMLOCK_UNKNOWN);
-    EVENTUALLY(keepers() == 0);
+    EVENTUALLY(renewers() == 0);
 }
 
 int main(void) {

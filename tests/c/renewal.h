@@ -1,4 +1,4 @@
-/* What the tests of keeping share: a client, locks that are kept, what their callbacks were told, the keepers. */
+/* What the tests of renewal share: a client, renewed locks, the notices that their callbacks got, the renewers. */
 
 #ifndef KEEP_H
 #define KEEP_H
@@ -11,8 +11,8 @@ enum { LEASE_MS = 3000, ROOM = 16 };
 
 static memlock_client *client;
 
-/* What the callback was told, in order. */
-struct told {
+/* The notices that the callback got, in order. */
+struct notices {
     _Atomic int count;
     int what[ROOM];
     int64_t left_ms[ROOM];
@@ -24,16 +24,16 @@ struct told {
     _Atomic bool inside, go_on, left;
 };
 
-static inline pid_t told_thread(void) { return (pid_t)syscall(SYS_gettid); }
+static inline pid_t notice_thread(void) { return (pid_t)syscall(SYS_gettid); }
 
 static inline void note(int what, int64_t left_ms, void *arg) {
-    struct told *told = arg;
-    const int place = told->count;
-    if (place >= ROOM) FAIL("told too often");
-    told->what[place] = what;
-    told->left_ms[place] = left_ms;
-    told->thread[place] = told_thread();
-    told->count = place + 1;
+    struct notices *notices = arg;
+    const int place = notices->count;
+    if (place >= ROOM) FAIL("notices too often");
+    notices->what[place] = what;
+    notices->left_ms[place] = left_ms;
+    notices->thread[place] = notice_thread();
+    notices->count = place + 1;
 }
 
 static inline memlock_lock *locked(const char *name, int64_t lease_ms) {
@@ -42,9 +42,9 @@ static inline memlock_lock *locked(const char *name, int64_t lease_ms) {
     return lock;
 }
 
-static inline memlock_lock *kept(const char *name, int64_t lease_ms, struct told *told) {
+static inline memlock_lock *renewed(const char *name, int64_t lease_ms, struct notices *notices) {
     memlock_lock *lock = locked(name, lease_ms);
-    ANSWERS(MEMLOCK_OK, memlock_lock_renew(lock, -1, told != NULL ? note : NULL, told));
+    ANSWERS(MEMLOCK_OK, memlock_lock_renew(lock, -1, notices != NULL ? note : NULL, notices));
     return lock;
 }
 

@@ -1,4 +1,4 @@
-/* Keeping and processes: a child of a fork holds nothing and has no keeper; one that stood still finds out. */
+/* Renewal and processes: a child of a fork holds nothing and has no renewer; one that stood still finds out. */
 
 #include "renewal.h"
 
@@ -11,14 +11,14 @@ static void a_holder_that_was_stopped_finds_it_lost_and_has_not_renewed_it(void)
     CHECK(pipe(pipes) == 0);
     const pid_t child = fork();
     if (child == 0) {
-        struct told told = {0};
+        struct notices notices = {0};
         int why = 0;
-        memlock_lock *lock = kept("stopped", LEASE_MS, &told);
+        memlock_lock *lock = renewed("stopped", LEASE_MS, &notices);
         CHECK(write(pipes[1], "k", 1) == 1);
         ANSWERS(MEMLOCK_LOST, memlock_lock_wait_lost(lock, 30000, &why));
         CHECK(why == MEMLOCK_LOST_EXPIRED);
-        EVENTUALLY(told.count >= 1);
-        CHECK(told.what[told.count - 1] == MEMLOCK_LOST_EXPIRED);
+        EVENTUALLY(notices.count >= 1);
+        CHECK(notices.what[notices.count - 1] == MEMLOCK_LOST_EXPIRED);
         ANSWERS(MEMLOCK_LOST, memlock_unlock(lock));
         _exit(7);
     }
@@ -40,13 +40,13 @@ static void a_holder_that_was_stopped_finds_it_lost_and_has_not_renewed_it(void)
 }
 
 static void a_child_holds_and_keeps_nothing(void) {
-    struct told told = {0};
-    memlock_lock *lock = kept("parents", LEASE_MS, &told), *plain_one = locked("parents plain", 30000);
+    struct notices notices = {0};
+    memlock_lock *lock = renewed("parents", LEASE_MS, &notices), *plain_one = locked("parents plain", 30000);
     const pid_t child = fork();
     if (child == 0) {
         int why = 0;
         int64_t left = -1;
-        CHECK(keepers() == 0 && memlock_lock_is_held(lock) == 0);
+        CHECK(renewers() == 0 && memlock_lock_is_held(lock) == 0);
         ANSWERS(MEMLOCK_NOT_HELD, memlock_lock_check(lock));
         ANSWERS(MEMLOCK_NOT_HELD, memlock_lock_lost(lock, &why));
         ANSWERS(MEMLOCK_NOT_HELD, memlock_lock_wait_lost(lock, -1, &why));
@@ -56,9 +56,9 @@ static void a_child_holds_and_keeps_nothing(void) {
         ANSWERS(MEMLOCK_OK, memlock_lock_remaining_ms(lock, &left));
         CHECK(left == 0);
         ANSWERS(MEMLOCK_NOT_HELD, memlock_unlock(lock));
-        /* Its own are kept by its own keeper. */
-        memlock_lock *own = kept("childs", LEASE_MS, NULL);
-        EVENTUALLY(keepers() == 1);
+        /* Its own are renewed by its own renewer. */
+        memlock_lock *own = renewed("childs", LEASE_MS, NULL);
+        EVENTUALLY(renewers() == 1);
         check_pause_ms(2 * LEASE_MS);
         ANSWERS(MEMLOCK_OK, memlock_lock_check(own));
         ANSWERS(MEMLOCK_OK, memlock_unlock(own));
@@ -68,7 +68,7 @@ static void a_child_holds_and_keeps_nothing(void) {
     CHECK(waitpid(child, &status, 0) == child);
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 7) FAIL("the child ended with %d", status);
     ANSWERS(MEMLOCK_OK, memlock_lock_check(lock));
-    CHECK(told.count == 0);
+    CHECK(notices.count == 0);
     ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
     ANSWERS(MEMLOCK_OK, memlock_unlock(plain_one));
 }

@@ -1,4 +1,4 @@
-/* The end of a lease may be found by a call that only looks at the handle, while the keeper is busy. The keeper then
+/* The end of a lease may be found by a call that only looks at the handle, while the renewer is busy. The renewer then
  * calls the callback, which may give the handle back before that call returns. */
 
 #define _GNU_SOURCE /* RTLD_NEXT */
@@ -9,7 +9,7 @@
 #include <linux/futex.h>
 #include <stdarg.h>
 
-/* One client, whose keeper is busy with `busy` while the lease of the handle under test ends. */
+/* One client, whose renewer is busy with `busy` while the lease of the handle under test ends. */
 struct scene {
     memlock_client *client;
     memlock_lock *busy, *lock;
@@ -23,7 +23,7 @@ struct scene {
 
 static _Thread_local struct scene *calling;
 
-/* The library wakes sleepers by this call, among others the keeper once a loss is noted. Here the thread that has found
+/* The library wakes sleepers by this call, among others the renewer once a loss is noted. Here the thread that has found
  * the loss stops until the callback has given the handle back. */
 long syscall(long number, ...) {
     static long (*original)(long, ...);
@@ -44,7 +44,7 @@ long syscall(long number, ...) {
     return result;
 }
 
-/* Keeps the keeper busy until the call under test has found the loss. */
+/* Keeps the renewer busy until the call under test has found the loss. */
 static void stay(int what, int64_t left_ms, void *arg) {
     struct scene *scene = arg;
     (void)left_ms;
@@ -148,14 +148,14 @@ static void end(struct scene *scene) {
 static void the_callback_may_give_back_a_handle_while_a_call_finds_its_lease_over(void) {
     static struct scene scenes[SCENES];
     for (int i = 0; i < SCENES; i++) begin(&scenes[i], i);
-    /* From here on nothing is renewed, and no keeper finds that a lease is over. */
+    /* From here on nothing is renewed, and no renewer finds that a lease is over. */
     for (int i = 0; i < SCENES; i++) EVENTUALLY(scenes[i].is_kept_busy);
     check_pause_ms(LEASE_MS + 100);
     for (int i = 0; i < SCENES; i++) {
         calling = &scenes[i];
         calls[i % CALLS].call(&scenes[i]);
         calling = NULL;
-        /* Otherwise the call has woken no keeper, and what this test is about has not happened. */
+        /* Otherwise the call has woken no renewer, and what this test is about has not happened. */
         CHECK(scenes[i].is_found && scenes[i].is_given_back);
         CHECK(scenes[i].what == MEMLOCK_LOST_EXPIRED);
         ANSWERS(MEMLOCK_LOST, scenes[i].answer);

@@ -8,7 +8,7 @@
 #include <dirent.h>
 #include <sys/syscall.h>
 
-/* Counts the keeper threads of this process: all of them, or those that sleep in a system call. */
+/* Counts the renewer threads of this process: all of them, or those that sleep in a system call. */
 enum { ANY_CALL = -2 };
 static inline int keepers_in(long wanted) {
     int found = 0;
@@ -35,13 +35,13 @@ static inline int keepers_in(long wanted) {
     return found;
 }
 
-/* How many keepers' threads this process has. */
-static inline int keepers(void) { return keepers_in(ANY_CALL); }
+/* How many renewers' threads this process has. */
+static inline int renewers(void) { return keepers_in(ANY_CALL); }
 
-/* Whether a keeper has sent a request and sleeps until the reply comes. */
+/* Whether a renewer has sent a request and sleeps until the reply comes. */
 static inline bool keeper_waits_for_an_answer(void) { return keepers_in(SYS_recvfrom) > 0; }
 
-/* Whether a keeper has nothing to do and sleeps until the next renewal. */
+/* Whether a renewer has nothing to do and sleeps until the next renewal. */
 static inline bool keeper_is_idle(void) { return keepers_in(SYS_futex) > 0; }
 
 #endif

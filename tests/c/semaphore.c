@@ -145,7 +145,7 @@ static void it_is_set_up_once_and_torn_down_for_everybody(void) {
         ANSWERS(MEMLOCK_INVALID, memlock_semaphore_set_up(semaphore, bad[i]));
     }
     CHECK(!plain_has("semaphore:set%20up"));
-    /* Who knows how many there are to be sets it up anew. */
+    /* A client that knows the number sets it up again. */
     ANSWERS(MEMLOCK_OK, memlock_permit_release(acquired(semaphore, 1)));
     memlock_semaphore_close(theirs);
     memlock_client_close(elsewhere);
@@ -165,7 +165,7 @@ static void its_holders_can_be_seen(void) {
     for (uint32_t i = 0; i < 3; i++) held[i] = acquired(semaphore, i + 1);
     memset(holders, 0xff, sizeof holders);
     ANSWERS(MEMLOCK_OK, memlock_semaphore_holders(semaphore, holders, 2, &count));
-    /* No more than there is room for, and told of all. */
+    /* No more than there is room for, and all are reported. */
     CHECK(count == 3 && holders[2].pid == UINT32_MAX);
     ANSWERS(MEMLOCK_OK, memlock_semaphore_holders(semaphore, NULL, 0, &count));
     CHECK(count == 3);

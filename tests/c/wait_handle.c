@@ -21,7 +21,7 @@ static memlock_lock *locked(const char *name) {
     return lock;
 }
 
-/* A thread that waits for ever, and what came of it. */
+/* A thread that waits for ever, and its result. */
 struct waiter {
     struct queue_thread self;
     const char *name;
@@ -73,7 +73,7 @@ static void another_thread_ends_a_wait(void) {
     QUEUE_BECOMES(1, "ended");
     is_cancelled_at_once(&waiter);
     CHECK(queue_length("ended") == 0);
-    /* Nobody waits, so that nobody gets it. */
+    /* There is no waiter to get it. */
     ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
     CHECK(!plain_has("lock:ended"));
     memlock_wait_close(wait);
@@ -109,7 +109,7 @@ static void a_handle_that_was_cancelled_ends_every_later_wait_at_once(void) {
         }
     }
     CHECK(queue_length("later") == 0 && !plain_has("lock:free"));
-    /* What is wrong with the call is told all the same. */
+    /* An error of the call is reported all the same. */
     ANSWERS(MEMLOCK_INVALID, memlock_mutex_lock_wait(client, "", 30000, -1, wait, &lock));
     ANSWERS(MEMLOCK_INVALID, memlock_mutex_lock_wait(client, "later", 1, -1, wait, &lock));
     ANSWERS(MEMLOCK_INVALID, memlock_mutex_lock_wait(client, "later", 30000, -2, wait, &lock));

@@ -28,7 +28,7 @@ void it_counts_down_to_none_and_up_again() {
     CHECK(counter.park_for(1h));
     same.release();
     CHECK(counter.retry_for(1h));
-    // Whoever releases twice makes one up: nobody can know.
+    // A second release adds a permit: that cannot be noticed.
     for (int i = 0; i < 3; i++) counter.release();
     CHECK(same.available() == 3u);
 }

@@ -1,4 +1,4 @@
-// What memlock logs, told to a function.
+// Log records for a function.
 
 #include "check.hpp"
 

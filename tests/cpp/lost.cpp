@@ -10,7 +10,7 @@ using memlock::errc;
 
 namespace {
 
-/// What the callback was told.
+/// The notices that the callback got.
 struct told {
     std::vector<std::string> sentences;
     std::vector<std::thread::id> threads;

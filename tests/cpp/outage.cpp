@@ -31,7 +31,7 @@ void a_guard_survives_a_server_that_does_not_answer() {
     }
     is_in_doubt(mutex.last_unlock());
     thaw();
-    // It is given up, and taken off at the next contact at the latest.
+    // It is given up, and removed at the next contact at the latest.
     CHECK(mutex.try_lock_for(10s));
     mutex.release();
 }

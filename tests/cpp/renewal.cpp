@@ -1,4 +1,4 @@
-// memlock::renewed_lock and memlock::renewed_permit: renewed while they are there, and told of when they end.
+// memlock::renewed_lock and memlock::renewed_permit: renewed while they exist, and reported when they end.
 
 #include "check.hpp"
 
@@ -24,7 +24,7 @@ namespace {
 
 memlock::client here() { return memlock::client{check_url()}; }
 
-/// What a holder was told, in order.
+/// The notices that a holder got, in order.
 struct notices {
     std::mutex mutex;
     std::vector<std::string> said;
@@ -190,8 +190,8 @@ void danger_comes_before_the_loss() {
     CHECK(kept.is_held());
     CHECK(kept.wait_lost_for(20s) == loss::expired);
     EVENTUALLY((told.all() == std::vector<std::string>{"at risk", lost_by(loss::expired)}));
-    // The keeper has told of the loss, and then cleans up. Until then, unlocking would ask the server.
-    EVENTUALLY(keepers() == 0);
+    // The renewer has reported the loss, and then cleans up. Until then, unlocking would ask the server.
+    EVENTUALLY(renewers() == 0);
     THROWS(errc::lost, kept.unlock());
 }
 
