@@ -1,4 +1,4 @@
-//! Keeping as a busy program does it: a thousand locks and some permits on two servers, for a
+//! Renewal as a busy program needs it: a thousand locks and some permits on two servers, for a
 //! minute, by one thread.
 //!
 //! `make test` runs this beside the other tests, since it mostly waits.

@@ -19,7 +19,7 @@ from support import Child, Memcached, Plain, eventually, run
 LEASE = 1
 
 
-def keepers() -> int:
+def renewers() -> int:
     """How many threads of this process renew leases."""
     names = [task / "comm" for task in Path("/proc/self/task").iterdir()]
     return sum(name.exists() and name.read_text().startswith("memlock-renewer") for name in names)
@@ -224,16 +224,16 @@ def test_what_makes_no_sense_is_invalid(client: memlock.Client, name: str, given
 
 def test_one_thread_keeps_all_and_goes_with_the_last(server: Memcached, name: str) -> None:
     client = memlock.connect(server.url)
-    eventually(lambda: keepers() == 0)
+    eventually(lambda: renewers() == 0)
     mutexes = [client.mutex(f"{name}-{number}", lease=LEASE, renew=True) for number in range(20)]
     for mutex in mutexes:
         mutex.acquire()
-    eventually(lambda: keepers() == 1)
+    eventually(lambda: renewers() == 1)
     for mutex in mutexes[1:]:
         mutex.release()
-    assert keepers() == 1
+    assert renewers() == 1
     mutexes[0].release()
-    eventually(lambda: keepers() == 0)
+    eventually(lambda: renewers() == 0)
 
 
 def test_an_object_that_goes_releases_what_it_kept(client: memlock.Client, name: str) -> None:
@@ -299,7 +299,7 @@ def test_what_its_own_callbacks_know_is_garbage_and_released(
     gc.collect()
     assert there() is None
     assert is_free(any_client, name, what)
-    eventually(lambda: keepers() == 0)
+    eventually(lambda: renewers() == 0)
 
 
 @pytest.mark.parametrize("what", KINDS)
@@ -429,7 +429,7 @@ except memlock.LockLost:
 def test_a_child_of_a_fork_holds_nothing_and_has_no_keeper(server: Memcached, name: str) -> None:
     program = """
 from pathlib import Path
-def keepers():
+def renewers():
     return sum(
         "memlock-renewer" in (task / "comm").read_text()
         for task in Path("/proc/self/task").iterdir()
@@ -438,7 +438,7 @@ mutex.acquire()
 permit = client.semaphore(name, 1, lease=1, renew=True).permit()
 pid = os.fork()
 if pid == 0:
-    said = [keepers(), mutex.is_held, mutex.lost, mutex.wait_lost(1), permit.is_held, permit.lost]
+    said = [renewers(), mutex.is_held, mutex.lost, mutex.wait_lost(1), permit.is_held, permit.lost]
     for call in (mutex.release, mutex.check, permit.release, permit.check, permit.extend):
         try:
             call()
