@@ -1,5 +1,5 @@
-//! The floor of a pair on SQLite: two transactions of prepared statements, one that inserts the lock's
-//! row and one that deletes it by its version, in a file with the settings of memlock's.
+//! The floor of a pair on SQLite: two transactions of prepared statements, one that inserts the
+//! lock's row and one that deletes it by its version, in a file with the settings of memlock's.
 
 use rusqlite::{Connection, params};
 

@@ -41,8 +41,8 @@ impl Client {
     /// or `2s`; `notify` is `off`, or the address by which waiters of other hosts reach this one.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for an URL that cannot be read, with the known
-    /// schemes or parameters.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for an URL that cannot be read, with the
+    /// known schemes or parameters.
     pub fn connect(url: &str) -> Result<Client> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let mut url = Url::parse(url)?;
@@ -83,8 +83,8 @@ impl Client {
     /// unless they extend it. Nothing is sent.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an empty name, one above 64 KiB or with a NUL
-    /// byte, and for a lease out of range.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an empty name, one above 64 KiB or
+    /// with a NUL byte, and for a lease out of range.
     pub fn mutex(&self, name: impl AsRef<[u8]>, lease: Duration) -> Result<Mutex> {
         check_name(name.as_ref())?;
         Ok(Mutex::new(self.context.clone(), self.keys().lock(name.as_ref()), Lease::new(lease)?))
@@ -96,8 +96,8 @@ impl Client {
     /// at its first use.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for no permits, an empty name, one above 64 KiB or with a NUL byte,
-    /// and for a lease out of range.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for no permits, an empty name, one above
+    /// 64 KiB or with a NUL byte, and for a lease out of range.
     pub fn semaphore(
         &self,
         name: impl AsRef<[u8]>,
@@ -136,7 +136,8 @@ impl Client {
     /// see [`Counter`]. It has no leases. Nothing is sent. The URL's prefix stands before the key.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a key that memcached does not take, or above 245 bytes.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a key that memcached does not take, or
+    /// above 245 bytes.
     pub fn counter(&self, key: impl AsRef<[u8]>) -> Result<Counter> {
         Ok(Counter::new(self.context.clone(), self.keys().plain(key.as_ref())?))
     }
@@ -144,8 +145,8 @@ impl Client {
     /// A distinct list by this session name. Nothing is sent: see [`DistinctList::set_up`].
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an empty name, one above 64 KiB or with a NUL
-    /// byte.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an empty name, one above 64 KiB or
+    /// with a NUL byte.
     pub fn distinct_list(&self, session: impl AsRef<[u8]>) -> Result<DistinctList> {
         check_name(session.as_ref())?;
         Ok(DistinctList::new(self.context.clone(), session.as_ref()))

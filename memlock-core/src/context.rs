@@ -77,9 +77,9 @@ impl Context {
         self.inner.notifier.interrupt_all();
     }
 
-    /// Ends every wait, as [`Context::cancel_waits`], and every one that begins later, also one that
-    /// would try only once; and closes the connections. What is held stays held. Calls that acquire
-    /// nothing go on working, and dial anew.
+    /// Ends every wait, as [`Context::cancel_waits`], and every one that begins later, also one
+    /// that would try only once; and closes the connections. What is held stays held. Calls that
+    /// acquire nothing go on working, and dial anew.
     pub(crate) fn close(&self) {
         self.inner.closed.store(true, Ordering::SeqCst);
         self.cancel_waits();

@@ -179,8 +179,8 @@ fn input_and_output_pass_through() {
 #[test]
 fn the_command_has_no_descriptor_of_ours() {
     let server = Memcached::start();
-    // With a holder before it, so that it waited in the queue and has a listener; renewed, so that it
-    // has a renewer.
+    // With a holder before it, so that it waited in the queue and has a listener; renewed, so that
+    // it has a renewer.
     let mut first =
         Running::start(memlock(&server, &["run", "m", "--", "sh", "-c", "echo in; sleep 0.4"]));
     assert_eq!(first.line(), "in");

@@ -5,10 +5,10 @@
 //! FAULTS_C_CLIENT and PYTHON name the programs of the clients; see the Makefile.
 //!
 //! - [`injection`]: the faults; [`cuts`] and [`memlock_tests::cable`] are two that need more.
-//! - [`processes`], [`world`]: the clients, and what they run in. client.rs, client.c and client.py are
-//!   the clients.
-//! - [`history`], [`check`]: what they wrote down, and what it must show; [`leftovers`]: what they leave
-//!   behind.
+//! - [`processes`], [`world`]: the clients, and what they run in. client.rs, client.c and client.py
+//!   are the clients.
+//! - [`history`], [`check`]: what they wrote down, and what it must show; [`leftovers`]: what they
+//!   leave behind.
 //! - [`round`], [`soak`], [`growth`], [`report`]: the two ways to run all that, and the report.
 
 // A program that reports by a table.

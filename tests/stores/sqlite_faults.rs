@@ -1,5 +1,5 @@
-//! What a file of locks must survive: writers that are killed at any moment, forks of programs whose
-//! threads are in the middle of a lock, a disk that fills up.
+//! What a file of locks must survive: writers that are killed at any moment, forks of programs
+//! whose threads are in the middle of a lock, a disk that fills up.
 //!
 //! `MEMLOCK_KILLS` says how many writers are killed (10000 for a whole night's peace).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]

@@ -76,7 +76,8 @@ fn nobody_is_told_that_nothing_was_changed_who_may_have_left_something() {
     );
     bench.delete(&bench.lock);
 
-    // The first batch is the grant, whatever time it takes: a slow one would be looked at once more.
+    // The first batch is the grant, whatever time it takes: a slow one would be looked at once
+    // more.
     let store = Going { inner: connect(&bench.server), left: 2.into() };
     let mut lock = lock(&Client::with_store(Arc::new(store), Frozen::clock()));
     for _ in 0..2 {

@@ -5,11 +5,11 @@ use once_cell::race::OnceBox;
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Where the locks are if nobody says otherwise.
+/// The URL of the locks unless another one is given.
 pub const DEFAULT_URL: &str = "memcached://127.0.0.1:11211";
 
-/// It is made without any I/O and kept for the process's life. Nobody waits for it, so a fork
-/// catches nobody in it.
+/// It is made without any I/O and used for the process's life. No thread waits for it, so a fork
+/// never inherits one that waits.
 static DEFAULT: OnceBox<Client> = OnceBox::new();
 
 /// Chooses the default client. It can be chosen once, before its first use.

@@ -30,7 +30,7 @@ pub fn distinct_list_set_up(session: &[u8], duration: Duration) -> Result<Report
 pub fn distinct_list_insert(session: &[u8], key: &[u8]) -> Result<Report> {
     let mut list = list(session)?;
     let Some(insertion) = list.insert(key)? else { return Ok(list.report_not_found()) };
-    // One that is known stays as it is: another thread may have set up the session anew meanwhile.
+    // A known session stays as it is: another thread may have set it up again meanwhile.
     let known = holdings().sessions.contains_key(session);
     if !known {
         remember(session, list);
@@ -38,7 +38,7 @@ pub fn distinct_list_insert(session: &[u8], key: &[u8]) -> Result<Report> {
     Ok(Answer::from(insertion).into())
 }
 
-/// Ends a session for everybody: [`Answer::Ok`], or [`Answer::NotFound`] when there was none, or
+/// Ends a session for all clients: [`Answer::Ok`], or [`Answer::NotFound`] when there was none, or
 /// another one than this process set up. What this process inserts late is refused until it sets
 /// the session up again.
 ///
@@ -49,7 +49,8 @@ pub fn distinct_list_tear_down(session: &[u8]) -> Result<Report> {
     Ok(if list.tear_down()? { Answer::Ok.into() } else { list.report_not_found() })
 }
 
-/// The session as this process knows it. One that it set up stays its own, even when it is over.
+/// The session as this process knows it. A session that it set up stays its own, even when it is
+/// over.
 fn list(session: &[u8]) -> Result<DistinctList> {
     let known = holdings().sessions.get(session).cloned();
     match known {

@@ -83,7 +83,7 @@ fn keep(name: &[u8], held: HeldLock) {
     drop(expired);
 }
 
-/// Whether this thread's own lock was displaced by another thread's. It is told once.
+/// Whether this thread's own lock was displaced by another thread's. It is reported once.
 fn was_displaced(holdings: &mut Holdings, name: &[u8]) -> bool {
     if holdings.displaced.is_empty() {
         return false;
@@ -95,7 +95,7 @@ fn was_displaced(holdings: &mut Holdings, name: &[u8]) -> bool {
 
 /// Unlocks a mutex that this process locked, from whichever thread: [`Answer::Ok`],
 /// [`Answer::Lost`] or [`Answer::NotHeld`]. A thread whose own lease ran out, and whose mutex
-/// another thread has by now, is told [`Answer::Lost`].
+/// another thread has by now, gets [`Answer::Lost`].
 ///
 /// # Errors
 /// [`ErrorKind::Unreachable`] or [`ErrorKind::Unknown`]: the lock is still held, and may be

@@ -26,7 +26,7 @@ pub fn semaphore_set_up(name: &[u8], permits: u32, duration: Duration) -> Result
 }
 
 /// Acquires a permit for at most `duration`, waiting for it as long as it takes: [`Answer::Ok`],
-/// [`Answer::Interrupted`], or [`Answer::NotFound`] when nobody has set the semaphore up.
+/// [`Answer::Interrupted`], or [`Answer::NotFound`] when the semaphore was not set up.
 ///
 /// # Errors
 /// As [`Semaphore::acquire_with`].
@@ -103,8 +103,8 @@ pub fn semaphore_release(name: &[u8]) -> Result<Report> {
     }
 }
 
-/// Removes a semaphore for everybody: [`Answer::Ok`], or [`Answer::NotFound`] when there was none.
-/// What this process holds of it is lost.
+/// Removes a semaphore for all clients: [`Answer::Ok`], or [`Answer::NotFound`] when there was
+/// none. What this process holds of it is lost.
 ///
 /// # Errors
 /// As [`Semaphore::tear_down`].

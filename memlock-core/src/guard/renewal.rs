@@ -53,7 +53,8 @@ impl<K: RenewableKind + 'static> LeaseGuard<K> {
     /// Renews the lease from now on, until it is released, dropped or lost.
     ///
     /// # Errors
-    /// [`ErrorKind::Internal`](crate::ErrorKind::Internal) when no thread can be started; it is then released.
+    /// [`ErrorKind::Internal`](crate::ErrorKind::Internal) when no thread can be started; it is
+    /// then released.
     pub fn renew(self, renew: RenewOptions) -> Result<Renewal> {
         Renewal::begin(Box::new(self), renew)
     }
@@ -150,7 +151,8 @@ impl Renewal {
     /// Asks the server whether it is ours. If not, it is lost from now on. One round trip.
     ///
     /// # Errors
-    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) or [`ErrorKind::Protocol`](crate::ErrorKind::Protocol), as for any read.
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) or
+    /// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol), as for any read.
     pub fn check(&self) -> Result<bool> {
         call(|| {
             if !self.is_held() {

@@ -1,4 +1,5 @@
-//! `ForkLocal`: the first value that is made is everybody's, and each that is made is dropped once.
+//! `ForkLocal`: all threads get the first value that is made, and each that is made is dropped
+//! once.
 //!
 //! A fork cannot be modelled, since shuttle's threads are not threads; that a child gets a value of
 //! its own is in the unit tests and in `tests/c/fork.c`.

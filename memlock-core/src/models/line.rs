@@ -1,8 +1,9 @@
-//! The local waiters alone: waiters that do as `wait/driver.rs` does, a server of a few lines, and listeners
-//! without a clock.
+//! The local waiters alone: waiters that do as `wait/driver.rs` does, a server of a few lines, and
+//! listeners without a clock.
 //!
-//! No sleep here ever ends by itself. So whoever sleeps although it was given what it waits for,
-//! was woken, or has come to be the first in line, sleeps for ever, and shuttle reports a deadlock.
+//! No sleep here ever ends by itself. So a waiter that sleeps although it was given what it waits
+//! for, was woken, or has come to be the first in line, sleeps for ever, and shuttle reports a
+//! deadlock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,14 +68,14 @@ impl Listener for FakeListener {
     }
 }
 
-/// What is on the server: who holds it, by token, and who stands in the queue.
+/// What is on the server: the holder, by its token, and the waiters in the queue.
 struct Server {
     last: u64,
     holder: Option<u64>,
     queue: Vec<Entry>,
 }
 
-/// One who stands in the queue, and where it can be woken.
+/// A waiter in the queue, and where it can be woken.
 #[derive(Clone, Copy)]
 struct Entry {
     id: WaitId,
@@ -107,7 +108,7 @@ struct Held {
 }
 
 impl World {
-    /// With a holder who does not know of waiters yet.
+    /// With a holder that does not know of waiters yet.
     fn new(refuses: bool) -> (Arc<World>, Held) {
         let world = World {
             local: LocalWaiters::default(),
@@ -209,7 +210,7 @@ impl World {
         }
     }
 
-    /// Leaves without it: the place goes to the next in line, or the entry is taken off.
+    /// Leaves without it: the place goes to the next in line, or the entry is removed.
     fn leave(
         &self,
         number: u64,
@@ -255,8 +256,8 @@ impl World {
         self.local.released(&self.key, WakeSummary { others, ..WakeSummary::default() }, NOW);
     }
 
-    /// As `Queue::wake_next`: wakes the first who is not one of ours, and takes it and ours off;
-    /// first the wake-up, unless one of ours is still there.
+    /// As `Queue::wake_next`: wakes the first waiter that is not one of ours, and removes its entry
+    /// and ours; first the wake-up, unless one of ours is still there.
     fn wake_first(&self, mut queue: Vec<Entry>, ours: &[WaitId]) -> bool {
         let write_first = queue.iter().any(|entry| ours.contains(&entry.id));
         let mut next = None;
@@ -274,8 +275,8 @@ impl World {
             if !write_first {
                 next = queue.iter().find(|entry| !ours.contains(&entry.id)).copied();
             }
-            // One that has not come to sleep yet hears the wake-up when it does. One that just left
-            // looks at the lock afterwards, and wakes in its turn.
+            // A waiter that does not sleep yet receives the wake-up when it does. One that has just
+            // left inspects the lock afterwards, and wakes in its turn.
             if let Some(Entry { id, listener: Some(listener) }) = next
                 && !self.local.wake(&self.key, id, std::time::Duration::ZERO)
             {
@@ -293,7 +294,7 @@ impl World {
         notifier.iter().for_each(|listener| listener.interrupt());
     }
 
-    /// Nobody waits, nobody holds it, and those who got it came in the order of the line.
+    /// There are no waiters, it has no holder, and the waiters got it in the order of the line.
     fn is_over(&self, waiters: usize) {
         assert_eq!(self.got.lock().unwrap().len(), waiters, "who has got it");
         assert_eq!(self.server.lock().unwrap().holder, None);
@@ -303,7 +304,7 @@ impl World {
     }
 }
 
-/// A waiter that lets go of it when it has it, and whether it has got it.
+/// A waiter that releases it once it has it, and whether it has got it.
 fn start(world: &Arc<World>, called_off: &Arc<AtomicBool>) -> JoinHandle<bool> {
     let (world, called_off) = (Arc::clone(world), Arc::clone(called_off));
     thread::spawn(move || {

@@ -18,7 +18,7 @@ const GREETING: &[u8] = b"memlock/1 ";
 /// No message is longer than this; all else is dropped.
 pub(super) const LENGTH: usize =
     GREETING.len() + 16 + 6 + Successors::MOST * (1 + LONGEST + 1 + 16);
-/// Nobody is told to come later than this.
+/// No waiter is asked to try later than this.
 const LATEST: Duration = Duration::from_millis(50);
 
 /// What a wake-up message says.
@@ -26,17 +26,17 @@ const LATEST: Duration = Duration::from_millis(50);
 pub struct WakeMessage {
     /// The waiter is to try when this time has passed.
     pub after: Duration,
-    /// Who comes next after it.
+    /// The waiters behind it.
     pub successors: Successors,
 }
 
-/// The waiters behind one, the next one first: who they are and where each can be woken. Not all of
-/// them, and as somebody saw them some time ago.
+/// The waiters behind one, the next one first: their ids and where each can be woken. Not all of
+/// them, and as they were seen some time ago.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Successors([Option<(WakeAddress, WaitId)>; Successors::MOST]);
 
 impl Successors {
-    /// No more than these are told. A datagram has room for them anywhere.
+    /// The most waiters that a message names. A datagram has room for them on every network.
     pub const MOST: usize = 7;
 
     /// The next ones, so many at most.
@@ -75,8 +75,8 @@ impl WakeMessage {
         text.into_bytes()
     }
 
-    /// Whom a datagram is for and what it tells; `None` when it is none of ours. Of what it says
-    /// beyond when to come, what can be read is taken up to where it cannot.
+    /// The recipient of a datagram, and its message; `None` when it is none of ours. Of the waiters
+    /// that it names, those are taken that stand before the first unreadable one.
     pub(super) fn read(datagram: &[u8]) -> Option<(WaitId, WakeMessage)> {
         if datagram.len() > LENGTH {
             return None;

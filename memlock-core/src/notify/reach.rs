@@ -25,7 +25,7 @@ const MOST: u32 = 1024;
 pub enum Reach {
     /// They do.
     Proven,
-    /// It hears itself; nobody else has sent one yet.
+    /// It receives its own messages; no other process has sent one yet.
     Untested,
     /// They do not, or not all of them.
     Unreachable,
@@ -40,7 +40,7 @@ pub struct ReachRecord {
     heard: AtomicU32,
     /// How many of them prove it reachable.
     needed: AtomicU32,
-    /// One may have been missed since the last one that was heard.
+    /// A message may have been missed since the last one that was received.
     doubted: AtomicBool,
 }
 
@@ -77,9 +77,9 @@ impl ReachRecord {
         self.doubted.store(false, Ordering::Relaxed);
     }
 
-    /// A waiter of this process was taken off the queue, and had what it waited for before any
+    /// A waiter of this process was removed from the queue, and acquired its target before any
     /// message came, which may have been on its way. Twice in a row counts as one that was missed,
-    /// and gives true.
+    /// and returns true.
     pub fn may_have_missed(&self) -> bool {
         self.doubted.swap(true, Ordering::Relaxed)
     }

@@ -94,7 +94,7 @@ mod tests {
             let _ = NotifySetting::parse(&address);
         }
 
-        /// Otherwise the waiter would stand in the queue as a line that nobody can read.
+        /// Otherwise the waiter would be in the queue with an entry that cannot be read.
         #[test]
         fn a_waiter_at_an_accepted_address_can_be_woken(ip: IpAddr, mapped: [u8; 4], port in 1_u16..) {
             for ip in [ip, IpAddr::from(mapped), IpAddr::V6(std::net::Ipv4Addr::from(mapped).to_ipv6_mapped())] {

@@ -1,14 +1,14 @@
 //! Listeners over UDP.
 //!
-//! A waiter's listener is a socket on the address by which it reaches the server. Whoever lets go of a
-//! lock sends a [`WakeMessage`] there. Datagrams that do not carry the id of the wait that is going on are
-//! dropped: nothing is allocated, kept or answered because of one.
+//! A waiter's listener is a socket on the address by which it reaches the server. A releaser sends
+//! a [`WakeMessage`] there. Datagrams without the id of a wait that is going on are dropped:
+//! nothing is allocated, stored or answered because of one.
 //!
-//! Every waiting thread has a listener of its own from a pool in the client, so that nobody has to pass
-//! on what another socket received: measured on a two-core machine, a thread runs 26 µs after the
-//! wake on its own socket and 40 µs after one that another thread dispatches; when all have slept
-//! for 10 ms, 42 and 76 µs. Beside the socket it has an `eventfd`, by which threads of the same
-//! process wake it.
+//! Every waiting thread has a listener of its own from a pool in the client, so that no thread has
+//! to pass on what another socket received: measured on a two-core machine, a thread runs 26 µs
+//! after the wake on its own socket and 40 µs after one that another thread dispatches; when all
+//! have slept for 10 ms, 42 and 76 µs. Beside the socket it has an `eventfd`, by which threads of
+//! the same process wake it.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -25,7 +25,7 @@ use crate::wait::entries::WaitId;
 
 /// How many datagrams are read in a row before the waiter looks at its other affairs.
 const AT_ONCE: usize = 32;
-/// Where there is no `eventfd` to be had, a sleeper looks up this often.
+/// Where no `eventfd` can be opened, a sleeper looks up this often.
 const BLIND: Duration = Duration::from_millis(20);
 
 /// The listeners of one client.
@@ -55,15 +55,15 @@ struct Link {
 #[derive(Default)]
 struct Slot {
     taken: AtomicBool,
-    /// Both may be missing, when there were no descriptors to be had; then they are asked for again
-    /// the next time.
+    /// Both may be missing, when there were no descriptors left; then they are opened the next
+    /// time.
     interrupt: OnceLock<OwnedFd>,
     socket: OnceLock<Socket>,
 }
 
 struct Socket {
     udp: UdpSocket,
-    /// What others are told.
+    /// The address in the queue entry.
     address: WakeAddress,
     near: Option<IpAddr>,
     /// A message of its own was sent to it once, to find out whether it hears anything.
@@ -101,8 +101,8 @@ impl Notifier for UdpNotifier {
         let sent = get_or_open(sender, || open(any_like(address.ip()), 0).map(Mutex::new))
             .and_then(|udp| {
                 let udp = udp.lock().unwrap_or_else(PoisonError::into_inner);
-                // Only a connected socket is told; and by now it may have been told of an earlier
-                // one.
+                // Only a connected socket gets the ICMP error; and by now it may have got that of
+                // an earlier message.
                 udp.connect(address)?;
                 let _ = udp.take_error();
                 udp.send(&message.datagram(id))?;
@@ -136,7 +136,7 @@ impl Notifier for UdpNotifier {
         }
     }
 
-    /// Wakes everybody who sleeps. It reads atomics and writes to descriptors, so a signal handler
+    /// Wakes all sleeping waiters. It reads atomics and writes to descriptors, so a signal handler
     /// may call it.
     fn interrupt_all(&self) {
         let mut link = self.pool.existing().and_then(|pool| pool.first.get());
@@ -163,8 +163,8 @@ struct UdpListener {
     slot: *const Slot,
 }
 
-// SAFETY: the listener lives in the pool, which this keeps, behind a list that only grows; all that is
-// in it may be used from any thread.
+// SAFETY: the listener lives in the pool, which this keeps, behind a list that only grows; all that
+// is in it may be used from any thread.
 unsafe impl Send for UdpListener {}
 // SAFETY: as above.
 unsafe impl Sync for UdpListener {}
@@ -273,7 +273,7 @@ impl Drop for UdpListener {
 impl Slot {
     fn prepare(&self) {
         let made = get_or_open(&self.interrupt, || {
-            // SAFETY: eventfd gives a descriptor that nobody else owns, or -1.
+            // SAFETY: eventfd returns a descriptor that nothing else owns, or -1.
             unsafe {
                 let fd = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
                 if fd >= 0 {
@@ -302,8 +302,8 @@ impl Slot {
     }
 }
 
-/// What is there, or what can be opened by now. A failure is not kept: descriptors that are lacking
-/// now may be had later.
+/// The open descriptor, or one that can be opened by now. A failure is not remembered: descriptors
+/// that are lacking now may be available later.
 fn get_or_open<T>(
     place: &OnceLock<T>,
     open: impl FnOnce() -> std::io::Result<T>,

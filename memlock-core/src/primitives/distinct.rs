@@ -11,8 +11,8 @@
 //! | `list:%n<generation>:<id>` | the key with that id | `Add` |
 //!
 //! An insert *claims* the key's item, draws an id from the counter, then writes the id's item and
-//! *commits* the key's item, in that order in one packet. Whose token the committed item carries was
-//! first.
+//! *commits* the key's item, in that order in one packet. Whose token the committed item carries
+//! was first.
 //!
 //! | what can happen | what then |
 //! | --- | --- |

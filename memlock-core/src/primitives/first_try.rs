@@ -10,8 +10,8 @@ use crate::wait::{self, Acquire, Interruption, Start, Wait, Waited};
 
 /// Acquires it at once, or waits for it as `wait` says.
 ///
-/// A server that cannot be reached by the very first attempt is reported at once: a wrong address is
-/// more likely than an outage. Later outages are ridden out for as long as the client tolerates.
+/// A server that cannot be reached by the very first attempt is reported at once: a wrong address
+/// is more likely than an outage. Later outages are ridden out for as long as the client tolerates.
 pub(super) fn acquire<G: Acquire>(
     acquire: &mut G,
     wait: &Wait<'_>,
@@ -47,7 +47,8 @@ pub(super) fn acquire<G: Acquire>(
         Ok(None) if known.is_some() => None,
         Ok(None) => Some(Event::Missed),
         Err(error) if !acquire.can_go_on_after(&error) => return Err(error),
-        // Only an answer that was lost is worth waiting for: a server that was never reached is not.
+        // Only an answer that was lost is worth waiting for: a server that was never reached is
+        // not.
         Err(error) if error.kind() != ErrorKind::Unknown => return Err(error),
         Err(_) if interruption.is_set() => return Ok(Waited::Interrupted),
         Err(_) => Some(Event::Failed),

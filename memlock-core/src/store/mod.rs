@@ -1,9 +1,9 @@
 //! A store: a function from a batch of operations to replies. One call is one round trip.
 //!
 //! Everything above is written once over this trait. A store decides nothing: each operation is
-//! atomic on its own, and what a reply means is the primitive's business. What it promises stands in
-//! its [`Guarantees`]. A test store is a wrapper that loses, delays, evicts or restarts; a new store
-//! is one folder, plus one line in [`schemes`].
+//! atomic on its own, and what a reply means is the primitive's business. What it promises stands
+//! in its [`Guarantees`]. A test store is a wrapper that loses, delays, evicts or restarts; a new
+//! store is one folder, plus one line in [`schemes`].
 
 use std::fmt;
 use std::net::IpAddr;

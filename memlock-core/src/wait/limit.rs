@@ -113,7 +113,8 @@ impl<T> Waited<T> {
 }
 
 /// Ends single waits, from any thread: those that were begun with [`Wait::unless_cancelled`] of
-/// this handle, and all that will be. Made by [`Client::cancel_handle`](crate::Client::cancel_handle).
+/// this handle, and all that will be. Made by
+/// [`Client::cancel_handle`](crate::Client::cancel_handle).
 pub struct Cancel {
     context: Context,
     cancelled: AtomicBool,

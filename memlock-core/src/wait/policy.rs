@@ -1,8 +1,8 @@
 //! What a waiter does next: a state machine that knows the time and the events, and does no I/O.
 //!
-//! A driver asks [`Policy::step`] what to do, does it, and reports the result to [`Policy::on`]. The
-//! blocking driver is `driver`; an event loop can be another. The policy knows nothing of the target
-//! but the state in which it was seen.
+//! A driver asks [`Policy::step`] what to do, does it, and reports the result to [`Policy::on`].
+//! The blocking driver is `driver`; an event loop can be another. The policy knows nothing of the
+//! target but the state in which it was seen.
 //!
 //! **When to inspect the target without a wake-up.** It may become free without a message: its
 //! holder died, the waiter before us died with a wake-up to pass on, a wake-up was lost. How long a
@@ -277,8 +277,8 @@ impl Policy {
 
     fn finish(&mut self, ended: Ended) {
         self.ended = ended;
-        // We saw it free and were about to try: the next one is to be woken, and not to sleep at the
-        // place that it takes over from us.
+        // We saw it free and were about to try: the next one is to be woken, and not to sleep at
+        // the place that it takes over from us.
         self.woken |= self.step == Step::Try && self.position.queued == Queued::Yes;
         // A wake-up for us may be on its way, or was received: it must be passed on.
         let must_leave = self.woken || self.position.queued == Queued::Yes;

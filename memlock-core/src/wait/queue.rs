@@ -20,8 +20,8 @@ use crate::target::Target;
 
 /// The TTL of a queue. Waiters that wait for longer write it again.
 const LIFE: Duration = Duration::from_secs(300);
-/// How much later the one behind a waiter without a listener is to come: that looks for itself every
-/// now and then, and should find the lock free most of the time.
+/// How much later the one behind a waiter without a listener is to come: that looks for itself
+/// every now and then, and should find the lock free most of the time.
 const AFTER_UNREACHABLE: Duration = Duration::from_millis(20);
 /// How much later a waiter is to try that only watches over a reservation for another one. No other
 /// waiter is asked to try as late: it alone is not removed from the queue.

@@ -1,5 +1,5 @@
-//! What can be renewed, as the renewer knows it: a guard of whichever kind, and a renewal of it that
-//! is on its way.
+//! What can be renewed, as the renewer knows it: a guard of whichever kind, and a renewal of it
+//! that is on its way.
 
 use std::any::Any;
 use std::sync::Arc;

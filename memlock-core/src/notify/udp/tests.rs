@@ -73,7 +73,7 @@ fn listeners_are_taken_interrupted_and_given_back_by_threads_at_the_same_time() 
         }
         scope.spawn(|| (0..3).for_each(|_| notifier.interrupt_all()));
     });
-    // One that is in use outlives its client.
+    // A listener in use outlives its client.
     let last = notifier.take(None);
     drop(notifier);
     last.interrupt();

@@ -21,7 +21,7 @@ const BATCH: usize = 1000;
 /// another inserter's grace runs.
 const MOST_ROUNDS: usize = 200;
 
-/// The longest pause before a key that somebody else has claimed is looked at again.
+/// The longest pause before a key that another client has claimed is read again.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
 /// How an insert ended.
@@ -44,7 +44,7 @@ impl From<Insertion> for Answer {
 }
 
 impl Insertion {
-    /// The key's id, which is the same whoever asks.
+    /// The key's id, which is the same for all callers.
     pub fn id(self) -> u64 {
         match self {
             Insertion::First(id) | Insertion::Duplicate(id) => id,
@@ -122,9 +122,9 @@ struct Entry<'a> {
     name: &'a [u8],
     key: Key,
     stage: Stage,
-    /// Since when the key has been seen claimed by somebody else.
+    /// Since when the key has been seen claimed by another client.
     waiting_since: Option<Moment>,
-    /// An id that was drawn, and written, before somebody else committed the key.
+    /// An id that was drawn, and written, before another client committed the key.
     overtaken: Option<(u64, Key, Version)>,
 }
 
@@ -306,7 +306,7 @@ impl<'a> Batch<'a> {
             Some(KeyItem { id: None, token }) if token == self.token => {
                 Stage::Claimed(item.version)
             }
-            // Claimed by somebody who is at it, or dead.
+            // Claimed by a client that is at work, or dead.
             _ if now.since(*entry.waiting_since.get_or_insert(now)) >= GRACE => {
                 Stage::Claimed(item.version)
             }
@@ -369,8 +369,8 @@ impl<'a> Batch<'a> {
                 [Reply::Stored(_), Reply::Stored(_)] => {
                     self.entries[draw.place].stage = Stage::Answered(Insertion::First(draw.id));
                 }
-                // Overtaken: somebody else committed it, be it with our id (a walk does that) or with
-                // another.
+                // Overtaken: another client committed it, be it with our id (a walk does that) or
+                // with another.
                 [Reply::Stored(Stored { version, .. }), _] => {
                     let entry = &mut self.entries[draw.place];
                     entry.overtaken = Some((draw.id, draw.id_item.clone(), *version));

@@ -8,17 +8,17 @@ use crate::store::{Op, Reply, Returns};
 
 /// How many ids are read at once.
 const WINDOW: u64 = 256;
-/// After so many windows in a row without a key, the counter says more than there can be: somebody
-/// tampered with it.
+/// After so many windows in a row without a key, the counter says more than there can be: it was
+/// tampered with.
 const MOST_EMPTY: usize = 1000;
 
 impl DistinctList {
     /// Walks through the keys that were in the list when the walk began, in the order of their ids;
     /// `None` when there is no such session. Two round trips for each 256 keys.
     ///
-    /// Ids that nobody uses are skipped, if need be after waiting a tenth of a second, once, for
-    /// inserters that are just at it; half-inserts of the dead are finished. Where the session ends
-    /// during the walk, the walk ends with an error of kind [`ErrorKind::NotFound`].
+    /// Unused ids are skipped, if need be after waiting a tenth of a second, once, for inserters
+    /// that are at work; half-inserts of the dead are finished. Where the session ends during the
+    /// walk, the walk ends with an error of kind [`ErrorKind::NotFound`].
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Protocol`].
@@ -163,7 +163,7 @@ impl Entries {
                         expiry,
                         returns: Returns::Version,
                     };
-                    // Whether that was we or somebody else, what it is now decides.
+                    // Whether we did that or another client, what it is now decides.
                     let _ = list.target.one(op);
                     let now = list
                         .target

@@ -14,14 +14,14 @@ use crate::report::{Report, Subject};
 use crate::store::{Expiry, Failure, Item, Op, Reply, Returns, Version};
 use crate::target::Target;
 
-/// How long a half-insert may be somebody's who is still at it.
+/// How long a half-insert may belong to a client that is still at work.
 pub(super) const GRACE: Duration = Duration::from_millis(100);
 
 /// How much longer than the session its items are kept, so that none of them is missed while it
 /// lives.
 pub(super) const TTL_SLACK: Duration = Duration::from_secs(2);
 
-/// A named set of keys with ids, shared by everybody who knows the session's name.
+/// A named set of keys with ids, shared by all clients that know the session's name.
 ///
 /// It may be used from several threads, each with a clone. Clones made before
 /// [`DistinctList::set_up`] learn nothing of it.
@@ -72,7 +72,7 @@ impl DistinctList {
     /// second to 366 days), counted from when it was first set up. Two round trips, or one to join.
     ///
     /// From now on this handle belongs to that session: once it is torn down, inserts are refused
-    /// even if somebody sets up another of the same name.
+    /// even if another client sets up another of the same name.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a duration out of range; [`ErrorKind::Unreachable`],
@@ -87,7 +87,7 @@ impl DistinctList {
                 let mut found = self.look_up().map_err(|error| Failure { error, sent: false });
                 if let Ok(None) = found {
                     // Each time another one: an earlier one may have been set up, joined, and torn
-                    // down meanwhile, and those who joined it must not find it there again.
+                    // down meanwhile, and clients that joined it must not find it there again.
                     let fresh = self.target.context.identity()?.token();
                     tried.push(fresh);
                     let generation = Generation::new(fresh, self.target.now() + duration);
@@ -114,7 +114,7 @@ impl DistinctList {
                     });
                 }
                 match found {
-                    // A failure may have left a session without its counter, which nobody could
+                    // A failure may have left a session without its counter, which no client could
                     // use.
                     Ok(Some(found)) if error.is_some() && !self.has_counter(&found)? => {
                         self.remove_session(&found)?
@@ -136,8 +136,8 @@ impl DistinctList {
         })
     }
 
-    /// Ends the session for everybody, in one atomic step. False when there was none: never set up,
-    /// expired, torn down, or another one than this handle set up.
+    /// Ends the session for all clients, in one atomic step. False when there was none: never set
+    /// up, expired, torn down, or another one than this handle set up.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`], [`ErrorKind::Protocol`].

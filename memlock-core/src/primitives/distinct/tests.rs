@@ -14,7 +14,7 @@ use crate::store::memory::Memory;
 use crate::store::{Item, Op, Reply, Version};
 use proptest::prelude::*;
 
-/// Somebody has written to the counter of ids.
+/// The counter of ids was tampered with.
 #[test]
 fn a_counter_at_its_end_gives_its_last_id_and_a_walk_that_ends() {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -25,7 +25,7 @@ fn a_counter_at_its_end_gives_its_last_id_and_a_walk_that_ends() {
     let count = Op::Increment { key: &counter, by: u64::MAX - 1, initial: None };
     assert_eq!(list.target.one(count).unwrap(), Reply::Number(u64::MAX - 1));
     assert_eq!(list.insert("k").unwrap(), Some(Insertion::First(u64::MAX)));
-    // Nobody waits until all ids have been looked for.
+    // No client waits until all ids have been looked for.
     let mut walk = list.entries().unwrap().unwrap();
     assert_eq!(walk.next().unwrap().unwrap_err().kind(), ErrorKind::Protocol);
     assert_eq!(walk.next(), None);

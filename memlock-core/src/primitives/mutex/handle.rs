@@ -40,8 +40,8 @@ impl Mutex {
     /// Waits for as long as it takes.
     ///
     /// # Errors
-    /// See [`Mutex::lock_with`]; and [`ErrorKind::Interrupted`] when [`Client::cancel_waits`](crate::Client::cancel_waits) ended
-    /// the wait.
+    /// See [`Mutex::lock_with`]; and [`ErrorKind::Interrupted`] when
+    /// [`Client::cancel_waits`](crate::Client::cancel_waits) ended the wait.
     pub fn lock(&self) -> Result<Lock> {
         let locked = self.lock_or_report(&Wait::FOREVER)?;
         locked.map_err(|report| Error::new(ErrorKind::Interrupted, report.to_string()))

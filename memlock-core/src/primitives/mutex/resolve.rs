@@ -71,7 +71,8 @@ impl Lock {
             let replies = match ran {
                 Ok(replies) => replies,
                 Err(failure) if !failure.sent && error.is_none() => {
-                    // A memcached that has no room for a `CompareAndSet` refuses it and removes the item.
+                    // A memcached that has no room for a `CompareAndSet` refuses it and removes the
+                    // item.
                     if failure.error.kind() == ErrorKind::Protocol
                         && let Ok(item) = self.kind.target.get()
                         && !item.is_some_and(|item| is_ours(&item.value, self.token))

@@ -8,9 +8,9 @@
 //!
 //! The first line: a token of this semaphore, the number of permits, when the item expires, for how
 //! many seconds it is kept unused, and how often it was written. It may have the word
-//! `reservation=<token>:<priority>:<until>`: that waiter wants several permits at once, and newcomers
-//! are to stand behind it. Then a line for each holder: its token, how many permits it has, until
-//! when; and for people its host, pid and since when, in Unix seconds of its own clock.
+//! `reservation=<token>:<priority>:<until>`: that waiter wants several permits at once, and
+//! newcomers are to stand behind it. Then a line for each holder: its token, how many permits it
+//! has, until when; and for people its host, pid and since when, in Unix seconds of its own clock.
 //!
 //! `expires` and `until` are in the server's own seconds. memcached tells for how many seconds it
 //! keeps an item yet; and as the item says itself until when it is kept, the difference is **what

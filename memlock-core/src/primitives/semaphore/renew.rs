@@ -1,5 +1,5 @@
-//! Renewing permits by their renewer: all that one process keeps of a semaphore, in one look and one
-//! write.
+//! Renewing permits by their renewer: all that one process keeps of a semaphore, in one look and
+//! one write.
 
 use std::time::Duration;
 

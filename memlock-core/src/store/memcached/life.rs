@@ -3,8 +3,8 @@
 //! A fence is `boot time in µs + cas`: it rises from holder to holder and across restarts, as long
 //! as the server stores fewer than a million items a second on average and its clock is not set
 //! back. Servers from 1.6.24 on draw the cas of a store before they lock the item, so that a later
-//! store may get a lower one. There a *stamp* follows what is to have a fence, in the same packet: a
-//! number that is increased by nothing, whose cas is drawn under a lock.
+//! store may get a lower one. There a *stamp* follows what is to have a fence, in the same packet:
+//! a number that is increased by nothing, whose cas is drawn under a lock.
 
 use crate::mutation::{self, Mutation};
 use crate::store::{Epoch, Op, Reply, Version};

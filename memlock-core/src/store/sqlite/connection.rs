@@ -168,8 +168,8 @@ impl Connection {
         Ok(replies)
     }
 
-    /// Copies the write-ahead log into the file, and truncates it: it may be what has filled a small
-    /// disk. True if a batch may find room now.
+    /// Copies the write-ahead log into the file, and truncates it: it may be what has filled a
+    /// small disk. True if a batch may find room now.
     fn make_room(&self) -> bool {
         let checkpoint = |row: &Row<'_>| Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?));
         let copied = self.sql.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], checkpoint);

@@ -49,7 +49,8 @@ impl Place {
         Some(FileId { device: found.dev(), inode: found.ino() })
     }
 
-    /// Makes an empty file that only its owner can use, unless there is one, and checks where it is.
+    /// Makes an empty file that only its owner can use, unless there is one, and checks where it
+    /// is.
     pub(super) fn prepare(&self) -> Result<()> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);

@@ -1,9 +1,9 @@
 //! SQLite through `fork`.
 //!
-//! SQLite keeps state of its own in a process: locks of its own, and which files are open, by device
-//! and inode, with the locks that the process has on each. A child inherits that state, but none of
-//! the locks on files: it would take its parent's locks for its own. And where another thread was
-//! inside of SQLite at the fork, a lock stays taken for ever. So
+//! SQLite keeps state of its own in a process: locks of its own, and which files are open, by
+//! device and inode, with the locks that the process has on each. A child inherits that state, but
+//! none of the locks on files: it would take its parent's locks for its own. And where another
+//! thread was inside of SQLite at the fork, a lock stays taken for ever. So
 //!
 //! - all of memlock's calls into SQLite pass a gate, one at a time in a process, and a fork waits
 //!   until nobody is inside;

@@ -1,9 +1,10 @@
 //! The SQLite store: a file of this host, `sqlite:///abs/path` or `sqlite:relative`.
 //!
-//! A batch is one transaction, `BEGIN IMMEDIATE` if it may write: so it is carried out as a whole or
-//! not at all, and a process that is killed in the middle of one leaves nothing of it behind. Items
-//! end by the clock of this host that runs on while it sleeps (`CLOCK_BOOTTIME`). After a reboot all
-//! holders of before are dead, and so are their locks; distinct lists live on by their own time.
+//! A batch is one transaction, `BEGIN IMMEDIATE` if it may write: so it is carried out as a whole
+//! or not at all, and a process that is killed in the middle of one leaves nothing of it behind.
+//! Items end by the clock of this host that runs on while it sleeps (`CLOCK_BOOTTIME`). After a
+//! reboot all holders of before are dead, and so are their locks; distinct lists live on by their
+//! own time.
 //!
 //! | file | what it knows |
 //! | --- | --- |

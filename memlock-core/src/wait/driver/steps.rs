@@ -18,9 +18,9 @@ const MOST_IDS: usize = 16;
 
 impl<G: Acquire> Waiter<'_, '_, G> {
     pub(super) fn join(&mut self, front: bool) -> Result<()> {
-        // An entry of a semaphore's waiter that could not be removed may have been for other permits
-        // or another priority: this waiter cannot use it. Asked each time, since it may have been
-        // left by the outage that has just ended.
+        // An entry of a semaphore's waiter that could not be removed may have been for other
+        // permits or another priority: this waiter cannot use it. Asked each time, since it may
+        // have been left by the outage that has just ended.
         if self.acquire.is_shared() {
             let left = self.local.take_left_behind(&self.target.key);
             if !left.is_empty() {
@@ -88,9 +88,9 @@ impl<G: Acquire> Waiter<'_, '_, G> {
         Ok(())
     }
 
-    /// Whether a waiter that was woken to watch over a reservation still has its place in the queue.
-    /// A waiter whose turn has come is removed, though perhaps only after it has tried: so it does
-    /// not rely on an entry that it still finds.
+    /// Whether a waiter that was woken to watch over a reservation still has its place in the
+    /// queue. A waiter whose turn has come is removed, though perhaps only after it has tried: so
+    /// it does not rely on an entry that it still finds.
     fn is_still_queued(&mut self) -> Result<bool> {
         let inspected = self.queue.inspect(&self.ids, true, Some(self.acquire.inspection()));
         let (Some(QueueView::Behind(before)), Some(reply)) = (match inspected {

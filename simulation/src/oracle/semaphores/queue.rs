@@ -217,8 +217,8 @@ impl Oracle {
     }
 }
 
-/// A waiter that is overtaken counts that, so that it is first in the end. `own`: how many of its own
-/// entries the writer removed, because it leaves, or because it woke itself along with others.
+/// A waiter that is overtaken counts that, so that it is first in the end. `own`: how many of its
+/// own entries the writer removed, because it leaves, or because it woke itself along with others.
 fn miscounted(woken: &[&Entry], own: usize, before: &[Entry], after: &[Entry]) -> Option<String> {
     let [woken] = woken else { return None };
     let earlier = before.iter().take_while(|entry| entry.id != woken.id);
