@@ -284,6 +284,22 @@ fn a_log_that_fills_the_disk_is_truncated() {
     assert_eq!(held.unlock().unwrap(), Release::Released);
 }
 
+/// As containers have it: without the log, which is beside the file where it comes from.
+#[test]
+fn a_file_that_is_mounted_by_itself_is_refused() {
+    let (here, there) = (Disk::mount().unwrap(), Disk::mount().unwrap());
+    let (file, mounted) = (here.path().join("locks.db"), there.path().join("locks.db"));
+    let client = Client::connect(&format!("sqlite://{}", file.display())).unwrap();
+    let held = client.mutex("m", LEASE).unwrap().try_lock().unwrap();
+    std::fs::write(&mounted, "").unwrap();
+    run("mount", &["--bind", file.to_str().unwrap(), mounted.to_str().unwrap()]);
+    let other = Client::connect(&format!("sqlite://{}", mounted.display())).unwrap();
+    let error = other.mutex("m", LEASE).unwrap().try_lock().unwrap_err();
+    assert!(error.to_string().contains("mount the directory"), "{error}");
+    run("umount", &[mounted.to_str().unwrap()]);
+    assert!(held.is_some());
+}
+
 #[test]
 fn a_disk_that_is_read_only_is_refused_with_what_to_do() {
     let disk = Disk::mount().unwrap();

@@ -55,10 +55,25 @@ impl Place {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let file = options.open(&self.path).map_err(|error| self.not_opened(&error))?;
-        if !file.metadata().is_ok_and(|found| found.is_file()) {
+        let found = file.metadata().map_err(|error| self.not_opened(&error))?;
+        drop(file);
+        if !found.is_file() {
             return Err(Error::protocol("It is not a regular file: name another one."));
         }
-        drop(file);
+        // SQLite finds the log by the file's name: by another name there would be another log, and
+        // the same lock could be granted by each.
+        if found.nlink() > 1 {
+            return Err(Error::protocol(format!(
+                "It has {} names (hard links), by each of which the same lock could be granted: remove the others.",
+                found.nlink()
+            )));
+        }
+        if is_mounted_alone(&self.path) {
+            return Err(Error::protocol(
+                "It is mounted into its directory by itself, without the -wal and -shm files beside it, so that \
+                 the same lock could be granted in both places: mount the directory that contains it.",
+            ));
+        }
         match network_of(&self.path) {
             Some(name) if !self.trusts_networks => Err(Error::protocol(format!(
                 "It is on a file system of a network ({name}), where locks of files cannot be relied on and other \
@@ -86,6 +101,18 @@ impl Place {
             }
             _ => unreachable(format!("It cannot be opened: {error}.")),
         }
+    }
+}
+
+/// Whether a file is a mount of its own (a bind mount, as containers have of single files). False on
+/// kernels before 5.8, which do not say.
+fn is_mounted_alone(path: &Path) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    // SAFETY: all zeros is a valid statx; the path ends with a NUL and the place is ours.
+    unsafe {
+        let mut found: libc::statx = std::mem::zeroed();
+        let asked = libc::statx(libc::AT_FDCWD, path.as_ptr(), 0, 0, &raw mut found);
+        asked == 0 && found.stx_attributes & libc::STATX_ATTR_MOUNT_ROOT as u64 != 0
     }
 }
 

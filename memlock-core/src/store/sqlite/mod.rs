@@ -200,6 +200,10 @@ fn path_of(location: &str) -> Result<PathBuf> {
         None => location,
     };
     let Some(bytes) = percent_decode(text) else { return bad("has a broken %XX code") };
+    if bytes == b":memory:" {
+        let text = "The URL sqlite::memory: names no file: write memory://NAME for locks in this process's memory.";
+        return Err(Error::config(text));
+    }
     if bytes.is_empty() || bytes.contains(&0) || bytes.ends_with(b"/") {
         return bad("names no file");
     }

@@ -59,7 +59,7 @@ fn urls_name_absolute_and_relative_paths() {
     }
     let here = std::env::current_dir().unwrap();
     assert_eq!(super::path_of("locks.db").unwrap(), here.join("locks.db"));
-    for bad in ["", "//", "///", "//host/a.db", "///a/", "a%2", "a%00b"] {
+    for bad in ["", "//", "///", "//host/a.db", "///a/", "a%2", "a%00b", ":memory:"] {
         assert!(super::path_of(bad).is_err(), "{bad:?}");
     }
     assert!(Client::connect("sqlite:x?network=maybe").is_err());
@@ -97,6 +97,25 @@ fn what_is_no_file_of_ours_is_refused_with_what_to_do() {
     let (kind, said) = refused(&directory.file());
     assert!(kind == ErrorKind::Protocol && said.contains("newer memlock"), "{said}");
     assert!(said.contains(&*directory.file().to_string_lossy()), "{said}");
+}
+
+/// By another name SQLite would use another log, so that each name could grant the same lock.
+#[test]
+fn a_file_with_two_names_is_refused_by_both() {
+    let directory = Directory::new();
+    assert!(try_lock(&format!("sqlite://{}", directory.file().display())).unwrap());
+    let other = directory.0.join("other.db");
+    std::fs::hard_link(directory.file(), &other).unwrap();
+    for name in [&directory.file(), &other] {
+        let (kind, said) = refused(name);
+        assert!(kind == ErrorKind::Protocol && said.contains("2 names"), "{said}");
+    }
+    std::fs::remove_file(&other).unwrap();
+    std::os::unix::fs::symlink(directory.file(), &other).unwrap();
+    let held = directory.client().mutex("m", LEASE).unwrap().try_lock().unwrap();
+    assert!(held.is_some(), "it has one name again");
+    let through_link = Client::connect(&format!("sqlite://{}", other.display())).unwrap();
+    assert!(through_link.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none());
 }
 
 #[test]
