@@ -15,6 +15,9 @@ use crate::store::Epoch;
 
 /// What a file of memlock's has in its header: `mlck`.
 const APPLICATION: i64 = 0x6d6c_636b;
+/// A host that was started at the same time, but for so many milliseconds, is the same: no reboot is
+/// that fast.
+const SAME_START: u64 = 50;
 /// The layout of the tables.
 const SCHEMA: i64 = 1;
 
@@ -29,9 +32,11 @@ CREATE TABLE items (
 ) WITHOUT ROWID;
 CREATE TABLE state (
     id INTEGER PRIMARY KEY CHECK (id = 1),
-    -- 16 random bytes that name the file, and the boot of the host in which it was used last.
+    -- 16 random bytes that name the file; the boot of the host in which it was used last, and when
+    -- that began, in Unix milliseconds.
     name BLOB NOT NULL,
     boot TEXT NOT NULL,
+    started INTEGER NOT NULL,
     -- Numbers of this boot begin above the base, and are below the horizon.
     base INTEGER NOT NULL,
     horizon INTEGER NOT NULL
@@ -80,22 +85,32 @@ pub(super) fn prepare(
         transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     let boot = boot_id()
         .map_err(|error| unreachable(format!("The host's boot id cannot be read: {error}.")))?;
+    let started = clock.started_millis();
     if (application, version, tables) == (0, 0, 0) {
         transaction.execute_batch(TABLES)?;
         transaction.execute_batch(&format!(
             "PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {SCHEMA};"
         ))?;
         transaction.execute(
-            "INSERT INTO state (id, name, boot, base, horizon) VALUES (1, randomblob(16), ?1, 0, 0)",
-            [&boot],
+            "INSERT INTO state (id, name, boot, started, base, horizon)
+             VALUES (1, randomblob(16), ?1, ?2, 0, 0)",
+            params![boot, started],
         )?;
     } else {
         check(application, version)?;
-        let last: Option<String> = transaction
-            .query_row("SELECT boot FROM state WHERE id = 1", [], |row| row.get(0))
+        let last: Option<(String, i64)> = transaction
+            .query_row("SELECT boot, started FROM state WHERE id = 1", [], |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })
             .optional()?;
-        if last.as_ref() != Some(&boot) {
+        let (same_id, same_start) = last
+            .map_or((false, false), |(id, at)| (id == boot, at.abs_diff(started) <= SAME_START));
+        // Some containers have a boot id of their own.
+        if !same_id && !same_start {
             begin_boot(&transaction, &boot, clock)?;
+        }
+        if !same_start {
+            transaction.execute("UPDATE state SET started = ?1 WHERE id = 1", [started])?;
         }
     }
     let (name, base, horizon): (Vec<u8>, i64, i64) =

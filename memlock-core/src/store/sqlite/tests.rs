@@ -99,6 +99,29 @@ fn what_is_no_file_of_ours_is_refused_with_what_to_do() {
     assert!(said.contains(&*directory.file().to_string_lossy()), "{said}");
 }
 
+/// As in a container of systemd-nspawn, which has a boot id of its own.
+#[test]
+fn another_boot_id_of_the_same_host_frees_nothing() {
+    let directory = Directory::new();
+    let mut held = directory.client().mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+    directory.sql().execute_batch("UPDATE state SET boot = 'that of a container'").unwrap();
+    assert!(directory.client().mutex("m", LEASE).unwrap().try_lock().unwrap().is_none());
+    assert_eq!(held.unlock().unwrap(), Release::Released);
+}
+
+/// The clock of a host that was set is no sign of a reboot.
+#[test]
+fn another_time_of_the_same_boot_frees_nothing() {
+    let directory = Directory::new();
+    let mut held = directory.client().mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+    directory.sql().execute_batch("UPDATE state SET started = 0").unwrap();
+    assert!(directory.client().mutex("m", LEASE).unwrap().try_lock().unwrap().is_none());
+    let started: i64 =
+        directory.sql().query_row("SELECT started FROM state", [], |row| row.get(0)).unwrap();
+    assert!(started > 0, "the next opening can rely on it");
+    assert_eq!(held.unlock().unwrap(), Release::Released);
+}
+
 /// By another name SQLite would use another log, so that each name could grant the same lock.
 #[test]
 fn a_file_with_two_names_is_refused_by_both() {
@@ -134,7 +157,8 @@ fn a_reboot_frees_what_was_held_and_keeps_lists_and_fences() {
         sql.query_row("SELECT base FROM state", [], |row| row.get::<_, i64>(0)).unwrap()
     };
     assert_eq!(base(&directory.sql()), 0);
-    directory.sql().execute_batch("UPDATE state SET boot = 'the boot before'").unwrap();
+    let before = "UPDATE state SET boot = 'the boot before', started = started - 60000";
+    directory.sql().execute_batch(before).unwrap();
     let after = directory.client();
     let next = after.mutex("m", LEASE).unwrap().try_lock().unwrap().expect("it is free");
     assert!(base(&directory.sql()) > 0);

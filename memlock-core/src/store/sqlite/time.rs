@@ -1,7 +1,7 @@
 //! The host's clock, the same in all of its containers.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::clock::Clock;
 
@@ -32,6 +32,13 @@ impl BootClock {
     /// Now, in milliseconds, rather too early.
     pub(super) fn millis(&self) -> i64 {
         millis(self.now())
+    }
+
+    /// When the host was started, in Unix milliseconds by its present wall clock. Slewing does not
+    /// change it, since it slows the boot clock as well: only a step of the wall clock does.
+    pub(super) fn started_millis(&self) -> i64 {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        millis(wall).saturating_sub(self.millis())
     }
 
     /// Unix time in milliseconds, of the wall clock.
