@@ -65,7 +65,8 @@ fuzz_target!(|data: &[u8]| {
             check_asked(&keys, &mut peer, false);
         }
         _ => {
-            let findings = succeeded(tool.admin().health(Duration::from_secs(number.max(1).into())));
+            let findings =
+                succeeded(tool.admin().health(Duration::from_secs(number.max(1).into())));
             for finding in findings.into_iter().flatten() {
                 can_be_shown(&finding.said);
             }

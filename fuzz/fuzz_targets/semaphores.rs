@@ -198,8 +198,12 @@ impl Call {
                 held.remove(place).abandon();
                 Outcome::Nothing
             }
-            (Call::SetUp(life), _) => semaphore.set_up(*life).map_or(Outcome::Nothing, Outcome::SetUp),
-            (Call::TearDown, _) => semaphore.tear_down().map_or(Outcome::Nothing, Outcome::TornDown),
+            (Call::SetUp(life), _) => {
+                semaphore.set_up(*life).map_or(Outcome::Nothing, Outcome::SetUp)
+            }
+            (Call::TearDown, _) => {
+                semaphore.tear_down().map_or(Outcome::Nothing, Outcome::TornDown)
+            }
             (Call::Resize(permits), _) => {
                 semaphore.resize(*permits).map_or(Outcome::Nothing, Outcome::Resized)
             }
@@ -275,13 +279,20 @@ fn check(call: &Call, outcome: &Outcome, before: &Option<Look>, after: &Option<L
 }
 
 /// Only a resize changes the number of permits.
-fn as_many_as_asked_for(call: &Call, outcome: &Outcome, before: &Option<Look>, after: &Option<Look>) {
+fn as_many_as_asked_for(
+    call: &Call,
+    outcome: &Outcome,
+    before: &Option<Look>,
+    after: &Option<Look>,
+) {
     let Some(Look { record: after, .. }) = after else { return };
     match before {
         Some(Look { record: before, .. }) if before.token() == after.token() => {
             let asked = if let Call::Resize(permits) = *call { permits } else { before.permits() };
-            let done =
-                [asked, if matches!(outcome, Outcome::Resized(_)) { asked } else { before.permits() }];
+            let done = [
+                asked,
+                if matches!(outcome, Outcome::Resized(_)) { asked } else { before.permits() },
+            ];
             assert!(done.contains(&after.permits()), "{before:?} has become {after:?}");
         }
         // It is as large as it was to be, or as it is remembered to have been.

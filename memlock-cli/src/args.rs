@@ -100,10 +100,16 @@ pub(crate) struct Run {
     #[arg(long, default_value = "60s", value_parser = duration::parse, value_name = "TIME")]
     pub(crate) lease: Duration,
     /// Wait at most this long for it; without this and --no-wait, for as long as it takes
-    #[arg(short, long, value_parser = duration::parse, value_name = "TIME")]
-    pub(crate) wait: Option<Duration>,
+    #[arg(
+        short = 'w',
+        long,
+        visible_alias = "wait",
+        value_parser = duration::parse,
+        value_name = "TIME"
+    )]
+    pub(crate) timeout: Option<Duration>,
     /// Try once
-    #[arg(short, long, conflicts_with = "wait")]
+    #[arg(short, long, conflicts_with = "timeout")]
     pub(crate) no_wait: bool,
     /// NAME is a semaphore with so many permits, of which one is taken, or as many as --permits
     /// says

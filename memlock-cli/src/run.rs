@@ -59,7 +59,7 @@ pub(crate) fn run(url: &Url, args: &Run, verbose: bool) -> Result<Status, CliErr
         Waited::Busy => return busy(args, || format!("{target} is busy: {}.", holder(&target))),
         Waited::TimedOut => {
             return busy(args, || {
-                let limit = brief(args.wait.unwrap_or_default());
+                let limit = brief(args.timeout.unwrap_or_default());
                 format!("Timed out after {limit} waiting for {target} ({}).", holder(&target))
             });
         }
@@ -130,7 +130,7 @@ fn acquire(
         signals.stop_if_told();
         signals.is_to_end()
     };
-    let wait = match (args.no_wait, args.wait) {
+    let wait = match (args.no_wait, args.timeout) {
         (true, _) => Wait::NEVER,
         (_, Some(limit)) => Wait::at_most(limit),
         (_, None) => Wait::FOREVER,

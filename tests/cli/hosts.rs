@@ -24,7 +24,7 @@ while [ $round -lt "$ROUNDS" ]; do
   round=$((round + 1))
   rm -f in
   case " $LONG $KILLED " in *" $round "*) work=6.5 ;; *) work=$BRIEF ;; esac
-  "$MEMLOCK" run "$NAME" --lease 3s --wait 60s -- sh -c "$SECTION" section $round $work &
+  "$MEMLOCK" run "$NAME" --lease 3s --timeout 60s -- sh -c "$SECTION" section $round $work &
   case " $KILLED " in *" $round "*)
     until [ -e in ]; do sleep 0.01; done
     kill -KILL $! ;;

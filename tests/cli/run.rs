@@ -82,7 +82,7 @@ fn what_stands_in_the_way_has_a_status_of_its_own_and_one_sentence() {
     }
     for args in [
         &["run", "m"][..],
-        &["run", "m", "--wait", "soon", "--", "true"],
+        &["run", "m", "--timeout", "soon", "--", "true"],
         &["run", "m", "--max-hold", "0", "--", "true"],
         &["run", "m", "--max-hold", "5s", "--no-renew", "--", "true"],
         &["run", "m", "--on-lost", "hope", "--", "true"],
@@ -144,7 +144,7 @@ fn the_command_knows_its_lock() {
 fn the_longest_times_that_can_be_written_are_no_trouble() {
     let server = Memcached::start();
     let longest = "18446744073709549568s";
-    let args = ["run", "m", "--max-hold", longest, "--wait", longest, "--grace", longest];
+    let args = ["run", "m", "--max-hold", longest, "--timeout", longest, "--grace", longest];
     let show = ["--", "sh", "-c", "echo $MEMLOCK_DEADLINE"];
     let said = done(memlock(&server, &[&args[..], &show].concat()));
     assert_eq!((said.code, said.out.trim()), (Some(0), "18446744073709551615"), "{said:?}");

@@ -32,7 +32,7 @@ fn a_busy_lock_is_named_with_its_server_and_its_holder() {
         "{said:?}"
     );
     assert!(said.err.contains(&holder), "{said:?}");
-    let said = run(&server, &["m", "--wait", "500ms", "true"]);
+    let said = run(&server, &["m", "--timeout", "500ms", "true"]);
     assert!(
         said.err.starts_with(&format!(
             "memlock: Timed out after 500 ms waiting for {lock_and_server} (held by "
