@@ -39,9 +39,9 @@ pub(crate) fn doctor(url: &Url, args: &Doctor) -> Result<Status, CliError> {
     for (place, server) in client.nodes().iter().enumerate() {
         let findings = match examine(&url.text, &client, place, server, args) {
             Ok(findings) => findings,
-            Err(trouble) => {
-                unreachable |= trouble.status == Status::UNREACHABLE;
-                vec![Finding::new("connection", Verdict::Bad, trouble.message)]
+            Err(error) => {
+                unreachable |= error.status == Status::UNREACHABLE;
+                vec![Finding::new("connection", Verdict::Bad, error.message)]
             }
         };
         worst = findings.iter().map(|finding| finding.verdict).fold(worst, Verdict::max);

@@ -11,8 +11,8 @@ use crate::args::{Args, Command};
 use crate::exit::CliError;
 use crate::{duration, list};
 
-fn sentence(trouble: CliError) -> String {
-    trouble.message
+fn sentence(error: CliError) -> String {
+    error.message
 }
 
 pub fn duration(text: &str) -> Option<Duration> {

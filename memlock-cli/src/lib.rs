@@ -61,11 +61,11 @@ pub fn main() -> ExitCode {
         }
     };
     log::begin(args.verbose);
-    let status = command(args).unwrap_or_else(|trouble| {
-        if !trouble.message.is_empty() {
-            out::complain(&trouble.message);
+    let status = command(args).unwrap_or_else(|error| {
+        if !error.message.is_empty() {
+            out::complain(&error.message);
         }
-        trouble.status
+        error.status
     });
     out::finish();
     status.into()

@@ -1,7 +1,7 @@
 //! `memlock ls`: all that lives on the servers.
 
 use memlock_core::lease::MIN_LEASE;
-use memlock_core::name::{Family, Named};
+use memlock_core::name::{Family, Key, Named};
 use memlock_core::semaphore::Status as Permits;
 use memlock_core::store::admin::{self, Content};
 use memlock_core::wait::entries;
@@ -31,18 +31,18 @@ struct Entry {
 pub(crate) fn ls(url: &Url, args: &Ls) -> Result<Status, CliError> {
     let client = connect(url)?;
     let servers = client.nodes();
-    let (mut entries, mut troubles, mut unread) = (Vec::new(), Vec::new(), 0);
+    let (mut entries, mut errors, mut unread) = (Vec::new(), Vec::new(), 0);
     for place in 0..servers.len() {
-        match entries_on(&client, place, &mut troubles) {
+        match entries_on(&client, place, &mut errors) {
             Ok(more) => entries.extend(more),
-            Err(trouble) => {
+            Err(error) => {
                 unread += 1;
-                troubles.push(trouble);
+                errors.push(error);
             }
         }
     }
     if unread == servers.len() {
-        return Err(troubles.remove(0));
+        return Err(errors.remove(0));
     }
     entries.sort_by(|a, b| {
         (a.named.family, &a.named.name, &a.key).cmp(&(b.named.family, &b.named.name, &b.key))
@@ -57,33 +57,33 @@ pub(crate) fn ls(url: &Url, args: &Ls) -> Result<Status, CliError> {
         rows.extend(entries.iter().map(Entry::row));
         out.table(&rows)?;
     }
-    Ok(complained(troubles.iter()))
+    Ok(complained(errors.iter()))
 }
 
-/// All that lives on one server. What is there and cannot be read goes to `troubles`.
+/// All that lives on one server. What is there and cannot be read goes to `errors`.
 fn entries_on(
     client: &Client,
     place: usize,
-    troubles: &mut Vec<CliError>,
+    errors: &mut Vec<CliError>,
 ) -> Result<Vec<Entry>, CliError> {
     let mut admin = client.admin(place)?;
     let server = client.nodes().swap_remove(place).name;
     let keys = admin.keys(&|key| client.keys().read(key).is_some())?;
     // The waiters are in an item beside it.
-    let queues: Vec<String> = keys.iter().map(|key| format!("{key}%wait")).collect();
+    let queues: Vec<String> = keys.iter().map(|key| Key::queue_of(key)).collect();
     let (values, queues) = (admin.values(&keys)?, admin.values(&queues)?);
     let mut entries = Vec::new();
     for ((key, value), queue) in keys.into_iter().zip(values).zip(queues) {
         let (Some(named), Some(value)) = (client.keys().read(&key), value) else { continue };
         let ids = match (&named.name, named.family) {
             (Some(name), Family::List) if value.0.bytes().is_some() => {
-                ids(client, name).or_else(|trouble| match trouble.status {
+                ids(client, name).or_else(|error| match error.status {
                     // One item, and not the server.
                     Status::PROTOCOL => {
-                        troubles.push(trouble);
+                        errors.push(error);
                         Ok(None)
                     }
-                    _ => Err(trouble),
+                    _ => Err(error),
                 })?
             }
             _ => None,

@@ -30,7 +30,7 @@ struct Found {
 pub(crate) fn show(url: &Url, args: &Show) -> Result<Status, CliError> {
     let client = connect(url)?;
     let found = match look(&client, &args.name)? {
-        Found { lock: Err(trouble), semaphore: Err(_), ids: Err(_), .. } => return Err(trouble),
+        Found { lock: Err(error), semaphore: Err(_), ids: Err(_), .. } => return Err(error),
         found => found,
     };
     let mut out = Out::new();
@@ -39,15 +39,15 @@ pub(crate) fn show(url: &Url, args: &Show) -> Result<Status, CliError> {
     } else {
         out.table(&table(&args.name, &found))?;
     }
-    Ok(complained(found.unread().into_iter().map(|(_, trouble)| trouble)))
+    Ok(complained(found.unread().into_iter().map(|(_, error)| error)))
 }
 
 /// Complains about each thing that could not be read; the status is that of the first one, if there
 /// is one.
-pub(crate) fn complained<'a>(troubles: impl Iterator<Item = &'a CliError>) -> Status {
-    troubles.fold(Status::OK, |status, trouble| {
-        complain(&trouble.message);
-        if status == Status::OK { trouble.status } else { status }
+pub(crate) fn complained<'a>(errors: impl Iterator<Item = &'a CliError>) -> Status {
+    errors.fold(Status::OK, |status, error| {
+        complain(&error.message);
+        if status == Status::OK { error.status } else { status }
     })
 }
 
@@ -85,7 +85,7 @@ impl Found {
             ("semaphore waiters", self.semaphore_waiters.as_ref().err()),
             ("list", self.ids.as_ref().err()),
         ];
-        parts.into_iter().filter_map(|(what, trouble)| Some((what, trouble?))).collect()
+        parts.into_iter().filter_map(|(what, error)| Some((what, error?))).collect()
     }
 }
 

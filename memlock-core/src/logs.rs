@@ -7,7 +7,7 @@
 //! | error | a bug: of memlock, or of what it was given to call |
 //! | warn | something is lost, or about to be, and perhaps reported in no other way |
 //! | info | a server is out of reach, or back again; something is left for later |
-//! | debug | what goes on without trouble, or is mended at once |
+//! | debug | what goes on without problems, or is mended at once |
 //!
 //! A logger may call anything of memlock, and may take its time: so **nothing is logged while a
 //! mutex of ours is locked**, and nothing on the way of an acquisition or a release without

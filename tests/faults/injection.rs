@@ -44,7 +44,7 @@ pub(crate) enum Injection {
     DiskFull,
 }
 
-/// Ends a trouble.
+/// Ends a fault.
 pub(crate) type Undo = Box<dyn FnOnce(&mut World) -> Result<(), Failure>>;
 
 impl Injection {

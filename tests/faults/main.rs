@@ -90,10 +90,10 @@ fn faults(programs: &Programs, folder: &Path, words: &[String]) -> Result<bool, 
         let outcome = round.run(programs, &folder, time, setting)?;
         let verdict = &outcome.verdict;
         println!("{}", report::row(round.name, &outcome.tally, verdict));
-        if let Injection::Cuts(cutter) = &round.trouble {
+        if let Injection::Cuts(cutter) = &round.fault {
             println!("    {}", cutter.summary());
         }
-        if matches!(round.trouble, Injection::None) {
+        if matches!(round.fault, Injection::None) {
             println!("    {}", verdict.turns.summary());
         }
         if !round.is_fine(verdict) {

@@ -27,7 +27,7 @@ const STIR: Duration = Duration::from_millis(700);
 /// What is tried.
 pub(crate) struct Round {
     pub(crate) name: &'static str,
-    pub(crate) trouble: Injection,
+    pub(crate) fault: Injection,
     kinds: &'static [Kind],
     /// Whether the clients lock in a SQLite file, instead of on the server.
     in_file: bool,
@@ -52,20 +52,19 @@ const WANTED: [&str; 2] = ["two valid holds", "permits out, and there are"];
 
 /// All rounds, in their order.
 pub(crate) fn all() -> Vec<Round> {
-    let round = |name, trouble, sound, punctual| Round {
+    let round = |name, fault, sound, punctual| Round {
         name,
-        trouble,
+        fault,
         kinds: &USUAL,
         in_file: false,
         sound,
         punctual,
     };
-    let in_file = |name, trouble, sound, punctual| Round {
+    let in_file = |name, fault, sound, punctual| Round {
         in_file: true,
-        ..round(name, trouble, sound, punctual)
+        ..round(name, fault, sound, punctual)
     };
-    let plain =
-        |trouble: Injection, sound, punctual| round(trouble.name(), trouble, sound, punctual);
+    let plain = |fault: Injection, sound, punctual| round(fault.name(), fault, sound, punctual);
     vec![
         plain(Injection::None, true, true),
         round("cut within requests", Injection::Cuts(Cutter::new(Side::Request)), false, false),
@@ -100,13 +99,13 @@ impl Round {
     /// What it needs, with its files in `folder`: an error says why it cannot be run here.
     pub(crate) fn setting(&self, folder: &Path) -> io::Result<Setting> {
         let missing = |what, error| io::Error::other(format!("no {what} here: {error}"));
-        let cable = match self.trouble {
+        let cable = match self.fault {
             Injection::CablePulled => {
                 Some(Cable::lay().map_err(|error| missing("network namespaces", error))?)
             }
             _ => None,
         };
-        let disk = match self.trouble {
+        let disk = match self.fault {
             Injection::DiskFull => {
                 Some(Disk::mount().map_err(|error| missing("small disk", error))?)
             }
@@ -137,7 +136,7 @@ impl Round {
         let mut world = World::new(programs, timeouts, setting, folder)?;
         world.gather(self.kinds)?;
         self.disturb(&mut world, time)?;
-        if matches!(self.trouble, Injection::ClientsKilled) {
+        if matches!(self.fault, Injection::ClientsKilled) {
             // What they hold comes back by itself, or not at all.
             world.crew.kill_all()?;
         }
@@ -158,14 +157,14 @@ impl Round {
     fn disturb(&self, world: &mut World, time: Duration) -> Result<(), Failure> {
         // A server that is replaced within its first second gives fences that do not rise: see
         // DESIGN.md.
-        if self.trouble.is_in_the_server() {
+        if self.fault.is_in_the_server() {
             thread::sleep(FIRST_SECOND);
         }
         let end = now() + if self.name == WRONG { time.max(LEAST_FOR_WRONG) } else { time };
-        let [lasting, gone] = self.trouble.times();
+        let [lasting, gone] = self.fault.times();
         let mut stirred = now();
         while now() + FIRST_SECOND < end {
-            let undo = self.trouble.begin(world)?;
+            let undo = self.fault.begin(world)?;
             for (undo, (least, most)) in [(None, lasting), (Some(undo), gone)] {
                 if let Some(undo) = undo {
                     undo(world)?;
@@ -174,7 +173,7 @@ impl Round {
                 while now() < until {
                     thread::sleep(STEP.min(until.saturating_sub(now())));
                     world.crew.see_who_ended()?;
-                    if matches!(self.trouble, Injection::FewConnections) && now() > stirred + STIR {
+                    if matches!(self.fault, Injection::FewConnections) && now() > stirred + STIR {
                         world.cut_all();
                         stirred = now();
                     }

@@ -93,9 +93,9 @@ pub(crate) fn run(programs: &Programs, folder: &Path, time: Duration) -> Result<
     Ok(fine)
 }
 
-/// A trouble that goes on, or that was over just now.
+/// A fault that goes on, or that was over just now.
 struct Active {
-    trouble: Injection,
+    fault: Injection,
     /// When it is to end, and when the next of its kind may begin.
     ends: Duration,
     free: Duration,
@@ -105,9 +105,9 @@ struct Active {
 impl Active {
     /// Whether both may not be at once.
     fn excludes(&self, other: &Injection) -> bool {
-        let wire = self.trouble.is_on_the_wire() && other.is_on_the_wire();
-        let server = self.trouble.is_in_the_server() && other.is_in_the_server();
-        wire || server || self.trouble.name() == other.name()
+        let wire = self.fault.is_on_the_wire() && other.is_on_the_wire();
+        let server = self.fault.is_in_the_server() && other.is_in_the_server();
+        wire || server || self.fault.name() == other.name()
     }
 }
 
@@ -123,7 +123,7 @@ struct Soak {
     calls: Vec<Call>,
     tally: Tally,
     verdict: Verdict,
-    troubles: usize,
+    faults: usize,
 }
 
 impl Soak {
@@ -157,11 +157,11 @@ impl Soak {
             calls: Vec::new(),
             tally: Tally::default(),
             verdict: Verdict::default(),
-            troubles: 0,
+            faults: 0,
         }
     }
 
-    /// Lets some time pass, with new troubles or without.
+    /// Lets some time pass, with new faults or without.
     fn pass(&mut self, time: Duration, troubled: bool) -> Result<(), Failure> {
         let end = now() + time;
         while now() < end {
@@ -186,20 +186,18 @@ impl Soak {
     fn begin_one(&mut self) -> Result<(), Failure> {
         let world = &mut self.world;
         self.next = now() + world.chance.millis(PAUSE.0, PAUSE.1);
-        let excluded =
-            |trouble: &&Injection| self.active.iter().any(|active| active.excludes(trouble));
-        let choice: Vec<&Injection> =
-            self.choice.iter().filter(|trouble| !excluded(trouble)).collect();
+        let excluded = |fault: &&Injection| self.active.iter().any(|active| active.excludes(fault));
+        let choice: Vec<&Injection> = self.choice.iter().filter(|fault| !excluded(fault)).collect();
         let place = world.chance.below(choice.len().max(1) as u64) as usize;
-        let Some(trouble) = choice.get(place).map(|trouble| Injection::clone(trouble)) else {
+        let Some(fault) = choice.get(place).map(|fault| Injection::clone(fault)) else {
             return Ok(());
         };
-        let [(least, most), (gone, longest)] = trouble.times();
-        let undo = Some(trouble.begin(world)?);
+        let [(least, most), (gone, longest)] = fault.times();
+        let undo = Some(fault.begin(world)?);
         let ends = now() + world.chance.millis(least, most);
         let free = ends + world.chance.millis(gone, longest);
-        self.active.push(Active { trouble, ends, free, undo });
-        self.troubles += 1;
+        self.active.push(Active { fault, ends, free, undo });
+        self.faults += 1;
         Ok(())
     }
 
@@ -252,7 +250,7 @@ impl Soak {
         let minutes = now().saturating_sub(self.began).as_secs_f64() / 60.0;
         println!(
             "{minutes:5.1} min: {} faults, {} calls, {} granted, {} of permits, {} failed, {} lost with the server, {} violations, {} hung",
-            self.troubles,
+            self.faults,
             self.tally.calls,
             self.tally.granted,
             self.tally.permitted,
@@ -264,7 +262,7 @@ impl Soak {
     }
 }
 
-// A stop may last for as long as its trouble, and a call that is longer by its bound: both must be
+// A stop may last for as long as its fault, and a call that is longer by its bound: both must be
 // kept together.
 const _: () = assert!(KEPT.as_secs() > 3 * BOUND.as_secs() + 10);
 // What one check passes by, since its beginning is out of sight, the one before has seen.

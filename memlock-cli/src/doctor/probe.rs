@@ -58,7 +58,7 @@ pub(super) fn wake_ups(url: &str, client: &Client, place: usize) -> Finding {
         )
         .mend("let UDP through to that address, or name another one with ?notify=address[:ports] in the URL"),
         Ok(Heard::Off) => Finding::new("wake-ups", Note, "are off: waiters ask the server every 0.3 to 1 second"),
-        Err(trouble) => Finding::new("wake-ups", Bad, trouble.message),
+        Err(error) => Finding::new("wake-ups", Bad, error.message),
     }
 }
 

@@ -44,7 +44,7 @@ impl Input {
         while keys.len() < BATCH {
             self.begun += 1;
             let read = key(&mut self.from, self.end);
-            let Some((key, bytes)) = read.map_err(|trouble| self.here(&trouble))? else {
+            let Some((key, bytes)) = read.map_err(|error| self.here(&error))? else {
                 return Ok(false);
             };
             self.bytes += bytes;
@@ -82,10 +82,10 @@ impl Input {
         Ok(more.is_empty() || more.contains(&self.end))
     }
 
-    /// Says where the trouble is, and what became of the rest.
-    fn here(&self, trouble: &CliError) -> CliError {
+    /// Says where the error is, and what became of the rest.
+    fn here(&self, error: &CliError) -> CliError {
         let what = if self.end == b'\n' { "Line" } else { "Key" };
-        let CliError { status, message } = trouble;
+        let CliError { status, message } = error;
         CliError::new(
             *status,
             format!("{what} {}: {message} All keys before it were inserted.", self.begun),

@@ -70,7 +70,12 @@ impl Key {
 
     /// The key of the queue of its waiters.
     pub fn waiters(&self) -> Key {
-        Key(format!("{}%wait", self.0).into_boxed_str())
+        Key(Key::queue_of(&self.0).into_boxed_str())
+    }
+
+    /// The key of the queue beside the item of this key.
+    pub fn queue_of(item: &str) -> String {
+        format!("{item}%wait")
     }
 }
 

@@ -369,8 +369,8 @@ pub(in crate::store::memcached) mod tests {
         let bytes = (0..).map(|_| b"x".to_vec());
         let mut text = server_that_says(bytes, Duration::from_millis(20));
         let began = Instant::now();
-        let trouble = text.round_trip().unwrap_err();
-        assert!(trouble.to_string().contains("did not answer within 300 ms"), "{trouble:?}");
+        let error = text.round_trip().unwrap_err();
+        assert!(error.to_string().contains("did not answer within 300 ms"), "{error:?}");
         assert!(began.elapsed() < Duration::from_secs(5));
     }
 
@@ -383,7 +383,7 @@ pub(in crate::store::memcached) mod tests {
         assert_eq!(text.stats("stats").unwrap_err().kind(), ErrorKind::Protocol);
         let line = (0..).map(|_: u64| vec![b'x'; 1000]);
         let mut text = patient_of_a_server_that_says(line, Duration::ZERO, Duration::from_secs(60));
-        let trouble = text.round_trip().unwrap_err();
-        assert_eq!(trouble.kind(), ErrorKind::Protocol, "{trouble:?}");
+        let error = text.round_trip().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Protocol, "{error:?}");
     }
 }
