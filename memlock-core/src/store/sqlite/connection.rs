@@ -1,5 +1,6 @@
 //! One connection: operations to statements.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rusqlite::{CachedStatement, ErrorCode, OpenFlags, OptionalExtension, Row, params};
@@ -11,7 +12,7 @@ use super::time::{BootClock, millis};
 use crate::error::Error;
 use crate::store::{Expiry, Failure, Item, Op, Reply, Returns, Stored, Version};
 
-/// Whether the file is at its place is looked at so often: another one may have been put there.
+/// How often the file and its log are looked for at their places: others may have been put there.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// What has expired is removed as it is met; and of what is never met again so much, each time that
@@ -69,8 +70,11 @@ impl Stop {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) sql: rusqlite::Connection,
-    id: Option<FileId>,
-    /// When it was seen last that the file is at its place.
+    /// The file and its log: another process that finds others at their places does not see what
+    /// is written here.
+    ids: [Option<FileId>; 2],
+    log: PathBuf,
+    /// When they were last seen to be at their places.
     seen: Duration,
     file: File,
     /// The last number that was given to an item here.
@@ -92,7 +96,7 @@ pub(super) fn run(
         let now = clock.now();
         if now.saturating_sub(open.seen) > LOOK_EVERY {
             open.seen = now;
-            if open.id != place.id() {
+            if open.ids != [FileId::of(&place.path), FileId::of(&open.log)] {
                 *connection = None;
             }
         }
@@ -136,8 +140,11 @@ impl Connection {
              PRAGMA wal_autocheckpoint = {pages};"
         ))?;
         let file = schema::prepare(&mut sql, clock)?;
-        let (id, seen) = (place.id(), clock.now());
-        Ok(Connection { sql, id, seen, file, last: 0, stored: 0, swept: String::new() })
+        // Its path as SQLite knows it, through symbolic links.
+        let log = PathBuf::from(format!("{}-wal", sql.path().unwrap_or_default()));
+        let (ids, seen) = ([FileId::of(&place.path), FileId::of(&log)], clock.now());
+        let (last, stored, swept) = (0, 0, String::new());
+        Ok(Connection { sql, ids, log, seen, file, last, stored, swept })
     }
 
     fn run(&mut self, clock: &BootClock, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Stop> {

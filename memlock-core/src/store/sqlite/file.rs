@@ -24,6 +24,14 @@ pub(super) struct FileId {
     inode: u64,
 }
 
+impl FileId {
+    /// That of the file at this path, if there is one.
+    pub(super) fn of(path: &Path) -> Option<FileId> {
+        let found = std::fs::metadata(path).ok()?;
+        Some(FileId { device: found.dev(), inode: found.ino() })
+    }
+}
+
 /// File systems that other hosts may write to at the same time, by their `statfs` numbers.
 const NETWORKS: &[(u64, &str)] = &[
     (0x6969, "NFS"),
@@ -43,12 +51,6 @@ const NETWORKS: &[(u64, &str)] = &[
 ];
 
 impl Place {
-    /// Which file is there now, if any.
-    pub(super) fn id(&self) -> Option<FileId> {
-        let found = std::fs::metadata(&self.path).ok()?;
-        Some(FileId { device: found.dev(), inode: found.ino() })
-    }
-
     /// Makes an empty file that only its owner can use, unless there is one, and checks where it
     /// is.
     pub(super) fn prepare(&self) -> Result<()> {

@@ -195,6 +195,21 @@ fn a_file_that_was_replaced_is_another_life() {
     assert_eq!(next.unlock().unwrap(), Release::Released);
 }
 
+/// As by a program that tidies a directory up. Other processes do not see what was in it.
+#[test]
+fn a_log_that_was_removed_is_noticed() {
+    let directory = Directory::new();
+    let mutex = directory.client().mutex("m", LEASE).unwrap();
+    let mut held = mutex.try_lock().unwrap().unwrap();
+    for name in ["locks.db-wal", "locks.db-shm"] {
+        std::fs::remove_file(directory.0.join(name)).unwrap();
+    }
+    std::thread::sleep(super::connection::LOOK_EVERY * 2);
+    assert_eq!(held.unlock().unwrap(), Release::Lost);
+    let mut next = mutex.try_lock().unwrap().unwrap();
+    assert_eq!(next.unlock().unwrap(), Release::Released);
+}
+
 #[test]
 fn what_has_expired_is_swept_out() {
     let directory = Directory::new();
