@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{CachedStatement, ErrorCode, OpenFlags, OptionalExtension, Row, params};
 
 use super::file::{self, FileId, Place, unreachable};
@@ -97,6 +98,8 @@ pub(super) fn run(
         if now.saturating_sub(open.seen) > LOOK_EVERY {
             open.seen = now;
             if open.ids != [FileId::of(&place.path), FileId::of(&open.log)] {
+                // Its log is not to be copied over what others have written since.
+                let _ = open.sql.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
                 *connection = None;
             }
         }
