@@ -1,6 +1,6 @@
 //! One connection: operations to statements.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
@@ -98,8 +98,6 @@ pub(super) fn run(
         if now.saturating_sub(open.seen) > LOOK_EVERY {
             open.seen = now;
             if open.ids != [FileId::of(&place.path), FileId::of(&open.log)] {
-                // Its log is not to be copied over what others have written since.
-                let _ = open.sql.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
                 *connection = None;
             }
         }
@@ -120,6 +118,16 @@ pub(super) fn run(
         *connection = None;
     }
     ran
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let path = self.sql.path().map(Path::new);
+        if self.ids != [path.and_then(FileId::of), FileId::of(&self.log)] {
+            // Closing must not copy its log over what other processes have written since.
+            let _ = self.sql.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+        }
+    }
 }
 
 impl Connection {
