@@ -172,6 +172,7 @@ check: $(CBINDGEN) $(VENV)/.test ## formatting, lints, import circles, links in 
 	  $(CARGO) clippy -q -p memlock-ffi --no-default-features --features $$store -- -D warnings || exit 1; \
 	done
 	$(SIMULATE) clippy -q -p memlock-simulation --target-dir target/simulation -- -D warnings
+	RUSTFLAGS="--cfg shuttle" $(CARGO) clippy -q -p memlock-core --lib --tests --target-dir target/sanitize/shuttle -- -D warnings
 	RUSTFLAGS="--cfg fuzzing" $(CARGO) clippy -q --manifest-path fuzz/Cargo.toml --target-dir target/fuzzing -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -q --no-deps -p memlock-core -p memlock-tests
 	tests/circles memlock-core memlock-py memlock-cli memlock-ffi simulation

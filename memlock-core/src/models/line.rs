@@ -16,7 +16,7 @@ use shuttle::thread::{self, JoinHandle};
 use super::explore;
 use crate::clock::Moment;
 use crate::name::{Key, Keyspace};
-use crate::notify::{Listener, Reach, WakeMessage};
+use crate::notify::{Listener, Reach, WakeAddress, WakeMessage};
 use crate::wait::entries::WaitId;
 use crate::wait::local::WakeSummary;
 use crate::wait::local::{LocalWaiters, QueueTicket, Unparked};
@@ -47,7 +47,8 @@ impl FakeListener {
 
 impl Listener for FakeListener {
     fn address(&self, _test: WaitId) -> Option<WakeAddress> {
-        WakeAddress::udp(([127, 0, 0, 1], self.number).into())
+        // No port is 0.
+        WakeAddress::udp(([127, 0, 0, 1], 1 + self.number).into())
     }
 
     fn sleep(&self, _duration: Duration) {
@@ -280,8 +281,9 @@ impl World {
             if let Some(Entry { id, listener: Some(listener) }) = next
                 && !self.local.wake(&self.key, id, std::time::Duration::ZERO)
             {
-                let listener =
-                    Arc::clone(&self.notifier.lock().unwrap()[usize::from(listener.port())]);
+                let listener = Arc::clone(
+                    &self.notifier.lock().unwrap()[usize::from(listener.socket().port() - 1)],
+                );
                 listener.wake(id);
             }
         }
@@ -315,13 +317,13 @@ fn start(world: &Arc<World>, called_off: &Arc<AtomicBool>) -> JoinHandle<bool> {
 
 /// Any place in the queue.
 fn a_position() -> QueuePosition {
-    let mut plan = Policy::new(NOW, None, Duration::ZERO, Known::default());
-    let lock = TargetState::Held { notifies: true, left: None };
-    plan.on(Event::Joined { before: 0, lock }, NOW, 0.5, Reach::Proven);
-    plan.position().unwrap()
+    let mut policy = Policy::new(NOW, None, Duration::ZERO, Known::default());
+    let state = TargetState::Held { notifies: true, left: None };
+    policy.on(Event::Joined { before: 0, state }, NOW, 0.5, Reach::Proven);
+    policy.position().unwrap()
 }
 
-fn everybody_gets_it(refuses: bool) {
+fn every_waiter_gets_it(refuses: bool) {
     let (world, held) = World::new(refuses);
     let never = Arc::new(AtomicBool::new(false));
     let waiters: Vec<_> = (0..3).map(|_| start(&world, &never)).collect();
@@ -334,12 +336,12 @@ fn everybody_gets_it(refuses: bool) {
 
 #[test]
 fn each_waiter_is_given_it_once_and_in_turn() {
-    explore("line: in turn", || everybody_gets_it(false));
+    explore("line: in turn", || every_waiter_gets_it(false));
 }
 
 #[test]
 fn a_hand_over_that_is_refused_leaves_nobody_asleep() {
-    explore("line: refused", || everybody_gets_it(true));
+    explore("line: refused", || every_waiter_gets_it(true));
 }
 
 #[test]
