@@ -9,7 +9,8 @@ use libfuzzer_sys::fuzz_target;
 use memlock_core::fuzzing::{notify_setting, percent_encode};
 use memlock_core::name::Keyspace;
 use memlock_core::notify::WakeAddress;
-use memlock_core::wait::entries::{Request, WaitId, line, waiters};
+use memlock_core::wait::entries::{Request, line, waiters};
+use memlock_core::wait_id::WaitId;
 use memlock_core::{Client, ErrorKind};
 
 fuzz_target!(|text: &str| {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use libfuzzer_sys::fuzz_target;
 use memlock_core::fuzzing::{datagram, notifier};
 use memlock_core::notify::{Listener, Notifier, Reach, Successors, WakeAddress, WakeMessage};
-use memlock_core::wait::entries::WaitId;
+use memlock_core::wait_id::WaitId;
 
 struct ListenerPool {
     notifier: Arc<dyn Notifier>,

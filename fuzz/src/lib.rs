@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use memlock_core::clock::{Clock, Moment};
 use memlock_core::notify::{Listener, Notifier, Reach, WakeAddress, WakeMessage};
-use memlock_core::wait::entries::WaitId;
+use memlock_core::wait_id::WaitId;
 
 /// What is left of an input. Once it is used up, it goes on with zeros.
 #[derive(Debug, Default)]

@@ -14,3 +14,4 @@ pub(crate) mod sync;
 pub mod thread;
 #[cfg(not(memlock_sim))]
 pub(crate) mod thread;
+pub mod wait_id;

@@ -10,7 +10,7 @@ use crate::notify::udp::UdpNotifier;
 use crate::notify::{Notifier, NotifySetting, WakeMessage};
 use crate::owner::Token;
 use crate::semaphore::record::{Holding, Record};
-use crate::wait::entries::WaitId;
+use crate::wait_id::WaitId;
 
 pub use crate::store::memcached::{Command, Tool, dial_these};
 

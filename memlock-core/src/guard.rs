@@ -5,3 +5,4 @@ pub(crate) mod lease_guard;
 pub(crate) mod orphan;
 pub(crate) mod outcome;
 pub(crate) mod renewal;
+mod sentences;

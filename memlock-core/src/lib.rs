@@ -61,7 +61,7 @@ pub mod waiters;
 pub use base::thread;
 #[cfg(not(memlock_sim))]
 pub(crate) use base::thread;
-pub use base::{active_calls, clock, error, fork, lease, name, owner};
+pub use base::{active_calls, clock, error, fork, lease, name, owner, wait_id};
 pub(crate) use base::{extensions, hash, sync};
 pub use primitives::{counter, distinct, mutex, semaphore};
 

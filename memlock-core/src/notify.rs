@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::wait::entries::WaitId;
+use crate::wait_id::WaitId;
 
 mod address;
 mod message;

@@ -9,11 +9,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use crate::clock::Moment;
 use crate::error::{Answer, Error};
-use crate::guard::outcome::Loss;
 use crate::target::Target;
-use crate::wait::Wait;
 
 /// An answer, and one whole sentence about it.
 ///
@@ -116,11 +113,11 @@ impl fmt::Display for SeenHolder {
     }
 }
 
-/// A wait that ended without its target. `wanted`: such as `2 permits of the semaphore "x" on …`;
-/// `busy`: what there is to say of a call that was to try once.
+/// A wait that ended without its target. `limit`: how long it was allowed to take; `wanted`: such
+/// as `2 permits of the semaphore "x" on …`; `busy`: the sentence of a call that was to try once.
 pub(crate) fn refused(
     answer: Answer,
-    wait: &Wait<'_>,
+    limit: Option<Duration>,
     wanted: impl fmt::Display,
     busy: impl FnOnce() -> String,
     holder: &SeenHolder,
@@ -128,7 +125,7 @@ pub(crate) fn refused(
     let sentence = match answer {
         Answer::Busy => format!("{}{holder}.", busy()),
         Answer::TimedOut => {
-            let limit = brief(wait.limit().unwrap_or_default());
+            let limit = brief(limit.unwrap_or_default());
             format!("Timed out after {limit} waiting for {wanted}{holder}.")
         }
         Answer::Interrupted => format!("The wait for {wanted} was cancelled; nothing is held."),
@@ -137,67 +134,8 @@ pub(crate) fn refused(
     Report::new(answer, sentence)
 }
 
-/// What is known of something that is, or was, held.
-pub(crate) struct LeaseState {
-    /// Whether this process acquired it, and no parent of this process.
-    pub(crate) ours: bool,
-    pub(crate) lease: Duration,
-    /// `None`: not known any more.
-    pub(crate) deadline: Option<Moment>,
-    pub(crate) now: Moment,
-    /// Why the renewer found it lost.
-    pub(crate) loss: Option<Loss>,
-}
-
-/// How a release, an extension or a check ended.
-pub(crate) fn ended(
-    answer: Answer,
-    what: impl FnOnce() -> String,
-    state: impl FnOnce() -> LeaseState,
-) -> Report {
-    if answer == Answer::Ok {
-        return answer.into();
-    }
-    let (what, state) = (what(), state());
-    let lease = brief(state.lease);
-    let sentence = match answer {
-        Answer::NotHeld if state.ours => format!("The {what} is not held: it was released before."),
-        Answer::NotHeld => {
-            format!(
-                "The {what} is not held by this process: its parent acquired it, and a fork holds nothing."
-            )
-        }
-        Answer::Lost => {
-            let why = match (
-                state.loss,
-                state.deadline.map(|deadline| (deadline <= state.now, deadline)),
-            ) {
-                (Some(Loss::MaxHold), _) => "it was held for as long as max_hold allows".to_owned(),
-                (Some(Loss::Expired), _) => {
-                    format!("it could not be renewed before its lease of {lease} was over")
-                }
-                (None, Some((true, deadline))) => {
-                    format!("its lease of {lease} ended {} ago", brief(state.now.since(deadline)))
-                }
-                (None, None) => format!("its lease of {lease} was over, or {GONE}"),
-                (Some(Loss::Gone), _) | (None, Some((false, _))) => {
-                    format!("before its lease of {lease} was over, {GONE}")
-                }
-            };
-            format!("The {what} was lost: {why}.")
-        }
-        Answer::TimedOut => format!("The {what} was not lost before the limit of the wait passed."),
-        other => return other.into(),
-    };
-    Report::new(answer, sentence)
-}
-
-/// How something is lost that was to be held for longer.
-const GONE: &str =
-    "the server lost the item (by a restart, a flush or an eviction), or somebody took it away";
-
 /// A duration for people.
-fn brief(duration: Duration) -> String {
+pub(crate) fn brief(duration: Duration) -> String {
     let (seconds, tenth) = (duration.as_secs(), duration.subsec_millis() / 100);
     match (seconds, tenth) {
         (0, _) => format!("{} ms", duration.as_millis()),

@@ -10,7 +10,7 @@ use memlock_core::mutation::{self, Mutation};
 use memlock_core::notify::{Listener, Notifier, Reach, WakeAddress, WakeMessage};
 use memlock_core::store::memcached::GUARANTEES;
 use memlock_core::store::{Failure, Guarantees, Node, Op, Reply, Returns, Route, Store};
-use memlock_core::wait::entries::WaitId;
+use memlock_core::wait_id::WaitId;
 use memlock_core::{Error, ErrorKind};
 
 use crate::server::Command;

@@ -14,7 +14,8 @@ use memlock_core::notify::WakeAddress;
 use memlock_core::store::{
     self, Expiry, Failure, Guarantees, Node, Op, Reply, Returns, Route, Store,
 };
-use memlock_core::wait::entries::{self, Request, WaitId};
+use memlock_core::wait::entries::{self, Request};
+use memlock_core::wait_id::WaitId;
 use memlock_core::{Cancel, Client, Error, ErrorKind, Lock, Release, Wait, Waited};
 use memlock_tests::frozen::Frozen;
 use memlock_tests::server::Memcached;

@@ -8,7 +8,8 @@ use std::time::Duration;
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::notify::WakeAddress;
 use memlock_core::store::Op;
-use memlock_core::wait::entries::{self, Request, WaitId};
+use memlock_core::wait::entries::{self, Request};
+use memlock_core::wait_id::WaitId;
 
 use memlock_tests::frozen::Frozen;
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::error::{Error, Result};
-use crate::store::Expiry;
 
 /// The shortest lease that may be asked for.
 pub const MIN_LEASE: Duration = Duration::from_secs(1);
@@ -50,11 +49,6 @@ impl Lease {
     /// The checked duration.
     pub fn duration(self) -> Duration {
         self.0
-    }
-
-    /// What to ask the store for.
-    pub fn expiry(self) -> Expiry {
-        Expiry::After(self.0)
     }
 
     /// Until when the holder may rely on a lock whose request left at `sent`.

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::name::{hex, percent_decode, percent_encode, push_hex, push_number};
-use crate::wait::entries::WaitId;
+use crate::wait_id::WaitId;
 
 const FORMAT: &str = "memlock/1";
 const RESERVED_FOR: &str = "for=";

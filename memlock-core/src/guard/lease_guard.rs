@@ -15,15 +15,16 @@ use std::time::Duration;
 
 use super::orphan::{self, Reaper};
 use super::outcome::{Extension, Release};
+use super::sentences::{LeaseState, ended};
 use crate::clock::Moment;
 use crate::error::{Answer, Error, Result};
 use crate::fork::{self, Call, call};
 use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
-use crate::report::{self, LeaseState, Report};
+use crate::report::Report;
 use crate::target::Target;
-use crate::wait::entries::WaitId;
+use crate::wait_id::WaitId;
 
 /// How long a request may be under way, for the purpose of looking for what it left.
 pub(crate) const LATEST_ARRIVAL: Duration = Duration::from_secs(10);
@@ -157,7 +158,7 @@ impl<K: Kind> LeaseGuard<K> {
             now: self.kind.target().now(),
             loss: None,
         };
-        report::ended(answer.into(), || self.kind.subject(), state)
+        ended(answer.into(), || self.kind.subject(), state)
     }
 
     /// For how long it is certainly held yet, unless the server loses it; zero when it is not. No

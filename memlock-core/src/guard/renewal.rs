@@ -22,11 +22,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::sentences::{LeaseState, ended};
 use crate::error::{Answer, Result};
 use crate::fork::{Call, call};
 use crate::guard::lease_guard::LeaseGuard;
 use crate::guard::outcome::{Loss, Release};
-use crate::report::{self, LeaseState, Report};
+use crate::report::Report;
 use crate::thread::Signal;
 
 mod batch;
@@ -121,7 +122,7 @@ impl Renewal {
             now: target.now(),
             loss: self.entry.loss(),
         };
-        report::ended(answer.into(), || subject.clone(), state)
+        ended(answer.into(), || subject.clone(), state)
     }
 
     /// Whether it is certainly ours, unless the server has lost it since the last renewal. No I/O.

@@ -17,10 +17,10 @@ use super::explore;
 use crate::clock::Moment;
 use crate::name::{Key, Keyspace};
 use crate::notify::{Listener, Reach, WakeAddress, WakeMessage};
-use crate::wait::entries::WaitId;
 use crate::wait::local::WakeSummary;
 use crate::wait::local::{LocalWaiters, QueueTicket, Unparked};
 use crate::wait::policy::{Event, Known, Policy, QueuePosition, TargetState};
+use crate::wait_id::WaitId;
 
 const NOW: Moment = Moment::from_boot(Duration::from_secs(1));
 

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::address::{LONGEST, WakeAddress};
-use crate::wait::entries::WaitId;
+use crate::wait_id::WaitId;
 
 /// What every message begins with.
 const GREETING: &[u8] = b"memlock/1 ";

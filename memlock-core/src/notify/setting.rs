@@ -52,7 +52,8 @@ impl NotifySetting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wait::entries::{WaitId, line, waiters};
+    use crate::wait::entries::{line, waiters};
+    use crate::wait_id::WaitId;
     use proptest::prelude::*;
     use std::net::SocketAddr;
 

@@ -21,7 +21,7 @@ use super::message::LENGTH;
 use super::{Listener, Notifier, NotifySetting, Reach, ReachRecord, WakeAddress, WakeMessage};
 use crate::clock::{Clock, SystemClock};
 use crate::fork::ForkLocal;
-use crate::wait::entries::WaitId;
+use crate::wait_id::WaitId;
 
 /// How many datagrams are read in a row before the waiter looks at its other affairs.
 const AT_ONCE: usize = 32;

@@ -32,11 +32,12 @@ use crate::primitives::first_try;
 use crate::report::{self, Report, SeenHolder, Subject};
 use crate::store::{Expiry, Item, Op, Reply, Returns};
 use crate::target::Target;
-use crate::wait::entries::{Request, WaitId};
+use crate::wait::entries::Request;
 use crate::wait::local::LocalWaiters;
 use crate::wait::policy::TargetState;
 use crate::wait::queue::{Capacity, Queue};
 use crate::wait::{Acquire, QueueReceipt, Wait, Waited, Waker, poll};
+use crate::wait_id::WaitId;
 
 /// A counter by its item's key. It can be used from any number of threads at once.
 #[derive(Clone, Debug)]
@@ -126,7 +127,7 @@ impl Counter {
         let busy = || format!("The {subject} has no free permit");
         report::refused(
             answer,
-            wait,
+            wait.limit(),
             format_args!("a permit of the {subject}"),
             busy,
             &SeenHolder::Unknown,

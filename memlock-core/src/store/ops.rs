@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
+use crate::lease::Lease;
 use crate::name::Key;
 
 /// One operation on one item.
@@ -148,6 +149,12 @@ pub enum Expiry {
     Unchanged(Option<Duration>),
     /// For ever.
     Never,
+}
+
+impl From<Lease> for Expiry {
+    fn from(lease: Lease) -> Expiry {
+        Expiry::After(lease.duration())
+    }
 }
 
 /// The reply to one operation.

@@ -1,12 +1,14 @@
 //! What can be waited for: all that waiting knows of a mutex, a semaphore or a counter.
 
-use super::entries::{Request, WaitId};
+use super::entries::Request;
+
 use super::policy::TargetState;
 use super::queue::Capacity;
 use super::wake::Reserve;
 use crate::error::{Error, Result};
 use crate::notify::Successors;
 use crate::store::{Op, Reply};
+use crate::wait_id::WaitId;
 
 /// One acquisition of something that can be waited for.
 pub(crate) trait Acquire {

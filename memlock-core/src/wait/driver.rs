@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::acquire::{Acquire, QueueReceipt};
-use super::entries::{Request, WaitId};
+use super::entries::Request;
 use super::interruption::Interruption;
 use super::limit::{Wait, Waited};
 use super::local::{LocalWaiters, QueueTicket, RECENT, Unparked};
@@ -17,6 +17,7 @@ use crate::name::Key;
 use crate::notify::{Listener, Reach, WakeMessage};
 use crate::owner::Identity;
 use crate::target::Target;
+use crate::wait_id::WaitId;
 
 mod steps;
 

@@ -18,10 +18,9 @@
 //! Further fields belong to later versions, and are preserved. An entry that cannot be read is
 //! dropped by the next write. Nothing here does any I/O.
 
-use std::fmt;
-
 use crate::mutation::{self, Mutation};
 use crate::notify::WakeAddress;
+use crate::wait_id::WaitId;
 
 /// A queue that is this long takes no further waiters.
 pub const MOST_WAITERS: usize = 512;
@@ -38,32 +37,6 @@ const OVERTAKEN: usize = 5;
 
 /// What stands before an address at which not all messages are heard.
 const UNPROVEN: &[u8] = b"?";
-
-/// Names one stand in a queue: drawn at random, and never used again.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct WaitId(pub u64);
-
-impl fmt::Display for WaitId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
-    }
-}
-
-impl fmt::Debug for WaitId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl WaitId {
-    /// Reads sixteen lower-case hexadecimal digits, and nothing else.
-    pub fn parse(text: &[u8]) -> Option<WaitId> {
-        let digits =
-            text.len() == 16 && text.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        let text = std::str::from_utf8(text).ok().filter(|_| digits)?;
-        u64::from_str_radix(text, 16).ok().map(WaitId)
-    }
-}
 
 /// What a waiter wants, as others need to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

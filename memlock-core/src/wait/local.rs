@@ -25,13 +25,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use super::entries::WaitId;
 use super::policy::{Known, QueuePosition};
 use crate::clock::Moment;
 use crate::fork::{self, ForkLocal};
 use crate::name::Key;
 use crate::notify::Listener;
 use crate::sync::{AtomicBool, Mutex, MutexGuard};
+use crate::wait_id::WaitId;
 
 /// If there are more lists, those without waiters are dropped.
 const MAX_LISTS: usize = 1024;

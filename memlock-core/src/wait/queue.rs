@@ -6,7 +6,8 @@
 
 use std::time::Duration;
 
-use super::entries::{self, Draft, Entry, WaitId};
+use super::entries::{self, Draft, Entry};
+
 use super::local::WakeSummary;
 use super::policy::QueueView;
 use super::wake::{Delivery, Wake};
@@ -17,6 +18,7 @@ use crate::name::Key;
 use crate::notify::{Successors, WakeMessage};
 use crate::store::{Expiry, Failure, Item, Op, Reply, Returns};
 use crate::target::Target;
+use crate::wait_id::WaitId;
 
 /// The TTL of a queue. Waiters that wait for longer write it again.
 const LIFE: Duration = Duration::from_secs(300);

@@ -6,12 +6,14 @@
 
 use std::time::Duration;
 
-use super::entries::{Entry, WaitId};
+use super::entries::Entry;
+
 use super::local::LocalWaiters;
 use crate::fork;
 use crate::mutation::{self, Mutation};
 use crate::notify::{Successors, WakeMessage};
 use crate::target::Target;
+use crate::wait_id::WaitId;
 
 /// A releaser takes no longer than this to write the queue, but for an outage.
 const WRITTEN: Duration = Duration::from_millis(50);

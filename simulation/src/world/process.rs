@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use memlock_core::notify::{ReachRecord, WakeMessage};
 use memlock_core::store::memcached::Life;
-use memlock_core::wait::entries::WaitId;
+use memlock_core::wait_id::WaitId;
 
 use crate::time::Nanos;
 

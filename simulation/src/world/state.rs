@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use memlock_core::notify::{ReachRecord, WakeMessage};
-use memlock_core::wait::entries::WaitId;
+use memlock_core::wait_id::WaitId;
 
 use super::event::Event;
 use super::process::{Body, ListenerState, Process, Task};

@@ -103,7 +103,7 @@ impl DistinctList {
                         Op::Add {
                             key: &self.target.key,
                             value: value.as_bytes(),
-                            expiry: lease.expiry(),
+                            expiry: lease.into(),
                             returns: Returns::Version,
                         },
                         Op::get(&self.target.key),

@@ -14,10 +14,10 @@ use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
 use crate::report::SeenHolder;
 use crate::store::{Op, Reply, Returns, Version};
 use crate::target::Target;
-use crate::wait::entries::WaitId;
 use crate::wait::policy::TargetState;
 use crate::wait::queue::Capacity;
 use crate::wait::{Acquire, QueueReceipt, Reserve};
+use crate::wait_id::WaitId;
 
 /// One acquisition on its way: the same token however often it tries.
 pub(super) struct Attempt<'a> {
@@ -83,7 +83,7 @@ impl<'a> Attempt<'a> {
     /// Takes it if it is free; or, if it was seen to be reserved for us by this version, in place
     /// of that.
     fn take(&self, reserved: Option<Version>) -> Op<'_> {
-        let (key, value, expiry) = (&self.target.key, &self.value[..], self.lease.expiry());
+        let (key, value, expiry) = (&self.target.key, &self.value[..], self.lease.into());
         let returns = Returns::Fence;
         match reserved {
             Some(version) => Op::CompareAndSet { key, version, value, expiry, returns },

@@ -94,7 +94,7 @@ impl Mutex {
     fn refused(&self, answer: Answer, wait: &Wait<'_>, holder: Cell<SeenHolder>) -> Report {
         let subject = self.subject();
         let busy = || format!("The {subject} is held by another holder");
-        report::refused(answer, wait, format_args!("the {subject}"), busy, &holder.take())
+        report::refused(answer, wait.limit(), format_args!("the {subject}"), busy, &holder.take())
     }
 
     /// Its name, for people: of a name beyond 200 bytes the server's key.

@@ -10,7 +10,7 @@ use crate::owner::Token;
 use crate::store::Version;
 use crate::target::Target;
 use crate::wait::QueueReceipt;
-use crate::wait::entries::WaitId;
+use crate::wait_id::WaitId;
 
 /// What sentences call it.
 pub(super) const KIND: &str = "lock";

@@ -17,9 +17,9 @@ use crate::report::Subject;
 use crate::store::{Item, Op, Reply};
 use crate::target::Target;
 use crate::wait::Waker;
-use crate::wait::entries::WaitId;
 use crate::wait::local::MOMENT;
 use crate::wait::queue::{Capacity, Queue};
+use crate::wait_id::WaitId;
 
 /// For how long waiters are woken ahead, named by a wake-up of a releaser that read the queue.
 const AHEAD: Duration = Duration::from_secs(1);

@@ -45,7 +45,7 @@ enum Step {
 impl PendingRenewal for LockRenewal {
     fn op(&self) -> Op<'_> {
         let LockRenewal { key, version, value, lease, .. } = self;
-        let (expiry, returns) = (lease.expiry(), Returns::Version);
+        let (expiry, returns) = ((*lease).into(), Returns::Version);
         match self.step {
             Step::CompareAndSet
                 if mutation::has(Mutation::KeepPutsBack) && version.number() == 0 =>

@@ -28,7 +28,7 @@ use crate::owner::OwnerRecord;
 use crate::store::{Expiry, Item, Op, Reply, Returns, Version};
 use crate::target::Target;
 use crate::wait::Reserve;
-use crate::wait::entries::WaitId;
+use crate::wait_id::WaitId;
 
 /// For so long it is there at least, unless it is removed.
 const LIFE: Duration = Duration::from_secs(1);

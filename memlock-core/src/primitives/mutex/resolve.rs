@@ -46,14 +46,14 @@ impl Lock {
                     key,
                     version,
                     value: &self.kind.value,
-                    expiry: lease.expiry(),
+                    expiry: lease.into(),
                     returns: Returns::Version,
                 },
                 OwnerStep::HandOff(successor) => Op::CompareAndSet {
                     key,
                     version,
                     value: successor.value,
-                    expiry: successor.lease.expiry(),
+                    expiry: successor.lease.into(),
                     returns: Returns::Fence,
                 },
             };

@@ -120,7 +120,13 @@ impl Semaphore {
             }
             None => format!("The {subject} has not {wanted} available"),
         };
-        report::refused(answer, wait, format_args!("{wanted} of the {subject}"), busy, holder)
+        report::refused(
+            answer,
+            wait.limit(),
+            format_args!("{wanted} of the {subject}"),
+            busy,
+            holder,
+        )
     }
 
     /// `seen` becomes how it was when it was refused the last time, if it was.

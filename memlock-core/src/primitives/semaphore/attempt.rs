@@ -21,10 +21,11 @@ use crate::guard::orphan;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
 use crate::store::{Op, Reply};
-use crate::wait::entries::{Request, WaitId};
+use crate::wait::entries::Request;
 use crate::wait::policy;
 use crate::wait::queue::Capacity;
 use crate::wait::{Acquire, QueueReceipt, Wait};
+use crate::wait_id::WaitId;
 
 /// For how many of the server's seconds newcomers let a waiter for several permits go first, if it
 /// does not ask for that again.

@@ -12,8 +12,8 @@ use super::wake::{local_waiters, wake_next};
 use crate::fork;
 use crate::store::Op;
 use crate::target::Target;
-use crate::wait::entries::WaitId;
 use crate::wait::queue::Queue;
+use crate::wait_id::WaitId;
 
 /// How often a thread does this for entries that are added meanwhile. Later ones are left to the
 /// next thread that releases, or waits.

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::wait::entries::WaitId;
+use crate::wait_id::WaitId;
 
 /// What is to be removed, for one semaphore, and whether some thread does so.
 #[derive(Debug, Default)]

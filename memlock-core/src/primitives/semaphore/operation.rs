@@ -8,7 +8,7 @@ use crate::guard::renewal::renewable::Wanted;
 use crate::lease::Lease;
 use crate::owner::Token;
 use crate::store::{Item, Version};
-use crate::wait::entries::WaitId;
+use crate::wait_id::WaitId;
 
 /// One caller's part of a batch.
 pub(super) struct Operation {

@@ -8,8 +8,8 @@ use crate::guard::lease_guard::{Kind, Outcome, Step};
 use crate::guard::orphan::Reaper;
 use crate::target::Target;
 use crate::wait::Waker;
-use crate::wait::entries::WaitId;
 use crate::wait::queue::Queue;
+use crate::wait_id::WaitId;
 
 use super::leave;
 use super::permit::{Permit, Permits};

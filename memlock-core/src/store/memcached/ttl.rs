@@ -76,7 +76,7 @@ mod tests {
         ) {
             let lease = Lease::new(Duration::from_millis(millis)).unwrap();
             // Stored when the server's clock was so far behind, it dies when that has risen by TTL.
-            let Ttl::For(seconds) = Ttl::of(lease.expiry()) else { panic!() };
+            let Ttl::For(seconds) = Ttl::of(lease.into()) else { panic!() };
             let lives = Duration::from_secs(seconds) - Duration::from_nanos(behind_nanos);
             let drift = Duration::from_secs(lease.duration().as_secs() / DRIFT);
             let sent = Moment::from_boot(Duration::ZERO);

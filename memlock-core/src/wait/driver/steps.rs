@@ -8,10 +8,11 @@ use crate::mutation::{self, Mutation};
 use crate::notify::{Reach, WakeMessage};
 use crate::store::Reply;
 use crate::wait::acquire::Acquire;
-use crate::wait::entries::{self, WaitId};
+use crate::wait::entries;
 use crate::wait::policy::{Event, QueueView, TargetState};
 use crate::wait::queue::{Capacity, WATCH};
 use crate::wait::wake::Waker;
+use crate::wait_id::WaitId;
 
 /// The most ids of earlier entries that a waiter remembers.
 const MOST_IDS: usize = 16;
