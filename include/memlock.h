@@ -312,16 +312,16 @@ typedef struct memlock_owner {
    */
   char token[MEMLOCK_TOKEN_SIZE];
   /**
-   * The holder's host, truncated to fit; empty when a plain memcached client holds the mutex.
+   * The holder's host, truncated to fit; empty when the holder does not use memlock.
    */
   char host[256];
   /**
-   * The holder's process id on that host; 0 when a plain memcached client holds the mutex.
+   * The holder's process id on that host; 0 when the holder does not use memlock.
    */
   uint32_t pid;
   /**
-   * The time of the acquisition in Unix seconds, by the holder's clock; 0 when a plain memcached
-   * client holds the mutex.
+   * The time of the acquisition in Unix seconds, by the holder's clock; 0 when the
+   * holder does not use memlock.
    */
   int64_t since;
   /**

@@ -434,11 +434,11 @@ inline const memlock_wait* given(const wait_handle& handle) {
 struct holder {
     /// Identifies this acquisition, for force_unlock().
     std::string token;
-    /// Empty when a plain memcached client holds the mutex.
+    /// Empty when the holder does not use memlock.
     std::string host;
-    /// 0 when a plain memcached client holds the mutex.
+    /// 0 when the holder does not use memlock.
     std::uint32_t pid;
-    /// The time of the acquisition, by the holder's clock; 1970 for a plain memcached client.
+    /// The time of the acquisition, by the holder's clock; 1970 when the holder does not use memlock.
     std::chrono::system_clock::time_point since;
     /// The time until the mutex expires on the server; empty: never.
     std::optional<std::chrono::milliseconds> remaining;

@@ -304,7 +304,7 @@ fn a_server_without_room_for_connections_says_so() {
         thread::yield_now();
     }
     let taken: Vec<_> = (0..80)
-        .filter_map(|_| memlock_tests::server::Plain::try_connect(&server.address()).ok())
+        .filter_map(|_| memlock_tests::server::MemcachedText::try_connect(&server.address()).ok())
         .collect();
     let no = refused(door(&server.url()).lock(b"m", LEASE, For::Never));
     assert_eq!(no.answer, Answer::Unreachable, "{}", no.sentence);

@@ -22,17 +22,17 @@ use memlock_tests::server::Memcached;
 use memlock_tests::stopwatch::{Marks, Stopwatch};
 
 use chance::Chance;
+use event::{Event, KEYS, What, name};
 use history::{History, Holder, Process, Sight};
-use line::{KEYS, Line, What, name};
 
 #[path = "support/churn/chance.rs"]
 mod chance;
 #[path = "support/churn/checks.rs"]
 mod checks;
+#[path = "support/churn/event.rs"]
+mod event;
 #[path = "support/churn/history.rs"]
 mod history;
-#[path = "support/churn/line.rs"]
-mod line;
 
 /// How long the processes may take to end once they are asked to: a killed holder's lease and an
 /// inspection by every waiter without a wake-up.
@@ -80,8 +80,8 @@ fn who_gives_up_or_leaves_leaves_no_entry_behind() {
 #[test]
 fn a_wait_that_begins_between_the_kill_and_its_effect_takes_no_time() {
     let [killed, began, end] = [5, 6, 9].map(Duration::from_secs);
-    let line = Line { at: began, wait: 0, what: What::Began { key: 0, limit: None } };
-    let waits = history::parse(&line.write(), 0, Some(killed), end);
+    let event = Event { at: began, wait: 0, what: What::Began { key: 0, limit: None } };
+    let waits = history::parse(&event.write(), 0, Some(killed), end);
     assert_eq!((waits[0].began, waits[0].ended), (began, began));
     let process =
         Process { pid: 1, began: killed, unreachable: false, killed: Some((killed, end)) };

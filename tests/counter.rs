@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use memlock_core::{Client, Counter, ErrorKind, Wait, Waited};
-use memlock_tests::memcached_text::Plain;
+use memlock_tests::memcached_text::MemcachedText;
 use memlock_tests::proxy::{Fault, Match, Proxy};
 use memlock_tests::server::Memcached;
 
@@ -20,13 +20,13 @@ fn counter(server: &Memcached) -> Counter {
 }
 
 /// Takes one as a program without memlock does.
-fn plain_take(plain: &mut Plain) -> bool {
+fn plain_take(plain: &mut MemcachedText) -> bool {
     let (value, flags, cas) = plain.gets("app:permits").unwrap();
     let free: u64 = String::from_utf8(value).unwrap().trim_end().parse().unwrap();
     free > 0 && plain.cas("app:permits", &(free - 1).to_string(), flags, cas)
 }
 
-fn plain_give(plain: &mut Plain) {
+fn plain_give(plain: &mut MemcachedText) {
     while {
         let (value, flags, cas) = plain.gets("app:permits").unwrap();
         let free: u64 = String::from_utf8(value).unwrap().trim_end().parse().unwrap();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use log::{Level, Log, Metadata, Record};
 use memlock_core::{Client, Loss, RenewOptions, Renewal, logs};
-use memlock_tests::server::{Memcached, Plain};
+use memlock_tests::server::{Memcached, MemcachedText};
 
 const SECOND: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -21,7 +21,7 @@ struct Listener {
     client: Mutex<Option<Client>>,
     kept: Mutex<Vec<Weak<Renewal>>>,
     /// How many commands the server had seen when the first connection to it was logged.
-    server: Mutex<Option<Plain>>,
+    server: Mutex<Option<MemcachedText>>,
     commands: Mutex<Option<u64>>,
 }
 

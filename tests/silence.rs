@@ -168,8 +168,9 @@ fn a_drop_does_not_repeat_a_release_that_failed() {
     renewed.release().unwrap_err();
     server.restart();
     let mut plain = server.plain();
-    let connections =
-        |plain: &mut memlock_tests::server::Plain| plain.stats()["total_connections"].clone();
+    let connections = |plain: &mut memlock_tests::server::MemcachedText| {
+        plain.stats()["total_connections"].clone()
+    };
     let before = connections(&mut plain);
     drop((lock, permit, renewed));
     assert_eq!(connections(&mut plain), before);

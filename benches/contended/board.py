@@ -26,7 +26,7 @@ PER_TURN = 4
 WORD = 8
 
 
-class Turn(NamedTuple):
+class Acquisition(NamedTuple):
     """One acquisition by the process with that index."""
 
     entered_ns: int
@@ -142,7 +142,7 @@ class Board:
         words[at], words[at + 1], words[at + 2], words[at + 3] = turn
         words[self._of(index, self._TURNS)] = number + 1
 
-    def turns(self) -> list[Turn]:
+    def turns(self) -> list[Acquisition]:
         """Return all turns of all processes, in the order of their entries."""
         return sorted(turn for index in range(self.processes) for turn in self._turns_of(index))
 
@@ -175,8 +175,8 @@ class Board:
     def _log_of(self, index: int) -> int:
         return HEAD + self.processes * PER_PROCESS + index * self.words[self.ROOM] * PER_TURN
 
-    def _turns_of(self, index: int) -> Iterator[Turn]:
+    def _turns_of(self, index: int) -> Iterator[Acquisition]:
         at, count = self._log_of(index), self.words[self._of(index, self._TURNS)]
         log = self.words[at : at + count * PER_TURN].tolist()
         for asked, entered, left, fence in zip(*[iter(log)] * PER_TURN):
-            yield Turn(entered, left, asked, fence, index)
+            yield Acquisition(entered, left, asked, fence, index)

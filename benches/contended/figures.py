@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .board import Turn
+from .board import Acquisition
 
 
 @dataclass(frozen=True)
 class Run:
     """The raw data of a race: `turns` in the order of their entries."""
 
-    turns: Sequence[Turn]
+    turns: Sequence[Acquisition]
     open_waits: Sequence[int]
     processes: int
     permits: int
@@ -94,7 +94,7 @@ def figures(run: Run) -> Figures:
 
 
 def _handovers(
-    turns: Sequence[Turn], open_waits: Sequence[int], permits: int
+    turns: Sequence[Acquisition], open_waits: Sequence[int], permits: int
 ) -> tuple[list[float], int]:
     """Return the times from the end of a hold to the next entry, if a process was waiting then.
 
@@ -133,7 +133,7 @@ def _fairness(sequence: Sequence[int], processes: int) -> tuple[float, float]:
     return sum(each) ** 2 / (processes * sum(n * n for n in each)), len(window) / processes
 
 
-def _longest_wait_s(turns: Sequence[Turn], run: Run) -> float:
+def _longest_wait_s(turns: Sequence[Acquisition], run: Run) -> float:
     waits = [turn.entered_ns - turn.asked_ns for turn in turns]
     waits += [run.stop_ns - since for since in run.open_waits]
     return max(waits, default=0) / 1e9

@@ -45,7 +45,7 @@ fuzz_target!(|data: &[u8]| {
     let key = Keyspace::default().semaphore(b"x");
     let (time, honest) = (std::sync::Arc::clone(&scene.time), scene.honest);
     loop {
-        let before = Look::at(&scene, &key);
+        let before = Snapshot::at(&scene, &key);
         let Some((what, program)) = scene.next_call() else { break };
         let call = Call::read(what & 15, program);
         if let Call::Pass(length) = call {
@@ -57,7 +57,7 @@ fuzz_target!(|data: &[u8]| {
         let limit = Duration::from_secs(MOST_LEASE);
         assert!(held.iter().all(|permit: &Permit| permit.remaining() <= limit));
         if honest {
-            let after = Look::at(&scene, &key);
+            let after = Snapshot::at(&scene, &key);
             check(&call, &outcome, &before, &after);
             believed(&mut held, &call, &after);
         }
@@ -65,24 +65,24 @@ fuzz_target!(|data: &[u8]| {
     // A client that dies gives nothing back.
     held.into_iter().for_each(Permit::abandon);
     time.pass(last.since(time.now()));
-    if let (true, Some(Look { record, now })) = (honest, Look::at(&scene, &key)) {
+    if let (true, Some(Snapshot { record, now })) = (honest, Snapshot::at(&scene, &key)) {
         assert_eq!(record.available(now), record.permits(), "all permits come back");
     }
 });
 
 /// What the item says, and what the store's clock shows.
-struct Look {
+struct Snapshot {
     record: SemaphoreRecord,
     now: u64,
 }
 
-impl Look {
-    fn at(scene: &Scene<'_>, key: &Key) -> Option<Look> {
+impl Snapshot {
+    fn at(scene: &Scene<'_>, key: &Key) -> Option<Snapshot> {
         let item = scene.item(key)?;
         let record = SemaphoreRecord::parse(&item.value)?;
         let remaining = item.remaining?.as_secs_f64().ceil() as u64;
         let now = record.life().0.saturating_sub(remaining);
-        Some(Look { record, now })
+        Some(Snapshot { record, now })
     }
 
     fn line_of(&self, token: Token) -> Option<SemaphoreHolder> {
@@ -219,14 +219,14 @@ impl Call {
 }
 
 /// Checks that an answer is true.
-fn check(call: &Call, outcome: &Outcome, before: &Option<Look>, after: &Option<Look>) {
+fn check(call: &Call, outcome: &Outcome, before: &Option<Snapshot>, after: &Option<Snapshot>) {
     as_many_as_asked_for(call, outcome, before, after);
     let line = |token: Token| after.as_ref().and_then(|after| after.line_of(token));
     match *outcome {
         Outcome::Nothing => {}
         Outcome::Granted(token, permits) => {
             assert_eq!(line(token).map(|line| line.permits), Some(permits));
-            let Some(Look { record, now }) = after else { return };
+            let Some(Snapshot { record, now }) = after else { return };
             let live = record.holders().into_iter().filter(|holder| holder.until > *now);
             let out: u64 = live.map(|holder| u64::from(holder.permits)).sum();
             assert!(
@@ -235,7 +235,7 @@ fn check(call: &Call, outcome: &Outcome, before: &Option<Look>, after: &Option<L
             );
         }
         Outcome::Refused => {
-            let (Call::Acquire { request, .. }, Some(Look { record, now })) = (call, before) else {
+            let (Call::Acquire { request, .. }, Some(Snapshot { record, now })) = (call, before) else {
                 panic!("refused, and there was none")
             };
             let short = record.available(*now) < request.permits;
@@ -264,7 +264,7 @@ fn check(call: &Call, outcome: &Outcome, before: &Option<Look>, after: &Option<L
             assert_eq!(was, before.as_ref().map(|before| before.record.permits()));
         }
         Outcome::Status(status) => {
-            let counted = |Look { record, now }: &Look| {
+            let counted = |Snapshot { record, now }: &Snapshot| {
                 let live = record.holders().iter().filter(|holder| holder.until > *now).count();
                 (record.permits(), record.available(*now), live)
             };
@@ -282,12 +282,12 @@ fn check(call: &Call, outcome: &Outcome, before: &Option<Look>, after: &Option<L
 fn as_many_as_asked_for(
     call: &Call,
     outcome: &Outcome,
-    before: &Option<Look>,
-    after: &Option<Look>,
+    before: &Option<Snapshot>,
+    after: &Option<Snapshot>,
 ) {
-    let Some(Look { record: after, .. }) = after else { return };
+    let Some(Snapshot { record: after, .. }) = after else { return };
     match before {
-        Some(Look { record: before, .. }) if before.token() == after.token() => {
+        Some(Snapshot { record: before, .. }) if before.token() == after.token() => {
             let asked = if let Call::Resize(permits) = *call { permits } else { before.permits() };
             let done = [
                 asked,
@@ -301,7 +301,7 @@ fn as_many_as_asked_for(
 }
 
 /// A holder that relies on permits has them, and the server stores them for longer than that.
-fn believed(held: &mut Vec<Permit>, call: &Call, after: &Option<Look>) {
+fn believed(held: &mut Vec<Permit>, call: &Call, after: &Option<Snapshot>) {
     let line = |permit: &Permit| after.as_ref().and_then(|after| after.line_of(permit.token()));
     // Their holders do not know.
     if let Call::TearDown = call {

@@ -301,7 +301,7 @@ pub fn next_replies(ops: &[Op<'_>], peer: &mut Peer, plainly: bool) -> Option<Ve
         });
     }
     let stamp = if !ordered && ops.iter().any(Op::wants_fence) {
-        let key = Keyspace::default().stamp();
+        let key = Keyspace::default().internal("stamp");
         match next_answer(&Command::Stamp { key: &key }, peer, plainly)? {
             Reply::Stored(stamp) => Some(stamp.version.number()),
             other => panic!("{other:?}"),

@@ -14,7 +14,7 @@ use crate::connect::{Url, connect};
 use crate::duration::brief;
 use crate::exit::{CliError, Status};
 use crate::measure::{name_on, quantile};
-use crate::out::{Look, Out};
+use crate::out::{Out, Style};
 
 /// No contender holds a lock for so long here, unless it was stopped.
 const LEASE: Duration = Duration::from_secs(30);
@@ -146,11 +146,11 @@ fn hand_overs(url: &str, name: &str, contenders: usize, args: &Bench) -> Result<
 }
 
 fn tell(out: &mut Out, server: &Node, rows: &[Row]) -> std::io::Result<()> {
-    let title = out.paint(Look::Bold, &server.title);
+    let title = out.paint(Style::Bold, &server.title);
     out.line(title)?;
     let round_trip = rows.first().map(Row::half).unwrap_or_default();
     let head = ["", "p50", "p99", "in round trips", "a second"];
-    let mut table = vec![head.map(|title| (Look::Dim, title.to_owned())).to_vec()];
+    let mut table = vec![head.map(|title| (Style::Dim, title.to_owned())).to_vec()];
     for row in rows {
         let cells = [
             row.what.clone(),
@@ -159,7 +159,7 @@ fn tell(out: &mut Out, server: &Node, rows: &[Row]) -> std::io::Result<()> {
             format!("{:.1}", row.in_round_trips(round_trip)),
             format!("{:.0}", row.pace()),
         ];
-        table.push(cells.map(|text| (Look::MemcachedText, text)).to_vec());
+        table.push(cells.map(|text| (Style::Normal, text)).to_vec());
     }
     out.table(&table)
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::args::Doctor;
 use crate::connect::{Url, connect};
 use crate::exit::{CliError, Status};
-use crate::out::{Look, Out};
+use crate::out::{Out, Style};
 
 fn word(verdict: Verdict) -> &'static str {
     match verdict {
@@ -21,12 +21,12 @@ fn word(verdict: Verdict) -> &'static str {
     }
 }
 
-fn look(verdict: Verdict) -> Look {
+fn style(verdict: Verdict) -> Style {
     match verdict {
-        Verdict::Good => Look::Good,
-        Verdict::Note => Look::Dim,
-        Verdict::Warning => Look::Warning,
-        Verdict::Bad => Look::Bad,
+        Verdict::Good => Style::Good,
+        Verdict::Note => Style::Dim,
+        Verdict::Warning => Style::Warning,
+        Verdict::Bad => Style::Bad,
     }
 }
 
@@ -88,21 +88,21 @@ fn tell(out: &mut Out, place: usize, server: &Node, findings: &[Finding]) -> std
     if place > 0 {
         out.line("")?;
     }
-    let title = out.paint(Look::Bold, &server.title);
+    let title = out.paint(Style::Bold, &server.title);
     out.line(title)?;
     let mut rows = Vec::new();
     for Finding { what, verdict, said, mend, .. } in findings {
-        let cell = |look, text: &str| (look, text.to_owned());
+        let cell = |style, text: &str| (style, text.to_owned());
         rows.push(vec![
-            cell(look(*verdict), word(*verdict)),
-            cell(Look::MemcachedText, what),
-            cell(Look::MemcachedText, said),
+            cell(style(*verdict), word(*verdict)),
+            cell(Style::Normal, what),
+            cell(Style::Normal, said),
         ]);
         if let Some(mend) = mend {
             rows.push(vec![
-                cell(Look::MemcachedText, ""),
-                cell(Look::MemcachedText, ""),
-                cell(Look::Bold, &format!("→ {mend}")),
+                cell(Style::Normal, ""),
+                cell(Style::Normal, ""),
+                cell(Style::Bold, &format!("→ {mend}")),
             ]);
         }
     }
@@ -115,7 +115,7 @@ fn tell(out: &mut Out, place: usize, server: &Node, findings: &[Finding]) -> std
         _ if flags.is_empty() => "It should be mended.".to_owned(),
         _ => format!("Start it with, in addition to what it has: {}", flags.join(" ")),
     };
-    let verdict = out.paint(look(worst), verdict);
+    let verdict = out.paint(style(worst), verdict);
     out.line(verdict)
 }
 

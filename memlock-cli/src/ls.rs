@@ -12,7 +12,7 @@ use crate::args::Ls;
 use crate::connect::{Url, connect};
 use crate::duration::{brief_size, date};
 use crate::exit::{CliError, Status};
-use crate::out::{Look, Out};
+use crate::out::{Out, Style};
 use crate::show::{complained, json_of_lock, json_of_permits, remaining};
 use crate::text::shown;
 
@@ -53,7 +53,7 @@ pub(crate) fn ls(url: &Url, args: &Ls) -> Result<Status, CliError> {
         out.json(&entries)?;
     } else if !entries.is_empty() {
         let head = ["KIND", "NAME", "STATE", "BY", "SINCE", "REMAINING", "WAITING"];
-        let mut rows = vec![head.map(|title| (Look::Dim, title.to_owned())).to_vec()];
+        let mut rows = vec![head.map(|title| (Style::Dim, title.to_owned())).to_vec()];
         rows.extend(entries.iter().map(Entry::row));
         out.table(&rows)?;
     }
@@ -118,7 +118,7 @@ impl Entry {
         }
     }
 
-    fn row(&self) -> Vec<(Look, String)> {
+    fn row(&self) -> Vec<(Style, String)> {
         let (value, left) = &self.value;
         let (state, by, since) = match self.named.family {
             Family::Lock => match value.bytes().and_then(OwnerRecord::parse) {
@@ -163,10 +163,10 @@ impl Entry {
         };
         let cells =
             [self.kind().to_owned(), self.name(), state, by, since, remaining(*left), waiting];
-        let mut row: Vec<(Look, String)> = cells
-            .map(|text| (Look::MemcachedText, if text.is_empty() { "-".to_owned() } else { text }))
+        let mut row: Vec<(Style, String)> = cells
+            .map(|text| (Style::Normal, if text.is_empty() { "-".to_owned() } else { text }))
             .to_vec();
-        row[1].0 = Look::Bold;
+        row[1].0 = Style::Bold;
         row
     }
 

@@ -71,8 +71,8 @@ fn write_line(line: &str) {
 
 /// How something looks on a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
-    MemcachedText,
+pub(crate) enum Style {
+    Normal,
     Bold,
     Dim,
     Good,
@@ -80,15 +80,15 @@ pub(crate) enum Look {
     Bad,
 }
 
-impl Look {
+impl Style {
     fn code(self) -> &'static str {
         match self {
-            Look::MemcachedText => "0",
-            Look::Bold => "1",
-            Look::Dim => "2",
-            Look::Good => "32",
-            Look::Warning => "33",
-            Look::Bad => "1;31",
+            Style::Normal => "0",
+            Style::Bold => "1",
+            Style::Dim => "2",
+            Style::Good => "32",
+            Style::Warning => "33",
+            Style::Bad => "1;31",
         }
     }
 }
@@ -112,10 +112,10 @@ impl Out {
     }
 
     /// The text as it is to look, with escapes for what is not printable.
-    pub(crate) fn paint(&self, inspect: Look, text: impl Display) -> String {
+    pub(crate) fn paint(&self, style: Style, text: impl Display) -> String {
         let text = printable(&text.to_string());
-        if self.colours && inspect != Look::MemcachedText {
-            format!("\x1b[{}m{text}\x1b[0m", inspect.code())
+        if self.colours && style != Style::Normal {
+            format!("\x1b[{}m{text}\x1b[0m", style.code())
         } else {
             text
         }
@@ -131,9 +131,9 @@ impl Out {
     }
 
     /// Columns as wide as their widest cell; two spaces between them.
-    pub(crate) fn table(&mut self, rows: &[Vec<(Look, String)>]) -> io::Result<()> {
+    pub(crate) fn table(&mut self, rows: &[Vec<(Style, String)>]) -> io::Result<()> {
         // Escapes are wider than what they stand for.
-        let rows: Vec<Vec<(Look, String)>> = rows
+        let rows: Vec<Vec<(Style, String)>> = rows
             .iter()
             .map(|row| row.iter().map(|(inspect, text)| (*inspect, printable(text))).collect())
             .collect();

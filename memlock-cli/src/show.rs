@@ -14,7 +14,7 @@ use crate::args::Show;
 use crate::connect::{Url, connect};
 use crate::duration::{self, brief, date};
 use crate::exit::{CliError, Status};
-use crate::out::{Look, Out, complain};
+use crate::out::{Out, Style, complain};
 use crate::text::shown;
 
 /// What exists by one name. Each part may be on another server; if one could not be read, the
@@ -29,7 +29,7 @@ struct Found {
 
 pub(crate) fn show(url: &Url, args: &Show) -> Result<Status, CliError> {
     let client = connect(url)?;
-    let found = match look(&client, &args.name)? {
+    let found = match inspect(&client, &args.name)? {
         Found { lock: Err(error), semaphore: Err(_), ids: Err(_), .. } => return Err(error),
         found => found,
     };
@@ -51,7 +51,7 @@ pub(crate) fn complained<'a>(errors: impl Iterator<Item = &'a CliError>) -> Stat
     })
 }
 
-fn look(client: &Client, name: &OsStr) -> Result<Found, CliError> {
+fn inspect(client: &Client, name: &OsStr) -> Result<Found, CliError> {
     let name = name.as_bytes();
     let mutex = client.mutex(name, MIN_LEASE)?;
     let semaphore = client.open_semaphore(name, MIN_LEASE)?;
@@ -89,7 +89,7 @@ impl Found {
     }
 }
 
-type Rows = Vec<Vec<(Look, String)>>;
+type Rows = Vec<Vec<(Style, String)>>;
 
 fn table(name: &OsStr, found: &Found) -> Rows {
     let mut rows = Rows::new();
@@ -99,36 +99,36 @@ fn table(name: &OsStr, found: &Found) -> Rows {
     if let Ok(owner) = &found.lock
         && (owner.is_some() || !waiters.is_empty() || !others)
     {
-        row(&mut rows, "lock", Look::Bold, &name);
+        row(&mut rows, "lock", Style::Bold, &name);
         match owner {
-            None => row(&mut rows, "state", Look::Good, "free"),
+            None => row(&mut rows, "state", Style::Good, "free"),
             Some(owner) => {
                 let reserved =
                     owner.record.as_ref().is_some_and(|record| record.reserved_for.is_some());
                 let state = if reserved { "reserved for the next waiter" } else { "held" };
-                row(&mut rows, "state", Look::Warning, state);
-                row(&mut rows, "by", Look::MemcachedText, &holder_of(owner));
+                row(&mut rows, "state", Style::Warning, state);
+                row(&mut rows, "by", Style::Normal, &holder_of(owner));
                 if let Some(record) = &owner.record {
-                    row(&mut rows, "since", Look::MemcachedText, &since(record.since));
+                    row(&mut rows, "since", Style::Normal, &since(record.since));
                     row(
                         &mut rows,
                         "fence",
-                        Look::MemcachedText,
+                        Style::Normal,
                         &format!("at most {}", owner.newest_fence),
                     );
                 }
-                row(&mut rows, "remaining", Look::MemcachedText, &remaining(owner.remaining));
+                row(&mut rows, "remaining", Style::Normal, &remaining(owner.remaining));
             }
         }
         waiting(&mut rows, waiters);
     }
     if let Ok(Some(status)) = &found.semaphore {
-        row(&mut rows, "semaphore", Look::Bold, &name);
+        row(&mut rows, "semaphore", Style::Bold, &name);
         let available = format!("{} of {}", status.available, status.permits);
         row(
             &mut rows,
             "available",
-            if status.available > 0 { Look::Good } else { Look::Warning },
+            if status.available > 0 { Style::Good } else { Style::Warning },
             &available,
         );
         for holder in &status.holders {
@@ -139,19 +139,19 @@ fn table(name: &OsStr, found: &Found) -> Rows {
                 since(*at),
                 brief(*remaining)
             );
-            row(&mut rows, "held", Look::MemcachedText, &text);
+            row(&mut rows, "held", Style::Normal, &text);
         }
         waiting(&mut rows, found.semaphore_waiters.as_deref().unwrap_or_default());
     }
     if let Ok(Some(ids)) = found.ids {
-        row(&mut rows, "list", Look::Bold, &name);
-        row(&mut rows, "ids", Look::MemcachedText, &format!("{ids} given out"));
+        row(&mut rows, "list", Style::Bold, &name);
+        row(&mut rows, "ids", Style::Normal, &format!("{ids} given out"));
     }
     rows
 }
 
-fn row(rows: &mut Rows, what: &str, look: Look, text: &str) {
-    rows.push(vec![(Look::Dim, what.to_owned()), (look, text.to_owned())]);
+fn row(rows: &mut Rows, what: &str, style: Style, text: &str) {
+    rows.push(vec![(Style::Dim, what.to_owned()), (style, text.to_owned())]);
 }
 
 fn waiting(rows: &mut Rows, waiters: &[Waiter]) {
@@ -167,7 +167,7 @@ fn waiting(rows: &mut Rows, waiters: &[Waiter]) {
         if waiter.priority != 0 {
             text += &format!(", priority {}", waiter.priority);
         }
-        row(rows, "waiting", Look::MemcachedText, &text);
+        row(rows, "waiting", Style::Normal, &text);
     }
 }
 

@@ -139,7 +139,7 @@ impl Client {
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a key that memcached does not take, or
     /// above 245 bytes.
     pub fn counter(&self, key: impl AsRef<[u8]>) -> Result<Counter> {
-        Ok(Counter::new(self.context.clone(), self.keys().plain(key.as_ref())?))
+        Ok(Counter::new(self.context.clone(), self.keys().exact(key.as_ref())?))
     }
 
     /// A distinct list by this session name. Nothing is sent: see [`DistinctList::set_up`].

@@ -86,22 +86,22 @@ impl fmt::Display for Subject<'_> {
 
 /// The holder that a waiter saw.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum SeenHolder {
+pub(crate) enum ObservedHolder {
     /// The refusal did not say.
     #[default]
     Unknown,
     /// A holder that uses memlock, and how many others beside it.
     Memlock { host: String, pid: u32, others: usize },
-    /// A plain memcached client.
-    Plain,
+    /// A client that does not use memlock.
+    Foreign,
 }
 
-impl fmt::Display for SeenHolder {
+impl fmt::Display for ObservedHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SeenHolder::Unknown => Ok(()),
-            SeenHolder::Plain => f.write_str(" (held by a plain memcached client)"),
-            SeenHolder::Memlock { host, pid, others } => {
+            ObservedHolder::Unknown => Ok(()),
+            ObservedHolder::Foreign => f.write_str(" (held by a client that does not use memlock)"),
+            ObservedHolder::Memlock { host, pid, others } => {
                 write!(f, " (held by {}, process {pid}", host.escape_debug())?;
                 match others {
                     0 => f.write_str(")"),
@@ -120,7 +120,7 @@ pub(crate) fn refused(
     limit: Option<Duration>,
     wanted: impl fmt::Display,
     busy: impl FnOnce() -> String,
-    holder: &SeenHolder,
+    holder: &ObservedHolder,
 ) -> Report {
     let sentence = match answer {
         Answer::Busy => format!("{}{holder}.", busy()),
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn names_that_others_chose_spoil_no_terminal() {
-        let holder = SeenHolder::Memlock { host: "\u{1b}[2Jweb".to_owned(), pid: 7, others: 2 };
+        let holder = ObservedHolder::Memlock { host: "\u{1b}[2Jweb".to_owned(), pid: 7, others: 2 };
         assert_eq!(holder.to_string(), " (held by \\u{1b}[2Jweb, process 7, and 2 other holders)");
     }
 }

@@ -28,12 +28,12 @@ pub const MEMLOCK_TOKEN_SIZE: usize = 80;
 pub struct memlock_owner {
     /// Identifies this acquisition, for memlock_mutex_force_unlock().
     pub token: [c_char; MEMLOCK_TOKEN_SIZE],
-    /// The holder's host, truncated to fit; empty when a plain memcached client holds the mutex.
+    /// The holder's host, truncated to fit; empty when the holder does not use memlock.
     pub host: [c_char; 256],
-    /// The holder's process id on that host; 0 when a plain memcached client holds the mutex.
+    /// The holder's process id on that host; 0 when the holder does not use memlock.
     pub pid: u32,
-    /// The time of the acquisition in Unix seconds, by the holder's clock; 0 when a plain memcached
-    /// client holds the mutex.
+    /// The time of the acquisition in Unix seconds, by the holder's clock; 0 when the
+    /// holder does not use memlock.
     pub since: i64,
     /// The time until the server expires the mutex, in milliseconds; -1: never.
     pub remaining_ms: i64,

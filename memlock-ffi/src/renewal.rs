@@ -56,7 +56,7 @@ pub(crate) struct Leased {
 }
 
 enum State {
-    Plain(Box<dyn Guard>),
+    Held(Box<dyn Guard>),
     /// Shared with the calls that inspect it: when one of them finds it lost, the callback may free
     /// the handle meanwhile.
     Renewed(Arc<Renewal>, Option<Arc<RenewalCallback>>),
@@ -66,12 +66,12 @@ enum State {
 
 impl Leased {
     pub(crate) fn new(guard: impl Guard + 'static) -> Leased {
-        Leased { process: fork::generation(), state: State::Plain(Box::new(guard)) }
+        Leased { process: fork::generation(), state: State::Held(Box::new(guard)) }
     }
 
     pub(crate) fn remaining(&self) -> Duration {
         match &self.state {
-            State::Plain(guard) => guard.remaining(),
+            State::Held(guard) => guard.remaining(),
             // Cloned, because the callback may free the handle when this call detects the loss.
             State::Renewed(renewal, _) => Arc::clone(renewal).remaining(),
             State::Released => Duration::ZERO,
@@ -81,7 +81,7 @@ impl Leased {
     /// The answer with a sentence about what this handle holds.
     pub(crate) fn report(&self, answer: Answer) -> Report {
         match &self.state {
-            State::Plain(guard) => guard.report(answer),
+            State::Held(guard) => guard.report(answer),
             State::Renewed(renewal, _) => renewal.report(answer),
             State::Released => Report::new(
                 answer,
@@ -94,7 +94,7 @@ impl Leased {
     pub(crate) fn extend(&mut self, lease_ms: i64) -> Result<Report> {
         let is_ours = self.is_ours();
         let answer = match &mut self.state {
-            State::Plain(guard) => guard.extend(millis(lease_ms)?)?.into(),
+            State::Held(guard) => guard.extend(millis(lease_ms)?)?.into(),
             State::Renewed(..) if is_ours => {
                 return Err(invalid(
                     "The lease cannot be extended: it is renewed automatically, always by the \
@@ -131,12 +131,12 @@ impl Leased {
                      handle.",
                 ));
             }
-            State::Plain(guard) if guard.remaining().is_zero() => {
+            State::Held(guard) if guard.remaining().is_zero() => {
                 return Ok(guard.report(Answer::Lost));
             }
-            State::Plain(_) => {}
+            State::Held(_) => {}
         }
-        let State::Plain(guard) = std::mem::replace(&mut self.state, State::Released) else {
+        let State::Held(guard) = std::mem::replace(&mut self.state, State::Released) else {
             return Ok(self.report(Answer::NotHeld));
         };
         let callback = callback.map(|function| Arc::new(RenewalCallback::new(function, arg)));
@@ -181,7 +181,7 @@ impl Leased {
     /// Releases it on drop; `stopped` is the result of [`Leased::stop_renewal_on_drop`].
     pub(crate) fn release_on_drop(self, stopped: Option<Report>) -> Report {
         match self.state {
-            State::Plain(mut guard) => guard
+            State::Held(mut guard) => guard
                 .let_go()
                 .map_or_else(report_not_released, |released| guard.report(released.into())),
             _ => stopped.unwrap_or_else(|| Answer::NotHeld.into()),
@@ -191,7 +191,7 @@ impl Leased {
     /// Releases it; `stopped` is the result of [`Leased::stop_renewal`].
     pub(crate) fn release(self, stopped: Option<Result<Report>>) -> Result<Report> {
         match (self.state, stopped) {
-            (State::Plain(mut guard), _) => match guard.release() {
+            (State::Held(mut guard), _) => match guard.release() {
                 Ok(released) => Ok(guard.report(released.into())),
                 Err(error) => {
                     guard.abandon();
@@ -212,7 +212,7 @@ impl Leased {
         let answer = |is_held| if is_held { Answer::Ok } else { Answer::Lost };
         match &self.state {
             _ if !self.is_ours() => Ok(self.report(Answer::NotHeld)),
-            State::Plain(guard) => Ok(guard.report(answer(guard.check()?))),
+            State::Held(guard) => Ok(guard.report(answer(guard.check()?))),
             State::Renewed(renewal, _) => {
                 let renewal = renewal.clone();
                 let is_held = renewal.check()?;
@@ -237,7 +237,7 @@ impl Leased {
         match &self.state {
             _ if !self.is_ours() => (None, self.report(Answer::NotHeld)),
             State::Released => (None, self.report(Answer::NotHeld)),
-            State::Plain(guard) => {
+            State::Held(guard) => {
                 while !left().min(guard.remaining()).is_zero() {
                     thread::sleep(left().min(guard.remaining()));
                 }

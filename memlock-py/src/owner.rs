@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 
-/// The holder of a mutex, as read from the server. If a plain memcached client holds the mutex,
+/// The holder of a mutex, as read from the server. If the holder does not use memlock,
 /// only `value`, `token` and `remaining` are known. Two are equal if they are the same acquisition,
 /// whenever they were seen.
 #[pyclass(frozen, eq, get_all, module = "memlock")]

@@ -1,7 +1,7 @@
 /* Burton's three list functions, and the choice of the default client. */
 
 #include "check.h"
-#include "plain.h"
+#include "memcached_text.h"
 
 #include <limits.h>
 #include <sys/wait.h>

@@ -1,7 +1,7 @@
 /* Burton's three mutex functions: every answer that they give. */
 
 #include "check.h"
-#include "plain.h"
+#include "memcached_text.h"
 
 #include <limits.h>
 

@@ -3,7 +3,7 @@
 
 #include "check.h"
 #include "freeze.h"
-#include "plain.h"
+#include "memcached_text.h"
 #include "queue.h"
 
 static memlock_client *client;

@@ -1,7 +1,7 @@
 /* Forking at any moment: the child holds nothing of its parent's and its own calls just work. */
 
 #include "check.h"
-#include "plain.h"
+#include "memcached_text.h"
 #include "queue.h"
 
 #include <sys/wait.h>

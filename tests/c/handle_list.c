@@ -1,7 +1,7 @@
 /* The distinct list by handle: ids, batches, walks, sessions. */
 
 #include "check.h"
-#include "plain.h"
+#include "memcached_text.h"
 
 enum { MANY = 2500 };
 

@@ -1,7 +1,7 @@
 /* The mutex by handle: locking, leases, fences, owners. */
 
 #include "check.h"
-#include "plain.h"
+#include "memcached_text.h"
 
 static const int64_t LONGEST_MS = 31622400000;
 

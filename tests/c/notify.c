@@ -1,7 +1,7 @@
 /* The URL's parameter `notify`: where a waiter can be woken, and that it gets the lock whether it can or not. */
 
 #include "check.h"
-#include "plain.h"
+#include "memcached_text.h"
 #include "queue.h"
 
 static memlock_client *with(const char *parameter) {

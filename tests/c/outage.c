@@ -2,7 +2,7 @@
 
 #include "check.h"
 #include "freeze.h"
-#include "plain.h"
+#include "memcached_text.h"
 
 static memlock_client *client;
 

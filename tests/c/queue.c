@@ -1,7 +1,7 @@
 /* Waiting in the queue: the order, the hand-over, and what is left in the queue. */
 
 #include "check.h"
-#include "plain.h"
+#include "memcached_text.h"
 #include "queue.h"
 
 static memlock_client *client;

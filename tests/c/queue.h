@@ -4,7 +4,7 @@
 #define QUEUE_H
 
 #include "check.h"
-#include "plain.h"
+#include "memcached_text.h"
 
 #include <sys/syscall.h>
 

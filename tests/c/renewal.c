@@ -3,7 +3,7 @@
 #include "renewal.h"
 
 #include "freeze.h"
-#include "plain.h"
+#include "memcached_text.h"
 #include "queue.h"
 
 static void a_lock_is_kept_beyond_its_lease(void) {

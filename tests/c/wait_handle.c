@@ -1,7 +1,7 @@
 /* The wait handle: ending one wait from outside, from a thread or a signal handler, before it begins or later. */
 
 #include "check.h"
-#include "plain.h"
+#include "memcached_text.h"
 #include "queue.h"
 
 #include <signal.h>

@@ -1,7 +1,7 @@
 /* Waiting by handle: how long, and what ends a wait. */
 
 #include "check.h"
-#include "plain.h"
+#include "memcached_text.h"
 #include "queue.h"
 
 #include <pthread.h>

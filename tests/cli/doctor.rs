@@ -122,7 +122,7 @@ fn connections_that_run_out_are_noticed() {
     assert_eq!((code, &connections["verdict"]), (Some(1), &Value::from("warning")), "{report}");
     assert_eq!(connections["flags"][0], "-c 1024");
     let more: Vec<_> = (0..100)
-        .map_while(|_| memlock_tests::server::Plain::try_connect(&server.address()).ok())
+        .map_while(|_| memlock_tests::server::MemcachedText::try_connect(&server.address()).ok())
         .collect();
     let said = done(memlock(&server, &["doctor"]));
     assert_eq!(said.code, Some(69), "{said:?}");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use memlock_core::Answer;
 use memlock_tests::doors::{Door, Driver, For, Held, Language, Outcome, Remote, WaitingThread};
 
-use crate::stores::{Place, Store};
+use crate::stores::{Instance, Store};
 
 /// A lease that no test outlasts.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
@@ -23,7 +23,7 @@ pub(crate) const LONG: For = For::AtMost(PATIENCE);
 pub(crate) struct Bench {
     pub(crate) language: Language,
     pub(crate) store: &'static Store,
-    pub(crate) place: Place,
+    pub(crate) place: Instance,
     /// A short name that no other test of this run has.
     pub(crate) unique: String,
     driver: OnceLock<Arc<Driver>>,

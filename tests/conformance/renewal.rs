@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use memlock_core::{Answer, Loss, Notice};
-use memlock_tests::doors::{Ask, Door, For, Renewed};
+use memlock_tests::doors::{Door, For, PermitRequest, Renewed};
 
 use crate::bench::{Bench, LEASE, LONG, PATIENCE, answer, lock, until};
 
@@ -57,7 +57,7 @@ fn what_is_renewed_outlives_its_lease_and_ends_with_its_release(bench: &Bench) {
     thread::scope(|scope| {
         let for_permits = scope.spawn(|| {
             let semaphore = two.semaphore(b"s", PERMITS, LEASE).unwrap();
-            answer(semaphore.acquire(Ask::of(2), limit))
+            answer(semaphore.acquire(PermitRequest::of(2), limit))
         });
         assert_eq!(answer(two.lock(b"m", LEASE, limit)), Answer::TimedOut);
         assert_eq!(for_permits.join().unwrap(), Answer::TimedOut);
@@ -73,7 +73,7 @@ fn what_is_renewed_outlives_its_lease_and_ends_with_its_release(bench: &Bench) {
     permits.release().unwrap();
     two.lock(b"m", LEASE, For::Never).unwrap().release().unwrap();
     let semaphore = two.semaphore(b"s", PERMITS, LEASE).unwrap();
-    semaphore.acquire(Ask::of(3), For::Never).unwrap().release().unwrap();
+    semaphore.acquire(PermitRequest::of(3), For::Never).unwrap().release().unwrap();
 }
 
 fn what_is_dropped_is_renewed_no_more(bench: &Bench) {
@@ -99,7 +99,7 @@ fn permits_that_were_taken_away_are_reported_once(bench: &Bench) {
     let [_lock, held] = renewed(&*one, bench.store.shortest_lease, None);
     take_away(&*two);
     let semaphore = two.semaphore(b"s", PERMITS, LEASE).unwrap();
-    let next = semaphore.acquire(Ask::of(3), For::Never).unwrap();
+    let next = semaphore.acquire(PermitRequest::of(3), For::Never).unwrap();
     is_reported_once(&*held, Loss::Gone);
     assert_eq!(answer(held.release()), Answer::Lost);
     assert_eq!(semaphore.available(), Ok(0), "the next one's stay");
@@ -133,7 +133,7 @@ fn a_program_that_hangs_holds_nothing_for_ever(bench: &Bench) {
     }
     two.lock(b"m", LEASE, LONG).unwrap().release().unwrap();
     let semaphore = two.semaphore(b"s", PERMITS, LEASE).unwrap();
-    semaphore.acquire(Ask::of(2), LONG).unwrap().release().unwrap();
+    semaphore.acquire(PermitRequest::of(2), LONG).unwrap().release().unwrap();
     assert_eq!(answer(held.release()), Answer::Lost);
     assert_eq!(answer(permits.release()), Answer::Lost);
 }

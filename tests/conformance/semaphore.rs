@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use memlock_core::Answer;
-use memlock_tests::doors::{Ask, Door, For, Held, Semaphore};
+use memlock_tests::doors::{Door, For, Held, PermitRequest, Semaphore};
 use memlock_tests::stopwatch::Stopwatch;
 
 use crate::bench::{Bench, LEASE, LONG, WOKEN, answer};
@@ -34,11 +34,11 @@ fn semaphore(door: &dyn Door, permits: u32) -> Box<dyn Semaphore> {
 }
 
 fn acquire(semaphore: &dyn Semaphore, permits: u32) -> Box<dyn Held> {
-    semaphore.acquire(Ask::of(permits), For::Never).unwrap()
+    semaphore.acquire(PermitRequest::of(permits), For::Never).unwrap()
 }
 
 fn attempt(semaphore: &dyn Semaphore, permits: u32) -> Answer {
-    answer(semaphore.acquire(Ask::of(permits), For::Never))
+    answer(semaphore.acquire(PermitRequest::of(permits), For::Never))
 }
 
 fn available(semaphore: &dyn Semaphore) -> u32 {
@@ -77,7 +77,7 @@ fn several_permits_are_acquired_together_or_not_at_all(bench: &Bench) {
 fn what_is_never_available_is_refused_at_once(bench: &Bench) {
     let five = semaphore(&*bench.open(), 5);
     for (permits, said) in [(0, "at least one"), (6, "never be available")] {
-        let no = five.acquire(Ask::of(permits), For::Ever).err().unwrap();
+        let no = five.acquire(PermitRequest::of(permits), For::Ever).err().unwrap();
         assert_eq!(no.answer, Answer::Invalid);
         assert!(no.sentence.contains(said), "{}", no.sentence);
     }
@@ -87,7 +87,7 @@ fn the_number_of_permits_is_shared(bench: &Bench) {
     let (one, two) = (bench.open(), bench.open());
     acquire(&*semaphore(&*one, 3), 1).release().unwrap();
     let four = semaphore(&*two, 4);
-    let no = four.acquire(Ask::of(1), For::Ever).err().unwrap();
+    let no = four.acquire(PermitRequest::of(1), For::Ever).err().unwrap();
     assert_eq!(no.answer, Answer::Invalid);
     let said = "has 3 permits, and was opened with 4";
     assert!(no.sentence.contains(said), "{}", no.sentence);
@@ -98,7 +98,7 @@ fn the_number_of_permits_is_shared(bench: &Bench) {
 fn without_a_number_a_semaphore_has_as_many_as_was_set_up(bench: &Bench) {
     let (one, two) = (bench.open(), bench.open());
     let any = two.semaphore(b"s", None, LEASE).unwrap();
-    assert_eq!(answer(any.acquire(Ask::of(1), For::Ever)), Answer::NotFound);
+    assert_eq!(answer(any.acquire(PermitRequest::of(1), For::Ever)), Answer::NotFound);
     // The first one to acquire sets it up.
     let held = acquire(&*semaphore(&*one, 2), 1);
     acquire(&*any, 1).release().unwrap();
@@ -111,7 +111,7 @@ fn without_a_number_a_semaphore_has_as_many_as_was_set_up(bench: &Bench) {
 fn what_nobody_has_set_up_is_not_found(bench: &Bench) {
     let any = bench.open().semaphore(b"nowhere", None, LEASE).unwrap();
     for wait in [For::Never, For::Ever, LONG] {
-        let no = any.acquire(Ask::of(1), wait).err().unwrap();
+        let no = any.acquire(PermitRequest::of(1), wait).err().unwrap();
         assert_eq!(no.answer, Answer::NotFound);
         let said = format!("\"nowhere\" {}", bench.store.shown);
         assert!(no.sentence.contains(&said), "{}", no.sentence);
@@ -227,7 +227,7 @@ fn permits_of_an_ended_lease_come_back(bench: &Bench) {
     let (began, watch) = (Instant::now(), Stopwatch::start());
     let brief = one.semaphore(b"s", Some(3), lease).unwrap();
     let (mut held, other) = (acquire(&*brief, 2), acquire(&*semaphore(&*one, 3), 1));
-    let next = semaphore(&*two, 3).acquire(Ask::of(2), LONG).unwrap();
+    let next = semaphore(&*two, 3).acquire(PermitRequest::of(2), LONG).unwrap();
     let (over, counted) = (began.elapsed(), watch.elapsed());
     assert!(over >= lease - Duration::from_millis(10), "granted twice after {over:?}");
     assert!(counted < bench.longest_exclusion() + 2 * WOKEN, "only after {counted:?}");
@@ -253,7 +253,7 @@ fn permits_of_a_killed_process_come_back(bench: &Bench) {
     assert_eq!(attempt(&*ours, 1), Answer::Busy);
     assert_eq!(ours.holders().unwrap()[0].pid, process.process());
     process.kill();
-    let next = ours.acquire(Ask::of(1), LONG).unwrap();
+    let next = ours.acquire(PermitRequest::of(1), LONG).unwrap();
     let (over, counted) = (began.elapsed(), watch.elapsed());
     assert!(over >= lease - Duration::from_millis(10), "granted twice after {over:?}");
     assert!(counted < bench.longest_exclusion() + 2 * WOKEN, "only after {counted:?}");
@@ -300,7 +300,7 @@ fn threads_and_clients_never_hold_more_permits_than_there_are(bench: &Bench) {
             scope.spawn(move || {
                 for turn in 0..8 {
                     let permits = 1 + (number + turn) % 3;
-                    let held = semaphore.acquire(Ask::of(permits), LONG).unwrap();
+                    let held = semaphore.acquire(PermitRequest::of(permits), LONG).unwrap();
                     let now = inside.fetch_add(permits, Ordering::SeqCst) + permits;
                     most.fetch_max(now, Ordering::SeqCst);
                     assert!(now <= PERMITS, "{now} are held");

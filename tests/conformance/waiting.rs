@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use memlock_core::Answer;
-use memlock_tests::doors::{Ask, Door, For, Held};
+use memlock_tests::doors::{Door, For, Held, PermitRequest};
 use memlock_tests::stopwatch::Stopwatch;
 
 use crate::bench::{Bench, LEASE, LONG, WOKEN, answer, lock, until, waits};
@@ -25,17 +25,17 @@ behaviours! {
     threads_of_several_processes_exclude_each_other
 }
 
-fn permits(door: &dyn Door, ask: Ask, wait: For) -> Result<Box<dyn Held>, Answer> {
+fn permits(door: &dyn Door, ask: PermitRequest, wait: For) -> Result<Box<dyn Held>, Answer> {
     let semaphore = door.semaphore(b"s", Some(2), LEASE).unwrap();
     semaphore.acquire(ask, wait).map_err(|no| no.answer)
 }
 
 fn a_try_never_waits(bench: &Bench) {
     let (one, two) = (bench.open(), bench.open());
-    let held = (lock(&*one, b"m"), permits(&*one, Ask::of(2), For::Never).unwrap());
+    let held = (lock(&*one, b"m"), permits(&*one, PermitRequest::of(2), For::Never).unwrap());
     let watch = Stopwatch::start();
     assert_eq!(answer(two.lock(b"m", LEASE, For::Never)), Answer::Busy);
-    assert_eq!(permits(&*two, Ask::of(1), For::Never).err(), Some(Answer::Busy));
+    assert_eq!(permits(&*two, PermitRequest::of(1), For::Never).err(), Some(Answer::Busy));
     assert!(watch.elapsed() < WOKEN, "{:?}", watch.elapsed());
     drop(held);
 }
@@ -43,11 +43,11 @@ fn a_try_never_waits(bench: &Bench) {
 fn a_wait_ends_at_its_limit_with_nothing_held(bench: &Bench) {
     let limit = Duration::from_millis(150);
     let (one, two) = (bench.open(), bench.open());
-    let held = (lock(&*one, b"m"), permits(&*one, Ask::of(2), For::Never).unwrap());
+    let held = (lock(&*one, b"m"), permits(&*one, PermitRequest::of(2), For::Never).unwrap());
     for of_permits in [false, true] {
         let (began, watch) = (Instant::now(), Stopwatch::start());
         let timed_out = if of_permits {
-            permits(&*two, Ask::of(1), For::AtMost(limit)).err().unwrap()
+            permits(&*two, PermitRequest::of(1), For::AtMost(limit)).err().unwrap()
         } else {
             answer(two.lock(b"m", LEASE, For::AtMost(limit)))
         };
@@ -57,12 +57,12 @@ fn a_wait_ends_at_its_limit_with_nothing_held(bench: &Bench) {
     }
     drop(held);
     assert_eq!(one.owner(b"m").unwrap(), None);
-    permits(&*one, Ask::of(2), For::Never).unwrap().release().unwrap();
+    permits(&*one, PermitRequest::of(2), For::Never).unwrap().release().unwrap();
 }
 
 fn a_waiter_gets_what_comes_free(bench: &Bench) {
     let (one, two) = (bench.open(), bench.open());
-    let held = (lock(&*one, b"m"), permits(&*one, Ask::of(2), For::Never).unwrap());
+    let held = (lock(&*one, b"m"), permits(&*one, PermitRequest::of(2), For::Never).unwrap());
     let released = AtomicBool::new(false);
     thread::scope(|scope| {
         let for_lock = waits(scope, || {
@@ -71,7 +71,7 @@ fn a_waiter_gets_what_comes_free(bench: &Bench) {
             held.release().unwrap();
         });
         let for_permits = waits(scope, || {
-            let held = permits(&*two, Ask::of(2), For::Ever).unwrap();
+            let held = permits(&*two, PermitRequest::of(2), For::Ever).unwrap();
             assert!(released.load(Ordering::SeqCst), "granted twice");
             held.release().unwrap();
         });
@@ -133,7 +133,7 @@ fn waiters_for_permits_are_served_by_priority_and_in_order(bench: &Bench) {
         let name = format!("s{turn}");
         let acquire = |door: &dyn Door, priority| {
             let one = door.semaphore(name.as_bytes(), Some(1), LEASE).unwrap();
-            one.acquire(Ask { ages: false, ..Ask::at(priority) }, LONG).unwrap()
+            one.acquire(PermitRequest { ages: false, ..PermitRequest::at(priority) }, LONG).unwrap()
         };
         let hold = acquire(&*holder, 0);
         order_of_service(bench, hold, [-5, 0, -5, 0, i64::MAX], acquire)
@@ -141,10 +141,10 @@ fn waiters_for_permits_are_served_by_priority_and_in_order(bench: &Bench) {
 }
 
 fn as_many_waiters_are_woken_as_there_are_permits(bench: &Bench) {
-    let held = permits(&*bench.open(), Ask::of(2), For::Never).unwrap();
+    let held = permits(&*bench.open(), PermitRequest::of(2), For::Never).unwrap();
     thread::scope(|scope| {
         let waiters = [bench.open(), bench.open()]
-            .map(|door| waits(scope, move || permits(&*door, Ask::of(1), LONG).unwrap()));
+            .map(|door| waits(scope, move || permits(&*door, PermitRequest::of(1), LONG).unwrap()));
         let watch = Stopwatch::start();
         held.release().unwrap();
         // Both hold one at the same time.
@@ -156,8 +156,8 @@ fn as_many_waiters_are_woken_as_there_are_permits(bench: &Bench) {
 
 fn a_wait_can_be_cancelled_and_leaves_nothing_behind(bench: &Bench) {
     let (one, two) = (bench.open(), bench.open());
-    let held = (lock(&*one, b"m"), permits(&*one, Ask::of(2), For::Never).unwrap());
-    let ask = Ask { permits: 2, ..Ask::at(7) };
+    let held = (lock(&*one, b"m"), permits(&*one, PermitRequest::of(2), For::Never).unwrap());
+    let ask = PermitRequest { permits: 2, ..PermitRequest::at(7) };
     thread::scope(|scope| {
         let for_lock = waits(scope, || two.lock(b"m", LEASE, For::Ever).err().unwrap().answer);
         let for_permits = waits(scope, || permits(&*two, ask, For::Ever).err().unwrap());
@@ -171,10 +171,10 @@ fn a_wait_can_be_cancelled_and_leaves_nothing_behind(bench: &Bench) {
     held.1.release().unwrap();
     assert_eq!(one.owner(b"m").unwrap(), None);
     // No place in the queue is left that others would have to wait behind.
-    permits(&*one, Ask::of(1), For::Never).unwrap().release().unwrap();
+    permits(&*one, PermitRequest::of(1), For::Never).unwrap().release().unwrap();
     // What was cancelled is the wait, not the client.
     two.lock(b"m", LEASE, For::Ever).unwrap().release().unwrap();
-    permits(&*two, Ask::of(2), For::Ever).unwrap().release().unwrap();
+    permits(&*two, PermitRequest::of(2), For::Ever).unwrap().release().unwrap();
 }
 
 fn cancelling_ends_all_waits_of_its_client_and_no_others(bench: &Bench) {
@@ -210,9 +210,9 @@ fn a_waiter_is_woken_when_a_lock_is_taken_away(bench: &Bench) {
 
 fn a_waiter_is_woken_when_permits_are_added(bench: &Bench) {
     let (one, two) = (bench.open(), bench.open());
-    let held = permits(&*one, Ask::of(2), For::Never).unwrap();
+    let held = permits(&*one, PermitRequest::of(2), For::Never).unwrap();
     thread::scope(|scope| {
-        let waiter = waits(scope, || permits(&*two, Ask::of(1), For::Ever).unwrap());
+        let waiter = waits(scope, || permits(&*two, PermitRequest::of(1), For::Ever).unwrap());
         let watch = Stopwatch::start();
         one.semaphore(b"s", None, LEASE).unwrap().resize(3).unwrap();
         waiter.join().unwrap().release().unwrap();
@@ -227,13 +227,15 @@ fn a_waiter_is_woken_by_a_release_in_another_process(bench: &Bench) {
     }
     let (ours, (theirs, _driver)) = (bench.open(), bench.elsewhere());
     for (holder, other) in [(&ours, &theirs), (&theirs, &ours)] {
-        let held = (lock(&**holder, b"m"), permits(&**holder, Ask::of(2), For::Never).unwrap());
+        let held =
+            (lock(&**holder, b"m"), permits(&**holder, PermitRequest::of(2), For::Never).unwrap());
         assert_eq!(answer(other.lock(b"m", LEASE, For::Never)), Answer::Busy);
         let owner = other.owner(b"m").unwrap().unwrap();
         assert_eq!(owner.pid, holder.process());
         thread::scope(|scope| {
             let for_lock = waits(scope, || other.lock(b"m", LEASE, For::Ever).unwrap());
-            let for_permits = waits(scope, || permits(&**other, Ask::of(2), For::Ever).unwrap());
+            let for_permits =
+                waits(scope, || permits(&**other, PermitRequest::of(2), For::Ever).unwrap());
             let (fence, watch) = (held.0.fence(), Stopwatch::start());
             held.0.release().unwrap();
             held.1.release().unwrap();

@@ -5,7 +5,7 @@
 
 #include <memlock.hpp>
 
-#include "../c/plain.h"
+#include "../c/memcached_text.h"
 
 /// The expression must throw a memlock::error of this code.
 #define THROWS(expected, ...)                                                         \

@@ -87,7 +87,7 @@ pub enum For {
 
 /// What to acquire of a semaphore.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask {
+pub struct PermitRequest {
     /// How many, together or not at all.
     pub permits: u32,
     /// Waiters of higher priority come first.
@@ -96,17 +96,17 @@ pub struct Ask {
     pub ages: bool,
 }
 
-impl Ask {
+impl PermitRequest {
     /// So many permits, of no special priority.
     #[must_use]
-    pub fn of(permits: u32) -> Ask {
-        Ask { permits, priority: 0, ages: true }
+    pub fn of(permits: u32) -> PermitRequest {
+        PermitRequest { permits, priority: 0, ages: true }
     }
 
     /// One permit of this priority.
     #[must_use]
-    pub fn at(priority: i64) -> Ask {
-        Ask { priority, ..Ask::of(1) }
+    pub fn at(priority: i64) -> PermitRequest {
+        PermitRequest { priority, ..PermitRequest::of(1) }
     }
 }
 
@@ -175,7 +175,7 @@ pub trait Renewed: Send + Sync {
 /// A semaphore. Any number of threads may use it at once.
 pub trait Semaphore: Send + Sync {
     /// Acquires what is asked for.
-    fn acquire(&self, ask: Ask, wait: For) -> Outcome<Box<dyn Held>>;
+    fn acquire(&self, ask: PermitRequest, wait: For) -> Outcome<Box<dyn Held>>;
     /// Waits for permits and renews their lease for as long as `max_hold` allows.
     fn acquire_renewed(
         &self,

@@ -8,7 +8,7 @@ use memlock_core::{Answer, Loss, Notice};
 
 use super::driver::{Driver, hex, unhex};
 use super::{
-    Ask, Counter, Door, For, Held, List, Outcome, Owner, PermitHolder, Renewed, Semaphore,
+    Counter, Door, For, Held, List, Outcome, Owner, PermitHolder, PermitRequest, Renewed, Semaphore,
 };
 
 /// A client of a driver.
@@ -226,8 +226,8 @@ impl Renewed for Object {
 }
 
 impl Semaphore for Object {
-    fn acquire(&self, ask: Ask, wait: For) -> Outcome<Box<dyn Held>> {
-        let Ask { permits, priority, ages } = ask;
+    fn acquire(&self, ask: PermitRequest, wait: For) -> Outcome<Box<dyn Held>> {
+        let PermitRequest { permits, priority, ages } = ask;
         let request = format!("acquire {permits} {priority} {} {}", u8::from(ages), wait_ms(wait));
         Ok(Box::new(self.make(true, &request)?.0))
     }

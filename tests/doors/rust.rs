@@ -9,7 +9,8 @@ use memlock_core::{
 };
 
 use super::{
-    Ask, Counter, Door, For, Held, List, No, Outcome, Owner, PermitHolder, Renewed, Semaphore,
+    Counter, Door, For, Held, List, No, Outcome, Owner, PermitHolder, PermitRequest, Renewed,
+    Semaphore,
 };
 
 /// The Rust door.
@@ -201,7 +202,7 @@ fn set_up(answer: SetUp) -> Answer {
 }
 
 impl Semaphore for semaphore::Semaphore {
-    fn acquire(&self, ask: Ask, limit: For) -> Outcome<Box<dyn Held>> {
+    fn acquire(&self, ask: PermitRequest, limit: For) -> Outcome<Box<dyn Held>> {
         let request = Request { permits: ask.permits, priority: ask.priority, ages: ask.ages };
         Ok(Box::new(self.acquire_or_report(request, &wait(limit)).map_err(no)??))
     }

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import memlock
 import pytest
-from support import Memcached, Plain
+from support import Memcached, MemcachedText
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +32,7 @@ def mortal_server() -> Iterator[Memcached]:
 
 
 @pytest.fixture
-def plain(server: Memcached) -> Iterator[Plain]:
+def plain(server: Memcached) -> Iterator[MemcachedText]:
     with server.plain() as plain:
         yield plain
 

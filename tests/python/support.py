@@ -25,7 +25,7 @@ def eventually(true: Callable[[], object], limit: float = PATIENCE) -> None:
         time.sleep(0.002)
 
 
-class Plain:
+class MemcachedText:
     """A memcached client that knows nothing of memlock: lines over a socket."""
 
     def __init__(self, port: int) -> None:
@@ -75,7 +75,7 @@ class Plain:
         self.input.close()
         self.socket.close()
 
-    def __enter__(self) -> Plain:
+    def __enter__(self) -> MemcachedText:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -140,8 +140,8 @@ class Memcached:
         finally:
             self.process.send_signal(signal.SIGCONT)
 
-    def plain(self) -> Plain:
-        return Plain(self.port)
+    def plain(self) -> MemcachedText:
+        return MemcachedText(self.port)
 
     def close(self) -> None:
         self.kill()

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import memlock
 import pytest
-from support import Plain
+from support import MemcachedText
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from support import Plain
     ],
 )
 def test_a_name_reaches_the_server_encoded(
-    client: memlock.Client, plain: Plain, given: str | bytes, key: str
+    client: memlock.Client, plain: MemcachedText, given: str | bytes, key: str
 ) -> None:
     assert plain.add("victim", b"alive") or plain.get("victim") == b"alive"
     with client.mutex(given):

@@ -4,7 +4,7 @@ the default client is chosen once."""
 from __future__ import annotations
 
 import pytest
-from support import Memcached, Plain, run
+from support import Memcached, MemcachedText, run
 
 PRELUDE = """
 import os, sys, threading
@@ -24,7 +24,7 @@ def lines(program: str, server: Memcached, name: str) -> list[str]:
     return run(PRELUDE + program, server.url, name)
 
 
-def test_a_mutex_is_locked_and_unlocked(server: Memcached, plain: Plain, name: str) -> None:
+def test_a_mutex_is_locked_and_unlocked(server: Memcached, plain: MemcachedText, name: str) -> None:
     program = """
 init(url)
 says(lambda: mutex_unlock(name))

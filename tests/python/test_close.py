@@ -11,7 +11,7 @@ from typing import Any
 
 import memlock
 import pytest
-from support import Memcached, Plain, eventually, run
+from support import Memcached, MemcachedText, eventually, run
 
 # How a thread waits for what another one holds.
 WAITS: dict[str, Callable[..., Any]] = {
@@ -58,7 +58,7 @@ def waits_until(
 @pytest.mark.parametrize("way", [*WAITS, *WITHS])
 @pytest.mark.parametrize("end", ["cancel_waits", "close"])
 def test_a_client_ends_its_waits(
-    server: Memcached, plain: Plain, name: str, way: str, end: str
+    server: Memcached, plain: MemcachedText, name: str, way: str, end: str
 ) -> None:
     held = hold_all(memlock.connect(server.url), name)
     client = memlock.connect(server.url)

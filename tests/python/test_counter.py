@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import memlock
 import pytest
-from support import Child, Memcached, Plain, eventually
+from support import Child, Memcached, MemcachedText, eventually
 
 THREADS = 6
 ROUNDS = 30
@@ -28,7 +28,7 @@ def test_it_counts_free_permits(any_client: memlock.Client, name: str) -> None:
 
 
 def test_a_plain_client_and_a_counter_share_the_item(
-    client: memlock.Client, plain: Plain, name: str
+    client: memlock.Client, plain: MemcachedText, name: str
 ) -> None:
     plain.add(name, b"1")
     counter = client.counter(name)
@@ -95,7 +95,7 @@ counter.release()
 
 
 def test_those_who_are_parked_come_by_priority(
-    server: Memcached, client: memlock.Client, plain: Plain, name: str
+    server: Memcached, client: memlock.Client, plain: MemcachedText, name: str
 ) -> None:
     counter = client.counter(name)
     counter.set_up(0)
@@ -119,7 +119,7 @@ def test_those_who_are_parked_come_by_priority(
 
 
 def test_what_is_not_there_or_not_a_number_is_said(
-    client: memlock.Client, plain: Plain, name: str
+    client: memlock.Client, plain: MemcachedText, name: str
 ) -> None:
     counter = client.counter(name)
     calls = [

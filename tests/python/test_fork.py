@@ -7,7 +7,7 @@ import time
 
 import memlock
 import pytest
-from support import Child, Memcached, Plain, eventually, run
+from support import Child, Memcached, MemcachedText, eventually, run
 
 # Each program runs in a process of its own, because a test run has threads. `in_child` forks, runs
 # the body in the child, and prints what it gave, or its exception.
@@ -166,7 +166,7 @@ print(semaphore.available)
 
 
 def test_a_childs_garbage_collection_leaves_the_parents_lock(
-    server: Memcached, plain: Plain, name: str
+    server: Memcached, plain: MemcachedText, name: str
 ) -> None:
     program = """
 mutex = client.mutex(name)
@@ -361,7 +361,7 @@ for _ in sys.stdin:
 def test_a_child_of_a_signal_handler_does_not_wait_on_and_its_parent_is_woken_at_once(
     server: Memcached,
     client: memlock.Client,
-    plain: Plain,
+    plain: MemcachedText,
     name: str,
     way: tuple[str, str, str],
 ) -> None:

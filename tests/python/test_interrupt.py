@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import memlock
 import pytest
-from support import Child, Memcached, Plain, eventually
+from support import Child, Memcached, MemcachedText, eventually
 
 # How the child blocks in each way that there is.
 WAYS = {
@@ -35,7 +35,7 @@ for _ in sys.stdin:
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
 def test_ctrl_c_ends_a_wait_within_a_tenth_of_a_second(
-    server: Memcached, plain: Plain, name: str, way: str
+    server: Memcached, plain: MemcachedText, name: str, way: str
 ) -> None:
     key = f"lock:{name}"
     took = []
@@ -60,7 +60,7 @@ def test_ctrl_c_ends_a_wait_within_a_tenth_of_a_second(
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
 def test_an_interrupted_wait_leaves_the_queue_and_the_next_one_gets_the_lock(
-    server: Memcached, client: memlock.Client, plain: Plain, name: str, way: str
+    server: Memcached, client: memlock.Client, plain: MemcachedText, name: str, way: str
 ) -> None:
     holder, waiter = memlock.connect(server.url).mutex(name), client.mutex(name)
     holder.acquire()
@@ -112,7 +112,7 @@ for _ in sys.stdin:
 
 @pytest.mark.parametrize("way", PERMIT_WAYS.values(), ids=PERMIT_WAYS.keys())
 def test_ctrl_c_ends_a_wait_for_a_permit_with_nothing_held_and_nothing_left(
-    server: Memcached, client: memlock.Client, plain: Plain, name: str, way: str
+    server: Memcached, client: memlock.Client, plain: MemcachedText, name: str, way: str
 ) -> None:
     semaphore, counter = client.semaphore(name, 2), client.counter(name)
     counter.set_up(0)
@@ -158,7 +158,7 @@ done.wait()
 
 
 def test_ctrl_c_is_the_main_threads_and_other_threads_wait_on(
-    server: Memcached, plain: Plain, name: str
+    server: Memcached, plain: MemcachedText, name: str
 ) -> None:
     key = f"lock:{name}"
     plain.add(key)
@@ -220,7 +220,7 @@ print("leaving")
 
 
 def test_a_daemon_thread_in_a_wait_does_not_keep_the_program(
-    server: Memcached, plain: Plain, name: str
+    server: Memcached, plain: MemcachedText, name: str
 ) -> None:
     plain.add(f"lock:{name}")
     with Child(DAEMON, server.url, name) as child:
@@ -246,7 +246,7 @@ print("leaving")
 
 
 def test_a_daemon_threads_wait_ends_with_the_interpreter(
-    server: Memcached, client: memlock.Client, plain: Plain, name: str
+    server: Memcached, client: memlock.Client, plain: MemcachedText, name: str
 ) -> None:
     with client.mutex(name), Child(SLOW_END, server.url, name) as child:
         eventually(lambda: len(plain.queue(name)) == 1)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import memlock
 import pytest
-from support import Child, Memcached, Plain, eventually, run
+from support import Child, Memcached, MemcachedText, eventually, run
 
 NOWHERE = "memcached://127.0.0.1:1"
 
@@ -112,7 +112,7 @@ def test_a_message_is_no_template(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_kept_lock_that_is_lost_is_a_warning_with_its_name(
-    client: memlock.Client, plain: Plain, name: str, caplog: pytest.LogCaptureFixture
+    client: memlock.Client, plain: MemcachedText, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     mutex = client.mutex(name, lease=1, renew=True)
     mutex.acquire()
@@ -249,7 +249,7 @@ def test_what_a_handler_raises_ends_a_wait_of_the_main_thread(
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_what_a_handler_raises_in_another_thread_goes_to_the_unraisablehook(
     client: memlock.Client,
-    plain: Plain,
+    plain: MemcachedText,
     name: str,
     listen: Listen,
     monkeypatch: pytest.MonkeyPatch,
@@ -296,7 +296,7 @@ def listen(level=logging.DEBUG):
 
 
 def test_a_program_that_says_nothing_of_logging_sees_warnings_only(
-    server: Memcached, plain: Plain, name: str
+    server: Memcached, plain: MemcachedText, name: str
 ) -> None:
     program = """
 fail()

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import memlock
 import pytest
-from support import Memcached, Plain, eventually
+from support import Memcached, MemcachedText, eventually
 
 
 def test_it_is_taken_and_released(any_client: memlock.Client, name: str) -> None:
@@ -99,7 +99,7 @@ def test_releasing_what_is_not_held_is_an_error(any_client: memlock.Client, name
 
 
 def test_a_plain_add_and_a_mutex_exclude_each_other(
-    client: memlock.Client, plain: Plain, name: str
+    client: memlock.Client, plain: MemcachedText, name: str
 ) -> None:
     key = f"lock:{name}"
     with client.mutex(name):
@@ -146,7 +146,7 @@ def test_an_operator_takes_a_lock_off_by_its_token(any_client: memlock.Client, n
 
 
 def test_a_plain_clients_lock_has_an_owner_without_a_name(
-    client: memlock.Client, plain: Plain, name: str
+    client: memlock.Client, plain: MemcachedText, name: str
 ) -> None:
     plain.add(f"lock:{name}", b"\xffPHP")
     owner = client.mutex(name).owner()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import memlock
 import pytest
-from support import Child, Memcached, Plain, eventually
+from support import Child, Memcached, MemcachedText, eventually
 
 THREADS = 8
 ROUNDS = 30
@@ -145,7 +145,7 @@ print([worker.exitcode for worker in workers])
 @pytest.mark.parametrize("query", ["", "?notify=off"])
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_no_more_processes_are_inside_than_there_are_permits(
-    server: Memcached, plain: Plain, name: str, tmp_path: Path, *, method: str, query: str
+    server: Memcached, plain: MemcachedText, name: str, tmp_path: Path, *, method: str, query: str
 ) -> None:
     folder, report = str(Path(__file__).parent), tmp_path / "report"
     semaphore = memlock.connect(server.url).semaphore(name, 2)
@@ -180,7 +180,7 @@ semaphore.release()
 
 
 def test_higher_priority_comes_first_whatever_the_process(
-    server: Memcached, client: memlock.Client, plain: Plain, name: str
+    server: Memcached, client: memlock.Client, plain: MemcachedText, name: str
 ) -> None:
     semaphore = client.semaphore(name, 1)
     semaphore.acquire()
@@ -204,7 +204,7 @@ def test_higher_priority_comes_first_whatever_the_process(
 
 
 def test_a_waiter_for_several_is_not_overtaken_by_one_for_fewer(
-    server: Memcached, client: memlock.Client, plain: Plain, name: str
+    server: Memcached, client: memlock.Client, plain: MemcachedText, name: str
 ) -> None:
     semaphore = client.semaphore(name, 2)
     first, second = semaphore.permit(), semaphore.permit()

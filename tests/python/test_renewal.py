@@ -14,7 +14,7 @@ from pathlib import Path
 
 import memlock
 import pytest
-from support import Child, Memcached, Plain, eventually, run
+from support import Child, Memcached, MemcachedText, eventually, run
 
 LEASE = 1
 
@@ -101,7 +101,7 @@ def test_what_is_not_renewed_answers_the_same_questions(
         assert not held.check()
 
 
-def test_taken_away_is_lost(client: memlock.Client, plain: Plain, name: str) -> None:
+def test_taken_away_is_lost(client: memlock.Client, plain: MemcachedText, name: str) -> None:
     told = Told()
     mutex = client.mutex(name, lease=30, renew=True, on_lost=told.lost)
     with pytest.raises(memlock.LockLost), mutex:
@@ -117,7 +117,9 @@ def test_taken_away_is_lost(client: memlock.Client, plain: Plain, name: str) -> 
     assert plain.get(f"lock:{name}") == b"another's"
 
 
-def test_a_body_may_wait_for_the_loss(client: memlock.Client, plain: Plain, name: str) -> None:
+def test_a_body_may_wait_for_the_loss(
+    client: memlock.Client, plain: MemcachedText, name: str
+) -> None:
     semaphore = client.semaphore(name, 3, lease=LEASE, renew=True)
     mutex = client.mutex(name, lease=LEASE, renew=True)
     with pytest.raises(memlock.LockLost), mutex:
@@ -177,7 +179,7 @@ def test_danger_comes_before_the_loss(mortal_server: Memcached, name: str) -> No
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_what_a_callback_raises_goes_to_the_unraisablehook(
-    client: memlock.Client, plain: Plain, name: str, monkeypatch: pytest.MonkeyPatch
+    client: memlock.Client, plain: MemcachedText, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caught: list[str] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda args: caught.append(str(args.exc_value)))
@@ -304,7 +306,7 @@ def test_what_its_own_callbacks_know_is_garbage_and_released(
 
 @pytest.mark.parametrize("what", KINDS)
 def test_a_callback_of_what_is_wanted_is_called(
-    client: memlock.Client, plain: Plain, name: str, what: str
+    client: memlock.Client, plain: MemcachedText, name: str, what: str
 ) -> None:
     job = Job(client, name, what, lease=LEASE)
     gc.collect()

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import memlock
 import pytest
-from support import Memcached, Plain, eventually
+from support import Memcached, MemcachedText, eventually
 
 
 class BodyError(Exception):
@@ -340,7 +340,7 @@ def test_a_lease_that_runs_out_gives_the_permit_back(any_client: memlock.Client,
 
 
 def test_a_lost_permit_is_told_and_the_others_are_released(
-    client: memlock.Client, plain: Plain, name: str
+    client: memlock.Client, plain: MemcachedText, name: str
 ) -> None:
     semaphore = client.semaphore(name, 3)
     semaphore.acquire()

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import memlock
 import pytest
-from support import Memcached, Plain, eventually
+from support import Memcached, MemcachedText, eventually
 
 THREADS = 6
 ROUNDS = 40
@@ -134,7 +134,7 @@ def test_a_thread_may_extend_while_another_works_and_releases(
 
 
 def test_a_thread_that_overran_its_lease_does_not_release_its_successor(
-    client: memlock.Client, plain: Plain, name: str
+    client: memlock.Client, plain: MemcachedText, name: str
 ) -> None:
     mutex = client.mutex(name)
     with ThreadPoolExecutor(1) as pool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import memlock
 import pytest
-from support import Child, Memcached, Plain, eventually
+from support import Child, Memcached, MemcachedText, eventually
 
 THREADS = 12
 ROUNDS = 15
@@ -58,7 +58,7 @@ print([worker.exitcode for worker in workers])
 @pytest.mark.parametrize("query", ["", "?notify=127.0.0.1", "?notify=off"])
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_processes_exclude_each_other_and_fences_rise(
-    server: Memcached, plain: Plain, name: str, tmp_path: Path, *, method: str, query: str
+    server: Memcached, plain: MemcachedText, name: str, tmp_path: Path, *, method: str, query: str
 ) -> None:
     folder, url = str(Path(__file__).parent), server.url + query
     holder = memlock.connect(server.url).mutex(name)
@@ -79,7 +79,7 @@ def test_processes_exclude_each_other_and_fences_rise(
 
 
 def test_a_waiter_without_a_listener_gets_the_lock(
-    server: Memcached, plain: Plain, name: str
+    server: Memcached, plain: MemcachedText, name: str
 ) -> None:
     holder = memlock.connect(server.url).mutex(name)
     waiter = memlock.connect(f"{server.url}?notify=off").mutex(name)
@@ -97,7 +97,7 @@ def test_a_waiter_without_a_listener_gets_the_lock(
 
 
 def test_a_wait_that_timed_out_leaves_the_queue(
-    client: memlock.Client, plain: Plain, name: str
+    client: memlock.Client, plain: MemcachedText, name: str
 ) -> None:
     with client.mutex(name):
         for timeout in [0.05, 0.4]:
@@ -115,7 +115,7 @@ def switches(thread: int) -> int:
 
 
 def test_a_waiting_thread_that_no_signal_can_reach_sleeps(
-    server: Memcached, client: memlock.Client, plain: Plain, name: str
+    server: Memcached, client: memlock.Client, plain: MemcachedText, name: str
 ) -> None:
     mutex = client.mutex(name)
     found: list[int] = []

@@ -6,7 +6,7 @@ import logging
 
 import memlock
 import pytest
-from support import Memcached, Plain
+from support import Memcached, MemcachedText
 
 
 class BodyError(Exception):
@@ -31,13 +31,15 @@ def test_the_bodys_exception_goes_on_and_the_lock_is_free(
 
 
 def test_a_lock_lost_meanwhile_is_raised_at_the_end(
-    client: memlock.Client, plain: Plain, name: str
+    client: memlock.Client, plain: MemcachedText, name: str
 ) -> None:
     with pytest.raises(memlock.LockLost), client.mutex(name):
         plain.delete(f"lock:{name}")
 
 
-def test_a_successors_lock_is_left_alone(client: memlock.Client, plain: Plain, name: str) -> None:
+def test_a_successors_lock_is_left_alone(
+    client: memlock.Client, plain: MemcachedText, name: str
+) -> None:
     key = f"lock:{name}"
     with pytest.raises(memlock.LockLost), client.mutex(name):
         plain.delete(key)
@@ -46,7 +48,7 @@ def test_a_successors_lock_is_left_alone(client: memlock.Client, plain: Plain, n
 
 
 def test_the_bodys_exception_wins_over_a_lost_lock(
-    client: memlock.Client, plain: Plain, name: str, caplog: pytest.LogCaptureFixture
+    client: memlock.Client, plain: MemcachedText, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(BodyError), client.mutex(name):
         plain.delete(f"lock:{name}")
@@ -95,7 +97,7 @@ def test_a_body_that_released_and_raised_has_left_nothing_to_say(
 
 
 def test_a_loss_found_by_extending_is_raised_again_at_the_end(
-    client: memlock.Client, plain: Plain, name: str
+    client: memlock.Client, plain: MemcachedText, name: str
 ) -> None:
     with pytest.raises(memlock.LockLost), client.mutex(name) as mutex:
         plain.delete(f"lock:{name}")

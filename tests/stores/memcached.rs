@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use memlock_tests::server::Memcached;
 
-use super::{Place, Store};
+use super::{Instance, Store};
 
 /// With its defaults.
 pub(crate) const MEMCACHED: Store = Store {
     place: |unique| {
         static SERVER: OnceLock<Memcached> = OnceLock::new();
-        Place::shared(SERVER.get_or_init(Memcached::start).url(), unique)
+        Instance::shared(SERVER.get_or_init(Memcached::start).url(), unique)
     },
     shared_between_processes: true,
     shortest_lease: Duration::from_secs(1),
@@ -26,7 +26,7 @@ pub(crate) const THAT_REFUSES: Store = Store {
     place: |unique| {
         static SERVER: OnceLock<Memcached> = OnceLock::new();
         let server = SERVER.get_or_init(|| Memcached::with_args(&["-M", "-m", "100"]));
-        Place::shared(server.url(), unique)
+        Instance::shared(server.url(), unique)
     },
     ..MEMCACHED
 };

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::{Place, Store};
+use super::{Instance, Store};
 
 /// `memory://name`.
 pub(crate) const MEMORY: Store = Store {
-    place: |unique| Place::of_its_own(format!("memory://{unique}"), ()),
+    place: |unique| Instance::of_its_own(format!("memory://{unique}"), ()),
     shared_between_processes: false,
     shortest_lease: Duration::from_secs(1),
     // It keeps leases in whole seconds, as memcached does.

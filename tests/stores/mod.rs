@@ -14,7 +14,7 @@ pub(crate) mod sqlite;
 /// A store, or a variation of one.
 pub(crate) struct Store {
     /// Gives a test a place of its own, by a short name that no other test of this run has.
-    pub(crate) place: fn(unique: &str) -> Place,
+    pub(crate) place: fn(unique: &str) -> Instance,
     /// Whether what one process holds excludes another process.
     pub(crate) shared_between_processes: bool,
     /// The shortest lease.
@@ -26,7 +26,7 @@ pub(crate) struct Store {
 }
 
 /// Where a test's locks are. What it needs there ends with it.
-pub(crate) struct Place {
+pub(crate) struct Instance {
     /// For clients.
     pub(crate) url: String,
     /// For the store itself, which knows no prefix.
@@ -34,15 +34,15 @@ pub(crate) struct Place {
     _needed: Box<dyn Any + Send + Sync>,
 }
 
-impl Place {
+impl Instance {
     /// A store that no other test uses.
-    pub(crate) fn of_its_own(url: String, needed: impl Any + Send + Sync) -> Place {
-        Place { store_url: url.clone(), url, _needed: Box::new(needed) }
+    pub(crate) fn of_its_own(url: String, needed: impl Any + Send + Sync) -> Instance {
+        Instance { store_url: url.clone(), url, _needed: Box::new(needed) }
     }
 
     /// A store that other tests use too, under other prefixes.
-    pub(crate) fn shared(store_url: String, unique: &str) -> Place {
-        Place { url: format!("{store_url}?prefix={unique}:"), store_url, _needed: Box::new(()) }
+    pub(crate) fn shared(store_url: String, unique: &str) -> Instance {
+        Instance { url: format!("{store_url}?prefix={unique}:"), store_url, _needed: Box::new(()) }
     }
 }
 

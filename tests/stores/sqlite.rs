@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{Place, Store};
+use super::{Instance, Store};
 
 /// `sqlite:///path`.
 pub(crate) const SQLITE: Store = Store {
@@ -11,7 +11,7 @@ pub(crate) const SQLITE: Store = Store {
         let path = std::env::temp_dir().join(format!("memlock-{}-{unique}", std::process::id()));
         std::fs::create_dir(&path).unwrap();
         let url = format!("sqlite://{}/locks.db", path.display());
-        Place::of_its_own(url, Directory(path))
+        Instance::of_its_own(url, Directory(path))
     },
     shared_between_processes: true,
     shortest_lease: Duration::from_secs(1),

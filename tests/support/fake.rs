@@ -233,16 +233,16 @@ fn send(mut client: &TcpStream, bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::{Memcached, Plain};
+    use crate::server::{Memcached, MemcachedText};
     use std::io::{ErrorKind, Read};
 
-    fn client_of(behaviour: Behaviour) -> (Fake, Plain) {
+    fn client_of(behaviour: Behaviour) -> (Fake, MemcachedText) {
         let fake = Fake::start(behaviour);
-        let client = Plain::connect(&fake.address());
+        let client = MemcachedText::connect(&fake.address());
         (fake, client)
     }
 
-    fn failure(client: &mut Plain, line: &str) -> ErrorKind {
+    fn failure(client: &mut MemcachedText, line: &str) -> ErrorKind {
         client.set_reply_limit(Duration::from_millis(50));
         client.try_command(line).expect_err("this fake gives no whole line").kind()
     }

@@ -10,24 +10,24 @@ const REPLY_LIMIT: Duration = Duration::from_secs(5);
 
 /// A plain text-protocol client on one connection.
 #[derive(Debug)]
-pub struct Plain {
+pub struct MemcachedText {
     stream: BufReader<TcpStream>,
 }
 
-impl Plain {
+impl MemcachedText {
     /// Connects to `host:port`.
     #[must_use]
-    pub fn connect(address: &str) -> Plain {
-        Plain::try_connect(address)
+    pub fn connect(address: &str) -> MemcachedText {
+        MemcachedText::try_connect(address)
             .unwrap_or_else(|why| panic!("no plain connection to {address}: {why}"))
     }
 
-    /// [`Plain::connect`] for tests where it may fail.
-    pub fn try_connect(address: &str) -> io::Result<Plain> {
+    /// [`MemcachedText::connect`] for tests where it may fail.
+    pub fn try_connect(address: &str) -> io::Result<MemcachedText> {
         let stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(REPLY_LIMIT))?;
         stream.set_nodelay(true)?;
-        Ok(Plain { stream: BufReader::new(stream) })
+        Ok(MemcachedText { stream: BufReader::new(stream) })
     }
 
     /// How long to wait for each reply; five seconds at first.
@@ -44,7 +44,7 @@ impl Plain {
         self.try_command(line).unwrap_or_else(|why| panic!("no reply to {line:?}: {why}"))
     }
 
-    /// [`Plain::command`] for tests where the connection may fail.
+    /// [`MemcachedText::command`] for tests where the connection may fail.
     pub fn try_command(&mut self, line: &str) -> io::Result<String> {
         self.send(line.as_bytes())?;
         self.line()
@@ -108,7 +108,7 @@ impl Plain {
         self.try_stats().unwrap_or_else(|why| panic!("no stats: {why}"))
     }
 
-    /// [`Plain::stats`] for tests where the connection may fail.
+    /// [`MemcachedText::stats`] for tests where the connection may fail.
     pub fn try_stats(&mut self) -> io::Result<HashMap<String, String>> {
         self.stats_reply("stats")
     }

@@ -174,7 +174,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::{Memcached, Plain};
+    use crate::server::{Memcached, MemcachedText};
     use std::io::ErrorKind;
     use std::time::Instant;
 
@@ -182,22 +182,22 @@ mod tests {
     const ADD: &str = "ms k 1 ME\r\na";
 
     /// A server, a proxy with one rule before it, and a client of the proxy.
-    fn with_rule(bursts: Match, fault: Fault) -> (Memcached, Proxy, Plain) {
+    fn with_rule(bursts: Match, fault: Fault) -> (Memcached, Proxy, MemcachedText) {
         let server = Memcached::start();
         let proxy = Proxy::start(server.address());
         proxy.inject(bursts, fault);
-        let client = Plain::connect(&proxy.address());
+        let client = MemcachedText::connect(&proxy.address());
         (server, proxy, client)
     }
 
-    fn is_silent(client: &mut Plain, line: &str) -> bool {
+    fn is_silent(client: &mut MemcachedText, line: &str) -> bool {
         client.set_reply_limit(Duration::from_millis(50));
         let kind = client.try_command(line).map_err(|error| error.kind());
         client.set_reply_limit(LONG);
         matches!(kind, Err(ErrorKind::WouldBlock | ErrorKind::TimedOut))
     }
 
-    fn is_cut(client: &mut Plain, line: &str) -> bool {
+    fn is_cut(client: &mut MemcachedText, line: &str) -> bool {
         let kind = client.try_command(line).map_err(|error| error.kind());
         matches!(
             kind,
@@ -209,7 +209,7 @@ mod tests {
     fn without_rules_everything_passes_and_exchanges_are_counted() {
         let server = Memcached::start();
         let proxy = Proxy::start(server.address());
-        let mut client = Plain::connect(&proxy.address());
+        let mut client = MemcachedText::connect(&proxy.address());
         assert!(client.set("k", vec![b'x'; 500_000], 0));
         assert_eq!(client.get("k").map(|value| value.len()), Some(500_000));
         assert_eq!(client.stats()["version"], server.plain().stats()["version"]);
@@ -251,7 +251,7 @@ mod tests {
         let (server, proxy, mut client) = with_rule(Match::Storing, Fault::CutBeforeRequest);
         assert!(is_cut(&mut client, ADD));
         proxy.inject(Match::Storing, Fault::DropRequest);
-        let mut client = Plain::connect(&proxy.address());
+        let mut client = MemcachedText::connect(&proxy.address());
         assert!(is_silent(&mut client, ADD));
         assert!(proxy.wait_for_hits(2, LONG));
         assert!(is_silent(&mut client, "mn"));
@@ -264,7 +264,7 @@ mod tests {
             with_rule(Match::Storing, Fault::CutRequestAfter(ADD.len() - 1));
         assert!(is_cut(&mut client, ADD));
         assert_eq!(server.plain().get("k"), None);
-        let mut client = Plain::connect(&proxy.address());
+        let mut client = MemcachedText::connect(&proxy.address());
         proxy.decide(|bytes| {
             bytes.starts_with(b"ms").then_some(Fault::CutRequestAfter(bytes.len()))
         });
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(client.command(ADD), "HD");
         assert_eq!(client.command("mn"), "HD");
         proxy.inject(Match::Getting, Fault::Trickle(Duration::ZERO));
-        assert_eq!(Plain::connect(&proxy.address()).command("mg k s v"), "VA 1 s1");
+        assert_eq!(MemcachedText::connect(&proxy.address()).command("mg k s v"), "VA 1 s1");
     }
 
     #[test]
@@ -352,13 +352,13 @@ mod tests {
     fn a_refusing_proxy_closes_old_and_new_connections_until_it_relents() {
         let server = Memcached::start();
         let proxy = Proxy::start(server.address());
-        let mut old = Plain::connect(&proxy.address());
+        let mut old = MemcachedText::connect(&proxy.address());
         old.command("mn");
         proxy.refuse(true);
         assert!(is_cut(&mut old, "mn"));
-        assert!(is_cut(&mut Plain::connect(&proxy.address()), "mn"));
+        assert!(is_cut(&mut MemcachedText::connect(&proxy.address()), "mn"));
         proxy.refuse(false);
-        assert_eq!(Plain::connect(&proxy.address()).command("mn"), "MN");
+        assert_eq!(MemcachedText::connect(&proxy.address()).command("mn"), "MN");
         assert_eq!(proxy.connections(), 3);
     }
 
@@ -367,11 +367,11 @@ mod tests {
         let server = Memcached::start();
         let proxy = Proxy::start(server.address());
         let (mut idle, mut busy) =
-            (Plain::connect(&proxy.address()), Plain::connect(&proxy.address()));
+            (MemcachedText::connect(&proxy.address()), MemcachedText::connect(&proxy.address()));
         assert_eq!((idle.command("mn"), busy.command("mn")), ("MN".into(), "MN".into()));
         proxy.black_hole(true);
         assert!(is_silent(&mut busy, ADD));
-        let mut fresh = Plain::connect(&proxy.address());
+        let mut fresh = MemcachedText::connect(&proxy.address());
         assert!(is_silent(&mut fresh, ADD));
         proxy.black_hole(false);
         assert!(is_silent(&mut busy, "mn") && is_silent(&mut fresh, "mn"));
@@ -382,10 +382,10 @@ mod tests {
     fn a_new_target_serves_new_connections() {
         let (first, second) = (Memcached::start(), Memcached::start());
         let proxy = Proxy::start(first.address());
-        let mut old = Plain::connect(&proxy.address());
+        let mut old = MemcachedText::connect(&proxy.address());
         old.set("k", "first", 0);
         proxy.retarget(second.address());
-        assert_eq!(Plain::connect(&proxy.address()).get("k"), None);
+        assert_eq!(MemcachedText::connect(&proxy.address()).get("k"), None);
         assert!(old.get("k").is_some());
     }
 

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::cable;
-pub use crate::memcached_text::Plain;
+pub use crate::memcached_text::MemcachedText;
 use crate::wire::lock;
 
 /// How long a server may take to answer after its start.
@@ -137,11 +137,11 @@ impl Memcached {
 
     /// A new plain connection to this server.
     #[must_use]
-    pub fn plain(&self) -> Plain {
-        Plain::connect(&self.address())
+    pub fn plain(&self) -> MemcachedText {
+        MemcachedText::connect(&self.address())
     }
 
-    /// See [`Plain::commands`].
+    /// See [`MemcachedText::commands`].
     #[must_use]
     pub fn commands(&self) -> u64 {
         self.plain().commands()
@@ -254,7 +254,7 @@ fn launch(args: &[String], port: u16) -> Result<Child, String> {
     let mut ended = false;
     let answered = poll_until(START_LIMIT, || {
         ended = !matches!(child.try_wait(), Ok(None));
-        let stats = Plain::try_connect(&address).and_then(|mut plain| plain.try_stats());
+        let stats = MemcachedText::try_connect(&address).and_then(|mut plain| plain.try_stats());
         (ended || stats.is_ok_and(|stats| stats.get("pid") == Some(&own_pid))).then_some(())
     });
     // memcached ignores SIGPIPE, so it may lose its stderr once it is up.
@@ -369,7 +369,7 @@ mod tests {
         let server = Memcached::start();
         let mut before = server.plain();
         server.kill();
-        assert!(Plain::try_connect(&server.address()).is_err());
+        assert!(MemcachedText::try_connect(&server.address()).is_err());
         assert!(before.try_command("version").is_err());
         let others: Vec<_> = (0..20).map(|_| ReservedPort::new()).collect();
         assert!(others.iter().all(|other| other.number() != server.port()));
@@ -430,7 +430,8 @@ mod tests {
             String::from_utf8_lossy(&died.expect("the test runs itself").stdout).into_owned();
         let address = said.lines().find_map(|line| line.strip_prefix("address="));
         let address = address.unwrap_or_else(|| panic!("the dying test gave no address: {said}"));
-        let gone = poll_until(START_LIMIT, || Plain::try_connect(address).is_err().then_some(()));
+        let gone =
+            poll_until(START_LIMIT, || MemcachedText::try_connect(address).is_err().then_some(()));
         assert!(gone.is_some(), "memcached on {address} outlived its test");
     }
 }

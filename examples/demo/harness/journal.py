@@ -11,7 +11,7 @@ from .crew import Worker
 
 
 @dataclass
-class Hold:
+class HoldInterval:
     """A hold of a unit's mutex by one worker, in nanoseconds of the boot clock."""
 
     worker: Worker
@@ -34,7 +34,7 @@ class Report:
     """The report of one worker."""
 
     worker: Worker
-    holds: list[Hold] = field(default_factory=list)
+    holds: list[HoldInterval] = field(default_factory=list)
     # (word, id) -> how often the worker got this answer
     told: Counter[tuple[bytes, int]] = field(default_factory=Counter)
     # word -> how often the worker's insert was the first
@@ -92,7 +92,7 @@ def _take(report: Report, fields: list[bytes]) -> None:
         report.holds[-1].words[word] += 1
     elif kind == b"hold":
         unit, fence, start = map(int, rest)
-        report.holds.append(Hold(report.worker, unit, fence, start))
+        report.holds.append(HoldInterval(report.worker, unit, fence, start))
     elif kind in (b"done", b"free"):
         hold = report.holds[-1]
         if hold.unit != int(rest[0]) or hold.end is not None:

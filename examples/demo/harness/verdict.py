@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .corpus import Corpus
-from .journal import Hold, Report
+from .journal import HoldInterval, Report
 
 # From the grant to the dead worker until the grant to its successor: no less than the lease. Grants
 # are recorded a moment after they are made.
@@ -67,8 +67,8 @@ class Verdict:
 class TakeOver:
     """How another worker took over the dead worker's unit."""
 
-    dead: Hold
-    successor: Hold
+    dead: HoldInterval
+    successor: HoldInterval
     # The end of the successor's previous hold; None if there was none.
     free_since: int | None
 
@@ -120,12 +120,12 @@ def verdict_of(reports: Sequence[Report], corpus: Corpus, killed: int) -> Verdic
     )
 
 
-def _over(hold: Hold, killed: int) -> int:
+def _over(hold: HoldInterval, killed: int) -> int:
     """Return the end of a hold; a dead worker's ends with its lease or its death."""
     return hold.end or min(killed, hold.start + int(SOONEST_TAKE_OVER_S * 1e9))
 
 
-def _in_order(holds: Sequence[Hold]) -> list[tuple[Hold, Hold]]:
+def _in_order(holds: Sequence[HoldInterval]) -> list[tuple[HoldInterval, HoldInterval]]:
     """Return each hold with the next one of the same unit."""
     by_unit = defaultdict(list)
     for hold in sorted(holds, key=lambda hold: hold.start):
@@ -133,7 +133,9 @@ def _in_order(holds: Sequence[Hold]) -> list[tuple[Hold, Hold]]:
     return [pair for holds in by_unit.values() for pair in zip(holds, holds[1:])]
 
 
-def _take_over(in_order: Sequence[tuple[Hold, Hold]], holds: Sequence[Hold]) -> TakeOver | None:
+def _take_over(
+    in_order: Sequence[tuple[HoldInterval, HoldInterval]], holds: Sequence[HoldInterval]
+) -> TakeOver | None:
     for earlier, later in in_order:
         if earlier.worker.is_victim:
             own = (hold.end for hold in holds if hold.worker is later.worker and hold.end)

@@ -24,14 +24,14 @@ pub(super) struct Held {
 
 enum What {
     Renewed(Renewal),
-    Plain(Acquired),
+    Leased(Acquired),
 }
 
 impl Held {
     /// Renews what was acquired, unless the command line says otherwise.
     pub(super) fn new(acquired: Acquired, target: &Target, args: &Run) -> Result<Held, CliError> {
         let what = if args.no_renew {
-            What::Plain(acquired)
+            What::Leased(acquired)
         } else {
             What::Renewed(renewed(target, acquired.renew(renew(target, args)))?)
         };
@@ -41,7 +41,7 @@ impl Held {
     pub(super) fn fence(&self) -> Option<u64> {
         match &self.what {
             What::Renewed(renewal) => renewal.fence(),
-            What::Plain(guard) => guard.fence(),
+            What::Leased(guard) => guard.fence(),
         }
     }
 
@@ -49,7 +49,7 @@ impl Held {
     pub(super) fn remaining(&self) -> Duration {
         match &self.what {
             What::Renewed(renewal) => renewal.remaining(),
-            What::Plain(guard) => guard.remaining(),
+            What::Leased(guard) => guard.remaining(),
         }
     }
 
@@ -58,7 +58,7 @@ impl Held {
     pub(super) fn is_found_lost(&self) -> bool {
         let there = match &self.what {
             What::Renewed(renewal) => renewal.check(),
-            What::Plain(guard) => guard.check(),
+            What::Leased(guard) => guard.check(),
         };
         let lost = there.is_ok_and(|there| !there);
         self.is_gone.fetch_or(lost, Ordering::Relaxed);
@@ -80,7 +80,7 @@ impl Held {
     pub(super) fn release(&mut self) -> memlock_core::Result<Release> {
         match &mut self.what {
             What::Renewed(renewal) => renewal.release(),
-            What::Plain(guard) => guard.release(),
+            What::Leased(guard) => guard.release(),
         }
     }
 

@@ -49,7 +49,7 @@ pub fn lock(name: &[u8], duration: Duration, wait: &Wait<'_>) -> Result<Report> 
     }
     match mutex.lock_or_report(wait) {
         Ok(Ok(lock)) => {
-            keep(name, HeldLock { lock, thread });
+            store(name, HeldLock { lock, thread });
             Ok(Answer::Ok.into())
         }
         Ok(Err(report)) => Ok(report),
@@ -65,7 +65,7 @@ fn about(name: &[u8], answer: Answer, text: &str) -> Report {
     }
 }
 
-fn keep(name: &[u8], held: HeldLock) {
+fn store(name: &[u8], held: HeldLock) {
     let mut holdings = holdings();
     let thread = held.thread;
     if !holdings.displaced.is_empty() {

@@ -134,16 +134,16 @@ pub(crate) fn astray() -> Error {
 /// A value of which every process has its own.
 #[derive(Debug)]
 pub(crate) struct ForkLocal<T> {
-    oldest: OnceBox<Slot<T>>,
+    oldest: OnceBox<Instance<T>>,
 }
 
 /// The value of one process.
 #[derive(Debug)]
-struct Slot<T> {
+struct Instance<T> {
     generation: u64,
     value: ManuallyDrop<T>,
     /// That of a child of this process.
-    younger: OnceBox<Slot<T>>,
+    younger: OnceBox<Instance<T>>,
 }
 
 impl<T> ForkLocal<T> {
@@ -160,7 +160,7 @@ impl<T> ForkLocal<T> {
             return Ok(value);
         }
         let value = ManuallyDrop::new(make()?);
-        let mut made = Some(Box::new(Slot { generation, value, younger: OnceBox::new() }));
+        let mut made = Some(Box::new(Instance { generation, value, younger: OnceBox::new() }));
         let mut place = &self.oldest;
         loop {
             if let Some(slot) = made.take() {
@@ -199,7 +199,7 @@ impl<T: Default> ForkLocal<T> {
     }
 }
 
-impl<T> Drop for Slot<T> {
+impl<T> Drop for Instance<T> {
     fn drop(&mut self) {
         if self.generation == generation() {
             // SAFETY: it is dropped only here, and not used afterwards.

@@ -25,7 +25,7 @@ const MAX_PREFIX: usize = 64;
 
 /// The longest key of another program's item: memcached takes 250 bytes, and the queue's key is
 /// longer by `%wait`.
-const LONGEST_PLAIN: usize = 245;
+const LONGEST_EXACT: usize = 245;
 
 /// Checks a name of a mutex or a session.
 ///
@@ -162,15 +162,15 @@ impl Keyspace {
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a name that memcached does not accept,
     /// or that is too long to have a queue beside it.
-    pub fn plain(&self, name: &[u8]) -> Result<Key> {
+    pub fn exact(&self, name: &[u8]) -> Result<Key> {
         let key = std::str::from_utf8(name).ok().map(|name| format!("{}{name}", self.prefix));
         let fits = |key: &String| {
-            key.len() <= LONGEST_PLAIN && key.bytes().all(|byte| (b'!'..=b'~').contains(&byte))
+            key.len() <= LONGEST_EXACT && key.bytes().all(|byte| (b'!'..=b'~').contains(&byte))
         };
         match key.filter(fits) {
             Some(key) if !name.is_empty() => Ok(Key(key.into_boxed_str())),
             _ => Err(Error::invalid(format!(
-                "{:?} cannot be an item's key: take 1 to {LONGEST_PLAIN} visible ASCII characters, the prefix included.",
+                "{:?} cannot be an item's key: take 1 to {LONGEST_EXACT} visible ASCII characters, the prefix included.",
                 String::from_utf8_lossy(name)
             ))),
         }
@@ -205,9 +205,9 @@ impl Keyspace {
         (again == rest && !name.is_empty()).then_some(Named { family, name: Some(name) })
     }
 
-    /// The key of the item that a memcached draws stamps from, which make fences rise.
-    pub fn stamp(&self) -> Key {
-        Key(format!("{}%stamp", self.prefix).into_boxed_str())
+    /// The key of an item of a store's own. No name has it: a `%` in a name is encoded.
+    pub fn internal(&self, word: &str) -> Key {
+        Key(format!("{}%{word}", self.prefix).into_boxed_str())
     }
 
     fn key(&self, family: &str, name: &[u8]) -> Key {

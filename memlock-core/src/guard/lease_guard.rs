@@ -113,7 +113,7 @@ pub(crate) trait Kind: Sized + Send + Sync {
     /// These entries are to be removed at a later contact.
     fn leave_behind(&self, ids: &[WaitId]);
     /// Until when to look for what an earlier request of the acquisition may have left.
-    fn look_until(&self) -> Option<Moment> {
+    fn reap_until(&self) -> Option<Moment> {
         None
     }
 }
@@ -236,7 +236,7 @@ impl<K: Kind> LeaseGuard<K> {
             }
             let target = self.kind.target();
             orphan::reap(&target.context, target.route);
-            if let Some(until) = self.kind.look_until() {
+            if let Some(until) = self.kind.reap_until() {
                 orphan::remember(target, K::REAPER, self.token, until);
             }
             Ok(released)

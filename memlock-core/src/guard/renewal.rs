@@ -132,17 +132,17 @@ impl Renewal {
 
     /// How long it is certainly ours yet, if it is not renewed; zero when it is not. No I/O.
     pub fn remaining(&self) -> Duration {
-        if self.lost().is_some() { Duration::ZERO } else { self.left() }
+        if self.lost().is_some() { Duration::ZERO } else { self.certain_time() }
     }
 
     /// What [`Renewal::remaining`] would say, for an observer: a loss is not recorded by
     /// it.
     #[cfg(memlock_sim)]
     pub fn would_remain(&self) -> Duration {
-        self.left()
+        self.certain_time()
     }
 
-    fn left(&self) -> Duration {
+    fn certain_time(&self) -> Duration {
         if !self.entry.is_ours() || self.entry.loss().is_some() {
             return Duration::ZERO;
         }

@@ -3,7 +3,7 @@
 //!
 //! | model | what of memlock is in it |
 //! | --- | --- |
-//! | `line` | the local waiters alone; nothing in it looks by the clock, so a wake-up that is lost is a deadlock |
+//! | `local_queue` | the local waiters alone; nothing in it looks by the clock, so a wake-up that is lost is a deadlock |
 //! | `fork_local` | `ForkLocal` |
 //!
 //! Shuttle knows no weak memory: each step is seen by all at once. Miri and ThreadSanitizer look
@@ -12,7 +12,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod fork_local;
-mod line;
+mod local_queue;
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, Runner};

@@ -29,7 +29,7 @@ use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::fork::{call, call_or};
 use crate::name::Key;
 use crate::primitives::first_try;
-use crate::report::{self, Report, SeenHolder, Subject};
+use crate::report::{self, ObservedHolder, Report, Subject};
 use crate::store::{Expiry, Item, Op, Reply, Returns};
 use crate::target::Target;
 use crate::wait::entries::Request;
@@ -130,7 +130,7 @@ impl Counter {
             wait.limit(),
             format_args!("a permit of the {subject}"),
             busy,
-            &SeenHolder::Unknown,
+            &ObservedHolder::Unknown,
         )
     }
 

@@ -117,7 +117,7 @@ impl Queue<'_> {
             Some(Reply::Value(item)) => {
                 if item.remaining.is_some_and(|left| left < LIFE / 2) {
                     let value = entries::without(&item.value, &[]);
-                    let _ = self.target.run(&[self.swap(&item, &value)]);
+                    let _ = self.target.run(&[self.compare_and_set(&item, &value)]);
                 }
                 let gone = || QueueView::Removed { waiters: entries::waiters(&item.value).count() };
                 // Removing the last entry under which we joined is a wake-up for us, though an
@@ -145,7 +145,7 @@ impl Queue<'_> {
                 _ => return self.target.one(inspection).map(Some),
             };
             let rest = entries::without(&item.value, ids);
-            let mut replies = self.target.run(&[self.swap(&item, &rest), inspection])?;
+            let mut replies = self.target.run(&[self.compare_and_set(&item, &rest), inspection])?;
             let seen = replies.pop();
             if replies.pop() != Some(Reply::VersionMismatch) {
                 return Ok(seen);
@@ -237,7 +237,7 @@ impl Queue<'_> {
             if rest == queue.value {
                 break;
             }
-            let written = self.target.one(self.swap(&queue, &rest));
+            let written = self.target.one(self.compare_and_set(&queue, &rest));
             summary.stuck = written.is_err();
             let again = match (next, woken, &written) {
                 (_, _, Ok(Reply::VersionMismatch)) => true,
@@ -373,7 +373,7 @@ impl Queue<'_> {
             if rest == queue.value {
                 break;
             }
-            let written = self.target.one(self.swap(&queue, &rest));
+            let written = self.target.one(self.compare_and_set(&queue, &rest));
             summary.stuck = written.is_err();
             let mut again = matches!(written, Ok(Reply::VersionMismatch));
             if !again {
@@ -400,7 +400,7 @@ impl Queue<'_> {
         summary
     }
 
-    fn swap<'b>(&'b self, item: &Item, value: &'b [u8]) -> Op<'b> {
+    fn compare_and_set<'b>(&'b self, item: &Item, value: &'b [u8]) -> Op<'b> {
         Op::CompareAndSet {
             key: self.key,
             version: item.version,

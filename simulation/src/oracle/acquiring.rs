@@ -1,7 +1,7 @@
 //! Calls for a mutex, and grants: fences rise from holder to holder.
 
 use super::call::Call;
-use super::hold::Hold;
+use super::hold::HoldInterval;
 use super::state::Oracle;
 use super::token::Token;
 use crate::server::Cause;
@@ -52,6 +52,6 @@ impl Oracle {
             }
             lock.greatest_fence = lock.greatest_fence.max(fence);
         }
-        self.holds(Hold { lost, ..Hold::new(call.process, call.key, token, until) })
+        self.holds(HoldInterval { lost, ..HoldInterval::new(call.process, call.key, token, until) })
     }
 }

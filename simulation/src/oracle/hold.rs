@@ -4,7 +4,7 @@ use crate::time::Nanos;
 
 /// A mutex or permits, as their holder sees them.
 #[derive(Debug)]
-pub(crate) struct Hold {
+pub(crate) struct HoldInterval {
     pub(crate) process: usize,
     pub(crate) key: String,
     pub(crate) token: String,
@@ -21,10 +21,10 @@ pub(crate) struct Hold {
     pub(crate) in_doubt: bool,
 }
 
-impl Hold {
+impl HoldInterval {
     /// A mutex, in use from now on.
-    pub(crate) fn new(process: usize, key: String, token: String, until: Nanos) -> Hold {
-        Hold {
+    pub(crate) fn new(process: usize, key: String, token: String, until: Nanos) -> HoldInterval {
+        HoldInterval {
             process,
             key,
             token,

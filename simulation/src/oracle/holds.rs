@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::hold::Hold;
+use super::hold::HoldInterval;
 use super::state::Oracle;
 use super::token::token_of;
 use crate::server::{Cause, Server};
@@ -51,7 +51,7 @@ impl Oracle {
     }
 
     /// Whether the server has what a holder relies on, with an end that has not passed.
-    fn is_valid(&self, hold: &Hold, server: &Server) -> bool {
+    fn is_valid(&self, hold: &HoldInterval, server: &Server) -> bool {
         match hold.permits {
             None => self.is_there(hold, server),
             Some(permits) => self
@@ -62,7 +62,7 @@ impl Oracle {
     }
 
     /// Whether the server has it.
-    pub(crate) fn is_there(&self, hold: &Hold, server: &Server) -> bool {
+    pub(crate) fn is_there(&self, hold: &HoldInterval, server: &Server) -> bool {
         match hold.permits {
             None => token_of(server.value(&hold.key)).as_deref() == Some(&hold.token),
             Some(_) => self.semaphores.line(&hold.key, &hold.token).is_some(),
@@ -70,7 +70,7 @@ impl Oracle {
     }
 
     /// What the server has instead.
-    fn found(&self, hold: &Hold, server: &Server) -> String {
+    fn found(&self, hold: &HoldInterval, server: &Server) -> String {
         match (hold.permits, server.value(&hold.key)) {
             (Some(_), Some(record)) => {
                 format!("{:?} at {}", String::from_utf8_lossy(record), server.time())
@@ -80,7 +80,7 @@ impl Oracle {
     }
 
     /// Records a hold, and returns its number.
-    pub(crate) fn holds(&mut self, hold: Hold) -> u64 {
+    pub(crate) fn holds(&mut self, hold: HoldInterval) -> u64 {
         self.last_hold += 1;
         self.holds.insert(self.last_hold, hold);
         self.last_hold

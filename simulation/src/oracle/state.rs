@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use super::call::Call;
-use super::hold::Hold;
+use super::hold::HoldInterval;
 use super::limits::{Lateness, PATIENCE_WITHOUT_WAKE};
 use super::lists::Lists;
 use super::lock::Lock;
@@ -25,7 +25,7 @@ pub(crate) struct Oracle {
     pub(crate) lists: Lists,
     pub(crate) tally: Tally,
     pub(crate) locks: BTreeMap<String, Lock>,
-    pub(crate) holds: BTreeMap<u64, Hold>,
+    pub(crate) holds: BTreeMap<u64, HoldInterval>,
     pub(crate) semaphores: Semaphores,
     pub(crate) renewals: Renewals,
     pub(crate) renewers: Renewers,

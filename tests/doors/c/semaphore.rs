@@ -6,7 +6,7 @@ use std::time::Duration;
 use memlock::*;
 use memlock_core::Answer;
 
-use super::super::{Ask, For, Held, Outcome, PermitHolder, Renewed};
+use super::super::{For, Held, Outcome, PermitHolder, PermitRequest, Renewed};
 use super::{C, done, duration, held, millis, read, renewed, seconds, set_up, text, wait_ms};
 
 struct Semaphore(*mut memlock_semaphore);
@@ -33,7 +33,7 @@ pub(super) fn open(
 }
 
 impl Semaphore {
-    fn acquire_handle(&self, ask: Ask, wait: For) -> Outcome<*mut memlock_permit> {
+    fn acquire_handle(&self, ask: PermitRequest, wait: For) -> Outcome<*mut memlock_permit> {
         let request = memlock_request {
             permits: ask.permits,
             priority: ask.priority,
@@ -49,7 +49,7 @@ impl Semaphore {
 }
 
 impl super::super::Semaphore for Semaphore {
-    fn acquire(&self, ask: Ask, wait: For) -> Outcome<Box<dyn Held>> {
+    fn acquire(&self, ask: PermitRequest, wait: For) -> Outcome<Box<dyn Held>> {
         Ok(held::permit(self.acquire_handle(ask, wait)?))
     }
 
@@ -58,7 +58,7 @@ impl super::super::Semaphore for Semaphore {
         permits: u32,
         max_hold: Option<Duration>,
     ) -> Outcome<Box<dyn Renewed>> {
-        renewed::permit(self.acquire_handle(Ask::of(permits), For::Ever)?, max_hold)
+        renewed::permit(self.acquire_handle(PermitRequest::of(permits), For::Ever)?, max_hold)
     }
 
     fn set_up(&self, life: Duration) -> Outcome<Answer> {

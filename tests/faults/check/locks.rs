@@ -8,7 +8,7 @@ use crate::history::{Call, Op, Span, answer};
 
 /// One acquisition, from its grant to its end.
 #[derive(Debug)]
-struct Hold<'a> {
+struct HoldInterval<'a> {
     lock: &'a Call,
     granted: Duration,
     fence: u64,
@@ -19,7 +19,7 @@ struct Hold<'a> {
     released: Vec<&'a Call>,
 }
 
-impl Hold<'_> {
+impl HoldInterval<'_> {
     /// Until when no other client may be granted it.
     fn until(&self) -> Duration {
         let lost = self.extended.iter().find(|call| call.answer() == Some(answer::LOST));
@@ -51,7 +51,7 @@ pub(super) fn check(calls: &[&Call], facts: &Facts, verdict: &mut Verdict) {
     for call in calls.iter().filter(|call| matches!(call.op, Op::Lock { .. })) {
         names.entry(&call.name).or_default().push(call);
     }
-    let mut by_name: HashMap<&str, Vec<Hold<'_>>> = HashMap::new();
+    let mut by_name: HashMap<&str, Vec<HoldInterval<'_>>> = HashMap::new();
     for hold in holds(calls, verdict) {
         by_name.entry(&hold.lock.name).or_default().push(hold);
     }
@@ -68,20 +68,22 @@ pub(super) fn check(calls: &[&Call], facts: &Facts, verdict: &mut Verdict) {
 }
 
 /// Puts together what each thread did between a grant and its end.
-fn holds<'a>(calls: &[&'a Call], verdict: &mut Verdict) -> Vec<Hold<'a>> {
-    let mut holds: Vec<Hold<'a>> = Vec::new();
+fn holds<'a>(calls: &[&'a Call], verdict: &mut Verdict) -> Vec<HoldInterval<'a>> {
+    let mut holds: Vec<HoldInterval<'a>> = Vec::new();
     for call in calls {
         // The first calls of a history may be cut off: then there is no hold to them.
         let last = holds.last_mut().filter(|hold| hold.lock.who == call.who);
         match (&call.op, &call.done, last) {
-            (Op::Lock { .. }, Some(done), _) if done.answer == answer::OK => holds.push(Hold {
-                lock: call,
-                granted: done.at,
-                fence: done.first,
-                deadline: Duration::from_nanos(done.second),
-                extended: Vec::new(),
-                released: Vec::new(),
-            }),
+            (Op::Lock { .. }, Some(done), _) if done.answer == answer::OK => {
+                holds.push(HoldInterval {
+                    lock: call,
+                    granted: done.at,
+                    fence: done.first,
+                    deadline: Duration::from_nanos(done.second),
+                    extended: Vec::new(),
+                    released: Vec::new(),
+                })
+            }
             (Op::Extend { .. }, done, Some(hold)) => {
                 hold.extended.push(call);
                 // A lost one reports that nothing is left; when it was lost is checked elsewhere.
@@ -99,8 +101,8 @@ fn holds<'a>(calls: &[&'a Call], verdict: &mut Verdict) -> Vec<Hold<'a>> {
     holds
 }
 
-fn one_at_a_time(holds: &[Hold<'_>], facts: &Facts, verdict: &mut Verdict) {
-    let mut last: Option<&Hold<'_>> = None;
+fn one_at_a_time(holds: &[HoldInterval<'_>], facts: &Facts, verdict: &mut Verdict) {
+    let mut last: Option<&HoldInterval<'_>> = None;
     // A thread that slept from the grant until past its deadline got no wrong answer, and was never
     // inside.
     for this in holds.iter().filter(|hold| hold.granted < hold.until()) {
@@ -120,10 +122,10 @@ fn one_at_a_time(holds: &[Hold<'_>], facts: &Facts, verdict: &mut Verdict) {
     }
 }
 
-fn fences_rise(holds: &[Hold<'_>], verdict: &mut Verdict) {
+fn fences_rise(holds: &[HoldInterval<'_>], verdict: &mut Verdict) {
     // Of those granted so far, the one with the greatest fence: there are as many as holds, in
     // their order.
-    let mut greatest: Vec<&Hold<'_>> = Vec::with_capacity(holds.len());
+    let mut greatest: Vec<&HoldInterval<'_>> = Vec::with_capacity(holds.len());
     for hold in holds {
         let best = greatest.last().filter(|best| best.fence > hold.fence);
         greatest.push(best.copied().unwrap_or(hold));
@@ -142,11 +144,11 @@ fn fences_rise(holds: &[Hold<'_>], verdict: &mut Verdict) {
     verdict.violations.extend(twice.map(|pair| format!("two grants have the fence {}", pair[0])));
 }
 
-fn told_truly(holds: &[Hold<'_>], facts: &Facts, verdict: &mut Verdict) {
-    let mut by_asking: Vec<&Hold<'_>> = holds.iter().collect();
+fn told_truly(holds: &[HoldInterval<'_>], facts: &Facts, verdict: &mut Verdict) {
+    let mut by_asking: Vec<&HoldInterval<'_>> = holds.iter().collect();
     by_asking.sort_by_key(|hold| hold.lock.began);
     // Of those asked for from here on, the one that was granted first.
-    let mut first_granted: Vec<&Hold<'_>> = Vec::with_capacity(holds.len());
+    let mut first_granted: Vec<&HoldInterval<'_>> = Vec::with_capacity(holds.len());
     for hold in by_asking.iter().rev() {
         let best = first_granted.last().filter(|best| best.granted < hold.granted);
         first_granted.push(best.copied().unwrap_or(hold));
@@ -183,7 +185,12 @@ fn told_truly(holds: &[Hold<'_>], facts: &Facts, verdict: &mut Verdict) {
 
 /// Refused when no client can have held it. A caller that waits may also be behind waiters that
 /// have died; so, where processes die or stand still, only calls that do not wait are checked.
-fn refused_for_a_reason(locks: &[&Call], holds: &[Hold<'_>], facts: &Facts, verdict: &mut Verdict) {
+fn refused_for_a_reason(
+    locks: &[&Call],
+    holds: &[HoldInterval<'_>],
+    facts: &Facts,
+    verdict: &mut Verdict,
+) {
     let ends: HashMap<*const Call, Duration> =
         holds.iter().map(|hold| (std::ptr::from_ref(hold.lock), hold.gone_by(facts))).collect();
     let mut possible: Vec<(Span, *const Call)> = Vec::new();

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::history::{End, History, Hold, Process, Waited};
-use super::line::KEYS;
+use super::history::{End, History, HoldInterval, Process, Waited};
+use super::event::KEYS;
 
 // Upper bounds are compared with the time that the test's stopwatch counted, so that other load on
 // the machine is no violation.
@@ -64,7 +64,7 @@ pub(crate) fn check(history: &History) -> Findings {
 }
 
 /// The holds of a key that were in time, in the order of their entry.
-fn holds(history: &History, key: usize) -> Vec<(&Waited, &Hold)> {
+fn holds(history: &History, key: usize) -> Vec<(&Waited, &HoldInterval)> {
     let of_key = history.waits.iter().filter(|waited| waited.key == key);
     let mut holds: Vec<_> = of_key.filter_map(|waited| Some((waited, waited.hold()?))).collect();
     // A thread that slept from the grant until past its deadline got no wrong answer, and was never
@@ -74,8 +74,8 @@ fn holds(history: &History, key: usize) -> Vec<(&Waited, &Hold)> {
     holds
 }
 
-fn one_at_a_time(holds: &[(&Waited, &Hold)], violations: &mut Vec<String>) {
-    let mut last: Option<&(&Waited, &Hold)> = None;
+fn one_at_a_time(holds: &[(&Waited, &HoldInterval)], violations: &mut Vec<String>) {
+    let mut last: Option<&(&Waited, &HoldInterval)> = None;
     for this in holds {
         if let Some(last) = last {
             let whose =
@@ -118,12 +118,14 @@ fn ends_as_it_should(waited: &Waited, history: &History, violations: &mut Vec<St
             }
         }
         End::Nothing(_) => violation("a wait failed"),
-        End::Acquired(Hold { left: Some((at, answer)), deadline, .. }) => match answer.as_str() {
-            "Released" => {}
-            "Lost" if deadline <= at => {}
-            "Lost" => violation("a lock was lost before its deadline"),
-            _ => violation("an unlock failed"),
-        },
+        End::Acquired(HoldInterval { left: Some((at, answer)), deadline, .. }) => {
+            match answer.as_str() {
+                "Released" => {}
+                "Lost" if deadline <= at => {}
+                "Lost" => violation("a lock was lost before its deadline"),
+                _ => violation("an unlock failed"),
+            }
+        }
         End::Acquired(_) | End::Died => {}
     }
 }
@@ -137,7 +139,7 @@ fn free_while_waited_for(history: &History, key: usize) -> Vec<Stretch> {
     };
     for waited in history.waits.iter().filter(|waited| waited.key == key) {
         span(waited.began, waited.ended, [0, 1]);
-        if let Some(Hold { entered, left: Some((left, _)), .. }) = waited.hold() {
+        if let Some(HoldInterval { entered, left: Some((left, _)), .. }) = waited.hold() {
             span(*entered, *left, [1, 0]);
         }
     }

@@ -17,10 +17,10 @@ use memlock_core::lease::MIN_LEASE;
 use memlock_core::{Client, Mutex, Wait, Waited};
 
 use chance::Chance;
-use line::{KEYS, Line, What, name};
+use event::{Event, KEYS, What, name};
 
 mod chance;
-mod line;
+mod event;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -132,7 +132,7 @@ fn is_open(key: usize) -> bool {
 impl Churner {
     /// Writes down what happens now.
     fn tell(&self, wait: u64, what: What) -> Result<(), Failure> {
-        let line = Line { at: SystemClock.now().since_boot(), wait, what }.write();
-        Ok((&self.history).write_all(line.as_bytes())?)
+        let event = Event { at: SystemClock.now().since_boot(), wait, what }.write();
+        Ok((&self.history).write_all(event.as_bytes())?)
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use memlock_tests::stopwatch::Marks;
 
-use super::line::{KEYS, Line, What};
+use super::event::{Event, KEYS, What};
 
 /// One process of the test.
 pub(crate) struct Process {
@@ -37,14 +37,14 @@ pub(crate) struct Waited {
 
 #[derive(Debug)]
 pub(crate) enum End {
-    Acquired(Hold),
+    Acquired(HoldInterval),
     Nothing(String),
     /// The process was killed.
     Died,
 }
 
 #[derive(Debug)]
-pub(crate) struct Hold {
+pub(crate) struct HoldInterval {
     pub(crate) entered: Duration,
     pub(crate) fence: u64,
     pub(crate) deadline: Duration,
@@ -77,7 +77,7 @@ pub(crate) struct History {
     pub(crate) marks: Marks,
 }
 
-impl Hold {
+impl HoldInterval {
     /// Until when no other client may be inside.
     pub(crate) fn until(&self) -> Duration {
         self.leaving.map_or(self.deadline, |leaving| leaving.min(self.deadline))
@@ -85,7 +85,7 @@ impl Hold {
 }
 
 impl Waited {
-    pub(crate) fn hold(&self) -> Option<&Hold> {
+    pub(crate) fn hold(&self) -> Option<&HoldInterval> {
         match &self.end {
             End::Acquired(hold) => Some(hold),
             _ => None,
@@ -129,7 +129,7 @@ pub(crate) fn parse(
             assert!(killed.is_some(), "process {process}: its history ends with half a line");
             break;
         };
-        let Line { at, wait: number, what } = Line::read(line)
+        let Event { at, wait: number, what } = Event::read(line)
             .unwrap_or_else(|| panic!("process {process}: its history cannot be read at {line:?}"));
         if let What::Began { key, limit } = what {
             // A wait can begin after `killed`, before the signal takes effect.
@@ -144,7 +144,7 @@ pub(crate) fn parse(
         match (what, &mut waited.end) {
             (What::Cancelled, _) => waited.cancelled = Some(at),
             (What::Entered { fence, deadline }, End::Died) => {
-                let hold = Hold { entered: at, fence, deadline, leaving: None, left: None };
+                let hold = HoldInterval { entered: at, fence, deadline, leaving: None, left: None };
                 (waited.ended, waited.end) = (at, End::Acquired(hold));
             }
             (What::Ended(answer), End::Died) => {

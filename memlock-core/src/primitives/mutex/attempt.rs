@@ -11,7 +11,7 @@ use crate::guard::orphan;
 use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
 use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
-use crate::report::SeenHolder;
+use crate::report::ObservedHolder;
 use crate::store::{Op, Reply, Returns, Version};
 use crate::target::Target;
 use crate::wait::policy::TargetState;
@@ -37,14 +37,14 @@ pub(super) struct Attempt<'a> {
     left: bool,
     tenure: Reservations,
     /// The holder that the last inspection found.
-    holder: &'a Cell<SeenHolder>,
+    holder: &'a Cell<ObservedHolder>,
 }
 
 impl<'a> Attempt<'a> {
     pub(super) fn new(
         target: &'a Target,
         lease: Lease,
-        holder: &'a Cell<SeenHolder>,
+        holder: &'a Cell<ObservedHolder>,
     ) -> Result<Attempt<'a>> {
         let identity = target.context.identity()?;
         let token = identity.token();
@@ -226,7 +226,7 @@ impl Acquire for Attempt<'_> {
         self.tenure.saw(item.version);
         // A plain client's lock is left as it is; and its holder wakes no waiter.
         let Some(record) = OwnerRecord::parse(&item.value) else {
-            self.holder.set(SeenHolder::Plain);
+            self.holder.set(ObservedHolder::Foreign);
             return Ok(TargetState::Held { notifies: false, left: item.remaining });
         };
         if record.token == self.token {
@@ -242,7 +242,11 @@ impl Acquire for Attempt<'_> {
             _ => {}
         }
         if record.reserved_for.is_none() {
-            self.holder.set(SeenHolder::Memlock { host: record.host, pid: record.pid, others: 0 });
+            self.holder.set(ObservedHolder::Memlock {
+                host: record.host,
+                pid: record.pid,
+                others: 0,
+            });
         }
         let seen = if record.notifies {
             TargetState::Held { notifies: true, left: None }

@@ -13,7 +13,7 @@ use crate::lease::Lease;
 use crate::name::{Key, hex};
 use crate::owner::OwnerRecord;
 use crate::primitives::first_try;
-use crate::report::{self, Report, SeenHolder, Subject};
+use crate::report::{self, ObservedHolder, Report, Subject};
 use crate::store::{Op, Reply, Version};
 use crate::target::Target;
 use crate::wait::{Wait, Waited};
@@ -91,7 +91,7 @@ impl Mutex {
         }
     }
 
-    fn refused(&self, answer: Answer, wait: &Wait<'_>, holder: Cell<SeenHolder>) -> Report {
+    fn refused(&self, answer: Answer, wait: &Wait<'_>, holder: Cell<ObservedHolder>) -> Report {
         let subject = self.subject();
         let busy = || format!("The {subject} is held by another holder");
         report::refused(answer, wait.limit(), format_args!("the {subject}"), busy, &holder.take())
@@ -111,9 +111,9 @@ impl Mutex {
     pub fn report_held_by(&self, owner: &Owner) -> Report {
         let holder = match &owner.record {
             Some(OwnerRecord { host, pid, .. }) => {
-                SeenHolder::Memlock { host: host.clone(), pid: *pid, others: 0 }
+                ObservedHolder::Memlock { host: host.clone(), pid: *pid, others: 0 }
             }
-            None => SeenHolder::Plain,
+            None => ObservedHolder::Foreign,
         };
         Report::new(
             Answer::Busy,
@@ -138,7 +138,7 @@ impl Mutex {
     }
 
     /// `holder` becomes the holder that was seen, if any.
-    fn acquire(&self, wait: &Wait<'_>, holder: &Cell<SeenHolder>) -> Result<Waited<Lock>> {
+    fn acquire(&self, wait: &Wait<'_>, holder: &Cell<ObservedHolder>) -> Result<Waited<Lock>> {
         call_or(Waited::Interrupted, || {
             let process = fork::generation();
             let mut attempt = Attempt::new(&self.target, self.lease, holder)?;
@@ -171,7 +171,7 @@ impl Mutex {
     /// # Errors
     /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
     pub fn owner(&self) -> Result<Option<Owner>> {
-        call(|| Ok(self.seen()?.map(|(owner, _)| owner)))
+        call(|| Ok(self.inspect()?.map(|(owner, _)| owner)))
     }
 
     /// Takes the lock away from the holder that [`Owner::token`] named: for operators who know that
@@ -183,7 +183,7 @@ impl Mutex {
     pub fn force_unlock(&self, token: &str) -> Result<bool> {
         call(|| {
             for _ in 0..ROUNDS {
-                let Some((owner, version)) = self.seen()? else { return Ok(false) };
+                let Some((owner, version)) = self.inspect()? else { return Ok(false) };
                 if owner.token() != token {
                     return Ok(false);
                 }
@@ -217,7 +217,7 @@ impl Mutex {
         })
     }
 
-    fn seen(&self) -> Result<Option<(Owner, Version)>> {
+    fn inspect(&self) -> Result<Option<(Owner, Version)>> {
         let replies = self.target.read(&[Op::Get { key: &self.target.key, fence: true }]);
         let mut replies = replies.map_err(|error| self.said("Looking at", error))?.into_iter();
         let Some(Reply::Value(item)) = replies.next() else { return Ok(None) };
@@ -249,7 +249,7 @@ impl Mutex {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Owner {
-    /// What memlock wrote; `None` when a plain memcached client holds it.
+    /// What memlock wrote; `None` when its holder does not use memlock.
     pub record: Option<OwnerRecord>,
     /// The item's value as it is.
     pub value: Vec<u8>,

@@ -79,7 +79,7 @@ impl Kind for Exclusive {
         local_waiters(&self.target.context).leave_behind(&self.target.key, ids);
     }
 
-    fn look_until(&self) -> Option<Moment> {
+    fn reap_until(&self) -> Option<Moment> {
         self.orphan
     }
 }

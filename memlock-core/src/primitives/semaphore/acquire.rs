@@ -8,7 +8,7 @@ use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::fork::{self, call_or};
 use crate::guard::orphan;
 use crate::primitives::first_try;
-use crate::report::{self, Report, SeenHolder};
+use crate::report::{self, ObservedHolder, Report};
 use crate::wait::entries::Request;
 use crate::wait::{Wait, Waited};
 
@@ -82,15 +82,15 @@ impl Semaphore {
         request: Request,
         wait: &Wait<'_>,
     ) -> Result<std::result::Result<Permit, Report>> {
-        let seen = Cell::default();
-        match self.wait_for(request, wait, &seen) {
+        let snapshot = Cell::default();
+        match self.wait_for(request, wait, &snapshot) {
             Ok(Waited::Done(permit)) => Ok(Ok(permit)),
-            Ok(Waited::Busy) => Ok(Err(self.refused(Answer::Busy, request, wait, seen.take()))),
+            Ok(Waited::Busy) => Ok(Err(self.refused(Answer::Busy, request, wait, snapshot.take()))),
             Ok(Waited::TimedOut) => {
-                Ok(Err(self.refused(Answer::TimedOut, request, wait, seen.take())))
+                Ok(Err(self.refused(Answer::TimedOut, request, wait, snapshot.take())))
             }
             Ok(Waited::Interrupted) => {
-                Ok(Err(self.refused(Answer::Interrupted, request, wait, seen.take())))
+                Ok(Err(self.refused(Answer::Interrupted, request, wait, snapshot.take())))
             }
             Err(error) => Err(error),
         }
@@ -101,12 +101,12 @@ impl Semaphore {
         answer: Answer,
         request: Request,
         wait: &Wait<'_>,
-        seen: Option<Refusal>,
+        snapshot: Option<Refusal>,
     ) -> Report {
         let (subject, wanted) = (self.subject(), Wanted(request.permits));
-        let unknown = SeenHolder::Unknown;
-        let holder = seen.as_ref().map_or(&unknown, |seen| &seen.holder);
-        let busy = || match &seen {
+        let unknown = ObservedHolder::Unknown;
+        let holder = snapshot.as_ref().map_or(&unknown, |snapshot| &snapshot.holder);
+        let busy = || match &snapshot {
             Some(Refusal { available, permits: all, .. }) if *available < request.permits => {
                 let verb = if request.permits == 1 { "was" } else { "were" };
                 format!(
@@ -134,7 +134,7 @@ impl Semaphore {
         &self,
         request: Request,
         wait: &Wait<'_>,
-        seen: &Cell<Option<Refusal>>,
+        snapshot: &Cell<Option<Refusal>>,
     ) -> Result<Waited<Permit>> {
         call_or(Waited::Interrupted, || {
             if request.permits == 0 {
@@ -142,7 +142,7 @@ impl Semaphore {
             }
             let process = fork::generation();
             let patience = Patience::of(wait, self.target.context.clock());
-            let mut attempt = Attempt::new(self, request, patience, seen)?;
+            let mut attempt = Attempt::new(self, request, patience, snapshot)?;
             let local = local_waiters(&self.target.context);
             let waited = first_try::acquire(&mut attempt, wait, &self.target, local);
             if let Some(until) = attempt.orphan_until()

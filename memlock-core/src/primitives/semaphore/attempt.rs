@@ -10,7 +10,7 @@ use super::handle::{Semaphore, Wrote};
 use super::operation::{Acquisition, Doubt, Kind, Operation, OperationOutcome, ServerClock};
 use super::permit::{Grant, Permit};
 use super::record::Reservation;
-use super::snapshot::{Refusal, Seen};
+use super::snapshot::{Refusal, Snapshot};
 use super::submit;
 use super::ticket::Completion;
 use crate::clock::{Clock, Moment};
@@ -64,7 +64,7 @@ pub(super) struct Attempt<'a> {
     parks: bool,
     in_queue: Option<InQueue<'a>>,
     /// How it was seen last, if that was just now.
-    seen: Option<Seen>,
+    snapshot: Option<Snapshot>,
     /// When the last look left.
     looked: Cell<Moment>,
     /// Set when a reply was lost: the permits may be ours without our knowing.
@@ -107,7 +107,7 @@ impl<'a> Attempt<'a> {
             patience,
             parks,
             in_queue: None,
-            seen: None,
+            snapshot: None,
             looked: Cell::new(context.clock().now()),
             in_doubt: None,
             left: false,
@@ -132,8 +132,8 @@ impl<'a> Attempt<'a> {
     }
 
     /// Whether we may take what we want.
-    fn fits(&self, seen: &Seen, called: bool) -> bool {
-        let Seen { record, now, .. } = seen;
+    fn fits(&self, snapshot: &Snapshot, called: bool) -> bool {
+        let Snapshot { record, now, .. } = snapshot;
         record.has_room(*now)
             && batch::fits(&self.acquire(called), record, *now, record.available(*now))
     }
@@ -233,16 +233,17 @@ impl<'a> Attempt<'a> {
             Operation { until: self.patience.until, ..Operation::new(kind, self.in_doubt) };
         // What was seen before we slept is not written over: others have done so meanwhile.
         let now = semaphore.target.now();
-        let is_fresh = |seen: &Seen| now.since(seen.sent) <= seen.took * 2 + JUST_NOW;
-        let seen = self.seen.take().filter(is_fresh);
-        let completion = submit::submit(semaphore, operation, seen, is_over);
+        let is_fresh =
+            |snapshot: &Snapshot| now.since(snapshot.sent) <= snapshot.took * 2 + JUST_NOW;
+        let snapshot = self.snapshot.take().filter(is_fresh);
+        let completion = submit::submit(semaphore, operation, snapshot, is_over);
         self.take(completion)
     }
 
     /// Waits for what this process gives back, once. `None` if that brought nothing.
     fn park(&mut self, called: bool, is_over: &dyn Fn() -> bool) -> Option<OperationOutcome> {
         let may = std::mem::take(&mut self.parks) && !called && self.in_doubt.is_none();
-        let active_calls = submit::Inside::enter().filter(|_| may)?;
+        let active_calls = submit::Submitting::enter().filter(|_| may)?;
         let semaphore = self.semaphore;
         let kind = Kind::Acquisition(self.acquire(called));
         let operation = Operation { until: self.patience.until, ..Operation::new(kind, None) };
@@ -279,25 +280,26 @@ impl<'a> Attempt<'a> {
     }
 
     /// Lets newcomers know that we want several at once, as long as we look at it.
-    fn gather(&self, seen: &Seen) {
-        let other = seen.record.reservation.filter(|other| other.until > seen.now);
+    fn gather(&self, snapshot: &Snapshot) {
+        let other = snapshot.record.reservation.filter(|other| other.until > snapshot.now);
         let needless = other.is_some_and(|other| {
             let another = other.token != self.token && other.priority >= self.request.priority;
             another
-                || other.token == self.token && other.until > seen.now.saturating_add(GATHERS / 2)
+                || other.token == self.token
+                    && other.until > snapshot.now.saturating_add(GATHERS / 2)
         });
         if !needless {
-            let mut seen = seen.clone();
+            let mut snapshot = snapshot.clone();
             let Request { priority, .. } = self.request;
-            let until = seen.now.saturating_add(GATHERS);
-            seen.record.reservation = Some(Reservation { token: self.token, priority, until });
-            let _ = self.semaphore.write(seen);
+            let until = snapshot.now.saturating_add(GATHERS);
+            snapshot.record.reservation = Some(Reservation { token: self.token, priority, until });
+            let _ = self.semaphore.write(snapshot);
         }
     }
 
     /// Lets newcomers have what we reserved, now that we go. Gives how it was when that was done.
-    fn gather_no_more(&self, seen: Seen) -> Seen {
-        let mut now = seen;
+    fn gather_no_more(&self, snapshot: Snapshot) -> Snapshot {
+        let mut now = snapshot;
         for _ in 0..MOST_TRIES {
             let ours =
                 now.record.reservation.is_some_and(|reservation| reservation.token == self.token);
@@ -308,10 +310,11 @@ impl<'a> Attempt<'a> {
             without.record.reservation = None;
             match self.semaphore.write(without) {
                 Ok(Wrote { done: false, after, .. }) => {
-                    let Some(seen) = after.or_else(|| self.semaphore.look().ok().flatten()) else {
+                    let Some(snapshot) = after.or_else(|| self.semaphore.inspect().ok().flatten())
+                    else {
                         break;
                     };
-                    now = seen;
+                    now = snapshot;
                 }
                 // It is over by itself in some seconds.
                 _ => break,
@@ -349,35 +352,35 @@ impl Acquire for Attempt<'_> {
     }
 
     fn state(&mut self, reply: &Reply, first: bool) -> Result<policy::TargetState> {
-        self.seen = None;
-        let Some(seen) = self.semaphore.note(reply, self.looked.get())? else {
+        self.snapshot = None;
+        let Some(snapshot) = self.semaphore.note(reply, self.looked.get())? else {
             // The next attempt sets it up, or says that it is not there.
             return Ok(policy::TargetState::Free);
         };
-        self.check(seen.record.permits)?;
+        self.check(snapshot.record.permits)?;
         // By a request without a reply.
-        if seen.record.held_by(self.token).is_some() {
+        if snapshot.record.held_by(self.token).is_some() {
             return Ok(policy::TargetState::Ours);
         }
-        if self.fits(&seen, first) {
-            self.seen = Some(seen).filter(|seen| !seen.is_slow());
+        if self.fits(&snapshot, first) {
+            self.snapshot = Some(snapshot).filter(|snapshot| !snapshot.is_slow());
             return Ok(policy::TargetState::Free);
         }
-        let end = seen.record.available_at(self.request.permits, seen.now);
-        let left = end.map(|end| Duration::from_secs(end - seen.now));
+        let end = snapshot.record.available_at(self.request.permits, snapshot.now);
+        let left = end.map(|end| Duration::from_secs(end - snapshot.now));
         // A waiter before us that wants less is not to be kept off.
         if first && (self.request.permits > 1 || self.unproven) {
-            self.gather(&seen);
+            self.gather(&snapshot);
         }
-        self.refusal.set(Some(seen.refusal()));
+        self.refusal.set(Some(snapshot.refusal()));
         Ok(policy::TargetState::Held { notifies: true, left })
     }
 
     fn capacity(&mut self, reply: &Reply, leaves: bool) -> Option<Capacity> {
         let permits = match self.semaphore.note(reply, self.looked.get()) {
-            Ok(Some(seen)) => {
-                let seen = if leaves { self.gather_no_more(seen) } else { seen };
-                seen.record.capacity(seen.now)
+            Ok(Some(snapshot)) => {
+                let snapshot = if leaves { self.gather_no_more(snapshot) } else { snapshot };
+                snapshot.record.capacity(snapshot.now)
             }
             // The next attempt finds out.
             _ => u32::MAX,
@@ -386,8 +389,10 @@ impl Acquire for Attempt<'_> {
     }
 
     fn is_for_the_first(&self, reply: &Reply) -> bool {
-        let Ok(Some(seen)) = self.semaphore.note(reply, self.looked.get()) else { return false };
-        self.fits(&seen, true) && !self.fits(&seen, false)
+        let Ok(Some(snapshot)) = self.semaphore.note(reply, self.looked.get()) else {
+            return false;
+        };
+        self.fits(&snapshot, true) && !self.fits(&snapshot, false)
     }
 
     fn request(&self) -> Request {

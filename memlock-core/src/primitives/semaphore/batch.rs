@@ -13,7 +13,7 @@ use super::operation::{
     Acquisition, Extend, Kind, Operation, OperationOutcome, Release, Renewing, ServerClock,
 };
 use super::record::{Holding, Record};
-use super::snapshot::Seen;
+use super::snapshot::Snapshot;
 use crate::clock::Moment;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
@@ -32,35 +32,35 @@ pub(super) struct Writer<'a> {
 /// False if one of them cannot be carried out on this record, which is only remembered: then the
 /// record has to be read. Parked acquisitions get no more than their `share`.
 pub(super) fn plan(
-    seen: &mut Seen,
+    snapshot: &mut Snapshot,
     batch: &mut [Member],
     writer: &Writer<'_>,
     remembered: bool,
     share: Share,
 ) -> bool {
     let (now, version, of, number) =
-        (seen.now, seen.version, seen.record.token, seen.record.permits);
-    let found = find(&seen.record, batch);
+        (snapshot.now, snapshot.version, snapshot.record.token, snapshot.record.permits);
+    let found = find(&snapshot.record, batch);
     let misses = |(at, member): (usize, &Member)| misses(&member.operation, found.of(at));
     if remembered && batch.iter().enumerate().any(misses) {
         return false;
     }
     let mut is_refused = false;
-    let free = seen.record.available(now);
-    let has_room = seen.record.has_room(now);
+    let free = snapshot.record.available(now);
+    let has_room = snapshot.record.has_room(now);
     for (at, Member { operation, planned, is_parked, .. }) in batch.iter_mut().enumerate() {
         let found = found.of(at);
         let in_doubt = operation.in_doubt;
-        let line = found.first().and_then(|&(_, line)| seen.record.holdings.get(line));
+        let line = found.first().and_then(|&(_, line)| snapshot.record.holdings.get(line));
         *planned = match (&mut operation.kind, line) {
             (Kind::Acquisition(wanted), Some(&Holding { permits, .. })) => {
                 let forgets = mutation::has(Mutation::CountFromTheLastTry);
                 let counted_from =
-                    in_doubt.filter(|_| !forgets).map_or(seen.sent, |doubt| doubt.since);
+                    in_doubt.filter(|_| !forgets).map_or(snapshot.sent, |doubt| doubt.since);
                 let clock = match in_doubt {
-                    _ if seen.is_slow() => ServerClock::MayStand,
+                    _ if snapshot.is_slow() => ServerClock::MayStand,
                     Some(doubt) if !doubt.slow => ServerClock::Runs,
-                    _ => ServerClock::KeepsUntil(seen.keeps_until(wanted.token)),
+                    _ => ServerClock::KeepsUntil(snapshot.keeps_until(wanted.token)),
                 };
                 Planned::Known(OperationOutcome::Granted {
                     of,
@@ -75,7 +75,7 @@ pub(super) fn plan(
                 outcome.map_or(Planned::Refuses, Planned::Known)
             }
             (Kind::Acquisition(wanted), None) => {
-                match told_at_once(wanted, &seen.record, now, free, has_room) {
+                match told_at_once(wanted, &snapshot.record, now, free, has_room) {
                     Some(outcome) => Planned::Known(outcome),
                     None => Planned::Refuses,
                 }
@@ -87,7 +87,7 @@ pub(super) fn plan(
             (Kind::Release(_), None) => {
                 Planned::Known(OperationOutcome::Gone { instead: Some((of, free)) })
             }
-            (Kind::Extend(extend), _) => extends(extend, seen, found, writer.now),
+            (Kind::Extend(extend), _) => extends(extend, snapshot, found, writer.now),
         };
         match planned {
             Planned::Known(OperationOutcome::NoRoom { .. } | OperationOutcome::Unfit { .. })
@@ -105,16 +105,16 @@ pub(super) fn plan(
         }
     }
     if is_refused {
-        tell_why(seen, batch);
+        tell_why(snapshot, batch);
     }
-    give_back(&mut seen.record, batch);
-    take(seen, batch, writer, share.freed.saturating_add(free.saturating_sub(share.spare)));
+    give_back(&mut snapshot.record, batch);
+    take(snapshot, batch, writer, share.freed.saturating_add(free.saturating_sub(share.spare)));
     true
 }
 
 /// Tells those that are refused how it was.
-fn tell_why(seen: &Seen, batch: &mut [Member]) {
-    let why = seen.refusal();
+fn tell_why(snapshot: &Snapshot, batch: &mut [Member]) {
+    let why = snapshot.refusal();
     for member in batch {
         if let Planned::Known(OperationOutcome::NoRoom { refusal }) = &mut member.planned {
             *refusal = Some(why.clone());
@@ -195,7 +195,12 @@ pub(super) fn fits(wanted: &Acquisition, record: &Record, now: u64, free: u32) -
 }
 
 /// Moves the ends of those that are there, and notes those that are not.
-fn extends(extend: &mut Extend, seen: &mut Seen, found: &[(usize, usize)], now: Moment) -> Planned {
+fn extends(
+    extend: &mut Extend,
+    snapshot: &mut Snapshot,
+    found: &[(usize, usize)],
+    now: Moment,
+) -> Planned {
     let Extend { renewing, wanted, gone } = extend;
     let still = |it: &Renewing| {
         now < it.old_deadline && wanted.as_ref().is_none_or(|wanted| wanted(it.token))
@@ -206,17 +211,19 @@ fn extends(extend: &mut Extend, seen: &mut Seen, found: &[(usize, usize)], now: 
             record.holdings.get(line).is_some_and(|holding| holding.token == token)
         })
     };
-    gone.extend(renewing.extract_if(.., |it| !is_there(&seen.record, it.token)).map(|it| it.token));
+    gone.extend(
+        renewing.extract_if(.., |it| !is_there(&snapshot.record, it.token)).map(|it| it.token),
+    );
     let mut since = now;
     let mut untils = Vec::with_capacity(renewing.len());
     for it in renewing.iter_mut() {
-        let (until, counted_from) = seen.lease(it.lease, now);
+        let (until, counted_from) = snapshot.lease(it.lease, now);
         (it.deadline, since) = (it.lease.deadline(counted_from), since.min(counted_from));
         untils.push((it.token, until));
     }
-    let keeps = wanted.is_some() && seen.is_slow();
+    let keeps = wanted.is_some() && snapshot.is_slow();
     for &(_, line) in found {
-        if let Some(holding) = seen.record.holdings.get_mut(line)
+        if let Some(holding) = snapshot.record.holdings.get_mut(line)
             && let Some((_, until)) = untils.iter().find(|(token, _)| *token == holding.token)
         {
             // A renewal by a clock that may stand still does not shorten what the holder relies on.
@@ -250,7 +257,7 @@ fn give_back(record: &mut Record, batch: &[Member]) {
 }
 
 /// Grants permits to the acquisitions that may have them, as long as there are any.
-fn take(seen: &mut Seen, batch: &mut [Member], writer: &Writer<'_>, mut share: u32) {
+fn take(snapshot: &mut Snapshot, batch: &mut [Member], writer: &Writer<'_>, mut share: u32) {
     let mut order: Vec<(&Acquisition, &mut Planned, bool)> = Vec::new();
     for Member { operation, planned, is_parked, .. } in batch {
         if let (Kind::Acquisition(wanted), Planned::Refuses) = (&operation.kind, &planned) {
@@ -261,20 +268,20 @@ fn take(seen: &mut Seen, batch: &mut [Member], writer: &Writer<'_>, mut share: u
         return;
     }
     order.sort_by_key(|(wanted, ..)| std::cmp::Reverse((wanted.called, wanted.priority)));
-    let now = seen.now;
-    let mut free = seen.record.available(now);
+    let now = snapshot.now;
+    let mut free = snapshot.record.available(now);
     for (wanted, planned, is_parked) in order {
         let may = !is_parked || wanted.permits <= share;
-        if !may || !seen.record.has_room(now) || !fits(wanted, &seen.record, now, free) {
+        if !may || !snapshot.record.has_room(now) || !fits(wanted, &snapshot.record, now, free) {
             if mutation::has(Mutation::GrantToAll) {
-                *planned = Planned::Grants(seen.sent);
+                *planned = Planned::Grants(snapshot.sent);
             }
             continue;
         }
-        let (until, counted_from) = seen.lease(wanted.lease, writer.now);
+        let (until, counted_from) = snapshot.lease(wanted.lease, writer.now);
         let Writer { host, pid, unix_seconds, .. } = *writer;
         let holding = Holding::new(wanted.token, wanted.permits, until, host, pid, unix_seconds);
-        seen.record.take(now, holding);
+        snapshot.record.take(now, holding);
         free = free.saturating_sub(wanted.permits);
         share = if is_parked { share - wanted.permits } else { share };
         *planned = Planned::Grants(counted_from);
@@ -303,7 +310,7 @@ mod tests {
         Lease::new(Duration::from_secs(30)).unwrap()
     }
 
-    fn seen(permits: u32, holders: &[(u128, u32)]) -> Seen {
+    fn snapshot(permits: u32, holders: &[(u128, u32)]) -> Snapshot {
         let mut record = Record::new(Token::from_bits(1), permits, 60, 1000);
         for &(token, permits) in holders {
             record.holdings.push(Holding::new(
@@ -316,7 +323,7 @@ mod tests {
             ));
         }
         let version = Version::new(Epoch::new(1, 1), 1);
-        Seen {
+        Snapshot {
             record,
             version,
             now: NOW,
@@ -352,9 +359,9 @@ mod tests {
         Member { is_parked: true, ..acquires(token, 1, 0, false) }
     }
 
-    fn planned(seen: &mut Seen, batch: &mut [Member], share: Share) -> Vec<&'static str> {
+    fn planned(snapshot: &mut Snapshot, batch: &mut [Member], share: Share) -> Vec<&'static str> {
         let writer = Writer { host: "web", pid: 1, unix_seconds: 2, now: moment(50) };
-        assert!(plan(seen, batch, &writer, false, share));
+        assert!(plan(snapshot, batch, &writer, false, share));
         let name = |member: &Member| match member.planned {
             Planned::Known(OperationOutcome::NoRoom { .. }) => "no room",
             Planned::Known(OperationOutcome::Gone { .. }) => "gone",
@@ -371,7 +378,7 @@ mod tests {
     #[test]
     fn what_a_batch_gives_back_is_not_for_newcomers_who_found_none() {
         let mut batch = [acquires(10, 1, 0, false), releases(2)];
-        let mut full = seen(1, &[(2, 1)]);
+        let mut full = snapshot(1, &[(2, 1)]);
         assert_eq!(planned(&mut full, &mut batch, Share::default()), ["no room", "released"]);
         assert!(full.record.holdings.is_empty());
     }
@@ -379,7 +386,7 @@ mod tests {
     #[test]
     fn who_was_parked_gets_its_share_of_what_is_given_back() {
         let batch = || [parked(10), parked(11), releases(2), releases(3)];
-        let full = || seen(2, &[(2, 1), (3, 1)]);
+        let full = || snapshot(2, &[(2, 1), (3, 1)]);
         let one = Share { freed: 1, spare: 5 };
         let expected = ["granted", "refused", "released", "released"];
         assert_eq!(planned(&mut full(), &mut batch(), one), expected);
@@ -387,7 +394,7 @@ mod tests {
         let expected = ["granted", "granted", "released", "released"];
         assert_eq!(planned(&mut full(), &mut batch(), both), expected);
         // What others may have been woken for is left to them.
-        let mut free = seen(9, &[(2, 1), (3, 1)]);
+        let mut free = snapshot(9, &[(2, 1), (3, 1)]);
         let none = Share { freed: 0, spare: 6 };
         let expected = ["granted", "refused", "released", "released"];
         assert_eq!(planned(&mut free, &mut batch(), none), expected);
@@ -401,7 +408,7 @@ mod tests {
             acquires(12, 1, -1, true),
             acquires(13, 2, 9, false),
         ];
-        let mut three = seen(3, &[]);
+        let mut three = snapshot(3, &[]);
         let expected = ["refused", "refused", "granted", "granted"];
         assert_eq!(planned(&mut three, &mut batch, Share::default()), expected);
     }
@@ -415,7 +422,13 @@ mod tests {
             let mut batch = [acquires(2, 1, 0, false)];
             batch[0].operation.in_doubt = doubt;
             let writer = Writer { host: "web", pid: 1, unix_seconds: 2, now: moment(50) };
-            assert!(plan(&mut seen(3, &[(2, 1)]), &mut batch, &writer, false, Share::default()));
+            assert!(plan(
+                &mut snapshot(3, &[(2, 1)]),
+                &mut batch,
+                &writer,
+                false,
+                Share::default()
+            ));
             let Planned::Known(OperationOutcome::Granted { counted_from, clock, .. }) =
                 &batch[0].planned
             else {
@@ -436,7 +449,10 @@ mod tests {
         for (cas, is_over) in [(1, false), (0, true)] {
             let mut batch = [acquires(10, 1, 0, false)];
             batch[0].operation.in_doubt = Some(doubt(false, cas));
-            assert_eq!(planned(&mut seen(1, &[(2, 1)]), &mut batch, Share::default()), ["no room"]);
+            assert_eq!(
+                planned(&mut snapshot(1, &[(2, 1)]), &mut batch, Share::default()),
+                ["no room"]
+            );
             assert_eq!(batch[0].operation.in_doubt.is_none(), is_over);
         }
     }
@@ -455,7 +471,7 @@ mod tests {
         let renewing = vec![of(2), of(3), late, of(5)];
         let extend = Extend { renewing, wanted, gone: Vec::new() };
         let mut batch = [member(Kind::Extend(extend)), releases(7)];
-        let mut record = seen(9, &[(2, 1), (4, 1), (5, 1)]);
+        let mut record = snapshot(9, &[(2, 1), (4, 1), (5, 1)]);
         assert_eq!(planned(&mut record, &mut batch, Share::default()), ["extended", "gone"]);
         let Kind::Extend(extend) = &batch[0].operation.kind else { panic!("it is") };
         assert_eq!(extend.renewing.iter().map(|it| it.token).collect::<Vec<_>>(), [token(2)]);
@@ -479,7 +495,7 @@ mod tests {
                 left -= if fits { wanted } else { 0 };
                 fits
             }).collect();
-            let mut record = seen(permits, &held);
+            let mut record = snapshot(permits, &held);
             let acquire = |(at, (wanted, called, is_parked, priority))| {
                 Member { is_parked, ..acquires(100 + at, wanted, priority, called) }
             };

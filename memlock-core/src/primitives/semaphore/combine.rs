@@ -34,7 +34,7 @@
 //! | the process forks | the child has a combiner of its own; a leader or sleeper in it abandons all at its next step |
 //!
 //! The lease of each operation is counted from before the request whose reply had the server's time
-//! for it, never from a later one: see `Seen::lease`.
+//! for it, never from a later one: see `Snapshot::lease`.
 //!
 //! **Parking.** A thread that finds no permit would stand in the queue, with three commands and the
 //! whole record for each; a thousand of them would bring the server and themselves to a standstill.
@@ -58,7 +58,7 @@ use std::time::Duration;
 
 use super::leaving::Leaving;
 use super::operation::Operation;
-use super::snapshot::Seen;
+use super::snapshot::Snapshot;
 use super::ticket::{Entry, Ticket};
 use crate::clock::Moment;
 use crate::context::Context;
@@ -86,7 +86,7 @@ pub(super) struct Memory {
     /// What we wrote last: which semaphore it was, and how often it had been written.
     pub(super) written: Option<(Token, u64)>,
     /// What it became then, if no other process was using it.
-    pub(super) seen: Option<Seen>,
+    pub(super) snapshot: Option<Snapshot>,
 }
 
 /// The semaphores that this process uses by one client.
@@ -109,7 +109,7 @@ struct State {
     /// it had many.
     released: Option<Moment>,
     wrote_many: Option<Moment>,
-    queue: QueueSeen,
+    queue: ObservedQueue,
     /// How many of this process stand in the queue that were parked, or might have been.
     in_queue: usize,
     /// How many permits this process has passed to its own waiters since others were last seen in
@@ -124,7 +124,7 @@ struct State {
 
 /// What the queue was when this process last gave permits back.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum QueueSeen {
+pub(super) enum ObservedQueue {
     Empty,
     /// So many others wait there.
     HasWaiters(u32),
@@ -144,7 +144,7 @@ pub(super) struct Share {
 
 /// What a leader knows when it begins.
 pub(super) struct Begun {
-    pub(super) seen: Option<Seen>,
+    pub(super) snapshot: Option<Snapshot>,
     pub(super) written: Option<(Token, u64)>,
     pub(super) rests_until: Moment,
 }
@@ -156,7 +156,7 @@ pub(super) struct Ended {
     pub(super) parked: Vec<Entry>,
     /// What was written last, and what it became, if no other process was using it.
     pub(super) written: Option<(Token, u64)>,
-    pub(super) seen: Option<Seen>,
+    pub(super) snapshot: Option<Snapshot>,
     /// How many operations its last batch had; and whether others were faster to write.
     pub(super) served: usize,
     pub(super) refused: bool,
@@ -272,12 +272,12 @@ impl Combiner {
         let mut state = self.state();
         let (passed, released) = state.passed;
         let share = match state.queue {
-            QueueSeen::Empty => Share { freed, spare: 0 },
-            QueueSeen::HasWaiters(spare) => {
+            ObservedQueue::Empty => Share { freed, spare: 0 },
+            ObservedQueue::HasWaiters(spare) => {
                 let half = released.saturating_add(freed) / 2;
                 Share { freed: half.saturating_sub(passed).min(freed), spare }
             }
-            QueueSeen::HasPrecedence => return (VecDeque::new(), Share::default()),
+            ObservedQueue::HasPrecedence => return (VecDeque::new(), Share::default()),
         };
         (std::mem::take(&mut state.parked), share)
     }
@@ -288,7 +288,7 @@ impl Combiner {
         let mut state = self.state();
         state.in_queue = state.in_queue.saturating_sub(1);
         if let Some(entry) = state.parked.front() {
-            entry.ticket.look();
+            entry.ticket.wake_to_reconsider();
         }
     }
 
@@ -299,7 +299,7 @@ impl Combiner {
         &self,
         sent: Moment,
         holders: usize,
-        released: Option<(u32, u32, QueueSeen)>,
+        released: Option<(u32, u32, ObservedQueue)>,
     ) {
         let mut state = self.state();
         state.wrote_many = (holders >= MANY).then_some(sent);
@@ -307,18 +307,18 @@ impl Combiner {
         state.released = (holders > 0).then_some(sent);
         let (own, all) = state.passed;
         let counted = (own.saturating_add(passed), all.saturating_add(freed));
-        state.passed = if queue == QueueSeen::Empty { (0, 0) } else { counted };
+        state.passed = if queue == ObservedQueue::Empty { (0, 0) } else { counted };
         state.queue = queue;
     }
 
     /// The leader is done: the next one is woken, if there is anything to do.
     pub(super) fn wake_next(&self, context: &Context, ended: Ended) {
         let mut state = self.state();
-        state.memory = Memory { written: ended.written, seen: ended.seen };
+        state.memory = Memory { written: ended.written, snapshot: ended.snapshot };
         for entry in
             ended.parked.iter().chain(&ended.rest).filter(|entry| entry.ticket.is_unwanted())
         {
-            entry.ticket.look();
+            entry.ticket.wake_to_reconsider();
         }
         for entry in ended.parked.into_iter().rev() {
             state.parked.push_front(entry);
@@ -362,7 +362,7 @@ impl Default for State {
             parked: VecDeque::new(),
             released: None,
             wrote_many: None,
-            queue: QueueSeen::Empty,
+            queue: ObservedQueue::Empty,
             in_queue: 0,
             passed: (0, 0),
             memory: Memory::default(),
@@ -374,15 +374,15 @@ impl Default for State {
 
 impl State {
     fn begins(&mut self) -> Begun {
-        let Memory { written, ref mut seen } = self.memory;
-        Begun { seen: seen.take(), written, rests_until: self.rests_until }
+        let Memory { written, ref mut snapshot } = self.memory;
+        Begun { snapshot: snapshot.take(), written, rests_until: self.rests_until }
     }
 
     /// Whether this process gives permits back so often that one is to be expected soon.
     fn is_worth_waiting(&self, now: Moment) -> bool {
         let is_recent =
             |when: Option<Moment>, every| when.is_some_and(|when| now.since(when) < every);
-        self.queue != QueueSeen::HasPrecedence
+        self.queue != ObservedQueue::HasPrecedence
             && (is_recent(self.released, RELEASES_EVERY)
                 || is_recent(self.wrote_many, WRITES_EVERY))
     }

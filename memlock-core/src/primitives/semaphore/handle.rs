@@ -19,7 +19,7 @@ use crate::target::Target;
 
 use super::combine::{Combiner, Memory};
 use super::record::Record;
-use super::snapshot::Seen;
+use super::snapshot::Snapshot;
 
 /// A reply that took longer is asked for once more: it is not known when in that time the server's
 /// clock was read.
@@ -51,7 +51,7 @@ pub(super) struct Wrote {
     pub(super) replies: Vec<Reply>,
     /// What it is now, if that was asked for: where no other process seems to be using it, the next
     /// step can build upon that.
-    pub(super) after: Option<Seen>,
+    pub(super) after: Option<Snapshot>,
 }
 
 impl Semaphore {
@@ -114,7 +114,7 @@ impl Semaphore {
     }
 
     /// Reads it.
-    pub(super) fn look(&self) -> Result<Option<Seen>> {
+    pub(super) fn inspect(&self) -> Result<Option<Snapshot>> {
         let (mut failures, mut slow) = (0, 0);
         loop {
             let sent = self.target.now();
@@ -137,12 +137,14 @@ impl Semaphore {
 
     /// Reads it for a holder that is to know how long the server is guaranteed to store what it
     /// holds: see [`Guarantees::kept_until`](crate::store::Guarantees::kept_until).
-    pub(super) fn look_closely(&self) -> Result<Option<Seen>> {
-        let seen = self.look()?;
-        let Some(first) = seen.as_ref().filter(|seen| seen.is_slow()).map(|seen| seen.sent) else {
-            return Ok(seen);
+    pub(super) fn inspect_closely(&self) -> Result<Option<Snapshot>> {
+        let snapshot = self.inspect()?;
+        let Some(first) =
+            snapshot.as_ref().filter(|snapshot| snapshot.is_slow()).map(|snapshot| snapshot.sent)
+        else {
+            return Ok(snapshot);
         };
-        Ok(self.look()?.map(|seen| Seen { first: Some(first), ..seen }))
+        Ok(self.inspect()?.map(|snapshot| Snapshot { first: Some(first), ..snapshot }))
     }
 
     pub(super) fn is_long_since(&self, sent: Moment) -> bool {
@@ -150,9 +152,11 @@ impl Semaphore {
     }
 
     /// What a reply says that was asked for at `sent`.
-    pub(super) fn note(&self, reply: &Reply, sent: Moment) -> Result<Option<Seen>> {
+    pub(super) fn note(&self, reply: &Reply, sent: Moment) -> Result<Option<Snapshot>> {
         match reply {
-            Reply::Value(item) => Seen::read(&self.target, item, sent, self.target.now()).map(Some),
+            Reply::Value(item) => {
+                Snapshot::read(&self.target, item, sent, self.target.now()).map(Some)
+            }
             _ => Ok(None),
         }
     }
@@ -169,7 +173,7 @@ impl Semaphore {
 
     /// Adds the item, with all permits available, and reads it, if it could be read in the same
     /// round trip.
-    pub(super) fn create(&self, token: Token, life: u64, permits: u32) -> Result<Option<Seen>> {
+    pub(super) fn create(&self, token: Token, life: u64, permits: u32) -> Result<Option<Snapshot>> {
         let Some(now) = self.target.context.time(self.target.route) else { return Ok(None) };
         // What the server's clock shows is known for sure once it has been read.
         let now = whole_seconds(now);
@@ -190,10 +194,10 @@ impl Semaphore {
     }
 
     /// Writes it over the version that was seen, past the combiner.
-    pub(super) fn write(&self, seen: Seen) -> std::result::Result<Wrote, Failure> {
-        let written = (seen.record.token, seen.record.serial);
+    pub(super) fn write(&self, snapshot: Snapshot) -> std::result::Result<Wrote, Failure> {
+        let written = (snapshot.record.token, snapshot.record.serial);
         let lonely = self.combiner().memory(|memory| memory.written == Some(written));
-        let wrote = self.put(seen, &[], lonely)?;
+        let wrote = self.put(snapshot, &[], lonely)?;
         if wrote.done {
             self.remember_written((written.0, written.1.wrapping_add(1)));
         }
@@ -202,7 +206,8 @@ impl Semaphore {
 
     /// We have written it past the combiner.
     pub(super) fn remember_written(&self, written: (Token, u64)) {
-        self.combiner().memory(|memory| *memory = Memory { written: Some(written), seen: None });
+        self.combiner()
+            .memory(|memory| *memory = Memory { written: Some(written), snapshot: None });
     }
 
     /// Writes it over the version that was seen, and runs `more` behind it in the same packet.
@@ -210,22 +215,22 @@ impl Semaphore {
     /// it becomes, and to build upon that.
     pub(super) fn put(
         &self,
-        mut seen: Seen,
+        mut snapshot: Snapshot,
         more: &[Op<'_>],
         lonely: bool,
     ) -> std::result::Result<Wrote, Failure> {
         // Of what is remembered, the time has gone on.
-        let passed = self.target.now().since(seen.sent).as_secs();
-        seen.record.touch(seen.now.saturating_add(passed));
-        let value = seen.record.encode();
+        let passed = self.target.now().since(snapshot.sent).as_secs();
+        snapshot.record.touch(snapshot.now.saturating_add(passed));
+        let value = snapshot.record.encode();
         let relative = mutation::has(Mutation::RelativeExpiry);
         let expiry = if relative {
-            Expiry::Unchanged(Some(Duration::from_secs(seen.record.life)))
+            Expiry::Unchanged(Some(Duration::from_secs(snapshot.record.life)))
         } else {
-            Expiry::At(Duration::from_secs(seen.record.expires))
+            Expiry::At(Duration::from_secs(snapshot.record.expires))
         };
         let key = &self.target.key;
-        let (version, returns) = (seen.version, Returns::Nothing);
+        let (version, returns) = (snapshot.version, Returns::Nothing);
         let put = Op::CompareAndSet { key, version, value: &value, expiry, returns };
         let look = lonely.then_some(Op::get(key));
         let ops: Vec<Op<'_>> =
@@ -233,12 +238,12 @@ impl Semaphore {
         let sent = self.target.now();
         let mut replies = self.target.run(&ops)?.into_iter();
         let done = replies.next() == Some(Reply::Written);
-        let capacity = seen.record.capacity(seen.now);
+        let capacity = snapshot.record.capacity(snapshot.now);
         let last = if lonely { replies.next_back() } else { None };
         let after = match last {
             // What was written need not be read again.
             Some(Reply::Value(item)) if item.value == value => {
-                Seen::again(&self.target, seen.record, &item, sent, self.target.now())
+                Snapshot::again(&self.target, snapshot.record, &item, sent, self.target.now())
             }
             Some(reply) => self.note(&reply, sent).unwrap_or_default(),
             None => None,

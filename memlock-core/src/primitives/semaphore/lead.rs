@@ -4,12 +4,12 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use super::batch::{self, Writer};
-use super::combine::{Begun, Combiner, Ended, QueueSeen, Share};
+use super::combine::{Begun, Combiner, Ended, ObservedQueue, Share};
 use super::handle::{LIFE, Semaphore, Wrote};
 use super::member::{Member, Planned, Writing};
 use super::operation::{Kind, Operation, OperationOutcome, Release, ServerClock, Wakes};
 use super::record::Holding;
-use super::snapshot::{Refusal, Seen};
+use super::snapshot::{Refusal, Snapshot};
 use super::ticket::{Completion, Entry};
 use super::wake::REAPER;
 use crate::cas_backoff::ROUNDS;
@@ -43,10 +43,10 @@ pub(super) struct Leader<'a> {
     batch: Vec<Member>,
     own: Option<Completion>,
     /// What the record was, if that can be built upon; and whether that is only remembered.
-    seen: Option<(Seen, bool)>,
+    snapshot: Option<(Snapshot, bool)>,
     /// What this process wrote last, and what it became, if no other process was using it.
     written: Option<(Token, u64)>,
-    after: Option<Seen>,
+    after: Option<Snapshot>,
     rests_until: Moment,
     /// How often in a row another process was faster; and whether any was since we lead.
     refused: usize,
@@ -66,19 +66,19 @@ impl<'a> Leader<'a> {
         combiner: &'a Combiner,
         semaphore: &'a Semaphore,
         own: Operation,
-        known: Option<Seen>,
+        known: Option<Snapshot>,
         begun: Begun,
     ) -> Leader<'a> {
         let now = semaphore.target.now();
         let is_safe = own.in_doubt.is_none();
-        let known = known.or(begun.seen).filter(|seen| seen.is_usable(now) && is_safe);
+        let known = known.or(begun.snapshot).filter(|snapshot| snapshot.is_usable(now) && is_safe);
         Leader {
             combiner,
             semaphore,
             process: fork::generation(),
             batch: vec![Member::of(own, None, false)],
             own: None,
-            seen: known.map(|seen| (seen, true)),
+            snapshot: known.map(|snapshot| (snapshot, true)),
             written: begun.written,
             after: None,
             rests_until: begun.rests_until,
@@ -96,10 +96,10 @@ impl<'a> Leader<'a> {
     pub(super) fn alone(
         semaphore: &'a Semaphore,
         own: Operation,
-        known: Option<Seen>,
+        known: Option<Snapshot>,
     ) -> Leader<'a> {
         let begun =
-            Begun { seen: None, written: None, rests_until: Moment::from_boot(Duration::ZERO) };
+            Begun { snapshot: None, written: None, rests_until: Moment::from_boot(Duration::ZERO) };
         let mut leader = Leader::new(semaphore.combiner(), semaphore, own, known, begun);
         leader.alone = true;
         leader
@@ -146,7 +146,7 @@ impl<'a> Leader<'a> {
         };
         let before = self.batch.len();
         self.batch.extend(self.combiner.take_listed().into_iter().map(member(false)));
-        if let Some((_, remembered)) = &mut self.seen {
+        if let Some((_, remembered)) = &mut self.snapshot {
             // Operations that were listed since it was read are not refused by it.
             *remembered |= self.batch.len() > before;
         }
@@ -166,15 +166,15 @@ impl<'a> Leader<'a> {
         // A thread that only drops a guard asks nothing of a silent server; others do so for
         // themselves.
         if context.skips(*route)
-            && let Err(error) = self.semaphore.look()
+            && let Err(error) = self.semaphore.inspect()
         {
             return self
                 .settle_where(|member| member.ticket.is_none().then(|| member.fails(&error)));
         }
-        let (mut seen, remembered) = match self.seen.take() {
-            Some(seen) => seen,
-            None => match self.look() {
-                Ok(Some(seen)) => (seen, false),
+        let (mut snapshot, remembered) = match self.snapshot.take() {
+            Some(snapshot) => snapshot,
+            None => match self.inspect() {
+                Ok(Some(snapshot)) => (snapshot, false),
                 Ok(None) => return self.set_up(),
                 Err(error) => return self.fail(&error),
             },
@@ -187,7 +187,7 @@ impl<'a> Leader<'a> {
         let sent = context.clock().now();
         let (host, pid) = (identity.host(), std::process::id());
         let writer = Writer { host, pid, unix_seconds: context.clock().unix_seconds(), now: sent };
-        if !batch::plan(&mut seen, &mut self.batch, &writer, remembered, self.share) {
+        if !batch::plan(&mut snapshot, &mut self.batch, &writer, remembered, self.share) {
             return;
         }
         let writes = self.batch.iter().any(|member| member.planned.writes());
@@ -201,19 +201,19 @@ impl<'a> Leader<'a> {
             }
         });
         if writes {
-            self.write(seen, sent, is_over);
+            self.write(snapshot, sent, is_over);
         }
     }
 
-    fn look(&self) -> crate::error::Result<Option<Seen>> {
-        let mut seen = self.semaphore.look()?;
+    fn inspect(&self) -> crate::error::Result<Option<Snapshot>> {
+        let mut snapshot = self.semaphore.inspect()?;
         for _ in 1..MOST_LOOKS {
-            if self.batch.len() == 1 || !seen.as_ref().is_some_and(Seen::is_slow) {
+            if self.batch.len() == 1 || !snapshot.as_ref().is_some_and(Snapshot::is_slow) {
                 break;
             }
-            seen = self.semaphore.look()?;
+            snapshot = self.semaphore.inspect()?;
         }
-        Ok(seen)
+        Ok(snapshot)
     }
 
     /// There is none: it has no holders, and any client that knows its number of permits sets it
@@ -234,32 +234,33 @@ impl<'a> Leader<'a> {
         };
         let life = self.semaphore.target.context.guarantees().covering_seconds(LIFE);
         match self.semaphore.create(token, life, number) {
-            Ok(Some(seen)) => self.seen = Some((seen, false)),
+            Ok(Some(snapshot)) => self.snapshot = Some((snapshot, false)),
             Ok(None) => self.count_failure(None),
             Err(error) => self.fail(&error),
         }
     }
 
     /// Writes what was planned.
-    fn write(&mut self, seen: Seen, sent: Moment, is_over: &dyn Fn() -> bool) {
+    fn write(&mut self, snapshot: Snapshot, sent: Moment, is_over: &dyn Fn() -> bool) {
         let own = self.batch.first().and_then(|member| member.operation.kind.token());
         let is_ours =
             |holding: &Holding| own.is_some_and(|own| holding.token.is_by_process_of(own));
-        let holders = seen.record.holdings.iter().filter(|holding| is_ours(holding)).count();
-        let (of, number, slow) = (seen.record.token, seen.record.permits, seen.is_slow());
-        let lonely = self.written == Some((of, seen.record.serial));
-        let serial = seen.record.serial.wrapping_add(1);
+        let holders = snapshot.record.holdings.iter().filter(|holding| is_ours(holding)).count();
+        let (of, number, slow) =
+            (snapshot.record.token, snapshot.record.permits, snapshot.is_slow());
+        let lonely = self.written == Some((of, snapshot.record.serial));
+        let serial = snapshot.record.serial.wrapping_add(1);
         // The outcome of acquisitions for which there is nothing left.
         let is_refused =
             |member: &Member| matches!(member.planned, Planned::Refuses) && !member.is_parked;
-        let refusal = self.batch.iter().any(is_refused).then(|| seen.refusal());
+        let refusal = self.batch.iter().any(is_refused).then(|| snapshot.refusal());
         let queue_key = self.semaphore.target.key.waiters();
         let queue = [Op::get(&queue_key)];
         let releases =
             self.batch.iter().any(|member| matches!(member.planned, Planned::Releases(_)));
-        let writing = Writing { sent, slow, version: seen.version };
+        let writing = Writing { sent, slow, version: snapshot.version };
         self.writing = Some(writing);
-        let wrote = self.semaphore.put(seen, if releases { &queue } else { &[] }, lonely);
+        let wrote = self.semaphore.put(snapshot, if releases { &queue } else { &[] }, lonely);
         self.writing = None;
         match wrote {
             Ok(Wrote { done: false, .. }) if !mutation::has(Mutation::ChangedIsGranted) => {
@@ -282,11 +283,11 @@ impl<'a> Leader<'a> {
     /// What the record is now, for several operations that were granted by the time of a server
     /// that may have stood still: one read for all of them. `Some(None)` where nothing has to be
     /// read, `None` where each is to read for itself.
-    fn believe(&self) -> Option<Option<Seen>> {
+    fn believe(&self) -> Option<Option<Snapshot>> {
         if self.batch.len() == 1 {
             return None;
         }
-        self.semaphore.look_closely().ok().flatten().map(Some)
+        self.semaphore.inspect_closely().ok().flatten().map(Some)
     }
 
     /// All that was planned has been carried out. `believed`: see [`Leader::believe`].
@@ -295,7 +296,7 @@ impl<'a> Leader<'a> {
         queue: Option<Reply>,
         capacity: u32,
         (of, number): (Token, u32),
-        believed: Option<Option<Seen>>,
+        believed: Option<Option<Snapshot>>,
         refusal: Option<Refusal>,
     ) {
         let mut wakes = self.wakes(queue, capacity);
@@ -310,7 +311,9 @@ impl<'a> Leader<'a> {
                     let clock = match &believed {
                         None => ServerClock::MayStand,
                         Some(None) => ServerClock::Runs,
-                        Some(Some(seen)) => ServerClock::KeepsUntil(seen.keeps_until(wanted.token)),
+                        Some(Some(snapshot)) => {
+                            ServerClock::KeepsUntil(snapshot.keeps_until(wanted.token))
+                        }
                     };
                     OperationOutcome::Granted {
                         of,
@@ -322,9 +325,9 @@ impl<'a> Leader<'a> {
                 }
                 (Planned::Releases(_), _) => OperationOutcome::Released { wakes: wakes.take() },
                 (Planned::Extends(_), Kind::Extend(extend)) => {
-                    if let Some(Some(seen)) = &believed {
+                    if let Some(Some(snapshot)) = &believed {
                         for it in &mut extend.renewing {
-                            it.deadline = it.deadline.min(seen.keeps_until(it.token));
+                            it.deadline = it.deadline.min(snapshot.keeps_until(it.token));
                         }
                     }
                     OperationOutcome::Extended { asks: believed.is_none() }
@@ -354,7 +357,7 @@ impl<'a> Leader<'a> {
             Some(Reply::Value(item)) => Some(item),
             _ => None,
         };
-        let released = (freed > 0).then(|| (freed, passed, queue_seen(queue)));
+        let released = (freed > 0).then(|| (freed, passed, observed_queue(queue)));
         self.combiner.note_written(sent, holders, released);
     }
 
@@ -487,16 +490,16 @@ impl<'a> Leader<'a> {
     }
 }
 
-fn queue_seen(queue: Option<&Item>) -> QueueSeen {
+fn observed_queue(queue: Option<&Item>) -> ObservedQueue {
     let (mut waiters, mut has_precedence) = (0_u32, false);
     for entry in queue.iter().flat_map(|queue| entries::waiters(&queue.value)) {
         waiters = waiters.saturating_add(1);
         has_precedence |= entry.permits > 1 || entry.priority > 0;
     }
     match waiters {
-        0 => QueueSeen::Empty,
-        _ if has_precedence => QueueSeen::HasPrecedence,
-        waiters => QueueSeen::HasWaiters(waiters),
+        0 => ObservedQueue::Empty,
+        _ if has_precedence => ObservedQueue::HasPrecedence,
+        waiters => ObservedQueue::HasWaiters(waiters),
     }
 }
 
@@ -528,9 +531,9 @@ impl Drop for Leader<'_> {
         if self.alone {
             return;
         }
-        let seen = self.after.take();
+        let snapshot = self.after.take();
         let (written, served, refused) = (self.written, self.served, self.was_refused);
-        let ended = Ended { rest, parked, written, seen, served, refused };
+        let ended = Ended { rest, parked, written, snapshot, served, refused };
         self.combiner.wake_next(context, ended);
     }
 }

@@ -66,8 +66,8 @@ impl Semaphore {
         // A new one for each try: a tear-down knows by it whether it has removed what it saw.
         let mut tokens = Vec::new();
         for _ in 0..ROUNDS {
-            let seen = match self.look()? {
-                Some(seen) => seen,
+            let snapshot = match self.inspect()? {
+                Some(snapshot) => snapshot,
                 None => {
                     let token = self.target.context.identity()?.token();
                     tokens.push(token);
@@ -76,13 +76,13 @@ impl Semaphore {
                         life,
                         self.number().ok_or_else(|| self.not_found())?,
                     )? {
-                        Some(seen) => seen,
+                        Some(snapshot) => snapshot,
                         None => continue,
                     }
                 }
             };
-            self.agree(seen.record.permits)?;
-            let created = tokens.contains(&seen.record.token);
+            self.agree(snapshot.record.permits)?;
+            let created = tokens.contains(&snapshot.record.token);
             return Ok(if created { SetUp::Created } else { SetUp::Joined });
         }
         Err(Error::unresolved(None, "semaphore"))
@@ -94,25 +94,25 @@ impl Semaphore {
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
     pub fn tear_down(&self) -> Result<bool> {
-        call(|| self.tear_down_seen().map_err(|error| self.said("Tearing down", error)))
+        call(|| self.tear_down_observed().map_err(|error| self.said("Tearing down", error)))
     }
 
-    fn tear_down_seen(&self) -> Result<bool> {
+    fn tear_down_observed(&self) -> Result<bool> {
         let (mut sent, mut gone) = (None, false);
         for round in 0..ROUNDS {
-            let Some(seen) = self.look()? else {
+            let Some(snapshot) = self.inspect()? else {
                 gone = true;
                 break;
             };
             // A semaphore that was set up since we sent the first request is not ours to remove.
-            if sent.is_some_and(|token| token != seen.record.token)
+            if sent.is_some_and(|token| token != snapshot.record.token)
                 && !mutation::has(Mutation::TearDownWhatCame)
             {
                 gone = true;
                 break;
             }
-            sent = Some(seen.record.token);
-            match self.target.one(Op::Delete { key: &self.target.key, version: seen.version }) {
+            sent = Some(snapshot.record.token);
+            match self.target.one(Op::Delete { key: &self.target.key, version: snapshot.version }) {
                 Ok(Reply::Deleted) => {
                     gone = true;
                     break;
@@ -157,15 +157,15 @@ impl Semaphore {
         let mut before = None;
         let mut failures = 0;
         for round in 0..ROUNDS {
-            let Some(mut seen) = self.look()? else { return Ok(None) };
-            before.get_or_insert(seen.record.permits);
-            if seen.record.permits == permits {
+            let Some(mut snapshot) = self.inspect()? else { return Ok(None) };
+            before.get_or_insert(snapshot.record.permits);
+            if snapshot.record.permits == permits {
                 self.agreed.store(permits, Ordering::Relaxed);
                 wake_next(&self.target);
                 return Ok(before);
             }
-            seen.record.permits = permits;
-            match self.write(seen) {
+            snapshot.record.permits = permits;
+            match self.write(snapshot) {
                 Ok(Wrote { done: true, .. }) => {}
                 Ok(_) => {
                     back_off(&self.target.context, round)?;
@@ -192,8 +192,8 @@ impl Semaphore {
     /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
     pub fn status(&self) -> Result<Option<Status>> {
         call(|| {
-            let seen = self.look().map_err(|error| self.said("Looking at", error))?;
-            Ok(seen.map(|seen| Status::of(&seen.record, seen.now)))
+            let snapshot = self.inspect().map_err(|error| self.said("Looking at", error))?;
+            Ok(snapshot.map(|snapshot| Status::of(&snapshot.record, snapshot.now)))
         })
     }
 }

@@ -43,9 +43,9 @@ impl Permit {
 
     /// After a suspiciously slow grant: counts on no more than the server's clock leaves.
     pub(super) fn cap_deadline_by_ttl(&mut self) -> Result<()> {
-        let seen = self.kind.semaphore.look_closely()?;
+        let snapshot = self.kind.semaphore.inspect_closely()?;
         let now = || self.kind.semaphore.target.now();
-        self.believe(seen.map_or_else(now, |seen| seen.keeps_until(self.token)))
+        self.believe(snapshot.map_or_else(now, |snapshot| snapshot.keeps_until(self.token)))
     }
 
     /// Counts on them no longer than that.

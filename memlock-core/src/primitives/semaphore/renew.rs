@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::handle::{SLOW_LOOK, Semaphore};
 use super::operation::{Extend, Kind, Operation, OperationOutcome, Renewing};
 use super::permit::{Permit, Permits};
-use super::snapshot::Seen;
+use super::snapshot::Snapshot;
 use super::submit;
 use crate::clock::Moment;
 use crate::error::Error;
@@ -33,7 +33,7 @@ enum Step {
     Inspect,
     /// Write this over what was seen.
     Put {
-        seen: Box<Seen>,
+        snapshot: Box<Snapshot>,
         value: Vec<u8>,
     },
     /// It was written, but reckoned from a clock that may have stood still. `first`: when the read
@@ -47,9 +47,9 @@ impl PendingRenewal for PermitRenewals {
     fn op(&self) -> Op<'_> {
         let key = &self.semaphore.target.key;
         match &self.step {
-            Step::Put { seen, value } => {
-                let expiry = Expiry::At(Duration::from_secs(seen.record.expires));
-                let (version, returns) = (seen.version, Returns::Nothing);
+            Step::Put { snapshot, value } => {
+                let expiry = Expiry::At(Duration::from_secs(snapshot.record.expires));
+                let (version, returns) = (snapshot.version, Returns::Nothing);
                 Op::CompareAndSet { key, version, value, expiry, returns }
             }
             Step::Inspect | Step::Believe { .. } => Op::get(key),
@@ -66,10 +66,10 @@ impl PendingRenewal for PermitRenewals {
 
     fn take(&mut self, reply: &Reply, sent: Moment, _came: Moment) -> Progress {
         match std::mem::replace(&mut self.step, Step::Inspect) {
-            Step::Put { seen, .. } if *reply == Reply::Written => {
+            Step::Put { snapshot, .. } if *reply == Reply::Written => {
                 // `touch` has counted it.
-                self.semaphore.remember_written((seen.record.token, seen.record.serial));
-                if !seen.is_slow() {
+                self.semaphore.remember_written((snapshot.record.token, snapshot.record.serial));
+                if !snapshot.is_slow() {
                     return Progress::Renewed;
                 }
                 self.step = Step::Believe { first: None };
@@ -80,8 +80,8 @@ impl PendingRenewal for PermitRenewals {
                 gone([])
             }
             step => {
-                let mut seen = match self.semaphore.note(reply, sent) {
-                    Ok(Some(seen)) => seen,
+                let mut snapshot = match self.semaphore.note(reply, sent) {
+                    Ok(Some(snapshot)) => snapshot,
                     // There is no such semaphore any more.
                     _ => {
                         return gone(self.permits.drain(..));
@@ -90,37 +90,38 @@ impl PendingRenewal for PermitRenewals {
                 let lost: Vec<Renewing> = self
                     .permits
                     .extract_if(.., |permit| {
-                        seen.record.held_by(permit.token).is_none()
+                        snapshot.record.held_by(permit.token).is_none()
                             && !mutation::has(Mutation::KeepGonePermits)
                     })
                     .collect();
                 if let Step::Believe { first } = step {
-                    if seen.is_slow() && first.is_none() {
-                        self.step = Step::Believe { first: Some(seen.sent) };
+                    if snapshot.is_slow() && first.is_none() {
+                        self.step = Step::Believe { first: Some(snapshot.sent) };
                         return gone(lost);
                     }
-                    seen.first = first;
-                    self.believe(&seen);
+                    snapshot.first = first;
+                    self.believe(&snapshot);
                     if lost.is_empty() {
                         return Progress::Renewed;
                     }
                 }
                 // The lease grows by the time that the look took, which may include a new
                 // connection or a stop of this process: such a look is repeated once.
-                let slow = seen.took > SLOW_LOOK && !mutation::has(Mutation::RenewFromSlowLooks);
+                let slow =
+                    snapshot.took > SLOW_LOOK && !mutation::has(Mutation::RenewFromSlowLooks);
                 if slow && !std::mem::replace(&mut self.looked_again, true) {
                     return gone(lost);
                 }
                 let now = self.semaphore.target.now();
-                let may_stand = seen.is_slow();
+                let may_stand = snapshot.is_slow();
                 for permit in &mut self.permits {
-                    let (until, counted_from) = seen.lease(permit.lease, now);
-                    seen.record.renew(permit.token, until, may_stand);
+                    let (until, counted_from) = snapshot.lease(permit.lease, now);
+                    snapshot.record.renew(permit.token, until, may_stand);
                     permit.deadline = permit.lease.deadline(counted_from);
                 }
-                seen.record.touch(seen.now);
-                let value = seen.record.encode();
-                self.step = Step::Put { seen: Box::new(seen), value };
+                snapshot.record.touch(snapshot.now);
+                let value = snapshot.record.encode();
+                self.step = Step::Put { snapshot: Box::new(snapshot), value };
                 gone(lost)
             }
         }
@@ -143,8 +144,8 @@ impl PendingRenewal for PermitRenewals {
             OperationOutcome::Extended { asks } => {
                 self.permits = completion.renewing;
                 if asks && !mutation::has(Mutation::BelieveSlowRenewals) {
-                    match self.semaphore.look_closely() {
-                        Ok(Some(seen)) => self.believe(&seen),
+                    match self.semaphore.inspect_closely() {
+                        Ok(Some(snapshot)) => self.believe(&snapshot),
                         Ok(None) => self.permits.clear(),
                         Err(error) => return Err(unresolved(Some(error))),
                     }
@@ -187,9 +188,9 @@ impl PendingRenewal for PermitRenewals {
 
 impl PermitRenewals {
     /// Counts on no more than that shows.
-    fn believe(&mut self, seen: &Seen) {
+    fn believe(&mut self, snapshot: &Snapshot) {
         for permit in &mut self.permits {
-            permit.deadline = permit.deadline.min(seen.keeps_until(permit.token));
+            permit.deadline = permit.deadline.min(snapshot.keeps_until(permit.token));
         }
     }
 }
@@ -245,6 +246,6 @@ impl Semaphore {
     /// # Errors
     /// As for any read.
     pub(crate) fn has_holder(&self, token: Token) -> crate::error::Result<bool> {
-        Ok(self.look()?.is_some_and(|seen| seen.record.held_by(token).is_some()))
+        Ok(self.inspect()?.is_some_and(|snapshot| snapshot.record.held_by(token).is_some()))
     }
 }

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::lease::{DRIFT, Lease};
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
-use crate::report::SeenHolder;
+use crate::report::ObservedHolder;
 use crate::store::{Guarantees, Item, Version};
 use crate::target::Target;
 
@@ -24,11 +24,11 @@ pub(super) struct Refusal {
     /// How many permits there are, and how many of them were available.
     pub(super) permits: u32,
     pub(super) available: u32,
-    pub(super) holder: SeenHolder,
+    pub(super) holder: ObservedHolder,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct Snapshot {
     pub(crate) record: Record,
     pub(crate) version: Version,
     /// What the server's clock showed.
@@ -42,9 +42,14 @@ pub(crate) struct Seen {
     pub(crate) guarantees: Guarantees,
 }
 
-impl Seen {
+impl Snapshot {
     /// Reads an item that was asked for at `sent` and came at `came`.
-    pub(super) fn read(target: &Target, item: &Item, sent: Moment, came: Moment) -> Result<Seen> {
+    pub(super) fn read(
+        target: &Target,
+        item: &Item,
+        sent: Moment,
+        came: Moment,
+    ) -> Result<Snapshot> {
         let record = Record::parse(&item.value);
         let (Some(record), Some(remaining)) = (record, item.remaining) else {
             return Err(Error::protocol(format!(
@@ -52,7 +57,7 @@ impl Seen {
                 target.key
             )));
         };
-        Ok(Seen::of(target, record, item.version, remaining, (sent, came)))
+        Ok(Snapshot::of(target, record, item.version, remaining, (sent, came)))
     }
 
     /// What we have just written, as it was read afterwards.
@@ -62,8 +67,8 @@ impl Seen {
         item: &Item,
         sent: Moment,
         came: Moment,
-    ) -> Option<Seen> {
-        Some(Seen::of(target, record, item.version, item.remaining?, (sent, came)))
+    ) -> Option<Snapshot> {
+        Some(Snapshot::of(target, record, item.version, item.remaining?, (sent, came)))
     }
 
     fn of(
@@ -72,20 +77,20 @@ impl Seen {
         version: Version,
         remaining: Duration,
         (sent, came): (Moment, Moment),
-    ) -> Seen {
+    ) -> Snapshot {
         // The item ends when the server's clock shows `expires`.
         let now = record.expires.saturating_sub(whole_seconds(remaining));
         let guarantees = *target.context.guarantees();
-        Seen { record, version, now, sent, took: came.since(sent), first: None, guarantees }
+        Snapshot { record, version, now, sent, took: came.since(sent), first: None, guarantees }
     }
 
     /// What a refused acquisition reports.
     pub(super) fn refusal(&self) -> Refusal {
-        let Seen { record, now, .. } = self;
+        let Snapshot { record, now, .. } = self;
         let mut live = record.holdings.iter().filter(|holding| holding.until > *now);
-        let holder = live.next().map_or(SeenHolder::Unknown, |first| {
+        let holder = live.next().map_or(ObservedHolder::Unknown, |first| {
             let (host, pid, _) = first.who();
-            SeenHolder::Memlock { host, pid, others: live.count() }
+            ObservedHolder::Memlock { host, pid, others: live.count() }
         });
         Refusal { permits: record.permits, available: record.available(*now), holder }
     }

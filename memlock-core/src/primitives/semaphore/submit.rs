@@ -7,7 +7,7 @@ use super::combine::{Combiner, Lead, Parking};
 use super::handle::Semaphore;
 use super::lead::Leader;
 use super::operation::{Operation, OperationOutcome};
-use super::snapshot::Seen;
+use super::snapshot::Snapshot;
 use super::ticket::{Completion, Found, Ticket};
 use super::wake::REAPER;
 use crate::clock::Moment;
@@ -27,19 +27,19 @@ const A_MOMENT: Duration = Duration::from_millis(1);
 const LONGEST_PARKED: Duration = Duration::from_millis(250);
 
 /// As long as this is there, this thread leads, or waits for a leader.
-pub(super) struct Inside(());
+pub(super) struct Submitting(());
 
-impl Inside {
+impl Submitting {
     /// `None` where it is there already: this was called by a callback of an operation of this
     /// thread, of what logs or of what tells whether the operation is still wanted. An operation of
     /// such a callback is not listed: its leader may be this thread, which goes on only after the
     /// callback.
-    pub(super) fn enter() -> Option<Inside> {
-        if thread::mark(true) { None } else { Some(Inside(())) }
+    pub(super) fn enter() -> Option<Submitting> {
+        if thread::mark(true) { None } else { Some(Submitting(())) }
     }
 }
 
-impl Drop for Inside {
+impl Drop for Submitting {
     fn drop(&mut self) {
         thread::mark(false);
     }
@@ -50,10 +50,10 @@ impl Drop for Inside {
 pub(super) fn submit(
     semaphore: &Semaphore,
     operation: Operation,
-    known: Option<Seen>,
+    known: Option<Snapshot>,
     is_over: &dyn Fn() -> bool,
 ) -> Completion {
-    let Some(_inside) = Inside::enter() else {
+    let Some(_submitting) = Submitting::enter() else {
         return Leader::alone(semaphore, operation, known).run(is_over);
     };
     let (combiner, process) = (semaphore.combiner(), fork::generation());
@@ -85,7 +85,7 @@ pub(super) fn park(
     semaphore: &Semaphore,
     operation: Operation,
     is_over: &dyn Fn() -> bool,
-    _inside: Inside,
+    _submitting: Submitting,
 ) -> Completion {
     let (combiner, process) = (semaphore.combiner(), fork::generation());
     let now = semaphore.target.now();

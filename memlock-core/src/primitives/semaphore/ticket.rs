@@ -17,15 +17,15 @@ pub(super) struct Entry {
 /// What such a thread sleeps on.
 #[derive(Default)]
 pub(super) struct Ticket {
-    place: Mutex<Place>,
+    place: Mutex<TicketState>,
     moved: Signal,
 }
 
 #[derive(Default)]
-struct Place {
-    state: Standing,
-    /// It is to look at once whether it can take its operation back.
-    looks: bool,
+struct TicketState {
+    state: Progress,
+    /// Its thread is to check at once whether it can withdraw its operation.
+    reconsiders: bool,
     /// Its wait has ended.
     unwanted: bool,
     /// Its thread is gone.
@@ -33,7 +33,7 @@ struct Place {
 }
 
 #[derive(Default)]
-enum Standing {
+enum Progress {
     /// Listed, or in a batch.
     #[default]
     Waits,
@@ -66,13 +66,13 @@ pub(super) struct Completion {
 }
 
 impl Ticket {
-    fn place(&self) -> MutexGuard<'_, Place> {
+    fn place(&self) -> MutexGuard<'_, TicketState> {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes its thread, to look whether it can take its operation back.
-    pub(super) fn look(&self) {
-        self.place().looks = true;
+    /// Wakes its thread, to check whether it can withdraw its operation.
+    pub(super) fn wake_to_reconsider(&self) {
+        self.place().reconsiders = true;
         self.moved.wake_all();
     }
 
@@ -93,7 +93,7 @@ impl Ticket {
         if place.abandoned {
             return Some(operation);
         }
-        place.state = Standing::Leads(Box::new(operation));
+        place.state = Progress::Leads(Box::new(operation));
         self.moved.wake_all();
         None
     }
@@ -102,7 +102,7 @@ impl Ticket {
     pub(super) fn is_abandoned(&self) -> bool {
         let mut place = self.place();
         place.abandoned = true;
-        matches!(std::mem::take(&mut place.state), Standing::Leads(_))
+        matches!(std::mem::take(&mut place.state), Progress::Leads(_))
     }
 
     /// What there is for its thread, which sleeps for as long as `limit` says of whether its wait
@@ -110,11 +110,11 @@ impl Ticket {
     pub(super) fn sleep(&self, limit: impl FnOnce(bool) -> Duration) -> Found {
         let mut place = self.place();
         match std::mem::take(&mut place.state) {
-            Standing::Completed(completion) => return Found::Completed(completion),
-            Standing::Leads(operation) => return Found::Leads(operation),
-            Standing::Waits => {}
+            Progress::Completed(completion) => return Found::Completed(completion),
+            Progress::Leads(operation) => return Found::Leads(operation),
+            Progress::Waits => {}
         }
-        if std::mem::take(&mut place.looks) {
+        if std::mem::take(&mut place.reconsiders) {
             return Found::Nothing;
         }
         let limit = limit(place.unwanted);
@@ -123,7 +123,7 @@ impl Ticket {
 
     /// Tells its thread.
     pub(super) fn complete(&self, completion: Completion) {
-        self.place().state = Standing::Completed(Box::new(completion));
+        self.place().state = Progress::Completed(Box::new(completion));
         self.moved.wake_all();
     }
 }

@@ -1,7 +1,7 @@
 //! Waking the waiters of a semaphore, and reaping permits whose grant got no reply.
 
 use super::handle::Semaphore;
-use super::snapshot::Seen;
+use super::snapshot::Snapshot;
 use crate::cas_backoff::{ROUNDS, back_off};
 use crate::error::Result;
 use crate::guard::orphan::Reaper;
@@ -35,7 +35,8 @@ pub(super) fn wake_next(target: &Target) {
     let capacity = match item {
         Reply::Value(item) => {
             let now = context.clock().now();
-            Seen::read(target, item, now, now).map_or(0, |seen| seen.record.capacity(seen.now))
+            Snapshot::read(target, item, now, now)
+                .map_or(0, |snapshot| snapshot.record.capacity(snapshot.now))
         }
         // The next waiter finds out.
         _ => u32::MAX,
@@ -50,12 +51,12 @@ pub(super) fn reap(target: &Target, token: Token) -> Result<bool> {
     let (context, key) = (target.context.clone(), target.key.clone());
     let semaphore = Semaphore::new(context, key, None, Lease::new(crate::lease::MIN_LEASE)?)?;
     for round in 0..ROUNDS {
-        let Some(mut seen) = semaphore.look()? else { return Ok(false) };
-        if seen.record.held_by(token).is_none() {
+        let Some(mut snapshot) = semaphore.inspect()? else { return Ok(false) };
+        if snapshot.record.held_by(token).is_none() {
             return Ok(false);
         }
-        seen.record.give_back(token);
-        if semaphore.write(seen).map_err(|failure| failure.error)?.done {
+        snapshot.record.give_back(token);
+        if semaphore.write(snapshot).map_err(|failure| failure.error)?.done {
             return Ok(true);
         }
         back_off(&target.context, round)?;

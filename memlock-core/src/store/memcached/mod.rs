@@ -72,7 +72,7 @@ impl Memcached {
             io_timeout: url.take_duration("io_timeout", Duration::from_secs(1))?,
             pool: url.take_count("pool", 16)?,
         };
-        let stamp = Keyspace::new(url.get("prefix").unwrap_or_default())?.stamp();
+        let stamp = Keyspace::new(url.get("prefix").unwrap_or_default())?.internal("stamp");
         let mut servers: Vec<Server> = Vec::new();
         for host in url.authority()?.split(',') {
             let (host, port) = split_host(host)?;

@@ -25,7 +25,7 @@ pub(super) struct Tool<'a> {
 impl Tool<'_> {
     /// Makes sure that the file is open, and asks it for something.
     fn ask<T>(&self, ask: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
-        let key = Keyspace::default().stamp();
+        let key = Keyspace::default().internal("probe");
         let opened = self.store.run(Route::of(&key), &[Op::get(&key)]);
         opened.map_err(|failure| failure.error)?;
         let said = |why: &dyn std::fmt::Display| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{CachedStatement, ErrorCode, OpenFlags, OptionalExtension, Row, params};
 
-use super::file::{self, FileId, Place, unreachable};
+use super::file::{self, FileId, Location, unreachable};
 use super::promises::GUARANTEES;
 use super::schema::{self, File, Problem};
 use super::time::{BootClock, millis};
@@ -89,7 +89,7 @@ pub(super) struct Connection {
 /// any more.
 pub(super) fn run(
     connection: &mut Option<Connection>,
-    place: &Place,
+    place: &Location,
     clock: &BootClock,
     ops: &[Op<'_>],
 ) -> std::result::Result<Vec<Reply>, Stop> {
@@ -131,7 +131,7 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    fn open(place: &Place, clock: &BootClock) -> std::result::Result<Connection, Problem> {
+    fn open(place: &Location, clock: &BootClock) -> std::result::Result<Connection, Problem> {
         place.prepare()?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut sql = rusqlite::Connection::open_with_flags(&place.path, flags)?;

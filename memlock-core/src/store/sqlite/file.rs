@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Where the locks are.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct Location {
     pub(super) path: PathBuf,
     /// Whether a file system of a network is taken for as good as a local one.
     pub(super) trusts_networks: bool,
@@ -50,7 +50,7 @@ const NETWORKS: &[(u64, &str)] = &[
     (0x0bd0_0bd0, "Lustre"),
 ];
 
-impl Place {
+impl Location {
     /// Makes an empty file that only its owner can use, unless there is one, and checks where it
     /// is.
     pub(super) fn prepare(&self) -> Result<()> {

@@ -12,7 +12,7 @@
 //! | `file` | whether a file is fit to keep locks in, and its making |
 //! | `schema` | the tables, and what a new boot of the host changes |
 //! | `connection` | one connection: operations to statements |
-//! | `gate` | SQLite through `fork` |
+//! | `fork_safety` | SQLite through `fork` |
 //! | `promises` | what locks in a file promise |
 //! | `time` | the host's clock, the same in all its containers |
 //! | `admin` | what tools ask for |
@@ -21,7 +21,7 @@
 mod admin;
 mod connection;
 mod file;
-mod gate;
+mod fork_safety;
 mod promises;
 mod schema;
 #[cfg(test)]
@@ -55,7 +55,7 @@ const SPINS: usize = 40;
 /// The store behind `sqlite:`.
 #[derive(Debug)]
 pub(crate) struct Sqlite {
-    place: file::Place,
+    place: file::Location,
     io_timeout: Duration,
     clock: BootClock,
     /// A connection that was made by the parent of a fork is neither used nor closed.
@@ -77,9 +77,9 @@ impl Sqlite {
             }
         };
         let io_timeout = url.take_duration("io_timeout", Duration::from_secs(1))?;
-        gate::install();
+        fork_safety::install();
         Ok(Arc::new(Sqlite {
-            place: file::Place { path, trusts_networks },
+            place: file::Location { path, trusts_networks },
             io_timeout,
             clock: BootClock::new(Arc::clone(clock)),
             connection: ForkLocal::new(),
@@ -94,7 +94,7 @@ impl Sqlite {
     #[cfg(feature = "admin")]
     fn with<T>(&self, ask: impl FnOnce(&Connection) -> T) -> Option<T> {
         let connection = self.connection.get().lock().unwrap_or_else(PoisonError::into_inner);
-        let _gate = gate::pass();
+        let _call = fork_safety::enter();
         connection.as_ref().map(ask)
     }
 
@@ -106,12 +106,12 @@ impl Sqlite {
         let mut tries = 0;
         loop {
             // No fork happens while this is held.
-            let gate = gate::pass();
+            let call = fork_safety::enter();
             if fork::generation() != process {
                 return Err(Failure { error: fork::astray(), sent: false });
             }
             let ran = connection::run(&mut connection, &self.place, &self.clock, ops);
-            drop(gate);
+            drop(call);
             match ran {
                 Ok(replies) => return Ok(replies),
                 Err(connection::Stop::Failed(failure)) => return Err(failure),
@@ -149,7 +149,7 @@ impl Store for Sqlite {
     fn disconnect(&self) {
         if let Some(connection) = self.connection.existing() {
             let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
-            let _gate = gate::pass();
+            let _call = fork_safety::enter();
             *connection = None;
         }
     }

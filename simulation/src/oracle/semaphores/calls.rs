@@ -6,7 +6,7 @@ use super::call::{Call, PermitRequest};
 use super::state::{Semaphores, Status};
 use super::timing::AFTER_THE_LEASE;
 use crate::oracle::call::Refusal;
-use crate::oracle::hold::Hold;
+use crate::oracle::hold::HoldInterval;
 use crate::oracle::limits::{AFTER_EXPIRY, PATIENCE_WITHOUT_WAKE};
 use crate::oracle::state::Oracle;
 use crate::oracle::token::Token;
@@ -190,10 +190,10 @@ impl Oracle {
                 it.candidates.remove(&task);
             }
         }
-        self.holds(Hold {
+        self.holds(HoldInterval {
             permits: Some(permits),
             lost,
-            ..Hold::new(call.process, call.request.key, token, until)
+            ..HoldInterval::new(call.process, call.request.key, token, until)
         })
     }
 
@@ -296,7 +296,7 @@ impl Oracle {
     /// more.
     pub(super) fn forgets_releases(&mut self, key: &str) {
         let releasing =
-            |hold: &&mut Hold| hold.key == key && hold.releasing.is_some() && !hold.using;
+            |hold: &&mut HoldInterval| hold.key == key && hold.releasing.is_some() && !hold.using;
         for hold in self.holds.values_mut().filter(releasing) {
             hold.lost = true;
         }

@@ -16,7 +16,7 @@ pub(crate) fn name(key: usize) -> String {
 
 /// What happened to a wait of a process, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Line {
+pub(crate) struct Event {
     /// On the boot clock.
     pub(crate) at: Duration,
     /// Which wait of the process.
@@ -42,10 +42,10 @@ pub(crate) enum What {
 
 // The churner only writes, and the test only reads.
 #[allow(dead_code)]
-impl Line {
+impl Event {
     /// The line with its end.
     pub(crate) fn write(&self) -> String {
-        let Line { at, wait, what } = self;
+        let Event { at, wait, what } = self;
         let what = match what {
             What::Began { key, limit } => {
                 format!(
@@ -63,7 +63,7 @@ impl Line {
     }
 
     /// Reads one whole line.
-    pub(crate) fn read(line: &str) -> Option<Line> {
+    pub(crate) fn read(line: &str) -> Option<Event> {
         let nanos = |text: &str| text.parse().ok().map(Duration::from_nanos);
         let (at, rest) = line.split_once(' ')?;
         let (wait, rest) = rest.split_once(' ')?;
@@ -84,6 +84,6 @@ impl Line {
             ("ended", answer) => What::Ended(answer.to_owned()),
             _ => return None,
         };
-        Some(Line { at: nanos(at)?, wait: wait.parse().ok()?, what })
+        Some(Event { at: nanos(at)?, wait: wait.parse().ok()?, what })
     }
 }

@@ -1,7 +1,7 @@
 /* A plain memcached client, to look at the server past the library. A connection for each command. */
 
-#ifndef PLAIN_H
-#define PLAIN_H
+#ifndef MEMCACHED_TEXT_H
+#define MEMCACHED_TEXT_H
 
 #include "check.h"
 

@@ -19,39 +19,39 @@ use rusqlite::ffi;
 
 use crate::fork;
 
-static GATE: Mutex<()> = Mutex::new(());
+static CALLS: Mutex<()> = Mutex::new(());
 
 /// The gate, closed by the thread that forks.
-static CLOSED: Closed = Closed(UnsafeCell::new(None));
+static HELD_BY_FORK: HeldByFork = HeldByFork(UnsafeCell::new(None));
 
-struct Closed(UnsafeCell<Option<MutexGuard<'static, ()>>>);
+struct HeldByFork(UnsafeCell<Option<MutexGuard<'static, ()>>>);
 
 // SAFETY: it is touched by the thread alone that has the gate.
-unsafe impl Sync for Closed {}
+unsafe impl Sync for HeldByFork {}
 
 thread_local! {
     /// How often this thread has closed the gate for a fork: the handlers may be installed twice.
-    static CLOSINGS: Cell<usize> = const { Cell::new(0) };
+    static FORKS: Cell<usize> = const { Cell::new(0) };
     /// Whether this thread is inside: a signal handler of its own may fork.
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
+    static ACTIVE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// A thread's stay inside.
-pub(super) struct Inside {
+pub(super) struct ActiveCall {
     _guard: MutexGuard<'static, ()>,
 }
 
-impl Drop for Inside {
+impl Drop for ActiveCall {
     fn drop(&mut self) {
-        INSIDE.set(false);
+        ACTIVE.set(false);
     }
 }
 
 /// Waits until no other thread is inside.
-pub(super) fn pass() -> Inside {
-    let guard = GATE.lock().unwrap_or_else(PoisonError::into_inner);
-    INSIDE.set(true);
-    Inside { _guard: guard }
+pub(super) fn enter() -> ActiveCall {
+    let guard = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
+    ACTIVE.set(true);
+    ActiveCall { _guard: guard }
 }
 
 /// Sees to forks from now on.
@@ -64,8 +64,9 @@ pub(super) fn install() {
     }
     // SAFETY: the handlers do nothing but lock and unlock, and touch what belongs to the thread
     // that has the gate.
-    let failed = unsafe { libc::pthread_atfork(Some(close), Some(open), Some(open)) };
-    let _gate = pass();
+    let failed =
+        unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork)) };
+    let _call = enter();
     number_inodes();
     if failed == 0 {
         INSTALLED.store(true, Ordering::Release);
@@ -74,28 +75,28 @@ pub(super) fn install() {
     }
 }
 
-extern "C" fn close() {
-    if INSIDE.get() {
+extern "C" fn before_fork() {
+    if ACTIVE.get() {
         return;
     }
-    let closings = CLOSINGS.get();
-    CLOSINGS.set(closings + 1);
-    if closings == 0 {
-        let guard = GATE.lock().unwrap_or_else(PoisonError::into_inner);
+    let forks = FORKS.get();
+    FORKS.set(forks + 1);
+    if forks == 0 {
+        let guard = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: this thread has the gate.
-        unsafe { *CLOSED.0.get() = Some(guard) };
+        unsafe { *HELD_BY_FORK.0.get() = Some(guard) };
     }
 }
 
-extern "C" fn open() {
-    if INSIDE.get() {
+extern "C" fn after_fork() {
+    if ACTIVE.get() {
         return;
     }
-    let closings = CLOSINGS.get().saturating_sub(1);
-    CLOSINGS.set(closings);
-    if closings == 0 {
+    let forks = FORKS.get().saturating_sub(1);
+    FORKS.set(forks);
+    if forks == 0 {
         // SAFETY: this thread, or the one of which it is the copy, has the gate.
-        drop(unsafe { (*CLOSED.0.get()).take() });
+        drop(unsafe { (*HELD_BY_FORK.0.get()).take() });
     }
 }
 
