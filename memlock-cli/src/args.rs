@@ -8,12 +8,12 @@ use clap::{ArgAction, ArgGroup, Args as ClapArgs, Error, Parser, Subcommand, Val
 
 use crate::duration;
 
-/// Locks, semaphores and distinct lists on a memcached, for the shell.
+/// Locks, semaphores and distinct lists for the shell, on a memcached or in a file of this host.
 #[derive(Debug, Parser)]
 #[command(name = "memlock", version, max_term_width = 100, arg_required_else_help = true)]
 pub(crate) struct Args {
-    /// Where the locks are: memcached://host[:port][,host2…][?parameters], the same on every host
-    /// [default: memcached://127.0.0.1:11211]
+    /// Where the locks are: memcached://host[:port][,host2…][?parameters], the same on every host; or
+    /// sqlite:///path, for one host and without a server [default: memcached://127.0.0.1:11211]
     #[arg(long, global = true, env = "MEMLOCK_URL", hide_env_values = true, value_name = "URL")]
     pub(crate) url: Option<OsString>,
     /// Say on standard error what happens; twice: everything
@@ -79,9 +79,10 @@ pub(crate) enum Command {
 /// has started are ended. The exit status is the command's own, 128+n if it was ended by signal n,
 /// unless there is something else to say: see EXIT STATUS.
 ///
-/// Every host must use the same server, by --url or MEMLOCK_URL: a lock on a server of its own
-/// keeps a host out of nothing. Without either, the server is memcached://127.0.0.1:11211, which is
-/// another one on each host.
+/// Every host must name the same server, by --url or MEMLOCK_URL: a lock on a host's own server does
+/// not exclude other hosts. Without either, the server is memcached://127.0.0.1:11211, which is a
+/// different one on each host. Where all programs run on one host, a file needs no server:
+/// --url sqlite:///var/lib/app/locks.db.
 ///
 /// The command finds MEMLOCK_NAME, MEMLOCK_FENCE (a number that rises from holder to holder; not
 /// for semaphores) and MEMLOCK_DEADLINE (until when the lock is held at most, in Unix seconds; only

@@ -1,4 +1,4 @@
-#![doc = "Locks, semaphores and distinct lists for programs that share nothing but a memcached."]
+#![doc = "Locks, semaphores and distinct lists for programs that share nothing but a memcached or a file."]
 //!
 //! ```no_run
 //! use std::time::Duration;

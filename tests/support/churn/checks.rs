@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::history::{End, History, HoldInterval, Process, Waited};
 use super::event::KEYS;
+use super::history::{End, History, HoldInterval, Process, Waited};
 
 // Upper bounds are compared with the time that the test's stopwatch counted, so that other load on
 // the machine is no violation.
