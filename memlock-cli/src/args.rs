@@ -166,7 +166,7 @@ pub(crate) enum OnLost {
     Continue,
 }
 
-/// Judge whether the servers are fit for locks, and say how to make them so.
+/// Check whether the servers are fit for locks, and say how to make them so.
 ///
 /// Each is connected to and asked for its version and settings; its clock and round trips are
 /// measured; and a lock is passed from one client of ours to another, to see whether wake-ups are

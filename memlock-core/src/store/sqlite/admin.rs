@@ -1,6 +1,6 @@
 //! What tools ask a file for.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rusqlite::{OptionalExtension, params};
 
@@ -40,9 +40,9 @@ impl Tool<'_> {
 
 impl Admin for Tool<'_> {
     fn round_trip(&mut self) -> Result<Duration> {
-        let began = Instant::now();
+        let began = self.store.clock.now();
         self.ask(|open| open.sql.execute_batch("BEGIN IMMEDIATE; COMMIT"))?;
-        Ok(began.elapsed())
+        Ok(self.store.clock.now().saturating_sub(began))
     }
 
     fn keys(&mut self, wanted: &dyn Fn(&str) -> bool) -> Result<Vec<String>> {

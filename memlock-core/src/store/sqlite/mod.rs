@@ -130,7 +130,7 @@ impl Sqlite {
                 ));
                 return Err(Failure { error, sent: false });
             }
-            std::thread::sleep(PAUSE);
+            self.clock.sleep(PAUSE);
         }
     }
 }

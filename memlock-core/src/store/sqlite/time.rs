@@ -29,6 +29,11 @@ impl BootClock {
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
     }
 
+    /// As [`Clock::sleep`].
+    pub(super) fn sleep(&self, duration: Duration) {
+        self.clock.sleep(duration);
+    }
+
     /// Now, in milliseconds, rather too early.
     pub(super) fn millis(&self) -> i64 {
         millis(self.now())

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::keys::{can_be_asked_for, decoded};
-use crate::clock::{SystemClock, brief};
+use crate::clock::{Clock, Moment, SystemClock, brief};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::admin::{Content, Value};
 use crate::store::memcached::dial;
@@ -45,19 +45,19 @@ pub(in crate::store) struct Text {
 /// by nothing else: a server that answers byte by byte, or line by line, is as good as silent.
 #[derive(Debug)]
 struct Question {
-    asked: Instant,
+    asked: Moment,
     patience: Duration,
     answered: usize,
 }
 
 impl Question {
     fn new(patience: Duration) -> Question {
-        Question { asked: Instant::now(), patience, answered: 0 }
+        Question { asked: SystemClock.now(), patience, answered: 0 }
     }
 
     fn is_late(&self) -> bool {
         let share = 1.0 + self.answered as f64 / SLOWEST as f64;
-        self.asked.elapsed().as_secs_f64() > self.patience.as_secs_f64() * share
+        SystemClock.now().since(self.asked).as_secs_f64() > self.patience.as_secs_f64() * share
     }
 }
 
@@ -105,15 +105,19 @@ impl Text {
 
     /// How long the shortest question takes.
     pub(super) fn round_trip(&mut self) -> Result<Duration> {
-        let sent = Instant::now();
+        let sent = SystemClock.now();
         self.send("mn\r\n")?;
         let line = self.line()?;
-        if line == "MN" { Ok(sent.elapsed()) } else { Err(self.nonsense("mn", &line)) }
+        if line == "MN" {
+            Ok(SystemClock.now().since(sent))
+        } else {
+            Err(self.nonsense("mn", &line))
+        }
     }
 
     /// The keys of all items that `wanted` wants.
     pub(super) fn keys(&mut self, wanted: impl Fn(&str) -> bool) -> Result<Vec<String>> {
-        let began = Instant::now();
+        let began = SystemClock.now();
         loop {
             // Not "all": that walks through the lists of what was used last, and misses what is
             // moved in them meanwhile.
@@ -141,10 +145,10 @@ impl Text {
                     None => break line,
                 }
             };
-            if !refused.starts_with("BUSY") || began.elapsed() > DUMP_PATIENCE {
+            if !refused.starts_with("BUSY") || SystemClock.now().since(began) > DUMP_PATIENCE {
                 return Err(self.no_dump(&refused));
             }
-            std::thread::sleep(Duration::from_millis(100));
+            SystemClock.sleep(Duration::from_millis(100));
         }
     }
 
@@ -327,6 +331,7 @@ pub(in crate::store::memcached) mod tests {
     use std::thread;
 
     use super::*;
+    use std::time::Instant;
 
     /// A server that says this, whatever it is asked: the first piece at once, and so much later
     /// each of the others.
