@@ -71,6 +71,12 @@ fn examine(
 ) -> Result<Vec<Finding>, CliError> {
     let mut admin = client.admin(place)?;
     let mut findings = admin.health(args.lease)?;
+    for (what, said) in client.guarantees().in_words() {
+        // What was found on this server says more than what holds for all of its kind.
+        if !findings.iter().any(|finding| finding.what == what) {
+            findings.push(Finding::new(what, Verdict::Note, said));
+        }
+    }
     findings.push(probe::round_trips(admin.as_mut(), server.timeout)?);
     if findings.iter().any(|finding| finding.is_fatal) {
         findings.push(Finding::new(

@@ -133,4 +133,72 @@ impl Guarantees {
         };
         Some(sent + left.saturating_sub(self.clock_error.saturating_add(stood)))
     }
+
+    /// The promises in words, each with its subject: what `memlock doctor` says, and the columns of
+    /// the table in `docs/guarantees.md`.
+    pub fn in_words(&self) -> [(&'static str, String); 6] {
+        let scope = match self.scope {
+            Scope::Process => "the threads of one process",
+            Scope::Host => "the processes of one host",
+            Scope::Network => "all hosts that reach the server",
+        };
+        let expiry = match self.clock_error {
+            Duration::ZERO => "exact".to_owned(),
+            error => format!("up to {0} early, so memlock asks for {0} more", in_units(error)),
+        };
+        let stalls = match self.suspicious_delay {
+            Some(delay) => format!("replies after more than {} are verified", in_units(delay)),
+            None => "the clock cannot stand still".to_owned(),
+        };
+        let restart = match self.survives {
+            Survives::Nothing => "all locks are lost",
+            Survives::Restart => "locks survive, until the host is rebooted",
+        };
+        let evictions = if self.evicts { "unless the server refuses when full" } else { "never" };
+        let fences = match self.fences_rise {
+            FencesRise::InOneLife => "rise while the items are there",
+            FencesRise::WhileClocksDo => "rise while the clock is not set back",
+            FencesRise::Always => "always rise",
+        };
+        [
+            ("scope", scope.to_owned()),
+            ("expiry", expiry),
+            ("stalls", stalls),
+            ("restart", restart.to_owned()),
+            ("evictions", evictions.to_owned()),
+            ("fences", fences.to_owned()),
+        ]
+    }
+}
+
+fn in_units(duration: Duration) -> String {
+    match duration.subsec_millis() {
+        0 => format!("{} s", duration.as_secs()),
+        _ => format!("{} ms", duration.as_millis()),
+    }
+}
+
+#[cfg(all(test, feature = "memcached", feature = "sqlite"))]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::clock::{Clock, SystemClock};
+    use crate::store::schemes;
+
+    /// The table is written by hand, and says what the code does.
+    #[test]
+    fn the_documented_promises_are_those_of_the_code() {
+        let page = include_str!("../../../docs/guarantees.md");
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let promises = ["memcached://h", "sqlite:/x", "memory://x"]
+            .map(|url| schemes::connect(url, &clock).unwrap().guarantees().in_words());
+        for row in 0..promises[0].len() {
+            let cells = promises.clone().map(|promises| promises[row].1.clone());
+            let line = format!("| {} | {} |", promises[0][row].0, cells.join(" | "));
+            assert!(
+                page.lines().any(|known| known == line),
+                "docs/guarantees.md has no row {line}"
+            );
+        }
+    }
 }

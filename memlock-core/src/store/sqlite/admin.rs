@@ -9,7 +9,7 @@ use super::{Sqlite, file};
 use crate::clock::brief;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Keyspace;
-use crate::store::admin::Verdict::{Bad, Good, Note, Warning};
+use crate::store::admin::Verdict::{Bad, Good, Warning};
 use crate::store::admin::{Admin, Content, Finding, Value};
 use crate::store::{Op, Route, Store};
 
@@ -107,7 +107,6 @@ impl Admin for Tool<'_> {
                 Good,
                 "is this host's, which neither stops nor steps; a reboot frees all locks",
             ),
-            Finding::new("scope", Note, "keeps out programs of this host only"),
         ])
     }
 }
