@@ -1,5 +1,5 @@
-//! The first attempt of every acquisition. Only where it fails, and the caller has time, does the
-//! call enter the wait.
+//! The first attempt of every acquisition. The call enters the wait only if this attempt fails and
+//! the caller has time.
 
 use crate::error::{ErrorKind, Result};
 use crate::fork;
@@ -8,10 +8,11 @@ use crate::wait::local::LocalWaiters;
 use crate::wait::policy::Event;
 use crate::wait::{self, Acquire, Interruption, Start, Wait, Waited};
 
-/// Acquires it at once, or waits for it as `wait` says.
+/// Acquires the target immediately, or waits for it as specified by `wait`.
 ///
-/// A server that cannot be reached by the very first attempt is reported at once: a wrong address
-/// is more likely than an outage. Later outages are ridden out for as long as the client tolerates.
+/// If the very first attempt cannot reach the server, the error is returned immediately: a wrong
+/// address is more likely than an outage. Later outages are tolerated for as long as the client
+/// allows.
 pub(super) fn acquire<G: Acquire>(
     acquire: &mut G,
     wait: &Wait<'_>,
@@ -26,7 +27,7 @@ pub(super) fn acquire<G: Acquire>(
     if wait.is_once() {
         return Ok(match acquire.attempt(false, &|| interruption.is_set())? {
             Some(guard) => Waited::Done(guard),
-            // An attempt that was cut short has not found out whether it is available.
+            // An interrupted attempt has not found out whether the target is available.
             None if interruption.was_seen() => Waited::Interrupted,
             None => Waited::Busy,
         });
@@ -47,8 +48,7 @@ pub(super) fn acquire<G: Acquire>(
         Ok(None) if known.is_some() => None,
         Ok(None) => Some(Event::Missed),
         Err(error) if !acquire.can_go_on_after(&error) => return Err(error),
-        // Only an answer that was lost is worth waiting for: a server that was never reached is
-        // not.
+        // Waiting is worthwhile only if a reply was lost, not if the server was never reached.
         Err(error) if error.kind() != ErrorKind::Unknown => return Err(error),
         Err(_) if interruption.is_set() => return Ok(Waited::Interrupted),
         Err(_) => Some(Event::Failed),

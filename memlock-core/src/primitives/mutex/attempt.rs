@@ -1,4 +1,4 @@
-//! Acquiring: one acquisition on its way to the lock.
+//! Acquiring a mutex: one acquisition, from its first attempt to the grant.
 
 use std::cell::Cell;
 
@@ -19,21 +19,21 @@ use crate::wait::queue::Capacity;
 use crate::wait::{Acquire, QueueReceipt, Reserve};
 use crate::wait_id::WaitId;
 
-/// One acquisition on its way: the same token however often it tries.
+/// One acquisition. All its attempts use the same token.
 pub(super) struct Attempt<'a> {
     target: &'a Target,
     lease: Lease,
     token: Token,
     value: Vec<u8>,
-    /// When a request left whose reply was lost: from then on the item may be ours without our
-    /// knowing.
+    /// When the first request was sent whose reply was lost: since then, this client may hold the
+    /// lock without knowing.
     in_doubt_since: Option<Moment>,
-    /// When the last such request left.
+    /// When the last such request was sent.
     in_doubt_until: Option<Moment>,
     ask: HandoffRequest,
-    /// Whether our record says that we wake.
+    /// Whether the record says that its holder wakes waiters.
     notifies: bool,
-    /// A grant that was not relied on could not be released.
+    /// Set when a grant that was given up could not be released.
     left: bool,
     tenure: Reservations,
     /// The holder that the last inspection found.
@@ -65,13 +65,13 @@ impl<'a> Attempt<'a> {
         })
     }
 
-    /// Until when to look for what a request without a reply may have left.
+    /// Until when to look for a grant that a request without a reply may have left.
     pub(super) fn orphan_until(&self) -> Option<Moment> {
         let guarantees = self.target.context.guarantees();
         self.in_doubt_until.map(|sent| guarantees.gone(self.lease, sent))
     }
 
-    /// Whether something of ours may be on the server, or on its way there.
+    /// Whether a grant of this acquisition may be on the server, or on its way there.
     pub(super) fn may_have_left_something(&self) -> bool {
         self.left || self.in_doubt_since.is_some()
     }
@@ -80,8 +80,8 @@ impl<'a> Attempt<'a> {
         self.token
     }
 
-    /// Takes it if it is free; or, if it was seen to be reserved for us by this version, in place
-    /// of that.
+    /// Acquires the mutex if it is free. If it was seen to be reserved for this waiter, replaces
+    /// that version of the reservation.
     fn take(&self, reserved: Option<Version>) -> Op<'_> {
         let (key, value, expiry) = (&self.target.key, &self.value[..], self.lease.into());
         let returns = Returns::Fence;
@@ -91,7 +91,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// It was granted by this version.
+    /// Builds the guard of a mutex that was granted with this version.
     fn grant(&mut self, version: Version, fence: u64, sent: Moment) -> Result<Lock> {
         let (target, lease) = (self.target, self.lease);
         let sent = if mutation::has(Mutation::DeadlineFromReply) { target.now() } else { sent };
@@ -112,7 +112,7 @@ impl<'a> Attempt<'a> {
             && !mutation::has(Mutation::BelieveSlowGrants)
             && let Err(error) = lock.cap_deadline_by_ttl()
         {
-            // What is left of it is not to wait for the lease's end.
+            // The grant is released, so that no waiter has to wait until its lease ends.
             let left = match lock.unlock() {
                 Ok(_) => self.may_have_left_something(),
                 Err(_) => {
@@ -121,7 +121,7 @@ impl<'a> Attempt<'a> {
                 }
             };
             let error = if left { Error::unresolved(Some(error), "lock") } else { error };
-            // That token is used up: what is left of it, if anything, is to be removed.
+            // This token is used up: whatever was granted to it has to be removed.
             let notifies = self.notifies;
             let tenure = std::mem::take(&mut self.tenure);
             *self = Attempt { left, tenure, ..Attempt::new(self.target, self.lease, self.holder)? };
@@ -133,8 +133,8 @@ impl<'a> Attempt<'a> {
         Ok(lock)
     }
 
-    /// Notifies a holder that does not know of the queue: its version changes, so that it notices
-    /// at its release.
+    /// Marks the record of a holder that does not know of the queue. The mark changes the item's
+    /// version, so the holder notices it on release.
     fn tell_the_holder(&self) -> Result<TargetState> {
         let target = self.target;
         match target.one(Op::Append { key: &target.key, value: NOTIFIES }) {
@@ -152,12 +152,13 @@ impl Acquire for Attempt<'_> {
 
     fn attempt(&mut self, _called: bool, is_over: &dyn Fn() -> bool) -> Result<Option<Lock>> {
         let Target { context, route, key } = self.target;
-        // One of our own orphaned grants may be what is in the way.
+        // An orphaned grant of this client may be what blocks the mutex.
         orphan::reap(context, *route);
         let mut error = None;
         for _ in 0..ATTEMPTS {
             let sent = context.clock().now();
-            // The item needs to be read only if it may be ours, or reserved for us.
+            // The item has to be read only if it may have this token, or be reserved for this
+            // waiter.
             let in_doubt = self.in_doubt_since.is_some() && !mutation::has(Mutation::NoReadBack);
             let claim = self.tenure.claim();
             let take = self.take(claim);
@@ -180,9 +181,10 @@ impl Acquire for Attempt<'_> {
                         return self.grant(version, fence, sent).map(Some);
                     }
                     (_, Some(Reply::Value(item))) if self.tenure.is_ours(item) => {}
-                    // What was in the way may have been ours: the server has lost it since.
+                    // The item in the way may have been this client's own, and the server has lost
+                    // it since.
                     (Some(Reply::Exists), Some(Reply::Missing)) if in_doubt => {}
-                    // The reservation is not there any more.
+                    // The reservation is gone.
                     _ if claim.is_some() => {}
                     _ => return Ok(None),
                 },
@@ -211,7 +213,7 @@ impl Acquire for Attempt<'_> {
     fn capacity(&mut self, reply: &Reply, _leaves: bool) -> Option<Capacity> {
         let free = match self.state(reply, false) {
             Ok(TargetState::Free) => true,
-            // We go: it is the next one's turn.
+            // This waiter leaves: its reservation is removed for the next waiter.
             Ok(TargetState::Reserved) => self
                 .tenure
                 .claim()
@@ -224,13 +226,13 @@ impl Acquire for Attempt<'_> {
     fn state(&mut self, reply: &Reply, _first: bool) -> Result<TargetState> {
         let Reply::Value(item) = reply else { return Ok(TargetState::Free) };
         self.tenure.saw(item.version);
-        // A plain client's lock is left as it is; and its holder wakes no waiter.
+        // A plain client's lock is left unchanged, and its holder wakes no waiter.
         let Some(record) = OwnerRecord::parse(&item.value) else {
             self.holder.set(ObservedHolder::Foreign);
             return Ok(TargetState::Held { notifies: false, left: item.remaining });
         };
         if record.token == self.token {
-            // Ours, by a request without a reply: the next attempt finds that out.
+            // Granted to this token by a request without a reply: the next attempt finds out.
             return Ok(TargetState::Free);
         }
         if self.tenure.is_ours(item) {

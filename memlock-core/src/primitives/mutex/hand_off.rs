@@ -1,9 +1,9 @@
-//! Handing over within the process: the next thread in line gets the lock from the last one in one
-//! round trip, with a token, a lease and a fence of its own, and without the queue on the server
-//! having any part in it.
+//! Handing off within the process: a releasing thread passes the lock to the next waiting thread in
+//! one round trip, with a token, a lease and a fence of its own. The queue on the server is not
+//! involved.
 //!
-//! So that other processes come to their turn, a process keeps a lock for so many hand-overs, or
-//! for a tenth of a second.
+//! To give other processes a chance, the number of hand-offs in a row is limited, and so is the
+//! time for which a process hands the lock off.
 
 use std::time::Duration;
 
@@ -17,20 +17,21 @@ use crate::owner::NOTIFIES;
 use crate::store::Item;
 use crate::wait::QueueReceipt;
 
-/// For how long, so that one with threads that hold it for long keeps others off no longer than
-/// these do.
+/// After this time, the lock is not handed off within the process, so that the holds of several
+/// threads that hold it for long do not add up for waiters of other processes.
 const LONGEST_TURN: Duration = Duration::from_millis(100);
-/// How often a lock is handed over within a process before others get their turn.
+/// How often a lock is handed off within a process before other processes get it.
 const MOST_IN_A_TURN: u32 = 8;
 
 impl Lock {
-    /// Hands the lock over to the first thread of this process that waits for it. `None` when there
-    /// is none, or it is another process's turn: then the lock is to be released.
+    /// Hands the lock off to the first waiting thread of this process. `None` if no thread waits,
+    /// the limits of the tenure are reached, an earlier release is in doubt, or the server refuses
+    /// to store the record: the caller then has to release the lock.
     pub(super) fn hand_off(&mut self) -> Option<Result<Outcome<Item>>> {
         if self.kind.tenure.handoffs >= MOST_IN_A_TURN || self.release_in_doubt {
             return None;
         }
-        // The successor is no part of our drop, if this is one.
+        // Requests for the successor are always tried, even if this guard is being dropped.
         let target = self.kind.target.for_calls();
         let context = &target.context;
         if context.clock().now() >= self.kind.tenure.began + LONGEST_TURN {
@@ -39,8 +40,8 @@ impl Lock {
         let mut served = local_waiters(context).begin_hand_off(&target.key)?;
         let HandoffRequest { token, lease } = served.ask;
         let resolved = context.identity().and_then(|identity| {
-            // Should that token be left on its way to the server by a failure, another one is asked
-            // with from then on.
+            // A failure may leave this token on its way to the server: from now on, the waiter has
+            // to be granted the lock by another token.
             served.ask.token = identity.token();
             let mut value = identity.record(token, context.clock());
             value.extend_from_slice(NOTIFIES);

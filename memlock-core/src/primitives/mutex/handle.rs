@@ -24,8 +24,9 @@ use super::lock::{KIND, Lock};
 use super::resolve::ROUNDS;
 use super::wake::{REAPER, local_waiters, wake_next};
 
-/// A mutex by its name. It can be used from any number of threads at once; each call to `lock`
-/// competes with every other, in this process and elsewhere. It is not re-entrant.
+/// A mutex, identified by its name. The handle can be used from any number of threads at once. Each
+/// call to `lock` competes with all others, in this process and elsewhere. The mutex is not
+/// re-entrant.
 #[derive(Clone, Debug)]
 pub struct Mutex {
     target: Target,
@@ -37,17 +38,17 @@ impl Mutex {
         Mutex { target: Target::new(context, key), lease }
     }
 
-    /// Waits for as long as it takes.
+    /// Acquires the mutex, waiting as long as necessary.
     ///
     /// # Errors
-    /// See [`Mutex::lock_with`]; and [`ErrorKind::Interrupted`] when
+    /// See [`Mutex::lock_with`]; and [`ErrorKind::Interrupted`] if
     /// [`Client::cancel_waits`](crate::Client::cancel_waits) ended the wait.
     pub fn lock(&self) -> Result<Lock> {
         let locked = self.lock_or_report(&Wait::FOREVER)?;
         locked.map_err(|report| Error::new(ErrorKind::Interrupted, report.to_string()))
     }
 
-    /// Tries once; `None` when another holds it. One round trip.
+    /// Tries once to acquire the mutex; `None` if it has another holder. One round trip.
     ///
     /// # Errors
     /// See [`Mutex::lock_with`].
@@ -55,7 +56,7 @@ impl Mutex {
         Ok(self.lock_with(&Wait::NEVER)?.done())
     }
 
-    /// Waits at most `limit`; `None` when it passed.
+    /// Waits at most `limit`; `None` if the limit has passed.
     ///
     /// # Errors
     /// See [`Mutex::lock_with`].
@@ -63,20 +64,21 @@ impl Mutex {
         Ok(self.lock_with(&Wait::at_most(limit))?.done())
     }
 
-    /// Waits as `wait` says. A free lock is taken in one round trip.
+    /// Waits as specified by `wait`. A free lock is acquired in one round trip.
     ///
     /// # Errors
-    /// [`ErrorKind::Unreachable`] when the server cannot be reached at the first attempt, or while
-    /// waiting for longer than the URL's `outage` (5 seconds); nothing is held.
-    /// [`ErrorKind::Unknown`] when a request was sent and neither its reply nor the item could be
-    /// read; should it have been granted, it is removed at the next contact or ends with its lease.
-    /// [`ErrorKind::Protocol`] when the server is too old, runs without cas, or answers nonsense.
+    /// [`ErrorKind::Unreachable`] if the server cannot be reached at the first attempt, or, while
+    /// waiting, for longer than the URL's `outage` (5 seconds by default); nothing is held.
+    /// [`ErrorKind::Unknown`] if a request was sent and neither its reply nor the item could be
+    /// read; a lock that was granted nevertheless is removed at the next contact, or ends with its
+    /// lease. [`ErrorKind::Protocol`] if the server is too old, runs without cas, or sends an
+    /// invalid reply.
     pub fn lock_with(&self, wait: &Wait<'_>) -> Result<Waited<Lock>> {
         self.acquire(wait, &Cell::default())
     }
 
-    /// As [`Mutex::lock_with`], with a sentence where it is not locked: which lock and server, and
-    /// the holder that was seen.
+    /// As [`Mutex::lock_with`]. If the mutex is not acquired, the report names the lock, the
+    /// server, and the holder that was seen.
     ///
     /// # Errors
     /// As [`Mutex::lock_with`].
@@ -97,17 +99,17 @@ impl Mutex {
         report::refused(answer, wait.limit(), format_args!("the {subject}"), busy, &holder.take())
     }
 
-    /// Its name, for people: of a name beyond 200 bytes the server's key.
+    /// The mutex's name, for people; the server's key if the name has more than 200 bytes.
     pub fn name(&self) -> String {
         self.target.name()
     }
 
-    /// Where it is, for people, such as `memcached at 10.0.0.7:11211`.
+    /// The mutex's server, for people, such as `memcached at 10.0.0.7:11211`.
     pub fn server(&self) -> String {
         self.target.server()
     }
 
-    /// That `owner` holds it: [`Answer::Busy`] with a sentence.
+    /// Reports that `owner` holds the mutex: [`Answer::Busy`] with a sentence.
     pub fn report_held_by(&self, owner: &Owner) -> Report {
         let holder = match &owner.record {
             Some(OwnerRecord { host, pid, .. }) => {
@@ -121,7 +123,8 @@ impl Mutex {
         )
     }
 
-    /// That it has no holder, or not the one that was named: [`Answer::NotHeld`] with a sentence.
+    /// Reports that the mutex has no holder, or not the named one: [`Answer::NotHeld`] with a
+    /// sentence.
     pub fn report_not_held(&self) -> Report {
         let text =
             format!("The {} is not held, or not by the holder that was named.", self.subject());
@@ -132,20 +135,20 @@ impl Mutex {
         self.target.said(doing, error)
     }
 
-    /// What sentences are about.
+    /// The mutex, as the subject of sentences.
     pub(crate) fn subject(&self) -> Subject<'_> {
         Subject { kind: KIND, target: &self.target }
     }
 
-    /// `holder` becomes the holder that was seen, if any.
+    /// `holder` is set to the holder that was seen, if any.
     fn acquire(&self, wait: &Wait<'_>, holder: &Cell<ObservedHolder>) -> Result<Waited<Lock>> {
         call_or(Waited::Interrupted, || {
             let process = fork::generation();
             let mut attempt = Attempt::new(&self.target, self.lease, holder)?;
             let local = local_waiters(&self.target.context);
             let waited = first_try::acquire(&mut attempt, wait, &self.target, local);
-            // It may have come from another thread, by another token. And what a parent may have
-            // left is its own business.
+            // Another thread may have handed the lock off, by another token. A child that was
+            // forked during the call does not look for the grants of its parent.
             let by_this_token =
                 matches!(&waited, Ok(Waited::Done(lock)) if lock.token() == attempt.token());
             if let Some(until) = attempt.orphan_until()
@@ -154,8 +157,8 @@ impl Mutex {
             {
                 orphan::remember(&self.target, &REAPER, attempt.token(), until);
             }
-            // What was sent without a reply may still be granted: so it cannot be said that nothing
-            // was changed.
+            // A request without a reply may still be granted, so the error must not say that
+            // nothing was changed.
             waited.map_err(|error| match error.kind() {
                 ErrorKind::Unreachable if attempt.may_have_left_something() => {
                     self.said("Locking", Error::unresolved(Some(error), "lock"))
@@ -165,8 +168,8 @@ impl Mutex {
         })
     }
 
-    /// The holder, if there is one. What is read is already past: it is for people, not for
-    /// decisions.
+    /// The holder, if there is one. The result is already outdated when it returns: it is for
+    /// people, not for decisions.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
@@ -174,9 +177,9 @@ impl Mutex {
         call(|| Ok(self.inspect()?.map(|(owner, _)| owner)))
     }
 
-    /// Takes the lock away from the holder that [`Owner::token`] named: for operators who know that
-    /// it is dead. False when that acquisition does not hold it any more; a later holder is never
-    /// touched. The old holder finds its lock lost.
+    /// Takes the lock away from the holder that [`Owner::token`] identifies: for operators who know
+    /// that the holder is dead. False if that acquisition does not hold the lock any more; a later
+    /// holder is never affected. The old holder finds its lock lost.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
@@ -204,8 +207,8 @@ impl Mutex {
         })
     }
 
-    /// The waiters, the next one first; one for each process, however many of its threads wait.
-    /// What is read is already past. One round trip.
+    /// The waiters, the next one first: one for each process, however many of its threads wait. The
+    /// result is already outdated when it returns. One round trip.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
@@ -245,25 +248,25 @@ impl Mutex {
     }
 }
 
-/// The holder of a mutex, as it was seen.
+/// The holder of a mutex at the time of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Owner {
-    /// What memlock wrote; `None` when its holder does not use memlock.
+    /// The record that memlock wrote; `None` if the holder does not use memlock.
     pub record: Option<OwnerRecord>,
-    /// The item's value as it is.
+    /// The item's unparsed value.
     pub value: Vec<u8>,
-    /// How long the server keeps it yet, in its whole seconds; `None`: for ever.
+    /// How much longer the server stores the item, in its whole seconds; `None`: forever.
     pub remaining: Option<Duration>,
-    /// No holder until now has a greater fence. Where the server's versions rise by themselves it
-    /// is that of the last write to the item: the holder's own, or that of a renewal or of a
-    /// waiter's note.
+    /// No holder so far has a greater fence. If the server's versions increase by themselves, this
+    /// is the fence of the last write to the item: of the holder's acquisition, of a renewal, or of
+    /// a waiter's mark.
     pub newest_fence: u64,
     token: String,
 }
 
 impl Owner {
-    /// What names this acquisition, for [`Mutex::force_unlock`].
+    /// Identifies this acquisition, for [`Mutex::force_unlock`].
     pub fn token(&self) -> String {
         self.token.clone()
     }

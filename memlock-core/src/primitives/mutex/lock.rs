@@ -1,4 +1,4 @@
-//! A mutex that is held.
+//! A held mutex.
 
 use crate::clock::Moment;
 use crate::error::Result;
@@ -12,50 +12,51 @@ use crate::target::Target;
 use crate::wait::QueueReceipt;
 use crate::wait_id::WaitId;
 
-/// What sentences call it.
+/// The kind of target, for messages.
 pub(super) const KIND: &str = "lock";
 
-/// A mutex that is held.
+/// A held mutex.
 pub type Lock = LeaseGuard<Exclusive>;
 
-/// What is held of a mutex.
+/// The state of a held mutex.
 pub struct Exclusive {
     pub(super) target: Target,
     pub(super) value: Vec<u8>,
     pub(super) version: Version,
     pub(super) fence: u64,
-    /// Set when a request of ours may still be under way: until when to look for what it may have
-    /// left.
+    /// Set when a request whose reply was lost may still be under way: the time until which to look
+    /// for the grant that it may leave.
     pub(super) orphan: Option<Moment>,
-    /// Others may be waiting: our record says that we wake them, so the queue is read at the
-    /// release.
+    /// Set when there may be waiters: the record says that its holder wakes them, so the release
+    /// reads the queue.
     pub(super) notifies: bool,
-    /// No wake-up message was heard, so that one of our lines should still be there.
+    /// Set when no wake-up message was received, so that one of the holder's entries should still
+    /// be in the queue.
     pub(super) unwoken: bool,
-    /// The waiters behind us.
+    /// The waiters after this holder.
     pub(super) successors: Successors,
-    /// The one of them that was woken ahead.
+    /// The one of these waiters that was woken ahead.
     pub(super) woken_ahead: Option<WaitId>,
     pub(super) tenure: Tenure,
 }
 
-/// This process's turn: from when it got the mutex until another one gets it.
+/// The tenure of this process: from its acquisition of the mutex until another process acquires it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tenure {
     pub(super) began: Moment,
-    /// How often it was handed over within the process.
+    /// How often the mutex was handed off within the process.
     pub(super) handoffs: u32,
 }
 
-/// What a holder of this process needs to know to hand the mutex over to us.
+/// What a releasing thread of this process needs to hand the mutex off to the waiter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HandoffRequest {
-    /// A token of its own: that of our attempts may be on its way to the server.
+    /// A separate token: the token of the waiter's own attempts may be on its way to the server.
     pub(super) token: Token,
     pub(super) lease: Lease,
 }
 
-/// What was granted.
+/// A granted acquisition.
 pub(super) struct Grant {
     pub(super) target: Target,
     pub(super) token: Token,
@@ -64,7 +65,7 @@ pub(super) struct Grant {
     pub(super) version: Version,
     pub(super) fence: u64,
     pub(super) lease: Lease,
-    /// When the request left that was granted.
+    /// When the granted request was sent.
     pub(super) sent: Moment,
     pub(super) orphan: Option<Moment>,
     pub(super) tenure: Tenure,
@@ -99,9 +100,9 @@ impl Lock {
         }
     }
 
-    /// The fencing token: greater than that of every earlier holder of this mutex. Hand it to the
-    /// resource, which refuses anything below the greatest it has seen; then even a holder that
-    /// overslept its lease does no harm.
+    /// The fencing token: greater than that of every earlier holder of this mutex. Pass it to the
+    /// resource, which rejects any token below the greatest that it has seen; then even a holder
+    /// that overslept its lease does no harm.
     pub fn fence(&self) -> u64 {
         self.kind.fence
     }
@@ -109,7 +110,7 @@ impl Lock {
     /// The same as [`LeaseGuard::release`].
     ///
     /// # Errors
-    /// As that.
+    /// As [`LeaseGuard::release`].
     pub fn unlock(&mut self) -> Result<Release> {
         self.release()
     }

@@ -21,11 +21,12 @@ use crate::wait::local::MOMENT;
 use crate::wait::queue::{Capacity, Queue};
 use crate::wait_id::WaitId;
 
-/// For how long waiters are woken ahead, named by a wake-up of a releaser that read the queue.
+/// A wake-up message of a releaser that read the queue lists as many of the following waiters as
+/// will have held the mutex within this time.
 const AHEAD: Duration = Duration::from_secs(1);
 
 impl Kind for Exclusive {
-    /// The queue.
+    /// The queue's item.
     type Waiters = Item;
     const REAPER: &'static Reaper = &REAPER;
     const RELEASING: &'static str = "Unlocking";
@@ -85,9 +86,10 @@ impl Kind for Exclusive {
 }
 
 impl Lock {
-    /// Wakes the next waiter as far as we know, while our release is on its way: it wakes up
-    /// meanwhile. Whether it was the right one will be seen afterwards. A process that held the
-    /// mutex for a moment only may want it for a while yet.
+    /// Wakes the waiter that is next as far as this holder knows, while the release is on its way,
+    /// so that the waiter starts in the meantime. The release checks afterwards whether this was
+    /// the right waiter. After a very short hold, no waiter is woken ahead: the process may be
+    /// about to reacquire the mutex within a batch window.
     pub(super) fn wake_ahead(&self) -> Option<WaitId> {
         let Target { context, key, .. } = &self.kind.target;
         let held = context.clock().now().since(self.kind.tenure.began);
@@ -101,12 +103,13 @@ impl Lock {
         woken.then_some(id)
     }
 
-    /// The mutex is free: wakes the next waiter, unless it was woken ahead.
+    /// Wakes the next waiter of the free mutex, unless it was woken ahead.
     fn wake_waiters(&self, item: Item) {
         let target @ Target { context, key, .. } = &self.kind.target;
         let local = local_waiters(context);
         let now = context.clock().now();
-        // Only a process that was in the queue may go on without joining it again.
+        // Only a process that was in the queue may reacquire the mutex without joining the queue
+        // again.
         let stood = !self.stood.is_empty();
         let tenure = if stood {
             local.batch_window(key, now, now.since(self.kind.tenure.began))
@@ -114,8 +117,8 @@ impl Lock {
             Duration::ZERO
         };
         let queue = Queue { target, key: &key.waiters() };
-        // Waiters that are woken ahead come before those that joined in front meanwhile: not for
-        // long.
+        // Waiters that are woken ahead precede waiters that joined in front in the meantime, so the
+        // list covers a limited time.
         let held = now.since(self.kind.tenure.began);
         let named = AHEAD.as_micros() / held.as_micros().max(1);
         let named = usize::try_from(named).unwrap_or(usize::MAX).max(1);
@@ -136,9 +139,9 @@ impl Lock {
         }
     }
 
-    /// It was lost, and no waiter was woken: removes our entries from the queue, if there are any
-    /// left, and wakes the next waiter if the mutex is free. False if the server did not answer:
-    /// then the entries are removed at a later contact.
+    /// Called when the lock was lost and no waiter was woken. Removes this holder's entries from
+    /// the queue, if any are left, and wakes the next waiter if the mutex is free. False if the
+    /// server did not answer; the entries are then removed at a later contact.
     fn leave_the_line(&mut self) -> bool {
         let stood = std::mem::take(&mut self.stood);
         let target @ Target { context, key, .. } = &self.kind.target;

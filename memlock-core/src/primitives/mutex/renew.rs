@@ -1,5 +1,5 @@
-//! Renewing a lock by its renewer: the same steps as [`Lock::extend`], one reply at a time, so that
-//! many go in one packet.
+//! Renewal of a lock by the renewal thread: the steps of [`Lock::extend`], one operation and one
+//! reply at a time, so that many renewals share a packet.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::name::Key;
 use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
 use crate::store::{Guarantees, Op, Reply, Returns, Stored, Version};
 
-/// A renewal on its way.
+/// A renewal under way.
 struct LockRenewal {
     key: Key,
     token: Token,
@@ -22,20 +22,20 @@ struct LockRenewal {
     version: Version,
     lease: Lease,
     guarantees: Guarantees,
-    /// Until when the old lease lasts: nothing is sent afterwards.
+    /// The end of the old lease: no request is sent after it.
     old_deadline: Moment,
     step: Step,
-    /// Until when it is ours, once it is renewed.
+    /// The new deadline, once the lock is renewed.
     renewed: Option<Moment>,
 }
 
 #[derive(Clone, Copy)]
 enum Step {
     CompareAndSet,
-    /// The version may be another.
+    /// The version may have changed, so the item is read.
     Read,
-    /// It was renewed, but so slowly that the server may have stood still: its deadline is capped
-    /// by the TTL. `first`: when an inspection for that left which was as slow.
+    /// The lock was renewed, but so slowly that the server may have been stopped: the deadline is
+    /// capped by the TTL. `first`: when an earlier read of the TTL was sent that was slow, too.
     Believe {
         deadline: Moment,
         first: Option<Moment>,
@@ -103,7 +103,7 @@ impl PendingRenewal for LockRenewal {
                 if is_ours(&item.value, self.token) || mutation::has(Mutation::KeepAnyones) =>
             {
                 self.version = item.version;
-                // A waiter may have written into our record that it waits.
+                // A waiter may have marked the record.
                 let marked =
                     |value: &[u8]| OwnerRecord::parse(value).is_some_and(|record| record.notifies);
                 if marked(&item.value) && !marked(&self.value) {
@@ -132,7 +132,7 @@ impl PendingRenewal for LockRenewal {
     fn apply(&self, guard: &mut dyn Renewable) {
         if let (Some(deadline), Some(lock)) = (self.renewed, guard.as_any().downcast_mut::<Lock>())
         {
-            // A step of the owner's own may have been faster.
+            // A concurrent step of the owner may have been faster.
             (lock.kind.version, lock.deadline) = (self.version, lock.deadline.max(deadline));
             lock.kind.notifies |=
                 OwnerRecord::parse(&self.value).is_some_and(|record| record.notifies);
@@ -164,7 +164,7 @@ impl RenewableKind for Exclusive {
         if lock.remaining().is_zero() && !mutation::has(Mutation::KeepPastTheEnd) {
             return None;
         }
-        // It may reach the server at any time until its reply is given up.
+        // The request may reach the server at any time until its reply is given up.
         let guarantees = *lock.kind.target.context.guarantees();
         lock.server_until =
             lock.server_until.max(guarantees.gone(lock.lease, now) + LATEST_ARRIVAL);

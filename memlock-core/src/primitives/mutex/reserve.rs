@@ -1,23 +1,25 @@
-//! Reserving the mutex for the next waiter, which may not hear that it is woken.
+//! Reserving the mutex for the next waiter, which may not receive its wake-up message.
 //!
-//! A release wakes the next waiter by a datagram, and a firewall may drop that in silence. If the
-//! lock were simply free then, any client that happens to inspect it would take it, and an
-//! unreachable waiter would be passed over for ever. So where the next waiter is not proven
-//! reachable, the releaser puts an item of 1 to 3 seconds in the lock's place that names it:
+//! A release wakes the next waiter by a datagram, which a firewall may drop without notice. If the
+//! lock were free then, any client that happens to inspect it would acquire it, and an unreachable
+//! waiter could be passed over forever. If the next waiter is not proven to be reachable, the
+//! releaser therefore puts an item with a life of 1 to 3 seconds in place of the lock, which names
+//! that waiter:
 //!
-//! | a waiter that sees it | does |
+//! | a waiter that sees the reservation | reaction |
 //! | --- | --- |
-//! | the waiter that is named | swaps it for its own record, by its version: one atomic step, and the lock is held |
-//! | any other | goes on waiting; once it has seen the same one for 0.3 s, it removes it: that waiter is dead, or too slow |
+//! | the named waiter | replaces the reservation by its own record, by its version: one atomic step, which acquires the lock |
+//! | any other waiter | keeps waiting, and removes a reservation that it has seen for 0.3 s: the named waiter is dead, or too slow |
 //!
-//! A releaser may be so slow to reserve it that the waiter has found the lock free, held it and
-//! released it meanwhile. Then there is no waiter to claim it. Both write the queue afterwards: the
-//! second one finds the entry gone and removes the reservation (`Reserve::withdraw`), before it
-//! wakes the next waiter.
+//! A releaser may be so slow that the waiter finds the lock free, holds it and releases it before
+//! the reservation is added. No waiter claims this reservation. Both the waiter and the releaser
+//! write the queue afterwards: the second of them finds the entry removed, and removes the
+//! reservation (`Reserve::withdraw`) before it wakes the next waiter.
 //!
-//! It is a lock without a holder, so nothing that is true of the lock's item changes: plain clients
-//! are kept out, and the server ends it by itself. A reachable waiter says so in its queue entry;
-//! hence such waiters pay for nothing, and the others one round trip more.
+//! A reservation is a lock without a holder, so all that holds for the lock's item still holds:
+//! plain clients are excluded, and the server removes the item when its TTL ends. The entry of a
+//! waiter in the queue says whether the waiter is reachable. Reachable waiters therefore cost
+//! nothing extra, and each other waiter costs one more round trip.
 
 use std::time::Duration;
 
@@ -30,10 +32,10 @@ use crate::target::Target;
 use crate::wait::Reserve;
 use crate::wait_id::WaitId;
 
-/// For so long it is there at least, unless it is removed.
+/// The minimum life of a reservation that is not removed.
 const LIFE: Duration = Duration::from_secs(1);
-/// A waiter that has not claimed it after this time is taken for dead. It looks more often than
-/// that.
+/// A waiter that has not claimed its reservation within this time is considered dead. Waiters poll
+/// more often than that.
 const WINDOW: Duration = Duration::from_millis(300);
 
 /// Reserves a mutex.
@@ -54,7 +56,7 @@ impl Reserve for Reserver<'_> {
         matches!(self.target.one(add), Ok(Reply::Stored(_)))
     }
 
-    /// If it fails, the reservation ends by itself.
+    /// If this fails, the reservation expires by itself.
     fn withdraw(&self, ids: &[WaitId]) {
         if let Ok(Some(item)) = self.target.get() {
             self.withdraw_if(&item, ids);
@@ -63,7 +65,7 @@ impl Reserve for Reserver<'_> {
 }
 
 impl Reserver<'_> {
-    /// Frees it if this is a reservation for one of these. True if it is free now.
+    /// Removes the item if it is a reservation for one of these ids. True if the mutex is free now.
     pub(super) fn withdraw_if(&self, item: &Item, ids: &[WaitId]) -> bool {
         let delete = Op::Delete { key: &self.target.key, version: item.version };
         let is_theirs = reserved_for(item).is_some_and(|id| ids.contains(&id));
@@ -71,12 +73,12 @@ impl Reserver<'_> {
     }
 }
 
-/// The waiter that it is reserved for, if any.
+/// The waiter for which the item is a reservation, if it is one.
 fn reserved_for(item: &Item) -> Option<WaitId> {
     OwnerRecord::parse(&item.value)?.reserved_for
 }
 
-/// Removes a reservation. True when the mutex is free now.
+/// Removes a reservation. True if the mutex is free now.
 pub(super) fn remove(target: &Target, version: Version) -> Result<bool> {
     match target.one(Op::Delete { key: &target.key, version }) {
         Ok(reply) => Ok(matches!(reply, Reply::Deleted | Reply::Missing)),
@@ -85,30 +87,31 @@ pub(super) fn remove(target: &Target, version: Version) -> Result<bool> {
     }
 }
 
-/// What a waiter knows of reservations.
+/// What a waiter knows about reservations.
 #[derive(Debug, Default)]
 pub(super) struct Reservations {
-    /// The ids of our entries in the queue.
+    /// The ids of the waiter's entries in the queue.
     ids: Vec<WaitId>,
-    /// Whether it may be reserved for one of them without a wake-up that reaches us.
+    /// Whether the mutex may be reserved for one of these ids without a wake-up that reaches the
+    /// waiter.
     unproven: bool,
-    /// The version that was seen last, and whether it was another one before.
+    /// The version at the last inspection, and whether it differed from the one before.
     last: Option<Version>,
     moved: bool,
-    /// The version by which it is reserved for us.
+    /// The version of the reservation for this waiter.
     claim: Option<Version>,
-    /// The version of a reservation for another waiter, and since when we know of it.
+    /// The version of a reservation for another waiter, and since when it has been known.
     others: Option<(Version, Moment)>,
 }
 
 impl Reservations {
-    /// We stand in the queue under these ids.
+    /// Records that the waiter is in the queue under these ids.
     pub(super) fn joined(&mut self, ids: &[WaitId], proven: bool) {
         self.ids = ids.to_vec();
         self.unproven |= !proven;
     }
 
-    /// It was seen with this version.
+    /// Records that the item was seen with this version.
     pub(super) fn saw(&mut self, version: Version) {
         let last = self.last.replace(version);
         self.moved = last.is_some_and(|last| last != version);
@@ -122,12 +125,12 @@ impl Reservations {
         self.unproven && !self.ids.is_empty()
     }
 
-    /// The version to be replaced, once.
+    /// Takes the version of the reservation for this waiter, which the next attempt replaces.
     pub(super) fn claim(&mut self) -> Option<Version> {
         self.claim.take()
     }
 
-    /// Whether it is reserved for us; if so, this is what to claim.
+    /// Whether the item is a reservation for this waiter; if so, its version is what to claim.
     pub(super) fn is_ours(&mut self, item: &Item) -> bool {
         let ours = reserved_for(item).is_some_and(|waiter| self.ids.contains(&waiter));
         let ours = ours || !self.ids.is_empty() && mutation::has(Mutation::ClaimAnything);
@@ -135,7 +138,8 @@ impl Reservations {
         ours
     }
 
-    /// For how long yet another waiter may claim it that it is reserved for, as far as we saw.
+    /// The time for which another waiter may still claim this reservation, counted from when this
+    /// waiter first saw it. `None` if the item is not a reservation.
     pub(super) fn awaits(
         &mut self,
         item: &Item,

@@ -1,4 +1,4 @@
-//! Releasing, extending and handing over: steps of the owner, and finding out their results.
+//! Releasing, extending and handing off: steps of the owner, and the resolution of their outcomes.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use crate::mutation::{self, Mutation};
 use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
 use crate::store::{Item, Op, Reply, Returns, Stored, Version};
 
-/// How often a step is taken anew because the lock's version was found to be another.
+/// How often a step is repeated because the lock's version has changed.
 pub(super) const ROUNDS: usize = 10;
-/// How often an item that was found missing, and then another's, is looked at again.
+/// How often an item that was found missing, and changed a moment later, is read again.
 const LOOKS: usize = 2;
 
 impl Lock {
-    /// Takes a step that only the owner may take.
+    /// Performs a step that only the owner may take.
     pub(super) fn resolve(&mut self, step: OwnerStep<'_>) -> Result<OwnerOutcome> {
         let guarantees = *self.kind.target.context.guarantees();
         let mut error = None;
@@ -30,7 +30,7 @@ impl Lock {
             let now = self.kind.target.now();
             let sent = *first_sent.get_or_insert(now);
             if let OwnerStep::Extend(lease) = step {
-                // It may reach the server at any time until its reply is given up.
+                // The request may reach the server at any time until its reply is given up.
                 self.server_until =
                     self.server_until.max(guarantees.gone(lease, now) + LATEST_ARRIVAL);
             }
@@ -71,15 +71,15 @@ impl Lock {
             let replies = match ran {
                 Ok(replies) => replies,
                 Err(failure) if !failure.sent && error.is_none() => {
-                    // A memcached that has no room for a `CompareAndSet` refuses it and removes the
-                    // item.
+                    // A memcached that has no memory for a `CompareAndSet` refuses it and removes
+                    // the item.
                     if failure.error.kind() == ErrorKind::Protocol
                         && let Ok(item) = self.kind.target.get()
                         && !item.is_some_and(|item| is_ours(&item.value, self.token))
                     {
                         return Ok(OwnerOutcome::Lost(None));
                     }
-                    // This one changed nothing; an earlier one may have.
+                    // This request changed nothing; an earlier one may have.
                     let in_doubt = self.release_in_doubt;
                     return Err(if in_doubt {
                         Error::unresolved(Some(failure.error), "lock")
@@ -95,7 +95,7 @@ impl Lock {
                         return Ok(OwnerOutcome::Taken(None));
                     }
                     if failure.sent {
-                        // It may be the shorter lease that counts from now on.
+                        // The shorter lease may be the valid one from now on.
                         match step {
                             OwnerStep::Extend(_) if mutation::has(Mutation::HopeForTheLonger) => {}
                             OwnerStep::Extend(lease) => {
@@ -133,7 +133,7 @@ impl Lock {
                     let before = guarantees.kept_by_either(self.deadline, self.lease, lease);
                     (self.deadline, self.kind.version, self.lease) =
                         (lease.deadline(sent), version, lease);
-                    // A release that is still under way was for another version.
+                    // A release that is still under way carries an older version.
                     self.release_in_doubt = false;
                     let believed = self.cap_deadline_if_slow(sent, before);
                     self.extension_in_doubt = believed.is_err();
@@ -145,22 +145,23 @@ impl Lock {
                     self.kind.version = item.version;
                     self.notice_waiters(&item.value);
                 }
-                // An earlier one of ours arrived.
+                // An earlier hand-off request of this step arrived.
                 (_, Some(Reply::Value(item)), OwnerStep::HandOff(successor))
                     if is_ours(&item.value, successor.token) =>
                 {
                     let Item { version, fence, .. } = item;
                     return Ok(OwnerOutcome::HandedOff { version, fence, sent });
                 }
-                // Gone when we read it, and changed when we came to it: another one took it in
-                // between, or our version is of another life of the server. Its item tells.
+                // The item was missing when it was read, and had changed a moment later. Either
+                // another client acquired the lock in between, or the known version is of another
+                // life of the server. The item shows which.
                 (Some(Reply::VersionMismatch), Some(Reply::Missing), _) if unclear < LOOKS => {
                     unclear += 1
                 }
-                // The item is gone, or another's. If an earlier release of ours got no reply, it
-                // was most likely that which removed it: but not if the server is another one
-                // since, nor if our lease was over before. The store answers "changed" to a version
-                // of another life.
+                // The item is gone, or belongs to another client. If an earlier release got no
+                // reply, it most likely removed the item, unless the server has begun another life
+                // since, or the lease had ended before. The store answers "version mismatch" to a
+                // version of another life.
                 (Some(last), Some(read), _) => {
                     let same_life = match read {
                         Reply::Value(item) => item.version.epoch() == self.kind.version.epoch(),
@@ -182,7 +183,7 @@ impl Lock {
         Err(Error::unresolved(error, "lock"))
     }
 
-    /// A waiter may have written into our record that it waits.
+    /// Notes whether a waiter has marked the record.
     fn notice_waiters(&mut self, value: &[u8]) {
         if !self.kind.notifies && OwnerRecord::parse(value).is_some_and(|record| record.notifies) {
             self.kind.notifies = true;
@@ -190,8 +191,9 @@ impl Lock {
         }
     }
 
-    /// After an extension that took suspiciously long: counts on no more than the server will keep
-    /// the item for, or, if it does not say, than it keeps it for at least.
+    /// After a suspiciously slow extension: caps the deadline by the time for which the server
+    /// keeps the item, or, if that cannot be read, by the time for which the server keeps it at
+    /// least.
     fn cap_deadline_if_slow(&mut self, sent: Moment, before: Moment) -> Result<()> {
         let target = &self.kind.target;
         if !target.context.guarantees().is_suspicious(target.now().since(sent)) {
@@ -206,7 +208,8 @@ impl Lock {
         })
     }
 
-    /// After a suspiciously slow grant: counts on no more than the server will keep the item for.
+    /// After a suspiciously slow grant: caps the deadline by the time for which the server keeps
+    /// the item.
     pub(super) fn cap_deadline_by_ttl(&mut self) -> Result<()> {
         let context = &self.kind.target.context;
         let (clock, guarantees) = (context.clock(), context.guarantees());
@@ -239,7 +242,7 @@ impl Lock {
 pub(super) enum OwnerStep<'a> {
     Release,
     Extend(Lease),
-    /// To a waiter of this process.
+    /// To a waiting thread of this process.
     HandOff(&'a Successor<'a>),
 }
 
@@ -252,11 +255,11 @@ pub(super) struct Successor<'a> {
 
 /// The result of a step.
 pub(super) enum OwnerOutcome {
-    /// It was taken. A release also read the queue, if there may be one.
+    /// The step was taken. A release also returns the queue, if there may be one.
     Taken(Option<Item>),
-    /// It is the successor's, by this version and with this fence, from a request that left then.
+    /// The successor holds the lock, with this version and fence, by a request that was sent then.
     HandedOff { version: Version, fence: u64, sent: Moment },
-    /// The lock was not ours any more; and here is the queue if it has no holder.
+    /// The lock was lost before. Returns the queue if the mutex has no holder.
     Lost(Option<Item>),
 }
 

@@ -12,7 +12,7 @@ use crate::wait::Waker;
 use crate::wait::local::LocalWaiters;
 use crate::wait::queue::{Capacity, Queue};
 
-/// How a grant is reaped whose reply was lost.
+/// How the orphaned grants of mutexes are reaped.
 pub(super) static REAPER: Reaper = Reaper { reap, wake_next };
 
 /// The threads of this process that wait for mutexes.
@@ -20,7 +20,7 @@ pub(super) fn local_waiters(context: &Context) -> &LocalWaiters<HandoffRequest, 
     context.extension(LocalWaiters::default)
 }
 
-/// Removes the item if it carries this token, whatever its version. True when it did.
+/// Removes the item if it carries this token, whatever its version. True if it was removed.
 fn reap(target: &Target, token: Token) -> Result<bool> {
     let key = &target.key;
     for _ in 0..ATTEMPTS {
@@ -33,12 +33,12 @@ fn reap(target: &Target, token: Token) -> Result<bool> {
         if target.one(delete).map_err(|failure| failure.error)? == Reply::Deleted {
             return Ok(true);
         }
-        // Another client has written it between the two: look again.
+        // Another client has written the item in between: read it again.
     }
     Ok(false)
 }
 
-/// Wakes the first waiter of a mutex that was freed out of turn.
+/// Wakes the first waiter of a mutex that became free by other means than a release.
 pub(super) fn wake_next(target: &Target) {
     let queue = Queue { target, key: &target.key.waiters() };
     if let Ok(Some(item)) = target.queue() {
@@ -46,7 +46,7 @@ pub(super) fn wake_next(target: &Target) {
     }
 }
 
-/// Wakes the waiters of a mutex without a holder.
+/// The waker for the waiters of a mutex without a holder.
 pub(super) fn waker(target: &Target) -> Waker<'_, HandoffRequest, Lock> {
     let reserver = Box::new(Reserver { target });
     Waker { reserver: Some(reserver), ..Waker::new(target, local_waiters(&target.context)) }
