@@ -1,4 +1,4 @@
-//! The primitives, written once over any store. Each knows the context, and none the client.
+//! The primitives, written once over any store. Each uses the context; none uses the client.
 
 pub mod counter;
 pub mod distinct;

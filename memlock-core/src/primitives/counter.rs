@@ -1,27 +1,28 @@
 //! The plain counter: one item that holds the number of free permits in decimal, for use together
-//! with programs that already do so.
+//! with programs that already store such a number.
 //!
-//! **It has no leases.** The item says how many permits are free and nothing about the holders of
-//! the others: those of a program that dies are gone until the item is written anew, and a client
-//! that releases twice adds one. A lost reply cannot be resolved either: the outcome is reported as
-//! *unknown*. Use a [`Semaphore`](crate::Semaphore) wherever you have the choice.
+//! **It has no leases.** The item contains the number of free permits, and nothing about the
+//! holders of the others: permits of a program that dies are lost until the item is written anew,
+//! and a client that releases twice adds a permit. A lost reply cannot be resolved either: the
+//! outcome is reported as *unknown*. Use a [`Semaphore`](crate::Semaphore) wherever you have the
+//! choice.
 //!
-//! | | what it does |
+//! | operation | steps |
 //! | --- | --- |
-//! | [`Counter::try_acquire`] | reads N, and writes N-1 over that version if N is not 0; once more if another client was faster |
+//! | [`Counter::try_acquire`] | reads N, and writes N-1 over that version if N is not 0; again if another client was faster |
 //! | [`Counter::acquire_retrying`] | the same until it succeeds or the limit has passed, with pauses that grow from 1 to 50 ms |
 //! | [`Counter::acquire_parked`] | the same, waiting in a queue by priority; a release through memlock wakes the next waiter |
 //! | [`Counter::release`] | adds 1, by the server's own `incr` |
 //!
-//! All of them, and plain clients that do `gets` and `cas`, may use one item at the same time. Any
-//! client may create it; its flags (by which clients note a value's type) and its expiry are
-//! preserved. A plain client that releases wakes no waiter: parked waiters read the item every 0.15
-//! to 1 second. And where a plain client swaps while others count, memcached now and then loses a
-//! count: what `gets` reads may be the number of before with the version of after. What this
-//! library reads is read under the item's lock.
+//! All these operations, and plain clients that use `gets` and `cas`, may use one item at the same
+//! time. Any client may create the item; its flags (by which clients note a value's type) and its
+//! expiry are preserved. A plain client that releases wakes no waiter: parked waiters read the item
+//! every 0.15 to 1 second. If a plain client swaps while other clients count, memcached
+//! occasionally loses a count: `gets` may return the previous number with the next version.
+//! memlock's own reads are performed under the item's lock.
 //!
 //! Such counters, tried once, retried, or with threads parked by priority, are a well-known recipe
-//! of the years after 2010. What it lacked is that parking works between processes.
+//! of the years after 2010. What the recipe lacked is parking that works between processes.
 
 use crate::cas_backoff::{ROUNDS, back_off};
 use crate::context::Context;
@@ -39,7 +40,8 @@ use crate::wait::queue::{Capacity, Queue};
 use crate::wait::{Acquire, QueueReceipt, Wait, Waited, Waker, poll};
 use crate::wait_id::WaitId;
 
-/// A counter by its item's key. It can be used from any number of threads at once.
+/// A counter, identified by its item's key. The handle can be used from any number of threads at
+/// once.
 #[derive(Clone, Debug)]
 pub struct Counter {
     target: Target,
@@ -55,8 +57,8 @@ impl Counter {
         Counter { target: Target::new(context, key) }
     }
 
-    /// Creates the item with so many free permits, to be kept for ever. False when there is one,
-    /// which is left as it is.
+    /// Creates the item with this number of free permits, to be stored forever. False if the item
+    /// exists already, which is left unchanged.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
@@ -76,19 +78,18 @@ impl Counter {
         })
     }
 
-    /// Takes one permit if there is one. Two round trips.
+    /// Acquires one permit if one is free. Two round trips.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] when there is no such item; [`ErrorKind::Protocol`] when it is not a
-    /// number; [`ErrorKind::Unreachable`]: nothing was changed; [`ErrorKind::Unknown`]: sent, and
-    /// no reply came, so that a permit may have been taken that no caller holds.
+    /// [`ErrorKind::NotFound`] if there is no such item; [`ErrorKind::Protocol`] if it is not a
+    /// number; [`ErrorKind::Unreachable`]: nothing was changed; [`ErrorKind::Unknown`]: a request
+    /// was sent and its reply was lost, so that a permit may have been taken that no caller holds.
     pub fn try_acquire(&self) -> Result<bool> {
         Ok(self.acquire_retrying(&Wait::NEVER)?.done().is_some())
     }
 
-    /// Tries until it succeeds, or the wait ends: with pauses in between that grow from 1 to 50
-    /// milliseconds. There is no order: a client that tries more often is more likely to come
-    /// first.
+    /// Retries until it succeeds or the wait ends, with pauses that grow from 1 to 50 milliseconds.
+    /// There is no order: a client that tries more often is more likely to succeed first.
     ///
     /// # Errors
     /// As [`Counter::try_acquire`].
@@ -100,8 +101,8 @@ impl Counter {
     }
 
     /// Waits in a queue for one permit, by priority, and among equals in the order of arrival. A
-    /// release by this library, in any process, wakes the next waiter. Clients that retry may be
-    /// faster than parked ones.
+    /// release by memlock, in any process, wakes the next waiter. Clients that retry may overtake
+    /// parked ones.
     ///
     /// # Errors
     /// As [`Counter::try_acquire`].
@@ -114,13 +115,13 @@ impl Counter {
         })
     }
 
-    /// That there is no such item: [`Answer::NotFound`] with a sentence.
+    /// Reports that there is no such item: [`Answer::NotFound`] with a sentence.
     pub fn report_not_found(&self) -> Report {
         let text = format!("There is no {}: set it up with the number of permits.", self.subject());
         Report::new(Answer::NotFound, text)
     }
 
-    /// How a wait for a permit ended, with a sentence that says of which counter.
+    /// Reports how a wait for a permit ended, with a sentence that names the counter.
     pub fn report(&self, waited: Waited<()>, wait: &Wait<'_>) -> Report {
         let subject = self.subject();
         let Err(answer) = waited.into_result() else { return Answer::Ok.into() };
@@ -134,12 +135,12 @@ impl Counter {
         )
     }
 
-    /// Gives one permit back, whichever caller took it, and wakes the next parked waiter. Returns
+    /// Releases one permit, whichever caller acquired it, and wakes the next parked waiter. Returns
     /// the number of free permits. One round trip.
     ///
     /// # Errors
-    /// As [`Counter::try_acquire`]; after [`ErrorKind::Unknown`] it may or may not have been given
-    /// back.
+    /// As [`Counter::try_acquire`]; after [`ErrorKind::Unknown`], the permit may or may not have
+    /// been released.
     pub fn release(&self) -> Result<u64> {
         call(|| {
             let queue = self.target.key.waiters();
@@ -166,11 +167,11 @@ impl Counter {
         })
     }
 
-    /// How many are free; `None` when there is no such item. What is read is already past. One
-    /// round trip.
+    /// The number of free permits; `None` if there is no such item. The result is already outdated
+    /// when it returns. One round trip.
     ///
     /// # Errors
-    /// [`ErrorKind::Unreachable`], or [`ErrorKind::Protocol`], also when it is not a number.
+    /// [`ErrorKind::Unreachable`], or [`ErrorKind::Protocol`], also if the item is not a number.
     pub fn available(&self) -> Result<Option<u64>> {
         call(|| {
             let item = self.target.get();
@@ -179,7 +180,7 @@ impl Counter {
         })
     }
 
-    /// Writes one less over what was read, unless it is none.
+    /// Writes the number that was read minus one, unless it is 0.
     fn take(&self) -> Result<Option<()>> {
         let key = &self.target.key;
         for round in 0..ROUNDS {
@@ -243,7 +244,7 @@ impl Counter {
 struct Attempt<'a> {
     counter: &'a Counter,
     priority: i64,
-    /// Whether it was in the queue as a waiter that may not receive its wake-up.
+    /// Whether the waiter was in the queue as one that may not receive its wake-up.
     unproven: bool,
 }
 
@@ -255,7 +256,7 @@ impl Acquire for Attempt<'_> {
         self.counter.take()
     }
 
-    /// Nothing tells one permit from another.
+    /// Permits are indistinguishable, so a lost reply cannot be resolved.
     fn can_go_on_after(&self, error: &Error) -> bool {
         error.kind() == ErrorKind::Unreachable
     }
@@ -275,7 +276,7 @@ impl Acquire for Attempt<'_> {
     fn capacity(&mut self, reply: &Reply, _leaves: bool) -> Option<Capacity> {
         let free = match reply {
             Reply::Value(item) => self.counter.number(item).unwrap_or(u64::MAX),
-            // The next attempt says that it is not there.
+            // The next attempt reports that the item is missing.
             _ => u64::MAX,
         };
         let permits = u32::try_from(free).unwrap_or(u32::MAX);
@@ -299,8 +300,8 @@ impl Acquire for Attempt<'_> {
         (): &mut (),
         QueueReceipt { ids, unwoken, .. }: QueueReceipt,
     ) {
-        // The releaser that woke us removes our entry, if that said that we would receive the
-        // wake-up.
+        // The releaser that woke this waiter removes its entry, if the entry said that the waiter
+        // is reachable.
         if !(unwoken || self.unproven) || ids.is_empty() {
             return;
         }

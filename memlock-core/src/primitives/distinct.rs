@@ -1,7 +1,7 @@
-//! The distinct list: every key gets one id, and exactly one inserter is answered that it was
-//! first.
+//! The distinct list: each key gets one id, and exactly one of its inserters gets the answer that
+//! it was first.
 //!
-//! Items on the server, all on the session's server and all dying with the session:
+//! Items on the server. All are on the session's server, and all expire with the session:
 //!
 //! | item | holds | written by |
 //! | --- | --- | --- |
@@ -11,23 +11,24 @@
 //! | `list:%n<generation>:<id>` | the key with that id | `Add` |
 //!
 //! An insert *claims* the key's item, draws an id from the counter, then writes the id's item and
-//! *commits* the key's item, in that order in one packet. Whose token the committed item carries
-//! was first.
+//! *commits* the key's item, in that order in one packet. The inserter whose token the committed
+//! item carries was first.
 //!
-//! | what can happen | what then |
+//! | event | handling |
 //! | --- | --- |
-//! | the inserter dies after claiming | the next comer with that key waits for a grace, then draws an id and commits it itself: then it was first |
-//! | a slow inserter finds its key committed by another | it removes its own id's item and returns the other's id: the key is a duplicate |
-//! | dies between the id's item and committing | as above; enumeration commits it too, and skips the id if the key has another |
-//! | dies after drawing an id | the id is never used: enumeration skips such a hole after a grace |
-//! | a reply is lost | the key's item is read back, and its token says how far we came |
-//! | the session is torn down meanwhile | every packet also reads the session: another generation, or none, refuses the insert |
+//! | an inserter dies after claiming | the next inserter of the key waits for a grace period, draws an id, commits the key, and was first |
+//! | a slow inserter finds its key committed by another | it removes its own id's item and returns the other id: the key is a duplicate |
+//! | an inserter dies between writing the id's item and committing | as above; enumeration commits the key, too, and skips the id if the key has another |
+//! | an inserter dies after drawing an id | the id is never used: enumeration skips such a hole after a grace period |
+//! | a reply is lost | the key's item is read back: its token shows how far the insert came |
+//! | the session is torn down during an insert | each packet that claims or commits keys also reads the session: another generation, or none, refuses the insert |
 //!
-//! Tear-down is one `Delete` of the session's item. What is left of the generation is unreachable,
-//! since a new set-up has another, and expires.
+//! Tear-down is one `Delete` of the session's item. The other items of the generation become
+//! unreachable, because the next set-up has another generation, and expire.
 //!
 //! `add` for the key and `incr` for its id are Brad Fitzpatrick's recipe for Kyle Burton's
-//! `distinct_list_*`, memcached list, 2004. Ids of duplicates, generations and repair are ours.
+//! `distinct_list_*`, memcached list, 2004. The ids of duplicates, generations and repair are
+//! additions of memlock.
 
 mod insert;
 mod iterate;

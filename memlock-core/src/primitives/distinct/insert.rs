@@ -1,4 +1,4 @@
-//! Inserting: one engine for one key and for many.
+//! Inserting one key or many, by the same algorithm.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,23 +14,23 @@ use crate::name::{Key, check_member};
 use crate::owner::Token;
 use crate::store::{Failure, Op, Reply, Returns, Stored, Version};
 
-/// The most keys that go in one batch.
+/// The maximum number of keys in a batch.
 const BATCH: usize = 1000;
 
-/// After so many rounds something is wrong with the server: a key needs one, or some twenty while
-/// another inserter's grace runs.
+/// More rounds mean that something is wrong with the server: a key needs one round, or some twenty
+/// during another inserter's grace period.
 const MOST_ROUNDS: usize = 200;
 
 /// The longest pause before a key that another client has claimed is read again.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
-/// How an insert ended.
+/// The result of an insert.
 #[must_use = "only one of all who insert a key was first"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Insertion {
-    /// We were first; the key has this id.
+    /// This insert was first; the key has this id.
     First(u64),
-    /// It was in the list already, with this id.
+    /// The key was in the list already, with this id.
     Duplicate(u64),
 }
 
@@ -53,25 +53,25 @@ impl Insertion {
 }
 
 impl DistinctList {
-    /// Inserts a key; `None` when there is no such session, and the key was refused. Three round
-    /// trips for a new key, one for a duplicate, and one more when this handle has not met its
+    /// Inserts a key; `None` if there is no such session, and the key was refused. Three round
+    /// trips for a new key, one for a duplicate, and one more if this handle has not read its
     /// session yet.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for an empty key or one above 64 KiB. [`ErrorKind::Unreachable`]:
     /// nothing was changed. [`ErrorKind::Unknown`]: the key may be in the list or not; inserting it
-    /// again is safe, and finishes what was begun, but may then call our own key a duplicate.
+    /// again is safe, and completes the insert, but may report the caller's own key as a duplicate.
     /// [`ErrorKind::Protocol`].
     pub fn insert(&mut self, key: impl AsRef<[u8]>) -> Result<Option<Insertion>> {
         Ok(self.insert_many(&[key.as_ref()])?.and_then(|answers| answers.into_iter().next()))
     }
 
-    /// Inserts many keys, and answers for each in their order; `None` when there is no such
+    /// Inserts many keys, and returns a result for each, in their order; `None` if there is no such
     /// session. Three round trips for each 1,000 keys, and one more if some of them are duplicates.
-    /// Where a key is given twice, the second is a duplicate of the first.
+    /// If a key is given twice, the second is a duplicate of the first.
     ///
     /// # Errors
-    /// As [`DistinctList::insert`]; some of the keys may be in the list then.
+    /// As [`DistinctList::insert`]; after an error, some of the keys may be in the list.
     pub fn insert_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Result<Option<Vec<Insertion>>> {
         call(|| {
             for key in keys {
@@ -91,8 +91,7 @@ impl DistinctList {
 
     fn insert_batch(&mut self, keys: &[&[u8]]) -> Result<Option<Vec<Insertion>>> {
         orphan::reap(&self.target.context, self.target.route);
-        // As for reading: a second time, if another session has taken the place of the one that was
-        // known.
+        // As for reads: a second time, if another session has replaced the one that was known.
         for _ in 0..2 {
             let Some(generation) = self.generation()? else { return Ok(None) };
             let token = self.target.context.identity()?.token();
@@ -107,14 +106,14 @@ impl DistinctList {
     }
 }
 
-/// Some keys on their way into the list.
+/// A batch of keys that are being inserted.
 struct Batch<'a> {
     list: &'a DistinctList,
     generation: Generation,
     token: Token,
     /// Each distinct key once.
     entries: Vec<Entry<'a>>,
-    /// Which entry each given key is, and whether it is the one that may be first.
+    /// For each given key: its entry, and whether it is the occurrence that may be first.
     given: Vec<(usize, bool)>,
 }
 
@@ -124,24 +123,25 @@ struct Entry<'a> {
     stage: Stage,
     /// Since when the key has been seen claimed by another client.
     waiting_since: Option<Moment>,
-    /// An id that was drawn, and written, before another client committed the key.
+    /// An id that was drawn and written before another client committed the key.
     overtaken: Option<(u64, Key, Version)>,
 }
 
-/// How far a key has come.
+/// How far the insert of a key has come.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Nothing was done yet.
+    /// To be claimed.
     New,
-    /// Its item is there, but what it says is not known.
+    /// The key's item exists, but its content is not known.
     Unread,
-    /// It is to be committed over this version: our own claim, or another's whose grace has passed.
+    /// To be committed over this version: this client's claim, or the claim of another client whose
+    /// grace period has passed.
     Claimed(Version),
     /// Done.
     Answered(Insertion),
 }
 
-/// Why a round did not come to its end: a failure to be tried again, or that the session is gone.
+/// Why a round was aborted: a failure that may be retried, or the end of the session.
 enum Stop {
     Failed(Failure),
     SessionGone,
@@ -181,7 +181,7 @@ impl<'a> Batch<'a> {
         Batch { list, generation, token, entries, given }
     }
 
-    /// Goes round until every key has its answer. `None` when the session is gone.
+    /// Runs rounds until every key has a result. `None` if the session is gone.
     fn run(&mut self) -> Result<Option<Vec<Insertion>>> {
         let clock = self.list.target.context.clock();
         let mut failures = 0;
@@ -200,8 +200,8 @@ impl<'a> Batch<'a> {
                     if failures == ATTEMPTS {
                         return Err(uncommitted(failure.error));
                     }
-                    // What was under way may have arrived: read it back. Our token tells our own
-                    // claims.
+                    // Requests under way may have arrived: the items are read back. The token
+                    // identifies the claims of this batch.
                     for entry in &mut self.entries {
                         if !matches!(entry.stage, Stage::Answered(_)) {
                             entry.stage = Stage::New;
@@ -224,7 +224,7 @@ impl<'a> Batch<'a> {
         ))
     }
 
-    /// What to tell for each given key.
+    /// The result for each given key.
     fn answers(&self) -> Vec<Insertion> {
         let answer = |&(place, first): &(usize, bool)| match self.entries[place].stage {
             Stage::Answered(answer) if first => Some(answer),
@@ -240,7 +240,7 @@ impl<'a> Batch<'a> {
         self.commit()
     }
 
-    /// Adds the items of new keys.
+    /// Claims new keys by adding their items.
     fn claim(&mut self) -> std::result::Result<(), Stop> {
         let places = self.places(|stage| stage == Stage::New);
         if places.is_empty() {
@@ -248,8 +248,8 @@ impl<'a> Batch<'a> {
         }
         let claim = KeyItem { id: None, token: self.token }.to_string();
         let (expiry, returns) = (self.list.expiry(&self.generation), Returns::Version);
-        // For one key its item is read in the same packet, so that a duplicate costs one round
-        // trip.
+        // If there is only one key, its item is read in the same packet, so that a duplicate costs
+        // one round trip.
         let alone = places.len() == 1;
         let mut ops = Vec::with_capacity(places.len() + 2);
         for &place in &places {
@@ -273,7 +273,7 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Reads the items of keys that were there before us.
+    /// Reads the items of keys that existed before.
     fn read(&mut self) -> std::result::Result<(), Stop> {
         let places = self.places(|stage| stage == Stage::Unread);
         if places.is_empty() {
@@ -289,12 +289,12 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// What a key's item means for us.
+    /// Sets the stage of a key by the content of its item.
     fn classify(&mut self, place: usize, reply: &Reply) {
         let now = self.list.target.now();
         let entry = &mut self.entries[place];
         let Reply::Value(item) = reply else {
-            // It was there, and is not any more: the server lost it.
+            // The item existed a moment ago: the server has lost it.
             entry.stage = Stage::New;
             return;
         };
@@ -306,7 +306,7 @@ impl<'a> Batch<'a> {
             Some(KeyItem { id: None, token }) if token == self.token => {
                 Stage::Claimed(item.version)
             }
-            // Claimed by a client that is at work, or dead.
+            // Claimed by another client, which is at work or dead.
             _ if now.since(*entry.waiting_since.get_or_insert(now)) >= GRACE => {
                 Stage::Claimed(item.version)
             }
@@ -319,12 +319,13 @@ impl<'a> Batch<'a> {
             && let Some((id, key, version)) = entry.overtaken.take()
             && answer.id() != id
         {
-            // Our id becomes a hole. If this fails, walks skip it by the key's own id.
+            // The drawn id becomes a hole. If this fails, walks skip it by the id in the key's
+            // item.
             let _ = self.list.target.one(Op::Delete { key: &key, version });
         }
     }
 
-    /// Draws ids for the claimed keys, writes the ids' items and commits the keys'.
+    /// Draws ids for the claimed keys, writes the ids' items and commits the keys' items.
     fn commit(&mut self) -> std::result::Result<(), Stop> {
         let places = self.places(|stage| matches!(stage, Stage::Claimed(_)));
         if places.is_empty() {
@@ -337,7 +338,7 @@ impl<'a> Batch<'a> {
             Op::Increment { key: &counter, by: places.len() as u64, initial: None },
         )?;
         let Reply::Number(last) = count else {
-            // The server lost the counter: ids would be given twice, so the session is over.
+            // The server lost the counter: ids would be issued twice, so the session is over.
             return Err(Stop::SessionGone);
         };
         let Some(before) = last.checked_sub(places.len() as u64) else {
@@ -369,14 +370,14 @@ impl<'a> Batch<'a> {
                 [Reply::Stored(_), Reply::Stored(_)] => {
                     self.entries[draw.place].stage = Stage::Answered(Insertion::First(draw.id));
                 }
-                // Overtaken: another client committed it, be it with our id (a walk does that) or
-                // with another.
+                // Overtaken: another client has committed the key, either with this id (as a walk
+                // does) or with another.
                 [Reply::Stored(Stored { version, .. }), _] => {
                     let entry = &mut self.entries[draw.place];
                     entry.overtaken = Some((draw.id, draw.id_item.clone(), *version));
                     entry.stage = Stage::Unread;
                 }
-                // An id that was given before: the counter was tampered with.
+                // The id was issued before: the counter was tampered with.
                 _ => return Err(Stop::SessionGone),
             }
         }
@@ -388,7 +389,8 @@ impl<'a> Batch<'a> {
         Drawn { place, id, id_item: self.list.id_item(&self.generation, id), committed }
     }
 
-    /// Runs operations and reads the session in the same packet: if it is over, they do not count.
+    /// Runs operations and reads the session in the same packet. If the session is over, the
+    /// operations do not count.
     fn run_in_session<'o>(&self, ops: &mut Vec<Op<'o>>) -> std::result::Result<Vec<Reply>, Stop>
     where
         'a: 'o,

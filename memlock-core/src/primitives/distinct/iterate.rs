@@ -1,4 +1,4 @@
-//! Enumerating in the order of ids, a batch at a time.
+//! Enumeration in the order of ids, in batches.
 
 use super::list::{DistinctList, GRACE, Generation, KeyItem};
 use crate::clock::Moment;
@@ -8,17 +8,17 @@ use crate::store::{Op, Reply, Returns};
 
 /// How many ids are read at once.
 const WINDOW: u64 = 256;
-/// After so many windows in a row without a key, the counter says more than there can be: it was
-/// tampered with.
+/// If more windows in a row have no key, the counter is greater than possible: it was tampered
+/// with.
 const MOST_EMPTY: usize = 1000;
 
 impl DistinctList {
     /// Walks through the keys that were in the list when the walk began, in the order of their ids;
-    /// `None` when there is no such session. Two round trips for each 256 keys.
+    /// `None` if there is no such session. Two round trips for each 256 keys.
     ///
-    /// Unused ids are skipped, if need be after waiting a tenth of a second, once, for inserters
-    /// that are at work; half-inserts of the dead are finished. Where the session ends during the
-    /// walk, the walk ends with an error of kind [`ErrorKind::NotFound`].
+    /// Unused ids are skipped, if necessary after a wait of a tenth of a second, once, for
+    /// inserters that are at work. Half-finished inserts of dead inserters are completed. If the
+    /// session ends during the walk, the walk ends with an error of kind [`ErrorKind::NotFound`].
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Protocol`].
@@ -49,11 +49,11 @@ pub struct Entries {
     list: DistinctList,
     generation: Generation,
     next: u64,
-    /// 0 when the walk ended early.
+    /// 0 if the walk ended early.
     last: u64,
-    /// Whatever was half done then is committed or dead a grace later.
+    /// Inserts that were half-finished at this time are committed or dead after a grace period.
     began: Moment,
-    /// Windows in a row that had no key.
+    /// The number of consecutive windows without a key.
     empty: usize,
     ready: std::vec::IntoIter<(u64, Vec<u8>)>,
 }
@@ -96,7 +96,7 @@ fn astray() -> Error {
 }
 
 impl Entries {
-    /// Reads the next ids. `None` when the session is gone.
+    /// Reads the next ids. `None` if the session is gone.
     fn window(&mut self) -> Result<Option<Ids>> {
         call(|| {
             let ids: Vec<u64> = (self.next..=self.last).take(WINDOW as usize).collect();
@@ -115,7 +115,7 @@ impl Entries {
         })
     }
 
-    /// The keys of these ids, and whether some of them may still be under way.
+    /// The keys of these ids, and whether inserts of some of them may still be under way.
     fn read(&self, ids: &[u64]) -> Result<Option<(Ids, bool)>> {
         let Entries { list, generation, .. } = self;
         let items: Vec<_> = ids.iter().map(|&id| list.id_item(generation, id)).collect();
@@ -141,7 +141,7 @@ impl Entries {
         let mut entries = Vec::with_capacity(named.len());
         for (((id, name), key), reply) in named.into_iter().zip(&keys).zip(replies) {
             let Reply::Value(item) = reply else {
-                // The server lost the key's item; that of its id still tells.
+                // The server lost the key's item; the id's item still has the key.
                 entries.push((id, name));
                 continue;
             };
@@ -149,10 +149,11 @@ impl Entries {
                 Some(KeyItem { id: Some(committed), .. }) if committed == id => {
                     entries.push((id, name))
                 }
-                // Its inserter was overtaken: the key has another id.
+                // The inserter was overtaken: the key has another id.
                 Some(KeyItem { id: Some(_), .. }) | None => {}
                 Some(KeyItem { id: None, .. }) if in_time => under_way = true,
-                // Its inserter died between the two: finish it under its own token.
+                // The inserter died between the two writes: commit the key under the inserter's
+                // token.
                 Some(KeyItem { id: None, token }) => {
                     let value = KeyItem { id: Some(id), token }.to_string();
                     let expiry = list.expiry(generation);
@@ -163,7 +164,7 @@ impl Entries {
                         expiry,
                         returns: Returns::Version,
                     };
-                    // Whether we did that or another client, what it is now decides.
+                    // The item's present content decides, whichever client wrote it.
                     let _ = list.target.one(op);
                     let now = list
                         .target

@@ -1,4 +1,4 @@
-//! The handle of a distinct list: its session, and what can be asked of it.
+//! The handle of a distinct list: its session, and queries.
 
 use std::time::Duration;
 
@@ -14,23 +14,23 @@ use crate::report::{Report, Subject};
 use crate::store::{Expiry, Failure, Item, Op, Reply, Returns, Version};
 use crate::target::Target;
 
-/// How long a half-insert may belong to a client that is still at work.
+/// For how long a half-finished insert may belong to a client that is still at work.
 pub(super) const GRACE: Duration = Duration::from_millis(100);
 
-/// How much longer than the session its items are kept, so that none of them is missed while it
-/// lives.
+/// How much longer than the session its items are stored, so that none of them expires before the
+/// session.
 pub(super) const TTL_SLACK: Duration = Duration::from_secs(2);
 
 /// A named set of keys with ids, shared by all clients that know the session's name.
 ///
-/// It may be used from several threads, each with a clone. Clones made before
-/// [`DistinctList::set_up`] learn nothing of it.
+/// The handle may be used from several threads, each with a clone. A clone that was made before
+/// [`DistinctList::set_up`] is not bound to the session of that call.
 #[derive(Clone, Debug)]
 pub struct DistinctList {
     pub(super) target: Target,
     pub(super) joined: Option<Generation>,
-    /// Whether this handle set the session up, and so must not slip into a later one of the same
-    /// name.
+    /// Whether this handle has set the session up, or joined it by a set-up, and so must not use a
+    /// later session of the same name.
     pub(super) bound: bool,
 }
 
@@ -38,18 +38,18 @@ pub struct DistinctList {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Generation {
     pub(super) token: Token,
-    /// As text, for keys.
+    /// The token as text, for keys.
     pub(super) text: String,
     pub(super) ends: Moment,
 }
 
-/// How a set-up ended.
+/// The result of a set-up.
 #[must_use = "the session may be new, or one that others work in"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetUp {
     /// The session is new.
     Created,
-    /// The session was set up already, and we are in it.
+    /// The session existed already, and this handle has joined it.
     Joined,
 }
 
@@ -68,11 +68,12 @@ impl DistinctList {
         DistinctList { target: Target::new(context, key), joined: None, bound: false }
     }
 
-    /// Sets the session up, or joins it if it is. It and all its keys end after `duration` (1
-    /// second to 366 days), counted from when it was first set up. Two round trips, or one to join.
+    /// Sets the session up, or joins it if it exists. The session and all its keys end after
+    /// `duration` (1 second to 366 days), counted from the first set-up. Two round trips, or one to
+    /// join.
     ///
-    /// From now on this handle belongs to that session: once it is torn down, inserts are refused
-    /// even if another client sets up another of the same name.
+    /// From now on, this handle belongs to that session: once the session is torn down, inserts are
+    /// refused, even if another client sets up another session of the same name.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a duration out of range; [`ErrorKind::Unreachable`],
@@ -83,11 +84,13 @@ impl DistinctList {
             let mut tried = Vec::new();
             let mut error = None;
             for _ in 0..ATTEMPTS {
-                // Most callers find the session there: look first, and write only if it is not.
+                // Most callers find an existing session: read first, and write only if there is
+                // none.
                 let mut found = self.look_up().map_err(|error| Failure { error, sent: false });
                 if let Ok(None) = found {
-                    // Each time another one: an earlier one may have been set up, joined, and torn
-                    // down meanwhile, and clients that joined it must not find it there again.
+                    // A new token each time: a session of an earlier attempt may have been set up,
+                    // joined and torn down in the meantime, and clients that joined it must not
+                    // find it again.
                     let fresh = self.target.context.identity()?.token();
                     tried.push(fresh);
                     let generation = Generation::new(fresh, self.target.now() + duration);
@@ -124,7 +127,7 @@ impl DistinctList {
                         (self.joined, self.bound) = (Some(found), true);
                         return Ok(if created { SetUp::Created } else { SetUp::Joined });
                     }
-                    // It ended between the two steps, or is not of our making.
+                    // The session ended between the two steps, or memlock did not write the item.
                     Ok(None) => {}
                     Err(failure) if !failure.sent && error.is_none() => {
                         return Err(self.said("Setting up", failure.error));
@@ -136,8 +139,8 @@ impl DistinctList {
         })
     }
 
-    /// Ends the session for all clients, in one atomic step. False when there was none: never set
-    /// up, expired, torn down, or another one than this handle set up.
+    /// Ends the session for all clients, in one atomic step. False if there was none: it was never
+    /// set up, has expired or was torn down, or is another session than the one of this handle.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`], [`ErrorKind::Protocol`].
@@ -150,11 +153,12 @@ impl DistinctList {
                 let found = found.filter(|(found, _)| {
                     self.is_mine(found) || mutation::has(Mutation::TearDownAnySession)
                 });
-                // Another one than the first time is not the one that was to be torn down.
+                // A session other than the one that was found first is not the one to be torn down.
                 let found =
                     found.filter(|(found, _)| *meant.get_or_insert(found.token) == found.token);
                 let Some((_, version)) = found else {
-                    // Gone. If the reply to our delete was lost, it was that which did it.
+                    // The session is gone. If the reply to the delete was lost, that delete removed
+                    // it.
                     return Ok(error.is_some());
                 };
                 match self.target.one(Op::Delete { key: &self.target.key, version }) {
@@ -171,7 +175,7 @@ impl DistinctList {
         })
     }
 
-    /// The id of a key; `Some(None)` when the key is not in the list, `None` when there is no such
+    /// The id of a key; `Some(None)` if the key is not in the list, `None` if there is no such
     /// session. One round trip.
     ///
     /// # Errors
@@ -194,7 +198,7 @@ impl DistinctList {
         })
     }
 
-    /// Whether a key is in the list; `None` when there is no such session. One round trip.
+    /// Whether a key is in the list; `None` if there is no such session. One round trip.
     ///
     /// # Errors
     /// As [`DistinctList::id`].
@@ -202,8 +206,8 @@ impl DistinctList {
         call(|| Ok(self.id(key)?.map(|id| id.is_some())))
     }
 
-    /// How many ids were given out; `None` when there is no such session. That is the number of
-    /// keys, plus one for every inserter that died or was overtaken half-way. One round trip.
+    /// The number of ids that were drawn; `None` if there is no such session. This is the number of
+    /// keys, plus one for each inserter that died or was overtaken half-way. One round trip.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Protocol`].
@@ -214,7 +218,7 @@ impl DistinctList {
                 let replies = list.target.read(&[Op::get(&counter), Op::get(&list.target.key)])?;
                 let count = match replies.first() {
                     Some(Reply::Value(item)) => parse_number(&item.value),
-                    // The server lost the counter, and with it the session.
+                    // The server lost the counter, and the session is over.
                     _ => None,
                 };
                 Ok(count.filter(|_| list.still_on(generation, replies.last())))
@@ -227,13 +231,13 @@ impl DistinctList {
         Ok(counter.map_err(|error| self.said("Setting up", error))?.is_some())
     }
 
-    /// Removes the session's item if it is of that generation.
+    /// Removes the session's item if it belongs to this generation.
     pub(super) fn remove_session(&self, generation: &Generation) -> Result<()> {
         let found = self.session().map_err(|error| self.said("Setting up", error))?;
         if let Some((found, version)) = found
             && found.token == generation.token
         {
-            // Whether it worked is seen in the next round.
+            // The next round finds out whether this succeeded.
             let _ = self.target.one(Op::Delete { key: &self.target.key, version });
         }
         Ok(())
@@ -245,18 +249,18 @@ impl DistinctList {
         self.joined.as_ref().is_none_or(|joined| joined.ends < now)
     }
 
-    /// The session's name, for people: of a name beyond 200 bytes the server's key.
+    /// The session's name, for people; the server's key if the name has more than 200 bytes.
     pub fn name(&self) -> String {
         self.target.name()
     }
 
-    /// Where it is, for people, such as `memcached at 10.0.0.7:11211`.
+    /// The session's server, for people, such as `memcached at 10.0.0.7:11211`.
     pub fn server(&self) -> String {
         self.target.server()
     }
 
-    /// That there is no such session, or another than this handle belongs to: [`Answer::NotFound`]
-    /// with a sentence.
+    /// Reports that there is no such session, or another than the one of this handle:
+    /// [`Answer::NotFound`] with a sentence.
     pub fn report_not_found(&self) -> Report {
         let subject = Subject { kind: "distinct list", target: &self.target };
         let text = format!(
@@ -265,13 +269,13 @@ impl DistinctList {
         Report::new(Answer::NotFound, text)
     }
 
-    /// Runs a read in the session that this handle belongs to, or in the one there is. `None` when
-    /// there is none.
+    /// Runs a read in the session that this handle belongs to, or else in the existing session.
+    /// `None` if there is none.
     pub(super) fn within<T>(
         &mut self,
         mut read: impl FnMut(&DistinctList, &Generation) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
-        // The second time, after another session was found in the place of the one that was known.
+        // A second time, if another session has replaced the one that was known.
         for _ in 0..2 {
             let Some(generation) = self.generation()? else { return Ok(None) };
             let found = read(self, &generation).map_err(|error| self.said("Reading", error))?;
@@ -283,7 +287,7 @@ impl DistinctList {
         Ok(None)
     }
 
-    /// The session's generation: the one known, or else the one found.
+    /// The generation of the session: the known one, or else the one on the server.
     pub(super) fn generation(&mut self) -> Result<Option<Generation>> {
         if self.joined.is_none() {
             self.joined = self.look_up().map_err(|error| self.said("Reading", error))?;
@@ -295,7 +299,7 @@ impl DistinctList {
         Ok(self.session()?.map(|(generation, _)| generation))
     }
 
-    /// The session that there is, and the version of its item.
+    /// The existing session, and the version of its item.
     pub(super) fn session(&self) -> Result<Option<(Generation, Version)>> {
         let now = self.target.now();
         let item = self.target.get()?;
@@ -325,7 +329,7 @@ impl DistinctList {
         self.target.context.keys().list_item('n', &generation.text, id.to_string().as_bytes())
     }
 
-    /// The TTL with which items are stored now.
+    /// The TTL of items that are stored now.
     pub(super) fn expiry(&self, generation: &Generation) -> Expiry {
         item_expiry(generation.ends.since(self.target.now()))
     }
@@ -350,7 +354,7 @@ impl Generation {
         let token = fields.next()?.parse().ok()?;
         let remaining =
             item.remaining.unwrap_or(crate::lease::MAX_LEASE).min(2 * crate::lease::MAX_LEASE);
-        // Rather too late than too early: the items are to outlive the session, on the server's
+        // Too late rather than too early: the items have to outlive the session, on the server's
         // clock.
         Some(Generation::new(token, now + remaining + remaining / crate::lease::DRIFT as u32))
     }
@@ -359,7 +363,7 @@ impl Generation {
 /// The value of a key's item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KeyItem {
-    /// `None` while it is only claimed.
+    /// `None` while the key is only claimed.
     pub(super) id: Option<u64>,
     pub(super) token: Token,
 }

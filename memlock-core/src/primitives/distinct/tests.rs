@@ -25,7 +25,7 @@ fn a_counter_at_its_end_gives_its_last_id_and_a_walk_that_ends() {
     let count = Op::Increment { key: &counter, by: u64::MAX - 1, initial: None };
     assert_eq!(list.target.one(count).unwrap(), Reply::Number(u64::MAX - 1));
     assert_eq!(list.insert("k").unwrap(), Some(Insertion::First(u64::MAX)));
-    // No client waits until all ids have been looked for.
+    // The walk does not look for all ids before it reports the error.
     let mut walk = list.entries().unwrap().unwrap();
     assert_eq!(walk.next().unwrap().unwrap_err().kind(), ErrorKind::Protocol);
     assert_eq!(walk.next(), None);
@@ -56,7 +56,7 @@ proptest! {
         }
     }
 
-    /// Its items are to be there for as long as it is, and not for ever.
+    /// The items have to exist for as long as the session, but not forever.
     #[test]
     fn a_session_ends_no_sooner_than_the_server_says(bits: u128, remaining: Option<u64>) {
         let now = Moment::from_boot(Duration::from_secs(1000));
