@@ -1,40 +1,41 @@
 //! The semaphore: one item on the server, `semaphore:<name>`, with the number of permits and their
 //! holders.
 //!
-//! | a permit | what is true | what may change it, and how |
+//! | a permit | meaning | what may change it, and how |
 //! | --- | --- | --- |
-//! | in no holder's line | it is available | any client, by writing a line with a fresh token over the version that was read |
-//! | in our line, before our deadline | we hold it | we, by writing the record without our line, or with a later end |
-//! | in our line, past our deadline | it has no holder | we, as above, as long as the line is there |
-//! | in a line whose end the server's clock has passed | it is available | any client: each write drops such lines |
-//! | there is no item | all are available, if their number is known | any client that knows it, by adding the item |
+//! | in no holder's line | available | any client, by writing a line with a fresh token over the version that it read |
+//! | in this acquisition's line, before its deadline | held by this acquisition | the holder, by writing the record without the line, or with a later end |
+//! | in this acquisition's line, past its deadline | no holder | the last holder, as above, while the line exists |
+//! | in a line whose end the server's clock has passed | available | any client: each grant drops such lines |
+//! | there is no item | all permits are available, if their number is known | any client that knows the number, by adding the item |
 //!
-//! **The record is only ever replaced by compare-and-swap**, so that all or none of several permits
-//! are taken, and no two clients take the same one: the other's version is no longer the one it
-//! read. A semaphore that is used by one process at a time costs it one round trip to acquire and
-//! one to release, because the reply to each write comes with what it became; where others have
-//! written meanwhile, two each. None of that depends on how many permits there are.
+//! **The record is replaced only by compare-and-set**, so that several permits are acquired all or
+//! none, and no two clients acquire the same permit: the slower client's version is outdated. A
+//! semaphore that one process uses at a time costs that process one round trip to acquire and one
+//! to release, because the reply to each write includes the record as written. If other processes
+//! have written in between, each costs two. None of this depends on the number of permits.
 //!
-//! **Ends are in the server's seconds**, which come with every read of the item (see `record`).
+//! **Ends are in the server's seconds**, which every read of the item returns (see `record`).
 //! Clocks of different hosts are never compared: a holder counts its lease on its own boot clock
-//! from before it asked for the server's time, and stops relying on it before the server's clock
-//! shows the end.
+//! from before it requested the server's time, and stops relying on the lease before the server's
+//! clock shows the end.
 //!
-//! **Lost replies.** The record is read back: it has a line with our token, or it has another
-//! version, so that what we sent can never be carried out any more, or we write the same over the
-//! same version again, of which only one can succeed. If nothing can be read either, the outcome is
-//! unknown, and the permits are taken back at the next contact.
+//! **Lost replies.** The record is read back. Either it has a line with the token of the
+//! acquisition; or it has another version, so that the lost request can no longer be executed; or
+//! the same is written over the same version again, and only one of the two requests can succeed.
+//! If the record cannot be read either, the outcome is unknown, and the permits are taken back at
+//! the next contact.
 //!
-//! **Why not an item for each permit?** See DESIGN.md: it was measured.
+//! **Why not one item for each permit?** See DESIGN.md, which has measurements.
 //!
-//! **The order of waiters.** The queue beside the item is the mutex's, see [`wait`](crate::wait). A
-//! release wakes as many of the first waiters as there is room for. If the first one wants more
-//! than is available, no waiter behind it is woken; and so that newcomers do not take what it waits
-//! for, it writes a reservation into the record: for five of the server's seconds, and again with
-//! each of its inspections.
+//! **The order of waiters.** The queue beside the item works as that of the mutex, see
+//! [`wait`](crate::wait). A release wakes as many of the first waiters as there is capacity for. If
+//! the first waiter requests more permits than are available, no waiter after it is woken. To keep
+//! new callers from taking the permits that it waits for, it writes a reservation into the record,
+//! for five of the server's seconds, and renews it by its inspections.
 //!
-//! Shared semaphores on memcached by compare-and-swap have been described many times; permits that
-//! come back when their holder dies, and waiters that do not spin, have not.
+//! Shared semaphores on memcached by compare-and-set have been described many times; permits that
+//! return when their holder dies, and waiters that do not spin, have not.
 
 mod acquire;
 mod attempt;

@@ -1,4 +1,4 @@
-//! The handle of a semaphore: its record, read and written.
+//! The handle of a semaphore: reading and writing its record.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -21,36 +21,36 @@ use super::combine::{Combiner, Memory};
 use super::record::Record;
 use super::snapshot::Snapshot;
 
-/// A reply that took longer is asked for once more: it is not known when in that time the server's
+/// A reply that took longer is requested again: it is not known when in that time the server's
 /// clock was read.
 pub(super) const SLOW_LOOK: Duration = Duration::from_secs(1);
 
 /// How long an unused semaphore is stored, unless [`Semaphore::set_up`] says otherwise.
 pub(super) const LIFE: Duration = Duration::from_secs(24 * 3600);
 
-/// A semaphore by its name. It can be used from any number of threads at once.
+/// A semaphore, identified by its name. The handle can be used from any number of threads at once.
 #[derive(Clone, Debug)]
 pub struct Semaphore {
     pub(super) target: Target,
     pub(super) lease: Lease,
-    /// How many permits it is to have; `None`: as many as it has.
+    /// The number of permits that the semaphore has to have; `None`: any number.
     pub(super) permits: Option<u32>,
-    /// How many permits it had when it was seen last; 0 before that.
+    /// The number of permits at the last read; 0 before the first one.
     pub(super) agreed: Arc<AtomicU32>,
-    /// What the threads of this process share that use it by this client.
+    /// Shared by the threads of this process that use the semaphore through this client.
     pub(super) combiner: Arc<ForkLocal<Arc<Combiner>>>,
 }
 
-/// The result of writing it.
+/// The result of a write.
 pub(super) struct Wrote {
-    /// Whether it was written; if not, another client was faster.
+    /// Whether the record was written; if not, another client was faster.
     pub(super) done: bool,
-    /// How many permits are available, if it was.
+    /// How many permits are available, if the record was written.
     pub(super) capacity: u32,
-    /// The replies to what was run behind it.
+    /// The replies to the operations that followed the write.
     pub(super) replies: Vec<Reply>,
-    /// What it is now, if that was asked for: where no other process seems to be using it, the next
-    /// step can build upon that.
+    /// The record after the write, if it was requested: if no other process seems to be using the
+    /// semaphore, the next step can build on it.
     pub(super) after: Option<Snapshot>,
 }
 
@@ -73,7 +73,7 @@ impl Semaphore {
         })
     }
 
-    /// The same semaphore, whose permits are held for at most `lease` (1 second to 366 days).
+    /// The same semaphore, with permits that are held for at most `lease` (1 second to 366 days).
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a lease out of range.
@@ -81,17 +81,17 @@ impl Semaphore {
         Ok(Semaphore { lease: Lease::new(lease)?, ..self.clone() })
     }
 
-    /// Its name, for people: of a name beyond 200 bytes the server's key.
+    /// The semaphore's name, for people; the server's key if the name has more than 200 bytes.
     pub fn name(&self) -> String {
         self.target.name()
     }
 
-    /// Where it is, for people, such as `memcached at 10.0.0.7:11211`.
+    /// The semaphore's server, for people, such as `memcached at 10.0.0.7:11211`.
     pub fn server(&self) -> String {
         self.target.server()
     }
 
-    /// That there is none: [`Answer::NotFound`] with a sentence.
+    /// Reports that there is no such semaphore: [`Answer::NotFound`] with a sentence.
     pub fn report_not_found(&self) -> Report {
         let text = format!(
             "There is no {}: nobody has set it up, it has expired, or it was torn down.",
@@ -100,7 +100,8 @@ impl Semaphore {
         Report::new(Answer::NotFound, text)
     }
 
-    /// Other errors name the semaphore themselves.
+    /// Adds the operation and the key to an error. Errors of the other kinds name the semaphore
+    /// themselves.
     pub(super) fn said(&self, doing: &str, error: Error) -> Error {
         match error.kind() {
             ErrorKind::Invalid | ErrorKind::NotFound => error,
@@ -108,18 +109,18 @@ impl Semaphore {
         }
     }
 
-    /// What sentences are about.
+    /// The semaphore, as the subject of sentences.
     pub(crate) fn subject(&self) -> Subject<'_> {
         Subject { kind: "semaphore", target: &self.target }
     }
 
-    /// Reads it.
+    /// Reads the record.
     pub(super) fn inspect(&self) -> Result<Option<Snapshot>> {
         let (mut failures, mut slow) = (0, 0);
         loop {
             let sent = self.target.now();
             match self.target.one(Op::get(&self.target.key)) {
-                // A connection may have been made first. An answer that leaves open when the
+                // A connection may have been opened first. A reply that leaves open when the
                 // server's clock was read makes leases longer.
                 Ok(_) if slow + 1 < crate::context::ATTEMPTS && self.is_long_since(sent) => {
                     slow += 1
@@ -135,8 +136,8 @@ impl Semaphore {
         }
     }
 
-    /// Reads it for a holder that is to know how long the server is guaranteed to store what it
-    /// holds: see [`Guarantees::kept_until`](crate::store::Guarantees::kept_until).
+    /// Reads the record for a holder that has to know how long the server is guaranteed to store
+    /// its permits: see [`Guarantees::kept_until`](crate::store::Guarantees::kept_until).
     pub(super) fn inspect_closely(&self) -> Result<Option<Snapshot>> {
         let snapshot = self.inspect()?;
         let Some(first) =
@@ -151,7 +152,7 @@ impl Semaphore {
         self.target.now().since(sent) > SLOW_LOOK
     }
 
-    /// What a reply says that was asked for at `sent`.
+    /// Parses a reply to a read that was sent at `sent`.
     pub(super) fn note(&self, reply: &Reply, sent: Moment) -> Result<Option<Snapshot>> {
         match reply {
             Reply::Value(item) => {
@@ -161,7 +162,8 @@ impl Semaphore {
         }
     }
 
-    /// With how many permits it is set up if there is none; `None`: not by us.
+    /// With how many permits to set the semaphore up if there is none; `None`: this handle does not
+    /// set it up.
     pub(super) fn number(&self) -> Option<u32> {
         let known = Some(self.agreed.load(Ordering::Relaxed)).filter(|&known| known != 0);
         self.permits.map(|permits| known.unwrap_or(permits))
@@ -171,11 +173,11 @@ impl Semaphore {
         Error::new(ErrorKind::NotFound, self.report_not_found().to_string())
     }
 
-    /// Adds the item, with all permits available, and reads it, if it could be read in the same
-    /// round trip.
+    /// Adds the item, with all permits available. Returns the record, if it could be read in the
+    /// same round trip.
     pub(super) fn create(&self, token: Token, life: u64, permits: u32) -> Result<Option<Snapshot>> {
         let Some(now) = self.target.context.time(self.target.route) else { return Ok(None) };
-        // What the server's clock shows is known for sure once it has been read.
+        // This time is computed; the server's clock is known for sure once the item has been read.
         let now = whole_seconds(now);
         let record = Record::new(token, permits, life, now.saturating_add(life));
         let value = record.encode();
@@ -193,7 +195,7 @@ impl Semaphore {
         }
     }
 
-    /// Writes it over the version that was seen, past the combiner.
+    /// Writes the record over the version that was read, bypassing the combiner.
     pub(super) fn write(&self, snapshot: Snapshot) -> std::result::Result<Wrote, Failure> {
         let written = (snapshot.record.token, snapshot.record.serial);
         let lonely = self.combiner().memory(|memory| memory.written == Some(written));
@@ -204,22 +206,22 @@ impl Semaphore {
         Ok(wrote)
     }
 
-    /// We have written it past the combiner.
+    /// Records that this process has written the record, bypassing the combiner.
     pub(super) fn remember_written(&self, written: (Token, u64)) {
         self.combiner()
             .memory(|memory| *memory = Memory { written: Some(written), snapshot: None });
     }
 
-    /// Writes it over the version that was seen, and runs `more` behind it in the same packet.
-    /// `lonely`: no other process had written it before it was seen, so that it pays to read what
-    /// it becomes, and to build upon that.
+    /// Writes the record over the version that was read, and runs `more` after it in the same
+    /// packet. `lonely`: no other process had written the record before it was read. Reading the
+    /// result back then pays off, because the next step can build on it.
     pub(super) fn put(
         &self,
         mut snapshot: Snapshot,
         more: &[Op<'_>],
         lonely: bool,
     ) -> std::result::Result<Wrote, Failure> {
-        // Of what is remembered, the time has gone on.
+        // If the record is only remembered, the server's clock has advanced since.
         let passed = self.target.now().since(snapshot.sent).as_secs();
         snapshot.record.touch(snapshot.now.saturating_add(passed));
         let value = snapshot.record.encode();
@@ -241,7 +243,7 @@ impl Semaphore {
         let capacity = snapshot.record.capacity(snapshot.now);
         let last = if lonely { replies.next_back() } else { None };
         let after = match last {
-            // What was written need not be read again.
+            // The record that was just written need not be parsed.
             Some(Reply::Value(item)) if item.value == value => {
                 Snapshot::again(&self.target, snapshot.record, &item, sent, self.target.now())
             }
@@ -256,7 +258,8 @@ impl Semaphore {
         })
     }
 
-    /// Whether the number of permits is the one that we know of.
+    /// Remembers the number of permits. Fails if the handle did not know the number yet and was
+    /// opened with another one.
     pub(super) fn agree(&self, number: u32) -> Result<()> {
         match (self.agreed.swap(number, Ordering::Relaxed), self.permits) {
             (0, Some(wanted)) if wanted != number => {

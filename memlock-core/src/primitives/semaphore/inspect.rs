@@ -1,4 +1,4 @@
-//! A semaphore seen from outside, and set right by an operator.
+//! A semaphore for tools and operators: its status, its waiters, and release by force.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::owner::Token;
 use crate::waiters::{self, Waiter};
 
 impl Status {
-    /// What an item says that was read past the library, and that the server keeps for `remaining`
-    /// yet; `None` when it is not a semaphore's.
+    /// Parses an item that was read without the library, and that the server stores for `remaining`
+    /// more; `None` if it is not a semaphore's.
     pub fn read(value: &[u8], remaining: Duration) -> Option<Status> {
         let record = Record::parse(value)?;
         Some(Status::of(&record, record.expires.saturating_sub(whole_seconds(remaining))))
     }
 
-    /// What the record says when the server's clock shows `now`.
+    /// The status by the record when the server's clock shows `now`.
     pub(super) fn of(record: &Record, now: u64) -> Status {
         let holders = record.holdings.iter().filter(|holding| holding.until > now).map(|holding| {
             let (host, pid, since) = holding.who();
@@ -36,8 +36,8 @@ impl Status {
 }
 
 impl Semaphore {
-    /// The waiters for permits, the next one first; of a process whose threads wait for the same
-    /// number, each. What is read is already past. One round trip.
+    /// The waiters in the queue, the next one first. Each waiting thread of a process has an entry
+    /// of its own. The result is already outdated when it returns. One round trip.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) or
@@ -50,8 +50,9 @@ impl Semaphore {
         })
     }
 
-    /// Takes permits away from the holder that [`Holder::token`] names: for operators who know that
-    /// it is dead. False when it holds none any more. The old holder finds them lost.
+    /// Takes the permits away from the holder that [`Holder::token`] identifies: for operators who
+    /// know that the holder is dead. False if it holds none any more. The old holder finds its
+    /// permits lost.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable),

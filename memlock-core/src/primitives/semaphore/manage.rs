@@ -1,5 +1,4 @@
-//! What is done with a semaphore as a whole: setting it up, resizing it, looking at it, tearing it
-//! down.
+//! Operations on a semaphore as a whole: set-up, resizing, status, tear-down.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -18,52 +17,54 @@ use crate::mutation::{self, Mutation};
 use crate::owner::Token;
 use crate::store::{Op, Reply};
 
-/// How a semaphore was found.
+/// A semaphore at the time of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
-    /// How many permits there are.
+    /// The number of permits.
     pub permits: u32,
     /// How many of them are available.
     pub available: u32,
-    /// The holders of the others.
+    /// The holders of the other permits.
     pub holders: Vec<Holder>,
 }
 
-/// A holder of permits, as it was seen.
+/// A holder of permits at the time of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// Names this acquisition.
+    /// Identifies this acquisition.
     pub token: Token,
     /// How many permits it holds.
     pub permits: u32,
-    /// Its host's name, cut at 32 characters.
+    /// The name of its host, cut at 32 characters.
     pub host: String,
     /// Its process id on that host.
     pub pid: u32,
-    /// When it acquired them, in Unix seconds of its own clock.
+    /// When the holder acquired the permits, in Unix seconds of its own clock.
     pub since: u64,
-    /// How long the server keeps them for it at most, in its whole seconds.
+    /// How long the server keeps the permits for the holder at most, in its whole seconds.
     pub remaining: Duration,
 }
 
 impl Semaphore {
-    /// Sets it up with the number of permits that it was opened with, to be stored for `life` (1
-    /// second to 366 days) after its last use. Without this call, the first acquisition sets it up,
-    /// to be stored for a day.
+    /// Sets the semaphore up with the number of permits that the handle was opened with, to be
+    /// stored for `life` (1 second to 366 days) after its last use. Without this call, the first
+    /// acquisition sets it up, to be stored for a day.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a `life` out of range, and when there is one with another number
-    /// of permits; [`ErrorKind::NotFound`] when there is none, and this one was opened without a
-    /// number; [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
+    /// [`ErrorKind::Invalid`] for a `life` out of range, and if the semaphore exists with another
+    /// number of permits; [`ErrorKind::NotFound`] if there is none, and the handle was opened
+    /// without a number; [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or
+    /// [`ErrorKind::Protocol`].
     pub fn set_up(&self, life: Duration) -> Result<SetUp> {
         call(|| self.set_up_once(life).map_err(|error| self.said("Setting up", error)))
     }
 
     fn set_up_once(&self, life: Duration) -> Result<SetUp> {
         let life = self.target.context.guarantees().covering_seconds(Lease::new(life)?.duration());
-        // A new one for each try: a tear-down knows by it whether it has removed what it saw.
+        // A new token for each attempt: by the token, a tear-down knows whether it has removed the
+        // semaphore that it saw.
         let mut tokens = Vec::new();
         for _ in 0..ROUNDS {
             let snapshot = match self.inspect()? {
@@ -88,8 +89,8 @@ impl Semaphore {
         Err(Error::unresolved(None, "semaphore"))
     }
 
-    /// Removes it for all clients. Holders of permits find them lost; waiters that did not give the
-    /// number of permits get the answer that it is not found. False when there was none.
+    /// Removes the semaphore for all clients. Holders of permits find them lost; waiters that did
+    /// not specify the number of permits get the answer "not found". False if there was none.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
@@ -104,7 +105,7 @@ impl Semaphore {
                 gone = true;
                 break;
             };
-            // A semaphore that was set up since we sent the first request is not ours to remove.
+            // A semaphore that was set up after the first request was sent must not be removed.
             if sent.is_some_and(|token| token != snapshot.record.token)
                 && !mutation::has(Mutation::TearDownWhatCame)
             {
@@ -137,12 +138,12 @@ impl Semaphore {
     }
 
     /// Changes the number of permits, for all clients. Fewer than are held is allowed: no holder
-    /// loses any, and no more are granted until enough came back. Returns the old number; `None`
-    /// when there is no such semaphore. A handle that is opened afterwards has to be opened with
-    /// the new number.
+    /// loses any, and no more are granted until enough have been released. Returns the old number;
+    /// `None` if there is no such semaphore. A handle that is opened afterwards has to be opened
+    /// with the new number.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for none; [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or
+    /// [`ErrorKind::Invalid`] for 0 permits; [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or
     /// [`ErrorKind::Protocol`].
     pub fn resize(&self, permits: u32) -> Result<Option<u32>> {
         call(|| {
@@ -185,8 +186,8 @@ impl Semaphore {
         Err(Error::unresolved(None, "semaphore"))
     }
 
-    /// How it is now; `None` when there is no such semaphore. What is read is already past: it is
-    /// for people, not for decisions. One round trip.
+    /// The semaphore's present status; `None` if there is no such semaphore. The result is already
+    /// outdated when it returns: it is for people, not for decisions. One round trip.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.

@@ -1,4 +1,4 @@
-//! One operation of a batch, and what becomes of it.
+//! One operation of a batch, and its planned outcome.
 
 use std::sync::Arc;
 
@@ -8,17 +8,18 @@ use crate::clock::Moment;
 use crate::error::Error;
 use crate::store::Version;
 
-/// What is to become of an operation.
+/// The planned outcome of an operation.
 pub(super) enum Planned {
-    /// Known without writing anything.
+    /// Known without a write.
     Known(OperationOutcome),
-    /// Granted once it is written, counting the lease from then.
+    /// Granted once the record is written, with a lease that counts from this moment.
     Grants(Moment),
-    /// Others of the batch take what it wanted: refused once it is written.
+    /// Refused once the record is written: other operations of the batch take the permits.
     Refuses,
-    /// So many permits are given back once it is written.
+    /// Releases this many permits once the record is written.
     Releases(u32),
-    /// Extended once it is written; so long as no reply is lost it counts from then.
+    /// Extended once the record is written, with a lease that counts from this moment, unless a
+    /// reply is lost.
     Extends(Moment),
 }
 
@@ -29,25 +30,26 @@ impl Planned {
     }
 }
 
-/// A request that is under way.
+/// A request under way.
 #[derive(Clone, Copy)]
 pub(super) struct Writing {
-    /// When it left.
+    /// When it was sent.
     pub(super) sent: Moment,
-    /// The server may have stood still when it sent the time by which the request was reckoned.
+    /// Whether the server may have been stopped when it sent the time by which the request was
+    /// computed.
     pub(super) slow: bool,
-    /// The version that it replaces.
+    /// The version that the request replaces.
     pub(super) version: Version,
 }
 
 /// One operation of the batch.
 pub(super) struct Member {
     pub(super) operation: Operation,
-    /// `None`: our own.
+    /// `None`: the leader's own operation.
     pub(super) ticket: Option<Arc<Ticket>>,
-    /// It waits for what this process gives back, and for nothing else.
+    /// Whether the operation waits only for permits that this process releases.
     pub(super) is_parked: bool,
-    /// What becomes of it by the record that is being written.
+    /// The outcome of the operation by the record that is being written.
     pub(super) planned: Planned,
 }
 
@@ -56,13 +58,13 @@ impl Member {
         Member { operation, ticket, is_parked, planned: Planned::Refuses }
     }
 
-    /// Whether it can be dropped without finding anything out.
+    /// Whether the operation can be dropped without resolving anything.
     pub(super) fn is_idle(&self) -> bool {
         self.operation.in_doubt.is_none() && matches!(self.operation.kind, Kind::Acquisition(_))
     }
 
-    /// Its outcome when it cannot be carried out because of this. A parked one finds out for itself
-    /// in the queue.
+    /// The outcome of an operation that this error prevents. The thread of a parked operation finds
+    /// out for itself in the queue.
     pub(super) fn fails(&self, error: &Error) -> OperationOutcome {
         match self.operation.in_doubt {
             Some(_) => OperationOutcome::Unresolved(Some(error.clone())),
@@ -71,7 +73,7 @@ impl Member {
         }
     }
 
-    /// A request that had it in its batch got no reply.
+    /// Records that a request with this operation got no reply.
     pub(super) fn is_in_doubt(&mut self, Writing { sent, slow, version }: Writing) {
         let since = match self.planned {
             Planned::Grants(counted_from) | Planned::Extends(counted_from) => counted_from,

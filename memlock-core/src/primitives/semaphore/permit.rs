@@ -1,4 +1,4 @@
-//! Permits that are held.
+//! Held permits.
 
 use super::handle::Semaphore;
 use crate::clock::Moment;
@@ -6,18 +6,18 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::guard::lease_guard::LeaseGuard;
 use crate::owner::Token;
 
-/// One or several permits of a semaphore that are held.
+/// One or several held permits of a semaphore.
 pub type Permit = LeaseGuard<Permits>;
 
-/// What is held of a semaphore.
+/// The state of held permits.
 pub struct Permits {
     pub(super) semaphore: Semaphore,
     pub(super) permits: u32,
-    /// Which semaphore by that name they are of.
+    /// The token of the semaphore that the permits belong to.
     pub(super) of: Token,
 }
 
-/// What was granted.
+/// A granted acquisition.
 pub(super) struct Grant {
     pub(super) token: Token,
     pub(super) permits: u32,
@@ -36,19 +36,19 @@ impl Grant {
 }
 
 impl Permit {
-    /// How many permits these are.
+    /// The number of permits.
     pub fn permits(&self) -> u32 {
         self.kind.permits
     }
 
-    /// After a suspiciously slow grant: counts on no more than the server's clock leaves.
+    /// After a suspiciously slow grant: caps the deadline by what the server's clock leaves.
     pub(super) fn cap_deadline_by_ttl(&mut self) -> Result<()> {
         let snapshot = self.kind.semaphore.inspect_closely()?;
         let now = || self.kind.semaphore.target.now();
         self.believe(snapshot.map_or_else(now, |snapshot| snapshot.keeps_until(self.token)))
     }
 
-    /// Counts on them no longer than that.
+    /// Caps the deadline at `until`. Fails if no time is left.
     pub(super) fn believe(&mut self, until: Moment) -> Result<()> {
         self.deadline = self.deadline.min(until);
         if self.remaining().is_zero() {

@@ -1,23 +1,24 @@
-//! The text of a semaphore's item: the number of permits, and their holders with the end of each
-//! lease.
+//! The text format of a semaphore's item: the number of permits, and their holders with the end of
+//! each lease.
 //!
 //! ```text
 //! memlock-semaphore/1 5c0f…32 hex digits… 5 1795256400 86400 7      the semaphore
-//! 0d5c7a…32 hex digits… 2 1795170042 web-3 4711 1795170000          one who holds 2 of its permits
+//! 0d5c7a…32 hex digits… 2 1795170042 web-3 4711 1795170000          a holder of 2 of its permits
 //! ```
 //!
-//! The first line: a token of this semaphore, the number of permits, when the item expires, for how
-//! many seconds it is kept unused, and how often it was written. It may have the word
-//! `reservation=<token>:<priority>:<until>`: that waiter wants several permits at once, and
-//! newcomers are to stand behind it. Then a line for each holder: its token, how many permits it
-//! has, until when; and for people its host, pid and since when, in Unix seconds of its own clock.
+//! The first line has a token of this semaphore, the number of permits, when the item expires, for
+//! how many seconds it is stored unused, and how often it was written. It may have the word
+//! `gathering=<token>:<priority>:<until>`: the reservation of a waiter that requests several
+//! permits at once, or that may be unreachable, and that new callers must not overtake. Each holder
+//! has a line: its token, the number of its permits, and their end; and for people its host, its
+//! pid and since when it has held them, in Unix seconds of the holder's own clock.
 //!
-//! `expires` and `until` are in the server's own seconds. memcached tells for how many seconds it
-//! keeps an item yet; and as the item says itself until when it is kept, the difference is **what
-//! the server's clock shows**. So no clock of a client is compared with any other, and each read of
-//! the item tells the time.
+//! `expires` and `until` are in the server's own seconds. memcached returns for how many more
+//! seconds it stores an item, and the item itself contains the end of that time; the difference is
+//! **what the server's clock shows**. The clock of a client is thus never compared with another
+//! clock, and each read of the item returns the time.
 //!
-//! Words at the ends of lines are a later version's business and are kept. Nothing here does any
+//! Words at the ends of lines are reserved for later versions, and preserved. This module does no
 //! I/O.
 
 use crate::mutation::{self, Mutation};
@@ -26,32 +27,33 @@ use crate::owner::Token;
 
 const FORMAT: &str = "memlock-semaphore/1";
 const RESERVATION: &str = "gathering=";
-/// The longest host name that is written: so many holders' lines have to fit into one item.
+/// The longest host name that is written, so that the lines of [`MOST_HOLDERS`] holders fit into
+/// one item.
 const LONGEST_HOST: usize = 32;
-/// The most holders at once: more do not fit into an item of 1 MiB, which is all that memcached
-/// stores by default.
+/// The maximum number of concurrent holders: more do not fit into an item of 1 MiB, the largest
+/// that memcached stores by default.
 pub(super) const MOST_HOLDERS: usize = 10_000;
 
-/// What the item says.
+/// The content of the item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
-    /// Names this semaphore, from when it was set up until it is gone.
+    /// Identifies this semaphore, from its set-up until it is gone.
     pub(crate) token: Token,
-    /// How many permits there are.
+    /// The number of permits.
     pub(crate) permits: u32,
     /// When the item expires on the server.
     pub(crate) expires: u64,
-    /// For how many seconds it is kept unused.
+    /// For how many seconds an unused item is stored.
     pub(crate) life: u64,
     /// How often it was written.
     pub(crate) serial: u64,
     pub(crate) reservation: Option<Reservation>,
     pub(crate) holdings: Vec<Holding>,
-    /// What a later version wrote behind the first line's fields.
+    /// What a later version wrote after the fields of the first line.
     more: String,
 }
 
-/// A waiter for several permits, which newcomers are to let go first.
+/// A waiter that new callers must not overtake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reservation {
     pub(crate) token: Token,
@@ -59,14 +61,14 @@ pub(crate) struct Reservation {
     pub(crate) until: u64,
 }
 
-/// What one holder has.
+/// The permits of one holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Holding {
     pub(crate) token: Token,
     pub(crate) permits: u32,
-    /// From this second of the server's on it has no owner.
+    /// From this second of the server's clock on, the permits have no owner.
     pub(crate) until: u64,
-    /// Host, pid and since when; and what a later version wrote behind them.
+    /// Host, pid and start of the hold; and what a later version wrote after them.
     who: String,
 }
 
@@ -84,7 +86,7 @@ impl Holding {
         Holding { token, permits, until, who: format!("{host} {pid} {since}") }
     }
 
-    /// Its host, pid and since when.
+    /// The holder's host and pid, and the start of the hold.
     pub(crate) fn who(&self) -> (String, u32, u64) {
         let mut words = self.who.split(' ');
         let host = words.next().unwrap_or_default();
@@ -96,7 +98,7 @@ impl Holding {
 }
 
 impl Record {
-    /// It has no holders yet.
+    /// A record without holders.
     pub(crate) fn new(token: Token, permits: u32, life: u64, expires: u64) -> Record {
         let (reservation, holdings) = (None, Vec::new());
         Record {
@@ -111,7 +113,7 @@ impl Record {
         }
     }
 
-    /// Reads an item's value; `None` when it is not a semaphore's.
+    /// Parses an item's value; `None` if it is not a semaphore's.
     pub(crate) fn parse(value: &[u8]) -> Option<Record> {
         let mut lines = std::str::from_utf8(value).ok()?.split_terminator('\n');
         let mut words = lines.next()?.splitn(7, ' ');
@@ -122,7 +124,8 @@ impl Record {
         let permits = words.next()?.parse().ok()?;
         let mut number = || words.next()?.parse::<u64>().ok();
         let (expires, life, serial) = (number()?, number()?, number()?);
-        // Of several reservations the first one counts: the next write removes the others.
+        // If there are several reservations, the first one applies: the next write removes the
+        // others.
         let mut reservation = None;
         let mut is_more =
             |word: &&str| match word.strip_prefix(RESERVATION).and_then(Reservation::parse) {
@@ -160,7 +163,7 @@ impl Record {
         value
     }
 
-    /// What this acquisition holds.
+    /// The permits of this acquisition.
     pub(crate) fn held_by(&self, token: Token) -> Option<&Holding> {
         self.holdings.iter().find(|holding| holding.token == token)
     }
@@ -179,13 +182,12 @@ impl Record {
             || self.holdings.iter().filter(|holding| holding.until > now).count() < MOST_HOLDERS
     }
 
-    /// How many permits a waiter can have: none as long as there are as many holders as there may
-    /// be.
+    /// How many permits a waiter can acquire: none while the number of holders is at its maximum.
     pub(crate) fn capacity(&self, now: u64) -> u32 {
         if self.has_room(now) { self.available(now) } else { 0 }
     }
 
-    /// When so many will be available at the latest, as leases run out.
+    /// When so many permits will be available at the latest, as leases end.
     pub(crate) fn available_at(&self, wanted: u32, now: u64) -> Option<u64> {
         let mut live: Vec<&Holding> =
             self.holdings.iter().filter(|holding| holding.until > now).collect();
@@ -198,14 +200,15 @@ impl Record {
         })
     }
 
-    /// Whether a newcomer is to stand behind a waiter that has reserved several permits.
+    /// Whether a new caller has to wait because of another waiter's reservation.
     pub(crate) fn is_gathering(&self, now: u64, token: Token, priority: i64) -> bool {
         self.reservation.is_some_and(|other| {
             other.until > now && other.token != token && priority <= other.priority
         })
     }
 
-    /// Gives permits to a holder, and drops those whose lease is over.
+    /// Adds the permits of a holder, and drops holders whose lease is over. Drops the reservation
+    /// if it is the holder's, or over.
     pub(crate) fn take(&mut self, now: u64, holding: Holding) {
         let early = u64::from(mutation::has(Mutation::DropTooEarly));
         self.holdings.retain(|other| other.until > now + early);
@@ -216,20 +219,20 @@ impl Record {
         self.holdings.push(holding);
     }
 
-    /// Takes a holder's permits back.
+    /// Removes a holder's permits.
     pub(crate) fn give_back(&mut self, token: Token) {
         self.holdings.retain(|holding| holding.token != token);
     }
 
-    /// A holder has its permits until then. A clock that may stand still does not shorten what the
-    /// holder relies on.
+    /// Sets the end of a holder's permits. A clock that may have been stopped does not move the end
+    /// earlier, because the holder relies on it.
     pub(crate) fn renew(&mut self, token: Token, until: u64, may_stand: bool) {
         for holding in self.holdings.iter_mut().filter(|holding| holding.token == token) {
             holding.until = if may_stand { holding.until.max(until) } else { until };
         }
     }
 
-    /// To be called before each time it is written: counts that, and lets it live on.
+    /// To be called before each write: counts the write, and prolongs the item's life.
     pub(crate) fn touch(&mut self, now: u64) {
         self.serial = self.serial.wrapping_add(1);
         let last = self.holdings.iter().map(|holding| holding.until).max().unwrap_or(0);

@@ -16,7 +16,7 @@ use super::permit::{Permit, Permits};
 use super::wake::{REAPER, local_waiters};
 
 impl Kind for Permits {
-    /// What is to be done for them, unless another caller of the batch does it.
+    /// What is needed to wake waiters, unless another caller of the batch wakes them.
     type Waiters = Wakes;
     const REAPER: &'static Reaper = &REAPER;
     const RELEASING: &'static str = "Releasing";
@@ -68,11 +68,12 @@ impl Kind for Permits {
 }
 
 impl Permit {
-    /// The ids of our entries in the queue. If no wake-up was received, they are removed at once:
-    /// they would be woken in vain, and as no releaser handed over to us, there may be room for
-    /// other waiters too. The same is done if there are several ids: a waiter that is woken twice
-    /// joins again while its earlier entry is still there, and other holders, which release while
-    /// we hold our permits, would wake that entry.
+    /// Records the ids of this holder's entries in the queue. If no wake-up was received, the
+    /// entries are removed immediately: they would be woken in vain, and since no releaser handed
+    /// over to this holder, there may be capacity for other waiters, too. The same applies if there
+    /// are several ids: a waiter that is woken twice joins again while its earlier entry is still
+    /// there, and other holders, which release while this one holds its permits, would wake that
+    /// entry.
     pub(super) fn stood_in_line(&mut self, ids: Vec<WaitId>, unwoken: bool) {
         self.stood.extend(ids);
         if unwoken || self.stood.len() > 1 {
@@ -80,15 +81,16 @@ impl Permit {
         }
     }
 
-    /// Removes our entries from the queue, if there are any left, and wakes the next waiters for
-    /// which there is room. False if the server did not answer: then the entries are removed at a
-    /// later contact. Where another thread of this process is doing so, it does it for us, too.
+    /// Removes this holder's entries from the queue, if any are left, and wakes the next waiters
+    /// for which there is capacity. False if the server did not answer; the entries are then
+    /// removed at a later contact. If another thread of this process is removing entries, it
+    /// removes these, too.
     pub(super) fn leave_the_line(&mut self) -> bool {
         let stood = std::mem::take(&mut self.stood);
         leave::leave(&self.kind.semaphore, stood)
     }
 
-    /// Wakes the first waiters for which there is room now.
+    /// Wakes the first waiters for which there is capacity now.
     fn wake_waiters(&self, wakes: Wakes) {
         let Wakes { queue, capacity, freed, mut stood } = wakes;
         stood.extend(self.kind.semaphore.combiner().leaving().ids());

@@ -1,4 +1,4 @@
-//! A semaphore as it was seen: what its item said, and what the server's clock showed then.
+//! A semaphore at the time of a read: the content of its item, and what the server's clock showed.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use crate::report::ObservedHolder;
 use crate::store::{Guarantees, Item, Version};
 use crate::target::Target;
 
-/// What was read so long ago is recent: a lease may be counted from then.
+/// A record that was read this long ago, or less, is recent: a lease may be counted from then.
 const RECENT: Duration = Duration::from_millis(50);
 
-/// What was read longer ago is not written over without a look.
+/// A record that was read longer ago is not replaced without another read.
 const STALE: Duration = Duration::from_secs(60);
 
-/// How a semaphore was when it was refused.
+/// The state of a semaphore at a refusal.
 #[derive(Clone, Debug)]
 pub(super) struct Refusal {
-    /// How many permits there are, and how many of them were available.
+    /// The number of permits, and how many of them were available.
     pub(super) permits: u32,
     pub(super) available: u32,
     pub(super) holder: ObservedHolder,
@@ -33,17 +33,17 @@ pub(crate) struct Snapshot {
     pub(crate) version: Version,
     /// What the server's clock showed.
     pub(crate) now: u64,
-    /// When the request left.
+    /// When the request was sent.
     pub(crate) sent: Moment,
-    /// How long the answer took.
+    /// How long the reply took.
     pub(crate) took: Duration,
-    /// When an earlier look left, if that was slow, and this was sent because of it.
+    /// When an earlier read was sent that was slow, and because of which this one was sent.
     pub(crate) first: Option<Moment>,
     pub(crate) guarantees: Guarantees,
 }
 
 impl Snapshot {
-    /// Reads an item that was asked for at `sent` and came at `came`.
+    /// Parses an item that was requested at `sent` and received at `came`.
     pub(super) fn read(
         target: &Target,
         item: &Item,
@@ -60,7 +60,7 @@ impl Snapshot {
         Ok(Snapshot::of(target, record, item.version, remaining, (sent, came)))
     }
 
-    /// What we have just written, as it was read afterwards.
+    /// The snapshot of a record that was just written, and read back.
     pub(super) fn again(
         target: &Target,
         record: Record,
@@ -78,7 +78,7 @@ impl Snapshot {
         remaining: Duration,
         (sent, came): (Moment, Moment),
     ) -> Snapshot {
-        // The item ends when the server's clock shows `expires`.
+        // The item expires when the server's clock shows `expires`.
         let now = record.expires.saturating_sub(whole_seconds(remaining));
         let guarantees = *target.context.guarantees();
         Snapshot { record, version, now, sent, took: came.since(sent), first: None, guarantees }
@@ -95,18 +95,17 @@ impl Snapshot {
         Refusal { permits: record.permits, available: record.available(*now), holder }
     }
 
-    /// Whether the server took so long to answer that it may have stood still, and its clock with
-    /// it.
+    /// Whether the reply took so long that the server may have been stopped, and its clock with it.
     pub(super) fn is_slow(&self) -> bool {
         self.guarantees.is_suspicious(self.took)
     }
 
-    /// Whether it may be written over without another look.
+    /// Whether the record may be replaced without another read.
     pub(super) fn is_usable(&self, now: Moment) -> bool {
         now.since(self.sent) <= STALE && !self.is_slow()
     }
 
-    /// Until when the server certainly keeps what this token holds.
+    /// Until when the server is guaranteed to keep the permits of this token.
     pub(super) fn keeps_until(&self, token: Token) -> Moment {
         let until = self.record.held_by(token).map_or(0, |holding| holding.until);
         let left = Duration::from_secs(until.saturating_sub(self.now));
@@ -114,12 +113,12 @@ impl Snapshot {
         self.guarantees.kept_until(left, self.sent, came, self.first).unwrap_or(self.sent)
     }
 
-    /// Until which of the server's seconds a lease lasts that is asked for now, and from when its
-    /// holder is to count it.
+    /// The second of the server's clock until which a lease lasts that is requested now, and from
+    /// when its holder has to count it.
     ///
-    /// The server's clock may be almost two seconds behind when it is read, and is never ahead: so
-    /// a lease that ends when it shows `now + ceil(lease) + 2` lasts longer than the lease. See
-    /// `lease` for the seconds and for drift.
+    /// The server's clock may be almost two seconds behind when it is read, and is never ahead. A
+    /// lease that ends when the clock shows `now + ceil(lease) + 2` therefore lasts longer than the
+    /// requested lease. See `lease` for the seconds and for drift.
     pub(super) fn lease(&self, lease: Lease, now: Moment) -> (u64, Moment) {
         let passed = now.since(self.sent);
         if passed <= RECENT {
