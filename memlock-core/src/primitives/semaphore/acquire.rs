@@ -18,7 +18,7 @@ use super::permit::Permit;
 use super::snapshot::Refusal;
 use super::wake::{REAPER, local_waiters};
 
-/// So many permits, for people.
+/// A number of permits, for people.
 struct Wanted(u32);
 
 impl fmt::Display for Wanted {
@@ -31,18 +31,18 @@ impl fmt::Display for Wanted {
 }
 
 impl Semaphore {
-    /// Waits for one permit, for as long as it takes.
+    /// Acquires one permit, waiting as long as necessary.
     ///
     /// # Errors
-    /// See [`Semaphore::acquire_with`]; and [`ErrorKind::Interrupted`] when
+    /// See [`Semaphore::acquire_with`]; and [`ErrorKind::Interrupted`] if
     /// [`Client::cancel_waits`](crate::Client::cancel_waits) ended the wait.
     pub fn acquire(&self) -> Result<Permit> {
         let acquired = self.acquire_or_report(Request::default(), &Wait::FOREVER)?;
         acquired.map_err(|report| Error::new(ErrorKind::Interrupted, report.to_string()))
     }
 
-    /// Tries once to take one permit; `None` when none is available, or all that are are being
-    /// reserved by a waiter for several.
+    /// Tries once to acquire one permit; `None` if none is available, or if the available ones are
+    /// reserved for a waiter for several.
     ///
     /// # Errors
     /// See [`Semaphore::acquire_with`].
@@ -50,7 +50,7 @@ impl Semaphore {
         Ok(self.acquire_with(Request::default(), &Wait::NEVER)?.done())
     }
 
-    /// Waits at most `limit` for one permit; `None` when it passed.
+    /// Waits at most `limit` for one permit; `None` if the limit has passed.
     ///
     /// # Errors
     /// See [`Semaphore::acquire_with`].
@@ -58,22 +58,22 @@ impl Semaphore {
         Ok(self.acquire_with(Request::default(), &Wait::at_most(limit))?.done())
     }
 
-    /// Waits as `wait` says for what `request` says: several permits are taken together or not at
-    /// all, and waiters of higher priority come first. Where they are available this takes one or
-    /// two round trips.
+    /// Waits as specified by `wait` for the permits in `request`. Several permits are acquired
+    /// together or not at all, and waiters of higher priority come first. If the permits are
+    /// available, this takes one or two round trips.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] when no permits are asked for, or more than there are; and when there
-    /// is a semaphore by this name with another number of permits than this one was opened with.
-    /// [`ErrorKind::NotFound`] when it was opened without a number, and nobody has set it up.
-    /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] and [`ErrorKind::Protocol`] as for
-    /// [`Mutex::lock_with`](crate::Mutex::lock_with).
+    /// [`ErrorKind::Invalid`] if no permits are requested, or more than the semaphore has; and if
+    /// the semaphore exists with another number of permits than the handle was opened with.
+    /// [`ErrorKind::NotFound`] if the handle was opened without a number, and the semaphore was not
+    /// set up. [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] and [`ErrorKind::Protocol`] as
+    /// for [`Mutex::lock_with`](crate::Mutex::lock_with).
     pub fn acquire_with(&self, request: Request, wait: &Wait<'_>) -> Result<Waited<Permit>> {
         self.wait_for(request, wait, &Cell::default())
     }
 
-    /// As [`Semaphore::acquire_with`], with a sentence where nothing is acquired: which semaphore
-    /// and server, how many permits were available, and the holder of others that was seen.
+    /// As [`Semaphore::acquire_with`]. If nothing is acquired, the report names the semaphore, the
+    /// server, the number of available permits, and a holder that was seen.
     ///
     /// # Errors
     /// As [`Semaphore::acquire_with`].
@@ -129,7 +129,7 @@ impl Semaphore {
         )
     }
 
-    /// `seen` becomes how it was when it was refused the last time, if it was.
+    /// `snapshot` is set to the semaphore's state at the last refusal, if there was one.
     fn wait_for(
         &self,
         request: Request,

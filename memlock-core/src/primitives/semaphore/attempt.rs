@@ -1,4 +1,4 @@
-//! Acquiring: one acquisition on its way to its permits.
+//! Acquiring permits: one acquisition, from its first attempt to the grant.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -27,57 +27,57 @@ use crate::wait::queue::Capacity;
 use crate::wait::{Acquire, QueueReceipt, Wait};
 use crate::wait_id::WaitId;
 
-/// For how many of the server's seconds newcomers let a waiter for several permits go first, if it
-/// does not ask for that again.
+/// For how many of the server's seconds new callers must not overtake a waiter for several permits,
+/// unless it renews its reservation.
 const GATHERS: u64 = 5;
 
-/// What was seen so long ago, but for the time that the answer took, is written over.
+/// A snapshot is written over if its age, besides the time of its reply, is no more than this.
 const JUST_NOW: Duration = Duration::from_millis(1);
 
-/// How often a waiter that leaves tries to remove its reservation, where others write at the same
-/// time.
+/// How often a leaving waiter tries to remove its reservation while other clients write.
 const MOST_TRIES: usize = 10;
 
 /// How long a caller waits.
 #[derive(Clone, Copy)]
 pub(super) struct Patience {
     waits: bool,
-    /// `None`: for ever.
+    /// `None`: forever.
     until: Option<Moment>,
 }
 
 impl Patience {
     pub(super) fn of(wait: &Wait<'_>, clock: &dyn Clock) -> Patience {
-        // A single try needs no limit.
+        // A single attempt needs no limit.
         let waits = !wait.is_once();
         Patience { waits, until: wait.limit().filter(|_| waits).map(|limit| clock.now() + limit) }
     }
 }
 
-/// One acquisition on its way: the same token however often it tries.
+/// One acquisition. All its attempts use the same token.
 pub(super) struct Attempt<'a> {
     semaphore: &'a Semaphore,
     token: Token,
     request: Request,
     patience: Patience,
-    /// It may wait for permits that this process gives back, before it stands in the queue.
+    /// Whether the thread may park, to wait for permits that this process releases, before it joins
+    /// the queue.
     parks: bool,
     in_queue: Option<InQueue<'a>>,
-    /// How it was seen last, if that was just now.
+    /// The last snapshot, if it was taken just now.
     snapshot: Option<Snapshot>,
-    /// When the last look left.
+    /// When the last inspection was sent.
     looked: Cell<Moment>,
-    /// Set when a reply was lost: the permits may be ours without our knowing.
+    /// Set when a reply was lost: this acquisition may hold permits without knowing.
     in_doubt: Option<Doubt>,
-    /// Permits that were granted, and not relied on, could not be given back.
+    /// Set when granted permits that were given up could not be released.
     left: bool,
-    /// We were in the queue as a waiter that may not receive its wake-up.
+    /// Whether the waiter was in the queue as one that may not receive its wake-up.
     unproven: bool,
-    /// How it was when it was refused the last time.
+    /// The semaphore's state at the last refusal.
     refusal: &'a Cell<Option<Refusal>>,
 }
 
-/// As long as this exists, we count as a waiter in the queue.
+/// While this value exists, the thread counts as a waiter in the queue.
 struct InQueue<'a> {
     combiner: &'a Combiner,
     process: u64,
@@ -120,25 +120,26 @@ impl<'a> Attempt<'a> {
         self.token
     }
 
-    /// Until when to look for what a request without a reply may have left.
+    /// Until when to look for a grant that a request without a reply may have left.
     pub(super) fn orphan_until(&self) -> Option<Moment> {
         let guarantees = self.semaphore.target.context.guarantees();
         self.in_doubt.map(|doubt| guarantees.gone(self.semaphore.lease, doubt.until))
     }
 
-    /// Whether something of ours may be on the server, or on its way there.
+    /// Whether a grant of this acquisition may be on the server, or on its way there.
     pub(super) fn may_have_left_something(&self) -> bool {
         self.left || self.in_doubt.is_some()
     }
 
-    /// Whether we may take what we want.
+    /// Whether this acquisition may take its permits.
     fn fits(&self, snapshot: &Snapshot, called: bool) -> bool {
         let Snapshot { record, now, .. } = snapshot;
         record.has_room(*now)
             && batch::fits(&self.acquire(called), record, *now, record.available(*now))
     }
 
-    /// Whether there will ever be as many as we want, of `number`.
+    /// Checks that a semaphore with `number` permits is the expected one, and will ever have as
+    /// many available as are requested.
     fn check(&self, number: u32) -> Result<()> {
         self.semaphore.agree(number)?;
         let wanted = self.request.permits;
@@ -170,7 +171,7 @@ impl<'a> Attempt<'a> {
                 }
             };
             let error = if self.left { Error::unresolved(Some(error), "semaphore") } else { error };
-            // That token is used up.
+            // This token is used up.
             let (left, unproven) = (self.left, self.unproven);
             let anew = Attempt::new(self.semaphore, self.request, self.patience, self.refusal)?;
             *self = Attempt { left, unproven, ..anew };
@@ -204,7 +205,8 @@ impl<'a> Attempt<'a> {
                         None => return Ok(None),
                     }
                 }
-                // If it is right after all, another thread has agreed on another number meanwhile.
+                // If the number is right after all, another thread has updated the known number in
+                // the meantime.
                 OperationOutcome::Unfit { number } => {
                     self.check(number)?;
                     outcome = self.submit(called, is_over);
@@ -225,13 +227,14 @@ impl<'a> Attempt<'a> {
         Err(Error::unresolved(None, "semaphore"))
     }
 
-    /// Has it tried once, together with what other threads of this process want.
+    /// Tries once, together with the operations of other threads of this process.
     fn submit(&mut self, called: bool, is_over: &dyn Fn() -> bool) -> OperationOutcome {
         let semaphore = self.semaphore;
         let kind = Kind::Acquisition(self.acquire(called));
         let operation =
             Operation { until: self.patience.until, ..Operation::new(kind, self.in_doubt) };
-        // What was seen before we slept is not written over: others have done so meanwhile.
+        // A snapshot from before this thread slept is not written over: other clients have written
+        // since.
         let now = semaphore.target.now();
         let is_fresh =
             |snapshot: &Snapshot| now.since(snapshot.sent) <= snapshot.took * 2 + JUST_NOW;
@@ -240,7 +243,8 @@ impl<'a> Attempt<'a> {
         self.take(completion)
     }
 
-    /// Waits for what this process gives back, once. `None` if that brought nothing.
+    /// Waits once for a permit that this process releases. `None` if the thread may not park, or
+    /// has to join the queue.
     fn park(&mut self, called: bool, is_over: &dyn Fn() -> bool) -> Option<OperationOutcome> {
         let may = std::mem::take(&mut self.parks) && !called && self.in_doubt.is_none();
         let active_calls = submit::Submitting::enter().filter(|_| may)?;
@@ -249,7 +253,7 @@ impl<'a> Attempt<'a> {
         let operation = Operation { until: self.patience.until, ..Operation::new(kind, None) };
         let completion = submit::park(semaphore, operation, is_over, active_calls);
         let in_queue = completion.in_queue;
-        // Also of a waiter that is to join the queue a request may have got no reply.
+        // A request of a waiter that has to join the queue may have got no reply, too.
         let outcome = self.take(completion);
         if in_queue {
             self.in_queue =
@@ -279,7 +283,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Lets newcomers know that we want several at once, as long as we look at it.
+    /// Reserves permits for this waiter, so that new callers do not take them. Inspections renew
+    /// the reservation.
     fn gather(&self, snapshot: &Snapshot) {
         let other = snapshot.record.reservation.filter(|other| other.until > snapshot.now);
         let needless = other.is_some_and(|other| {
@@ -297,7 +302,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Lets newcomers have what we reserved, now that we go. Gives how it was when that was done.
+    /// Removes the reservation of this leaving waiter. Returns the semaphore's state afterwards.
     fn gather_no_more(&self, snapshot: Snapshot) -> Snapshot {
         let mut now = snapshot;
         for _ in 0..MOST_TRIES {
@@ -316,7 +321,7 @@ impl<'a> Attempt<'a> {
                     };
                     now = snapshot;
                 }
-                // It is over by itself in some seconds.
+                // The reservation is removed, or expires by itself within some seconds.
                 _ => break,
             }
         }
@@ -340,7 +345,7 @@ impl Acquire for Attempt<'_> {
     }
 
     fn attempt(&mut self, called: bool, is_over: &dyn Fn() -> bool) -> Result<Option<Permit>> {
-        // Some of our own orphaned grants may be what is in the way.
+        // Orphaned grants of this client may be what holds the permits.
         orphan::reap(&self.semaphore.target.context, self.semaphore.target.route);
         let outcome = self.submit(called, is_over);
         self.conclude(outcome, called, is_over)
@@ -354,11 +359,11 @@ impl Acquire for Attempt<'_> {
     fn state(&mut self, reply: &Reply, first: bool) -> Result<policy::TargetState> {
         self.snapshot = None;
         let Some(snapshot) = self.semaphore.note(reply, self.looked.get())? else {
-            // The next attempt sets it up, or says that it is not there.
+            // The next attempt sets the semaphore up, or reports that it is missing.
             return Ok(policy::TargetState::Free);
         };
         self.check(snapshot.record.permits)?;
-        // By a request without a reply.
+        // Granted by a request without a reply.
         if snapshot.record.held_by(self.token).is_some() {
             return Ok(policy::TargetState::Ours);
         }
@@ -368,7 +373,8 @@ impl Acquire for Attempt<'_> {
         }
         let end = snapshot.record.available_at(self.request.permits, snapshot.now);
         let left = end.map(|end| Duration::from_secs(end - snapshot.now));
-        // A waiter before us that wants less is not to be kept off.
+        // Only the first waiter reserves: a waiter before this one that requests less must not be
+        // blocked.
         if first && (self.request.permits > 1 || self.unproven) {
             self.gather(&snapshot);
         }

@@ -1,11 +1,10 @@
-//! One batch: how the record changes, and the outcome of each operation in it once that is written.
+//! One batch: how the record changes, and the outcome of each operation once the record is written.
 //!
-//! The batch is one write, and so one moment. Within it the extensions come first, then the
-//! releases, then the acquisitions: by priority, and those of woken waiters before all others. **An
-//! acquisition takes part only if there was room for it in the record as it was read**: newcomers
-//! that would not have got permits before get none of those that the same batch gives back, so a
-//! process that releases and acquires in one write overtakes no more waiters than two processes
-//! would.
+//! The batch is one write, and therefore one moment. Within it, extensions come first, then
+//! releases, then acquisitions: those of woken waiters before all others, then by priority. **An
+//! acquisition takes part only if the record that was read had capacity for it**: new callers that
+//! would not have got permits before get none of those that the same batch releases, so a process
+//! that releases and acquires in one write overtakes no more waiters than two processes would.
 
 use super::combine::Share;
 use super::member::{Member, Planned};
@@ -18,19 +17,19 @@ use crate::clock::Moment;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
 
-/// The writer's name for people, and the time.
+/// The writer, as named for people, and the time.
 pub(super) struct Writer<'a> {
     /// Percent-encoded.
     pub(super) host: &'a str,
     pub(super) pid: u32,
     pub(super) unix_seconds: u64,
-    /// On our own clock, before the request leaves.
+    /// On the local clock, before the request is sent.
     pub(super) now: Moment,
 }
 
-/// Changes the record in `seen` as the members of the batch want, and sets the outcome of each.
-/// False if one of them cannot be carried out on this record, which is only remembered: then the
-/// record has to be read. Parked acquisitions get no more than their `share`.
+/// Changes the record in `snapshot` by the operations of the batch, and plans the outcome of each.
+/// False if one of them cannot be performed on this record, and the record is only remembered: it
+/// then has to be read. Parked acquisitions get no more than their `share`.
 pub(super) fn plan(
     snapshot: &mut Snapshot,
     batch: &mut [Member],
@@ -96,8 +95,8 @@ pub(super) fn plan(
                 return false;
             }
             Planned::Known(OperationOutcome::NoRoom { .. }) => {
-                // As long as the record is the one that a lost request was for, that request may
-                // still succeed.
+                // While the record has the version that a lost request was to replace, that request
+                // may still succeed.
                 operation.in_doubt = operation.in_doubt.filter(|doubt| doubt.version == version);
                 is_refused = true;
             }
@@ -112,7 +111,7 @@ pub(super) fn plan(
     true
 }
 
-/// Tells those that are refused how it was.
+/// Adds the semaphore's state to the outcome of refused acquisitions.
 fn tell_why(snapshot: &Snapshot, batch: &mut [Member]) {
     let why = snapshot.refusal();
     for member in batch {
@@ -122,9 +121,9 @@ fn tell_why(snapshot: &Snapshot, batch: &mut [Member]) {
     }
 }
 
-/// Where the lines of each member's tokens are in the record.
+/// The lines of the record that belong to the tokens of each operation.
 struct Found {
-    /// Which member, and which line; in that order.
+    /// Pairs of an operation and a line, sorted.
     lines: Vec<(usize, usize)>,
 }
 
@@ -157,7 +156,7 @@ fn find(record: &Record, batch: &[Member]) -> Found {
     Found { lines }
 }
 
-/// Whether a line that should be there is not among those that were found.
+/// Whether the record lacks a line that the operation needs.
 fn misses(operation: &Operation, found: &[(usize, usize)]) -> bool {
     match &operation.kind {
         Kind::Acquisition(_) => false,
@@ -166,7 +165,7 @@ fn misses(operation: &Operation, found: &[(usize, usize)]) -> bool {
     }
 }
 
-/// The outcome of an acquisition by the record as it was read; `None` if it may have what it wants.
+/// The outcome of an acquisition by the record that was read; `None` if it may take its permits.
 fn told_at_once(
     wanted: &Acquisition,
     record: &Record,
@@ -182,19 +181,19 @@ fn told_at_once(
     if fits { None } else { Some(OperationOutcome::NoRoom { refusal: None }) }
 }
 
-/// That the semaphore is not as it was thought to be.
+/// The outcome of an acquisition whose semaphore does not have the right number of permits.
 fn told_unfit(wanted: &Acquisition, number: u32) -> Option<OperationOutcome> {
     let is_another = wanted.expected.is_some_and(|expected| expected != number);
     (is_another || wanted.permits > number).then_some(OperationOutcome::Unfit { number })
 }
 
-/// Whether an acquisition may have what it wants, of so many that are available.
+/// Whether an acquisition may take its permits if `free` permits are available.
 pub(super) fn fits(wanted: &Acquisition, record: &Record, now: u64, free: u32) -> bool {
     let overtakes = !wanted.called && record.is_gathering(now, wanted.token, wanted.priority);
     free >= wanted.permits && (!overtakes || mutation::has(Mutation::OvertakeGatherers))
 }
 
-/// Moves the ends of those that are there, and notes those that are not.
+/// Moves the ends of the permits that are in the record, and notes those that are not.
 fn extends(
     extend: &mut Extend,
     snapshot: &mut Snapshot,
@@ -226,7 +225,8 @@ fn extends(
         if let Some(holding) = snapshot.record.holdings.get_mut(line)
             && let Some((_, until)) = untils.iter().find(|(token, _)| *token == holding.token)
         {
-            // A renewal by a clock that may stand still does not shorten what the holder relies on.
+            // A renewal by a clock that may be stopped does not move the end earlier, because the
+            // holder relies on it.
             holding.until = if keeps { holding.until.max(*until) } else { *until };
         }
     }
@@ -237,7 +237,7 @@ fn extends(
     }
 }
 
-/// Takes the lines out that are given back.
+/// Removes the lines of released permits.
 fn give_back(record: &mut Record, batch: &[Member]) {
     let released = |member: &Member| match (&member.operation.kind, &member.planned) {
         (Kind::Release(Release { token, .. }), Planned::Releases(_)) => Some(*token),
@@ -256,7 +256,7 @@ fn give_back(record: &mut Record, batch: &[Member]) {
     record.holdings.retain(|holding| tokens.binary_search(&holding.token).is_err());
 }
 
-/// Grants permits to the acquisitions that may have them, as long as there are any.
+/// Grants permits to the acquisitions that may take them, while permits are available.
 fn take(snapshot: &mut Snapshot, batch: &mut [Member], writer: &Writer<'_>, mut share: u32) {
     let mut order: Vec<(&Acquisition, &mut Planned, bool)> = Vec::new();
     for Member { operation, planned, is_parked, .. } in batch {
@@ -393,7 +393,7 @@ mod tests {
         let both = Share { freed: 2, spare: 5 };
         let expected = ["granted", "granted", "released", "released"];
         assert_eq!(planned(&mut full(), &mut batch(), both), expected);
-        // What others may have been woken for is left to them.
+        // Permits for which other waiters may have been woken are left to them.
         let mut free = snapshot(9, &[(2, 1), (3, 1)]);
         let none = Share { freed: 0, spare: 6 };
         let expected = ["granted", "refused", "released", "released"];
@@ -415,7 +415,7 @@ mod tests {
 
     #[test]
     fn what_was_reckoned_from_a_clock_that_stood_still_lasts_as_long_as_the_server_says() {
-        // The last: the result of the request is not known, so no grant is relied on.
+        // In the last case, it is not known which request was granted, so the deadline is capped.
         for (doubt, is_kept) in
             [(Some(doubt(false, 1)), false), (Some(doubt(true, 1)), true), (None, true)]
         {

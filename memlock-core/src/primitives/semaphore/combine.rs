@@ -1,55 +1,55 @@
 //! Combining: the threads of a process change a semaphore's record together.
 //!
-//! The record is one item that all holders write by compare-and-swap: of many that try at once only
-//! one succeeds, and the others have to read and try again. Threads of one process have no reason
-//! to compete with each other. So each client has, for each semaphore, one **combiner**: a thread
-//! that is about to change the record while another one of this process is doing so leaves its
-//! *operation* (acquire, release, extend) in a list, and the thread that writes, the *leader*,
-//! takes all that are listed into one *batch*: one read and one compare-and-swap. (Flat combining,
-//! Hendler et al. 2010; group commit in databases.) A thread that finds no other leads a batch of
-//! one, and pays for one mutex.
+//! All holders write the record by compare-and-set: of many concurrent attempts only one succeeds,
+//! and the others have to read and try again. Threads of one process have no reason to compete with
+//! each other. Each client therefore has, for each semaphore, one **combiner**: while a thread
+//! changes the record, other threads of the process put their *operations* (acquire, release,
+//! extend) on a list, and the thread that writes, the *leader*, takes all listed operations into
+//! one *batch*: one read and one compare-and-set. (Flat combining, Hendler et al. 2010; group
+//! commit in databases.) Without concurrency, a thread leads a batch of one, at the cost of one
+//! local mutex.
 //!
-//! | an operation | what is true | what may change it, and how |
+//! | an operation | meaning | what may change it, and how |
 //! | --- | --- | --- |
-//! | listed | nothing was sent for it; its thread sleeps on its ticket | the leader, by taking it into its batch; its thread, by taking it back when the wait has ended |
-//! | in a batch | the leader reads, plans and writes for it | the leader, by settling it when the write has succeeded, or could not be done; by handing it on with the lead |
-//! | in a batch, in doubt | a request was sent for it and got no reply | the leader, by reading the record back: it has the operation's token, or another version than the one that was to be replaced |
+//! | listed | no request for it is under way; its thread sleeps on its ticket | the leader, by taking it into its batch; its thread, by taking it back when the wait has ended |
+//! | in a batch | the leader reads, plans and writes for it | the leader, by completing it when the write has succeeded or cannot be performed; by passing it on with the lead |
+//! | in a batch, in doubt | a request for it got no reply | the leader, by reading the record back: it has the operation's token, or another version than the one to be replaced |
 //! | leading | its thread was woken as the next leader, with its operation | its thread |
-//! | settled | its outcome is on its ticket | its thread, which wakes up and takes it |
-//! | parked | an acquisition that found no permit; nothing was sent for it | the next leader that gives permits back, by taking it into its batch; its thread, by taking it back, to stand in the queue or because the wait has ended |
+//! | completed | its outcome is on its ticket | its thread, which wakes up and takes it |
+//! | parked | an acquisition that found no permit; nothing was sent for it | the next leader that releases permits, by taking it into its batch; its thread, by taking it back, to join the queue or because the wait has ended |
 //!
-//! **A leader leads until its own operation has an outcome**, and then hands what is left, and the
-//! lead, to the thread of the first operation that is listed. So no thread works for others without
-//! end, and none waits for longer than two batches take, each of which ends after at most
+//! **A leader leads until its own operation has an outcome.** It then passes the other operations,
+//! and the lead, to the thread of the first listed operation. No thread thus works for others
+//! without end, and none waits for longer than two batches take, each of which ends after at most
 //! `ATTEMPTS` failed requests, or `ROUNDS` refused ones.
 //!
-//! | what can go wrong | what then holds |
+//! | event | handling |
 //! | --- | --- |
-//! | the batch is refused, since another process was faster | all of it is planned anew by the new record, together with what has been listed since |
-//! | the reply to the batch is lost | each operation remembers from when its lease would count; the next read shows for each token whether it is there; one that the new record has no room for was not carried out, and cannot be any more |
-//! | a wait ends (limit, cancelled) while its operation is listed | its thread takes it back |
-//! | it ends while it is in a batch | the leader drops it before the next request, unless it is in doubt; its thread waits for that, for no longer than a batch lasts |
-//! | the thread of an operation unwinds (a callback panicked) | what it was granted is remembered as an orphaned grant, and reaped at the next contact |
-//! | the leader unwinds, or its own wait ends | the batch goes back to the head of the list, doubts and all, and the next leader is woken |
-//! | the process forks | the child has a combiner of its own; a leader or sleeper in it abandons all at its next step |
+//! | the batch is refused, because another process was faster | the whole batch is planned again by the new record, with the operations listed since |
+//! | the reply to the batch is lost | each operation notes from when its lease would count; the next read shows for each token whether it is in the record; an operation that the new record has no capacity for was not executed, and cannot be any more |
+//! | a wait ends (limit, cancellation) while its operation is listed | its thread takes the operation back |
+//! | a wait ends while its operation is in a batch | the leader drops the operation before the next request, unless it is in doubt; its thread waits for that, for no longer than a batch lasts |
+//! | the thread of an operation unwinds (a callback panicked) | a grant that the operation may get is remembered as orphaned, and reaped at the next contact |
+//! | the leader unwinds, or its own wait ends | the batch returns to the head of the list, with its doubts, and the next leader is woken |
+//! | the process forks | the child has a combiner of its own; a leader or sleeper in the child abandons all operations at its next step |
 //!
 //! The lease of each operation is counted from before the request whose reply had the server's time
 //! for it, never from a later one: see `Snapshot::lease`.
 //!
-//! **Parking.** A thread that finds no permit would stand in the queue, with three commands and the
-//! whole record for each; a thousand of them would bring the server and themselves to a standstill.
-//! As long as its process gives permits back all the time it waits for those instead, in the same
-//! list as everything else; and where that takes too long, no more than [`MOST_IN_QUEUE`] of a
-//! process stand in the queue at once. The waiters there are not left out: as long as there are
-//! any, half of the released permits go there, and all of them while one of these waiters is of
-//! higher priority or wants several permits.
+//! **Parking.** A thread that finds no permit would join the queue, at the cost of three commands
+//! and a read of the whole record; a thousand such threads would bring the server and themselves to
+//! a standstill. While its process keeps releasing permits, the thread therefore waits for those,
+//! in a second list of the combiner. If that takes too long, it joins the queue, but no more than
+//! [`MOST_IN_QUEUE`] threads of a process are in the queue at once. The waiters in the queue are
+//! not passed over: while there are any, half of the released permits go to the queue, and all of
+//! them while one of these waiters has a higher priority or requests several permits.
 //!
-//! **Between processes** a compare-and-swap is fair only among equals: a process that comes back at
-//! once with the next batch competes with all others each time. So a process that was refused, and
-//! has work for several threads, *rests* after a batch that succeeded: for a random time that
-//! doubles with each refused batch and shrinks with each one that was not, bounded by [`REST`] and
-//! by how many the batch served. Processes that were refused try again within some milliseconds, so
-//! the rest belongs to them; meanwhile operations gather in the list.
+//! **Between processes**, a compare-and-set is fair only among equals: a process that immediately
+//! returns with the next batch competes with all others each time. A process that was refused, and
+//! has work for several threads, therefore *rests* after a batch that succeeded: for a random time
+//! that doubles with each refused batch, shrinks with each other one, and is bounded by [`REST`]
+//! and by the number of operations in the batch. Refused processes retry within some milliseconds,
+//! so the rest is theirs; meanwhile, operations accumulate in the list.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -67,32 +67,32 @@ use crate::mutation::{self, Mutation};
 use crate::name::Key;
 use crate::owner::{Identity, Token};
 
-/// An acquisition is parked as long as this process gives permits back so often;
+/// An acquisition is parked while this process releases permits at shorter intervals than this,
 const RELEASES_EVERY: Duration = Duration::from_millis(10);
-/// or has so many holders, and writes so often;
+/// or while the process has at least this many holders, and writes at shorter intervals than this.
 const MANY: usize = 8;
 const WRITES_EVERY: Duration = Duration::from_millis(50);
-/// Then it stands in the queue, where no more than so many of this process do so at once: others
-/// stay parked until one of these has gone.
+/// The most threads of this process that parking lets into the queue at once. Other threads stay
+/// parked until one of these has left the queue.
 const MOST_IN_QUEUE: usize = 16;
-/// Between which bounds a process rests.
+/// The bounds of a rest.
 const REST: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(3));
-/// For how long at most, for each operation that the last batch served.
+/// The longest rest for each operation of the last batch.
 const REST_FOR_EACH: Duration = Duration::from_micros(100);
 
-/// What this process remembers of it, to save looks.
+/// What this process remembers of a semaphore, to save reads.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    /// What we wrote last: which semaphore it was, and how often it had been written.
+    /// The last write of this process: which semaphore, and the count of its writes.
     pub(super) written: Option<(Token, u64)>,
-    /// What it became then, if no other process was using it.
+    /// The record after that write, if no other process was using the semaphore.
     pub(super) snapshot: Option<Snapshot>,
 }
 
-/// The semaphores that this process uses by one client.
+/// The combiners of one client in this process.
 type Combiners = Mutex<HashMap<Key, Weak<Combiner>>>;
 
-/// Where the threads of one client meet that change the same semaphore.
+/// What the threads of one client share that change the same semaphore.
 #[derive(Default)]
 pub(super) struct Combiner {
     state: Mutex<State>,
@@ -100,45 +100,46 @@ pub(super) struct Combiner {
 }
 
 struct State {
-    /// Whether some thread leads, or was woken to do so.
+    /// Whether a thread leads, or was woken to lead.
     led: bool,
     listed: VecDeque<Entry>,
-    /// Acquisitions that wait for permits which this process gives back.
+    /// Acquisitions that wait for permits that this process releases.
     parked: VecDeque<Entry>,
-    /// When this process last gave permits back while it had others; and when it last wrote while
-    /// it had many.
+    /// When this process last released permits while it held others; and when it last wrote while
+    /// it had many holders.
     released: Option<Moment>,
     wrote_many: Option<Moment>,
     queue: ObservedQueue,
-    /// How many of this process stand in the queue that were parked, or might have been.
+    /// The number of threads in the queue that were parked, or might have been.
     in_queue: usize,
-    /// How many permits this process has passed to its own waiters since others were last seen in
-    /// the queue, and how many it has given back.
+    /// How many permits this process has passed to its own parked threads, and how many it has
+    /// released, since it last saw the queue empty.
     passed: (u32, u32),
     memory: Memory,
-    /// For how long the next rest is.
+    /// The length of the next rest, before it is bounded and randomized.
     rest: Duration,
-    /// Until when we leave the record to other processes.
+    /// Until when this process leaves the record to others.
     rests_until: Moment,
 }
 
-/// What the queue was when this process last gave permits back.
+/// The queue when this process last released permits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ObservedQueue {
     Empty,
-    /// So many others wait there.
+    /// This many waiters.
     HasWaiters(u32),
-    /// Some of them come before any that are parked here: they want several permits, or are of
+    /// Some of the waiters precede any parked thread: they request several permits, or have a
     /// higher priority.
     HasPrecedence,
 }
 
-/// What those that are parked may have.
+/// The permits that parked acquisitions may take.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Share {
-    /// So many of the permits that are given back by this process.
+    /// This many of the permits that this process releases,
     pub(super) freed: u32,
-    /// And what was available before, but for so many that others may have been woken for.
+    /// and the permits that were available before, except for this many, for which other waiters
+    /// may have been woken.
     pub(super) spare: u32,
 }
 
@@ -149,15 +150,15 @@ pub(super) struct Begun {
     pub(super) rests_until: Moment,
 }
 
-/// What a leader leaves behind.
+/// What a leader leaves behind when it ends.
 pub(super) struct Ended {
-    /// What is left of its batch, and what is to stay parked.
+    /// The rest of its batch, and the operations that stay parked.
     pub(super) rest: Vec<Entry>,
     pub(super) parked: Vec<Entry>,
-    /// What was written last, and what it became, if no other process was using it.
+    /// The last write, and the record after it, if no other process was using the semaphore.
     pub(super) written: Option<(Token, u64)>,
     pub(super) snapshot: Option<Snapshot>,
-    /// How many operations its last batch had; and whether others were faster to write.
+    /// The number of operations in the last batch; and whether another process was faster to write.
     pub(super) served: usize,
     pub(super) refused: bool,
 }
@@ -168,11 +169,11 @@ impl fmt::Debug for Combiner {
     }
 }
 
-/// The leader.
+/// Which thread leads.
 pub(super) enum Lead {
-    /// This thread does, with its own operation.
+    /// This thread, with its own operation.
     Ours(Box<Begun>, Box<Operation>),
-    /// Another one; this one is to sleep on that ticket.
+    /// Another thread; this one has to sleep on that ticket.
     Another(Arc<Ticket>),
 }
 
@@ -183,14 +184,14 @@ pub(super) enum Parking {
 }
 
 impl Combiner {
-    /// Where the threads of this process meet that change the semaphore of this key.
+    /// The combiner for the semaphore of this key.
     pub(super) fn of(context: &Context, key: &Key) -> Arc<Combiner> {
         let combiners = context.extension(ForkLocal::<Combiners>::new).get();
         let mut combiners = combiners.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(combiner) = combiners.get(key).and_then(Weak::upgrade) {
             return combiner;
         }
-        // Combiners that are not used any more are dropped each time the map would have to grow.
+        // Unused combiners are dropped each time the map would have to grow.
         if combiners.len() == combiners.capacity() {
             combiners.retain(|_, combiner| combiner.strong_count() > 0);
         }
@@ -199,7 +200,7 @@ impl Combiner {
         combiner
     }
 
-    /// Makes this thread the leader, if there is none; otherwise the operation is listed.
+    /// Makes this thread the leader if there is none; otherwise lists the operation.
     pub(super) fn enlist(&self, operation: Operation) -> Lead {
         let mut state = self.state();
         if std::mem::replace(&mut state.led, true) {
@@ -209,8 +210,8 @@ impl Combiner {
         }
     }
 
-    /// Parks it, if it is worth waiting for what this process gives back, or if enough of it stand
-    /// in the queue.
+    /// Parks the operation if this process is expected to release a permit soon, or if enough of
+    /// its threads are in the queue.
     pub(super) fn park(&self, operation: Operation, now: Moment) -> Parking {
         let mut state = self.state();
         if !state.is_worth_waiting(now) && state.in_queue < MOST_IN_QUEUE {
@@ -225,9 +226,9 @@ impl Combiner {
         self.state().begins()
     }
 
-    /// Takes an operation off the list, or from where it is parked, if it is there: because its
-    /// wait has ended, or to join the queue, which is true of the second then. `is_long`: of a
-    /// parked one, whether it was parked for long.
+    /// Takes an operation back that is listed or parked: because its wait has ended (`is_enough`),
+    /// or to join the queue, in which case the second field of the result is true. `is_long`: for a
+    /// parked operation, whether it has been parked for long.
     pub(super) fn take_back(
         &self,
         ticket: &Arc<Ticket>,
@@ -242,7 +243,8 @@ impl Combiner {
         });
         let operation = if goes || is_enough { state.take_back(ticket) } else { None };
         if is_enough && operation.is_none() {
-            // It is in a batch. If it comes back from there to where it was parked, it is to end.
+            // The operation is in a batch. If it returns from there to the parked ones, it has to
+            // end.
             ticket.is_not_wanted_any_more();
         }
         let operation = operation?;
@@ -251,7 +253,7 @@ impl Combiner {
         Some((operation, in_queue))
     }
 
-    /// The thread of this ticket unwinds. Gives its operation, if that was listed or parked.
+    /// The thread of this ticket unwinds. Returns its operation, if that was listed or parked.
     pub(super) fn abandon(&self, ticket: &Arc<Ticket>) -> Option<Operation> {
         let mut state = self.state();
         let operation = state.take_back(ticket);
@@ -261,13 +263,13 @@ impl Combiner {
         operation
     }
 
-    /// What has been listed so far.
+    /// Takes the listed operations.
     pub(super) fn take_listed(&self) -> VecDeque<Entry> {
         std::mem::take(&mut self.state().listed)
     }
 
-    /// Those that are parked, for a leader that is about to give so many permits back, and what it
-    /// may pass to them.
+    /// Takes the parked operations, for a leader that is about to release `freed` permits, and
+    /// returns what it may pass to them.
     pub(super) fn take_parked(&self, freed: u32) -> (VecDeque<Entry>, Share) {
         let mut state = self.state();
         let (passed, released) = state.passed;
@@ -282,8 +284,8 @@ impl Combiner {
         (std::mem::take(&mut state.parked), share)
     }
 
-    /// A waiter that [`Combiner::park`] sent to the queue has left it: it got its permit, or gave
-    /// up. Another one may join.
+    /// A waiter that parking sent to the queue has left it: it acquired its permit, or gave up.
+    /// Another one may join.
     pub(super) fn leaves_queue(&self) {
         let mut state = self.state();
         state.in_queue = state.in_queue.saturating_sub(1);
@@ -292,9 +294,9 @@ impl Combiner {
         }
     }
 
-    /// The record was written, by a request that left then. `holders`: how many of this process it
-    /// has. `released`: if permits were given back, how many, how many of those went to those that
-    /// were parked, and what the queue was then.
+    /// The record was written, by a request that was sent at `sent`. `holders`: how many holders of
+    /// this process it has. `released`: if permits were released, how many, how many of those were
+    /// passed to parked acquisitions, and the queue at that time.
     pub(super) fn note_written(
         &self,
         sent: Moment,
@@ -311,7 +313,7 @@ impl Combiner {
         state.queue = queue;
     }
 
-    /// The leader is done: the next one is woken, if there is anything to do.
+    /// The leader has ended: wakes the next one, if an operation is listed.
     pub(super) fn wake_next(&self, context: &Context, ended: Ended) {
         let mut state = self.state();
         state.memory = Memory { written: ended.written, snapshot: ended.snapshot };
@@ -378,7 +380,7 @@ impl State {
         Begun { snapshot: snapshot.take(), written, rests_until: self.rests_until }
     }
 
-    /// Whether this process gives permits back so often that one is to be expected soon.
+    /// Whether a permit of this process can be expected soon.
     fn is_worth_waiting(&self, now: Moment) -> bool {
         let is_recent =
             |when: Option<Moment>, every| when.is_some_and(|when| now.since(when) < every);
@@ -387,7 +389,7 @@ impl State {
                 || is_recent(self.wrote_many, WRITES_EVERY))
     }
 
-    /// Hands the lead on to the first that is listed.
+    /// Passes the lead to the thread of the first listed operation.
     fn wake_next(&mut self) {
         if mutation::has(Mutation::StrandTheNext) {
             self.led = false;
@@ -401,7 +403,7 @@ impl State {
         self.led = false;
     }
 
-    /// Takes the operation of this ticket off the list, if it is there, or where it is parked.
+    /// Takes the operation of this ticket back, if it is listed or parked.
     fn take_back(&mut self, ticket: &Arc<Ticket>) -> Option<Operation> {
         let is_its = |entry: &Entry| Arc::ptr_eq(&entry.ticket, ticket);
         let mut lists = [&mut self.listed, &mut self.parked].into_iter();
@@ -411,7 +413,7 @@ impl State {
     }
 }
 
-/// Puts it at the end. Gives the ticket on which its thread is to sleep.
+/// Appends the operation. Returns the ticket on which its thread has to sleep.
 fn list(list: &mut VecDeque<Entry>, operation: Operation) -> Arc<Ticket> {
     let ticket = Arc::<Ticket>::default();
     list.push_back(Entry { operation, ticket: Arc::clone(&ticket) });

@@ -1,4 +1,5 @@
-//! The leader: the thread that reads and writes the record for all that are listed. See `combine`.
+//! The leader: the thread that reads and writes the record for all listed operations. See
+//! `combine`.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -24,40 +25,42 @@ use crate::store::{Failure, Item, Op, Reply};
 use crate::target::Target;
 use crate::wait::entries;
 
-/// Within so long a process that was refused tries again; the next time within twice as long, and
-/// so on, up to so many times. Holders of equal patience would meet again at each turn otherwise.
+/// A process that was refused retries within this time; after the next refusal within twice this
+/// time, and so on, up to `MOST_SPREADS` times this time. Otherwise, holders with equally long
+/// holds would collide each time.
 const SPREAD: Duration = Duration::from_micros(1200);
 const MOST_SPREADS: u32 = 4;
-/// Each time it was refused so often it asks whether its caller still waits.
+/// After this many refusals, and each multiple, the leader asks whether its caller still waits.
 const CALLS_ENOUGH: usize = 4;
 
-/// A record for several operations that was read from a server that may have stood still is read
-/// again up to so often: otherwise each operation that is granted would have to.
+/// A record for several operations that was read from a server that may have been stopped is read
+/// again, up to this many reads: otherwise each granted operation would have to read it again.
 const MOST_LOOKS: usize = 3;
 
 pub(super) struct Leader<'a> {
     combiner: &'a Combiner,
     semaphore: &'a Semaphore,
     process: u64,
-    /// Our own operation is the first, until it is settled.
+    /// The leader's own operation is the first, until it is completed.
     batch: Vec<Member>,
     own: Option<Completion>,
-    /// What the record was, if that can be built upon; and whether that is only remembered.
+    /// The record to build on, if any; and whether it is only remembered.
     snapshot: Option<(Snapshot, bool)>,
-    /// What this process wrote last, and what it became, if no other process was using it.
+    /// The last write of this process, and the record after it, if no other process was using the
+    /// semaphore.
     written: Option<(Token, u64)>,
     after: Option<Snapshot>,
     rests_until: Moment,
-    /// How often in a row another process was faster; and whether any was since we lead.
+    /// How often in a row another process was faster; and whether one was since this thread leads.
     refused: usize,
     was_refused: bool,
     served: usize,
-    /// What may go to those that are parked.
+    /// The permits that parked acquisitions may take.
     share: Share,
     writing: Option<Writing>,
-    /// Leads no other thread, and is in no other's way: see `submit`.
+    /// Set if the leader performs only its own operation, outside of the combiner: see `submit`.
     alone: bool,
-    /// Our own operation is not wanted any more.
+    /// The leader's own operation is not wanted any more.
     is_over: bool,
 }
 
@@ -92,7 +95,7 @@ impl<'a> Leader<'a> {
         }
     }
 
-    /// A batch that has its own operation done, and no other thread's.
+    /// A leader that performs only its own operation.
     pub(super) fn alone(
         semaphore: &'a Semaphore,
         own: Operation,
@@ -105,7 +108,7 @@ impl<'a> Leader<'a> {
         leader
     }
 
-    /// Leads until our own operation is settled.
+    /// Leads until its own operation is completed.
     pub(super) fn run(mut self, is_over: &dyn Fn() -> bool) -> Completion {
         if !self.rests_until.since_boot().is_zero() {
             let clock = self.semaphore.target.context.clock();
@@ -119,7 +122,7 @@ impl<'a> Leader<'a> {
                 return own;
             }
             if fork::generation() != self.process {
-                // A child that a callback made. The batch is its parent's.
+                // A child that a callback forked: the batch is its parent's.
                 return Completion::not_tried();
             }
             self.take_in();
@@ -127,7 +130,8 @@ impl<'a> Leader<'a> {
             self.settle_where(|member| {
                 let unwanted =
                     member.ticket.as_ref().map_or(is_over_now, |ticket| ticket.is_unwanted());
-                // A parked operation may give up its place at any moment.
+                // An acquisition that is not in doubt can be dropped at any moment, even if it was
+                // parked.
                 (unwanted && member.is_idle()).then_some(OperationOutcome::NoRoom { refusal: None })
             });
             if self.own.is_none() {
@@ -136,7 +140,7 @@ impl<'a> Leader<'a> {
         }
     }
 
-    /// Takes what has been listed since, and if permits are given back, those that are parked.
+    /// Takes the operations that were listed since, and, if permits are released, the parked ones.
     fn take_in(&mut self) {
         if self.alone {
             return;
@@ -147,7 +151,7 @@ impl<'a> Leader<'a> {
         let before = self.batch.len();
         self.batch.extend(self.combiner.take_listed().into_iter().map(member(false)));
         if let Some((_, remembered)) = &mut self.snapshot {
-            // Operations that were listed since it was read are not refused by it.
+            // Operations that were listed after the read are not refused by this record.
             *remembered |= self.batch.len() > before;
         }
         let releases = |member: &&Member| matches!(member.operation.kind, Kind::Release(_));
@@ -160,11 +164,11 @@ impl<'a> Leader<'a> {
         }
     }
 
-    /// One read, if there is nothing to build upon, and one write.
+    /// One read, if there is no record to build on, and one write.
     fn round(&mut self, is_over: &dyn Fn() -> bool) {
         let Target { context, route, .. } = &self.semaphore.target;
-        // A thread that only drops a guard asks nothing of a silent server; others do so for
-        // themselves.
+        // A thread that only drops a guard sends nothing to a silent server; the threads of the
+        // other operations do so for themselves.
         if context.skips(*route)
             && let Err(error) = self.semaphore.inspect()
         {
@@ -216,8 +220,8 @@ impl<'a> Leader<'a> {
         Ok(snapshot)
     }
 
-    /// There is none: it has no holders, and any client that knows its number of permits sets it
-    /// up.
+    /// There is no semaphore, so it has no holders, and any client that knows its number of permits
+    /// sets it up.
     fn set_up(&mut self) {
         let mut number = None;
         self.settle_where(|member| match &member.operation.kind {
@@ -240,7 +244,7 @@ impl<'a> Leader<'a> {
         }
     }
 
-    /// Writes what was planned.
+    /// Writes the planned record.
     fn write(&mut self, snapshot: Snapshot, sent: Moment, is_over: &dyn Fn() -> bool) {
         let own = self.batch.first().and_then(|member| member.operation.kind.token());
         let is_ours =
@@ -250,7 +254,7 @@ impl<'a> Leader<'a> {
             (snapshot.record.token, snapshot.record.permits, snapshot.is_slow());
         let lonely = self.written == Some((of, snapshot.record.serial));
         let serial = snapshot.record.serial.wrapping_add(1);
-        // The outcome of acquisitions for which there is nothing left.
+        // The outcome of acquisitions for which no permits are left.
         let is_refused =
             |member: &Member| matches!(member.planned, Planned::Refuses) && !member.is_parked;
         let refusal = self.batch.iter().any(is_refused).then(|| snapshot.refusal());
@@ -280,9 +284,8 @@ impl<'a> Leader<'a> {
         }
     }
 
-    /// What the record is now, for several operations that were granted by the time of a server
-    /// that may have stood still: one read for all of them. `Some(None)` where nothing has to be
-    /// read, `None` where each is to read for itself.
+    /// Reads the record after several operations were granted by the time of a server that may have
+    /// been stopped: one read for all of them. `None` if each of them has to read for itself.
     fn believe(&self) -> Option<Option<Snapshot>> {
         if self.batch.len() == 1 {
             return None;
@@ -290,7 +293,8 @@ impl<'a> Leader<'a> {
         self.semaphore.inspect_closely().ok().flatten().map(Some)
     }
 
-    /// All that was planned has been carried out. `believed`: see [`Leader::believe`].
+    /// All that was planned has been executed. `believed`: `Some(None)` if nothing has to be read
+    /// because the server was not stopped; otherwise the result of [`Leader::believe`].
     fn wrote(
         &mut self,
         queue: Option<Reply>,
@@ -343,7 +347,7 @@ impl<'a> Leader<'a> {
         });
     }
 
-    /// What others of this process may expect.
+    /// Notes what other threads of this process may expect.
     fn note_written(&self, sent: Moment, holders: usize, queue: Option<&Reply>) {
         let (mut freed, mut passed) = (0_u32, 0_u32);
         for member in &self.batch {
@@ -361,7 +365,7 @@ impl<'a> Leader<'a> {
         self.combiner.note_written(sent, holders, released);
     }
 
-    /// What it takes to wake waiters for all that was given back.
+    /// What is needed to wake waiters for all released permits.
     fn wakes(&self, queue: Option<Reply>, capacity: u32) -> Option<Wakes> {
         let mut wakes = Wakes { queue: None, capacity, freed: 0, stood: Vec::new() };
         for member in &self.batch {
@@ -378,7 +382,7 @@ impl<'a> Leader<'a> {
         Some(wakes)
     }
 
-    /// Another process was faster.
+    /// Another process was faster to write.
     fn is_refused(&mut self, is_over: &dyn Fn() -> bool) {
         self.was_refused = true;
         if mutation::has(Mutation::ForgetTheRefused) {
@@ -401,7 +405,7 @@ impl<'a> Leader<'a> {
         self.is_over |= self.refused.is_multiple_of(CALLS_ENOUGH) && is_over();
     }
 
-    /// The request failed; if it was sent, it may have been carried out.
+    /// The request failed; if it was sent, it may have been executed.
     fn failed(
         &mut self,
         Failure { error, sent: was_sent }: Failure,
@@ -442,7 +446,7 @@ impl<'a> Leader<'a> {
         }
     }
 
-    /// Operations for which that was the last attempt get their outcome.
+    /// Counts a failed attempt, and completes the operations for which it was the last one.
     fn count_failure(&mut self, why: Option<&Error>) {
         self.settle_where(|member| {
             let Operation { failures, error, .. } = &mut member.operation;
@@ -459,12 +463,13 @@ impl<'a> Leader<'a> {
         });
     }
 
-    /// Nothing can be done for any operation now.
+    /// Nothing can be done for any operation now: completes all of them with this error.
     fn fail(&mut self, error: &Error) {
         self.settle_where(|member| Some(member.fails(error)));
     }
 
-    /// Completes the operations that have an outcome; in a child that a callback forked none.
+    /// Completes the operations that have an outcome; none of them in a child that a callback
+    /// forked.
     fn settle_where(
         &mut self,
         mut outcome_of: impl FnMut(&mut Member) -> Option<OperationOutcome>,
@@ -519,7 +524,7 @@ impl Drop for Leader<'_> {
                     parked.push(Entry { operation, ticket });
                 }
                 (Some(ticket), _) => rest.push(Entry { operation, ticket }),
-                // We unwind.
+                // The leader unwinds.
                 (None, Kind::Acquisition(wanted)) if operation.in_doubt.is_some() => {
                     let target = &self.semaphore.target;
                     let until = target.gone(wanted.lease);

@@ -1,10 +1,10 @@
-//! Leaving the queue: the entries of waiters that got their permits without a wake-up are removed,
-//! by one thread for all of its process.
+//! Leaving the queue: one thread removes the entries of its process whose waiters acquired their
+//! permits without a wake-up.
 //!
-//! When many permits become free at once, many waiters find that by looking. Each would write the
-//! queue, all at the same time, and wake others for whatever is free: the more of them, the longer
-//! for each. So a thread that finds another one of its process at it leaves its ids to that one,
-//! and goes on.
+//! When many permits become available at once, many waiters find out by polling. Each of them would
+//! write the queue, all at the same time, and wake others for whatever is available: the more
+//! waiters, the longer each takes. A thread that finds another one of its process removing entries
+//! therefore leaves its ids to that thread, and continues.
 
 use super::handle::Semaphore;
 use super::leaving::Leaving;
@@ -15,22 +15,22 @@ use crate::target::Target;
 use crate::wait::queue::Queue;
 use crate::wait_id::WaitId;
 
-/// How often a thread does this for entries that are added meanwhile. Later ones are left to the
-/// next thread that releases, or waits.
+/// How often a thread repeats this for entries that are added in the meantime. Later ones are left
+/// to the next thread that releases, or waits.
 const MOST_TIMES: usize = 8;
 
-/// The thread that takes entries off; when it goes, however it does, the next one may.
+/// The thread that removes entries. When it ends, in whatever way, the next one may remove.
 struct Leaver<'a> {
     semaphore: &'a Semaphore,
     leaving: &'a Leaving,
     process: u64,
-    /// It has found nothing more to do.
+    /// Set when nothing is left to remove.
     is_done: bool,
 }
 
 impl Leaver<'_> {
-    /// As [`Leaving::next`]; `None` in a child that a callback made, where the mutex may stay
-    /// locked by a thread that is only in the parent.
+    /// As [`Leaving::next`]; `None` in a child that a callback forked, where the mutex may stay
+    /// locked by a thread that exists only in the parent.
     fn next(&mut self) -> Option<Vec<WaitId>> {
         let next = if fork::generation() == self.process { self.leaving.next() } else { None };
         self.is_done = next.is_none();
@@ -54,7 +54,7 @@ impl Drop for Leaver<'_> {
 }
 
 /// Removes these entries from the queue, if they are there, and wakes the next waiters for which
-/// there is room. False if the server did not answer.
+/// there is capacity. False if the server did not answer.
 pub(super) fn leave(semaphore: &Semaphore, ids: Vec<WaitId>) -> bool {
     let target @ Target { context, key, .. } = &semaphore.target;
     let leaving = semaphore.combiner().leaving();
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
     use crate::client::Client;
 
-    /// Whether the child ends with 7, by itself.
+    /// Whether the child exits with 7, by itself.
     fn ends_with_7(child: i32) -> bool {
         let (mut status, began) = (0, Instant::now());
         // SAFETY: waits for a child of the test, which has not been waited for yet.

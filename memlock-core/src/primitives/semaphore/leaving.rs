@@ -1,17 +1,17 @@
-//! Entries that this process has in the queue of a semaphore, and that no waiter uses any more.
+//! Entries of this process in a semaphore's queue that no waiter uses any more.
 
 use std::sync::{Mutex, PoisonError};
 
 use crate::wait_id::WaitId;
 
-/// What is to be removed, for one semaphore, and whether some thread does so.
+/// The entries of one semaphore to be removed, and whether a thread is removing them.
 #[derive(Debug, Default)]
 pub(super) struct Leaving(Mutex<State>);
 
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) ids: Vec<WaitId>,
-    /// What the thread that does so is at.
+    /// The entries that this thread is removing.
     pub(super) now: Vec<WaitId>,
     pub(super) is_left: bool,
 }
@@ -21,7 +21,7 @@ impl Leaving {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has this thread take off what there is, and these; `None` if another one is at it.
+    /// Adds these ids, and makes this thread remove all entries; `None` if another one does.
     pub(super) fn begin(&self, ids: Vec<WaitId>) -> Option<Vec<WaitId>> {
         let mut state = self.state();
         state.ids.extend(ids);
@@ -32,7 +32,7 @@ impl Leaving {
         Some(state.now.clone())
     }
 
-    /// What there is to remove; `None`, and no thread does so any more, when there is nothing.
+    /// The next entries to remove. `None` if there are none: from then on, no thread is removing.
     pub(super) fn next(&self) -> Option<Vec<WaitId>> {
         let mut state = self.state();
         state.now = std::mem::take(&mut state.ids);

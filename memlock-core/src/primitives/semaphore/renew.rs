@@ -1,5 +1,5 @@
-//! Renewing permits by their renewer: all that one process keeps of a semaphore, in one look and
-//! one write.
+//! Renewal of permits by the renewal thread: all permits of a semaphore that one process renews, in
+//! one read and one write.
 
 use std::time::Duration;
 
@@ -18,26 +18,26 @@ use crate::mutation::{self, Mutation};
 use crate::owner::Token;
 use crate::store::{Expiry, Failure, Op, Reply, Returns};
 
-/// A renewal on its way.
+/// A renewal under way.
 struct PermitRenewals {
     semaphore: Semaphore,
     permits: Vec<Renewing>,
     step: Step,
-    /// A look took so long that it was repeated.
+    /// Set when a read took so long that it was repeated.
     looked_again: bool,
-    /// Another client was faster to write it.
+    /// Set when another client was faster to write the record.
     refused: bool,
 }
 
 enum Step {
     Inspect,
-    /// Write this over what was seen.
+    /// The record that was read is replaced by this one.
     Put {
         snapshot: Box<Snapshot>,
         value: Vec<u8>,
     },
-    /// It was written, but reckoned from a clock that may have stood still. `first`: when the read
-    /// of its result left, which was slow, too.
+    /// The record was written, but computed by a clock that may have been stopped. `first`: when a
+    /// read of the result was sent that was slow, too.
     Believe {
         first: Option<Moment>,
     },
@@ -67,7 +67,7 @@ impl PendingRenewal for PermitRenewals {
     fn take(&mut self, reply: &Reply, sent: Moment, _came: Moment) -> Progress {
         match std::mem::replace(&mut self.step, Step::Inspect) {
             Step::Put { snapshot, .. } if *reply == Reply::Written => {
-                // `touch` has counted it.
+                // `touch` has counted this write.
                 self.semaphore.remember_written((snapshot.record.token, snapshot.record.serial));
                 if !snapshot.is_slow() {
                     return Progress::Renewed;
@@ -82,7 +82,7 @@ impl PendingRenewal for PermitRenewals {
             step => {
                 let mut snapshot = match self.semaphore.note(reply, sent) {
                     Ok(Some(snapshot)) => snapshot,
-                    // There is no such semaphore any more.
+                    // The semaphore does not exist any more.
                     _ => {
                         return gone(self.permits.drain(..));
                     }
@@ -105,8 +105,8 @@ impl PendingRenewal for PermitRenewals {
                         return Progress::Renewed;
                     }
                 }
-                // The lease grows by the time that the look took, which may include a new
-                // connection or a stop of this process: such a look is repeated once.
+                // The lease grows by the time that the read took, which may include a new
+                // connection or a stop of this process: such a read is repeated once.
                 let slow =
                     snapshot.took > SLOW_LOOK && !mutation::has(Mutation::RenewFromSlowLooks);
                 if slow && !std::mem::replace(&mut self.looked_again, true) {
@@ -131,8 +131,8 @@ impl PendingRenewal for PermitRenewals {
         self.refused
     }
 
-    /// Those that are left in `permits` afterwards are renewed, and those that are given are gone;
-    /// others are not `wanted` any more.
+    /// The permits that remain in `permits` afterwards are renewed, and the returned ones are gone;
+    /// all others are not `wanted` any more.
     fn combine(&mut self, wanted: Wanted) -> Result<Vec<Token>, Failure> {
         let renewing = std::mem::take(&mut self.permits);
         let extend = Extend { renewing, wanted: Some(wanted), gone: Vec::new() };
@@ -158,7 +158,7 @@ impl PendingRenewal for PermitRenewals {
             }
             OperationOutcome::Failed(error) => Err(Failure { error, sent: false }),
             OperationOutcome::Unresolved(error) => Err(unresolved(error)),
-            // A child that a callback made: it keeps nothing.
+            // A child that a callback forked renews nothing.
             _ => Ok(Vec::new()),
         }
     }
@@ -187,7 +187,7 @@ impl PendingRenewal for PermitRenewals {
 }
 
 impl PermitRenewals {
-    /// Counts on no more than that shows.
+    /// Caps the deadlines by this snapshot.
     fn believe(&mut self, snapshot: &Snapshot) {
         for permit in &mut self.permits {
             permit.deadline = permit.deadline.min(snapshot.keeps_until(permit.token));
@@ -195,7 +195,7 @@ impl PermitRenewals {
     }
 }
 
-/// There is another step to take, but for these.
+/// Another step follows, but not for these permits.
 fn gone(gone: impl IntoIterator<Item = Renewing>) -> Progress {
     Progress::NotYet { gone: gone.into_iter().map(|permit| permit.token).collect() }
 }
@@ -241,7 +241,7 @@ impl Permit {
 }
 
 impl Semaphore {
-    /// Whether this token holds permits, as the server says.
+    /// Whether this token holds permits, according to the server.
     ///
     /// # Errors
     /// As for any read.

@@ -1,4 +1,4 @@
-//! Releasing and extending: steps of the holder, and finding out their results.
+//! Releasing and extending: steps of the holder, and the resolution of their outcomes.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::mutation::{self, Mutation};
 use crate::owner::Token;
 
 impl Permit {
-    /// Takes a step that only the holder may take.
+    /// Performs a step that only the holder may take.
     pub(super) fn resolve(&mut self, step: Step) -> Result<Outcome<Wakes>> {
         let semaphore = self.kind.semaphore.clone();
         let kind = match step {
@@ -20,7 +20,8 @@ impl Permit {
                 Kind::Release(Release { token: self.token, stood: self.stood.clone() })
             }
             Step::Extend(lease) => {
-                // A caller that extends says by that that the renewal is still wanted.
+                // No deadline is needed: the caller's request itself shows that the extension is
+                // wanted.
                 let old_deadline = Moment::from_boot(Duration::MAX);
                 let renewing =
                     Renewing { token: self.token, lease, old_deadline, deadline: self.deadline };
@@ -35,7 +36,7 @@ impl Permit {
             }
             match step {
                 Step::Release => self.release_in_doubt = true,
-                // It may be the shorter lease that counts from now on, or one that began at an
+                // The valid lease may from now on be the shorter one, or one that began at an
                 // unknown time.
                 Step::Extend(_) if doubt.slow => self.deadline = self.deadline.min(doubt.since),
                 Step::Extend(lease) => {
@@ -45,7 +46,7 @@ impl Permit {
         }
         let clock = semaphore.target.context.clock();
         if let Step::Extend(lease) = step {
-            // It may reach the server at any time until its reply is given up.
+            // The request may reach the server at any time until its reply is given up.
             self.server_until =
                 self.server_until.max(semaphore.target.gone(lease) + LATEST_ARRIVAL);
         }
@@ -57,7 +58,7 @@ impl Permit {
                     let deadline =
                         if late { lease.deadline(clock.now()) } else { renewing.deadline };
                     (self.deadline, self.lease) = (deadline, lease);
-                    // A release that is still under way was for another version.
+                    // A release that is still under way carries an older version.
                     self.release_in_doubt = false;
                     let believed = if asks { self.believe_if_it_lasts() } else { Ok(()) };
                     self.extension_in_doubt = believed.is_err();
@@ -72,13 +73,13 @@ impl Permit {
             }
             OperationOutcome::Failed(error) => Err(error),
             OperationOutcome::Unresolved(error) => Err(Error::unresolved(error, "semaphore")),
-            // A child that a callback made: it holds nothing.
+            // A child that a callback forked holds nothing.
             _ => Ok(Outcome::Lost(None)),
         }
     }
 
-    /// After an extension that may have been reckoned from a clock that stood still: counts on no
-    /// more than the server's clock leaves, or, if that cannot be found out, on nothing.
+    /// After an extension that may have been computed by a clock that was stopped: caps the
+    /// deadline by what the server's clock leaves, or, if that cannot be read, by the present time.
     fn believe_if_it_lasts(&mut self) -> Result<()> {
         self.cap_deadline_by_ttl().map_err(|error| {
             self.deadline = self.deadline.min(self.kind.semaphore.target.now());
@@ -87,9 +88,8 @@ impl Permit {
         })
     }
 
-    /// Our permits are not there. If an earlier release of ours got no reply, it was most likely
-    /// that which gave them back: but not if it is another semaphore, nor if our lease was over
-    /// before.
+    /// The permits are not in the record. If an earlier release got no reply, it most likely
+    /// released them, unless the semaphore is another one, or the lease had ended before.
     fn gone(&self, step: Step, instead: Option<(Token, u32)>) -> Outcome<Wakes> {
         let same = instead.filter(|(token, _)| *token == self.kind.of);
         let in_time = self.kind.semaphore.target.now() < self.deadline;

@@ -1,4 +1,4 @@
-//! Having an operation done: by this thread as the leader, or by the one that leads.
+//! Having an operation performed: by this thread as the leader, or by the thread that leads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,23 +17,23 @@ use crate::lease::Lease;
 use crate::owner::Token;
 use crate::thread;
 
-/// A thread that waits for its operation asks so often whether it is still wanted.
+/// How often a thread that waits for its operation checks whether the operation is still wanted.
 const SLICE: Duration = Duration::from_millis(50);
-/// A parked thread asks for the first time after that long.
+/// When a parked thread checks for the first time.
 const FIRST_SLICE: Duration = Duration::from_millis(10);
-/// Its wait began a little later than it was asked for, and ends as much later.
+/// The shortest sleep: a wait began a little later than it was requested, and ends as much later.
 const A_MOMENT: Duration = Duration::from_millis(1);
-/// It is parked for so long: then it stands in the queue.
+/// A thread is parked for this time at most; then it joins the queue.
 const LONGEST_PARKED: Duration = Duration::from_millis(250);
 
-/// As long as this is there, this thread leads, or waits for a leader.
+/// While this value exists, this thread leads, or waits for a leader.
 pub(super) struct Submitting(());
 
 impl Submitting {
-    /// `None` where it is there already: this was called by a callback of an operation of this
-    /// thread, of what logs or of what tells whether the operation is still wanted. An operation of
-    /// such a callback is not listed: its leader may be this thread, which goes on only after the
-    /// callback.
+    /// `None` if the value exists already: the caller is a callback of one of this thread's
+    /// operations (a logger, or the check whether the operation is still wanted). An operation of
+    /// such a callback is not listed, because its leader may be this thread, which continues only
+    /// after the callback.
     pub(super) fn enter() -> Option<Submitting> {
         if thread::mark(true) { None } else { Some(Submitting(())) }
     }
@@ -45,8 +45,8 @@ impl Drop for Submitting {
     }
 }
 
-/// Has it carried out, by this thread or another one, and returns the outcome. `known`: what the
-/// semaphore was just now. `is_over`: whether an acquisition is not wanted any more.
+/// Has an operation performed, by this thread or another one, and returns the outcome. `known`: the
+/// semaphore's state just now. `is_over`: whether an acquisition is not wanted any more.
 pub(super) fn submit(
     semaphore: &Semaphore,
     operation: Operation,
@@ -79,8 +79,8 @@ pub(super) fn submit(
     }
 }
 
-/// Waits for a permit that this process itself gives back, as long as it does so all the time, or
-/// has enough waiters in the queue. Otherwise the caller is to join it.
+/// Waits for a permit that this process itself releases, while the process keeps releasing, or has
+/// enough waiters in the queue. Otherwise the caller has to join the queue.
 pub(super) fn park(
     semaphore: &Semaphore,
     operation: Operation,
@@ -115,11 +115,11 @@ struct Sleeper<'a> {
     semaphore: &'a Semaphore,
     ticket: Arc<Ticket>,
     process: u64,
-    /// What may be granted to it.
+    /// What may be granted to the operation.
     acquires: Option<(Token, Lease)>,
-    /// When its wait ends, if it does.
+    /// When the thread's wait ends, if it has a limit.
     ends: Option<Moment>,
-    /// Of a parked operation: until when at most.
+    /// For a parked operation: the latest end of its parking.
     until: Option<Moment>,
     is_done: bool,
 }
@@ -130,7 +130,8 @@ impl Sleeper<'_> {
         loop {
             let found = self.ticket.sleep(|is_unwanted| {
                 let limit = std::mem::replace(&mut slice, SLICE);
-                // What is over is yet to be taken back, by a leader that may take its time.
+                // An operation whose wait has ended still has to be dropped by a leader, which may
+                // take its time.
                 self.ends.filter(|_| !is_unwanted).map_or(limit, |ends| {
                     let left = ends.since(self.semaphore.target.now());
                     limit.min(left.max(A_MOMENT))
@@ -145,7 +146,7 @@ impl Sleeper<'_> {
                         .run(is_over);
                 }
                 Found::Killed => Some(Completion::not_tried()),
-                // A child that a callback made: the leader is in its parent.
+                // A child that a callback forked: the leader is in the parent.
                 Found::Nothing if fork::generation() != self.process => {
                     Some(Completion::not_tried())
                 }
@@ -158,15 +159,15 @@ impl Sleeper<'_> {
         }
     }
 
-    /// Takes the operation off the list, if it is there and not wanted any more; or where it is
-    /// parked, if it is to go to the queue.
+    /// Takes the operation back if it is listed or parked and not wanted any more, or if it is
+    /// parked and has to join the queue.
     fn take_back_if(&self, is_over_now: bool) -> Option<Completion> {
-        // A child that a callback made when it was asked: the list is its parent's.
+        // A child that was forked by the callback `is_over`: the list is its parent's.
         if fork::generation() != self.process {
             return Some(Completion::not_tried());
         }
         let now = self.semaphore.target.now();
-        // A fuzzer's clock stands while it sleeps.
+        // A fuzzer's clock does not advance while the thread sleeps.
         let is_long = self.until.map(|until| until <= now || cfg!(fuzzing));
         let (operation, in_queue) =
             self.combiner.take_back(&self.ticket, is_over_now, is_long, now)?;
@@ -183,7 +184,7 @@ impl Drop for Sleeper<'_> {
         if self.is_done || fork::generation() != self.process {
             return;
         }
-        // It unwinds.
+        // The thread unwinds.
         let taken_back = self.combiner.abandon(&self.ticket);
         if let Some((token, lease)) = self.acquires
             && taken_back.is_none_or(|operation| operation.in_doubt.is_some())

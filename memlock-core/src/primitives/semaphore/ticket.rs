@@ -1,5 +1,5 @@
-//! Where a thread sleeps whose operation another thread of its process carries out, and what that
-//! one tells it.
+//! Tickets: where a thread sleeps while another thread of its process performs its operation, and
+//! how it gets the result.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub(super) struct Entry {
     pub(super) ticket: Arc<Ticket>,
 }
 
-/// What such a thread sleeps on.
+/// The ticket of an operation, on which its thread sleeps.
 #[derive(Default)]
 pub(super) struct Ticket {
     place: Mutex<TicketState>,
@@ -24,11 +24,11 @@ pub(super) struct Ticket {
 #[derive(Default)]
 struct TicketState {
     state: Progress,
-    /// Its thread is to check at once whether it can withdraw its operation.
+    /// The thread has to check at once whether it can take its operation back.
     reconsiders: bool,
-    /// Its wait has ended.
+    /// The thread's wait has ended.
     unwanted: bool,
-    /// Its thread is gone.
+    /// The thread has unwound.
     abandoned: bool,
 }
 
@@ -44,24 +44,24 @@ enum Progress {
 /// What a thread finds on its ticket.
 pub(super) enum Found {
     Completed(Box<Completion>),
-    /// It is the next leader, and this is its operation.
+    /// The thread is the next leader, with this operation.
     Leads(Box<Operation>),
-    /// It was woken, or slept for as long as it was to.
+    /// The thread was woken, or its sleep has ended.
     Nothing,
-    /// No thread of this process will do anything any more.
+    /// Only in a simulated process that is being killed: no thread of this process runs any more.
     Killed,
 }
 
-/// An outcome, and what its operation has become meanwhile.
+/// An outcome, and what has become of the operation.
 pub(super) struct Completion {
     pub(super) outcome: OperationOutcome,
     pub(super) in_doubt: Option<Doubt>,
-    /// Of an acquisition: under which it was asked for last.
+    /// For an acquisition: the token of its last attempt.
     pub(super) token: Option<Token>,
-    /// Of an extension: those that are left, and those that were not there.
+    /// For an extension: the permits that remain, and the tokens that were not in the record.
     pub(super) renewing: Vec<Renewing>,
     pub(super) gone: Vec<Token>,
-    /// It is to stand in the queue, and is counted there until `Combiner::leaves_queue`.
+    /// The thread has to join the queue, and is counted there until `Combiner::leaves_queue`.
     pub(super) in_queue: bool,
 }
 
@@ -70,24 +70,25 @@ impl Ticket {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes its thread, to check whether it can withdraw its operation.
+    /// Wakes the thread, to check whether it can take its operation back.
     pub(super) fn wake_to_reconsider(&self) {
         self.place().reconsiders = true;
         self.moved.wake_all();
     }
 
-    /// Whether no thread waits for it any more.
+    /// Whether no thread waits for the operation any more.
     pub(super) fn is_unwanted(&self) -> bool {
         let place = self.place();
         place.unwanted || place.abandoned
     }
 
-    /// Its wait has ended.
+    /// Records that the thread's wait has ended.
     pub(super) fn is_not_wanted_any_more(&self) {
         self.place().unwanted = true;
     }
 
-    /// Hands the lead on to its thread, with its operation; gives that back if the thread is gone.
+    /// Passes the lead to the thread, with its operation; returns the operation if the thread has
+    /// unwound.
     pub(super) fn leads(&self, operation: Operation) -> Option<Operation> {
         let mut place = self.place();
         if place.abandoned {
@@ -98,15 +99,15 @@ impl Ticket {
         None
     }
 
-    /// Its thread unwinds. True if the lead was handed on to it.
+    /// Records that the thread unwinds. True if the lead was passed to it.
     pub(super) fn is_abandoned(&self) -> bool {
         let mut place = self.place();
         place.abandoned = true;
         matches!(std::mem::take(&mut place.state), Progress::Leads(_))
     }
 
-    /// What there is for its thread, which sleeps for as long as `limit` says of whether its wait
-    /// has ended, unless there is something already.
+    /// Returns what there is for the thread, or else sleeps for the time that `limit` returns for
+    /// whether the thread's wait has ended.
     pub(super) fn sleep(&self, limit: impl FnOnce(bool) -> Duration) -> Found {
         let mut place = self.place();
         match std::mem::take(&mut place.state) {
@@ -121,7 +122,7 @@ impl Ticket {
         if self.moved.sleep(place, limit) { Found::Nothing } else { Found::Killed }
     }
 
-    /// Tells its thread.
+    /// Passes the completion to the thread, and wakes it.
     pub(super) fn complete(&self, completion: Completion) {
         self.place().state = Progress::Completed(Box::new(completion));
         self.moved.wake_all();
@@ -146,7 +147,7 @@ impl Completion {
     }
 
     /// The completion of an operation that was taken back before anything was sent for it, or whose
-    /// process is another one now.
+    /// process has forked since.
     pub(super) fn not_tried() -> Completion {
         let outcome = OperationOutcome::NoRoom { refusal: None };
         let (renewing, gone) = (Vec::new(), Vec::new());

@@ -16,7 +16,7 @@ use super::permit::Permit;
 use crate::context::Context;
 use crate::wait::local::LocalWaiters;
 
-/// How a grant is reaped whose reply was lost.
+/// How the orphaned grants of semaphores are reaped.
 pub(super) static REAPER: Reaper = Reaper { reap, wake_next };
 
 /// The threads of this process that wait for permits.
@@ -24,7 +24,7 @@ pub(super) fn local_waiters(context: &Context) -> &LocalWaiters<(), Permit> {
     context.extension(LocalWaiters::side_by_side)
 }
 
-/// Tells the first waiters that permits may be available, for those that came back out of turn.
+/// Wakes the first waiters after permits became available by other means than a release.
 pub(super) fn wake_next(target: &Target) {
     let Target { context, key, .. } = target;
     let queue = Queue { target, key: &key.waiters() };
@@ -45,8 +45,7 @@ pub(super) fn wake_next(target: &Target) {
     queue.wake_several(waiters.clone(), capacity, capacity, &[], &waker);
 }
 
-/// Takes back the permits that this token holds, whatever else has changed. True when there were
-/// any.
+/// Removes the permits of this token, whatever else has changed. True if there were any.
 pub(super) fn reap(target: &Target, token: Token) -> Result<bool> {
     let (context, key) = (target.context.clone(), target.key.clone());
     let semaphore = Semaphore::new(context, key, None, Lease::new(crate::lease::MIN_LEASE)?)?;
