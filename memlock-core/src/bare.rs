@@ -1,9 +1,10 @@
-//! Burton's six functions, and those of the semaphore in the same manner, on the process's default
+//! Burton's six functions, and functions of the same style for semaphores, on the process's default
 //! client.
 //!
-//! The default client is the one of [`init`], or of the environment's `MEMLOCK_URL`, or else
-//! `memcached://127.0.0.1:11211`. A mutex is owned by the process: any of its threads may unlock
-//! it, and two of its threads exclude each other. A forked child owns nothing of its parent's.
+//! The default client is that of [`init`], or else of the environment variable `MEMLOCK_URL`, or
+//! else `memcached://127.0.0.1:11211`. A mutex is owned by the process: any of its threads may
+//! unlock it, and two of its threads exclude each other. A forked child owns nothing of its
+//! parent's.
 
 mod default_client;
 mod holdings;

@@ -1,4 +1,4 @@
-//! The client: an URL, and the primitives that are made from it.
+//! The client: made from a URL; the primitives are made from it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,29 +20,31 @@ use crate::store::admin::Admin;
 use crate::store::{Guarantees, Node, Route, Store, Url, schemes};
 use crate::wait::Cancel;
 
-/// How long a waiter rides out an unreachable server, unless the URL says otherwise.
+/// How long a waiter tolerates an unreachable server, unless the URL says otherwise.
 const DEFAULT_OUTAGE: Duration = Duration::from_secs(5);
 
-/// The way to one set of locks. Cloning is cheap and gives the same client.
+/// Access to one set of locks. Cloning is cheap, and a clone is the same client.
 ///
-/// It may be used from any number of threads at once, and in children made by `fork`: a child dials
-/// its own connections. It has no threads of its own.
+/// A client may be used from any number of threads at once, and in children made by `fork`: a child
+/// opens its own connections. A client starts no thread until a lease is renewed.
 #[derive(Clone)]
 pub struct Client {
     context: Context,
 }
 
 impl Client {
-    /// Reads the URL and makes a client. **Nothing is dialled**: the first call that needs a server
-    /// reports one that cannot be reached, so that a client can be made before its server is up.
+    /// Parses the URL and makes a client. **No connection is opened**: the first call that needs a
+    /// server reports one that cannot be reached, so a client can be made before its server is up.
     ///
-    /// `memcached://host[:port][,host2…]?prefix=&connect_timeout=&io_timeout=&pool=&outage=&notify=`,
-    /// or `memory://name` for locks among the threads of this process. Timeouts are written `250ms`
-    /// or `2s`; `notify` is `off`, or the address by which waiters of other hosts reach this one.
+    /// `memcached://host[:port][,host2…]`, with the parameters
+    /// `?prefix=&connect_timeout=&io_timeout=&pool=&outage=&notify=`; or `sqlite:///path` for a
+    /// file; or `memory://name` for locks among the threads of this process. Timeouts are written
+    /// `250ms` or `2s`; `notify` is `off`, or the address by which waiters of other hosts reach
+    /// this one.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for an URL that cannot be read, with the
-    /// known schemes or parameters.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a URL that cannot be parsed; the error
+    /// lists the known schemes or parameters.
     pub fn connect(url: &str) -> Result<Client> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let mut url = Url::parse(url)?;
@@ -63,12 +65,12 @@ impl Client {
         })
     }
 
-    /// A client over a store and a clock of the caller's: for tests and simulations.
+    /// A client with the caller's store and clock: for tests and simulations.
     pub fn with_store(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Client {
         Client::with_parts(store, clock, Arc::new(UdpNotifier::new(NotifySetting::Near)))
     }
 
-    /// A client over a store, a clock and a notifier of the caller's: for simulations.
+    /// A client with the caller's store, clock and notifier: for simulations.
     pub fn with_parts(
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
@@ -79,25 +81,25 @@ impl Client {
         }
     }
 
-    /// A mutex by this name, whose holders keep it for at most `lease` (1 second to 366 days)
-    /// unless they extend it. Nothing is sent.
+    /// The mutex of this name. A holder keeps it for at most `lease` (1 second to 366 days) unless
+    /// the holder extends it. Nothing is sent.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an empty name, one above 64 KiB or
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an empty name, a name above 64 KiB or
     /// with a NUL byte, and for a lease out of range.
     pub fn mutex(&self, name: impl AsRef<[u8]>, lease: Duration) -> Result<Mutex> {
         check_name(name.as_ref())?;
         Ok(Mutex::new(self.context.clone(), self.keys().lock(name.as_ref()), Lease::new(lease)?))
     }
 
-    /// A semaphore by this name with so many permits (1 to 4,294,967,295), which a holder keeps for
-    /// at most `lease` (1 second to 366 days) unless it extends them. Nothing is sent. The number
-    /// is part of what all clients share: a handle that was opened with another one gets an error
-    /// at its first use.
+    /// The semaphore of this name, with this number of permits (1 to 4,294,967,295). A holder keeps
+    /// its permits for at most `lease` (1 second to 366 days) unless the holder extends them.
+    /// Nothing is sent. All clients share the number of permits: a handle that was opened with
+    /// another number gets an error at its first use.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for no permits, an empty name, one above
-    /// 64 KiB or with a NUL byte, and for a lease out of range.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for no permits, an empty name, a name
+    /// above 64 KiB or with a NUL byte, and for a lease out of range.
     pub fn semaphore(
         &self,
         name: impl AsRef<[u8]>,
@@ -107,8 +109,8 @@ impl Client {
         self.semaphore_of(name.as_ref(), Some(permits), lease)
     }
 
-    /// A semaphore by this name that another client sets up, with however many permits it has.
-    /// Where there is none, acquiring answers [`ErrorKind::NotFound`](crate::ErrorKind::NotFound).
+    /// The semaphore of this name, which another client sets up, with any number of permits. If
+    /// there is none, acquiring fails with [`ErrorKind::NotFound`](crate::ErrorKind::NotFound).
     /// Nothing is sent.
     ///
     /// # Errors
@@ -132,35 +134,35 @@ impl Client {
         )
     }
 
-    /// The plain counter of free permits in the item of this key, which other programs may use too:
-    /// see [`Counter`]. It has no leases. Nothing is sent. The URL's prefix stands before the key.
+    /// The plain counter of free permits in the item of this key, which other programs may use,
+    /// too: see [`Counter`]. It has no leases. Nothing is sent. The URL's prefix precedes the key.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a key that memcached does not take, or
-    /// above 245 bytes.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a key that memcached does not accept,
+    /// or that has more than 245 bytes.
     pub fn counter(&self, key: impl AsRef<[u8]>) -> Result<Counter> {
         Ok(Counter::new(self.context.clone(), self.keys().exact(key.as_ref())?))
     }
 
-    /// A distinct list by this session name. Nothing is sent: see [`DistinctList::set_up`].
+    /// The distinct list of this session name. Nothing is sent: see [`DistinctList::set_up`].
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an empty name, one above 64 KiB or
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an empty name, a name above 64 KiB or
     /// with a NUL byte.
     pub fn distinct_list(&self, session: impl AsRef<[u8]>) -> Result<DistinctList> {
         check_name(session.as_ref())?;
         Ok(DistinctList::new(self.context.clone(), session.as_ref()))
     }
 
-    /// Ends every wait that is going on in this client, in any thread: each answers "interrupted".
-    /// Waits that begin later are not touched. A signal handler may call it.
+    /// Ends all waits in progress in this client, in any thread: each returns "interrupted". Later
+    /// waits are not affected. May be called from a signal handler.
     pub fn cancel_waits(&self) {
         self.context.cancel_waits();
     }
 
-    /// Ends every wait, as [`Client::cancel_waits`], and every one that begins later, also one that
-    /// would try only once; and closes the connections. What is held stays held. Calls that acquire
-    /// nothing go on working, and dial anew.
+    /// Ends all waits, as [`Client::cancel_waits`], and all later ones, including calls that try
+    /// only once; and closes the connections. Held locks and permits stay held. Calls that acquire
+    /// nothing still work, over new connections.
     pub fn close(&self) {
         self.context.close();
     }
@@ -170,44 +172,44 @@ impl Client {
         self.context.is_closed()
     }
 
-    /// A handle by which single waits of this client can be ended: see
+    /// A handle that cancels single waits of this client: see
     /// [`Wait::unless_cancelled`](crate::Wait).
     pub fn cancel_handle(&self) -> Cancel {
         Cancel::new(self.context.clone())
     }
 
-    /// The keys under which the servers know names, with the URL's prefix.
+    /// The keys under which servers store names, with the URL's prefix.
     pub fn keys(&self) -> &Keyspace {
         self.context.keys()
     }
 
-    /// Whether wake-up messages reach this client's waiters, as far as they know by now.
+    /// Whether wake-up messages reach this client's waiters, as far as is known by now.
     pub fn reach(&self) -> Reach {
         self.context.reach()
     }
 
-    /// What the store promises.
+    /// The guarantees of the store.
     pub fn guarantees(&self) -> Guarantees {
         *self.context.guarantees()
     }
 
-    /// Its servers, or what keeps the items in their place. Nothing is sent.
+    /// The servers, or whatever stores the items in their place. Nothing is sent.
     pub fn nodes(&self) -> Vec<Node> {
         self.context.store().nodes()
     }
 
-    /// A tool's own connection to one of its nodes.
+    /// A separate connection to one of the nodes, for a tool.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) or
     /// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol), as for any read, and
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config) where there is nothing to be examined.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) if there is nothing to examine.
     #[cfg(feature = "admin")]
     pub fn admin(&self, node: usize) -> Result<Box<dyn Admin + '_>> {
         self.context.store().admin(node)
     }
 
-    /// Which of its nodes owns `route`.
+    /// The index of the node that owns `route`.
     pub fn server_of(&self, route: Route) -> usize {
         self.context.server_of(route)
     }

@@ -1,5 +1,5 @@
-//! What every primitive works with: the store, the clock, the keys, this process's identity, and
-//! the notifier. It knows none of the primitives.
+//! What all primitives use: the store, the clock, the keys, this process's identity, and the
+//! notifier. The context knows none of the primitives.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -19,19 +19,19 @@ use crate::store::{Failure, Guarantees, Item, Node, Op, Reply, Route, Store};
 /// How often in a row a step is sent before its outcome counts as unknown.
 pub(crate) const ATTEMPTS: usize = 3;
 
-/// What the primitives of one client share. Cloning is cheap and gives the same context.
+/// What the primitives of one client share. Cloning is cheap, and a clone is the same context.
 ///
-/// It may be used from any number of threads at once, and in children made by `fork`: a child dials
-/// its own connections.
+/// A context may be used from any number of threads at once, and in children made by `fork`: a
+/// child opens its own connections.
 #[derive(Clone)]
 pub(crate) struct Context {
     inner: Arc<Inner>,
-    /// Requests of this handle fail at once on a server that is silent: see [`Context::for_drop`].
+    /// Requests of this handle fail at once if the server is silent: see [`Context::for_drop`].
     skips_silent: bool,
 }
 
 struct Inner {
-    /// Which process made the client.
+    /// The process that made the client.
     process: u64,
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
@@ -54,7 +54,8 @@ impl Context {
         notifier: Arc<dyn Notifier>,
     ) -> Context {
         let inner = Inner {
-            // What watches for forks is set up here, so that no signal handler is the first to ask.
+            // The detection of forks is set up here, so that no signal handler is the first to use
+            // it.
             process: fork::generation(),
             guarantees: store.guarantees(),
             store,
@@ -70,16 +71,16 @@ impl Context {
         Context { inner: Arc::new(inner), skips_silent: false }
     }
 
-    /// Ends every wait that is going on in this client, in any thread: each answers "interrupted".
-    /// Waits that begin later are not touched. A signal handler may call it.
+    /// Ends all waits in progress in this client, in any thread: each returns "interrupted". Later
+    /// waits are not affected. May be called from a signal handler.
     pub(crate) fn cancel_waits(&self) {
         self.inner.cancellations.fetch_add(1, Ordering::SeqCst);
         self.inner.notifier.interrupt_all();
     }
 
-    /// Ends every wait, as [`Context::cancel_waits`], and every one that begins later, also one
-    /// that would try only once; and closes the connections. What is held stays held. Calls that
-    /// acquire nothing go on working, and dial anew.
+    /// Ends all waits, as [`Context::cancel_waits`], and all later ones, including calls that try
+    /// only once; and closes the connections. Held locks and permits stay held. Calls that acquire
+    /// nothing still work, over new connections.
     pub(crate) fn close(&self) {
         self.inner.closed.store(true, Ordering::SeqCst);
         self.cancel_waits();
@@ -92,8 +93,7 @@ impl Context {
     }
 
     /// The client's one value of this type, made at the first use. Several threads may make one at
-    /// the same time, of which one is used: no thread waits, so a fork never happens while one
-    /// waits.
+    /// the same time, of which one is used: no thread waits, so no fork can happen while one waits.
     pub(crate) fn extension<T: Send + Sync + 'static>(&self, make: impl Fn() -> T) -> &T {
         self.inner.extensions.get_or_init(make)
     }
@@ -102,17 +102,17 @@ impl Context {
         self.inner.clock.as_ref()
     }
 
-    /// The keys under which the servers know names, with the URL's prefix.
+    /// The keys under which servers store names, with the URL's prefix.
     pub(crate) fn keys(&self) -> &Keyspace {
         &self.inner.keys
     }
 
-    /// What the store promises.
+    /// The guarantees of the store.
     pub(crate) fn guarantees(&self) -> &Guarantees {
         &self.inner.guarantees
     }
 
-    /// The identity of this process; in a forked child another one than in the parent.
+    /// The identity of this process; a forked child has another one than its parent.
     pub(crate) fn identity(&self) -> Result<&Identity> {
         self.inner.identity.get_or_try_init(|| {
             if self.inner.process != fork::generation() {
@@ -124,9 +124,9 @@ impl Context {
         })
     }
 
-    /// The same client for what happens without a call of the user: dropping locks, and cleaning
-    /// up. It asks nothing of a server that did not answer a short while ago, so that dropping any
-    /// number of locks costs one timeout per server.
+    /// The same client for requests without a call of the user: for dropping locks, and for
+    /// cleaning up. It sends nothing to a server that did not answer a short while ago, so that
+    /// dropping any number of locks costs one timeout per server.
     pub(crate) fn for_drop(&self) -> Context {
         Context { inner: Arc::clone(&self.inner), skips_silent: true }
     }
@@ -141,7 +141,7 @@ impl Context {
         self.inner.store.is_silent(route)
     }
 
-    /// Whether nothing is asked of the server that owns `route`, by this handle and for now.
+    /// Whether this handle sends nothing to the server that owns `route`, for now.
     pub(crate) fn skips(&self, route: Route) -> bool {
         self.skips_silent && self.is_silent(route)
     }
@@ -182,12 +182,12 @@ impl Context {
         self.inner.cancellations.load(Ordering::SeqCst)
     }
 
-    /// How long the server may be out of reach before a waiter gives up.
+    /// How long the server may be unreachable before a waiter gives up.
     pub(crate) fn outage(&self) -> Duration {
         self.inner.outage
     }
 
-    /// Whether wake-up messages reach this client's waiters, as far as they know by now.
+    /// Whether wake-up messages reach this client's waiters, as far as is known by now.
     pub(crate) fn reach(&self) -> Reach {
         self.notifier().reach()
     }
@@ -196,13 +196,13 @@ impl Context {
         self.inner.notifier.as_ref()
     }
 
-    /// The address by which we reach the server that owns `route`.
+    /// The local address of connections to the server that owns `route`.
     pub(crate) fn local_address(&self, route: Route) -> Option<IpAddr> {
         self.inner.store.local_address(route)
     }
 
-    /// The time of the server that owns `route`, rather too late than too early, once it was spoken
-    /// to.
+    /// The time of the server that owns `route`, too late rather than too early; `None` before the
+    /// first contact.
     pub(crate) fn time(&self, route: Route) -> Option<Duration> {
         self.inner.store.time(route)
     }
@@ -211,7 +211,7 @@ impl Context {
         self.inner.store.as_ref()
     }
 
-    /// Which of its servers owns `route`.
+    /// The index of the server that owns `route`.
     pub(crate) fn server_of(&self, route: Route) -> usize {
         self.inner.store.server_of(route)
     }
@@ -226,8 +226,8 @@ impl Context {
         self.node(route).map_or_else(String::new, |node| node.title)
     }
 
-    /// The name that `key` was made from, for people; of a name that is too long to be read from
-    /// it, the key.
+    /// The name that `key` was made from, for people; the key itself if the name is too long to be
+    /// read from it.
     pub(crate) fn name_of(&self, key: &Key) -> String {
         match self.keys().read(key.as_str()) {
             Some(Named { name: Some(name), .. }) => String::from_utf8_lossy(&name).into_owned(),
@@ -235,7 +235,7 @@ impl Context {
         }
     }
 
-    /// Runs operations that change nothing, again if need be: nothing can be unknown about them.
+    /// Runs operations that change nothing, and retries them: their outcome cannot be unknown.
     pub(crate) fn read(&self, route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>> {
         let mut failures = 0;
         loop {
@@ -269,8 +269,8 @@ impl Context {
     }
 }
 
-/// Runs a batch, unless this process is a child that was forked in the middle of the call, before
-/// or meanwhile: then it sends and reads nothing in its parent's name.
+/// Runs a batch, unless this process is a child that was forked during the call, before the batch
+/// or in the middle of it: such a child sends and reads nothing in its parent's name.
 fn unless_astray<T>(
     run: impl FnOnce() -> std::result::Result<T, Failure>,
 ) -> std::result::Result<T, Failure> {

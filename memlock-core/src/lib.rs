@@ -12,26 +12,26 @@
 //! // At most 30 seconds of work.
 //! match lock.unlock()? {
 //!     Release::Released => {}
-//!     lost => eprintln!("{}", lock.report(lost)), // another may have held it meanwhile
+//!     lost => eprintln!("{}", lock.report(lost)), // another client may have held the lock since
 //! }
 //! # Ok(()) }
 //! ```
 //!
-//! Modules, each importing only what stands below it (`tests/circles` checks that no files import
-//! each other in a circle):
+//! Modules. Each imports only modules below it (`tests/circles` checks that no files import each
+//! other in a circle):
 //!
-//! | module | what it is |
+//! | module | contents |
 //! | --- | --- |
 //! | [`bare`] | Burton's six functions on the process's default client |
 //! | [`client`] | [`Client::connect`], from which everything else is made |
 //! | [`mutex`], [`semaphore`], [`counter`], [`distinct`] | the primitives, written once over any store |
-//! | `guard` | [`LeaseGuard`], [`Renewal`], orphaned grants: what is held, of whichever kind |
+//! | `guard` | [`LeaseGuard`], [`Renewal`], orphaned grants: what is held, of any kind |
 //! | [`report`], [`waiters`] | an answer with its sentence; the waiters of a queue, for tools |
 //! | [`wait`] | waiting: the queue, the policy, local waiters, limits, cancellation |
-//! | `context` | what every primitive works with; it knows none of them |
+//! | `context` | what all primitives use; it knows none of them |
 //! | [`notify`] | wake-up messages between processes |
-//! | [`store`] | the operations, with memcached and memory behind them |
-//! | [`fork`], [`active_calls`] | processes of one family; calls that are under way |
+//! | [`store`] | the operations, with memcached, SQLite and memory behind them |
+//! | [`fork`], [`active_calls`] | detection of forks; calls in progress |
 //! | [`lease`], [`owner`], [`name`], [`clock`], [`error`], [`logs`] | small values, without I/O |
 
 pub mod bare;

@@ -1,25 +1,24 @@
-//! Log records, for programs that pass them on.
+//! Log records, for programs that forward them.
 //!
 //! The library logs through the `log` crate, and installs no logger of its own.
 //!
-//! | level | what |
+//! | level | meaning |
 //! | --- | --- |
-//! | error | a bug: of memlock, or of what it was given to call |
-//! | warn | something is lost, or about to be, and perhaps reported in no other way |
-//! | info | a server is out of reach, or back again; something is left for later |
-//! | debug | what goes on without problems, or is mended at once |
+//! | error | a bug in memlock, or in a callback |
+//! | warn | something is lost or at risk, and perhaps reported in no other way |
+//! | info | a server is unreachable, or reachable again; work is left for later |
+//! | debug | normal operation, and problems that are resolved immediately |
 //!
-//! A logger may call anything of memlock, and may take its time: so **nothing is logged while a
-//! mutex of ours is locked**, and nothing on the way of an acquisition or a release without
-//! problems.
+//! A logger may call any function of memlock, and may take any time. **Nothing is logged while a
+//! mutex of this library is locked**, and acquisitions and releases without failures log nothing.
 
-/// The parts of the library that people know, which are modules, or have modules.
+/// The parts of the library that have a public name: each of them is a module, or has modules.
 const PARTS: [&str; 9] =
     ["mutex", "semaphore", "counter", "distinct", "renewal", "wait", "notify", "store", "bare"];
 
-/// The name by which people know the part of the library that a message comes from, such as
-/// "memlock.renewal"; `None` for messages of other libraries. What belongs to no other part belongs
-/// to "memlock.client".
+/// The public name of the part of the library that a message comes from, such as "memlock.renewal";
+/// `None` for messages of other libraries. Messages of all other modules belong to
+/// "memlock.client".
 pub fn name(target: &str) -> Option<String> {
     let modules = target.strip_prefix(env!("CARGO_CRATE_NAME"))?;
     if modules.is_empty() {

@@ -1,42 +1,42 @@
-//! Flaws put in on purpose, to see that the simulation finds them.
+//! Deliberate errors, to check that the simulation finds them.
 //!
-//! They are there only in a build with `--cfg memlock_sim`, which nothing but the simulation is
-//! built with. In any other, [`has`] is a constant and leaves no trace.
+//! They exist only in builds with `--cfg memlock_sim`, which only the simulation uses. In other
+//! builds, [`has`] is a constant and leaves no trace.
 #![cfg_attr(
     not(memlock_sim),
     allow(dead_code, unreachable_pub, reason = "only the simulation names them all")
 )]
 
-/// One way to get it wrong.
+/// One deliberate error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
     /// A release that finds another version deletes whatever is there.
     BlindDelete,
     /// The item lives no longer than the lease.
     TtlOfTheLease,
-    /// The item outlives the lease by one second: a server's clock may leave one out.
+    /// The item outlives the lease by one second only, though a server's clock may skip one.
     TtlPlusOne,
-    /// The lease is counted from when the answer came.
+    /// The lease is counted from the reply.
     DeadlineFromReply,
-    /// An extension is counted from when the answer came.
+    /// An extension is counted from the reply.
     ExtensionFromReply,
     /// Versions are trusted across a restart of the server.
     VersionsOutliveTheServer,
     /// A fence is the server's version alone.
     FenceWithoutBoot,
-    /// A fence is the item's version, whether or not the server gives those in order.
+    /// A fence is the item's version, even if the server does not issue versions in order.
     FenceWithoutStamp,
-    /// A slow grant is relied on, though the server may have stood still.
+    /// A slow grant is trusted, though the server may have been stopped.
     BelieveSlowGrants,
-    /// A child uses what its parent holds.
+    /// A forked child uses what its parent holds.
     ChildrenHold,
-    /// A release whose answer was lost is taken for done.
+    /// A release whose reply was lost counts as done.
     GuessReleased,
-    /// After a lost answer to an extension, the holder counts on the longer lease.
+    /// After a lost reply to an extension, the holder relies on the longer lease.
     HopeForTheLonger,
     /// After a lost reply to an acquisition, the item is not read back.
     NoReadBack,
-    /// What entering the queue shows of the lock is not looked at.
+    /// The state of the lock that is read when a waiter joins the queue is ignored.
     NoLookAfterJoining,
     /// A waiter that gives up while it is being woken does not wake the next one.
     LeaveWithoutWaking,
@@ -44,106 +44,106 @@ pub enum Mutation {
     TrustTheEarlyWake,
     /// Waiters rely on wake-ups alone.
     WakeUpsAlone,
-    /// A waiter that missed a message says that it hears what is sent to it.
+    /// A waiter that missed a message claims to be reachable.
     TrustTheUnreachable,
-    /// The lock is not reserved for a waiter that may not hear that it is woken.
+    /// The lock is not reserved for a waiter that may not receive its wake-up.
     ReserveForNobody,
     /// A waiter that was in the queue takes any reservation for its own.
     ClaimAnything,
-    /// What has been held for a second is taken for the reservation of a dead waiter.
+    /// A lock that has been held for 0.3 s is taken for the reservation of a dead waiter.
     BreakWhatIsHeld,
-    /// An insert does not see whether its session is still there.
+    /// An insert does not check whether its session still exists.
     InsertWithoutSession,
-    /// A client that claimed a key was first with it, even if another committed it.
+    /// A client that claimed a key was first, even if another client committed the key.
     ClaimersAreFirst,
-    /// A tear-down removes whatever session is there.
+    /// A tear-down removes any session of the name.
     TearDownAnySession,
-    /// A permit's holder is given no more of the server's seconds than its lease has.
+    /// A permit is stored for no more of the server's seconds than its lease has.
     PermitOfTheLease,
-    /// A lease on permits is reckoned from what the server's clock showed some time ago.
+    /// A lease on permits is computed from an old reading of the server's clock.
     PermitFromOldTime,
-    /// A lease on permits is counted from when the answer came.
+    /// A lease on permits is counted from the reply.
     PermitDeadlineFromReply,
-    /// A write of a semaphore that another client has changed meanwhile counts as done.
+    /// A write of a semaphore that another client has changed in the meantime counts as done.
     ChangedIsGranted,
-    /// A release that does not find its own permits gives back another holder's.
+    /// A release that does not find its own permits releases another holder's.
     ReleaseAnyPermit,
     /// After a lost reply, the record is not read for granted permits.
     ForgetLostPermits,
-    /// The next waiter is the first one in the queue, whatever the priorities.
+    /// The next waiter is the first in the queue, regardless of priorities.
     IgnorePriority,
-    /// Newcomers take what a waiter for several permits waits for.
+    /// New callers take permits that are reserved for a waiter for several.
     OvertakeGatherers,
-    /// Permits whose lease is over are not taken back.
+    /// Permits whose lease is over do not become available.
     KeepExpired,
-    /// Permits are taken back a second before the server's clock shows the end of their lease.
+    /// Permits become available a second before the server's clock shows the end of their lease.
     DropTooEarly,
-    /// A semaphore's item is kept for so long, and not until when it says: so it tells the wrong
-    /// time.
+    /// A semaphore's item gets a relative expiry, instead of the one that it contains: it shows the
+    /// wrong time.
     RelativeExpiry,
-    /// A release of several permits wakes as for one.
+    /// A release of several permits wakes only one waiter.
     ForgetTheRest,
     /// A waiter that gives up leaves its reservation in the record.
     GatherForGood,
-    /// Waiters that are overtaken do not count that.
+    /// Overtaken waiters are not counted as overtaken.
     NobodyAges,
-    /// A tear-down whose answer was lost takes what was set up since.
+    /// A tear-down whose reply was lost removes a semaphore that was set up since.
     TearDownWhatCame,
-    /// A renewer that finds another version renews what is there, whosever it is.
+    /// A renewal that finds another version renews the item of any owner.
     KeepAnyones,
-    /// A renewer renews what it keeps after the old lease is over.
+    /// A lease is renewed after its end.
     KeepPastTheEnd,
-    /// A renewal is counted from when the answer came.
+    /// A renewal is counted from the reply.
     KeepFromReply,
-    /// A slow renewal is relied on, though the server may have stood still.
+    /// A slow renewal is trusted, though the server may have been stopped.
     BelieveSlowRenewals,
-    /// A renewer that finds another version takes the lock for lost, though it was its own renewal
-    /// that changed it.
+    /// A renewal that finds another version considers the lock lost, though an earlier renewal may
+    /// have changed the version.
     KeepChangedIsGone,
-    /// A renewal without an answer is taken for a loss.
+    /// A renewal whose reply was lost counts as a loss.
     KeepLostReplyIsLoss,
-    /// A renewal without an answer is taken for done.
+    /// A renewal whose reply was lost counts as done.
     KeepHopeRenewed,
-    /// A look that took long is good enough to renew permits by.
+    /// Permits are renewed by a slow read.
     RenewFromSlowLooks,
-    /// Permits that are not there any more are taken for renewed.
+    /// Permits that are not in the record any more count as renewed.
     KeepGonePermits,
-    /// A renewal that finds the lock gone, be it lost or released, puts it there again.
+    /// A renewal that finds the lock gone, whether lost or released, adds it again.
     KeepPutsBack,
-    /// What is kept is renewed when its lease is over, and not before.
+    /// A lease is renewed only after its end.
     KeepTooLate,
-    /// A renewal that failed is not tried again in time.
+    /// A failed renewal is not retried in time.
     KeepOnlyOnce,
-    /// A renewal goes on though its holder has released it meanwhile.
+    /// A renewal continues though the holder has released the lock in the meantime.
     KeepWhatWasLetGo,
-    /// What was held for as long as was allowed is renewed all the same.
+    /// A lease is renewed beyond the maximum hold.
     KeepBeyondMaxHold,
-    /// A renewer does not forget what was released.
+    /// The renewal thread does not forget what was released.
     KeepForGood,
     /// A lease at risk is not reported.
     NoWarning,
-    /// The loss is not reported.
+    /// A loss is not reported.
     LoseSilently,
-    /// The loss is reported as often as it is seen.
+    /// A loss is reported each time that it is seen.
     TellTwice,
-    /// A lease at risk is reported as often as it is seen.
+    /// A lease at risk is reported each time that it is seen.
     WarnTwice,
-    /// An acquisition whose first reply was lost counts its lease from its last try.
+    /// An acquisition whose first reply was lost counts its lease from the last attempt.
     CountFromTheLastTry,
-    /// All acquisitions of a batch are granted, as long as one is.
+    /// All acquisitions of a batch are granted if one of them is.
     GrantToAll,
-    /// Those in a batch that another process overtook are forgotten.
+    /// The operations of a batch that another process overtook are forgotten.
     ForgetTheRefused,
-    /// A release in a batch whose reply was lost is taken for done.
+    /// A release in a batch whose reply was lost counts as done.
     GuessReleasedInBatch,
-    /// A leader does not hand on what is left.
+    /// A leader does not pass on the remaining operations.
     StrandTheNext,
-    /// A waiter for the permits that its own process releases never goes to the queue.
+    /// A thread that is parked never joins the queue.
     ParkForGood,
 }
 
 impl Mutation {
-    /// All of them.
+    /// All mutations.
     pub const ALL: [Mutation; 64] = [
         Mutation::BlindDelete,
         Mutation::TtlOfTheLease,
@@ -217,19 +217,19 @@ thread_local! {
     static PRESENT: std::cell::Cell<Option<Mutation>> = const { std::cell::Cell::new(None) };
 }
 
-/// Puts a mutation into what this thread does from now on.
+/// Activates a mutation in this thread from now on.
 #[cfg(memlock_sim)]
 pub fn put_in(mutation: Option<Mutation>) {
     PRESENT.set(mutation);
 }
 
-/// Whether this mutation was put in.
+/// Whether this mutation is active.
 #[cfg(memlock_sim)]
 pub fn has(mutation: Mutation) -> bool {
     PRESENT.get() == Some(mutation)
 }
 
-/// Whether this mutation was put in: never.
+/// Whether this mutation is active: never.
 #[cfg(not(memlock_sim))]
 #[inline(always)]
 pub const fn has(_: Mutation) -> bool {

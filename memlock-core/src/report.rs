@@ -1,9 +1,9 @@
-//! Reports: an answer, and the sentence for people that belongs to it.
+//! Reports: an answer, and its sentence for people.
 //!
-//! A failure is an [`Error`] and brings its own sentence. An ordinary "no" (busy, timed out, lost,
-//! not held) is a plain value in Rust; a [`Report`] adds a sentence that names the lock and the
-//! server, and says what happened. The sentence is made only when it is asked for, so that a lock
-//! that is free costs nothing for it.
+//! A failure is an [`Error`] with a sentence of its own. An ordinary negative answer (busy, timed
+//! out, lost, not held) is a plain value in Rust; a [`Report`] adds a sentence that names the lock
+//! and the server, and says what happened. The sentence is made only on request, so that acquiring
+//! a free lock does not pay for it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,9 +12,9 @@ use std::time::Duration;
 use crate::error::{Answer, Error};
 use crate::target::Target;
 
-/// An answer, and one whole sentence about it.
+/// An answer, and a whole sentence about it.
 ///
-/// It compares with an [`Answer`] by the answer alone.
+/// Compared with an [`Answer`], only the answer counts.
 #[must_use = "the answer says whether the call did what it was asked for"]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
@@ -48,7 +48,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Without a sentence of its own: [`Answer::describe`] says what there is to say.
+/// A report without a sentence of its own: [`Answer::describe`] supplies the sentence.
 impl From<Answer> for Report {
     fn from(answer: Answer) -> Report {
         Report { answer, sentence: None }
@@ -67,7 +67,7 @@ impl PartialEq<Answer> for Report {
     }
 }
 
-/// What a sentence is about, such as `lock "nightly" on memcached at 10.0.0.7:11211`.
+/// The subject of a sentence, such as `lock "nightly" on memcached at 10.0.0.7:11211`.
 #[derive(Clone, Copy)]
 pub(crate) struct Subject<'a> {
     /// Such as `lock`.
@@ -87,10 +87,10 @@ impl fmt::Display for Subject<'_> {
 /// The holder that a waiter saw.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum ObservedHolder {
-    /// The refusal did not say.
+    /// The refusal did not name a holder.
     #[default]
     Unknown,
-    /// A holder that uses memlock, and how many others beside it.
+    /// A holder that uses memlock, and the number of other holders.
     Memlock { host: String, pid: u32, others: usize },
     /// A client that does not use memlock.
     Foreign,
@@ -113,8 +113,8 @@ impl fmt::Display for ObservedHolder {
     }
 }
 
-/// A wait that ended without its target. `limit`: how long it was allowed to take; `wanted`: such
-/// as `2 permits of the semaphore "x" on …`; `busy`: the sentence of a call that was to try once.
+/// Reports a wait that ended without its target. `limit`: the limit of the wait; `wanted`: such as
+/// `2 permits of the semaphore "x" on …`; `busy`: the sentence for a call that tried once.
 pub(crate) fn refused(
     answer: Answer,
     limit: Option<Duration>,
@@ -134,7 +134,7 @@ pub(crate) fn refused(
     Report::new(answer, sentence)
 }
 
-/// A duration for people.
+/// Formats a duration for people.
 pub(crate) fn brief(duration: Duration) -> String {
     let (seconds, tenth) = (duration.as_secs(), duration.subsec_millis() / 100);
     match (seconds, tenth) {

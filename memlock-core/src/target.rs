@@ -1,4 +1,4 @@
-//! An item, and the way to it: what is acquired, waited for, reported on and reaped.
+//! An item and how to reach it: the target of acquisitions, waits, reports and reaping.
 
 use std::fmt;
 
@@ -31,7 +31,7 @@ impl Target {
         self.context.clock().now()
     }
 
-    /// When the store has dropped an item whose request leaves now, at the latest.
+    /// When the store has dropped, at the latest, an item whose request is sent now.
     pub(crate) fn gone(&self, lease: Lease) -> Moment {
         self.context.guarantees().gone(lease, self.now())
     }
@@ -46,7 +46,7 @@ impl Target {
         self.context.one(self.route, op)
     }
 
-    /// Runs operations that change nothing, again if need be.
+    /// Runs operations that change nothing, and retries them.
     pub(crate) fn read(&self, ops: &[Op<'_>]) -> Result<Vec<Reply>> {
         self.context.read(self.route, ops)
     }
@@ -56,7 +56,7 @@ impl Target {
         self.context.get(self.route, &self.key)
     }
 
-    /// Reads the queue of its waiters.
+    /// Reads the queue of the item's waiters.
     pub(crate) fn queue(&self) -> Result<Option<Item>> {
         self.context.get(self.route, &self.key.waiters())
     }
@@ -71,7 +71,7 @@ impl Target {
         self.context.server_name(self.route)
     }
 
-    /// The error with what was being done to the item.
+    /// Adds to the error which operation on the item failed.
     pub(crate) fn said(&self, doing: impl fmt::Display, error: Error) -> Error {
         error.during(format_args!("{doing} {}", self.key))
     }

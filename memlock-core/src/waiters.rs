@@ -1,4 +1,4 @@
-//! The waiters, as they are seen from outside. For people and tools: nothing is decided by it.
+//! The waiters of a queue, for people and tools: no decision is based on them.
 
 use crate::error::Result;
 use crate::notify::WakeAddress;
@@ -9,15 +9,15 @@ use crate::wait::entries;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiter {
-    /// Where it is woken, which tells its host; `None` when it has no listener.
+    /// Where the waiter is woken, which shows its host; `None` if it has no listener.
     pub address: Option<WakeAddress>,
-    /// Higher comes first.
+    /// Waiters of higher priority come first.
     pub priority: i64,
-    /// How many it wants at once.
+    /// How many permits it requests at once.
     pub permits: u32,
 }
 
-/// The waiters for this item.
+/// The waiters for this item, the next one first.
 pub(crate) fn waiters(target: &Target) -> Result<Vec<Waiter>> {
     let queue = target.queue()?;
     let entries = queue.as_ref().map(|queue| entries::in_order(&queue.value)).unwrap_or_default();

@@ -5,17 +5,17 @@ use once_cell::race::OnceBox;
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The URL of the locks unless another one is given.
+/// The URL of the default client, unless another one is given.
 pub const DEFAULT_URL: &str = "memcached://127.0.0.1:11211";
 
-/// It is made without any I/O and used for the process's life. No thread waits for it, so a fork
-/// never inherits one that waits.
+/// Made without any I/O, and used for the process's life. No thread waits while another one makes
+/// it, so no fork can happen during such a wait.
 static DEFAULT: OnceBox<Client> = OnceBox::new();
 
-/// Chooses the default client. It can be chosen once, before its first use.
+/// Chooses the default client. This is possible once, before its first use.
 ///
 /// # Errors
-/// [`ErrorKind::Config`] for an URL that cannot be read, or when there is a default client already.
+/// [`ErrorKind::Config`] for a URL that cannot be parsed, or if there is a default client already.
 pub fn init(url: &str) -> Result<()> {
     if install(Client::connect(url)?) {
         return Ok(());
@@ -26,10 +26,10 @@ pub fn init(url: &str) -> Result<()> {
     ))
 }
 
-/// The default client, made if there is none.
+/// The default client, which is made if there is none.
 ///
 /// # Errors
-/// [`ErrorKind::Config`] for a `MEMLOCK_URL` that cannot be read.
+/// [`ErrorKind::Config`] for a `MEMLOCK_URL` that cannot be parsed.
 pub fn default_client() -> Result<&'static Client> {
     loop {
         if let Some(client) = existing_client() {

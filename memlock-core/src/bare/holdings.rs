@@ -1,4 +1,4 @@
-//! What this process has through the bare functions.
+//! What this process holds through the bare functions.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -12,25 +12,25 @@ use crate::hash::{fnv1a, mix};
 use crate::mutex::Lock;
 use crate::semaphore::{Permit, Semaphore};
 
-/// Beyond so many sessions those that have ended are forgotten; and beyond so many displaced
-/// threads, which may never come back, all of them.
+/// With this many sessions, those that have ended are forgotten; with this many displaced threads,
+/// which may never return, or semaphores, all of them are.
 pub(super) const MOST: usize = 1024;
 
 static HOLDINGS: ForkLocal<Mutex<Holdings>> = ForkLocal::new();
 
-/// What this process has through the bare functions.
+/// What this process holds through the bare functions.
 #[derive(Default)]
 pub(super) struct Holdings {
     pub(super) locks: ByName<HeldLock>,
-    /// Threads whose lease ran out and whose lock another thread has by now: their late unlock must
-    /// not hit the other's lock.
+    /// Threads whose lease has ended, and whose lock another thread has acquired since: their late
+    /// unlock must not release the other thread's lock.
     pub(super) displaced: HashSet<(Vec<u8>, Thread)>,
     pub(super) sessions: ByName<DistinctList>,
     pub(super) permits: ByName<Vec<HeldPermit>>,
     pub(super) semaphores: ByName<Semaphore>,
 }
 
-/// The names are the process's own, so a cheap hash will do.
+/// The names come from this process itself, so a cheap hash suffices.
 type ByName<T> = HashMap<Vec<u8>, T, BuildHasherDefault<Fnv>>;
 
 #[derive(Default)]
@@ -49,8 +49,8 @@ impl Hasher for Fnv {
 /// A number that no other thread of this process has or had.
 pub(super) type Thread = u64;
 
-/// Not `std::thread::current`, which panics in the last destructors of a thread; this has none
-/// itself.
+/// Unlike `std::thread::current`, this does not panic in the last destructors of a thread: the
+/// variable has no destructor.
 pub(super) fn this_thread() -> Thread {
     static LAST: AtomicU64 = AtomicU64::new(0);
     thread_local! {

@@ -9,8 +9,8 @@ use crate::error::{Answer, Result};
 use crate::lease::Lease;
 use crate::report::Report;
 
-/// Sets up a session that ends after `duration`: [`Answer::Ok`], or [`Answer::Exists`] when we
-/// joined it.
+/// Sets up a session that ends after `duration`: [`Answer::Ok`], or [`Answer::Exists`] if the
+/// session existed and was joined.
 ///
 /// # Errors
 /// As [`DistinctList::set_up`].
@@ -22,15 +22,16 @@ pub fn distinct_list_set_up(session: &[u8], duration: Duration) -> Result<Report
     Ok(answer.into())
 }
 
-/// Inserts a key: [`Answer::Ok`] for the first to do so, [`Answer::Duplicate`], or
-/// [`Answer::NotFound`] when there is no such session.
+/// Inserts a key: [`Answer::Ok`] for the first insert, [`Answer::Duplicate`] for all others, or
+/// [`Answer::NotFound`] if there is no such session.
 ///
 /// # Errors
 /// As [`DistinctList::insert`].
 pub fn distinct_list_insert(session: &[u8], key: &[u8]) -> Result<Report> {
     let mut list = list(session)?;
     let Some(insertion) = list.insert(key)? else { return Ok(list.report_not_found()) };
-    // A known session stays as it is: another thread may have set it up again meanwhile.
+    // A session that is known already is not replaced: another thread may have set it up again in
+    // the meantime.
     let known = holdings().sessions.contains_key(session);
     if !known {
         remember(session, list);
@@ -38,8 +39,8 @@ pub fn distinct_list_insert(session: &[u8], key: &[u8]) -> Result<Report> {
     Ok(Answer::from(insertion).into())
 }
 
-/// Ends a session for all clients: [`Answer::Ok`], or [`Answer::NotFound`] when there was none, or
-/// another one than this process set up. What this process inserts late is refused until it sets
+/// Ends a session for all clients: [`Answer::Ok`], or [`Answer::NotFound`] if there was none, or
+/// another one than this process set up. Later inserts of this process are refused until it sets
 /// the session up again.
 ///
 /// # Errors
@@ -49,8 +50,7 @@ pub fn distinct_list_tear_down(session: &[u8]) -> Result<Report> {
     Ok(if list.tear_down()? { Answer::Ok.into() } else { list.report_not_found() })
 }
 
-/// The session as this process knows it. A session that it set up stays its own, even when it is
-/// over.
+/// The session as this process knows it. A session that it set up stays known, even after its end.
 fn list(session: &[u8]) -> Result<DistinctList> {
     let known = holdings().sessions.get(session).cloned();
     match known {

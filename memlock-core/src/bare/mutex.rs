@@ -10,11 +10,11 @@ use crate::name::check_name;
 use crate::report::Report;
 use crate::wait::Wait;
 
-/// Locks a mutex for at most `duration`, waiting for it as long as it takes: [`Answer::Ok`] or
+/// Locks a mutex for at most `duration`, waiting as long as necessary: [`Answer::Ok`] or
 /// [`Answer::Interrupted`].
 ///
 /// # Errors
-/// [`ErrorKind::Deadlock`] when this thread holds it already; else as
+/// [`ErrorKind::Deadlock`] if this thread holds the mutex already; otherwise as
 /// [`Mutex::lock_with`](crate::Mutex::lock_with).
 pub fn mutex_lock(name: &[u8], duration: Duration) -> Result<Report> {
     lock(name, duration, &Wait::FOREVER)
@@ -40,7 +40,7 @@ pub fn lock(name: &[u8], duration: Duration, wait: &Wait<'_>) -> Result<Report> 
         .get(name)
         .filter(|held| !held.lock.remaining().is_zero())
         .map(|held| held.thread);
-    // Whether this call would wait at all is only known for a lock of our own process.
+    // Whether this thread would wait for itself is known only for locks of this process.
     if held == Some(thread) && !wait.is_once() {
         return Err(Error::new(
             ErrorKind::Deadlock,
@@ -57,7 +57,7 @@ pub fn lock(name: &[u8], duration: Duration, wait: &Wait<'_>) -> Result<Report> 
     }
 }
 
-/// What there is to say of a mutex of which this thread has nothing at hand.
+/// A report about a mutex of which this thread holds no lock.
 fn about(name: &[u8], answer: Answer, text: &str) -> Report {
     match existing_client().map(|client| client.mutex(name, MIN_LEASE)) {
         Some(Ok(mutex)) => Report::new(answer, format!("The {} {text}.", mutex.subject())),
@@ -78,12 +78,12 @@ fn store(name: &[u8], held: HeldLock) {
         }
         holdings.displaced.insert((name.to_vec(), expired.thread));
     }
-    // Before the expired one is dropped, which may speak to the server.
+    // Unlocked before the expired lock is dropped, which may communicate with the server.
     drop(holdings);
     drop(expired);
 }
 
-/// Whether this thread's own lock was displaced by another thread's. It is reported once.
+/// Whether this thread's lock was displaced by another thread's. This is reported once.
 fn was_displaced(holdings: &mut Holdings, name: &[u8]) -> bool {
     if holdings.displaced.is_empty() {
         return false;
@@ -93,9 +93,9 @@ fn was_displaced(holdings: &mut Holdings, name: &[u8]) -> bool {
     has_another && holdings.displaced.remove(&(name.to_vec(), thread))
 }
 
-/// Unlocks a mutex that this process locked, from whichever thread: [`Answer::Ok`],
-/// [`Answer::Lost`] or [`Answer::NotHeld`]. A thread whose own lease ran out, and whose mutex
-/// another thread has by now, gets [`Answer::Lost`].
+/// Unlocks a mutex that this process locked, from any thread: [`Answer::Ok`], [`Answer::Lost`] or
+/// [`Answer::NotHeld`]. A thread whose own lease has ended, and whose mutex another thread has
+/// acquired since, gets [`Answer::Lost`].
 ///
 /// # Errors
 /// [`ErrorKind::Unreachable`] or [`ErrorKind::Unknown`]: the lock is still held, and may be
@@ -117,7 +117,8 @@ pub fn mutex_unlock(name: &[u8]) -> Result<Report> {
     match held.lock.unlock() {
         Ok(released) => Ok(held.lock.report(released)),
         Err(error) => {
-            // Not confirmed, so not given up; unless another thread has locked it anew meanwhile.
+            // The release is not confirmed, so the lock is kept, unless another thread has locked
+            // the mutex in the meantime.
             let mut holdings = holdings();
             if holdings.locks.contains_key(name) {
                 drop(holdings);

@@ -12,11 +12,11 @@ use crate::semaphore::Semaphore;
 use crate::wait::Wait;
 use crate::wait::entries::Request;
 
-/// Any lease will do for what is not acquired.
+/// The lease of handles that acquire nothing: any will do.
 const NO_LEASE: Duration = Duration::from_secs(1);
 
-/// Sets a semaphore up with so many permits, to be kept for `duration` after it was used last:
-/// [`Answer::Ok`], or [`Answer::Exists`] when it was there already.
+/// Sets a semaphore up with this number of permits, to be stored for `duration` after its last use:
+/// [`Answer::Ok`], or [`Answer::Exists`] if it existed already.
 ///
 /// # Errors
 /// As [`Semaphore::set_up`].
@@ -25,8 +25,8 @@ pub fn semaphore_set_up(name: &[u8], permits: u32, duration: Duration) -> Result
     Ok(Answer::from(semaphore.set_up(duration)?).into())
 }
 
-/// Acquires a permit for at most `duration`, waiting for it as long as it takes: [`Answer::Ok`],
-/// [`Answer::Interrupted`], or [`Answer::NotFound`] when the semaphore was not set up.
+/// Acquires a permit for at most `duration`, waiting as long as necessary: [`Answer::Ok`],
+/// [`Answer::Interrupted`], or [`Answer::NotFound`] if the semaphore was not set up.
 ///
 /// # Errors
 /// As [`Semaphore::acquire_with`].
@@ -68,12 +68,12 @@ pub fn acquire(name: &[u8], duration: Duration, wait: &Wait<'_>) -> Result<Repor
     })
 }
 
-/// Releases a permit that this process acquired: this thread's latest, or if it has none, the
+/// Releases a permit that this process acquired: this thread's latest, or, if it has none, the
 /// process's oldest. [`Answer::Ok`], [`Answer::Lost`] or [`Answer::NotHeld`].
 ///
 /// # Errors
-/// [`ErrorKind::Unreachable`] or [`ErrorKind::Unknown`]: it is still held, and may be released
-/// again.
+/// [`ErrorKind::Unreachable`] or [`ErrorKind::Unknown`]: the permit is still held, and may be
+/// released again.
 pub fn semaphore_release(name: &[u8]) -> Result<Report> {
     check_name(name)?;
     let mut holding = holdings();
@@ -103,8 +103,8 @@ pub fn semaphore_release(name: &[u8]) -> Result<Report> {
     }
 }
 
-/// Removes a semaphore for all clients: [`Answer::Ok`], or [`Answer::NotFound`] when there was
-/// none. What this process holds of it is lost.
+/// Removes a semaphore for all clients: [`Answer::Ok`], or [`Answer::NotFound`] if there was none.
+/// Permits that this process holds are lost.
 ///
 /// # Errors
 /// As [`Semaphore::tear_down`].
@@ -113,7 +113,7 @@ pub fn semaphore_tear_down(name: &[u8]) -> Result<Report> {
     Ok(if semaphore.tear_down()? { Answer::Ok.into() } else { semaphore.report_not_found() })
 }
 
-/// The semaphore as this process knows it, which saves looks at the server.
+/// The semaphore as this process knows it, which saves reads.
 fn known(name: &[u8], lease: Duration) -> Result<Semaphore> {
     let known = holdings().semaphores.get(name).cloned();
     match known {

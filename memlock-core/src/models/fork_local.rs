@@ -1,8 +1,8 @@
-//! `ForkLocal`: all threads get the first value that is made, and each that is made is dropped
-//! once.
+//! `ForkLocal`: all threads get the first value that is made, and each value that is made is
+//! dropped once.
 //!
-//! A fork cannot be modelled, since shuttle's threads are not threads; that a child gets a value of
-//! its own is in the unit tests and in `tests/c/fork.c`.
+//! A fork cannot be modelled, because shuttle's threads are not real threads. That a child gets a
+//! value of its own is tested by the unit tests and `tests/c/fork.c`.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,7 +12,7 @@ use shuttle::thread;
 use super::explore;
 use crate::fork::ForkLocal;
 
-/// Counts those that are alive.
+/// Counts the values that are alive.
 struct Counted(Arc<AtomicUsize>);
 
 impl Drop for Counted {
@@ -32,7 +32,7 @@ fn threads_that_make_it_at_the_same_time_all_get_the_first_one() {
                 thread::spawn(move || {
                     let before = local.existing().map(std::ptr::from_ref::<Counted>);
                     let make = || {
-                        // Making it takes a while, in which another one may be made.
+                        // Making a value takes a while, in which another thread may make one.
                         thread::yield_now();
                         alive.fetch_add(1, Ordering::Relaxed);
                         Ok::<_, ()>(Counted(Arc::clone(&alive)))

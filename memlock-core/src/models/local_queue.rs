@@ -1,9 +1,9 @@
-//! The local waiters alone: waiters that do as `wait/driver.rs` does, a server of a few lines, and
+//! The local waiters alone: waiters that act as `wait/driver.rs` does, a server of a few lines, and
 //! listeners without a clock.
 //!
-//! No sleep here ever ends by itself. So a waiter that sleeps although it was given what it waits
-//! for, was woken, or has come to be the first in line, sleeps for ever, and shuttle reports a
-//! deadlock.
+//! No sleep in this model ends by itself. A waiter that sleeps although it was granted the target,
+//! was woken, or has become the first of the local waiters, therefore sleeps forever, and shuttle
+//! reports a deadlock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +38,7 @@ struct Heard {
 }
 
 impl FakeListener {
-    /// A wake-up that comes from outside, as a datagram would.
+    /// A wake-up from outside the process, as by a datagram.
     fn wake(&self, id: WaitId) {
         self.heard.lock().unwrap().wakes.push(id);
         self.wake.notify_one();
@@ -69,7 +69,7 @@ impl Listener for FakeListener {
     }
 }
 
-/// What is on the server: the holder, by its token, and the waiters in the queue.
+/// The server's state: the holder, by its token, and the waiters in the queue.
 struct Server {
     last: u64,
     holder: Option<u64>,
@@ -96,20 +96,20 @@ struct World {
     server: Mutex<Server>,
     /// All listeners, by their numbers.
     notifier: Mutex<Vec<Arc<FakeListener>>>,
-    /// The waiters' numbers, in the order in which they got it.
+    /// The waiters' numbers, in the order in which they acquired the target.
     got: Mutex<Vec<u64>>,
-    /// Whether the server refuses some hand-overs.
+    /// Whether the server refuses some hand-offs.
     refuses: bool,
 }
 
-/// It is held, by this token, after standing in the queue under these ids.
+/// The target is held, by this token, after waiting in the queue under these ids.
 struct Held {
     token: u64,
     stood: Vec<WaitId>,
 }
 
 impl World {
-    /// With a holder that does not know of waiters yet.
+    /// A world with a holder that does not know of waiters yet.
     fn new(refuses: bool) -> (Arc<World>, Held) {
         let world = World {
             local: LocalWaiters::default(),
@@ -133,7 +133,7 @@ impl World {
         Arc::clone(&notifier[usize::from(number)])
     }
 
-    /// Waits in line, unless that is called off; then nothing of it is left.
+    /// Waits for the target, unless the wait is cancelled, which leaves nothing behind.
     fn wait(&self, called_off: &AtomicBool) -> Option<Held> {
         let (local, key) = (&self.local, &self.key);
         let mut listener: Arc<dyn Listener> = self.new_listener();
@@ -211,7 +211,7 @@ impl World {
         }
     }
 
-    /// Leaves without it: the place goes to the next in line, or the entry is removed.
+    /// Leaves without the target: the place passes to the next waiter, or the entry is removed.
     fn leave(
         &self,
         number: u64,
@@ -232,7 +232,7 @@ impl World {
         let queue = server.queue.clone();
         drop(server);
         if free {
-            // We may have been woken in between.
+            // This waiter may have been woken in between.
             self.wake_first(queue, &ids);
         }
     }
@@ -257,8 +257,8 @@ impl World {
         self.local.released(&self.key, WakeSummary { others, ..WakeSummary::default() }, NOW);
     }
 
-    /// As `Queue::wake_next`: wakes the first waiter that is not one of ours, and removes its entry
-    /// and ours; first the wake-up, unless one of ours is still there.
+    /// As `Queue::wake_next`: wakes the first waiter whose entry is not one of `ours`, and removes
+    /// its entry and `ours`. The wake-up comes first, unless one of `ours` is still in the queue.
     fn wake_first(&self, mut queue: Vec<Entry>, ours: &[WaitId]) -> bool {
         let write_first = queue.iter().any(|entry| ours.contains(&entry.id));
         let mut next = None;
@@ -276,8 +276,8 @@ impl World {
             if !write_first {
                 next = queue.iter().find(|entry| !ours.contains(&entry.id)).copied();
             }
-            // A waiter that does not sleep yet receives the wake-up when it does. One that has just
-            // left inspects the lock afterwards, and wakes in its turn.
+            // A waiter that does not sleep yet receives the wake-up when it does. A waiter that has
+            // just left inspects the lock afterwards, and wakes the next one itself.
             if let Some(Entry { id, listener: Some(listener) }) = next
                 && !self.local.wake(&self.key, id, std::time::Duration::ZERO)
             {
@@ -296,7 +296,7 @@ impl World {
         notifier.iter().for_each(|listener| listener.interrupt());
     }
 
-    /// There are no waiters, it has no holder, and the waiters got it in the order of the line.
+    /// There are no waiters and no holder, and the waiters acquired the target in their order.
     fn is_over(&self, waiters: usize) {
         assert_eq!(self.got.lock().unwrap().len(), waiters, "who has got it");
         assert_eq!(self.server.lock().unwrap().holder, None);
@@ -306,7 +306,7 @@ impl World {
     }
 }
 
-/// A waiter that releases it once it has it, and whether it has got it.
+/// A waiter that releases the target once it has acquired it. Returns whether it did.
 fn start(world: &Arc<World>, called_off: &Arc<AtomicBool>) -> JoinHandle<bool> {
     let (world, called_off) = (Arc::clone(world), Arc::clone(called_off));
     thread::spawn(move || {

@@ -100,8 +100,7 @@ impl Semaphore {
         Report::new(Answer::NotFound, text)
     }
 
-    /// Adds the operation and the key to an error. Errors of the other kinds name the semaphore
-    /// themselves.
+    /// Adds the operation and the key to an error, unless the error names the semaphore itself.
     pub(super) fn said(&self, doing: &str, error: Error) -> Error {
         match error.kind() {
             ErrorKind::Invalid | ErrorKind::NotFound => error,

@@ -45,7 +45,7 @@ pub(crate) struct Record {
     pub(crate) expires: u64,
     /// For how many seconds an unused item is stored.
     pub(crate) life: u64,
-    /// How often it was written.
+    /// How often the item was written.
     pub(crate) serial: u64,
     pub(crate) reservation: Option<Reservation>,
     pub(crate) holdings: Vec<Holding>,
@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(Record::parse(&record.encode()), Some(record));
     }
 
-    /// Otherwise all waiters would be woken each time, and in vain.
+    /// Otherwise, all waiters would be woken in vain each time.
     #[test]
     fn there_is_no_room_for_more_holders_than_there_may_be() {
         let mut record = Record::new(Token::from_bits(10), 20_000, 86_400, 100);
