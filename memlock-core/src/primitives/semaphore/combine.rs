@@ -49,7 +49,7 @@
 //! has work for several threads, therefore *rests* after a batch that succeeded: for a random time
 //! that doubles with each refused batch, shrinks with each other one, and is bounded by [`REST`]
 //! and by the number of operations in the batch. Refused processes retry within some milliseconds,
-//! so the rest is theirs; meanwhile, operations accumulate in the list.
+//! so they can write during the rest; meanwhile, operations accumulate in the list.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -268,8 +268,8 @@ impl Combiner {
         std::mem::take(&mut self.state().listed)
     }
 
-    /// Takes the parked operations, for a leader that is about to release `freed` permits, and
-    /// returns what it may pass to them.
+    /// Takes the parked operations, for a leader whose batch has `freed` releases, and returns what
+    /// the leader may pass to them.
     pub(super) fn take_parked(&self, freed: u32) -> (VecDeque<Entry>, Share) {
         let mut state = self.state();
         let (passed, released) = state.passed;

@@ -23,7 +23,8 @@ const SLICE: Duration = Duration::from_millis(50);
 const FIRST_SLICE: Duration = Duration::from_millis(10);
 /// The shortest sleep: a wait began a little later than it was requested, and ends as much later.
 const A_MOMENT: Duration = Duration::from_millis(1);
-/// A thread is parked for this time at most; then it joins the queue.
+/// A thread that was parked for this time joins the queue, unless enough threads of its process are
+/// there.
 const LONGEST_PARKED: Duration = Duration::from_millis(250);
 
 /// While this value exists, this thread leads, or waits for a leader.
@@ -119,7 +120,7 @@ struct Sleeper<'a> {
     acquires: Option<(Token, Lease)>,
     /// When the thread's wait ends, if it has a limit.
     ends: Option<Moment>,
-    /// For a parked operation: the latest end of its parking.
+    /// For a parked operation: from when on it counts as parked for long.
     until: Option<Moment>,
     is_done: bool,
 }
