@@ -1,4 +1,4 @@
-//! What can be waited for: all that waiting knows of a mutex, a semaphore or a counter.
+//! The trait through which waiting uses a mutex, a semaphore or a counter.
 
 use super::entries::Request;
 
@@ -10,87 +10,88 @@ use crate::notify::Successors;
 use crate::store::{Op, Reply};
 use crate::wait_id::WaitId;
 
-/// One acquisition of something that can be waited for.
+/// One acquisition of a target that can be waited for.
 pub(crate) trait Acquire {
-    /// What another thread of this process needs to know to hand over to this one.
+    /// What another thread of this process needs to know to hand off the target to this waiter.
     type HandoffRequest: Copy;
-    /// What is acquired.
+    /// What a successful acquisition returns.
     type Guard;
 
-    /// Tries once, and finds out the result. `called`: this waiter was woken, or is the first in
-    /// the queue. `is_over`: whether to stop, and leave an unknown result for later.
+    /// Makes one attempt, and resolves its outcome. `called`: this waiter was woken, or is the
+    /// first in the queue. `is_over`: whether to stop, and leave an unknown outcome unresolved.
     fn attempt(&mut self, called: bool, is_over: &dyn Fn() -> bool) -> Result<Option<Self::Guard>>;
 
-    /// Tries to get it from another thread of this process, where others are in the queue already.
+    /// Tries to obtain the target through another thread of this process, where other waiters are
+    /// queued already.
     fn attempt_within(&mut self, _is_over: &dyn Fn() -> bool) -> Result<Option<Self::Guard>> {
         Ok(None)
     }
 
-    /// Whether several can hold it at once.
+    /// Whether several holders can hold the target at once.
     fn is_shared(&self) -> bool {
         false
     }
 
-    /// Whether the wait may go on after an attempt that failed in this way: a later attempt can
-    /// find out whether it was granted.
+    /// Whether the wait can continue after an attempt that failed with this error: a later attempt
+    /// can find out whether the target was granted.
     fn can_go_on_after(&self, error: &Error) -> bool {
         error.is_outage()
     }
 
-    /// The request that reads the state of the target.
+    /// The operation that reads the state of the target.
     fn inspection(&self) -> Op<'_>;
 
-    /// The state in the reply to an [`inspection`](Acquire::inspection), for a waiter that is the
-    /// `first` in the queue or not. A holder that does not know of waiters is notified of them.
+    /// The state in the reply to an [`inspection`](Acquire::inspection). `first`: this waiter is
+    /// the first in the queue. If the holder does not know of waiters, its record is marked.
     fn state(&mut self, reply: &Reply, first: bool) -> Result<TargetState>;
 
-    /// How much of it the next waiter can have, by the reply to an inspection. `leaves`: this
-    /// waiter leaves, and gives up what is reserved for it.
+    /// The capacity available to the next waiter, by the reply to an inspection. `leaves`: this
+    /// waiter leaves, and gives up its reservation.
     fn capacity(&mut self, reply: &Reply, leaves: bool) -> Option<Capacity>;
 
-    /// Whether it is available to the first in the queue, though not to others.
+    /// Whether the target is available to the first waiter in the queue, though not to others.
     fn is_for_the_first(&self, _reply: &Reply) -> bool {
         false
     }
 
-    /// This waiter is in the queue under these ids. `proven`: it is known to receive wake-ups;
-    /// otherwise the target may be reserved for one of the ids.
+    /// This waiter has joined the queue under these ids. `proven`: wake-ups are known to reach this
+    /// process; otherwise the target may be reserved for one of the ids.
     fn joined(&mut self, _ids: &[WaitId], _proven: bool) {}
 
-    /// Whether the last inspection found another version than the one before: it has changed hands.
+    /// Whether the last two inspections found different versions: the target has changed hands.
     fn has_changed_hands(&self) -> bool {
         false
     }
 
-    /// How it is reserved for a waiter, where that is possible.
+    /// Reserves the target for a waiter, if the target supports reservations.
     fn reserver(&self) -> Option<Box<dyn Reserve + '_>> {
         None
     }
 
-    /// What the entry in the queue says that this waiter wants.
+    /// The request that this waiter's queue entry states.
     fn request(&self) -> Request {
         Request::default()
     }
 
-    /// What another thread needs to know to hand over to this one.
+    /// What another thread needs to know to hand off the target to this waiter.
     fn handoff_request(&self) -> Self::HandoffRequest;
 
-    /// From now on others may wait behind this one.
+    /// Called when the wait begins: from then on other waiters may be behind this one.
     fn will_wait(&mut self);
 
-    /// It was acquired by a waiter that was in the queue.
+    /// Called when a waiter that was in the queue has acquired the target.
     fn acquired_from_queue(&mut self, guard: &mut Self::Guard, receipt: QueueReceipt);
 
-    /// Gives back what was acquired after the wait was interrupted.
+    /// Releases a target that was acquired after the wait was interrupted.
     fn give_back(&mut self, guard: Self::Guard);
 }
 
-/// What is left to do in the queue by a waiter that has acquired its target.
+/// The queue state of a waiter that has acquired its target, for the cleanup at release.
 pub(crate) struct QueueReceipt {
-    /// The ids of its entries, which may still be in the queue.
+    /// The ids of the waiter's entries, which may still be in the queue.
     pub(crate) ids: Vec<WaitId>,
-    /// It received no wake-up, so they should be.
+    /// The waiter received no wake-up, so its entries should still be in the queue.
     pub(crate) unwoken: bool,
-    /// The waiters behind it, as far as the wake-up named them.
+    /// The waiters behind this one, as far as the wake-up listed them.
     pub(crate) successors: Successors,
 }

@@ -1,4 +1,4 @@
-//! The blocking driver: a thread that does what its [`Policy`] says.
+//! The blocking driver: a thread that carries out the steps of its [`Policy`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,20 +21,21 @@ use crate::wait_id::WaitId;
 
 mod steps;
 
-/// A wait whose callback has to be asked does so at least this often.
+/// A waiter with an interruption callback calls it at least this often.
 const SLICE: Duration = Duration::from_millis(50);
-/// The longest sleep of a waiter behind others of its process: it is woken by them.
+/// The longest sleep of a waiter behind others of its process, which wake it.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// A call that enters the wait after its first attempt.
+/// The state of a call that enters the wait after its first attempt.
 pub(crate) struct Start {
     /// The [`fork::generation`] in which the call began.
     pub(crate) process: u64,
     pub(crate) began: Moment,
     pub(crate) deadline: Option<Moment>,
-    /// What this process knows of the queue, if others of it wait or did so a moment ago.
+    /// What this process knows of the queue, if other threads of it wait or did so a moment ago.
     pub(crate) known: Option<Known>,
-    /// The result of the first attempt; `None` if others of this process wait.
+    /// The result of the first attempt; `None` if the call joins the queue without one, because
+    /// `known` is set.
     pub(crate) first: Option<Event>,
 }
 
@@ -57,34 +58,34 @@ pub(crate) fn run<G: Acquire>(
     waiter.run(interruption, start.deadline)
 }
 
-/// One thread in its wait.
+/// The wait of one thread.
 struct Waiter<'a, 'g, G: Acquire> {
     acquire: &'g mut G,
     wait: &'a Wait<'a>,
     target: &'a Target,
-    /// The waiters of this process, among which this one has a number.
+    /// The waiters of this process, in which this waiter has a number.
     local: &'a LocalWaiters<G::HandoffRequest, G::Guard>,
     number: u64,
-    /// It is the first of them, so that it speaks to the server.
+    /// Whether this waiter is the first of its process: only the first one uses the server.
     is_first: bool,
     has_left: bool,
     queue: Queue<'a>,
-    /// The ids of our entries in the queue, the last one last.
+    /// The ids of this waiter's entries in the queue, oldest first.
     ids: Vec<WaitId>,
     /// The number of waiters in the queue before the first join, if it is known.
     queue_length: Option<usize>,
     identity: &'a Identity,
     policy: Policy,
     listener: Arc<dyn Listener>,
-    /// An entry of ours has an address.
+    /// Whether the last entry of this waiter has an address.
     can_be_woken: bool,
-    /// The wake-up for our current entry: its sender takes the entry off.
+    /// The wake-up for the current entry; its sender removes the entry.
     woken_by: Option<WakeMessage>,
     /// The [`fork::generation`] to which the wait belongs.
     process: u64,
-    /// The server has answered in this wait.
+    /// Whether the server has answered during this wait.
     reached: bool,
-    /// Why it cannot be reached now.
+    /// Why the server cannot be reached at present.
     failure: Option<Error>,
 }
 
@@ -136,13 +137,13 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         let target = self.target;
         let is_over =
             || interruption.is_set() || deadline.is_some_and(|deadline| target.now() >= deadline);
-        // A cancellation before the listener was open could not wake us.
+        // A cancellation before the listener was open could not wake this waiter.
         if interruption.is_set() {
             self.observe(Event::Interrupted);
         }
         loop {
             if self.is_inherited() {
-                // The wait, and everything that belongs to it, is the parent's.
+                // The wait, and all state that belongs to it, is the parent's.
                 self.has_left = true;
                 self.ids.clear();
                 return Ok(Waited::Interrupted);
@@ -152,7 +153,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
             } else {
                 self.follow(interruption, deadline)
             };
-            // A cancellation ends only one sleep, which may have been that of a follower.
+            // A cancellation interrupts only one sleep, which may have been a sleep behind others.
             if self.is_first && matches!(step, Step::Sleep(_)) && interruption.is_set() {
                 self.observe(Event::Interrupted);
                 continue;
@@ -162,7 +163,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
             }
             let sleep_until = match step {
                 Step::Sleep(until) => Some(until),
-                // Another thread is handing over to us: it is about to finish.
+                // Another thread is handing off the target to this waiter, and is about to finish.
                 _ if !self.local.start_work(&target.key, self.number) => Some(self.now()),
                 _ => None,
             };
@@ -199,7 +200,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         }
     }
 
-    /// Whether this is a child that a callback forked in the middle of the wait.
+    /// Whether this process is a child that a callback forked during the wait.
     fn is_inherited(&self) -> bool {
         fork::generation() != self.process
     }
@@ -215,8 +216,8 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         Step::Sleep(deadline.unwrap_or_else(|| self.now() + LONG))
     }
 
-    /// Whether this is the first waiter of its process by now. It takes over the place in the queue
-    /// that the one before it has left.
+    /// Whether this waiter is now the first of its process. If so, it takes over the queue position
+    /// that the previous one left.
     fn become_first(&mut self) -> bool {
         let (first, ticket) = self.local.first(&self.target.key, self.number);
         if let Some(QueueTicket { position, ids, listener }) = ticket {
@@ -231,8 +232,8 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         first
     }
 
-    /// Sleeps until the moment, a wake-up, or another reason to look up. Returns what another
-    /// thread has handed over.
+    /// Sleeps until the given moment, a wake-up or an interruption. Returns the guard if another
+    /// thread has handed off the target.
     fn sleep(&mut self, until: Moment) -> Option<G::Guard> {
         let (local, key) = (self.local, &self.target.key);
         if local.park(key, self.number, &self.ids) {
@@ -244,7 +245,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         loop {
             match local.unpark(key, self.number) {
                 Unparked::Granted(guard) => {
-                    // The wake-up was for our place in the queue, which the next one takes over.
+                    // The wake-up was for the queue position, which the next waiter takes over.
                     if let Some(message) = received {
                         local.leave_wake(key, self.number, message.after);
                     }
@@ -256,16 +257,16 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
                     self.woken(by_thread.or(received));
                     return None;
                 }
-                // The thread that hands over speaks to the server, and will not take long.
+                // The thread that hands off is waiting for the server, and will not take long.
                 Unparked::HandingOff => self.listener.sleep(SLICE),
             }
-            // Read again, so that a message received meanwhile does not end the next sleep.
+            // Drained again, so that a message received meanwhile does not end the next sleep.
             let since = self.listener.heard(&self.ids);
             received = received.or(since);
         }
     }
 
-    /// Takes note of a wake-up, if there is one.
+    /// Records a wake-up, if there is one.
     fn woken(&mut self, message: Option<WakeMessage>) {
         if let Some(message) = message {
             self.woken_by = Some(message);
@@ -273,7 +274,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         }
     }
 
-    /// An attempt has succeeded.
+    /// Completes the wait after a successful attempt.
     fn granted(&mut self, mut guard: G::Guard) -> G::Guard {
         let queued = self.policy.is_queued();
         if queued && self.woken_by.is_none() {
@@ -285,11 +286,12 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         guard
     }
 
-    /// Another thread of this process has handed over to us.
+    /// Completes the wait after another thread of this process has handed off the target.
     fn granted_by_thread(&mut self, mut guard: G::Guard, interrupted: bool) -> Waited<G::Guard> {
         let ticket = self.ticket();
         let mut ids = if ticket.is_none() { std::mem::take(&mut self.ids) } else { Vec::new() };
-        // A ticket that no waiter takes over; it may be one that we had not taken over ourselves.
+        // A ticket that no waiter takes over. It may be one that this waiter has not taken over
+        // itself.
         ids.extend(self.leave_local(ticket).into_iter().flat_map(|ticket| ticket.ids));
         self.attach_receipt(&mut guard, ids, false);
         if interrupted {
@@ -299,26 +301,26 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         Waited::Done(guard)
     }
 
-    /// Has the guard take care of our entries in the queue.
+    /// Makes the guard responsible for this waiter's entries in the queue.
     fn attach_receipt(&mut self, guard: &mut G::Guard, ids: Vec<WaitId>, unwoken: bool) {
         let successors = self.woken_by.map(|message| message.successors).unwrap_or_default();
         self.acquire.acquired_from_queue(guard, QueueReceipt { ids, unwoken, successors });
     }
 
-    /// Our place in the queue, for the next waiter of this process; if we have one.
+    /// This waiter's position in the queue, if it has one, for the next waiter of this process.
     fn ticket(&self) -> Option<QueueTicket> {
         let position = self.policy.position()?;
         Some(QueueTicket { position, ids: self.ids.clone(), listener: Arc::clone(&self.listener) })
     }
 
-    /// Leaves the waiters of this process, and the ticket to the next of them; returns it if there
-    /// is none.
+    /// Leaves the waiters of this process and passes the ticket to the next one. Returns the ticket
+    /// if there is no next waiter.
     fn leave_local(&mut self, ticket: Option<QueueTicket>) -> Option<QueueTicket> {
         self.has_left = true;
         self.local.leave(&self.target.key, self.number, ticket, self.policy.pace(self.now()))
     }
 
-    /// Takes note of a failure; returns it if waiting does not help.
+    /// Records a failure. Returns the error if waiting cannot resolve it.
     fn fail(&mut self, error: Error) -> Result<()> {
         if !error.is_outage() || !self.reached && error.kind() == ErrorKind::Unreachable {
             return Err(error);
@@ -331,7 +333,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         Ok(())
     }
 
-    /// Takes note of what the server or a wake-up has said.
+    /// Reports a reply of the server or a wake-up to the policy.
     fn observe(&mut self, event: Event) {
         if !matches!(event, Event::Failed | Event::Interrupted) {
             (self.reached, self.failure) = (true, None);
@@ -361,8 +363,8 @@ impl<G: Acquire> Drop for Waiter<'_, '_, G> {
         }
         let ticket = self.leave_local(None);
         self.ids.extend(ticket.into_iter().flat_map(|ticket| ticket.ids));
-        // An error ended the wait, or there is no waiter to take over the place. In an outage the
-        // entry is lost with the queue, or removed by the next wake-up.
+        // An error ended the wait, or no waiter takes over the position. In an outage the entry is
+        // lost with the queue, or removed by the next wake-up.
         if self.failure.as_ref().is_some_and(Error::is_outage) {
             self.local.leave_behind(&self.target.key, &self.ids);
         } else if !self.ids.is_empty() {

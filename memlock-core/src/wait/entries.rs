@@ -1,51 +1,51 @@
 //! The text of a queue: the waiters, their order, and where each can be woken.
 //!
 //! ```text
-//! 10.0.0.7:40123#9f8e7d6c5b4a3210#0      one waiter a line, the first one is next
+//! 10.0.0.7:40123#9f8e7d6c5b4a3210#0      one waiter per line, the first one is next
 //! [fd00::7]:40123#0123456789abcdef#0
-//! ?10.0.0.8:40123#00000000000000a9#0     a waiter that does not hear all that is sent to it
-//! redis:wake-7#00000000000000a8#0        a waiter on another transport: a later version's
+//! ?10.0.0.8:40123#00000000000000a9#0     a waiter that may not receive all messages
+//! redis:wake-7#00000000000000a8#0        a waiter on another transport, for later versions
 //! -#00000000000000aa#0                   a waiter without a listener
-//! -#00000000000000ab#0#7                 another one, whose turn has come, and that 7 releases have waited for
-//! 10.0.0.7:40124#00000000000000ac#-5#0#2#3   one of low priority that wants 2 at once, and was overtaken 3 times
-//! address        wait-id          priority # waited for # wants # overtaken
+//! -#00000000000000ab#0#7                 another one, which 7 releases have passed over
+//! 10.0.0.7:40124#00000000000000ac#-5#0#2#3   low priority, requests 2 permits, overtaken 3 times
+//! address        wait-id          priority # passed # permits # overtaken
 //! ```
 //!
-//! A waiter of higher priority comes before one of lower priority; among equals the order is that
-//! of the entries. A waiter that was overtaken [`MOST_OVERTAKEN`] times comes before all others,
-//! unless it wrote `-` there. Missing last fields are 0, 1 and 0.
+//! A waiter of higher priority comes before one of lower priority; among equals, the order of the
+//! lines counts. A waiter that was overtaken [`MOST_OVERTAKEN`] times comes before all others,
+//! unless it wrote `-` in that field. Missing last fields are 0, 1 and 0.
 //!
-//! Further fields belong to later versions, and are preserved. An entry that cannot be read is
-//! dropped by the next write. Nothing here does any I/O.
+//! Further fields belong to later versions, and are preserved. A line that cannot be read is
+//! dropped by the next write. Nothing in this module does I/O.
 
 use crate::mutation::{self, Mutation};
 use crate::notify::WakeAddress;
 use crate::wait_id::WaitId;
 
-/// A queue that is this long takes no further waiters.
+/// A queue of this length takes no further waiters.
 pub const MOST_WAITERS: usize = 512;
 
-/// A waiter that was overtaken so often by those of higher priority comes next.
+/// A waiter that was overtaken this often by waiters of higher priority is next.
 pub const MOST_OVERTAKEN: u32 = 16;
 
-/// What the last three fields are where they are missing.
+/// The default values of the last three fields.
 const UNSAID: [&[u8]; 3] = [b"0", b"1", b"0"];
-/// Which field counts the releases that waited for it in vain.
+/// The field that counts the releases that passed the waiter over.
 const PASSED: usize = 3;
-/// Which one counts how often it was overtaken.
+/// The field that counts how often the waiter was overtaken.
 const OVERTAKEN: usize = 5;
 
-/// What stands before an address at which not all messages are heard.
+/// The prefix of an address that may not receive all messages.
 const UNPROVEN: &[u8] = b"?";
 
-/// What a waiter wants, as others need to know it.
+/// The request of a waiter, as other processes need to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Higher comes first.
     pub priority: i64,
-    /// How many it wants at once.
+    /// How many permits the waiter requests at once.
     pub permits: u32,
-    /// Whether it comes next once it was overtaken often enough.
+    /// Whether the waiter is next once it was overtaken often enough.
     pub ages: bool,
 }
 
@@ -55,28 +55,28 @@ impl Default for Request {
     }
 }
 
-/// One waiter.
+/// The entry of one waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Where it can be woken, if it can.
+    /// Where the waiter can be woken; `None` if it has no listener.
     pub address: Option<WakeAddress>,
-    /// Whether it is taken to hear what is sent to it there.
+    /// Whether messages to that address are known to arrive.
     pub proven: bool,
-    /// Which waiter it is.
+    /// The id of this entry.
     pub id: WaitId,
-    /// How many releases have waited for it in vain.
+    /// How many releases have passed this waiter over.
     pub passed: u32,
     /// Higher comes first.
     pub priority: i64,
-    /// How many it wants at once.
+    /// How many permits the waiter requests at once.
     pub permits: u32,
-    /// How often it was overtaken; `None` when it does not mind.
+    /// How often the waiter was overtaken; `None` if it does not age.
     pub overtaken: Option<u32>,
     line: &'a [u8],
 }
 
 impl Entry<'_> {
-    /// By which it stands before others, or behind them.
+    /// The rank by which the queue is ordered.
     fn rank(&self) -> i64 {
         let old = self.overtaken.is_some_and(|often| often >= MOST_OVERTAKEN);
         if old { i64::MAX } else { self.priority }
@@ -95,7 +95,7 @@ pub fn line(address: Option<WakeAddress>, id: WaitId, request: Request) -> Vec<u
     .into_bytes()
 }
 
-/// The line of a new entry of a waiter that does not hear all that is sent to it.
+/// The line of a new entry whose waiter may not receive all messages.
 pub fn unproven_line(address: Option<WakeAddress>, id: WaitId, request: Request) -> Vec<u8> {
     let line = line(address, id, request);
     if address.is_some() { [UNPROVEN, &line].concat() } else { line }
@@ -116,9 +116,9 @@ pub fn waiters(queue: &[u8]) -> impl Iterator<Item = Entry<'_>> {
     queue.split_inclusive(|&byte| byte == b'\n').filter_map(entry)
 }
 
-/// A queue that is being changed: read once, and written once, however many entries are removed.
+/// A draft of a queue: read once and written once, however many entries are removed.
 pub(crate) struct Draft<'a> {
-    /// As they were read, and as they are to be; in the order of their lines.
+    /// Each entry as it was read and as it is to be written, in the order of the lines.
     lines: Vec<(Entry<'a>, Entry<'a>)>,
 }
 
@@ -127,7 +127,7 @@ impl<'a> Draft<'a> {
         Draft { lines: waiters(queue).map(|entry| (entry, entry)).collect() }
     }
 
-    /// The first one.
+    /// The first waiter.
     pub(crate) fn first(&self) -> Option<Entry<'a>> {
         self.first_but(None, |_| true)
     }
@@ -136,7 +136,7 @@ impl<'a> Draft<'a> {
         self.lines.len()
     }
 
-    /// The first one, apart from this one, of those that `may` be meant.
+    /// The first waiter other than `but` that satisfies `may`.
     pub(crate) fn first_but(
         &self,
         but: Option<WaitId>,
@@ -147,7 +147,7 @@ impl<'a> Draft<'a> {
         let rank = |entry: &Entry<'_>| {
             if mutation::has(Mutation::IgnorePriority) { 0 } else { entry.rank() }
         };
-        // Of equals, the earlier line.
+        // Among equals, the earlier line.
         others
             .copied()
             .reduce(|first, entry| if rank(&entry) > rank(&first) { entry } else { first })
@@ -161,12 +161,12 @@ impl<'a> Draft<'a> {
         self.lines.iter().any(|(_, entry)| is_meant(entry))
     }
 
-    /// Takes one off.
+    /// Removes an entry.
     pub(crate) fn remove(&mut self, gone: WaitId) {
         self.lines.retain(|(_, entry)| entry.id != gone);
     }
 
-    /// Takes one off that was woken: those that it overtook count that.
+    /// Removes the entry of a woken waiter, and counts that it overtook the waiters before it.
     pub(crate) fn wake(&mut self, woken: WaitId) {
         let Some(place) = self.lines.iter().position(|(_, entry)| entry.id == woken) else {
             return;
@@ -179,14 +179,14 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// One more release has waited for it in vain.
+    /// Counts one more release that passed this waiter over.
     pub(crate) fn pass(&mut self, passed: WaitId) {
         for (_, entry) in self.lines.iter_mut().filter(|(_, entry)| entry.id == passed) {
             entry.passed = entry.passed.saturating_add(1);
         }
     }
 
-    /// The queue as it is to be.
+    /// The queue as it is to be written.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut queue = Vec::new();
         for (before, now) in &self.lines {
@@ -203,7 +203,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// The queue without these waiters, and without what cannot be read.
+/// The queue without these waiters, and without unreadable lines.
 pub fn without(queue: &[u8], gone: &[WaitId]) -> Vec<u8> {
     waiters(queue)
         .filter(|entry| !gone.contains(&entry.id))
@@ -212,9 +212,9 @@ pub fn without(queue: &[u8], gone: &[WaitId]) -> Vec<u8> {
         .collect()
 }
 
-/// The queue without these waiters; with those counted that `woken` has overtaken; and with one
-/// release more that has waited in vain for `passed`, and for all without an address that `woken`
-/// has overtaken as well.
+/// The queue without the waiters `gone`. Counts that `woken` overtook the waiters before it, and
+/// that one more release passed over `passed`, and all waiters without an address that `woken`
+/// overtook.
 pub fn after(
     queue: &[u8],
     gone: &[WaitId],

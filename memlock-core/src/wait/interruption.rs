@@ -1,12 +1,12 @@
-//! Whether a call that waits is to end early.
+//! Whether a blocking call has to end early.
 
 use std::cell::Cell;
 
 use super::limit::Wait;
 use crate::context::Context;
 
-/// Everything that may end one call early: its callback, its cancel handle, and its client, which
-/// may be cancelled or closed.
+/// All that may end one call early: its callback, its cancel handle, and its client, which may be
+/// cancelled or closed.
 pub(crate) struct Interruption<'a> {
     wait: &'a Wait<'a>,
     context: &'a Context,
@@ -16,19 +16,19 @@ pub(crate) struct Interruption<'a> {
 }
 
 impl<'a> Interruption<'a> {
-    /// Of a call that begins now.
+    /// The interruption state of a call that begins now.
     pub(crate) fn new(wait: &'a Wait<'a>, context: &'a Context) -> Interruption<'a> {
         let cancellations = context.cancellations();
         Interruption { wait, context, cancellations, seen: Cell::new(false) }
     }
 
-    /// Whether the call was interrupted before it began: without asking its callback.
+    /// Whether the call was interrupted before it began. Does not call the callback.
     pub(crate) fn is_early(&self) -> bool {
         self.wait.is_cancelled() || self.context.is_closed()
     }
 
-    /// Whether the call is to end. Once true it stays true: a callback may answer true only once,
-    /// as one does that takes note of a signal by resetting a flag.
+    /// Whether the call has to end. Once true, it stays true: a callback may return true only once,
+    /// such as one that resets a flag which a signal handler has set.
     pub(crate) fn is_set(&self) -> bool {
         let cancelled =
             self.context.cancellations() != self.cancellations || self.context.is_closed();
@@ -37,7 +37,7 @@ impl<'a> Interruption<'a> {
         set
     }
 
-    /// Whether [`Interruption::is_set`] has answered true.
+    /// Whether [`Interruption::is_set`] has returned true.
     pub(crate) fn was_seen(&self) -> bool {
         self.seen.get()
     }

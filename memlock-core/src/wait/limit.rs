@@ -1,4 +1,4 @@
-//! How long a wait may take, what may end it early, and how it ended.
+//! The limit of a wait, the conditions that end it early, and its result.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,54 +16,55 @@ pub struct Wait<'a> {
 }
 
 impl<'a> Wait<'a> {
-    /// Wait for as long as it takes.
+    /// Wait without a limit.
     pub const FOREVER: Wait<'static> = Wait { limit: None, interrupted: None, cancel: None };
-    /// Try once.
+    /// Make one attempt.
     pub const NEVER: Wait<'static> = Wait { limit: Some(Duration::ZERO), ..Wait::FOREVER };
 
-    /// Wait at most this long. Zero means: try once.
+    /// Wait at most this long. Zero: make one attempt.
     pub fn at_most(limit: Duration) -> Wait<'a> {
         Wait { limit: Some(limit), ..Wait::FOREVER }
     }
 
-    /// Whether it means: try once.
+    /// Whether the limit is zero: one attempt, without waiting.
     pub fn is_once(&self) -> bool {
         self.limit == Some(Duration::ZERO)
     }
 
-    /// Ends the wait when `interrupted` answers true. It is asked about every 50 ms, and at once
-    /// when a signal handler ran in the waiting thread. Where it can be, [`Wait::unless_cancelled`]
-    /// is better: it wakes the waiter, and lets it sleep until then.
+    /// Ends the wait when `interrupted` returns true. The callback is called about every 50 ms, and
+    /// at once when a signal handler has run in the waiting thread. Prefer
+    /// [`Wait::unless_cancelled`] where possible: a cancellation wakes the waiter, which sleeps
+    /// until then.
     #[must_use]
     pub fn unless(mut self, interrupted: &'a dyn Fn() -> bool) -> Wait<'a> {
         self.interrupted = Some(interrupted);
         self
     }
 
-    /// Ends the wait when the handle is cancelled, before it begins if that was done already. The
-    /// handle must be one of the client that waits.
+    /// Ends the wait when the handle is cancelled. If it was cancelled before, the wait does not
+    /// begin. The handle must belong to the client that waits.
     #[must_use]
     pub fn unless_cancelled(mut self, cancel: &'a Cancel) -> Wait<'a> {
         self.cancel = Some(cancel);
         self
     }
 
-    /// How long it waits at most; `None`: for as long as it takes.
+    /// The limit of the wait; `None`: no limit.
     pub(crate) fn limit(&self) -> Option<Duration> {
         self.limit
     }
 
-    /// Whether its handle was cancelled.
+    /// Whether the cancel handle was cancelled.
     pub(super) fn is_cancelled(&self) -> bool {
         self.cancel.is_some_and(Cancel::is_cancelled)
     }
 
-    /// Whether its caller wants it to end.
+    /// Whether the caller has ended the wait, by the cancel handle or the callback.
     pub(super) fn is_interrupted(&self) -> bool {
         self.is_cancelled() || self.interrupted.is_some_and(|interrupted| interrupted())
     }
 
-    /// Whether a callback has to be asked, which cannot wake the waiter.
+    /// Whether the wait has a callback, which must be polled because it cannot wake the waiter.
     pub(super) fn asks(&self) -> bool {
         self.interrupted.is_some()
     }
@@ -75,13 +76,13 @@ impl fmt::Debug for Wait<'_> {
     }
 }
 
-/// How a wait ended, other than by a failure.
+/// How a wait ended, unless it failed.
 #[must_use = "only `Waited::Done` brings what was waited for"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waited<T> {
-    /// We have it.
+    /// Acquired.
     Done(T),
-    /// Another client holds it, and the call was to try once.
+    /// Another client holds it, and the call was to make one attempt.
     Busy,
     /// The limit passed.
     TimedOut,
@@ -90,7 +91,7 @@ pub enum Waited<T> {
 }
 
 impl<T> Waited<T> {
-    /// What was waited for, if it came.
+    /// The acquired value, if there is one.
     pub fn done(self) -> Option<T> {
         match self {
             Waited::Done(value) => Some(value),
@@ -98,7 +99,7 @@ impl<T> Waited<T> {
         }
     }
 
-    /// What was waited for, or the answer that came instead.
+    /// The acquired value, or the answer that explains why there is none.
     ///
     /// # Errors
     /// [`Answer::Busy`], [`Answer::TimedOut`] or [`Answer::Interrupted`].
@@ -112,8 +113,8 @@ impl<T> Waited<T> {
     }
 }
 
-/// Ends single waits, from any thread: those that were begun with [`Wait::unless_cancelled`] of
-/// this handle, and all that will be. Made by
+/// Ends waits from any thread: all waits that were or will be started with
+/// [`Wait::unless_cancelled`] and this handle. Created by
 /// [`Client::cancel_handle`](crate::Client::cancel_handle).
 pub struct Cancel {
     context: Context,
@@ -125,13 +126,13 @@ impl Cancel {
         Cancel { context, cancelled: AtomicBool::new(false) }
     }
 
-    /// Ends them. It is done once and for all. A signal handler may call it.
+    /// Cancels the handle. A cancelled handle stays cancelled. A signal handler may call this.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::SeqCst);
         self.context.notifier().interrupt_all();
     }
 
-    /// Whether they were ended.
+    /// Whether the handle was cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::SeqCst)
     }

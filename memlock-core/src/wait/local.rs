@@ -1,24 +1,24 @@
-//! The waiters of one process: those that wait for the same target through the same client form a
+//! The waiters of one process. Those that wait for the same target through the same client form a
 //! list, and only the first of them is in the server's queue.
 //!
 //! | a waiter in the list | what is true | what may move it on |
 //! | --- | --- | --- |
-//! | idle | it sleeps on its listener, or has just been woken | itself, by becoming active; a releaser in this process, by handing over to it |
-//! | at work | it speaks to the server, or is about to end its wait | itself |
-//! | handing off | another thread is handing over to it, and speaks to the server for it; it may not leave before the result is known | that thread |
-//! | given | it has it, and is to take it when it wakes | itself |
+//! | idle | it sleeps on its listener, or has just been woken | the waiter, by becoming active; a releaser in this process, by handing off to it |
+//! | active | it exchanges requests with the server, or is about to end its wait | the waiter |
+//! | handing off | another thread is handing off to it, and exchanges requests on its behalf; the waiter may not leave before the result is known | that thread |
+//! | granted | it owns the target, and takes its guard when it wakes | the waiter |
 //!
-//! A process that holds the target only for moments, and comes back at once each time, would spend
-//! most of its time on hand-overs. It gets a **batch window** instead: it asks the next waiter to
-//! try two milliseconds later, and until then acquires and releases the target as if there were no
+//! A process with very short holds that reacquires immediately each time would spend most of its
+//! time on hand-overs. Such a process gets a **batch window**: it wakes the next waiter with a
+//! delay of two milliseconds, and until then acquires and releases the target as if there were no
 //! waiters.
 //!
-//! Where several can hold the target at once, the list only names the waiters of this process: each
-//! of them is in the server's queue for itself, with its own priority there.
+//! Where several holders can hold the target at once, the list only records the waiters of this
+//! process: each of them has its own entry, with its own priority, in the server's queue.
 //!
-//! When the first one goes, the next one is woken, and takes over its place in the server's queue
-//! if it still has one. The room also remembers what this process knows of the queue: whether
-//! others were waiting, and its pace.
+//! When the first waiter leaves, the next one is woken, and takes over the first waiter's position
+//! in the server's queue if that is still there. The list also records what this process knows of
+//! the queue: whether others were waiting, and the pace of the queue.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -33,32 +33,33 @@ use crate::notify::Listener;
 use crate::sync::{AtomicBool, Mutex, MutexGuard};
 use crate::wait_id::WaitId;
 
-/// If there are more lists, those without waiters are dropped.
+/// If there are more lists than this, those without waiters are dropped.
 const MAX_LISTS: usize = 1024;
-/// The most entries that could not be removed from the server's queue to remember.
+/// The most entries left behind in the server's queue that a list remembers.
 const MAX_LEFT_BEHIND: usize = 8;
-/// What counts as "at once", and as holding something only for a moment.
+/// A pause shorter than this counts as reacquiring at once, and a hold shorter than this as brief.
 pub(crate) const MOMENT: Duration = Duration::from_micros(200);
-/// For how long the number of waiters at the last release is good enough, and from which number on:
-/// a waiter near its turn has to know its place.
+/// How long the number of waiters at the last release remains valid, and from which number on it
+/// may be used: a waiter near its turn has to know its position.
 pub(crate) const RECENT: Duration = Duration::from_millis(2);
 const ENOUGH: usize = 5;
-/// How long a waiter that was woken has to acquire the target before this process takes it again.
+/// How long a woken waiter has to acquire the target before this process acquires it again.
 const WOKEN_GRACE: Duration = Duration::from_millis(2);
-/// How long a turn lasts.
+/// The length of a batch window.
 const BATCH_WINDOW: Duration = Duration::from_millis(2);
 
-/// The lines of one client. `A` is what a waiter asks for, `G` what it is given.
+/// The local waiters of one client. `A` is a waiter's hand-off request, `G` the guard that it is
+/// given.
 pub(crate) struct LocalWaiters<A, G> {
-    /// Whether each waiter stands in the server's queue for itself: several of them can be served
-    /// at once.
+    /// Whether each waiter has its own entry in the server's queue, because several of them can
+    /// hold the target at once.
     side_by_side: bool,
-    /// Also a child that a callback made in the middle of a call comes here: it finds its own.
+    /// A child that a callback forked during a call may use this, too: it gets its own value.
     shared: ForkLocal<Shared<A, G>>,
 }
 
 struct Shared<A, G> {
-    /// Whether there is any list: all that a caller reads as long as there is no competition.
+    /// Whether there is any list. Without contention, callers read nothing else.
     occupied: AtomicBool,
     lists: Mutex<WaitLists<A, G>>,
 }
@@ -70,42 +71,43 @@ struct WaitLists<A, G> {
 
 struct WaitList<A, G> {
     waiters: VecDeque<LocalWaiter<A, G>>,
-    /// The ids of entries that may still be in the server's queue, though no waiter uses them: a
-    /// waiter that is woken by one of them takes the wake-up for its own.
+    /// The ids of entries that may still be in the server's queue, though no waiter uses them. A
+    /// waiter that is woken by one of them treats the wake-up as its own.
     left_behind: Vec<WaitId>,
     ticket: Option<QueueTicket>,
     known: Known,
     habit: Habit,
 }
 
-/// How this process uses what it waits for.
+/// How this process uses the target.
 struct Habit {
-    /// When it released the target last, if others had been waiting.
+    /// When this process last released the target while others were waiting.
     released: Moment,
-    /// The number of waiters then.
+    /// The number of waiters at that release.
     waiting: usize,
-    /// It had held it for a moment only.
+    /// Whether the last hold was brief.
     brief: bool,
-    /// It comes back at once each time.
+    /// Whether this process reacquires at once each time.
     brisk: bool,
-    /// Until then it acquires the target as if there were no waiters.
+    /// The end of the batch window: until then the process acquires the target as if there were no
+    /// waiters.
     window_ends: Moment,
 }
 
-/// What was found in the queue when the next waiter was woken.
+/// What a releaser found in the queue when it woke the next waiter.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WakeSummary {
-    /// Others were waiting, and the turn of the first of them has come.
+    /// Whether other waiters were in the queue.
     pub(crate) others: bool,
-    /// One of our own entries was still there.
+    /// Whether one of the releaser's own entries was still in the queue.
     pub(crate) ours: bool,
-    /// The queue could not be written: our entries may be there yet.
+    /// Whether the queue could not be written: the releaser's entries may still be there.
     pub(crate) stuck: bool,
-    /// Of a semaphore: the number of waiters that are left, if all want the same.
+    /// For a semaphore: the number of remaining waiters, if all have the same request.
     pub(crate) waiting: usize,
 }
 
-/// A place in the server's queue, with the listener that belongs to it.
+/// A position in the server's queue, with the listener that belongs to it.
 pub(crate) struct QueueTicket {
     pub(crate) position: QueuePosition,
     pub(crate) ids: Vec<WaitId>,
@@ -116,9 +118,9 @@ struct LocalWaiter<A, G> {
     number: u64,
     ask: A,
     listener: Arc<dyn Listener>,
-    /// Under which ids it stands in the server's queue.
+    /// The ids of the waiter's entries in the server's queue.
     ids: Vec<WaitId>,
-    /// It was woken, and is to come so much later.
+    /// Set when the waiter was woken: the delay after which it is to try.
     woken: Option<Duration>,
     state: State<G>,
 }
@@ -130,8 +132,9 @@ enum State<G> {
     Granted(G),
 }
 
-/// A waiter that is being served. Unless it is given something, it is to look for itself in the
-/// end, and asks with what stands here then.
+/// A waiter to which a thread is handing off. Dropping this value without a grant returns the
+/// waiter to idle and wakes it, with `ask` as its request: the waiter then inspects the target
+/// itself.
 pub(crate) struct HandingOff<'a, A: Copy, G> {
     local: &'a LocalWaiters<A, G>,
     key: &'a Key,
@@ -140,7 +143,7 @@ pub(crate) struct HandingOff<'a, A: Copy, G> {
 }
 
 impl<A: Copy, G> HandingOff<'_, A, G> {
-    /// Gives it what it waits for.
+    /// Grants the waiter its guard.
     pub(crate) fn grant(self, got: G) {
         let mut got = Some(got);
         self.local.with_waiter(self.key, self.number, |waiter| {
@@ -149,15 +152,15 @@ impl<A: Copy, G> HandingOff<'_, A, G> {
                 waiter.listener.interrupt();
             }
         });
-        // If the waiter is gone, it is dropped here, where the rooms are not locked: that may speak
-        // to the server.
+        // If the waiter is gone, the guard is dropped here, while the lists are not locked: the
+        // drop may exchange requests with the server.
         drop(got);
     }
 }
 
 impl<A: Copy, G> Drop for HandingOff<'_, A, G> {
     fn drop(&mut self) {
-        // In a child that a callback made, the line is its parent's.
+        // In a child that a callback forked, the list is the parent's.
         if fork::is_astray() {
             return;
         }
@@ -173,13 +176,14 @@ impl<A: Copy, G> Drop for HandingOff<'_, A, G> {
 
 /// What a waiter finds when it wakes up.
 pub(crate) enum Unparked<G> {
-    /// It is being served: sleep on.
+    /// A thread is handing off to the waiter, which has to continue to sleep.
     HandingOff,
-    /// It has it.
+    /// The waiter was given a guard.
     Granted(G),
-    /// Nothing but perhaps a wake-up.
+    /// No hand-off; the waiter may have been woken.
     Up {
-        /// Another thread of this process woke it, for it to come so much later.
+        /// Set if another thread of this process woke the waiter: the delay after which it is to
+        /// try.
         woken: Option<Duration>,
     },
 }
@@ -198,13 +202,13 @@ impl<A, G> Default for Shared<A, G> {
 }
 
 impl<A: Copy, G> LocalWaiters<A, G> {
-    /// One in which each waiter stands in the server's queue for itself.
+    /// Local waiters each of which has its own entry in the server's queue.
     pub(crate) fn side_by_side() -> LocalWaiters<A, G> {
         LocalWaiters { side_by_side: true, ..LocalWaiters::default() }
     }
 
-    /// What is known of the queue for a caller that arrives now; `None` when it may try at once. As
-    /// long as there is no competition, this costs one atomic read.
+    /// What is known of the queue for a caller that arrives now; `None` if the caller may try
+    /// immediately. Without contention, this costs one atomic read.
     pub(crate) fn arrive(&self, key: &Key, now: Moment) -> Option<Known> {
         if !self.is_occupied() {
             return None;
@@ -224,8 +228,8 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         fair_reentry.then_some(Known { fair_reentry, grace, waiting, ..list.known })
     }
 
-    /// For how long this process goes on, now that it releases what it held for `held` while others
-    /// may be waiting.
+    /// The batch window of this process, which releases the target after holding it for `held`
+    /// while others may be waiting. Zero: no batch window.
     pub(crate) fn batch_window(&self, key: &Key, now: Moment, held: Duration) -> Duration {
         let mut lists = self.lists();
         let Some(list) = lists.by_key.get_mut(key) else { return Duration::ZERO };
@@ -238,7 +242,7 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         BATCH_WINDOW
     }
 
-    /// Remembers what was found in the queue at a release, which happens now.
+    /// Records what was found in the queue at a release that happens now.
     pub(crate) fn released(&self, key: &Key, summary: WakeSummary, now: Moment) {
         let mut lists = self.lists();
         if summary.others {
@@ -251,9 +255,9 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         self.forget_unused(lists, key);
     }
 
-    /// These entries of ours could not be removed from the server's queue.
+    /// Records entries of this process that could not be removed from the server's queue.
     pub(crate) fn leave_behind(&self, key: &Key, ids: &[WaitId]) {
-        // Those of a child that a callback made in the middle of a call are its parent's.
+        // In a child that a callback forked during a call, the entries are the parent's.
         if ids.is_empty() || fork::is_astray() {
             return;
         }
@@ -264,7 +268,7 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         self.forget_unused(lists, key);
     }
 
-    /// The ids of entries that were left behind: from now on they are the caller's.
+    /// The ids of entries that were left behind. The caller takes responsibility for them.
     pub(crate) fn take_left_behind(&self, key: &Key) -> Vec<WaitId> {
         let mut lists = self.lists();
         lists
@@ -274,7 +278,7 @@ impl<A: Copy, G> LocalWaiters<A, G> {
             .unwrap_or_default()
     }
 
-    /// Stands at the end of the line. Gives a number by which the waiter is known from now on.
+    /// Adds a waiter to the end of the list. Returns the number that identifies the waiter.
     pub(crate) fn enter(&self, key: &Key, ask: A, listener: &Arc<dyn Listener>) -> u64 {
         let mut lists = self.lists();
         lists.last_number += 1;
@@ -293,7 +297,8 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         number
     }
 
-    /// Whether this waiter is the first, and the place in the server's queue that it finds there.
+    /// Whether this waiter is the first, and the position in the server's queue that was left to
+    /// it.
     pub(crate) fn first(&self, key: &Key, number: u64) -> (bool, Option<QueueTicket>) {
         if self.side_by_side {
             return (true, None);
@@ -312,8 +317,8 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         }
     }
 
-    /// About to speak to the server, or to end the wait. False when it is being served: then it is
-    /// to sleep on.
+    /// Marks the waiter active before it sends a request or ends its wait. False if a thread is
+    /// handing off to the waiter, which then has to sleep again.
     pub(crate) fn start_work(&self, key: &Key, number: u64) -> bool {
         let go = self.with_waiter(key, number, |waiter| match waiter.state {
             State::Idle | State::Active => {
@@ -325,8 +330,8 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         go.unwrap_or(true)
     }
 
-    /// About to sleep, standing in the server's queue under these ids. False when there is a reason
-    /// not to.
+    /// Marks the waiter idle before it sleeps, with these ids in the server's queue. False if there
+    /// is a reason not to sleep.
     pub(crate) fn park(&self, key: &Key, number: u64, ids: &[WaitId]) -> bool {
         let park = self.with_waiter(key, number, |waiter| {
             if matches!(waiter.state, State::Active) {
@@ -340,7 +345,8 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         park.unwrap_or(true)
     }
 
-    /// This waiter has taken its lines off the server's queue: it was not woken by those any more.
+    /// Records that this waiter has removed its entries from the server's queue: a wake-up for one
+    /// of those entries no longer counts.
     pub(crate) fn has_left(&self, key: &Key, number: u64) {
         self.with_waiter(key, number, |waiter| {
             waiter.ids.clear();
@@ -348,7 +354,7 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         });
     }
 
-    /// Awake again.
+    /// Called when the waiter is awake again.
     pub(crate) fn unpark(&self, key: &Key, number: u64) -> Unparked<G> {
         let unparked = self.with_waiter(key, number, |waiter| {
             match std::mem::replace(&mut waiter.state, State::Idle) {
@@ -363,14 +369,15 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         unparked.unwrap_or(Unparked::Up { woken: None })
     }
 
-    /// This waiter was woken at its place in the server's queue, and has no use for the wake-up any
-    /// more: the next one in the list, which takes over the place, is to act on it.
+    /// Keeps a wake-up for the position in the server's queue that this waiter, being granted the
+    /// target, does not need: the next waiter in the list, which takes over the position, acts on
+    /// it.
     pub(crate) fn leave_wake(&self, key: &Key, number: u64, after: Duration) {
         self.with_waiter(key, number, |waiter| waiter.woken = Some(after));
     }
 
-    /// Leaves the list, and its place in the server's queue to the next waiter, which is woken.
-    /// Returns the place if there is none.
+    /// Leaves the list. The next waiter is woken, and takes over the position in the server's
+    /// queue. Returns the position if there is no next waiter.
     pub(crate) fn leave(
         &self,
         key: &Key,
@@ -383,8 +390,8 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         let was_first =
             !self.side_by_side && list.waiters.front().is_some_and(|first| first.number == number);
         let position = list.waiters.iter().position(|waiter| waiter.number == number);
-        // What it holds may speak to the server when it is dropped: not before the rooms are
-        // unlocked.
+        // The removed waiter's guard may exchange requests with the server when it is dropped: not
+        // before the lists are unlocked.
         let gone = position.and_then(|position| list.waiters.remove(position));
         let woken = gone.as_ref().and_then(|gone| gone.woken);
         list.known.pace = pace.or(list.known.pace);
@@ -403,7 +410,7 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         left
     }
 
-    /// The first in line, if it is idle: it will not go as long as this lasts.
+    /// The first waiter in the list, if it is idle. It does not leave while the hand-off lasts.
     pub(crate) fn begin_hand_off<'a>(&'a self, key: &'a Key) -> Option<HandingOff<'a, A, G>> {
         if !self.is_occupied() {
             return None;
@@ -417,7 +424,7 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         Some(HandingOff { local: self, key, number: first.number, ask: first.ask })
     }
 
-    /// Whether a waiter by this id is one of this process.
+    /// Whether this id belongs to a waiter of this process.
     pub(crate) fn has(&self, key: &Key, id: WaitId) -> bool {
         let lists = self.lists();
         let Some(list) = lists.by_key.get(key) else { return false };
@@ -425,8 +432,8 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         orphaned || list.waiters.iter().any(|waiter| waiter.ids.contains(&id))
     }
 
-    /// Wakes a waiter of this process, for it to come so much later. False when there is none by
-    /// this id.
+    /// Wakes the waiter of this process that has this id; it is to try after the delay. False if
+    /// there is none.
     pub(crate) fn wake(&self, key: &Key, id: WaitId, after: Duration) -> bool {
         let mut lists = self.lists();
         let Some(WaitList { waiters, ticket, .. }) = lists.by_key.get_mut(key) else {
@@ -451,8 +458,8 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         list.waiters.iter_mut().find(|waiter| waiter.number == number).map(body)
     }
 
-    /// Drops a list that holds nothing worth remembering, and when there are too many, all without
-    /// waiters.
+    /// Drops a list that holds nothing worth remembering; if there are too many lists, drops all
+    /// without waiters.
     fn forget_unused(&self, mut lists: MutexGuard<'_, WaitLists<A, G>>, key: &Key) {
         let worthless = |list: &WaitList<A, G>| {
             list.waiters.is_empty() && !list.known.fair_reentry && list.left_behind.is_empty()
@@ -496,7 +503,7 @@ mod tests {
     use crate::name::Keyspace;
     use crate::notify::{WakeAddress, WakeMessage};
 
-    /// A listener that never wakes.
+    /// A listener that never receives a message.
     struct Silent;
 
     impl Listener for Silent {
@@ -510,7 +517,7 @@ mod tests {
         fn interrupt(&self) {}
     }
 
-    /// Otherwise the waiter would believe that the entry under which it has joined since was
+    /// Otherwise the waiter would conclude that the entry under which it has since joined was
     /// removed.
     #[test]
     fn a_waiter_that_has_left_the_queue_is_not_woken_by_its_earlier_line() {

@@ -1,30 +1,30 @@
-//! What a waiter does next: a state machine that knows the time and the events, and does no I/O.
+//! What a waiter does next: a state machine that receives the time and events, and does no I/O.
 //!
-//! A driver asks [`Policy::step`] what to do, does it, and reports the result to [`Policy::on`].
+//! A driver calls [`Policy::step`], carries out the step, and reports the result to [`Policy::on`].
 //! The blocking driver is `driver`; an event loop can be another. The policy knows nothing of the
-//! target but the state in which it was seen.
+//! target except its state at the last inspection.
 //!
-//! **When to inspect the target without a wake-up.** It may become free without a message: its
-//! holder died, the waiter before us died with a wake-up to pass on, a wake-up was lost. How long a
-//! waiter sleeps before it inspects the target:
+//! **When to inspect the target without a wake-up.** The target may become free without a message:
+//! its holder died, the waiter before this one died with a wake-up to forward, or a wake-up was
+//! lost. How long a waiter sleeps before it inspects the target:
 //!
 //! | the waiter | sleeps for |
 //! | --- | --- |
 //! | saw the target free, and others before it in the queue | 25 to 40 ms: the waiter that was woken may be dead |
-//! | saw permits available, more than two before it | as an untested one behind others; one of n as in the first row |
-//! | woke another one, came back at once, and saw the target free | 2 ms, or 100 ms if that one has no listener: it comes first |
-//! | is proven reachable and the first in the queue, and the holder wakes it | 1 s; less where the holder's lease ends before |
-//! | as before, behind others | 0.6 s for each of them, between 1 and 4.3 s; then until its turn is due by the pace of the queue, 1 s for each of them at most |
-//! | is untested, behind others | as before, and 0.9 s at most |
-//! | is unreachable, behind others | until its turn is due, and from 150 to 280 ms while the wait is young, to 0.7 s later; behind one, 250 ms at most |
-//! | is the first in the queue and unreachable | 10 ms, growing by half each time to 250 ms |
-//! | is the first in the queue and untested | 150 ms, growing by half each time to 280 ms while the wait is young, to 0.7 s later |
-//! | saw that the target is reserved for another waiter | 300 ms: that one is taken for dead then |
-//! | has a holder that sends no wake-ups, or no place in the queue | as an untested waiter that is the first |
+//! | saw permits available, with n > 2 others before it | as an untested waiter behind others; one in n as in the first row |
+//! | woke another waiter, returned at once, and saw the target free | 2 ms: the other waiter goes first |
+//! | is proven reachable and the first in the queue, and the holder sends wake-ups | 1 s; less if the holder's lease ends before |
+//! | the same, behind others | 0.6 s per position (the first in the queue is 1), 1 to 4.3 s; later until its turn is due by the pace of the queue, at most 1 s per position |
+//! | is untested, behind others | the same, at most 0.9 s |
+//! | is unreachable, behind others | until its turn is due; 150 to 280 ms while the wait is young, up to 0.7 s later; behind one other, at most 250 ms |
+//! | is unreachable, and the first in the queue | 10 ms, growing by half each time up to 250 ms |
+//! | is untested, and the first in the queue | 150 ms, growing by half each time up to 280 ms while the wait is young, up to 0.7 s later |
+//! | saw the target reserved for another waiter | 300 ms: that waiter is then presumed dead |
+//! | waits for a holder that sends no wake-ups, or is not in the queue | as an untested waiter that is the first |
 //!
-//! So the waiters of a healthy queue send next to nothing to the server, however many they are. An
-//! unreachable waiter does not depend on wake-ups: a mutex is reserved for it (see
-//! `mutex/reserve.rs`), and it inspects it before a reservation can expire.
+//! The waiters of a healthy queue therefore send almost nothing to the server, however many they
+//! are. An unreachable waiter does not depend on wake-ups: a mutex is reserved for it (see
+//! `mutex/reserve.rs`), and the waiter inspects the mutex before a reservation can expire.
 
 use std::time::Duration;
 
@@ -37,35 +37,36 @@ mod terms;
 
 pub use terms::{Ended, Event, Known, QueueView, Step, TargetState};
 
-/// How long the waiter that was woken may take before one behind it takes the lock.
+/// How long the woken waiter may take before a waiter behind it acquires the lock.
 const GRACE: Duration = Duration::from_millis(25);
-/// A waiter for permits with more others before it leaves that check to them. Of n such waiters one
-/// checks all the same: in a busy queue the first ones are woken before they inspect the target.
+/// A waiter that sees permits available and has more others than this before it leaves it to them
+/// to check again after `GRACE`. One in n such waiters checks all the same: in a busy queue the
+/// first waiters are woken before they inspect the target.
 const NEAR: usize = 2;
-/// The pauses of the first waiter if it expects to be woken.
+/// The pause of the first waiter if it expects a wake-up.
 const HEAD: Duration = Duration::from_secs(1);
-/// If the queue needs longer than this for one waiter, the target is inspected as well.
+/// If the queue takes longer than this to advance by one waiter, the target is inspected as well.
 const SLOW: Duration = Duration::from_millis(600);
-/// The slowest pace that is relied on.
+/// A slower pace than this is not relied on.
 const SLOWEST: Duration = Duration::from_millis(1500);
-/// The bounds of the first pause behind others, and of later ones.
+/// The bounds of the first pause behind others, and of later pauses.
 const FIRST: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(4300));
 const LATER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
-/// The pauses of a waiter that may not be woken: the first, the longest of a young wait, the
-/// longest.
+/// The pauses of a waiter that may not receive wake-ups: the first, the longest in a young wait,
+/// and the longest.
 const POLL: [Duration; 3] =
     [Duration::from_millis(150), Duration::from_millis(280), Duration::from_millis(700)];
-/// The first pause of an unreachable waiter whose turn is next.
+/// The first pause of an unreachable waiter that is the first in the queue.
 const NEXT: Duration = Duration::from_millis(10);
-/// Its longest pause where at most one waiter is before it: a reservation lasts a little longer.
+/// Its longest pause with at most one waiter before it: a reservation lasts a little longer.
 const CLAIM: Duration = Duration::from_millis(250);
 /// The longest pause of an untested waiter behind others.
 const UNTESTED: Duration = Duration::from_millis(900);
-/// Until then a wait is young.
+/// A wait is young for this long.
 const YOUNG: Duration = Duration::from_secs(1);
-/// How often a waiter that may not be woken makes sure that it is still in the queue.
+/// How often a waiter that may not receive wake-ups checks that it is still in the queue.
 const QUEUE_CHECK: Duration = Duration::from_secs(2);
-/// The first pause after a failure; each further one is twice as long, up to the longest.
+/// The first pause after a failure. Each further pause is twice as long, up to the longest.
 const FIRST_RETRY: Duration = Duration::from_millis(5);
 const LONGEST_RETRY: Duration = Duration::from_millis(250);
 
@@ -78,60 +79,61 @@ pub struct Policy {
     outage: Duration,
     /// Whether a step was taken: the first one is taken whatever the time.
     started: bool,
-    /// Our turn has come: no other waiter will be woken before we try.
+    /// This waiter's turn has come: no other waiter is woken before it has tried.
     woken: bool,
     reach: Reach,
     out_since: Option<Moment>,
     retry: Duration,
-    /// What to end with once the queue is left.
+    /// The result of the wait once the queue is left.
     ended: Ended,
     step: Step,
 }
 
-/// A place in the queue, which one waiter can take over from another of the same process.
+/// A position in the queue. One waiter can take it over from another of the same process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePosition {
     queued: Queued,
-    /// How many were before us, when that was, and when they last became fewer.
+    /// How many waiters are before this one, when that was last read, and when the number last
+    /// fell.
     before: usize,
     seen: Moment,
     moved: Moment,
-    /// When the target was inspected last.
+    /// When the target was last inspected.
     inspected: Moment,
-    /// How long the queue takes for one waiter, as far as that was seen.
+    /// How long the queue takes to advance by one waiter, as far as observed.
     pace: Option<Duration>,
-    /// When we joined the queue, and how many were before us then.
+    /// When this waiter joined the queue, and how many were before it then.
     joined: Option<(Moment, usize)>,
     /// See [`Known::grace`].
     grace: Duration,
-    /// The last inspection found the target free and others before us.
+    /// The last inspection found the target free, with others before this waiter.
     was_free: bool,
-    /// It was reserved for another waiter then.
+    /// The last inspection found the target reserved for another waiter.
     was_reserved: bool,
     /// See [`Known::shared`].
     shared: bool,
-    /// Whether the holder that was seen last will send a wake-up.
+    /// Whether the holder at the last inspection will send a wake-up.
     notifies: bool,
     /// When that holder's item expires.
     expires: Option<Moment>,
-    /// The last pause of a waiter that may not be woken.
+    /// The last pause of a waiter that may not receive wake-ups.
     poll: Duration,
-    /// When to inspect the target without a wake-up: also if another waiter has taken over the
-    /// place by then.
+    /// When to inspect the target without a wake-up. Stays valid if another waiter takes over the
+    /// position.
     inspect_at: Moment,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Queued {
-    /// Not yet, or not any more.
+    /// Not yet, or no longer.
     No,
     Yes,
-    /// There was no room.
+    /// The queue was full.
     Crowded,
 }
 
 impl Policy {
-    /// A wait that begins now, and goes on through outages of up to that length.
+    /// A wait that begins now, and continues through outages of up to this length.
     pub fn new(now: Moment, limit: Option<Duration>, outage: Duration, known: Known) -> Policy {
         let position = QueuePosition {
             queued: Queued::No,
@@ -185,8 +187,8 @@ impl Policy {
         }
     }
 
-    /// Takes note of an event. `chance` is a random number from 0 up to 1, which spreads waiters in
-    /// time; `reach`: whether wake-ups are known to reach us.
+    /// Handles an event. `chance` is a random number in [0, 1), which spreads waiters in time.
+    /// `reach`: whether wake-ups are known to reach this process.
     pub fn on(&mut self, event: Event, now: Moment, chance: f64, reach: Reach) {
         self.reach = reach;
         if let Step::End(_) = self.step {
@@ -211,7 +213,7 @@ impl Policy {
                 let front = std::mem::take(&mut self.woken);
                 self.step = match self.position.queued {
                     Queued::No => Step::Join { front },
-                    // Another client was faster, which may not know that we wait.
+                    // Another client was faster, and may not know that this waiter waits.
                     _ => Step::Inspect { target: true, queue: false },
                 };
             }
@@ -234,38 +236,39 @@ impl Policy {
         }
     }
 
-    /// The target has changed hands: it may soon do so again.
+    /// The target has changed hands, and may soon do so again.
     pub fn target_changed_hands(&mut self) {
         self.position.poll = Duration::ZERO;
     }
 
-    /// Whether our turn came without a wake-up: it did not reach us, or the queue was lost.
+    /// Whether this waiter's turn came without a wake-up: the message was lost, or the queue was.
     pub fn was_passed_over(&self, view: QueueView) -> bool {
         self.position.queued == Queued::Yes && !matches!(view, QueueView::Behind(_))
     }
 
-    /// Whether we are in the queue, as far as we know.
+    /// Whether this waiter is in the queue, as far as it knows.
     pub fn is_queued(&self) -> bool {
         self.position.queued == Queued::Yes
     }
 
-    /// Whether our turn has come, or we are the first as far as we know.
+    /// Whether this waiter's turn has come, or it is the first as far as it knows.
     pub fn is_called(&self) -> bool {
         self.woken || self.is_queued() && self.position.before == 0
     }
 
-    /// How long the queue took for one waiter, in this wait.
+    /// How long the queue took to advance by one waiter, during this wait.
     pub fn pace(&self, now: Moment) -> Option<Duration> {
         let (joined, before) = self.position.joined?;
         Some(now.since(joined) / u32::try_from(before + 1).unwrap_or(u32::MAX))
     }
 
-    /// Our place in the queue, for another waiter of this process to take over; if there is one.
+    /// This waiter's position in the queue, if it has one, for another waiter of this process to
+    /// take over.
     pub fn position(&self) -> Option<QueuePosition> {
         (self.position.queued == Queued::Yes && !self.woken).then_some(self.position)
     }
 
-    /// Takes over another waiter's place, with its wake-up and its time of inspection.
+    /// Takes over another waiter's position, with its wake-up and its time of inspection.
     pub fn take_over(&mut self, position: QueuePosition, reach: Reach) {
         (self.position, self.reach, self.started) = (position, reach, true);
         if self.woken {
@@ -277,10 +280,10 @@ impl Policy {
 
     fn finish(&mut self, ended: Ended) {
         self.ended = ended;
-        // We saw it free and were about to try: the next one is to be woken, and not to sleep at
-        // the place that it takes over from us.
+        // The target was seen free, and this waiter was about to try. The next waiter has to be
+        // woken, rather than sleep at the position that it takes over.
         self.woken |= self.step == Step::Try && self.position.queued == Queued::Yes;
-        // A wake-up for us may be on its way, or was received: it must be passed on.
+        // A wake-up for this waiter may be under way, or was received: it must be forwarded.
         let must_leave = self.woken || self.position.queued == Queued::Yes;
         self.step = if must_leave { Step::Leave } else { Step::End(ended) };
     }
@@ -329,7 +332,7 @@ impl Policy {
                     return;
                 }
             }
-            // It was our turn, and perhaps still is: the target may be reserved for us.
+            // It was this waiter's turn, and may still be: the target may be reserved for it.
             Some(QueueView::Removed { .. }) if state.is_none() => {
                 self.step = Step::Inspect { target: true, queue: true };
                 return;
@@ -369,8 +372,8 @@ impl Policy {
             }
             TargetState::ReservedForOther(left) => {
                 (position.was_free, position.notifies, position.was_reserved) = (false, true, true);
-                // An unreachable waiter inspects it before: that one may be done by then, and a
-                // wake-up for us would be lost.
+                // An unreachable waiter inspects the target earlier: the other waiter may have
+                // finished by then, and a wake-up for this one would be lost.
                 if self.reach != Reach::Unreachable {
                     position.inspect_at = now + left.mul_f64(1.0 + 0.2 * chance);
                     self.step = Step::Sleep(position.inspect_at);
@@ -382,7 +385,7 @@ impl Policy {
                 self.step = Step::Try;
                 return;
             }
-            // The waiter that was woken goes first.
+            // The woken waiter goes first.
             TargetState::Free
                 if position.was_free || position.before == 0 && grace_left.is_zero() =>
             {
@@ -416,7 +419,7 @@ impl Policy {
         if position.queued == Queued::No {
             return Step::Try;
         }
-        // Nothing else tells a waiter that its wake-up was lost. An unreachable one finds a
+        // Only the queue shows a waiter that its wake-up was lost. An unreachable waiter finds a
         // reservation.
         let notified = self.is_notified() && self.reach != Reach::Unreachable && !position.was_free;
         let queue = notified || now.since(position.seen) >= QUEUE_CHECK;
@@ -433,13 +436,13 @@ impl Policy {
         }
     }
 
-    /// Whether holders notify us when our turn comes: by a wake-up, or by a reservation.
+    /// Whether holders notify this waiter when its turn comes, by a wake-up or a reservation.
     fn is_notified(&self) -> bool {
         self.position.notifies && self.position.queued == Queued::Yes
     }
 
     fn sleep(&mut self, now: Moment, chance: f64) -> Step {
-        // Those before us that were to try hold it by then, and will pass it on.
+        // By then the waiters before this one that were to try hold the target, and will wake it.
         let notified =
             self.is_notified() || self.position.was_free && self.position.queued == Queued::Yes;
         let pause = match (notified, self.reach, self.position.before) {
@@ -477,7 +480,8 @@ impl Policy {
 }
 
 impl QueuePosition {
-    /// So many are before us now. Returns how long the queue takes for one waiter.
+    /// Records how many are before this waiter. Returns how long the queue took to advance by one
+    /// waiter.
     fn is_behind(&mut self, before: usize, now: Moment) -> Duration {
         let fewer = self.before.saturating_sub(before);
         let pace = now.since(self.moved) / u32::try_from(fewer.max(1)).unwrap_or(u32::MAX);
@@ -491,28 +495,28 @@ impl QueuePosition {
         pace
     }
 
-    /// Whether the check that the permits stay available is left to the waiters before this one.
+    /// Whether this waiter leaves it to those before it to check that the permits stay available.
     fn leaves_it_to_others(&self, chance: f64) -> bool {
         let before = f64::from(u32::try_from(self.before).unwrap_or(u32::MAX));
         self.shared && self.before > NEAR && chance * before >= 1.0
     }
 
-    /// The pause of the first in the queue if it expects to be woken.
+    /// The pause of the first waiter in the queue if it expects a wake-up.
     fn pause_as_first(&self, now: Moment) -> Duration {
-        // An inspection shortly before the item expires would cost another one.
+        // An inspection shortly before the item expires would require another one.
         let half = self.expires.map_or(HEAD, |left| (left.since(now) / 2).max(HEAD / 4));
         HEAD.min(half)
     }
 
-    /// The time until our turn is due, behind others.
+    /// The time until this waiter's turn is due, behind others.
     fn until_turn(&self) -> Duration {
         let turns = f64::from(u32::try_from(self.before).unwrap_or(u32::MAX)) + 1.0;
         match self.pace {
-            // A pace may have been measured while a process stood still: it is not relied on for
-            // long.
+            // The pace may have been measured while a process was stopped, so it is not relied on
+            // for long.
             Some(pace) => {
                 let turn = pace.min(SLOWEST).mul_f64(1.25 * turns) + Duration::from_millis(300);
-                // Nor is the end of the wait for others: a lost wake-up is to be noticed in time.
+                // Nor is the progress of others: a lost wake-up has to be noticed in time.
                 turn.clamp(LATER.0, LATER.1).min(HEAD.mul_f64(turns))
             }
             None => SLOW.mul_f64(turns).clamp(FIRST.0, FIRST.1),

@@ -1,4 +1,4 @@
-//! Waiting without a queue: trying again and again, with pauses that grow.
+//! Waiting without a queue: repeated attempts, with pauses that grow.
 
 use std::time::Duration;
 
@@ -11,11 +11,12 @@ use crate::store::Route;
 /// The first pause, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
-/// Tries until it succeeds or the wait ends.
+/// Repeats `attempt` until it succeeds or the wait ends.
 ///
 /// # Errors
-/// What `attempt` fails with: at once the first time, and later once the server was out of reach
-/// for as long as the client tolerates.
+/// The error of `attempt`: at once until an attempt has reached the server, and if the error is not
+/// [`ErrorKind::Unreachable`]; otherwise once the server has been unreachable for as long as the
+/// client tolerates.
 pub(crate) fn poll<T>(
     context: &Context,
     route: Route,
@@ -54,7 +55,7 @@ pub(crate) fn poll<T>(
         }
         let left = deadline.map_or(pause, |deadline| deadline.since(now));
         let jittered = pause.mul_f64(0.5 + 0.5 * context.identity()?.fraction());
-        // A listener, since a cancellation interrupts it.
+        // Sleeps on a listener, because a cancellation interrupts it.
         let listener =
             listener.get_or_insert_with(|| context.notifier().take(context.local_address(route)));
         if is_cancelled() || fork::generation() != process {

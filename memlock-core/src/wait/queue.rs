@@ -1,8 +1,9 @@
-//! The queue on the server: the item beside the lock that names the waiters.
+//! The queue on the server: the item beside the lock that lists the waiters.
 //!
-//! It is only advice. Joining is one atomic append; leaving, and removing the waiter that was
-//! woken, is a compare-and-swap that names waiters by their ids, never by their position: so it
-//! does not matter which process does it, how often, or what happened in between.
+//! The queue is advisory. A waiter joins by one atomic append. Leaving, and removing the entry of a
+//! woken waiter, is a compare-and-set that identifies waiters by their ids, never by their
+//! position: it therefore does not matter which process removes an entry, how often, or what
+//! happened in between.
 
 use std::time::Duration;
 
@@ -20,36 +21,36 @@ use crate::store::{Expiry, Failure, Item, Op, Reply, Returns};
 use crate::target::Target;
 use crate::wait_id::WaitId;
 
-/// The TTL of a queue. Waiters that wait for longer write it again.
+/// The TTL of a queue. Waiters that wait for longer rewrite it.
 const LIFE: Duration = Duration::from_secs(300);
-/// How much later the one behind a waiter without a listener is to come: that looks for itself
-/// every now and then, and should find the lock free most of the time.
+/// The delay of a waiter that is woken behind a waiter without a listener. The latter polls every
+/// now and then, and should find the lock free most of the time.
 const AFTER_UNREACHABLE: Duration = Duration::from_millis(20);
-/// How much later a waiter is to try that only watches over a reservation for another one. No other
-/// waiter is asked to try as late: it alone is not removed from the queue.
+/// The delay of a waiter that is woken only to supervise another waiter's reservation. No other
+/// waiter is woken with so long a delay: only a supervising waiter keeps its entry in the queue.
 pub(super) const WATCH: Duration = Duration::from_millis(25);
-/// How many of the dead are passed at once.
+/// How many dead waiters are passed over at once.
 const MOST_DEAD: usize = 8;
-/// How often a change is tried again because another client was faster.
+/// How often a change is retried because another client was faster.
 const ROUNDS: usize = 10;
-/// The same for removing entries that no waiter uses any more, and those of waiters for permits
-/// that were woken.
+/// The same for removing entries that no waiter uses any more, and entries of woken waiters for
+/// permits.
 const LEAVES: usize = 40;
 
-/// A queue by its key.
+/// A queue, identified by its key.
 #[derive(Clone, Copy)]
 pub(crate) struct Queue<'a> {
     pub(crate) target: &'a Target,
-    /// The queue's own.
+    /// The key of the queue itself.
     pub(crate) key: &'a Key,
 }
 
-/// What is available now.
+/// The capacity that is available now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Capacity {
-    /// How many of what is waited for: a mutex is one.
+    /// How many permits are available: 1 for a mutex.
     pub(crate) permits: u32,
-    /// Whether others may be handing on at the same time.
+    /// Whether other releasers may be waking waiters at the same time.
     pub(crate) shared: bool,
 }
 
@@ -59,8 +60,9 @@ impl Capacity {
 }
 
 impl Queue<'_> {
-    /// Enters, and runs `look` behind it in the same packet: how many stand before us, and what
-    /// `look` gave. `behind`: the number of waiters a moment ago; it is not counted again.
+    /// Joins the queue, and runs `inspection` after the join in the same packet. Returns how many
+    /// waiters are before this one, and the reply to `inspection`. `behind`: the number of waiters
+    /// a moment ago; if given, the entries are not counted.
     pub(crate) fn join(
         &self,
         line: &[u8],
@@ -80,7 +82,7 @@ impl Queue<'_> {
             }
         }
         let ops = [add, enter, Op::get(key), inspection];
-        // There is a queue already, most of the time.
+        // Most of the time a queue exists already.
         for ops in [&ops[1..], &ops, &ops] {
             let mut replies = self.target.run(ops)?.into_iter().rev();
             let (seen, queue, entered) = (replies.next(), replies.next(), replies.next());
@@ -89,7 +91,7 @@ impl Queue<'_> {
                     Some(Reply::Value(item)) => position(&item.value, &[id]),
                     _ => None,
                 };
-                // It may be gone again already: woken, or the queue lost.
+                // The entry may be gone already: its waiter was woken, or the queue was lost.
                 return Ok((before.unwrap_or(0), seen));
             }
         }
@@ -99,8 +101,8 @@ impl Queue<'_> {
         })
     }
 
-    /// Our place, what `look` gives if it is asked for, or both. A queue that would not live much
-    /// longer is written anew.
+    /// The position of this waiter, the reply to `inspection` if there is one, or both. A queue in
+    /// the second half of its TTL is rewritten.
     pub(crate) fn inspect(
         &self,
         ids: &[WaitId],
@@ -120,8 +122,8 @@ impl Queue<'_> {
                     let _ = self.target.run(&[self.compare_and_set(&item, &value)]);
                 }
                 let gone = || QueueView::Removed { waiters: entries::waiters(&item.value).count() };
-                // Removing the last entry under which we joined is a wake-up for us, though an
-                // earlier one may still be there.
+                // A releaser that removes the last entry wakes this waiter, though an earlier entry
+                // may still be in the queue.
                 let last = ids.last().and_then(|&last| position(&item.value, &[last]));
                 let place = last.and_then(|_| position(&item.value, ids));
                 place.map_or_else(gone, QueueView::Behind)
@@ -131,9 +133,9 @@ impl Queue<'_> {
         Ok((Some(view), replies.next()))
     }
 
-    /// Removes our entries, and inspects the target afterwards: a releaser that woke us in between
-    /// relies on us, so if the target is free, the next waiter is to be woken. Returns the reply to
-    /// the last inspection.
+    /// Removes the entries `ids`, and inspects the target afterwards: a releaser that woke this
+    /// waiter in between relies on it, so if the target is free, the next waiter has to be woken.
+    /// Returns the reply to the last inspection.
     pub(crate) fn leave(
         &self,
         ids: &[WaitId],
@@ -157,22 +159,25 @@ impl Queue<'_> {
         Err(Failure { error: Error::new(ErrorKind::Unknown, text), sent: true })
     }
 
-    /// Wakes the first waiter that is not one of `ours`, if there is room for it, and removes its
-    /// entry and ours. `queue` is the queue as it was read. A waiter that is found dead is removed,
-    /// too, and the next one woken. One that may not receive the wake-up stays in the queue for
-    /// some releases: it is to find by itself that it is its turn, and the one behind it is asked
-    /// to try a little later. After that a mutex is reserved for it.
+    /// Wakes the first waiter that is not one of `ours`, if the capacity admits it, and removes its
+    /// entry and `ours`. `queue` is the queue as it was read. A waiter that is found dead is
+    /// removed as well, and the next one is woken. A waiter that may not receive the wake-up stays
+    /// in the queue for some releases: it is left to find out by itself that its turn has come, and
+    /// the waiter behind it is woken with a short delay. After that, a mutex is reserved for the
+    /// waiter.
     ///
-    /// First the wake-up, then the queue: the next waiter is to work while we still write. But if
-    /// an entry of ours is still there, our waker has not written yet; then the next waiter might
-    /// finish before either of us has written, and would wake our entry instead of the one after
-    /// it. In that case the queue is written first.
+    /// The wake-up is sent before the queue is written, so that the next waiter works while this
+    /// process writes. But if an entry of this process is still in the queue, the releaser that
+    /// woke this process has not written the queue yet. The next waiter might then finish before
+    /// either of them has written, and would wake the waiter of that leftover entry instead of the
+    /// one after it. In that case the queue is written first.
     ///
-    /// Even so an entry before ours may belong to a waiter that had its turn before us, because its
-    /// waker is slow to write. Then the first one behind us is woken, too; but only after a short
-    /// hold, since otherwise that write is finished long ago, and the waiter in front would be
-    /// passed over. It is removed as well: if it found its entry there when it releases, it would
-    /// again wake the one behind it first, and the waiters in front would never come first.
+    /// Even so, an entry before `ours` may belong to a waiter that had its turn earlier, because
+    /// the releaser that woke that waiter is slow to write. The first waiter behind `ours` is then
+    /// woken, too; but only after a short hold, since after a longer one that write has long
+    /// finished, and the waiter in front would be passed over. The entry of the waiter behind is
+    /// removed as well: if that waiter found its entry in the queue at its release, it would again
+    /// wake the waiter behind it first, and the waiters in front would never have their turn.
     pub(crate) fn wake_next(
         &self,
         queue: Item,
@@ -188,11 +193,11 @@ impl Queue<'_> {
             .filter(|entry| waker.wake(entry, WakeMessage::default()) == Delivery::Sent)
             .map(|entry| entry.id);
         let mut woken: Option<WaitId> = None;
-        // Those for which the target may be reserved: ourselves, and the waiter that we woke.
+        // The waiters for which the target may be reserved: this one, and the waiter that it wakes.
         let is_unheard = |entry: &Entry<'_>| !entry.proven && ours.contains(&entry.id);
         let mut unheard: Vec<WaitId> =
             entries::waiters(&queue.value).filter(is_unheard).map(|entry| entry.id).collect();
-        // Our entries, and those of waiters that are found dead.
+        // The entries `ours`, and those of waiters that are found dead.
         let mut gone = ours.to_vec();
         let (mut queue, mut kept) = (queue, false);
         for round in 1..=ROUNDS {
@@ -223,14 +228,14 @@ impl Queue<'_> {
                 }
             }
             next = next.filter(|_| !kept);
-            // A waiter for which it is to be reserved stays until that is done: it would not learn
-            // that it has to join again.
+            // A waiter for which the target has to be reserved stays in the queue until that is
+            // done: otherwise it would not learn that it has to join again.
             let reserve_later =
                 write_first && next.is_some_and(|(next, _)| !waker.is_heard_by(&next));
             next = next.filter(|_| !reserve_later);
             let called = woken.or(next.map(|(next, _)| next.id));
-            // Whichever was woken ahead has its turn, though another one has come to stand in front
-            // of it.
+            // A waiter that was woken ahead has its turn, though another waiter may have joined in
+            // front of it.
             let ahead = waker.woken().into_iter().chain(behind_us);
             let off: Vec<WaitId> = gone.iter().copied().chain(called).chain(ahead).collect();
             let rest = entries::after(&queue.value, &off, left, called);
@@ -242,7 +247,7 @@ impl Queue<'_> {
             let again = match (next, woken, &written) {
                 (_, _, Ok(Reply::VersionMismatch)) => true,
                 (None, None, Ok(_)) if reserve_later => {
-                    // It was this process that removed our entry.
+                    // This process has removed the entries `ours`.
                     unheard.clear();
                     true
                 }
@@ -267,8 +272,8 @@ impl Queue<'_> {
             };
             let is_off = |id| position(&queue.value, &[id]).is_none();
             if unheard.iter().any(|&id| is_off(id)) {
-                // It had its turn without us, or we had ours: no waiter claims what was reserved
-                // since.
+                // That waiter had its turn without this wake-up, or this process had its own: no
+                // waiter claims a reservation made since.
                 waker.withdraw(&unheard);
                 woken = woken.filter(|id| !unheard.contains(id));
             }
@@ -276,18 +281,18 @@ impl Queue<'_> {
         summary
     }
 
-    /// As [`Queue::wake_next`], for several permits: wakes the first waiters as long as there is
-    /// room for them, until they want as many as became free: the others are woken by the processes
-    /// that freed the rest. A waiter that may not receive the wake-up stays in the queue for some
-    /// releases: it is to find by itself that it is its turn, and the one behind it is asked to try
-    /// a little later. But what was free before may have waited for a waiter that wants several,
-    /// and no other process would wake waiters for the rest of it. All entries of waiters that were
-    /// woken are removed in one write: while many join, each write of the queue has to be tried
-    /// several times.
+    /// As [`Queue::wake_next`], for several permits: wakes the first waiters as long as the
+    /// capacity admits them, until they request as many permits as were freed. The processes that
+    /// freed the rest wake the other waiters. A waiter that may not receive the wake-up stays in
+    /// the queue for some releases: it is left to find out by itself that its turn has come, and
+    /// the waiter behind it is woken with a short delay. However, permits that were free before may
+    /// have been held back for a waiter that requests several, and no other process would wake
+    /// waiters for the rest of them. All entries of woken waiters are removed in one write: while
+    /// many waiters join, each write of the queue has to be retried several times.
     ///
-    /// No waiter is woken twice: one that was woken in vain, and is in front again under another
-    /// id, has inspected the target itself. One that has joined at the end meanwhile is woken: it
-    /// may have seen the permits reserved by a waiter that holds them by now.
+    /// No waiter is woken twice: a waiter that was woken in vain, and is in front again under
+    /// another id, has inspected the target itself. A waiter that has since joined at the end is
+    /// woken: it may have seen the permits reserved by a waiter that holds them by now.
     pub(crate) fn wake_several(
         &self,
         queue: Item,
@@ -303,16 +308,16 @@ impl Queue<'_> {
             waker.wake(entry, WakeMessage { after, ..WakeMessage::default() }) != Delivery::Gone
         };
         let mut woken: Vec<(WaitId, u32)> = Vec::new();
-        // The first one, which may not hear it, was sent a message all the same.
+        // Whether the first waiter, which may not receive messages, was sent one all the same.
         let mut left_told = false;
-        // Our entries, and those of waiters that are found dead.
+        // The entries `ours`, and those of waiters that are found dead.
         let mut gone = ours.to_vec();
         let mut queue = queue;
         for round in 1..=LEAVES {
             let mut draft = Draft::of(&queue.value);
             let write_first = round < ROUNDS && ours.iter().any(|&id| draft.has(id));
-            // Those that are not there any more were woken by another releaser, too: it relies on
-            // us to wake others.
+            // Waiters whose entries are gone were woken by another releaser as well. That releaser
+            // relies on this one to wake others.
             woken.retain(|&(id, _)| draft.has(id));
             let has_many = draft.any(|entry| entry.permits > 1);
             gone.iter().for_each(|&id| draft.remove(id));
@@ -321,7 +326,7 @@ impl Queue<'_> {
             let mut left_over = capacity.saturating_sub(taken);
             let mut owed = if has_many { capacity } else { freed }.saturating_sub(taken);
             summary.others |= draft.first().is_some();
-            // To be woken when they are off.
+            // The waiters to wake once their entries are removed.
             let mut later: Vec<WaitId> = Vec::new();
             while let Some(first) = draft.first() {
                 let fits = |entry: &Entry<'_>| entry.permits <= left_over;
@@ -336,7 +341,8 @@ impl Queue<'_> {
                     draft.pass(first.id);
                 }
                 let behind = || draft.first_but(Some(first.id), |entry| waker.is_heard_by(entry));
-                // The first release is its alone, since it may look only some time later.
+                // The first release is for this waiter alone, since it may poll only some time
+                // later.
                 let next = match is_left {
                     true if first.passed == 0 => None,
                     true => behind().filter(fits),
@@ -413,13 +419,13 @@ impl Queue<'_> {
 
 const EXPIRY: Expiry = Expiry::After(LIFE);
 
-/// The next waiter in the queue.
+/// The waiter whose turn is next.
 struct NextTurn<'a> {
-    /// Whether there are waiters other than ours.
+    /// Whether there are waiters other than `ours`.
     others: bool,
-    /// The first one, if it may not hear that it is woken, and is left where it is for now.
+    /// The first waiter, if it may not receive the wake-up and is left in the queue for now.
     left: Option<Entry<'a>>,
-    /// The one to be woken.
+    /// The waiter to wake.
     next: Option<Entry<'a>>,
     /// The waiters that can be woken after it.
     successors: Successors,
@@ -433,8 +439,8 @@ fn whose_turn<'a>(
 ) -> NextTurn<'a> {
     let others = || entries::in_order(queue).into_iter().filter(|entry| !ours.contains(&entry.id));
     let fits = |entry: &Entry<'_>| entry.permits <= capacity.permits;
-    // A waiter that was passed often enough has its turn wherever it stands: those that are woken
-    // in its place join in front of it if they come too late.
+    // A waiter that was passed over often enough has its turn whatever its position: waiters that
+    // are woken instead join in front of it if they are too late.
     let overdue = |entry: &Entry<'_>| {
         entry.passed > 0 && !waker.is_heard_by(entry) && !waker.passes(entry) && fits(entry)
     };
@@ -467,8 +473,8 @@ fn whose_turn<'a>(
     NextTurn { others: first.is_some(), left, next: next.filter(fits), successors }
 }
 
-/// It was reserved for a waiter that may be dead: has the next one see to that which is certain to
-/// hear it, and alive.
+/// Wakes a following waiter to supervise a reservation, because the waiter that it is for may be
+/// dead. The supervising waiter must be alive and certain to receive the message.
 fn wake_a_watcher(queue: &[u8], gone: &[WaitId], reserved: WaitId, waker: &dyn Wake) {
     let waiters = entries::in_order(queue);
     let is_behind = |entry: &&Entry<'_>| entry.id != reserved && !gone.contains(&entry.id);
@@ -481,7 +487,7 @@ fn wake_a_watcher(queue: &[u8], gone: &[WaitId], reserved: WaitId, waker: &dyn W
     }
 }
 
-/// The first one behind our last entry, if others stand in front of that.
+/// The first waiter behind the last of `ours`, if other waiters are before that entry.
 fn first_behind_us<'a>(queue: &'a [u8], ours: &[WaitId]) -> Option<Entry<'a>> {
     let waiters = entries::in_order(queue);
     let is_ours = |entry: &Entry<'_>| ours.contains(&entry.id);
@@ -490,7 +496,7 @@ fn first_behind_us<'a>(queue: &'a [u8], ours: &[WaitId]) -> Option<Entry<'a>> {
     waiters.get(last + 1).copied().filter(|_| others)
 }
 
-/// How many stand before the first of `ids`.
+/// How many waiters are before the first of `ids`.
 fn position(queue: &[u8], ids: &[WaitId]) -> Option<usize> {
     entries::in_order(queue).iter().position(|entry| ids.contains(&entry.id))
 }

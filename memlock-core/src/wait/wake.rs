@@ -1,8 +1,8 @@
-//! Waking the next waiter, by whatever reaches it.
+//! Waking the next waiter, by the fastest way that reaches it.
 //!
-//! A waiter of this process is woken directly. One elsewhere is sent a message; if its line does
-//! not say that it is proven reachable, what it waits for is reserved for it as well, so that it
-//! finds it when it looks.
+//! A waiter of this process is woken directly. A waiter elsewhere is sent a message. If the entry
+//! of the waiter does not state that it is proven reachable, the target is reserved for it as well,
+//! so that the waiter finds the reservation when it polls.
 
 use std::time::Duration;
 
@@ -15,49 +15,50 @@ use crate::notify::{Successors, WakeMessage};
 use crate::target::Target;
 use crate::wait_id::WaitId;
 
-/// A releaser takes no longer than this to write the queue, but for an outage.
+/// The longest time a releaser takes to write the queue, except in an outage.
 const WRITTEN: Duration = Duration::from_millis(50);
-/// For how many releases, and for how long, a waiter without an address is passed over before the
-/// lock is reserved for it: it looks by itself, and nothing tells whether it is dead, for which to
-/// wait costs more than some short holds.
+/// How many releases, and how long, a waiter without an address is passed over before the lock is
+/// reserved for it. The waiter polls by itself, and its death cannot be detected: reserving the
+/// lock for a dead waiter costs more than some short holds.
 const MOST_PASSES: u32 = 10;
 const PATIENCE: Duration = Duration::from_millis(300);
-/// The same where nothing can be reserved. Then it is removed; it notices that, and joins in front.
+/// The limit where nothing can be reserved. After that the entry is removed; the waiter notices
+/// this, and joins in front.
 const MOST_PASSES_SHARED: u32 = 20;
 
-/// What became of waking a waiter.
+/// The result of waking a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
-    /// It was woken, or its turn is reserved for it: its entry can be removed.
+    /// The waiter was woken, or the target is reserved for it: its entry can be removed.
     Sent,
-    /// It is dead, or cannot be woken at all.
+    /// The waiter is dead, or cannot be woken at all.
     Gone,
-    /// Another client holds the target: its entry stays, and the next release deals with it.
+    /// Another client holds the target: the entry stays, and the next release deals with it.
     Unavailable,
 }
 
-/// How waiters are woken, as the queue knows it.
+/// How the queue wakes waiters.
 pub(crate) trait Wake {
     /// Wakes a waiter.
     fn wake(&self, entry: &Entry<'_>, message: WakeMessage) -> Delivery;
-    /// Takes back what was reserved for waiters that have had their turn by now.
+    /// Deletes the reservation for one of these waiters, which have had their turn by now.
     fn withdraw(&self, ids: &[WaitId]);
-    /// Whether releasers before us may not have written the queue yet.
+    /// Whether earlier releasers may not have written the queue yet.
     fn is_early(&self) -> bool;
-    /// Whether a waiter that may not receive the wake-up stays in the queue for now.
+    /// Whether a waiter that may not receive the wake-up is passed over and stays in the queue.
     fn passes(&self, entry: &Entry<'_>) -> bool;
-    /// The waiter that was woken before, ahead of the release.
+    /// The waiter that was woken ahead of the release.
     fn woken(&self) -> Option<WaitId>;
-    /// Whether it is certain to hear that.
+    /// Whether a wake-up is certain to reach this waiter.
     fn is_heard_by(&self, entry: &Entry<'_>) -> bool;
 }
 
-/// Keeps what is waited for, which is free, for one waiter.
+/// Reserves the target, which is free, for one waiter.
 pub(crate) trait Reserve {
-    /// Reserves it for the waiter of this id. False when another client holds it, or the server
-    /// does not answer.
+    /// Reserves the target for the waiter with this id. False when another client holds the target,
+    /// or the server does not answer.
     fn reserve(&self, id: WaitId) -> bool;
-    /// Frees it if it is reserved for one of these, which do not wait any more.
+    /// Deletes the reservation if it is for one of these waiters, which no longer wait.
     fn withdraw(&self, ids: &[WaitId]);
 }
 
@@ -65,20 +66,20 @@ pub(crate) trait Reserve {
 pub(crate) struct Waker<'a, A, G> {
     pub(crate) target: &'a Target,
     pub(crate) local: &'a LocalWaiters<A, G>,
-    /// When they are to come.
+    /// The delay after which woken waiters try.
     pub(crate) after: Duration,
-    /// How many of the waiters behind it a wake-up names.
+    /// How many of the following waiters a wake-up lists.
     pub(crate) named: usize,
-    /// For how long it was held.
+    /// How long the target was held.
     pub(crate) held: Duration,
-    /// The waiter that was woken before.
+    /// The waiter that was woken ahead of the release.
     pub(crate) woken_ahead: Option<WaitId>,
     pub(crate) reserver: Option<Box<dyn Reserve + 'a>>,
 }
 
 impl<'a, A, G> Waker<'a, A, G> {
-    /// They are to try at once, their wake-ups name all waiters behind them, and nothing can be
-    /// reserved for them.
+    /// A waker whose wake-ups have no delay and list up to [`Successors::MOST`] following waiters,
+    /// and that cannot reserve the target.
     pub(crate) fn new(target: &'a Target, local: &'a LocalWaiters<A, G>) -> Self {
         Waker {
             target,
@@ -94,8 +95,7 @@ impl<'a, A, G> Waker<'a, A, G> {
 
 impl<A: Copy, G> Wake for Waker<'_, A, G> {
     fn wake(&self, entry: &Entry<'_>, message: WakeMessage) -> Delivery {
-        // A child that a callback forked in the middle of the call wakes no waiter in its parent's
-        // name.
+        // A child that a callback forked during the call wakes no waiter on behalf of its parent.
         if fork::is_astray() {
             return Delivery::Unavailable;
         }
@@ -110,12 +110,12 @@ impl<A: Copy, G> Wake for Waker<'_, A, G> {
         let message = WakeMessage { after, successors: message.successors.first(self.named) };
         let sent = |address| self.target.context.notifier().send(address, entry.id, message);
         match (entry.address.map(sent), &self.reserver) {
-            // A firewall may refuse messages, too, as that of a host does to which a tunnel leads:
-            // so only of a waiter that was reached before it means that it is dead.
+            // A firewall may refuse messages, too, for example that of a host at the far end of a
+            // tunnel. A refusal therefore proves a waiter dead only if it was reachable before.
             (Some(false), _) if entry.proven => Delivery::Gone,
             (Some(true), _) if entry.proven => Delivery::Sent,
-            // The message went first: a waiter that sees the reservation and has not heard it knows
-            // that it was missed.
+            // The message was sent first: a waiter that sees the reservation and has not received
+            // the message knows that the message was lost.
             (_, Some(reserver)) if reserver.reserve(entry.id) => Delivery::Sent,
             (_, Some(_)) => Delivery::Unavailable,
             (Some(true), None) => Delivery::Sent,

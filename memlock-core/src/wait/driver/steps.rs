@@ -1,5 +1,5 @@
-//! The steps of a wait that speak to the server: to join the queue, to inspect it and the target,
-//! and to leave it.
+//! The steps of a wait that send requests: joining the queue, inspecting the queue and the target,
+//! and leaving the queue.
 
 use super::Waiter;
 use crate::error::{ErrorKind, Result};
@@ -19,9 +19,9 @@ const MOST_IDS: usize = 16;
 
 impl<G: Acquire> Waiter<'_, '_, G> {
     pub(super) fn join(&mut self, front: bool) -> Result<()> {
-        // An entry of a semaphore's waiter that could not be removed may have been for other
-        // permits or another priority: this waiter cannot use it. Asked each time, since it may
-        // have been left by the outage that has just ended.
+        // A semaphore waiter's entry that could not be removed may have requested other permits or
+        // another priority, so this waiter cannot use it. Checked at each join, since the outage
+        // that has just ended may have left such an entry.
         if self.acquire.is_shared() {
             let left = self.local.take_left_behind(&self.target.key);
             if !left.is_empty() {
@@ -32,8 +32,9 @@ impl<G: Acquire> Waiter<'_, '_, G> {
         if front && is_watcher && self.is_still_queued()? {
             return Ok(());
         }
-        // We were woken, and no releaser has removed an earlier entry of ours by now: it would be
-        // woken in vain. A message to it has no news for us: we inspect the target as we join.
+        // This waiter was woken, but no releaser has removed its earlier entry yet. A wake-up sent
+        // to that entry would be in vain, and carries no news: this waiter inspects the target as
+        // it joins.
         if front
             && !self.ids.is_empty()
             && self.queue.leave(&self.ids, self.acquire.inspection()).is_ok()
@@ -47,7 +48,7 @@ impl<G: Acquire> Waiter<'_, '_, G> {
         }
         self.ids.push(id);
         let address = self.listener.address(test);
-        // A listener that was just opened has received its own test message, if it receives any.
+        // A newly opened listener has received its own test message, if messages arrive at all.
         let early = self.heard_if_unreachable();
         let reached =
             self.reach() != Reach::Unreachable || mutation::has(Mutation::TrustTheUnreachable);
@@ -56,7 +57,7 @@ impl<G: Acquire> Waiter<'_, '_, G> {
         let entry = entry(address, id, self.acquire.request());
         self.can_be_woken = address.is_some();
         self.acquire.joined(&self.ids, proven);
-        // That wake-up was for an entry that is not in the queue any more.
+        // That wake-up was for an entry that is no longer in the queue.
         self.woken_by = None;
         let length = self.queue_length.take().filter(|_| !front);
         match self.queue.join(&entry, id, front, length, self.acquire.inspection()) {
@@ -68,8 +69,8 @@ impl<G: Acquire> Waiter<'_, '_, G> {
                     let woken = early.or_else(|| self.heard_if_unreachable());
                     self.observe(Event::Joined { before, state });
                     self.woken(woken);
-                    // We were woken in vain, and have come to be behind another first waiter
-                    // meanwhile: it is ours to wake that one.
+                    // This waiter was woken in vain, and another waiter is now the first in the
+                    // queue: this waiter has to wake it.
                     if front
                         && before > 0
                         && self.acquire.is_shared()
@@ -89,9 +90,9 @@ impl<G: Acquire> Waiter<'_, '_, G> {
         Ok(())
     }
 
-    /// Whether a waiter that was woken to watch over a reservation still has its place in the
-    /// queue. A waiter whose turn has come is removed, though perhaps only after it has tried: so
-    /// it does not rely on an entry that it still finds.
+    /// Whether a waiter that was woken to supervise a reservation still has its entry in the queue.
+    /// The entry of a waiter whose turn has come is removed, though perhaps only after the waiter
+    /// has tried; such a waiter does not rely on an entry that it still finds.
     fn is_still_queued(&mut self) -> Result<bool> {
         let inspected = self.queue.inspect(&self.ids, true, Some(self.acquire.inspection()));
         let (Some(QueueView::Behind(before)), Some(reply)) = (match inspected {
@@ -108,8 +109,8 @@ impl<G: Acquire> Waiter<'_, '_, G> {
         Ok(true)
     }
 
-    /// The state of the target for a waiter behind so many others, and how many they are. If that
-    /// was `estimated`, and something is available, they are counted.
+    /// The state of the target for a waiter behind `before` others, and how many others there are.
+    /// If `before` was `estimated` and the target is available, the entries are counted.
     fn state_behind(
         &mut self,
         before: usize,
@@ -122,21 +123,21 @@ impl<G: Acquire> Waiter<'_, '_, G> {
         }
         let before = match self.queue.inspect(&self.ids, true, None)?.0 {
             Some(QueueView::Behind(before)) => before,
-            // It may have been removed already.
+            // The entry may have been removed already.
             _ => 0,
         };
         Ok((before, self.acquire.state(reply, before == 0)?))
     }
 
     pub(super) fn inspect(&mut self, target: bool, queue: bool) -> Result<()> {
-        // One of our own orphaned grants may be in the way.
+        // An orphaned grant of this client may block the target.
         orphan::reap(&self.target.context, self.target.route);
         let op = self.acquire.inspection();
         let (mut view, reply) = match self.queue.inspect(&self.ids, queue, target.then_some(op)) {
             Ok(seen) => seen,
             Err(error) => return self.fail(error),
         };
-        // Those before us may have left since we inspected the queue.
+        // The waiters before this one may have left since the queue was last inspected.
         let unsure = view.is_none() && self.policy.is_queued() && !self.policy.is_called();
         if unsure && reply.as_ref().is_some_and(|reply| self.acquire.is_for_the_first(reply)) {
             view = match self.queue.inspect(&self.ids, true, None) {
@@ -147,7 +148,7 @@ impl<G: Acquire> Waiter<'_, '_, G> {
         if let Some(view) = view
             && self.policy.was_passed_over(view)
         {
-            // The releaser that removed our entry has sent a message before that.
+            // The releaser that removed the entry sent a message before it did so.
             let woken = self.listener.heard(&self.ids);
             if woken.is_some() {
                 self.woken(woken);
@@ -166,7 +167,7 @@ impl<G: Acquire> Waiter<'_, '_, G> {
             Some(Ok(state)) => Some(state),
             None => None,
         };
-        // The releaser that reserved it has sent a message before that.
+        // The releaser that reserved the target sent a message before it did so.
         if state == Some(TargetState::Reserved) && self.listener.heard(&self.ids).is_none() {
             self.wake_up_was_lost();
         }
@@ -183,14 +184,14 @@ impl<G: Acquire> Waiter<'_, '_, G> {
         }
     }
 
-    /// A message to our listener, read at once rather than at the next sleep if wake-ups are not
-    /// known to reach us.
+    /// A message to this waiter's listener. It is read at once, rather than at the next sleep, if
+    /// wake-ups are not known to reach this process.
     fn heard_if_unreachable(&self) -> Option<WakeMessage> {
         if self.reach() == Reach::Unreachable { self.listener.heard(&self.ids) } else { None }
     }
 
-    /// Gives up our place in the queue; if the wait ends, to the next waiter of this process where
-    /// there is one.
+    /// Gives up the queue position. If the wait `ends`, the next waiter of this process takes the
+    /// position over, where there is one.
     pub(super) fn leave(&mut self, ends: bool) {
         let ticket = self.ticket().filter(|_| ends);
         if ticket.is_some() && self.leave_local(ticket).is_none() {
@@ -201,14 +202,15 @@ impl<G: Acquire> Waiter<'_, '_, G> {
         self.observe(Event::Left);
     }
 
-    /// Removes our entries.
+    /// Removes this waiter's entries.
     pub(super) fn leave_the_queue(&mut self) {
         let ids = std::mem::take(&mut self.ids);
         self.remove(&ids);
     }
 
-    /// Removes entries of ours. If the target is available by now, the next waiter is woken in our
-    /// place; or as many as there is room for, all of which may have been behind us.
+    /// Removes these entries. If the target is available by now, the next waiter is woken on behalf
+    /// of this one. If the target is shared, as many waiters are woken as the capacity admits: all
+    /// of them may have been behind the removed entries.
     fn remove(&mut self, ids: &[WaitId]) {
         match self.queue.leave(ids, self.acquire.inspection()) {
             Ok(Some(_)) if mutation::has(Mutation::LeaveWithoutWaking) => {}
@@ -225,7 +227,7 @@ impl<G: Acquire> Waiter<'_, '_, G> {
         }
     }
 
-    /// Wakes the first waiters for which there is room, and removes our entries.
+    /// Wakes the first waiters that the capacity admits, and removes the entries `ours`.
     fn wake_first(&self, capacity: Capacity, ours: &[WaitId]) {
         if let Ok(Some(queue)) = self.target.queue() {
             let waker =

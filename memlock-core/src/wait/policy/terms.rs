@@ -1,29 +1,29 @@
-//! The terms in which a policy and its driver speak.
+//! The vocabulary of a policy and its driver.
 
 use std::time::Duration;
 
 use crate::clock::Moment;
 
-/// What to do next.
+/// The next step of a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Try to acquire the target.
     Try,
     /// Join the queue, and inspect the target in the same request.
     Join {
-        /// Before all others: our turn had come, and another client was faster.
+        /// In front of all others: this waiter's turn had come, and another client was faster.
         front: bool,
     },
-    /// Inspect, without acquiring anything.
+    /// Inspect without acquiring.
     Inspect {
         /// The target.
         target: bool,
-        /// Our place in the queue.
+        /// This waiter's position in the queue.
         queue: bool,
     },
-    /// Leave the queue, which is too long, and go on waiting.
+    /// Leave the queue, which is too long, and continue to wait.
     StepOut,
-    /// Leave the queue for good, and pass on a wake-up that came too late.
+    /// Leave the queue for good, and forward a wake-up that came too late.
     Leave,
     /// Sleep until a wake-up or an interruption, at most until this moment.
     Sleep(Moment),
@@ -31,31 +31,31 @@ pub enum Step {
     End(Ended),
 }
 
-/// How a wait ended that got nothing.
+/// How a wait ended without acquiring the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// Its limit passed.
+    /// The limit passed.
     TimedOut,
-    /// It was cancelled.
+    /// The wait was cancelled.
     Interrupted,
-    /// The server was out of reach for too long.
+    /// The server was unreachable for too long.
     Outage,
 }
 
-/// The state of the target, as it was seen.
+/// The state of the target at the last inspection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TargetState {
-    /// It is available.
+    /// The target is available.
     Free,
-    /// It was granted to this waiter by a request whose reply was lost.
+    /// The target was granted to this waiter by a request whose reply was lost.
     Ours,
-    /// It is reserved for this waiter: no other can acquire it.
+    /// The target is reserved for this waiter: no other waiter can acquire it.
     Reserved,
-    /// It is reserved for another waiter, which is taken for dead after this time.
+    /// The target is reserved for another waiter, which is presumed dead after this time.
     ReservedForOther(Duration),
-    /// Others hold it.
+    /// Other holders have the target.
     Held {
-        /// Whether its holder will send a wake-up when it releases it.
+        /// Whether the holder will send a wake-up when it releases the target.
         notifies: bool,
         /// The time until the holder's item expires.
         left: Option<Duration>,
@@ -69,14 +69,14 @@ impl TargetState {
     }
 }
 
-/// Our place in the queue, as it was seen.
+/// This waiter's position in the queue at the last inspection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueView {
-    /// We are in it, behind so many.
+    /// In the queue, behind this many others.
     Behind(usize),
-    /// We are not in it: our entry was removed, and a wake-up was sent.
+    /// Not in the queue: the entry was removed, and a wake-up was sent.
     Removed {
-        /// How many are in it.
+        /// How many waiters are in the queue.
         waiters: usize,
     },
     /// There is no queue: the server lost it.
@@ -86,27 +86,27 @@ pub enum QueueView {
 /// An event of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The attempt failed: others hold it.
+    /// The attempt failed: other holders have the target.
     Missed,
-    /// We have joined the queue.
+    /// This waiter has joined the queue.
     Joined {
-        /// How many are before us.
+        /// How many waiters are before this one.
         before: usize,
-        /// The state of the target after we had joined.
+        /// The state of the target after the join.
         state: TargetState,
     },
-    /// The server has no room for us in the queue.
+    /// The server has no room for this waiter's entry.
     Refused,
-    /// The result of an inspection, of what it was to inspect.
+    /// The result of an inspection. A part that was not inspected is `None`.
     Inspected {
-        /// Our place in the queue.
+        /// This waiter's position in the queue.
         view: Option<QueueView>,
         /// The state of the target.
         state: Option<TargetState>,
     },
-    /// A wake-up was received: we are to try after this time.
+    /// A wake-up was received: this waiter is to try after this delay.
     Woken(Duration),
-    /// We have left the queue, or are not in it.
+    /// This waiter has left the queue, or was not in it.
     Left,
     /// The wait was cancelled.
     Interrupted,
@@ -117,14 +117,15 @@ pub enum Event {
 /// What a process knows of the queue when a wait begins.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known {
-    /// Others were waiting at our last release: so join the queue behind them, without an attempt
-    /// before.
+    /// Others were waiting at this process's last release: join the queue behind them, without an
+    /// attempt before.
     pub fair_reentry: bool,
-    /// One of them was woken, and goes first: it has so long to acquire the target.
+    /// How long the waiter that this process woke has to acquire the target first.
     pub grace: Duration,
-    /// How long the queue took for one waiter.
+    /// How long the queue took to advance by one waiter.
     pub pace: Option<Duration>,
-    /// Several can hold the target: waiters far from their turn often see some permits available.
+    /// Several holders can hold the target: waiters far from their turn often see available
+    /// permits.
     pub shared: bool,
     /// The number of waiters a moment ago, if it is so large that a few more or less do not matter.
     pub waiting: Option<usize>,

@@ -15,12 +15,12 @@ fn policy(limit: Option<u64>) -> Policy {
     Policy::new(at(0), limit.map(Duration::from_millis), OUTAGE, Known::default())
 }
 
-/// A waiter that has missed the lock and is in the queue behind `before`.
+/// A waiter whose attempt has failed, and that is in the queue behind `before` others.
 fn queued(before: usize, state: TargetState, reach: Reach) -> Policy {
     queued_for(Known::default(), before, state, reach, 0.0)
 }
 
-/// As before, for what several can have at once if `shared`.
+/// The same, for a target that several holders can hold at once if `known.shared`.
 fn queued_for(
     known: Known,
     before: usize,
@@ -111,7 +111,7 @@ fn the_one_that_was_woken_has_a_moment_before_those_behind_it_go_ahead() {
     assert!(sleeps(&mut policy, 46) >= FIRST.0);
 }
 
-/// In a busy queue no other waiter finds the permits of a dead holder.
+/// In a busy queue no other waiter would find the permits of a dead holder.
 #[test]
 fn of_n_waiters_far_from_their_turn_one_looks_again_for_available_permits() {
     let shared = Known { shared: true, ..Known::default() };
@@ -134,7 +134,7 @@ fn of_n_waiters_far_from_their_turn_one_looks_again_for_available_permits() {
     assert_eq!(policy.step(at(later)), Step::Try, "it is still free, and nobody has come");
 }
 
-/// It may be reserved for a waiter that is dead, and those before this one may be, too.
+/// The target may be reserved for a dead waiter, and the waiters before this one may be dead, too.
 #[test]
 fn a_waiter_that_watches_over_a_reservation_looks_at_the_lock_wherever_it_stands() {
     let left = Duration::from_millis(300);
@@ -164,7 +164,7 @@ fn a_waiter_that_woke_another_lets_it_pass() {
 
 #[test]
 fn a_healthy_queue_is_left_in_peace() {
-    // 32 waiters, half a second each: together they ask for less than one thing per turn.
+    // 32 waiters with holds of half a second: together they send less than one request per turn.
     let mut asked = 0;
     for before in 0..32_u64 {
         let mut policy = queued(before as usize, NOTIFYING, Reach::Proven);
@@ -336,7 +336,7 @@ fn any_reach() -> impl Strategy<Value = Reach> {
     prop_oneof![Just(Reach::Proven), Just(Reach::Untested), Just(Reach::Unreachable)]
 }
 
-/// Any event, whether it fits or not: the server and other processes may say anything.
+/// Any event, whether it is expected or not: the server and other processes may send anything.
 fn any_event() -> impl Strategy<Value = Event> {
     let seen = prop_oneof![
         Just(TargetState::Free),
@@ -399,8 +399,8 @@ proptest! {
         prop_assert_eq!(policy.step(at(now)), end, "the end is the end");
     }
 
-    /// Left alone with a lock without a holder, a waiter takes it, wherever it is in the queue and
-    /// whatever it knows.
+    /// A waiter that is left alone with a free lock acquires it, whatever its position in the queue
+    /// and whatever it knows.
     #[test]
     fn a_free_lock_is_found_by_every_waiter(
         before in 0_usize..511, reach in any_reach(), notifies: bool, chance in 0.0..1.0_f64, dead in 0_usize..511,
@@ -413,7 +413,7 @@ proptest! {
             match policy.step(at(now)) {
                 Step::Sleep(until) => now = until.since(at(0)).as_millis() as u64 + 1,
                 Step::Inspect { target, queue } => {
-                    // All before it but the dead are gone; the dead never go.
+                    // All waiters before this one are gone, except the dead, which never leave.
                     let view = queue.then_some(QueueView::Behind(before.min(dead)));
                     let state = target.then_some(TargetState::Free);
                     policy.on(Event::Inspected { view, state }, at(now), chance, reach);
@@ -423,20 +423,20 @@ proptest! {
             }
             prop_assert!(now < 100_000);
         };
-        // A long queue that moved fast until it stopped is reach to go on so for a while.
+        // A long queue that moved fast until it stopped is expected to move on for a while.
         let bound = if before < 8 { 8_000 } else { 40_000 };
         prop_assert!(took <= bound, "after {} ms behind {}, {} dead", took, before, dead);
     }
 }
 
-/// Found by the simulation: a waiter that saw its queue view still went to sleep for half a
-/// minute.
+/// Found by the simulation: a waiter whose queue had stood still measured a slow pace, and went to
+/// sleep for half a minute.
 #[test]
 fn a_queue_that_stood_still_is_not_believed_to_be_slow_for_long() {
     let mut policy = queued(2, NOTIFYING, Reach::Proven);
     let first = sleeps(&mut policy, 0).as_millis() as u64;
     assert_eq!(policy.step(at(first)), Step::Inspect { target: false, queue: true });
-    // An outage, after which one waiter less stands before us.
+    // An outage, after which one waiter fewer is before this one.
     let later = first + 60_000;
     policy.on(
         Event::Inspected { view: Some(QueueView::Behind(1)), state: Some(NOTIFYING) },
@@ -445,7 +445,7 @@ fn a_queue_that_stood_still_is_not_believed_to_be_slow_for_long() {
         Reach::Proven,
     );
     assert!(sleeps(&mut policy, later) < Duration::from_secs(5));
-    // And in the longest queue of all.
+    // The same in the longest queue.
     let mut policy = queued(500, NOTIFYING, Reach::Proven);
     let first = sleeps(&mut policy, 0).as_millis() as u64;
     policy.step(at(first));
@@ -458,8 +458,8 @@ fn a_queue_that_stood_still_is_not_believed_to_be_slow_for_long() {
     assert!(sleeps(&mut policy, later) < Duration::from_secs(12));
 }
 
-/// Found by the simulation: each time a waiter of a line timed out, the next one began its pause
-/// anew.
+/// Found by the simulation: each time the first waiter of a process timed out, the next one began
+/// its pause anew.
 #[test]
 fn a_place_that_is_taken_over_is_inspected_when_it_would_have_been() {
     let mut first = queued(1, NOTIFYING, Reach::Unreachable);
