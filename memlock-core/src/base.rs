@@ -1,4 +1,4 @@
-//! Small values, and what is needed to stay whole through `fork`: nothing here speaks to a server.
+//! Small values, and the means to survive `fork`. Nothing in this module contacts a server.
 
 pub mod active_calls;
 pub mod clock;

@@ -1,9 +1,9 @@
-//! Wake-up messages: how one process wakes a waiter in another, by one datagram.
+//! Wake-up messages between processes: one process wakes a waiter in another by one datagram.
 //!
-//! A releaser wakes the next waiter. A wake-up is a hint: the waiter tries for
-//! itself, and waits on if it was woken in vain; and a wake-up that is lost costs time and nothing
-//! else. `udp` has the real ones; what stands here is all that the rest knows of them, so that a
-//! simulation can have its own.
+//! A releaser wakes the next waiter. A wake-up is a hint: the woken waiter tries to acquire the
+//! target, and continues to wait if it was woken in vain. A lost wake-up costs time and nothing
+//! else. `udp` sends real datagrams. The rest of the crate uses only the traits in this file, so
+//! that a simulation can provide its own implementation.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -25,21 +25,22 @@ pub(crate) use setting::NotifySetting;
 
 /// The listeners of one client.
 pub trait Notifier: Send + Sync + fmt::Debug {
-    /// A listener that is not in use, for one waiter whose server is near this address of ours.
+    /// Takes a listener that is not in use, for one waiter. `near`: this host's address on the side
+    /// of the waiter's server.
     fn take(&self, near: Option<IpAddr>) -> Arc<dyn Listener>;
 
-    /// Wakes a waiter: one datagram, that may get lost. False when it is known that the listener
-    /// does not exist any more, so that no waiter received it: the waiter's process is dead.
+    /// Wakes a waiter by one datagram, which may be lost. False if the listener is known not to
+    /// exist any more, so that no waiter received the datagram: the waiter's process is dead.
     fn send(&self, address: WakeAddress, id: WaitId, message: WakeMessage) -> bool;
 
     /// Whether wake-up messages reach this process.
     fn reach(&self) -> Reach;
 
-    /// Notes that a message was sent to this process and did not arrive in time.
+    /// Records that a message to this process did not arrive in time.
     fn missed(&self);
 
-    /// Notes that this may be so: the message may have been on its way when it was not needed any
-    /// more.
+    /// Records that a message may have been missed: it may have been under way when it was no
+    /// longer needed.
     fn may_have_missed(&self);
 
     /// Wakes all sleeping waiters. A signal handler may call it.
@@ -48,16 +49,16 @@ pub trait Notifier: Send + Sync + fmt::Debug {
 
 /// A listener in use by one waiter.
 pub trait Listener: Send + Sync {
-    /// Where it can be woken, if it can. `test`: an id by which it may wake itself, to hear whether
-    /// it can be heard.
+    /// The address at which the waiter can be woken, if any. `test`: an id under which the listener
+    /// may send a message to itself, to test whether it receives messages.
     fn address(&self, test: WaitId) -> Option<WakeAddress>;
 
-    /// Sleeps for so long, or until a message arrives or the listener is interrupted.
+    /// Sleeps for this long, or until a message arrives or the listener is interrupted.
     fn sleep(&self, duration: Duration);
 
     /// The message that was sent to one of the ids `live`, if any. Earlier messages are dropped.
     fn heard(&self, live: &[WaitId]) -> Option<WakeMessage>;
 
-    /// Wakes the sleeper, or lets it not fall asleep the next time.
+    /// Wakes the sleeper, or prevents its next sleep.
     fn interrupt(&self);
 }

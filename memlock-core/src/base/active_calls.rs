@@ -1,20 +1,20 @@
-//! How many threads are inside of something that others may wait to see left.
+//! Counts active calls, so that shutdown can wait for them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::fork;
 
-/// Counts the threads of this process that are inside. Without a mutex, so that a fork never
-/// inherits a locked one; a child begins with none inside, however many there were in its parent.
+/// Counts the active calls of this process. It uses no mutex, so that a fork never inherits a
+/// locked one. A child begins with no active calls, however many its parent had.
 #[derive(Debug, Default)]
 pub struct ActiveCalls {
-    /// The count in the lower half, and above it the process that it is about.
+    /// The count in the lower half, and above it the generation of the process that it belongs to.
     seen: AtomicU64,
 }
 
 const COUNT: u64 = 0xffff_ffff;
 
-/// As long as this is there, its thread is inside.
+/// An active call, until it is dropped.
 #[derive(Debug)]
 pub struct ActiveCall<'a> {
     active_calls: &'a ActiveCalls,
@@ -22,21 +22,21 @@ pub struct ActiveCall<'a> {
 }
 
 impl ActiveCalls {
-    /// No thread.
+    /// No active calls.
     pub const fn new() -> ActiveCalls {
         ActiveCalls { seen: AtomicU64::new(0) }
     }
 
-    /// Goes in.
+    /// Begins a call.
     pub fn enter(&self) -> ActiveCall<'_> {
         let process = stamp();
         let add = |seen| Some(if seen & !COUNT == process { seen + 1 } else { process + 1 });
-        // It always answers.
+        // This never fails.
         let _ = self.seen.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add);
         ActiveCall { active_calls: self, process }
     }
 
-    /// Whether any thread is inside.
+    /// Whether any call is active.
     pub fn any(&self) -> bool {
         let seen = self.seen.load(Ordering::SeqCst);
         seen & !COUNT == stamp() && seen & COUNT != 0
@@ -45,7 +45,7 @@ impl ActiveCalls {
 
 impl Drop for ActiveCall<'_> {
     fn drop(&mut self) {
-        // In a child that was forked inside, it counts for no process.
+        // In a child that was forked during the call, the call is not counted.
         let less = |seen| (seen & !COUNT == self.process).then(|| seen - 1);
         let _ = self.active_calls.seen.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
     }

@@ -1,28 +1,28 @@
-//! Time, sleep and randomness: the only place where memlock takes them from, so that a simulation
-//! can give its own.
+//! Time, sleep and randomness. memlock takes them from here only, so that a simulation can provide
+//! its own.
 
 use std::fmt;
 use std::time::Duration;
 
-/// A moment on the boot clock: the time since this machine started, suspends included.
+/// A moment on the boot clock: the time since this machine started, including suspends.
 ///
-/// Leases are counted on it because it neither jumps when the time is set nor stops while a laptop
-/// sleeps.
+/// Leases are counted on this clock because it neither jumps when the time is set nor stops while a
+/// laptop sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(Duration);
 
 impl Moment {
-    /// The moment this long after the machine's start.
+    /// The moment this long after the start of the machine.
     pub const fn from_boot(since_boot: Duration) -> Moment {
         Moment(since_boot)
     }
 
-    /// The time since the machine's start.
+    /// The time since the start of the machine.
     pub const fn since_boot(self) -> Duration {
         self.0
     }
 
-    /// The time from `earlier` to this moment; zero if it has not come yet.
+    /// The time from `earlier` to this moment; zero if `earlier` is later.
     pub fn since(self, earlier: Moment) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
@@ -35,7 +35,7 @@ impl std::ops::Add<Duration> for Moment {
     }
 }
 
-/// A duration for people, in two digits or so.
+/// A duration for humans, with about two digits.
 pub fn brief(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
     let whole = duration.as_secs();
@@ -52,26 +52,26 @@ pub fn brief(duration: Duration) -> String {
     }
 }
 
-/// In whole seconds, rounded up.
+/// Whole seconds, rounded up.
 pub(crate) fn whole_seconds(duration: Duration) -> u64 {
     duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0))
 }
 
-/// Where time, sleep and randomness come from.
+/// The source of time, sleep and randomness.
 pub trait Clock: Send + Sync + fmt::Debug {
-    /// Now, on the boot clock.
+    /// The current moment on the boot clock.
     fn now(&self) -> Moment;
 
-    /// Seconds since 1970, for people who read an owner record. Nothing is decided by it.
+    /// Seconds since 1970, for humans who read an owner record. No decision depends on it.
     fn unix_seconds(&self) -> u64;
 
-    /// Sleeps this long, or less if a signal arrives: the caller looks again at what it waits for.
+    /// Sleeps this long, or less if a signal arrives: the caller then checks its condition again.
     fn sleep(&self, duration: Duration);
 
-    /// Fills `bytes` with randomness that no other process has.
+    /// Fills `bytes` with random bytes that no other process has.
     ///
     /// # Errors
-    /// When the operating system gives none.
+    /// If the operating system provides none.
     fn random(&self, bytes: &mut [u8]) -> std::io::Result<()>;
 }
 
@@ -94,8 +94,8 @@ impl Clock for SystemClock {
             tv_sec: duration.as_secs().min(i32::MAX as u64) as libc::time_t,
             tv_nsec: duration.subsec_nanos() as _,
         };
-        // SAFETY: `time` is a valid timespec, and no remaining time is asked for. The call returns
-        // early when a signal handler ran, which is what lets Ctrl-C through.
+        // SAFETY: `time` is a valid timespec, and no remaining time is requested. The call returns
+        // early when a signal handler has run, so that Ctrl-C takes effect.
         unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
     }
 
@@ -106,8 +106,8 @@ impl Clock for SystemClock {
 
 fn read(clock: libc::clockid_t) -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid place for the answer. The call cannot fail for these two clocks on
-    // any Linux since 2.6.39.
+    // SAFETY: `time` is writable. The call cannot fail for these two clocks on any Linux since
+    // 2.6.39.
     unsafe { libc::clock_gettime(clock, &mut time) };
     Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec as u32)
 }

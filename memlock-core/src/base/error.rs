@@ -1,22 +1,23 @@
-//! What memlock answers: one table of codes for every language, and the error that carries a
-//! sentence.
+//! The answers of memlock: one table of codes for every language, and the error that carries a
+//! message.
 //!
-//! An answer above zero is an ordinary "no" and is not an [`Error`] in Rust: it comes as `Option`
-//! or a small enum. An answer below zero is a failure and comes as an [`Error`] whose
+//! An answer above zero is an ordinary "no", not an [`Error`] in Rust: it is returned as an
+//! `Option` or a small enum. An answer below zero is a failure, returned as an [`Error`] whose
 //! [`kind`](Error::kind) names the row.
 
 use std::ffi::CStr;
 use std::fmt;
 
-/// Every answer that memlock gives, in every language. The numbers are the C library's return
-/// codes: they are fixed, and the number of an answer that is withdrawn is not given to another.
+/// Every answer of memlock, in every language. The numbers are the C library's return codes: they
+/// are fixed, and the number of a withdrawn answer is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 #[non_exhaustive]
 pub enum Answer {
     /// Done.
     Ok = 0,
-    /// Another holder has it, or others have all permits, and the call was to try once.
+    /// Another holder has it, or other holders have all permits, and the call was to make one
+    /// attempt.
     Busy = 1,
     /// The limit of the wait passed.
     TimedOut = 2,
@@ -26,8 +27,8 @@ pub enum Answer {
     Exists = 4,
     /// This process holds no such lock or permit.
     NotHeld = 5,
-    /// It was ours and was no longer when we got there: the lease ran out, or the server lost the
-    /// item.
+    /// It was held before, but no longer when the request reached the server: the lease expired, or
+    /// the server lost the item.
     Lost = 6,
     /// There is no such session, semaphore or counter: it was never set up, has expired or was torn
     /// down.
@@ -38,9 +39,9 @@ pub enum Answer {
     Invalid = -1,
     /// No server could be reached; nothing was changed.
     Unreachable = -2,
-    /// The request was sent, no answer came, and reading back failed too.
+    /// The request was sent, no reply arrived, and reading back failed as well.
     Unknown = -3,
-    /// The server is too old, runs without cas, refused the request or answered nonsense.
+    /// The server is too old, runs without cas, refused the request or sent an invalid reply.
     Protocol = -4,
     /// A bad URL or setting.
     Config = -5,
@@ -56,13 +57,12 @@ impl Answer {
         self as i32
     }
 
-    /// The answer of this number.
+    /// The answer with this number.
     pub fn from_code(code: i32) -> Option<Answer> {
         Answer::ALL.into_iter().find(|answer| answer.code() == code)
     }
 
-    /// The answer in one plain sentence, for when nothing more is known; it ends in NUL for C's
-    /// sake.
+    /// The answer as one sentence, for when no more is known. It ends in NUL for C.
     pub fn describe(self) -> &'static CStr {
         match self {
             Answer::Ok => c"Done.",
@@ -90,7 +90,7 @@ impl Answer {
         }
     }
 
-    /// All of them.
+    /// All answers.
     pub const ALL: [Answer; 16] = [
         Answer::Ok,
         Answer::Busy,
@@ -129,15 +129,15 @@ pub enum ErrorKind {
     Deadlock,
     /// [`Answer::Internal`]
     Internal,
-    /// [`Answer::Interrupted`], from calls that have no other way to say so
+    /// [`Answer::Interrupted`], from calls that cannot return it in another way
     Interrupted,
-    /// [`Answer::NotFound`], from calls that have no other way to say so: a walk whose session ends
-    /// under it, and a semaphore that was not set up
+    /// [`Answer::NotFound`], from calls that cannot return it in another way: an iteration whose
+    /// session ends meanwhile, and a semaphore that was not set up
     NotFound,
 }
 
 impl ErrorKind {
-    /// The row of the answer table that this failure is.
+    /// The answer that corresponds to this failure.
     pub fn answer(self) -> Answer {
         match self {
             ErrorKind::Invalid => Answer::Invalid,
@@ -153,7 +153,7 @@ impl ErrorKind {
     }
 }
 
-/// A failure: which kind, and a whole sentence that says what happened and what to do.
+/// A failure: its kind, and a complete sentence that states what happened and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
@@ -162,23 +162,24 @@ pub struct Error {
 }
 
 impl Error {
-    /// A failure of this kind with a sentence for the person that reads the log.
+    /// A failure of this kind, with a sentence for the reader of the log.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
         Error { kind, message: message.into() }
     }
 
-    /// Which failure it is.
+    /// The kind of failure.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// Whether it may pass by itself: no server, or an outcome that could not be found out.
+    /// Whether the failure may pass by itself: an unreachable server, or an outcome that could not
+    /// be resolved.
     pub fn is_outage(&self) -> bool {
         matches!(self.kind, ErrorKind::Unreachable | ErrorKind::Unknown)
     }
 
-    /// The error of a step whose outcome could not be found out, on a lock or a semaphore, as
-    /// `what` says. `error`: why it could not be read; if it could, it changed too fast.
+    /// The error of a step on a lock or a semaphore (`what`) whose outcome could not be resolved.
+    /// `error`: why the item could not be read; `None` if it could, but changed too fast.
     pub(crate) fn unresolved(error: Option<Error>, what: &str) -> Error {
         match error {
             Some(error) if !error.is_outage() => error,
@@ -207,7 +208,7 @@ impl Error {
         Error::new(ErrorKind::Protocol, message)
     }
 
-    /// Puts the operation in front, so that the sentence says what was being done.
+    /// Prepends the operation, so that the message states what was being done.
     pub(crate) fn during(mut self, operation: impl fmt::Display) -> Error {
         self.message = format!("{operation}: {}", self.message);
         self

@@ -1,11 +1,11 @@
-//! One value of each type, made at its first use: what a primitive needs once for each client,
-//! without the client knowing of it.
+//! One value of each type, created at its first use: what a primitive needs once per client,
+//! without the client knowing the primitive.
 
 use std::any::Any;
 
 use once_cell::race::OnceBox;
 
-/// A list that only grows. No thread waits for another, so a fork never happens while one waits.
+/// A list that only grows. No thread waits for another, so a fork never catches a waiting thread.
 #[derive(Default)]
 pub(crate) struct Extensions {
     first: OnceBox<Node>,
@@ -17,8 +17,8 @@ struct Node {
 }
 
 impl Extensions {
-    /// The value of this type. Several threads may make one at the same time; all use the one that
-    /// was put into the list first.
+    /// The value of this type. Several threads may create one at the same time; all of them use the
+    /// one that was added to the list first.
     pub(crate) fn get_or_init<T: Any + Send + Sync>(&self, make: impl Fn() -> T) -> &T {
         let mut place = &self.first;
         loop {

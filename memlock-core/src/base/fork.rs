@@ -1,10 +1,10 @@
-//! Staying whole through `fork()`.
+//! Surviving `fork()`.
 //!
 //! A child inherits copies of the parent's sockets and mutexes. The sockets are shared with the
-//! parent, so one byte written by the child corrupts the parent's stream; a mutex that another
-//! thread held at the fork stays locked for ever. The cure for both: state that a child must not
-//! touch lives in a `ForkLocal`, which gives every process its own fresh value. The inherited one
-//! is left alone and leaked: it cannot even be dropped safely.
+//! parent, so a single byte written by the child corrupts the parent's stream. A mutex that another
+//! thread held at the fork stays locked forever. State that a child must not touch is therefore
+//! kept in a `ForkLocal`, which gives every process its own fresh value. The inherited value is
+//! left alone and leaked: it cannot even be dropped safely.
 
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,16 +20,16 @@ extern "C" fn count_fork() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Names the process within its family: a number that changes in the child at every fork. Reading
-/// it makes no system call.
+/// Identifies the process within its family: a number that changes in the child at every fork.
+/// Reading it makes no system call.
 pub fn generation() -> u64 {
     #[cfg(memlock_sim)]
     if let Some(pretended) = PRETENDED.get() {
         return pretended;
     }
     if !HANDLER_INSTALLED.load(Ordering::Acquire) {
-        // Two threads may both get here and install the handler twice. That is harmless, the number
-        // then grows by two at a fork; making one wait for the other would be a lock that a fork
+        // Two threads may both get here and install the handler twice. This is harmless: the number
+        // then grows by two at a fork. Waiting for the other thread would take a lock that a fork
         // could catch. SAFETY: `count_fork` only touches an atomic, which is allowed in a forked
         // child.
         let failed = unsafe { libc::pthread_atfork(None, None, Some(count_fork)) };
@@ -47,8 +47,7 @@ thread_local! {
     static PRETENDED: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
 }
 
-/// From now on this thread passes for one of that process. For a simulation, whose processes are
-/// not real.
+/// From now on this thread belongs to a simulated process with this generation.
 #[cfg(memlock_sim)]
 pub fn pretend(generation: Option<u64>) {
     PRETENDED.set(generation);
@@ -56,13 +55,13 @@ pub fn pretend(generation: Option<u64>) {
 
 #[cfg(not(memlock_sim))]
 thread_local! {
-    /// In which process the call began that is going on in this thread.
+    /// The generation of the process in which this thread's current call began.
     static CALL: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
 }
 
-/// A call that is going on in this thread. A callback on its way may fork, and its child may return
-/// from the callback into the middle of the call: there the call is astray. It is its parent's, and
-/// so are the connections that it uses and what it was granted.
+/// A call in progress in this thread. A callback during the call may fork, and the child may return
+/// from the callback into the middle of the call: there the call is *astray*. The call, the
+/// connections that it uses and what it was granted belong to the parent.
 pub(crate) struct Call {
     process: u64,
     #[cfg(not(memlock_sim))]
@@ -70,7 +69,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Begins a call; a call inside of a callback is one of its own.
+    /// Begins a call. A call inside a callback is a call of its own.
     pub(crate) fn begin() -> Call {
         let process = generation();
         Call {
@@ -80,7 +79,7 @@ impl Call {
         }
     }
 
-    /// Whether this process is a child that was made on the way.
+    /// Whether this process is a child that was forked during this call.
     pub(crate) fn is_astray(&self) -> bool {
         self.process != generation()
     }
@@ -93,7 +92,7 @@ impl Drop for Call {
     }
 }
 
-/// The process in which the call began that is going on in this thread. In the simulation no
+/// The generation of the process in which this thread's current call began. In the simulation no
 /// callback forks.
 pub(crate) fn process() -> u64 {
     #[cfg(not(memlock_sim))]
@@ -103,7 +102,7 @@ pub(crate) fn process() -> u64 {
     generation()
 }
 
-/// Whether this process is a child that was made in the middle of the call that is going on.
+/// Whether this process is a child that was forked during the current call.
 pub(crate) fn is_astray() -> bool {
     process() != generation()
 }
@@ -111,27 +110,27 @@ pub(crate) fn is_astray() -> bool {
 /// Runs a call.
 ///
 /// # Errors
-/// Its own; and [`ErrorKind::Interrupted`] in a child that was made on the way.
+/// The errors of `body`; [`ErrorKind::Interrupted`] in a child that was forked during the call.
 pub(crate) fn call<T>(body: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     let call = Call::begin();
     let ended = body();
     if call.is_astray() { Err(astray()) } else { ended }
 }
 
-/// As [`call`], with what is answered in a child that was made on the way.
+/// As [`call`], but returns `in_child` in a child that was forked during the call.
 pub(crate) fn call_or<T>(in_child: T, body: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     let call = Call::begin();
     let ended = body();
     if call.is_astray() { Ok(in_child) } else { ended }
 }
 
-/// The error of a call in a child that was forked in the middle of it.
+/// The error of a call in a child that was forked during it.
 pub(crate) fn astray() -> Error {
     let text = "This process was forked in the middle of the call, by a callback: the call is its parent's.";
     Error::new(ErrorKind::Interrupted, text)
 }
 
-/// A value of which every process has its own.
+/// A value of which every process has its own instance.
 #[derive(Debug)]
 pub(crate) struct ForkLocal<T> {
     oldest: OnceBox<Instance<T>>,
@@ -142,18 +141,19 @@ pub(crate) struct ForkLocal<T> {
 struct Instance<T> {
     generation: u64,
     value: ManuallyDrop<T>,
-    /// That of a child of this process.
+    /// The instance of a child of this process.
     younger: OnceBox<Instance<T>>,
 }
 
 impl<T> ForkLocal<T> {
-    /// No value yet: each process makes its own on first use.
+    /// No value yet: each process creates its own at first use.
     pub(crate) const fn new() -> ForkLocal<T> {
         ForkLocal { oldest: OnceBox::new() }
     }
 
-    /// This process's value, made by `make` if there is none. Several threads may make one at the
-    /// same time; all use the one that was stored first, and no thread waits for another.
+    /// This process's value, created by `make` if there is none. Several threads may create one at
+    /// the same time; all of them use the one that was stored first, and no thread waits for
+    /// another.
     pub(crate) fn get_or_try_init<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<&T, E> {
         let generation = generation();
         if let Some(value) = self.of(generation) {
@@ -174,12 +174,12 @@ impl<T> ForkLocal<T> {
         }
     }
 
-    /// This process's value if there is one: for signal handlers, which may not make one.
+    /// This process's value if there is one: for signal handlers, which may not create one.
     pub(crate) fn existing(&self) -> Option<&T> {
         self.of(generation())
     }
 
-    /// As many steps as this process has forebears that had a value.
+    /// Takes as many steps as this process has ancestors that had a value.
     fn of(&self, generation: u64) -> Option<&T> {
         let mut slot = self.oldest.get()?;
         while slot.generation != generation {
@@ -190,7 +190,7 @@ impl<T> ForkLocal<T> {
 }
 
 impl<T: Default> ForkLocal<T> {
-    /// This process's value, beginning with the default.
+    /// This process's value, created as the default if there is none.
     pub(crate) fn get(&self) -> &T {
         match self.get_or_try_init(|| Ok::<T, std::convert::Infallible>(T::default())) {
             Ok(value) => value,
@@ -202,7 +202,7 @@ impl<T: Default> ForkLocal<T> {
 impl<T> Drop for Instance<T> {
     fn drop(&mut self) {
         if self.generation == generation() {
-            // SAFETY: it is dropped only here, and not used afterwards.
+            // SAFETY: the value is dropped only here, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.value) };
         }
     }

@@ -1,30 +1,31 @@
-//! How long a lock or a session lives on its holder's clock. Which TTL a store asks its server for,
-//! so that an item is stored that long, is in its [`Guarantees`](crate::store::Guarantees).
+//! How long a lock or a session is held by its holder's clock. The TTL that a store requests from
+//! its server, so that an item lives long enough, follows from its
+//! [`Guarantees`](crate::store::Guarantees).
 
 use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::error::{Error, Result};
 
-/// The shortest lease that may be asked for.
+/// The shortest lease that may be requested.
 pub const MIN_LEASE: Duration = Duration::from_secs(1);
 
-/// The longest lease that may be asked for: 366 days. memcached keeps expiry times as 32-bit Unix
+/// The longest lease that may be requested: 366 days. memcached keeps expiry times as 32-bit Unix
 /// seconds, and a lock that is held for longer is more likely a mistake in units.
 pub const MAX_LEASE: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// How late the timer may be by which the server's clock ticks.
+/// How late the timer behind the server's clock may fire.
 pub(crate) const TICK_LATENESS: Duration = Duration::from_millis(10);
 
-/// Two clocks may drift apart by one second in so many.
+/// Two clocks may drift apart by one second in this many.
 pub(crate) const DRIFT: u64 = 5000;
 
-/// A duration that was checked to be a usable lease.
+/// A duration that was checked to be a valid lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lease(Duration);
 
 impl Lease {
-    /// Checks a lease.
+    /// Checks a duration.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) below one second or above 366 days.
@@ -51,7 +52,7 @@ impl Lease {
         self.0
     }
 
-    /// Until when the holder may rely on a lock whose request left at `sent`.
+    /// The end of the time for which the holder may rely on a lock whose request left at `sent`.
     pub fn deadline(self, sent: Moment) -> Moment {
         sent + (self.0 - TICK_LATENESS)
     }

@@ -1,11 +1,11 @@
-//! Names that users choose, and the keys under which the server knows them.
+//! Names that users choose, and the keys under which the server stores them.
 //!
-//! A name is any bytes without NUL, 1 byte to 64 KiB. A key is what memcached takes: at most 250
-//! bytes from `!` to `~`. Bytes outside that range and `%` itself are percent-encoded, so plain
-//! names stay readable and `lock:xyz` is the very key that a PHP or Java program beside us would
-//! use. A key beyond 200 bytes becomes a SHA-256. What memlock adds of its own starts with `%` and
-//! a letter beyond `F`, which no name can produce, so that no name can reach into memlock's own
-//! items.
+//! A name is any bytes without NUL, 1 byte to 64 KiB. A key is a string that memcached accepts: at
+//! most 250 bytes from `!` to `~`. Bytes outside that range and `%` itself are percent-encoded, so
+//! that plain names stay readable, and `lock:xyz` is exactly the key that a PHP or Java program
+//! beside memlock would use. A key beyond 200 bytes is replaced by a SHA-256 hash. memlock's own
+//! additions start with `%` and a letter beyond `F`, which no name can produce, so that no name can
+//! collide with memlock's own items.
 
 use std::fmt;
 
@@ -16,18 +16,17 @@ use crate::error::{Error, Result};
 /// The longest name, in bytes.
 pub const MAX_NAME: usize = 64 * 1024;
 
-/// Beyond this many bytes a key is hashed; the rest up to memcached's 250 is room for memlock's
-/// suffixes.
+/// A longer key is hashed. The rest, up to memcached's 250 bytes, is room for memlock's suffixes.
 const MAX_PLAIN_KEY: usize = 200;
 
-/// The longest prefix that an URL may ask for, in bytes.
+/// The longest prefix that a URL may request, in bytes.
 const MAX_PREFIX: usize = 64;
 
-/// The longest key of another program's item: memcached takes 250 bytes, and the queue's key is
+/// The longest key of another program's item: memcached accepts 250 bytes, and the queue's key is
 /// longer by `%wait`.
 const LONGEST_EXACT: usize = 245;
 
-/// Checks a name of a mutex or a session.
+/// Checks the name of a mutex or a session.
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when it is empty, longer than 64 KiB or
@@ -40,7 +39,7 @@ pub fn check_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Checks a key of a distinct list: as a name, but NUL bytes are welcome.
+/// Checks a key of a distinct list: as a name, but NUL bytes are allowed.
 pub(crate) fn check_member(member: &[u8]) -> Result<()> {
     check_length("key", member)
 }
@@ -58,7 +57,7 @@ fn check_length(what: &str, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// A key as it goes over the wire: 1 to 250 bytes, each from `!` to `~`.
+/// A key as sent to the server: 1 to 250 bytes, each from `!` to `~`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(Box<str>);
 
@@ -68,12 +67,12 @@ impl Key {
         &self.0
     }
 
-    /// The key of the queue of its waiters.
+    /// The key of the queue of waiters for this item.
     pub fn waiters(&self) -> Key {
         Key(Key::queue_of(&self.0).into_boxed_str())
     }
 
-    /// The key of the queue beside the item of this key.
+    /// The key of the queue beside the item with this key.
     pub fn queue_of(item: &str) -> String {
         format!("{item}%wait")
     }
@@ -91,7 +90,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// What has names.
+/// A family of named items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Family {
     /// Mutexes.
@@ -114,19 +113,19 @@ impl Family {
     }
 }
 
-/// What a key is the item of.
+/// The family and name of the item that a key belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
-    /// Which kind of thing.
+    /// The family of the item.
     pub family: Family,
-    /// Its name; `None` for a long one, of which the key has only a hash.
+    /// The name of the item; `None` for a long name, of which the key has only a hash.
     pub name: Option<Vec<u8>>,
 }
 
-/// What stands before the hash of a long name.
+/// The prefix of the hash of a long name.
 const HASHED: &str = "%sha256:";
 
-/// Makes keys out of names, under the prefix that the URL asks for.
+/// Creates keys from names, under the prefix that the URL requests.
 #[derive(Clone, Debug, Default)]
 pub struct Keyspace {
     prefix: Box<str>,
@@ -136,8 +135,8 @@ impl Keyspace {
     /// A key space whose keys all begin with `prefix`.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config) when the prefix is longer than 64 bytes or
-    /// has bytes that memcached does not take, or a `%`.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) if the prefix is longer than 64 bytes or
+    /// contains `%` or bytes that memcached does not accept.
     pub fn new(prefix: &str) -> Result<Keyspace> {
         if prefix.len() > MAX_PREFIX || !prefix.bytes().all(is_plain) {
             return Err(Error::config(format!(
@@ -157,7 +156,7 @@ impl Keyspace {
         self.key(Family::Semaphore.stem(), name)
     }
 
-    /// The key of an item that other programs know by this name, which is taken as it is.
+    /// The key of an item that other programs use under this name, which is taken unchanged.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a name that memcached does not accept,
@@ -181,14 +180,15 @@ impl Keyspace {
         self.key(Family::List.stem(), name)
     }
 
-    /// The key of one item of a session's generation. `kind` is a letter that no percent-code
-    /// contains.
+    /// The key of one item of a session's generation. `kind` is a letter that does not occur in a
+    /// percent code.
     pub(crate) fn list_item(&self, kind: char, generation: &str, rest: &[u8]) -> Key {
         self.key(&format!("list:%{kind}{generation}:"), rest)
     }
 
-    /// What a key is the item of, as far as it can be found out: what [`Keyspace::lock`],
-    /// [`Keyspace::semaphore`] and [`Keyspace::session`] make, undone. `None` for all other items.
+    /// The family and name of the item with this key, as far as they can be determined: the inverse
+    /// of [`Keyspace::lock`], [`Keyspace::semaphore`] and [`Keyspace::session`]. `None` for all
+    /// other items.
     pub fn read(&self, key: &str) -> Option<Named> {
         let rest = key.strip_prefix(&*self.prefix)?;
         let (family, rest) = Family::ALL
@@ -205,13 +205,13 @@ impl Keyspace {
         (again == rest && !name.is_empty()).then_some(Named { family, name: Some(name) })
     }
 
-    /// The key of an item of a store's own. No name has it: a `%` in a name is encoded.
+    /// The key of an item that belongs to a store. No name produces it: a `%` in a name is encoded.
     pub fn internal(&self, word: &str) -> Key {
         Key(format!("{}%{word}", self.prefix).into_boxed_str())
     }
 
     fn key(&self, family: &str, name: &[u8]) -> Key {
-        // Exactly as long as a plain name needs, so that it is not copied once more at the end.
+        // The exact capacity for a plain name, so that the key is not copied once more at the end.
         let mut key = String::with_capacity(self.prefix.len() + family.len() + name.len());
         key.push_str(&self.prefix);
         key.push_str(family);
@@ -232,7 +232,7 @@ fn is_plain(byte: u8) -> bool {
     (b'!'..=b'~').contains(&byte) && byte != b'%'
 }
 
-/// Appends `bytes` to `text` with everything but visible ASCII, and `%`, written as `%XX`.
+/// Appends `bytes` to `text`; everything except visible ASCII, and `%`, is written as `%XX`.
 pub(crate) fn percent_encode(bytes: &[u8], text: &mut String) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     if let (true, Ok(plain)) =
@@ -252,7 +252,7 @@ pub(crate) fn percent_encode(bytes: &[u8], text: &mut String) {
     }
 }
 
-/// The bytes that `percent_encode` made `text` from; `None` when it made no such text.
+/// Decodes the `%XX` codes in `text`; `None` if a code is invalid.
 pub(crate) fn percent_decode(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -271,7 +271,7 @@ pub(crate) fn percent_decode(text: &str) -> Option<Vec<u8>> {
 }
 
 /// Appends a number in decimal. The general formatting of the standard library costs several times
-/// as much, and this stands on the way of every lock.
+/// as much, and this function is on the path of every lock.
 pub(crate) fn push_number(mut number: u64, text: &mut Vec<u8>) {
     let mut digits = [0_u8; 20];
     let mut start = digits.len();
@@ -327,7 +327,7 @@ mod tests {
     fn what_is_no_hash_is_not_read_as_one() {
         let key = |digest: &str| format!("lock:{HASHED}{digest}");
         assert!(space().read(&key(&"0a".repeat(32))).is_some());
-        // As long, and stored by a client that may write anything into a key.
+        // The same length, and stored by a client that may write anything into a key.
         for digest in [&"0A".repeat(32), &format!("{}\r\nflush_all\r\n", "0".repeat(51))] {
             assert_eq!(space().read(&key(digest)), None, "{digest:?}");
         }

@@ -1,14 +1,14 @@
-//! The owner of a lock: the value of the lock's item, one line that a person can read.
+//! The owner of a lock: the value of the lock's item, one human-readable line.
 //!
 //! ```text
 //! memlock/1 0d5c7a…32 hex digits… web-3 4711 1795170000
 //!           token                 host  pid  since (Unix seconds, the holder's own clock)
 //! ```
 //!
-//! The token alone decides which process is the owner. Host, pid and time are for people. Behind
-//! them may be the word `notifies`, which a waiter appends, or the holder wrote itself: the holder
-//! reads the queue at its release. The word `for=<wait-id>` makes it a reservation: the lock has no
-//! holder, and it is that waiter's turn.
+//! The token alone determines which process is the owner. Host, pid and time are for humans. The
+//! word `rings` may follow, appended by a waiter or written by the holder itself: the holder then
+//! reads the queue at its release. The word `for=<wait-id>` makes the record a reservation: the
+//! lock has no holder, and it is that waiter's turn.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,26 +21,26 @@ use crate::wait_id::WaitId;
 
 const FORMAT: &str = "memlock/1";
 const RESERVED_FOR: &str = "for=";
-/// What a waiter appends to the record of a holder that does not know of the queue. As the item's
-/// version changes with it, the holder notices at its release.
+/// The word that a waiter appends to the record of a holder that does not know of the queue. It
+/// changes the item's version, so the holder notices at its release.
 pub(crate) const NOTIFIES: &[u8] = b" rings";
 
-/// 128 bits that name one acquisition, or one session, and nothing else.
+/// 128 bits that identify one acquisition, or one session, and nothing else.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(u128);
 
 impl Token {
-    /// A token of these bits.
+    /// A token with these bits.
     pub const fn from_bits(bits: u128) -> Token {
         Token(bits)
     }
 
-    /// Whether the same process has drawn both.
+    /// Whether the same process has drawn both tokens.
     pub(crate) fn is_by_process_of(self, other: Token) -> bool {
         self.0 >> 64 == other.0 >> 64
     }
 
-    /// Writes it to the end of a text.
+    /// Appends the token to a text.
     pub(crate) fn push_to(self, text: &mut Vec<u8>) {
         push_hex(&self.0.to_be_bytes(), text);
     }
@@ -72,26 +72,27 @@ impl FromStr for Token {
     }
 }
 
-/// What a holder wrote into the lock.
+/// The record that a holder writes into the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OwnerRecord {
-    /// Names this acquisition.
+    /// Identifies this acquisition.
     pub token: Token,
     /// The holder's host name.
     pub host: String,
     /// The holder's process id on that host.
     pub pid: u32,
-    /// When it was acquired, in Unix seconds of the holder's own clock.
+    /// When the lock was acquired, in Unix seconds of the holder's own clock.
     pub since: u64,
-    /// Whether the holder knows that others may be waiting, and wakes the next one at its release.
+    /// Whether the holder knows that others may be waiting, and wakes the next waiter at its
+    /// release.
     pub notifies: bool,
-    /// The waiter that it is reserved for; `None` when it is held.
+    /// The waiter that the lock is reserved for; `None` if the lock is held.
     pub reserved_for: Option<WaitId>,
 }
 
 impl OwnerRecord {
-    /// Reads a lock's value; `None` when it is not one of ours, such as the `1` of a plain
+    /// Parses a lock's value; `None` if it is not a record of memlock, such as the `1` of a plain
     /// memcached client.
     pub fn parse(value: &[u8]) -> Option<OwnerRecord> {
         let mut fields = std::str::from_utf8(value).ok()?.split(' ');
@@ -102,7 +103,7 @@ impl OwnerRecord {
         let host = String::from_utf8(percent_decode(fields.next()?)?).ok()?;
         let pid = fields.next()?.parse().ok()?;
         let since = fields.next()?.parse().ok()?;
-        // Other words are a later version's business.
+        // Other words belong to later versions.
         let (mut notifies, mut reserved_for) = (false, None);
         for word in fields {
             notifies |= word == "rings";
@@ -126,18 +127,19 @@ impl fmt::Display for OwnerRecord {
     }
 }
 
-/// Whether this value was written by the acquisition that `token` names.
+/// Whether this value was written by the acquisition with this token.
 pub(crate) fn is_ours(value: &[u8], token: Token) -> bool {
     OwnerRecord::parse(value).is_some_and(|record| record.token == token)
 }
 
-/// This process as the owner of things: its host and pid, and tokens that no other process has.
+/// The identity of this process as an owner: its host and pid, and tokens that no other process
+/// has.
 ///
 /// Tokens are drawn without a system call: 128 random bits once per process, of which the lower
-/// half is walked through a permutation of all 64-bit numbers. Two tokens of one process never
-/// agree; those of two processes agree with a chance of 2^-64 per pair of processes.
+/// half is walked through a permutation of all 64-bit numbers. Two tokens of one process are never
+/// equal; tokens of two processes are equal with a chance of 2^-64 per pair of processes.
 pub(crate) struct Identity {
-    /// ` <host> <pid> `, as it stands in the middle of every record.
+    /// ` <host> <pid> `, as it appears in the middle of every record.
     place: String,
     seed: u128,
     drawn: AtomicU64,
@@ -161,18 +163,18 @@ impl Identity {
         })
     }
 
-    /// A token never drawn before.
+    /// A token that was never drawn before.
     pub(crate) fn token(&self) -> Token {
         let high = self.seed & !u128::from(u64::MAX);
         Token(high | u128::from(self.draw()))
     }
 
-    /// A number never drawn before.
+    /// A number that was never drawn before.
     pub(crate) fn number(&self) -> u64 {
         self.draw()
     }
 
-    /// A number from 0 up to 1 for jitter.
+    /// A number in [0, 1), for jitter.
     pub(crate) fn fraction(&self) -> f64 {
         (self.draw() >> 11) as f64 / (1_u64 << 53) as f64
     }
@@ -208,13 +210,13 @@ impl Identity {
 }
 
 fn host_name() -> String {
-    // Miri, which watches the tests of the C boundary, cannot ask for it.
+    // Miri, which runs the tests of the C boundary, does not support the call.
     if cfg!(miri) {
         return "miri".to_owned();
     }
     let mut buffer = [0_u8; 256];
-    // SAFETY: the buffer is writable and its length is given, less one so that a NUL remains at its
-    // end.
+    // SAFETY: the buffer is writable, and its length is given, less one so that a NUL remains at
+    // its end.
     let failed = unsafe { libc::gethostname(buffer.as_mut_ptr().cast(), buffer.len() - 1) };
     let name = buffer.split(|&byte| byte == 0).next().unwrap_or_default();
     if failed != 0 || name.is_empty() {

@@ -1,5 +1,5 @@
-//! Where shared state takes its locks and atomics from: the standard library, or, in the model
-//! tests, shuttle, which decides itself which thread runs next.
+//! The source of locks and atomics for shared state: the standard library or, in the model tests,
+//! shuttle, which decides which thread runs next.
 //!
 //! `make sanitize` runs the model tests: unit tests that are compiled with `--cfg shuttle`.
 //! Everything else, the other unit tests included, never sees shuttle.

@@ -1,5 +1,5 @@
-//! Threads of our own, and what they sleep on: the only place where memlock takes them from, so
-//! that a simulation can give its own.
+//! Threads that memlock starts, and the signals that they sleep on. memlock takes them from here
+//! only, so that a simulation can provide its own.
 #![cfg_attr(
     not(memlock_sim),
     allow(unreachable_pub, reason = "only the simulation sees it from outside")
@@ -9,8 +9,8 @@ use std::cell::Cell;
 use std::sync::{Condvar, MutexGuard};
 use std::time::Duration;
 
-/// The signals of what a thread does wrong itself. Where they are blocked they end the program, and
-/// its crash handler never runs.
+/// The signals that a thread raises by its own faults. If they were blocked, they would end the
+/// program without running its crash handler.
 const OF_CRASHES: [libc::c_int; 7] = [
     libc::SIGSEGV,
     libc::SIGBUS,
@@ -28,16 +28,16 @@ unsafe extern "C" {
 /// `PTHREAD_CANCEL_DISABLE` of Linux, with glibc and with musl.
 const CANCEL_DISABLE: libc::c_int = 1;
 
-/// Starts a thread in which no signal handler of the program runs, but that of a crash in this
-/// thread, and which `pthread_cancel` does not end: a callback may give its id to others.
+/// Starts a thread that runs none of the program's signal handlers, except those of a crash in this
+/// thread. `pthread_cancel` does not end the thread: a callback may give its id to other code.
 pub(crate) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     #[cfg(memlock_sim)]
     if let Some(threads) = THREADS.get() {
         threads.start(Box::new(body));
         return Ok(());
     }
-    // SAFETY: the sets are plain memory, filled before they are read; the mask is put back below,
-    // whatever happens.
+    // SAFETY: the sets are plain memory, filled before they are read; the mask is always restored
+    // below.
     let before = unsafe {
         let (mut blocked, mut before) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&raw mut blocked);
@@ -48,9 +48,9 @@ pub(crate) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> std::io
         before
     };
     let started = std::thread::Builder::new().name(name.to_owned()).spawn(|| {
-        // Miri does not know it.
+        // Miri does not support it.
         if !cfg!(miri) {
-            // SAFETY: a state that exists; the one before is not asked for.
+            // SAFETY: the state is a valid one; the previous one is not requested.
             unsafe { pthread_setcancelstate(CANCEL_DISABLE, std::ptr::null_mut()) };
         }
         body();
@@ -60,9 +60,9 @@ pub(crate) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> std::io
     started.map(|_| ())
 }
 
-/// Ends a child whose only thread is one of ours, with status 0, as the end of its last thread
-/// does. The thread does not end by itself, because the standard library locks a mutex then, which
-/// another thread of the parent may have held at the fork.
+/// Ends a child whose only thread is one that memlock started, with status 0, as the end of its
+/// last thread does. The thread does not end by itself, because the standard library would lock a
+/// mutex, which another thread of the parent may have held at the fork.
 pub(crate) fn end_child() -> ! {
     // SAFETY: no other thread runs in this process.
     unsafe { libc::exit(0) }
@@ -72,7 +72,7 @@ thread_local! {
     static IS_MARKED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Marks this thread, or takes the mark off. Gives whether it was marked before.
+/// Marks or unmarks this thread. Returns whether it was marked before.
 pub(crate) fn mark(is_marked: bool) -> bool {
     #[cfg(memlock_sim)]
     if let Some(threads) = THREADS.get() {
@@ -81,13 +81,13 @@ pub(crate) fn mark(is_marked: bool) -> bool {
     IS_MARKED.replace(is_marked)
 }
 
-/// What threads sleep on until they are woken, or until time has passed.
+/// A signal on which threads sleep until they are woken or time has passed.
 #[derive(Default)]
 pub(crate) struct Signal(Condvar);
 
 impl Signal {
-    /// Unlocks, and sleeps so long, or less: the caller reads again what it waits for. False in a
-    /// simulated process that is being killed: none of its threads will do anything any more.
+    /// Unlocks the mutex and sleeps for at most `limit`; the caller then checks its condition
+    /// again. False in a simulated process that is being killed: none of its threads runs any more.
     pub(crate) fn sleep<T>(&self, guard: MutexGuard<'_, T>, limit: Duration) -> bool {
         #[cfg(memlock_sim)]
         if let Some(threads) = THREADS.get() {
@@ -98,7 +98,7 @@ impl Signal {
         true
     }
 
-    /// Wakes all that sleep on it.
+    /// Wakes all threads that sleep on this signal.
     pub(crate) fn wake_all(&self) {
         #[cfg(memlock_sim)]
         if let Some(threads) = THREADS.get() {
@@ -107,27 +107,27 @@ impl Signal {
         self.0.notify_all();
     }
 
-    /// No other one has this name while it lives.
+    /// Unique among the signals that exist at the same time.
     #[cfg(memlock_sim)]
     fn name(&self) -> usize {
         &raw const *self as usize
     }
 }
 
-/// Threads of a simulation's, of which one runs at a time.
+/// The threads of a simulation, of which one runs at a time.
 #[cfg(memlock_sim)]
 pub trait Threads {
-    /// Lets `body` run as another thread of the process that runs now.
+    /// Runs `body` as another thread of the current process.
     fn start(&self, body: Box<dyn FnOnce() + Send>);
 
-    /// Lets others run for so long, or until that signal wakes this thread. False where there are
-    /// none any more.
+    /// Lets other threads run for this long, or until the signal wakes this thread. False if no
+    /// thread is left.
     fn sleep(&self, signal: usize, limit: Duration) -> bool;
 
-    /// Wakes all that sleep on that signal.
+    /// Wakes all threads that sleep on the signal.
     fn wake_all(&self, signal: usize);
 
-    /// Marks the thread that runs now, or takes the mark off. Gives whether it was marked before.
+    /// Marks or unmarks the current thread. Returns whether it was marked before.
     fn mark(&self, is_marked: bool) -> bool;
 }
 
@@ -136,7 +136,7 @@ thread_local! {
     static THREADS: Cell<Option<&'static dyn Threads>> = const { Cell::new(None) };
 }
 
-/// From now on this thread takes its threads from there.
+/// From now on this thread takes its threads from `threads`.
 #[cfg(memlock_sim)]
 pub fn simulate(threads: Option<&'static dyn Threads>) {
     THREADS.set(threads);

@@ -1,8 +1,8 @@
-//! Wait ids: what a queue, a wake-up message and a reservation call a waiter by.
+//! Wait ids: the ids of waiters in queues, wake-up messages and reservations.
 
 use std::fmt;
 
-/// The id of one entry in a queue: 64 random bits, new for each time that a waiter joins.
+/// The id of one queue entry: 64 random bits, new each time a waiter joins.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WaitId(pub u64);
 
@@ -19,7 +19,7 @@ impl fmt::Debug for WaitId {
 }
 
 impl WaitId {
-    /// Reads sixteen lower-case hexadecimal digits, and nothing else.
+    /// Parses exactly sixteen lower-case hexadecimal digits.
     pub fn parse(text: &[u8]) -> Option<WaitId> {
         let digits =
             text.len() == 16 && text.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));

@@ -1,30 +1,31 @@
-//! Where a waiter can be woken: a text that its queue entry has, and that only the notifier reads.
+//! The address at which a waiter can be woken: text in the queue entry that only the notifier
+//! reads.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-/// A longer text is no address.
+/// Longer text is not an address.
 pub(crate) const LONGEST: usize = 64;
 
-/// Where a waiter can be woken: the address and port of its UDP listener.
+/// The address at which a waiter can be woken: address and port of its UDP listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WakeAddress(SocketAddr);
 
 impl WakeAddress {
-    /// The listener of this UDP socket; `None` unless it can be one program's own address.
+    /// The address of this UDP socket; `None` unless it can be the unicast address of one program.
     pub fn udp(address: SocketAddr) -> Option<WakeAddress> {
         (address.port() != 0 && is_one_hosts(address.ip())).then_some(WakeAddress(address))
     }
 
-    /// Reads the text of an address.
+    /// Parses the text of an address.
     pub fn parse(text: &[u8]) -> Option<WakeAddress> {
         let text = std::str::from_utf8(text).ok().filter(|text| text.len() <= LONGEST)?;
         WakeAddress::udp(text.parse().ok()?)
     }
 
     /// Whether the text is an address of another transport, which this version does not know: a
-    /// scheme in lower-case letters, a colon, and what that transport reads. A waiter there is
-    /// treated as one without a listener, and its entry is left as it is.
+    /// scheme in lower-case letters, a colon, and text for that transport. A waiter with such an
+    /// address is treated as a waiter without a listener, and its entry is preserved.
     pub fn is_foreign(text: &[u8]) -> bool {
         let scheme = text.iter().take_while(|byte| byte.is_ascii_lowercase()).count();
         scheme > 0
@@ -45,7 +46,7 @@ impl fmt::Display for WakeAddress {
     }
 }
 
-/// Whether it can be the address of one host, rather than of several or none.
+/// Whether this can be the address of one host, rather than of several or of none.
 pub(crate) fn is_one_hosts(ip: IpAddr) -> bool {
     let ip = ip.to_canonical();
     let several = match ip {

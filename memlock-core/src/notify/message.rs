@@ -1,10 +1,10 @@
-//! What a wake-up message says, and the datagram that says it.
+//! A wake-up message, and the datagram that carries it.
 //!
 //! ```text
 //! memlock/1 9f8e7d6c5b4a3210                                             try
 //! memlock/1 9f8e7d6c5b4a3210 2000                                        try in 2000 microseconds
 //! memlock/1 9f8e7d6c5b4a3210 0 10.0.0.7:40123#00000000000000aa [fd00::7]:40123#00000000000000ab
-//!           wait-id          when, and who comes next, as in the queue
+//!           wait-id          delay, and the waiters behind this one, as in the queue
 //! ```
 
 use std::fmt::Write as _;
@@ -13,38 +13,38 @@ use std::time::Duration;
 use super::address::{LONGEST, WakeAddress};
 use crate::wait_id::WaitId;
 
-/// What every message begins with.
+/// The prefix of every message.
 const GREETING: &[u8] = b"memlock/1 ";
-/// No message is longer than this; all else is dropped.
+/// The length of the longest message. Longer datagrams are dropped.
 pub(super) const LENGTH: usize =
     GREETING.len() + 16 + 6 + Successors::MOST * (1 + LONGEST + 1 + 16);
-/// No waiter is asked to try later than this.
+/// The longest delay of a wake-up.
 const LATEST: Duration = Duration::from_millis(50);
 
-/// What a wake-up message says.
+/// The content of a wake-up message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WakeMessage {
-    /// The waiter is to try when this time has passed.
+    /// The delay after which the waiter is to try.
     pub after: Duration,
     /// The waiters behind it.
     pub successors: Successors,
 }
 
-/// The waiters behind one, the next one first: their ids and where each can be woken. Not all of
-/// them, and as they were seen some time ago.
+/// The waiters behind the recipient, the next one first: their ids, and where each can be woken.
+/// The list may be incomplete, and was read some time ago.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Successors([Option<(WakeAddress, WaitId)>; Successors::MOST]);
 
 impl Successors {
-    /// The most waiters that a message names. A datagram has room for them on every network.
+    /// The most waiters that a message lists. A datagram has room for them on every network.
     pub const MOST: usize = 7;
 
-    /// The next ones, so many at most.
+    /// The first waiters of the list, at most `most`.
     pub fn first(self, most: usize) -> Successors {
         self.0.into_iter().flatten().take(most).collect()
     }
 
-    /// The next one, and those behind it.
+    /// The next waiter, and those behind it.
     pub fn split(self) -> Option<(WakeAddress, WaitId, Successors)> {
         let (address, id) = self.0[0]?;
         Some((address, id, self.0.into_iter().skip(1).flatten().collect()))
@@ -62,7 +62,7 @@ impl FromIterator<(WakeAddress, WaitId)> for Successors {
 }
 
 impl WakeMessage {
-    /// The datagram that tells the waiter `id`.
+    /// The datagram that wakes the waiter `id`.
     pub(crate) fn datagram(&self, id: WaitId) -> Vec<u8> {
         let mut text = format!("memlock/1 {id}");
         let (micros, waiters) = (self.after.as_micros(), self.successors.0.iter().flatten());
@@ -75,8 +75,8 @@ impl WakeMessage {
         text.into_bytes()
     }
 
-    /// The recipient of a datagram, and its message; `None` when it is none of ours. Of the waiters
-    /// that it names, those are taken that stand before the first unreadable one.
+    /// The recipient and the message of a datagram; `None` if it is not a message of memlock. The
+    /// list of waiters ends before the first unreadable one.
     pub(super) fn read(datagram: &[u8]) -> Option<(WaitId, WakeMessage)> {
         if datagram.len() > LENGTH {
             return None;
@@ -85,7 +85,7 @@ impl WakeMessage {
         let id = WaitId::parse(fields.next()?)?;
         let after = match fields.next() {
             None => 0,
-            // The standard library would let a sign pass.
+            // The standard library would accept a sign.
             Some(micros) if micros.len() <= 5 && micros.iter().all(u8::is_ascii_digit) => {
                 std::str::from_utf8(micros).ok()?.parse().ok()?
             }

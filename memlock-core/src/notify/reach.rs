@@ -1,46 +1,47 @@
-//! Whether wake-up messages reach this process, as far as that is known.
+//! Whether wake-up messages reach this process, as far as known.
 //!
-//! A firewall drops datagrams without telling either end, and may do so for some senders only. So
-//! nothing but experience counts: what was heard, and what was sent and not heard.
+//! A firewall drops datagrams without notifying either end, and may do so for some senders only.
+//! Reachability is therefore judged by experience alone: by the messages that arrived, and those
+//! that were sent and did not.
 //!
-//! | reach | what is known | what it means for a waiter |
+//! | reach | what is known | consequence for a waiter |
 //! | --- | --- | --- |
-//! | proven | messages of other processes arrive, and none was missed of late | it sleeps until it is woken |
-//! | untested | a message to itself arrived; no other process has sent one yet | as a proven one, and it looks within a second whether its turn has gone by |
-//! | unreachable | one was missed, or not even one's own arrives | the lock is reserved for it; it looks when its turn should have come |
+//! | proven | messages of other processes arrive, and none was missed lately | it sleeps until it is woken |
+//! | untested | a message to itself arrived; no other process has sent one yet | as proven, but it checks within a second whether it was passed over |
+//! | unreachable | a message was missed, or not even its own arrives | the lock is reserved for it; it polls when its turn should have come |
 //!
-//! One message proves a new process reachable. After one that was missed it takes 16 in a row, and
-//! twice as many after each further relapse: where some senders are blocked and others are not,
-//! those that come through say nothing about those that do not.
+//! One message proves a new process reachable. After a missed message, 16 in a row are needed, and
+//! twice as many after each further relapse: where some senders are blocked and others are not, the
+//! messages that arrive say nothing about those that do not.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// So many messages in a row prove a process reachable that missed one.
+/// How many messages in a row prove a process reachable after a missed message.
 const AFTER_A_MISS: u32 = 16;
-/// Nor does it ever take more.
+/// The most messages that are ever needed.
 const MOST: u32 = 1024;
 
 /// Whether wake-up messages reach a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// They do.
+    /// Messages arrive.
     Proven,
-    /// It receives its own messages; no other process has sent one yet.
+    /// The process receives its own messages; no other process has sent one yet.
     Untested,
-    /// They do not, or not all of them.
+    /// Messages do not arrive, or not all of them.
     Unreachable,
 }
 
-/// What a process knows of its reach. Shared by its threads; nothing waits.
+/// What a process knows of its reachability. Shared by its threads; no thread blocks.
 #[derive(Debug)]
 pub struct ReachRecord {
     heard_itself: AtomicBool,
     missed: AtomicBool,
-    /// How many were heard in a row since one was missed.
+    /// How many messages were received in a row since one was missed.
     heard: AtomicU32,
-    /// How many of them prove it reachable.
+    /// How many messages in a row prove the process reachable.
     needed: AtomicU32,
-    /// A message may have been missed since the last one that was received.
+    /// Whether a message may have been missed since the last one was received.
     doubted: AtomicBool,
 }
 
@@ -53,7 +54,7 @@ impl Default for ReachRecord {
 }
 
 impl ReachRecord {
-    /// What is known by now.
+    /// The reachability as known now.
     pub fn reach(&self) -> Reach {
         if self.heard.load(Ordering::Relaxed) >= self.needed.load(Ordering::Relaxed) {
             Reach::Proven
@@ -65,27 +66,27 @@ impl ReachRecord {
         }
     }
 
-    /// A message arrived that the process had sent to itself.
+    /// Records a message that the process had sent to itself.
     pub fn heard_itself(&self) {
         self.heard_itself.store(true, Ordering::Relaxed);
     }
 
-    /// A message arrived for a waiter of this process.
+    /// Records a message for a waiter of this process.
     pub fn heard(&self) {
         let heard = self.heard.load(Ordering::Relaxed);
         self.heard.store(heard.saturating_add(1), Ordering::Relaxed);
         self.doubted.store(false, Ordering::Relaxed);
     }
 
-    /// A waiter of this process was removed from the queue, and acquired its target before any
-    /// message came, which may have been on its way. Twice in a row counts as one that was missed,
-    /// and returns true.
+    /// Records that a waiter of this process was removed from the queue and acquired its target
+    /// before a message arrived. The message may have been under way. Twice in a row counts as a
+    /// missed message, and returns true.
     pub fn may_have_missed(&self) -> bool {
         self.doubted.swap(true, Ordering::Relaxed)
     }
 
-    /// A message was sent to a waiter of this process and did not arrive in time. True if none was
-    /// known to be missed before.
+    /// Records that a message to a waiter of this process did not arrive in time. True if no missed
+    /// message was known before.
     pub fn missed(&self) -> bool {
         if self.reach() == Reach::Proven {
             let needed = self.needed.load(Ordering::Relaxed).saturating_mul(2);

@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use super::address::is_one_hosts;
 use crate::error::{Error, Result};
 
-/// What stands in the URL: `notify=off`, or `notify=address[:port[-port]]`.
+/// The value of the parameter: `notify=off`, or `notify=address[:port[-port]]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum NotifySetting {
-    /// On the address by which the server is reached.
+    /// The address by which the server is reached.
     #[default]
     Near,
     Off,

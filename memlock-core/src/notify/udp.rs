@@ -1,14 +1,14 @@
 //! Listeners over UDP.
 //!
-//! A waiter's listener is a socket on the address by which it reaches the server. A releaser sends
-//! a [`WakeMessage`] there. Datagrams without the id of a wait that is going on are dropped:
-//! nothing is allocated, stored or answered because of one.
+//! A waiter's listener is a socket on the address by which the waiter reaches the server. A
+//! releaser sends a [`WakeMessage`] to it. Datagrams without the id of a wait in progress are
+//! dropped: nothing is allocated, stored or answered because of them.
 //!
-//! Every waiting thread has a listener of its own from a pool in the client, so that no thread has
-//! to pass on what another socket received: measured on a two-core machine, a thread runs 26 µs
-//! after the wake on its own socket and 40 µs after one that another thread dispatches; when all
-//! have slept for 10 ms, 42 and 76 µs. Beside the socket it has an `eventfd`, by which threads of
-//! the same process wake it.
+//! Every waiting thread has its own listener, from a pool in the client, so that no thread has to
+//! forward what another socket received. Measured on a two-core machine, a thread runs 26 µs after
+//! a message to its own socket, and 40 µs after a message that another thread dispatches; when all
+//! threads have slept for 10 ms, 42 and 76 µs. Beside the socket, a listener has an `eventfd`, by
+//! which threads of the same process wake the waiter.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -23,9 +23,9 @@ use crate::clock::{Clock, SystemClock};
 use crate::fork::ForkLocal;
 use crate::wait_id::WaitId;
 
-/// How many datagrams are read in a row before the waiter looks at its other affairs.
+/// How many datagrams are read in a row before the waiter does anything else.
 const AT_ONCE: usize = 32;
-/// Where no `eventfd` can be opened, a sleeper looks up this often.
+/// The longest sleep where no `eventfd` can be opened.
 const BLIND: Duration = Duration::from_millis(20);
 
 /// The listeners of one client.
@@ -34,15 +34,15 @@ pub(crate) struct UdpNotifier {
     pool: ForkLocal<Arc<ListenerPool>>,
 }
 
-/// The listeners of one process. They are made one by one and kept as long as the client, in a list
-/// that only grows: so that a signal handler may walk along it.
+/// The listeners of one process. They are created one by one and live as long as the client, in a
+/// list that only grows, so that a signal handler may traverse it.
 #[derive(Default)]
 struct ListenerPool {
     reach: ReachRecord,
-    /// A listener could not be opened.
+    /// Whether a listener could not be opened.
     unreachable_since_open: AtomicBool,
     first: OnceLock<Box<Link>>,
-    /// From which messages are sent: for IPv4 and for IPv6.
+    /// The sockets from which messages are sent: for IPv4 and for IPv6.
     senders: [OnceLock<Mutex<UdpSocket>>; 2],
 }
 
@@ -51,12 +51,12 @@ struct Link {
     next: OnceLock<Box<Link>>,
 }
 
-/// What a listener is made of.
+/// The descriptors of a listener.
 #[derive(Default)]
 struct Slot {
     taken: AtomicBool,
-    /// Both may be missing, when there were no descriptors left; then they are opened the next
-    /// time.
+    /// `None` if no descriptor was left; it is then opened the next time. The same holds for
+    /// `socket`.
     interrupt: OnceLock<OwnedFd>,
     socket: OnceLock<Socket>,
 }
@@ -66,7 +66,7 @@ struct Socket {
     /// The address in the queue entry.
     address: WakeAddress,
     near: Option<IpAddr>,
-    /// A message of its own was sent to it once, to find out whether it hears anything.
+    /// The id of the message that the socket once sent to itself, to test whether it receives any.
     test: WaitId,
 }
 
@@ -93,7 +93,7 @@ impl Notifier for UdpNotifier {
         Arc::new(UdpListener { setting: self.setting, near, pool, slot })
     }
 
-    /// False when our own host says that the listener is gone.
+    /// False if this host reports that the listener is gone.
     fn send(&self, address: WakeAddress, id: WaitId, message: WakeMessage) -> bool {
         let address = address.socket();
         let pool = self.pool.get();
@@ -101,8 +101,8 @@ impl Notifier for UdpNotifier {
         let sent = get_or_open(sender, || open(any_like(address.ip()), 0).map(Mutex::new))
             .and_then(|udp| {
                 let udp = udp.lock().unwrap_or_else(PoisonError::into_inner);
-                // Only a connected socket gets the ICMP error; and by now it may have got that of
-                // an earlier message.
+                // Only a connected socket receives the ICMP error. By now it may have received the
+                // error of an earlier message.
                 udp.connect(address)?;
                 let _ = udp.take_error();
                 udp.send(&message.datagram(id))?;
@@ -163,8 +163,8 @@ struct UdpListener {
     slot: *const Slot,
 }
 
-// SAFETY: the listener lives in the pool, which this keeps, behind a list that only grows; all that
-// is in it may be used from any thread.
+// SAFETY: the slot is part of the pool, which this value keeps alive, in a list that only grows;
+// all its fields may be used from any thread.
 unsafe impl Send for UdpListener {}
 // SAFETY: as above.
 unsafe impl Sync for UdpListener {}
@@ -177,7 +177,7 @@ impl UdpListener {
 }
 
 impl Listener for UdpListener {
-    /// Opens its socket at the first time.
+    /// Opens the socket the first time.
     fn address(&self, test: WaitId) -> Option<WakeAddress> {
         let (advertised, ports) = match self.setting {
             NotifySetting::Off => return None,
@@ -190,19 +190,19 @@ impl Listener for UdpListener {
         }
         let socket = get_or_open(&self.slot().socket, || {
             let udp = match (open_one_of(advertised, ports), self.setting) {
-                // Behind a translated address, listen on all of our own.
+                // Behind a translated address, listen on all addresses of this host.
                 (Err(_), NotifySetting::At(..)) => open_one_of(any_like(advertised), ports),
                 (opened, _) => opened,
             }?;
             let address = SocketAddr::new(advertised, udp.local_addr()?.port());
-            // Without this, a first waiter would not know whether it is reachable.
+            // Without this, the first waiter would not know whether it is reachable.
             let _ = udp.send_to(&WakeMessage::default().datagram(test), address);
             let address = WakeAddress::udp(address)
                 .ok_or_else(|| std::io::Error::other("it is no address of one host"))?;
             Ok(Socket { udp, address, near: self.near, test })
         });
         let unopened = |error| {
-            // Once is enough: no waiter of this process will have one.
+            // Logged as a warning only once: no waiter of this process will have a listener.
             let known = self.pool.unreachable_since_open.swap(true, Ordering::Relaxed);
             log::log!(
                 if known { log::Level::Debug } else { log::Level::Warn },
@@ -227,11 +227,11 @@ impl Listener for UdpListener {
             tv_sec: duration.as_secs().min(i32::MAX as u64) as libc::time_t,
             tv_nsec: duration.subsec_nanos() as _,
         };
-        // SAFETY: two valid pollfds and a valid timespec are given, and the signal mask is left
-        // alone. A negative descriptor is passed over.
+        // SAFETY: two valid pollfds and a valid timespec are given, and the signal mask is not
+        // changed. A negative descriptor is ignored.
         let ready = unsafe { libc::ppoll(watched.as_mut_ptr(), 2, &limit, std::ptr::null()) };
         if watched.iter().any(|watched| watched.revents & libc::POLLNVAL != 0) {
-            // The program has closed our descriptors: then this is no way to sleep.
+            // The program has closed these descriptors, so they cannot be used to sleep.
             return SystemClock.sleep(duration.min(BLIND));
         }
         if watched[0].revents != 0 && ready > 0 {
@@ -243,7 +243,7 @@ impl Listener for UdpListener {
 
     fn heard(&self, live: &[WaitId]) -> Option<WakeMessage> {
         let socket = self.slot().socket.get()?;
-        // One more than a message has, to recognize longer ones.
+        // One byte more than a message has, to recognize longer datagrams.
         let mut datagram = [0; LENGTH + 1];
         for _ in 0..AT_ONCE {
             let (length, _) = socket.udp.recv_from(&mut datagram).ok()?;
@@ -291,7 +291,7 @@ impl Slot {
     fn interrupt(&self) {
         let Some(fd) = self.interrupt.get() else { return };
         let one = 1_u64;
-        // SAFETY: eight readable bytes are given for eight bytes; errno is put back, as a signal
+        // SAFETY: eight readable bytes are given for eight bytes; errno is restored, as a signal
         // handler must.
         unsafe {
             let errno = libc::__errno_location();
@@ -302,8 +302,8 @@ impl Slot {
     }
 }
 
-/// The open descriptor, or one that can be opened by now. A failure is not remembered: descriptors
-/// that are lacking now may be available later.
+/// The open descriptor, or a newly opened one. A failure is not remembered: descriptors that are
+/// lacking now may be available later.
 fn get_or_open<T>(
     place: &OnceLock<T>,
     open: impl FnOnce() -> std::io::Result<T>,
