@@ -1,4 +1,4 @@
-//! What is held for a lease, of whichever kind: written once for all primitives.
+//! Guards, renewal and orphaned grants, written once for all primitives.
 
 pub(crate) mod any;
 pub(crate) mod lease_guard;

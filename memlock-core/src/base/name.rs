@@ -3,9 +3,9 @@
 //! A name is any bytes without NUL, 1 byte to 64 KiB. A key is a string that memcached accepts: at
 //! most 250 bytes from `!` to `~`. Bytes outside that range and `%` itself are percent-encoded, so
 //! that plain names stay readable, and `lock:xyz` is exactly the key that a PHP or Java program
-//! beside memlock would use. A key beyond 200 bytes is replaced by a SHA-256 hash. memlock's own
-//! additions start with `%` and a letter beyond `F`, which no name can produce, so that no name can
-//! collide with memlock's own items.
+//! beside memlock would use. In a key beyond 200 bytes, a SHA-256 hash replaces the name. memlock's
+//! own additions start with `%` and a letter beyond `F`, which no name can produce, so that no name
+//! can collide with memlock's own items.
 
 use std::fmt;
 

@@ -12,8 +12,8 @@ use crate::error::{Answer, Result};
 use crate::owner::Token;
 use crate::report::Report;
 
-/// A guard of any kind: a [`Lock`](crate::Lock) or a [`Permit`](crate::Permit). Each method is that
-/// of [`LeaseGuard`] by the same name.
+/// A guard of any kind: a [`Lock`](crate::Lock) or a [`Permit`](crate::Permit). Each method
+/// corresponds to the method of [`LeaseGuard`] with the same name.
 #[expect(private_bounds, reason = "sealed, as the guard is")]
 pub trait Guard: Sealed + Send + Sync {
     /// The fencing token of a lock. Permits have none.
@@ -31,22 +31,22 @@ pub trait Guard: Sealed + Send + Sync {
     /// See [`LeaseGuard::check`].
     ///
     /// # Errors
-    /// As that.
+    /// As for [`LeaseGuard::check`].
     fn check(&self) -> Result<bool>;
     /// See [`LeaseGuard::release`].
     ///
     /// # Errors
-    /// As that.
+    /// As for [`LeaseGuard::release`].
     fn release(&mut self) -> Result<Release>;
     /// See [`LeaseGuard::extend`].
     ///
     /// # Errors
-    /// As that.
+    /// As for [`LeaseGuard::extend`].
     fn extend(&mut self, lease: Duration) -> Result<Extension>;
     /// See [`LeaseGuard::renew`].
     ///
     /// # Errors
-    /// As that.
+    /// As for [`LeaseGuard::renew`].
     fn renew(self: Box<Self>, renew: RenewOptions) -> Result<Renewal>;
     /// See [`LeaseGuard::let_go`].
     fn let_go(&mut self) -> Option<Release>;

@@ -1,12 +1,12 @@
-//! A guard: something that is held for a lease, its deadline, and what its holder may do with it.
+//! A guard: a lock or permits held for a lease, their deadline, and the operations of their holder.
 //!
 //! | a guard | what is true | what may change it |
 //! | --- | --- | --- |
-//! | held, before its deadline | this process holds it | its holder, by releasing or extending it |
-//! | in doubt | a release or an extension was sent, and its outcome is not known: what the holder may rely on is the less of both | its holder, by doing it again; any call that meets the server, once it was dropped |
-//! | past its deadline | it must not be relied on; the server drops it a little later | its holder, by extending it, if no other held it in between |
-//! | lost | it was found to be gone, or another's | nothing |
-//! | released | this guard holds nothing | nothing |
+//! | held, before its deadline | this process holds the lock | its holder, by releasing or extending it |
+//! | in doubt | a release or an extension was sent, and its outcome is unknown: the holder may rely on the shorter of both results | its holder, by repeating the step; after a drop, any call that contacts the server |
+//! | past its deadline | the lock must not be relied on; the server drops it a little later | its holder, by extending it, if there was no other holder in between |
+//! | lost | the lock was gone, or had another owner | nothing |
+//! | released | the guard holds nothing | nothing |
 //!
 //! A child made by `fork` holds nothing of its parent's, and its copy of a guard does nothing.
 
@@ -26,14 +26,18 @@ use crate::report::Report;
 use crate::target::Target;
 use crate::wait_id::WaitId;
 
-/// How long a request may be under way, for the purpose of looking for what it left.
+/// How long a request may take to arrive at the server: for this long, its orphaned grant is looked
+/// for.
 pub(crate) const LATEST_ARRIVAL: Duration = Duration::from_secs(10);
 
-/// Something that is held for a lease: a [`Lock`](crate::Lock) or a [`Permit`](crate::Permit).
-/// Dropping it releases it, as well as that can be done; [`LeaseGuard::release`] tells how it went.
+/// A lock or permits held for a lease: a [`Lock`](crate::Lock) or a [`Permit`](crate::Permit).
+/// Dropping the guard releases them on a best-effort basis; [`LeaseGuard::release`] returns the
+/// outcome.
 ///
-/// In a child made by `fork` it is dead: the child holds nothing, and neither releasing nor
-/// dropping it there touches what the parent holds.
+/// In a child made by `fork` the guard is inert: the child holds nothing, and neither releasing nor
+/// dropping the guard there affects what the parent holds.
+///
+/// The methods' documentation says "the lock" for both.
 #[must_use = "it is released as soon as it is dropped"]
 #[expect(
     private_bounds,
@@ -42,24 +46,24 @@ pub(crate) const LATEST_ARRIVAL: Duration = Duration::from_secs(10);
 pub struct LeaseGuard<K: Kind> {
     pub(crate) kind: K,
     pub(crate) token: Token,
-    /// The lease that the deadline is of: that of the last extension.
+    /// The lease to which the deadline belongs: that of the last extension.
     pub(crate) lease: Lease,
     pub(crate) deadline: Moment,
-    /// When its item has expired by itself, whichever of the requested leases took effect.
+    /// The time by which the item has expired by itself, whichever requested lease took effect.
     pub(crate) server_until: Moment,
-    /// The process that acquired it.
+    /// The generation of the process that acquired the guard.
     pub(crate) process: u64,
     pub(crate) held: bool,
-    /// Whether it was found lost.
+    /// Whether the guard was found lost.
     pub(crate) lost: bool,
-    /// A release was sent, and its outcome is not known.
+    /// A release was sent, and its outcome is unknown.
     pub(crate) release_in_doubt: bool,
-    /// The server may keep it for longer than its holder counts on it: it is not known what became
-    /// of an extension.
+    /// The server may keep the item for longer than its holder relies on: the outcome of an
+    /// extension is unknown.
     pub(crate) extension_in_doubt: bool,
-    /// Its holder has tried to release it in vain: its drop does not try again.
+    /// A release has failed: the drop does not try again.
     release_failed: bool,
-    /// The ids of our queue entries, which are removed at the release.
+    /// The ids of the queue entries, which are removed at the release.
     pub(crate) stood: Vec<WaitId>,
 }
 
@@ -70,49 +74,51 @@ pub(crate) enum Step {
     Extend(Lease),
 }
 
-/// The result of a step.
+/// The outcome of a step.
 pub(crate) enum Outcome<W> {
-    /// It was carried out. After a release: what is to be done for the waiters, if anything.
+    /// The step was carried out. After a release: the waiters to wake, if any.
     Taken(Option<W>),
-    /// It was not ours any more; and this is what is to be done for the waiters, if that is known.
+    /// The guard was no longer held. The waiters to wake, if they are known.
     Lost(Option<W>),
 }
 
-/// What the guards of one primitive do in their own way.
+/// The parts of a guard that are specific to one primitive.
 pub(crate) trait Kind: Sized + Send + Sync {
-    /// What a release learns of the waiters.
+    /// What a release reads of the waiters.
     type Waiters;
-    /// How a grant is reaped whose reply was lost.
+    /// How an orphaned grant is reaped.
     const REAPER: &'static Reaper;
-    /// What a sentence says that is being done.
+    /// The operation, for messages.
     const RELEASING: &'static str;
 
     fn target(&self) -> &Target;
     fn target_mut(&mut self) -> &mut Target;
-    /// What sentences are about.
+    /// The subject of messages.
     fn subject(&self) -> String;
-    /// What it shows of itself beside its key.
+    /// Adds fields to the debug output, after the key.
     fn debug(&self, debug: &mut fmt::DebugStruct<'_, '_>);
 
-    /// Logs that it could not be released when it was dropped.
+    /// Logs that the guard could not be released when it was dropped.
     fn drop_failed(&self, error: &Error);
 
-    /// Takes a step, and finds out its result.
+    /// Takes a step, and resolves its outcome.
     fn resolve(guard: &mut LeaseGuard<Self>, step: Step) -> Result<Outcome<Self::Waiters>>;
-    /// Hands it to a waiter of this process, instead of releasing it. `None` when there is none.
+    /// Hands off to a waiter of this process instead of releasing. `None` if there is no such
+    /// waiter.
     fn hand_off(_guard: &mut LeaseGuard<Self>) -> Option<Result<Outcome<Self::Waiters>>> {
         None
     }
-    /// Asks the server whether it is ours.
+    /// Reads from the server whether this guard's token still holds the item.
     fn is_there(guard: &LeaseGuard<Self>) -> Result<bool>;
-    /// Wakes those whose turn has come by our release.
+    /// Wakes the waiters whose turn has come by this release.
     fn wake_next(guard: &LeaseGuard<Self>, waiters: Self::Waiters);
-    /// Removes our entries from the queue, and wakes the next waiters. False if the server did not
-    /// answer: then the entries are removed at a later contact.
+    /// Removes this guard's entries from the queue, and wakes the next waiters. False if the server
+    /// did not answer: the entries are then removed at a later contact.
     fn leave_the_queue(guard: &mut LeaseGuard<Self>) -> bool;
-    /// These entries are to be removed at a later contact.
+    /// Leaves these entries to be removed at a later contact.
     fn leave_behind(&self, ids: &[WaitId]);
-    /// Until when to look for what an earlier request of the acquisition may have left.
+    /// The time until which to look for an orphaned grant that an earlier request of the
+    /// acquisition may have left.
     fn reap_until(&self) -> Option<Moment> {
         None
     }
@@ -120,7 +126,8 @@ pub(crate) trait Kind: Sized + Send + Sync {
 
 #[expect(private_bounds, reason = "sealed, as the guard is")]
 impl<K: Kind> LeaseGuard<K> {
-    /// It was granted by a request that left then, and counts from then on.
+    /// A guard that was granted by a request, whose lease counts from the time when the request was
+    /// sent.
     pub(crate) fn new(kind: K, token: Token, lease: Lease, counted_from: Moment) -> LeaseGuard<K> {
         LeaseGuard {
             server_until: kind.target().context.guarantees().gone(lease, kind.target().now()),
@@ -138,17 +145,17 @@ impl<K: Kind> LeaseGuard<K> {
         }
     }
 
-    /// The name of the primitive, for people: of a name beyond 200 bytes the server's key.
+    /// The name of the primitive, for humans; for a name beyond 200 bytes, the server's key.
     pub fn name(&self) -> String {
         self.kind.target().name()
     }
 
-    /// Where it is, for people, such as `memcached at 10.0.0.7:11211`.
+    /// The server, for humans, such as `memcached at 10.0.0.7:11211`.
     pub fn server(&self) -> String {
         self.kind.target().server()
     }
 
-    /// What releasing or extending answered, with a sentence that says of what, and why it was
+    /// A message about the outcome of a release or an extension: what it concerns, and why it was
     /// lost.
     pub fn report(&self, answer: impl Into<Answer>) -> Report {
         let state = || LeaseState {
@@ -161,32 +168,34 @@ impl<K: Kind> LeaseGuard<K> {
         ended(answer.into(), || self.kind.subject(), state)
     }
 
-    /// For how long it is certainly held yet, unless the server loses it; zero when it is not. No
-    /// I/O.
+    /// The time for which the lock is guaranteed to be held, unless the server loses it; zero if it
+    /// is not held. No I/O.
     pub fn remaining(&self) -> Duration {
         self.deadline().since(self.kind.target().now())
     }
 
-    /// Until when it is certainly held, on the boot clock; past when it is not. No I/O.
+    /// The time until which the lock is guaranteed to be held, on the boot clock; in the past if the
+    /// lock is not held. No I/O.
     pub fn deadline(&self) -> Moment {
         let certain = self.is_ours_to_use() && !self.release_in_doubt;
         if certain { self.deadline } else { Moment::from_boot(Duration::ZERO) }
     }
 
-    /// Until when it is guaranteed to be held while an extension by this lease is under way: the
-    /// server may have stood still, and carries it out at any moment. No I/O.
+    /// The time until which the lock is guaranteed to be held while an extension by `lease` is in
+    /// progress: the server may have been stopped, and carries the extension out at any moment. No
+    /// I/O.
     pub fn deadline_while_extending(&self, lease: Duration) -> Moment {
         let guarantees = self.kind.target().context.guarantees();
         let by_either = |lease| guarantees.kept_by_either(self.deadline(), self.lease, lease);
         Lease::new(lease).map_or(self.deadline(), by_either)
     }
 
-    /// The token by which the server knows this acquisition.
+    /// The token that identifies this acquisition on the server.
     pub fn token(&self) -> Token {
         self.token
     }
 
-    /// Asks the server whether it is held. One round trip.
+    /// Reads from the server whether the lock is held. One round trip.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) or
@@ -202,15 +211,15 @@ impl<K: Kind> LeaseGuard<K> {
         })
     }
 
-    /// Releases it: a lock in one round trip; permits, all together, in one, or in two when others
-    /// have used the semaphore meanwhile. To do so again changes nothing.
+    /// Releases the lock in one round trip; releases permits, all together, in one round trip, or
+    /// in two if others have used the semaphore meanwhile. Repeating a release changes nothing.
     ///
     /// # Errors
-    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable): nothing was changed, it is still
-    /// held, and releasing may be tried again. [`ErrorKind::Unknown`](crate::ErrorKind::Unknown):
-    /// sent, and neither the reply nor the item could be read; it may be tried again too. When the
-    /// guard is dropped instead, it is released at the next contact with the server, or ends with
-    /// its lease.
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable): nothing was changed, the lock is
+    /// still held, and the release can be repeated.
+    /// [`ErrorKind::Unknown`](crate::ErrorKind::Unknown): the request was sent, and neither the
+    /// reply nor the item could be read; the release can be repeated, too. If the guard is dropped
+    /// instead, the lock is released at the next contact with the server, or ends with its lease.
     pub fn release(&mut self) -> Result<Release> {
         call(|| {
             if !self.is_ours_to_use() {
@@ -243,14 +252,15 @@ impl<K: Kind> LeaseGuard<K> {
         })
     }
 
-    /// Gives it a new lease, counted from now, and only if it is still held: a lock in one round
-    /// trip, permits in one or two. A fence stays as it is.
+    /// Replaces the lease by a new one, counted from now, if the lock is still held: a lock in one
+    /// round trip, permits in one or two. A fence does not change.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a lease out of range.
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable): nothing was changed, and the old
-    /// lease runs on. [`ErrorKind::Unknown`](crate::ErrorKind::Unknown): it may or may not have
-    /// been extended; count on the shorter of the two leases, as [`LeaseGuard::remaining`] does.
+    /// lease still runs. [`ErrorKind::Unknown`](crate::ErrorKind::Unknown): the lease may or may
+    /// not have been extended; rely on the shorter of the two leases, as [`LeaseGuard::remaining`]
+    /// does.
     pub fn extend(&mut self, lease: Duration) -> Result<Extension> {
         call(|| {
             let lease = Lease::new(lease)?;
@@ -272,22 +282,23 @@ impl<K: Kind> LeaseGuard<K> {
         })
     }
 
-    /// Gives it up without waiting for the server: it is released at the client's next contact with
-    /// it, or ends with its lease. For when releasing failed and will not be tried again.
+    /// Gives up the lock without waiting for the server: it is released at the client's next
+    /// contact with the server, or ends with its lease. For use when a release failed and will not
+    /// be repeated.
     pub fn abandon(mut self) {
         self.give_up();
     }
 
-    /// Releases it as dropping does: a server that did not answer a short while ago is left alone.
-    /// It is over in any case. `None` when it is not known how it went: it is released at the next
-    /// contact with the server, or ends with its lease.
+    /// Releases the lock as dropping does: a server that did not answer recently is not contacted.
+    /// The guard holds nothing afterwards in any case. `None` if the outcome is unknown: the lock
+    /// is released at the next contact with the server, or ends with its lease.
     pub fn let_go(&mut self) -> Option<Release> {
         if !self.is_ours_to_use() {
             return Some(if self.was_lost() { Release::Lost } else { Release::NotHeld });
         }
         let _call = Call::begin();
         let tries = self.begin_drop();
-        // Past that the server has removed it.
+        // After this time the server has removed the item.
         if self.server_until <= self.kind.target().now() {
             K::leave_the_queue(self);
             self.held = false;
@@ -301,7 +312,7 @@ impl<K: Kind> LeaseGuard<K> {
         released.ok().flatten()
     }
 
-    /// What is held yet is remembered, to be released at a later contact.
+    /// If the guard still holds the lock, remembers it, to be released at a later contact.
     pub(crate) fn give_up(&mut self) {
         if self.is_ours_to_use() {
             self.held = false;
@@ -309,18 +320,17 @@ impl<K: Kind> LeaseGuard<K> {
         }
     }
 
-    /// To be called by what drops it: from now on, a server that is silent is left alone. False if
-    /// it is to be left behind, because its server is silent now, or its holder has tried to
-    /// release it in vain.
+    /// Called before a drop: from now on, a silent server is not contacted. False if the lock has
+    /// to be left behind, because its server is silent now, or a release has failed before.
     pub(crate) fn begin_drop(&mut self) -> bool {
         let target = self.kind.target_mut();
         target.context = target.context.for_drop();
         !self.release_failed && !target.context.skips(target.route)
     }
 
-    /// It is not ours any more. `in_doubt`: what was sent last may have reached the server all the
-    /// same. `ask`: whether the server is to be asked for anything; what is to be done there is
-    /// otherwise put off. False if it did not answer.
+    /// Records that the guard is lost. `in_doubt`: the last request may have reached the server all
+    /// the same. `ask`: whether the server may be contacted; otherwise the cleanup there is
+    /// postponed. False if the server did not answer, or was not contacted.
     pub(crate) fn lose(&mut self, in_doubt: bool, ask: bool) -> bool {
         if in_doubt && self.is_ours_to_use() {
             orphan::remember(self.kind.target(), K::REAPER, self.token, self.server_until);

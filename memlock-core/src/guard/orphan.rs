@@ -1,9 +1,9 @@
-//! Orphaned grants: what may have been granted although the caller got another answer, since the
+//! Orphaned grants: what may have been granted although the caller got another answer, because the
 //! reply was lost and reading back failed.
 //!
 //! | an orphaned grant | what is true | what may change it |
 //! | --- | --- | --- |
-//! | remembered | its server may hold it for us, and no caller holds it | any call that meets its server, by reaping it |
+//! | remembered | its server may hold it for this process, and no caller holds it | any call that contacts its server, by reaping it |
 //! | reaped | it was removed, and the next waiter was woken | nothing |
 //! | expired | the server has removed it by itself | nothing |
 
@@ -20,17 +20,18 @@ use crate::owner::Token;
 use crate::store::Route;
 use crate::target::Target;
 
-/// How long an orphaned grant is left alone after it was not found; later pauses are longer.
+/// Half of the first pause after an orphaned grant was not found. Each further pause is twice as
+/// long, up to the longest.
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// How many are reaped at one contact: each takes two round trips of another call.
+/// How many grants are reaped at one contact: each takes two round trips of another call.
 const AT_ONCE: usize = 16;
-/// The time for which reaping may hold up the call that meets the server, besides the first.
+/// How long reaping may delay the call that contacts the server, beyond reaping the first grant.
 const TIME: Duration = Duration::from_millis(50);
 
 /// How the orphaned grants of one primitive are reaped.
 pub(crate) struct Reaper {
-    /// Removes what this token was granted. True when there was something to remove.
+    /// Removes the grant to this token. True if there was one.
     pub(crate) reap: fn(&Target, Token) -> Result<bool>,
     /// Wakes the next waiter.
     pub(crate) wake_next: fn(&Target),
@@ -45,14 +46,14 @@ struct Orphans {
 #[derive(Clone)]
 struct OrphanedGrant {
     reaper: &'static Reaper,
-    /// Not its target: that would keep the client alive which keeps this list.
+    /// Not the target, which would keep the client alive that owns this list.
     key: Key,
     token: Token,
-    /// After this the server has removed it by itself.
+    /// After this time the server has removed the grant by itself.
     until: Moment,
-    /// Not to be tried before.
+    /// Not tried before this time.
     next_try: Moment,
-    /// How long it was left alone the last time.
+    /// The last pause.
     pause: Duration,
 }
 
@@ -75,14 +76,14 @@ impl Orphans {
     }
 }
 
-/// Remembers what may have been granted to this token, to reap it later. `until`: when the server
-/// has removed it by itself.
+/// Remembers a possible grant to this token, to reap it later. `until`: when the server has removed
+/// the grant by itself.
 pub(crate) fn remember(target: &Target, reaper: &'static Reaper, token: Token, until: Moment) {
     let (process, key) = (fork::process(), target.key.clone());
     log::info!(
         "What was asked for of {key} may be left behind on its server; it is taken off at the next contact."
     );
-    // In a child that was made on the way, it is the parent's.
+    // In a child that was forked during the call, the grant is the parent's.
     if process != fork::generation() {
         return;
     }
@@ -92,9 +93,9 @@ pub(crate) fn remember(target: &Target, reaper: &'static Reaper, token: Token, u
     orphans.put(orphans.list(), std::iter::once(orphan));
 }
 
-/// Reaps orphaned grants: those on the server of this route, so many at a time, and one of another
-/// server's. A silent server is left alone, so that it does not hold up the use of another. Without
-/// any this costs one atomic read.
+/// Reaps orphaned grants: several on the server of this route, and one on another server. A silent
+/// server is not contacted, so that it does not delay the use of another. If there are no orphaned
+/// grants, this costs one atomic read.
 pub(crate) fn reap(context: &Context, route: Route) {
     let orphans = Orphans::of(context);
     if !orphans.any.load(Ordering::Acquire) {
@@ -116,7 +117,8 @@ pub(crate) fn reap(context: &Context, route: Route) {
     orphans.put(list, std::iter::empty());
     let mut due = due.into_iter();
     while let Some(mut orphan) = due.next() {
-        // A grant that is not there yet may still be under way, so only a removed one is done with.
+        // A request whose grant is not found may still be under way, so only a removed grant is
+        // forgotten.
         let OrphanedGrant { reaper, ref key, token, .. } = orphan;
         let target = Target::new(context.for_drop(), key.clone());
         let reaped = matches!((reaper.reap)(&target, token), Ok(true));
@@ -130,7 +132,7 @@ pub(crate) fn reap(context: &Context, route: Route) {
         let after = context.clock().now();
         orphan.pause = (orphan.pause * 2).min(LONGEST_PAUSE);
         orphan.next_try = after + orphan.pause;
-        // A slow server is asked for the others at later contacts.
+        // A slow server is asked for the other grants at later contacts.
         let left = if after.since(now) > TIME { due.len() } else { 0 };
         let again = (!reaped).then_some(orphan);
         orphans.put(orphans.list(), again.into_iter().chain(due.by_ref().take(left)));

@@ -1,30 +1,32 @@
-//! How a release, an extension or a renewal ended.
+//! The outcome of a release, an extension or a renewal.
 
 use std::fmt;
 
 use crate::error::Answer;
 
-/// How a release ended.
+/// The outcome of a release.
 #[must_use = "a lock that was lost may have been another's meanwhile: look for `Release::Lost`"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
-    /// It was ours until now, and is free.
+    /// It was held until now, and is free.
     Released,
-    /// It was no longer ours when we got there: the lease ran out, or the server lost it.
+    /// It was no longer held when the request reached the server: the lease expired, or the server
+    /// lost it.
     Lost,
-    /// This handle holds nothing: it was unlocked before, or belongs to the parent of this process.
+    /// This guard holds nothing: it was released before, or belongs to the parent of this process.
     NotHeld,
 }
 
-/// How an extension ended.
+/// The outcome of an extension.
 #[must_use = "what was lost is not held any more: look for `Extension::Lost`"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extension {
-    /// It is ours for the new lease, counted from when the call was made.
+    /// It is held for the new lease, counted from when the call was made.
     Extended,
-    /// It was no longer ours when we got there: the lease ran out, or the server lost it.
+    /// It was no longer held when the request reached the server: the lease expired, or the server
+    /// lost it.
     Lost,
-    /// This handle holds nothing: it was unlocked before, or belongs to the parent of this process.
+    /// This guard holds nothing: it was released before, or belongs to the parent of this process.
     NotHeld,
 }
 
@@ -48,16 +50,16 @@ impl From<Extension> for Answer {
     }
 }
 
-/// Why something that was kept is not held any more.
+/// Why a renewed lock or permit was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// It could not be renewed before its lease was over: the server was out of reach, or this
-    /// process stood still.
+    /// It could not be renewed before its lease expired: the server was unreachable, or this
+    /// process was stopped.
     Expired,
-    /// It was found to be gone, or another's: the server has lost it, or an operator has taken it
-    /// away.
+    /// It was gone from the server, or had another owner: the server lost it, or an operator
+    /// removed it.
     Gone,
-    /// It was held for as long as was allowed.
+    /// It was held for as long as `max_hold` allows.
     MaxHold,
 }
 

@@ -1,21 +1,22 @@
-//! Renewal: a lease that is renewed while its holder works, and a holder that is notified if it
-//! ends all the same.
+//! Renewal: leases are renewed while their holder works, and the holder is notified if one ends all
+//! the same.
 //!
-//! | a renewed hold | what is true | what may change it |
+//! | a renewed lease | what is true | what may change it |
 //! | --- | --- | --- |
-//! | held | its lease was renewed less than a third of it ago | the renewer, by renewing it; its owner, by releasing it |
-//! | overdue | a renewal was due, and has not succeeded yet; the old lease runs on | the renewer, which tries again for as long as it lasts, and reports to the owner that it is at risk when half of it is gone |
-//! | at its longest | it was held for `max_hold`; it is renewed no more | time |
-//! | lost | the lease is over, or it was found to be another's | nothing; its owner was notified |
+//! | current | it was renewed less than a third of its length ago | the renewal thread, by renewing it; its holder, by releasing it |
+//! | overdue | a renewal was due, and has not succeeded yet; the old lease still runs | the renewal thread, which retries while the lease lasts, and reports the risk when half of it has passed |
+//! | at its maximum | it was held for `max_hold`, and is no longer renewed | time |
+//! | lost | it has expired, or another owner was found; its holder was notified | nothing |
 //!
-//! A client has one renewer: a thread that begins with the first hold to renew and ends with the
-//! last one. It renews what is due, and what will be soon, together: for each server one packet of
-//! compare-and-swaps for mutexes and of reads for semaphores, and one more for those that need a
-//! second step. Each is the owner's own step, as `extend` is: a hold that is not ours any more is
-//! never renewed, and no request is begun once the lease is over, or its owner has released it. So
-//! a process that was stopped for longer than its lease finds its hold lost when it goes on.
+//! A client has one renewal thread, which starts with the first lease to renew and ends with the
+//! last one. It renews leases that are due together with those that are due soon: for each server
+//! one packet with compare-and-sets for mutexes and reads for semaphores, and another one for
+//! leases that need a second step. Each step is an owner's step, as `extend` is: a lease that is no
+//! longer held is never renewed, and no request is started once the lease has expired, or its
+//! holder has released it. A process that was stopped for longer than its lease therefore finds the
+//! lease lost when it continues.
 //!
-//! In a forked child there is no renewer, and nothing is held.
+//! In a forked child there is no renewal thread, and nothing is held.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,8 +43,8 @@ use entry::{RenewalEntry, RenewalState};
 pub use notice::{Notice, RenewOptions};
 use renewable::{Renewable, RenewableKind};
 
-/// Something that is held, and whose lease is renewed until it is released or dropped. It can be
-/// used from any number of threads at once.
+/// A lock or permits whose lease is renewed until they are released or dropped. It can be used from
+/// any number of threads at once. The methods' documentation says "the lock" for both.
 #[must_use = "it is released as soon as it is dropped"]
 pub struct Renewal {
     entry: Arc<RenewalEntry>,
@@ -54,8 +55,8 @@ impl<K: RenewableKind + 'static> LeaseGuard<K> {
     /// Renews the lease from now on, until it is released, dropped or lost.
     ///
     /// # Errors
-    /// [`ErrorKind::Internal`](crate::ErrorKind::Internal) when no thread can be started; it is
-    /// then released.
+    /// [`ErrorKind::Internal`](crate::ErrorKind::Internal) if no thread can be started; the guard
+    /// is then released.
     pub fn renew(self, renew: RenewOptions) -> Result<Renewal> {
         Renewal::begin(Box::new(self), renew)
     }
@@ -102,17 +103,18 @@ impl Renewal {
         self.entry.fence
     }
 
-    /// The name of the mutex or semaphore, for people: of a name beyond 200 bytes the server's key.
+    /// The name of the mutex or semaphore, for humans; for a name beyond 200 bytes, the server's
+    /// key.
     pub fn name(&self) -> String {
         self.entry.target.name()
     }
 
-    /// Where it is, for people, such as `memcached at 10.0.0.7:11211`.
+    /// The server, for humans, such as `memcached at 10.0.0.7:11211`.
     pub fn server(&self) -> String {
         self.entry.target.server()
     }
 
-    /// What releasing answered, with a sentence that says of what, and why it was lost.
+    /// A message about the outcome of a release: what it concerns, and why it was lost.
     pub fn report(&self, answer: impl Into<Answer>) -> Report {
         let RenewalEntry { target, lease, subject, .. } = &*self.entry;
         let state = || LeaseState {
@@ -125,18 +127,19 @@ impl Renewal {
         ended(answer.into(), || subject.clone(), state)
     }
 
-    /// Whether it is certainly ours, unless the server has lost it since the last renewal. No I/O.
+    /// Whether the lock is guaranteed to be held, unless the server has lost it since the last
+    /// renewal. No I/O.
     pub fn is_held(&self) -> bool {
         !self.remaining().is_zero()
     }
 
-    /// How long it is certainly ours yet, if it is not renewed; zero when it is not. No I/O.
+    /// The time for which the lock is guaranteed to be held if it is not renewed; zero if it is not
+    /// held. No I/O.
     pub fn remaining(&self) -> Duration {
         if self.lost().is_some() { Duration::ZERO } else { self.certain_time() }
     }
 
-    /// What [`Renewal::remaining`] would say, for an observer: a loss is not recorded by
-    /// it.
+    /// The value of [`Renewal::remaining`], for an observer: does not record a loss.
     #[cfg(memlock_sim)]
     pub fn would_remain(&self) -> Duration {
         self.certain_time()
@@ -149,7 +152,8 @@ impl Renewal {
         self.entry.held().as_ref().map_or(Duration::ZERO, |held| held.remaining())
     }
 
-    /// Asks the server whether it is ours. If not, it is lost from now on. One round trip.
+    /// Reads from the server whether the lock is held. If not, it is lost from now on. One round
+    /// trip.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) or
@@ -159,11 +163,11 @@ impl Renewal {
             if !self.is_held() {
                 return Ok(false);
             }
-            // A caller that only asks for the state must not wait for the server.
+            // A caller that only reads the state must not wait for the server.
             let check = self.entry.held().as_ref().map(|held| held.checker());
             let Some(check) = check else { return Ok(false) };
             let there = check()?;
-            // It may have been released, or found lost, meanwhile.
+            // The lock may have been released, or found lost, meanwhile.
             if !there && self.is_held() {
                 self.entry.note(Loss::Gone);
             }
@@ -171,12 +175,12 @@ impl Renewal {
         })
     }
 
-    /// Why it was lost, if it was. No I/O.
+    /// Why the lock was lost, if it was. No I/O.
     pub fn lost(&self) -> Option<Loss> {
         if !self.entry.is_ours() {
             return None;
         }
-        // The renewer may not have come to say so.
+        // The renewal thread may not have recorded the end yet.
         let over = self.entry.held().as_ref().is_some_and(|held| held.ends() <= self.entry.now());
         if over {
             self.entry.note(self.entry.why_over());
@@ -184,8 +188,9 @@ impl Renewal {
         self.entry.loss()
     }
 
-    /// Waits until it is lost, and no longer than `limit`. `None` when the time has passed, or when
-    /// it is held no longer: it was released, or that was tried and may have succeeded.
+    /// Waits until the lock is lost, for at most `limit`. `None` if the time has passed, or if the
+    /// lock is no longer held because it was released, or a release was tried and may have
+    /// succeeded.
     pub fn wait_lost(&self, limit: Duration) -> Option<Loss> {
         let clock = self.entry.target.context.clock();
         let end = clock.now() + limit;
@@ -204,10 +209,10 @@ impl Renewal {
         }
     }
 
-    /// Releases it: see [`LeaseGuard::release`].
+    /// Releases the lock: see [`LeaseGuard::release`].
     ///
     /// # Errors
-    /// As those. It is then kept no longer, and may be released again.
+    /// As for that method. The lease is then no longer renewed, and the release can be repeated.
     pub fn release(&self) -> Result<Release> {
         let call = Call::begin();
         if !self.entry.is_ours() {
@@ -222,7 +227,7 @@ impl Renewal {
         self.entry.forget();
         self.entry.wake_waiters();
         let released = held.release();
-        // In a child that was made on the way, what it held is its parent's.
+        // In a child that was forked during the call, the lock is the parent's.
         if call.is_astray() {
             return released;
         }
@@ -233,7 +238,7 @@ impl Renewal {
         released.map(|released| if was_lost { Release::Lost } else { released })
     }
 
-    /// Releases it as well as that can be done, as its drop does: see [`LeaseGuard::let_go`].
+    /// Releases the lock on a best-effort basis, as dropping does: see [`LeaseGuard::let_go`].
     pub fn let_go(&self) -> Option<Release> {
         if !self.entry.is_ours() {
             return Some(Release::NotHeld);
@@ -251,7 +256,7 @@ impl Renewal {
         None
     }
 
-    /// Gives it up without waiting for the server: see [`LeaseGuard::abandon`].
+    /// Gives up the lock without waiting for the server: see [`LeaseGuard::abandon`].
     pub fn abandon(&self) {
         self.entry.abandon();
     }

@@ -1,4 +1,4 @@
-//! The sentences about something that is, or was, held: how a release, an extension or a check
+//! Messages about a lock or a permit that is, or was, held: how a release, an extension or a check
 //! ended.
 
 use std::time::Duration;
@@ -8,19 +8,19 @@ use crate::clock::Moment;
 use crate::error::Answer;
 use crate::report::{Report, brief};
 
-/// What is known of something that is, or was, held.
+/// What is known of a lock or a permit that is, or was, held.
 pub(crate) struct LeaseState {
-    /// Whether this process acquired it, and no parent of this process.
+    /// Whether this process, rather than its parent, acquired it.
     pub(crate) ours: bool,
     pub(crate) lease: Duration,
-    /// `None`: not known any more.
+    /// `None`: no longer known.
     pub(crate) deadline: Option<Moment>,
     pub(crate) now: Moment,
-    /// Why the renewer found it lost.
+    /// Why the renewal thread found it lost.
     pub(crate) loss: Option<Loss>,
 }
 
-/// How a release, an extension or a check ended.
+/// The report on a release, an extension or a check.
 pub(crate) fn ended(
     answer: Answer,
     what: impl FnOnce() -> String,
@@ -63,6 +63,6 @@ pub(crate) fn ended(
     Report::new(answer, sentence)
 }
 
-/// How something is lost that was to be held for longer.
+/// Why a lock or permit is lost before its lease has expired.
 const GONE: &str =
     "the server lost the item (by a restart, a flush or an eviction), or somebody took it away";

@@ -1,4 +1,4 @@
-//! What one operation renews: a guard, or all of a process that share an item.
+//! The unit of a renewal: one guard, or all guards of a process that share an item.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use crate::owner::Token;
 use crate::store::{Failure, Op, Reply, Route};
 
 pub(super) struct Batch {
-    /// It begins with one, and is dropped with the last.
+    /// Begins with one entry. The batch is dropped with the last one.
     entries: Vec<(Arc<RenewalEntry>, Token)>,
     renewal: Box<dyn PendingRenewal>,
     context: Context,
@@ -21,7 +21,7 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// `None` when there is nothing to renew.
+    /// `None` if there is nothing to renew.
     pub(super) fn new(entry: &Arc<RenewalEntry>) -> Option<Batch> {
         let in_doubt = entry.state().in_doubt;
         let mut held = entry.held();
@@ -31,7 +31,7 @@ impl Batch {
         Some(Batch { entries, renewal: guard.begin(in_doubt)?, context, route })
     }
 
-    /// The same from the beginning, after it failed.
+    /// The same batch from the beginning, after it failed.
     pub(super) fn anew(&self) -> Option<Batch> {
         let mut entries = self.entries.iter().map(|(entry, _)| entry);
         let mut batch = entries.find_map(Batch::new)?;
@@ -39,7 +39,7 @@ impl Batch {
         Some(batch)
     }
 
-    /// Takes another entry along, if it shares the item.
+    /// Adds another entry, if it shares the item.
     pub(super) fn join(&mut self, entry: &Arc<RenewalEntry>) -> bool {
         let mut held = entry.held();
         let Some(guard) = held.as_mut() else { return false };
@@ -53,7 +53,7 @@ impl Batch {
         }
     }
 
-    /// Whether a renewal of it has failed since the last one that succeeded.
+    /// Whether a renewal of any entry has failed since the last success.
     pub(super) fn is_overdue(&self) -> bool {
         self.entries.iter().any(|(entry, _)| entry.state().overdue)
     }
@@ -66,9 +66,9 @@ impl Batch {
         self.route
     }
 
-    /// Whether the old leases last, and none was released meanwhile or held for as long as is
-    /// allowed: otherwise no further request leaves. Those of several that may be renewed go along
-    /// with the next round.
+    /// Whether the old leases still run, and none was released meanwhile or has reached `max_hold`.
+    /// Otherwise no further request is sent; if only some of the entries are out, the others are
+    /// renewed in the next round.
     pub(super) fn may_go_on(&self) -> bool {
         let now = self.context.clock().now();
         (self.renewal.lasts(now) || mutation::has(Mutation::KeepPastTheEnd))
@@ -79,7 +79,7 @@ impl Batch {
         self.renewal.op()
     }
 
-    /// Takes in a reply. True when there is another step to take.
+    /// Handles a reply. True if there is another step to take.
     pub(super) fn take(&mut self, reply: &Reply, sent: Moment, came: Moment) -> bool {
         match self.renewal.take(reply, sent, came) {
             Progress::Renewed => {
@@ -98,7 +98,7 @@ impl Batch {
         self.renewal.is_refused()
     }
 
-    /// Renews them together with what else this process writes to the item.
+    /// Renews the entries together with this process's other writes to the item.
     pub(super) fn combine(&mut self) -> std::result::Result<(), Failure> {
         let of_whom = self.entries.clone();
         let wanted = move |token: Token| {
@@ -120,7 +120,7 @@ impl Batch {
         combined.map(|_| ())
     }
 
-    /// The step failed. `sent`: but it may have been carried out.
+    /// Handles a failed step. `sent`: the step may have been carried out all the same.
     pub(super) fn failed(&self, sent: bool) {
         let in_doubt = sent && self.renewal.writes();
         if in_doubt && mutation::has(Mutation::KeepHopeRenewed) {
@@ -135,8 +135,8 @@ impl Batch {
         }
     }
 
-    /// These are not there any more: unless their owners have released them meanwhile, they are
-    /// lost.
+    /// Records that these entries are gone. They are lost, unless their holders have released them
+    /// meanwhile.
     fn lose(&mut self, gone: &[Token]) {
         for (entry, _) in self.entries.extract_if(.., |(_, token)| gone.contains(token)) {
             if entry.is_renewed() {
@@ -145,7 +145,7 @@ impl Batch {
         }
     }
 
-    /// All of them have their new lease.
+    /// Gives all entries their new lease.
     fn renewed(&self) {
         for (entry, token) in self.entries.iter().take_while(|_| !fork::is_astray()) {
             if let Some(guard) = entry.held().as_mut().filter(|guard| guard.token() == *token) {
@@ -156,7 +156,7 @@ impl Batch {
     }
 }
 
-/// Whether it was not released, nor held for as long as is allowed.
+/// Whether the entry was neither released nor has reached `max_hold`.
 fn is_wanted(entry: &RenewalEntry) -> bool {
     let is_renewed = entry.is_renewed() && !entry.let_go.load(Ordering::Acquire);
     (is_renewed || mutation::has(Mutation::KeepWhatWasLetGo)) && !entry.is_at_its_longest()

@@ -1,4 +1,5 @@
-//! What one process renews by one client: a list, and a signal for the thread that goes through it.
+//! The leases that one process renews through one client: a list, and a signal for the renewal
+//! thread.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,9 +15,9 @@ pub(super) struct Entries<E> {
 
 pub(super) struct List<E> {
     pub(super) entries: Vec<Arc<E>>,
-    /// How often it was changed.
+    /// How often the list was changed.
     pub(super) changes: u64,
-    /// Whether there is a thread.
+    /// Whether the renewal thread runs.
     pub(super) running: bool,
 }
 
@@ -28,7 +29,7 @@ impl<E> Default for Entries<E> {
 }
 
 impl<E: Send + Sync + 'static> Entries<E> {
-    /// Those of this process and client.
+    /// The entries of this process and client.
     pub(super) fn of(context: &Context) -> &Arc<Entries<E>> {
         context.extension(ForkLocal::<Arc<Entries<E>>>::new).get()
     }
@@ -37,7 +38,7 @@ impl<E: Send + Sync + 'static> Entries<E> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It is renewed no longer.
+    /// Stops the renewal of an entry.
     pub(super) fn forget(&self, entry: &E) {
         let mut list = self.list();
         let is_it = |other: &Arc<E>| {
@@ -51,7 +52,7 @@ impl<E: Send + Sync + 'static> Entries<E> {
         drop(gone);
     }
 
-    /// There is something to be done before it is due.
+    /// Wakes the renewal thread before the next lease is due.
     pub(super) fn hurry(&self) {
         self.list().changes += 1;
         self.changed.wake_all();

@@ -1,4 +1,5 @@
-//! A hold: what the renewer and the owner share, how it is lost, and how the loss is reported.
+//! A renewed lease: the state that the renewal thread and the holder share, how the lease is lost,
+//! and how the loss is reported.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,24 +16,25 @@ use crate::mutation::{self, Mutation};
 use crate::target::Target;
 use crate::thread::Signal;
 
-/// What the renewer and the owner share. No mutex of it is locked during a request to a server.
+/// The state that the renewal thread and the holder share. None of its mutexes is locked during a
+/// request to a server.
 pub(crate) struct RenewalEntry {
     pub(super) target: Target,
     pub(super) process: u64,
     pub(super) fence: Option<u64>,
-    /// What sentences are about.
+    /// The subject of messages.
     pub(super) subject: String,
     pub(super) lease: Duration,
-    /// Which of the client's servers it is on.
+    /// The index of the server, among those of the client.
     pub(super) server: usize,
-    /// Empty while it is being released, and afterwards; and while the renewer cleans up after a
-    /// loss.
+    /// `None` while the guard is being released and afterwards, and while the renewal thread cleans
+    /// up after a loss.
     pub(super) held: Mutex<Option<Box<dyn Renewable>>>,
-    /// Its owner has begun to release it: it is not renewed any more, whatever the result.
+    /// The holder has begun to release it: it is no longer renewed, whatever the result.
     pub(super) let_go: AtomicBool,
-    /// The renewer cleans up after a loss, or has done so.
+    /// The renewal thread cleans up after a loss, or has done so.
     pub(super) cleaned: AtomicBool,
-    /// Set by the thread that finds out first. The renewer reports it.
+    /// Set by the first thread that detects the loss. The renewal thread reports it.
     pub(super) lost: Mutex<Option<Loss>>,
     pub(super) was_lost: Signal,
     pub(super) longest: Option<Moment>,
@@ -40,19 +42,19 @@ pub(crate) struct RenewalEntry {
     pub(super) state: Mutex<RenewalState>,
 }
 
-/// How far the renewer got with it.
+/// The progress of the renewal.
 pub(super) struct RenewalState {
-    /// When it is to be renewed, or tried again.
+    /// When to renew the lease, or to retry.
     pub(super) due: Moment,
-    /// A renewal has failed since the last one that succeeded.
+    /// Whether a renewal has failed since the last success.
     pub(super) overdue: bool,
-    /// How long to wait after the next failure.
+    /// The last pause after a failure.
     pub(super) retry: Duration,
-    /// The risk was reported to the owner.
+    /// The risk was reported to the holder.
     pub(super) warned: bool,
-    /// The loss was reported to the owner.
+    /// The loss was reported to the holder.
     pub(super) reported: bool,
-    /// It may have another version than we know of: to be read before it is renewed.
+    /// The item may have a version that is not known: it is read before it is renewed.
     pub(super) in_doubt: bool,
 }
 
@@ -69,7 +71,7 @@ impl RenewalEntry {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it was not released, nor is about to be.
+    /// Whether the guard was neither released nor is being released.
     pub(super) fn is_renewed(&self) -> bool {
         self.held().is_some()
     }
@@ -79,12 +81,12 @@ impl RenewalEntry {
         if longest { Loss::MaxHold } else { Loss::Expired }
     }
 
-    /// Why it was lost, as far as that is known.
+    /// Why it was lost, if known.
     pub(super) fn loss(&self) -> Option<Loss> {
         *self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It is not held any more. No I/O: the renewer tells it, and cleans up.
+    /// Records a loss. No I/O: the renewal thread reports the loss, and cleans up.
     pub(super) fn note(&self, loss: Loss) {
         let first = {
             let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
@@ -98,14 +100,14 @@ impl RenewalEntry {
         }
     }
 
-    /// Threads that wait for its loss are to read it again.
+    /// Makes threads that wait for a loss read the state again.
     pub(super) fn wake_waiters(&self) {
-        // A thread that read it before waits by now.
+        // A thread that read the state before this point is waiting by now.
         drop(self.lost.lock().unwrap_or_else(PoisonError::into_inner));
         self.was_lost.wake_all();
     }
 
-    /// Tells its owner, once, unless it was released: then that is the answer.
+    /// Reports a loss to the holder, once. If the guard was released, the release returns the loss.
     pub(super) fn tell_loss(&self) {
         if let Some(loss) = self.loss()
             && self.is_renewed()
@@ -117,23 +119,23 @@ impl RenewalEntry {
         }
     }
 
-    /// What is to be done on the server after a loss that was reported. It is renewed no longer.
-    /// `silent` servers are not asked, and one that turns out to be silent is added.
+    /// Cleans up on the server after a reported loss. The lease is no longer renewed. `silent`
+    /// servers are not contacted; a server that turns out to be silent is added.
     pub(super) fn clean_up(&self, silent: &mut BTreeSet<usize>) {
         let Some(loss) = self.loss() else { return };
-        // Its owner has found it out just now.
+        // The holder has detected the loss just now.
         if self.is_renewed() && !self.state().reported {
             return;
         }
         self.forget();
         let taken = {
             let mut held = self.held();
-            // A caller that finds its place empty is to know why.
+            // A caller that finds `held` empty has to know why.
             self.cleaned.store(held.is_some(), Ordering::Release);
             held.take()
         };
         if let Some(mut held) = taken {
-            // A renewal may have come through after all when it had been given up.
+            // A renewal may have succeeded late, after it was given up.
             let came_late = loss != Loss::Gone && !held.remaining().is_zero();
             let in_doubt = self.state().in_doubt || came_late;
             if !held.lose(in_doubt, !silent.contains(&self.server)) {
@@ -146,7 +148,7 @@ impl RenewalEntry {
         }
     }
 
-    /// Renews it no more.
+    /// Stops the renewal.
     pub(super) fn forget(&self) {
         self.let_go.store(true, Ordering::Release);
         Entries::of(&self.target.context).forget(self);
@@ -174,7 +176,7 @@ impl RenewalEntry {
             }
             Notice::Lost(loss) => log::warn!("{key} is lost: {loss}."),
         }
-        // A callback for that may fork: a child renews nothing.
+        // A logger may have forked: a child renews nothing.
         let Some(on_notice) = self.on_notice.as_ref().filter(|_| !fork::is_astray()) else {
             return;
         };

@@ -1,24 +1,25 @@
-//! How something is renewed, and of what its holder is notified meanwhile.
+//! How a lease is renewed, and the notifications of its holder.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::guard::outcome::Loss;
 
-/// How something is kept.
+/// How a lease is renewed.
 #[derive(Default)]
 pub struct RenewOptions {
-    /// For how long it is renewed, counted from when it is kept; `None`: as long as it is not
-    /// released. It ends with the lease that it has then, so that a program that hangs does not
-    /// hold it for ever.
+    /// How long the lease is renewed, counted from the start of the renewal; `None`: until it is
+    /// released. The lease that is current then is the last one, so that a program that hangs does
+    /// not hold the lock forever.
     pub max_hold: Option<Duration>,
-    /// The notifications. The callback is called by the renewer's thread, which renews nothing
-    /// until it returns: so it should be brief. That thread blocks signals, and so do programs that
-    /// are started there. What a release finds is returned by it, and not reported here.
+    /// The callback for notices. It is called by the renewal thread, which renews nothing until the
+    /// callback returns, so it should be brief. That thread blocks signals, and so do programs that
+    /// are started there. A loss that a release finds is returned by the release, and not reported
+    /// here.
     pub on_notice: Option<NoticeCallback>,
 }
 
-/// What is called when there is something to tell.
+/// The callback for notices.
 pub(crate) type NoticeCallback = Box<dyn Fn(Notice) + Send + Sync>;
 
 impl fmt::Debug for RenewOptions {
@@ -27,12 +28,12 @@ impl fmt::Debug for RenewOptions {
     }
 }
 
-/// What the holder of a renewed hold is notified of.
+/// A notification for the holder of a renewed lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// It could not be renewed so far, or is not to be, and ends when so much time has passed. Once
-    /// for each time that it gets this far.
+    /// The lease could not be renewed so far, or is no longer renewed, and ends after this time.
+    /// Reported once each time that the lease gets into this state.
     AtRisk(Duration),
-    /// It is not held any more. Once.
+    /// The lock is no longer held. Reported once.
     Lost(Loss),
 }

@@ -1,5 +1,5 @@
-//! What can be renewed, as the renewer knows it: a guard of whichever kind, and a renewal of it
-//! that is on its way.
+//! What can be renewed, as the renewal thread uses it: a guard of any kind, and a renewal of it in
+//! progress.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::owner::Token;
 use crate::store::{Failure, Op, Reply};
 use crate::target::Target;
 
-/// Whether the acquisition of this token is still to be renewed.
+/// Whether the acquisition with this token is still to be renewed.
 pub(crate) type Wanted = Arc<dyn Fn(Token) -> bool + Send + Sync>;
-/// Asks the server for something, without the guard.
+/// A read from the server that does not need the guard.
 pub(crate) type Check = Box<dyn Fn() -> Result<bool> + Send>;
 
-/// A guard that can be renewed, as the renewer sees it.
+/// A guard that can be renewed, as the renewal thread uses it.
 pub(crate) trait Renewable: Send {
     fn target(&self) -> &Target;
     fn token(&self) -> Token;
@@ -27,69 +27,68 @@ pub(crate) trait Renewable: Send {
     fn remaining(&self) -> Duration;
     fn release(&mut self) -> Result<Release>;
     fn lease(&self) -> Lease;
-    /// The process that acquired it.
+    /// The generation of the process that acquired the guard.
     fn process(&self) -> u64;
-    /// What sentences are about.
+    /// The subject of messages.
     fn subject(&self) -> String;
-    /// When its lease is over, whatever became of a release.
+    /// When the lease is over, whatever the outcome of a release.
     fn ends(&self) -> Moment;
-    /// Whether the server may keep it for longer than its lease.
+    /// Whether the server may keep the item for longer than the lease.
     fn is_in_doubt(&self) -> bool;
-    /// Asks the server whether it is ours, without the guard.
+    /// A check whether the server still has the lease, which does not need the guard.
     fn checker(&self) -> Check;
     fn lose(&mut self, in_doubt: bool, ask: bool) -> bool;
     fn begin_drop(&mut self) -> bool;
     fn give_up(&mut self);
-    /// Begins a renewal; `in_doubt`: an earlier one got no reply. `None` when there is nothing to
+    /// Begins a renewal. `in_doubt`: an earlier renewal got no reply. `None` if there is nothing to
     /// renew.
     fn begin(&mut self, in_doubt: bool) -> Option<Box<dyn PendingRenewal>>;
     fn as_any(&mut self) -> &mut dyn Any;
 }
 
-/// What a renewal came to by a step.
+/// The progress of a renewal after a step.
 pub(crate) enum Progress {
-    /// There is another step to take, but for these, which are not ours any more.
+    /// There is another step to take. The leases `gone` are no longer held.
     NotYet { gone: Vec<Token> },
-    /// All that are left have their new lease.
+    /// All remaining guards have their new lease.
     Renewed,
 }
 
-/// The result of taking another guard along.
+/// The result of adding another guard.
 pub(crate) enum Joined {
-    /// It is to be renewed by itself.
+    /// The guard has to be renewed by itself.
     NotOfThis,
     /// There is nothing to renew.
     Nothing,
     Taken,
 }
 
-/// A renewal on its way, of one guard or of several that share an item.
+/// A renewal in progress, of one guard or of several guards that share an item.
 pub(crate) trait PendingRenewal: Send {
     fn op(&self) -> Op<'_>;
-    /// Whether the next step changes anything, so that its outcome would be in doubt without a
-    /// reply.
+    /// Whether the next step writes, so that its outcome would be in doubt without a reply.
     fn writes(&self) -> bool;
-    /// Whether all of the old leases last at this moment: nothing is sent afterwards.
+    /// Whether all the old leases still run at this moment: nothing is sent afterwards.
     fn lasts(&self, now: Moment) -> bool;
-    /// The reply to a step that was sent then, and answered then.
+    /// Handles the reply to a step, with the times when the step was sent and answered.
     fn take(&mut self, reply: &Reply, sent: Moment, came: Moment) -> Progress;
-    /// Gives a guard of this renewal the lease that it has now.
+    /// Gives a guard of this renewal its new lease.
     fn apply(&self, guard: &mut dyn Renewable);
-    /// Takes another guard along.
+    /// Adds another guard.
     fn join(&mut self, _guard: &mut dyn Renewable) -> Joined {
         Joined::NotOfThis
     }
-    /// Whether the acquisition of this token is still a part of it.
+    /// Whether the acquisition with this token is still a part of this renewal.
     fn has(&self, token: Token) -> bool;
     /// Whether another client was faster to write the item.
     fn is_refused(&self) -> bool {
         false
     }
-    /// Renews what was refused together with what else this process writes to the item. Gives those
-    /// that are gone.
+    /// Renews what was refused, together with this process's other writes to the item. Returns the
+    /// leases that are gone.
     ///
     /// # Errors
-    /// With `sent`, when they may be renewed all the same.
+    /// With `sent` if the leases may have been renewed all the same.
     fn combine(&mut self, _wanted: Wanted) -> std::result::Result<Vec<Token>, Failure> {
         Ok(Vec::new())
     }
@@ -100,9 +99,9 @@ pub(crate) trait RenewableKind: Kind {
     fn fence(_guard: &LeaseGuard<Self>) -> Option<u64> {
         None
     }
-    /// What sentences are about while it is renewed.
+    /// The subject of messages while the lease is renewed.
     fn renewed_subject(&self) -> String;
-    /// Asks the server whether it is ours.
+    /// A check whether the server still has the lease.
     fn check(guard: &LeaseGuard<Self>) -> Check;
     /// Begins a renewal: see [`Renewable::begin`].
     fn begin(guard: &mut LeaseGuard<Self>, in_doubt: bool) -> Option<Box<dyn PendingRenewal>>;

@@ -1,4 +1,4 @@
-//! The renewer: a thread for all that one process renews by one client.
+//! The renewal thread: one thread for all leases that one process renews through one client.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fork::Call;
 use crate::thread;
 
-/// Renews it from now on.
+/// Adds an entry, and starts the renewal thread if it does not run.
 pub(super) fn add(entry: &Arc<RenewalEntry>) -> Result<()> {
     let shared = Entries::of(&entry.target.context);
     let mut list = shared.list();
@@ -45,14 +45,14 @@ fn run(shared: &Entries<RenewalEntry>) {
         }
         drop(entries);
         let list = shared.list();
-        // A hold that came meanwhile may be due sooner.
+        // An entry that was added meanwhile may be due sooner.
         if list.changes == changes {
             shared.changed.sleep(list, pause);
         }
     }
 }
 
-/// Ends with a sentence that a person can act on.
+/// An error with a message that says what to do.
 fn no_thread(error: &std::io::Error) -> Error {
     Error::new(
         ErrorKind::Internal,

@@ -1,5 +1,5 @@
-//! One round of the renewer: what is over is lost, what is at risk is reported, what is due is
-//! renewed. And last, because it may take its time, what is to be done on the server after a loss.
+//! One round of the renewal thread: expired leases are lost, leases at risk are reported, and due
+//! leases are renewed. Cleanup on the server after a loss comes last, because it may take long.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -15,21 +15,20 @@ use crate::guard::outcome::Loss;
 use crate::mutation::{self, Mutation};
 use crate::store::{Failure, Op};
 
-/// After a renewal that failed it is tried again so much later, twice as much after each further
-/// one.
+/// The pause before a failed renewal is retried. Each further pause is twice as long, up to the
+/// longest.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
-/// How many packets a server is sent in one round at most: two, and three more where it answers
-/// slowly.
+/// The most packets to one server in one round: two, and three more if the server answers slowly.
 const PASSES: usize = 5;
-/// For how long the packets of a server that refuses some of them are halved in one round: what
-/// others keep is not renewed meanwhile.
+/// How long the packets of a server that refuses some requests are halved in one round: leases on
+/// other servers are not renewed meanwhile.
 const HALVING: Duration = Duration::from_millis(250);
 
-/// Does what is to be done now, and tells when to come again at the latest.
+/// Runs one round. Returns the longest time until the next one.
 ///
-/// Callbacks and loggers may fork. In the child nothing is kept, and the mutex of a hold may stay
-/// locked by a thread that is only in the parent: so after each of them the child leaves.
+/// Callbacks and loggers may fork. The child renews nothing, and an entry's mutex may stay locked
+/// by a thread that exists only in the parent. The child therefore returns after each of them.
 pub(super) fn round(entries: &[Arc<RenewalEntry>]) -> Duration {
     let here = || !fork::is_astray();
     let live: Vec<&Arc<RenewalEntry>> =
@@ -40,25 +39,25 @@ pub(super) fn round(entries: &[Arc<RenewalEntry>]) -> Duration {
     let due = |ahead: fn(&RenewalEntry) -> Duration| {
         live.iter().filter(move |entry| entry.is_due(ahead(entry))).copied()
     };
-    // Each costs a timeout: it is to hold up the others no more than once.
+    // Each silent server costs a timeout: it must delay the others no more than once.
     let mut silent = BTreeSet::new();
     if due(|_| Duration::ZERO).next().is_some() {
         let mut by_server: BTreeMap<usize, Vec<Batch>> = BTreeMap::new();
-        // What is due soon goes along.
+        // Leases that are due soon are renewed, too.
         for entry in due(|entry| entry.lease / 6) {
             let batches = by_server.entry(entry.server).or_default();
             if !batches.iter_mut().any(|batch| batch.join(entry)) {
                 batches.extend(Batch::new(entry));
             }
         }
-        // Those last that did not answer the last time.
+        // Servers that did not answer the last time come last.
         let mut by_server: Vec<(usize, Vec<Batch>)> = by_server.into_iter().collect();
         by_server.sort_by_key(|(_, batches)| batches.iter().any(Batch::is_overdue));
         let tried = by_server
             .into_iter()
             .filter_map(|(server, batches)| Some((server, renew_all(batches).err()?)));
         let failures: Vec<(usize, Error)> = tried.collect();
-        // A callback may take its time, so not before everything is renewed.
+        // A logger may take long, so failures are logged after everything is renewed.
         for (server, error) in failures {
             if error.is_outage() {
                 silent.insert(server);
@@ -78,9 +77,9 @@ pub(super) fn round(entries: &[Arc<RenewalEntry>]) -> Duration {
         .unwrap_or(Duration::ZERO)
 }
 
-/// Renews the holds of one server. One that it refuses, since it is full perhaps, is not to cost
-/// the others their leases: so a packet of which something was refused is tried again in halves,
-/// the largest first.
+/// Renews the leases of one server. A lease that the server refuses to renew, for example because
+/// it is full, must not cost the others their leases: a packet of which a part was refused is
+/// retried in halves, the largest first.
 fn renew_all(batches: Vec<Batch>) -> Result<()> {
     let Some(context) = batches.first().map(|batch| batch.context().clone()) else { return Ok(()) };
     let until = context.clock().now() + HALVING;
@@ -104,8 +103,8 @@ fn renew_all(batches: Vec<Batch>) -> Result<()> {
     ended
 }
 
-/// Renews by as few packets as that takes. Semaphores that others write at the same time come last,
-/// and each by itself.
+/// Renews by as few packets as possible. Semaphores that other clients write at the same time come
+/// last, each by itself.
 fn renew(batches: &mut Vec<Batch>) -> std::result::Result<(), Failure> {
     let mut refused = Vec::new();
     let mut renewed = renew_together(batches, &mut refused);
@@ -149,7 +148,7 @@ fn renew_together(
             }
         }
     }
-    // Others write faster than we do.
+    // Other clients write faster than this one.
     for batch in &*batches {
         batch.failed(false);
     }
@@ -157,7 +156,7 @@ fn renew_together(
 }
 
 impl RenewalEntry {
-    /// Whether it is held yet. Tells the owner what there is to tell.
+    /// Whether the lease is still held. Reports a loss or a risk to the holder.
     fn lives_on(&self) -> bool {
         let now = self.now();
         let (left, is_over) = match self.held().as_ref() {
@@ -184,7 +183,7 @@ impl RenewalEntry {
         true
     }
 
-    /// Whether it is to be renewed now, or so much later.
+    /// Whether the lease is to be renewed within `ahead`.
     fn is_due(&self, ahead: Duration) -> bool {
         !self.is_at_its_longest() && self.state().due <= self.now() + ahead
     }
@@ -194,7 +193,7 @@ impl RenewalEntry {
             && !mutation::has(Mutation::KeepBeyondMaxHold)
     }
 
-    /// How long it can be left alone.
+    /// The time until the entry needs attention again.
     fn next(&self) -> Duration {
         let Some(left) = self.held().as_ref().map(|held| held.remaining()) else {
             return Duration::ZERO;
@@ -211,17 +210,17 @@ impl RenewalEntry {
         if state.overdue && !state.warned {
             next = next.min(left.saturating_sub(self.lease / 2));
         }
-        // It came to that in the course of a round: its owner is to know.
+        // The lease reached `max_hold` during this round: its holder has to be notified.
         if self.is_at_its_longest() && !state.warned {
             next = Duration::ZERO;
         }
-        // Clocks are coarse: no round for nothing.
+        // Clocks are coarse: avoids a round that finds nothing due.
         next + Duration::from_millis(1)
     }
 
-    /// The server has granted a new lease, which may end no later than the old one: after a server
-    /// stood still the deadline is capped by its TTL. The risk is over once more than half of the
-    /// lease is left.
+    /// Records that the server has granted a new lease. It may end no later than the old one: after
+    /// the server was stopped, the deadline is capped by its TTL. The lease is no longer at risk
+    /// once more than half of it is left.
     pub(super) fn renewed(&self) {
         let due = self.in_time();
         let left = self.held().as_ref().map_or(Duration::ZERO, |held| held.remaining());
@@ -239,7 +238,8 @@ impl RenewalEntry {
         }
     }
 
-    /// It could not be renewed now. `in_doubt`: or it was, without our knowing.
+    /// Records that the lease could not be renewed now. `in_doubt`: it may have been renewed all
+    /// the same.
     pub(super) fn not_renewed(&self, in_doubt: bool) {
         let now = self.now();
         let mut state = self.state();
@@ -250,8 +250,8 @@ impl RenewalEntry {
             now + if mutation::has(Mutation::KeepOnlyOnce) { self.lease } else { state.retry };
     }
 
-    /// When to renew it: after a third of its lease, or somewhat less, so that not all clients do
-    /// it at once. At once, if so much of it has passed already.
+    /// When to renew the lease: after a third of it, or somewhat less, so that not all clients
+    /// renew at once. Immediately, if that time has already passed.
     pub(super) fn in_time(&self) -> Moment {
         let chance = self.target.context.identity().map_or(0.5, |identity| identity.fraction());
         let after =
@@ -265,7 +265,7 @@ impl RenewalEntry {
         self.target.now()
     }
 
-    /// It was found to be gone.
+    /// Records that the lease is gone from the server.
     pub(super) fn gone(&self) {
         self.note(Loss::Gone);
     }
