@@ -1,60 +1,60 @@
-//! What tools ask a store for beyond its operations: all keys, values as they are, and whether what
-//! keeps the items is fit for locks.
+//! What tools request from a store beyond its operations: all keys, raw values, and whether the
+//! node is suitable for locks.
 
 use std::time::Duration;
 
 use crate::error::Result;
 
-/// A server, or whatever keeps items in the place of one.
+/// A server, or what stores the items instead of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its short name, such as `10.0.0.7:11211`, a path, or `memory://name`.
+    /// The short name, such as `10.0.0.7:11211`, a path, or `memory://name`.
     pub name: String,
-    /// What it is, for sentences, such as `memcached at 10.0.0.7:11211`.
+    /// The title for messages, such as `memcached at 10.0.0.7:11211`.
     pub title: String,
-    /// Whether things are in it rather than on it.
+    /// Whether messages say that items are in it rather than on it.
     pub is_container: bool,
-    /// How long an answer may take.
+    /// How long a reply may take.
     pub timeout: Duration,
 }
 
 /// A connection of a tool to one node.
 pub trait Admin {
-    /// How long the shortest question takes.
+    /// Measures the shortest round trip.
     ///
     /// # Errors
     /// As for any read.
     fn round_trip(&mut self) -> Result<Duration>;
 
-    /// The keys of all items that `wanted` wants.
+    /// The keys of all items that `wanted` selects.
     ///
     /// # Errors
-    /// As for any read; [`ErrorKind::Protocol`](crate::ErrorKind::Protocol), with what to do, where
-    /// the node does not tell its keys.
+    /// As for any read; [`ErrorKind::Protocol`](crate::ErrorKind::Protocol), with what to do, if
+    /// the node does not list its keys.
     fn keys(&mut self, wanted: &dyn Fn(&str) -> bool) -> Result<Vec<String>>;
 
-    /// The items of these keys, in their order; `None` for one that is not there.
+    /// The items with these keys, in the same order; `None` for an item that does not exist.
     ///
     /// # Errors
     /// As for any read.
     fn values(&mut self, keys: &[String]) -> Result<Vec<Option<Value>>>;
 
-    /// Whether the node is fit for locks with leases of that length, and what to do if not.
+    /// Whether the node is suitable for locks with leases of this length, and what to do if not.
     ///
     /// # Errors
     /// As for any read.
     fn health(&mut self, lease: Duration) -> Result<Vec<Finding>>;
 }
 
-/// An item's value, and how long it is kept yet; `None`: for ever.
+/// An item's value and its remaining time to live; `None`: forever.
 pub type Value = (Content, Option<Duration>);
 
-/// What is in an item.
+/// The content of an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     /// The value.
     Bytes(Vec<u8>),
-    /// More than memlock ever writes, which was not read: so many bytes.
+    /// Larger than any value that memlock writes, and not read: the size in bytes.
     TooLarge(usize),
 }
 
@@ -68,33 +68,33 @@ impl Content {
     }
 }
 
-/// How good something is.
+/// The rating of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// As it should be.
     Good,
-    /// Worth knowing, and nothing to mend.
+    /// Worth knowing; nothing to fix.
     Note,
-    /// Something should be mended.
+    /// Something should be fixed.
     Warning,
-    /// Locks cannot be trusted there.
+    /// Locks cannot be trusted on this node.
     Bad,
 }
 
-/// One thing that was examined.
+/// One examined property.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// What was examined, in a word or two.
+    /// The property that was examined, in one or two words.
     pub what: &'static str,
-    /// How good it is.
+    /// The rating.
     pub verdict: Verdict,
     /// What was found.
     pub said: String,
     /// What to do.
     pub mend: Option<String>,
-    /// The options with which the node should be started, besides those that it has.
+    /// Options with which the node should be started, in addition to its present ones.
     pub flags: Vec<String>,
-    /// Whether nothing else need be tried, since locks do not work there at all.
+    /// Whether further checks are pointless, because locks do not work there at all.
     pub is_fatal: bool,
 }
 
@@ -105,21 +105,21 @@ impl Finding {
         Finding { what, verdict, said, mend: None, flags: Vec::new(), is_fatal: false }
     }
 
-    /// With what to do.
+    /// Adds advice.
     #[must_use]
     pub fn mend(mut self, how: impl Into<String>) -> Finding {
         self.mend = Some(how.into());
         self
     }
 
-    /// With an option to start the node with.
+    /// Adds an option to start the node with.
     #[must_use]
     pub fn flag(mut self, flag: impl Into<String>) -> Finding {
         self.flags.push(flag.into());
         self
     }
 
-    /// Without it locks do not work at all.
+    /// Marks the finding as fatal: without this property locks do not work at all.
     #[must_use]
     pub fn fatal(mut self) -> Finding {
         self.is_fatal = true;

@@ -1,5 +1,5 @@
-//! What a store promises, as data: the limits that primitives count with, and what
-//! `docs/guarantees.md`, `memlock doctor` and errors say about it.
+//! What a store promises, as data: the limits that primitives rely on, and the source of
+//! `docs/guarantees.md`, `memlock doctor` and error messages.
 
 use std::time::Duration;
 
@@ -9,25 +9,24 @@ use crate::lease::{DRIFT, Lease};
 /// What a store promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guarantees {
-    /// The processes that can share it.
+    /// The processes that can share the store.
     pub scope: Scope,
-    /// By how much sooner than it was asked for an item may expire, because the clock that counts
-    /// was behind when it was stored. The store asks for so much more: see
-    /// [`Guarantees::covering`].
+    /// How much earlier than requested an item may expire, because the clock that counts was behind
+    /// when the item was stored. The store requests this much more: see [`Guarantees::covering`].
     pub clock_error: Duration,
-    /// The store's clock ticks in steps of so much.
+    /// The step in which the store's clock ticks.
     pub clock_step: Duration,
-    /// A reply that takes longer may come from a server that stood still, and its clock with it:
-    /// then the time that an item has left is read back. `None`: the clock cannot stand still.
+    /// A reply that takes longer than this may come from a server that was stopped, together with
+    /// its clock: the remaining time of the item is then read back. `None`: the clock cannot stop.
     pub suspicious_delay: Option<Duration>,
-    /// Whose clock counts.
+    /// The clock that counts.
     pub clock: ClockOf,
     /// What survives the end of the server, or of the process that keeps the items.
     pub survives: Survives,
-    /// Whether items may be evicted to make room for others, unless the server is set up so that it
-    /// refuses instead.
+    /// Whether items may be evicted to make room for others, unless the server is configured to
+    /// refuse instead.
     pub evicts: bool,
-    /// Across what fences rise.
+    /// Across which events fences rise.
     pub fences_rise: FencesRise,
     /// The longest key, in bytes.
     pub longest_key: usize,
@@ -46,28 +45,28 @@ pub enum Scope {
     Network,
 }
 
-/// Whose clock decides when an item expires.
+/// The clock that decides when an item expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockOf {
-    /// That of this host, which does not stop or step.
+    /// The clock of this host, which does not stop or step.
     Host,
-    /// The server's.
+    /// The clock of the server.
     Server,
 }
 
 /// What survives the end of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survives {
-    /// Nothing: with the server, all locks are gone while their holders may go on.
+    /// Nothing: when the server ends, all locks are gone, while their holders may continue.
     Nothing,
-    /// Everything, until the host itself is started anew.
+    /// Everything, until the host itself is rebooted.
     Restart,
 }
 
-/// Across what fences rise.
+/// Across which events fences rise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FencesRise {
-    /// As long as the items are there.
+    /// As long as the items exist.
     InOneLife,
     /// Across restarts, as long as the server's wall clock is not set back.
     WhileClocksDo,
@@ -76,9 +75,10 @@ pub enum FencesRise {
 }
 
 impl Guarantees {
-    /// For how long to ask the store to keep something that must be there for at least `lease`.
+    /// The time to live to request for an item that must exist for at least `lease`.
     ///
-    /// Two clocks do not run alike: to what the clock may be behind by comes 1 in 5,000.
+    /// The possible error of the clock is added; and, because two clocks drift apart, 1 in 5,000 of
+    /// the lease.
     pub fn covering(&self, lease: Duration) -> Duration {
         let step = self.clock_step.as_nanos().max(1);
         let whole = lease.as_nanos().div_ceil(step).saturating_mul(step);
@@ -87,38 +87,39 @@ impl Guarantees {
         whole.saturating_add(self.clock_error).saturating_add(drift)
     }
 
-    /// For how many seconds of the server's clock, beginning with the one that it shows, something
-    /// must be stored to be there for at least `lease`: for records that note ends in whole
+    /// How many seconds of the server's clock, beginning with the second that it shows, an item
+    /// must be stored for to exist for at least `lease`. For records that note ends in whole
     /// seconds.
     pub fn covering_seconds(&self, lease: Duration) -> u64 {
         let behind = self.clock_error.max(Duration::from_secs(1)).as_secs();
         whole_seconds(lease).saturating_add(behind + lease.as_secs() / DRIFT)
     }
 
-    /// When the store has dropped an item whose request left at `sent`, at the latest.
+    /// The latest time by which the store has dropped an item whose request was sent at `sent`.
     pub fn gone(&self, lease: Lease, sent: Moment) -> Moment {
         sent + self.covering(lease.duration()) + Duration::from_secs(1)
     }
 
-    /// The store keeps something until then by a request for `old`. Until when it keeps it at least
-    /// if it may also have carried out a later request for `new`: its clock may stand still, but
-    /// never goes back.
+    /// The store keeps an item until `until`, by a request for `old`. Returns the time until which
+    /// it keeps the item at least if it may also have carried out a later request for `new`: its
+    /// clock may stop, but never goes back.
     pub(crate) fn kept_by_either(&self, until: Moment, old: Lease, new: Lease) -> Moment {
         let less = self.covering(old.duration()).saturating_sub(self.covering(new.duration()));
         Moment::from_boot(until.since_boot().saturating_sub(less + less / DRIFT as u32))
     }
 
-    /// Whether a reply took so long that the server may have stood still.
+    /// Whether a reply took so long that the server may have been stopped.
     pub(crate) fn is_suspicious(&self, delay: Duration) -> bool {
         self.suspicious_delay.is_some_and(|longest| delay > longest)
     }
 
-    /// Until when the store certainly keeps an item of which it replied that so much was left.
+    /// The time until which the store is guaranteed to keep an item, by a reply that `left`
+    /// remained.
     ///
-    /// A reply that takes too long may come from a server that stood still, and its clock with it,
-    /// since an unknown time: then `None`, and the item is to be read again. `first`: when an
-    /// earlier read left that was as slow. Since its reply the server ran, so its clock has stood
-    /// still for no longer than from then on.
+    /// A reply that takes too long may come from a server that was stopped, together with its
+    /// clock, for an unknown time: the result is then `None`, and the item has to be read again.
+    /// `first`: when an earlier read was sent whose reply was as slow. The server ran when it
+    /// replied to that read, so its clock has been stopped for no longer than since then.
     pub(crate) fn kept_until(
         &self,
         left: Duration,

@@ -1,8 +1,8 @@
 //! The memory store: the same promises within one process, for tests and for programs that need no
 //! server.
 //!
-//! `memory://name` is shared by every client of the process that gives the same name, and lives as
-//! long as one of them. A forked child starts with an empty one.
+//! `memory://name` is shared by all clients of the process that use the same name, and exists as
+//! long as one of them. A forked child starts with an empty store.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -35,7 +35,7 @@ const GUARANTEES: Guarantees = Guarantees {
 /// Items in this process's memory.
 #[derive(Debug)]
 pub struct Memory {
-    /// By which this process knows it.
+    /// The name of the store in this process.
     name: String,
     clock: Arc<dyn Clock>,
     boot: u64,
@@ -46,9 +46,9 @@ pub struct Memory {
 #[derive(Debug, Default)]
 struct Items {
     items: HashMap<Key, StoredItem>,
-    /// Rises with everything that is stored.
+    /// The last number given to a stored item.
     last: u64,
-    /// The number of items after the last sweep: at twice that, the expired ones are swept out.
+    /// The number of items after the last sweep. At about twice that, expired items are swept.
     swept: usize,
 }
 
@@ -65,12 +65,12 @@ type Registry = Mutex<HashMap<String, Weak<Memory>>>;
 static REGISTRY: ForkLocal<Registry> = ForkLocal::new();
 
 impl Memory {
-    /// A store of its own, which no other client can name.
+    /// A store that no other client can name.
     pub fn new(clock: Arc<dyn Clock>) -> Memory {
         Memory::like(GUARANTEES, clock)
     }
 
-    /// The same, with the clock and the limits of another store: for tests.
+    /// The same, with the clock and the guarantees of another store: for tests.
     pub fn like(guarantees: Guarantees, clock: Arc<dyn Clock>) -> Memory {
         Memory {
             name: String::new(),
@@ -81,7 +81,7 @@ impl Memory {
         }
     }
 
-    /// When an item ends that is stored now.
+    /// When an item that is stored now expires.
     fn expires(&self, now: Moment, expiry: Expiry) -> Option<Moment> {
         match expiry {
             Expiry::After(lease) => Some(now + self.guarantees.covering(lease)),
@@ -91,7 +91,7 @@ impl Memory {
         }
     }
 
-    /// The store that this process knows by the URL's name.
+    /// The store with the URL's name in this process.
     pub(crate) fn open(url: &mut Url, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Store>> {
         let name = url.authority()?;
         if name.is_empty() {
@@ -115,7 +115,7 @@ impl Memory {
         Version::new(self.epoch(), number)
     }
 
-    /// Rises from number to number, and to the next store of this name.
+    /// Rises with each number, and from one store of this name to the next.
     fn fence(&self, number: u64) -> u64 {
         self.boot.saturating_mul(1_000_000).saturating_add(number)
     }
@@ -227,7 +227,7 @@ impl Store for Memory {
         Some(self.clock.now().since_boot())
     }
 
-    /// All its users are in this process.
+    /// All users are in this process.
     fn local_address(&self, _route: Route) -> Option<IpAddr> {
         Some(Ipv4Addr::LOCALHOST.into())
     }

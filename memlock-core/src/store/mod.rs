@@ -1,9 +1,9 @@
 //! A store: a function from a batch of operations to replies. One call is one round trip.
 //!
-//! Everything above is written once over this trait. A store decides nothing: each operation is
-//! atomic on its own, and what a reply means is the primitive's business. What it promises stands
-//! in its [`Guarantees`]. A test store is a wrapper that loses, delays, evicts or restarts; a new
-//! store is one folder, plus one line in [`schemes`].
+//! Everything above a store is written once over this trait. A store makes no decisions: each
+//! operation is atomic on its own, and the primitive interprets the replies. What a store promises
+//! is in its [`Guarantees`]. A test store is a wrapper that loses, delays, evicts or restarts; a
+//! new store is one folder, plus one line in [`schemes`].
 
 use std::fmt;
 use std::net::IpAddr;
@@ -33,17 +33,17 @@ pub use route::Route;
 pub(crate) use url::Url;
 pub use url::without_password;
 
-/// A place that keeps items with versions and a time to live.
+/// A store of items with versions and a time to live.
 pub trait Store: Send + Sync + fmt::Debug {
     /// Runs `ops` in order on the server that owns `route`, each atomic on its own, in one round
-    /// trip, and answers each with one reply.
+    /// trip. Returns one reply for each operation.
     ///
     /// # Errors
-    /// A [`Failure`] says whether the server may have got the request.
+    /// A [`Failure`] states whether the server may have received the request.
     fn run(&self, route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure>;
 
-    /// As [`Store::run`], and calls `meanwhile`, at most once, as soon as the request has left; a
-    /// store that cannot tell when that is calls it before.
+    /// As [`Store::run`], but calls `meanwhile`, at most once, as soon as the request was sent. A
+    /// store that cannot determine that moment calls it before.
     ///
     /// # Errors
     /// As [`Store::run`].
@@ -57,14 +57,13 @@ pub trait Store: Send + Sync + fmt::Debug {
         self.run(route, ops)
     }
 
-    /// Which of several servers owns `route`: what goes to one of them can go in one batch.
+    /// The index of the server that owns `route`: operations on the same server can share a batch.
     fn server_of(&self, _route: Route) -> usize {
         0
     }
 
-    /// Whether the server that owns `route` did not answer its last request in time, a short while
-    /// ago. Whatever can do without that server then leaves it alone; calls of the user are tried
-    /// all the same.
+    /// Whether the server that owns `route` recently did not answer a request in time. Steps that
+    /// can do without that server then do not contact it; calls of the user are tried all the same.
     fn is_silent(&self, _route: Route) -> bool {
         false
     }
@@ -72,29 +71,30 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Closes the idle connections.
     fn disconnect(&self) {}
 
-    /// What it promises.
+    /// What the store promises.
     fn guarantees(&self) -> Guarantees;
 
-    /// The time of the server that owns `route`, since its own epoch, as far as it is known without
-    /// a request: rather too late than too early. It is the time of [`Expiry::At`]. `None` before
-    /// the first contact.
+    /// The time of the server that owns `route`, since the server's own epoch, as far as known
+    /// without a request; rather too late than too early. [`Expiry::At`] refers to this time.
+    /// `None` before the first contact.
     fn time(&self, route: Route) -> Option<Duration>;
 
-    /// The address by which this process was last connected to the server that owns `route`: where
-    /// other clients of that server can most likely reach us. `None` when there is none.
+    /// The address from which this process last connected to the server that owns `route`: the
+    /// address at which other clients of that server can most likely reach this process. `None` if
+    /// there is none.
     fn local_address(&self, _route: Route) -> Option<IpAddr> {
         None
     }
 
-    /// The servers, or what keeps the items in their place, in the order of [`Store::server_of`].
-    /// There is at least one.
+    /// The servers, or what stores the items instead, in the order of [`Store::server_of`]. There
+    /// is at least one.
     fn nodes(&self) -> Vec<Node>;
 
     /// A tool's own connection to one of the nodes.
     ///
     /// # Errors
-    /// As for any read; [`ErrorKind::Config`](crate::ErrorKind::Config) where there is nothing to
-    /// be examined.
+    /// As for any read; [`ErrorKind::Config`](crate::ErrorKind::Config) if the store cannot be
+    /// examined.
     #[cfg(feature = "admin")]
     fn admin(&self, _node: usize) -> Result<Box<dyn Admin + '_>> {
         Err(Error::config("Nothing can be examined there."))

@@ -1,4 +1,4 @@
-//! Operations on items, and what a store replies.
+//! Operations on items, and the replies of a store.
 
 use std::time::Duration;
 
@@ -9,69 +9,69 @@ use crate::name::Key;
 /// One operation on one item.
 #[derive(Clone, Copy, Debug)]
 pub enum Op<'a> {
-    /// Stores the value unless there is an item: [`Reply::Stored`] or [`Reply::Written`], else
+    /// Stores the value unless the item exists: [`Reply::Stored`] or [`Reply::Written`], else
     /// [`Reply::Exists`].
     Add {
         /// The item.
         key: &'a Key,
-        /// What to store.
+        /// The value to store.
         value: &'a [u8],
-        /// How long it lives.
+        /// How long the item lives.
         expiry: Expiry,
-        /// What the caller needs to know of the stored item.
+        /// What the reply has to contain.
         returns: Returns,
     },
-    /// Reads: [`Reply::Value`] or [`Reply::Missing`].
+    /// Reads the item: [`Reply::Value`] or [`Reply::Missing`].
     Get {
         /// The item.
         key: &'a Key,
         /// Whether [`Item::fence`] is needed.
         fence: bool,
     },
-    /// Stores the value if the item still has that version: [`Reply::Stored`] or
+    /// Stores the value if the item still has this version: [`Reply::Stored`] or
     /// [`Reply::Written`], else [`Reply::VersionMismatch`] or [`Reply::Missing`].
     CompareAndSet {
         /// The item.
         key: &'a Key,
-        /// The version it must have.
+        /// The version that the item must have.
         version: Version,
-        /// What to store.
+        /// The value to store.
         value: &'a [u8],
-        /// How long it lives from now.
+        /// How long the item lives from now.
         expiry: Expiry,
-        /// What the caller needs to know of the stored item.
+        /// What the reply has to contain.
         returns: Returns,
     },
-    /// Removes the item if it still has that version: [`Reply::Deleted`],
+    /// Removes the item if it still has this version: [`Reply::Deleted`],
     /// [`Reply::VersionMismatch`] or [`Reply::Missing`].
     Delete {
         /// The item.
         key: &'a Key,
-        /// The version it must have.
+        /// The version that the item must have.
         version: Version,
     },
-    /// Adds bytes to the end of the item's value: [`Reply::Written`] or [`Reply::Missing`]. An item
-    /// that cannot grow is left as it is.
+    /// Appends bytes to the item's value: [`Reply::Written`] or [`Reply::Missing`]. An item that
+    /// cannot grow is left unchanged.
     Append {
         /// The item.
         key: &'a Key,
-        /// What to add.
+        /// The bytes to append.
         value: &'a [u8],
     },
-    /// Adds bytes in front of the item's value: as [`Op::Append`].
+    /// Prepends bytes to the item's value; otherwise as [`Op::Append`].
     Prepend {
         /// The item.
         key: &'a Key,
-        /// What to add.
+        /// The bytes to prepend.
         value: &'a [u8],
     },
     /// Adds to a decimal number: [`Reply::Number`] with the new number, or [`Reply::Missing`].
     Increment {
         /// The item.
         key: &'a Key,
-        /// How much to add.
+        /// The number to add.
         by: u64,
-        /// Where there is no item: begin with this number and live this long, instead of answering
+        /// If there is no item: store this number with this lifetime, instead of replying
         /// [`Reply::Missing`].
         initial: Option<(u64, Expiry)>,
     },
@@ -83,7 +83,7 @@ impl<'a> Op<'a> {
         Op::Get { key, fence: false }
     }
 
-    /// The item it is about.
+    /// The key of the item.
     pub fn key(&self) -> &'a Key {
         match *self {
             Op::Add { key, .. }
@@ -96,9 +96,8 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Whether it makes sense to a server in that life: versions of another life mean nothing to
-    /// the server, and such an operation is not even sent. The reply is
-    /// [`Reply::VersionMismatch`].
+    /// Whether the operation is valid in this epoch. A version of another epoch means nothing to
+    /// the server, so such an operation is not even sent; the reply is [`Reply::VersionMismatch`].
     pub fn is_of(&self, epoch: Epoch) -> bool {
         match self {
             Op::CompareAndSet { version, .. } | Op::Delete { version, .. } => {
@@ -108,12 +107,12 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Whether it may change an item.
+    /// Whether the operation may change an item.
     pub fn changes(&self) -> bool {
         !matches!(self, Op::Get { .. })
     }
 
-    /// Whether the reply is to carry a fence.
+    /// Whether the reply has to contain a fence.
     pub fn wants_fence(&self) -> bool {
         match *self {
             Op::Add { returns, .. } | Op::CompareAndSet { returns, .. } => {
@@ -125,12 +124,12 @@ impl<'a> Op<'a> {
     }
 }
 
-/// What the caller needs to know of an item that it stores. A store may spare itself the work for
-/// what is not needed.
+/// What the reply to a store operation has to contain. A store may save work for what is not
+/// needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Returns {
-    /// Only that it was stored: [`Reply::Written`]. If the store has no room for the new value, the
-    /// item is left as it was.
+    /// Only that the item was stored: [`Reply::Written`]. If the store has no room for the new
+    /// value, the item is left unchanged.
     Nothing,
     /// [`Reply::Stored`] with the version.
     Version,
@@ -141,13 +140,14 @@ pub enum Returns {
 /// How long an item lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
-    /// At least this long: the store adds what its clock may be wrong by.
+    /// At least this long: the store adds the possible error of its clock.
     After(Duration),
-    /// Until the server's clock shows so much: see [`Store::time`](super::Store::time).
+    /// Until the server's clock shows this time: see [`Store::time`](super::Store::time).
     At(Duration),
-    /// As before: this is what [`Item::remaining`] said, for stores that need it again.
+    /// Unchanged. The value is the [`Item::remaining`] that was read, for stores that need it
+    /// again.
     Unchanged(Option<Duration>),
-    /// For ever.
+    /// Forever.
     Never,
 }
 
@@ -160,32 +160,32 @@ impl From<Lease> for Expiry {
 /// The reply to one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// It was stored.
+    /// The item was stored.
     Stored(Stored),
-    /// It was stored, and has another version, which was not asked for.
+    /// The item was stored, and has a new version, which was not requested.
     Written,
-    /// There is an item already; nothing was stored.
+    /// The item exists already; nothing was stored.
     Exists,
     /// There is no such item.
     Missing,
-    /// The item has another version, or the server is in another life than the one that gave this
-    /// version.
+    /// The item has another version, or this version belongs to another epoch of the server.
     VersionMismatch,
-    /// It was removed.
+    /// The item was removed.
     Deleted,
     /// The item.
     Value(Item),
-    /// The number after counting.
+    /// The new number.
     Number(u64),
 }
 
-/// What became of an item that was stored.
+/// The result of storing an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stored {
     /// Its version.
     pub version: Version,
-    /// Greater than every fence given for this item before. 0 unless [`Returns::Fence`] was asked
-    /// for. [`Guarantees::fences_rise`](super::Guarantees::fences_rise) tells across what it rises.
+    /// Greater than every fence given for this item before. Valid only if [`Returns::Fence`] was
+    /// requested. [`Guarantees::fences_rise`](super::Guarantees::fences_rise) states across which
+    /// events it rises.
     pub fence: u64,
 }
 
@@ -196,28 +196,28 @@ pub struct Item {
     pub value: Vec<u8>,
     /// Its version.
     pub version: Version,
-    /// Its remaining time to live: at most this, and at least
-    /// [`Guarantees::clock_error`](super::Guarantees::clock_error) less. `None` when it lives for
-    /// ever.
+    /// The remaining time to live: at most this, and at least this less
+    /// [`Guarantees::clock_error`](super::Guarantees::clock_error). `None` if the item never
+    /// expires.
     pub remaining: Option<Duration>,
-    /// A fence that the client that stored this item can use: greater than every fence given for
-    /// this item to others before. 0 unless it was asked for.
+    /// A fence for the client that stored this item: greater than every fence given for this item
+    /// to others before. Valid only if it was requested.
     pub fence: u64,
 }
 
-/// One life of one server. Everything a server gave out in one life is worthless in the next.
+/// One life of one server. Versions of one epoch are not valid in the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Epoch(u64, u64);
 
 impl Epoch {
-    /// Made of two numbers that together differ from life to life.
+    /// An epoch made of two numbers that together differ between any two lives.
     pub const fn new(first: u64, second: u64) -> Epoch {
         Epoch(first, second)
     }
 }
 
-/// Which state of an item it was. No two states of an item within one epoch have the same version.
-/// It means something to the store that gave it; everything else only compares it.
+/// A version: identifies one state of an item. No two states of an item within one epoch have the
+/// same version. Only the store that gave it interprets it; all other code only compares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Version {
     epoch: Epoch,
@@ -226,18 +226,18 @@ pub struct Version {
 }
 
 impl Version {
-    /// The version with that number, given in that epoch.
+    /// The version with this number, given in this epoch.
     pub const fn new(epoch: Epoch, number: u64) -> Version {
         Version { epoch, number, note: 0 }
     }
 
-    /// The same version, with what the store keeps beside the value and needs to write it over.
+    /// The same version, with data that the store keeps beside the value and needs to overwrite it.
     #[must_use]
     pub const fn with_note(self, note: u32) -> Version {
         Version { note, ..self }
     }
 
-    /// The server's life in which it was given.
+    /// The epoch in which the version was given.
     pub const fn epoch(self) -> Epoch {
         self.epoch
     }
@@ -247,24 +247,23 @@ impl Version {
         self.number
     }
 
-    /// What the store keeps beside the value.
+    /// The data that the store keeps beside the value.
     pub const fn note(self) -> u32 {
         self.note
     }
 }
 
-/// A batch that did not come to its end.
+/// A batch that was not completed.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// What went wrong.
     pub error: Error,
-    /// Whether the server may have got some of it: if so, what it did is not known.
+    /// Whether the server may have received a part of the batch: if so, its effect is unknown.
     pub sent: bool,
 }
 
 impl Failure {
-    /// The error of a batch that only read: nothing was changed, so there is nothing unknown about
-    /// it.
+    /// The error of a batch that only read: nothing was changed, so its outcome is not unknown.
     pub(crate) fn of_read(self) -> Error {
         match self.error.kind() {
             ErrorKind::Unknown => Error::new(ErrorKind::Unreachable, self.error.to_string()),

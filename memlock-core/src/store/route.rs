@@ -1,14 +1,15 @@
-//! Which of several servers owns some keys.
+//! The route of a key: which of several servers owns it.
 
 use crate::hash::{fnv1a, mix};
 use crate::name::Key;
 
-/// Decides which of several servers owns some keys: a hash of the key they are all found by.
+/// Determines which of several servers owns a group of keys: a hash of the key by which they are
+/// found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route(u64);
 
 impl Route {
-    /// The route of everything that belongs to `key`.
+    /// The route of all items that belong to `key`.
     pub fn of(key: &Key) -> Route {
         Route(mix(fnv1a(key.as_str().as_bytes())))
     }

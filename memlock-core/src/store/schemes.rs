@@ -1,4 +1,4 @@
-//! The known schemes, and the store that an URL names.
+//! The known schemes, and the store that a URL names.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use super::url::Url;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 
-/// Makes a store. It takes the parameters that it knows out of the URL.
+/// Creates a store. Takes the parameters that it knows from the URL.
 type Open = fn(&mut Url, &Arc<dyn Clock>) -> Result<Arc<dyn Store>>;
 
-/// The scheme, how its URL is written, and how it is opened.
+/// The scheme, the form of its URL, and the function that opens it.
 const SCHEMES: &[(&str, &str, Open)] = &[
     #[cfg(feature = "memcached")]
     ("memcached", "memcached://host[:port][,host2…]", Memcached::open),
@@ -24,11 +24,11 @@ const SCHEMES: &[(&str, &str, Open)] = &[
     ("sqlite", "sqlite:///path or sqlite:path", Sqlite::open),
 ];
 
-/// The store that a URL names, for programs that put something of their own between it and a
+/// The store that a URL names, for programs that wrap it before they pass it to a
 /// [`Client`](crate::Client). The client's own parameters are not known here.
 ///
 /// # Errors
-/// [`ErrorKind::Config`](crate::ErrorKind::Config) for an URL that cannot be read.
+/// [`ErrorKind::Config`](crate::ErrorKind::Config) for a URL that cannot be parsed.
 pub fn connect(url: &str, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Store>> {
     let mut url = Url::parse(url)?;
     let store = open(&mut url, clock)?;
@@ -36,7 +36,7 @@ pub fn connect(url: &str, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Store>> {
     Ok(store)
 }
 
-/// Makes the store that an URL names. The parameters it knows are taken out of `url`.
+/// Creates the store that a URL names. The parameters that it knows are removed from `url`.
 pub(crate) fn open(url: &mut Url, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Store>> {
     let known = SCHEMES.iter().find(|(scheme, ..)| *scheme == url.scheme);
     let (.., open) = known.ok_or_else(|| {

@@ -1,17 +1,17 @@
-//! The URL that says where the locks are: `scheme:location?name=value&…`.
+//! The URL that names the store: `scheme:location?name=value&…`.
 
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::name::percent_decode;
 
-/// A URL in its parts. Each part of memlock takes the parameters that it knows; what is left at the
-/// end is a mistake.
+/// A parsed URL. Each part of memlock takes the parameters that it knows; a parameter that remains
+/// is a mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Url {
     pub(crate) scheme: String,
-    /// What stands between the scheme's colon and the question mark, as it was written: each scheme
-    /// reads it by itself.
+    /// The text between the scheme's colon and the question mark, unchanged: each scheme parses it
+    /// itself.
     pub(crate) location: String,
     params: Vec<(String, String)>,
     known: Vec<&'static str>,
@@ -65,7 +65,7 @@ impl Url {
         Ok(url)
     }
 
-    /// The location of a scheme that has neither users nor paths: what stands behind `//`.
+    /// The location of a scheme that has neither users nor paths: the text after `//`.
     pub(crate) fn authority(&self) -> Result<&str> {
         let Url { scheme, location, .. } = self;
         let authority = location.strip_prefix("//").ok_or_else(|| {
@@ -81,19 +81,19 @@ impl Url {
         Ok(authority)
     }
 
-    /// A parameter that stays for another part to take.
+    /// A parameter that remains for another part to take.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.params.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_str())
     }
 
-    /// Takes a parameter out.
+    /// Takes a parameter.
     pub(crate) fn take(&mut self, name: &'static str) -> Option<String> {
         self.known.push(name);
         let place = self.params.iter().position(|(given, _)| given == name)?;
         Some(self.params.remove(place).1)
     }
 
-    /// Takes a duration out: `250ms`, `1.5s`, or seconds without a unit.
+    /// Takes a duration: `250ms`, `1.5s`, or seconds without a unit.
     pub(crate) fn take_duration(
         &mut self,
         name: &'static str,
@@ -117,7 +117,7 @@ impl Url {
         }
     }
 
-    /// Takes a count out.
+    /// Takes a count.
     pub(crate) fn take_count(&mut self, name: &'static str, default: usize) -> Result<usize> {
         let Some(text) = self.take(name) else { return Ok(default) };
         text.parse().map_err(|_| {
@@ -127,7 +127,7 @@ impl Url {
         })
     }
 
-    /// An error if a parameter is left that no part took.
+    /// Fails if a parameter is left that no part took.
     pub(crate) fn finish(self) -> Result<()> {
         let Some((unknown, _)) = self.params.first() else { return Ok(()) };
         Err(Error::config(format!(
@@ -138,7 +138,7 @@ impl Url {
     }
 }
 
-/// An URL for people: with `***` in place of a password.
+/// A URL for humans: with `***` in place of a password.
 pub fn without_password(text: &str) -> String {
     let authority = text.find("//").map_or(0, |place| place + 2);
     let end = text[authority..].find(['/', '?', '#']).map_or(text.len(), |place| authority + place);

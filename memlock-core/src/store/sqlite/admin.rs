@@ -1,4 +1,4 @@
-//! What tools ask a file for.
+//! The requests of tools to a file.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use crate::store::admin::Verdict::{Bad, Good, Warning};
 use crate::store::admin::{Admin, Content, Finding, Value};
 use crate::store::{Op, Route, Store};
 
-/// Larger values are not memlock's.
+/// The largest value that is read: memlock writes no larger ones.
 const LARGEST_VALUE: i64 = 1024 * 1024;
-/// So little room is used up by a few more locks and lists.
+/// Less free space than this is used up by a few more locks and lists.
 const LITTLE_ROOM: u64 = 16 * 1024 * 1024;
 
 pub(super) struct Tool<'a> {
@@ -23,7 +23,7 @@ pub(super) struct Tool<'a> {
 }
 
 impl Tool<'_> {
-    /// Makes sure that the file is open, and asks it for something.
+    /// Makes sure that the file is open, and runs `ask` on the connection.
     fn ask<T>(&self, ask: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
         let key = Keyspace::default().internal("probe");
         let opened = self.store.run(Route::of(&key), &[Op::get(&key)]);

@@ -13,11 +13,11 @@ use super::time::{BootClock, millis};
 use crate::error::Error;
 use crate::store::{Expiry, Failure, Item, Op, Reply, Returns, Stored, Version};
 
-/// How often the file and its log are looked for at their places: others may have been put there.
+/// How often the file and its log are checked: other files may have taken their places.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// What has expired is removed as it is met; and of what is never met again so much, each time that
-/// so much was stored.
+/// How many items are stored between two sweeps, and how many keys a sweep examines. `Add` replaces
+/// an expired item; a sweep removes expired items whose keys are not used again.
 const SWEEP_EVERY: u32 = 512;
 const SWEPT_AT_ONCE: u32 = 256;
 
@@ -41,22 +41,23 @@ const SWEEP_TO: &str =
     "SELECT max(key) FROM (SELECT key FROM items WHERE key > ?1 ORDER BY key LIMIT ?2)";
 const SWEEP: &str = "DELETE FROM items WHERE key > ?1 AND key <= ?2 AND expires <= ?3";
 
-/// The write-ahead log is copied into the file when it has so many pages, at least and at most (the
-/// most is SQLite's own default, 4 MB); and when it takes one part in so many of the room on the
-/// disk. Where there is no room left, copying may not find any either.
+/// The bounds of the number of pages at which the write-ahead log is copied into the file (the
+/// upper bound is SQLite's own default, 4 MB), and the share of the free disk space at which it is
+/// copied: one in this many. On a full disk, copying may find no room either.
 const LOG_PAGES: (u64, u64) = (16, 1000);
 const SHARE_OF_LOG: u64 = 8;
 const PAGE: u64 = 4096;
 
-/// How often a batch that finds no room is tried again after the log was truncated: others may fill
-/// it at the same time.
+/// How often a batch that finds no room is retried after the log was truncated: other processes may
+/// fill the disk at the same time.
 const MAKES_ROOM: usize = 2;
 
-/// Why a batch did not come to its end. Nothing of it was carried out, unless the failure says so.
+/// Why a batch was not completed. Nothing of it was carried out, unless the failure states
+/// otherwise.
 pub(super) enum Stop {
-    /// Another process has the file locked.
+    /// Another process has locked the file.
     Busy,
-    /// There is no room for it on the disk.
+    /// The disk has no room for the batch.
     Full(Error),
     Failed(Failure),
 }
@@ -67,26 +68,25 @@ impl Stop {
     }
 }
 
-/// An open file.
+/// A connection to an open file.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) sql: rusqlite::Connection,
-    /// The file and its log: another process that finds others at their places does not see what
-    /// is written here.
+    /// The file and its log. Another process that finds other files in their places does not see
+    /// what is written here.
     ids: [Option<FileId>; 2],
     log: PathBuf,
-    /// When they were last seen to be at their places.
+    /// When the files were last found in their places.
     seen: Duration,
     file: File,
-    /// The last number that was given to an item here.
+    /// The last number that this connection gave to an item.
     last: i64,
     stored: u32,
-    /// How far the last sweep came.
+    /// The last key that a sweep examined.
     swept: String,
 }
 
-/// Runs a batch, on a connection that is made if there is none, or if its file is not at its place
-/// any more.
+/// Runs a batch. A connection is opened if there is none, or if its file is no longer in its place.
 pub(super) fn run(
     connection: &mut Option<Connection>,
     place: &Location,
@@ -114,7 +114,7 @@ pub(super) fn run(
         ran = open.run(clock, ops);
     }
     if let Err(Stop::Full(_) | Stop::Failed(_)) = ran {
-        // Its state may be part of what is wrong.
+        // The state of the connection may be part of the problem.
         *connection = None;
     }
     ran
@@ -124,7 +124,8 @@ impl Drop for Connection {
     fn drop(&mut self) {
         let path = self.sql.path().map(Path::new);
         if self.ids != [path.and_then(FileId::of), FileId::of(&self.log)] {
-            // Closing must not copy its log over what other processes have written since.
+            // Closing must not copy the log of this connection over later writes of other
+            // processes.
             let _ = self.sql.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
         }
     }
@@ -151,7 +152,7 @@ impl Connection {
              PRAGMA wal_autocheckpoint = {pages};"
         ))?;
         let file = schema::prepare(&mut sql, clock)?;
-        // Its path as SQLite knows it, through symbolic links.
+        // The path as SQLite resolves it, through symbolic links.
         let log = PathBuf::from(format!("{}-wal", sql.path().unwrap_or_default()));
         let (ids, seen) = ([FileId::of(&place.path), FileId::of(&log)], clock.now());
         let (last, stored, swept) = (0, 0, String::new());
@@ -176,7 +177,7 @@ impl Connection {
         if let Err(problem) = self.execute("COMMIT") {
             self.roll_back();
             return Err(match why(problem) {
-                // Whether the last of it was written is not known.
+                // Whether the end of the transaction was written is unknown.
                 Stop::Failed(Failure { error, .. }) => {
                     Stop::Failed(Failure { error, sent: writes })
                 }
@@ -186,8 +187,8 @@ impl Connection {
         Ok(replies)
     }
 
-    /// Copies the write-ahead log into the file, and truncates it: it may be what has filled a
-    /// small disk. True if a batch may find room now.
+    /// Copies the write-ahead log into the file, and truncates it: the log may be what has filled a
+    /// small disk. True if a batch may now find room.
     fn make_room(&self) -> bool {
         let checkpoint = |row: &Row<'_>| Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?));
         let copied = self.sql.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], checkpoint);
@@ -199,7 +200,7 @@ impl Connection {
         clock: &BootClock,
         ops: &[Op<'_>],
     ) -> std::result::Result<Vec<Reply>, Problem> {
-        // Read after the file was locked, so that it does not go back from batch to batch.
+        // Read after the file was locked, so that the time never goes back from batch to batch.
         let exact = clock.now();
         let now = Now { exact, boot: millis(exact), clock };
         let replies = ops.iter().map(|op| self.apply(&now, op)).collect();
@@ -284,7 +285,7 @@ impl Connection {
         }
     }
 
-    /// The number of the item that was added.
+    /// The number of the added item; `None` if the item exists.
     fn add(
         &mut self,
         now: &Now<'_>,
@@ -299,7 +300,7 @@ impl Connection {
         Ok((added == 1).then_some(number))
     }
 
-    /// The new number of the item that had this one.
+    /// The new number of the item that had the number `version`; `None` if there is none.
     fn set(
         &mut self,
         now: &Now<'_>,
@@ -337,7 +338,7 @@ impl Connection {
         self.cached(GET)?.query_row(params![key, now.boot], found).optional()
     }
 
-    /// Why nothing has that version.
+    /// The reply when no item has the requested version.
     fn mismatch(&self, now: &Now<'_>, key: &str) -> std::result::Result<Reply, Problem> {
         let is_there = self.cached(IS_THERE)?.exists(params![key, now.boot])?;
         Ok(if is_there { Reply::VersionMismatch } else { Reply::Missing })
@@ -379,9 +380,9 @@ impl Connection {
     }
 
     fn roll_back(&mut self) {
-        // It may have been moved in vain.
+        // The horizon may have been moved in the transaction that is rolled back.
         self.file.horizon = 0;
-        // SQLite has done so itself after some failures; and closing the connection does so, too.
+        // After some failures SQLite has rolled back itself; closing the connection does so, too.
         if !self.sql.is_autocommit() {
             let _ = self.execute("ROLLBACK");
         }
@@ -394,7 +395,7 @@ struct Found {
     expires: Option<i64>,
 }
 
-/// What is written over stays for as long as it was to stay.
+/// The item's expiry does not change.
 const UNCHANGED: Expiry = Expiry::Unchanged(None);
 
 /// One reading of the clock.
@@ -406,8 +407,8 @@ struct Now<'a> {
 }
 
 impl Now<'_> {
-    /// When an item that is stored now ends; and, of a list, at which wall clock time, by which it
-    /// lives on after a reboot.
+    /// The expiry of an item that is stored now; and, for a list, its expiry by the wall clock,
+    /// which applies after a reboot.
     fn ends(&self, key: &str, expiry: Expiry) -> (Option<i64>, Option<i64>) {
         let end = match expiry {
             Expiry::After(lease) => self.exact + GUARANTEES.covering(lease),

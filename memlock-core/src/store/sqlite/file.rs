@@ -1,4 +1,4 @@
-//! Whether a file is fit to keep locks in, and its making.
+//! Whether a file is suitable for locks, and its creation.
 
 use std::ffi::CString;
 use std::fs::OpenOptions;
@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Where the locks are.
+/// The location of the locks.
 #[derive(Clone, Debug)]
 pub(super) struct Location {
     pub(super) path: PathBuf,
-    /// Whether a file system of a network is taken for as good as a local one.
+    /// Whether a network file system is treated as a local one.
     pub(super) trusts_networks: bool,
 }
 
-/// Which file it is, for as long as it exists.
+/// Identifies a file for as long as it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileId {
     device: u64,
@@ -25,7 +25,7 @@ pub(super) struct FileId {
 }
 
 impl FileId {
-    /// That of the file at this path, if there is one.
+    /// The id of the file at this path, if there is one.
     pub(super) fn of(path: &Path) -> Option<FileId> {
         let found = std::fs::metadata(path).ok()?;
         Some(FileId { device: found.dev(), inode: found.ino() })
@@ -51,8 +51,8 @@ const NETWORKS: &[(u64, &str)] = &[
 ];
 
 impl Location {
-    /// Makes an empty file that only its owner can use, unless there is one, and checks where it
-    /// is.
+    /// Creates an empty file that only its owner can use, unless there is one, and checks its
+    /// location.
     pub(super) fn prepare(&self) -> Result<()> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -62,8 +62,8 @@ impl Location {
         if !found.is_file() {
             return Err(Error::protocol("It is not a regular file: name another one."));
         }
-        // SQLite finds the log by the file's name: by another name there would be another log, and
-        // the same lock could be granted by each.
+        // SQLite finds the log by the file's name. Another name would have another log, and the
+        // same lock could be granted by each.
         if found.nlink() > 1 {
             return Err(Error::protocol(format!(
                 "It has {} names (hard links), by each of which the same lock could be granted: remove the others.",
@@ -106,11 +106,11 @@ impl Location {
     }
 }
 
-/// Whether a file is a mount of its own (a bind mount, as containers have of single files). False on
-/// kernels before 5.8, which do not say.
+/// Whether a file is a mount of its own (a bind mount, as containers have of single files). False
+/// on kernels before 5.8, which do not report it.
 fn is_mounted_alone(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
-    // SAFETY: all zeros is a valid statx; the path ends with a NUL and the place is ours.
+    // SAFETY: an all-zero statx is valid; the path ends with a NUL, and `found` is writable.
     unsafe {
         let mut found: libc::statx = std::mem::zeroed();
         let asked = libc::statx(libc::AT_FDCWD, path.as_ptr(), 0, 0, &raw mut found);
@@ -118,10 +118,10 @@ fn is_mounted_alone(path: &Path) -> bool {
     }
 }
 
-/// The name of the network's file system that a file is on.
+/// The name of the network file system that a file is on, if any.
 pub(super) fn network_of(path: &Path) -> Option<&'static str> {
     let path = CString::new(path.as_os_str().as_bytes()).ok()?;
-    // SAFETY: all zeros is a valid statfs; the path ends with a NUL and the place is ours.
+    // SAFETY: an all-zero statfs is valid; the path ends with a NUL, and `found` is writable.
     let kind = unsafe {
         let mut found: libc::statfs = std::mem::zeroed();
         if libc::statfs(path.as_ptr(), &raw mut found) != 0 {
@@ -129,12 +129,12 @@ pub(super) fn network_of(path: &Path) -> Option<&'static str> {
         }
         found.f_type
     };
-    // The numbers are of 32 bits, and signed on some machines.
+    // The numbers have 32 bits, and are signed on some machines.
     let kind = kind as u64 & 0xffff_ffff;
     NETWORKS.iter().find(|(number, _)| *number == kind).map(|(_, name)| *name)
 }
 
-/// How many bytes this user can still write where the file is.
+/// How many bytes this user can still write on the file system of the file.
 pub(super) fn room_at(path: &Path) -> Option<u64> {
     let path = CString::new(path.as_os_str().as_bytes()).ok()?;
     // SAFETY: as in `network_of`.

@@ -1,21 +1,21 @@
 //! The SQLite store: a file of this host, `sqlite:///abs/path` or `sqlite:relative`.
 //!
-//! A batch is one transaction, `BEGIN IMMEDIATE` if it may write: so it is carried out as a whole
-//! or not at all, and a process that is killed in the middle of one leaves nothing of it behind.
-//! Items end by the clock of this host that runs on while it sleeps (`CLOCK_BOOTTIME`). After a
-//! reboot all holders of before are dead, and so are their locks; distinct lists live on by their
-//! own time.
+//! A batch is one transaction, `BEGIN IMMEDIATE` if it may write. It is therefore carried out as a
+//! whole or not at all, and a process that is killed during a transaction leaves none of it behind.
+//! Items expire by this host's clock that continues during suspends (`CLOCK_BOOTTIME`). After a
+//! reboot all earlier holders are dead, and their locks are gone; distinct lists live on for their
+//! own lifetime.
 //!
-//! | file | what it knows |
+//! | file | contents |
 //! | --- | --- |
-//! | `mod` | the URL, and batches in turn |
-//! | `file` | whether a file is fit to keep locks in, and its making |
-//! | `schema` | the tables, and what a new boot of the host changes |
+//! | `mod` | the URL, and retries while the file is locked |
+//! | `file` | whether a file is suitable for locks, and its creation |
+//! | `schema` | the tables, and the changes at a new boot of the host |
 //! | `connection` | one connection: operations to statements |
-//! | `fork_safety` | SQLite through `fork` |
+//! | `fork_safety` | SQLite across `fork` |
 //! | `promises` | what locks in a file promise |
 //! | `time` | the host's clock, the same in all its containers |
-//! | `admin` | what tools ask for |
+//! | `admin` | the requests of tools |
 
 #[cfg(feature = "admin")]
 mod admin;
@@ -46,24 +46,24 @@ use crate::name::percent_decode;
 use connection::Connection;
 use time::BootClock;
 
-/// How others hold the file for longer than a transaction takes is looked at after so long; the
-/// file's lock is not given to those who wait for it in any order, so all pause as briefly.
+/// The pause between attempts once the file was found locked for longer than a transaction takes.
+/// The file's lock is granted in no particular order, so all processes pause equally briefly.
 const PAUSE: Duration = Duration::from_micros(50);
-/// So often it is tried without a pause.
+/// How many attempts are made without a pause.
 const SPINS: usize = 40;
 
-/// The store behind `sqlite:`.
+/// The store for `sqlite:`.
 #[derive(Debug)]
 pub(crate) struct Sqlite {
     place: file::Location,
     io_timeout: Duration,
     clock: BootClock,
-    /// A connection that was made by the parent of a fork is neither used nor closed.
+    /// A connection that a parent process opened is neither used nor closed.
     connection: ForkLocal<Mutex<Option<Connection>>>,
 }
 
 impl Sqlite {
-    /// Reads the URL. Nothing is opened until the first operation.
+    /// Parses the URL. Nothing is opened until the first operation.
     pub(crate) fn open(url: &mut Url, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Store>> {
         let path = path_of(&url.location)?;
         let trusts_networks = match url.take("network").as_deref() {
@@ -98,7 +98,7 @@ impl Sqlite {
         connection.as_ref().map(ask)
     }
 
-    /// Runs a batch, as often as it takes until the file is free.
+    /// Runs a batch, and repeats it until the file is unlocked.
     fn attempt(&self, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
         let process = fork::generation();
         let mut connection = self.connection.get().lock().unwrap_or_else(PoisonError::into_inner);
@@ -162,7 +162,7 @@ impl Store for Sqlite {
         Some(self.clock.now())
     }
 
-    /// All that use the file are on this host.
+    /// All users of the file are on this host.
     fn local_address(&self, _route: Route) -> Option<IpAddr> {
         Some(Ipv4Addr::LOCALHOST.into())
     }

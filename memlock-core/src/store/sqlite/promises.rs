@@ -8,7 +8,7 @@ pub(super) const GUARANTEES: Guarantees = Guarantees {
     scope: Scope::Host,
     clock_error: Duration::from_millis(1),
     clock_step: Duration::from_millis(1),
-    // The clock is read by the process that stores, before it stores.
+    // The process that stores an item reads the clock itself, before it stores the item.
     suspicious_delay: None,
     clock: ClockOf::Host,
     survives: Survives::Restart,

@@ -1,9 +1,9 @@
-//! The tables, and what a new boot of the host changes.
+//! The tables, and the changes at a new boot of the host.
 //!
-//! One table holds the items. Each time that an item is stored it gets a number: the nanoseconds
-//! since the host was started, plus a base. All that store take turns, and that clock never goes
-//! back, so numbers rise from item to item without a counter that would have to be written each
-//! time. What no number of this boot has reached is noted as the horizon, an hour at a time; with
+//! One table holds the items. Each time an item is stored it gets a number: the nanoseconds since
+//! the host was started, plus a base. Writers take turns, and that clock never goes back, so
+//! numbers rise from item to item without a counter that would have to be written each time. The
+//! horizon is a number that no number of this boot has reached; it is moved an hour at a time. At
 //! the next boot it becomes the base.
 
 use rusqlite::{Connection, OptionalExtension, params};
@@ -13,12 +13,12 @@ use super::time::{BootClock, boot_id};
 use crate::error::{Error, Result};
 use crate::store::Epoch;
 
-/// What a file of memlock's has in its header: `mlck`.
+/// The application id in the header of memlock's files: `mlck`.
 const APPLICATION: i64 = 0x6d6c_636b;
-/// A host that was started at the same time, but for so many milliseconds, is the same: no reboot is
-/// that fast.
+/// Two start times that differ by at most this many milliseconds belong to the same boot: no reboot
+/// is that fast.
 const SAME_START: u64 = 50;
-/// The layout of the tables.
+/// The version of the table layout.
 const SCHEMA: i64 = 1;
 
 const TABLES: &str = "
@@ -43,16 +43,16 @@ CREATE TABLE state (
 );
 ";
 
-/// A file that is fit.
+/// A suitable file.
 #[derive(Debug)]
 pub(super) struct File {
-    /// That of all its versions.
+    /// The epoch of all its versions.
     pub(super) epoch: Epoch,
     pub(super) base: i64,
     pub(super) horizon: i64,
 }
 
-/// What went wrong with a statement, or with the file.
+/// A failed statement, or an unsuitable file.
 pub(super) enum Problem {
     Sql(rusqlite::Error),
     Unfit(Error),
@@ -70,8 +70,8 @@ impl From<Error> for Problem {
     }
 }
 
-/// Makes the tables in a new file, checks those of another one, and removes what a reboot has
-/// ended.
+/// Creates the tables in a new file, checks those of an existing file, and removes what a reboot
+/// has ended.
 pub(super) fn prepare(
     sql: &mut Connection,
     clock: &BootClock,
@@ -105,7 +105,7 @@ pub(super) fn prepare(
             .optional()?;
         let (same_id, same_start) = last
             .map_or((false, false), |(id, at)| (id == boot, at.abs_diff(started) <= SAME_START));
-        // Some containers have a boot id of their own.
+        // Some containers have their own boot id.
         if !same_id && !same_start {
             begin_boot(&transaction, &boot, clock)?;
         }
@@ -146,8 +146,8 @@ fn check(application: i64, version: i64) -> Result<()> {
     Ok(())
 }
 
-/// Holders and waiters died with the host. Lists, and items that never expire, stay; and the new
-/// clock counts from another beginning.
+/// Holders and waiters died with the host. Lists, and items that never expire, remain; the new
+/// clock starts from zero.
 fn begin_boot(
     transaction: &rusqlite::Transaction<'_>,
     boot: &str,
@@ -163,7 +163,7 @@ fn begin_boot(
     Ok(())
 }
 
-/// Moves the horizon to above this number, so that it is not written again for an hour.
+/// Moves the horizon above this number, so that it is not written again for an hour.
 pub(super) fn move_horizon(sql: &Connection, number: i64) -> rusqlite::Result<i64> {
     const HOUR: i64 = 3_600_000_000_000;
     sql.query_row(

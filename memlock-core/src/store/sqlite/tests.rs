@@ -9,7 +9,7 @@ use crate::{Client, Extension, Release, SetUp};
 
 const LEASE: Duration = Duration::from_secs(30);
 
-/// A directory of a test's own.
+/// The directory of one test.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -99,7 +99,7 @@ fn what_is_no_file_of_ours_is_refused_with_what_to_do() {
     assert!(said.contains(&*directory.file().to_string_lossy()), "{said}");
 }
 
-/// As in a container of systemd-nspawn, which has a boot id of its own.
+/// As in a container of systemd-nspawn, which has its own boot id.
 #[test]
 fn another_boot_id_of_the_same_host_frees_nothing() {
     let directory = Directory::new();
@@ -109,7 +109,7 @@ fn another_boot_id_of_the_same_host_frees_nothing() {
     assert_eq!(held.unlock().unwrap(), Release::Released);
 }
 
-/// The clock of a host that was set is no sign of a reboot.
+/// A change of the host's wall clock does not indicate a reboot.
 #[test]
 fn another_time_of_the_same_boot_frees_nothing() {
     let directory = Directory::new();
@@ -122,7 +122,7 @@ fn another_time_of_the_same_boot_frees_nothing() {
     assert_eq!(held.unlock().unwrap(), Release::Released);
 }
 
-/// By another name SQLite would use another log, so that each name could grant the same lock.
+/// With another name SQLite would use another log, so that each name could grant the same lock.
 #[test]
 fn a_file_with_two_names_is_refused_by_both() {
     let directory = Directory::new();
@@ -173,7 +173,7 @@ fn a_reboot_frees_what_was_held_and_keeps_lists_and_fences() {
         .unwrap();
     let now = super::time::BootClock::new(Arc::new(SystemClock)).millis();
     assert!((left - now - 60_000).abs() < 30_000, "{left} at {now}");
-    // No process of before the reboot is there any more; a holder that were would find out.
+    // All processes from before the reboot are gone; a holder that still existed would find out.
     assert_eq!(held.extend(LEASE).unwrap(), Extension::Lost);
     drop(permit);
     drop(next);
@@ -195,7 +195,7 @@ fn a_file_that_was_replaced_is_another_life() {
     assert_eq!(next.unlock().unwrap(), Release::Released);
 }
 
-/// As by a program that tidies a directory up. Other processes do not see what was in it.
+/// As by a program that cleans up a directory. Other processes do not see the contents of the log.
 #[test]
 fn a_log_that_was_removed_is_noticed() {
     let directory = Directory::new();

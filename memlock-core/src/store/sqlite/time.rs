@@ -9,7 +9,7 @@ use crate::clock::Clock;
 #[derive(Clone, Debug)]
 pub(super) struct BootClock {
     clock: Arc<dyn Clock>,
-    /// By how much this time namespace is ahead of the host, or behind it, in nanoseconds.
+    /// How far this time namespace is ahead of the host, in nanoseconds; negative if it is behind.
     offset: i128,
 }
 
@@ -19,7 +19,7 @@ impl BootClock {
         BootClock { clock, offset: offset(&offsets) }
     }
 
-    /// Now.
+    /// The current time.
     pub(super) fn now(&self) -> Duration {
         let now = self.clock.now().since_boot();
         if self.offset == 0 {
@@ -34,30 +34,30 @@ impl BootClock {
         self.clock.sleep(duration);
     }
 
-    /// Now, in milliseconds, rather too early.
+    /// The current time in milliseconds, rounded down.
     pub(super) fn millis(&self) -> i64 {
         millis(self.now())
     }
 
     /// When the host was started, in Unix milliseconds by its present wall clock. Slewing does not
-    /// change it, since it slows the boot clock as well: only a step of the wall clock does.
+    /// change this time, since it slows the boot clock as well; only a step of the wall clock does.
     pub(super) fn started_millis(&self) -> i64 {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         millis(wall).saturating_sub(self.millis())
     }
 
-    /// Unix time in milliseconds, of the wall clock.
+    /// Unix time of the wall clock, in milliseconds.
     pub(super) fn wall_millis(&self) -> i64 {
         i64::try_from(self.clock.unix_seconds()).unwrap_or(i64::MAX).saturating_mul(1000)
     }
 }
 
-/// In whole milliseconds, rounded down.
+/// Whole milliseconds, rounded down.
 pub(super) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// The line `boottime <seconds> <nanoseconds>` of `timens_offsets`.
+/// Parses the line `boottime <seconds> <nanoseconds>` of `timens_offsets`.
 fn offset(text: &str) -> i128 {
     let line = text.lines().find_map(|line| line.trim_start().strip_prefix("boottime"));
     let mut numbers = line.unwrap_or_default().split_whitespace().map(str::parse::<i128>);
@@ -67,7 +67,7 @@ fn offset(text: &str) -> i128 {
     }
 }
 
-/// What names this boot of the host.
+/// The id of this boot of the host.
 pub(super) fn boot_id() -> std::io::Result<String> {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     Ok(id.trim().to_owned())
