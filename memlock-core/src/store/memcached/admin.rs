@@ -1,4 +1,4 @@
-//! What tools ask a memcached for.
+//! The requests of tools to a memcached.
 
 mod checks;
 mod clock;

@@ -1,10 +1,10 @@
 //! Commands to bytes, and replies back.
 //!
-//! Replies are read by the `memcache` crate's codec, all but the two plainest. Commands are written
-//! here, straight into the packet: the crate's builders make some ten small allocations for each,
-//! which cost two of the hundred parts of a lock+unlock pair that `make bench` counts. A [`Key`] is
-//! fit for the wire by its type, and a version, a TTL and an opaque are numbers, so nothing that a
-//! user gives reaches a command line unchecked.
+//! Replies are parsed by the `memcache` crate's codec, except the two simplest. Commands are
+//! written here, directly into the packet: the crate's builders make about ten small allocations
+//! for each, which cost 2 % of a lock+unlock pair in `make bench`. A [`Key`] is valid on the wire
+//! by its type, and versions, TTLs and opaques are numbers, so no user input reaches a command line
+//! unchecked.
 
 use std::time::Duration;
 
@@ -18,20 +18,20 @@ use super::command::Command;
 use super::life::Life;
 use super::ttl::Ttl;
 
-/// Beyond this many seconds memcached takes a TTL for an absolute Unix time.
+/// memcached treats a TTL of more seconds than this as an absolute Unix time.
 const LONGEST_RELATIVE_TTL: u64 = 30 * 24 * 3600;
 
-/// Writes one command, marked with `opaque`, to the end of `out`. `server_time` is asked for the
-/// server's own Unix time where the TTL has to be absolute.
+/// Appends one command, marked with `opaque`, to `out`. `server_time` returns the server's own Unix
+/// time, for a TTL that has to be absolute.
 pub(super) fn encode(
     command: &Command<'_>,
     opaque: u32,
     server_time: impl Fn() -> u64,
     out: &mut Vec<u8>,
 ) -> Result<()> {
-    // The classic commands, whose replies have neither a version nor an opaque: a server that has
-    // no room for the meta ones removes the item that was to grow, even a lock that is held. These
-    // leave it alone.
+    // The classic commands, whose replies have neither a version nor an opaque. On a meta command,
+    // a server without room removes the item that was to grow, even a lock that is held. The
+    // classic commands leave it unchanged.
     let (verb, key, value) = match *command {
         Command::Append { key, value } => return grow(b"append ", key, value, out),
         Command::Prepend { key, value } => return grow(b"prepend ", key, value, out),
@@ -58,8 +58,8 @@ pub(super) fn encode(
             out.extend_from_slice(b" ME c");
             number(b" T", wire_ttl(ttl, server_time)?, out);
         }
-        // Without the h it is read without the item's lock: where a number is counted up meanwhile,
-        // the version of after that comes with the value of before. What h tells is not looked at.
+        // Without `h`, the version is read without the item's lock: if a number is incremented
+        // meanwhile, the old value is returned with the new version. The value of `h` is ignored.
         Command::Get { .. } => out.extend_from_slice(b" v c t f h"),
         Command::CompareAndSet { cas, ttl, .. } => {
             number(b" c C", cas, out);
@@ -74,8 +74,8 @@ pub(super) fn encode(
                 number(b" J", first, out);
             }
         }
-        // Counted up by nothing: the number's version is given under the item's lock, and nothing
-        // needs room.
+        // Increments by 0: the number's version is drawn under the item's lock, and no room is
+        // needed.
         Command::Stamp { .. } => out.extend_from_slice(b" c N0 J0 D0"),
     }
     number(b" O", opaque.into(), out);
@@ -111,8 +111,8 @@ fn classic(
     Ok(())
 }
 
-/// What a classic command was answered; `None` when it was refused, by nonsense, or not a classic
-/// one.
+/// The reply to a classic command; `None` if the command was refused, the line is invalid, or the
+/// command is not a classic one.
 pub(super) fn parse_classic(command: &Command<'_>, line: &[u8]) -> Option<Reply> {
     match (command, line) {
         (Command::Append { .. } | Command::Prepend { .. } | Command::Classic { .. }, b"STORED") => {
@@ -126,7 +126,7 @@ pub(super) fn parse_classic(command: &Command<'_>, line: &[u8]) -> Option<Reply>
     }
 }
 
-/// Appends what stands before a number, and the number.
+/// Appends a prefix and a number.
 fn number(before: &[u8], number: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(before);
     push_number(number, out);
@@ -139,8 +139,8 @@ fn wire_ttl(ttl: Ttl, server_time: impl Fn() -> u64) -> Result<u64> {
         Ttl::For(seconds) => server_time().saturating_add(seconds),
         Ttl::Until(moment) => moment.max(LONGEST_RELATIVE_TTL + 1),
     };
-    // memcached reads a signed 32-bit number; anything above would come out as "expired" or "for
-    // ever".
+    // memcached reads a signed 32-bit number; a greater one would mean "expired" or "never
+    // expires".
     match i32::try_from(absolute) {
         Ok(_) => Ok(absolute),
         Err(_) => Err(Error::invalid(
@@ -156,12 +156,12 @@ pub(super) struct Head {
     ttl: Option<i64>,
     flags: u32,
     pub(super) opaque: Option<u32>,
-    /// How long a value follows.
+    /// The length of the value that follows.
     pub(super) length: Option<usize>,
 }
 
-/// Reads the first line of a reply. The second part of an error says whether the server refused the
-/// command in words.
+/// Parses the first line of a reply. The second part of an error states whether the server refused
+/// the command with an error line.
 pub(super) fn parse(line: &[u8]) -> std::result::Result<Head, (Error, bool)> {
     if let Some(head) = plain_success(line) {
         return Ok(head);
@@ -181,7 +181,7 @@ pub(super) fn parse(line: &[u8]) -> std::result::Result<Head, (Error, bool)> {
         }
         _ => nonsense(),
     })?;
-    // The crate checks the announced length and keeps it to itself.
+    // The crate checks the announced length, but does not expose it.
     let length = match line.strip_prefix(b"VA ") {
         Some(rest) => {
             let digits = rest.split(|&byte| byte == b' ').next().unwrap_or_default();
@@ -209,9 +209,9 @@ pub(super) fn parse(line: &[u8]) -> std::result::Result<Head, (Error, bool)> {
     })
 }
 
-/// `HD O<opaque>` and `HD c<cas> O<opaque>`: what a free lock, its release and an insert are
-/// answered with. They are read on the spot, which spares the crate's parser its allocations; all
-/// else goes through that.
+/// `HD O<opaque>` and `HD c<cas> O<opaque>`: the replies to the acquisition of a free lock, its
+/// release and an insert. They are parsed here, which saves the allocations of the crate's parser;
+/// all other replies go through that parser.
 fn plain_success(line: &[u8]) -> Option<Head> {
     let rest = line.strip_prefix(b"HD ")?;
     let (cas, rest) = match rest.strip_prefix(b"c") {
@@ -232,7 +232,7 @@ fn plain_success(line: &[u8]) -> Option<Head> {
     })
 }
 
-/// Digits and nothing else, without overflow.
+/// Parses digits only, without overflow.
 fn parse_number(digits: &[u8]) -> Option<u64> {
     let add = |number: u64, digit: &u8| {
         let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
@@ -241,7 +241,7 @@ fn parse_number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() { None } else { digits.iter().try_fold(0, add) }
 }
 
-/// What the server's answer to a command means.
+/// The meaning of the server's reply to a command.
 pub(super) fn decode(
     command: &Command<'_>,
     head: Head,

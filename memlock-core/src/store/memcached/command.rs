@@ -1,4 +1,4 @@
-//! The commands by which operations are carried out.
+//! The commands that carry out operations.
 #![cfg_attr(not(fuzzing), allow(unreachable_pub, reason = "the fuzzers read commands back"))]
 #![allow(missing_docs, reason = "the fields are the parts of the command line")]
 
@@ -9,16 +9,15 @@ use crate::store::{Op, Returns};
 /// One command.
 #[derive(Clone, Copy, Debug)]
 pub enum Command<'a> {
-    /// `ms` that stores unless there is an item. It answers the version; but a server that has no
-    /// room for it removes the item of that key.
+    /// `ms` that stores unless the item exists. It returns the version; but a server without room
+    /// removes the item with that key.
     Add { key: &'a Key, value: &'a [u8], ttl: Ttl },
     /// `mg`.
     Get { key: &'a Key },
-    /// `ms` over a version. It answers the new version; but a server that has no room for it
-    /// removes the item.
+    /// `ms` with a version. It returns the new version; but a server without room removes the item.
     CompareAndSet { key: &'a Key, cas: u64, value: &'a [u8], ttl: Ttl },
-    /// `add`, or `cas` over a version. They leave the item as it is if there is no room, and answer
-    /// no version.
+    /// `add`, or `cas` with a version. They leave the item unchanged if there is no room, and
+    /// return no version.
     Classic { key: &'a Key, cas: Option<u64>, flags: u32, value: &'a [u8], ttl: Ttl },
     /// `md` with a version.
     Delete { key: &'a Key, cas: u64 },
@@ -28,14 +27,14 @@ pub enum Command<'a> {
     Prepend { key: &'a Key, value: &'a [u8] },
     /// `ma`.
     Increment { key: &'a Key, by: u64, initial: Option<(u64, Ttl)> },
-    /// `ma` by nothing, for the version that it draws.
+    /// `ma` with an increment of 0, for the version that it draws.
     Stamp { key: &'a Key },
 }
 
 impl<'a> Command<'a> {
-    /// What an operation is sent as. `refuses`: the server refuses to store when it is full, so
-    /// that classic commands are needed lest an item be lost; they are followed by a second command
-    /// that reads the version, where that is needed.
+    /// The commands for an operation. `refuses`: the server refuses to store when it is full, so
+    /// classic commands are needed to avoid losing items. Where a version is needed, a second
+    /// command reads it.
     pub(super) fn of(op: &Op<'a>, refuses: bool) -> (Command<'a>, Option<Command<'a>>) {
         let (key, version, value, expiry, returns) = match *op {
             Op::Add { key, value, expiry, returns } => (key, None, value, expiry, returns),

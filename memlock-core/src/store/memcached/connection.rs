@@ -1,9 +1,10 @@
 //! One socket to one server.
 //!
-//! Timeouts are set on the socket once, when it is dialled, so that a round trip costs two system
-//! calls: one write, one read. A whole batch has a deadline too, but it is only looked at when an
-//! answer does not come in one piece; so a batch ends within three times the timeout. Any error
-//! closes the connection: a late reply must never be taken for the next command's.
+//! Timeouts are set on the socket once, when it is opened, so that a round trip costs two system
+//! calls: one write, one read. A whole batch has a deadline, too, but the deadline is checked only
+//! if the replies do not arrive in one piece; a batch therefore ends within three times the
+//! timeout. Any error closes the connection: a late reply must never be taken for the reply to the
+//! next command.
 
 use std::io::{ErrorKind as IoKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -23,19 +24,19 @@ use crate::fork;
 use crate::name::Key;
 use crate::store::{Failure, Op, Reply, Stored};
 
-/// The longest reply line that is read before the server is given up.
+/// The longest reply line that is read before the connection is given up.
 const LONGEST_LINE: usize = 2048;
 /// The largest value that is read.
 const LARGEST_VALUE: usize = 1024 * 1024;
-/// How much is read at once.
+/// How many bytes are read at once.
 const CHUNK: usize = 16 * 1024;
-/// Up to here a request is written in one go; a longer one is written while its replies are read,
-/// because a server that cannot get rid of its replies stops reading.
+/// A request up to this size is written in one piece. A longer one is written while its replies are
+/// read, because a server that cannot deliver its replies stops reading.
 const SMALL_REQUEST: usize = 16 * 1024;
-/// The most replies that are held while a long request is still being written.
+/// The most bytes of replies that are buffered while a long request is still being written.
 const LARGEST_BACKLOG: usize = 64 * 1024 * 1024;
 
-/// An open connection to a server that was found fit.
+/// An open connection to a suitable server.
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: TcpStream,
@@ -43,17 +44,17 @@ pub(super) struct Connection {
     io_timeout: Duration,
     introduction: Introduction,
     introduced: Moment,
-    /// When it was last taken into use.
+    /// When the connection was last taken into use.
     last_used: Moment,
     last_opaque: u32,
     output: Vec<u8>,
     input: Input,
 }
 
-/// After so long without use a connection is looked at before it is used again.
+/// A connection that was idle for longer than this is checked before it is used again.
 const IDLE: Duration = Duration::from_millis(100);
 
-/// What has come in and is not used up: `buffer[start..end]`.
+/// The bytes that were received and not consumed: `buffer[start..end]`.
 #[derive(Debug, Default)]
 struct Input {
     buffer: Vec<u8>,
@@ -61,9 +62,9 @@ struct Input {
     end: usize,
 }
 
-/// How long a batch's replies may still take. The common case, all of them in the first read, needs
-/// no look at the clock; from the second read on there is a limit, or a server that drips would
-/// hold us for ever.
+/// The time limit for a batch's replies. In the common case, with all of them in the first read,
+/// the clock is not read. From the second read on there is a limit; otherwise a server that sends
+/// byte by byte could block the call forever.
 #[derive(Debug, Default)]
 struct Patience {
     reads: usize,
@@ -71,7 +72,7 @@ struct Patience {
 }
 
 impl Connection {
-    /// Dials, and asks the server for its identity. Nothing is changed on the server.
+    /// Connects, and reads the server's identity. Nothing is changed on the server.
     pub(super) fn dial(
         host: &str,
         port: u16,
@@ -100,7 +101,7 @@ impl Connection {
             output: REQUEST.to_vec(),
             input: Input::default(),
         };
-        // Reading the server's identity changes nothing, so failing at it is never worse than
+        // Reading the server's identity changes nothing, so a failure is never worse than
         // "unreachable".
         connection.introduction = connection.introduce().map_err(|error| match error.kind() {
             ErrorKind::Unknown => unreachable(error.to_string()),
@@ -116,14 +117,14 @@ impl Connection {
         loop {
             let (from, to) = self.line(&mut patience)?;
             if handshake.line(&self.input.buffer[from..to])? {
-                // More might be taken for the first reply.
+                // A surplus might be taken for the first reply.
                 return if self.is_quiet() { handshake.finish() } else { Err(unasked()) };
             }
         }
     }
 
-    /// Runs a batch, and calls `meanwhile` between request and replies. `stamp`: the item that
-    /// stamps are drawn from. After a failure the connection must be dropped.
+    /// Runs a batch, and calls `meanwhile` between the request and the replies. `stamp`: the item
+    /// from which stamps are drawn. After a failure the connection must be dropped.
     pub(super) fn run(
         &mut self,
         ops: &[Op<'_>],
@@ -144,7 +145,7 @@ impl Connection {
             self.write_out()?;
             let process = fork::generation();
             meanwhile();
-            // A child that a callback made there must not read its parent's replies.
+            // A child that `meanwhile` forked must not read its parent's replies.
             if fork::generation() != process {
                 return Err(Failure { error: fork::astray(), sent: false });
             }
@@ -160,8 +161,8 @@ impl Connection {
             let reply = self.replies(op, opaque, &mut patience);
             opaque = opaque.wrapping_add(1);
             replies.push(reply.map_err(|(error, refused)| {
-                // What the server refused in words was not carried out, but others of the batch may
-                // have been.
+                // A command that the server refused with an error line was not carried out, but
+                // other commands of the batch may have been.
                 let mut others = ops.iter().enumerate().filter(|&(other, _)| other != place);
                 Failure { error, sent: !refused || others.any(|(_, op)| op.changes()) }
             })?);
@@ -178,7 +179,7 @@ impl Connection {
         Ok(replies)
     }
 
-    /// Appends the commands of one operation to the output, under an opaque of their own.
+    /// Appends the commands of one operation to the output, with one new opaque.
     fn write(&mut self, commands: [Option<Command<'_>>; 2]) -> std::result::Result<(), Failure> {
         let mut output = std::mem::take(&mut self.output);
         let commands = commands.iter().flatten();
@@ -195,24 +196,24 @@ impl Connection {
         encoded.map_err(|error| Failure { error, sent: false })
     }
 
-    /// Whether nothing is left unread. If something is, the server said more than it was asked, and
-    /// the connection cannot be trusted with another request.
+    /// Whether nothing is left unread. Otherwise the server sent more than requested, and the
+    /// connection cannot be trusted with another request.
     pub(super) fn is_quiet(&self) -> bool {
         self.input.unread().is_empty()
     }
 
-    /// Our address, and the server's.
+    /// The local address, and the server's.
     pub(super) fn ends(&self) -> (Option<IpAddr>, Option<SocketAddr>) {
         (self.stream.local_addr().ok().map(|local| local.ip()), self.stream.peer_addr().ok())
     }
 
-    /// When it was last taken into use.
+    /// When the connection was last taken into use.
     pub(super) fn last_used(&self) -> Moment {
         self.last_used
     }
 
-    /// Takes it into use again. True when the server has closed it meanwhile, or sent something
-    /// unasked; that is looked at only after a while, since it costs a system call.
+    /// Takes the connection into use again. True if the server has closed it meanwhile, or sent
+    /// unrequested bytes. Checked only after a pause, since the check costs a system call.
     pub(super) fn was_closed(&mut self) -> bool {
         let now = self.clock.now();
         let idle = now.since(self.last_used);
@@ -230,28 +231,27 @@ impl Connection {
                 libc::MSG_PEEK | libc::MSG_DONTWAIT,
             )
         };
-        // Nothing to read yet is the good case; 0 is the end, and a byte is one that was not asked
-        // for.
+        // Nothing to read is the good case; 0 is the end of the stream, and a byte was not
+        // requested.
         peeked >= 0 || std::io::Error::last_os_error().kind() != IoKind::WouldBlock
     }
 
-    /// The server's Unix time, as of [`ServerTime::now`].
+    /// The server's Unix time, by [`ServerTime::now`].
     fn server_time(&self) -> u64 {
         self.time().now(self.clock.now())
     }
 
-    /// Which life of the server it was dialled in.
+    /// The life of the server in which the connection was opened.
     pub(super) fn life(&self) -> Life {
         self.introduction.life
     }
 
-    /// When the server showed which time.
+    /// The reading of the server's clock when the connection was opened.
     pub(super) fn time(&self) -> ServerTime {
         ServerTime { shown: self.introduction.time, at: self.introduced }
     }
 
-    /// Reads what the commands were answered by which an operation was carried out, as
-    /// [`Connection::reply`] does.
+    /// Reads the replies to the commands of one operation, as [`Connection::reply`] does.
     fn replies(
         &mut self,
         op: &Op<'_>,
@@ -270,14 +270,14 @@ impl Connection {
             ) if contains(&item.value, value) => {
                 let mut version = item.version;
                 if item.value != *value {
-                    // A waiter has appended to it since. The version is one that it has not any
-                    // more, so that the next step finds out.
+                    // A waiter has appended to the value since. The returned version is one that
+                    // the item no longer has, so that the next step detects this.
                     let cas = version.number().saturating_sub(1).max(1);
                     version = self.introduction.life.version(cas);
                 }
                 Reply::Stored(Stored { version, fence: 0 })
             }
-            // It was there for a moment.
+            // The stored item was removed or replaced before it was read back.
             (Op::Add { .. }, Reply::Written, _) => Reply::Exists,
             (_, Reply::Written, Reply::Missing) => Reply::Missing,
             (_, Reply::Written, _) => Reply::VersionMismatch,
@@ -285,8 +285,8 @@ impl Connection {
         })
     }
 
-    /// Reads one reply. The second part of an error says whether the server refused the command in
-    /// words.
+    /// Reads one reply. The second part of an error states whether the server refused the command
+    /// with an error line.
     fn reply(
         &mut self,
         command: &Command<'_>,
@@ -319,7 +319,7 @@ impl Connection {
         codec::decode(command, head, value, self.introduction.life).map_err(unread)
     }
 
-    /// The next line's place in the input, without its end.
+    /// The position of the next line in the input, without its line end.
     fn line(&mut self, patience: &mut Patience) -> Result<(usize, usize)> {
         let mut searched = 0;
         loop {
@@ -403,7 +403,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Writes and reads as the socket lets it, whichever goes.
+    /// Writes and reads, whichever the socket allows.
     fn write_large(&mut self) -> Result<()> {
         self.stream.set_nonblocking(true).map_err(|error| self.unwritten(0, &error))?;
         let mut deadline = self.clock.now() + self.io_timeout;
@@ -452,7 +452,7 @@ impl Input {
         &self.buffer[self.start..self.end]
     }
 
-    /// Reads once; the bytes go behind those that are there.
+    /// Reads once, and appends to the unread bytes.
     fn fill(&mut self, stream: &mut TcpStream) -> std::io::Result<usize> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -477,7 +477,7 @@ fn wait_until_ready(stream: &TcpStream, limit: Duration) {
     let mut socket =
         libc::pollfd { fd: stream.as_raw_fd(), events: libc::POLLIN | libc::POLLOUT, revents: 0 };
     let millis = limit.as_millis().clamp(1, 60_000) as libc::c_int;
-    // SAFETY: one valid pollfd is given. The answer is not needed: the caller tries both ways
+    // SAFETY: one valid pollfd is given. The result is not needed: the caller tries both directions
     // again.
     unsafe { libc::poll(&mut socket, 1, millis) };
 }

@@ -1,4 +1,4 @@
-//! Finding a server by its name, and connecting to it.
+//! Resolving the name of a server, and connecting to it.
 
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Connects to the one server that the name leads to: the address that answered before, if there
-/// was one.
+/// Connects to the one server that the name resolves to: to the address that answered before, if
+/// there is one.
 pub(super) fn connect(
     host: &str,
     port: u16,
@@ -48,8 +48,8 @@ fn without_delay(stream: TcpStream) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// The addresses of a name: at most one of each family. A name with more of them leads to several
-/// servers, and then each client would find the locks of another.
+/// The addresses of a name: at most one of each family. A name with more addresses may lead to
+/// several servers, and clients would then use different servers for the same lock.
 fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
     let found = (host, port).to_socket_addrs().map_err(|error| {
         unreachable(format!("The host name {host:?} cannot be resolved: {error}."))
@@ -74,7 +74,7 @@ pub(super) fn unreachable(text: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unreachable, text)
 }
 
-/// Connections that a fuzz target has made beforehand.
+/// Connections that a fuzz target has opened in advance.
 #[cfg(fuzzing)]
 pub(super) mod fuzzed {
     use std::cell::RefCell;
@@ -85,8 +85,8 @@ pub(super) mod fuzzed {
         static STREAMS: RefCell<VecDeque<TcpStream>> = const { RefCell::new(VecDeque::new()) };
     }
 
-    /// The sockets that this thread's next connections to a memcached get, in their order;
-    /// afterwards it dials for real.
+    /// Sets the sockets for this thread's next connections to a memcached, in order. Later
+    /// connections are really dialled.
     pub fn dial_these(streams: impl IntoIterator<Item = TcpStream>) {
         STREAMS.with_borrow_mut(|waiting| *waiting = streams.into_iter().collect());
     }

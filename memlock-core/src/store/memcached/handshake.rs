@@ -1,4 +1,5 @@
-//! What a server tells about itself when a connection is opened, and whether it is fit for locks.
+//! The server's description of itself when a connection is opened, and whether it is suitable for
+//! locks.
 
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
@@ -6,24 +7,24 @@ use crate::lease::DRIFT;
 
 use super::life::Life;
 
-/// Asks for all of it in one packet.
+/// Requests the whole description in one packet.
 pub(super) const REQUEST: &[u8] = b"stats\r\nstats settings\r\n";
 
-/// The two answers end with this line each.
+/// Each of the two replies ends with this line.
 const END: &[u8] = b"END";
 
-/// More lines than any server's two answers have.
+/// More lines than the two replies of any server have.
 const MOST_LINES: usize = 2000;
 
-/// The oldest version whose `md` with a cas is right.
+/// The oldest version whose `md` with a cas is correct.
 const OLDEST: (u64, u64, u64) = (1, 6, 13);
 
-/// From here on a store's cas id is drawn before the item is locked: of two stores the later one
-/// may get the lower. Measured on 1.6.38 and 1.6.45; 1.6.18 draws it under the lock. It came with
-/// the `E` flag, early in 2024.
+/// From this version on a store's cas id is drawn before the item is locked: the later of two
+/// stores may get the lower id. Measured on 1.6.38 and 1.6.45; 1.6.18 draws the id under the lock.
+/// The change came with the `E` flag, early in 2024.
 const UNORDERED: (u64, u64, u64) = (1, 6, 24);
 
-/// Collects the lines of the answer.
+/// Collects the lines of the replies.
 #[derive(Debug, Default)]
 pub(super) struct Handshake {
     lines: usize,
@@ -36,7 +37,7 @@ pub(super) struct Handshake {
     refuses: bool,
 }
 
-/// What was learnt.
+/// The result of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Introduction {
     pub(super) life: Life,
@@ -44,23 +45,23 @@ pub(super) struct Introduction {
     pub(super) time: u64,
     /// Whether versions rise in the order of the stores.
     pub(super) ordered: bool,
-    /// Whether it refuses to store when it is full: it was started with `-M`, or with a
+    /// Whether the server refuses to store when it is full: it was started with `-M`, or with a
     /// `temporary_ttl`.
     pub(super) refuses: bool,
 }
 
-/// A server's clock as it was seen.
+/// One reading of a server's clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ServerTime {
-    /// What it showed, in Unix seconds.
+    /// The time that the clock showed, in Unix seconds.
     pub(super) shown: u64,
-    /// When that was, on our clock.
+    /// The moment of the reading, on this host's clock.
     pub(super) at: Moment,
 }
 
 impl ServerTime {
-    /// The server's Unix time, rather too late than too early: an absolute expiry made from it
-    /// never comes before the lease's end. The two clocks may drift apart by 1 in 5,000.
+    /// The server's Unix time, rather too late than too early: an absolute expiry computed from it
+    /// is never before the end of the lease. The two clocks may drift apart by 1 in 5,000.
     pub(super) fn now(self, now: Moment) -> u64 {
         let passed = now.since(self.at).as_secs();
         self.shown.saturating_add(passed + passed / DRIFT + 2)
@@ -68,7 +69,7 @@ impl ServerTime {
 }
 
 impl Handshake {
-    /// Takes the next line; true when it was the last.
+    /// Handles the next line. True if it was the last one.
     pub(super) fn line(&mut self, line: &[u8]) -> Result<bool> {
         self.lines += 1;
         if line == END {
@@ -105,7 +106,7 @@ impl Handshake {
         Ok(false)
     }
 
-    /// Judges the server once all lines are in.
+    /// Decides whether the server is suitable, once all lines were read.
     pub(super) fn finish(self) -> Result<Introduction> {
         let version = self.version.unwrap_or_default();
         let ordered = match parse_version(&version) {
@@ -217,8 +218,8 @@ mod tests {
 
     #[test]
     fn servers_that_refuse_when_they_are_full_are_known() {
-        // The first answer counts what was evicted, by the same word as the second one says whether
-        // anything ever is.
+        // `stats` uses the word `evictions` for the number of evicted items; `stats settings` uses
+        // it for whether items are evicted.
         for (evictions, temporary, refuses) in
             [("on", "no", false), ("0", "no", false), ("off", "no", true), ("on", "yes", true)]
         {

@@ -1,35 +1,35 @@
-//! One life of a memcached: its versions, and the fences that are made of them.
+//! One life of a memcached server: its versions, and the fences made of them.
 //!
-//! A fence is `boot time in µs + cas`: it rises from holder to holder and across restarts, as long
+//! A fence is `boot time in µs + cas`. It rises from holder to holder and across restarts, as long
 //! as the server stores fewer than a million items a second on average and its clock is not set
 //! back. Servers from 1.6.24 on draw the cas of a store before they lock the item, so that a later
-//! store may get a lower one. There a *stamp* follows what is to have a fence, in the same packet:
-//! a number that is increased by nothing, whose cas is drawn under a lock.
+//! store may get a lower one. For these servers a *stamp* follows the requests that need a fence,
+//! in the same packet: a number that is incremented by 0, whose cas is drawn under a lock.
 
 use crate::mutation::{self, Mutation};
 use crate::store::{Epoch, Op, Reply, Version};
 
-/// Which life of a server it is.
+/// Identifies one life of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Life {
     /// When the server started, in Unix seconds of its own clock.
     pub boot: u64,
-    /// Its process id, which tells two lives in the same second apart.
+    /// The server's process id, which distinguishes two lives that began in the same second.
     pub pid: u64,
 }
 
 impl Life {
-    /// The epoch of all versions that it gives.
+    /// The epoch of all versions that the server gives in this life.
     pub fn epoch(self) -> Epoch {
         Epoch::new(self.boot, self.pid)
     }
 
-    /// The version with that cas id.
+    /// The version with this cas id.
     pub fn version(self, cas: u64) -> Version {
         Version::new(self.epoch(), cas)
     }
 
-    /// The fence that a cas id makes.
+    /// The fence for a cas id.
     pub fn fence(self, cas: u64) -> u64 {
         if mutation::has(Mutation::FenceWithoutBoot) {
             return cas;
@@ -37,8 +37,8 @@ impl Life {
         self.boot.saturating_mul(1_000_000).saturating_add(cas)
     }
 
-    /// Writes the fences into the replies whose operations want one: of the stamp that followed
-    /// them, if there was one.
+    /// Writes the fences into the replies whose operations requested one: the fence of the stamp
+    /// that followed them, if there was one.
     pub fn fill_in_fences(self, ops: &[Op<'_>], replies: &mut [Reply], stamp: Option<u64>) {
         let stamp = stamp.filter(|_| !mutation::has(Mutation::FenceWithoutStamp));
         for (op, reply) in ops.iter().zip(replies) {

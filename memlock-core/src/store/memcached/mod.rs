@@ -1,18 +1,19 @@
-//! The memcached store: one or several servers, spoken to in the meta protocol over sockets of our
-//! own.
+//! The memcached store: one or several servers, accessed by the meta protocol over memlock's own
+//! sockets.
 //!
-//! | file | what it knows |
+//! | file | contents |
 //! | --- | --- |
 //! | `mod` | the URL, and which server owns a route |
-//! | `settings` | how a server is spoken to |
-//! | `server` | one server: its idle connections, and when a failed batch may be sent again |
-//! | `connection` | one socket: dialling, deadlines, framing, the opaque check |
+//! | `settings` | timeouts, addresses and the size of the pool |
+//! | `server` | one server: its idle connections, and when a failed batch is sent again |
+//! | `dial` | resolving a host name, and connecting |
+//! | `connection` | one socket: deadlines, framing, the check of opaques |
 //! | `handshake` | what a server must be: its version, its cas, its life |
-//! | `command` | the commands by which operations are carried out |
+//! | `command` | the commands that carry out operations |
 //! | `codec` | commands to bytes and replies back, by the `memcache` crate's meta layer |
-//! | `admin` | what tools ask a server for: its keys, its health |
+//! | `admin` | the requests of tools: the keys and the health of a server |
 //! | `life` | one life of a server: versions and fences |
-//! | `ttl` | how long items are kept, and what that promises |
+//! | `ttl` | how long items live, and what that promises |
 
 #[cfg(feature = "admin")]
 mod admin;
@@ -53,7 +54,7 @@ use settings::Settings;
 
 const DEFAULT_PORT: u16 = 11211;
 
-/// The store behind `memcached://host[:port][,host2…]`.
+/// The store for `memcached://host[:port][,host2…]`.
 #[derive(Debug)]
 pub(crate) struct Memcached {
     servers: Vec<Server>,
@@ -65,7 +66,7 @@ impl Memcached {
         Ok(Arc::new(Memcached::new(url, clock)?))
     }
 
-    /// Reads the URL. Nothing is dialled until the first operation.
+    /// Parses the URL. No connection is opened until the first operation.
     fn new(url: &mut Url, clock: &Arc<dyn Clock>) -> Result<Memcached> {
         let settings = Settings {
             connect_timeout: url.take_duration("connect_timeout", Duration::from_secs(1))?,
@@ -88,15 +89,15 @@ impl Memcached {
         Ok(Memcached { servers })
     }
 
-    /// Rendezvous hashing: the server whose weight for the route is highest. A server that is down
-    /// keeps its keys, because its locks may still be alive behind a broken network: failing over
-    /// would grant twice.
+    /// Rendezvous hashing: the server with the highest weight for the route. A server that is down
+    /// keeps its keys, because its locks may still be held behind a broken network: failing over
+    /// would grant a lock twice.
     fn owner(&self, route: Route) -> &Server {
         &self.servers[self.place(route)]
     }
 
     fn place(&self, route: Route) -> usize {
-        // `open` pushes at least one: splitting any text gives at least one part.
+        // `new` adds at least one server: splitting any text yields at least one part.
         (1..self.servers.len()).fold(0, |best, place| {
             let key = |place: usize| {
                 let name = self.servers[place].name();
@@ -235,7 +236,7 @@ mod tests {
         }
     }
 
-    /// What it says unasked might be taken for the reply to the first request.
+    /// The surplus might be taken for the reply to the first request.
     #[test]
     fn a_server_that_says_more_than_it_was_asked_is_refused() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -254,7 +255,7 @@ mod tests {
         drop(server.join().unwrap());
     }
 
-    /// Other programs, and other versions of this one, must find the same server.
+    /// Other programs, and other versions of memlock, must find the same server.
     #[test]
     fn the_choice_of_server_is_pinned() {
         let store = open("memcached://a,b,c:11212").unwrap();

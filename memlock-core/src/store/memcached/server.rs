@@ -14,9 +14,9 @@ use crate::fork::{self, ForkLocal};
 use crate::name::Key;
 use crate::store::{Failure, Op, Reply};
 
-/// For how long a server counts as silent after a request that it did not answer. It must cover the
-/// exit of a program that holds many locks, and be short enough that a drop long after a single
-/// timeout is tried again.
+/// How long a server counts as silent after a request that it did not answer. The time must cover
+/// the exit of a program that holds many locks, and be short enough that a drop long after a single
+/// timeout tries again.
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// One server of the URL.
@@ -26,28 +26,29 @@ pub(super) struct Server {
     host: String,
     port: u16,
     settings: Settings,
-    /// The item that stamps are drawn from.
+    /// The item from which stamps are drawn.
     stamp: Key,
     clock: Arc<dyn Clock>,
     idle: ForkLocal<Mutex<Idle>>,
 }
 
-/// Idle connections. A failure raises the epoch: a connection that was dialled before is suspect
+/// Idle connections. A failure raises the epoch: a connection that was opened before is suspect,
 /// and not reused.
 #[derive(Debug, Default)]
 struct Idle {
     epoch: u64,
-    /// Which of a name's addresses answered first: the server stays the same one from then on.
+    /// The address of the name that answered first. The server remains at this address from then
+    /// on.
     address: Option<SocketAddr>,
-    /// Our own end of the connection that was dialled last.
+    /// The local address of the last connection.
     local: Option<IpAddr>,
-    /// What time it was there when the last connection was dialled.
+    /// The server's time when the last connection was opened.
     time: Option<ServerTime>,
-    /// Which life of the server the last connection was dialled in.
+    /// The life of the server in which the last connection was opened.
     life: Option<Life>,
-    /// The last batch found it out of reach.
+    /// Whether the server was unreachable in the last batch.
     is_down: bool,
-    /// The last batch waited in vain for the server, which counts as silent until then.
+    /// Set if the last batch timed out: the server counts as silent until then.
     silent_until: Option<Moment>,
     #[expect(clippy::vec_box, reason = "a connection is moved in and out for every batch")]
     connections: Vec<Box<Connection>>,
@@ -66,35 +67,35 @@ impl Server {
         Server { name, host, port, settings, stamp, clock, idle: ForkLocal::new() }
     }
 
-    /// `host:port`, by which hashing and people know it.
+    /// `host:port`, by which humans and the hash identify the server.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where it is.
+    /// The address of the server.
     pub(super) fn address(&self) -> Address {
         let Settings { connect_timeout, io_timeout, .. } = self.settings;
         let (name, host) = (self.name.clone(), self.host.clone());
         Address { name, host, port: self.port, connect_timeout, io_timeout }
     }
 
-    /// Our own end of the connection that was dialled last.
+    /// The local address of the last connection.
     pub(super) fn local_address(&self) -> Option<IpAddr> {
         self.idle().local
     }
 
-    /// Closes all connections, those that are in use as soon as that is over.
+    /// Closes all connections; those in use are closed when their batch ends.
     pub(super) fn disconnect(&self) {
         self.forget_idle();
     }
 
-    /// Whether the last batch waited in vain, less than [`SILENCE`] ago.
+    /// Whether the last batch timed out, less than [`SILENCE`] ago.
     pub(super) fn is_silent(&self) -> bool {
         let silent_until = self.idle().silent_until;
         silent_until.is_some_and(|until| self.clock.now() < until)
     }
 
-    /// The server's time, as of [`ServerTime::now`].
+    /// The server's time, by [`ServerTime::now`].
     pub(super) fn time(&self) -> Option<Duration> {
         let time = self.idle().time;
         time.map(|time| Duration::from_secs(time.now(self.clock.now())))
@@ -102,8 +103,8 @@ impl Server {
 
     /// Runs a batch on this server.
     ///
-    /// A connection that sat idle may be dead without our knowing. If it turns out so before the
-    /// request left, the batch is run once more on a fresh one.
+    /// An idle connection may have been closed without notice. If this is found before the request
+    /// was sent, the batch is run once more on a new connection.
     pub(super) fn run(
         &self,
         ops: &[Op<'_>],
@@ -147,12 +148,12 @@ impl Server {
             }
         };
         let ended = connection.run(ops, &self.stamp, meanwhile);
-        // A logger may take its time, and the request may not have it: a lease that is to be
-        // renewed.
+        // Logged after the request, because a logger may take long, and a request that renews a
+        // lease may not have the time.
         if let Some(before) = dialled {
             self.note_contact(before, connection.life());
         }
-        // It may have forked, too: the connection is the parent's.
+        // The logger may have forked, too: the connection is the parent's.
         if fork::generation() != process {
             return Err(Failure { error: fork::astray(), sent: false });
         }
@@ -168,7 +169,7 @@ impl Server {
         }
     }
 
-    /// A new connection; and which life of the server was seen before.
+    /// Opens a connection. Also returns the life of the server that was seen before.
     fn dial(&self) -> Result<(Connection, Option<Life>)> {
         let pinned = self.idle().address;
         let connection =
@@ -192,8 +193,8 @@ impl Server {
 
     fn note_outage(&self, error: &Error, began: Moment) {
         let now = self.clock.now();
-        // A refused or broken connection is noticed at once. Everything that takes this long is a
-        // wait in vain.
+        // A refused or broken connection is noticed at once. A failure that takes this long is a
+        // timeout.
         let Settings { connect_timeout, io_timeout, .. } = self.settings;
         let timed_out = now.since(began) >= connect_timeout.min(io_timeout) / 2;
         let mut idle = self.idle();
@@ -213,8 +214,8 @@ impl Server {
         let mut idle = self.idle();
         let (connection, epoch) = (idle.connections.pop(), idle.epoch);
         drop(idle);
-        // A connection that the server has closed is found out before anything is sent on it: then
-        // a dead server is "unreachable, nothing was changed" and not "outcome unknown".
+        // A connection that the server has closed is detected before anything is sent on it: a dead
+        // server is then "unreachable, nothing was changed" and not "outcome unknown".
         match connection {
             Some(mut connection) => {
                 if connection.was_closed() {

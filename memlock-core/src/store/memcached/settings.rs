@@ -1,11 +1,11 @@
-//! How servers are spoken to.
+//! Timeouts, addresses and the size of the pool.
 
 use std::time::Duration;
 
-/// How a server is spoken to.
+/// How a server is accessed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
-    /// The limit of dialling one server.
+    /// The time limit for connecting to one server.
     pub(super) connect_timeout: Duration,
     /// The limit of each wait for the server within a batch.
     pub(super) io_timeout: Duration,
@@ -13,17 +13,17 @@ pub(super) struct Settings {
     pub(super) pool: usize,
 }
 
-/// Where a server is, and how long it may take.
+/// The address of a server, and its time limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Address {
-    /// `host:port`, by which people and hashing know it.
+    /// `host:port`, by which humans and the hash identify the server.
     pub(super) name: String,
-    /// Its host's name or address.
+    /// The server's host name or IP address.
     pub(super) host: String,
-    /// Its TCP port.
+    /// The server's TCP port.
     pub(super) port: u16,
-    /// The limit of dialling it.
+    /// The time limit for connecting.
     pub(super) connect_timeout: Duration,
-    /// The limit of each wait for it.
+    /// The limit of each wait for the server.
     pub(super) io_timeout: Duration,
 }

@@ -1,13 +1,13 @@
 //! How long memcached keeps an item.
 //!
-//! memcached's clock ticks once a second, and shows whole seconds. Its timer runs a little late
-//! each time, so the ticks wander through the second; and when they pass its end, one second is
-//! left out: for a second the clock is almost two behind. So an item with TTL T lives between T-2
-//! and T seconds, most often more than T-1. A lease of L is therefore sent as ceil(L) + 2: the item
-//! outlives the lease by 0 to 3 seconds. To that comes 1 in 5,000 of the lease, because two clocks
-//! do not run alike. The holder counts from *before* the request left, and 10 milliseconds less
-//! than the lease, since the server's timer may be late: so it stops believing in its lock before
-//! the server does.
+//! memcached's clock ticks once a second, and shows whole seconds. Its timer fires a little late
+//! each time, so the ticks drift through the second; when they pass its end, one second is skipped,
+//! and for a second before that the clock is almost two seconds behind. An item with TTL T
+//! therefore lives between T-2 and T seconds, most often more than T-1. A lease of L is sent as
+//! ceil(L) + 2, so the item outlives the lease by 0 to 3 seconds. In addition, 1 in 5,000 of the
+//! lease is added, because two clocks drift apart. The holder counts from *before* the request was
+//! sent, and deducts 10 milliseconds from the lease, since the server's timer may be late: it stops
+//! relying on its lock before the server drops the lock.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::clock::whole_seconds;
 use crate::mutation::{self, Mutation};
 use crate::store::{ClockOf, Expiry, FencesRise, Guarantees, Scope, Survives};
 
-/// What one memcached promises.
+/// The guarantees of one memcached.
 pub const GUARANTEES: Guarantees = Guarantees {
     scope: Scope::Network,
     clock_error: Duration::from_secs(2),
@@ -32,16 +32,16 @@ pub const GUARANTEES: Guarantees = Guarantees {
 /// The time to live of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ttl {
-    /// So many whole seconds from when it is stored.
+    /// This many whole seconds from when the item is stored.
     For(u64),
-    /// Until the server's clock shows so many seconds.
+    /// Until the server's clock shows this many seconds.
     Until(u64),
-    /// For ever.
+    /// Forever.
     Never,
 }
 
 impl Ttl {
-    /// The TTL by which an item lives as long as was asked for.
+    /// The TTL with which an item lives as long as requested.
     pub fn of(expiry: Expiry) -> Ttl {
         match expiry {
             Expiry::After(lease) => Ttl::covering(lease),
@@ -75,7 +75,8 @@ mod tests {
             millis in 1000_u64..100_000_000, behind_nanos in 0_u64..2_010_000_000,
         ) {
             let lease = Lease::new(Duration::from_millis(millis)).unwrap();
-            // Stored when the server's clock was so far behind, it dies when that has risen by TTL.
+            // Stored while the server's clock was this far behind, the item expires when the clock
+            // has risen by the TTL.
             let Ttl::For(seconds) = Ttl::of(lease.into()) else { panic!() };
             let lives = Duration::from_secs(seconds) - Duration::from_nanos(behind_nanos);
             let drift = Duration::from_secs(lease.duration().as_secs() / DRIFT);

@@ -1,4 +1,4 @@
-//! What a server's own numbers say.
+//! Findings from a server's own statistics and settings.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use crate::store::admin::Finding;
 use crate::store::admin::Verdict::{Bad, Good, Note, Warning};
 use crate::store::memcached::GUARANTEES;
 
-/// The oldest memcached whose delete by cas is right.
+/// The oldest memcached whose delete by cas is correct.
 const OLDEST: [u64; 3] = [1, 6, 13];
-/// A semaphore is kept for a day after its last use, as `Semaphore` says.
+/// A semaphore is kept for a day after its last use, as `Semaphore` documents.
 const SEMAPHORE: Duration = Duration::from_secs(24 * 3600);
-/// From here on a server that never evicts is about to refuse locks.
+/// From this share of its memory on, a server that never evicts is about to refuse locks.
 const ALMOST_FULL: f64 = 0.8;
-/// So few connections are used up by a few more programs.
+/// Fewer free connections than this are used up by a few more programs.
 const FEW_CONNECTIONS: u64 = 64;
 
 pub(super) fn all(stats: &Stats, settings: &Stats, lease: Duration) -> Vec<Finding> {
@@ -35,11 +35,12 @@ pub(super) fn all(stats: &Stats, settings: &Stats, lease: Duration) -> Vec<Findi
 /// What the server does with locks when its memory is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Retention {
-    /// It evicts nothing.
+    /// It never evicts an item.
     Always,
-    /// It evicts nothing that lives for at most so many seconds, as locks do.
+    /// It never evicts an item with a TTL of at most this many seconds, such as a lock.
     Locks(u64),
-    /// It may evict locks. So many seconds would do, if it spared what lives that long.
+    /// It may evict locks. `spared`: the longest TTL of items that it spares; `needed`: the TTL
+    /// that it would have to spare.
     Not { spared: Option<u64>, needed: u64 },
 }
 
@@ -57,7 +58,7 @@ impl Retention {
     }
 }
 
-/// The longest TTL, in seconds, that the server is given for such a lease.
+/// The TTL, in seconds, that the server is given for such a lease.
 fn ttl(lease: Duration) -> u64 {
     GUARANTEES.covering(lease).as_secs()
 }

@@ -1,4 +1,4 @@
-//! How far a server's clock is off ours.
+//! The difference between a server's clock and the clock of this host.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,15 +8,16 @@ use crate::error::Result;
 use crate::store::admin::Finding;
 use crate::store::admin::Verdict::{Good, Note};
 
-/// A clock that is further off is wrong. Its ticks are seconds, and may be almost two late.
+/// A larger difference means that a clock is wrong. The server's clock ticks in seconds, and may be
+/// almost two seconds late.
 const OFF: f64 = 5.0;
 
-/// `stats`, and by how many seconds the server's clock is ahead of ours.
+/// `stats`, and by how many seconds the server's clock is ahead of this host's.
 pub(super) fn stats_and_skew(text: &mut Text) -> Result<(Stats, f64)> {
     let before = unix_now();
     let stats = text.stats("stats")?;
     let ours = (before + unix_now()).as_secs_f64() / 2.0;
-    // It shows whole seconds, and the last one that has begun.
+    // The server's clock shows the last whole second that has begun.
     let theirs =
         stats.get("time").and_then(|time| time.parse::<u64>().ok()).unwrap_or(0) as f64 + 0.5;
     Ok((stats, theirs - ours))

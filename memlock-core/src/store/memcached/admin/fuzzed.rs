@@ -1,4 +1,4 @@
-//! For the fuzzers: a tool at a server that was dialled already.
+//! For the fuzzers: a tool with an open connection.
 
 use std::collections::HashMap;
 use std::net::TcpStream;
@@ -9,11 +9,11 @@ use crate::error::Result;
 use crate::store::admin::Admin;
 use crate::store::memcached::settings::Address;
 
-/// A tool at a server that was dialled already.
+/// A tool with an open connection.
 pub struct Tool(Text);
 
 impl Tool {
-    /// Speaks over this connection.
+    /// Uses this connection.
     pub fn over(stream: TcpStream) -> Tool {
         let timeout = Duration::from_secs(1);
         let address = Address {
@@ -26,7 +26,7 @@ impl Tool {
         Tool(Text::over(stream, &address))
     }
 
-    /// `stats`, or `stats settings`.
+    /// Sends `stats`, or `stats settings`.
     ///
     /// # Errors
     /// As for any read.
@@ -34,7 +34,7 @@ impl Tool {
         self.0.stats(command)
     }
 
-    /// What every store's tools do.
+    /// The interface that every store offers to tools.
     pub fn admin(&mut self) -> &mut dyn Admin {
         &mut self.0
     }

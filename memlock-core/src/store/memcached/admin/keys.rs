@@ -1,16 +1,16 @@
-//! Keys as a server tells them: with escapes, and perhaps with something in them that cannot be
-//! asked for.
+//! Keys as a server lists them: with escapes, and possibly with bytes that cannot be sent in a
+//! request.
 
-/// memcached takes no longer keys.
+/// memcached accepts no longer keys.
 const LONGEST_KEY: usize = 250;
 
-/// Whether a key can stand in a request. Others can be stored, by other protocols than ours, with
-/// whole commands in them.
+/// Whether a key can be sent in a request. Other protocols can store other keys, even with whole
+/// commands in them.
 pub(super) fn can_be_asked_for(key: &str) -> bool {
     (1..=LONGEST_KEY).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// The key that metadump wrote.
+/// The key that metadump encoded.
 pub(super) fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();

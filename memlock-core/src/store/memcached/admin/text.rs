@@ -1,4 +1,4 @@
-//! A connection of a tool: `stats`, all keys, the bare round trip, by the text protocol.
+//! A tool's connection: `stats`, all keys, the bare round trip, by the text protocol.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -12,28 +12,28 @@ use crate::store::admin::{Content, Value};
 use crate::store::memcached::dial;
 use crate::store::memcached::settings::Address;
 
-/// No line of memcached's is longer.
+/// The longest line that memcached sends.
 const LONGEST_LINE: usize = 64 * 1024;
 /// The largest value that is kept: memlock writes no larger ones, and memcached stores none by
 /// default.
 const LARGEST_VALUE: usize = 1024 * 1024;
-/// Nor does it have more to say about itself.
+/// The longest reply to `stats` that is accepted.
 const LONGEST_STATS: usize = 1024 * 1024;
-/// What is kept of keys, and of values, with so much for each of them beyond its bytes: enough for
-/// a million locks.
+/// The most bytes of keys, and of values, that are kept, with this overhead for each of them:
+/// enough for a million locks.
 const MOST_BYTES: usize = 256 * 1024 * 1024;
 const OVERHEAD: usize = 64;
-/// So many bytes of an answer extend its deadline by as much again.
+/// This many received bytes extend the deadline of a reply by its original length.
 const SLOWEST: usize = 64 * 1024;
-/// How many items are asked for at once.
+/// How many items are requested at once.
 const BATCH: usize = 100;
-/// How long the walk through all keys may take without telling 64 KiB of them, and how long another
-/// one may come first.
+/// How long a dump of all keys may take for each 64 KiB, and how long to wait for another dump to
+/// finish first.
 const DUMP_PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) type Stats = HashMap<String, String>;
 
-/// One connection.
+/// A connection to one server.
 #[derive(Debug)]
 pub(in crate::store) struct Text {
     stream: BufReader<TcpStream>,
@@ -41,8 +41,8 @@ pub(in crate::store) struct Text {
     question: Question,
 }
 
-/// What is being answered. It has one deadline, which moves on by what has come of the answer, and
-/// by nothing else: a server that answers byte by byte, or line by line, is as good as silent.
+/// The reply in progress. It has one deadline, which is extended only by the number of bytes
+/// received: a server that answers byte by byte, or line by line, is treated as silent.
 #[derive(Debug)]
 struct Question {
     asked: Moment,
@@ -79,13 +79,13 @@ impl Text {
         Ok(Text::over(stream, address))
     }
 
-    /// Speaks over a connection that is there.
+    /// Uses an existing connection.
     pub(in crate::store::memcached) fn over(stream: TcpStream, address: &Address) -> Text {
         let question = Question::new(address.io_timeout);
         Text { stream: BufReader::new(stream), address: address.clone(), question }
     }
 
-    /// `stats`, or `stats settings`.
+    /// Sends `stats`, or `stats settings`.
     pub(super) fn stats(&mut self, command: &str) -> Result<Stats> {
         self.send(&format!("{command}\r\n"))?;
         let (mut stats, mut length) = (Stats::new(), 0);
@@ -103,7 +103,7 @@ impl Text {
         }
     }
 
-    /// How long the shortest question takes.
+    /// Measures the shortest round trip.
     pub(super) fn round_trip(&mut self) -> Result<Duration> {
         let sent = SystemClock.now();
         self.send("mn\r\n")?;
@@ -115,12 +115,12 @@ impl Text {
         }
     }
 
-    /// The keys of all items that `wanted` wants.
+    /// The keys of all items that `wanted` selects.
     pub(super) fn keys(&mut self, wanted: impl Fn(&str) -> bool) -> Result<Vec<String>> {
         let began = SystemClock.now();
         loop {
-            // Not "all": that walks through the lists of what was used last, and misses what is
-            // moved in them meanwhile.
+            // Not "all", which walks the LRU lists, and misses items that are moved in them
+            // meanwhile.
             self.send("lru_crawler metadump hash\r\n")?;
             self.question.patience = self.address.io_timeout.max(DUMP_PATIENCE);
             let (mut keys, mut bytes, mut begun) = (Vec::new(), 0, false);
@@ -129,7 +129,7 @@ impl Text {
                 if line == "END" {
                     return Ok(keys);
                 }
-                // Servers from 1.6.45 on begin with this.
+                // Servers from 1.6.45 on send this line first.
                 if line == "OK" && !std::mem::replace(&mut begun, true) {
                     continue;
                 }
@@ -169,7 +169,7 @@ impl Text {
         )
     }
 
-    /// The items of these keys, in their order.
+    /// The items with these keys, in the same order.
     pub(super) fn values(&mut self, keys: &[String]) -> Result<Vec<Option<Value>>> {
         let (mut values, mut bytes) = (Vec::with_capacity(keys.len()), 0);
         for batch in keys.chunks(BATCH) {
@@ -212,8 +212,8 @@ impl Text {
         }))
     }
 
-    /// Passes over what is more of a value than is read. What a server announces without end ends
-    /// by the deadline, which that much does not move on.
+    /// Skips the part of a value that is not read. If a server announces an endless value, the
+    /// deadline ends the reply: skipped bytes extend it by no more than `LARGEST_VALUE` bytes do.
     fn skip(&mut self, length: usize) -> Result<()> {
         let mut more = length - LARGEST_VALUE;
         let answered = self.question.answered;
@@ -236,8 +236,8 @@ impl Text {
         Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
     }
 
-    /// Reads for as long as `end`, which is given how much was read and what has come, does not say
-    /// where to end.
+    /// Reads until `end` returns where to stop. `end` is given the number of bytes read before, and
+    /// the new bytes.
     fn read(
         &mut self,
         most: usize,
@@ -261,10 +261,10 @@ impl Text {
         }
     }
 
-    /// What has come, as much of it as `take` says.
+    /// The received bytes, as many of them as `take` returns.
     fn piece(&mut self, take: impl FnOnce(&[u8]) -> usize) -> Result<Vec<u8>> {
-        // Checked before each read, which ends after `io_timeout` itself; and what is in the buffer
-        // already cannot be late.
+        // Checked before each read, which itself ends after `io_timeout`. Bytes that are already in
+        // the buffer cannot be late.
         if self.stream.buffer().is_empty() && self.question.is_late() {
             return Err(self.silent(&io::ErrorKind::TimedOut.into()));
         }
@@ -283,7 +283,7 @@ impl Text {
         Ok(piece)
     }
 
-    /// What is more than this is a server's mistake, or nothing to be shown as a list.
+    /// More than this is an error of the server, or too much to show as a list.
     fn is_little(&self, bytes: usize) -> Result<()> {
         if bytes <= MOST_BYTES {
             return Ok(());
@@ -333,8 +333,8 @@ pub(in crate::store::memcached) mod tests {
     use super::*;
     use std::time::Instant;
 
-    /// A server that says this, whatever it is asked: the first piece at once, and so much later
-    /// each of the others.
+    /// A server that sends these pieces, whatever the request: the first one at once, and each of
+    /// the others after a pause.
     pub(in crate::store::memcached) fn server_that_says(
         pieces: impl IntoIterator<Item = Vec<u8>> + Send + 'static,
         pause: Duration,
@@ -359,7 +359,7 @@ pub(in crate::store::memcached) mod tests {
         thread::spawn(move || {
             let mut client = listener.accept().unwrap().0;
             for piece in pieces {
-                // The client may have had enough.
+                // The client may have closed the connection.
                 if client.write_all(&piece).is_err() {
                     return;
                 }
