@@ -27,8 +27,8 @@ pub enum Answer {
     Exists = 4,
     /// This process holds no such lock or permit.
     NotHeld = 5,
-    /// It was held before, but no longer when the request reached the server: the lease expired, or
-    /// the server lost the item.
+    /// The lock or permit was held before, but no longer when the request reached the server: the
+    /// lease expired, or the server lost the item.
     Lost = 6,
     /// There is no such session, semaphore or counter: it was never set up, has expired or was torn
     /// down.

@@ -8,10 +8,10 @@ use crate::error::Answer;
 #[must_use = "a lock that was lost may have been another's meanwhile: look for `Release::Lost`"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
-    /// It was held until now, and is free.
+    /// The lock or permit was held until now, and is free.
     Released,
-    /// It was no longer held when the request reached the server: the lease expired, or the server
-    /// lost it.
+    /// The lock or permit was no longer held when the request reached the server: the lease expired,
+    /// or the server lost the item.
     Lost,
     /// This guard holds nothing: it was released before, or belongs to the parent of this process.
     NotHeld,
@@ -21,10 +21,10 @@ pub enum Release {
 #[must_use = "what was lost is not held any more: look for `Extension::Lost`"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extension {
-    /// It is held for the new lease, counted from when the call was made.
+    /// The lock or permit is held for the new lease, counted from when the call was made.
     Extended,
-    /// It was no longer held when the request reached the server: the lease expired, or the server
-    /// lost it.
+    /// The lock or permit was no longer held when the request reached the server: the lease expired,
+    /// or the server lost the item.
     Lost,
     /// This guard holds nothing: it was released before, or belongs to the parent of this process.
     NotHeld,
@@ -53,13 +53,13 @@ impl From<Extension> for Answer {
 /// Why a renewed lock or permit was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// It could not be renewed before its lease expired: the server was unreachable, or this
-    /// process was stopped.
+    /// The lease could not be renewed before it expired: the server was unreachable, or this process
+    /// was stopped.
     Expired,
-    /// It was gone from the server, or had another owner: the server lost it, or an operator
-    /// removed it.
+    /// The lock or permit was gone from the server, or had another owner: the server lost the item,
+    /// or an operator removed it.
     Gone,
-    /// It was held for as long as `max_hold` allows.
+    /// The lock or permit was held for as long as `max_hold` allows.
     MaxHold,
 }
 

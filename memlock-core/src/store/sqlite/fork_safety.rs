@@ -57,7 +57,8 @@ pub(super) fn enter() -> ActiveCall {
 /// Installs the fork handlers.
 pub(super) fn install() {
     static INSTALLED: AtomicBool = AtomicBool::new(false);
-    // That handler runs first in a child, before the gate is open again.
+    // Installs the handler of `fork` first, so that it runs first in a child, before the gate is
+    // open again.
     fork::generation();
     if INSTALLED.load(Ordering::Acquire) {
         return;

@@ -35,12 +35,12 @@ pub(super) fn all(stats: &Stats, settings: &Stats, lease: Duration) -> Vec<Findi
 /// What the server does with locks when its memory is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Retention {
-    /// It never evicts an item.
+    /// The server never evicts an item.
     Always,
-    /// It never evicts an item with a TTL of at most this many seconds, such as a lock.
+    /// The server never evicts an item with a TTL of at most this many seconds, such as a lock.
     Locks(u64),
-    /// It may evict locks. `spared`: the longest TTL of items that it spares; `needed`: the TTL
-    /// that it would have to spare.
+    /// The server may evict locks. `spared`: the longest TTL of items that it spares; `needed`: the
+    /// TTL that it would have to spare.
     Not { spared: Option<u64>, needed: u64 },
 }
 
