@@ -174,8 +174,8 @@ impl<K: Kind> LeaseGuard<K> {
         self.deadline().since(self.kind.target().now())
     }
 
-    /// The time until which the lock is guaranteed to be held, on the boot clock; in the past if the
-    /// lock is not held. No I/O.
+    /// The time until which the lock is guaranteed to be held, on the boot clock; in the past if
+    /// the lock is not held. No I/O.
     pub fn deadline(&self) -> Moment {
         let certain = self.is_ours_to_use() && !self.release_in_doubt;
         if certain { self.deadline } else { Moment::from_boot(Duration::ZERO) }

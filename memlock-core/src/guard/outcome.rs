@@ -10,8 +10,8 @@ use crate::error::Answer;
 pub enum Release {
     /// The lock or permit was held until now, and is free.
     Released,
-    /// The lock or permit was no longer held when the request reached the server: the lease expired,
-    /// or the server lost the item.
+    /// The lock or permit was no longer held when the request reached the server: the lease
+    /// expired, or the server lost the item.
     Lost,
     /// This guard holds nothing: it was released before, or belongs to the parent of this process.
     NotHeld,
@@ -23,8 +23,8 @@ pub enum Release {
 pub enum Extension {
     /// The lock or permit is held for the new lease, counted from when the call was made.
     Extended,
-    /// The lock or permit was no longer held when the request reached the server: the lease expired,
-    /// or the server lost the item.
+    /// The lock or permit was no longer held when the request reached the server: the lease
+    /// expired, or the server lost the item.
     Lost,
     /// This guard holds nothing: it was released before, or belongs to the parent of this process.
     NotHeld,
@@ -53,8 +53,8 @@ impl From<Extension> for Answer {
 /// Why a renewed lock or permit was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// The lease could not be renewed before it expired: the server was unreachable, or this process
-    /// was stopped.
+    /// The lease could not be renewed before it expired: the server was unreachable, or this
+    /// process was stopped.
     Expired,
     /// The lock or permit was gone from the server, or had another owner: the server lost the item,
     /// or an operator removed it.

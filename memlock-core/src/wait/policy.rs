@@ -58,8 +58,8 @@ const POLL: [Duration; 3] =
     [Duration::from_millis(150), Duration::from_millis(280), Duration::from_millis(700)];
 /// The first pause of an unreachable waiter that is the first in the queue.
 const NEXT: Duration = Duration::from_millis(10);
-/// The longest pause of an unreachable waiter with at most one waiter before it: a reservation lasts
-/// a little longer.
+/// The longest pause of an unreachable waiter with at most one waiter before it: a reservation
+/// lasts a little longer.
 const CLAIM: Duration = Duration::from_millis(250);
 /// The longest pause of an untested waiter behind others.
 const UNTESTED: Duration = Duration::from_millis(900);

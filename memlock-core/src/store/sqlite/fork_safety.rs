@@ -5,8 +5,8 @@
 //! on files: it would treat its parent's locks as its own. And if another thread was inside SQLite
 //! at the fork, a mutex stays locked forever. Therefore:
 //!
-//! - All calls of memlock into SQLite pass a gate, one at a time per process, and a fork waits until
-//!   no thread is inside SQLite.
+//! - All calls of memlock into SQLite pass a gate, one at a time per process, and a fork waits
+//!   until no thread is inside SQLite.
 //! - In a child, SQLite sees other inode numbers for files than in the parent. Files that the child
 //!   opens are new to SQLite. The inherited ones are never used again, and never closed: closing a
 //!   file would drop the locks that the child has on it.
