@@ -11,8 +11,8 @@
 //! | woken | its entry is removed, or about to be; until the waiter has tried, it owes the next waiter a wake-up | the waiter: it acquires the target, or joins again in front |
 //! | done | the waiter has acquired the target or given up; its entries are removed, or remembered as left behind | the waiter, by removing its entry; a releaser that wakes it in vain, by waking the next waiter |
 //!
-//! Races between these steps, and why each is harmless. Each row has a test in `tests/waiting`, and
-//! the simulation covers all of them:
+//! Races between these steps, and why each is harmless. Each row has a test in `tests/waiting` or
+//! `tests/semaphore`, and the simulation covers all of them:
 //!
 //! | race | why it does no harm | test |
 //! | --- | --- | --- |
