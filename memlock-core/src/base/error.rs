@@ -196,6 +196,12 @@ impl Error {
         }
     }
 
+    /// The error of a read in a step on `what`. `in_doubt`: an earlier write of the step got no reply,
+    /// so that it is not known whether it was carried out.
+    pub(crate) fn after_write(self, in_doubt: bool, what: &str) -> Error {
+        if in_doubt { Error::unresolved(Some(self), what) } else { self }
+    }
+
     pub(crate) fn invalid(message: impl Into<String>) -> Error {
         Error::new(ErrorKind::Invalid, message)
     }

@@ -327,7 +327,7 @@ impl Queue<'_> {
             let mut owed = if has_many { capacity } else { freed }.saturating_sub(taken);
             summary.others |= draft.first().is_some();
             // The waiters to wake once their entries are removed.
-            let mut later: Vec<WaitId> = Vec::new();
+            let mut later: Vec<(WaitId, Duration)> = Vec::new();
             while let Some(first) = draft.first() {
                 let fits = |entry: &Entry<'_>| entry.permits <= left_over;
                 if left_over == 0 || owed == 0 || !known.contains(&first.id) || !fits(&first) {
@@ -362,9 +362,9 @@ impl Queue<'_> {
                 left_over = left_over.saturating_sub(next.permits);
                 owed = owed.saturating_sub(next.permits);
                 if write_first {
-                    later.push(next.id)
+                    later.push((next.id, after));
                 } else {
-                    woken.push((next.id, next.permits))
+                    woken.push((next.id, next.permits));
                 }
                 if mutation::has(Mutation::ForgetTheRest) {
                     break;
@@ -383,9 +383,9 @@ impl Queue<'_> {
             summary.stuck = written.is_err();
             let mut again = matches!(written, Ok(Reply::VersionMismatch));
             if !again {
-                for next in entries::waiters(&queue.value).filter(|entry| later.contains(&entry.id))
-                {
-                    if !wake(&next, Duration::ZERO) {
+                for next in entries::waiters(&queue.value) {
+                    let after = later.iter().find(|(id, _)| *id == next.id);
+                    if after.is_some_and(|&(_, after)| !wake(&next, after)) {
                         gone.push(next.id);
                         again = gone.len() < ours.len() + MOST_DEAD;
                     }

@@ -132,7 +132,7 @@ impl DistinctList {
                     Err(failure) if !failure.sent && error.is_none() => {
                         return Err(self.said("Setting up", failure.error));
                     }
-                    Err(failure) => error = Some(failure.error),
+                    Err(failure) => error = Some(in_doubt(failure.error)),
                 }
             }
             Err(self.said("Setting up", error.unwrap_or_else(not_a_session)))
@@ -149,7 +149,9 @@ impl DistinctList {
             let mut error = None;
             let mut meant = None;
             for _ in 0..ATTEMPTS {
-                let found = self.session().map_err(|error| self.said("Tearing down", error))?;
+                let found = self.session().map_err(|why| {
+                    self.said("Tearing down", why.after_write(error.is_some(), "session"))
+                })?;
                 let found = found.filter(|(found, _)| {
                     self.is_mine(found) || mutation::has(Mutation::TearDownAnySession)
                 });
@@ -168,7 +170,7 @@ impl DistinctList {
                     Err(failure) if !failure.sent && error.is_none() => {
                         return Err(self.said("Tearing down", failure.error));
                     }
-                    Err(failure) => error = Some(failure.error),
+                    Err(failure) => error = Some(in_doubt(failure.error)),
                 }
             }
             Err(self.said("Tearing down", error.unwrap_or_else(not_a_session)))
@@ -228,12 +230,13 @@ impl DistinctList {
 
     pub(super) fn has_counter(&self, generation: &Generation) -> Result<bool> {
         let counter = self.target.context.get(self.target.route, &self.counter(generation));
-        Ok(counter.map_err(|error| self.said("Setting up", error))?.is_some())
+        Ok(counter.map_err(|error| self.said("Setting up", in_doubt(error)))?.is_some())
     }
 
     /// Removes the session's item if it belongs to this generation.
     pub(super) fn remove_session(&self, generation: &Generation) -> Result<()> {
-        let found = self.session().map_err(|error| self.said("Setting up", error))?;
+        let found = self.session();
+        let found = found.map_err(|error| self.said("Setting up", in_doubt(error)))?;
         if let Some((found, version)) = found
             && found.token == generation.token
         {
@@ -391,6 +394,11 @@ pub(super) fn item_expiry(left: Duration) -> Expiry {
 
 pub(super) fn parse_number(value: &[u8]) -> Option<u64> {
     std::str::from_utf8(value).ok()?.trim_end().parse().ok()
+}
+
+/// The error after a write whose outcome is not known.
+fn in_doubt(error: Error) -> Error {
+    error.after_write(true, "session")
 }
 
 pub(super) fn not_a_session() -> Error {

@@ -67,16 +67,15 @@ impl Semaphore {
         // semaphore that it saw.
         let mut tokens = Vec::new();
         for _ in 0..ROUNDS {
-            let snapshot = match self.inspect()? {
+            let in_doubt = !tokens.is_empty();
+            let unresolved = |error: Error| error.after_write(in_doubt, "semaphore");
+            let snapshot = match self.inspect().map_err(unresolved)? {
                 Some(snapshot) => snapshot,
                 None => {
                     let token = self.target.context.identity()?.token();
+                    let permits = self.number().ok_or_else(|| self.not_found())?;
                     tokens.push(token);
-                    match self.create(
-                        token,
-                        life,
-                        self.number().ok_or_else(|| self.not_found())?,
-                    )? {
+                    match self.create(token, life, permits).map_err(unresolved)? {
                         Some(snapshot) => snapshot,
                         None => continue,
                     }
@@ -99,9 +98,10 @@ impl Semaphore {
     }
 
     fn tear_down_observed(&self) -> Result<bool> {
-        let (mut sent, mut gone) = (None, false);
+        let (mut sent, mut gone, mut in_doubt) = (None, false, false);
         for round in 0..ROUNDS {
-            let Some(snapshot) = self.inspect()? else {
+            let unresolved = |error: Error| error.after_write(in_doubt, "semaphore");
+            let Some(snapshot) = self.inspect().map_err(unresolved)? else {
                 gone = true;
                 break;
             };
@@ -122,9 +122,9 @@ impl Semaphore {
                     back_off(&self.target.context, round)?;
                 }
                 Err(failure) if !failure.sent || !failure.error.is_outage() => {
-                    return Err(failure.error);
+                    return Err(unresolved(failure.error));
                 }
-                Err(_) => {}
+                Err(_) => in_doubt = true,
             }
         }
         if !gone {
@@ -158,7 +158,12 @@ impl Semaphore {
         let mut before = None;
         let mut failures = 0;
         for round in 0..ROUNDS {
-            let Some(mut snapshot) = self.inspect()? else { return Ok(None) };
+            let inspected = self.inspect();
+            let Some(mut snapshot) =
+                inspected.map_err(|error| error.after_write(failures > 0, "semaphore"))?
+            else {
+                return Ok(None);
+            };
             before.get_or_insert(snapshot.record.permits);
             if snapshot.record.permits == permits {
                 self.agreed.store(permits, Ordering::Relaxed);
