@@ -21,7 +21,7 @@
 //! | an inserter dies between writing the id's item and committing | as above; enumeration commits the key, too, and skips the id if the key has another |
 //! | an inserter dies after drawing an id | the id is never used: enumeration skips such a hole after a grace period |
 //! | a reply is lost | the key's item is read back: its token shows how far the insert came |
-//! | the session is torn down during an insert | each packet that claims or commits keys also reads the session: another generation, or none, refuses the insert |
+//! | the session is torn down during an insert | each packet that claims or commits keys, or waits for the claim of another inserter, also reads the session: another generation, or none, refuses the insert |
 //!
 //! Tear-down is one `Delete` of the session's item. The other items of the generation become
 //! unreachable, because the next set-up has another generation, and expire.

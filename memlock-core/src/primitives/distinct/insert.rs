@@ -279,9 +279,12 @@ impl<'a> Batch<'a> {
         if places.is_empty() {
             return Ok(());
         }
-        let ops: Vec<Op<'_>> =
+        // The session may end while a claim of another inserter is waited for.
+        let waits = places.iter().any(|&place| self.entries[place].waiting_since.is_some());
+        let mut ops: Vec<Op<'_>> =
             places.iter().map(|&place| Op::get(&self.entries[place].key)).collect();
-        let replies = self.list.target.run(&ops)?;
+        let replies =
+            if waits { self.run_in_session(&mut ops)? } else { self.list.target.run(&ops)? };
         drop(ops);
         for (&place, reply) in places.iter().zip(&replies) {
             self.classify(place, reply);

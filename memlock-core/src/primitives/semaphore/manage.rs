@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::handle::{Semaphore, Wrote};
+use super::handle::Semaphore;
 use super::wake::wake_next;
 use crate::cas_backoff::{ROUNDS, back_off};
 use crate::context::ATTEMPTS;
@@ -165,27 +165,32 @@ impl Semaphore {
                 return Ok(None);
             };
             before.get_or_insert(snapshot.record.permits);
-            if snapshot.record.permits == permits {
+            let mut is_done = snapshot.record.permits == permits;
+            if !is_done {
+                snapshot.record.permits = permits;
+                is_done = match self.write(snapshot) {
+                    Ok(wrote) if wrote.done => true,
+                    Ok(_) => {
+                        back_off(&self.target.context, round)?;
+                        false
+                    }
+                    Err(failure) => {
+                        failures += 1;
+                        if !failure.sent || failures == ATTEMPTS {
+                            return Err(if failures == 1 {
+                                failure.error
+                            } else {
+                                Error::unresolved(Some(failure.error), "semaphore")
+                            });
+                        }
+                        false
+                    }
+                };
+            }
+            if is_done {
                 self.agreed.store(permits, Ordering::Relaxed);
                 wake_next(&self.target);
                 return Ok(before);
-            }
-            snapshot.record.permits = permits;
-            match self.write(snapshot) {
-                Ok(Wrote { done: true, .. }) => {}
-                Ok(_) => {
-                    back_off(&self.target.context, round)?;
-                }
-                Err(failure) => {
-                    failures += 1;
-                    if !failure.sent || failures == ATTEMPTS {
-                        return Err(if failures == 1 {
-                            failure.error
-                        } else {
-                            Error::unresolved(Some(failure.error), "semaphore")
-                        });
-                    }
-                }
             }
         }
         Err(Error::unresolved(None, "semaphore"))
