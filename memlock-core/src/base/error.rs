@@ -66,13 +66,13 @@ impl Answer {
     pub fn describe(self) -> &'static CStr {
         match self {
             Answer::Ok => c"Done.",
-            Answer::Busy => c"Another holder has it, or others have all permits.",
-            Answer::TimedOut => c"The wait's limit passed before it came free.",
+            Answer::Busy => c"Another process holds it, or all permits are held.",
+            Answer::TimedOut => c"The timeout passed before it was free.",
             Answer::Duplicate => c"The key was in the list already.",
             Answer::Exists => c"It was set up already; carry on.",
             Answer::NotHeld => c"This process holds no such lock or permit.",
             Answer::Lost => {
-                c"It was ours, and was no longer when we got there: the lease ran out, or the server lost it."
+                c"It was held, and is lost: its lease ended, or the server lost it."
             }
             Answer::NotFound => {
                 c"There is no such session, semaphore or counter: it was never set up, has expired or was torn down."
@@ -80,9 +80,9 @@ impl Answer {
             Answer::Interrupted => c"The wait was cancelled.",
             Answer::Invalid => c"An argument is not valid.",
             Answer::Unreachable => c"The server cannot be reached; nothing was changed.",
-            Answer::Unknown => c"The request was sent, no answer came, and reading back failed too.",
+            Answer::Unknown => c"The request was sent, no reply came, and reading back failed, too.",
             Answer::Protocol => {
-                c"The server is too old, runs without cas, refused the request or answered nonsense."
+                c"The server is too old, runs without cas, refused the request or gave an invalid reply."
             }
             Answer::Config => c"The URL or a setting is not valid.",
             Answer::Deadlock => c"This thread already holds that mutex and would wait for itself.",
@@ -191,7 +191,7 @@ impl Error {
             ),
             None => Error::new(
                 ErrorKind::Unknown,
-                format!("The {what} is changed by somebody else faster than it can be read."),
+                format!("Other clients change the {what} faster than it can be read."),
             ),
         }
     }

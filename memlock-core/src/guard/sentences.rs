@@ -65,4 +65,4 @@ pub(crate) fn ended(
 
 /// Why a lock or permit is lost before its lease has expired.
 const GONE: &str =
-    "the server lost the item (by a restart, a flush or an eviction), or somebody took it away";
+    "the server lost the item (by a restart, a flush or an eviction), or it was released by force";
